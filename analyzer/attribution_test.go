@@ -51,7 +51,7 @@ func TestLoopAsksForCauses(t *testing.T) {
 	}
 	s := r.step()
 	v := s.Report.Verdicts[0]
-	if !slices.Equal(v.Causes, []string{fabric.CausePhysical}) || v.Attribution == nil || !strings.Contains(v.Action, "optic and cable at leaf1:up1") {
+	if !slices.Equal(v.Causes, []string{fabric.CausePhysical}) || v.Attribution == nil || !strings.Contains(v.Action, "optics and cable at leaf1:up1") {
 		t.Errorf("causes %q, attribution %+v, %s", v.Causes, v.Attribution, v.Action)
 	}
 	for range 2 * causesEvery {
@@ -100,7 +100,7 @@ func TestBlockingIsConfirmed(t *testing.T) {
 		{Cause: fabric.CauseCongestion, Element: "s1:p1", Weight: 0.9, Text: "9 MB waited"}, {Cause: fabric.CauseDrops, Element: "s1:p2", Weight: 0.5, Text: "discards"}}}}
 	v := fabric.Verdict{Element: fabric.Element{ID: "s1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross, Summary: "Suspected head-of-line blocking: unrelated flows."}
 	in.adoptVerdict(v)
-	if want := "Head-of-line blocking, confirmed by the switch: at s1:p1, 9 MB waited; at s1:p2, discards: unrelated flows."; in.Summary != want {
+	if want := "Head-of-line blocking, confirmed by the switch's counters: at s1:p1, 9 MB waited; at s1:p2, discards: unrelated flows."; in.Summary != want {
 		t.Errorf("%q, want %q", in.Summary, want)
 	}
 	in.telemetryCause.Causes = in.telemetryCause.Causes[:1]

@@ -697,7 +697,7 @@ func TestLoopClockCountsLater(t *testing.T) {
 	r.steps["h2/eth1"] = 4
 	r.step()
 	in := r.loop.Snapshot().Incidents[0]
-	if !strings.Contains(in.Summary, "its node counted it") || in.Evidence.ExplainedEdges != 28 || in.BlastRadius.Edges != 28 || len(in.Edges) != 28 {
+	if !strings.Contains(in.Summary, "its node recorded the change") || in.Evidence.ExplainedEdges != 28 || in.BlastRadius.Edges != 28 || len(in.Edges) != 28 {
 		t.Errorf("%q, %+v", in.Summary, in.Evidence)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
-	"github.com/graylink/graylink/rules/drift"
+	"github.com/graylink/graylink/test/drift"
 )
 
 var update = flag.Bool("update", false, "rewrite the JSON")
@@ -36,7 +36,7 @@ func encode(t *testing.T, d Dashboard) []byte {
 	return b.Bytes()
 }
 
-// TestJSON: rule 5.
+// TestJSON checks rule 5.
 func TestJSON(t *testing.T) {
 	all := All()
 	for name, d := range all {
@@ -57,7 +57,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestPanels: rule 2, and what Grafana asks for.
+// TestPanels checks rule 2, and what Grafana requires of a dashboard.
 func TestPanels(t *testing.T) {
 	uids := map[string]bool{}
 	for name, d := range All() {
@@ -74,14 +74,14 @@ func TestPanels(t *testing.T) {
 			}
 			for _, target := range p.Targets {
 				if target.Instant == target.Range {
-					t.Errorf("%s: panel %q asks for a moment and for a range", name, p.Title)
+					t.Errorf("%s: panel %q queries both an instant and a range", name, p.Title)
 				}
 			}
 		}
 	}
 }
 
-// recorded are the names of the recording rules.
+// recorded returns the names of the recording rules.
 func recorded(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob("../rules/*.rules.yaml")
@@ -109,8 +109,8 @@ func recorded(t *testing.T) map[string]bool {
 	return out
 }
 
-// TestPanelsOfHardware asks the panels about NICs of what the agent publishes of a node that has
-// some. Counters grow by one a scrape.
+// TestPanelsOfHardware evaluates the panels about NICs over the series that the agent publishes on a node that has
+// NICs. Counters grow by one with each scrape.
 func TestPanelsOfHardware(t *testing.T) {
 	f, err := os.Open("../exporters/node/testdata/nics-h100.metrics")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestPanelsOfHardware(t *testing.T) {
 			add(name, strings.Join(labels, ","), m.GetGauge().GetValue()+m.GetCounter().GetValue(), m.Counter != nil)
 		}
 	}
-	// What that node is too well for.
+	// Series of faults that the node does not have.
 	add("fabric_nic_finding", `nic="h1/mlx5_0",code="state_down",severity="fatal",instance="h1"`, 1, false)
 	add("fabric_nic_driver_events_total", `nic="h1/mlx5_0",code="high_temperature",severity="warning",instance="h1"`, 0, true)
 	add("fabric_nic_port_hardware_total", `nic="h1/mlx5_0",counter="np_cnp_sent",instance="h1"`, 0, true)
@@ -162,7 +162,7 @@ func TestPanelsOfHardware(t *testing.T) {
 
 var used = regexp.MustCompile(`\$([a-z]+)`)
 
-// TestQueries: rule 3, and no variable that a dashboard lacks or has for nothing.
+// TestQueries checks rule 3, and that no variable of a dashboard is missing or unused.
 func TestQueries(t *testing.T) {
 	known, err := drift.ExposedSeries("..")
 	if err != nil {
@@ -178,7 +178,7 @@ func TestQueries(t *testing.T) {
 			}
 			for _, s := range asked {
 				if !known[s] {
-					t.Errorf("%s: %s asks for %s, which nobody exposes", name, where, s)
+					t.Errorf("%s: %s queries %s, which nothing exposes", name, where, s)
 				}
 			}
 			for _, m := range used.FindAllStringSubmatch(expr, -1) {
@@ -205,8 +205,8 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// TestPanelsOfSwitches asks the panels about pauses, marks, queues and optics of what switches of several vendors told in
-// incidents: each is answered by one of them.
+// TestPanelsOfSwitches evaluates the panels about pauses, marks, queues and optics over series that switches of several
+// vendors reported in incidents. At least one switch answers each panel.
 func TestPanelsOfSwitches(t *testing.T) {
 	files, err := filepath.Glob("../analyzer/attribute/testdata/incidents/*.txt")
 	if err != nil || len(files) == 0 {
@@ -229,7 +229,7 @@ func TestPanelsOfSwitches(t *testing.T) {
 			}
 		}
 	}
-	for _, title := range []string{"Paused by the far end", "Time paused", "Waiting for credits", "Marked with congestion", "Most that waited", "Bits in error", "Blocks that could not be corrected", "Light received"} {
+	for _, title := range []string{"Paused by the far end", "Time paused", "Waiting for credits", "Marked with congestion", "Largest queue depth", "Bit error rate", "Blocks that could not be corrected", "Light received"} {
 		if !answered[title] {
 			t.Errorf("panel %q shows nothing", title)
 		}

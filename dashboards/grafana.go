@@ -1,14 +1,14 @@
-// Package dashboards makes the Grafana dashboards. Each is a function below; what Grafana
-// imports lies beside them as JSON, written by
+// Package dashboards makes the Grafana dashboards. Each is a function of this package. The JSON that Grafana
+// imports lies in json/ and is written by
 //
 //	go test ./dashboards -update
 //
 // The rules:
 //
 //  1. A dashboard is for one question at night, and its first panel answers it.
-//  2. Every panel has a title that says what is seen, a text that says how to read it,
+//  2. Every panel has a title that names what it shows, a text that explains how to read it,
 //     and a unit.
-//  3. Whatever a panel asks for is exposed by the code or recorded by a rule.
+//  3. Every series that a panel queries is exposed by the code or recorded by a rule.
 //  4. While something is broken every panel shows data (test/e2e, TestAlerts).
 //  5. The committed JSON is what the code makes.
 package dashboards
@@ -31,7 +31,7 @@ type Dashboard struct {
 	Panels        []Panel     `json:"panels"`
 }
 
-// TimeRange is what is shown at first.
+// TimeRange is the span that a dashboard shows at first.
 type TimeRange struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -82,13 +82,13 @@ type Link struct {
 	IncludeVars bool     `json:"includeVars"`
 }
 
-// Datasource is the Prometheus that is asked.
+// Datasource is the Prometheus that is queried.
 type Datasource struct {
 	Type string `json:"type"`
 	UID  string `json:"uid"`
 }
 
-// Panel is one picture.
+// Panel is one graph, table or number of a dashboard.
 type Panel struct {
 	ID              int              `json:"id"`
 	Type            string           `json:"type"`
@@ -121,7 +121,7 @@ type Target struct {
 	Range        bool       `json:"range,omitempty"`
 }
 
-// FieldConfig says how values are written and coloured.
+// FieldConfig states how values are written and coloured.
 type FieldConfig struct {
 	Defaults  Defaults `json:"defaults"`
 	Overrides []any    `json:"overrides"`
@@ -156,7 +156,7 @@ var datasource = Datasource{"prometheus", "${datasource}"}
 
 const tag = "graylink"
 
-// newDashboard lays panels out from the left to the right, in the order given.
+// newDashboard returns a dashboard with its panels laid out from the left to the right, in the order given.
 func newDashboard(uid, title, description string, variables []Variable, panels ...Panel) Dashboard {
 	d := Dashboard{UID: "graylink-" + uid, Title: "Graylink: " + title, Description: description, Tags: []string{tag}, SchemaVersion: 39,
 		Refresh: "5s", Time: TimeRange{"now-30m", "now"},
@@ -182,7 +182,7 @@ func newDashboard(uid, title, description string, variables []Variable, panels .
 	return d
 }
 
-// labelVariable is a variable with the values of a series' label.
+// labelVariable returns a variable with the values of a series' label.
 func labelVariable(name, label, series, of string) Variable {
 	return Variable{Name: name, Label: label, Type: "query", Query: "label_values(" + series + ", " + of + ")", Datasource: &datasource,
 		Refresh: 2, IncludeAll: true, AllValue: ".*", Multi: true, Sort: 1}
@@ -200,7 +200,7 @@ func newPanel(kind, title, description, unit string, w, h int, targets ...Target
 	return Panel{Type: kind, Title: title, Description: description, GridPos: GridPos{W: w, H: h}, Targets: targets, FieldConfig: FieldConfig{Defaults: Defaults{Unit: unit}}}
 }
 
-// timeSeriesPanel are values over time; none of them is drawn across a gap.
+// timeSeriesPanel returns a panel of values over time. Lines are not drawn across a gap.
 func timeSeriesPanel(title, description, unit string, w int, targets ...Target) Panel {
 	p := newPanel("timeseries", title, description, unit, w, 8, targets...)
 	p.FieldConfig.Defaults.Custom = map[string]any{"spanNulls": false, "fillOpacity": 5}
@@ -208,7 +208,7 @@ func timeSeriesPanel(title, description, unit string, w int, targets ...Target) 
 	return p
 }
 
-// statPanel is one value, large, green below bad and red from there on.
+// statPanel returns a panel of one large value, green below bad and red from there on.
 func statPanel(title, description, unit string, w int, bad float64, target Target) Panel {
 	p := newPanel("stat", title, description, unit, w, 4, target)
 	p.FieldConfig.Defaults.Thresholds = &Thresholds{"absolute", []Step{{"green", nil}, {"red", &bad}}}
@@ -216,14 +216,14 @@ func statPanel(title, description, unit string, w int, bad float64, target Targe
 	return p
 }
 
-// statPanelAtLeast is the same the other way round: red below enough.
+// statPanelAtLeast returns a panel of one large value, red below enough and green from there on.
 func statPanelAtLeast(title, description, unit string, w int, enough float64, target Target) Panel {
 	p := statPanel(title, description, unit, w, enough, target)
 	p.FieldConfig.Defaults.Thresholds.Steps = []Step{{"red", nil}, {"green", &enough}}
 	return p
 }
 
-// tablePanel shows labels as columns; hidden are those that nobody reads.
+// tablePanel returns a panel that shows labels as columns, without the hidden ones.
 func tablePanel(title, description, unit string, w, h int, value string, target Target, hidden ...string) Panel {
 	target.Format, target.Instant, target.Range = "table", true, false
 	p := newPanel("table", title, description, unit, w, h, target)
@@ -238,7 +238,7 @@ func tablePanel(title, description, unit string, w, h int, value string, target 
 	return p
 }
 
-// heatmapPanel is a native histogram over time.
+// heatmapPanel returns a panel of a native histogram over time.
 func heatmapPanel(title, description string, w int, expr string) Panel {
 	t := rangeTarget(expr, "")
 	t.Format = "heatmap"

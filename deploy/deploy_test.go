@@ -20,7 +20,7 @@ import (
 	"github.com/graylink/graylink/internal/nichw"
 )
 
-// tool finds a program of a Debian package; CI must have it.
+// tool returns the path of a program of a Debian package. It skips the test if the program is missing, and fails it in CI.
 func tool(t *testing.T, program, pkg string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -43,7 +43,7 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// TestNICConfig: the example is read, and has a rate for every product of the table.
+// TestNICConfig checks that the example can be read and has a rate for every product of the table.
 func TestNICConfig(t *testing.T) {
 	for product, want := range map[string]int64{"NVIDIA A100-SXM4-80GB": 25e9, "NVIDIA H100 80GB HBM3": 50e9, "NVIDIA H200": 50e9, "NVIDIA B200": 50e9, "NVIDIA GB200": 50e9} {
 		o := node.DefaultHealth()
@@ -61,7 +61,7 @@ func TestNICConfig(t *testing.T) {
 	}
 }
 
-// installed lays the files out as the README says.
+// installed lays the files out as the README describes.
 func installed(t *testing.T) (prometheus string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -93,14 +93,14 @@ func TestPrometheusConfig(t *testing.T) {
 	}
 }
 
-// TestPrometheusConfigOfTheNewest: with the line for 3.8 and later, which 2.42 would refuse.
+// TestPrometheusConfigOfTheNewest checks the configuration with the line for 3.8 and later, which 2.42 would refuse.
 func TestPrometheusConfigOfTheNewest(t *testing.T) {
 	text := read(t, "prometheus/prometheus.yml")
 	with := strings.Replace(text, "# scrape_native_histograms: true", "scrape_native_histograms: true", 1)
 	if with == text {
 		t.Fatal("no line about native histograms")
 	}
-	// Discovery by files would bring another module along, for one key.
+	// Discovery by files would need another module for one key.
 	for _, file := range []string{"switches", "collectors"} {
 		with = strings.Replace(with, "file_sd_configs:\n      - files: [graylink/"+file+".yml]", "static_configs: [{targets: [leaf1]}]", 1)
 	}
@@ -115,7 +115,7 @@ func TestPrometheusConfigOfTheNewest(t *testing.T) {
 	}
 }
 
-// TestJobsOfRules: rules speak of jobs that the example has.
+// TestJobsOfRules checks that the example has all jobs that rules select.
 func TestJobsOfRules(t *testing.T) {
 	var c struct {
 		ScrapeConfigs []struct {
@@ -167,8 +167,8 @@ func TestAlertmanagerConfig(t *testing.T) {
 	amtool(t, "check-config", "alertmanager/alertmanager.yml")
 }
 
-// TestRoutes: only what is critical pages, and planes have people of their own. Every alert
-// of the rules goes somewhere that was thought of.
+// TestRoutes checks that only critical alerts page, that a plane can have receivers of its own, and that every alert of
+// the rules has a route that is meant for it.
 func TestRoutes(t *testing.T) {
 	rules, err := filepath.Glob("../rules/*.rules.yaml")
 	if err != nil || len(rules) == 0 {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// freeAddress returns an address of the loopback interface that nothing listens at.
+// freeAddress returns an address of the loopback interface on which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -27,8 +27,8 @@ func freeAddress(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// TestForeignSeriesAreDropped: a real Prometheus with the shipped configuration stores what an
-// agent says of its own node, and nothing that it says of others.
+// TestForeignSeriesAreDropped checks that a real Prometheus with the shipped configuration stores the series of an agent
+// about its own node, and none about other nodes.
 func TestForeignSeriesAreDropped(t *testing.T) {
 	program := tool(t, "prometheus", "prometheus")
 	own := []string{
@@ -42,7 +42,7 @@ func TestForeignSeriesAreDropped(t *testing.T) {
 	foreign := []string{
 		`fabric_probe_sent_total{src="h8/eth1",dst="h2/eth1",flow="0",direction="forward"} 1000`,
 		`fabric_probe_lost_total{src="h8/eth1",dst="h2/eth1",flow="0",direction="forward"} 900`,
-		// About another node's flow, with labels of its own beside it.
+		// A series about another node's flow that has labels of the agent's own node as well.
 		`fabric_probe_lost_total{src="h8/eth1",dst="h2/eth1",flow="1",direction="forward",nic="h1/eth1",__tmp_node="h1"} 900`,
 		`fabric_probe_received_total{src="h1/eth1",dst="h8/eth1",flow="0"} 7`,
 		`fabric_nic_kernel_delay_seconds_count{nic="h8/eth1",src="h1/eth1"} 7`,
@@ -107,7 +107,7 @@ func TestForeignSeriesAreDropped(t *testing.T) {
 			}
 			for _, m := range series(`{job="` + job + `",instance="h1",__name__!~"up|scrape_.*"}`) {
 				if _, left := m["__tmp_node"]; left {
-					t.Errorf("%s: the label that compares is stored: %v", job, m)
+					t.Errorf("%s: the temporary label of the comparison is stored: %v", job, m)
 				}
 				stored = append(stored, m["__name__"])
 			}

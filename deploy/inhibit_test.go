@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestInhibitions gives a real Alertmanager alerts that belong together, and asks which of
-// them it keeps back.
+// TestInhibitions sends a real Alertmanager alerts that belong together, and checks which of
+// them it inhibits.
 func TestInhibitions(t *testing.T) {
 	alertmanager := tool(t, "prometheus-alertmanager", "prometheus-alertmanager")
 	hook := httptest.NewServer(http.NotFoundHandler())
@@ -83,7 +83,7 @@ func TestInhibitions(t *testing.T) {
 			}
 		}
 		if time.Now().After(end) {
-			t.Fatalf("Alertmanager takes no alerts: %v", err)
+			t.Fatalf("Alertmanager accepts no alerts: %v", err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -110,7 +110,7 @@ func TestInhibitions(t *testing.T) {
 		}
 		return out
 	}
-	// It looks at alerts in its own time.
+	// Alertmanager evaluates alerts asynchronously.
 	for {
 		now, wrong := held(), []string{}
 		for _, a := range alerts {
@@ -126,7 +126,7 @@ func TestInhibitions(t *testing.T) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("held back and should not be, or the reverse: %q", wrong)
+			t.Fatalf("inhibited alerts that should not be, or the reverse: %q", wrong)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
 
-	"github.com/graylink/graylink/rules/drift"
+	"github.com/graylink/graylink/test/drift"
 )
 
-// promtool runs Debian's, of the oldest Prometheus that the rules are for.
+// promtool runs Debian's promtool, which is of the oldest Prometheus that the rules support.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
@@ -66,7 +66,8 @@ func TestPromtool(t *testing.T) {
 	promtool(t, append([]string{"test", "rules"}, files(t, "*_test.yaml")...)...)
 }
 
-// TestEveryAlertFiresAndDoesNot: promtool's tests have a moment for each.
+// TestEveryAlertFiresAndDoesNot checks that promtool's tests have a time at which each alert fires and one at which it
+// does not.
 func TestEveryAlertFiresAndDoesNot(t *testing.T) {
 	var tests bytes.Buffer
 	for _, file := range files(t, "*_test.yaml") {
@@ -92,7 +93,7 @@ func TestEveryAlertFiresAndDoesNot(t *testing.T) {
 
 var inText = regexp.MustCompile(`fabric_[a-z_]+`)
 
-// TestSeriesExist: what a rule asks for is exposed by the code or recorded by a rule.
+// TestSeriesExist checks that every series that a rule queries is exposed by the code or recorded by a rule.
 func TestSeriesExist(t *testing.T) {
 	known, err := drift.ExposedSeries("..")
 	if err != nil {
@@ -112,14 +113,14 @@ func TestSeriesExist(t *testing.T) {
 		}
 		for _, name := range asked {
 			if !known[name] {
-				t.Errorf("%s%s asks for %s, which nobody exposes", r.Record, r.Alert, name)
+				t.Errorf("%s%s queries %s, which nothing exposes", r.Record, r.Alert, name)
 			}
 		}
 	}
 }
 
-// TestEveryAlertHasItsTexts: severity, sort, summary, description and a runbook that exists
-// and says what it means, what to look at, what to do and how to silence.
+// TestEveryAlertHasItsTexts checks that every alert has a severity, a sort, a summary, a description and a runbook that
+// states what the alert means, what to look at, what to do and how to silence it.
 func TestEveryAlertHasItsTexts(t *testing.T) {
 	index, err := os.ReadFile("../docs/runbooks/README.md")
 	if err != nil {
@@ -165,8 +166,8 @@ func TestEveryAlertHasItsTexts(t *testing.T) {
 	}
 }
 
-// TestEveryKindAndScenario: an element of each kind makes exactly one of the alerts by
-// verdicts fire, and each scenario has a section in a runbook of those.
+// TestEveryKindAndScenario checks that an element of each kind makes exactly one of the alerts by verdicts fire, and
+// that each scenario has a section in a runbook of these alerts.
 func TestEveryKindAndScenario(t *testing.T) {
 	kinds, err := drift.StringConstants("../internal/fabric/verdict.go", "Kind")
 	if err != nil || len(kinds) < 11 {
@@ -208,7 +209,7 @@ func TestEveryKindAndScenario(t *testing.T) {
 	}
 }
 
-// TestTwoAnalyzersAreOne: no alert by a verdict keeps a label that tells replicas apart.
+// TestTwoAnalyzersAreOne checks that no alert by a verdict keeps a label that distinguishes replicas.
 func TestTwoAnalyzersAreOne(t *testing.T) {
 	for _, r := range load(t) {
 		if r.Labels["graylink"] == "verdict" && strings.Contains(r.Expr, "fabric_suspect_score") {
@@ -220,8 +221,8 @@ func TestTwoAnalyzersAreOne(t *testing.T) {
 	}
 }
 
-// TestDelaysOfHistograms: quantiles of native histograms, which promtool 2.42 has no
-// notation for, summed over flows, NICs and leaves.
+// TestDelaysOfHistograms checks quantiles of native histograms, for which promtool 2.42 has no notation, summed over
+// flows, NICs and leaves.
 func TestDelaysOfHistograms(t *testing.T) {
 	const labels = `side="source", leaf="leaf1", class="", tier="2", plane="a", timestamp="kernel"`
 	// Schema 4, 100 probes a second: bucket -286 is around 4 us, -222 around 64 us.

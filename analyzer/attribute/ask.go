@@ -23,20 +23,20 @@ const (
 	nicPrefix    = "fabric_nic_port_"
 )
 
-// Attributor reads an element's series from Prometheus: eight questions for each of its switches,
+// Attributor reads the series of elements from Prometheus. It sends eight queries for each switch of an element,
 // twelve for its NICs together, and four for the control planes where they matter.
 type Attributor struct {
 	DB evidence.Querier
 	// Scrape is the interval at which ports are scraped.
 	Scrape time.Duration
-	// Before is how long a time before the incident is compared with it; 0: a minute.
+	// Before is the length of the time before the incident that is compared with it. 0 means one minute.
 	Before time.Duration
 }
 
-// maxEnds bounds the ends that are asked about one verdict.
+// maxEnds bounds the ends that are queried for one verdict.
 const maxEnds = 256
 
-// Attribute answers a question about an element of a fabric.
+// Attribute returns why an element of a fabric is at fault. It fails if a query fails.
 func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) (fabric.Attribution, error) {
 	places := endRolesOf(g, &q.Verdict)
 	control := controlPlanesOf(&q.Verdict, places)
@@ -86,13 +86,13 @@ func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) 
 	return attributionOf(q, places, control, r), nil
 }
 
-// moments are the moments of the questions: two before the incident, of which the second serves
-// where a series is younger than the first, its beginning, since when it surely lasts, and now;
-// and how far back a series may have spoken last.
+// moments represents the times of the queries. past and shortlyBefore precede the incident; the second one serves where
+// a series is younger than the first. start and sureSince are the earliest and latest beginning of the incident.
+// lookback is the oldest age of a value.
 type moments struct {
 	past, shortlyBefore, start, sureSince, now time.Time
 	lookback                                   time.Duration
-	// ahead is what Prometheus' clock is ahead of this machine's.
+	// ahead is how far the clock of Prometheus is ahead of the clock of this machine.
 	ahead time.Duration
 }
 
@@ -104,8 +104,8 @@ func (a *Attributor) momentsOf(q Request) moments {
 	return moments{past: q.Since.Add(-before), shortlyBefore: q.Since.Add(-before / 12), start: q.Since, sureSince: q.SureSince, now: q.Now, lookback: max(3*a.Scrape, 3*time.Second)}
 }
 
-// readSeries takes all that the table asks of ports: what they count and are at three moments, and
-// what waited on average before and since.
+// readSeries reads the series of ports that the table needs: counters and states at the moments, and the averages of
+// queues before and in the incident.
 func (a *Attributor) readSeries(ctx context.Context, r *readings, t moments, prefix, selector string) error {
 	if err := a.readSnapshots(ctx, r, t, fmt.Sprintf("{__name__=~%s,%s}", strconv.Quote(prefix+"(?:"+strings.Join(portSeries(), "|")+")"), selector)); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (a *Attributor) readSeries(ctx context.Context, r *readings, t moments, pre
 	return nil
 }
 
-// queryInstant asks a question; an answer that the server calls incomplete is used as far as it goes.
+// queryInstant runs an instant query. It returns the samples of a partial response without an error.
 func (a *Attributor) queryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
 	samples, err := a.DB.QueryInstant(ctx, query, at)
 	var partial *evidence.PartialError
@@ -146,7 +146,7 @@ func (a *Attributor) queryInstant(ctx context.Context, query string, at time.Tim
 	return samples, err
 }
 
-// valuesOf is a reading's values, made if there are none.
+// valuesOf returns the values of a reading, and adds empty ones if there are none.
 func (r *readings) valuesOf(k reading) *values {
 	v := r.at[k]
 	if v == nil {
@@ -156,7 +156,7 @@ func (r *readings) valuesOf(k reading) *values {
 	return v
 }
 
-// largestByEnd is what several scrapes of the same end say, by end.
+// largestByEnd returns the largest of the values that several scrapes have of the same end, by end.
 func largestByEnd(samples []evidence.Sample) map[string]float64 {
 	out := map[string]float64{}
 	for _, s := range samples {
@@ -178,8 +178,8 @@ func endOf(l map[string]string) string {
 	return l["switch"] + ":" + l["port"]
 }
 
-// readSnapshots asks for the last values at four moments. A series that had not spoken for long
-// before a moment had none then; now counts only what was said in the incident.
+// readSnapshots queries the last values at four moments. A value older than the lookback does not count, and the value
+// of now must come from the incident.
 func (a *Attributor) readSnapshots(ctx context.Context, r *readings, t moments, selector string) error {
 	one := map[string]*series{}
 	for i, of := range []struct {
@@ -206,13 +206,13 @@ func (a *Attributor) readSnapshots(ctx context.Context, r *readings, t moments, 
 	return nil
 }
 
-// series is one series at the four moments.
+// series represents one series at the four moments.
 type series struct {
 	labels map[string]string
 	at     [4]*float64
 }
 
-// labelsKey is a series' labels as text.
+// labelsKey writes the labels of a series as text that identifies them.
 func labelsKey(l map[string]string) string {
 	keys := slices.Sorted(maps.Keys(l))
 	var b strings.Builder
@@ -222,8 +222,8 @@ func labelsKey(l map[string]string) string {
 	return b.String()
 }
 
-// mergeSeries takes one of the series that several scrapers have of the same thing, that which knows
-// most, and sums what an end tells by lane or priority.
+// mergeSeries keeps one of the series that several scrapers have of the same object, the one with the most values, and
+// sums the series of an end over lanes and priorities.
 func (r *readings) mergeSeries(all map[string]*series, t moments) {
 	best := map[string]*series{}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
@@ -260,7 +260,7 @@ func (r *readings) mergeSeries(all map[string]*series, t moments) {
 	}
 }
 
-// knownMoments is at how many of the moments a series had a value, those of the incident first.
+// knownMoments returns a rank by the moments at which a series has a value. Later moments rank higher.
 func (s *series) knownMoments() (n int) {
 	for i, v := range s.at {
 		if v != nil {
@@ -274,7 +274,7 @@ func formatMillis(d time.Duration) string {
 	return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + "ms"
 }
 
-// endRolesOf lists the ends that a verdict is about.
+// endRolesOf returns the ends that a verdict is about, with their roles.
 func endRolesOf(g *fabric.Graph, v *fabric.Verdict) []endRole {
 	var out []endRole
 	add := func(end string, sends, receives bool) {
@@ -338,8 +338,8 @@ func endRolesOf(g *fabric.Graph, v *fabric.Verdict) []endRole {
 	return out
 }
 
-// controlPlanesOf are the switches of places whose control plane may be why: where packets are
-// lost or sent elsewhere, and not where they are late.
+// controlPlanesOf returns the switches of places whose control plane may be the cause. These are the switches of
+// verdicts on lost or rerouted packets, not on late ones.
 func controlPlanesOf(v *fabric.Verdict, places []endRole) (out []endRole) {
 	switch {
 	case v.Scenario == fabric.HardFailure || v.Scenario == fabric.Flap:
@@ -356,7 +356,7 @@ func controlPlanesOf(v *fabric.Verdict, places []endRole) (out []endRole) {
 	return out
 }
 
-// uplinksOf are a leaf's ports that face switches.
+// uplinksOf returns the ports of a leaf that connect to switches.
 func uplinksOf(g *fabric.Graph, leaf string) (out []string) {
 	for _, end := range g.EndsOf(leaf) {
 		if peer := g.PeerOf(end); peer != "" && !fabric.IsNIC(peer) {

@@ -1,22 +1,22 @@
-// Package attribute says why an element is at fault, from the element's own series. It
-// asks for nothing but the ports, NICs and node that a verdict is about, and keeps these
-// rules, which the tests are named after:
+// Package attribute finds why an element is at fault, from the element's own series. It
+// queries only the ports, NICs and nodes that a verdict is about. The tests are named after
+// these rules:
 //
-//  1. A series that is absent is never a cause, and never a zero. A reading from before
-//     the incident is none of the incident.
-//  2. What moved is what counts: each reading is compared with the same one before. Where
-//     nothing is known of before, it weighs half.
-//  3. Without any series the answer is "no data", with series that say nothing it is "no
-//     cause found". Neither is innocence.
-//  4. Marks, late tails and losses alone are no congestion where the queue is known and
-//     was empty: the series are believed, and the disagreement is said.
-//  5. Packets wait at the end that sends and are damaged on the way to the end that
-//     receives. What is found the other way round is told, and is no cause.
-//  6. Several readings of one cause weigh more than one, and never quite 1.
-//  7. Blocking across ports is confirmed by a queue on the way out together with a pause
-//     or discards on the way in, at another port. Else it stays suspected.
-//  8. A port that is shut by configuration comes before links that are down, at however many
-//     ends: they are what that leads to.
+//  1. An absent series is never a cause, and never a zero. A reading from before the
+//     incident does not belong to the incident.
+//  2. Only changes count: each reading is compared with the same reading before the
+//     incident. A reading without an earlier value has half of its weight.
+//  3. Without any series the result is "no data". With series that show nothing unusual it
+//     is "no cause found". Neither proves that the element is healthy.
+//  4. ECN marks, a long tail of delays and losses alone are not congestion where the queue
+//     was observed and empty. The series win, and the summary reports the contradiction.
+//  5. Packets wait at the sending end, and are damaged on the way to the receiving end.
+//     Findings in the other direction are reported, but are not a cause.
+//  6. Several readings of one cause together weigh more than one reading, and less than 1.
+//  7. Blocking across ports is confirmed by a queue at an output together with a pause or
+//     discards at an input, at another port. Otherwise it stays suspected.
+//  8. A port that is shut by configuration ranks before links that are down, at however many
+//     ends: the configuration leads to the down links.
 //
 // The table of causes is Table, published as docs/causes.md.
 package attribute
@@ -32,25 +32,25 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Request asks why a verdict's element is at fault.
+// Request represents the question why the element of a verdict is at fault.
 type Request struct {
 	Verdict fabric.Verdict
 	// Suggested are the causes that the probes alone suggest.
 	Suggested []string
-	// Since is when the symptom may have begun, Sure when it surely had, Now when it is asked.
+	// Since is the earliest start of the symptom, SureSince its latest start, and Now the time of the request.
 	Since, SureSince, Now time.Time
-	// Rerouted is how many of the verdict's flows took another way since; they are Flows.
+	// Rerouted is the number of the verdict's flows that have changed their path since, of Flows in all.
 	Rerouted, Flows int
 }
 
-// endRole is an end that is read, and its part in the verdict: packets that suffer leave by
+// endRole represents an end whose series are read, and its role in the verdict: affected packets leave through
 // it, or arrive at it.
 type endRole struct {
 	end             string
 	sends, receives bool
 }
 
-// sides of a place that a row of the table is about.
+// side represents the roles of an end to which a row of the table applies.
 type side int
 
 const (
@@ -63,30 +63,29 @@ func (p endRole) hasSide(s side) bool {
 	return s&sends != 0 && p.sends || s&receives != 0 && p.receives
 }
 
-// values are what is known of one series of one end: its last value before the incident
-// (edge), one some time before that (past), and the last one in it (now); its averages,
-// for what rises and falls. nil: not known.
+// values represents one series of one end: the last value before the incident (atStart), an earlier one (past) and
+// the last one in the incident (now), and the averages of a gauge. Nil means that a value is unknown.
 type values struct {
 	past, atStart, now *float64
 	avgBefore, avgNow  *float64
-	// Seconds between past and edge, and between edge and now.
+	// Seconds between past and atStart, and between atStart and now.
 	secondsBefore, seconds float64
 }
 
-// reading names a series of an end. reason is the value of the label by which the series is
-// told apart (labelOf), if it has one.
+// reading identifies a series of an end. reason is the value of the label that distinguishes the series of one
+// end (labelOf), if there is one.
 type reading struct{ end, series, reason string }
 
-// readings are all that was read, and which ends share a cable.
+// readings represents all values that were read, and the pairs of ends that share a cable.
 type readings struct {
 	at    map[reading]*values
 	peers map[string]string
 }
 
-// growthDuring is by how much a counter grew in the incident, before by how much a second it
-// grew before. A counter that went back began anew.
+// growthDuring returns by how much a counter grew in the incident. A counter that went back has restarted from 0.
 func (v *values) growthDuring() (float64, bool) { return counterGrowth(v.atStart, v.now) }
 
+// rateBefore returns the growth of a counter per second before the incident.
 func (v *values) rateBefore() (float64, bool) {
 	n, ok := counterGrowth(v.past, v.atStart)
 	if v.secondsBefore <= 0 {
@@ -105,8 +104,8 @@ func counterGrowth(from, to *float64) (float64, bool) {
 	return *to - *from, true
 }
 
-// attributionOf answers a question from what was read of the places, and of the switches whose control
-// plane may be why.
+// attributionOf returns the attribution that follows from the readings of the places, and of the switches whose
+// control plane may be the cause.
 func attributionOf(q Request, places, control []endRole, r *readings) fabric.Attribution {
 	a := fabric.Attribution{From: q.Since, Until: q.Now, Causes: []fabric.Cause{}}
 	back := make([]endRole, len(places))
@@ -114,7 +113,7 @@ func attributionOf(q Request, places, control []endRole, r *readings) fabric.Att
 		back[i] = endRole{p.end, p.receives, p.sends}
 	}
 	a.Causes = append(a.Causes, r.causesAt(slices.Concat(places, control))...)
-	// Routing leaves what failed: no cause of that.
+	// Routing leaves a failed element, so that a change of routes is not its cause.
 	failed := q.Verdict.Scenario == fabric.HardFailure || q.Verdict.Scenario == fabric.Flap
 	if failed {
 		a.Causes = slices.DeleteFunc(a.Causes, func(c fabric.Cause) bool { return c.Cause == fabric.CauseRouting })
@@ -122,7 +121,7 @@ func attributionOf(q Request, places, control []endRole, r *readings) fabric.Att
 	a.Causes = append(a.Causes, r.capacityLoss(q.Verdict.Kind, places)...)
 	if q.Rerouted > 0 && !failed {
 		a.Causes = append(a.Causes, fabric.Cause{Cause: fabric.CauseRouting, Element: q.Verdict.Element.ID, Weight: routingWeight,
-			Text: fmt.Sprintf("%d of its %d flows took another way since", q.Rerouted, q.Flows)})
+			Text: fmt.Sprintf("%d of its %d flows have taken another path since", q.Rerouted, q.Flows)})
 	}
 	suggested := slices.Contains(q.Suggested, fabric.CauseCongestion)
 	if empty, text := r.emptyQueue(places); empty {
@@ -130,12 +129,12 @@ func attributionOf(q Request, places, control []endRole, r *readings) fabric.Att
 		had := len(a.Causes)
 		a.Causes = slices.DeleteFunc(a.Causes, func(c fabric.Cause) bool { return c.Cause == fabric.CauseCongestion })
 		if suggested || len(a.Causes) < had {
-			a.Against = append(a.Against, text+": no congestion, whatever marks, delays or losses look like")
+			a.Against = append(a.Against, text+", so this is no congestion, whatever the marks, delays or losses suggest")
 		}
 	}
 	if q.Verdict.Direction != "" && len(a.Causes) == 0 {
 		for _, c := range combineCauses(r.causesAt(back)) {
-			a.Against = append(a.Against, fmt.Sprintf("at %s, %s: that would be %s on the way back, which the probes find clean", c.Element, c.Text, causeText(c.Cause)))
+			a.Against = append(a.Against, fmt.Sprintf("at %s, %s, which would be %s in the other direction, but the probes find that direction healthy", c.Element, c.Text, causeText(c.Cause)))
 		}
 	}
 	a.Causes = combineCauses(a.Causes)
@@ -158,7 +157,7 @@ func attributionOf(q Request, places, control []endRole, r *readings) fabric.Att
 	return a
 }
 
-// causesAt are the rows of the table that readings of the places meet.
+// causesAt returns a cause for each row of the table that a reading of the places meets.
 func (r *readings) causesAt(places []endRole) (out []fabric.Cause) {
 	for _, p := range places {
 		for i := range table {
@@ -182,7 +181,7 @@ func (r *readings) causesAt(places []endRole) (out []fabric.Cause) {
 	return out
 }
 
-// readingsFor are the readings of an end that a row is about, in order.
+// readingsFor returns the readings of an end to which a row applies, in the row's order.
 func (r *readings) readingsFor(end string, row *Row) (out []reading) {
 	if len(row.Reasons) == 0 {
 		if k := (reading{end, row.Series, ""}); r.at[k] != nil {
@@ -198,7 +197,7 @@ func (r *readings) readingsFor(end string, row *Row) (out []reading) {
 	return out
 }
 
-// anyCurrent reports whether anything at all was read in the incident.
+// anyCurrent reports whether any series of the places has a value in the incident.
 func (r *readings) anyCurrent(places []endRole) bool {
 	for k, v := range r.at {
 		if v.now == nil && v.avgNow == nil {
@@ -211,7 +210,7 @@ func (r *readings) anyCurrent(places []endRole) bool {
 	return false
 }
 
-// reportedBefore reports whether an end told anything before the incident.
+// reportedBefore reports whether any series of an end has a value from before the incident.
 func (r *readings) reportedBefore(end string) bool {
 	for k, v := range r.at {
 		if k.end == end && v.atStart != nil {
@@ -221,8 +220,8 @@ func (r *readings) reportedBefore(end string) bool {
 	return false
 }
 
-// emptyQueue reports whether queues that packets leave by are known, and none held any
-// back beyond what it did before.
+// emptyQueue reports whether the queues that packets leave through are known, and none of them held more than before.
+// The text names the queues.
 func (r *readings) emptyQueue(places []endRole) (bool, string) {
 	var known []string
 	for _, p := range places {
@@ -256,7 +255,7 @@ func (r *readings) emptyQueue(places []endRole) (bool, string) {
 	return true, "the queue of " + strings.Join(known, ", that of ") + more
 }
 
-// mtuMismatch compares an end with the one across its cable.
+// mtuMismatch returns a cause if the MTU of an end differs from that of the other end of its cable.
 func (r *readings) mtuMismatch(p endRole, places []endRole) []fabric.Cause {
 	if !p.sends {
 		return nil
@@ -267,17 +266,17 @@ func (r *readings) mtuMismatch(p endRole, places []endRole) []fabric.Cause {
 		if o.end == p.end || !o.receives || own == nil || peer == nil || own.now == nil || peer.now == nil || *own.now == *peer.now || r.peers[p.end] != o.end {
 			continue
 		}
-		weight, since := mtuWeight/2, "as before"
+		weight, since := mtuWeight/2, "as before the incident"
 		if own.atStart != nil && *own.atStart != *own.now || peer.atStart != nil && *peer.atStart != *peer.now {
-			weight, since = mtuWeight, "changed since"
+			weight, since = mtuWeight, "changed during the incident"
 		}
 		return []fabric.Cause{{Cause: fabric.CauseMTU, Element: p.end, Weight: weight,
-			Text: fmt.Sprintf("its MTU is %.0f, that of %s %.0f, %s", *own.now, o.end, *peer.now, since)}}
+			Text: fmt.Sprintf("its MTU is %.0f and that of %s is %.0f, %s", *own.now, o.end, *peer.now, since)}}
 	}
 	return nil
 }
 
-// capacityLoss counts the ports of a leaf's way out that are down.
+// capacityLoss returns a cause if uplink ports of a leaf are down.
 func (r *readings) capacityLoss(kind fabric.Kind, places []endRole) []fabric.Cause {
 	if kind != fabric.KindLeafUplinks {
 		return nil
@@ -295,14 +294,14 @@ func (r *readings) capacityLoss(kind fabric.Kind, places []endRole) []fabric.Cau
 		return nil
 	}
 	return []fabric.Cause{{Cause: fabric.CauseCapacity, Element: down[0], Weight: capacityWeight,
-		Text: fmt.Sprintf("%d of %d ports of the way out are down", len(down), known)}}
+		Text: fmt.Sprintf("%d of %d uplink ports are down", len(down), known)}}
 }
 
-// combineCauses joins what is found of each cause at each place, strongest cause first.
+// combineCauses joins the findings of each cause at each place, and sorts them by the weight of their cause.
 func combineCauses(found []fabric.Cause) []fabric.Cause {
 	type key struct{ cause, element string }
 	at := map[key]int{}
-	all := map[string]float64{} // of a cause, the chance that no reading means it
+	all := map[string]float64{} // by cause, the probability that no reading points to it
 	out := []fabric.Cause{}
 	for _, c := range found {
 		k := key{c.Cause, c.Element}
@@ -335,11 +334,11 @@ func combineCauses(found []fabric.Cause) []fabric.Cause {
 	return out
 }
 
-// maxCauses bounds what is told of one verdict.
+// maxCauses bounds the causes that are reported of one verdict.
 const maxCauses = 12
 
-// ApplyAttribution sets a verdict's causes, and what to do if they say more than the scenario
-// does. suggested are the causes that the probes alone suggest.
+// ApplyAttribution sets the causes of a verdict, and its recommended action if the causes call for a more specific one
+// than the scenario. suggested are the causes that the probes alone suggest.
 func ApplyAttribution(v *fabric.Verdict, suggested []string, a *fabric.Attribution) {
 	v.Attribution = a
 	v.Causes = append([]string{}, suggested...)
@@ -347,7 +346,7 @@ func ApplyAttribution(v *fabric.Verdict, suggested []string, a *fabric.Attributi
 		return
 	}
 	if len(a.Against) > 0 || a.State == fabric.CauseFound {
-		// What the series say is weighed already; swapped cables no port can count.
+		// The weights of the series count already. No port can count swapped cables.
 		v.Causes = slices.DeleteFunc(v.Causes, func(c string) bool { return c == fabric.CauseCongestion })
 	}
 	for _, c := range a.Causes {
@@ -363,7 +362,7 @@ func ApplyAttribution(v *fabric.Verdict, suggested []string, a *fabric.Attributi
 	}
 	switch v.Scenario {
 	case fabric.HardFailure, fabric.Flap, fabric.Incast, fabric.Host, fabric.Miscabled, fabric.ClockTrouble:
-		// What to do about these does not depend on why, unless somebody did it.
+		// The action for these does not depend on the cause, unless an operator shut the port.
 		if a.Causes[0].Cause != fabric.CauseAdmin {
 			return
 		}
@@ -373,8 +372,8 @@ func ApplyAttribution(v *fabric.Verdict, suggested []string, a *fabric.Attributi
 	}
 }
 
-// BlockingEvidence reports whether the readings of a switch confirm blocking across its ports, and
-// says how.
+// BlockingEvidence reports whether the readings of a switch confirm blocking across its ports. The text names the
+// readings.
 func BlockingEvidence(a *fabric.Attribution) (string, bool) {
 	if a == nil {
 		return "", false
@@ -385,7 +384,7 @@ func BlockingEvidence(a *fabric.Attribution) (string, bool) {
 		}
 		for _, in := range a.Causes {
 			if in.Element != out.Element && (in.Cause == fabric.CauseStall || in.Cause == fabric.CauseDrops) {
-				return fmt.Sprintf("confirmed by the switch: at %s, %s; at %s, %s", out.Element, out.Text, in.Element, in.Text), true
+				return fmt.Sprintf("confirmed by the switch's counters: at %s, %s; at %s, %s", out.Element, out.Text, in.Element, in.Text), true
 			}
 		}
 	}

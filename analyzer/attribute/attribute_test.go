@@ -39,7 +39,7 @@ func graph(t *testing.T) *fabric.Graph {
 // 60 s are compared with it.
 const begin, end = 100, 120
 
-// link is a verdict on leaf1's uplink, way up; uplink and facing are its ends.
+// link returns a verdict on the uplink of leaf1, in the upward direction. uplink and facing are its ends.
 func link() fabric.Verdict {
 	return fabric.Verdict{Element: fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
 		Scenario: fabric.Corridor, Action: "generic", Symptom: fabric.Symptom{AddedDelayNS: 1e6}}
@@ -53,12 +53,12 @@ const (
 // written is a series: values, one a second, in promqltest's notation.
 type written struct{ name, labels, values string }
 
-// step is a value that changes in the second after begin: from was to is.
+// step returns a series whose value changes in the second after begin.
 func step(was, is string) string {
 	return fmt.Sprintf("%sx%d %sx%d", was, begin, is, 200-begin)
 }
 
-// idle are the series of a link's two ends of which nothing moves.
+// idle returns the series of the two ends of a link without a change.
 func idle() []written {
 	var out []written
 	for _, at := range []string{uplink, facing} {
@@ -106,7 +106,7 @@ func causes(a fabric.Attribution) string {
 	return strings.Join(out, " ")
 }
 
-// TestCauses: each row of the table, by the series that it is about. (Rules 2 and 6.)
+// TestCauses checks each row of the table with the series that it reads (rules 2 and 6).
 func TestCauses(t *testing.T) {
 	const sw, nic = "fabric_switch_port_", "fabric_nic_port_"
 	grow := func(per string) string { return step("5", "5+"+per) }
@@ -116,43 +116,43 @@ func TestCauses(t *testing.T) {
 		want  string
 		words string // in the summary
 	}{
-		{"a queue that fills", []written{{sw + "queue_bytes", uplink, step("0", "4600")}}, "congestion", "at leaf1:up1, 4.6 kB waited on average, 0 B before"},
+		{"a queue that fills", []written{{sw + "queue_bytes", uplink, step("0", "4600")}}, "congestion", "at leaf1:up1 (weight 0.90): 4.6 kB waited on average, compared with 0 B before"},
 		{"a queue that is as full as ever", []written{{sw + "queue_bytes", uplink, "4600x200"}}, "", "No cause found"},
 		{"a queue in packets", []written{{sw + "queue_packets", uplink, step("0", "40")}}, "congestion", "40 packets waited"},
 		{"held back and discarded", []written{{sw + "queue_bytes", uplink, step("0", "4600")}, {sw + "queue_overlimits_total", uplink, grow("800")}, {sw + "queue_discards_total", uplink, grow("90")}},
-			"congestion drops", "queue_overlimits grew by 760 a second, by 0 a second before"},
+			"congestion drops", "queue_overlimits grew by 760 per second, compared with 0 per second before"},
 		{"marked by the fabric", []written{{sw + "receive_fecn_packets_total", facing, grow("50")}}, "", "No cause found"}, // the queue is known and empty
-		{"discards without a queue", []written{{sw + "queue_discards_total", uplink, grow("20")}}, "drops", "queue_discards grew by 380, by 0 a second before"},
+		{"discards without a queue", []written{{sw + "queue_discards_total", uplink, grow("20")}}, "drops", "queue_discards grew by 380, compared with 0 per second before"},
 		{"discards as ever", []written{{sw + "queue_discards_total", uplink, "0+20x200"}}, "", "No cause found"},
-		{"discards of what came in", []written{{sw + "receive_discards_total", facing, grow("20")}}, "drops", "at spine1:dn1, receive_discards"},
-		{"damaged packets", []written{{sw + "receive_errors_total", facing + `,reason="crc"`, grow("1")}}, "physical_errors", "receive_errors grew by 19, by 0 a second before (crc)"},
+		{"discards of what came in", []written{{sw + "receive_discards_total", facing, grow("20")}}, "drops", "at spine1:dn1 (weight 0.50): receive_discards"},
+		{"damaged packets", []written{{sw + "receive_errors_total", facing + `,reason="crc"`, grow("1")}}, "physical_errors", "receive_errors grew by 19, compared with 0 per second before (crc)"},
 		{"a counter that began anew", []written{{sw + "receive_errors_total", facing + `,reason="crc"`, step("5000", "0+1")}}, "physical_errors", "receive_errors grew by 19"},
 		{"symbol errors", []written{{sw + "symbol_errors_total", facing, grow("1")}}, "physical_errors", "symbol_errors"},
 		{"recovered from errors", []written{{sw + "link_recoveries_total", facing, step("1", "2")}}, "physical_errors", "link_recoveries grew by 1"},
 		{"uncorrectable by lane", []written{{sw + "lane_fec_uncorrectable_blocks_total", facing + `,lane="0"`, step("0", "1")}, {sw + "lane_fec_uncorrectable_blocks_total", facing + `,lane="1"`, step("0", "3")}}, "physical_errors", "lane_fec_uncorrectable_blocks grew by 4"},
 		{"carrier that changes", []written{{sw + "carrier_changes_total", uplink, step("4", "9")}}, "link_flap", "carrier_changes grew by 5"},
-		{"down", []written{{sw + "oper_up", facing, step("1", "0")}}, "link_down", "it is down, it was up before"},
+		{"down", []written{{sw + "oper_up", facing, step("1", "0")}}, "link_down", "it is down, previously up"},
 		{"down as before", []written{{sw + "oper_up", facing, "0x200"}}, "", "No cause found"},
 		{"shut", []written{{sw + "admin_up", uplink, step("1", "0")}, {sw + "oper_up", uplink, step("1", "0")}}, "admin_down link_down", "shut by configuration"},
 		{"shut, and down at both ends", []written{{sw + "admin_up", uplink, step("1", "0")}, {sw + "oper_up", uplink, step("1", "0")}, {sw + "oper_up", facing, step("1", "0")}}, "admin_down link_down", "Cause: admin down"},
-		{"slower", []written{{sw + "speed_bytes_per_second", uplink, step("50e9", "12.5e9")}}, "link_downshift", "it runs at 100 Gbit/s, at 400 Gbit/s before"},
-		{"no credits", []written{{sw + "transmit_wait_ticks_total", uplink, grow("90000")}}, "pause_stall", "transmit_wait_ticks grew by 85500 a second"},
-		{"ends that differ since", []written{{sw + "mtu_bytes", facing, step("9000", "1500")}}, "mtu_mismatch", "its MTU is 9000, that of spine1:dn1 1500, changed since"},
-		{"ends that always differed", []written{{sw + "mtu_bytes", facing, "1500x200"}}, "mtu_mismatch", "as before"},
+		{"slower", []written{{sw + "speed_bytes_per_second", uplink, step("50e9", "12.5e9")}}, "link_downshift", "it runs at 100 Gbit/s, compared with 400 Gbit/s before"},
+		{"no credits", []written{{sw + "transmit_wait_ticks_total", uplink, grow("90000")}}, "pause_stall", "transmit_wait_ticks grew by 85500 per second"},
+		{"ends that differ since", []written{{sw + "mtu_bytes", facing, step("9000", "1500")}}, "mtu_mismatch", "its MTU is 9000 and that of spine1:dn1 is 1500, changed during the incident"},
+		{"ends that always differed", []written{{sw + "mtu_bytes", facing, "1500x200"}}, "mtu_mismatch", "as before the incident"},
 		{"too large for the neighbour", []written{{sw + "transmit_discard_details_total", uplink + `,reason="neighbor_mtu"`, grow("5")}}, "mtu_mismatch", "(neighbor_mtu)"},
-		{"paused by priority", []written{{sw + "pfc_receive_frames_total", uplink + `,priority="3"`, step("7", "7+90")}, {sw + "pfc_receive_frames_total", uplink + `,priority="4"`, step("7", "7+10")}}, "pause_stall", "pfc_receive_frames grew by 95 a second"},
-		{"pauses that the far end is told of", []written{{sw + "pfc_receive_frames_total", facing + `,priority="3"`, step("7", "7+90")}}, "", "that would be pause stall on the way back"},
+		{"paused by priority", []written{{sw + "pfc_receive_frames_total", uplink + `,priority="3"`, step("7", "7+90")}, {sw + "pfc_receive_frames_total", uplink + `,priority="4"`, step("7", "7+10")}}, "pause_stall", "pfc_receive_frames grew by 95 per second"},
+		{"pauses that the far end receives", []written{{sw + "pfc_receive_frames_total", facing + `,priority="3"`, step("7", "7+90")}}, "", "which would be pause stall in the other direction"},
 		{"a pause that never ends", []written{{sw + "pfc_deadlocks_total", uplink + `,priority="3"`, step("0", "1")}}, "pause_stall", "pfc_deadlocks grew by 1"},
 		{"a class that is thrown away", []written{{sw + "queue_discards_total", uplink + `,reason="full",tc="3"`, step("0", "0+9")}}, "drops", "(full)"},
-		{"errors that correction leaves over", []written{{sw + "post_fec_ber_ratio", facing, step("1e-15", "3e-10")}}, "physical_errors", "post_fec_ber_ratio is 3e-10, 1e-15 before"},
+		{"errors that correction leaves over", []written{{sw + "post_fec_ber_ratio", facing, step("1e-15", "3e-10")}}, "physical_errors", "post_fec_ber_ratio is 3e-10, compared with 1e-15 before"},
 		{"as few errors as on any link", []written{{sw + "post_fec_ber_ratio", facing, step("0", "1e-14")}}, "", "No cause found"},
-		{"light that fades", []written{{sw + "module_receive_power_watts", facing + `,lane="1"`, step("1e-3", "0.2e-3")}, {sw + "module_receive_power_watts", facing + `,lane="2"`, "1e-3x200"}}, "optics", "its module has 1.2 mW of light, 2 mW before"},
+		{"light that fades", []written{{sw + "module_receive_power_watts", facing + `,lane="1"`, step("1e-3", "0.2e-3")}, {sw + "module_receive_power_watts", facing + `,lane="2"`, "1e-3x200"}}, "optics", "the optical power of its module is 1.2 mW, compared with 2 mW before"},
 		{"light that is as it was", []written{{sw + "module_receive_power_watts", facing + `,lane="1"`, step("1e-3", "0.95e-3")}}, "", "No cause found"},
-		{"a way that groups left", []written{{sw + "next_hop_group_members", uplink, step("12", "4")}}, "routing_change", "4 members of groups of next hops lead out of it, 12 before"},
-		{"a way that no group has", []written{{sw + "next_hop_group_members", uplink, step("12", "0")}}, "routing_change", "0 members"},
+		{"a way that groups left", []written{{sw + "next_hop_group_members", uplink, step("12", "4")}}, "routing_change", "4 next-hop group members lead out of it, compared with 12 before"},
+		{"a way that no group has", []written{{sw + "next_hop_group_members", uplink, step("12", "0")}}, "routing_change", "0 next-hop group members"},
 		{"a way that more groups have", []written{{sw + "next_hop_group_members", uplink, step("4", "12")}}, "", "No cause found"},
 		{"a way that is as it was", []written{{sw + "next_hop_group_members", uplink, "4x200"}}, "", "No cause found"},
-		{"nothing", nil, "", "No cause found: the series of leaf1:up1 and spine1:dn1 say nothing."},
+		{"nothing", nil, "", "No cause found: the series of leaf1:up1 and spine1:dn1 show nothing unusual."},
 	} {
 		a := ask(t, link(), nil, with(idle(), tt.more...))
 		if causes(a) != tt.want || !strings.Contains(a.Summary, tt.words) {
@@ -191,12 +191,12 @@ func TestCauses(t *testing.T) {
 		t.Errorf("a starved node: %s", a.Summary)
 	}
 	up := fabric.Verdict{Element: fabric.Element{ID: "leaf1", Kind: fabric.KindLeafUplinks}, Scenario: fabric.LeafUplinks}
-	if a := ask(t, up, nil, []written{{sw + "oper_up", uplink, "0x200"}}); causes(a) != "capacity_loss" || !strings.Contains(a.Summary, "1 of 1 ports of the way out are down") {
+	if a := ask(t, up, nil, []written{{sw + "oper_up", uplink, "0x200"}}); causes(a) != "capacity_loss" || !strings.Contains(a.Summary, "1 of 1 uplink ports are down") {
 		t.Errorf("uplinks: %s", a.Summary)
 	}
 }
 
-// TestCausesOfNICs: what a node tells of its own NIC.
+// TestCausesOfNICs checks the causes from the series that a node reports of its own NIC.
 func TestCausesOfNICs(t *testing.T) {
 	const at, port = `nic="h1/eth1"`, "fabric_nic_port_"
 	well := []written{{port + "state", at + `,state="ACTIVE"`, "1x200"}, {port + "state", at + `,state="DOWN"`, "0x200"}, {port + "phys_state", at + `,state="Disabled"`, "0x200"},
@@ -211,20 +211,20 @@ func TestCausesOfNICs(t *testing.T) {
 		words string
 	}{
 		{"all is as ever", nil, "", "No cause found"},
-		{"not active", []written{{port + "state", at + `,state="ACTIVE"`, step("1", "0")}}, "link_down", "at h1/eth1, it is not ACTIVE, it was ACTIVE before (ACTIVE)"},
-		{"disabled", []written{{port + "phys_state", at + `,state="Disabled"`, step("0", "1")}}, "admin_down", "it is Disabled, it was not before"},
-		{"half the rate", []written{{port + "rate_bytes_per_second", at, step("50e9", "25e9")}}, "link_downshift", "it runs at 200 Gbit/s, at 400 Gbit/s before"},
-		{"gone", []written{{port + "state", at + `,state="ACTIVE"`, fmt.Sprintf("1x%d stale", begin)}, {findings, at + `,code="device_disappeared",severity="fatal"`, fmt.Sprintf("_x%d 1x99", begin+1)}}, "nic_fault", "its node says so, and did not before (device_disappeared)"},
+		{"not active", []written{{port + "state", at + `,state="ACTIVE"`, step("1", "0")}}, "link_down", "at h1/eth1 (weight 0.90): it is not ACTIVE, previously ACTIVE (ACTIVE)"},
+		{"disabled", []written{{port + "phys_state", at + `,state="Disabled"`, step("0", "1")}}, "admin_down", "it is Disabled, previously it was not"},
+		{"half the rate", []written{{port + "rate_bytes_per_second", at, step("50e9", "25e9")}}, "link_downshift", "it runs at 200 Gbit/s, compared with 400 Gbit/s before"},
+		{"gone", []written{{port + "state", at + `,state="ACTIVE"`, fmt.Sprintf("1x%d stale", begin)}, {findings, at + `,code="device_disappeared",severity="fatal"`, fmt.Sprintf("_x%d 1x99", begin+1)}}, "nic_fault", "reported by its node, and not before (device_disappeared)"},
 		{"its firmware is dead", []written{{driverLines, at + `,code="cmd_exec_timeout",severity="fatal"`, step("0", "1")}}, "nic_fault", "fabric_nic_driver_events grew by 1"},
-		{"lanes lost", []written{{pciLanes, at + `,is="current"`, step("16", "8")}}, "nic_fault", "its PCI link has 8 lanes, 16 lanes before"},
+		{"lanes lost", []written{{pciLanes, at + `,is="current"`, step("16", "8")}}, "nic_fault", "its PCI link has 8 lanes, compared with 16 lanes before"},
 		{"errors of the bus", []written{{pciErrors, at + `,severity="nonfatal"`, step("0", "2")}}, "nic_fault", "(nonfatal)"},
 		{"the cable is out", []written{{driverLines, at + `,code="module_absent",severity="warning"`, step("0", "1")}}, "optics", "(module_absent)"},
-		{"marked", []written{{port + "hardware_total", at + `,counter="np_ecn_marked_roce_packets"`, step("5", "5+400")}}, "congestion", "hardware grew by 380 a second"},
+		{"marked", []written{{port + "hardware_total", at + `,counter="np_ecn_marked_roce_packets"`, step("5", "5+400")}}, "congestion", "hardware grew by 380 per second"},
 		{"holes in the sequence", []written{{port + "hardware_total", at + `,counter="out_of_sequence"`, step("200", "200+90")}}, "drops", "(out_of_sequence)"},
 		{"nothing ready to receive", []written{{port + "hardware_total", at + `,counter="rnr_nak_retry_err"`, step("0", "0+50")}}, "host", "(rnr_nak_retry_err)"},
 		{"the module lost its light", []written{{moduleFlags, at + `,flag="receive_loss_of_signal",lane="1"`, fmt.Sprintf("_x%d 1x99", begin+1)}, {moduleFlags, at + `,flag="receive_loss_of_signal",lane="2"`, fmt.Sprintf("_x%d 1x99", begin+1)}}, "optics", "(receive_loss_of_signal)"},
-		{"it is told to pause", []written{{driverCounts, at + `,counter="rx_prio3_pause"`, step("0", "0+100")}}, "pause_stall", "(rx_prio3_pause)"},
-		{"it tells others to pause", []written{{driverCounts, at + `,counter="tx_prio3_pause"`, step("0", "0+100")}}, "host", "(tx_prio3_pause)"},
+		{"it receives pause frames", []written{{driverCounts, at + `,counter="rx_prio3_pause"`, step("0", "0+100")}}, "pause_stall", "(rx_prio3_pause)"},
+		{"it sends pause frames", []written{{driverCounts, at + `,counter="tx_prio3_pause"`, step("0", "0+100")}}, "host", "(tx_prio3_pause)"},
 		{"blocks beyond correction", []written{{port + "fec_uncorrectable_blocks_total", at, step("0", "0+1")}}, "physical_errors", "fec_uncorrectable_blocks grew by"},
 		{"damaged at the port", []written{{driverCounts, at + `,counter="rx_symbol_err_phy"`, step("0", "0+1")}}, "physical_errors", "(rx_symbol_err_phy)"},
 		{"a counter that is in no row", []written{{port + "hardware_total", at + `,counter="lifespan"`, step("0", "0+50")}}, "", "No cause found"},
@@ -234,9 +234,9 @@ func TestCausesOfNICs(t *testing.T) {
 			t.Errorf("%s: causes %q, want %q; %s", tt.name, causes(a), tt.want, a.Summary)
 		}
 	}
-	// What an agent that just came up tells may have been so before.
+	// A finding of an agent that has just started may be older than the incident.
 	young := ask(t, bad, nil, []written{{findings, at + `,code="device_disappeared",severity="fatal"`, fmt.Sprintf("_x%d 1x99", begin+1)}})
-	if causes(young) != "nic_fault" || young.Causes[0].Weight != 0.48 || !strings.Contains(young.Summary, "before: not known") {
+	if causes(young) != "nic_fault" || young.Causes[0].Weight != 0.48 || !strings.Contains(young.Summary, "previous state unknown") {
 		t.Errorf("an agent that just came up: %+v", young)
 	}
 	v := bad
@@ -246,7 +246,7 @@ func TestCausesOfNICs(t *testing.T) {
 		t.Errorf("what to do: %s", v.Action)
 	}
 	v = bad
-	v.Scenario = fabric.HardFailure // what to do is the scenario's, the cause is told
+	v.Scenario = fabric.HardFailure // the action follows the scenario, and the cause is reported
 	ApplyAttribution(&v, nil, &a)
 	if v.Action != "generic" || !slices.Equal(v.Causes, []string{fabric.CauseNIC}) {
 		t.Errorf("a failure: %q, %s", v.Causes, v.Action)
@@ -276,24 +276,24 @@ func TestAbsentIsNoCause(t *testing.T) {
 	}
 	others := []written{{"fabric_switch_port_queue_bytes", `switch="leaf2",port="up1"`, step("0", "9e6")}, {"fabric_switch_port_queue_bytes", `switch="leaf1",port="up11"`, step("0", "9e6")}}
 	if a := ask(t, link(), nil, others); a.State != fabric.NoCauseData {
-		t.Errorf("series of somebody else: %+v", a)
+		t.Errorf("series of other ports: %+v", a)
 	}
-	// The scrapes ended before the incident: what they said then is not of it.
+	// The scrapes ended before the incident, so their values do not belong to it.
 	gone := []written{{"fabric_switch_port_queue_bytes", uplink, fmt.Sprintf("0x%d", begin-2)}, {"fabric_switch_port_oper_up", uplink, fmt.Sprintf("0x%d", begin-2)}}
 	if a := ask(t, link(), []string{fabric.CauseCongestion}, gone); a.State != fabric.NoCauseData {
 		t.Errorf("series that ended: %+v", a)
 	}
 	// Known only since the incident began: it weighs half.
 	late := []written{{"fabric_switch_port_queue_bytes", uplink, fmt.Sprintf("_x%d 4600x99", begin+1)}}
-	if a := ask(t, link(), nil, late); causes(a) != "congestion" || a.Causes[0].Weight != 0.45 || !strings.Contains(a.Summary, "before: not known") {
+	if a := ask(t, link(), nil, late); causes(a) != "congestion" || a.Causes[0].Weight != 0.45 || !strings.Contains(a.Summary, "average before unknown") {
 		t.Errorf("nothing known of before: %+v", a)
 	}
 }
 
-// TestYoungSeries: what is known for less than the time that is compared is compared with that.
+// TestYoungSeries: a series that is younger than the time before the incident is compared with its own age.
 func TestYoungSeries(t *testing.T) {
 	young := []written{{"fabric_switch_port_queue_discards_total", uplink, fmt.Sprintf("_x%d 0+1x11 11+20x98", begin-12)}}
-	if a := ask(t, link(), nil, young); causes(a) != "drops" || !strings.Contains(a.Summary, "by 0.8 a second before") || a.Causes[0].Weight != 0.5 {
+	if a := ask(t, link(), nil, young); causes(a) != "drops" || !strings.Contains(a.Summary, "compared with 0.8 per second before") || a.Causes[0].Weight != 0.5 {
 		t.Errorf("%+v", a)
 	}
 }
@@ -303,7 +303,7 @@ func TestMarksAloneAreNoCongestion(t *testing.T) {
 	v := link()
 	v.Symptom = fabric.Symptom{ECNRatio: 0.5}
 	a := ask(t, v, []string{fabric.CauseCongestion}, idle())
-	if a.State != fabric.NoCauseFound || a.Agrees == nil || *a.Agrees || !strings.Contains(a.Summary, "the queue of leaf1:up1 held 0 B on average: no congestion") {
+	if a.State != fabric.NoCauseFound || a.Agrees == nil || *a.Agrees || !strings.Contains(a.Summary, "the queue of leaf1:up1 held 0 B on average, so this is no congestion") {
 		t.Errorf("%+v", a)
 	}
 	ApplyAttribution(&v, []string{fabric.CauseCongestion}, &a)
@@ -315,7 +315,7 @@ func TestMarksAloneAreNoCongestion(t *testing.T) {
 	if causes(early) != "drops" {
 		t.Errorf("random early loss: %+v", early)
 	}
-	// The probes' word stands where nobody knows the queue.
+	// What the probes suggest stands where the queue is unknown.
 	unknown := ask(t, v, []string{fabric.CauseCongestion}, []written{{"fabric_switch_port_oper_up", uplink, "1x200"}})
 	ApplyAttribution(&v, []string{fabric.CauseCongestion}, &unknown)
 	if unknown.State != fabric.NoCauseFound || unknown.Agrees != nil || !slices.Equal(v.Causes, []string{fabric.CauseCongestion}) {
@@ -326,7 +326,7 @@ func TestMarksAloneAreNoCongestion(t *testing.T) {
 // TestTheOtherWay: rule 5.
 func TestTheOtherWay(t *testing.T) {
 	a := ask(t, link(), nil, with(idle(), written{"fabric_switch_port_queue_bytes", facing, step("0", "4600")}))
-	if len(a.Causes) != 0 || a.Agrees == nil || *a.Agrees || !strings.Contains(a.Summary, "at spine1:dn1, 4.6 kB waited on average, 0 B before: that would be congestion on the way back") {
+	if len(a.Causes) != 0 || a.Agrees == nil || *a.Agrees || !strings.Contains(a.Summary, "at spine1:dn1, 4.6 kB waited on average, compared with 0 B before, which would be congestion in the other direction") {
 		t.Errorf("%+v", a)
 	}
 	v := link()
@@ -360,12 +360,12 @@ func TestBlocking(t *testing.T) {
 	}
 }
 
-// TestConclude: a cause decides what to do, where the scenario leaves it open.
+// TestConclude: a cause determines the action, where the scenario does not.
 func TestConclude(t *testing.T) {
 	v := link()
 	a := ask(t, v, nil, with(idle(), written{"fabric_switch_port_receive_errors_total", facing + `,reason="crc"`, step("0", "0+1")}))
 	ApplyAttribution(&v, nil, &a)
-	if !slices.Equal(v.Causes, []string{fabric.CausePhysical}) || !strings.Contains(v.Action, "optic and cable at spine1:dn1") {
+	if !slices.Equal(v.Causes, []string{fabric.CausePhysical}) || !strings.Contains(v.Action, "optics and cable at spine1:dn1") {
 		t.Errorf("%q: %s", v.Causes, v.Action)
 	}
 	v = link()
@@ -377,11 +377,11 @@ func TestConclude(t *testing.T) {
 	v = link()
 	ApplyAttribution(&v, []string{fabric.CauseMiscabled}, nil)
 	if !slices.Equal(v.Causes, []string{fabric.CauseMiscabled}) || v.Action != "generic" {
-		t.Errorf("nobody asked: %q, %s", v.Causes, v.Action)
+		t.Errorf("without an attribution: %q, %s", v.Causes, v.Action)
 	}
 }
 
-// TestEveryKindHasPlaces: of each kind of element the right ends are asked.
+// TestEveryKindHasPlaces: the right ends are queried for each kind of element.
 func TestEveryKindHasPlaces(t *testing.T) {
 	g := graph(t)
 	for _, tt := range []struct {
@@ -420,7 +420,7 @@ func TestEveryKindHasPlaces(t *testing.T) {
 	}
 }
 
-// TestTableIsPublished keeps the table whole, and docs/causes.md what it says.
+// TestTableIsPublished checks that the table is complete, and that docs/causes.md has it.
 func TestTableIsPublished(t *testing.T) {
 	for i := range table {
 		if r := &table[i]; actions[r.Cause] == "" || r.Weight <= 0 || r.Weight >= 1 {

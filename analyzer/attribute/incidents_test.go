@@ -11,8 +11,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// TestIncidents: incidents as switches of several vendors told them by gNMI, every ten seconds. The header of each file has
-// the verdict and its causes; nothing else is one.
+// TestIncidents checks the causes of incidents that switches of several vendors reported by gNMI every ten seconds. The
+// header of each file has the verdict and all of its causes.
 func TestIncidents(t *testing.T) {
 	files, err := filepath.Glob("testdata/incidents/*.txt")
 	if err != nil || len(files) < 6 {

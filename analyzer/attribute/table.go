@@ -9,40 +9,40 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Row is a row of the table of causes.
+// Row represents a row of the table of causes.
 type Row struct {
 	Cause string
-	// Series is a name behind fabric_switch_port_ and fabric_nic_port_, or a whole name.
+	// Series is a name without its prefix fabric_switch_port_ or fabric_nic_port_, or a full name.
 	Series string
-	// Reasons are the values of the series' label (labelOf: mostly reason) that count; none:
-	// all of the series.
+	// Reasons are the values of the label (labelOf, mostly reason) to which the row applies. Empty means that it
+	// applies to the whole series.
 	Reasons []string
-	// Weight is how far the reading alone points to the cause, 0 to 1.
+	// Weight is how strongly the reading alone points to the cause, from 0 to 1.
 	Weight float64
 
 	side  side
 	unit  string
-	queue bool // the row says whether packets wait
+	queue bool // the row shows whether packets wait
 	condition
 }
 
-// condition is what a reading must meet: in words, and as a test that gives the reading in
-// words, "" if it does not meet it, with the share of the row's weight that it has.
+// condition represents what a reading must meet. The test returns the reading as text, "" if it does not meet the
+// condition, and the share of the row's weight that applies.
 type condition struct {
 	Description string
 	test        func(r *readings, k reading) (text string, share float64)
 }
 
-// unknownBefore is the share of a row's weight where nothing is known of before.
+// unknownBefore is the share of a row's weight where no value from before the incident is known.
 const unknownBefore = 0.5
 
-// Weights of causes that are found by comparing readings with each other.
+// Weights of causes that result from comparing readings with each other.
 const (
 	mtuWeight      = 0.9
 	capacityWeight = 0.9
 	routingWeight  = 0.3
 	mostWeight     = 0.99
-	// actsFrom is the weight from which a cause decides what to do.
+	// actsFrom is the weight from which a cause determines the recommended action.
 	actsFrom = 0.5
 )
 
@@ -52,10 +52,10 @@ const fullShare = 0.9
 // fullPacket is an Ethernet packet of full size, octets: fewer wait whenever two meet.
 const fullPacket = 1500
 
-// growsBy is met by a counter that grew by least in the incident, and more than times as fast as
-// before.
+// growsBy returns a condition that a counter meets if it grew by least in the incident, and at least times as fast
+// as before.
 func growsBy(least, times float64) condition {
-	return condition{fmt.Sprintf("grew by %.0f or more in the incident, and %.0f times as fast as before", least, times),
+	return condition{fmt.Sprintf("grew by %.0f or more during the incident, and at least %.0f times as fast as before", least, times),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
 			n, ok := v.growthDuring()
@@ -66,35 +66,36 @@ func growsBy(least, times float64) condition {
 		}}
 }
 
-// growsAtRate is met by a counter that grew by least a second in the incident, and more than times as fast
-// as before.
+// growsAtRate returns a condition that a counter meets if it grew by least per second in the incident, and at least
+// times as fast as before.
 func growsAtRate(least, times float64) condition {
-	return condition{fmt.Sprintf("grew by %s a second or more, and %.0f times as fast as before", formatNumber(least), times),
+	return condition{fmt.Sprintf("grew by %s per second or more, and at least %.0f times as fast as before", formatNumber(least), times),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
 			n, ok := v.growthDuring()
 			if !ok || n < least*v.seconds {
 				return "", 0
 			}
-			return v.compareRate(k, n/v.seconds, times, fmt.Sprintf("%s grew by %s a second", counterName(k), formatNumber(n/v.seconds)))
+			return v.compareRate(k, n/v.seconds, times, fmt.Sprintf("%s grew by %s per second", counterName(k), formatNumber(n/v.seconds)))
 		}}
 }
 
-// compareRate compares a counter's rate with that of before.
+// compareRate compares a counter's rate with the rate before the incident. It returns "" if it is below times that rate.
 func (v *values) compareRate(k reading, rate, times float64, text string) (string, float64) {
 	was, ok := v.rateBefore()
 	switch {
 	case !ok:
-		return text + ", before: not known", unknownBefore
+		return text + ", rate before unknown", unknownBefore
 	case rate < times*was:
 		return "", 0
 	}
-	return fmt.Sprintf("%s, by %s a second before", text, formatNumber(was)), 1
+	return fmt.Sprintf("%s, compared with %s per second before", text, formatNumber(was)), 1
 }
 
-// averageRises is met by a gauge whose average rose by more than least, and to times what it was.
+// averageRises returns a condition that a gauge meets if its average rose by least or more, and to at least times its
+// average before the incident.
 func averageRises(least, times float64, unit string) condition {
-	return condition{fmt.Sprintf("on average %s or more above, and %.0f times, what it was before", formatAmount(least, unit), times),
+	return condition{fmt.Sprintf("average at least %s above, and %.0f times, the average before", formatAmount(least, unit), times),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
 			if v.avgNow == nil || *v.avgNow < least {
@@ -103,15 +104,15 @@ func averageRises(least, times float64, unit string) condition {
 			text := fmt.Sprintf("%s waited on average", formatAmount(*v.avgNow, unit))
 			switch {
 			case v.avgBefore == nil:
-				return text + ", before: not known", unknownBefore
+				return text + ", average before unknown", unknownBefore
 			case *v.avgNow < *v.avgBefore+least, *v.avgNow < times**v.avgBefore:
 				return "", 0
 			}
-			return fmt.Sprintf("%s, %s before", text, formatAmount(*v.avgBefore, unit)), 1
+			return fmt.Sprintf("%s, compared with %s before", text, formatAmount(*v.avgBefore, unit)), 1
 		}}
 }
 
-// fellToZero is met by a state that was 1 before the incident and is 0 now.
+// fellToZero returns a condition that a state meets if it was 1 before the incident and is 0 now.
 func fellToZero(was, is string) condition {
 	return condition{fmt.Sprintf("1 before, 0 now (%s, then %s)", was, is),
 		func(r *readings, k reading) (string, float64) {
@@ -121,15 +122,15 @@ func fellToZero(was, is string) condition {
 			}
 			switch {
 			case v.atStart == nil:
-				return fmt.Sprintf("it is %s, before: not known", is), unknownBefore
+				return fmt.Sprintf("it is %s, previous state unknown", is), unknownBefore
 			case *v.atStart == 0:
 				return "", 0
 			}
-			return fmt.Sprintf("it is %s, it was %s before", is, was), 1
+			return fmt.Sprintf("it is %s, previously %s", is, was), 1
 		}}
 }
 
-// roseToOne is met by a state that was not 1 before the incident and is 1 now.
+// roseToOne returns a condition that a state meets if it was not 1 before the incident and is 1 now.
 func roseToOne(is string) condition {
 	return condition{fmt.Sprintf("0 before, 1 now (%s)", is),
 		func(r *readings, k reading) (string, float64) {
@@ -139,29 +140,29 @@ func roseToOne(is string) condition {
 			}
 			switch {
 			case v.atStart == nil:
-				return fmt.Sprintf("it is %s, before: not known", is), unknownBefore
+				return fmt.Sprintf("it is %s, previous state unknown", is), unknownBefore
 			case *v.atStart == 1:
 				return "", 0
 			}
-			return fmt.Sprintf("it is %s, it was not before", is), 1
+			return fmt.Sprintf("it is %s, previously it was not", is), 1
 		}}
 }
 
-// flagRaised is met by what is published only while it holds: where the end told other things
-// before the incident, it did not hold then.
-var flagRaised = condition{"there in the incident, and not before",
+// flagRaised is met by a series that exists only while the flag is set. If the end had other series before the
+// incident, the flag was not set then.
+var flagRaised = condition{"present during the incident, and absent before",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
 		switch {
 		case v.now == nil || *v.now < 1 || v.atStart != nil && *v.atStart >= 1: // more than 1: of several lanes
 			return "", 0
 		case !r.reportedBefore(k.end):
-			return "its node says so, before: not known", unknownBefore
+			return "reported by its node, previous state unknown", unknownBefore
 		}
-		return "its node says so, and did not before", 1
+		return "reported by its node, and not before", 1
 	}}
 
-// lowerThanBefore is met by what is lower than before, and not 0.
+// lowerThanBefore returns a condition that a gauge meets if it is lower than before the incident, and not 0.
 func lowerThanBefore(what, unit string) condition {
 	return condition{"lower than before, and not 0",
 		func(r *readings, k reading) (string, float64) {
@@ -169,58 +170,59 @@ func lowerThanBefore(what, unit string) condition {
 			if v.now == nil || v.atStart == nil || *v.now <= 0 || *v.now >= *v.atStart {
 				return "", 0
 			}
-			return fmt.Sprintf("%s has %s, %s before", what, formatAmount(*v.now, unit), formatAmount(*v.atStart, unit)), 1
+			return fmt.Sprintf("%s has %s, compared with %s before", what, formatAmount(*v.now, unit), formatAmount(*v.atStart, unit)), 1
 		}}
 }
 
-// fewerNextHops is met by a port that fewer routes' groups of next hops have as a way out than before.
-var fewerNextHops = condition{"fewer than before; not for failures and flaps, whose consequence that is",
+// fewerNextHops is met by a port that fewer members of next-hop groups lead out of than before the incident.
+var fewerNextHops = condition{"fewer than before; does not apply to hard failures and flaps, which have this effect",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
 		if v.now == nil || v.atStart == nil || *v.now >= *v.atStart {
 			return "", 0
 		}
-		return fmt.Sprintf("%s members of groups of next hops lead out of it, %s before", formatNumber(*v.now), formatNumber(*v.atStart)), 1
+		return fmt.Sprintf("%s next-hop group members lead out of it, compared with %s before", formatNumber(*v.now), formatNumber(*v.atStart)), 1
 	}}
 
-// ratioRises is met by a ratio of least or more, and times what it was before.
+// ratioRises returns a condition that a ratio meets if it is least or more, and at least times its value before the
+// incident.
 func ratioRises(least, times float64) condition {
-	return condition{fmt.Sprintf("%g or more, and %.0f times what it was before", least, times),
+	return condition{fmt.Sprintf("%g or more, and at least %.0f times the value before", least, times),
 		func(r *readings, k reading) (string, float64) {
 			v := r.at[k]
 			switch {
 			case v.now == nil || *v.now < least:
 				return "", 0
 			case v.atStart == nil:
-				return fmt.Sprintf("%s is %.2g, before: not known", counterName(k), *v.now), unknownBefore
+				return fmt.Sprintf("%s is %.2g, value before unknown", counterName(k), *v.now), unknownBefore
 			case *v.now < times**v.atStart:
 				return "", 0
 			}
-			return fmt.Sprintf("%s is %.2g, %.2g before", counterName(k), *v.now, *v.atStart), 1
+			return fmt.Sprintf("%s is %.2g, compared with %.2g before", counterName(k), *v.now, *v.atStart), 1
 		}}
 }
 
-// lightDropped is met by light, all lanes together, that fell by a fifth or more.
-var lightDropped = condition{"a fifth or more below what it was before",
+// lightDropped is met if the optical power of all lanes together fell by a fifth or more.
+var lightDropped = condition{"at least a fifth below the value before",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
 		if v.now == nil || v.atStart == nil || *v.atStart <= 0 || *v.now > 0.8**v.atStart {
 			return "", 0
 		}
-		return fmt.Sprintf("its module has %.3g mW of light, %.3g mW before", *v.now*1e3, *v.atStart*1e3), 1
+		return fmt.Sprintf("the optical power of its module is %.3g mW, compared with %.3g mW before", *v.now*1e3, *v.atStart*1e3), 1
 	}}
 
-// speedDropped is met by a rate below the one of before.
+// speedDropped is met by a rate below the rate before the incident.
 var speedDropped = condition{"lower than before, and not 0",
 	func(r *readings, k reading) (string, float64) {
 		v := r.at[k]
 		if v.now == nil || v.atStart == nil || *v.now <= 0 || *v.now >= *v.atStart {
 			return "", 0
 		}
-		return fmt.Sprintf("it runs at %s, at %s before", formatBitRate(*v.now), formatBitRate(*v.atStart)), 1
+		return fmt.Sprintf("it runs at %s, compared with %s before", formatBitRate(*v.now), formatBitRate(*v.atStart)), 1
 	}}
 
-// portFilled is met by a port that sent at nearly its speed, and did not before.
+// portFilled is met by a port that sent at nearly its line rate, and did not before the incident.
 var portFilled = condition{fmt.Sprintf("%.0f %% of speed_bytes_per_second or more, and less before", fullShare*100),
 	func(r *readings, k reading) (string, float64) {
 		v, speed := r.at[k], r.at[reading{k.end, "speed_bytes_per_second", ""}]
@@ -232,14 +234,14 @@ var portFilled = condition{fmt.Sprintf("%.0f %% of speed_bytes_per_second or mor
 		if known && was >= fullShare**speed.now {
 			return "", 0
 		}
-		return fmt.Sprintf("it sends at %.0f %% of its rate", 100*n/v.seconds / *speed.now), 1
+		return fmt.Sprintf("it sends at %.0f %% of its line rate", 100*n/v.seconds / *speed.now), 1
 	}}
 
 const (
 	queueBytes = "queue_bytes"
 	octetUnit  = "B"
 	packets    = "packets"
-	// Series of a node, by NIC, that are none of a port.
+	// Series of a node, by NIC, that do not belong to a port.
 	stalled     = "graylink_node_stalled_seconds_total"
 	findings    = "fabric_nic_finding"
 	driverLines = "fabric_nic_driver_events_total"
@@ -248,16 +250,16 @@ const (
 	pciSpeed    = "fabric_nic_pci_link_transfers_per_second"
 	// Counters of hw_counters/ under the kernel's names.
 	rdma = "hardware_total"
-	// What ethtool tells of interfaces: pause frames, the driver's counters under its names, and
-	// what the plugged module warns of.
+	// Interface data from ethtool: pause frames, the driver's counters under the driver's names, and the warnings of
+	// the plugged module.
 	pauseFrames  = "fabric_nic_pause_frames_total"
 	driverCounts = "fabric_nic_driver_statistic_total"
 	moduleFlags  = "fabric_nic_module_flag"
-	// Of a switch's processor, by switch.
+	// Series of a switch's control plane, by switch.
 	policed = "fabric_switch_control_plane_discards_total"
 )
 
-// pauseCounters are the driver's counters of pause frames of all priorities (mlx5).
+// pauseCounters returns the names of the driver's counters of pause frames, of all priorities (mlx5).
 func pauseCounters(way string) (out []string) {
 	for i := range 8 {
 		out = append(out, fmt.Sprintf("%s_prio%d_pause", way, i))
@@ -265,11 +267,11 @@ func pauseCounters(way string) (out []string) {
 	return out
 }
 
-// labels are those by which the series of one end are told apart, where that is not reason.
+// labels holds the label that distinguishes the series of one end, where that is not reason.
 var labels = map[string]string{"state": "state", "phys_state": "state", findings: "code", driverLines: "code", pciErrors: "severity", pciLanes: "is", pciSpeed: "is", rdma: "counter",
 	pauseFrames: "direction", driverCounts: "counter", moduleFlags: "flag"}
 
-// labelOf is the label by which a series of one end is told apart.
+// labelOf returns the label that distinguishes the series of one end.
 func labelOf(series string) string {
 	if l := labels[series]; l != "" {
 		return l
@@ -277,7 +279,7 @@ func labelOf(series string) string {
 	return "reason"
 }
 
-// table is the table of causes: which reading of which end points to which cause, and how far.
+// table lists which reading of which end points to which cause, and how strongly.
 var table = []Row{
 	{Cause: fabric.CauseCongestion, Series: queueBytes, Weight: 0.9, side: sends, unit: octetUnit, queue: true, condition: averageRises(fullPacket, 3, octetUnit)},
 	{Cause: fabric.CauseCongestion, Series: "queue_packets", Weight: 0.6, side: sends, unit: packets, queue: true, condition: averageRises(2, 3, packets)},
@@ -318,8 +320,7 @@ var table = []Row{
 	{Cause: fabric.CauseMTU, Series: "receive_errors_total", Reasons: []string{"length"}, Weight: 0.4, side: receives, condition: growsBy(3, 3)},
 	{Cause: fabric.CauseMTU, Series: "transmit_discard_details_total", Reasons: []string{"neighbor_mtu"}, Weight: 0.9, side: sends, condition: growsBy(3, 3)},
 
-	// What switches tell by gNMI, or UFM tells of them: pauses and marks by priority and class are
-	// summed.
+	// Series of switches from gNMI or UFM. Pauses and marks are summed over priorities and classes.
 	{Cause: fabric.CauseCongestion, Series: "ecn_marked_packets_total", Weight: 0.7, side: sends, condition: growsAtRate(1, 3)},
 	{Cause: fabric.CauseCongestion, Series: "queue_ecn_marked_packets_total", Weight: 0.7, side: sends, condition: growsAtRate(1, 3)},
 	{Cause: fabric.CauseStall, Series: "pfc_receive_frames_total", Weight: 0.8, side: sends, condition: growsAtRate(10, 3)},
@@ -332,10 +333,10 @@ var table = []Row{
 	{Cause: fabric.CauseOptics, Series: "module_receive_power_watts", Weight: 0.6, side: receives, condition: lightDropped},
 	{Cause: fabric.CauseOptics, Series: "module_transmit_power_watts", Weight: 0.7, side: sends, condition: lightDropped},
 
-	// What a switch's forwarding tables say. Of failures and flaps it is the consequence (explain).
+	// A switch's forwarding tables. A failure or flap changes them, so the change is not its cause (attributionOf).
 	{Cause: fabric.CauseRouting, Series: "next_hop_group_members", Weight: 0.4, side: sends, condition: fewerNextHops},
 
-	// What the NICs of nodes tell of themselves.
+	// Series that nodes report of their NICs.
 	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_receive_power_watts", Weight: 0.6, side: receives, condition: lightDropped},
 	{Cause: fabric.CauseOptics, Series: "fabric_nic_module_transmit_power_watts", Weight: 0.7, side: sends, condition: lightDropped},
 	{Cause: fabric.CauseDown, Series: "state", Reasons: []string{"ACTIVE"}, Weight: 0.9, side: either, condition: fellToZero("ACTIVE", "not ACTIVE")},
@@ -348,7 +349,7 @@ var table = []Row{
 	{Cause: fabric.CauseNIC, Series: driverLines, Reasons: []string{"insufficient_power"}, Weight: 0.5, side: either, condition: growsBy(1, 3)},
 	{Cause: fabric.CauseNIC, Series: pciErrors, Reasons: []string{"fatal", "nonfatal"}, Weight: 0.8, side: either, condition: growsBy(1, 3)},
 	{Cause: fabric.CauseNIC, Series: pciLanes, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lowerThanBefore("its PCI link", "lanes")},
-	{Cause: fabric.CauseNIC, Series: pciSpeed, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lowerThanBefore("its PCI link", "transfers a second and lane")},
+	{Cause: fabric.CauseNIC, Series: pciSpeed, Reasons: []string{"current"}, Weight: 0.8, side: either, condition: lowerThanBefore("its PCI link", "transfers per second and lane")},
 	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"module_absent"}, Weight: 0.9, side: either, condition: growsBy(1, 3)},
 	{Cause: fabric.CauseOptics, Series: driverLines, Reasons: []string{"high_temperature"}, Weight: 0.5, side: either, condition: growsBy(1, 3)},
 	{Cause: fabric.CauseOptics, Series: moduleFlags, Reasons: []string{"receive_loss_of_signal", "receive_loss_of_lock", "transmit_fault", "module_firmware_error", "data_path_firmware_error"}, Weight: 0.9, side: either, condition: flagRaised},
@@ -371,39 +372,39 @@ var table = []Row{
 	{Cause: fabric.CauseHost, Series: stalled, Weight: 0.7, side: either, condition: growsAtRate(0.05, 3)},
 }
 
-// compared are causes that are found by comparing readings with each other.
+// compared lists the causes that result from comparing readings with each other.
 var compared = []struct{ cause, series, condition, weight string }{
-	{fabric.CauseMTU, "mtu_bytes", "the two ends of a cable differ", fmt.Sprintf("%g; half of it where they differed before", mtuWeight)},
-	{fabric.CauseCapacity, "oper_up", "of a leaf's way out (kind leaf_uplinks), ports that are 0", fmt.Sprint(capacityWeight)},
-	{fabric.CauseRouting, "the analyzer's own paths", "flows of the verdict took another way since it began; not for failures and flaps, whose consequence that is", fmt.Sprint(routingWeight)},
+	{fabric.CauseMTU, "mtu_bytes", "the two ends of a cable differ", fmt.Sprintf("%g; half of it if they differed before", mtuWeight)},
+	{fabric.CauseCapacity, "oper_up", "uplink ports of a leaf (kind leaf_uplinks) that are 0", fmt.Sprint(capacityWeight)},
+	{fabric.CauseRouting, "the analyzer's own paths", "flows of the verdict took another path since it began; does not apply to hard failures and flaps, which have this effect", fmt.Sprint(routingWeight)},
 }
 
-// actions are what to do about a cause, with the end that told of it.
+// actions holds the recommended action for each cause. Its verb %s is the end whose series point to the cause.
 var actions = map[string]string{
-	fabric.CauseCongestion: "Nothing is broken: find the jobs that fill the queue at %s and spread or pace them; look at its pause frames and at ECMP's balance over its neighbours.",
-	fabric.CauseStall:      "Look beyond %s: what it sends to takes packets too slowly. Follow the pause frames or missing credits to the receiver that stops.",
-	fabric.CauseDrops:      "Look at why %s throws packets away (buffer, filter, forwarding), by its discard counters; cost it out of ECMP if jobs are affected.",
-	fabric.CausePhysical:   "Clean or replace the optic and cable at %s: packets arrive damaged. Cost the link out of ECMP until its counters stand still.",
-	fabric.CauseRouting:    "Find out why routing left %s: look at its sessions with the neighbour, and at what was withdrawn or configured.",
-	fabric.CauseFlap:       "Shut the link at %s at both ends, so that routing stops coming back to it; then look at optics and cable.",
-	fabric.CauseDown:       "The link at %s is down: look at optics, cable and the port across it, and replace what is dead.",
-	fabric.CauseAdmin:      "Somebody shut %s by configuration: ask who and why, and enable it, or put it under maintenance.",
-	fabric.CauseDownshift:  "Reseat or replace optic and cable at %s: it negotiated a lower rate. Cost it out of ECMP until it is back.",
-	fabric.CauseCapacity:   "Bring the leaf's ports that are down back, %s first; until then keep new jobs off this leaf.",
+	fabric.CauseCongestion: "Nothing is broken. Find the jobs that fill the queue at %s, and spread or pace them. Check its pause frames and the ECMP balance across its neighbours.",
+	fabric.CauseStall:      "Look downstream of %s: the device it sends to accepts packets too slowly. Follow the pause frames or missing credits to the receiver that stalls.",
+	fabric.CauseDrops:      "Find out from its discard counters why %s drops packets (buffer, filter, forwarding). Cost it out of ECMP if jobs are affected.",
+	fabric.CausePhysical:   "Clean or replace the optics and cable at %s: packets arrive damaged. Cost the link out of ECMP until its error counters stop growing.",
+	fabric.CauseRouting:    "Find out why routing left %s. Check its sessions with the neighbour, withdrawn routes and recent configuration changes.",
+	fabric.CauseFlap:       "Shut the link at %s down at both ends, so that routing stops returning to it. Then check optics and cable.",
+	fabric.CauseDown:       "The link at %s is down. Check optics, cable and the port at the other end, and replace the failed part.",
+	fabric.CauseAdmin:      "%s is shut down by configuration. Find out who did that and why, then enable it or put it under maintenance.",
+	fabric.CauseDownshift:  "Reseat or replace the optics and cable at %s: it negotiated a lower rate. Cost it out of ECMP until the full rate is back.",
+	fabric.CauseCapacity:   "Restore the uplink ports of the leaf that are down, %s first. Keep new jobs off this leaf until then.",
 	fabric.CauseMTU:        "Set the same MTU at both ends of the cable at %s.",
-	fabric.CauseNIC:        "Take the node of %s out of service and replace the NIC: its own driver, firmware or PCI link says that it is broken.",
-	fabric.CauseOptics:     "Look at the optic or cable of %s: seat, cooling, and whether it is there at all; replace it.",
-	fabric.CauseControl:    "Look at what floods the processor of %s, and at its policers: the sessions of routing and LLDP live there.",
-	fabric.CauseHost:       "Leave the network alone. Look at CPU load, interrupts and PCIe of the node of %s.",
+	fabric.CauseNIC:        "Take the node of %s out of service and replace the NIC: its driver, firmware or PCI link reports that it is broken.",
+	fabric.CauseOptics:     "Check the optics or cable of %s: whether it is present, its seating and its cooling. Replace it.",
+	fabric.CauseControl:    "Find out which traffic floods the control plane of %s, and check its policers: routing sessions and LLDP depend on it.",
+	fabric.CauseHost:       "Do not change the network. Check CPU load, interrupts and PCIe of the node of %s.",
 }
 
-// noQueue is what to do where packets suffer as behind a queue, and there is none.
-const noQueue = "Look at what marks, delays or drops packets there without a queue: ECN and WRED settings, policers, filters; cost the link out of ECMP if jobs are affected."
+// noQueue is the recommended action where the probes show the pattern of a queue, and the queue is empty.
+const noQueue = "Find out what marks, delays or drops packets there without a queue: check ECN and WRED settings, policers and filters. Cost the link out of ECMP if jobs are affected."
 
 // MarkdownTable writes the table of causes in Markdown.
 func MarkdownTable() string {
 	var b strings.Builder
-	b.WriteString("| cause | series | of which end | condition | weight |\n| --- | --- | --- | --- | --- |\n")
+	b.WriteString("| cause | series | end | condition | weight |\n| --- | --- | --- | --- | --- |\n")
 	for i := range table {
 		r := &table[i]
 		series := "`" + r.Series + "`"
@@ -419,7 +420,8 @@ func MarkdownTable() string {
 	return b.String()
 }
 
-// portSeries are the names behind fabric_switch_port_ and fabric_nic_port_ that are asked for.
+// portSeries returns the sorted names of the queried series without the prefixes fabric_switch_port_ and
+// fabric_nic_port_.
 func portSeries() []string {
 	names := map[string]bool{"mtu_bytes": true, "speed_bytes_per_second": true}
 	for i := range table {
@@ -430,18 +432,18 @@ func portSeries() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// isWholeName reports whether a row's series is a whole name.
+// isWholeName reports whether the series of a row has its full name.
 func isWholeName(series string) bool {
 	return strings.HasPrefix(series, "graylink_") || strings.HasPrefix(series, "fabric_")
 }
 
-// Whose whole names.
+// Owners of series with full names.
 const (
 	ofNIC    = false
 	ofSwitch = true
 )
 
-// wholeNames are the whole names that are asked for, of NICs or of switches.
+// wholeNames returns the sorted full names of the queried series, of NICs or of switches.
 func wholeNames(of bool) []string {
 	names := map[string]bool{}
 	for i := range table {

@@ -7,35 +7,35 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// summaryOf is an attribution in plain words.
+// summaryOf returns an attribution as sentences.
 func summaryOf(a *fabric.Attribution, places []endRole, suggested bool) string {
 	var text []string
 	switch a.State {
 	case fabric.CauseFound:
 		top := a.Causes[0]
-		text = append(text, fmt.Sprintf("Cause: %s (weight %.2f): at %s, %s.", causeText(top.Cause), top.Weight, top.Element, top.Text))
+		text = append(text, fmt.Sprintf("Cause: %s at %s (weight %.2f): %s.", causeText(top.Cause), top.Element, top.Weight, top.Text))
 		var more []string
 		for _, c := range a.Causes[1:] {
-			more = append(more, fmt.Sprintf("%s at %s, %s", causeText(c.Cause), c.Element, c.Text))
+			more = append(more, fmt.Sprintf("%s at %s: %s", causeText(c.Cause), c.Element, c.Text))
 		}
 		if len(more) > 0 {
-			text = append(text, "Also "+strings.Join(more, "; ")+".")
+			text = append(text, "Also found: "+strings.Join(more, "; ")+".")
 		}
 		if suggested && top.Cause == fabric.CauseCongestion {
-			text = append(text, "The probes look like a queue, too.")
+			text = append(text, "The probes also show the pattern of a queue.")
 		}
 	case fabric.NoCauseFound:
-		text = append(text, fmt.Sprintf("No cause found: the series of %s say nothing.", listEnds(places)))
+		text = append(text, fmt.Sprintf("No cause found: the series of %s show nothing unusual.", listEnds(places)))
 	case fabric.NoCauseData:
-		text = append(text, fmt.Sprintf("No data: there are no series of %s in the incident.", listEnds(places)))
+		text = append(text, fmt.Sprintf("No data: there are no series of %s during the incident.", listEnds(places)))
 	}
 	for _, s := range a.Against {
-		text = append(text, "The series disagree: "+s+".")
+		text = append(text, "Contradictory evidence: "+s+".")
 	}
 	return strings.Join(text, " ")
 }
 
-// listEnds lists the ends of places, the first few.
+// listEnds names the first few ends of places, and the number of the others.
 func listEnds(places []endRole) string {
 	const few = 4
 	var names []string
@@ -52,10 +52,10 @@ func listEnds(places []endRole) string {
 	return strings.Join(names, "")
 }
 
-// causeText are a cause's identifier for people.
+// causeText writes the identifier of a cause for a reader.
 func causeText(cause string) string { return strings.ReplaceAll(cause, "_", " ") }
 
-// counterName is a series without its unit's end, for people.
+// counterName returns the name of a series without its suffix, for a reader.
 func counterName(k reading) string { return strings.TrimSuffix(k.series, "_total") }
 
 func formatNumber(v float64) string {
@@ -65,7 +65,7 @@ func formatNumber(v float64) string {
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", roundForText(v)), "0"), ".")
 }
 
-// roundForText keeps three digits behind small numbers and none behind large ones.
+// roundForText rounds numbers from 100 to integers, and returns smaller ones as they are.
 func roundForText(v float64) float64 {
 	if v >= 100 {
 		return float64(int64(v + 0.5))
@@ -88,5 +88,5 @@ func formatAmount(v float64, unit string) string {
 	return fmt.Sprintf("%.0f B", v)
 }
 
-// formatBitRate writes octets a second as network people do.
+// formatBitRate writes a rate in octets per second in Gbit/s.
 func formatBitRate(v float64) string { return fmt.Sprintf("%.4g Gbit/s", v*8/1e9) }

@@ -8,30 +8,30 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// What flows must show for two cables to be called swapped, as analyzer/paths asks of
-// the live fabric: swapFlows flows went over links that the topology does not have, and
-// after the first of them none went over those that it has.
+// swapFlows is the number of flows that must show two cables as swapped, as in analyzer/paths
+// for the live fabric: they crossed links that the topology does not have, and after the first
+// of them no flow crossed the links that it has.
 const swapFlows = 3
 
-// Cabling is what the paths of observations say of the topology's cables.
+// Cabling represents the result of comparing the paths of observations with the topology's cables.
 type Cabling struct {
 	Swaps []Swap
 	// Graph is the fabric as it is cabled, with the swaps.
 	Graph *fabric.Graph
-	// OddPaths are the observations with a path that crosses what is no link even then.
+	// OddPaths are the observations with a path that crosses a link which Graph does not have either.
 	OddPaths []int
 }
 
-// unknownLink is what was seen of a link that the topology does not have.
+// unknownLink represents the observations of a link that the topology does not have.
 type unknownLink struct {
 	a, b  string
 	flows map[string]bool
 	first time.Time
 }
 
-// CompareCabling compares the paths of observations with the topology. A path tells by which
-// port a switch was left and by which the next one was entered, so a swap shows itself
-// as two links that do not exist.
+// CompareCabling compares the paths of observations with the topology. A path has the egress
+// port of each switch and the ingress port of the next one, so a swap appears as two links
+// that the topology does not have.
 func CompareCabling(g *fabric.Graph, obs []*fabric.Observation) Cabling {
 	out := Cabling{Graph: g}
 	odd := map[string]*unknownLink{}
@@ -120,7 +120,7 @@ func CompareCabling(g *fabric.Graph, obs []*fabric.Observation) Cabling {
 	return out
 }
 
-// oddPath reports whether a path crosses what is no link.
+// oddPath reports whether a path crosses a link that the graph does not have.
 func oddPath(g *fabric.Graph, src, dst string, p fabric.Path) bool {
 	from := src
 	for _, h := range p {
@@ -135,8 +135,8 @@ func oddPath(g *fabric.Graph, src, dst string, p fabric.Path) bool {
 	return len(p) > 0 && from != "" && g.PeerOf(from) != dst
 }
 
-// sameTiers reports whether two cables join the same tiers: such are mistaken for each
-// other.
+// sameTiers reports whether two cables join the same tiers. Only such cables are mistaken for
+// each other.
 func sameTiers(g *fabric.Graph, x *unknownLink, aFar, bFar string) bool {
 	tier := func(end string) int { return g.SwitchTier(fabric.OwnerOf(end)) }
 	return tier(x.a) == tier(bFar) && tier(x.b) == tier(aFar)

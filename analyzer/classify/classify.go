@@ -1,37 +1,37 @@
-// Package classify turns suspect elements into verdicts: which scenario each is, how
-// severe, whom it touches, what to do first, in plain words. It keeps these rules, which
-// the tests are named after:
+// Package classify turns suspect elements into verdicts. A verdict has the scenario, the
+// severity, the affected flows and the recommended action, with a summary in plain words. The
+// tests are named after these rules:
 //
-//  1. A host comes before the fabric: a suspect NIC whose node was starved of CPU in
-//     these moments and that is bad both ways, or all NICs of one node at once, is the
-//     host's doing.
-//  2. One fault gives one verdict: a switch all of whose links are dead is dead itself;
-//     what comes and goes at several egresses of a switch at once is the switch's. Nor
-//     is it news that a slow switch is not equally slow everywhere.
-//  3. A leaf is named only if flows of at least two of its NICs, each without the
-//     other, suffer. Else it is the NIC, or nothing is said.
-//  4. A leaf whose flows that stay under it are clean is no slow leaf: its uplinks are
-//     short. Where nothing stays under it, both are possible, and both are listed. They
-//     are short, too, where most flows that leave or enter it suffer and none use some of
-//     the uplinks that the topology has.
-//  5. Losses that come and go without delay are a flap: at least twice, with clean
-//     moments in between, for a third of the flows that tell. A path that changed
-//     while its flow was losing counts as away.
+//  1. A host comes before the fabric. A suspect NIC is the fault of its host if its node was
+//     starved of CPU in these moments and the NIC is bad in both directions, or if all NICs of
+//     the node are suspect at once.
+//  2. One fault gives one verdict. A switch whose links are all dead is itself dead, and a
+//     fault that comes and goes at several egresses of a switch at once is a fault of the
+//     switch. A slow switch that is not equally slow everywhere gives no further verdict.
+//  3. A leaf is named only if flows of at least two of its NICs, each without the other, are
+//     affected. Otherwise the NIC is named, or nothing.
+//  4. A leaf is not slow if the flows that stay within it are clean: its uplinks lack
+//     capacity. If no flow stays within it, both are possible, and both are listed. Its
+//     uplinks also lack capacity if most flows that leave or enter it are affected and no flow
+//     uses some of the uplinks in the topology.
+//  5. Losses that come and go without delay are a flap, if a third of the flows with evidence
+//     had them at least twice, with clean moments in between. A path that changed while its
+//     flow lost packets counts as an outage.
 //  6. Loss of half or more that does not come and go is a hard failure.
-//  7. Delay into a NIC, and not out of it, from several senders is incast if it varies
-//     as a queue does: the tail moves beyond the median, packets are marked, or they
-//     are both late and lost. A constant shift, or loss alone, is a bad NIC.
-//  8. One class that suffers at an egress while others through it are clean blocks
-//     itself: the queue is named, or the port where the class has no name.
+//  7. Delay into a NIC, and not out of it, from several senders is incast if it varies like a
+//     queue: the tail grows more than the median, packets are ECN-marked, or packets are both
+//     late and lost. A constant shift, or loss alone, is a bad NIC.
+//  8. If one class is affected at an egress while others through it are clean, the class
+//     blocks itself. The queue is named, or the port where the class has no name.
 //  9. Unrelated flows through one switch that are bad in the same moments, over several
-//     egresses, and fine in between, block each other across ports. Without the
-//     switch's own counters that is suspected, and said so.
-//  10. What lasts through a spine is a hot spine, through a leaf a slow leaf, over a link
-//     or a corridor a corridor, between two leaves only a pair.
-//  11. Marks of less than a tenth, and nothing else, are congestion control at work and
-//     no fault.
+//     egresses, and fine in between, block each other across ports. This stays suspected until
+//     the counters of the switch confirm it, and the summary says so.
+//  10. A lasting fault is a hot spine at a spine, a slow leaf at a leaf, a corridor at a link
+//     or corridor, and a pair if it is only between two leaves.
+//  11. ECN marks on less than a tenth of the packets, without delay or loss, are normal
+//     congestion control.
 //
-// It is pure: no I/O and no clock.
+// The package does no I/O and reads no clock.
 package classify
 
 import (
@@ -49,8 +49,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Scene is what verdicts are made from: the findings that the suspects refer to, and
-// what the flows did before (nil: nobody knows). First dates new verdicts.
+// Scene represents the evidence for verdicts: the findings that the suspects refer to, and
+// the history of the flows, which is nil if it is unknown. First is the start of new verdicts.
 type Scene struct {
 	Graph    *fabric.Graph
 	Findings []judge.Finding
@@ -58,8 +58,8 @@ type Scene struct {
 	First    time.Time
 }
 
-// VerdictsFor describes suspects, those that are one fault together, and leaves out what
-// the evidence does not carry.
+// VerdictsFor returns the verdicts on suspects. It joins suspects that are one fault, and leaves
+// out those that the evidence does not support.
 func (c *Scene) VerdictsFor(suspects []triangulate.Suspect) []fabric.Verdict {
 	cases := make([]*suspicion, 0, len(suspects))
 	for _, s := range suspects {
@@ -79,7 +79,7 @@ func (c *Scene) VerdictsFor(suspects []triangulate.Suspect) []fabric.Verdict {
 	return out
 }
 
-// newVerdict writes a suspicion down; around is how many healthy flows pass close by it.
+// newVerdict returns the verdict on a suspicion. around is the number of healthy nearby flows.
 func (c *Scene) newVerdict(x *suspicion, around int) fabric.Verdict {
 	v := fabric.Verdict{
 		Element:    fabric.Element{ID: x.Name, Kind: x.Kind},
@@ -125,10 +125,10 @@ func (c *Scene) newVerdict(x *suspicion, around int) fabric.Verdict {
 	return v
 }
 
-// roundRatio rounds a ratio that was fitted.
+// roundRatio rounds a fitted ratio to four digits.
 func roundRatio(r float64) float64 { return math.Max(0, math.Round(r*1e4)/1e4) }
 
-// severityOf: what is dead, and what a whole switch does to all its flows, is critical.
+// severityOf returns critical for hard failures and for faults of a whole switch, otherwise warning.
 func severityOf(x *suspicion) string {
 	switch {
 	case x.scenario == fabric.HardFailure, x.LossRatio >= hardLoss && x.scenario != fabric.Flap:
@@ -139,12 +139,12 @@ func severityOf(x *suspicion) string {
 	return fabric.SeverityWarning
 }
 
-// ClockVerdict describes a clock that moved. first is when it was first seen to have.
+// ClockVerdict returns the verdict on a clock that moved. first is when the move was first seen.
 func ClockVerdict(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, first time.Time) fabric.Verdict {
 	v := fabric.Verdict{
 		Element: fabric.Element{ID: s.NIC, Kind: fabric.KindClock}, Scenario: fabric.ClockTrouble, Severity: fabric.SeverityWarning, Tier: 1,
 		Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}, FirstSeen: first,
-		Action: "Look at what sets this host's clock (chrony, ptp4l, a hypervisor) and at its oscillator. Until it is steady, delays by it are set aside; the network is not at fault.",
+		Action: "Check what sets this host's clock (chrony, ptp4l, a hypervisor), and check its oscillator. Delays measured with this clock are excluded until it is steady. The network is not at fault.",
 	}
 	if n := g.NIC(s.NIC); n != nil {
 		v.Plane = n.Plane
@@ -152,14 +152,14 @@ func ClockVerdict(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, f
 	for _, nic := range s.Others {
 		v.Equivalent = append(v.Equivalent, fabric.Element{ID: nic, Kind: fabric.KindClock})
 	}
-	// The chance that all who say so moved themselves, or that a node miscounts.
+	// The probability that all the peers moved themselves, or that a node miscounts.
 	wrong := math.Pow(0.5, float64(s.Peers))
 	if s.Counted {
 		wrong *= 0.05
 	}
 	v.Confidence = math.Round(math.Min(1-wrong, 0.999)*1000) / 1000
 	if len(s.Explained) == 0 {
-		v.Severity = fabric.SeverityInfo // no delay is measured wrong by it
+		v.Severity = fabric.SeverityInfo // it distorts no delay
 	}
 	nics := map[string]bool{s.NIC: true}
 	for _, i := range s.Explained {
@@ -175,7 +175,7 @@ func ClockVerdict(g *fabric.Graph, s clocks.Suspect, findings []judge.Finding, f
 	return v
 }
 
-// describeMove says what a clock did, in words that go on from its name.
+// describeMove returns the predicate of a sentence about a clock that moved.
 func describeMove(s clocks.Suspect) string {
 	switch {
 	case s.Drifts && s.Rate != nil && *s.Rate < 0:
@@ -208,7 +208,7 @@ func formatPPM(rate float64) string {
 	return fmt.Sprintf("%.0f ppm", rate*1e6)
 }
 
-// roundTwoDigits is n to two significant digits: more of a clock's move is noise.
+// roundTwoDigits rounds n to two significant digits. Further digits of a clock's move are noise.
 func roundTwoDigits(n int64) int64 {
 	unit := int64(1)
 	for n/unit >= 100 {
@@ -217,22 +217,22 @@ func roundTwoDigits(n int64) int64 {
 	return (n + unit/2) / unit * unit
 }
 
-// moveEvidence says how a clock's move is known.
+// moveEvidence returns the end of the sentence, which has the evidence for a clock's move.
 func moveEvidence(s clocks.Suspect) string {
-	counted := "its node counted it"
+	counted := "its node recorded the change"
 	if len(s.Explained) == 0 {
 		return ": " + counted + "."
 	}
-	text := fmt.Sprintf(": %d flows with %d nodes moved by opposite amounts there and back, while their round trips stayed", len(s.Explained), s.Peers)
+	text := fmt.Sprintf(": the delays of %d flows with %d nodes changed by opposite amounts forward and reverse, while their round trips stayed the same", len(s.Explained), s.Peers)
 	if s.Counted {
 		text += ", and " + counted
 	}
 	return text + "."
 }
 
-// Swap is two cables that are swapped: the links as the topology has them, and as
-// they were found. Flows is how many flows showed it, LLDP whether neighbours did,
-// First when it was first seen.
+// Swap represents two swapped cables: the links as the topology has them, and as they were
+// found. Flows is the number of flows that showed it, LLDP is set if neighbours showed it, and
+// First is when it was first seen.
 type Swap struct {
 	Topology, Fabric [2]string
 	Flows            int
@@ -240,33 +240,33 @@ type Swap struct {
 	First            time.Time
 }
 
-// SwapVerdict describes two cables that are swapped. The verdict names the first link
-// of the topology; the other one is its equivalent, for the fault is theirs in common.
+// SwapVerdict returns the verdict on two swapped cables. It names the first link of the
+// topology, and has the other one as its equivalent, since both share the fault.
 func SwapVerdict(g *fabric.Graph, s Swap) fabric.Verdict {
 	v := fabric.Verdict{
 		Element: fabric.Element{ID: s.Topology[0], Kind: fabric.KindLink}, Scenario: fabric.Miscabled, Severity: fabric.SeverityWarning,
 		Equivalent: []fabric.Element{{ID: s.Topology[1], Kind: fabric.KindLink}}, Causes: []string{fabric.CauseMiscabled}, Jobs: []string{}, FirstSeen: s.First,
-		Action: "Swap the two cables back, or correct the topology file. Until then paths follow the cables as they are.",
+		Action: "Swap the two cables back, or correct the topology file. Until then, paths follow the cables as they are.",
 	}
 	v.Tier, v.Plane = tierAndPlane(g, s.Topology[0], fabric.KindLink)
-	// Each flow that shows it could be one that was traced across a change.
+	// Each of the flows could have been traced while its path changed.
 	v.Confidence = math.Round(math.Min(1-math.Pow(0.5, float64(s.Flows)), 0.999)*1000) / 1000
-	by := fmt.Sprintf("%d flows came in by ports that they would not", s.Flows)
+	by := fmt.Sprintf("%d flows arrived on ports that contradict the topology", s.Flows)
 	switch {
 	case s.LLDP && s.Flows > 0:
-		by += ", and LLDP says so"
+		by += ", and LLDP confirms it"
 	case s.LLDP:
-		by, v.Confidence = "LLDP says so", 0.999
+		by, v.Confidence = "LLDP reports it", 0.999
 	}
 	v.Evidence = fabric.EvidenceCount{ExplainedEdges: s.Flows}
 	v.BlastRadius.Edges = s.Flows
-	v.Summary = fmt.Sprintf("Two cables are swapped: the topology has %s and %s, the fabric has %s and %s: %s.", s.Topology[0], s.Topology[1], s.Fabric[0], s.Fabric[1], by)
+	v.Summary = fmt.Sprintf("Two cables are swapped: the topology has %s and %s, but the fabric has %s and %s. %s.", s.Topology[0], s.Topology[1], s.Fabric[0], s.Fabric[1], by)
 	v.ID = VerdictID(v.Kind, v.Element.ID, s.First)
 	return v
 }
 
-// VerdictID is a verdict's identifier: the same element and start give the same one
-// on every replica.
+// VerdictID returns the identifier of a verdict. The same element and start give the same
+// identifier on every replica.
 func VerdictID(kind fabric.Kind, element string, first time.Time) string {
 	sum := sha256.Sum256([]byte(string(kind) + "\x00" + element + "\x00" + first.UTC().Format(time.RFC3339)))
 	return hex.EncodeToString(sum[:6])

@@ -66,9 +66,9 @@ func TestRule10WhatLastsIsNamedByItsElement(t *testing.T) {
 		{"a NIC, outward", triangulate.Element{Kind: fabric.KindNIC, Name: "a/e", Direction: in.Reverse()}, 0, fabric.BadNIC, "warning", 1, "a/e--leaf1:1", "the packets it sends"},
 		{"a spine", triangulate.Element{Kind: fabric.KindSwitch, Name: "spine1"}, 0, fabric.HotSpine, "critical", 2, "", "the packets it forwards"},
 		{"a core", triangulate.Element{Kind: fabric.KindSwitch, Name: "core1"}, 0, fabric.HotSpine, "critical", 3, "", "the packets it forwards"},
-		{"a leaf, or all its uplinks", triangulate.Element{Kind: fabric.KindSwitch, Name: "leaf1"}, 0, fabric.SlowLeaf, "critical", 1, "leaf1", "No flow stays under it"},
-		{"a corridor", triangulate.Element{Kind: fabric.KindCorridor, Name: "leaf1->spine1->leaf2"}, 0, fabric.Corridor, "warning", 2, "", "The way leaf1 to spine1 to leaf2 adds 48 µs to the packets that go that way"},
-		{"a pair", triangulate.Element{Kind: fabric.KindPair, Name: "leaf1->leaf2"}, 0.01, fabric.PairOnly, "warning", 2, "", "Something between leaf leaf1 and leaf leaf2 adds 48 µs to the packets from the one to the other and loses 1 % of them."},
+		{"a leaf, or all its uplinks", triangulate.Element{Kind: fabric.KindSwitch, Name: "leaf1"}, 0, fabric.SlowLeaf, "critical", 1, "leaf1", "No flow stays within the leaf"},
+		{"a corridor", triangulate.Element{Kind: fabric.KindCorridor, Name: "leaf1->spine1->leaf2"}, 0, fabric.Corridor, "warning", 2, "", "The path from leaf1 to spine1 to leaf2 adds 48 µs to the packets that take it"},
+		{"a pair", triangulate.Element{Kind: fabric.KindPair, Name: "leaf1->leaf2"}, 0.01, fabric.PairOnly, "warning", 2, "", "A fault between leaf leaf1 and leaf leaf2 adds 48 µs to the packets from the first to the second and loses 1 % of them."},
 	}
 	first := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	for _, tt := range tests {
@@ -120,10 +120,10 @@ func TestClockInWords(t *testing.T) {
 		s    clocks.Suspect
 		want string
 	}{
-		{clocks.Suspect{Offset: off(997_800), Explained: []int{0, 1}, Peers: 7}, "The clock of h3/eth1 moved ahead by about 1 ms: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed."},
-		{clocks.Suspect{Offset: off(-20_000), Stepped: true, Explained: []int{0, 1}, Peers: 7, Counted: true}, "jumped back by about 20 µs: 2 flows with 7 nodes moved by opposite amounts there and back, while their round trips stayed, and its node counted it."},
-		{clocks.Suspect{Stepped: true, Counted: true}, "The clock of h3/eth1 jumped: its node counted it."},
-		{clocks.Suspect{Drifts: true, Rate: rate(50.04e-6), Counted: true}, "runs about 50 ppm faster than before: its node counted it."},
+		{clocks.Suspect{Offset: off(997_800), Explained: []int{0, 1}, Peers: 7}, "The clock of h3/eth1 moved ahead by about 1 ms: the delays of 2 flows with 7 nodes changed by opposite amounts forward and reverse, while their round trips stayed the same."},
+		{clocks.Suspect{Offset: off(-20_000), Stepped: true, Explained: []int{0, 1}, Peers: 7, Counted: true}, "jumped back by about 20 µs: the delays of 2 flows with 7 nodes changed by opposite amounts forward and reverse, while their round trips stayed the same, and its node recorded the change."},
+		{clocks.Suspect{Stepped: true, Counted: true}, "The clock of h3/eth1 jumped: its node recorded the change."},
+		{clocks.Suspect{Drifts: true, Rate: rate(50.04e-6), Counted: true}, "runs about 50 ppm faster than before: its node recorded the change."},
 		{clocks.Suspect{Drifts: true, Rate: rate(512.3e-6), Counted: true}, "runs about 512 ppm faster"},
 		{clocks.Suspect{Drifts: true, Rate: rate(-3e-6), Counted: true}, "runs about 3 ppm slower than before"},
 		{clocks.Suspect{Drifts: true, Counted: true}, "runs at another rate than before"},

@@ -12,25 +12,25 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Depth is how many moments a History remembers.
+// Depth is the number of moments that a History keeps.
 const Depth = 64
 
-// What a flow's losses in one moment are called.
+// Loss ratios that classify a flow in one moment.
 const (
-	// outLoss is the loss ratio from which a way is out in a moment, hardLoss that
-	// from which a fault is a failure and not a degradation.
+	// outLoss is the loss ratio from which a moment is an outage. hardLoss is the one from
+	// which a fault is a failure and not a degradation.
 	outLoss, hardLoss = 0.1, 0.5
-	// cleanLoss is the ratio up to which it is clean, cleanSent how many packets it
-	// takes to say so: of a way that loses one in ten all the time, 50 packets arrive
-	// once in 200 moments. hardSent is enough where half or more were lost before.
+	// cleanLoss is the ratio up to which a moment is clean, and cleanSent the number of packets
+	// that it needs: if one packet in ten is always lost, all of 50 packets arrive only once
+	// in 200 moments. hardClean packets are enough where half or more were lost before.
 	cleanLoss            = 0.005
 	cleanSent, hardClean = 50, 8
-	// forgetAfter moments without trouble, what was before belongs to something else.
+	// After forgetAfter moments without trouble, earlier trouble belongs to another fault.
 	forgetAfter = 6
 )
 
-// History is what the flows did over the last moments: a file's windows, or the
-// cycles of the live analyzer. It costs some 80 octets a flow.
+// History represents the conditions of the flows over the last moments, which are the windows
+// of a file or the cycles of the live analyzer. It takes about 80 octets for each flow.
 type History struct {
 	moments int
 	flows   map[fabric.Flow]*flowHistory
@@ -39,22 +39,22 @@ type History struct {
 	step    time.Duration
 }
 
-// mask has a bit for each moment; the latest is bit 0.
+// mask has a bit for each moment. The latest is bit 0.
 type mask uint64
 
-// flowHistory is what one flow did. Its masks were last moved on at moment last.
+// flowHistory represents the history of one flow. Its masks were last advanced at moment last.
 type flowHistory struct {
 	last                                                  int
 	decided, bad, outage, hard, clean, lossless, rerouted mask
-	outageRoute                                           uint64 // its route when it was out last
+	outageRoute                                           uint64 // its route in its latest outage
 }
 
-// NewHistory returns a history of nothing, whose moments are step apart.
+// NewHistory returns an empty history whose moments are step apart.
 func NewHistory(step time.Duration) *History {
 	return &History{flows: map[fabric.Flow]*flowHistory{}, starved: map[string]mask{}, seed: maphash.MakeSeed(), step: step}
 }
 
-// AddMoment takes the findings of one more moment, as they were judged by themselves.
+// AddMoment adds the findings of one more moment, each judged without the others.
 func (h *History) AddMoment(findings []judge.Finding) {
 	h.moments++
 	for i := range findings {
@@ -78,13 +78,13 @@ func (h *History) AddMoment(findings []judge.Finding) {
 	}
 }
 
-// dropForgotten drops the flows and nodes of which nothing is remembered: a fleet's plan changes.
+// dropForgotten drops the flows and nodes without a remembered moment, since a fleet's schedule changes.
 func (h *History) dropForgotten() {
 	maps.DeleteFunc(h.flows, func(_ fabric.Flow, p *flowHistory) bool { return h.moments-p.last >= Depth })
 	maps.DeleteFunc(h.starved, func(_ string, m mask) bool { return m == 0 })
 }
 
-// advanceTo moves the masks on to a moment.
+// advanceTo advances the masks to a moment.
 func (p *flowHistory) advanceTo(to int) {
 	by := to - p.last
 	p.last = to
@@ -130,7 +130,7 @@ func (p *flowHistory) addFinding(f *judge.Finding, route uint64) {
 	}
 }
 
-// routeHash is a fingerprint of a path; 0: not known.
+// routeHash returns a fingerprint of a path, or 0 if the path is unknown.
 func (h *History) routeHash(p fabric.Path) uint64 {
 	if len(p) == 0 {
 		return 0
@@ -148,45 +148,45 @@ func (h *History) routeHash(p fabric.Path) uint64 {
 	return m.Sum64() | 1
 }
 
-// starvedNodes names the nodes that make a moment's flows no evidence: those of whose flows
-// nearly all are set aside, the one with the most first. A NIC that is flooded makes no
-// host starved.
+// starvedNodes returns the nodes whose flows are excluded as evidence in a moment: nearly all
+// flows of such a node are excluded. The node with the most flows comes first. A flooded NIC
+// does not make its host starved.
 func starvedNodes(findings []judge.Finding) []string {
-	aside := map[string][]int{}
+	excludedFlows := map[string][]int{}
 	for i := range findings {
 		if f := &findings[i]; f.HostSuspect && !f.Obs.Unread {
 			for _, node := range [2]string{fabric.OwnerOf(f.Flow.Src), fabric.OwnerOf(f.Flow.Dst)} {
-				aside[node] = append(aside[node], i)
+				excludedFlows[node] = append(excludedFlows[node], i)
 			}
 		}
 	}
-	if len(aside) == 0 {
+	if len(excludedFlows) == 0 {
 		return nil
 	}
 	all := map[string]int{}
 	for i := range findings {
 		for _, node := range [2]string{fabric.OwnerOf(findings[i].Flow.Src), fabric.OwnerOf(findings[i].Flow.Dst)} {
-			if aside[node] != nil {
+			if excludedFlows[node] != nil {
 				all[node]++
 			}
 		}
 	}
 	var out []string
 	explained := map[int]bool{}
-	nodes := slices.SortedFunc(maps.Keys(aside), func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(aside[b]), len(aside[a])), cmp.Compare(a, b))
+	nodes := slices.SortedFunc(maps.Keys(excludedFlows), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(excludedFlows[b]), len(excludedFlows[a])), cmp.Compare(a, b))
 	})
 	for _, node := range nodes {
 		fresh := 0
-		for _, i := range aside[node] {
+		for _, i := range excludedFlows[node] {
 			if !explained[i] {
 				fresh++
 			}
 		}
-		if fresh < 2 || len(aside[node])*5 < all[node]*4 {
+		if fresh < 2 || len(excludedFlows[node])*5 < all[node]*4 {
 			continue
 		}
-		for _, i := range aside[node] {
+		for _, i := range excludedFlows[node] {
 			explained[i] = true
 		}
 		out = append(out, node)
@@ -194,8 +194,8 @@ func starvedNodes(findings []judge.Finding) []string {
 	return out
 }
 
-// StarvedShare is the share of the moments, of those that are remembered, in which a node
-// was starved.
+// StarvedShare returns the share of the remembered moments in which a node was starved, from 0
+// to 1.
 func (h *History) StarvedShare(node string) float64 {
 	if h == nil || h.moments == 0 {
 		return 0
@@ -203,17 +203,17 @@ func (h *History) StarvedShare(node string) float64 {
 	return float64(bits.OnesCount64(uint64(h.starved[node]))) / float64(min(h.moments, Depth))
 }
 
-// recurrence is how something comes and goes, in moments.
+// recurrence describes how a condition comes and goes, in moments.
 type recurrence struct {
-	times   int // how often it came
-	longest int // the longest of its stays
+	times   int // how often it began
+	longest int // its longest duration
 	lasts   bool
 }
 
-// recurrenceOf reads a mask of bad moments and one of good ones, oldest first. Moments that
-// are neither join what is around them, those of goingOn prolong what is bad but begin
-// nothing: the path may be learnt long after it changed. What lies further back than
-// forgetAfter good moments is forgotten.
+// recurrenceOf returns how the bad moments of a mask recur between good ones. Moments that are
+// neither belong to the moments around them. Those of goingOn prolong a bad time, but begin
+// none, since a path may be learnt long after it changed. Moments before forgetAfter good
+// moments do not count.
 func recurrenceOf(bad, goingOn, good mask) recurrence {
 	var s recurrence
 	run, quiet := 0, 0
@@ -240,9 +240,9 @@ func recurrenceOf(bad, goingOn, good mask) recurrence {
 	return s
 }
 
-// comesAndGoes tells how often the way of some flows was out, or avoided since, with clean
-// moments in between: the most that one of them tells, if at least a third of them tell
-// of twice or more.
+// comesAndGoes returns how often the path of some flows had an outage, or was avoided after one,
+// with clean moments in between. It returns the recurrence of the flow with the most outages,
+// and reports whether at least a third of the flows had two or more.
 func (h *History) comesAndGoes(edges []fabric.Flow) (s recurrence, yes bool) {
 	if h == nil {
 		return s, false
@@ -279,9 +279,9 @@ func (h *History) badTogether(groups [][]fabric.Flow) (s recurrence, moments, al
 	if h == nil {
 		return s, 0, 0
 	}
-	var told, bad, groupsBad [Depth]int
+	var decided, bad, groupsBad [Depth]int
 	for _, edges := range groups {
-		var groupTold, groupBad [Depth]int
+		var groupDecided, groupBad [Depth]int
 		for _, e := range edges {
 			p := h.flows[e]
 			if p == nil {
@@ -289,14 +289,14 @@ func (h *History) badTogether(groups [][]fabric.Flow) (s recurrence, moments, al
 			}
 			p.advanceTo(h.moments)
 			for i := range Depth {
-				groupTold[i] += int(p.decided >> i & 1)
+				groupDecided[i] += int(p.decided >> i & 1)
 				groupBad[i] += int(p.bad >> i & 1)
 			}
 		}
 		for i := range Depth {
-			told[i] += groupTold[i]
+			decided[i] += groupDecided[i]
 			bad[i] += groupBad[i]
-			if groupBad[i] > 0 && groupBad[i]*2 >= groupTold[i] {
+			if groupBad[i] > 0 && groupBad[i]*2 >= groupDecided[i] {
 				groupsBad[i]++
 			}
 		}
@@ -308,7 +308,7 @@ func (h *History) badTogether(groups [][]fabric.Flow) (s recurrence, moments, al
 			up |= 1 << i
 		case groupsBad[i] == 1:
 			alone++
-		case bad[i]*5 <= told[i] && told[i] > 0:
+		case bad[i]*5 <= decided[i] && decided[i] > 0:
 			quiet |= 1 << i
 		}
 	}

@@ -13,42 +13,42 @@ import (
 )
 
 const (
-	// starvedShare is the share of the moments in which a node must have been starved
-	// for what its NICs show in the others to be the host's doing, too.
+	// starvedShare is the share of moments with a starved node from which the host is at
+	// fault in the other moments, too.
 	starvedShare = 0.25
-	// manySenders is from how many nodes flows must come to meet in a queue.
+	// manySenders is the number of sending nodes from which flows can be incast.
 	manySenders = 3
-	// tailOfQueue is by how much more than the median a queue's tail moves, as a share
-	// of the median's own move: of a queue between empty and full the last hundredth
-	// waits twice as long as the middle one, of a constant delay not at all longer.
+	// tailOfQueue is how much more than the median the tail of a queue shifts, as a share of
+	// the shift of the median. In a queue between empty and full the slowest hundredth waits
+	// twice as long as the median, with a constant delay it waits no longer.
 	tailOfQueue = 0.5
-	// markedByQueue is the share of marks from which a queue is too full. Less, and
-	// nothing else, is congestion control at work.
+	// markedByQueue is the share of marked packets from which a queue is too full. Fewer
+	// marks alone are normal congestion control.
 	markedByQueue = 0.1
 )
 
-// suspicion is a suspect with what its flows have in common.
+// suspicion represents a suspect with the common properties of its flows.
 type suspicion struct {
 	triangulate.Suspect
 	scenario   fabric.Scenario
 	recurrence recurrence // of a flap, or of flows that were bad together
-	moments    int        // how many moments are remembered
+	moments    int        // the number of remembered moments
 	step       time.Duration
 	edges      []fabric.Flow
 	nics       map[string]bool // at the ends of the explained flows
 	from, to   map[string]bool // nodes that send and receive them
 	classes    map[string]bool
 	delayed    int // explained flows that are late
-	// local and localClean are the explained and the clean flows that stay under the
-	// element, where it is a leaf.
+	// local and localClean are the numbers of explained and clean flows that stay within the
+	// element, if it is a leaf.
 	local, localClean int
-	// otherClass is how many clean flows of other classes cross the element.
+	// otherClass is the number of clean flows of other classes that cross the element.
 	otherClass int
 	starved    bool // a host that was short of CPU
 	egresses   int
 }
 
-// newSuspicion gathers what the flows of a suspect have in common.
+// newSuspicion returns the suspicion of a suspect, with the common properties of its flows.
 func (c *Scene) newSuspicion(s triangulate.Suspect) *suspicion {
 	x := &suspicion{Suspect: s, nics: map[string]bool{}, from: map[string]bool{}, to: map[string]bool{}, classes: map[string]bool{}}
 	if c.History != nil {
@@ -88,7 +88,7 @@ func (c *Scene) newSuspicion(s triangulate.Suspect) *suspicion {
 	return x
 }
 
-// joinSuspicions makes one suspicion of several that are one fault at an element.
+// joinSuspicions returns one suspicion on an element for several that are one fault.
 func (c *Scene) joinSuspicions(el triangulate.Element, parts []*suspicion) *suspicion {
 	all := triangulate.Suspect{Element: el}
 	for _, p := range parts {
@@ -108,16 +108,16 @@ func (c *Scene) joinSuspicions(el triangulate.Element, parts []*suspicion) *susp
 	return c.newSuspicion(all)
 }
 
-// dropContained takes out what is only the unevenness of something wider that is named (rule 2):
-// a link, NIC or queue at a switch, a way through it, one of the uplinks of a leaf, most
-// of whose flows the wider one explains, too, and which does no more harm than that.
+// dropContained drops suspicions that are only a part of a wider one (rule 2): a link, NIC or
+// queue at a suspected switch, a path through it, or an uplink of a suspected leaf. The wider one
+// explains most of their flows, and they are no more severe.
 func (c *Scene) dropContained(cases []*suspicion) []*suspicion {
 	return slices.DeleteFunc(slices.Clone(cases), func(x *suspicion) bool {
 		return slices.ContainsFunc(cases, func(wide *suspicion) bool { return wide != x && c.partOf(x, wide) && x.mildBeside(wide) })
 	})
 }
 
-// partOf reports whether a suspicion is at, or goes through, another one's element.
+// partOf reports whether the element of a suspicion is at, or passes through, that of another one.
 func (c *Scene) partOf(x, wide *suspicion) bool {
 	switch wide.Kind {
 	case fabric.KindSwitch:
@@ -136,8 +136,8 @@ func (c *Scene) partOf(x, wide *suspicion) bool {
 	return (x.Kind == fabric.KindPair || x.Kind == fabric.KindCorridor) && slices.Contains(strings.Split(x.Name, "->"), wide.Name)
 }
 
-// mildBeside reports whether a suspicion does no more harm than a wider one, to flows that
-// are nearly all explained by that one, too.
+// mildBeside reports whether a suspicion is no more severe than a wider one that explains nearly
+// all of its flows.
 func (x *suspicion) mildBeside(wide *suspicion) bool {
 	if x.AddedDelayNS > wide.AddedDelayNS && x.AddedDelayNS > wide.TailDelayNS || x.LossRatio > 2*wide.LossRatio+cleanLoss {
 		return false
@@ -168,7 +168,7 @@ func replaceParts(cases []*suspicion, parts []*suspicion, one *suspicion) []*sus
 	return slices.DeleteFunc(cases, func(x *suspicion) bool { return slices.Contains(parts[1:], x) })
 }
 
-// joinHosts is rule 1.
+// joinHosts applies rule 1: it replaces suspicions on the NICs of a node by one on its host.
 func (c *Scene) joinHosts(cases []*suspicion) []*suspicion {
 	byNode := map[string][]*suspicion{}
 	var nodes []string
@@ -202,9 +202,9 @@ func (c *Scene) joinHosts(cases []*suspicion) []*suspicion {
 	return cases
 }
 
-// StarvedHostVerdicts names the nodes that were starved in most moments and whose flows, though they
-// are no evidence, were late or lossy: somebody will ask why. Those that are named
-// already are left out.
+// StarvedHostVerdicts returns verdicts on nodes that were starved in most moments and whose flows
+// were late or lossy, although these flows are excluded as evidence. Nodes that already have a
+// verdict are left out.
 func (c *Scene) StarvedHostVerdicts(named []fabric.Verdict) []fabric.Verdict {
 	var out []fabric.Verdict
 	for _, node := range starvedNodes(c.Findings) {
@@ -249,8 +249,8 @@ func (c *Scene) StarvedHostVerdicts(named []fabric.Verdict) []fabric.Verdict {
 	return out
 }
 
-// onlyNIC is the NIC of a node at which nearly all of its bad flows end, if it is one of
-// several: the others are clean.
+// onlyNIC returns the NIC of a node at which nearly all of its bad flows end. It reports false if
+// there is none, or if the node has only one NIC.
 func (c *Scene) onlyNIC(x *suspicion) (nic string, alone bool) {
 	at := map[string]int{}
 	for _, e := range x.edges {
@@ -268,7 +268,7 @@ func (c *Scene) onlyNIC(x *suspicion) (nic string, alone bool) {
 	return "", false
 }
 
-// deadSwitches is the first half of rule 2.
+// deadSwitches applies the first half of rule 2: it replaces suspicions on all links of a switch by one on the switch.
 func (c *Scene) deadSwitches(cases []*suspicion) []*suspicion {
 	bySwitch := map[string][]*suspicion{}
 	var switches []string
@@ -288,7 +288,7 @@ func (c *Scene) deadSwitches(cases []*suspicion) []*suspicion {
 		if len(parts) < 2 || len(parts) < c.linksInUse(sw) {
 			continue
 		}
-		// It may be named itself, for what the links leave over.
+		// The switch may itself be a suspect, for what its links do not explain.
 		for _, x := range cases {
 			if x.Kind == fabric.KindSwitch && x.Name == sw {
 				parts = append(parts, x)
@@ -299,7 +299,7 @@ func (c *Scene) deadSwitches(cases []*suspicion) []*suspicion {
 	return cases
 }
 
-// switchesAt lists the switches at the ends of a link, port or queue, the leaf of a NIC,
+// switchesAt returns the switches at the ends of a link, port or queue, the leaf of a NIC,
 // or the switch itself.
 func (c *Scene) switchesAt(x *suspicion) []string {
 	switch x.Kind {
@@ -320,7 +320,7 @@ func (c *Scene) switchesAt(x *suspicion) []string {
 	return nil
 }
 
-// linksInUse counts the links of a switch that flows with known paths cross.
+// linksInUse returns the number of links of a switch that flows with known paths cross.
 func (c *Scene) linksInUse(sw string) int {
 	used := map[string]bool{}
 	for i := range c.Findings {
@@ -335,8 +335,8 @@ func (c *Scene) linksInUse(sw string) int {
 	return len(used)
 }
 
-// crossPort is the second half of rule 2: several egresses of one switch that are bad
-// in the same moments and fine in between, with all that this does at the switch's links.
+// crossPort applies the second half of rule 2: it replaces suspicions on several egresses of one
+// switch by one on the switch, if they are bad in the same moments and fine in between.
 func (c *Scene) crossPort(cases []*suspicion) []*suspicion {
 	bySwitch := map[string][]*suspicion{}
 	var switches []string
@@ -365,8 +365,8 @@ func (c *Scene) crossPort(cases []*suspicion) []*suspicion {
 	return cases
 }
 
-// uplinksLeft is rule 4 for what lies outside a leaf: where no flow uses some of its
-// uplinks, and most of those that leave or enter it suffer, the others are too few.
+// uplinksLeft applies rule 4 outside a leaf: if no flow uses some of its uplinks, and most flows
+// that leave or enter it are affected, the remaining uplinks are too few.
 func (c *Scene) uplinksLeft(cases []*suspicion) []*suspicion {
 	byLeaf := map[string][]*suspicion{}
 	var leaves []string
@@ -404,12 +404,12 @@ func (c *Scene) uplinksLeft(cases []*suspicion) []*suspicion {
 	return cases
 }
 
-// flowsPerUplink is from how many flows per uplink it is no chance that ECMP spares one:
-// each is spared by this many with a chance of 1 in 3,000.
+// flowsPerUplink is the number of flows per uplink from which it is not by chance that ECMP
+// leaves one unused. So many flows leave a given uplink unused with a probability of 1 in 3,000.
 const flowsPerUplink = 8
 
-// uplinksInUse are the uplinks of a leaf that flows use, how many flows, and how many uplinks
-// the topology has.
+// uplinksInUse returns the uplinks of a leaf that flows use, the number of these flows, and the
+// number of uplinks in the topology.
 func (c *Scene) uplinksInUse(leaf string) (used map[string]bool, flows, all int) {
 	used = map[string]bool{}
 	for i := range c.Findings {
@@ -432,8 +432,8 @@ func (c *Scene) uplinksInUse(leaf string) (used map[string]bool, flows, all int)
 	return used, flows, all
 }
 
-// blocksAcrossPorts is rule 9 for what is known of a switch: its egresses are bad together, not
-// for long, and seldom alone.
+// blocksAcrossPorts reports whether rule 9 applies to a switch: its egresses are bad together, not
+// for long, and seldom one alone.
 func (c *Scene) blocksAcrossPorts(x *suspicion) bool {
 	byPort := map[string][]fabric.Flow{}
 	for _, i := range x.Explained {
@@ -451,8 +451,8 @@ func (c *Scene) blocksAcrossPorts(x *suspicion) bool {
 	return true
 }
 
-// decideScenario decides on the scenario, and may narrow the element; false: the evidence does
-// not carry a verdict.
+// decideScenario sets the scenario of a suspicion, and may narrow its element. It returns false if
+// the evidence does not support a verdict.
 func (c *Scene) decideScenario(x *suspicion) bool {
 	late := x.delayed*2 > len(x.Explained)
 	if x.AddedDelayNS == 0 && x.TailDelayNS == 0 && x.LossRatio <= 0 && x.ECNRatio > 0 && x.ECNRatio < markedByQueue {
@@ -513,7 +513,7 @@ func (c *Scene) decideSwitch(x *suspicion) bool {
 	return true
 }
 
-// commonNICs lists the leaf's NICs that are at an end of all its bad flows (rule 3).
+// commonNICs returns the leaf's NICs that are at an end of all its bad flows (rule 3).
 func (c *Scene) commonNICs(x *suspicion) []string {
 	at := map[string]int{}
 	for _, e := range x.edges {
@@ -532,8 +532,8 @@ func (c *Scene) commonNICs(x *suspicion) []string {
 	return out
 }
 
-// narrowToNIC makes a leaf's suspicion that of the NIC which all its bad flows have in
-// common; the leaf stays possible.
+// narrowToNIC changes the element of a suspicion on a leaf to the NIC that all its bad flows have
+// in common. The leaf becomes an equivalent.
 func (x *suspicion) narrowToNIC(nic string, g *fabric.Graph) {
 	x.Equivalent = append(x.Equivalent, triangulate.Element{Kind: x.Kind, Name: x.Name})
 	in := 0
@@ -551,7 +551,7 @@ func (x *suspicion) narrowToNIC(nic string, g *fabric.Graph) {
 	}
 }
 
-// decideLink is for links, ports, queues and corridors (rules 6, 8 and 10).
+// decideLink sets the scenario of links, ports, queues and corridors (rules 6, 8 and 10).
 func (c *Scene) decideLink(x *suspicion) {
 	switch {
 	case x.LossRatio >= hardLoss && x.Kind != fabric.KindQueue:
@@ -585,18 +585,18 @@ func (x *suspicion) otherClassAt(c *Scene) bool {
 	return false
 }
 
-// isIncast is rule 7.
+// isIncast reports whether a suspicion on a NIC is incast (rule 7).
 func (x *suspicion) isIncast() bool {
 	return x.OneWay() && x.Direction.To == x.Name && len(x.from) >= manySenders && x.variesLikeQueue()
 }
 
-// variesLikeQueue reports whether what is added varies as a queue does.
+// variesLikeQueue reports whether the added delay varies like that of a queue.
 func (x *suspicion) variesLikeQueue() bool {
 	late := x.AddedDelayNS > 0 && x.delayed > 0
 	return x.ECNRatio >= markedByQueue || late && (float64(x.TailDelayNS) >= tailOfQueue*float64(x.AddedDelayNS) || x.LossRatio > 0 && x.LossRatio < hardLoss)
 }
 
-// parentSwitches are the switches whose other flows speak about a suspicion.
+// parentSwitches returns the switches whose other flows are evidence about a suspicion, or nil for all of them.
 func (c *Scene) parentSwitches(x *suspicion) []string {
 	switch x.Kind {
 	case fabric.KindNIC:
@@ -612,7 +612,7 @@ func (c *Scene) parentSwitches(x *suspicion) []string {
 	case fabric.KindPort, fabric.KindQueue:
 		return []string{fabric.OwnerOf(x.Name)}
 	}
-	return nil // of a switch it is everybody
+	return nil // a switch is compared with all flows
 }
 
 func (c *Scene) leavesOf(nics []string) []string {
@@ -625,16 +625,16 @@ func (c *Scene) leavesOf(nics []string) []string {
 	return out
 }
 
-// healthyNearby counts, for each suspicion, the healthy flows that pass through its parents,
-// but not through it.
+// healthyNearby returns, for each suspicion, the number of healthy flows that cross its parent
+// switches, but not its element.
 func (c *Scene) healthyNearby(cases []*suspicion) []int {
 	out := make([]int, len(cases))
-	const everybody = ""
+	const allSwitches = ""
 	at := map[string]uint64{}
 	for i, x := range cases[:min(len(cases), 64)] {
 		parents := c.parentSwitches(x)
 		if parents == nil {
-			parents = []string{everybody}
+			parents = []string{allSwitches}
 		}
 		for _, sw := range parents {
 			at[sw] |= 1 << i
@@ -649,7 +649,7 @@ func (c *Scene) healthyNearby(cases []*suspicion) []int {
 		if f.Condition != judge.Healthy || len(f.Obs.Path) == 0 {
 			continue
 		}
-		near := at[everybody]
+		near := at[allSwitches]
 		for _, h := range f.Obs.Path {
 			near |= at[h.Switch]
 		}
@@ -663,7 +663,7 @@ func (c *Scene) healthyNearby(cases []*suspicion) []int {
 	return out
 }
 
-// tierAndPlane is the tier and plane of an element: a link's is that of its upper switch.
+// tierAndPlane returns the tier and plane of an element. Those of a link are those of its upper switch.
 func tierAndPlane(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane string) {
 	var switches []string
 	switch kind {
@@ -698,7 +698,7 @@ func tierAndPlane(g *fabric.Graph, name string, kind fabric.Kind) (tier int, pla
 	return tier, plane
 }
 
-// structuralEquivalents lists what no probe can ever tell from the element.
+// structuralEquivalents returns the elements that no probe can distinguish from the element of a suspicion.
 func structuralEquivalents(g *fabric.Graph, x *suspicion) []fabric.Element {
 	switch x.Kind {
 	case fabric.KindNIC:

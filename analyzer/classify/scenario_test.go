@@ -101,7 +101,7 @@ func crosses(f *judge.Finding, el triangulate.Element) bool {
 	return slices.ContainsFunc(f.Obs.Path, func(h fabric.Hop) bool { return h.Switch == el.Name })
 }
 
-// one is the only verdict on some suspects.
+// one returns the only verdict on some suspects.
 func (s *stage) one(suspects ...triangulate.Suspect) fabric.Verdict {
 	s.t.Helper()
 	v := s.c.VerdictsFor(suspects)
@@ -125,7 +125,7 @@ func TestRule1AllNICsOfANodeAreTheHost(t *testing.T) {
 	a := s.suspect(triangulate.Element{Kind: fabric.KindNIC, Name: "m/e1"}, func(f *judge.Finding) bool { return f.Flow.Src == "m/e1" || f.Flow.Dst == "m/e1" })
 	b := s.suspect(triangulate.Element{Kind: fabric.KindNIC, Name: "m/e2"}, func(f *judge.Finding) bool { return f.Flow.Src == "m/e2" || f.Flow.Dst == "m/e2" })
 	v := s.one(a, b)
-	if !is(v, fabric.KindHost, "m", fabric.Host) || !strings.Contains(v.Summary, "The network is innocent") {
+	if !is(v, fabric.KindHost, "m", fabric.Host) || !strings.Contains(v.Summary, "The network is not at fault") {
 		t.Errorf("%s %s %s: %s", v.Kind, v.Element.ID, v.Scenario, v.Summary)
 	}
 	whole := a
@@ -239,7 +239,7 @@ func TestRule3ALeafIsNamedOnlyByTwoOfItsNICs(t *testing.T) {
 		got := s.c.VerdictsFor([]triangulate.Suspect{s.suspect(leaf, func(f *judge.Finding) bool { return tt.pick(f.Flow) })})
 		if tt.want.Kind == "" {
 			if len(got) != 0 {
-				t.Errorf("%s: %s %s, and nobody can tell", tt.name, got[0].Kind, got[0].Element.ID)
+				t.Errorf("%s: %s %s, want no verdict, as the elements cannot be distinguished", tt.name, got[0].Kind, got[0].Element.ID)
 			}
 			continue
 		}
@@ -305,7 +305,7 @@ func TestRule4UnusedUplinksSpeakForTheRest(t *testing.T) {
 	}
 }
 
-// losing tells the history of moments in which the flows that pick takes lose this share
+// losing adds moments to the history in which the flows that pick selects lose this share
 // of their packets.
 func (s *stage) losing(pick func(*judge.Finding) bool, ratios ...float64) {
 	s.c.History = NewHistory(2 * time.Second)
@@ -334,9 +334,9 @@ func TestRule5LossesThatComeAndGoAreAFlap(t *testing.T) {
 		want   fabric.Scenario
 		words  string
 	}{
-		{"down, up, down", []float64{0, 0, 1, 0, 1, 1}, fabric.Flap, "out 2 times in the last 12 s, for up to 4 s until the first clean packet, and is out at the moment"},
-		{"part of each moment", []float64{0.2, 0, 0.2, 0, 0.3, 0}, fabric.Flap, "out 3 times in the last 12 s, for up to 2 s until the first clean packet, and is up at the moment"},
-		{"down for good", []float64{0, 0, 0, 1, 1, 1}, fabric.HardFailure, "It is dead, not slow."},
+		{"down, up, down", []float64{0, 0, 1, 0, 1, 1}, fabric.Flap, "2 outages in the last 12 s, the longest of 4 s until the first clean packet. The latest outage continues."},
+		{"part of each moment", []float64{0.2, 0, 0.2, 0, 0.3, 0}, fabric.Flap, "3 outages in the last 12 s, the longest of 2 s until the first clean packet. It works at the moment."},
+		{"down for good", []float64{0, 0, 0, 1, 1, 1}, fabric.HardFailure, "This is a hard failure, not a slowdown."},
 		{"down once", []float64{0, 0, 1, 1, 0, 0}, fabric.HardFailure, ""},
 		{"another time, long ago", []float64{1, 0, 0, 0, 0, 0, 0, 0, 1, 1}, fabric.HardFailure, ""},
 		{"a tenth, always", []float64{0.1, 0.09, 0.12, 0.1, 0.08, 0.11}, fabric.Corridor, ""},
@@ -530,7 +530,7 @@ func TestRule9WhatComesAtSeveralEgressesAtOnceBlocksAcrossPorts(t *testing.T) {
 			t.Errorf("%s: %d verdicts, %s", tt.name, len(v), v[0].Scenario)
 			continue
 		}
-		if tt.sc == fabric.HOLCross && (!is(v[0], fabric.KindSwitch, "spine1", tt.sc) || !strings.Contains(v[0].Summary, "Suspected") || !strings.Contains(v[0].Summary, "2 of its ports were bad in the same moments, 2 times in 12 s")) {
+		if tt.sc == fabric.HOLCross && (!is(v[0], fabric.KindSwitch, "spine1", tt.sc) || !strings.Contains(v[0].Summary, "Suspected") || !strings.Contains(v[0].Summary, "2 of its ports degraded at the same moments, 2 times in 12 s")) {
 			t.Errorf("%s: %s", v[0].Element.ID, v[0].Summary)
 		}
 	}

@@ -8,46 +8,47 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// recommendedAction is what to do first.
+// recommendedAction returns the first steps that the scenario of a verdict calls for.
 func recommendedAction(v *fabric.Verdict) string {
 	switch v.Scenario {
 	case fabric.HardFailure:
 		switch v.Kind {
 		case fabric.KindNIC:
-			return "Drain the node; look whether the NIC, its cable and the leaf port are up, and replace what is dead."
+			return "Drain the node. Check whether the NIC, its cable and the leaf port are up, and replace the failed part."
 		case fabric.KindSwitch:
-			return "Take the switch out of routing now; then look at its power, its supervisor and its forwarding table."
+			return "Take the switch out of routing now. Then check its power, supervisor and forwarding table."
 		}
-		return "Take the link out of routing at both ends; then look at optics, cable and forwarding state, and replace what is dead."
+		return "Take the link out of routing at both ends. Then check optics, cable and forwarding state, and replace the failed part."
 	case fabric.Flap:
 		if v.Kind == fabric.KindNIC {
-			return "Keep new jobs off this NIC; reseat its cable, and look at link-down counts and optics at both ends."
+			return "Keep new jobs off this NIC. Reseat its cable, and check link-down counters and optics at both ends."
 		}
-		return "Shut the link down at both ends, so that routing stops coming back to it; then look at link-down counts, optics and cable."
+		return "Shut the link down at both ends, so that routing stops returning to it. Then check link-down counters, optics and cable."
 	case fabric.BadNIC:
-		return "Keep new jobs off this NIC; compare its optic, error and pause counters with those of its neighbours on the leaf; reseat or replace it."
+		return "Keep new jobs off this NIC. Compare its optics, error counters and pause counters with those of other NICs on the leaf, and reseat or replace it."
 	case fabric.Incast:
-		return "Find out which jobs send to this node at once, and spread or pace them; look at the queue and the pause frames of its leaf port. Nothing needs replacing."
+		return "Find the jobs that send to this node at the same time, and spread or pace them. Check the queue and the pause frames of its leaf port. No part needs replacing."
 	case fabric.HotSpine, fabric.SlowLeaf:
-		return "Look at the switch's queues, pause frames and control-plane load; shift traffic away from it if its counters confirm."
+		return "Check the switch's queues, pause frames and control-plane load. If its counters confirm the fault, shift traffic away from it."
 	case fabric.LeafUplinks:
-		return "Count the leaf's uplinks that are up, and bring the missing ones back; until then keep new jobs off this leaf."
+		return "Check how many uplinks of the leaf are up, and restore the missing ones. Keep new jobs off this leaf until then."
 	case fabric.PairOnly:
-		return "Compare routes and ECMP groups for this pair of leaves with those of pairs that are clean; look for a filter, an MTU or a hash that only they meet."
+		return "Compare the routes and ECMP groups of this leaf pair with those of healthy pairs. Look for a filter, an MTU or an ECMP hash that affects only this pair."
 	case fabric.Host:
-		return "Leave the network alone. Look at the node's CPU load, interrupts and PCIe; drain it if jobs on it wait."
+		return "Do not change the network. Check the node's CPU load, interrupts and PCIe, and drain the node if jobs on it are waiting."
 	case fabric.HOLSame:
-		return "Look at this class's queue and pause frames at the port, and at what the class carries; the other classes are fine."
+		return "Check this class's queue and pause frames at the port, and which traffic the class carries. The other classes are healthy."
 	case fabric.HOLCross:
-		return "Look at the switch's input and output queues and pause frames in the same seconds: one congested output that stops several inputs confirms it."
+		return "Check the switch's input and output queues and pause frames at the times of the fault. One congested output that blocks several inputs confirms the suspicion."
 	}
 	if len(v.Causes) > 0 {
-		return "Look at the queue and the pause frames of the sending port, and at which jobs fill it; cost the link out of ECMP if jobs are affected."
+		return "Check the queue and the pause frames of the sending port, and find the jobs that fill it. Cost the link out of ECMP if jobs are affected."
 	}
-	return "Look at both ports' queues, error and optic counters; cost the link out of ECMP if jobs are affected."
+	return "Check the queues, error counters and optics of both ports. Cost the link out of ECMP if jobs are affected."
 }
 
-// summaryOf says what, where, how bad, why this and nothing else, and how sure.
+// summaryOf returns what is at fault and how badly, the reason for the scenario, the number of flows for and
+// against it, and the confidence.
 func summaryOf(v *fabric.Verdict, x *suspicion) string {
 	text := []string{subjectOf(v) + " " + describeEffects(v, x) + "."}
 	if w := scenarioReason(v, x); w != "" {
@@ -69,19 +70,20 @@ func subjectOf(v *fabric.Verdict) string {
 	case fabric.KindSwitch:
 		return "Switch " + name
 	case fabric.KindCorridor:
-		return "The way " + strings.ReplaceAll(name, "->", " to ")
+		return "The path from " + strings.ReplaceAll(name, "->", " to ")
 	case fabric.KindPair:
 		from, to, _ := strings.Cut(name, "->")
-		return "Something between leaf " + from + " and leaf " + to
+		return "A fault between leaf " + from + " and leaf " + to
 	case fabric.KindLeafUplinks:
-		return "The way out of leaf " + name
+		return "The uplink group of leaf " + name
 	case fabric.KindHost:
 		return "Node " + name + " itself"
 	}
 	return "Link " + name
 }
 
-// describeEffects are a symptom's verbs: the first with its object, the others with "them".
+// describeEffects returns the predicate of the summary: what the element does to packets. The first verb has
+// the packets as its object, the others have "them".
 func describeEffects(v *fabric.Verdict, x *suspicion) string {
 	var what []string
 	of := affectedPackets(v)
@@ -93,7 +95,7 @@ func describeEffects(v *fabric.Verdict, x *suspicion) string {
 		add("adds " + FormatDelay(n) + " to")
 	}
 	if n := x.TailDelayNS; n > 0 && n > v.Symptom.AddedDelayNS/2 {
-		add("adds " + FormatDelay(n) + " more to the slowest hundredth of")
+		add("adds " + FormatDelay(n) + " more to the slowest 1 % of")
 	}
 	switch r := v.Symptom.LossRatio; {
 	case r >= 0.995:
@@ -102,7 +104,7 @@ func describeEffects(v *fabric.Verdict, x *suspicion) string {
 		add("loses " + formatPercent(r) + " of")
 	}
 	if r := v.Symptom.ECNRatio; r > 0 {
-		add("marks " + formatPercent(r) + " of")
+		add("ECN-marks " + formatPercent(r) + " of")
 	}
 	if len(what) == 0 {
 		add("disturbs")
@@ -110,7 +112,7 @@ func describeEffects(v *fabric.Verdict, x *suspicion) string {
 	return joinPhrases(what)
 }
 
-// joinPhrases joins phrases: "a, b and c".
+// joinPhrases joins phrases as "a, b and c".
 func joinPhrases(what []string) string {
 	if n := len(what); n > 1 {
 		return strings.Join(what[:n-1], ", ") + " and " + what[n-1]
@@ -118,7 +120,7 @@ func joinPhrases(what []string) string {
 	return what[0]
 }
 
-// formatPercent is a ratio to two digits: more of it is chance.
+// formatPercent writes a ratio with two digits, since further digits are chance.
 func formatPercent(r float64) string {
 	if r >= 0.1 {
 		return fmt.Sprintf("%.0f %%", r*100)
@@ -135,83 +137,109 @@ func affectedPackets(v *fabric.Verdict) string {
 	case v.Kind == fabric.KindNIC, v.Kind == fabric.KindHost:
 		return "the packets it sends and receives"
 	case v.Kind == fabric.KindQueue:
-		return "the packets of class " + v.Class + " that leave by it"
+		return "the packets of class " + v.Class + " that leave through it"
 	case v.Kind == fabric.KindPort && v.Direction != "":
-		return "the packets of one class that leave by it"
+		return "the packets of one class that leave through it"
 	case v.Kind == fabric.KindSwitch:
 		return "the packets it forwards"
 	case v.Kind == fabric.KindCorridor:
-		return "the packets that go that way"
+		return "the packets that take it"
 	case v.Kind == fabric.KindPair:
-		return "the packets from the one to the other"
+		return "the packets from the first to the second"
 	case v.Kind == fabric.KindLeafUplinks:
-		return "the packets that enter or leave by its uplinks"
+		return "the packets that enter or leave the leaf through its uplinks"
 	case v.Direction != "":
 		return "the packets from " + strings.Replace(v.Direction, "->", " to ", 1)
 	}
 	return "the packets that cross it in either direction"
 }
 
-// SuspectedBlocking begins what is said of blocking across ports until the switch confirms it.
+// SuspectedBlocking begins the sentence about blocking across ports until the switch's counters confirm it.
 const SuspectedBlocking = "Suspected head-of-line blocking"
 
-// scenarioReason is what tells the scenario from those like it.
+// scenarioReason returns the observation that distinguishes the scenario from similar ones, or "".
 func scenarioReason(v *fabric.Verdict, x *suspicion) string {
 	switch v.Scenario {
 	case fabric.Flap:
-		state := "is up at the moment"
+		state := "It works at the moment."
 		if x.recurrence.lasts {
-			state = "is out at the moment"
+			state = "The latest outage continues."
 		}
-		return fmt.Sprintf("It comes and goes: out %d times in the last %s, for up to %s until the first clean packet, and %s.",
+		return fmt.Sprintf("It flaps: %d outages in the last %s, the longest of %s until the first clean packet. %s",
 			x.recurrence.times, formatSpan(x.moments, x.step), formatSpan(x.recurrence.longest, x.step), state)
 	case fabric.HardFailure:
-		return "It is dead, not slow."
+		return "This is a hard failure, not a slowdown."
 	case fabric.HotSpine:
-		return "Pairs of leaves that avoid it are at their baseline."
+		return "Flows between leaves that avoid it are at their baselines."
 	case fabric.SlowLeaf:
 		if x.local > 0 {
-			return fmt.Sprintf("%s that stay under it %s too, so it is the leaf and not its uplinks.", flowCount(x.local), pluralForm(x.local, "suffers", "suffer"))
+			return fmt.Sprintf("%s that %s within the leaf %s affected too, so the leaf is at fault and not its uplinks.",
+				flowCount(x.local), pluralForm(x.local, "stays", "stay"), pluralForm(x.local, "is", "are"))
 		}
-		return "No flow stays under it, so it may as well be its uplinks."
+		return "No flow stays within the leaf, so its uplinks may be at fault instead."
 	case fabric.LeafUplinks:
 		if x.localClean > 0 {
-			return fmt.Sprintf("%s that stay under it %s clean: the leaf works, its way out is too narrow.", flowCount(x.localClean), pluralForm(x.localClean, "is", "are"))
+			return fmt.Sprintf("%s that %s within the leaf %s healthy: the leaf works, but its uplinks have too little capacity.",
+				flowCount(x.localClean), pluralForm(x.localClean, "stays", "stay"), pluralForm(x.localClean, "is", "are"))
 		}
 	case fabric.PairOnly:
-		return "Both leaves are fine with all others."
+		return "Flows between either leaf and all other leaves are healthy."
 	case fabric.Corridor:
 		if v.Kind == fabric.KindCorridor {
-			return "Each of its links is fine for what goes another way."
+			return "Each of its links is healthy for flows that take other paths."
 		}
 	case fabric.Incast:
-		return fmt.Sprintf("Packets of %d nodes meet in the queue in front of it; what it sends is on time. It is not broken.", len(x.from))
+		return fmt.Sprintf("Packets from %d nodes meet in the queue in front of it, while the packets it sends are on time. It is not broken.", len(x.from))
 	case fabric.BadNIC:
-		return "Its neighbours on the leaf are fine."
+		return "Other NICs on the leaf are healthy."
 	case fabric.Host:
 		if x.starved {
-			return "Its agent gets too little CPU. The network is innocent."
+			return "The agent on the node gets too little CPU time. The network is not at fault."
 		}
-		return "All its NICs are alike and their neighbours on the leaves are fine. The network is innocent."
+		return "All its NICs are affected alike, and other NICs on their leaves are healthy. The network is not at fault."
 	case fabric.HOLSame:
-		return "Other classes through the same port are clean."
+		return "Other classes through the same port are healthy."
 	case fabric.HOLCross:
-		return fmt.Sprintf(SuspectedBlocking+": unrelated flows to %d of its ports were bad in the same moments, %d times in %s, and fine in between.",
+		return fmt.Sprintf(SuspectedBlocking+": unrelated flows to %d of its ports degraded at the same moments, %d times in %s, and recovered in between.",
 			x.egresses, x.recurrence.times, formatSpan(x.moments, x.step))
 	}
 	return ""
 }
 
+// describeEvidence returns the numbers of flows for and against a verdict as sentences.
 func describeEvidence(v *fabric.Verdict) string {
+	cross, crosses, avoid, avoids := "cross", "crosses", "avoid", "avoids"
+	what := ""
+	switch v.Kind {
+	case fabric.KindNIC:
+		cross, crosses, what = "use", "uses", "the NIC"
+	case fabric.KindPort:
+		what = "the port"
+	case fabric.KindQueue:
+		what = "the queue"
+	case fabric.KindSwitch:
+		what = "the switch"
+	case fabric.KindCorridor:
+		cross, crosses, what = "take", "takes", "the path"
+	case fabric.KindPair:
+		cross, crosses, what = "connect", "connects", "the two leaves"
+		avoid, avoids = "do not connect", "does not connect"
+	case fabric.KindLeafUplinks:
+		what = "the uplinks"
+	case fabric.KindHost:
+		cross, crosses, what = "use", "uses", "the node"
+	default:
+		what = "the link"
+	}
 	n := v.Evidence.ExplainedEdges
-	s := flowCount(n) + pluralForm(n, " suffers and crosses it", " suffer and all of them cross it")
+	s := fmt.Sprintf("%d affected %s %s %s.", n, pluralForm(n, "flow", "flows"), pluralForm(n, crosses, cross), what)
 	if m := v.Evidence.HealthyEdgesThroughParent; m > 0 {
-		s += fmt.Sprintf("; %s close by that %s not %s clean", flowCount(m), pluralForm(m, "does", "do"), pluralForm(m, "is", "are"))
+		s += fmt.Sprintf(" %d nearby %s that %s %s %s healthy.", m, pluralForm(m, "flow", "flows"), pluralForm(m, avoids, avoid), what, pluralForm(m, "is", "are"))
 	}
 	if m := v.Evidence.ContraryEdges; m > 0 {
-		s += fmt.Sprintf("; %s cross%s it and %s clean all the same", flowCount(m), pluralForm(m, "es", ""), pluralForm(m, "is", "are"))
+		s += fmt.Sprintf(" %s that %s %s %s healthy nevertheless.", flowCount(m), pluralForm(m, crosses, cross), what, pluralForm(m, "is", "are"))
 	}
-	return s + "."
+	return s
 }
 
 func flowCount(n int) string { return fmt.Sprintf("%d %s", n, pluralForm(n, "flow", "flows")) }
@@ -223,7 +251,7 @@ func pluralForm(n int, one, many string) string {
 	return many
 }
 
-// formatSpan is how long some moments are.
+// formatSpan writes the duration of a number of moments, or the number where their step is unknown.
 func formatSpan(moments int, step time.Duration) string {
 	d := time.Duration(moments) * step
 	switch {

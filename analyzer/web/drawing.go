@@ -9,15 +9,15 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// maxPairs bounds what is drawn of a fabric so entangled that its groups have
-// more links between them than this.
+// maxPairs bounds the strokes in a drawing of a fabric whose groups have more links
+// between them than this.
 const maxPairs = 600
 
 // denseFrom is the number of strokes from which the healthy ones are drawn
-// faintly: they would bury the others.
+// faintly, since they would hide the others.
 const denseFrom = 240
 
-// drawing is the fabric as the template draws it. Lengths are SVG user units.
+// drawing represents the fabric as the template draws it. Lengths are SVG user units.
 type drawing struct {
 	W, H    float64
 	Wide    bool // wider than a screen: scrolls
@@ -66,7 +66,7 @@ type tabView struct {
 type label struct {
 	Href           string
 	X, Y, W, H     int
-	CX, CY, LX, LY int // the leader line, from the middle to what is named
+	CX, CY, LX, LY int // the leader line, from the middle to the named element
 	Lines          []caption
 	Mark           string
 }
@@ -83,7 +83,7 @@ const (
 	nodeHeight = 24.0
 )
 
-// cable is a link of the drawing: one of the fabric, or all between two groups.
+// cable represents a link of the drawing: one of the fabric, or all links between two groups.
 type cable struct {
 	a, b           *box      // a is the upper one
 	ends           [2]string // NIC tabs or box ids
@@ -125,7 +125,7 @@ func (h *Handler) drawFabric(s analyzer.Snapshot, open []analyzer.Incident, pod 
 	return d
 }
 
-// gatherCables gathers links into cables and adds up what is known of each direction.
+// gatherCables gathers links into cables and sums up the evidence about each direction.
 func gatherCables(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*cable {
 	views := newLinkViews(s.Links)
 	tabs := map[string]*tab{}
@@ -427,7 +427,7 @@ func attachCables(cables []*cable, rows map[int][]*box) {
 }
 
 // addStrokes draws every cable as two, one for each direction, each on its own
-// right-hand side. at takes the middles of those that a callout may name.
+// right-hand side. at receives the middles of those that a callout may name.
 func (d *drawing) addStrokes(cables []*cable, at map[fabric.Direction]point) {
 	var last, pale []stroke
 	for _, c := range cables {
@@ -469,7 +469,7 @@ func (d *drawing) addStrokes(cables []*cable, at map[fabric.Direction]point) {
 				d.Held = d.Held || way.t.mark == held
 				last = append(last, st)
 			} else if marked {
-				// The halo of the other direction must not bury this one.
+				// The halo of the other direction must not hide this one.
 				pale = append(pale, st)
 			} else {
 				d.Strokes = append(d.Strokes, st)
@@ -489,8 +489,8 @@ func (c *cable) upperEnd(l *fabric.Link) string {
 
 type shape struct{ d, arrow string }
 
-// shapeOf is the stroke from 1 to 2, shifted to its right by off; between boxes
-// of one row it bends upwards, over what stands between them.
+// shapeOf returns the stroke from 1 to 2, shifted to its right by off. Between boxes
+// of one row it bends upwards, over the boxes between them.
 func shapeOf(x1, y1, x2, y2, off float64, bend bool) (shape, point) {
 	dx, dy := x2-x1, y2-y1
 	n := math.Hypot(dx, dy)
@@ -593,7 +593,7 @@ func groupText(g *fabric.Graph, b *box) (lines []string, title string) {
 	return []string{first, what}, title
 }
 
-// shortGroup is a group's text where there is room for little.
+// shortGroup returns the text of a group for a narrow box.
 func shortGroup(b *box) string {
 	if b.tier > 0 && b.pod != "" {
 		return fmt.Sprintf("%s ×%d", b.pod, len(b.members))

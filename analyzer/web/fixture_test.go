@@ -12,7 +12,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// noon is the time of every cycle in these tests.
+// noon returns the time of every cycle in these tests.
 func noon() time.Time { return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }
 
 func ns(v int64) *int64 { return &v }
@@ -88,7 +88,7 @@ func (c clos) graph(t testing.TB) *fabric.Graph {
 	return fabric.NewGraph(topo)
 }
 
-// healthy is a snapshot in which every link is crossed and clean.
+// healthy returns a snapshot in which every link is crossed and clean.
 func healthy(g *fabric.Graph) analyzer.Snapshot {
 	s := analyzer.Snapshot{At: noon(), Expected: 112, Baselines: 112,
 		Report: fabric.Report{State: fabric.Innocent, Coverage: fabric.Coverage{Links: 1, Edges: 1}, Edges: fabric.EdgeCounts{Total: 112}}}
@@ -120,20 +120,20 @@ func blame(s *analyzer.Snapshot, d fabric.Direction, added int64, loss float64) 
 		Symptom: fabric.Symptom{AddedDelayNS: added, LossRatio: loss}, Scenario: fabric.Corridor, Tier: 2, Plane: "a",
 		Severity: fabric.SeverityWarning, Evidence: fabric.EvidenceCount{DegradedEdges: 6, ExplainedEdges: 6, HealthyEdgesThroughParent: 41},
 		Equivalent:  []fabric.Element{{ID: d.From, Kind: fabric.KindPort}, {ID: d.To, Kind: fabric.KindPort}},
-		BlastRadius: fabric.BlastRadius{NICs: 7, Edges: 6}, Action: "Look at both ports' queues, error and optic counters.",
+		BlastRadius: fabric.BlastRadius{NICs: 7, Edges: 6}, Action: "Check the queues, error counters and optics of both ports.",
 		FirstSeen: noon().Add(-44 * time.Second), Summary: "Link " + d.LinkID() + " delays what crosses it."}}
 	s.Incidents = append(s.Incidents, in)
 	return &s.Incidents[len(s.Incidents)-1]
 }
 
-// degradedEdge is a flow whose median stands above its baseline.
+// degradedEdge returns a flow whose median is above its baseline.
 func degradedEdge(src, dst string, p fabric.Path) analyzer.EdgeView {
 	return analyzer.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: fabric.Flow{Src: src, Dst: dst}.String(), Src: src, Dst: dst,
 		Sent: 200, Lost: 3, OWD: &fabric.Quantiles{P50: ns(2_005_000), P99: ns(2_300_000)},
 		Baseline: &fabric.Quantiles{P50: ns(4_900), P99: ns(8_800)}, Path: p, PathState: fabric.PathValid}}
 }
 
-// demoFault is the demo's fabric with 2 ms on the way down from spine1 to leaf1.
+// demoFault returns the demo's fabric with 2 ms on the way down from spine1 to leaf1.
 func demoFault(t testing.TB) (*fabric.Graph, analyzer.Snapshot) {
 	t.Helper()
 	g := loadDemo(t)

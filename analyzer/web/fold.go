@@ -8,8 +8,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Beyond these a fabric is folded into groups: a person cannot tell that many
-// boxes apart, and a browser need not draw them every two seconds.
+// Beyond these limits a fabric is folded into groups. A person cannot distinguish that many
+// boxes, and a browser need not draw them every two seconds.
 const (
 	maxNodes    = 64
 	maxSwitches = 64
@@ -43,17 +43,17 @@ type tab struct {
 	x, y, w float64
 }
 
-// folded says which box every switch and node is in.
+// folded maps every switch and node to its box.
 type folded struct {
 	of     map[string]*box
 	boxes  []*box
 	planes []string
-	notes  []string // what is not drawn one by one
+	notes  []string // about elements that are not drawn individually
 	pod    string   // the pod that is unfolded
 }
 
-// foldFabric sorts the fabric into boxes. The pinned owners, and those of the asked
-// pod, stand alone whatever the size of the fabric.
+// foldFabric sorts the fabric into boxes. The pinned owners, and those of the requested
+// pod, have boxes of their own whatever the size of the fabric.
 func foldFabric(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 	f := folded{of: map[string]*box{}}
 	t := g.Topo
@@ -93,7 +93,7 @@ func foldFabric(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 	return f
 }
 
-// pinOwners adds to the pinned owners the switches of the asked pod and, when they
+// pinOwners adds to the pinned owners the switches of the requested pod and, when they
 // are few, its nodes.
 func (f *folded) pinOwners(g *fabric.Graph, pinned map[string]bool, pod string) map[string]bool {
 	alone := map[string]bool{}
@@ -110,7 +110,7 @@ func (f *folded) pinOwners(g *fabric.Graph, pinned map[string]bool, pod string) 
 		}
 	}
 	if len(inPod) > maxSwitches {
-		f.notes = append(f.notes, fmt.Sprintf("pod %s has %s switches, too many to draw one by one", pod, formatCount(len(inPod))))
+		f.notes = append(f.notes, fmt.Sprintf("pod %s has %s switches, too many to draw individually", pod, formatCount(len(inPod))))
 		return alone
 	}
 	nodes := map[string]bool{}
@@ -130,7 +130,7 @@ func (f *folded) pinOwners(g *fabric.Graph, pinned map[string]bool, pod string) 
 	return alone
 }
 
-// rowKey is what switches of one group share.
+// rowKey represents the plane and tier that the switches of a group share.
 type rowKey struct {
 	plane string
 	tier  int
@@ -243,8 +243,8 @@ func (f *folded) addNodes(g *fabric.Graph, foldAll bool, alone map[string]bool) 
 	}
 }
 
-// splitIntoSingles gives every switch a group of its own: one pod that holds them all
-// says nothing of where they are.
+// splitIntoSingles gives every switch a group of its own. One pod that holds all of them
+// does not show where they are.
 func splitIntoSingles(groups map[string][]string) map[string][]string {
 	out := map[string][]string{}
 	for _, members := range groups {

@@ -86,7 +86,7 @@ func clockTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// shortenMiddle keeps the beginning and the end of a long name: both tell names apart.
+// shortenMiddle shortens a long name to limit characters. It keeps the beginning and the end, since both distinguish names.
 func shortenMiddle(s string, limit int) string {
 	r := []rune(s)
 	if len(r) <= limit || limit < 3 {
@@ -107,7 +107,7 @@ func formatPath(p fabric.Path) string {
 	return strings.Join(parts, " ")
 }
 
-// formatSymptom says what an element does to packets: "adds 2.0 ms and loses 10 %".
+// formatSymptom describes the effect of an element on packets: "adds 2.0 ms and loses 10 %".
 func formatSymptom(s fabric.Symptom) string {
 	var parts []string
 	if s.AddedDelayNS > 0 {
@@ -122,7 +122,7 @@ func formatSymptom(s fabric.Symptom) string {
 	return strings.Join(parts, " and ")
 }
 
-// compareNatural compares names so that leaf2 comes before leaf10.
+// compareNatural compares names so that leaf2 comes before leaf10. It returns a negative number, 0 or a positive number.
 func compareNatural(a, b string) int {
 	for a != "" && b != "" {
 		na, nb := leadingDigits(a), leadingDigits(b)

@@ -10,14 +10,14 @@ import (
 // maxFlows bounds the flows between one pair of NICs that a look-up shows.
 const maxFlows = 16
 
-// lookup is the answer to ?src=&dst=.
+// lookup represents the result of ?src=&dst=.
 type lookup struct {
 	Src, Dst string // as asked
 	Error    string
 	Ways     []directionFlows
 }
 
-// directionFlows is one direction between the two NICs.
+// directionFlows represents the flows of one direction between the two NICs.
 type directionFlows struct {
 	From, To string
 	Flows    []flowView

@@ -19,14 +19,14 @@ const (
 
 func (l level) String() string { return [...]string{"", "equivalent", "held", "suspect"}[l] }
 
-// marks are the elements that open incidents implicate.
+// marks holds the elements that open incidents implicate.
 type marks struct {
 	dirs   map[fabric.Direction]level
 	nics   map[string]level
 	owners map[string]level // switches and nodes
 }
 
-// target is what one element identifier means in the drawing.
+// target represents the parts of the drawing that an element identifier stands for.
 type target struct {
 	dirs         []fabric.Direction
 	nics, owners []string
@@ -59,8 +59,8 @@ func (m marks) addTarget(t target, l level) {
 	}
 }
 
-// locateElement finds an element in the fabric. One that the topology does not have
-// yields an empty target: it is listed, but cannot be drawn.
+// locateElement finds an element in the fabric. It returns an empty target for an element that
+// the topology does not have, which is listed, but not drawn.
 func locateElement(g *fabric.Graph, el fabric.Element, direction string) target {
 	var t target
 	both := func(l *fabric.Link) {

@@ -9,10 +9,10 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// promQuery is a question to Prometheus about what the page shows.
+// promQuery represents a query to Prometheus about something that the page shows.
 type promQuery struct {
 	Name, Expr string
-	Href       string // where Prometheus' own page answers it; "": that is not known
+	Href       string // the query in the user interface of Prometheus; "" means that its address is unknown
 }
 
 func (h *Handler) newPromQuery(name, expr string) promQuery {
@@ -23,7 +23,7 @@ func (h *Handler) newPromQuery(name, expr string) promQuery {
 	return a
 }
 
-// labelMatcher are a matcher of a selector's braces.
+// labelMatcher returns the matchers of a selector in braces, from pairs of label and value.
 func labelMatcher(pairs ...string) string {
 	var out []string
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -32,7 +32,7 @@ func labelMatcher(pairs ...string) string {
 	return "{" + strings.Join(out, ",") + "}"
 }
 
-// aboutFlow asks what one directed flow's delay and losses were.
+// aboutFlow returns queries for the delay and the loss of one directed flow.
 func (h *Handler) aboutFlow(e fabric.Flow) []promQuery {
 	direction := "forward"
 	if e.Reply {
@@ -45,7 +45,7 @@ func (h *Handler) aboutFlow(e fabric.Flow) []promQuery {
 	}
 }
 
-// aboutElement asks what was published of an element, and what its own ports say.
+// aboutElement returns queries for the published series of an element and for the series of its ports.
 func (h *Handler) aboutElement(e fabric.Element) []promQuery {
 	of := labelMatcher("element", e.ID, "kind", string(e.Kind))
 	out := []promQuery{

@@ -91,7 +91,7 @@ type scene struct {
 	make       func() (*fabric.Graph, analyzer.Snapshot)
 }
 
-// gallery is what a person should look at after a change of the page.
+// gallery returns the snapshots to look at after a change of the page.
 func gallery(t *testing.T) []scene {
 	big := clos{planes: 1, pods: 32, leaves: 16, spines: 16, cores: 64, nodesPerLeaf: 32}
 	return []scene{

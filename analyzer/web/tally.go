@@ -6,15 +6,15 @@ import (
 	"github.com/graylink/graylink/analyzer"
 )
 
-// delaySteps are the steps of the delay scale, a decade each from 10 µs on.
+// delaySteps holds the labels of the delay scale, which has one step for each decade from 10 µs on.
 var delaySteps = [...]string{"adds < 10 µs", "≥ 10 µs", "≥ 100 µs", "≥ 1 ms", "≥ 10 ms"}
 
-// tally is what is known of one direction of a cable.
+// tally sums up the evidence about one direction of a cable.
 type tally struct {
 	links, withoutEvidence int
-	undetermined           int // crossed, but their own share cannot be told
+	undetermined           int // crossed, but their own share cannot be determined
 	edges, degraded        int
-	delay                  *int64 // the worst of those known
+	delay                  *int64 // the largest known delay
 	loss                   float64
 	mark                   level
 }
@@ -31,20 +31,20 @@ func (t *tally) addLink(v *analyzer.LinkView, m level) {
 	t.edges += v.Edges
 	t.degraded += v.Degraded
 	t.loss = max(t.loss, v.LossRatio)
-	// Where every flow that crosses it suffers, no clean one speaks for it:
-	// that nothing has been pinned on it does not make it healthy.
-	told := v.AddedDelayNS != nil && (*v.AddedDelayNS > 0 || v.Edges == 0 || v.Degraded < v.Edges)
-	if !told && v.Edges > 0 {
+	// Where every flow that crosses the link is degraded, no healthy flow clears it. An added
+	// delay of 0 does not mean that it is healthy then.
+	determined := v.AddedDelayNS != nil && (*v.AddedDelayNS > 0 || v.Edges == 0 || v.Degraded < v.Edges)
+	if !determined && v.Edges > 0 {
 		t.undetermined++
 	}
-	if told && (t.delay == nil || *v.AddedDelayNS > *t.delay) {
+	if determined && (t.delay == nil || *v.AddedDelayNS > *t.delay) {
 		ns := *v.AddedDelayNS
 		t.delay = &ns
 	}
 }
 
-// linkState is delay, loss, healthy, unknown (crossed, but its own share cannot be
-// told) or none (nothing crossed it).
+// linkState returns the state of a direction: delay, loss, healthy, unknown (crossed, but its own
+// share cannot be determined) or none (no flow crosses it).
 func (t *tally) linkState() string {
 	switch {
 	case t.loss > 0:
@@ -75,7 +75,7 @@ func (t *tally) cssClass() string {
 	return c
 }
 
-// delayStep is the decade of the added delay, 1 to len(delaySteps).
+// delayStep returns the decade of the added delay, from 1 to len(delaySteps).
 func (t *tally) delayStep() int {
 	n := 1
 	for limit := int64(10_000); n < len(delaySteps) && *t.delay >= limit; limit *= 10 {
@@ -84,7 +84,7 @@ func (t *tally) delayStep() int {
 	return n
 }
 
-// drawRank orders cables by how much they have to say.
+// drawRank returns the rank of a cable in the drawing. A higher one is more conspicuous.
 func (t *tally) drawRank() int {
 	r := 100 * int(t.mark)
 	switch t.linkState() {
@@ -106,14 +106,14 @@ func (t *tally) strokeTitle(s stroke) string {
 	case "none":
 		return out + "no evidence: no probe with a known path crosses it" + markText(t.mark)
 	case "unknown":
-		out += "its own delay cannot be told"
+		out += "its own delay cannot be determined"
 	case "healthy":
 		out += "no added delay"
 	default:
 		if t.delay != nil {
 			out += "adds " + formatDelay(*t.delay)
 		} else {
-			out += "its own delay cannot be told"
+			out += "its own delay cannot be determined"
 		}
 		if t.loss > 0 {
 			out += ", loses " + formatPercent(t.loss)
@@ -124,7 +124,7 @@ func (t *tally) strokeTitle(s stroke) string {
 		out += fmt.Sprintf("\nno evidence for %s of them", formatCount(t.withoutEvidence))
 	}
 	if t.undetermined > 0 && t.undetermined < t.links {
-		out += fmt.Sprintf("\nthe share of %s of them cannot be told", formatCount(t.undetermined))
+		out += fmt.Sprintf("\nthe share of %s of them cannot be determined", formatCount(t.undetermined))
 	}
 	return out + markText(t.mark)
 }
@@ -136,7 +136,7 @@ func markText(m level) string {
 	case held:
 		return "\nsuspect, held open without fresh symptoms"
 	case equivalent:
-		return "\ncannot be told from the suspect"
+		return "\ncannot be distinguished from the suspect"
 	}
 	return ""
 }

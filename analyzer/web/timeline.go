@@ -6,8 +6,8 @@ import (
 	"github.com/graylink/graylink/analyzer"
 )
 
-// The timeline shows so much time, with a mark at every multiple of timelineTick, and at
-// most maxTimeline elements: those that were named last.
+// The timeline shows timelineSpan, with a mark at every multiple of timelineTick, and at
+// most maxTimeline elements, those that were named last.
 const (
 	timelineSpan = time.Hour
 	timelineTick = 10 * time.Minute
@@ -19,7 +19,7 @@ const (
 	timelineLeft, timelineRight, timelineWidth, timelineRow, timelineTop = 260.0, 1160.0, 1180.0, 22.0, 20.0
 )
 
-// timeline is when which element was named, in the last hour.
+// timeline represents the incidents of the last hour by element.
 type timeline struct {
 	W, H  float64
 	Left  float64
@@ -81,7 +81,7 @@ func newTimeline(incidents []analyzer.Incident, until time.Time) timeline {
 		if at < 0 {
 			continue
 		}
-		const least = 4 // pixels; else what lasted for seconds could not be seen
+		const least = 4 // pixels, so that an incident of seconds stays visible
 		b := timeBar{X: x(in.FirstSeen), Y: t.Rows[at].Y - 7, H: 14, Class: "past", Title: suspectLine(in) + ", " + clockTime(in.FirstSeen) + ", lasted " + formatAge(end.Sub(in.FirstSeen))}
 		b.W = max(x(end)-b.X, least)
 		if in.Open {

@@ -11,8 +11,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// staleAfter is the age from which the last cycle is no answer any more, unless
-// staleCycles take longer.
+// staleAfter is the age from which the last cycle is stale, unless staleCycles cycles take
+// longer.
 const (
 	staleAfter  = 5 * time.Second
 	staleCycles = 3
@@ -30,7 +30,7 @@ const (
 
 type query struct{ src, dst, pod string }
 
-// view is all that the templates show.
+// view holds everything that the templates show.
 type view struct {
 	Title     string
 	Banner    banner
@@ -40,10 +40,10 @@ type view struct {
 	History   []verdictView
 	PastTotal int
 	Timeline  timeline
-	// Scopes are the parts of the fabric and the jobs, what is not innocent first.
+	// Scopes lists the parts of the fabric and the jobs. Those that are not innocent come first.
 	Scopes     []scopeRow
 	ScopeTotal int
-	// Maintenance are the elements that somebody works on, with who and until when.
+	// Maintenance lists the elements under maintenance, with the owner and the end of the work.
 	Maintenance []string
 	Links       []linkRow
 	LinkTotal   int
@@ -55,7 +55,7 @@ type view struct {
 type banner struct {
 	State, Icon string // State is suspect, innocent, insufficient
 	Head        string
-	More        []string // further suspects, or why the evidence does not suffice
+	More        []string // further suspects, or the reasons why the evidence is insufficient
 	Coverage    string
 	Stale       string
 	CycleError  string
@@ -123,8 +123,7 @@ func (h *Handler) buildView(s analyzer.Snapshot, now time.Time, q query) view {
 	return v
 }
 
-// compareStrength puts what is still felt before what is held, the severe before the
-// mild and the certain before the doubtful.
+// compareStrength orders incidents: fresh ones before held ones, then by severity, then by confidence.
 func compareStrength(a, b analyzer.Incident) int {
 	weight := func(in analyzer.Incident) int {
 		w := map[string]int{fabric.SeverityWarning: 1, fabric.SeverityCritical: 2}[in.Severity]
@@ -166,7 +165,7 @@ func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) ban
 		b.More = []string{"the analyzer has not finished a cycle yet"}
 	case old > max(staleAfter, staleCycles*s.Every):
 		b.Age = formatAge(old)
-		b.Stale = "STALE: the last cycle ended " + formatAge(old) + " ago. What follows was true then, and may not be now."
+		b.Stale = "STALE: the last cycle ended " + formatAge(old) + " ago. The data below may be outdated."
 		b.Head = "Last known: " + b.Head
 	default:
 		b.Age = formatAge(old)
@@ -190,15 +189,15 @@ func suspectLine(in analyzer.Incident) string {
 	return out
 }
 
-// missingEvidence says why there is neither a suspect nor innocence.
+// missingEvidence returns the reasons why the evidence is insufficient.
 func missingEvidence(s analyzer.Snapshot) []string {
 	var out []string
 	if s.Baselines < s.Expected {
-		out = append(out, fmt.Sprintf("baselines learnt: %s of %s flows", formatCount(s.Baselines), formatCount(s.Expected)))
+		out = append(out, fmt.Sprintf("baselines are known for %s of %s flows", formatCount(s.Baselines), formatCount(s.Expected)))
 	}
 	e := s.Report.Edges
 	if e.Degraded > 0 {
-		out = append(out, pluralCount(e.Degraded, "flow is", "flows are")+" degraded, and no single element has explained that for long enough yet")
+		out = append(out, pluralCount(e.Degraded, "flow is", "flows are")+" degraded, and no single element has explained this for long enough yet")
 	}
 	if s.Pending > 0 {
 		out = append(out, pluralCount(s.Pending, "flow waits", "flows wait")+" for more windows to confirm a change")
@@ -207,13 +206,13 @@ func missingEvidence(s analyzer.Snapshot) []string {
 		out = append(out, pluralCount(e.UnknownPath, "flow has", "flows have")+" no known path")
 	}
 	if e.ClockSuspect > 0 {
-		out = append(out, pluralCount(e.ClockSuspect, "flow is", "flows are")+" set aside because a clock is not trusted")
+		out = append(out, pluralCount(e.ClockSuspect, "flow is", "flows are")+" excluded because a clock is not trusted")
 	}
 	if e.Unread > 0 {
-		out = append(out, pluralCount(e.Unread, "flow is", "flows are")+" set aside because a NIC drops packets before it reads them")
+		out = append(out, pluralCount(e.Unread, "flow is", "flows are")+" excluded because a NIC drops packets before it reads them")
 	}
 	if n := e.HostSuspect - e.Unread; n > 0 {
-		out = append(out, pluralCount(n, "flow is", "flows are")+" set aside because a host is not trusted")
+		out = append(out, pluralCount(n, "flow is", "flows are")+" excluded because a host is not trusted")
 	}
 	if len(s.Hosts) > 0 {
 		names := make([]string, 0, len(s.Hosts))
@@ -226,7 +225,7 @@ func missingEvidence(s analyzer.Snapshot) []string {
 			more = " and " + formatCount(len(names)-maxHosts) + " more"
 			names = names[:maxHosts]
 		}
-		out = append(out, pluralCount(len(s.Hosts), "host gives", "hosts give")+" no evidence: "+strings.Join(names, ", ")+more)
+		out = append(out, pluralCount(len(s.Hosts), "host provides", "hosts provide")+" no evidence: "+strings.Join(names, ", ")+more)
 	}
 	return out
 }
@@ -260,7 +259,8 @@ func newVerdict(in analyzer.Incident, now time.Time) verdictView {
 	return v
 }
 
-// scopeRows are the scopes but for the first, all of the fabric, which the banner tells.
+// scopeRows returns the rows of all scopes except the first, the whole fabric, which the banner shows. The total counts
+// also those beyond maxRows.
 func scopeRows(all []analyzer.Scope) (rows []scopeRow, total int) {
 	if len(all) < 2 {
 		return nil, 0
@@ -276,7 +276,7 @@ func scopeRows(all []analyzer.Scope) (rows []scopeRow, total int) {
 	return rows, len(parts)
 }
 
-// linkRows lists the link directions that stand out, the worst first.
+// linkRows returns the link directions that add delay or lose packets, the worst first.
 func linkRows(links []analyzer.LinkView) (rows []linkRow, total int) {
 	var out []analyzer.LinkView
 	for _, l := range links {
@@ -320,7 +320,7 @@ func (h *Handler) edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int
 	return rows, len(out)
 }
 
-// medianShift is how far the median stands above its baseline, 0 when either is absent.
+// medianShift returns by how many nanoseconds the median is above its baseline, or 0 when either is absent.
 func medianShift(e *analyzer.EdgeView) int64 {
 	if e.Obs.OWD == nil || e.Obs.OWD.P50 == nil || e.Obs.Baseline == nil || e.Obs.Baseline.P50 == nil {
 		return 0

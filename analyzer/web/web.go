@@ -1,13 +1,13 @@
-// Package web is the analyzer's one built-in page: the answer, the fabric with
-// what the probes see of it, the verdicts with their evidence, and a look-up of
-// single flows. It is rendered on the server, holds no state of its own and
-// loads nothing from elsewhere.
+// Package web serves the analyzer's built-in page: the state of the network, a drawing of
+// the fabric with the measurements, the verdicts with their evidence, and a look-up of
+// single flows. The page is rendered on the server, has no state of its own and loads
+// nothing from other sites.
 //
 // Rules of the page:
 //
-//  1. What was not seen is drawn as not seen, never as zero.
-//  2. Colour never stands alone: width, dashes, arrows and words say the same.
-//  3. An answer that has grown old is called old before it is called anything else.
+//  1. A missing measurement is drawn as missing, never as zero.
+//  2. Colour is never the only sign: width, dashes, arrows and words repeat it.
+//  3. A stale result is marked as stale before anything else.
 //  4. However large the fabric, the page stays small: it folds hosts and
 //     switches into groups and says so. The strongest open suspects (maxLabels
 //     of them) are never folded away.
@@ -46,8 +46,8 @@ type Handler struct {
 	Snapshot func() analyzer.Snapshot
 	Store    *paths.Store
 	Title    string
-	// Prometheus is where people's browsers reach the server that keeps the series; ""
-	// shows questions as text, without a link.
+	// Prometheus is the base URL at which browsers reach the Prometheus server. With ""
+	// the page shows queries as text, without a link.
 	Prometheus string
 	Now        func() time.Time
 
@@ -101,7 +101,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 	if v.Lookup.Error != "" {
 		w.WriteHeader(http.StatusBadRequest)
 	}
-	// The client has gone when this fails; there is nobody left to tell.
+	// This fails only when the client has gone, so the error needs no report.
 	_, _ = w.Write(buf.Bytes())
 }
 

@@ -132,7 +132,7 @@ func TestAnswer(t *testing.T) {
 			s.Report.Coverage = fabric.Coverage{Links: 0.625, Edges: 0.5}
 			s.Report.Edges.UnknownPath = 9
 			s.Hosts = map[string]string{"h2": "does not answer"}
-		}, "insufficient", "Insufficient evidence", []string{"baselines learnt: 40 of 112 flows", "62.5 %", "1 host gives no evidence: h2 (does not answer)", "3 flows wait", "9 flows have no known path"}, false},
+		}, "insufficient", "Insufficient evidence", []string{"baselines are known for 40 of 112 flows", "62.5 %", "1 host provides no evidence: h2 (does not answer)", "3 flows wait", "9 flows have no known path"}, false},
 		{"no cycle yet", func(s *analyzer.Snapshot) { *s = analyzer.Snapshot{} }, "insufficient", "Insufficient evidence", []string{"has not finished a cycle"}, false},
 		{"stale innocence is no innocence", func(s *analyzer.Snapshot) { s.At = noon().Add(-14 * time.Second) }, "innocent",
 			"Last known: The network is innocent", []string{"STALE: the last cycle ended 15 s ago"}, true},
@@ -188,9 +188,9 @@ func TestFabricOfTheDemo(t *testing.T) {
 		{"spine1:dn1", "leaf1:up1", "delay", "suspect", "adds 2.0 ms\n7 flows, 6 degraded\nSUSPECT"},
 		{"leaf1:up1", "spine1:dn1", "healthy", "", "no added delay\n7 flows, 0 degraded"},
 		{"leaf3:up1", "spine1:dn3", "none", "", "no evidence"},
-		{"leaf4:up1", "spine1:dn4", "unknown", "", "its own delay cannot be told"},
+		{"leaf4:up1", "spine1:dn4", "unknown", "", "its own delay cannot be determined"},
 		{"leaf2:up2", "spine2:dn2", "loss", "", "loses 2 %"},
-		{"spine2:dn3", "leaf3:up2", "unknown", "", "its own delay cannot be told\n7 flows, 7 degraded"},
+		{"spine2:dn3", "leaf3:up2", "unknown", "", "its own delay cannot be determined\n7 flows, 7 degraded"},
 		{"h1/eth1", "leaf1:dn1", "healthy", "", "no added delay"},
 	} {
 		e := strokeOf(t, all, c.from, c.to)
@@ -282,7 +282,7 @@ func TestVerdictCarriesItsEvidence(t *testing.T) {
 	}
 	_, all := page(t, handler(g, s), "/")
 	contains(t, one(t, all, "data-verdict", "id0").text, "99.8 % confident", "warning", "corridor", "6 of 6 degraded flows explained",
-		"41 close by are healthy", "7 NICs, 6 flows", "port spine1:dn1", "Look at both ports", "spine1:dn1 → leaf1:up1", "2026-11-20 11:59:16 UTC (45 s)", "tier 2, plane a")
+		"41 nearby flows are healthy", "7 NICs, 6 flows", "port spine1:dn1", "Check the queues", "spine1:dn1 → leaf1:up1", "2026-11-20 11:59:16 UTC (45 s)", "tier 2, plane a")
 	if n := len(with(all, "data-past", "")); n != maxHistory {
 		t.Errorf("%d closed verdicts, want the newest %d", n, maxHistory)
 	}
@@ -314,7 +314,7 @@ func TestDegradedFlows(t *testing.T) {
 	if n := len(with(all, "data-edge", "")); n != maxEdges {
 		t.Errorf("%d rows, want %d", n, maxEdges)
 	}
-	contains(t, one(t, all, "id", "edges").text, "The 100 worst of 204.")
+	contains(t, one(t, all, "id", "edges").text, "The 100 worst of 204 are listed.")
 }
 
 func TestLookup(t *testing.T) {
@@ -324,14 +324,14 @@ func TestLookup(t *testing.T) {
 	traced(t, g, h.Store, "h3/eth1>h1/eth1#0/r")
 	_, all := page(t, h, "/?src=h3/eth1&dst=h1/eth1")
 	there, back := one(t, all, "data-way", "h3/eth1>h1/eth1"), one(t, all, "data-way", "h1/eth1>h3/eth1")
-	contains(t, there.text, "h3/eth1>h1/eth1#0", "path valid", "traced 2026-11-20 11:59:57 UTC", "degraded: p50 2.0 ms (usually 4.9 µs)")
+	contains(t, there.text, "h3/eth1>h1/eth1#0", "path valid", "traced 2026-11-20 11:59:57 UTC", "degraded: p50 2.0 ms (normally 4.9 µs)")
 	for _, hop := range forward {
 		contains(t, there.text, hop.Switch+" in "+hop.In+", out "+hop.Out)
 	}
-	contains(t, back.text, "h3/eth1>h1/eth1#0/r", "No numbers in the last window")
+	contains(t, back.text, "h3/eth1>h1/eth1#0/r", "There are no measurements in the last window")
 
 	_, all = page(t, h, "/?src=h5/eth1&dst=h6/eth1")
-	contains(t, one(t, all, "data-way", "h5/eth1>h6/eth1").text, "No flow in this direction is known.")
+	contains(t, one(t, all, "data-way", "h5/eth1>h6/eth1").text, "There is no known flow in this direction.")
 }
 
 func TestLookupRefuses(t *testing.T) {

@@ -1,5 +1,5 @@
-// Command graylink-analyzer asks Prometheus what the probes saw and says which
-// element of the fabric is at fault.
+// Command graylink-analyzer queries Prometheus for the observations of the probes and names the element of the fabric
+// that is at fault.
 package main
 
 import (
@@ -43,8 +43,8 @@ func run(args []string, stdout io.Writer) int {
 	app.HelpFlag.Short('h')
 	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-analyzer"))
 	file := app.Flag("config.file", "Configuration (YAML): docs/analyzer.md.").Required().String()
-	check := app.Flag("check-config", "Read the configuration and the topology, say what is wrong with them, and exit.").Bool()
-	show := app.Flag("print-queries", "Print the queries that the configuration asks of Prometheus, by name, and exit.").Bool()
+	check := app.Flag("check-config", "Check the configuration and the topology, print their errors, and exit.").Bool()
+	show := app.Flag("print-queries", "Print the queries to Prometheus by name, and exit.").Bool()
 	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
 	webFlags := webserver.AddFlags(app, "127.0.0.1:9872")
 	webFlags.AddLifecycle(app)
@@ -74,7 +74,7 @@ func run(args []string, stdout io.Writer) int {
 		return 0
 	}
 	if err := webFlags.Validate(); err != nil {
-		log.Error("web listener", "err", err)
+		log.Error("cannot listen", "err", err)
 		return exitSetup
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -90,7 +90,7 @@ func serveDaemon(ctx context.Context, file string, webFlags *webserver.Flags, lo
 	used := certificates.NewCollector(webFlags.Certificates())
 	d, err := daemon.New(file, policy, log, used)
 	if err != nil {
-		log.Error("start", "err", err)
+		log.Error("cannot start", "err", err)
 		return exitSetup
 	}
 	used.Add(d)
@@ -105,9 +105,9 @@ func serveDaemon(ctx context.Context, file string, webFlags *webserver.Flags, lo
 		case <-ctx.Done():
 			running = false
 		case <-hangup:
-			_ = d.ReloadConfig() // it says why it did not
+			_ = d.ReloadConfig() // it logs the error
 		case err := <-served:
-			log.Error("web listener", "err", err)
+			log.Error("web server failed", "err", err)
 			code, running = exitFailed, false
 			served <- http.ErrServerClosed
 		}
@@ -115,14 +115,14 @@ func serveDaemon(ctx context.Context, file string, webFlags *webserver.Flags, lo
 	shutdown, done := context.WithTimeout(context.Background(), 5*time.Second)
 	defer done()
 	if err := server.Shutdown(shutdown); err != nil {
-		log.Warn("stop the web server", "err", err)
+		log.Warn("cannot stop the web server", "err", err)
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		log.Error("web listener", "err", err)
+		log.Error("web server failed", "err", err)
 		code = exitFailed
 	}
 	if err := d.Close(); err != nil {
-		log.Warn("stop", "err", err)
+		log.Warn("cannot stop", "err", err)
 	}
 	return code
 }

@@ -34,7 +34,7 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// topology has leaves of hosts with one NIC each, and two spines.
+// topology returns the text of a topology with leaves of hosts with one NIC each, and two spines.
 func topology(leaves, hosts int) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nswitches:\n  - {name: spine1, role: spine}\n  - {name: spine2, role: spine}\n")
@@ -57,7 +57,7 @@ func topology(leaves, hosts int) string {
 	return b.String()
 }
 
-// rig is a coordinator with real sockets and real certificates.
+// rig has a coordinator with real sockets and real certificates.
 type rig struct {
 	t       *testing.T
 	dir     string
@@ -68,7 +68,7 @@ type rig struct {
 
 	c            *coordinator.Coordinator
 	certificates *pki.Keeper
-	agentCA      string // authorities of the agents; empty: those of the coordinator
+	agentCA      string // file of the authorities of the agents; if empty, those of the coordinator
 	stop         func()
 }
 
@@ -144,7 +144,7 @@ func (r *rig) keeper(name string) *pki.Keeper {
 	return k
 }
 
-// start is a new coordinator process as far as the files and agents can tell.
+// start starts a coordinator on the same files, which is a new process for the agents.
 func (r *rig) start() {
 	r.t.Helper()
 	var err error
@@ -185,7 +185,7 @@ func (r *rig) start() {
 	}
 }
 
-// agent is a node whose engine writes down what it is told.
+// agent is a node whose engine records the assignments that it gets.
 type agent struct {
 	mu       sync.Mutex
 	applied  []*agentapi.Assignment
@@ -335,7 +335,7 @@ func TestAgentsOutliveTheCoordinator(t *testing.T) {
 	}
 
 	r.stop()
-	// One agent is restarted while there is no coordinator: it goes on.
+	// One agent is restarted while there is no coordinator: it continues to probe.
 	stops[3]()
 	_, old, oldKeys := agents[3].last()
 	agents[3], _ = r.run("h3", "unix:"+r.unix, states[3])
@@ -353,7 +353,7 @@ func TestAgentsOutliveTheCoordinator(t *testing.T) {
 	}
 	for i, a := range agents {
 		if n, _, _ := a.last(); n != counts[i] {
-			t.Errorf("h%d was told %d assignments by the restart", i, n-counts[i])
+			t.Errorf("h%d got %d assignments after the restart", i, n-counts[i])
 		}
 	}
 	if s := r.c.Stats(); s.Assignments != 0 || s.KeysSent != 0 || s.OutOfDate != 0 {
@@ -361,8 +361,8 @@ func TestAgentsOutliveTheCoordinator(t *testing.T) {
 	}
 }
 
-// Reports go one way, maps the other, for agents with a configuration of their
-// own as well.
+// Reports go to the coordinator and maps to the agents, for agents with a configuration of their own as
+// well.
 func TestRule15ClocksOverTheWire(t *testing.T) {
 	r := newRig(t, topology(2, 2), func(o *coordinator.Options) { o.ClockEvery = 200 * time.Millisecond })
 	agents, clients := make([]*agent, 4), make([]*client.Client, 4)
@@ -442,8 +442,8 @@ func TestRule8CertificatesRollWithoutAGap(t *testing.T) {
 	for i, a := range agents {
 		counts[i], _, _ = a.last()
 	}
-	// Another authority is accepted, too; then everybody has a certificate of it;
-	// then the first is accepted no more.
+	// A second authority is accepted as well. Then all get a certificate of it. Then the first one is
+	// no longer accepted.
 	accepted := r.c.Stats().Sessions["accepted"]
 	renewed := func(what string) {
 		t.Helper()
@@ -456,8 +456,8 @@ func TestRule8CertificatesRollWithoutAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.write("ca.crt", append(append([]byte{}, first.Cert...), next.Cert...))
-	// Each comes again for each change that it sees: one at a time, or nobody could
-	// tell which it has seen.
+	// Each agent connects again for each change that it sees: one change at a time, so that the test
+	// knows which one it has seen.
 	renewed("both authorities")
 	r.ca = next
 	r.issue("coordinator", "127.0.0.1")
@@ -476,23 +476,24 @@ func TestRule8CertificatesRollWithoutAGap(t *testing.T) {
 	}
 	for i, a := range agents {
 		if n, _, _ := a.last(); n != counts[i] {
-			t.Errorf("h%d was told something by the roll", i)
+			t.Errorf("h%d got an assignment because of the change of authority", i)
 		}
-		if strings.Contains(a.log(), "no coordinator") {
+		if strings.Contains(a.log(), "no session with the coordinator") {
 			t.Errorf("h%d lost the coordinator:\n%s", i, a.log())
 		}
 	}
-	// A certificate of the first authority is worth nothing now.
+	// A certificate of the first authority is no longer accepted.
 	r.ca = first
 	r.issue("h0")
 	stranger, _ := r.run("h0", r.address, "")
-	until(t, "the stranger is turned away", func() bool { return strings.Contains(stranger.log(), "no coordinator") })
+	until(t, "the stranger is turned away", func() bool { return strings.Contains(stranger.log(), "no session with the coordinator") })
 	if r.c.Stats().Sessions["accepted"] != s.Sessions["accepted"] {
 		t.Error("the stranger was let in")
 	}
 }
 
-// An open session ends when its authority is taken from the file, though neither side opens a connection.
+// An open session ends when its authority is removed from the file, although neither side opens a
+// connection.
 func TestRule8SessionsEndWithTheirAuthority(t *testing.T) {
 	r := newRig(t, topology(2, 2), nil)
 	first := r.ca
@@ -502,7 +503,7 @@ func TestRule8SessionsEndWithTheirAuthority(t *testing.T) {
 	}
 	both := append(append([]byte{}, first.Cert...), next.Cert...)
 	r.write("ca.crt", both)
-	// Agents have a file of their own: they do not come again because of the coordinator's.
+	// Agents have a file of their own: they do not connect again because of the coordinator's file.
 	r.agentCA = "agents.crt"
 	r.write(r.agentCA, both)
 	old, _ := r.run("h0", r.address, "")
@@ -511,7 +512,7 @@ func TestRule8SessionsEndWithTheirAuthority(t *testing.T) {
 	until(t, "both are connected", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 2 })
 	r.write("ca.crt", next.Cert)
 	until(t, "the session of the old authority has ended", func() bool { return r.c.Stats().Sessions["revoked"] == 1 })
-	until(t, "its agent is turned away", func() bool { return strings.Contains(old.log(), "no coordinator") })
+	until(t, "its agent is turned away", func() bool { return strings.Contains(old.log(), "no session with the coordinator") })
 	for _, a := range r.c.Agents() {
 		if connected := a.State == coordinator.StateConnected; connected != (a.Node == "h1") && (a.Node == "h0" || a.Node == "h1") {
 			t.Errorf("%s is %s", a.Node, a.State)
@@ -531,7 +532,7 @@ func TestRule8SessionsOfRevokedCertificatesEnd(t *testing.T) {
 	}
 	r.write("revoked", []byte("serial="+c.SerialNumber.Text(16)+" # h0 was stolen\n"))
 	until(t, "the session has ended", func() bool { return r.c.Stats().Sessions["revoked"] == 1 })
-	until(t, "its agent is turned away", func() bool { return strings.Contains(lost.log(), "no coordinator") })
+	until(t, "its agent is turned away", func() bool { return strings.Contains(lost.log(), "no session with the coordinator") })
 	if s := r.c.Stats(); s.Agents[coordinator.StateConnected] != 1 || s.Sessions["accepted"] != 2 {
 		t.Errorf("%v, %v: want h1 alone to stay, and no other agent to be accepted again", s.Agents, s.Sessions)
 	}
@@ -539,7 +540,7 @@ func TestRule8SessionsOfRevokedCertificatesEnd(t *testing.T) {
 	until(t, "h0 comes with another certificate", func() bool { return r.c.Stats().Agents[coordinator.StateConnected] == 2 })
 }
 
-// A certificate whose common name is another node's is not that node's.
+// A certificate whose common name is another node's is not a certificate of that node.
 func TestRule1TheCommonNameIsNoIdentity(t *testing.T) {
 	r := newRig(t, topology(2, 2), nil)
 	block, _ := pem.Decode(r.ca.Cert)
@@ -627,8 +628,8 @@ func TestRule7KeysRollUnderConnectedAgents(t *testing.T) {
 			_, _, k := a.last()
 			ids[i] = k.GetIds()
 		}
-		// Read one after the other: two neighbours in time may be read, so a
-		// sender's key must be held by all who are read after it.
+		// The keys are read one after another, possibly in two neighbouring states, so that a sender's
+		// key must be held by all that are read after it.
 		for i := range ids {
 			_, _, k := agents[(i+1)%4].last()
 			if len(ids[i]) == 0 || !slices.Contains(k.GetIds(), ids[i][0]) && r.c.Stats().KeysHeld > 1 {

@@ -11,9 +11,9 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// Four thousand connections that say nothing keep no agent out: every honest handshake meanwhile takes less
-// than the 5 s that a silent one has.
-func TestRule9SilentConnectionsKeepNobodyOut(t *testing.T) {
+// Four thousand silent connections keep no agent out: every honest handshake meanwhile takes less than
+// the 5 s of a silent one.
+func TestRule9SilentConnectionsKeepNoAgentOut(t *testing.T) {
 	const silent = 4000
 	if limit, err := unix.RaiseOpenFiles(2*silent + 500); err != nil {
 		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
@@ -43,7 +43,8 @@ func TestRule9SilentConnectionsKeepNobodyOut(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		c, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", r.address)
 		if err == nil {
-			// TLS 1.3: the server says nothing before it has verified the client, then HTTP/2's settings.
+			// TLS 1.3: the server sends nothing before it has verified the client, then HTTP/2's
+			// settings.
 			if deadline, ok := ctx.Deadline(); ok {
 				err = c.SetReadDeadline(deadline)
 			}

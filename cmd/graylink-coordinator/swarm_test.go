@@ -26,8 +26,8 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// The swarm is a process of its own, so that the coordinator's memory and open
-// files are counted alone. It is this test's program, told so by its environment.
+// The swarm is a separate process, so that only the coordinator's memory and open files are counted. It
+// is this test's program, which recognises its role by an environment variable.
 const swarmEnv = "GRAYLINK_TEST_SWARM"
 
 func TestMain(m *testing.M) {
@@ -37,15 +37,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// idle is an agent that does nothing with what it is told but count it.
-type idle struct{ told func() }
+// idle is an agent that only counts its assignments.
+type idle struct{ assigned func() }
 
 func (idle) Life() uint64                        { return 0 }
 func (idle) TakeLives(uint64, map[string]uint64) {}
 
 func (i idle) Apply(a *agentapi.Assignment, k *agentapi.Keys) error {
 	if len(k.GetPeers()) > 0 && len(a.GetPeers()) > 0 {
-		i.told()
+		i.assigned()
 	}
 	return nil
 }
@@ -54,8 +54,8 @@ func (idle) Heartbeat(*agentapi.Heartbeat)                   {}
 func (idle) Clock(*agentapi.ClockUpdate)                     {}
 func (idle) Traces() (version uint64, traces []fabric.Trace) { return 0, nil }
 
-// swarm runs "DIR ADDRESS N" agents until its standard input ends. It connects
-// when a line comes in, and says when all have been told what to do.
+// swarm runs "DIR ADDRESS N" agents until its standard input ends. It connects when a line comes in,
+// and writes a line when all have their assignment.
 func swarm(args string) int {
 	f := strings.Fields(args)
 	n, err := strconv.Atoi(f[2])
@@ -70,7 +70,7 @@ func swarm(args string) int {
 	debug.SetGCPercent(50)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var wg, told sync.WaitGroup
+	var wg, assigned sync.WaitGroup
 	clients := make([]*client.Client, n)
 	for i := range n {
 		at := func(ext string) string { return filepath.Join(f[0], fmt.Sprintf("h%d%s", i, ext)) }
@@ -79,10 +79,10 @@ func swarm(args string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		told.Add(1)
+		assigned.Add(1)
 		var once sync.Once
 		clients[i], err = client.New(client.Config{Address: f[1], ServerName: "coordinator", Certificates: k, Node: fmt.Sprintf("h%d", i),
-			Web: &agentapi.WebEndpoint{Address: ":9868"}, Log: slog.New(slog.DiscardHandler)}, idle{func() { once.Do(told.Done) }})
+			Web: &agentapi.WebEndpoint{Address: ":9868"}, Log: slog.New(slog.DiscardHandler)}, idle{func() { once.Do(assigned.Done) }})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -96,15 +96,15 @@ func swarm(args string) int {
 	for _, c := range clients {
 		wg.Go(func() { c.Run(ctx) })
 	}
-	told.Wait()
-	fmt.Println("told")
+	assigned.Wait()
+	fmt.Println("assigned")
 	_, _ = io.Copy(io.Discard, in)
 	cancel()
 	wg.Wait()
 	return 0
 }
 
-// memory reads this process' resident memory, now and at most, in octets
+// memory returns this process' resident memory in octets, at present and at its peak
 // (proc_pid_status(5)).
 func memory(t *testing.T) (now, peak int64) {
 	t.Helper()
@@ -147,8 +147,8 @@ func TestRule9ManyAgentsAtOnce(t *testing.T) {
 	r := newRig(t, topology(leaves, hosts), func(o *coordinator.Options) {
 		d := coordinator.DefaultOptions()
 		o.Heartbeat, o.AbsentAfter, o.KeysGrace, o.Changeover = d.Heartbeat, d.AbsentAfter, d.KeysGrace, d.Changeover
-		// On a slow machine agents come with pauses between them; the plan is made
-		// when the last one is there, not when nobody came for a while.
+		// On a slow machine agents connect with pauses between them. The plan is made when the last one
+		// is there, not after a pause.
 		o.Settle, o.SettleMost, o.RegistrySettle = 10*time.Minute, 10*time.Minute, 10*time.Minute
 	})
 	for i := range n {
@@ -205,15 +205,15 @@ func TestRule9ManyAgentsAtOnce(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	connected := time.Since(began)
-	hear("told")
-	told := time.Since(began)
+	hear("assigned")
+	assigned := time.Since(began)
 	_, peak := memory(t)
 	s := r.c.Stats()
 	runtime.GC()
 	debug.FreeOSMemory()
 	after, _ := memory(t)
-	t.Logf("%d agents: connected after %.1f s, all told after %.1f s, the schedule took %.2f s for %d edges; memory %d MB before, %d MB after, %d MB at most: %d kB per agent",
-		n, connected.Seconds(), told.Seconds(), s.RunSeconds, s.Edges["all"], before>>20, after>>20, peak>>20, (after-before)/int64(n)>>10)
+	t.Logf("%d agents: connected after %.1f s, all assigned after %.1f s, the schedule took %.2f s for %d edges; memory %d MB before, %d MB after, %d MB at most: %d kB per agent",
+		n, connected.Seconds(), assigned.Seconds(), s.RunSeconds, s.Edges["all"], before>>20, after>>20, peak>>20, (after-before)/int64(n)>>10)
 	if s.Runs["done"] != 1 || s.Assignments != uint64(n) {
 		t.Errorf("%d runs of the schedule and %d assignments for %d agents, want one and one each", s.Runs["done"], s.Assignments, n)
 	}

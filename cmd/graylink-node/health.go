@@ -21,7 +21,7 @@ import (
 	"github.com/graylink/graylink/internal/nvsentinel"
 )
 
-// healthFlags are the flags of what looks after the NICs themselves.
+// healthFlags holds the flags of the component that watches the NICs themselves.
 type healthFlags struct {
 	enabled     bool
 	config, gpu string
@@ -33,29 +33,30 @@ type healthFlags struct {
 
 func addHealthFlags(app *kingpin.Application) *healthFlags {
 	f := &healthFlags{options: node.DefaultHealth()}
-	app.Flag("nic.health", "Publish states and counters of this node's NICs, and tell of what is wrong with them.").Default("true").BoolVar(&f.enabled)
-	app.Flag("nic.config", "File with what is normal here (YAML): management NICs, products, thresholds. Empty: the defaults.").StringVar(&f.config)
-	app.Flag("nic.gpu", "Name of the node's GPU product, for the table of expected rates. Empty: that of --nic.config, or as NVIDIA's driver tells it in procfs.").StringVar(&f.gpu)
-	app.Flag("nic.state-file", "What NICs were told of, so that a restart does not tell it again. Empty: nothing is kept.").StringVar(&f.options.StateFile)
-	app.Flag("nic.log", "Kernel log that is searched for what drivers of NICs say: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.options.Log, node.LogKmsg, node.LogJournal, node.LogOff)
-	app.Flag("nic.log-position-file", "How far the kernel log was read, so that a restart tells no line again, and the first start begins at the oldest. Empty: every start begins with what comes.").StringVar(&f.options.PositionFile)
-	app.Flag("nic.nvsentinel-socket", "Socket of NVSentinel's platform connector, to which events go, too. Empty: none.").StringVar(&f.nvsentinel.Socket)
+	app.Flag("nic.health", "Publish states and counters of this node's NICs, and report findings about them.").Default("true").BoolVar(&f.enabled)
+	app.Flag("nic.config", "YAML file that states what is normal on this node: management NICs, products, thresholds. An empty value selects the defaults.").StringVar(&f.config)
+	app.Flag("nic.gpu", "Name of the node's GPU product, for the table of expected rates. If it is empty, the name comes from --nic.config, or from NVIDIA's driver in procfs.").StringVar(&f.gpu)
+	app.Flag("nic.state-file", "File that keeps the reported findings, so that a restart does not report them again. If it is empty, nothing is kept.").StringVar(&f.options.StateFile)
+	app.Flag("nic.log", "Kernel log that is searched for messages of NIC drivers: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.options.Log, node.LogKmsg, node.LogJournal, node.LogOff)
+	app.Flag("nic.log-position-file", "File that keeps the position in the kernel log. A restart then reports no line again, and the first start begins at the oldest line. If it is empty, every start begins with new lines.").StringVar(&f.options.PositionFile)
+	app.Flag("nic.nvsentinel-socket", "Socket of NVSentinel's platform connector, which receives the events as well. If it is empty, events are not sent there.").StringVar(&f.nvsentinel.Socket)
 	f.options.Ethtool.Exclude = regexp.MustCompile(nicethtool.DefaultExclude)
-	app.Flag("nic.ethtool", "Ask interfaces through ethtool for statistics of the driver, FEC, pause, link and module: on, off, or auto, which is on unless --path.sysfs is set.").Default(node.EthtoolAuto).EnumVar(&f.options.Ethtool.Mode, node.EthtoolAuto, node.EthtoolOn, node.EthtoolOff)
-	app.Flag("nic.ethtool.interval", "How often interfaces are asked for counters through ethtool.").Default("5s").DurationVar(&f.options.Ethtool.Counters)
-	app.Flag("nic.module.interval", "How often the memory of plugged modules is read.").Default("60s").DurationVar(&f.options.Ethtool.Modules)
-	app.Flag("nic.ethtool.exclude", "Names of driver statistics that are left out, a regular expression. Default: those of queues.").RegexpVar(&f.options.Ethtool.Exclude)
+	app.Flag("nic.ethtool", "Read statistics of the driver, FEC, pause, link and module through ethtool: on, off, or auto, which means on unless --path.sysfs is set.").Default(node.EthtoolAuto).EnumVar(&f.options.Ethtool.Mode, node.EthtoolAuto, node.EthtoolOn, node.EthtoolOff)
+	app.Flag("nic.ethtool.interval", "Interval between reads of the counters through ethtool.").Default("5s").DurationVar(&f.options.Ethtool.Counters)
+	app.Flag("nic.module.interval", "Interval between reads of the memory of plugged modules.").Default("60s").DurationVar(&f.options.Ethtool.Modules)
+	app.Flag("nic.ethtool.exclude", "Regular expression of driver statistics that are left out. The default leaves out the statistics of queues.").RegexpVar(&f.options.Ethtool.Exclude)
 	app.Flag("nic.kubernetes", "Write a condition and events about the NICs to this node's Node in Kubernetes.").BoolVar(&f.kubernetes)
-	app.Flag("nic.kubernetes-node", "Name of the Node. Empty: what the environment has as NODE_NAME, else the host's name.").StringVar(&f.kube.Node)
+	app.Flag("nic.kubernetes-node", "Name of the Node. If it is empty, the environment variable NODE_NAME applies, and without that the host's name.").StringVar(&f.kube.Node)
 	app.Flag("nic.kubernetes-condition", "Type of the condition; its status is True while a fatal finding is open.").Default(kubenode.DefaultCondition).StringVar(&f.kube.Condition)
-	app.Flag("nic.kubernetes-config", "File that says how to reach Kubernetes (kubeconfig). Empty: the service account of the pod.").StringVar(&f.kube.Kubeconfig)
-	app.Flag("path.kmsg", "The kernel's log. Empty: /dev/kmsg.").StringVar(&f.options.Kmsg)
-	app.Flag("path.sysfs", "Root of sysfs. Empty: /sys.").StringVar(&f.options.Sys)
-	app.Flag("path.procfs", "Root of procfs. Empty: /proc.").StringVar(&f.options.Proc)
+	app.Flag("nic.kubernetes-config", "Kubeconfig file. If it is empty, the service account of the pod is used.").StringVar(&f.kube.Kubeconfig)
+	app.Flag("path.kmsg", "Path of the kernel log. If it is empty, /dev/kmsg is read.").StringVar(&f.options.Kmsg)
+	app.Flag("path.sysfs", "Root of sysfs. If it is empty, /sys is read.").StringVar(&f.options.Sys)
+	app.Flag("path.procfs", "Root of procfs. If it is empty, /proc is read.").StringVar(&f.options.Proc)
 	return f
 }
 
-// startMonitor begins to look after the NICs, and pushes what it tells as push says. The function waits until it has ended, after ctx has.
+// startMonitor starts to watch the NICs, and pushes their events as the push flags say. The returned function waits until
+// the watch has ended, which happens after ctx is done.
 func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *pushFlags, log *slog.Logger) (wait func(), err error) {
 	if !f.enabled {
 		return func() {}, nil
@@ -74,7 +75,7 @@ func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *push
 		n.AddGatherer(node.SinkSeries(sink.Stats))
 		running.Go(func() {
 			if err := sink.Run(ctx); err != nil && ctx.Err() == nil {
-				log.Error("events to NVSentinel", "err", err)
+				log.Error("cannot send events to NVSentinel", "err", err)
 			}
 		})
 	}
@@ -83,19 +84,19 @@ func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *push
 		return nil, err
 	}
 	if logs != nil {
-		log.Info("health events are pushed as log records", "to", logs.Target())
+		log.Info("pushing health events as log records", "target", logs.Target())
 		f.options.Sinks = append(f.options.Sinks, func(e nichealth.Event) {
 			o := otlp.Event{Name: nichealth.Name, At: e.GeneratedTimestamp, Observed: time.Now(), Level: e.LogLevel(), Text: e.Message, Attributes: e.LogAttributes()}
 			logs.Offer(o.LogRecord())
 		})
 		running.Go(func() {
 			if err := logs.Run(ctx); err != nil {
-				log.Warn("stop the push of log records", "err", err)
+				log.Warn("cannot stop the push of log records", "err", err)
 			}
 		})
 	}
 	var h *node.Health
-	// It is asked once it runs, when there is a Health.
+	// The reporter reads the state only while it runs, and by then there is a Health.
 	reporter, err := f.newReporter(func() kubenode.State {
 		open, read := h.OpenFindings()
 		return kubenode.State{Findings: open, Read: read}
@@ -119,7 +120,7 @@ func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *push
 	return running.Wait, nil
 }
 
-// newReporter returns what tells Kubernetes of the NICs; nil where nothing is to be told.
+// newReporter returns the reporter that writes findings about NICs to Kubernetes. It returns nil if the flags disable that.
 func (f *healthFlags) newReporter(state func() kubenode.State, log *slog.Logger) (*kubenode.Reporter, error) {
 	if !f.kubernetes {
 		return nil, nil

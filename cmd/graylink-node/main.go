@@ -19,17 +19,17 @@ import (
 	"github.com/graylink/graylink/internal/webserver"
 )
 
-const help = `Probes other NICs of the fabric, reflects their probes and serves what it measures.
+const help = `Probes other NICs of the fabric, reflects their probes and serves the measurements.
 
-Exit codes: 0 stopped by a signal; 1 bad arguments or configuration, or a socket, a NIC's address or the web listener could not be had; 2 a probe loop failed while running. With --selftest: 0 all can be used; 3 it was built without; 4 there is no device; 5 something cannot be used.`
+Exit codes: 0 stopped by a signal; 1 bad arguments or configuration, or a socket, a NIC's address or the web listener was not available; 2 a probe loop failed while running. With --selftest: 0 everything can be used; 3 the program was built without the feature; 4 there is no device; 5 something cannot be used.`
 
-// Exit codes, as in the help text.
+// Exit codes, as listed in the help text.
 const (
 	exitSetup  = 1
 	exitFailed = 2
 )
 
-// selfTestCodes are the exit codes of a self-test.
+// selfTestCodes maps the result of a self-test to the exit code.
 var selfTestCodes = map[rdma.SelfTestResult]int{rdma.SelfTestOK: 0, rdma.SelfTestNotBuilt: 3, rdma.SelfTestNoDevices: 4, rdma.SelfTestFailed: 5}
 
 func main() { os.Exit(run()) }
@@ -39,12 +39,12 @@ func run() int {
 	app.HelpFlag.Short('h')
 	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-node"))
 	start := addSourceFlags(app)
-	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
+	level := app.Flag("log.level", "Lowest level of messages that are logged.").Default("info").Enum("debug", "info", "warn", "error")
 	flags := webserver.AddFlags(app, "127.0.0.1:9868")
 	flags.AddLifecycle(app)
 	flags.AddAdminAPI(app, "POST /api/v1/trace and /api/v1/nic-health/reset")
 	push := addPushFlags(app)
-	selfTest := app.Flag("selftest", "Only try what it needs of the host, print what is found and exit: rdma.").Default("").Enum("", "rdma")
+	selfTest := app.Flag("selftest", "Check that the host has what this feature needs, print the result and exit. The only feature is rdma.").Default("").Enum("", "rdma")
 	health := addHealthFlags(app)
 	if _, err := app.Parse(os.Args[1:]); err != nil {
 		app.Errorf("%s, try --help", err)
@@ -62,7 +62,7 @@ func run() int {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
 	if err := flags.Validate(); err != nil {
-		log.Error("web listener", "err", err)
+		log.Error("cannot open the web listener", "err", err)
 		return exitSetup
 	}
 
@@ -75,24 +75,24 @@ func run() int {
 	started := time.Now()
 	n, advertised, err := start(flags.Toolkit, log)
 	if err != nil {
-		log.Error("start", "err", err)
+		log.Error("cannot start the node", "err", err)
 		return exitSetup
 	}
 	healthEnded, err := health.startMonitor(ctx, n, push, log)
 	if err != nil {
-		log.Error("NIC health", "err", err)
+		log.Error("cannot start the NIC health monitor", "err", err)
 		if err := n.Close(); err != nil {
-			log.Error("stop probing", "err", err)
+			log.Error("cannot stop probing", "err", err)
 		}
 		return exitSetup
 	}
 	defer healthEnded()
-	defer stop() // before that: whatever ends this function ends it, too
+	defer stop() // it runs before healthEnded, so that every return ends the monitor
 	stopPush, err := push.startPush(ctx, n, started, log)
 	if err != nil {
-		log.Error("push by OTLP", "err", err)
+		log.Error("cannot start the OTLP push", "err", err)
 		if err := n.Close(); err != nil {
-			log.Error("stop probing", "err", err)
+			log.Error("cannot stop probing", "err", err)
 		}
 		return exitSetup
 	}
@@ -101,7 +101,7 @@ func run() int {
 	server := flags.NewServer(n.Handler(policy), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
-	log.Info("probing", "version", buildversion.Info())
+	log.Info("probing started", "version", buildversion.Info())
 
 	code := 0
 	watch := time.NewTicker(time.Second)
@@ -112,7 +112,7 @@ func run() int {
 			running = false
 		case <-hangup:
 			if err := n.Reload(); err != nil {
-				log.Error("reload", "err", err)
+				log.Error("cannot reload the configuration", "err", err)
 			} else {
 				log.Info("reloaded")
 			}
@@ -121,7 +121,7 @@ func run() int {
 				code, running = exitFailed, false
 			}
 		case err := <-served:
-			log.Error("web server", "err", err)
+			log.Error("web server failed", "err", err)
 			served <- nil
 			code, running = exitSetup, false
 		}
@@ -129,16 +129,16 @@ func run() int {
 	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := server.Shutdown(shutdown); err != nil {
-		log.Warn("stop the web server", "err", err)
+		log.Warn("cannot stop the web server", "err", err)
 	}
 	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
-		log.Warn("web server", "err", err)
+		log.Warn("web server failed", "err", err)
 	}
 	if err := stopPush(); err != nil {
-		log.Warn("stop the OTLP push", "err", err)
+		log.Warn("cannot stop the OTLP push", "err", err)
 	}
 	if err := n.Close(); err != nil {
-		log.Error("stop probing", "err", err)
+		log.Error("cannot stop probing", "err", err)
 		return exitFailed
 	}
 	return code

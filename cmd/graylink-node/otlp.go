@@ -15,7 +15,7 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// pushFlags are the --otlp flags.
+// pushFlags holds the --otlp flags.
 type pushFlags struct {
 	options otlp.Options
 	edges   bool
@@ -25,22 +25,22 @@ type pushFlags struct {
 func addPushFlags(app *kingpin.Application) *pushFlags {
 	f := &pushFlags{}
 	o := &f.options
-	app.Flag("otlp.endpoint", "OTLP receiver that the series are pushed to, host:port, or a URL. Empty: nothing is pushed.").StringVar(&o.Endpoint)
-	app.Flag("otlp.logs", "Push health events of NICs as log records, too, when there is an endpoint.").Default("true").BoolVar(&f.logs)
-	app.Flag("otlp.logs-endpoint", "OTLP receiver of the log records. Empty: that of --otlp.endpoint; with HTTP /v1/logs there, also where --otlp.endpoint has another path (one that ends in /v1/metrics gets /v1/logs in its place).").StringVar(&o.LogsEndpoint)
+	app.Flag("otlp.endpoint", "OTLP receiver that the series are pushed to: host:port, or a URL. If it is empty, no series are pushed.").StringVar(&o.Endpoint)
+	app.Flag("otlp.logs", "Push health events of NICs as log records as well, if there is an endpoint.").Default("true").BoolVar(&f.logs)
+	app.Flag("otlp.logs-endpoint", "OTLP receiver of the log records. If it is empty, the host of --otlp.endpoint receives them. With HTTP, a path that ends in /v1/metrics then ends in /v1/logs, and any other path is replaced by /v1/logs.").StringVar(&o.LogsEndpoint)
 	app.Flag("otlp.protocol", "OTLP over gRPC, or over HTTP with protobuf.").Default(otlp.GRPC).EnumVar(&o.Protocol, otlp.GRPC, otlp.HTTP)
 	app.Flag("otlp.interval", "Time between pushes.").Default(otlp.DefaultInterval.String()).DurationVar(&o.Interval)
-	app.Flag("otlp.edges", "Push the series of every edge, too.").BoolVar(&f.edges)
-	app.Flag("otlp.ca", "File of the authorities that vouch for the receiver (PEM). Empty: the system's.").StringVar(&o.TLS.CA)
-	app.Flag("otlp.cert", "File of the client's certificate (PEM).").StringVar(&o.TLS.Cert)
-	app.Flag("otlp.key", "File of the client's key (PEM).").StringVar(&o.TLS.Key)
+	app.Flag("otlp.edges", "Push the series of every edge as well.").BoolVar(&f.edges)
+	app.Flag("otlp.ca", "PEM file of the authorities that sign the receiver's certificate. If it is empty, the system's authorities apply.").StringVar(&o.TLS.CA)
+	app.Flag("otlp.cert", "PEM file of the client's certificate.").StringVar(&o.TLS.Cert)
+	app.Flag("otlp.key", "PEM file of the client's key.").StringVar(&o.TLS.Key)
 	app.Flag("otlp.insecure", "Push in plain text.").BoolVar(&o.Insecure)
-	app.Flag("otlp.headers-file", `File of "name: value" lines to send with every push.`).StringVar(&o.HeadersFile)
+	app.Flag("otlp.headers-file", `File of "name: value" lines that are sent as headers with every push.`).StringVar(&o.HeadersFile)
 	return f
 }
 
-// startPush pushes a node's series until stop is called; where nothing is to be
-// pushed it does nothing.
+// startPush pushes the node's series until stop is called. If the flags name no endpoint, it pushes nothing, and stop
+// returns nil at once.
 func (f *pushFlags) startPush(ctx context.Context, n *node.Node, started time.Time, log *slog.Logger) (stop func() error, err error) {
 	if f.options.Endpoint == "" {
 		return func() error { return nil }, nil
@@ -65,7 +65,7 @@ func (f *pushFlags) startPush(ctx context.Context, n *node.Node, started time.Ti
 	return func() error { cancel(); return <-done }, nil
 }
 
-// certificates returns those of the connections that pushes use.
+// certificates returns the certificates of the connections that pushes use, or nil if pushes use none.
 func (f *pushFlags) certificates() pki.Source {
 	o := &f.options
 	if o.Insecure || o.Endpoint == "" && (!f.logs || o.LogsEndpoint == "") {
@@ -74,7 +74,7 @@ func (f *pushFlags) certificates() pki.Source {
 	return pki.NewWatch(pki.FilesOf(o.TLS.CA, o.TLS.Cert)...)
 }
 
-// setIdentity says who pushes.
+// setIdentity sets the version, the host and the instance that pushes carry.
 func setIdentity(o *otlp.Options, n *node.Node) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -84,7 +84,7 @@ func setIdentity(o *otlp.Options, n *node.Node) error {
 	return nil
 }
 
-// newLogPusher returns what pushes health events; nil where nothing is to be pushed.
+// newLogPusher returns the pusher of health events. It returns nil if the flags disable log records or name no endpoint.
 func (f *pushFlags) newLogPusher(n *node.Node, log *slog.Logger) (*otlp.Logs, error) {
 	if !f.logs || f.options.Endpoint == "" && f.options.LogsEndpoint == "" {
 		return nil, nil

@@ -15,31 +15,30 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// addSourceFlags adds the flags that say where the configuration comes from: a
-// file or a coordinator. The function starts the node they describe, and returns the
-// address by which the node makes itself known.
+// addSourceFlags adds the flags that state where the configuration comes from, which is a file or a coordinator. The
+// returned function starts the node that the flags describe, and returns the address that the node advertises.
 func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConfig, log *slog.Logger) (n *node.Node, advertised string, err error)) {
 	o := node.FleetOptions{Version: buildversion.Version()}
-	app.Flag("config.file", "Configuration file (YAML). Without it a coordinator says what to probe; beside one, it is asked about clocks only.").StringVar(&o.File)
-	app.Flag("coordinator.address", "The coordinator: host:port, or unix:PATH.").StringVar(&o.Address)
-	app.Flag("coordinator.ca", "File of the authorities that its certificate must come from (PEM).").StringVar(&o.Files.CA)
-	app.Flag("coordinator.cert", "File of this node's certificate (PEM).").StringVar(&o.Files.Cert)
-	app.Flag("coordinator.key", "File of its key (PEM).").StringVar(&o.Files.Key)
-	app.Flag("coordinator.server-name", `Name of the coordinator's certificate. Default: the host of its address, "coordinator" at a unix socket.`).StringVar(&o.ServerName)
-	app.Flag("node.name", "Name of this node in the topology. Default: that of its certificate.").StringVar(&o.Node)
-	app.Flag("state.file", "What the coordinator said last, so that a restart does not need it; FILE.life has the number of the agent's life, which makes packets from before a restart known as replays. Holds secrets.").StringVar(&o.StateFile)
-	app.Flag("web.advertise-address", "Where Prometheus finds this node, host:port. Default: the first listen address; without a host, the coordinator takes the one this node comes from.").StringVar(&o.Web)
-	app.Flag("timestamps", `Time stamps, where a coordinator is asked: "" for the NICs' where they have them, or kernel.`).EnumVar(&o.Timestamps, "", "kernel")
-	app.Flag("rdma", "Probe by RDMA datagrams where both ends have a queue pair, where a coordinator is asked. Needs a build with the tag rdma.").BoolVar(&o.RDMA)
-	bound := app.Flag("clock.error-bound", "Error bound of this node's clock, where a coordinator is asked. Negative: not stated.").Default("-1s").Duration()
-	app.Flag("clock.sync", "Relate this node's clocks to its peers', and measure one-way delays by that, where a coordinator is asked.").Default("true").BoolVar(&o.ClockSync)
-	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK) that is told once a second how the system clock stands against the coordinator's --clock.reference. Empty: none.").StringVar(&o.ChronySock)
+	app.Flag("config.file", "Configuration file (YAML). Without it, a coordinator assigns the edges to probe. With both, the coordinator is used for clocks only.").StringVar(&o.File)
+	app.Flag("coordinator.address", "Address of the coordinator: host:port, or unix:PATH.").StringVar(&o.Address)
+	app.Flag("coordinator.ca", "PEM file of the authorities that sign the coordinator's certificate.").StringVar(&o.Files.CA)
+	app.Flag("coordinator.cert", "PEM file of this node's certificate.").StringVar(&o.Files.Cert)
+	app.Flag("coordinator.key", "PEM file of this node's key.").StringVar(&o.Files.Key)
+	app.Flag("coordinator.server-name", `Name in the coordinator's certificate. The default is the host of its address, or "coordinator" for a unix socket.`).StringVar(&o.ServerName)
+	app.Flag("node.name", "Name of this node in the topology. The default is the name in its certificate.").StringVar(&o.Node)
+	app.Flag("state.file", "File that keeps the last assignment of the coordinator, so that a restart does not need the coordinator. It holds secrets. FILE.life keeps the number of the agent's life, by which peers recognise packets from before a restart as replays.").StringVar(&o.StateFile)
+	app.Flag("web.advertise-address", "Address at which Prometheus scrapes this node, host:port. The default is the first listen address. If it has no host, the coordinator uses the address that this node connects from.").StringVar(&o.Web)
+	app.Flag("timestamps", `Time stamps to use with a coordinator: "" selects the NICs' own stamps if they have them, and kernel selects the kernel's.`).EnumVar(&o.Timestamps, "", "kernel")
+	app.Flag("rdma", "With a coordinator, probe by RDMA datagrams if both ends have a queue pair. It needs a build with the tag rdma.").BoolVar(&o.RDMA)
+	bound := app.Flag("clock.error-bound", "With a coordinator, error bound of this node's clock. A negative value means that the bound is unknown.").Default("-1s").Duration()
+	app.Flag("clock.sync", "With a coordinator, relate this node's clocks to its peers' clocks, and measure one-way delays by the result.").Default("true").BoolVar(&o.ClockSync)
+	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK). Once a second it receives the offset of the system clock from the coordinator's --clock.reference. If it is empty, no samples are sent.").StringVar(&o.ChronySock)
 	bend := addBendFlags(app)
 	return func(listener *web.FlagConfig, log *slog.Logger) (*node.Node, string, error) {
 		advertised := o.Web
 		switch {
 		case o.File == "" && o.Address == "":
-			return nil, "", errors.New("--config.file or --coordinator.address: want one of them, or both")
+			return nil, "", errors.New("--config.file or --coordinator.address is required; both are allowed")
 		case o.Address != "" && (o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == ""):
 			return nil, "", errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
 		case o.ChronySock != "" && (o.Address == "" || !o.ClockSync):
@@ -50,7 +49,7 @@ func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConf
 			return nil, "", err
 		}
 		if bent != nil && o.ChronySock != "" {
-			return nil, "", errors.New("--clock.chrony-sock: a clock that is bent for a test steers nothing")
+			return nil, "", errors.New("--clock.chrony-sock cannot be combined with the --clock-* flags for tests, which make the clock wrong")
 		}
 		if o.Address == "" {
 			n, err := node.Start(o.File, o.StateFile, bent, log)
@@ -70,23 +69,23 @@ func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConf
 	}
 }
 
-// addBendFlags adds the flags that make the clock wrong. The function gives what
-// they ask for; nil: nothing.
+// addBendFlags adds the flags that make the clock wrong for a test. The returned function returns the error that they
+// describe, or nil if none of them is set.
 func addBendFlags(app *kingpin.Application) func(*slog.Logger) (*probe.Bend, error) {
-	offset := app.Flag("clock-offset", "For tests: by how much the clock is wrong from the start.").Duration()
-	drift := app.Flag("clock-drift-ppm", "For tests: by how much it gains, in millionths.").Float64()
-	file := app.Flag("clock-bend-file", `For tests: file {"step_ns":N,"drift_ppm":F} of what is added while it is there.`).String()
+	offset := app.Flag("clock-offset", "For tests: error of the clock from the start.").Duration()
+	drift := app.Flag("clock-drift-ppm", "For tests: rate error of the clock in parts per million.").Float64()
+	file := app.Flag("clock-bend-file", `For tests: file {"step_ns":N,"drift_ppm":F} with an error that is added while the file exists.`).String()
 	return func(log *slog.Logger) (*probe.Bend, error) {
 		if *offset == 0 && *drift == 0 && *file == "" {
 			return nil, nil
 		}
-		log.Warn("the clock is bent, for a test: what this node says of time is wrong", "offset", *offset, "drift_ppm", *drift, "file", *file)
+		log.Warn("the clock is wrong on purpose for a test; the times that this node reports are wrong", "offset", *offset, "drift_ppm", *drift, "file", *file)
 		return probe.NewBend(time.Now(), *offset, *drift, *file)
 	}
 }
 
-// listenerScheme is what a web configuration of the exporter toolkit makes the
-// listener speak.
+// listenerScheme returns the scheme, http or https, that the listener serves with a web configuration of the exporter
+// toolkit.
 func listenerScheme(webConfig string) string {
 	var c struct {
 		TLS map[string]any `yaml:"tls_server_config"`

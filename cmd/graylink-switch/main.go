@@ -24,12 +24,12 @@ import (
 	"github.com/graylink/graylink/internal/webserver"
 )
 
-const help = `Sees which probes cross the switch it runs on, and by which ports, and serves what it saw.
+const help = `Records which probes cross the switch it runs on, and by which ports, and serves that record.
 
-Exit codes: 0 stopped by a signal; 1 bad arguments, or the source of sightings or the web listener could not be had.`
+Exit codes: 0 stopped by a signal; 1 bad arguments, or the source of sightings or the web listener could not be opened.`
 
-// gcPercent is how much the heap may grow between two collections; nearly all of it
-// is without pointers, so that collections are cheap.
+// gcPercent is the growth of the heap between two collections, in percent. Nearly all of the heap has no pointers, so
+// collections are cheap.
 const gcPercent = 25
 
 func main() { os.Exit(run()) }
@@ -40,21 +40,21 @@ func run() int {
 	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-switch"))
 	host, _ := os.Hostname()
 	var o fabricswitch.Options
-	app.Flag("switch", "The switch's name in the topology.").Default(host).StringVar(&o.Switch)
-	app.Flag("ports", "Shell pattern of interfaces that are ports; may be repeated.").Default("*").StringsVar(&o.Ports)
-	app.Flag("ports.alias", "Ports are called by their interfaces' aliases; for switches whose topology names are no interface names.").BoolVar(&o.Aliases)
-	ports := app.Flag("stamp-port", "UDP port of the reflectors of probes; may be repeated.").Default("862").Uint16List()
-	app.Flag("source", "How probes are seen: auto tries eBPF, then a packet socket.").Default(fabricswitch.SourceAuto).
+	app.Flag("switch", "Name of the switch in the topology.").Default(host).StringVar(&o.Switch)
+	app.Flag("ports", "Shell pattern of the interfaces that are ports. The flag may be repeated.").Default("*").StringsVar(&o.Ports)
+	app.Flag("ports.alias", "Name ports by the aliases of their interfaces, for switches whose names in the topology are not interface names.").BoolVar(&o.Aliases)
+	ports := app.Flag("stamp-port", "UDP port of the reflectors of probes. The flag may be repeated.").Default("862").Uint16List()
+	app.Flag("source", "Source of sightings of probes. The value auto tries eBPF first and then a packet socket.").Default(fabricswitch.SourceAuto).
 		EnumVar(&o.Source, fabricswitch.SourceAuto, string(sighting.KindEBPF), string(sighting.KindPacket), string(sighting.KindPsample))
 	app.Flag("psample.group", "Sample group of the rule that hands samples to the kernel.").Default("862").Uint32Var(&o.Group)
-	app.Flag("packet.rate", "Packets per second that a packet socket takes at most, about.").Default("20000").IntVar(&o.Rate)
-	app.Flag("fresh", "How long a flow that is not seen is taken to go on crossing a port.").Default("3s").DurationVar(&o.Fresh)
-	app.Flag("flows", "Flows that the table holds.").Default("65536").IntVar(&o.Flows)
-	app.Flag("lldp.send", "How often to tell neighbours by LLDP whose port theirs is plugged into; 0 leaves that to the switch.").Default("0s").DurationVar(&o.LLDP)
-	rules := app.Flag("print-rules", "Print the rules that make a switch hand over samples of probes, for a kind of switch, and exit.").Enum(source.RuleKinds()...)
-	from := app.Flag("rules.erspan-from", "Address of the switch's end of the tunnel that --print-rules sonic needs.").IP()
-	to := app.Flag("rules.erspan-to", "Address of the tunnel's other end.").IP()
-	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
+	app.Flag("packet.rate", "Approximate limit on the packets per second that are read from a packet socket.").Default("20000").IntVar(&o.Rate)
+	app.Flag("fresh", "Time for which a flow that is no longer seen counts as crossing a port.").Default("3s").DurationVar(&o.Fresh)
+	app.Flag("flows", "Largest number of flows in the table.").Default("65536").IntVar(&o.Flows)
+	app.Flag("lldp.send", "Interval between LLDP frames to the neighbours. The value 0 sends none and leaves LLDP to the switch.").Default("0s").DurationVar(&o.LLDP)
+	rules := app.Flag("print-rules", "Print the rules that make a switch of this kind sample probes, and exit.").Enum(source.RuleKinds()...)
+	from := app.Flag("rules.erspan-from", "Address of the switch's end of the tunnel, for --print-rules sonic.").IP()
+	to := app.Flag("rules.erspan-to", "Address of the other end of the tunnel, for --print-rules sonic.").IP()
+	level := app.Flag("log.level", "Lowest level of messages that are logged.").Default("info").Enum("debug", "info", "warn", "error")
 	flags := webserver.AddFlags(app, "127.0.0.1:9871")
 	flags.AddLifecycle(app)
 	if _, err := app.Parse(os.Args[1:]); err != nil {
@@ -69,24 +69,24 @@ func run() int {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
 	if err := errors.Join(o.Validate(), flags.Validate()); err != nil {
-		log.Error("arguments", "err", err)
+		log.Error("invalid arguments", "err", err)
 		return 1
 	}
 	if *rules != "" {
 		if err := printRules(*rules, &o, *from, *to); err != nil {
-			log.Error("rules", "err", err)
+			log.Error("cannot print rules", "err", err)
 			return 1
 		}
 		return 0
 	}
 
-	// Switches have little memory: it is given back sooner, for some processor time.
+	// Switches have little memory, so the process trades processor time for a smaller heap.
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	a, err := fabricswitch.Start(o, log)
 	if err != nil {
-		log.Error("start", "err", err)
+		log.Error("cannot start the agent", "err", err)
 		return 1
 	}
 	hangup := make(chan os.Signal, 1)
@@ -96,7 +96,7 @@ func run() int {
 	server := flags.NewServer(a.Handler(policy, flags.Certificates()), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
-	log.Info("watching", "switch", o.Switch, "source", a.Kind(), "version", buildversion.Info())
+	log.Info("watching the switch", "switch", o.Switch, "source", a.Kind(), "version", buildversion.Info())
 	code := 0
 	for running := true; running; {
 		select {
@@ -104,12 +104,12 @@ func run() int {
 			running = false
 		case <-hangup:
 			if err := a.Reload(ctx); err != nil {
-				log.Error("reload", "err", err)
+				log.Error("cannot reload", "err", err)
 			} else {
 				log.Info("reloaded")
 			}
 		case err := <-served:
-			log.Error("web server", "err", err)
+			log.Error("web server failed", "err", err)
 			served <- nil
 			code, running = 1, false
 		}
@@ -117,18 +117,18 @@ func run() int {
 	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := server.Shutdown(shutdown); err != nil {
-		log.Warn("stop the web server", "err", err)
+		log.Warn("cannot stop the web server", "err", err)
 	}
 	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
-		log.Warn("web server", "err", err)
+		log.Warn("web server failed", "err", err)
 	}
 	if err := a.Close(); err != nil {
-		log.Warn("stop watching", "err", err)
+		log.Warn("cannot stop the agent", "err", err)
 	}
 	return code
 }
 
-// printRules prints what makes a switch hand samples of the ports' probes over.
+// printRules writes to standard output the rules that make a switch of the kind sample the probes on its ports.
 func printRules(kind string, o *fabricswitch.Options, from, to net.IP) error {
 	links, err := fabricswitch.ListLinks(o.Aliases)
 	if err != nil {

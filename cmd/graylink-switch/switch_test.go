@@ -44,8 +44,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// bench is a namespace with a cable from a to b, and a graylink-switch in it that
-// looks at b.
+// bench is a network namespace with a cable from a to b, and a graylink-switch in it that watches b.
 type bench struct {
 	t       testing.TB
 	cmd     *exec.Cmd
@@ -160,7 +159,7 @@ func (x *bench) report(instance string, since uint64) (r sighting.Report) {
 	return r
 }
 
-// probe is a frame of flow i.
+// probe returns a frame of flow i.
 func probe(i int) []byte {
 	b := append(make([]byte, 12), 8, 0, 0x45, 0, 0, 72, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, byte(i>>8), byte(i), 10, 200, 0, 1)
 	b = binary.BigEndian.AppendUint16(b, uint16(49152+i>>16))
@@ -175,12 +174,12 @@ func (x *bench) send(i int) {
 	}
 }
 
-// TestSwitch: a flow that is seen is told once, goes on unsaid, and is gone;
-// a version of another instance is answered with the whole table.
+// TestSwitch checks that a flow that is seen is reported once, stays without further reports, and is gone at the end. A
+// version of another instance is answered with the whole table.
 func TestSwitch(t *testing.T) {
 	x := start(t, "--fresh", "2s", "--lldp.send", "1s")
 	var r sighting.Report
-	x.until("a probe is told", func() bool {
+	x.until("a probe is reported", func() bool {
 		x.send(1)
 		r = x.report("", 0)
 		return len(r.Flows) == 1
@@ -192,7 +191,7 @@ func TestSwitch(t *testing.T) {
 	for range 3 {
 		x.send(1)
 		if d := x.report(r.Instance, r.Version); d.Since != r.Version || d.Version != r.Version || len(d.Flows)+len(d.Gone) != 0 {
-			t.Fatalf("no news, yet %+v", d)
+			t.Fatalf("nothing changed, got %+v", d)
 		}
 	}
 	if d := x.report("another", r.Version); d.Since != 0 || len(d.Flows) != 1 {
@@ -249,8 +248,8 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// BenchmarkFootprint is what 50,000 flows cost the switch, a probe a second each,
-// with an analyzer that asks every second.
+// BenchmarkFootprint measures the cost of 50,000 flows on the switch, with a probe a second each and an analyzer that
+// polls every second.
 func BenchmarkFootprint(b *testing.B) {
 	const flows = 50_000
 	for _, kind := range []sighting.Kind{sighting.KindEBPF, sighting.KindPacket} {
@@ -316,7 +315,7 @@ func metric(x *bench, name string) float64 {
 	return 0
 }
 
-// cpu is the processor time of a process, seconds.
+// cpu returns the processor time of a process in seconds.
 func cpu(t testing.TB, pid int) float64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

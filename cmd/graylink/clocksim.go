@@ -23,7 +23,7 @@ import (
 	"github.com/graylink/graylink/internal/sim"
 )
 
-// instant is when errors are looked at.
+// instant names the time at which errors are evaluated.
 const instant = "end of each window of 1 s, once it is solved"
 
 type clocksimFlags struct {
@@ -35,18 +35,18 @@ type clocksimFlags struct {
 }
 
 func addClocksim(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("clocksim", "Simulate the clocks and probes of a fleet, estimate the clocks, and hold that against the truth and against an oracle. Exit code 0: done, whatever the figures, 1: bad arguments, or interrupted.")
+	cmd := app.Command("clocksim", "Simulate the clocks and probes of a fleet, estimate the clocks, and compare the estimates with the truth and with an oracle. Exit code 0: done, whatever the figures; 1: bad arguments, or interrupted.")
 	var f clocksimFlags
 	o := &f.options
 	cmd.Flag("noise", "Stamps: hardware or kernel.").Default("hardware").EnumVar(&f.noise, string(sim.Hardware), string(sim.Kernel))
 	cmd.Flag("load", "Share of time that a queue is busy.").Default("0.8").Float64Var(&o.Load)
-	cmd.Flag("clocks", "How many: a multiple of 8 up to 128 for two tiers (leaves of 8), of 128 up to 8192 for three (pods of 8 leaves of 16).").Default("64").IntVar(&o.Clocks)
-	cmd.Flag("seed", "Chooses all that is random.").Default("1").Uint64Var(&f.seed)
+	cmd.Flag("clocks", "Number of clocks: a multiple of 8 up to 128 for two tiers (leaves of 8), of 128 up to 8192 for three (pods of 8 leaves of 16).").Default("64").IntVar(&o.Clocks)
+	cmd.Flag("seed", "Seed of everything that is random.").Default("1").Uint64Var(&f.seed)
 	cmd.Flag("seeds", "A..B: a run with each of these seeds.").StringVar(&f.seeds)
-	cmd.Flag("scenario", "What goes wrong, at half time where nothing else is said: "+strings.Join(sim.ScenarioNames(), ", ")+". coordinator-dead lasts 10 minutes longer.").Default("none").EnumVar(&o.Scenario, sim.ScenarioNames()...)
+	cmd.Flag("scenario", "Scenario of the fault, at half time unless its name says otherwise: "+strings.Join(sim.ScenarioNames(), ", ")+". coordinator-dead lasts 10 minutes longer.").Default("none").EnumVar(&o.Scenario, sim.ScenarioNames()...)
 	cmd.Flag("duration", "Simulated time.").Default("60s").DurationVar(&o.Duration)
-	cmd.Flag("warm-up", "What percentiles leave out of it; coverage leaves out nothing.").Default("20s").DurationVar(&o.WarmUp)
-	cmd.Flag("allowance", "Asymmetry allowance between two clocks; half of it is each clock's.").Default("100ns").DurationVar(&f.allowance)
+	cmd.Flag("warm-up", "Time at the start that percentiles exclude. Coverage excludes nothing.").Default("20s").DurationVar(&o.WarmUp)
+	cmd.Flag("allowance", "Asymmetry allowance between two clocks; half of it counts for each clock.").Default("100ns").DurationVar(&f.allowance)
 	cmd.Flag("cadence", "Time between the probes of an edge.").Default("10ms").DurationVar(&o.Cadence)
 	cmd.Flag("pair-every", "One in how many probes is a coded pair.").Default("5").IntVar(&o.PairEvery)
 	cmd.Flag("pair-gap", "Time between the two probes of a pair.").Default("5us").DurationVar(&o.PairGap)
@@ -106,7 +106,7 @@ func runClocksim(ctx context.Context, out, progress io.Writer, f clocksimFlags) 
 			}
 			runs = append(runs, fleet.newReport(o, f.allowance, r))
 			if err := f.printRuns(out, runs, seed == to); err != nil {
-				return fmt.Errorf("writing the figures: %w", err)
+				return fmt.Errorf("cannot write the figures: %w", err)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ type cell struct {
 	load  float64
 }
 
-// simFleet is a fabric and who probes whom on it.
+// simFleet represents a fabric and its probe schedule.
 type simFleet struct {
 	graph *fabric.Graph
 	sched *schedule.Schedule
@@ -203,7 +203,7 @@ func (f *simFleet) chooseLink(seed uint64) ([]sim.EdgeDirection, error) {
 	return ways, nil
 }
 
-// simReport is what one run prints.
+// simReport holds the printed figures of one run.
 type simReport struct {
 	Noise       sim.Noise `json:"noise"`
 	Load        float64   `json:"load"`
@@ -236,7 +236,7 @@ func (f *simFleet) newReport(o sim.Options, allowance time.Duration, r *sim.Resu
 		o.PairEvery, int64(o.PairGap), kind.GapGuard(), instant, int64(allowance), r, roundedRatio(r.Error.P99, r.Oracle.P99), roundedRatio(r.Error.P99, r.CramerRao.P99)}
 }
 
-// roundedRatio is to hundredths, and absent to nothing.
+// roundedRatio returns x/to rounded to hundredths, and nil if a figure is missing.
 func roundedRatio(x, to float64) *float64 {
 	if to == 0 {
 		return nil

@@ -28,13 +28,13 @@ func shape(at string, v any, out *[]string) {
 }
 
 var (
-	// optional is what there is for some figures only: predictions, time never taken.
+	// optional matches figures that only some scenarios have: predictions, and times that were never reached.
 	optional = regexp.MustCompile(`(?m)^(predicted|\.held\.|\.seconds_to_).*\n`)
 	numbers  = regexp.MustCompile(`\d+(\.\d+)?( ns| us| ms)?`)
 	blanks   = regexp.MustCompile(` +`)
 )
 
-// TestClocksimGolden: what is printed, whatever the figures are.
+// TestClocksimGolden checks what is printed, whatever the figures are.
 func TestClocksimGolden(t *testing.T) {
 	small := []string{"clocksim", "--clocks", "16", "--duration", "21s", "--load", "0.4"}
 	for name, args := range map[string][]string{
@@ -99,7 +99,7 @@ func TestClocksimArguments(t *testing.T) {
 	}
 }
 
-// TestSimFleet: fleets have the tiers, peers and paths that figures are stated for.
+// TestSimFleet checks that fleets have the tiers, peers and paths for which figures are stated.
 func TestSimFleet(t *testing.T) {
 	for clocks, tiers := range map[int]int{64: 2, 128: 2, 256: 3, 1024: 3} {
 		f, err := newSimFleet(clocks)

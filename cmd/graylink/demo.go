@@ -25,30 +25,30 @@ import (
 )
 
 func addDemo(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or silence was right), 1: it could not be run, 2: the verdict was not right.")
+	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or rightly none), 1: the demo could not run, 2: the verdict was wrong.")
 	var o demoFlags
 	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds())+", several separated by commas.").Default("delay").StringVar(&o.faults)
-	cmd.Flag("seed", "Chooses where it breaks.").Default("1").Uint64Var(&o.seed)
+	cmd.Flag("seed", "Seed that chooses the place of the fault.").Default("1").Uint64Var(&o.seed)
 	cmd.Flag("seeds", "A..B: every fault with each of these seeds, in one lab.").StringVar(&o.seeds)
-	cmd.Flag("delay", "Delay of delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
-	cmd.Flag("loss", "Loss ratio of loss.").Default("0.1").Float64Var(&o.params.Loss)
-	cmd.Flag("step", "Step of clock-step.").Default(lab.DefaultStep.String()).DurationVar(&o.params.Step)
-	cmd.Flag("drift-ppm", "Drift of clock-drift, in millionths.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&o.params.DriftPPM)
+	cmd.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
+	cmd.Flag("loss", "Loss ratio of the fault loss.").Default("0.1").Float64Var(&o.params.Loss)
+	cmd.Flag("step", "Step of the fault clock-step.").Default(lab.DefaultStep.String()).DurationVar(&o.params.Step)
+	cmd.Flag("drift-ppm", "Drift of the fault clock-drift, in parts per million.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&o.params.DriftPPM)
 	cmd.Flag("bend-clocks", "Make every host's clock wrong, by up to 5 s and 30 ppm: one-way delays come from clock sync alone.").Default("true").BoolVar(&o.bend)
-	cmd.Flag("duration", "How long none and host-stall last.").Default("30s").DurationVar(&o.duration)
-	cmd.Flag("topology", "Topology file; the demo's own when absent.").StringVar(&o.topology)
+	cmd.Flag("duration", "Duration of the faults none and host-stall.").Default("30s").DurationVar(&o.duration)
+	cmd.Flag("topology", "Topology file. Default: the demo's own.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
 	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", "netns", "sim")
 	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
-	cmd.Flag("keep", "Leave it running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
-	cmd.Flag("name", "The lab's name: a second demo needs another.").Default("demo").StringVar(&o.name)
-	cmd.Flag("web.listen-address", "Where the page is served.").Default("127.0.0.1:8990").StringVar(&o.listen)
+	cmd.Flag("keep", "Keep the fabric running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
+	cmd.Flag("name", "Name of the lab. A second demo needs another name.").Default("demo").StringVar(&o.name)
+	cmd.Flag("web.listen-address", "Address on which the page is served.").Default("127.0.0.1:8990").StringVar(&o.listen)
 	webserver.AddAllowedHosts(cmd, &o.hosts)
-	cmd.Flag("node-binary", "graylink-node; found beside this program or in PATH when absent.").StringVar(&o.node)
-	cmd.Flag("switch-binary", "graylink-switch; found beside this program or in PATH when absent.").StringVar(&o.sw)
-	cmd.Flag("trace-only", "Paths come from traces alone: no graylink-switch runs.").BoolVar(&o.traceOnly)
-	cmd.Flag("sightings-only", "Paths come from what switches see alone: traces are not used.").BoolVar(&o.sightingsOnly)
-	cmd.Flag("without-agent", "A switch without graylink-switch; may be repeated.").StringsVar(&o.agentless)
+	cmd.Flag("node-binary", "Path of graylink-node. Default: beside this program, or in PATH.").StringVar(&o.node)
+	cmd.Flag("switch-binary", "Path of graylink-switch. Default: beside this program, or in PATH.").StringVar(&o.sw)
+	cmd.Flag("trace-only", "Use traces alone for paths: run no graylink-switch.").BoolVar(&o.traceOnly)
+	cmd.Flag("sightings-only", "Use the sightings of switches alone for paths: do not trace.").BoolVar(&o.sightingsOnly)
+	cmd.Flag("without-agent", "Switch that runs no graylink-switch. May be repeated.").StringsVar(&o.agentless)
 	cmd.Flag("log.level", "Log of the analyzer and the agents on standard error.").Default("none").EnumVar(&o.level, "none", "debug", "info", "warn", "error")
 	commands[cmd.FullCommand()] = o.runDemo
 }
@@ -72,15 +72,15 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 	}
 	switch {
 	case o.flows < 0 || o.flows > 64:
-		return fmt.Errorf("--flows %d: 0 to 64 are expected", o.flows)
+		return fmt.Errorf("--flows %d: want 0 to 64", o.flows)
 	case o.fabric == "netns" && os.Geteuid() != 0:
 		return errors.New("--fabric netns builds the fabric from network namespaces and needs root: run it as root, for instance: sudo make demo")
 	case o.fabric == "auto" && os.Geteuid() != 0:
-		fmt.Fprintln(os.Stderr, "you are not root, and a fabric of network namespaces needs root: the fabric is simulated (--fabric sim); for a real one: sudo make demo")
+		fmt.Fprintln(os.Stderr, "a fabric of network namespaces needs root: the fabric is simulated (--fabric sim); for a real one, run: sudo make demo")
 		simulate = true
 	}
 	if !simulate {
-		// Better said now than when the first fault is due.
+		// It is better to fail now than when the first fault is due.
 		for program, pkg := range map[string]string{"ip": "iproute2", "iptables": "iptables"} {
 			if _, err := exec.LookPath(program); err != nil {
 				return fmt.Errorf("the demo needs the program %q, which is not in PATH: apt-get install %s; or try --fabric sim", program, pkg)
@@ -105,7 +105,7 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 	case o.traceOnly && o.sightingsOnly:
 		return errors.New("--trace-only and --sightings-only exclude each other")
 	case o.traceOnly && len(o.agentless) > 0:
-		return errors.New("--trace-only runs no graylink-switch at all: --without-agent is of no use with it")
+		return errors.New("--trace-only runs no graylink-switch and excludes --without-agent")
 	}
 	for _, sw := range o.agentless {
 		if !slices.ContainsFunc(topo.Switches, func(s fabric.Switch) bool { return s.Name == sw }) {
@@ -132,7 +132,7 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 		w := &lockedWriter{w: os.Stderr}
 		opts.Log, opts.AgentLogs = slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), w
 	}
-	// Whoever reads along may leave (a pager, head): the fabric is taken down all the same.
+	// The reader of the output may exit early (a pager, head). The fabric is taken down all the same.
 	signal.Ignore(syscall.SIGPIPE)
 	d, err := demo.Start(ctx, opts)
 	if err == nil {
@@ -185,7 +185,7 @@ func (o *demoFlags) runFaults(ctx context.Context, d *demo.Demo, kinds []string,
 				_, err = io.WriteString(os.Stdout, outcomeText(out))
 			}
 			if err != nil {
-				return fmt.Errorf("writing the outcome: %w", err)
+				return fmt.Errorf("cannot write the outcome: %w", err)
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func (o *demoFlags) runFaults(ctx context.Context, d *demo.Demo, kinds []string,
 		return nil
 	}
 	if wrong > 0 {
-		return exitError{code: 2, err: fmt.Errorf("%d outcomes were not right", wrong)}
+		return exitError{code: 2, err: fmt.Errorf("%d outcomes were wrong", wrong)}
 	}
 	return nil
 }

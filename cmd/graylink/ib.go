@@ -21,7 +21,7 @@ import (
 	"github.com/graylink/graylink/internal/ufm"
 )
 
-// ibCommand is the parent of what is about InfiniBand, which several files add to.
+// ibCommand returns the parent of the commands about InfiniBand, which several files define.
 func ibCommand(app *kingpin.Application) *kingpin.CmdClause {
 	if c := app.GetCommand("ib"); c != nil {
 		return c
@@ -36,7 +36,7 @@ func addIB(app *kingpin.Application, commands map[string]command) {
 	addIBServe(ibCommand(app), commands)
 }
 
-// ibSource is where a fabric is read: a device or files.
+// ibSource holds the source of a fabric: a device or files.
 type ibSource struct {
 	device, mkeyFile, from, lfts string
 	timeout                      time.Duration
@@ -231,8 +231,8 @@ func writeTopology(f *ibfabric.Fabric, found []string, file string) error {
 	return writeImported(t, found, left, file)
 }
 
-// writeImported writes a topology, and says what is contradictory (found) and what a
-// topology file cannot say (left).
+// writeImported writes a topology. It reports contradictions (found) and what a topology file cannot represent
+// (left).
 func writeImported(t *fabric.Topology, found, left []string, file string) error {
 	text, err := yaml.Marshal(t)
 	if err != nil {
@@ -321,7 +321,7 @@ func (p *ibPaths) runPaths(ctx context.Context) error {
 	return err
 }
 
-// findPath reads the fabric and walks.
+// findPath reads the fabric and walks the forwarding tables.
 func (p *ibPaths) findPath(ctx context.Context) (*ibPath, error) {
 	if p.from != "" {
 		f, found, err := p.readFiles()
@@ -453,7 +453,7 @@ func printIBPath(w io.Writer, p *ibPath) error {
 	return nil
 }
 
-// addTopologyImport is topology import: a topology file of what other programs wrote.
+// addTopologyImport adds the command topology import, which writes a topology file from the output of other programs.
 func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
 	c := topo.Command("import", "Write a topology file of another program's output. Findings go to standard error. Exit code 0: done, 1: bad arguments or the file cannot be read, 3: done, but something is contradictory.")
 	from := c.Flag("from", "The program: ibnetdiscover, or ufm, whose saved resources/systems, resources/ports and resources/links are expected.").Required().Enum("ibnetdiscover", "ufm")
@@ -471,7 +471,7 @@ func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
 			*file = (*list)[0]
 		}
 		r, name := io.Reader(os.Stdin), *from
-		if *file != "" { // kingpin has an empty text for a lone dash
+		if *file != "" { // kingpin passes an empty string for a lone dash
 			f, err := os.Open(*file)
 			if err != nil {
 				return err
@@ -487,8 +487,7 @@ func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
 	}
 }
 
-// importUFM is topology import from saved documents of UFM's REST interface, in any
-// order.
+// importUFM writes a topology from saved documents of UFM's REST interface, in any order.
 func importUFM(files []string, output string) error {
 	if len(files) == 0 {
 		return errors.New("files are expected: resources/systems, resources/ports and resources/links as UFM answers them")

@@ -79,14 +79,14 @@ func TestTopologyImport(t *testing.T) {
 	if written, err := os.ReadFile(file); err != nil || string(written) != stdout || code != 0 {
 		t.Error(err, stdout, code)
 	}
-	// One end of a cable tells of it, the other does not.
+	// One end of a cable reports it, the other does not.
 	lines := strings.SplitAfter(string(text), "\n")
 	for i, l := range lines {
 		if strings.HasPrefix(l, `[1](100009)`) {
 			lines[i] = ""
 		}
 	}
-	if _, stderr, code := program(t, strings.Join(lines, ""), "topology", "import", "--from", "ibnetdiscover", "-"); code != 3 || !strings.Contains(stderr, "does not list this cable") {
+	if _, stderr, code := program(t, strings.Join(lines, ""), "topology", "import", "--from", "ibnetdiscover", "-"); code != 3 || !strings.Contains(stderr, "this cable") {
 		t.Error(code, stderr)
 	}
 }
@@ -122,8 +122,8 @@ func TestIBLive(t *testing.T) {
 	}
 }
 
-// TestImportUFM: a topology of UFM's saved documents, in any order, and what is said
-// of documents that are not all of them.
+// TestImportUFM checks that UFM's saved documents, in any order, make a topology, and the messages about documents
+// that are incomplete.
 func TestImportUFM(t *testing.T) {
 	dir := filepath.Join("..", "..", "internal", "ufm", "testdata")
 	systems, ports, links := filepath.Join(dir, "systems.json"), filepath.Join(dir, "ports_rest.json"), filepath.Join(dir, "links.json")

@@ -89,8 +89,7 @@ type portSample struct {
 	Errors     map[string]uint64        `json:"errors,omitempty"`
 }
 
-// counterSample is a counter as the port holds it: data in words of 4 octets. The
-// rate is in octets.
+// counterSample represents a counter as the port holds it: data in words of 4 octets. The rate is in octets.
 type counterSample struct {
 	Raw       uint64   `json:"raw"`
 	Rate      *float64 `json:"rate,omitempty"`
@@ -121,7 +120,7 @@ func ibSampleJSON(ports []ibsample.PortState, w io.Writer) error {
 	return nil
 }
 
-// ibSampleTable prints what one looks at first; a dash is what was not measured.
+// ibSampleTable prints the most important counters. A dash stands for a counter that was not measured.
 func ibSampleTable(ports []ibsample.PortState, w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "PORT\tREMOTE\tSENT MB/s\tRECEIVED MB/s\tWAIT TICKS/s\tSYMBOL ERRORS\tLINK DOWNED\tRECEIVE ERRORS\tDISCARDS\tNOTES")

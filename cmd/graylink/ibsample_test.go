@@ -40,8 +40,8 @@ func TestIBSampleArguments(t *testing.T) {
 	}
 }
 
-// TestIBSampleAndServe: what the console of the fabric set is printed, and served
-// by a process that others could scrape.
+// TestIBSampleAndServe checks that the counters that the fabric's console set are printed, and served by a process
+// that others can scrape.
 func TestIBSampleAndServe(t *testing.T) {
 	sim := ibtest.Start(t, ibtest.FatTree(2, 2, 2), ibtest.Options{})
 	sim.ChangeAndWait(`Unlink "leaf0"[2]`) // a port whose counters only the console changes

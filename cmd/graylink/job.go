@@ -17,7 +17,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Exit codes of graylink job, as its help text has them.
+// Exit codes of graylink job, as in its help text.
 const (
 	jobSuspect = 2
 	jobUnclear = 3
@@ -51,19 +51,19 @@ func addJob(app *kingpin.Application, commands map[string]command) {
 	}
 }
 
-// jobReply is the analyzer's answer about a job.
+// jobReply represents the analyzer's answer about a job.
 type jobReply struct {
 	At time.Time `json:"at"`
 	analyzer.JobView
 }
 
-// Bounds of the question to an analyzer.
+// Bounds of the request to an analyzer.
 const (
 	jobTimeout = 10 * time.Second
 	maxReply   = 64 << 20
 )
 
-// fetchJob asks an analyzer; raw is the answer as it came.
+// fetchJob requests the state of a job from an analyzer. raw is the unchanged body of the answer.
 func fetchJob(ctx context.Context, base, name string) (v jobReply, raw []byte, err error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -94,7 +94,7 @@ func fetchJob(ctx context.Context, base, name string) (v jobReply, raw []byte, e
 	return v, raw, nil
 }
 
-// jobText is the answer in plain words.
+// jobText returns the answer as text for a terminal.
 func jobText(v jobReply) string {
 	answer := map[fabric.State]string{fabric.Innocent: "the network is innocent", fabric.Suspect: "the network is suspect"}[v.State]
 	if answer == "" {

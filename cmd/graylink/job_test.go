@@ -9,7 +9,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 )
 
-const jobAnswer = `{"at":"2026-11-22T03:00:00Z","scope":"job_name:ml/train7","state":"STATE","coverage":{"links":1,"edges":1},"flows":40,"clean":38,"degraded":2,"why":"leaf1:up1--spine1:dn1 (corridor): flows that tell",
+const jobAnswer = `{"at":"2026-11-22T03:00:00Z","scope":"job_name:ml/train7","state":"STATE","coverage":{"links":1,"edges":1},"flows":40,"clean":38,"degraded":2,"why":"leaf1:up1--spine1:dn1 (corridor): flows that decide",
 "job":"ml/train7","nodes":["h1","h3"],"nics":["h1/eth1","h3/eth1"],
 "verdicts":[{"id":"x","element":"leaf1:up1--spine1:dn1","kind":"link","confidence":0.99,"scenario":"corridor","severity":"critical","summary":"It is slow.","recommended_action":"Look at it.","first_seen":"2026-11-22T02:59:00Z","blast_radius":{"nics":2,"edges":3},
 "attribution":{"state":"found","summary":"Cause: congestion.","causes":[],"from":"2026-11-22T02:58:00Z","until":"2026-11-22T03:00:00Z"},"open":true,"opened_at":"2026-11-22T02:59:01Z","last_seen":"2026-11-22T03:00:00Z"}],
@@ -22,7 +22,7 @@ func runJob(args ...string) int {
 	return run(app, commands, args)
 }
 
-// TestJob: the answer in words, and the exit codes of the help text.
+// TestJob checks the text of the answer, and the exit codes of the help text.
 func TestJob(t *testing.T) {
 	state, status := "suspect", http.StatusOK
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -43,7 +43,7 @@ func TestJob(t *testing.T) {
 	}
 	text := jobText(v)
 	for _, want := range []string{
-		"Job ml/train7 on 2 NICs: the network is suspect.", "evidence   leaf1:up1--spine1:dn1 (corridor): flows that tell", "SUSPECT  leaf1:up1--spine1:dn1", "why        Cause: congestion.", "since      2026-11-22T02:59:00Z",
+		"Job ml/train7 on 2 NICs: the network is suspect.", "evidence   leaf1:up1--spine1:dn1 (corridor): flows that decide", "SUSPECT  leaf1:up1--spine1:dn1", "why        Cause: congestion.", "since      2026-11-22T02:59:00Z",
 		"h1/eth1 (bad_nic): healed", "b  12 links: clean: what they share is not at fault", "c  3 links: suspect as well; it crosses what is blamed, too", "1 nodes or NICs",
 	} {
 		if !strings.Contains(text, want) {

@@ -193,7 +193,7 @@ func labProxy(ctx context.Context, name, listen string) error {
 		return fmt.Errorf("--web.listen-address: %w", err)
 	}
 	fmt.Fprintf(os.Stderr, "proxy_url: http://%s\n", ln.Addr())
-	// The proxy has rules of its own for what it passes on, and the agents have theirs.
+	// The proxy has limits of its own for requests that it forwards, and so have the agents.
 	srv := webserver.New(l.HTTPProxy(), nil, webserver.DefaultLimits(), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	defer context.AfterFunc(ctx, func() { srv.Close() })()
 	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
@@ -207,14 +207,13 @@ func labExec(ctx context.Context, name, node string, argv []string) error {
 	if err != nil {
 		return err
 	}
-	// The terminal's Ctrl-C reaches the command itself, which decides; a
-	// context that ends must not kill it first.
+	// Ctrl-C in the terminal reaches the command itself, which decides. A context that ends must not kill it before.
 	cmd := l.Command(context.WithoutCancel(ctx), node, argv...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()
 	var ee *exec.ExitError
 	if errors.As(err, &ee) {
-		// As a shell tells it: 128 and the signal that ended the command.
+		// The exit code is that of a shell: 128 plus the signal that ended the command.
 		if ws, ok := ee.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 			return exitError{code: 128 + int(ws.Signal())}
 		}

@@ -91,7 +91,7 @@ func TestLabCommands(t *testing.T) {
 		{[]string{"exec", "h1", "--", "sh", "-c", "exit 42"}, 42, ""},
 		{[]string{"exec", "h1", "--", "sh", "-c", "kill -9 $$"}, 137, ""},
 		{[]string{"exec", "h1", "--", "ip", "-br", "addr", "show", "eth1"}, 0, "10.0.1.2/24"},
-		{[]string{"exec", "nobody", "--", "true"}, 1, ""},
+		{[]string{"exec", "absent", "--", "true"}, 1, ""},
 		{[]string{"down"}, 0, ""},
 		{[]string{"down"}, 0, ""},
 		{[]string{"list"}, 0, ""},

@@ -34,13 +34,13 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 			defer in.Close()
 		}
 		c := &lineErrors{w: os.Stderr, file: *file}
-		told := newProgress(os.Stderr)
-		obs, lines, err := readObservations(in, g, c, told)
+		report := newProgress(os.Stderr)
+		obs, lines, err := readObservations(in, g, c, report)
 		if err != nil {
-			return fmt.Errorf("observations: reading %s: %w", *file, err)
+			return fmt.Errorf("cannot read observations from %s: %w", *file, err)
 		}
 		rep, wrong, err := analyzer.Localizer{Graph: g, Window: *window, Progress: func(done, of int) {
-			told.printIfDue("%d of %d windows explained", done, of)
+			report.printIfDue("%d of %d windows explained", done, of)
 		}}.Run(obs)
 		if err != nil {
 			return err
@@ -54,7 +54,7 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 			err = printReport(os.Stdout, rep)
 		}
 		if err != nil {
-			return fmt.Errorf("writing the report: %w", err)
+			return fmt.Errorf("cannot write the report: %w", err)
 		}
 		if c.n > 0 {
 			return exitError{code: 3, err: fmt.Errorf("%s: %d lines could not be read", *file, c.n)}
@@ -63,11 +63,11 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 	}
 }
 
-// maxObservations bounds how many observations are held, at some 500 octets each.
+// maxObservations bounds the number of observations in memory, at some 500 octets each.
 const maxObservations = 5_000_000
 
-// readObservations reads those whose elements the topology has, with their line numbers.
-func readObservations(in io.Reader, g *fabric.Graph, c *lineErrors, told *progress) (obs []*fabric.Observation, lines []int, err error) {
+// readObservations reads the observations whose elements the topology has, with their line numbers.
+func readObservations(in io.Reader, g *fabric.Graph, c *lineErrors, report *progress) (obs []*fabric.Observation, lines []int, err error) {
 	known := fabric.NewInterner()
 	err = fabric.ReadObservations(in, func(line int, o *fabric.Observation) error {
 		if err := analyzer.CheckObservation(g, o); err != nil {
@@ -79,16 +79,16 @@ func readObservations(in io.Reader, g *fabric.Graph, c *lineErrors, told *progre
 		}
 		known.InternObservation(o)
 		obs, lines = append(obs, o), append(lines, line)
-		told.countLine(line)
+		report.countLine(line)
 		return nil
 	}, func(e fabric.LineError) {
 		c.addBadLine(e.Line, e.Err)
-		told.countLine(e.Line)
+		report.countLine(e.Line)
 	})
 	return obs, lines, err
 }
 
-// lineErrors reports bad lines: the first ones in full, all of them as a number.
+// lineErrors reports bad lines: the first ones in full, and the number of all.
 type lineErrors struct {
 	w    io.Writer
 	file string
@@ -105,7 +105,7 @@ func (c *lineErrors) addBadLine(line int, err error) {
 		return
 	}
 	if c.n == maxLineErrors+1 {
-		fmt.Fprintf(c.w, "%s: further bad lines are skipped without a word\n", c.file)
+		fmt.Fprintf(c.w, "%s: further bad lines are skipped and not listed\n", c.file)
 		return
 	}
 	text := err.Error()
@@ -115,7 +115,7 @@ func (c *lineErrors) addBadLine(line int, err error) {
 	fmt.Fprintf(c.w, "%s:%d: error: %s; the line is skipped\n", c.file, line, text)
 }
 
-// progress says how far something is that takes more than two seconds, as often.
+// progress reports the progress of work that takes more than two seconds, every two seconds.
 type progress struct {
 	w    io.Writer
 	last time.Time
@@ -154,7 +154,7 @@ func printReport(w io.Writer, rep fabric.Report) error {
 	return err
 }
 
-// verdictText is a verdict in plain words, for a terminal.
+// verdictText returns a verdict as text for a terminal.
 func verdictText(v fabric.Verdict) string {
 	s := fmt.Sprintf("SUSPECT  %s  (%s, %s, %s, confidence %.3f)\n", v.Element.ID, v.Kind, v.Scenario, v.Severity, v.Confidence)
 	if v.Direction != "" {
@@ -167,7 +167,7 @@ func verdictText(v fabric.Verdict) string {
 	if v.BlastRadius.NICs > 0 {
 		s += fmt.Sprintf("  touches    %d NICs, %d flows\n", v.BlastRadius.NICs, v.BlastRadius.Edges)
 	}
-	label, why := "or", ": no probe can tell these apart"
+	label, why := "or", ": no probe can distinguish these"
 	switch v.Scenario {
 	case fabric.ClockTrouble:
 		label, why = "also", ": the same clock"

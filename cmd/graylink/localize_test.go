@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program runs this test binary as graylink: TestMain hands over when it is asked to.
+// program runs this test binary as graylink: TestMain calls main if the environment says so.
 func program(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	self, err := os.Executable()
@@ -42,8 +42,8 @@ func program(t *testing.T, stdin string, args ...string) (stdout, stderr string,
 
 const demoTopology = "../../deploy/lab/demo.yaml"
 
-// TestLocalizeRecorded: testdata/delay.jsonl is what the analyzer saw of the
-// demo's fabric while 2 ms were added from spine1:dn2 to leaf2:up1.
+// TestLocalizeRecorded judges testdata/delay.jsonl, which the analyzer recorded on the demo's fabric while 2 ms were
+// added from spine1:dn2 to leaf2:up1.
 func TestLocalizeRecorded(t *testing.T) {
 	stdout, stderr, code := program(t, "", "localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl", "--format", "json")
 	var rep fabric.Report
@@ -70,7 +70,7 @@ func TestLocalizeRecorded(t *testing.T) {
 
 func TestLocalizeText(t *testing.T) {
 	stdout, _, code := program(t, "", "localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl")
-	for _, want := range []string{"SUSPECT  leaf2:up1--spine1:dn2", "direction  spine1:dn2->leaf2:up1", "no probe can tell these apart"} {
+	for _, want := range []string{"SUSPECT  leaf2:up1--spine1:dn2", "direction  spine1:dn2->leaf2:up1", "no probe can distinguish these"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit code %d, %q is missing in\n%s", code, want, stdout)
 		}
@@ -97,8 +97,8 @@ func TestLocalizeReportsEveryBadLine(t *testing.T) {
 	}
 }
 
-// TestLocalizeHostileFile: every kind of rubbish is counted and skipped, the first of it
-// is shown, and what can be read is judged.
+// TestLocalizeHostileFile checks that every kind of bad line is counted and skipped, that the first ones are shown,
+// and that the rest is judged.
 func TestLocalizeHostileFile(t *testing.T) {
 	data, err := os.ReadFile("testdata/delay.jsonl")
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/graylink/graylink/internal/buildversion"
 )
 
-// command is what a chosen sub-command does.
+// command runs the chosen sub-command.
 type command func(ctx context.Context) error
 
-// exitError ends the program with a code of its own, silently when err is nil.
+// exitError ends the program with its code, and without a message if err is nil.
 type exitError struct {
 	code int
 	err  error
@@ -67,8 +67,8 @@ func run(app *kingpin.Application, commands map[string]command, args []string) i
 	return 1
 }
 
-// joinDash writes "--flag -" as "--flag=-": kingpin takes a lone dash for a
-// short flag without a name, while here it is standard input.
+// joinDash writes "--flag -" as "--flag=-". Here a lone dash is standard input, but kingpin takes it for a short flag
+// without a name.
 func joinDash(args []string) []string {
 	out := make([]string, 0, len(args))
 	for _, a := range args {

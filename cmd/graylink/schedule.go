@@ -19,7 +19,7 @@ import (
 	"github.com/graylink/graylink/internal/schedule"
 )
 
-// slowAfter is how long work may take before it says so, and again each time.
+// slowAfter is how long work may take before its progress is reported, and the interval of further reports.
 const slowAfter = 2 * time.Second
 
 // explainedEdges is how many edges of a link's direction are listed without --edges.
@@ -34,18 +34,18 @@ type scheduleFlags struct {
 }
 
 func addSchedule(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("schedule", "Print who probes whom on a topology, and what that is expected to cover. Exit code 0: done (findings do not count), 1: bad arguments or topology, or nothing to explain by that name.")
+	cmd := app.Command("schedule", "Print the probe schedule for a topology, and its expected coverage. Exit code 0: done (findings do not count), 1: bad arguments or topology, or nothing to explain by that name.")
 	d := schedule.DefaultOptions()
 	var f scheduleFlags
 	cmd.Flag("topology", "Topology file (YAML).").Required().StringVar(&f.topology)
 	cmd.Flag("explain", "Explain one edge (h1/eth1>h4/eth1#0), link (leaf1:up1--spine1:dn1) or direction of a link (FROM->TO).").StringVar(&f.explain)
 	cmd.Flag("edges", "Also print all edges.").BoolVar(&f.edges)
 	cmd.Flag("links", "Also print the expected flows over every directed link.").BoolVar(&f.links)
-	cmd.Flag("fan-out", "Peers a NIC probes at least: under its leaf, in its pod, across pods.").Default(fmt.Sprintf("%d,%d,%d", d.FanOut[0], d.FanOut[1], d.FanOut[2])).StringVar(&f.fanOut)
-	cmd.Flag("budget", "Probes a node sends per second at most.").Default(fmt.Sprint(d.Budget)).Float64Var(&f.options.Budget)
-	cmd.Flag("cadence", "Time between the probes of an edge; far tiers get a multiple where the budget asks for it.").Default(d.Cadence.String()).DurationVar(&f.options.Cadence)
-	cmd.Flag("min-peers", "Distinct peers every NIC probes and is probed by.").Default(fmt.Sprint(d.MinPeers)).IntVar(&f.options.MinPeers)
-	cmd.Flag("min-flows", "Flows expected over every directed link between switches, in every class.").Default(fmt.Sprint(d.MinFlows)).Float64Var(&f.options.MinFlows)
+	cmd.Flag("fan-out", "Minimum number of peers of a NIC: under its leaf, in its pod, across pods.").Default(fmt.Sprintf("%d,%d,%d", d.FanOut[0], d.FanOut[1], d.FanOut[2])).StringVar(&f.fanOut)
+	cmd.Flag("budget", "Maximum number of probes per second from one node.").Default(fmt.Sprint(d.Budget)).Float64Var(&f.options.Budget)
+	cmd.Flag("cadence", "Time between the probes of an edge; far tiers get a multiple if the budget requires it.").Default(d.Cadence.String()).DurationVar(&f.options.Cadence)
+	cmd.Flag("min-peers", "Minimum number of distinct peers that every NIC probes and is probed by.").Default(fmt.Sprint(d.MinPeers)).IntVar(&f.options.MinPeers)
+	cmd.Flag("min-flows", "Minimum number of flows expected over every directed link between switches, in every class.").Default(fmt.Sprint(d.MinFlows)).Float64Var(&f.options.MinFlows)
 	cmd.Flag("class", "Name of a class to probe; repeat it for several.").StringsVar(&f.options.Classes)
 	cmd.Flag("absent", "Node without an agent; repeat it for several.").StringsVar(&f.absent)
 	cmd.Flag("format", "Output format.").Default("text").EnumVar(&f.format, "text", "json")
@@ -94,34 +94,34 @@ func runSchedule(out, progress io.Writer, f scheduleFlags) error {
 		_, err = io.WriteString(out, text)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the schedule: %w", err)
+		return fmt.Errorf("cannot write the schedule: %w", err)
 	}
 	return nil
 }
 
-// parseAndCheck reads the flags that are more than one value, and refuses zeros,
-// which the schedule would take for its defaults.
+// parseAndCheck parses the flags that hold more than one value, and refuses zeros, which the schedule would take for
+// its defaults.
 func (f *scheduleFlags) parseAndCheck() error {
 	parts := strings.Split(f.fanOut, ",")
 	if len(parts) != len(f.options.FanOut) {
-		return fmt.Errorf("--fan-out %s: three numbers with commas are expected", f.fanOut)
+		return fmt.Errorf("--fan-out %s: want three numbers separated by commas", f.fanOut)
 	}
 	for i, p := range parts {
 		n, err := strconv.Atoi(p)
 		if err != nil || n < 1 {
-			return fmt.Errorf("--fan-out %s: %q: a positive number is expected", f.fanOut, p)
+			return fmt.Errorf("--fan-out %s: %q: want a positive number", f.fanOut, p)
 		}
 		f.options.FanOut[i] = n
 	}
 	for flag, positive := range map[string]bool{"--budget": f.options.Budget > 0, "--cadence": f.options.Cadence > 0, "--min-peers": f.options.MinPeers > 0, "--min-flows": f.options.MinFlows > 0} {
 		if !positive {
-			return fmt.Errorf("%s: a positive value is expected", flag)
+			return fmt.Errorf("%s: want a positive value", flag)
 		}
 	}
 	return nil
 }
 
-// runWithProgress runs work and says on w what is going on while it takes long.
+// runWithProgress runs work and reports its progress on w while it takes long.
 func runWithProgress(w io.Writer, what string, work func()) {
 	done, gone := make(chan struct{}), make(chan struct{})
 	start := time.Now()
@@ -360,14 +360,14 @@ func (r scheduleReport) formatText() string {
 	return b.String()
 }
 
-// writeTable aligns the cells of rows, which tabs divide.
+// writeTable aligns the cells of rows, which are separated by tabs.
 func writeTable(b *strings.Builder, rows func(w io.Writer)) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	rows(w)
-	_ = w.Flush() // a Builder takes everything
+	_ = w.Flush() // writes to a Builder never fail
 }
 
-// explainByName tells of one edge, one link or one direction of a link.
+// explainByName explains one edge, one link or one direction of a link.
 func explainByName(g *fabric.Graph, s *schedule.Schedule, f scheduleFlags) (value any, text string, err error) {
 	if a, b, ok := fabric.SplitLink(f.explain); ok {
 		return explainLink(g, s, f, []fabric.Direction{{From: a, To: b}, {From: b, To: a}})
@@ -434,7 +434,7 @@ func explainEdge(g *fabric.Graph, s *schedule.Schedule, want fabric.Flow) (any, 
 		case g.NIC(want.Src) == nil:
 			return nil, "", fmt.Errorf("the topology has no NIC %q", want.Src)
 		case len(peers) == 0:
-			return nil, "", fmt.Errorf("not in the schedule: %s probes nobody", want.Src)
+			return nil, "", fmt.Errorf("not in the schedule: %s probes no NIC", want.Src)
 		}
 		return nil, "", fmt.Errorf("not in the schedule: %s probes %s", want.Src, strings.Join(peers, ", "))
 	}

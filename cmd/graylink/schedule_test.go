@@ -60,17 +60,17 @@ func TestScheduleArguments(t *testing.T) {
 	}{
 		"no topology":         {nil, "topology"},
 		"a bad topology":      {[]string{"--topology", "../../internal/fabric/testdata/values.bad.yaml"}, "values.bad.yaml:4:"},
-		"two fan-outs":        {[]string{"--topology", demoTopology, "--fan-out", "1,2"}, "--fan-out 1,2: three numbers"},
-		"a fan-out of zero":   {[]string{"--topology", demoTopology, "--fan-out", "1,0,2"}, `"0": a positive number`},
+		"two fan-outs":        {[]string{"--topology", demoTopology, "--fan-out", "1,2"}, "--fan-out 1,2: want three numbers"},
+		"a fan-out of zero":   {[]string{"--topology", demoTopology, "--fan-out", "1,0,2"}, `"0": want a positive number`},
 		"a huge fan-out":      {[]string{"--topology", demoTopology, "--fan-out", "1,2,65"}, "fan-out 65 of tier 3"},
-		"no budget":           {[]string{"--topology", demoTopology, "--budget", "0"}, "--budget: a positive value"},
-		"no cadence":          {[]string{"--topology", demoTopology, "--cadence", "0s"}, "--cadence: a positive value"},
+		"no budget":           {[]string{"--topology", demoTopology, "--budget", "0"}, "--budget: want a positive value"},
+		"no cadence":          {[]string{"--topology", demoTopology, "--cadence", "0s"}, "--cadence: want a positive value"},
 		"one class twice":     {[]string{"--topology", demoTopology, "--class", "a", "--class", "a"}, `class 1 is "a"`},
 		"a stranger absent":   {[]string{"--topology", demoTopology, "--absent", "h99"}, "--absent h99: the topology has no such node"},
 		"a switch absent":     {[]string{"--topology", demoTopology, "--absent", "leaf1"}, "--absent leaf1: the topology has no such node"},
-		"an edge of nobody":   {[]string{"--topology", demoTopology, "--explain", "h99/eth1>h1/eth1"}, `no NIC "h99/eth1"`},
+		"an edge of no NIC":   {[]string{"--topology", demoTopology, "--explain", "h99/eth1>h1/eth1"}, `no NIC "h99/eth1"`},
 		"not an edge":         {[]string{"--topology", demoTopology, "--explain", "h1/eth1>h1/eth1"}, "not in the schedule: h1/eth1 probes h2/eth1, "},
-		"an edge of a silent": {[]string{"--topology", demoTopology, "--absent", "h1", "--explain", "h1/eth1>h2/eth1"}, "h1/eth1 probes nobody"},
+		"an edge of a silent": {[]string{"--topology", demoTopology, "--absent", "h1", "--explain", "h1/eth1>h2/eth1"}, "h1/eth1 probes no NIC"},
 		"no such link":        {[]string{"--topology", demoTopology, "--explain", "leaf1:up1--spine2:dn1"}, "no link leaf1:up1--spine2:dn1"},
 		"nonsense":            {[]string{"--topology", demoTopology, "--explain", "leaf1"}, "want SRC>DST#N"},
 	}
@@ -82,7 +82,7 @@ func TestScheduleArguments(t *testing.T) {
 	}
 }
 
-// TestMeanwhile: work that takes long says so every two seconds, short work nothing.
+// TestMeanwhile checks that long work reports its progress every two seconds, and short work does not.
 func TestMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer

@@ -38,7 +38,7 @@ func addTopology(app *kingpin.Application, commands map[string]command) {
 				found = fabric.Problems{}
 			}
 			if err := plainjson.NewEncoder(os.Stdout).Encode(found); err != nil {
-				return fmt.Errorf("writing the findings: %w", err)
+				return fmt.Errorf("cannot write the findings: %w", err)
 			}
 		} else {
 			for _, f := range found {
@@ -59,16 +59,17 @@ func addTopology(app *kingpin.Application, commands map[string]command) {
 	}
 }
 
-// addDiscover is topology discover: a topology file of what the switches tell.
+// addDiscover adds the command topology discover, which writes a topology file from the reports of switches and
+// nodes.
 func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
-	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch, or series of LLDP neighbours in Prometheus) and nodes (graylink-node) tell of their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or nobody answers, 3: done, but something is contradictory or does not answer.")
+	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch, or series of LLDP neighbours in Prometheus) and nodes (graylink-node) report about their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or no answer, 3: done, but with contradictions or missing answers.")
 	switches := cmd.Flag("switch", "Address of a graylink-switch, http://HOST:PORT; may be repeated.").Strings()
 	nodes := cmd.Flag("node", "Address of a graylink-node; may be repeated.").Strings()
-	prometheus := cmd.Flag("prometheus", "Base URL of a Prometheus that has fabric_switch_port_neighbor_info (of the gNMI receiver, say): its switches are taken where no graylink-switch tells.").String()
+	prometheus := cmd.Flag("prometheus", "Base URL of a Prometheus that has fabric_switch_port_neighbor_info (for example from the gNMI receiver). Its switches are used if no graylink-switch reports them.").String()
 	httpConfig := cmd.Flag("prometheus.http-config", "HTTP client configuration for that (TLS, credentials), as promtool's --http.config.file.").String()
-	name := cmd.Flag("lab", "Ask the switches and nodes of this lab (graylink demo --keep) instead.").String()
-	output := cmd.Flag("output", "The file to write; standard output when absent.").String()
-	timeout := cmd.Flag("timeout", "How long to wait for each.").Default("5s").Duration()
+	name := cmd.Flag("lab", "Query the switches and nodes of this lab (graylink demo --keep) instead.").String()
+	output := cmd.Flag("output", "File to write. Default: standard output.").String()
+	timeout := cmd.Flag("timeout", "Timeout for each switch and node.").Default("5s").Duration()
 	commands[cmd.FullCommand()] = func(ctx context.Context) error {
 		client := &http.Client{}
 		if *name != "" {
@@ -85,7 +86,7 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 			}
 		}
 		if len(*switches) == 0 && *prometheus == "" {
-			return errors.New("whom to ask: --switch, --prometheus or --lab is expected")
+			return errors.New("no source: want --switch, --prometheus or --lab")
 		}
 		client.Timeout = *timeout
 		var views []fabric.SwitchView
@@ -106,12 +107,12 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 			}
 		}
 		if *prometheus != "" {
-			told, err := neighbourViews(ctx, *prometheus, *httpConfig, *timeout)
+			neighbours, err := neighbourViews(ctx, *prometheus, *httpConfig, *timeout)
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				silent++
 			}
-			for _, v := range told {
+			for _, v := range neighbours {
 				if !slices.ContainsFunc(views, func(w fabric.SwitchView) bool { return w.Switch == v.Switch }) {
 					views = append(views, v)
 				}
@@ -129,7 +130,7 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 		t, found := fabric.DiscoverTopology(views, hosts)
 		text, err := yaml.Marshal(t)
 		if err != nil {
-			return fmt.Errorf("writing the topology: %w", err)
+			return fmt.Errorf("cannot write the topology: %w", err)
 		}
 		if *output == "" {
 			_, err = os.Stdout.Write(text)
@@ -137,7 +138,7 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 			err = os.WriteFile(*output, text, 0o644)
 		}
 		if err != nil {
-			return fmt.Errorf("writing the topology: %w", err)
+			return fmt.Errorf("cannot write the topology: %w", err)
 		}
 		_, checked := fabric.ParseTopology("the discovered topology", text)
 		for _, f := range append(found, checked...) {
@@ -152,8 +153,7 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 	}
 }
 
-// neighbourViews are switches as series of neighbours tell of them: ports with a
-// neighbour, and no more than its name.
+// neighbourViews returns the switches that have series of neighbours. Their ports have a neighbour and only its name.
 func neighbourViews(ctx context.Context, url, httpConfig string, timeout time.Duration) ([]fabric.SwitchView, error) {
 	o := evidence.HTTPOptions{URL: url, Client: config.DefaultHTTPClientConfig, Timeout: timeout}
 	if httpConfig != "" {
@@ -168,12 +168,12 @@ func neighbourViews(ctx context.Context, url, httpConfig string, timeout time.Du
 		return nil, err
 	}
 	defer db.Close()
-	told, err := evidence.NeighboursAt(ctx, evidence.NewLocalQuerier(db), time.Now(), nil)
+	neighbours, err := evidence.NeighboursAt(ctx, evidence.NewLocalQuerier(db), time.Now(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
 	var out []fabric.SwitchView
-	for _, n := range told { // by switch and port
+	for _, n := range neighbours { // by switch and port
 		if len(out) == 0 || out[len(out)-1].Switch != n.Switch {
 			out = append(out, fabric.SwitchView{Switch: n.Switch})
 		}
@@ -183,7 +183,7 @@ func neighbourViews(ctx context.Context, url, httpConfig string, timeout time.Du
 	return out, nil
 }
 
-// maxAnswer bounds what is read of an answer, octets.
+// maxAnswer bounds the number of octets that are read of an answer.
 const maxAnswer = 64 << 20
 
 func getJSON(ctx context.Context, client *http.Client, url string, into any) error {
@@ -205,8 +205,7 @@ func getJSON(ctx context.Context, client *http.Client, url string, into any) err
 	return nil
 }
 
-// loadGraph loads a topology for a command that needs a usable one; its
-// warnings go to standard error.
+// loadGraph loads a topology for a command that needs a usable one. Warnings go to standard error.
 func loadGraph(file string) (*fabric.Topology, *fabric.Graph, error) {
 	t, found := fabric.LoadTopology(file)
 	if err := found.Err(); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// answering is an agent that answers on one path.
+// answering starts an agent that answers on one path, and returns its URL.
 func answering(t *testing.T, path string, v any) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -70,8 +70,8 @@ func TestDiscoverCommand(t *testing.T) {
 	}
 }
 
-// TestDiscoverBySeries: switches whose neighbours a Prometheus has are taken beside
-// those that are asked themselves; what is not sure is a finding.
+// TestDiscoverBySeries checks that switches whose neighbours are in a Prometheus are used beside those that are
+// queried themselves, and that uncertain cables are findings.
 func TestDiscoverBySeries(t *testing.T) {
 	row := func(sw, port, remote, remotePort string) map[string]any {
 		return map[string]any{"metric": map[string]string{"switch": sw, "port": port, "remote": remote, "remote_port": remotePort}, "value": []any{1700000000, "1700000000"}}
@@ -84,7 +84,7 @@ func TestDiscoverBySeries(t *testing.T) {
 			}
 			answer := map[string]any{"resultType": "vector", "result": rows}
 			if !strings.Contains(r.Form.Get("query"), "fabric_switch_port_neighbor_info") {
-				now := float64(time.Now().UnixMilli()) / 1e3 // what time it is there
+				now := float64(time.Now().UnixMilli()) / 1e3 // the time at the server
 				answer = map[string]any{"resultType": "vector", "result": []any{map[string]any{"metric": map[string]string{}, "value": []any{now, fmt.Sprint(now)}}}}
 			}
 			if err := json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": answer}); err != nil {

@@ -20,15 +20,15 @@ import (
 )
 
 func addTrace(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("trace", "Trace the path of a probe flow from its own socket: asks the agent of the node that sends it. Exit code 0: traced, 1: it could not be, 2: traced, but the path is not known.")
+	cmd := app.Command("trace", "Trace the path of a probe flow from its own socket: asks the agent of the node that sends it. Exit code 0: traced, 1: the trace failed, 2: traced, but the path is not known.")
 	var t traceFlags
-	cmd.Arg("src", "The probing NIC, node/device.").Required().StringVar(&t.src)
-	cmd.Arg("dst", "The probed NIC, node/device.").Required().StringVar(&t.dst)
+	cmd.Arg("src", "Probing NIC, as node/device.").Required().StringVar(&t.src)
+	cmd.Arg("dst", "Probed NIC, as node/device.").Required().StringVar(&t.dst)
 	cmd.Flag("flow", "Number of the flow.").Default("0").IntVar(&t.flow)
 	cmd.Flag("reverse", "Trace the replies, from the node that sends them.").BoolVar(&t.reverse)
-	cmd.Flag("lab", "The nodes are those of this lab (see graylink lab, graylink demo --keep).").StringVar(&t.lab)
-	cmd.Flag("agent", "Base URL of the agent to ask, when there is no --lab.").Default("http://127.0.0.1:9868").StringVar(&t.agent)
-	cmd.Flag("topology", "Topology file that names the hops, when there is no --lab.").StringVar(&t.topology)
+	cmd.Flag("lab", "Lab of the nodes (see graylink lab, graylink demo --keep).").StringVar(&t.lab)
+	cmd.Flag("agent", "Base URL of the agent, without --lab.").Default("http://127.0.0.1:9868").StringVar(&t.agent)
+	cmd.Flag("topology", "Topology file that names the hops, without --lab.").StringVar(&t.topology)
 	cmd.Flag("format", "Output format.").Default("text").EnumVar(&t.format, "text", "json")
 	commands[cmd.FullCommand()] = t.runTrace
 }
@@ -94,7 +94,7 @@ func (t *traceFlags) runTrace(ctx context.Context) error {
 		return err
 	}
 	if len(traces) != 1 {
-		return fmt.Errorf("the agent of %q answered %d traces where one was asked for", fabric.OwnerOf(from), len(traces))
+		return fmt.Errorf("the agent of %q answered %d traces, want one", fabric.OwnerOf(from), len(traces))
 	}
 	out := describeTrace(g, e, traces[0])
 	if t.format == "json" {
@@ -103,7 +103,7 @@ func (t *traceFlags) runTrace(ctx context.Context) error {
 		err = printTrace(os.Stdout, out, from, to)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the trace: %w", err)
+		return fmt.Errorf("cannot write the trace: %w", err)
 	}
 	if out.State != fabric.PathValid {
 		return exitError{code: 2}
@@ -111,7 +111,7 @@ func (t *traceFlags) runTrace(ctx context.Context) error {
 	return nil
 }
 
-// describeTrace names the hops by the topology; without one they have addresses only.
+// describeTrace names the hops by the topology. Without a topology they have addresses only.
 func describeTrace(g *fabric.Graph, e fabric.Flow, t fabric.Trace) traced {
 	out := traced{Edge: e.String(), State: t.State, Hops: []tracedHop{}, Notes: append([]string{}, t.Notes...)}
 	var path fabric.Path
@@ -144,7 +144,7 @@ func describeTrace(g *fabric.Graph, e fabric.Flow, t fabric.Trace) traced {
 	return out
 }
 
-// nameSwitch names the switch that answered, and its port where that is known.
+// nameSwitch returns the switch that answered, and its port if it is known.
 func (h *tracedHop) nameSwitch(g *fabric.Graph, raw fabric.RawHop) {
 	end, _ := fabric.IngressPort(g, raw)
 	if sw, port, ok := fabric.SplitPort(end); ok {
@@ -154,7 +154,7 @@ func (h *tracedHop) nameSwitch(g *fabric.Graph, raw fabric.RawHop) {
 	}
 }
 
-// portID is a hop's port as links name it, "" when it is not known.
+// portID returns the name of a hop's port as links have it, and "" if it is not known.
 func (h *tracedHop) portID(port string) string {
 	if h.Switch == "" || port == "" {
 		return ""

@@ -27,7 +27,7 @@ func TestTraceAsText(t *testing.T) {
 		t    fabric.Trace
 		want string
 	}{
-		"told": {g, fabric.Trace{Edge: edge.String(), State: fabric.PathValid, Reached: true, Notes: []string{"hop 2: MPLS labels L=16001,TC=0,S=1,TTL=1"},
+		"known": {g, fabric.Trace{Edge: edge.String(), State: fabric.PathValid, Reached: true, Notes: []string{"hop 2: MPLS labels L=16001,TC=0,S=1,TTL=1"},
 			Hops: []fabric.RawHop{hop(1, "10.0.1.1"), labelled, hop(3, "172.16.65.0")}}, `
 trace of h1/eth1>h8/eth1#0, from h1/eth1 to h8/eth1: path valid
 hop  switch   in   out  answered from  RTT at least  over link

@@ -12,18 +12,19 @@ import (
 	"github.com/graylink/graylink/internal/sim/incident"
 )
 
-const verdictsHead = `# Verdicts, as they are read at night
+const verdictsHead = `# What does a verdict look like?
 
-What ` + "`graylink localize`" + ` prints for one incident of each scenario. The incidents are generated (` + "`internal/sim/incident`" + `, on
-two planes of four leaves and three spines, 12 nodes of two NICs); the text is what the program printed. A test compares this
-page with what it prints today; ` + "`go test ./cmd/graylink -run TestVerdictsPage -update`" + ` writes it again.
+This page shows what ` + "`graylink localize`" + ` prints for one incident of each scenario. The incidents are generated
+(` + "`internal/sim/incident`" + `, on two planes of four leaves and three spines, with 12 nodes of two NICs). A test
+compares this page with the current output, and ` + "`go test ./cmd/graylink -run TestVerdictsPage -update`" + ` rewrites it.
 
-How to read one: the first line is what is at fault, of which kind, in which scenario, how urgent. ` + "`what`" + ` says what it does, why
-this and nothing else, how many flows speak for and against, and how sure that is. ` + "`or`" + ` lists what no probe can tell from it.
-` + "`do`" + ` is what to do first. The rules behind the scenarios are in the package comment of ` + "`analyzer/classify`" + `.
+The first line of a verdict has the element at fault, its kind, the scenario and the severity. ` + "`what`" + ` describes the
+effect on packets, the reason for this scenario, the numbers of flows for and against it, and the confidence. ` + "`or`" + `
+lists the elements that probes cannot distinguish from it. ` + "`do`" + ` is the recommended action. The rules of the scenarios
+are in the package comment of ` + "`analyzer/classify`" + `.
 `
 
-// page is the incidents of docs/verdicts.md, in its order.
+// page lists the incidents of docs/verdicts.md, in its order.
 var page = []struct {
 	title    string
 	scenario incident.Scenario
@@ -34,7 +35,7 @@ var page = []struct {
 	{"A slow link", incident.Scenario{ID: fabric.Corridor, Variant: "link-delay"}},
 	{"A link that drops a little", incident.Scenario{ID: fabric.Corridor, Variant: "link-loss"}},
 	{"A link that marks", incident.Scenario{ID: fabric.Corridor, Variant: "link-ecn"}},
-	{"One way through a spine", incident.Scenario{ID: fabric.Corridor, Variant: "path-loss"}},
+	{"One path through a spine", incident.Scenario{ID: fabric.Corridor, Variant: "path-loss"}},
 	{"A bad NIC, receiving", incident.Scenario{ID: fabric.BadNIC, Variant: "in-loss"}},
 	{"A bad NIC, both ways", incident.Scenario{ID: fabric.BadNIC, Variant: "both-delay"}},
 	{"A NIC with jitter", incident.Scenario{ID: fabric.BadNIC, Variant: "out-jitter"}},
@@ -52,8 +53,8 @@ var page = []struct {
 	{"Nothing at all", incident.Scenario{}},
 }
 
-// TestVerdictsPage: docs/verdicts.md shows what the program prints, and each incident
-// has the one verdict that is right.
+// TestVerdictsPage checks that docs/verdicts.md shows what the program prints, and that each incident has the one
+// verdict that is right.
 func TestVerdictsPage(t *testing.T) {
 	const file = "../../docs/verdicts.md"
 	topo := clos.NewTopology(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 6, NICsPerNode: 2})

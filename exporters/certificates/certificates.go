@@ -1,4 +1,4 @@
-// Package certificates publishes when the certificates in use end.
+// Package certificates publishes when the certificates in use expire.
 package certificates
 
 import (

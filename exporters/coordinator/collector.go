@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/coordinator"
 )
 
-// collector publishes a coordinator's statistics.
+// collector publishes the statistics of a coordinator.
 type collector struct {
 	c *coordinator.Coordinator
 
@@ -23,37 +23,37 @@ func newCollector(c *coordinator.Coordinator) *collector {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &collector{c: c,
-		linkEdges:         d("fabric_link_probe_edges", "Edges, of probes and of replies, that were traced to cross the link in this direction.", "link", "from", "to"),
-		linksBelow:        d("graylink_coordinator_links_below_wanted_edges", "Directions of links that fewer edges are known to cross than are wanted.", "wanted"),
-		agents:            d("graylink_coordinator_agents", "Nodes of the topology by the state of their agent.", "state"),
-		sessions:          d("graylink_coordinator_sessions_total", "Agents that asked for a session, by what became of it.", "result"),
-		edges:             d("graylink_coordinator_edges", "Edges of the schedule: all; without an address at one end; without an answer, as their agents say; traced to a path; not.", "state"),
-		scheduleSeconds:   d("graylink_coordinator_schedule_seconds", "Time that the last run of the schedule took."),
-		scheduleRuns:      d("graylink_coordinator_schedule_runs_total", "Runs of the schedule.", "result"),
-		lastRun:           d("graylink_coordinator_schedule_last_success_timestamp_seconds", "Time of the last run that succeeded."),
+		linkEdges:         d("fabric_link_probe_edges", "Probe and reply edges whose traced path crosses the link in this direction.", "link", "from", "to"),
+		linksBelow:        d("graylink_coordinator_links_below_wanted_edges", "Directions of links that fewer edges are known to cross than the wanted number.", "wanted"),
+		agents:            d("graylink_coordinator_agents", "Nodes of the topology, by the state of their agent.", "state"),
+		sessions:          d("graylink_coordinator_sessions_total", "Requests of agents for a session, by result.", "result"),
+		edges:             d("graylink_coordinator_edges", "Edges of the schedule: all, without an address, without an answer, with a known path, and without one.", "state"),
+		scheduleSeconds:   d("graylink_coordinator_schedule_seconds", "Duration of the last computation of the schedule in seconds."),
+		scheduleRuns:      d("graylink_coordinator_schedule_runs_total", "Computations of the schedule, by result.", "result"),
+		lastRun:           d("graylink_coordinator_schedule_last_success_timestamp_seconds", "Unix time of the last successful computation of the schedule."),
 		assignments:       d("graylink_coordinator_assignments_sent_total", "Assignments sent to agents."),
-		keysSent:          d("graylink_coordinator_keys_sent_total", "Times that an agent was sent its keys."),
+		keysSent:          d("graylink_coordinator_keys_sent_total", "Sets of keys sent to agents."),
 		outOfDate:         d("graylink_coordinator_agents_out_of_date", "Connected agents that have not applied their assignment."),
-		keysEpoch:         d("graylink_coordinator_keys_epoch", "Epoch of the key that sends."),
-		keysHeld:          d("graylink_coordinator_keys_held", "Epochs whose keys are accepted: two during a rotation."),
+		keysEpoch:         d("graylink_coordinator_keys_epoch", "Epoch of the key that agents send with."),
+		keysHeld:          d("graylink_coordinator_keys_held", "Number of epochs whose keys are accepted: two during a rotation."),
 		keysUnconfirmed:   d("graylink_coordinator_keys_unconfirmed_agents", "Connected agents that have not confirmed the newest key."),
-		registryWhole:     d("graylink_coordinator_registry_whole", "1 when targets are served."),
-		traces:            d("graylink_coordinator_traces_total", "Traces reported by agents: of edges they have, and of others.", "result"),
-		clocks:            d("graylink_coordinator_clocks", "Clocks by their state.", "state"),
-		clockEdges:        d("graylink_coordinator_clock_edges", "Estimates between two clocks in the last cycle: used, and dropped because they contradict the others.", "state"),
-		clockSeconds:      d("graylink_coordinator_clock_solve_seconds", "Time that the last cycle took to relate the clocks."),
-		clockReports:      d("graylink_coordinator_clock_reports_total", "Clock reports of agents, by what became of them.", "result"),
+		registryWhole:     d("graylink_coordinator_registry_whole", "Whether the registry is whole, so that targets are served (1) or not (0)."),
+		traces:            d("graylink_coordinator_traces_total", "Traces reported by agents: taken, and ignored because the agent has no such edge.", "result"),
+		clocks:            d("graylink_coordinator_clocks", "Clocks, by state.", "state"),
+		clockEdges:        d("graylink_coordinator_clock_edges", "Estimates between two clocks in the last cycle: used, and dropped as contradicting the others.", "state"),
+		clockSeconds:      d("graylink_coordinator_clock_solve_seconds", "Duration of the last computation that related the clocks in seconds."),
+		clockReports:      d("graylink_coordinator_clock_reports_total", "Clock reports of agents, by result.", "result"),
 		clockUpdates:      d("graylink_coordinator_clock_updates_sent_total", "Clock updates sent to agents."),
-		moves:             d("graylink_coordinator_source_ports_moved_total", "Source ports moved to cover links."),
-		saves:             d("graylink_coordinator_state_writes_total", "Writes of the state file.", "result"),
-		conflicts:         d("graylink_coordinator_address_conflicts", "Addresses and GIDs that agents report for NICs and that are not used, by why.", "reason"),
-		targetsRefused:    d("graylink_coordinator_targets_refused", "Agents that are not scraped where they say, by why.", "reason"),
-		handshakes:        d("graylink_coordinator_handshakes", "Connections that have not finished their handshake: silent, running, or waiting in line.", "state"),
-		handshakesDropped: d("graylink_coordinator_handshakes_dropped_total", "Connections that ended before their handshake had finished, by why.", "reason"),
-		lastStep:          d("graylink_coordinator_last_cycle_timestamp_seconds", "Time of the last turn of the coordinator's loop."),
-		configHash:        d("graylink_config_hash_info", "The topology at work: first eight octets of the file's SHA-256.", "hash"),
-		reloadOK:          d("graylink_config_last_reload_successful", "1 when the last reading of the topology succeeded."),
-		reloadTime:        d("graylink_config_last_reload_success_timestamp_seconds", "Time at which the topology at work was read."),
+		moves:             d("graylink_coordinator_source_ports_moved_total", "Edges whose source port was moved to cover links."),
+		saves:             d("graylink_coordinator_state_writes_total", "Writes of the state file, by result.", "result"),
+		conflicts:         d("graylink_coordinator_address_conflicts", "Addresses and GIDs reported by agents that are not used, by reason.", "reason"),
+		targetsRefused:    d("graylink_coordinator_targets_refused", "Agents that are not scraped at the address they advertise, by reason.", "reason"),
+		handshakes:        d("graylink_coordinator_handshakes", "Connections that have not finished their TLS handshake: silent, running, or waiting in line.", "state"),
+		handshakesDropped: d("graylink_coordinator_handshakes_dropped_total", "Connections that ended before their TLS handshake finished, by reason.", "reason"),
+		lastStep:          d("graylink_coordinator_last_cycle_timestamp_seconds", "Unix time of the last cycle of the coordinator's main loop."),
+		configHash:        d("graylink_config_hash_info", "First eight octets of the SHA-256 of the topology file in use.", "hash"),
+		reloadOK:          d("graylink_config_last_reload_successful", "Whether the last load of the topology succeeded (1) or failed (0)."),
+		reloadTime:        d("graylink_config_last_reload_success_timestamp_seconds", "Unix time at which the topology in use was loaded."),
 	}
 }
 

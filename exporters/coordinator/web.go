@@ -19,8 +19,8 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves a coordinator and publishes the certificates that the process uses. The policy says who may
-// reload the topology and rotate keys.
+// Handler returns a handler that serves the API of a coordinator and publishes the certificates that the
+// process uses. The policy decides who may reload the topology and rotate keys.
 func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Logger, used ...pki.Source) http.Handler {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(newCollector(c), certificates.NewCollector(used...), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
@@ -38,7 +38,7 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 	act := func(path, done string, allow func(http.HandlerFunc) http.HandlerFunc, do func() error) {
 		mux.HandleFunc("POST "+path, allow(func(w http.ResponseWriter, _ *http.Request) {
 			if err := do(); err != nil {
-				log.Error(path, "err", err)
+				log.Error("request failed", "path", path, "err", err)
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
@@ -51,13 +51,13 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 		w.Header().Set("Content-Type", "application/json")
 		enc := plainjson.NewEncoder(w)
 		if err := enc.Encode(v); err != nil {
-			log.Debug("write an answer", "err", err)
+			log.Debug("cannot write the response", "err", err)
 		}
 	}
 	mux.HandleFunc("GET /api/v1/targets", func(w http.ResponseWriter, _ *http.Request) {
 		targets, ok := c.Targets()
 		if !ok {
-			http.Error(w, "the registry is not whole yet: not all nodes have come, and the time for it is not over", http.StatusServiceUnavailable)
+			http.Error(w, "the registry is not whole yet: some nodes have not connected, and --registry.settle has not passed", http.StatusServiceUnavailable)
 			return
 		}
 		answer(w, targetGroups(targets))
@@ -87,7 +87,7 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 	return mux
 }
 
-// targetGroup is a target group of Prometheus' HTTP service discovery.
+// targetGroup represents a target group of Prometheus' HTTP service discovery.
 type targetGroup struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`

@@ -14,7 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// exchanger is the probe engine as far as clocks are concerned.
+// exchanger is the part of the probe engine that clock estimation uses.
 type exchanger interface {
 	DrainExchanges(yield func(id clocksync.PairID, dir int, sent, received int64))
 	SetRelations(map[clocksync.PairID]clocksync.Relation)
@@ -25,32 +25,32 @@ type exchanger interface {
 	Now() time.Time
 }
 
-// clocks estimates the clocks of a node's peers once a window, tells the
-// coordinator, and places the engine's samples by what the coordinator made of
-// all of them; or, where it is silent, by what the node knows itself.
+// clocks estimates the clocks of a node's peers once a window, and reports the estimates to the coordinator. It places
+// the engine's samples by the frame that the coordinator computes from all nodes' estimates, and by the node's own
+// estimates while the coordinator is silent.
 type clocks struct {
 	node   string
 	engine exchanger
-	bend   *probe.Bend // nil: the clock is right
+	bend   *probe.Bend // nil if the clock is right
 	log    *slog.Logger
-	report func([]byte) // to the coordinator, if it is there; called with mu held
-	steer  *steering    // nil: nobody steers the system clock by what is known here
+	report func([]byte) // sends a report to the coordinator if it is connected; called with mu held
+	steer  *steering    // nil if the system clock is not steered by the frame
 
 	mu           sync.Mutex
 	pairs        map[clocksync.PairID]*clocksync.Pair
 	follower     *clocksync.Follower
 	related      map[clocksync.PairID]clocksync.Relation
-	wholeSeconds map[string]float64        // by clock: whole seconds off the frame, when that was known first
-	kinds        map[string]clocksync.Kind // by NIC: whose clock stamps
+	wholeSeconds map[string]float64        // whole seconds off the frame when that was first known, by clock
+	kinds        map[string]clocksync.Kind // kind of the clock that stamps, by NIC
 	frame        uint64
 	buffer       []byte
-	endMono      time.Duration // of the last turn
+	endMono      time.Duration // of the last round
 	endWall      int64
-	latestMono   time.Duration // that anything was done
+	latestMono   time.Duration // latest time at which anything was done
 	witnesses    []clocksync.Witness
 }
 
-// witnessEvery is how often it is asked what edges saw of clocks that move.
+// witnessEvery is the interval at which the engine's observations of moving clocks are read.
 const witnessEvery = 100 * time.Millisecond
 
 func newClocks(node string, e exchanger, bend *probe.Bend, report func([]byte), log *slog.Logger) *clocks {
@@ -58,7 +58,7 @@ func newClocks(node string, e exchanger, bend *probe.Bend, report func([]byte), 
 		follower: clocksync.NewFollower(), related: map[clocksync.PairID]clocksync.Relation{}, wholeSeconds: map[string]float64{}, kinds: map[string]clocksync.Kind{}}
 }
 
-// run ends a window whenever one is full.
+// run ends a window whenever one is full, until ctx ends.
 func (c *clocks) run(ctx context.Context) {
 	base := c.engine.Now()
 	tick := time.NewTicker(clocksync.Window)
@@ -82,7 +82,7 @@ func (c *clocks) run(ctx context.Context) {
 	}
 }
 
-// closeWindow ends a window at a time of the system's clock.
+// closeWindow ends a window at now by the system's clock and at mono by the monotonic clock.
 func (c *clocks) closeWindow(now int64, mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,13 +108,13 @@ func (c *clocks) closeWindow(now int64, mono time.Duration) {
 		}
 		e := p.CloseWindow(now)
 		c.follower.AddEstimate(id, e, mono)
-		// What a clock did within the window is for the next one to tell.
+		// A jump within the window spoils it. The next window gives an estimate again.
 		if e.Quality != clocksync.None && !c.follower.WindowSpoilt(id, mono) {
 			r.Pairs = append(r.Pairs, clocksync.PairEstimate{ID: id, Estimate: e})
 		}
 	}
 	c.updateRelations()
-	// A NIC's own clock is told as the system's, as well as both can be read.
+	// The relation of a NIC's own clock to the system's clock is known as precisely as both clocks can be read.
 	c.engine.ClockKinds(func(nic string, k clocksync.Kind, width int64) {
 		if k == clocksync.Hardware {
 			r.Joins = append(r.Joins, clocksync.Join{A: c.node, B: nic, Ref: now, Width: width})
@@ -126,7 +126,7 @@ func (c *clocks) closeWindow(now int64, mono time.Duration) {
 	}
 }
 
-// checkWitnesses takes less for known than before if clocks are seen to move.
+// checkWitnesses lowers the quality of what is known if edges observed that clocks moved.
 func (c *clocks) checkWitnesses(mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,14 +136,14 @@ func (c *clocks) checkWitnesses(mono time.Duration) {
 	}
 }
 
-// collectWitnesses hears what edges saw, and says whether less is known by it.
+// collectWitnesses reads what edges observed, and reports whether less is known because of it.
 func (c *clocks) collectWitnesses() bool {
 	c.witnesses = c.witnesses[:0]
 	c.engine.ClockWitnesses(func(w clocksync.Witness) { c.witnesses = append(c.witnesses, w) })
 	return c.follower.ApplyWitnesses(c.witnesses, c.latestMono)
 }
 
-// dropUnprobedPairs drops pairs of edges that are probed no more.
+// dropUnprobedPairs drops pairs of edges that are no longer probed.
 func (c *clocks) dropUnprobedPairs() {
 	cfg := c.engine.Config()
 	known := make(map[clocksync.PairID]bool, len(cfg.Edges))
@@ -160,7 +160,7 @@ func (c *clocks) dropUnprobedPairs() {
 	c.follower.ForgetPairs(keep)
 }
 
-// updateRelations tells the engine what is known now.
+// updateRelations passes the current relations to the engine.
 func (c *clocks) updateRelations() {
 	clear(c.related)
 	for id := range c.pairs {
@@ -176,11 +176,11 @@ func (c *clocks) updateRelations() {
 	}
 }
 
-// applyUpdate takes what the coordinator said.
+// applyUpdate applies an update of the coordinator, and logs one that cannot be parsed.
 func (c *clocks) applyUpdate(update []byte) {
 	u, err := clocksync.ParseUpdate(update)
 	if err != nil {
-		c.log.Warn("clock update", "err", err)
+		c.log.Warn("cannot apply the coordinator's clock update", "err", err)
 		return
 	}
 	c.mu.Lock()
@@ -194,12 +194,12 @@ func (c *clocks) applyUpdate(update []byte) {
 	c.updateRelations()
 }
 
-// clockStatus is what is known of the clock that stamps at a NIC.
+// clockStatus returns what is known of the clock that stamps at a NIC.
 func (c *clocks) clockStatus(nic string) clocksync.Status {
 	return c.follower.StatusOf(clocksync.ClockOf(nic, c.kinds[nic]), c.endWall, c.endMono)
 }
 
-// systemStatus is what is known of the system clock at the end of the last window.
+// systemStatus returns what is known of the system clock at the end of the last window.
 func (c *clocks) systemStatus() clocksync.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +222,7 @@ func (c *clocks) listOwnClocks() []ownClockJSON {
 	return out
 }
 
-// listRelations lists how edges are placed now.
+// listRelations lists the relations by which edges are placed now.
 func (c *clocks) listRelations() []relationJSON {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,14 +239,13 @@ func (c *clocks) listRelations() []relationJSON {
 	return out
 }
 
-// clockView is a NIC's clock for those who read.
+// clockView represents a NIC's clock as it is published.
 type clockView struct {
 	clocksync.Status
-	WholeSeconds float64 // seconds of the offset that are whole, as they were at first
+	WholeSeconds float64 // whole seconds of the offset, as they were when first known
 }
 
-// viewOf is what is known of the clock that stamps at a NIC; ok is false before the
-// first window has ended.
+// viewOf returns what is known of the clock that stamps at a NIC. It returns false before the first window has ended.
 func (c *clocks) viewOf(nic string) (v clockView, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// wires is an engine whose peer's clock is a second ahead and 20 ppm fast.
+// wires represents an engine whose peer's clock is a second ahead and 20 ppm fast.
 type wires struct {
 	edges    []probe.EdgeConfig
 	kind     clocksync.Kind
@@ -62,8 +62,8 @@ func (w *wires) ClockKinds(yield func(nic string, k clocksync.Kind, width int64)
 	yield("h1/eth1", w.kind, 800)
 }
 
-// TestClocksRelateAndReport takes a node's clocks through some windows: by pairs
-// alone, by a coordinator's maps, and back.
+// TestClocksRelateAndReport drives a node's clocks through several windows: with pairs alone, with a coordinator's maps,
+// and with pairs again.
 func TestClocksRelateAndReport(t *testing.T) {
 	w := &wires{edges: []probe.EdgeConfig{{Src: "h1/eth1", Dst: "h2/eth1", Cadence: 10 * time.Millisecond}}, from: 1e18, bounds: map[string]time.Duration{}}
 	var reports []*clocksync.Report
@@ -93,7 +93,7 @@ func TestClocksRelateAndReport(t *testing.T) {
 		t.Errorf("by the pair alone h2 is %d ns ahead (%v), want %d", r.OffsetAt(w.to), ok, truth)
 	}
 	if v, ok := c.viewOf("h1/eth1"); !ok || v.State != clocksync.Converging || v.Known || len(w.bounds) != 0 {
-		t.Errorf("before the coordinator spoke: %+v %v, bounds %v", v, ok, w.bounds)
+		t.Errorf("before the first update of the coordinator: %+v %v, bounds %v", v, ok, w.bounds)
 	}
 	last := reports[len(reports)-1]
 	if len(reports) != 5 || last.Node != "h1" || last.End != w.to || len(last.Pairs) != 1 || last.Pairs[0].ID != id || len(last.Joins) != 0 {
@@ -118,7 +118,7 @@ func TestClocksRelateAndReport(t *testing.T) {
 		t.Errorf("relations %+v", got)
 	}
 
-	c.applyUpdate([]byte("no update")) // is told of in the log, and changes nothing
+	c.applyUpdate([]byte("no update")) // it is logged, and changes nothing
 	for range 6 {
 		turn()
 	}
@@ -133,12 +133,12 @@ func TestClocksRelateAndReport(t *testing.T) {
 	w.edges = nil
 	turn()
 	if len(w.related) != 0 || len(c.pairs) != 0 {
-		t.Errorf("an edge that is probed no more: %v, %d pairs", w.related, len(c.pairs))
+		t.Errorf("an edge that is no longer probed: %v, %d pairs", w.related, len(c.pairs))
 	}
 }
 
-// TestClocksThatMove: a clock that edges see moving is claimed no more at once, nor
-// told of, until an update is of windows that began later.
+// TestClocksThatMove checks that a clock that edges see moving is neither claimed nor reported, until an update covers
+// windows that began later.
 func TestClocksThatMove(t *testing.T) {
 	w := &wires{from: 1e18, bounds: map[string]time.Duration{}}
 	ids := map[string]clocksync.PairID{}
@@ -207,12 +207,12 @@ func TestClocksThatMove(t *testing.T) {
 		t.Errorf("its own clock moved: %+v, %d edges related, bounds %v", v, len(w.related), w.bounds)
 	}
 	if own := c.listOwnClocks(); len(own) != 1 || own[0].Offset != nil || own[0].State != "converging" {
-		t.Errorf("tells of its clock %+v", own)
+		t.Errorf("reports its clock as %+v", own)
 	}
 	saw(3, 0)
 	turn()
 	if len(report.Pairs) != 0 || report.Node != "h1" {
-		t.Errorf("the window in which its own clock moved is told of: %+v", report)
+		t.Errorf("the window in which its own clock moved is reported: %+v", report)
 	}
 	update()
 	turn()
@@ -223,15 +223,14 @@ func TestClocksThatMove(t *testing.T) {
 	turn()
 	update()
 	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 3 || len(report.Pairs) != 3 {
-		t.Errorf("2.7 s later: %v, %d edges related, %d pairs told of", v.State, len(w.related), len(report.Pairs))
+		t.Errorf("2.7 s later: %v, %d edges related, %d pairs reported", v.State, len(w.related), len(report.Pairs))
 	}
 	if own := c.listOwnClocks(); len(own) != 1 || own[0].Offset == nil || own[0].Ref != w.to {
-		t.Errorf("tells of its clock %+v", own)
+		t.Errorf("reports its clock as %+v", own)
 	}
 }
 
-// TestClocksJoinANICsOwn: a NIC that stamps by its own clock is told to hang
-// together with the system's.
+// TestClocksJoinANICsOwn checks that the clock of a NIC that stamps by itself is reported as joined to the system's clock.
 func TestClocksJoinANICsOwn(t *testing.T) {
 	w := &wires{edges: []probe.EdgeConfig{{Src: "h1/eth1", Dst: "h2/eth1", Cadence: 10 * time.Millisecond}}, kind: clocksync.Hardware, from: 1e18, to: 1e18 + 1e9, bounds: map[string]time.Duration{}}
 	var report *clocksync.Report

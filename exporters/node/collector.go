@@ -13,7 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// Source is what the exposition reads. *probe.Engine is one.
+// Source is the interface through which the exposition reads the probe engine. *probe.Engine implements it.
 type Source interface {
 	Snapshot() *probe.Snapshot
 	TracedPaths() (version uint64, paths []probe.TracedPath)
@@ -21,18 +21,18 @@ type Source interface {
 	Config() *probe.Config
 }
 
-// state is a source and what the node itself knows about it.
+// state represents a source together with what the node itself knows about it.
 type state struct {
 	Source
-	clocks   *clocks   // nil: the clocks are not related
-	started  time.Time // when the source's counts began
-	loaded   time.Time // when the configuration that runs was loaded
+	clocks   *clocks   // nil means that the clocks are not related
+	started  time.Time // start of the source's counts
+	loaded   time.Time // time when the running configuration was loaded
 	reloadOK bool
 }
 
-// gatherer is an exposition of the state at the moment of the scrape.
+// gatherer is a gatherer of the state at the moment of the scrape.
 type gatherer struct {
-	read  func(func(state)) // calls its argument once, while the source stays as it is
+	read  func(func(state)) // calls its argument once, and keeps the source unchanged until it returns
 	build func(*exposition, state)
 }
 
@@ -47,8 +47,8 @@ func (g gatherer) Gather() ([]*dto.MetricFamily, error) {
 	return families, nil
 }
 
-// disjoint joins gatherers that share no family: the later one's family is
-// left out where two have the same.
+// disjoint joins gatherers. If two of them have a family with the same name, the family of the later gatherer is left
+// out.
 type disjoint []prometheus.Gatherer
 
 // Gather implements prometheus.Gatherer.
@@ -72,15 +72,14 @@ var (
 	sideNames      = [2]string{"source", "destination"}
 )
 
-// stamped is a distribution and the value of its label timestamp.
+// stamped represents a distribution and the value of its label timestamp.
 type stamped struct {
 	kind string
 	h    *probe.Histogram
 }
 
-// stampedDelays are the distributions of d to be published: those with samples, and
-// the kernel's unless there are better, so that the series of an edge is there
-// before its first sample.
+// stampedDelays returns the distributions of d that are published: those with samples, and also the kernel's unless
+// there are better ones, so that the series of an edge exists before its first sample.
 func stampedDelays(d *probe.Delays) []stamped {
 	out := make([]stamped, 0, 3)
 	if d.Hardware.Count > 0 {
@@ -96,15 +95,14 @@ func stampedDelays(d *probe.Delays) []stamped {
 }
 
 func stalledFamily(x *exposition) *dto.MetricFamily {
-	return x.counterFamily("graylink_node_stalled_seconds_total", "Time by which the probe loop ran late, beyond 20 ms each time: the host's doing, not the fabric's.")
+	return x.counterFamily("graylink_node_stalled_seconds_total", "Time in seconds by which the probe loop of this host ran late, beyond 20 ms each time.")
 }
 
-// unreadSeries counts what was lost at this host and not in the network. It is
-// scraped as often as the edges are, since it says which of their losses are
-// none.
+// unreadSeries adds the counts of packets that were lost at this host and not in the network. They are scraped as often
+// as the edges, because they state which of the edges' losses are not losses of the network.
 func unreadSeries(x *exposition, nics []probe.NICStats) {
 	unread := x.counterFamily("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.")
-	forged := x.counterFamily("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or not verified because too many had one, by source address.")
+	forged := x.counterFamily("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or unverified because too many had one, by source address.")
 	for i := range nics {
 		n := &nics[i]
 		for _, reason := range sortedKeys(n.Unread) {
@@ -116,25 +114,25 @@ func unreadSeries(x *exposition, nics []probe.NICStats) {
 	}
 }
 
-// edgeSeries is the exposition of /metrics/edges.
+// edgeSeries writes the exposition of /metrics/edges.
 func edgeSeries(x *exposition, st state) {
 	var (
-		owd        = x.histogramFamily("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse).")
-		sent       = x.counterFamily("fabric_probe_sent_total", "Probes sent (forward) and replies the reflector says it sent (reverse).")
-		lost       = x.counterFamily("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement tells the direction.")
-		ecn        = x.counterFamily("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked congestion experienced.")
+		owd        = x.histogramFamily("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse) in seconds.")
+		sent       = x.counterFamily("fabric_probe_sent_total", "Probes sent (forward), and replies that the reflector reports as sent (reverse).")
+		lost       = x.counterFamily("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement gives the direction.")
+		ecn        = x.counterFamily("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked as congestion experienced.")
 		acked      = x.counterFamily("fabric_probe_acked_total", "Probes answered within the reply timeout.")
 		late       = x.counterFamily("fabric_probe_late_total", "Probes answered after the reply timeout.")
-		duplicate  = x.counterFamily("fabric_probe_duplicate_total", "Replies to probes that had one.")
-		reordered  = x.counterFamily("graylink_node_probe_reordered_total", "Replies that came after the reply to a later probe.")
-		unresolved = x.gaugeFamily("graylink_node_probe_unresolved", "Probes nothing is known about: neither answered nor told lost.")
-		received   = x.counterFamily("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.")
+		duplicate  = x.counterFamily("fabric_probe_duplicate_total", "Replies to probes that were already answered.")
+		reordered  = x.counterFamily("graylink_node_probe_reordered_total", "Replies that arrived after the reply to a later probe.")
+		unresolved = x.gaugeFamily("graylink_node_probe_unresolved", "Probes whose fate is not known: neither answered nor reported lost.")
+		received   = x.counterFamily("fabric_probe_received_total", "Probes of a peer that this node received as their reflector.")
 		stalled    = stalledFamily(x)
 	)
 	synced := st.Config().ClockSync
-	var unplaced *dto.MetricFamily // without clock sync there is nothing to be placed
+	var unplaced *dto.MetricFamily // without clock sync all samples are placed
 	if synced {
-		unplaced = x.counterFamily("graylink_node_samples_unplaced_total", "Packets whose delay was not measured, the clocks of both ends not being related.")
+		unplaced = x.counterFamily("graylink_node_samples_unplaced_total", "Packets whose delay was not measured because the clocks of both ends are not related.")
 	}
 	directions := [2]*dto.LabelPair{x.labelPair("direction", directionNames[0]), x.labelPair("direction", directionNames[1])}
 	flowLabels := func(class, dst string, flow int, plane, src string, tier int) []*dto.LabelPair {
@@ -172,7 +170,7 @@ func edgeSeries(x *exposition, st state) {
 	}
 }
 
-// nicSeries is the exposition of /metrics: everything but the edges.
+// nicSeries writes the exposition of /metrics, which has everything but the edges.
 func nicSeries(x *exposition, st state) {
 	cfg := st.Config()
 	nics := st.Snapshot().NICs
@@ -185,45 +183,45 @@ func nicSeries(x *exposition, st state) {
 	for _, p := range paths {
 		states[string(p.State)]++
 	}
-	pathEdges := x.gaugeFamily("graylink_node_path_edges", "Flows traced by this node, by state of the path.")
+	pathEdges := x.gaugeFamily("graylink_node_path_edges", "Flows traced by this node, by state of their path.")
 	for _, name := range sortedKeys(states) {
 		x.addGauge(pathEdges, float64(states[name]), x.labelPairs("state", name))
 	}
-	x.addGauge(x.gaugeFamily("graylink_node_path_map_version", "Version of the traced paths; grows with every change."), float64(version), nil)
+	x.addGauge(x.gaugeFamily("graylink_node_path_map_version", "Version of the traced paths. It grows with every change."), float64(version), nil)
 	sent, answered := st.TraceStats()
 	tracePackets := x.counterFamily("graylink_node_trace_packets_total", "Trace packets, sent and answered.")
 	x.addCounter(tracePackets, float64(sent), x.labelPairs("result", "sent"))
 	x.addCounter(tracePackets, float64(answered), x.labelPairs("result", "answered"))
 
-	x.addGauge(x.gaugeFamily("graylink_config_hash_info", "First eight octets of the configuration's SHA-256."), 1, x.labelPairs("hash", cfg.Hash))
+	x.addGauge(x.gaugeFamily("graylink_config_hash_info", "First eight octets of the configuration's SHA-256, as a label."), 1, x.labelPairs("hash", cfg.Hash))
 	ok := 0.0
 	if st.reloadOK {
 		ok = 1
 	}
 	x.addGauge(x.gaugeFamily("graylink_config_last_reload_successful", "Whether the last reload was successful."), ok, nil)
-	x.addGauge(x.gaugeFamily("graylink_config_last_reload_success_timestamp_seconds", "When the configuration that runs was loaded."), float64(st.loaded.UnixNano())/1e9, nil)
+	x.addGauge(x.gaugeFamily("graylink_config_last_reload_success_timestamp_seconds", "Time when the running configuration was loaded, in Unix seconds."), float64(st.loaded.UnixNano())/1e9, nil)
 }
 
 func nicState(x *exposition, cfg *probe.Config, nics []probe.NICStats) {
 	var (
-		info        = x.gaugeFamily("fabric_nic_info", "Where a NIC is in the fabric.")
-		stampInfo   = x.gaugeFamily("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.")
-		kernelDelay = x.histogramFamily("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.")
-		nicDelay    = x.histogramFamily("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.")
+		info        = x.gaugeFamily("fabric_nic_info", "Position of a NIC in the fabric.")
+		stampInfo   = x.gaugeFamily("fabric_nic_timestamp_info", "Kind of time stamps that a NIC's probes get.")
+		kernelDelay = x.histogramFamily("fabric_nic_kernel_delay_seconds", "Delay from user space to the kernel's transmit stamp in seconds.")
+		nicDelay    = x.histogramFamily("fabric_nic_nic_delay_seconds", "Delay from the kernel's transmit stamp to the NIC's own in seconds.")
 		stalled     = stalledFamily(x)
 		drops       = x.counterFamily("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.")
 		sendErrors  = x.counterFamily("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.")
 		icmpErrors  = x.counterFamily("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.")
 		dropped     = x.counterFamily("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.")
-		missing     = x.counterFamily("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.")
-		unmatched   = x.counterFamily("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.")
-		overrun     = x.counterFamily("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.")
-		skipped     = x.counterFamily("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.")
-		restarts    = x.counterFamily("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.")
+		missing     = x.counterFamily("graylink_node_stamps_missing_total", "Samples that lack a stamp, by stamp T1 to T4.")
+		unmatched   = x.counterFamily("graylink_node_stamps_unmatched_total", "Transmit stamps of packets that are no longer kept.")
+		overrun     = x.counterFamily("graylink_node_exchanges_dropped_total", "Stamped packets that were discarded before clock sync used them.")
+		skipped     = x.counterFamily("graylink_node_probes_skipped_total", "Probes that were not sent because their time had passed.")
+		restarts    = x.counterFamily("graylink_node_restarts_total", "Observed restarts of the senders and reflectors of peers.")
 		unbound     = x.gaugeFamily("graylink_node_unbound_peers", "Peers whose authenticated packets carry no life number, so that old ones can be replayed.")
-		sessions    = x.gaugeFamily("graylink_node_reflector_sessions", "Sessions the reflector keeps.")
-		edges       = x.gaugeFamily("graylink_node_edges", "Flows a NIC probes.")
-		lastTurn    = x.gaugeFamily("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.")
+		sessions    = x.gaugeFamily("graylink_node_reflector_sessions", "Sessions that the reflector keeps.")
+		edges       = x.gaugeFamily("graylink_node_edges", "Flows that a NIC probes.")
+		lastTurn    = x.gaugeFamily("graylink_node_last_cycle_timestamp_seconds", "Time of the last run of the probe loop in Unix seconds.")
 		sums        = newLeafSeries(x)
 	)
 	for i := range nics {
@@ -281,16 +279,16 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// clockState tells what is known of the clocks that stamp at the NICs.
+// clockState adds the state of the clocks that stamp at the NICs.
 func clockState(x *exposition, st state, nics []probe.NICStats) {
 	var (
-		bound     = x.gaugeFamily("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame, asymmetry apart; as configured where clocks are not related.")
-		offset    = x.gaugeFamily("fabric_clock_offset_seconds", "What the NIC's clock shows beyond the frame, without graylink_node_clock_whole_seconds.")
-		whole     = x.gaugeFamily("graylink_node_clock_whole_seconds", "Whole seconds that the NIC's clock was beyond the frame when that was known first.")
-		drift     = x.gaugeFamily("fabric_clock_drift_ratio", "What the NIC's clock gains on the frame.")
-		allowance = x.gaugeFamily("fabric_clock_asymmetry_allowance_seconds", "What paths of different length both ways may add to the clock's error, as configured.")
-		states    = x.gaugeFamily("fabric_clock_state", "What the NIC's clock is known by: 1 for the state it is in.")
-		steps     = x.counterFamily("fabric_clock_steps_total", "Jumps of the NIC's clock.")
+		bound     = x.gaugeFamily("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame in seconds, without asymmetry, or as configured.")
+		offset    = x.gaugeFamily("fabric_clock_offset_seconds", "Offset of the NIC's clock from the frame in seconds, without its whole seconds.")
+		whole     = x.gaugeFamily("graylink_node_clock_whole_seconds", "Whole seconds of the offset of the NIC's clock from the frame, when first known.")
+		drift     = x.gaugeFamily("fabric_clock_drift_ratio", "Rate by which the NIC's clock gains on the frame.")
+		allowance = x.gaugeFamily("fabric_clock_asymmetry_allowance_seconds", "Configured allowance for the clock error from asymmetric paths, in seconds.")
+		states    = x.gaugeFamily("fabric_clock_state", "State of the NIC's clock: 1 for the current state and 0 for the others.")
+		steps     = x.counterFamily("fabric_clock_steps_total", "Steps of the NIC's clock.")
 		drifts    = x.counterFamily("fabric_clock_drift_changes_total", "Sudden changes of the rate of the NIC's clock.")
 	)
 	configured := st.Config().ErrorBound
@@ -328,7 +326,7 @@ func clockState(x *exposition, st state, nics []probe.NICStats) {
 	}
 }
 
-// leafSeries are the sums over a NIC's edges toward one peer leaf.
+// leafSeries holds the families of the sums over a NIC's edges toward one peer leaf.
 type leafSeries struct {
 	x                    *exposition
 	owd, sent, lost, ecn *dto.MetricFamily
@@ -336,10 +334,10 @@ type leafSeries struct {
 
 func newLeafSeries(x *exposition) leafSeries {
 	return leafSeries{x: x,
-		owd:  x.histogramFamily("fabric_nic_owd_seconds", "One-way delay of all probes and replies of a NIC toward (source) or from (destination) one peer leaf."),
-		sent: x.counterFamily("fabric_nic_probe_sent_total", "Probes sent, or replies sent to this NIC, by peer leaf."),
+		owd:  x.histogramFamily("fabric_nic_owd_seconds", "One-way delay between a NIC and a peer leaf in seconds; side is the NIC's end of the path."),
+		sent: x.counterFamily("fabric_nic_probe_sent_total", "Probes that a NIC sent, or replies that were sent to it, by peer leaf."),
 		lost: x.counterFamily("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf."),
-		ecn:  x.counterFamily("fabric_nic_probe_ecn_marked_total", "Probes or replies marked congestion experienced, by peer leaf.")}
+		ecn:  x.counterFamily("fabric_nic_probe_ecn_marked_total", "Probes or replies marked as congestion experienced, by peer leaf.")}
 }
 
 type leafKey struct {
@@ -347,7 +345,7 @@ type leafKey struct {
 	tier                   int
 }
 
-// leafSum is what the edges of one key add up to, by direction.
+// leafSum represents the sum over the edges of one key, by direction.
 type leafSum struct {
 	leafKey
 	sent, lost, ecn [2]uint64

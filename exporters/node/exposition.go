@@ -17,7 +17,7 @@ import (
 // thousand series the registry's channel, label hashes and bucket maps cost
 // several times what the scrape otherwise does (see BenchmarkGather).
 type exposition struct {
-	created  *timestamppb.Timestamp // when the counts began
+	created  *timestamppb.Timestamp // start of the counts
 	families []*dto.MetricFamily
 
 	counters   slab[counterCell]
@@ -25,7 +25,7 @@ type exposition struct {
 	histograms slab[histogramCell]
 	labelCells slab[labelCell]
 	spanCells  slab[spanCell]
-	deltas     []int64 // of the histogram being written
+	deltas     []int64 // deltas of the histogram that is being written
 }
 
 type counterCell struct {
@@ -77,7 +77,7 @@ func newExposition(created time.Time) *exposition {
 	return &exposition{created: timestamppb.New(created)}
 }
 
-// counterFamily, gauge and histogram begin a family.
+// counterFamily, gaugeFamily and histogramFamily begin a family.
 func (x *exposition) counterFamily(name, help string) *dto.MetricFamily {
 	return x.newFamily(name, help, dto.MetricType_COUNTER)
 }
@@ -103,7 +103,7 @@ func (x *exposition) sortedFamilies() []*dto.MetricFamily {
 	return out
 }
 
-// labelPair is one label of a series.
+// labelPair returns one label of a series.
 func (x *exposition) labelPair(name, value string) *dto.LabelPair {
 	c := x.labelCells.nextCell()
 	c.name, c.value = name, value
@@ -111,7 +111,7 @@ func (x *exposition) labelPair(name, value string) *dto.LabelPair {
 	return &c.pair
 }
 
-// labelPairs are names and values by turns, the names in order.
+// labelPairs returns labels from names and values, which alternate. The names must be in order.
 func (x *exposition) labelPairs(namesAndValues ...string) []*dto.LabelPair {
 	set := make([]*dto.LabelPair, 0, len(namesAndValues)/2)
 	for i := 0; i < len(namesAndValues); i += 2 {
@@ -120,7 +120,7 @@ func (x *exposition) labelPairs(namesAndValues ...string) []*dto.LabelPair {
 	return set
 }
 
-// withLabel is the set and one more label, in order of their names.
+// withLabel returns the set with one more label, in order of the names.
 func withLabel(set []*dto.LabelPair, p *dto.LabelPair) []*dto.LabelPair {
 	out := make([]*dto.LabelPair, 0, len(set)+1)
 	i := 0
@@ -160,12 +160,11 @@ func (x *exposition) addHistogram(f *dto.MetricFamily, h *probe.Histogram, label
 	f.Metric = append(f.Metric, &c.metric)
 }
 
-// maxGap is how many empty buckets in a row are written out rather than
-// skipped by a new span, as client_golang does.
+// maxGap is the number of empty buckets in a row that are written out rather than skipped by a new span, as in
+// client_golang.
 const maxGap = 2
 
-// encodeSpans encodes bucket counts: runs of buckets, and in them the difference of
-// each count to the one before.
+// encodeSpans encodes bucket counts as runs of buckets, and as the difference of each count from the one before it.
 func (x *exposition) encodeSpans(counts iter.Seq2[int, uint64]) (runs []*dto.BucketSpan, deltas []int64) {
 	var run *spanCell
 	var before int64

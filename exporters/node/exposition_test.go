@@ -29,9 +29,9 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 )
 
-var update = flag.Bool("update", false, "write the golden files of testdata anew")
+var update = flag.Bool("update", false, "rewrite the golden files of testdata")
 
-// madeUp is a Source with contents of the test's choosing.
+// madeUp is a Source with contents that the test chooses.
 type madeUp struct {
 	snap  *probe.Snapshot
 	paths []probe.TracedPath
@@ -69,8 +69,8 @@ func (m *madeUp) state() state {
 
 func (m *madeUp) read(f func(state)) { f(m.state()) }
 
-// delays draws n delays as a loaded fabric shows them: a lognormal body, now
-// and then a queue, rarely a stall of milliseconds.
+// delays observes n delays as a loaded fabric shows them: a lognormal body, at times a queue, and rarely a stall of
+// milliseconds.
 func delays(rng *rand.Rand, h *probe.Histogram, n int) {
 	base := 4000 + 8000*rng.Float64()
 	for range n {
@@ -85,7 +85,7 @@ func delays(rng *rand.Rand, h *probe.Histogram, n int) {
 	}
 }
 
-// fleetNode is a node of 8 NICs with 64 edges each, an hour's probes in them.
+// fleetNode returns a node of 8 NICs with 64 edges each that holds the probes of an hour.
 func fleetNode(leaves int) *madeUp {
 	rng := rand.New(rand.NewPCG(11, 12))
 	bound := 2 * time.Microsecond
@@ -117,7 +117,7 @@ func fleetNode(leaves int) *madeUp {
 	return m
 }
 
-// smallNode has one of everything there is to publish.
+// smallNode returns a node that has one of everything that is published.
 func smallNode() *madeUp {
 	bound, rail := 1500*time.Nanosecond, 0
 	m := &madeUp{cfg: &probe.Config{Node: "h1", Hash: "00ff00ff00ff00ff", ErrorBound: &bound, ClockSync: true},
@@ -174,7 +174,7 @@ func smallNode() *madeUp {
 	return m
 }
 
-// expositions are what the node serves of its own, with the reference for each.
+// expositions returns the node's own expositions, each with its reference.
 func expositions(m *madeUp) []struct {
 	path      string
 	own       prometheus.Gatherer
@@ -199,8 +199,7 @@ func gather(tb testing.TB, g prometheus.Gatherer) []*dto.MetricFamily {
 	return families
 }
 
-// TestExpositionIsWhatClientGolangWouldGive compares every message with that of
-// a registry that checks what it is given.
+// TestExpositionIsWhatClientGolangWouldGive compares every message with the message of a registry that checks its input.
 func TestExpositionIsWhatClientGolangWouldGive(t *testing.T) {
 	for name, m := range map[string]*madeUp{"small": smallNode(), "fleet": fleetNode(16)} {
 		if testing.Short() && name == "fleet" {
@@ -237,7 +236,7 @@ func series(m *dto.Metric) string {
 	return b.String()
 }
 
-// dump writes a family as a reader of the protobuf exposition sees it.
+// dump formats a family as a reader of the protobuf exposition sees it.
 func dump(f *dto.MetricFamily) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s\n", f.GetName(), f.GetType(), f.GetHelp())
@@ -328,7 +327,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestLint is what "promtool check metrics" would say.
+// TestLint checks the expositions as "promtool check metrics" does.
 func TestLint(t *testing.T) {
 	for _, e := range expositions(smallNode()) {
 		problems, err := testutil.GatherAndLint(e.own)
@@ -341,10 +340,9 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestScrapeFitsTheBudget: a node of 8 NICs x 64 edges is scraped in less than
-// 1 MB on /metrics. Only protobuf carries native histograms; text, longer and
-// without them, stays within as long as the peers are not all under leaves of
-// their own.
+// TestScrapeFitsTheBudget checks that a scrape of /metrics on a node of 8 NICs x 64 edges is smaller than 1 MB. Only
+// protobuf carries native histograms. Text is longer and has none, and stays within the limit unless all peers are under
+// leaves of their own.
 func TestScrapeFitsTheBudget(t *testing.T) {
 	for _, tc := range []struct {
 		leaves int
@@ -378,7 +376,7 @@ func BenchmarkGather(b *testing.B) {
 	}
 }
 
-// BenchmarkScrape is a whole scrape: snapshot, families, encoding, compression.
+// BenchmarkScrape measures a whole scrape: snapshot, families, encoding, compression.
 func BenchmarkScrape(b *testing.B) {
 	for _, leaves := range []int{16, 64} {
 		for _, e := range expositions(fleetNode(leaves)) {

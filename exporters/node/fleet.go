@@ -25,57 +25,55 @@ import (
 	"github.com/graylink/graylink/internal/rdma"
 )
 
-// FleetOptions are those of a node that a coordinator tells what to do.
+// FleetOptions holds the options of a node that takes its work from a coordinator.
 type FleetOptions struct {
-	Address    string // of the coordinator: host:port, or unix:PATH
-	ServerName string // of its certificate; empty: the address's host, "coordinator" at a unix socket
+	Address    string // address of the coordinator: host:port, or unix:PATH
+	ServerName string // name in its certificate; empty: the host of the address, or "coordinator" for a unix socket
 	Files      pki.Files
-	File       string // the configuration: the coordinator is asked about clocks only; empty: it says what to probe as well
-	Node       string // empty: the name of the certificate, or the configuration's
-	StateFile  string // empty: after a restart the coordinator is needed
+	File       string // configuration file; if there is one, the coordinator is used for clocks only
+	Node       string // name of the node; empty: the name in the certificate, or the configuration's
+	StateFile  string // empty: after a restart the node needs the coordinator
 	Version    string
-	Web        string // host:port that the node is scraped at
+	Web        string // host:port at which the node is scraped
 	WebScheme  string
-	ErrorBound *time.Duration // of the node's clock; nil: not stated
-	Timestamps string         // as in the configuration file
-	ClockSync  bool           // relate the clocks, and measure delays by that
-	RDMA       bool           // probe by RDMA where both ends have it
-	ChronySock string         // of a SOCK reference clock of chronyd, which may steer the system clock by what ClockSync knows; empty: none
+	ErrorBound *time.Duration // error bound of the node's clock; nil: not known
+	Timestamps string         // kind of time stamps, as in the configuration file
+	ClockSync  bool           // relate the clocks, and measure delays by the result
+	RDMA       bool           // probe by RDMA if both ends have it
+	ChronySock string         // socket of a SOCK reference clock of chronyd, through which chronyd can steer the system clock by the frame; empty: none
 	Bend       *probe.Bend    // makes the clock wrong, for tests; nil: it is right
-	// Engine makes the probe engine of a configuration; nil: one with sockets.
+	// Engine makes the probe engine of a configuration. If it is nil, the engine has sockets.
 	Engine func(*probe.Config, *probe.Bend, *slog.Logger) (*probe.Engine, error)
 }
 
-// Defaults of a node that has no file to say otherwise.
+// Defaults of a node without a configuration file.
 const (
 	fleetReplyTimeout   = time.Second
-	fleetTracePackets   = 1000 // a second
+	fleetTracePackets   = 1000 // per second
 	fleetTracePerSwitch = 50
 	fleetTracesAtOnce   = 32
 )
 
-// kindHardware is a NIC's kind of stamps when they are its own.
+// kindHardware is the kind of a NIC's own stamps.
 const kindHardware = "hardware"
 
-// maxInterfaces are reported at most, the first that have addresses.
+// maxInterfaces limits the interfaces that are reported. The first ones with addresses are.
 const maxInterfaces = agentapi.MaxInterfaces
 
-// fleet is the node as its coordinator sees it. Its methods are called by the
-// client's one goroutine.
+// fleet represents the node toward its coordinator. Its methods are called by the client's only goroutine.
 type fleet struct {
 	node       *Node
 	options    FleetOptions
-	lastCounts map[fabric.Flow]probeCounts // at the last heartbeat
-	applyError string                      // what of the assignment could not be had
+	lastCounts map[fabric.Flow]probeCounts // counts at the last heartbeat
+	applyError string                      // error from the parts of the assignment that could not be applied
 }
 
 type probeCounts struct{ sent, acked uint64 }
 
-// StartFleet starts a node that a coordinator knows. Without a configuration file
-// what the state file has is at work when it returns; the rest comes from the
-// coordinator.
+// StartFleet starts a node that works for a coordinator. If there is no configuration file, the assignment in the state
+// file is at work when it returns, and newer assignments come from the coordinator.
 func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
-	keeper, err := pki.Open(o.Files, func(err error) { log.Error("certificates", "err", err) })
+	keeper, err := pki.Open(o.Files, func(err error) { log.Error("cannot reload the certificates", "err", err) })
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +88,14 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		o.Node = keeper.CertificateName()
 	}
 	if err := fabric.CheckName(o.Node); err != nil {
-		return nil, fmt.Errorf("the node's name: %w", err)
+		return nil, fmt.Errorf("node name: %w", err)
 	}
 	if _, port, err := net.SplitHostPort(o.Web); err != nil || port == "" {
-		return nil, fmt.Errorf("web address %q to be scraped at: want host:port", o.Web)
+		return nil, fmt.Errorf("advertised web address %q: want host:port", o.Web)
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return nil, fmt.Errorf("identify the boot of this host: %w", err)
+		return nil, fmt.Errorf("read the boot identifier of this host: %w", err)
 	}
 	now := time.Now()
 	wanted := own
@@ -122,7 +120,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	}
 	life, err := nextLife(lifeFile(o.StateFile), now)
 	if err != nil {
-		log.Error("this node has no life number of its own; the coordinator has to give it one", "err", err)
+		log.Error("cannot take a life number from the state file; the coordinator has to assign one", "err", err)
 	}
 	resolved.Life = life
 	if n.engine, err = start(resolved, o.Bend, log); err != nil {
@@ -152,8 +150,8 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	return n, nil
 }
 
-// fleetConfig says in the engine's terms what a coordinator assigned. Where the
-// mesh is authenticated, a peer without keys is left out, and so are its edges.
+// fleetConfig returns the engine's configuration for an assignment of the coordinator. If the mesh is authenticated, a
+// peer without keys is left out, and so are its edges.
 func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *probe.Config {
 	c := &probe.Config{Node: a.GetNode(), Cadence: time.Duration(a.GetCadenceNs()), ReplyTimeout: fleetReplyTimeout, ErrorBound: o.ErrorBound, ClockSync: o.ClockSync,
 		Stamp: probe.StampConfig{Port: uint16(a.GetStamp().GetPort()), SourcePort: uint16(a.GetStamp().GetSourcePort()), Padding: int(a.GetStamp().GetPadding())},
@@ -209,8 +207,8 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o FleetOptions) *p
 	return c
 }
 
-// Apply implements client.Agent. A NIC that cannot be had is no reason to
-// refuse the rest: it is tried again every second, and told by heartbeats.
+// Apply implements client.Agent. A NIC that cannot be opened does not stop the rest: it is tried again every second, and
+// heartbeats report it.
 func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
 	cfg := fleetConfig(a, keys, f.options)
 	if err := cfg.Validate(); err != nil {
@@ -221,8 +219,7 @@ func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
 	defer n.mu.Unlock()
 	n.assigned = make(map[string]netip.Addr, len(cfg.NICs))
 	for i := range cfg.NICs {
-		// An address that the host gives up is followed before the
-		// coordinator has heard of it.
+		// The engine follows the address of a device, and moves before the coordinator has heard of the change.
 		if c := &cfg.NICs[i]; c.Device != "" {
 			n.assigned[c.NIC], c.Address = c.Address, netip.Addr{}
 		}
@@ -238,29 +235,29 @@ func (f *fleet) Apply(a *agentapi.Assignment, keys *agentapi.Keys) error {
 	f.applyError = ""
 	if n.retryApply = err != nil; n.retryApply {
 		f.applyError = err.Error()
-		n.log.Error("a part of the assignment could not be had", "err", err)
+		n.log.Error("cannot apply a part of the assignment; trying again every second", "err", err)
 	}
 	n.wanted, n.loaded = cfg, time.Now()
 	return nil
 }
 
-// Life implements client.Agent.
+// Life returns the engine's life number. It implements client.Agent.
 func (f *fleet) Life() uint64 { return f.node.engine.Life() }
 
-// TakeLives implements client.Agent. A number that cannot be kept is used all the
-// same: the coordinator never gives it again.
+// TakeLives sets the life numbers of this node and its peers. It implements client.Agent. A number that cannot be written
+// to the file is used all the same, because the coordinator never assigns it again.
 func (f *fleet) TakeLives(own uint64, peers map[string]uint64) {
 	e := f.node.engine
 	if own > e.Life() {
 		e.SetLife(own)
 		if err := keepLife(lifeFile(f.options.StateFile), own); err != nil {
-			f.node.log.Error("the life number was not kept: after a restart this node needs the coordinator for another", "err", err)
+			f.node.log.Error("cannot write the life number; after a restart this node needs another one from the coordinator", "err", err)
 		}
 	}
 	e.KnowLives(peers)
 }
 
-// Interfaces implements client.Agent.
+// Interfaces returns the interfaces of this host with their addresses. It implements client.Agent.
 func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -282,7 +279,7 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 		}
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // it went while we looked
+			continue // it vanished in the meantime
 		}
 		v := &agentapi.Interface{Name: i.Name, Mtu: uint32(i.MTU), Up: i.Flags&net.FlagUp != 0, SpeedBps: linkSpeed(i.Name), HardwareStamps: hardware[i.Name], Rdma: pairs[i.Name]}
 		for _, a := range addrs {
@@ -297,8 +294,8 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 	return out, nil
 }
 
-// advertisedQueuePair is what peers are told of a NIC's queue pair. Without one, or without a
-// GID, it says that there is to be one.
+// advertisedQueuePair returns the queue pair of a NIC as peers see it. Without a queue pair, or without a GID, it
+// returns an RDMA that states only that there will be one.
 func advertisedQueuePair(s *probe.NICStats) *agentapi.RDMA {
 	p := s.Port
 	if !p.Queue || !p.GID.IsValid() {
@@ -308,7 +305,7 @@ func advertisedQueuePair(s *probe.NICStats) *agentapi.RDMA {
 	return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port), Gid: gid[:], Qpn: p.QPN, QKey: s.RDMA.QKey, Lid: uint32(p.LID), Hardware: p.Hardware}
 }
 
-// rdmaPorts finds the RDMA ports of interfaces, for queue pairs with one Q_Key.
+// rdmaPorts returns a function that finds the RDMA port of an interface, for queue pairs with one Q_Key.
 func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
 	return func(netdev string) *probe.RDMAConfig {
 		// Documentation/ABI/stable/sysfs-class-infiniband: the interface of each GID.
@@ -332,8 +329,8 @@ func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
 	}
 }
 
-// linkSpeed reads a link's speed (Documentation/ABI/testing/sysfs-class-net,
-// /sys/class/net/<iface>/speed: Mbit/s, negative when not known); 0: not known.
+// linkSpeed returns a link's speed (Documentation/ABI/testing/sysfs-class-net, /sys/class/net/<iface>/speed, in Mbit/s,
+// negative when not known). It returns 0 if the speed is not known.
 func linkSpeed(name string) uint64 {
 	b, err := os.ReadFile(filepath.Join("/sys/class/net", name, "speed"))
 	if err != nil {
@@ -346,7 +343,7 @@ func linkSpeed(name string) uint64 {
 	return uint64(v) * 1e6
 }
 
-// Heartbeat implements client.Agent.
+// Heartbeat fills in the node's part of a heartbeat. It implements client.Agent.
 func (f *fleet) Heartbeat(h *agentapi.Heartbeat) {
 	if h.ApplyError == "" {
 		f.node.mu.RLock()
@@ -373,14 +370,14 @@ func (f *fleet) Heartbeat(h *agentapi.Heartbeat) {
 	f.lastCounts = now
 }
 
-// Clock implements client.Agent.
+// Clock applies a clock update of the coordinator. It implements client.Agent.
 func (f *fleet) Clock(u *agentapi.ClockUpdate) {
 	if c := f.node.clocks; c != nil {
 		c.applyUpdate(u.GetUpdate())
 	}
 }
 
-// Traces implements client.Agent.
+// Traces returns the traced paths and their version. It implements client.Agent.
 func (f *fleet) Traces() (version uint64, traces []fabric.Trace) {
 	version, paths := f.node.engine.TracedPaths()
 	traces = make([]fabric.Trace, len(paths))

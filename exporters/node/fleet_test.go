@@ -63,7 +63,7 @@ func TestFleetConfig(t *testing.T) {
 nic h1/eth1 10.0.0.1 "eth1" leaf1:dn1 plane a rail 0 pod p1 side left ssid 7 kernel
 nic h1/eth2 10.0.1.1 "" : plane  rail none pod  side  ssid 8 kernel
 `
-	// h3 has no keys: it is neither probed nor answered.
+	// h3 has no keys, so it is neither probed nor answered.
 	want := head + `peer h2/eth1 10.0.0.2 leaf2 a ssid 9 hardware true keys 5:01 4:02
 edge h1/eth1>h2/eth1#64 tier 2 every 10ms
 answer h2/eth1>h1/eth2#1 tier 3 every 20ms
@@ -93,8 +93,8 @@ answer h3/eth1>h1/eth1#0 tier 1 every 10ms
 	}
 }
 
-// The address of a device is followed before the coordinator has heard of a
-// change, and the assigned one is preferred where the device has several.
+// The node follows the address of a device before the coordinator has heard of a change, and prefers the assigned address
+// if the device has several.
 func TestAssignedAddressesFollowTheDevice(t *testing.T) {
 	a := func(s string) netip.Addr { return netip.MustParseAddr(s) }
 	for name, c := range map[string]struct {

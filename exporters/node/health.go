@@ -24,61 +24,61 @@ import (
 	"github.com/graylink/graylink/internal/nichw"
 )
 
-// HealthOptions are how a node looks after its NICs.
+// HealthOptions holds the options of the NIC health monitor.
 type HealthOptions struct {
-	// Sys and Proc are the roots of sysfs and procfs; "": the machine's own.
+	// Sys and Proc are the roots of sysfs and procfs. If they are empty, the machine's own are read.
 	Sys, Proc string
-	// StateFile keeps over a restart what was told of, "": nothing does.
+	// StateFile keeps the reported findings over a restart. If it is empty, nothing is kept.
 	StateFile string
-	// Rules are nichealth's; Node is filled in.
+	// Rules are the options of nichealth. NewHealth fills in the node.
 	Rules nichealth.Config
-	// Counters, GIDs and Identity are how often these are read; states are by the rules.
+	// Counters, GIDs and Identity are the intervals at which these are read. The rules have the interval of states.
 	Counters, GIDs, Identity time.Duration
-	// Patience is how long one file may take.
+	// Patience is the longest time that reading one file may take.
 	Patience time.Duration
-	// Log is which kernel log is read: LogKmsg, LogJournal or LogOff. Kmsg is its file, "" the
-	// machine's own. PositionFile keeps over a restart how far it was read. Patterns are what is
-	// looked for.
+	// Log names the kernel log that is read: LogKmsg, LogJournal or LogOff. Kmsg is its file; if it is empty, the machine's
+	// own is read. PositionFile keeps the position in the log over a restart. Patterns holds the patterns that lines are
+	// matched against.
 	Log, Kmsg, PositionFile string
 	Patterns                klog.MatchConfig
-	// Ethtool is what interfaces are asked besides.
+	// Ethtool holds the options of what is read through ethtool.
 	Ethtool EthtoolOptions
-	// Sinks are told of every event, besides the log. They must not wait.
+	// Sinks receive every event in addition to the log. They must not block.
 	Sinks []func(nichealth.Event)
 }
 
-// Kernel logs.
+// The kernel logs that can be read.
 const (
 	LogKmsg    = "kmsg"
 	LogJournal = "journal"
 	LogOff     = "off"
 )
 
-// Health polls the NICs of a node, publishes what they tell, and tells of what is wrong.
+// Health polls the NICs of a node, publishes their states and counters, and reports findings.
 type Health struct {
 	o       HealthOptions
 	log     *slog.Logger
-	node    func() (name string, nics map[string]string) // NICs as they are probed, by interface
+	node    func() (name string, nics map[string]string) // names of the probed NICs, by interface
 	reader  *nichw.Reader
-	probed  map[string]string // as node last told, for the goroutine that polls
+	probed  map[string]string // last result of node, for the goroutine that polls
 	started time.Time
 
 	mu       sync.Mutex
 	monitor  *nichealth.Monitor
 	last     *nichw.Poll
-	listedAt time.Time // of the last poll that could list the devices
+	listedAt time.Time // time of the last poll that could list the devices
 	took     time.Duration
 	polls    uint64
 	errors   map[nichw.Sort]uint64
 	events   map[eventKey]uint64
-	saved    string // what is in the state file, without counters
+	saved    string // content of the state file, without counters
 	savedAt  time.Time
-	saves    [2]uint64 // writes of the state file: done, failed
+	saves    [2]uint64 // writes of the state file: succeeded, failed
 
 	saveFailing bool            // the last write of the state file failed
 	errorLogged map[string]bool // devices whose errors were logged
-	kernel      *kernelLog      // nil: it is not read
-	ethtool     *ethtool        // nil: nothing is asked
+	kernel      *kernelLog      // nil if the log is not read
+	ethtool     *ethtool        // nil if ethtool is not used
 }
 
 type eventKey struct {
@@ -86,7 +86,7 @@ type eventKey struct {
 	severity string
 }
 
-// NewHealth prepares to look after a node's NICs. n says what they are called.
+// NewHealth returns a Health for a node's NICs. It takes their names from n.
 func NewHealth(n *Node, o HealthOptions, log *slog.Logger) (*Health, error) {
 	h := &Health{o: o, log: log, started: time.Now(), errors: map[nichw.Sort]uint64{}, events: map[eventKey]uint64{}, errorLogged: map[string]bool{}}
 	h.node = func() (string, map[string]string) {
@@ -113,7 +113,7 @@ func NewHealth(n *Node, o HealthOptions, log *slog.Logger) (*Health, error) {
 	return h, nil
 }
 
-// stateWrites counts the writes of the state file.
+// stateWrites returns how many writes of the state file succeeded and how many failed.
 func (h *Health) stateWrites() (done, failed uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -130,11 +130,11 @@ func (h *Health) setUpMonitor() error {
 	if err := h.o.Rules.Validate(); err != nil {
 		return err
 	}
-	// The kernel shows in /sys the network of who mounted it. Another network's interfaces may
-	// have the names of ours.
+	// The kernel shows in /sys the network namespace of the process that mounted it. Interfaces of another namespace may
+	// have the same names as those of this one.
 	ours := h.o.Sys != "" || sameNetwork("/sys")
 	if !ours {
-		h.log.Warn("interfaces are not looked after: /sys shows those of another network namespace")
+		h.log.Warn("not watching interfaces: /sys shows those of another network namespace")
 	}
 	h.reader = nichw.New(nichw.Options{Sys: h.o.Sys, Proc: h.o.Proc, Patience: h.o.Patience, Interface: func(name string, device bool) bool {
 		if !ours || h.o.Rules.IsExcluded(name) {
@@ -145,18 +145,18 @@ func (h *Health) setUpMonitor() error {
 	}})
 	boot, err := nichw.BootID(h.o.Proc)
 	if err != nil {
-		h.log.Warn("no boot identifier: nothing is remembered over a restart", "err", err)
+		h.log.Warn("cannot read the boot identifier; findings are not kept over a restart", "err", err)
 	}
 	remembered, err := loadMemory(h.o.StateFile)
 	if err != nil {
-		h.log.Warn("what NICs were told of before is not known", "err", err)
+		h.log.Warn("cannot read the state file of NIC health; findings may be reported again", "err", err)
 	}
 	h.monitor = nichealth.New(h.o.Rules, boot, remembered)
 	h.kernel, err = newKernelLog(h, boot)
 	return err
 }
 
-// sameNetwork reports whether sysfs shows the interfaces that this process has.
+// sameNetwork reports whether sysfs at the root shows the interfaces that this process has.
 func sameNetwork(sys string) bool {
 	list, err := net.Interfaces()
 	if err != nil {
@@ -179,7 +179,7 @@ func sameNetwork(sys string) bool {
 	}
 	for name := range seen {
 		if _, err := os.Stat(filepath.Join(sys, "class/net", name, "ifindex")); err == nil {
-			return false // an interface that we have not; bonding_masters is none
+			return false // an interface that this process does not have; the file bonding_masters is not an interface
 		}
 	}
 	return true
@@ -211,7 +211,7 @@ func (h *Health) Run(ctx context.Context) {
 		}
 		h.pollOnce(now, parts)
 		if h.kernel != nil && !following {
-			following = true // only now is it known which NICs there are
+			following = true // the NICs are known only from the first poll on
 			log.Go(func() { h.kernel.followLog(ctx) })
 		}
 		if h.ethtool != nil && !asking {
@@ -226,9 +226,9 @@ func (h *Health) Run(ctx context.Context) {
 	}
 }
 
-// pollOnce looks once, and tells of what is new.
+// pollOnce reads the parts once, and reports what is new.
 func (h *Health) pollOnce(now time.Time, parts nichw.Parts) {
-	// Interfaces that are probed are looked after from then on.
+	// Interfaces that are probed are watched from then on.
 	if _, nics := h.node(); !maps.Equal(nics, h.probed) {
 		h.probed = nics
 		h.reader.RelistAll()
@@ -256,7 +256,8 @@ func (h *Health) pollOnce(now time.Time, parts nichw.Parts) {
 	}
 }
 
-// OpenFindings are those that are open, and when the devices were last listed; the zero time: never yet.
+// OpenFindings returns the open findings, and the time at which the devices were last listed. The time is zero if they
+// never were.
 func (h *Health) OpenFindings() (open []nichealth.Finding, read time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -273,7 +274,7 @@ func severityOf(e *nichealth.Event) string {
 	return "warning"
 }
 
-// logReadErrors logs once that files of a device tell nothing, and once that they do again.
+// logReadErrors logs once when files of a device cannot be read, and once when all of them can be read again.
 func (h *Health) logReadErrors(p *nichw.Poll) {
 	now := map[string]int{}
 	for i := range p.Errors {
@@ -283,19 +284,18 @@ func (h *Health) logReadErrors(p *nichw.Poll) {
 		e := &p.Errors[i]
 		if n := now[e.Device]; !h.errorLogged[e.Device] && n > 0 {
 			h.errorLogged[e.Device] = true
-			h.log.Warn("files of a NIC tell nothing", "device", e.Device, "files", n, "first", e.Path, "why", string(e.Sort), "err", e.Err)
+			h.log.Warn("cannot read files of a NIC", "device", e.Device, "files", n, "first", e.Path, "reason", string(e.Sort), "err", e.Err)
 		}
 	}
 	for device := range h.errorLogged {
 		if now[device] == 0 {
 			delete(h.errorLogged, device)
-			h.log.Info("files of a NIC tell something again, or are gone", "device", device)
+			h.log.Info("files of a NIC can be read again, or the device is gone", "device", device)
 		}
 	}
 }
 
-// emitEvent logs an event, with its fields under the names that NVSentinel has for them, and
-// passes it on.
+// emitEvent logs an event, with its fields under the names that NVSentinel has for them, and passes it to the sinks.
 func (h *Health) emitEvent(e *nichealth.Event) {
 	for _, sink := range h.o.Sinks {
 		sink(*e)
@@ -316,14 +316,14 @@ func (h *Health) emitEvent(e *nichealth.Event) {
 		"generatedTimestamp", e.GeneratedTimestamp.UTC().Format(time.RFC3339Nano))
 }
 
-// Limits of the state file's age.
+// Intervals of the writes of the state file.
 const (
-	saveEvery = time.Minute     // counters in the file are at most that old
-	saveAgain = 5 * time.Second // after a write that failed
+	saveEvery = time.Minute     // greatest age of the counters in the file
+	saveAgain = 5 * time.Second // delay after a write that failed
 )
 
-// saveState writes the state file when findings changed since the last write, or
-// when that is saveEvery ago. A write that failed is tried again after saveAgain.
+// saveState writes the state file if findings changed since the last write, or if that write is saveEvery ago. A write
+// that failed is tried again after saveAgain.
 func (h *Health) saveState(last bool) {
 	if h.o.StateFile == "" {
 		return
@@ -360,12 +360,12 @@ func (h *Health) saveState(last bool) {
 	switch {
 	case err != nil:
 		if !h.saveFailing {
-			h.log.Warn("cannot write the state file of NICs: until a later write succeeds, a restart reports findings again", "file", h.o.StateFile, "err", err)
+			h.log.Warn("cannot write the state file of NIC health; a restart would report findings again", "file", h.o.StateFile, "err", err)
 		}
 		h.saved, h.saveFailing = "", true
 	default:
 		if h.saveFailing {
-			h.log.Info("the state file of NICs is written again", "file", h.o.StateFile)
+			h.log.Info("writing the state file of NIC health succeeds again", "file", h.o.StateFile)
 		}
 		h.saved, h.saveFailing = string(text), false
 	}
@@ -398,8 +398,8 @@ func (h *Health) Gather() ([]*dto.MetricFamily, error) {
 	return x.sortedFamilies(), nil
 }
 
-// portNames are the names of sysfs' counters in the vocabulary that graylink-ib has for the
-// same counters when it reads them through the fabric: family, and value of the label reason.
+// portNames maps sysfs' counters to the vocabulary that graylink-ib has for the same counters when it reads them through
+// the fabric: the family, and the value of the label reason.
 var portNames = map[string][2]string{
 	"symbol_error": {"symbol_errors"}, "link_error_recovery": {"link_recoveries"}, "link_downed": {"link_downed"}, "port_rcv_errors": {"receive_errors", "damaged"},
 	"port_rcv_remote_physical_errors": {"receive_errors", "remote_physical"}, "port_rcv_switch_relay_errors": {"receive_errors", "switch_relay"},
@@ -410,35 +410,35 @@ var portNames = map[string][2]string{
 	"multicast_rcv_packets": {"receive_multicast_packets"}, "port_xmit_wait": {"transmit_wait_ticks"},
 }
 
-// octetsPerUnit are the octets of a unit of port_xmit_data and port_rcv_data (IBA 16.1.3.5).
+// octetsPerUnit is the size of a unit of port_xmit_data and port_rcv_data in octets (IBA 16.1.3.5).
 const octetsPerUnit = 4
 
-// writeSeries are those of the last poll.
+// writeSeries adds the series of the last poll.
 func (h *Health) writeSeries(x *exposition) {
 	var (
-		state     = x.gaugeFamily("fabric_nic_port_state", "Logical state of the port (an interface without RDMA is ACTIVE when it is up); all are 0 where it is not known.")
+		state     = x.gaugeFamily("fabric_nic_port_state", "Logical state of the port; without RDMA, ACTIVE means up. All states are 0 if it is not known.")
 		phys      = x.gaugeFamily("fabric_nic_port_phys_state", "Physical state of the port.")
-		rate      = x.gaugeFamily("fabric_nic_port_rate_bytes_per_second", "Negotiated rate.")
-		expected  = x.gaugeFamily("fabric_nic_port_expected_rate_bytes_per_second", "Rate the port should have: by the table of products, or that of most NICs of its role.")
-		info      = x.gaugeFamily("fabric_nic_port_info", "What the port is.")
-		function  = x.gaugeFamily("fabric_nic_port_virtual_function", "Whether the port is of a virtual function, which may be down.")
-		filled    = x.gaugeFamily("fabric_nic_port_saturated", "The counter stands at its limit: it counts no more, and is at least that much.")
-		finding   = x.gaugeFamily("fabric_nic_finding", "What is wrong with a NIC or a port now, by code; counters' findings stay until they are reset.")
-		crossed   = x.counterFamily("fabric_nic_port_threshold_crossings_total", "Times a counter of the port came above the threshold of a warning, also while the breach before is not reset.")
-		hardware  = x.counterFamily("fabric_nic_port_hardware_total", "Counters of hw_counters/, under the kernel's names.")
-		other     = x.counterFamily("fabric_nic_port_other_total", "Counters of counters/ that have no family of their own, under the kernel's names.")
-		carrier   = x.counterFamily("fabric_nic_port_carrier_changes_total", "Times the interface's carrier came or went.")
-		statistic = x.counterFamily("fabric_nic_interface_total", "Counters of the interface's statistics/, under the kernel's names.")
+		rate      = x.gaugeFamily("fabric_nic_port_rate_bytes_per_second", "Negotiated rate of the port in bytes per second.")
+		expected  = x.gaugeFamily("fabric_nic_port_expected_rate_bytes_per_second", "Expected rate of the port in bytes per second, from the products table or from its role.")
+		info      = x.gaugeFamily("fabric_nic_port_info", "Identity of the port: device, interface, driver, firmware and kind.")
+		function  = x.gaugeFamily("fabric_nic_port_virtual_function", "Whether the port belongs to a virtual function, which may be down.")
+		filled    = x.gaugeFamily("fabric_nic_port_saturated", "Whether the counter stands at its limit and no longer counts.")
+		finding   = x.gaugeFamily("fabric_nic_finding", "Open findings of a NIC or a port, by code; those from counters stay until they are reset.")
+		crossed   = x.counterFamily("fabric_nic_port_threshold_crossings_total", "Times a counter of the port crossed the threshold of a warning, including before a reset.")
+		hardware  = x.counterFamily("fabric_nic_port_hardware_total", "Counters of the port's hw_counters/ directory, under the kernel's names.")
+		other     = x.counterFamily("fabric_nic_port_other_total", "Counters of the port's counters/ directory without a family of their own, under the kernel's names.")
+		carrier   = x.counterFamily("fabric_nic_port_carrier_changes_total", "Changes of the interface's carrier in either direction.")
+		statistic = x.counterFamily("fabric_nic_interface_total", "Counters of the interface's statistics/ directory, under the kernel's names.")
 		gids      = x.gaugeFamily("fabric_nic_port_gid_entries", "Entries of the GID table that are not empty, by type and address family.")
-		pciSpeed  = x.gaugeFamily("fabric_nic_pci_link_transfers_per_second", "Transfers per second and lane of the PCI link, now and at most.")
-		pciWidth  = x.gaugeFamily("fabric_nic_pci_link_lanes", "Lanes of the PCI link, now and at most.")
+		pciSpeed  = x.gaugeFamily("fabric_nic_pci_link_transfers_per_second", "Transfers per second and lane of the PCI link, current and maximum.")
+		pciWidth  = x.gaugeFamily("fabric_nic_pci_link_lanes", "Lanes of the PCI link, current and maximum.")
 		aer       = x.counterFamily("fabric_nic_pci_errors_total", "Errors of the PCI function (advanced error reporting).")
-		missing   = x.gaugeFamily("graylink_node_nic_ports", "Ports that the table has for the node's product, and that there are.")
-		polls     = x.counterFamily("graylink_node_nic_polls_total", "Times the NICs were read.")
-		took      = x.gaugeFamily("graylink_node_nic_poll_seconds", "How long the last poll took.")
-		failed    = x.counterFamily("graylink_node_nic_read_errors_total", "Files that should have told something and did not, by why.")
-		hanging   = x.gaugeFamily("graylink_node_nic_hanging_reads", "Reads that have not returned.")
-		told      = x.counterFamily("graylink_node_nic_events_total", "Events of NICs, by code and severity.")
+		missing   = x.gaugeFamily("graylink_node_nic_ports", "Ports of the node: expected by the products table, and found.")
+		polls     = x.counterFamily("graylink_node_nic_polls_total", "Polls of the NICs.")
+		took      = x.gaugeFamily("graylink_node_nic_poll_seconds", "Duration of the last poll in seconds.")
+		failed    = x.counterFamily("graylink_node_nic_read_errors_total", "Files of NICs that could not be read or parsed, by reason.")
+		hanging   = x.gaugeFamily("graylink_node_nic_hanging_reads", "Reads of files of NICs that have not returned.")
+		events    = x.counterFamily("graylink_node_nic_events_total", "Events of NICs, by code and severity.")
 		listed    = x.gaugeFamily("graylink_node_nic_devices_known", "Whether the last poll could list the devices.")
 		ports     = map[string]*dto.MetricFamily{}
 	)
@@ -462,7 +462,7 @@ func (h *Health) writeSeries(x *exposition) {
 		x.addCounter(failed, float64(h.errors[s]), x.labelPairs("why", string(s)))
 	}
 	for k, n := range h.events {
-		x.addCounter(told, float64(n), x.labelPairs("code", k.code, "severity", k.severity))
+		x.addCounter(events, float64(n), x.labelPairs("code", k.code, "severity", k.severity))
 	}
 	if p == nil {
 		return
@@ -477,7 +477,7 @@ func (h *Health) writeSeries(x *exposition) {
 	name := h.nicNames(p)
 	family := func(n string) *dto.MetricFamily {
 		if ports[n] == nil {
-			ports[n] = x.counterFamily("fabric_nic_port_"+n+"_total", "Counter of the port that the kernel reads from the device.")
+			ports[n] = x.counterFamily("fabric_nic_port_"+n+"_total", "Counter of the port, as the kernel reads it from the device.")
 		}
 		return ports[n]
 	}
@@ -579,8 +579,8 @@ func (h *Health) writeSeries(x *exposition) {
 	for i := range p.Interfaces {
 		f := &p.Interfaces[i]
 		nic := nicOf(p, f, name)
-		alone := f.Device == "" || f.Master != ""
-		if alone {
+		withoutRDMA := f.Device == "" || f.Master != ""
+		if withoutRDMA {
 			pci(nic, f.PCI)
 			switch f.OperState {
 			case "up":
@@ -612,7 +612,7 @@ func (h *Health) writeSeries(x *exposition) {
 	}
 }
 
-// portOf is the port that an interface is the one of.
+// portOf returns the RDMA port that an interface is the only one of.
 func portOf(p *nichw.Poll, netdev string) (device string, port int, ok bool) {
 	for i := range p.Devices {
 		for j := range p.Devices[i].Ports {
@@ -655,8 +655,8 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s, "", false
 }
 
-// nicNames says what the fabric calls a port: as the NIC that probes by its interface, if one
-// does; else by the device, with its port from the second on.
+// nicNames returns a function that gives the name of a port in the fabric. It is the name of the NIC that probes through
+// the port's interface, if there is one. Otherwise it is the device, with the number of the port from the second port on.
 func (h *Health) nicNames(p *nichw.Poll) func(device string, port int, netdev string) string {
 	node, nics := h.node()
 	netdevs := map[string]string{}

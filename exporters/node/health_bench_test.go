@@ -11,9 +11,9 @@ import (
 	"github.com/graylink/graylink/internal/nichw"
 )
 
-// BenchmarkHealth34 is what it costs to look at the 34 devices of a node with SR-IOV, beside
-// the reading that node_exporter's collectors infiniband and netclass do of the same files
-// (github.com/prometheus/procfs). publish is what a scrape of ours adds.
+// BenchmarkHealth34 measures the cost of reading the 34 devices of a node with SR-IOV, and of the reads that
+// node_exporter's collectors infiniband and netclass do of the same files (github.com/prometheus/procfs). The case publish
+// measures the cost that a scrape of our series adds.
 func BenchmarkHealth34(b *testing.B) {
 	node, err := fakesys.FindProfile("sriov34")
 	if err != nil {

@@ -31,20 +31,20 @@ var updateHealth = flag.Bool("update.health", false, "rewrite the golden exposit
 
 var healthStart = time.Unix(1_800_000_000, 0).UTC()
 
-// patient looks after a tree of files, in a time of its own.
+// patient runs a Health on a tree of files, in a time of its own.
 type patient struct {
 	t    testing.TB
 	h    *Health
 	tree *fakesys.Tree
 	now  time.Time
 	log  safeBuffer
-	read int // of the log
+	read int // position in the log
 	edit func(*HealthOptions)
-	// current: all was read since something changed.
+	// current reports whether everything was read since the last change.
 	current bool
 }
 
-// safeBuffer is written by the follower of the kernel's log, too.
+// safeBuffer is safe for concurrent use, because the follower of the kernel's log writes to it, too.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -81,7 +81,7 @@ func newPatient(t testing.TB, profile string, edit func(*HealthOptions)) *patien
 	return p
 }
 
-// inMemory is a directory for thousands of small files, which disks are slow at.
+// inMemory returns a directory in memory for thousands of small files, which are slow on disks.
 func inMemory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "graylink-*")
@@ -96,7 +96,7 @@ func inMemory(t testing.TB) string {
 	return dir
 }
 
-// restart begins anew, as the agent would.
+// restart begins anew, as a restarted agent would.
 func (p *patient) restart() {
 	p.t.Helper()
 	p.current = false
@@ -124,7 +124,7 @@ func (p *patient) do(steps ...string) {
 	}
 }
 
-// run polls for a time, at the pace that the rules ask for, and returns the events.
+// run polls for a time, at the interval that the rules ask for, and returns the events.
 func (p *patient) run(d time.Duration) []string {
 	p.t.Helper()
 	for end := p.now.Add(d); p.now.Before(end); {
@@ -138,7 +138,7 @@ func (p *patient) run(d time.Duration) []string {
 	return p.events()
 }
 
-// events are those logged since the last time: "ERROR state_down NICPort:mlx5_0_port1 REPLACE_VM".
+// events returns the events logged since the last call, such as "ERROR state_down NICPort:mlx5_0_port1 REPLACE_VM".
 func (p *patient) events() (out []string) {
 	p.t.Helper()
 	all := p.log.String()
@@ -163,7 +163,7 @@ func (p *patient) events() (out []string) {
 	return out
 }
 
-// exposition is the text of all series but those of time.
+// exposition returns the text of all series but those of time.
 func (p *patient) exposition() string {
 	p.t.Helper()
 	families, err := p.h.Gather()
@@ -213,7 +213,7 @@ func (p *patient) has(series ...string) {
 	}
 }
 
-// TestHealthOfAnH100 is the whole output for one tree.
+// TestHealthOfAnH100 compares the whole output for one tree with a golden file.
 func TestHealthOfAnH100(t *testing.T) {
 	p := newPatient(t, "h100", nil)
 	if events := p.run(3 * time.Second); len(events) > 0 {
@@ -235,8 +235,8 @@ func TestHealthOfAnH100(t *testing.T) {
 	}
 }
 
-// TestHealthOfEveryTree: no series twice, names as they should be, no file that fails, and
-// nothing said of a node on which nothing happens.
+// TestHealthOfEveryTree checks that no series appears twice, that names are valid, that no file fails, and that nothing is
+// reported about a node on which nothing happens.
 func TestHealthOfEveryTree(t *testing.T) {
 	for i, profile := range fakesys.Profiles() {
 		if profile.Name == "broken" || testing.Short() && i%3 != 0 {
@@ -257,7 +257,7 @@ func TestHealthOfEveryTree(t *testing.T) {
 	}
 }
 
-// TestABrokenTree: what can be read is published, and what cannot is counted by why.
+// TestABrokenTree checks that what can be read is published, and that the rest is counted by reason.
 func TestABrokenTree(t *testing.T) {
 	p := newPatient(t, "broken", func(o *HealthOptions) { o.Patience = 300 * time.Millisecond })
 	p.run(2 * time.Second)
@@ -277,7 +277,7 @@ func TestABrokenTree(t *testing.T) {
 	}
 }
 
-// scenario is a row of docs/nic-health.md: what happens, what is told, what the series are.
+// scenario is a row of docs/nic-health.md: what happens, which events are reported, and which series result.
 type scenario struct {
 	source, what string
 	profile      string
@@ -383,7 +383,7 @@ func TestScenarios(t *testing.T) {
 			logged := strings.HasPrefix(s.source, "seed A, logs") || s.source == "spec, kernel log"
 			p := newPatient(t, s.profile, func(o *HealthOptions) {
 				if logged {
-					// With a file for how far it came, it begins at the oldest line.
+					// With a file for the position, the first start begins at the oldest line.
 					o.Log, o.PositionFile = LogKmsg, filepath.Join(t.TempDir(), "position.json")
 				}
 			})
@@ -413,11 +413,11 @@ func TestScenarios(t *testing.T) {
 				t.Errorf("events %q, want %q", got, s.events)
 			}
 			p.has(s.series...)
-			told := "none"
+			reported := "none"
 			if len(got) > 0 {
-				told = strings.Join(got, "<br>")
+				reported = strings.Join(got, "<br>")
 			}
-			rows[i] = fmt.Sprintf("| %s | %s (%s) | %s | %s |", s.source, s.what, s.profile, told, "`"+strings.Join(s.series, "`<br>`")+"`")
+			rows[i] = fmt.Sprintf("| %s | %s (%s) | %s | %s |", s.source, s.what, s.profile, reported, "`"+strings.Join(s.series, "`<br>`")+"`")
 			rows[i] = strings.ReplaceAll(rows[i], " `` |", " |")
 		})
 	}
@@ -446,7 +446,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestARestartIsNoNews: what was told of is in the state file, and is not told again.
+// TestARestartIsNoNews checks that reported findings are in the state file, and are not reported again.
 func TestARestartIsNoNews(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "nics.json")
 	p := newPatient(t, "h100", func(o *HealthOptions) { o.StateFile = state })
@@ -458,7 +458,7 @@ func TestARestartIsNoNews(t *testing.T) {
 	p.h.saveState(false)
 	p.restart()
 	if got := p.run(2 * time.Second); len(got) != 0 {
-		t.Errorf("told again: %q", got)
+		t.Errorf("reported again: %q", got)
 	}
 	p.has(`fabric_nic_finding{code="link_downed",nic="h1/mlx5_1",severity="fatal"} 1`, `fabric_nic_finding{code="state_down",nic="h1/mlx5_0",severity="fatal"} 1`)
 	p.h.saveState(true)
@@ -470,16 +470,16 @@ func TestARestartIsNoNews(t *testing.T) {
 	if err := os.WriteFile(state, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.restart() // says so, and goes on
+	p.restart() // it logs this and continues
 	if got := p.run(2 * time.Second); len(got) != 0 {
 		t.Errorf("first sight: %q", got)
 	}
-	if !strings.Contains(p.log.String(), "what NICs were told of before is not known") {
-		t.Error("a state file that cannot be read is not mentioned")
+	if !strings.Contains(p.log.String(), "cannot read the state file of NIC health") {
+		t.Error("a state file that cannot be read is not logged")
 	}
 }
 
-// TestHealthAPI: what is found is listed, and what is latched ends when somebody who may act says so.
+// TestHealthAPI checks that findings are listed, and that a reset by an authorized client ends latched ones.
 func TestHealthAPI(t *testing.T) {
 	p := newPatient(t, "h100", nil)
 	p.run(6 * time.Second)
@@ -500,7 +500,7 @@ func TestHealthAPI(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	if code, _ := do(mux, request("POST", "/api/v1/nic-health/reset", "")); code != http.StatusForbidden || len(found().Findings) != 2 {
-		t.Errorf("somebody who may not act: %d", code)
+		t.Errorf("a reset without authorization: %d", code)
 	}
 	policy.AdminAPI = true
 	for body, want := range map[string]int{`{"entity":"mlx5_7_port1"}`: http.StatusNotFound, `{"entity":7}`: http.StatusBadRequest, `{"nic":"mlx5_0_port1"}`: http.StatusBadRequest} {
@@ -523,8 +523,8 @@ func TestHealthAPI(t *testing.T) {
 	}
 }
 
-// TestWhatIsProbedIsLookedAfter: a coordinator says what is probed after the agent began, and an
-// interface without hardware is looked after from then on, not from the next minute.
+// TestWhatIsProbedIsLookedAfter checks an interface without hardware that a coordinator has probed after the agent started.
+// It is watched from that moment on, and not from the next minute.
 func TestWhatIsProbedIsLookedAfter(t *testing.T) {
 	p := newPatient(t, "h100", nil)
 	nics := map[string]string{}
@@ -601,7 +601,7 @@ func TestGPUProduct(t *testing.T) {
 	}
 }
 
-// TestAnotherNetworksInterfaces: /sys shows those of who mounted it.
+// TestAnotherNetworksInterfaces checks a /sys that shows the interfaces of another network namespace.
 func TestAnotherNetworksInterfaces(t *testing.T) {
 	if p := newPatient(t, "h100", nil); sameNetwork(filepath.Join(p.tree.Root(), "sys")) {
 		t.Error("a tree of other interfaces is taken for ours")

@@ -12,26 +12,26 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// maxResetBody bounds a request to reset findings, octets.
+// maxResetBody limits the body of a request to reset findings, in octets.
 const maxResetBody = 4 << 10
 
-// findingJSON is a finding that holds.
+// findingJSON represents an open finding.
 type findingJSON struct {
 	Entity  nichealth.Entity `json:"entity"`
 	NIC     string           `json:"nic"`
 	Code    string           `json:"code"`
 	Fatal   bool             `json:"fatal"`
-	Latched bool             `json:"latched"` // until it is reset
+	Latched bool             `json:"latched"` // stays open until it is reset
 	Since   time.Time        `json:"since"`
 	Message string           `json:"message"`
 }
 
-// healthJSON is what the node finds of its NICs. Polled is absent before the first poll.
+// healthJSON represents the findings of a node about its NICs. Polled is absent before the first poll.
 type healthJSON struct {
 	Node     string        `json:"node"`
 	Polled   *time.Time    `json:"polled,omitempty"`
 	Findings []findingJSON `json:"findings"`
-	// Unread are files that should have told something in the last poll, and did not.
+	// Unread lists the files that could not be read in the last poll.
 	Unread []unreadJSON `json:"unread"`
 }
 
@@ -42,7 +42,7 @@ type unreadJSON struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// addRoutes adds the API: what is found, and the end of what is latched.
+// addRoutes adds the API that lists the findings and resets latched ones.
 func (h *Health) addRoutes(mux *http.ServeMux, policy *webaccess.Policy) {
 	mux.HandleFunc("GET /api/v1/nic-health", h.serveFindings)
 	mux.HandleFunc("POST /api/v1/nic-health/reset", policy.AdminHandler(h.serveReset))
@@ -72,7 +72,7 @@ func (h *Health) serveFindings(w http.ResponseWriter, _ *http.Request) {
 	h.writeJSON(w, out)
 }
 
-// serveReset ends findings that stay until somebody has dealt with them, of one entity or of all.
+// serveReset ends latched findings, of one entity or of all.
 func (h *Health) serveReset(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Entity string `json:"entity"`
@@ -92,7 +92,7 @@ func (h *Health) serveReset(w http.ResponseWriter, r *http.Request) {
 	}
 	if body.Entity != "" && of == (nichealth.Entity{}) {
 		h.mu.Unlock()
-		http.Error(w, "nothing is found of "+body.Entity+"; GET /api/v1/nic-health lists what is", http.StatusNotFound)
+		http.Error(w, "no findings for "+body.Entity+"; GET /api/v1/nic-health lists the findings", http.StatusNotFound)
 		return
 	}
 	webaccess.AddLogAttrs(r, "entity", body.Entity)
@@ -112,6 +112,6 @@ func (h *Health) serveReset(w http.ResponseWriter, r *http.Request) {
 func (h *Health) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := plainjson.NewEncoder(w).Encode(v); err != nil {
-		h.log.Debug("write the health of NICs", "err", err)
+		h.log.Debug("cannot write the findings about NICs", "err", err)
 	}
 }

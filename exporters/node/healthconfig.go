@@ -18,7 +18,7 @@ import (
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
-// healthFile is the file of --nic.config. What is not in it is as nichealth.Defaults has it.
+// healthFile represents the file of --nic.config. Fields that it leaves out have the values of nichealth.Defaults.
 type healthFile struct {
 	Excluded     []string              `yaml:"excluded"`
 	Management   []string              `yaml:"management"`
@@ -39,14 +39,14 @@ type healthFile struct {
 	Patience     *time.Duration        `yaml:"patience"`
 }
 
-// DefaultHealth are the options without a file. Counters change slowly, and reading them asks
-// the device's firmware.
+// DefaultHealth returns the options without a file. Counters are read less often than states, because they change slowly
+// and reading them goes through the device's firmware.
 func DefaultHealth() HealthOptions {
 	return HealthOptions{Rules: nichealth.DefaultConfig(), Counters: 5 * time.Second, GIDs: 30 * time.Second, Identity: time.Minute, Patience: 500 * time.Millisecond, Log: LogKmsg, Ethtool: DefaultEthtool()}
 }
 
-// LoadHealth reads the file of --nic.config into options; "" is none. Thresholds of the file
-// replace those of the same code, and add the others; without leaves rules out by their codes.
+// LoadHealth reads the file of --nic.config into options. An empty name reads nothing. Thresholds of the file replace
+// those of the same code and add to the others. The key without removes rules by their codes.
 func LoadHealth(file string, o *HealthOptions) error {
 	if file == "" {
 		return nil
@@ -139,8 +139,7 @@ func withoutCode(ts []nichealth.Threshold, code string) (out []nichealth.Thresho
 	return out
 }
 
-// GPUProduct is the model of the node's first GPU as NVIDIA's driver tells it in procfs, ""
-// where there is none.
+// GPUProduct returns the model of the node's first GPU from NVIDIA's driver in procfs, or "" if there is none.
 func GPUProduct(proc string) string {
 	if proc == "" {
 		proc = "/proc"

@@ -19,36 +19,36 @@ import (
 	"github.com/graylink/graylink/internal/nichw"
 )
 
-// EthtoolOptions are what interfaces are asked through ethtool.
+// EthtoolOptions holds the options of what is read from interfaces through ethtool.
 type EthtoolOptions struct {
 	// Mode is EthtoolAuto, EthtoolOn or EthtoolOff.
 	Mode string
-	// Counters and Modules are how often these are read.
+	// Counters and Modules are the intervals at which these are read.
 	Counters, Modules time.Duration
-	// Exclude are names of driver statistics that are left out; nil: those of queues.
+	// Exclude matches names of driver statistics that are left out. If it is nil, those of queues are.
 	Exclude *regexp.Regexp
-	// Kernel is asked; nil: the machine's.
+	// Kernel answers the requests. If it is nil, the machine's kernel does.
 	Kernel nicethtool.Kernel
 }
 
-// Modes of ethtool.
+// Values of EthtoolOptions.Mode.
 const (
-	EthtoolAuto = "auto" // on, unless another root of sysfs is set: its interfaces are not the machine's
+	EthtoolAuto = "auto" // on, unless another root of sysfs is set, whose interfaces are not the machine's
 	EthtoolOn   = "on"
 	EthtoolOff  = "off"
 )
 
-// DefaultEthtool are the options without flags.
+// DefaultEthtool returns the options without flags.
 func DefaultEthtool() EthtoolOptions {
 	return EthtoolOptions{Mode: EthtoolAuto, Counters: 5 * time.Second, Modules: time.Minute}
 }
 
-// enabledFor reports whether interfaces are asked, with sysfs at a root.
+// enabledFor reports whether ethtool is used, with sysfs at a root.
 func (o *EthtoolOptions) enabledFor(sys string) bool {
 	return o.Mode == EthtoolOn || o.Mode == EthtoolAuto && (sys == "" || sys == "/sys")
 }
 
-// ethtool asks a node's interfaces. Counters and modules are read side by side: a slow module
+// ethtool reads a node's interfaces through ethtool. Counters and modules are read concurrently, so that a slow module
 // delays no counter.
 type ethtool struct {
 	log   *slog.Logger
@@ -56,23 +56,23 @@ type ethtool struct {
 
 	mu           sync.Mutex
 	errorLogged  map[string]bool // paths whose errors were logged
-	denialLogged map[string]bool // parts of which it was logged that they are denied
+	denialLogged map[string]bool // parts whose denial was logged
 	errors       map[nichw.Sort]uint64
 }
 
-// ethtoolPart is what is read at one pace.
+// ethtoolPart represents the values that are read at one interval.
 type ethtoolPart struct {
 	name   string
 	parts  nicethtool.Parts
 	every  time.Duration
 	reader *nicethtool.Reader
 
-	last  *nicethtool.Poll // ethtool.mu is held, as for the fields below
+	last  *nicethtool.Poll // guarded by ethtool.mu, like the fields below
 	took  time.Duration
 	polls uint64
 }
 
-// newEthtool returns nil where interfaces are not asked.
+// newEthtool returns the reader of interfaces, or nil if the options disable it.
 func newEthtool(o EthtoolOptions, sys string, log *slog.Logger) *ethtool {
 	if !o.enabledFor(sys) {
 		return nil
@@ -88,7 +88,7 @@ func newEthtool(o EthtoolOptions, sys string, log *slog.Logger) *ethtool {
 	return e
 }
 
-// run reads until ctx ends. interfaces are those to ask; none are until the first poll of sysfs.
+// run reads until ctx ends. The function interfaces returns those to read, and none before the first poll of sysfs.
 func (e *ethtool) run(ctx context.Context, interfaces func() []string) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -108,7 +108,7 @@ func (e *ethtool) run(ctx context.Context, interfaces func() []string) {
 	}
 }
 
-// pollPart reads one part.
+// pollPart reads one part once, and logs new failures.
 func (e *ethtool) pollPart(p *ethtoolPart, now time.Time, interfaces []string) {
 	began := time.Now()
 	got := p.reader.Poll(now, interfaces, p.parts)
@@ -125,24 +125,24 @@ func (e *ethtool) pollPart(p *ethtoolPart, now time.Time, interfaces []string) {
 		failed[key] = true
 		if !e.errorLogged[key] {
 			e.errorLogged[key] = true
-			e.log.Warn("an interface does not tell all through ethtool", "interface", x.Device, "what", x.Path, "why", string(x.Sort), "err", x.Err)
+			e.log.Warn("cannot read a part of an interface through ethtool", "interface", x.Device, "part", x.Path, "reason", string(x.Sort), "err", x.Err)
 		}
 	}
 	for key := range e.errorLogged {
 		if strings.HasPrefix(key, p.name+" ") && !failed[key] {
 			delete(e.errorLogged, key)
-			e.log.Info("an interface tells all through ethtool again, or is gone", "interface", strings.TrimPrefix(key, p.name+" "))
+			e.log.Info("an interface can be read through ethtool again, or is gone", "interface", strings.TrimPrefix(key, p.name+" "))
 		}
 	}
 	for _, part := range got.Denied {
 		if !e.denialLogged[part] {
 			e.denialLogged[part] = true
-			e.log.Warn("interfaces do not tell this for want of CAP_NET_ADMIN; the rest is published", "part", part)
+			e.log.Warn("cannot read a part of the interfaces without CAP_NET_ADMIN; the rest is published", "part", part)
 		}
 	}
 }
 
-// ethtoolInterfaces are the interfaces of the last poll of sysfs.
+// ethtoolInterfaces returns the names of the interfaces in the last poll of sysfs.
 func (h *Health) ethtoolInterfaces() (out []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,8 +155,8 @@ func (h *Health) ethtoolInterfaces() (out []string) {
 	return out
 }
 
-// nicOf is what the fabric calls an interface: as its RDMA port, if it is the one of it and no
-// member of a bond; others of the port's function, as representors are, go by their own names.
+// nicOf returns the name of an interface in the fabric. An interface that is the only one of an RDMA port, and no member of
+// a bond, has the name of that port. Others of the port's function, such as representors, have their own names.
 func nicOf(p *nichw.Poll, f *nichw.Interface, name func(device string, port int, netdev string) string) string {
 	if f.Device != "" && f.Master == "" {
 		if device, port, ok := portOf(p, f.Name); ok {
@@ -166,9 +166,9 @@ func nicOf(p *nichw.Poll, f *nichw.Interface, name func(device string, port int,
 	return name(f.Name, 1, f.Name)
 }
 
-// driverCounter reports whether a statistic of a driver only grows. Drivers do not say, and some
-// of their statistics are gauges, so it is told by the name: by what its last word counts, after
-// the place where it is counted. What is not known to be a counter is not published.
+// driverCounter reports whether a statistic of a driver only grows. Drivers do not state this, and some of their
+// statistics are gauges, so the name decides: what its last word counts, after words for the place of the count are
+// removed. A statistic that is not known to be a counter is not published.
 func driverCounter(name string) bool {
 	if driverCounters[name] {
 		return true
@@ -189,17 +189,17 @@ func driverCounter(name string) bool {
 }
 
 var (
-	// driverScopes are last words that say where something was counted.
+	// driverScopes are last words that name the place where something was counted.
 	driverScopes = nameSet("phy port vport mac nic sw hw lane prio total")
-	// driverCounts are things that are counted. A duration is that of pauses so far.
+	// driverCounts are words for things that are counted. A duration is the total duration of pauses.
 	driverCounts = nameSet("packets pkts packet pkt bytes octets frames bits errors error errs err drops drop dropped discard discards discarded missed collisions overruns overrun underruns " +
 		"events timeouts timeout retries resets transitions transition pause pauses duration broadcast multicast unicast fragments jabbers undersize oversize restarts stopped wake " +
 		"complete none fail failed failures redirect xmit kicks")
-	// driverLevels are words of what goes up and down.
+	// driverLevels are words for values that rise and fall.
 	driverLevels = nameSet("pending current cur max min avg free used limit threshold speed rate ratio percent usage state index ifindex")
-	// driverGauges end as counters do: mlx5's shares of time, in percent.
+	// driverGauges end like counters, but are mlx5's shares of time in percent.
 	driverGauges = nameSet("outbound_pci_stalled_rd outbound_pci_stalled_wr")
-	// driverCounters are counters that their last words do not tell of (mlx5).
+	// driverCounters are counters that their last words do not show to be counters (mlx5).
 	driverCounters = nameSet("rx_out_of_buffer rx_pci_signal_integrity tx_pci_signal_integrity outbound_pci_buffer_overflow module_unplug module_bus_stuck module_high_temp module_bad_shorted " +
 		"rx_buffer_passed_thres_phy tx_pause_ctrl_phy rx_pause_ctrl_phy")
 )
@@ -212,39 +212,39 @@ func nameSet(s string) map[string]bool {
 	return set
 }
 
-// writeSeries are those of the last polls; Health.mu is held.
+// writeSeries adds the series of the last polls. Health.mu must be held.
 func (e *ethtool) writeSeries(x *exposition, sys *nichw.Poll, name func(device string, port int, netdev string) string) {
 	var (
-		statistic     = x.counterFamily("fabric_nic_driver_statistic_total", "Counters of the driver (ethtool -S), under the driver's names; only those known to be counters by their names.")
-		unclassified  = x.gaugeFamily("graylink_node_nic_ethtool_statistics_left_out", "Statistics of the driver that are not published, for they may be no counters; those of queues do not count.")
+		statistic     = x.counterFamily("fabric_nic_driver_statistic_total", "Driver statistics (ethtool -S) whose names show that they are counters, under the driver's names.")
+		unclassified  = x.gaugeFamily("graylink_node_nic_ethtool_statistics_left_out", "Driver statistics, except those of queues, that are left out because they may not be counters.")
 		fecBlocks     = x.counterFamily("fabric_nic_port_fec_corrected_blocks_total", "Blocks that FEC corrected.")
 		fecLost       = x.counterFamily("fabric_nic_port_fec_uncorrectable_blocks_total", "Blocks that FEC could not correct.")
 		fecBits       = x.counterFamily("fabric_nic_port_fec_corrected_bit_errors_total", "Bits that FEC corrected.")
-		laneBlocks    = x.counterFamily("fabric_nic_port_lane_fec_corrected_blocks_total", "Blocks of a lane that FEC corrected; lanes from 1.")
-		laneLost      = x.counterFamily("fabric_nic_port_lane_fec_uncorrectable_blocks_total", "Blocks of a lane that FEC could not correct; lanes from 1.")
-		laneBits      = x.counterFamily("fabric_nic_port_lane_fec_corrected_bit_errors_total", "Bits of a lane that FEC corrected; lanes from 1.")
-		fecMode       = x.gaugeFamily("fabric_nic_fec_mode", "Whether the mode of FEC is the active one, and is a configured one.")
+		laneBlocks    = x.counterFamily("fabric_nic_port_lane_fec_corrected_blocks_total", "Blocks of a lane that FEC corrected; lanes count from 1.")
+		laneLost      = x.counterFamily("fabric_nic_port_lane_fec_uncorrectable_blocks_total", "Blocks of a lane that FEC could not correct; lanes count from 1.")
+		laneBits      = x.counterFamily("fabric_nic_port_lane_fec_corrected_bit_errors_total", "Bits of a lane that FEC corrected; lanes count from 1.")
+		fecMode       = x.gaugeFamily("fabric_nic_fec_mode", "Whether the FEC mode is active, and whether it is configured.")
 		pauseFrames   = x.counterFamily("fabric_nic_pause_frames_total", "Pause frames of IEEE 802.3.")
-		pauseOn       = x.gaugeFamily("fabric_nic_pause_enabled", "Whether pause frames are heeded (receive) and sent (transmit), and whether that is negotiated (autoneg).")
+		pauseOn       = x.gaugeFamily("fabric_nic_pause_enabled", "Whether pause frames are obeyed (receive), sent (transmit), and negotiated (autoneg).")
 		duplex        = x.gaugeFamily("fabric_nic_link_full_duplex", "Whether the link is full duplex.")
 		linkLanes     = x.gaugeFamily("fabric_nic_link_lanes", "Lanes of the link.")
-		sqi           = x.gaugeFamily("fabric_nic_link_signal_quality", "Signal quality index, and its best value.")
+		sqi           = x.gaugeFamily("fabric_nic_link_signal_quality", "Signal quality index, current and maximum.")
 		downs         = x.counterFamily("fabric_nic_link_down_events_total", "Times the link went down, as the device counts them.")
-		extended      = x.gaugeFamily("fabric_nic_link_extended_state", "Why the link is down, as the driver tells it.")
-		info          = x.gaugeFamily("fabric_nic_module_info", "What is plugged.")
+		extended      = x.gaugeFamily("fabric_nic_link_extended_state", "Reason why the link is down, as the driver reports it.")
+		info          = x.gaugeFamily("fabric_nic_module_info", "Identity of the plugged module.")
 		state         = x.gaugeFamily("fabric_nic_module_state", "State of the module (CMIS).")
 		temperature   = x.gaugeFamily("fabric_nic_module_temperature_celsius", "Temperature of the module.")
 		voltage       = x.gaugeFamily("fabric_nic_module_voltage_volts", "Supply voltage of the module.")
-		receive       = x.gaugeFamily("fabric_nic_module_receive_power_watts", "Optical power that is received; 0 is darkness, below the monitor's resolution.")
-		transmit      = x.gaugeFamily("fabric_nic_module_transmit_power_watts", "Optical power that is sent; 0 is a laser that is off.")
+		receive       = x.gaugeFamily("fabric_nic_module_receive_power_watts", "Received optical power in watts; 0 is below the monitor's resolution.")
+		transmit      = x.gaugeFamily("fabric_nic_module_transmit_power_watts", "Transmitted optical power in watts; 0 means that the laser is off.")
 		bias          = x.gaugeFamily("fabric_nic_module_bias_amperes", "Bias current of the laser.")
-		raised        = x.gaugeFamily("fabric_nic_module_flag", "Alarms and warnings that the module raised since it was read before; lane is empty for the module.")
-		polls         = x.counterFamily("graylink_node_nic_ethtool_polls_total", "Times the interfaces were asked through ethtool.")
-		tookSeconds   = x.gaugeFamily("graylink_node_nic_ethtool_poll_seconds", "How long the last time took.")
-		failed        = x.counterFamily("graylink_node_nic_ethtool_errors_total", "Parts that interfaces should have told through ethtool and did not, by why.")
-		hangingAsked  = x.gaugeFamily("graylink_node_nic_ethtool_hanging", "Questions that drivers have not answered.")
-		threshold     = x.gaugeFamily("fabric_nic_module_threshold", "Thresholds of the module's monitors, in the unit of the monitor: celsius, volts, watts, amperes.")
-		deniedPrivate = x.gaugeFamily("graylink_node_nic_ethtool_denied", "Parts that are not told for want of CAP_NET_ADMIN.")
+		raised        = x.gaugeFamily("fabric_nic_module_flag", "Alarms and warnings of the module since its last read; lane is empty for the whole module.")
+		polls         = x.counterFamily("graylink_node_nic_ethtool_polls_total", "Polls of the interfaces through ethtool.")
+		tookSeconds   = x.gaugeFamily("graylink_node_nic_ethtool_poll_seconds", "Duration of the last poll through ethtool in seconds.")
+		failed        = x.counterFamily("graylink_node_nic_ethtool_errors_total", "Parts of interfaces that could not be read through ethtool, by reason.")
+		hangingAsked  = x.gaugeFamily("graylink_node_nic_ethtool_hanging", "Requests through ethtool that drivers have not answered.")
+		threshold     = x.gaugeFamily("fabric_nic_module_threshold", "Threshold of a monitor of the module, in celsius, volts, watts or amperes.")
+		deniedPrivate = x.gaugeFamily("graylink_node_nic_ethtool_denied", "Parts of interfaces that cannot be read without CAP_NET_ADMIN.")
 	)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -304,7 +304,7 @@ func (e *ethtool) writeSeries(x *exposition, sys *nichw.Poll, name func(device s
 			f := &p.last.Interfaces[i]
 			nic, known := nics[f.Name]
 			if !known {
-				continue // gone since
+				continue // it is gone since the poll
 			}
 			if f.Statistics != nil {
 				left := 0
@@ -401,7 +401,7 @@ func (e *ethtool) writeSeries(x *exposition, sys *nichw.Poll, name func(device s
 	}
 }
 
-// validate fills in what is not set, and names the flag that is wrong.
+// validate fills in defaults, and returns an error that names the flag that is wrong.
 func (o *EthtoolOptions) validate() error {
 	o.Mode = cmp.Or(o.Mode, EthtoolOff)
 	if o.Mode == EthtoolOff {

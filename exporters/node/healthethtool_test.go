@@ -15,7 +15,7 @@ import (
 	"github.com/graylink/graylink/internal/nicethtool/module"
 )
 
-// qsfpDD is a CMIS module whose first lane is dark.
+// qsfpDD returns the memory of a CMIS module whose first lane is dark.
 func qsfpDD() module.Image {
 	img := module.Image{}
 	block := func(bank, page uint8, upper bool) []byte {
@@ -100,7 +100,7 @@ func TestEthtoolSeries(t *testing.T) {
 	}
 }
 
-// TestEthtoolIsOffWithAnotherRoot: the interfaces of a tree are not the machine's.
+// TestEthtoolIsOffWithAnotherRoot checks that ethtool is not used for a tree, whose interfaces are not the machine's.
 func TestEthtoolIsOffWithAnotherRoot(t *testing.T) {
 	for _, tt := range []struct {
 		mode, sys string
@@ -129,7 +129,7 @@ func TestDriverCounter(t *testing.T) {
 	}
 }
 
-// TestEthtoolRuns: each part at its pace, and all has ended when run returns.
+// TestEthtoolRuns checks that each part is read at its own interval, and that all reads have ended when run returns.
 func TestEthtoolRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &ethtooltest.Kernel{}

@@ -9,13 +9,13 @@ import (
 	"github.com/graylink/graylink/internal/kubenode"
 )
 
-// kubernetesSeries are what became of what goes to Kubernetes.
+// kubernetesSeries gathers the counts of requests to Kubernetes.
 type kubernetesSeries struct {
 	stats func() kubenode.Stats
 	now   func() time.Time
 }
 
-// KubernetesSeries publishes them.
+// KubernetesSeries returns a gatherer of these counts.
 func KubernetesSeries(stats func() kubenode.Stats) prometheus.Gatherer {
 	return kubernetesSeries{stats, time.Now}
 }
@@ -24,10 +24,10 @@ func KubernetesSeries(stats func() kubenode.Stats) prometheus.Gatherer {
 func (s kubernetesSeries) Gather() ([]*dto.MetricFamily, error) {
 	now := s.now()
 	x := newExposition(now)
-	requests := x.counterFamily("graylink_node_kubernetes_requests_total", "Requests to Kubernetes, by what they were about and what became of them; retry: they failed, and were or will be repeated.")
-	dropped := x.counterFamily("graylink_node_kubernetes_dropped_events_total", "Events that were not written to Kubernetes, by the reason.")
-	queued := x.gaugeFamily("graylink_node_kubernetes_queued_events", "Events that wait for Kubernetes.")
-	age := x.gaugeFamily("graylink_node_kubernetes_condition_age_seconds", "Time since Kubernetes last took the node's condition; absent until it does.")
+	requests := x.counterFamily("graylink_node_kubernetes_requests_total", "Requests to Kubernetes, by object and result; retry means that they failed and are repeated.")
+	dropped := x.counterFamily("graylink_node_kubernetes_dropped_events_total", "Events that were not written to Kubernetes, by reason.")
+	queued := x.gaugeFamily("graylink_node_kubernetes_queued_events", "Events in the queue for Kubernetes.")
+	age := x.gaugeFamily("graylink_node_kubernetes_condition_age_seconds", "Time in seconds since Kubernetes last accepted the node's condition; absent before that.")
 	v := s.stats()
 	for k, n := range v.Requests {
 		x.addCounter(requests, float64(n), x.labelPairs("object", k.Object, "result", k.Result))

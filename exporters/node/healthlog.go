@@ -19,19 +19,19 @@ type kernelLog struct {
 	h        *Health
 	follower klog.Follower
 	matcher  *klog.Matcher
-	matched  map[matchKey]uint64 // Health.mu is held
+	matched  map[matchKey]uint64 // guarded by Health.mu
 
-	saveFailing bool // the last write of the position failed; of the goroutine that follows the log
+	saveFailing bool // reports whether the last write of the position failed; only the goroutine that follows the log uses it
 }
 
 type matchKey struct {
 	device, code, severity string
 }
 
-// CheckLog is the check of events from the kernel's log.
+// CheckLog is the name of the check for events from the kernel's log.
 const CheckLog = "NICKernelLogCheck"
 
-// newKernelLog returns nil where no log is to be read, or none can be.
+// newKernelLog returns the reader of the kernel's log. It returns nil if no log is to be read, or none can be opened.
 func newKernelLog(h *Health, boot string) (*kernelLog, error) {
 	k := &kernelLog{h: h, matched: map[matchKey]uint64{}}
 	var err error
@@ -41,13 +41,13 @@ func newKernelLog(h *Health, boot string) (*kernelLog, error) {
 	if h.o.Log == LogOff || h.o.Log == "" {
 		return nil, nil
 	}
-	// Who does not know how far it came would tell at every start what it told before.
+	// Without a known position, every start would report the same lines again.
 	position, save, from := (*klog.Position)(nil), (func(klog.Position) error)(nil), klog.FromNow
 	if h.o.PositionFile != "" {
 		from = klog.FromBeginning
 		position, err = klog.LoadPosition(h.o.PositionFile)
 		if err != nil {
-			h.log.Warn("how far the kernel's log was read is not known", "err", err)
+			h.log.Warn("cannot read the position in the kernel log", "err", err)
 		}
 		save = k.savePosition
 	}
@@ -57,26 +57,26 @@ func newKernelLog(h *Health, boot string) (*kernelLog, error) {
 		k.follower, err = klog.NewReader(klog.Config{Path: h.o.Kmsg, BootID: boot, Position: position, From: from, Save: save})
 	}
 	if err != nil {
-		h.log.Warn("the kernel's log is not read", "log", h.o.Log, "err", err)
+		h.log.Warn("cannot read the kernel log", "log", h.o.Log, "err", err)
 		return nil, nil
 	}
 	return k, nil
 }
 
-// savePosition writes the position, and logs the first failure and the first success after it.
+// savePosition writes the position to its file. It logs the first failure, and the first success after it.
 func (k *kernelLog) savePosition(p klog.Position) error {
 	err := klog.SavePosition(k.h.o.PositionFile, p)
 	switch {
 	case err != nil && !k.saveFailing:
-		k.h.log.Warn("cannot write the position in the kernel's log: until a later write succeeds, a restart reports lines again", "err", err)
+		k.h.log.Warn("cannot write the position in the kernel log; a restart would report lines again", "err", err)
 	case err == nil && k.saveFailing:
-		k.h.log.Info("the position in the kernel's log is written again", "file", k.h.o.PositionFile)
+		k.h.log.Info("writing the position in the kernel log succeeds again", "file", k.h.o.PositionFile)
 	}
 	k.saveFailing = err != nil
 	return err
 }
 
-// stateWrites counts the writes of the position.
+// stateWrites returns how many writes of the position succeeded and how many failed.
 func (k *kernelLog) stateWrites() (done, failed uint64) {
 	s := k.follower.Stats()
 	return s.Saves, s.SaveErrors
@@ -91,11 +91,11 @@ func (k *kernelLog) followLog(ctx context.Context) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		k.h.log.Error("the kernel's log is not read any more", "err", err)
+		k.h.log.Error("stopped reading the kernel log", "err", err)
 	}
 }
 
-// emitMatch makes an event of a match.
+// emitMatch makes an event of a match and emits it.
 func (k *kernelLog) emitMatch(m *klog.Match) {
 	device := m.Device
 	if device == "" {
@@ -111,14 +111,14 @@ func (k *kernelLog) emitMatch(m *klog.Match) {
 	if m.Known {
 		k.matched[matchKey{device, m.Pattern, severityOf(&e)}]++
 	} else {
-		k.matched[matchKey{"", m.Pattern, severityOf(&e)}]++ // lines name what they like
+		k.matched[matchKey{"", m.Pattern, severityOf(&e)}]++ // the names in a line cannot be trusted, so they are not labels here
 	}
 	k.h.mu.Unlock()
 	k.h.emitEvent(&e)
 }
 
-// resolveNIC finds the NIC that a line is about: the RDMA device of a PCI function or of an
-// interface, else the interface.
+// resolveNIC finds the NIC that a line is about. It returns the RDMA device of a PCI function or of an interface, or else
+// the interface.
 func (k *kernelLog) resolveNIC(pci, netdev, rdma string) (device string, ok bool) {
 	k.h.mu.Lock()
 	p := k.h.last
@@ -146,17 +146,17 @@ func (k *kernelLog) resolveNIC(pci, netdev, rdma string) (device string, ok bool
 	return "", false
 }
 
-// writeSeries are those of the log; Health.mu is held.
+// writeSeries adds the series of the log. Health.mu must be held.
 func (k *kernelLog) writeSeries(x *exposition, name func(device string, port int, netdev string) string) {
 	var (
-		lines      = x.counterFamily("fabric_nic_driver_events_total", "Lines of the kernel's log about the NIC, by what they say; nic is empty where they name none of this node.")
-		records    = x.counterFamily("graylink_node_nic_log_records_total", "Records of the kernel's log that were read.")
-		lost       = x.counterFamily("graylink_node_nic_log_lost_total", "Records that were overwritten before they were read.")
-		malformed  = x.counterFamily("graylink_node_nic_log_malformed_total", "Records that could not be understood.")
-		suppressed = x.counterFamily("graylink_node_nic_log_suppressed_total", "Matches beyond the rate limit, which made no event.")
-		unresolved = x.counterFamily("graylink_node_nic_log_unresolved_total", "Lines that would match and are about no NIC of this node.")
+		lines      = x.counterFamily("fabric_nic_driver_events_total", "Kernel log lines of NIC drivers, by code; nic is empty if the NIC is not one of this node.")
+		records    = x.counterFamily("graylink_node_nic_log_records_total", "Records of the kernel log that were read.")
+		lost       = x.counterFamily("graylink_node_nic_log_lost_total", "Records of the kernel log that were overwritten before they were read.")
+		malformed  = x.counterFamily("graylink_node_nic_log_malformed_total", "Records of the kernel log that were malformed.")
+		suppressed = x.counterFamily("graylink_node_nic_log_suppressed_total", "Matching log lines that exceeded the rate limit and made no event.")
+		unresolved = x.counterFamily("graylink_node_nic_log_unresolved_total", "Matching log lines that are about no NIC of this node.")
 	)
-	// Physical functions begin at 0: the first line of a kind is growth, too.
+	// Physical functions begin at 0, so that the first line of a kind counts as growth, too.
 	byNIC := map[matchKey]uint64{}
 	if p := k.h.last; p != nil {
 		for code, severity := range k.matcher.PatternSeverities() {
@@ -188,18 +188,18 @@ func (k *kernelLog) writeSeries(x *exposition, name func(device string, port int
 	}
 }
 
-// sinkSeries are what became of the events that went to NVSentinel.
+// sinkSeries gathers the counts of the events that went to NVSentinel.
 type sinkSeries func() nvsentinel.Stats
 
-// SinkSeries publishes them.
+// SinkSeries returns a gatherer of these counts.
 func SinkSeries(stats func() nvsentinel.Stats) prometheus.Gatherer { return sinkSeries(stats) }
 
 // Gather implements prometheus.Gatherer.
 func (s sinkSeries) Gather() ([]*dto.MetricFamily, error) {
 	x := newExposition(time.Now())
-	events := x.counterFamily("graylink_node_nvsentinel_events_total", "Events for NVSentinel, by what became of them.")
-	failures := x.counterFamily("graylink_node_nvsentinel_failures_total", "Requests to NVSentinel that failed, and were tried again.")
-	queued := x.gaugeFamily("graylink_node_nvsentinel_queued_events", "Events that wait for NVSentinel.")
+	events := x.counterFamily("graylink_node_nvsentinel_events_total", "Events for NVSentinel, by result.")
+	failures := x.counterFamily("graylink_node_nvsentinel_failures_total", "Requests to NVSentinel that failed and were tried again.")
+	queued := x.gaugeFamily("graylink_node_nvsentinel_queued_events", "Events in the queue for NVSentinel.")
 	v := s()
 	x.addCounter(events, float64(v.Sent), x.labelPairs("result", "sent"))
 	x.addCounter(events, float64(v.Dropped), x.labelPairs("result", "dropped"))

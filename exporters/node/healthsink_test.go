@@ -65,7 +65,7 @@ func plain(v *commonpb.AnyValue) string {
 	return fmt.Sprintf("%T", v.GetValue())
 }
 
-// TestEventsArriveAsLogRecords: from files of a tree to a receiver.
+// TestEventsArriveAsLogRecords checks the way of events from files of a tree to a receiver.
 func TestEventsArriveAsLogRecords(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 	}
 }
 
-// TestFindingsForKubernetes: what is told of a tree, and its series.
+// TestFindingsForKubernetes checks the findings that Kubernetes gets for a tree, and their series.
 func TestFindingsForKubernetes(t *testing.T) {
 	p := newPatient(t, "h100", nil)
 	if _, read := p.h.OpenFindings(); !read.IsZero() {
@@ -153,7 +153,7 @@ func TestFindingsForKubernetes(t *testing.T) {
 	if len(open) != 1 || open[0].Code != nichealth.CodeDown || !open[0].Fatal || open[0].Entity != nichealth.PortEntity("mlx5_0", 1) || p.now.Sub(read) > 2*time.Second {
 		t.Errorf("%+v, read at %v, now is %v", open, read, p.now)
 	}
-	// A list that cannot be read: a link to itself.
+	// The list of devices cannot be read, because it is a link to itself.
 	dir := p.tree.Path("sys/class/infiniband")
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)

@@ -11,12 +11,10 @@ import (
 	"time"
 )
 
-// lifeSuffix makes the name of the file with the life number from that of the
-// state file.
+// lifeSuffix is appended to the name of the state file to form the name of the file with the life number.
 const lifeSuffix = ".life"
 
-// lifeFile is the file with this node's life number; "" where there is no state
-// file.
+// lifeFile returns the file with this node's life number, or "" if there is no state file.
 func lifeFile(state string) string {
 	if state == "" {
 		return ""
@@ -24,10 +22,9 @@ func lifeFile(state string) string {
 	return state + lifeSuffix
 }
 
-// nextLife takes the number of a new life: higher than the one in the file, and
-// not lower than now in milliseconds, so that a node whose file is lost does not
-// begin again from 1. The number is on disk before it is returned. Where that
-// fails there is no life, 0: a number that is used twice would make the second
+// nextLife takes and returns the number of a new life. It is higher than the one in the file, and at least the current
+// time in milliseconds, so that a node whose file is lost does not begin again from 1. The number is on disk before
+// nextLife returns. If that fails, nextLife returns 0, which is no life: a number that is used twice would make the second
 // life a replay of the first.
 func nextLife(file string, now time.Time) (uint64, error) {
 	if file == "" {
@@ -44,7 +41,7 @@ func nextLife(file string, now time.Time) (uint64, error) {
 	return life, nil
 }
 
-// keepLife writes a life number that a coordinator gave.
+// keepLife writes a life number that a coordinator assigned.
 func keepLife(file string, life uint64) error {
 	if file == "" {
 		return nil
@@ -52,7 +49,7 @@ func keepLife(file string, life uint64) error {
 	return writeLife(file, life)
 }
 
-// readLife reads the number in a file; 0 where there is no file.
+// readLife reads the number in a file. It returns 0 if there is no file.
 func readLife(file string) (uint64, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +60,7 @@ func readLife(file string) (uint64, error) {
 	}
 	life, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 63)
 	if err != nil {
-		return 0, fmt.Errorf("life number %s: a whole number is expected: remove the file to begin with the time", file)
+		return 0, fmt.Errorf("life number %s: a whole number is expected; remove the file to begin with the current time", file)
 	}
 	return life, nil
 }

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// TestLifeOnlyGrows: from one start to the next, also when the clock was set back,
-// and when a coordinator gave a higher number; without the file it is not below
-// the time.
+// TestLifeOnlyGrows checks that the number grows from one start to the next, also when the clock was set back, and when a
+// coordinator assigned a higher number. Without the file it is not below the time.
 func TestLifeOnlyGrows(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.life")
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
@@ -29,8 +28,8 @@ func TestLifeOnlyGrows(t *testing.T) {
 	}
 }
 
-// TestNoLifeIsUsedTwice: a number that cannot be kept is none, and neither is one
-// that follows something that cannot be read.
+// TestNoLifeIsUsedTwice checks that a number that cannot be kept is not used, and neither is one that would follow a number
+// that cannot be read.
 func TestNoLifeIsUsedTwice(t *testing.T) {
 	dir := t.TempDir()
 	if life, err := nextLife(filepath.Join(dir, "nowhere", "state.life"), time.Now()); err == nil || life != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/plainjson"
 )
 
-// serveNICs answers with the node's NICs as they are configured, for who draws the fabric.
+// serveNICs answers with the node's NICs as they are configured, for programs that draw the fabric.
 func (n *Node) serveNICs(w http.ResponseWriter, _ *http.Request) {
 	n.mu.RLock()
 	cfg := n.engine.Config()
@@ -33,17 +33,17 @@ func (n *Node) serveNICs(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err := plainjson.NewEncoder(w).Encode(out); err != nil {
-		n.log.Debug("write NICs", "err", err)
+		n.log.Debug("cannot write the list of NICs", "err", err)
 	}
 }
 
-// device is an interface of the node.
+// device represents an interface of the node.
 type device struct {
 	mac       string
 	addresses []netip.Addr
 }
 
-// localInterfaces are the node's, by name and by address; what cannot be read is absent.
+// localInterfaces returns the node's interfaces by name and by address. What cannot be read is absent.
 func localInterfaces() (byName map[string]device, byAddress map[netip.Addr]device) {
 	byName, byAddress = map[string]device{}, map[netip.Addr]device{}
 	list, err := net.Interfaces()

@@ -24,40 +24,40 @@ import (
 
 // Node runs the probe engine of a configuration and changes it while it runs.
 type Node struct {
-	file      string // of the configuration; empty: it is a coordinator's
-	clockSync bool   // what the file says is measured with related clocks
+	file      string // configuration file; empty if a coordinator assigns the configuration
+	clockSync bool   // the file's choice whether delays are measured with related clocks
 	log       *slog.Logger
 	lookup    func(device string) ([]netip.Addr, error)
-	rdmaOf    func(device string) *probe.RDMAConfig // RDMA port of an interface; nil: NICs of an assignment are probed by UDP
+	rdmaOf    func(device string) *probe.RDMAConfig // returns the RDMA port of an interface; nil: NICs of an assignment are probed by UDP
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
 
-	clocks *clocks // nil: they are not related
+	clocks *clocks // nil if they are not related
 
-	bend     *probe.Bend // nil: the clock is right
+	bend     *probe.Bend // nil if the clock is right
 	registry *prometheus.Registry
 	writes   stateWrites
 	certs    *certificates.Collector
-	joined   []prometheus.Gatherer // what joins /metrics
-	health   *Health               // nil: nothing looks after the NICs
-	started  time.Time             // of the engine: when its counts began
+	joined   []prometheus.Gatherer // gatherers that are added to /metrics
+	health   *Health               // nil if the NICs are not watched
+	started  time.Time             // start of the engine, from which its counts begin
 
 	mu         sync.RWMutex // held for writing while the configuration changes
 	engine     *probe.Engine
-	wanted     *probe.Config         // as it was read: addresses of devices are open
-	assigned   map[string]netip.Addr // by NIC: the address that a coordinator gave out
-	retryApply bool                  // a part of it could not be had
-	loaded     time.Time             // of the configuration that runs
+	wanted     *probe.Config         // as read, with addresses of devices unset
+	assigned   map[string]netip.Addr // address from the coordinator, by NIC
+	retryApply bool                  // a part of the configuration could not be applied
+	loaded     time.Time             // time at which the running configuration was loaded
 	reloadOK   bool
 }
 
-// addressEvery is how often the addresses of devices are looked up, and what
-// could not be opened is tried again.
+// addressEvery is the interval at which the addresses of devices are looked up, and at which NICs that could not be
+// opened are tried again.
 const addressEvery = time.Second
 
-// Start loads the configuration file and starts probing. bend makes the clock
-// wrong, for tests; nil leaves it right. Beside the state file lies the number of
-// the node's life; "" leaves it without one.
+// Start loads the configuration file and starts probing. bend makes the clock wrong, for tests; a nil bend leaves it
+// right. The number of the node's life is kept in a file beside the state file. If state is empty, the node has no such
+// number.
 func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error) {
 	cfg, err := probe.LoadConfig(file)
 	if err != nil {
@@ -71,7 +71,7 @@ func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error
 		return nil, err
 	}
 	if cfg.Life, err = nextLife(lifeFile(state), now); err != nil {
-		log.Error("this node has no life number: its packets from before a restart are no replays to its peers", "err", err)
+		log.Error("cannot take a life number; peers cannot recognise this node's packets from before a restart as replays", "err", err)
 	}
 	resolved.Life = cfg.Life
 	if n.engine, err = probe.StartBent(resolved, bend, log); err != nil {
@@ -81,7 +81,7 @@ func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error
 	return n, nil
 }
 
-// loadConfig reads a configuration file.
+// loadConfig reads a configuration file, with clock sync if sync is true.
 func loadConfig(file string, sync bool) (*probe.Config, error) {
 	cfg, err := probe.LoadConfig(file)
 	if err == nil {
@@ -90,7 +90,7 @@ func loadConfig(file string, sync bool) (*probe.Config, error) {
 	return cfg, err
 }
 
-// startRefreshing keeps the configuration true while addresses come and go. ctx ends
+// startRefreshing starts to keep the configuration up to date with addresses that come and go. The returned context ends
 // with Close.
 func (n *Node) startRefreshing() (ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -113,15 +113,15 @@ func (n *Node) startRefreshing() (ctx context.Context) {
 	return ctx
 }
 
-// refreshAddresses applies the wanted configuration again if an address changed or a
-// part of it is still to be had.
+// refreshAddresses applies the wanted configuration again if an address changed, or if a part of the configuration could
+// not be applied before.
 func (n *Node) refreshAddresses() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	running := n.engine.Config()
 	cfg, err := n.resolveAddresses(n.wanted, running)
 	if err != nil {
-		n.log.Warn("addresses of this node", "err", err)
+		n.log.Warn("cannot read the addresses of this node", "err", err)
 		return
 	}
 	same := slices.EqualFunc(cfg.NICs, running.NICs, func(a, b probe.NICConfig) bool {
@@ -133,16 +133,16 @@ func (n *Node) refreshAddresses() {
 	err = n.engine.Apply(cfg)
 	switch {
 	case err != nil && !n.retryApply:
-		n.log.Error("a part of the configuration could not be had", "err", err)
+		n.log.Error("cannot apply a part of the configuration; trying again every second", "err", err)
 	case err == nil:
-		n.log.Info("addresses of this node changed, or what was missing came")
+		n.log.Info("applied the configuration again after a change of addresses or devices")
 	}
 	n.retryApply = err != nil
 }
 
-// resolveAddresses gives the NICs of a configuration that name a device its address: the
-// assigned one if the device has it, else the one it had in running. A device
-// without an address keeps the one it had, or is taken to get the assigned one.
+// resolveAddresses returns the configuration with an address for every NIC that names a device: the assigned address if
+// the device has it, else the one that it has in running. A device without an address keeps the one that it had, or else
+// gets the assigned one.
 func (n *Node) resolveAddresses(cfg, running *probe.Config) (*probe.Config, error) {
 	if !slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return !c.Address.IsValid() && c.Device != "" }) {
 		return cfg, nil
@@ -152,14 +152,14 @@ func (n *Node) resolveAddresses(cfg, running *probe.Config) (*probe.Config, erro
 	for i := range out.NICs {
 		c := &out.NICs[i]
 		if c.Address.IsValid() || c.Device == "" {
-			continue // or it is probed by RDMA only
+			continue // it may be probed by RDMA only
 		}
 		var had netip.Addr
 		if running != nil {
 			if j := slices.IndexFunc(running.NICs, func(r probe.NICConfig) bool { return r.NIC == c.NIC }); j >= 0 {
 				had = running.NICs[j].Address
 				if n.rdmaOf != nil {
-					c.RDMA = running.NICs[j].RDMA // a device that is gone for now is no reason to go by UDP
+					c.RDMA = running.NICs[j].RDMA // a device that is temporarily absent does not make the NIC fall back to UDP
 				}
 			}
 		}
@@ -189,8 +189,7 @@ func (n *Node) resolveAddresses(cfg, running *probe.Config) (*probe.Config, erro
 	return &out, nil
 }
 
-// deviceAddresses lists the addresses of an interface that a NIC can be probed
-// at, IPv4 first.
+// deviceAddresses lists the addresses of an interface at which a NIC can be probed, IPv4 first.
 func deviceAddresses(device string) ([]netip.Addr, error) {
 	i, err := net.InterfaceByName(device)
 	if err != nil {
@@ -210,11 +209,11 @@ func deviceAddresses(device string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// Reload reads the configuration file again. A file that cannot be used leaves
-// the old configuration at work. Edges that both have go on undisturbed.
+// Reload reads the configuration file again. If the file cannot be used, the old configuration stays at work and Reload
+// returns an error. Edges that are in both configurations continue without interruption.
 func (n *Node) Reload() error {
 	if n.file == "" {
-		return nil // a coordinator's assignment is always the newest
+		return nil // the assignment of a coordinator is always the newest
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -238,7 +237,7 @@ func (n *Node) Reload() error {
 		}
 		if back := n.engine.Apply(old); back != nil {
 			n.retryApply = true
-			return errors.Join(fmt.Errorf("apply the new configuration: %w", err), fmt.Errorf("return to the old one: %w", back))
+			return errors.Join(fmt.Errorf("apply the new configuration: %w", err), fmt.Errorf("restore the old one: %w", back))
 		}
 		return fmt.Errorf("the old configuration stays: %w", err)
 	}
@@ -246,41 +245,42 @@ func (n *Node) Reload() error {
 	return nil
 }
 
-// readState implements the reading side of a gatherer.
+// readState calls f with the current state. It is the reading side of a gatherer.
 func (n *Node) readState(f func(state)) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	f(state{Source: n.engine, clocks: n.clocks, started: n.started, loaded: n.loaded, reloadOK: n.reloadOK})
 }
 
-// Gatherers are the families of /metrics and of /metrics/edges.
+// Gatherers returns the gatherers of /metrics and of /metrics/edges.
 func (n *Node) Gatherers() (metrics, edges prometheus.Gatherer) {
 	return append(disjoint{gatherer{n.readState, nicSeries}, n.registry}, n.joined...), gatherer{n.readState, edgeSeries}
 }
 
-// Name is the node's name in the fabric.
+// Name returns the node's name in the fabric.
 func (n *Node) Name() string {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.engine.Config().Node
 }
 
-// Registry takes collectors of what else the process does: they join /metrics.
+// Registry returns the registry for collectors of other parts of the process. They are added to /metrics.
 func (n *Node) Registry() *prometheus.Registry { return n.registry }
 
-// AddCertificates adds the certificates of what else the process does to /metrics.
+// AddCertificates adds the certificates of other parts of the process to /metrics.
 func (n *Node) AddCertificates(sources ...pki.Source) { n.certs.Add(sources...) }
 
-// AddGatherer adds families to /metrics; before Series and Handler are called.
+// AddGatherer adds families to /metrics. It must be called before Gatherers and Handler.
 func (n *Node) AddGatherer(g prometheus.Gatherer) { n.joined = append(n.joined, g) }
 
-// AttachHealth adds the series and the API of its NICs' health; before Series and Handler are called.
+// AttachHealth adds the series and the API of the health of the node's NICs. It must be called before Gatherers and
+// Handler.
 func (n *Node) AttachHealth(h *Health) {
 	n.AddGatherer(h)
 	n.health = h
 }
 
-// processRegistry holds the client library's series about the process.
+// processRegistry returns a registry with the client library's series about the process.
 func processRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(version.NewCollector("graylink_node"), collectors.NewGoCollector(),
@@ -297,7 +297,7 @@ func (n *Node) Close() error {
 	return n.engine.Close()
 }
 
-// Ready is nil when the probe loop runs.
+// Ready returns nil if the probe loop runs, and otherwise the reason why not.
 func (n *Node) Ready() error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -22,8 +22,7 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// loopback is an address of this process's own, so that tests of several
-// packages at a time do not meet.
+// loopback returns a loopback address of this process's own, so that tests of several packages can run at the same time.
 func loopback(i int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 64+pid>>14&63, pid>>6&255, (pid<<2|i)&255)
@@ -58,7 +57,7 @@ func startNode(t *testing.T, file string) *Node {
 	return n
 }
 
-// request is one from a loopback client.
+// request returns a request from a loopback client.
 func request(method, path, body string) *http.Request {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.RemoteAddr = "127.0.0.1:1234"
@@ -268,7 +267,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-func TestClockTellsTheTruthAboutABend(t *testing.T) {
+func TestClockReportsABend(t *testing.T) {
 	file := writeConfig(t, 1, 2, "")
 	if code, body := do(startNode(t, file).Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true}), request("GET", "/api/v1/clock", "")); code != http.StatusOK || strings.TrimSpace(body) != `{"clocks":[],"relations":[]}` {
 		t.Errorf("a clock that is right: %d %s", code, body)

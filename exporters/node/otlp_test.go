@@ -22,9 +22,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/otelname"
 )
 
-// collector is an OTLP/gRPC server that keeps what it gets.
+// collector is an OTLP/gRPC server that keeps the metrics it receives.
 type collector struct {
 	collectorpb.UnimplementedMetricsServiceServer
 	mu  sync.Mutex
@@ -38,7 +39,7 @@ func (c *collector) Export(_ context.Context, q *collectorpb.ExportMetricsServic
 	return &collectorpb.ExportMetricsServiceResponse{}, nil
 }
 
-// pushed is what a real OTLP receiver gets of the gatherers, by metric.
+// pushed pushes the gatherers' series to a real OTLP receiver, and returns the metrics that it receives.
 func pushed(t *testing.T, protocol string, gs ...prometheus.Gatherer) []*metricspb.Metric {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,7 +80,7 @@ func pushed(t *testing.T, protocol string, gs ...prometheus.Gatherer) []*metrics
 	})
 	t.Logf("a push of %d octets", proto.Size(got))
 	if n := proto.Size(got); n > 4<<20 {
-		t.Errorf("a push of %d octets: receivers take 4 MiB unless told otherwise", n)
+		t.Errorf("a push of %d octets: receivers take 4 MiB by default", n)
 	}
 	return got.GetResourceMetrics()[0].GetScopeMetrics()[0].GetMetrics()
 }
@@ -93,11 +94,11 @@ func attributesText(kv []*commonpb.KeyValue) string {
 	return strings.Join(s, ",")
 }
 
-// sample is one series by either way: its value, or its count, sum and buckets.
+// sample represents one series as scraped or pushed: its value, or its count, sum and buckets.
 type sample struct {
 	kind       otlptranslator.MetricType
 	value, sum float64
-	since      int64 // Unix nanoseconds; 0: not told
+	since      int64 // Unix nanoseconds; 0 means that there is none
 	buckets    []bucketOf
 }
 
@@ -130,8 +131,7 @@ func scraped(t *testing.T, gs ...prometheus.Gatherer) map[string]sample {
 	return out
 }
 
-// received decodes what an OTLP receiver got, by the names and the bucket
-// bounds of the OTel data model:
+// received decodes the metrics of an OTLP receiver by the names and the bucket bounds of the OTel data model:
 // https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram
 func received(t *testing.T, metrics []*metricspb.Metric) map[string]sample {
 	t.Helper()
@@ -203,7 +203,7 @@ func sameSample(a, b sample) bool {
 		})
 }
 
-// TestScrapeAndPushAgree: the same series, values and buckets by either way.
+// TestScrapeAndPushAgree checks that scrapes and pushes have the same series, values and buckets.
 func TestScrapeAndPushAgree(t *testing.T) {
 	for name, m := range map[string]*madeUp{"small": smallNode(), "fleet": fleetNode(16)} {
 		if testing.Short() && name == "fleet" {
@@ -225,12 +225,12 @@ func TestScrapeAndPushAgree(t *testing.T) {
 	}
 }
 
-// TestEverySeriesHasAUnitOrCounts: a counter that has neither a unit nor a
-// thing it counts was forgotten in the table of names.
+// TestEverySeriesHasAUnitOrCounts finds counters that were forgotten in the table of names: they have neither a unit nor a
+// counted thing.
 func TestEverySeriesHasAUnitOrCounts(t *testing.T) {
 	for _, e := range expositions(smallNode()) {
 		for _, f := range gather(t, e.own) {
-			name, unit := otlp.MetricName(f.GetName(), f.GetType())
+			name, unit := otelname.Metric(f.GetName(), f.GetType())
 			if f.GetType() != dto.MetricType_GAUGE && (unit == "" || unit == "1") {
 				t.Errorf("%s is %s in %q", f.GetName(), name, unit)
 			}

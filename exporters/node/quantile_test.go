@@ -15,15 +15,14 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// bucketOf is a bucket of a decoded histogram: samples in (low, high], or in
-// [low, high] when it is the zero bucket.
+// bucketOf represents a bucket of a decoded histogram, with samples in (low, high], or in [low, high] for the zero bucket.
 type bucketOf struct {
 	low, high float64
 	n         float64
 }
 
-// bucketsOf decodes a native histogram by the definition of its data model,
-// from the smallest value to the largest:
+// bucketsOf decodes a native histogram by the definition of its data model, and returns its buckets from the smallest value
+// to the largest:
 // https://prometheus.io/docs/specs/native_histograms/
 func bucketsOf(h *dto.Histogram) []bucketOf {
 	base := math.Exp2(math.Exp2(-float64(h.GetSchema())))
@@ -47,7 +46,7 @@ func bucketsOf(h *dto.Histogram) []bucketOf {
 	}
 	zero := bucketOf{-h.GetZeroThreshold(), h.GetZeroThreshold(), float64(h.GetZeroCount())}
 	positive := side(h.GetPositiveSpan(), h.GetPositiveDelta())
-	// Without samples on one side the zero bucket is taken to end at 0 there.
+	// Without samples on one side, the zero bucket ends at 0 on that side.
 	if len(negative) == 0 && len(positive) > 0 {
 		zero.low = 0
 	} else if len(positive) == 0 && len(negative) > 0 {
@@ -56,8 +55,7 @@ func bucketsOf(h *dto.Histogram) []bucketOf {
 	return append(append(all, zero), positive...)
 }
 
-// quantileOf is histogram_quantile: linear in the zero bucket, exponential in
-// all others.
+// quantileOf computes a quantile as histogram_quantile does: linear in the zero bucket, exponential in all others.
 func quantileOf(q float64, h *dto.Histogram) float64 {
 	rank := q * float64(h.GetSampleCount())
 	seen := 0.0
@@ -75,7 +73,7 @@ func quantileOf(q float64, h *dto.Histogram) float64 {
 	return math.NaN()
 }
 
-// published is the histogram of the samples as a scrape decodes it.
+// published returns the histogram of the samples as a scrape decodes it.
 func published(tb testing.TB, samples []int64) *dto.Histogram {
 	var s probe.EdgeStats
 	for _, ns := range samples {
@@ -91,12 +89,11 @@ func published(tb testing.TB, samples []int64) *dto.Histogram {
 	return nil
 }
 
-// bucketWidth is the growth of a bucket of schema 4: a value and any other in
-// its bucket are no further apart than that, 4.4 %.
+// bucketWidth is the growth of a bucket of schema 4. Two values in the same bucket differ by at most that, 4.4 %.
 var bucketWidth = math.Exp2(1.0/16) - 1
 
-// quantileError is the largest error of the published quantiles, relative to
-// the exact one. Within 1 ns of zero, where a ratio says nothing, 2 ns are free.
+// quantileError returns the largest error of the published quantiles, relative to the exact ones, and the quantile that has
+// it. Within 1 ns of zero, where a ratio has no meaning, an error of 2 ns is allowed.
 func quantileError(tb testing.TB, samples []int64) (worst, at float64) {
 	h := published(tb, samples)
 	sorted := slices.Sorted(slices.Values(samples))
@@ -152,8 +149,7 @@ func TestQuantileErrorOfTheScrapedHistograms(t *testing.T) {
 	}
 }
 
-// TestNegativeDelaysAreKept: every sample is in a bucket of its sign, and the
-// sum is the exact one.
+// TestNegativeDelaysAreKept checks that every sample is in a bucket of its sign, and that the sum is exact.
 func TestNegativeDelaysAreKept(t *testing.T) {
 	samples := []int64{-1_000_000, -4_500, -4_500, -2, -1, 0, 1, 2, 7_000}
 	h := published(t, samples)
@@ -173,7 +169,7 @@ func TestNegativeDelaysAreKept(t *testing.T) {
 	}
 }
 
-// TestQuantileErrorProperty draws distributions rather than samples only.
+// TestQuantileErrorProperty draws random distributions, and not only samples.
 func TestQuantileErrorProperty(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 0))

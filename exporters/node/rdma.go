@@ -9,21 +9,21 @@ import (
 	"github.com/graylink/graylink/internal/rdma"
 )
 
-// rdmaState tells of the queue pairs that probes go by. What is not known is absent.
+// rdmaState adds the state of the queue pairs that carry probes. What is not known is absent.
 func rdmaState(x *exposition, nics []probe.NICStats) {
 	if !slices.ContainsFunc(nics, func(n probe.NICStats) bool { return n.Port != nil }) {
 		return
 	}
 	var (
-		states  = x.gaugeFamily("fabric_nic_rdma_queue_pair_state", "State of the queue pair that a NIC is probed by: 1 for the state it is in.")
-		info    = x.gaugeFamily("fabric_nic_rdma_info", "RDMA device, GID and queue pair that a NIC is probed by. Without a queue pair, or a GID that can be used, there is none.")
-		usable  = x.gaugeFamily("fabric_nic_rdma_usable", "Whether probes can go by RDMA: device, active port, GID and queue pair are there.")
+		states  = x.gaugeFamily("fabric_nic_rdma_queue_pair_state", "State of the queue pair that a NIC is probed by: 1 for the current state.")
+		info    = x.gaugeFamily("fabric_nic_rdma_info", "RDMA device, GID and queue pair that a NIC is probed by. Absent without a usable one.")
+		usable  = x.gaugeFamily("fabric_nic_rdma_usable", "Whether device, active port, GID and queue pair are present, so that RDMA can carry probes.")
 		errs    = x.counterFamily("fabric_nic_rdma_completion_errors_total", "Completions with an error, by kind (enum ibv_wc_status) and queue.")
-		events  = x.counterFamily("fabric_nic_rdma_events_total", "What happened to a port and its queue pair, and what was done about it.")
-		dropped = x.counterFamily("fabric_nic_rdma_dropped_total", "Datagrams that reached the queue pair and were dropped: from a GID that is no peer, from another queue pair than the peer's, or without a header.")
-		handles = x.gaugeFamily("fabric_nic_rdma_address_handles", "Address handles that are kept.")
-		failed  = x.counterFamily("fabric_nic_rdma_address_handle_errors_total", "Address handles that could not be made; each is tried again.")
-		qkeys   = x.gaugeFamily("fabric_nic_rdma_port_qkey_violations", "Datagrams with a wrong Q_Key, as the port counts them for all its queue pairs. Many devices never count; it stays at 65535.")
+		events  = x.counterFamily("fabric_nic_rdma_events_total", "Events of a port and its queue pair, and the actions that followed.")
+		dropped = x.counterFamily("fabric_nic_rdma_dropped_total", "Datagrams that the queue pair received and that were dropped, by reason.")
+		handles = x.gaugeFamily("fabric_nic_rdma_address_handles", "Address handles that are open.")
+		failed  = x.counterFamily("fabric_nic_rdma_address_handle_errors_total", "Failed attempts to create an address handle; each is repeated.")
+		qkeys   = x.gaugeFamily("fabric_nic_rdma_port_qkey_violations", "Datagrams with a wrong Q_Key at all queue pairs of the port. It stops at 65535.")
 	)
 	for i := range nics {
 		n, s := &nics[i], nics[i].Port

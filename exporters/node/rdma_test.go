@@ -17,8 +17,8 @@ import (
 	"github.com/graylink/graylink/internal/rdma"
 )
 
-// TestRDMASeries compares what is published of queue pairs with testdata/rdma.metrics: one
-// that works, one without a device, and a NIC without RDMA, of which nothing is.
+// TestRDMASeries compares the series of queue pairs with testdata/rdma.metrics: those of one that works, those of one
+// without a device, and none of a NIC without RDMA.
 func TestRDMASeries(t *testing.T) {
 	violations := uint32(3)
 	gid := rdma.CanonicalGID(netip.MustParseAddr("10.0.0.1"))
@@ -57,7 +57,7 @@ func TestRDMASeries(t *testing.T) {
 	}
 }
 
-// What a coordinator says of a peer's queue pair is what the engine is told.
+// The engine gets a peer's queue pair as the coordinator reports it.
 func TestFleetConfigWithRDMA(t *testing.T) {
 	a := exampleAssignment()
 	a.Authenticated = false
@@ -73,8 +73,7 @@ func TestFleetConfigWithRDMA(t *testing.T) {
 	}
 }
 
-// registered says what peers need to know, and that there is to be a queue pair where
-// there is none now.
+// A registration states what peers need to know, and that there will be a queue pair if there is none now.
 func TestRegistered(t *testing.T) {
 	gid := rdma.CanonicalGID(netip.MustParseAddr("10.0.0.1"))
 	raw := gid.As16()
@@ -111,7 +110,7 @@ func TestRDMAPortsOfInterfaces(t *testing.T) {
 	}
 }
 
-// A device that is gone for now leaves the NIC's configuration as it was.
+// A device that is temporarily absent leaves the NIC's configuration as it was.
 func TestRDMAPortOfANICIsKept(t *testing.T) {
 	found := &probe.RDMAConfig{Device: "mlx5_0", Port: 1, PKey: rdma.DefaultPKey, QKey: 9}
 	there := found

@@ -17,9 +17,8 @@ const (
 	stampUser     = "user"
 )
 
-// The collectors below publish a state by client_golang's own means: constant
-// metrics, native histograms made from bucket maps, a registry that checks. The
-// exposition has to give the same.
+// The collectors below publish a state by client_golang's own means: constant metrics, native histograms made from bucket
+// maps, and a registry that checks. The exposition has to give the same.
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
@@ -67,25 +66,25 @@ func newEdgeCollector(st state) *edgeCollector {
 	directed := []string{"src", "dst", "flow", "direction", "class", "tier", "plane"}
 	return &edgeCollector{
 		state:      st,
-		owd:        desc("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse).", append(directed, "timestamp")...),
-		sent:       desc("fabric_probe_sent_total", "Probes sent (forward) and replies the reflector says it sent (reverse).", directed...),
-		lost:       desc("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement tells the direction.", directed...),
-		ecn:        desc("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked congestion experienced.", directed...),
+		owd:        desc("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse) in seconds.", append(directed, "timestamp")...),
+		sent:       desc("fabric_probe_sent_total", "Probes sent (forward), and replies that the reflector reports as sent (reverse).", directed...),
+		lost:       desc("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement gives the direction.", directed...),
+		ecn:        desc("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked as congestion experienced.", directed...),
 		acked:      desc("fabric_probe_acked_total", "Probes answered within the reply timeout.", flow...),
 		late:       desc("fabric_probe_late_total", "Probes answered after the reply timeout.", flow...),
-		duplicate:  desc("fabric_probe_duplicate_total", "Replies to probes that had one.", flow...),
-		reordered:  desc("graylink_node_probe_reordered_total", "Replies that came after the reply to a later probe.", flow...),
-		unresolved: desc("graylink_node_probe_unresolved", "Probes nothing is known about: neither answered nor told lost.", flow...),
-		unplaced:   desc("graylink_node_samples_unplaced_total", "Packets whose delay was not measured, the clocks of both ends not being related.", directed...),
-		received:   desc("fabric_probe_received_total", "Probes of a peer that arrived at this node, which reflects them.", flow...),
+		duplicate:  desc("fabric_probe_duplicate_total", "Replies to probes that were already answered.", flow...),
+		reordered:  desc("graylink_node_probe_reordered_total", "Replies that arrived after the reply to a later probe.", flow...),
+		unresolved: desc("graylink_node_probe_unresolved", "Probes whose fate is not known: neither answered nor reported lost.", flow...),
+		unplaced:   desc("graylink_node_samples_unplaced_total", "Packets whose delay was not measured because the clocks of both ends are not related.", directed...),
+		received:   desc("fabric_probe_received_total", "Probes of a peer that this node received as their reflector.", flow...),
 		stalled:    stalledDesc(),
 		unread:     desc("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.", "nic", "reason"),
-		forged:     desc("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or not verified because too many had one, by source address.", "nic", "from"),
+		forged:     desc("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or unverified because too many had one, by source address.", "nic", "from"),
 	}
 }
 
 func stalledDesc() *prometheus.Desc {
-	return desc("graylink_node_stalled_seconds_total", "Time by which the probe loop ran late, beyond 20 ms each time: the host's doing, not the fabric's.", "nic")
+	return desc("graylink_node_stalled_seconds_total", "Time in seconds by which the probe loop of this host ran late, beyond 20 ms each time.", "nic")
 }
 
 func (c *edgeCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -157,35 +156,35 @@ func newNICCollector(st state) *nicCollector {
 	perNIC := []string{"nic", "side", "leaf", "peer_leaf", "class", "tier", "plane"}
 	return &nicCollector{
 		state:        st,
-		owd:          desc("fabric_nic_owd_seconds", "One-way delay of all probes and replies of a NIC toward (source) or from (destination) one peer leaf.", append(perNIC, "timestamp")...),
-		sent:         desc("fabric_nic_probe_sent_total", "Probes sent, or replies sent to this NIC, by peer leaf.", perNIC...),
+		owd:          desc("fabric_nic_owd_seconds", "One-way delay between a NIC and a peer leaf in seconds; side is the NIC's end of the path.", append(perNIC, "timestamp")...),
+		sent:         desc("fabric_nic_probe_sent_total", "Probes that a NIC sent, or replies that were sent to it, by peer leaf.", perNIC...),
 		lost:         desc("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf.", perNIC...),
-		ecn:          desc("fabric_nic_probe_ecn_marked_total", "Probes or replies marked congestion experienced, by peer leaf.", perNIC...),
-		kernelDelay:  desc("fabric_nic_kernel_delay_seconds", "From user space to the kernel's transmit stamp.", "nic"),
-		nicDelay:     desc("fabric_nic_nic_delay_seconds", "From the kernel's transmit stamp to the NIC's own.", "nic"),
-		unmatched:    desc("graylink_node_stamps_unmatched_total", "Transmit stamps of packets no longer known.", "nic"),
-		skipped:      desc("graylink_node_probes_skipped_total", "Probes that were not sent because their time went by.", "nic"),
-		overrun:      desc("graylink_node_exchanges_dropped_total", "Stamped packets that gave way before clock sync took them.", "nic"),
-		info:         desc("fabric_nic_info", "Where a NIC is in the fabric.", "nic", "node", "leaf", "leaf_port", "plane", "rail", "pod", "side"),
-		stampInfo:    desc("fabric_nic_timestamp_info", "Kind of the stamps a NIC's probes get.", "nic", "stamp", "kind"),
-		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame, asymmetry apart; as configured where clocks are not related.", "clock"),
+		ecn:          desc("fabric_nic_probe_ecn_marked_total", "Probes or replies marked as congestion experienced, by peer leaf.", perNIC...),
+		kernelDelay:  desc("fabric_nic_kernel_delay_seconds", "Delay from user space to the kernel's transmit stamp in seconds.", "nic"),
+		nicDelay:     desc("fabric_nic_nic_delay_seconds", "Delay from the kernel's transmit stamp to the NIC's own in seconds.", "nic"),
+		unmatched:    desc("graylink_node_stamps_unmatched_total", "Transmit stamps of packets that are no longer kept.", "nic"),
+		skipped:      desc("graylink_node_probes_skipped_total", "Probes that were not sent because their time had passed.", "nic"),
+		overrun:      desc("graylink_node_exchanges_dropped_total", "Stamped packets that were discarded before clock sync used them.", "nic"),
+		info:         desc("fabric_nic_info", "Position of a NIC in the fabric.", "nic", "node", "leaf", "leaf_port", "plane", "rail", "pod", "side"),
+		stampInfo:    desc("fabric_nic_timestamp_info", "Kind of time stamps that a NIC's probes get.", "nic", "stamp", "kind"),
+		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame in seconds, without asymmetry, or as configured.", "clock"),
 		stalled:      stalledDesc(),
 		drops:        desc("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.", "nic", "socket"),
 		sendErrors:   desc("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.", "nic", "errno"),
 		icmpErrors:   desc("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.", "nic", "type", "code"),
 		dropped:      desc("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.", "nic", "reason"),
-		missing:      desc("graylink_node_stamps_missing_total", "Samples without the stamp they wanted, by which of T1 to T4.", "nic", "stamp"),
-		restarts:     desc("graylink_node_restarts_total", "Restarts noticed, of the senders and reflectors at the other side.", "nic", "side"),
+		missing:      desc("graylink_node_stamps_missing_total", "Samples that lack a stamp, by stamp T1 to T4.", "nic", "stamp"),
+		restarts:     desc("graylink_node_restarts_total", "Observed restarts of the senders and reflectors of peers.", "nic", "side"),
 		unbound:      desc("graylink_node_unbound_peers", "Peers whose authenticated packets carry no life number, so that old ones can be replayed.", "nic"),
-		sessions:     desc("graylink_node_reflector_sessions", "Sessions the reflector keeps.", "nic"),
-		edges:        desc("graylink_node_edges", "Flows a NIC probes.", "nic"),
-		lastTurn:     desc("graylink_node_last_cycle_timestamp_seconds", "When the probe loop last ran.", "nic"),
+		sessions:     desc("graylink_node_reflector_sessions", "Sessions that the reflector keeps.", "nic"),
+		edges:        desc("graylink_node_edges", "Flows that a NIC probes.", "nic"),
+		lastTurn:     desc("graylink_node_last_cycle_timestamp_seconds", "Time of the last run of the probe loop in Unix seconds.", "nic"),
 		tracePackets: desc("graylink_node_trace_packets_total", "Trace packets, sent and answered.", "result"),
-		pathEdges:    desc("graylink_node_path_edges", "Flows traced by this node, by state of the path.", "state"),
-		pathVersion:  desc("graylink_node_path_map_version", "Version of the traced paths; grows with every change."),
-		configHash:   desc("graylink_config_hash_info", "First eight octets of the configuration's SHA-256.", "hash"),
+		pathEdges:    desc("graylink_node_path_edges", "Flows traced by this node, by state of their path.", "state"),
+		pathVersion:  desc("graylink_node_path_map_version", "Version of the traced paths. It grows with every change."),
+		configHash:   desc("graylink_config_hash_info", "First eight octets of the configuration's SHA-256, as a label.", "hash"),
 		reloadOK:     desc("graylink_config_last_reload_successful", "Whether the last reload was successful."),
-		reloadTime:   desc("graylink_config_last_reload_success_timestamp_seconds", "When the configuration that runs was loaded."),
+		reloadTime:   desc("graylink_config_last_reload_success_timestamp_seconds", "Time when the running configuration was loaded, in Unix seconds."),
 	}
 }
 

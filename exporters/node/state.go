@@ -6,22 +6,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Files that a node keeps over a restart, as in the label file of their series.
+// Names of the files that a node keeps over a restart, as in the label file of their series.
 const (
 	fileAssignment  = "assignment"
 	fileNICs        = "nics"
 	fileLogPosition = "log_position"
 )
 
-var stateWritesDesc = prometheus.NewDesc("graylink_node_state_writes_total", "Writes of the files that a restart goes on with, by file and result.", []string{"file", "result"}, nil)
+var stateWritesDesc = prometheus.NewDesc("graylink_node_state_writes_total", "Writes of the files that keep state over a restart, by file and result.", []string{"file", "result"}, nil)
 
-// stateWrites publishes how often state files were written. The zero value has no files.
+// stateWrites publishes the counts of writes of state files. The zero value has no files.
 type stateWrites struct {
 	mu      sync.Mutex
 	sources map[string]func() (done, failed uint64)
 }
 
-// addFile publishes the counts of a file; nothing is published of a file that is not kept.
+// addFile publishes the counts of a file. It publishes nothing for a file that is not kept.
 func (s *stateWrites) addFile(file string, counts func() (done, failed uint64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

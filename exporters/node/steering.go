@@ -13,29 +13,27 @@ import (
 	"github.com/graylink/graylink/internal/clocksync"
 )
 
-// steering tells chronyd how the system clock stands against the frame. Whether
-// and how the clock is set is chronyd's business alone. Its rules, which the
-// tests are named after:
+// steering sends chronyd samples of the system clock's offset from the frame. Only chronyd decides whether and how the
+// clock is set. The tests are named after these rules:
 //
-//  1. There is a sample at the end of each window at which the system clock is
-//     locked. What only predicts steers nothing.
-//  2. A frame that no reference leads is no UTC: hosts that all follow their
-//     common mean would drift together.
-//  3. The reference itself gets no samples: its own clock would be told that it
-//     is right.
-//  4. After the clock was set, and after a start, there are none for a while:
-//     what is known of it is from before, and chronyd would set it twice.
-//  5. A socket that is not there, or full, costs a sample and holds up nothing.
-//     The next one goes to whatever is there then.
+//  1. At the end of each window in which the system clock is locked, there is a sample. A clock that is only predicted
+//     gives none.
+//  2. A frame without a leading reference is not UTC, and gives no samples: hosts that all follow their common mean would
+//     drift together.
+//  3. The reference itself gets no samples, because they would only confirm its own clock.
+//  4. After a start, and after the clock was set, there are no samples for a while. What is known then is from before, and
+//     chronyd would set the clock twice.
+//  5. A socket that does not exist, or is full, costs one sample and delays nothing. The next sample goes to the socket
+//     that exists then.
 type steering struct {
 	socket       string
 	samples      *prometheus.CounterVec
 	log          *slog.Logger
-	writeTimeout time.Duration // for a socket that is full
+	writeTimeout time.Duration // limit for a write to a socket that is full
 
-	lastResult string        // of the last window with a locked clock
-	epoch      int64         // wall time at mono 0, ns; 0: not known
-	quietUntil time.Duration // until when, mono, there are no samples
+	lastResult string        // result of the last window with a locked clock
+	epoch      int64         // wall time at mono 0, in ns; 0 if it is not known
+	quietUntil time.Duration // value of mono until which there are no samples
 }
 
 // Results of a window with a locked clock.
@@ -48,30 +46,28 @@ const (
 )
 
 const (
-	// settleTime covers the window that a clock is set in, the next one, that shows
-	// it, the coordinator's cycle and the way to and fro, with room for a busy host.
+	// settleTime covers the window in which a clock is set, the next window, which shows it, the coordinator's cycle and
+	// both ways to the coordinator, with reserve for a busy host.
 	settleTime = 10 * clocksync.Window
-	// minClockStep is a move of the wall clock against the monotonic one, ns, that is
-	// a setting and not the time between reading both. Slews move neither: the
-	// kernel does them to both clocks.
+	// minClockStep is the smallest move of the wall clock against the monotonic clock, in ns, that counts as a setting of
+	// the clock and not as the time between reading both. Slews do not appear here, because the kernel slews both clocks.
 	minClockStep = 100e3
-	// sampleWait is short beside a window, and longer than a busy host takes to
-	// write to a socket that has room.
+	// sampleWait is short compared with a window, and longer than a busy host takes to write to a socket that has room.
 	sampleWait = 50 * time.Millisecond
 )
 
 func newSteering(socket string, log *slog.Logger) *steering {
 	s := &steering{socket: socket, log: log, writeTimeout: sampleWait, quietUntil: settleTime, samples: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "graylink_node_chrony_samples_total",
-		Help: "Windows with a locked system clock, by what became of the sample for chronyd."}, []string{"result"})}
+		Help: "Windows with a locked system clock, by result of the sample for chronyd."}, []string{"result"})}
 	for _, r := range []string{sampleSent, sampleFailed, sampleRelative, sampleReference, sampleSettling} {
 		s.samples.WithLabelValues(r)
 	}
 	return s
 }
 
-// processWindow takes what is known of the system clock at the end of a window: at wall,
-// its own time, and mono, that of a clock that nobody sets.
+// processWindow sends a sample, if the rules allow it, for what is known of the system clock at the end of a window. The
+// end is at wall by the system clock, and at mono by a clock that cannot be set.
 func (s *steering) processWindow(ctx context.Context, k clocksync.Status, wall int64, mono time.Duration) {
 	epoch := wall - int64(mono)
 	if moved := epoch - s.epoch; s.epoch != 0 && (moved > minClockStep || moved < -minClockStep) {
@@ -81,14 +77,14 @@ func (s *steering) processWindow(ctx context.Context, k clocksync.Status, wall i
 	if k.State != clocksync.Locked {
 		return
 	}
-	result, level, why := sampleSent, slog.LevelInfo, "chronyd takes the samples"
+	result, level, why := sampleSent, slog.LevelInfo, "samples are being sent to chronyd"
 	switch {
 	case k.Relative:
-		result, level, why = sampleRelative, slog.LevelWarn, "the frame has no reference that leads it: the clock is not steered"
-	case k.Offset == 0 && k.Drift == 0: // exactly so at all times: by the reference's map only
-		result, level, why = sampleReference, slog.LevelWarn, "this node's clock is the reference: it is not steered by itself"
+		result, level, why = sampleRelative, slog.LevelWarn, "the frame has no leading reference, so the clock is not steered"
+	case k.Offset == 0 && k.Drift == 0: // exact at all times, which is so only for the reference
+		result, level, why = sampleReference, slog.LevelWarn, "this node's clock is the reference, so it is not steered"
 	case mono < s.quietUntil:
-		result, why = sampleSettling, "the clock was set, or the node started, just now"
+		result, why = sampleSettling, "the clock was set or the node started recently"
 	default:
 		if err := s.sendSample(appendSample(nil, wall, -k.Offset)); err != nil {
 			result, level, why = sampleFailed, slog.LevelWarn, err.Error()
@@ -97,11 +93,12 @@ func (s *steering) processWindow(ctx context.Context, k clocksync.Status, wall i
 	s.samples.WithLabelValues(result).Inc()
 	if result != s.lastResult {
 		s.lastResult = result
-		s.log.Log(ctx, level, "steering by chronyd", "samples", result, "why", why)
+		s.log.Log(ctx, level, "chronyd steering changed", "samples", result, "why", why)
 	}
 }
 
-// sendSample opens the socket for every sample: chronyd makes it anew when it starts.
+// sendSample sends a sample to the socket. It opens the socket for every sample, because chronyd makes a new socket when
+// it starts.
 func (s *steering) sendSample(sample []byte) error {
 	c, err := net.Dial("unixgram", s.socket)
 	if err != nil {
@@ -118,16 +115,16 @@ func (s *steering) sendSample(sample []byte) error {
 // sampleMagic is SOCK_MAGIC of chrony's refclock_sock.c: "SOCK".
 const sampleMagic = 0x534f434b
 
-// appendSample appends what chronyd's SOCK driver reads (struct sock_sample of
-// chrony's refclock_sock.c, 40 octets where time_t has 64 bits): at wall, ns of
-// the system clock, the true time is ahead of that clock by so many ns.
+// appendSample appends the sample that chronyd's SOCK driver reads (struct sock_sample of chrony's refclock_sock.c, 40
+// octets if time_t has 64 bits). It states that at wall, in ns of the system clock, the true time is ahead of that clock
+// by so many ns.
 func appendSample(b []byte, wall, ahead int64) []byte {
 	e := binary.NativeEndian
 	b = e.AppendUint64(b, uint64(wall/1e9))                                 // tv.tv_sec
 	b = e.AppendUint64(b, uint64(wall%1e9/1e3))                             // tv.tv_usec
 	b = e.AppendUint64(b, math.Float64bits(time.Duration(ahead).Seconds())) // offset
-	b = e.AppendUint32(b, 0)                                                // pulse: the second is known, too
-	b = e.AppendUint32(b, 0)                                                // leap: none is announced
+	b = e.AppendUint32(b, 0)                                                // pulse: 0, because the full time is known
+	b = e.AppendUint32(b, 0)                                                // leap: 0, because none is announced
 	b = e.AppendUint32(b, 0)                                                // padding
 	return e.AppendUint32(b, sampleMagic)
 }

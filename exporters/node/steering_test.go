@@ -35,7 +35,7 @@ func listen(t *testing.T, path string) *net.UnixConn {
 	return c
 }
 
-// waiting are the samples that wait in a socket.
+// waiting returns the samples that wait in a socket.
 func waiting(t *testing.T, path string, c *net.UnixConn) [][]byte {
 	t.Helper()
 	const last = "no more"
@@ -61,7 +61,7 @@ func waiting(t *testing.T, path string, c *net.UnixConn) [][]byte {
 	}
 }
 
-// results are the counts that are not zero.
+// results returns the counts that are not zero.
 func results(t *testing.T, s *steering) string {
 	t.Helper()
 	var out []string
@@ -79,15 +79,15 @@ func results(t *testing.T, s *steering) string {
 
 const someday = int64(1_700_000_000_123_456_789)
 
-// patience is for a machine that has much else to do.
+// patience allows for a machine that is busy with other work.
 const patience = 5 * time.Second
 
-// steered is a steering that has settled, and its next window.
+// steered is a steering that has settled, with its next window.
 type steered struct {
 	*steering
 	t    *testing.T
 	mono time.Duration
-	step int64 // by how much the clock was set since, ns
+	step int64 // how far the clock was set since, ns
 }
 
 func newSteered(t *testing.T, socket string) *steered {
@@ -111,9 +111,8 @@ func (s *steered) expect(want string) {
 // ahead is a locked clock 250 us ahead of a reference.
 var ahead = clocksync.Status{State: clocksync.Locked, Known: true, Offset: 250_000, Drift: 1e-6}
 
-// The octets of struct sock_sample as a compiler lays them out on a 64-bit
-// machine of either byte order: 1700000000 s, 123456 us, -250e-6 s, three zeros,
-// and "SOCK".
+// TestSample compares the octets of struct sock_sample with those that a compiler lays out on a 64-bit machine of either
+// byte order: 1700000000 s, 123456 us, -250e-6 s, three zeros, and "SOCK".
 func TestSample(t *testing.T) {
 	want := "00f1536500000000" + "40e2010000000000" + "fca9f1d24d6230bf" + "000000000000000000000000" + "4b434f53"
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
@@ -181,7 +180,7 @@ func TestSteeringRule4NotJustAfterTheClockWasSet(t *testing.T) {
 	s.expect("settling 9")
 	s.window(ahead)
 	s.expect("sent 1, settling 9")
-	s.step = 50e3 // an untimely look at one of both clocks
+	s.step = 50e3 // a small step, as when one of both clocks is read late
 	s.window(ahead)
 	s.expect("sent 2, settling 9")
 	s.step = -1e9
@@ -215,7 +214,7 @@ func TestSteeringRule5SocketsComeAndGo(t *testing.T) {
 			break // it is full
 		}
 		if s.expect(fmt.Sprintf("sent %d, failed 2", i)); t.Failed() || i > 100_000 {
-			t.Fatal("a socket that nobody reads is never full")
+			t.Fatal("a socket without a reader is never full")
 		}
 	}
 }
@@ -231,7 +230,7 @@ func (still) Now() time.Time                                           { return 
 func (still) Config() *probe.Config                                    { return &probe.Config{Node: "h1"} }
 func (still) ClockKinds(func(string, clocksync.Kind, int64))           {}
 
-// From what the coordinator says to what chronyd reads.
+// TestClocksSteer follows an update of the coordinator to the sample that chronyd reads.
 func TestClocksSteer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	socket := listen(t, path)
@@ -267,7 +266,7 @@ func TestClocksSteer(t *testing.T) {
 	})
 }
 
-// A chronyd that leaves the clock alone says by how much it finds it wrong.
+// TestChronydTakesSamples checks that a chronyd that leaves the clock alone reports how wrong the clock is.
 func TestChronydTakesSamples(t *testing.T) {
 	for _, tool := range []string{"chronyd", "chronyc"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -279,9 +278,9 @@ func TestChronydTakesSamples(t *testing.T) {
 	}
 	if os.Geteuid() != 0 {
 		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: chronyd runs as nobody else")
+			t.Fatal("needs root: chronyd has to start as root")
 		}
-		t.Skip("needs root: chronyd runs as nobody else")
+		t.Skip("needs root: chronyd has to start as root")
 	}
 	dir, err := os.MkdirTemp("", "graylink-chrony-") // short: the path of a socket has 108 octets
 	if err != nil {
@@ -309,8 +308,8 @@ func TestChronydTakesSamples(t *testing.T) {
 		}
 	}()
 
-	// chronyd takes samples of the last seconds only, and makes its socket when it
-	// is ready for them. They may come more often than once a second.
+	// chronyd accepts only samples of the last seconds, and makes its socket when it is ready for them. They may come more
+	// often than once a second.
 	s := newSteering(file("s"), slog.New(slog.DiscardHandler))
 	start := time.Now()
 	report := ""

@@ -21,8 +21,8 @@ const (
 	maxTraceEdges = 4096
 )
 
-// Handler serves the node's series and API. The policy says who may reload the
-// configuration, trace paths and reset findings.
+// Handler returns the handler of the node's series and API. The policy states who may reload the configuration, trace
+// paths and reset findings.
 func (n *Node) Handler(policy *webaccess.Policy) http.Handler {
 	metrics, edges := n.Gatherers()
 	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
@@ -40,7 +40,7 @@ func (n *Node) Handler(policy *webaccess.Policy) http.Handler {
 	})
 	mux.HandleFunc("POST /-/reload", policy.ReloadHandler(func(w http.ResponseWriter, _ *http.Request) {
 		if err := n.Reload(); err != nil {
-			n.log.Error("reload", "err", err)
+			n.log.Error("cannot reload the configuration", "err", err)
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
@@ -83,7 +83,7 @@ type pathJSON struct {
 
 type pathsJSON struct {
 	Node    string     `json:"node"`
-	Now     string     `json:"now"` // by the clock that traced_at is of
+	Now     string     `json:"now"` // by the clock of traced_at
 	Version uint64     `json:"version"`
 	Paths   []pathJSON `json:"paths"`
 }
@@ -108,20 +108,20 @@ func (n *Node) writePaths(w http.ResponseWriter, node string, version uint64, pa
 	w.Header().Set("Content-Type", "application/json")
 	enc := plainjson.NewEncoder(w)
 	if err := enc.Encode(out); err != nil {
-		n.log.Debug("write paths", "err", err)
+		n.log.Debug("cannot write the paths", "err", err)
 	}
 }
 
-// bendJSON is how a test made the clock wrong: at the true time t it shows
-// t + offset_ns + rate x (t - ref_ns).
+// bendJSON represents the error that a test gave the clock: at the true time t the clock shows t + offset_ns + rate x
+// (t - ref_ns).
 type bendJSON struct {
 	Ref    int64   `json:"ref_ns"`
 	Offset int64   `json:"offset_ns"`
 	Rate   float64 `json:"rate"`
 }
 
-// relationJSON is how an edge's far clock stands against the local one: at the
-// local time t it shows t + offset_ns + rate x (t - ref_ns), within bound_ns.
+// relationJSON represents the relation of an edge's far clock to the local clock: at the local time t the far clock shows
+// t + offset_ns + rate x (t - ref_ns), within bound_ns.
 type relationJSON struct {
 	Edge      string  `json:"edge"`
 	Timestamp string  `json:"timestamp"`
@@ -131,9 +131,8 @@ type relationJSON struct {
 	Bound     int64   `json:"bound_ns"`
 }
 
-// ownClockJSON is what is known of a NIC's clock: at its time ref_ns it is
-// offset_ns beyond the frame, within bound_ns and allowance_ns. Without an offset
-// nothing is claimed.
+// ownClockJSON represents what is known of a NIC's clock: at its time ref_ns it is offset_ns ahead of the frame, within
+// bound_ns and allowance_ns. Without an offset, nothing is known.
 type ownClockJSON struct {
 	NIC       string  `json:"nic"`
 	State     string  `json:"state"`
@@ -148,7 +147,7 @@ type ownClockJSON struct {
 type clockJSON struct {
 	Bend      *bendJSON      `json:"bend,omitempty"`
 	Clocks    []ownClockJSON `json:"clocks"`
-	Relations []relationJSON `json:"relations"` // of edges that have one
+	Relations []relationJSON `json:"relations"` // edges without a relation are absent
 }
 
 // serveClock answers GET /api/v1/clock.
@@ -163,7 +162,7 @@ func (n *Node) serveClock(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err := plainjson.NewEncoder(w).Encode(out); err != nil {
-		n.log.Debug("write the clock", "err", err)
+		n.log.Debug("cannot write the state of the clock", "err", err)
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/graylink/graylink/internal/otelname"
 )
 
 // converter turns Prometheus families into OTLP metrics.
 type converter struct {
-	start uint64 // of what does not say itself when it began, Unix nanoseconds
+	start uint64 // start of counts that have no start of their own, in Unix nanoseconds
 	now   uint64
 }
 
@@ -20,12 +22,12 @@ func newConverter(start, now time.Time) converter {
 	return converter{start: uint64(start.UnixNano()), now: uint64(now.UnixNano())}
 }
 
-// convertFamilies converts families. One may hold native and classic histograms at a
-// time and is then two metrics.
+// convertFamilies converts families. A family may have native and classic histograms at the same time, and becomes two
+// metrics then.
 func (c converter) convertFamilies(families []*dto.MetricFamily) []*metricspb.Metric {
 	var out []*metricspb.Metric
 	for _, f := range families {
-		name, unit := MetricName(f.GetName(), f.GetType())
+		name, unit := otelname.Metric(f.GetName(), f.GetType())
 		add := func(m *metricspb.Metric) {
 			m.Name, m.Unit, m.Description = name, unit, f.GetHelp()
 			out = append(out, m)
@@ -65,7 +67,7 @@ func stringAttribute(key, value string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
 }
 
-// startTime is when a cumulative count began.
+// startTime returns the start of a cumulative count in Unix nanoseconds.
 func (c converter) startTime(created *timestamppb.Timestamp) uint64 {
 	if created == nil {
 		return c.start
@@ -73,7 +75,7 @@ func (c converter) startTime(created *timestamppb.Timestamp) uint64 {
 	return uint64(created.AsTime().UnixNano())
 }
 
-// sampleTime is when a sample was taken.
+// sampleTime returns the time of a sample in Unix nanoseconds.
 func (c converter) sampleTime(m *dto.Metric) uint64 {
 	if m.TimestampMs != nil {
 		return uint64(m.GetTimestampMs()) * uint64(time.Millisecond)
@@ -126,8 +128,8 @@ func (c converter) histogramPoints(f *dto.MetricFamily) (native []*metricspb.Exp
 			classic = append(classic, p)
 			continue
 		}
-		// Schema and scale are the same number: Prometheus native histograms
-		// and OTel's exponential ones share the base 2^(2^-scale).
+		// Schema and scale are the same number, because Prometheus native histograms and OTel's exponential ones share the base
+		// 2^(2^-scale).
 		native = append(native, &metricspb.ExponentialHistogramDataPoint{Attributes: labelAttributes(m), StartTimeUnixNano: since, TimeUnixNano: at,
 			Count: h.GetSampleCount(), Sum: &sum, Scale: h.GetSchema(), ZeroCount: h.GetZeroCount(), ZeroThreshold: h.GetZeroThreshold(),
 			Positive: denseBuckets(h.GetPositiveSpan(), h.GetPositiveDelta()), Negative: denseBuckets(h.GetNegativeSpan(), h.GetNegativeDelta())})
@@ -135,9 +137,8 @@ func (c converter) histogramPoints(f *dto.MetricFamily) (native []*metricspb.Exp
 	return native, classic
 }
 
-// denseBuckets writes spans and deltas as one run of counts. A bucket with index i
-// ends at base^i in Prometheus and begins there in OTel, hence the difference
-// of one.
+// denseBuckets converts spans and deltas to one run of counts. A bucket with index i ends at base^i in Prometheus and begins
+// there in OTel, so the indices differ by one.
 func denseBuckets(spans []*dto.BucketSpan, deltas []int64) *metricspb.ExponentialHistogramDataPoint_Buckets {
 	if len(spans) == 0 {
 		return nil
@@ -165,8 +166,7 @@ func denseBuckets(spans []*dto.BucketSpan, deltas []int64) *metricspb.Exponentia
 	return b
 }
 
-// classicBuckets turns cumulative counts into counts per bucket, the last one
-// being what is above every bound.
+// classicBuckets converts cumulative counts to counts per bucket. The last count is for values above every bound.
 func classicBuckets(h *dto.Histogram) (bounds []float64, counts []uint64) {
 	before := uint64(0)
 	for _, b := range h.GetBucket() {

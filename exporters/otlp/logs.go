@@ -17,19 +17,17 @@ import (
 )
 
 const (
-	// defaultLogQueue is in records: a node with 64 NICs that all fail, and
-	// recover, sixteen times.
+	// defaultLogQueue is in records. A node with 64 NICs that all fail and recover makes that many in sixteen rounds.
 	defaultLogQueue = 2048
-	// maxRecords is how many records a request has at most, as in batches of
-	// OpenTelemetry's SDKs (maxExportBatchSize).
+	// maxRecords limits the records of a request, as in batches of OpenTelemetry's SDKs (maxExportBatchSize).
 	maxRecords = 512
-	// logLinger lets the events of one poll go together.
+	// logLinger lets the events of one poll share a request.
 	logLinger = 200 * time.Millisecond
-	// flushTime bounds the last attempt, when the process ends.
+	// flushTime limits the last attempt, which is made when the process ends.
 	flushTime = 5 * time.Second
 )
 
-// Logs pushes log records. Run does the work.
+// Logs pushes log records. Its method Run does the work.
 type Logs struct {
 	pusher[*logspb.LogRecord]
 	o        Options
@@ -37,9 +35,8 @@ type Logs struct {
 	target   string
 }
 
-// NewLogs returns Logs whose own series are in r. Of the options, Gather, Start
-// and Interval are not used; records are sent as they come. It fails when an option
-// cannot be used; whether there is a receiver shows later.
+// NewLogs returns Logs whose own series are registered in r. It ignores the options Gather, Start and Interval, because
+// records are sent as they come. It returns an error if an option is not valid. It does not contact the receiver.
 func NewLogs(o Options, r prometheus.Registerer) (*Logs, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -56,18 +53,17 @@ func NewLogs(o Options, r prometheus.Registerer) (*Logs, error) {
 	if l.send, err = newSender(o, logsSignal); err != nil {
 		return nil, err
 	}
-	err = l.setUpSeries(r, seriesNames{prefix: "graylink_otlp_log_", items: "records", parts: "records", droppedHelp: "Log records dropped because the queue was full, or because the process ended.",
-		rejectedHelp: "Log records the receiver did not take, of pushes it took in part or refused."})
+	err = l.setUpSeries(r, seriesNames{prefix: "graylink_otlp_log_", items: "records", parts: "records", droppedHelp: "Log records dropped because the queue was full or because the process ended.",
+		rejectedHelp: "Log records that the receiver rejected, in part of a push or with all of it."})
 	if err != nil {
 		return nil, errors.Join(err, l.send.close())
 	}
 	return l, nil
 }
 
-// logsEndpoint is where log records go: LogsEndpoint if it is given, else the
-// endpoint of the metrics. Where that has a path, logs cannot go there: a path
-// that ends in the one of metrics gets that of logs in its place, and any other
-// is left away, which leads to /v1/logs of the same host.
+// logsEndpoint returns the endpoint of log records. It is LogsEndpoint if that is set, or else the endpoint of the metrics.
+// Logs cannot use the path of the metrics' endpoint. A path that ends in the path of metrics ends in the path of logs
+// instead. Any other path is dropped, which leads to /v1/logs on the same host.
 func logsEndpoint(o Options) (string, error) {
 	if o.LogsEndpoint != "" {
 		return o.LogsEndpoint, nil
@@ -83,14 +79,14 @@ func logsEndpoint(o Options) (string, error) {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: before + logsSignal.path}).String(), nil
 }
 
-// Target is where the records go, for messages.
+// Target returns the destination of the records, for messages.
 func (l *Logs) Target() string { return l.target }
 
-// Offer queues a record. It never waits.
+// Offer queues a record. It never blocks.
 func (l *Logs) Offer(r *logspb.LogRecord) { l.enqueue(r) }
 
-// Run pushes until ctx ends, and then what waits, once. An attempt that the end
-// interrupts is made again: the receiver may have its records twice.
+// Run pushes until ctx ends, and then sends what is in the queue once. An attempt that the end interrupts is made again, so
+// the receiver may get its records twice.
 func (l *Logs) Run(ctx context.Context) error {
 	l.sendLoop(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
@@ -101,7 +97,7 @@ func (l *Logs) Run(ctx context.Context) error {
 			break
 		}
 		if _, retry := l.attemptSend(last, request, parts); retry {
-			l.log.Warn("log records are lost at the end", "records", l.discardQueue())
+			l.log.Warn("log records lost at shutdown", "records", l.discardQueue())
 			break
 		}
 		l.removeSettled(first, items)
@@ -109,7 +105,7 @@ func (l *Logs) Run(ctx context.Context) error {
 	return l.send.close()
 }
 
-// batchRequest holds as many of the oldest records as may go together, one at least.
+// batchRequest returns a request with as many of the oldest records as may share one, but with at least one.
 func (l *Logs) batchRequest(oldest []*logspb.LogRecord) (request proto.Message, items, parts int) {
 	n, size := 0, 0
 	for n < min(len(oldest), maxRecords) {
@@ -125,18 +121,18 @@ func (l *Logs) batchRequest(oldest []*logspb.LogRecord) (request proto.Message, 
 	}}}, n, n
 }
 
-// Event is what becomes a log record.
+// Event represents an event that is pushed as a log record.
 type Event struct {
 	Name string
-	// At is when it happened, zero where that is not known; Observed is when it was taken.
+	// At is the time when the event happened, or zero if that is not known. Observed is the time when it was observed.
 	At, Observed time.Time
 	Level        slog.Level
 	Text         string
 	Attributes   []slog.Attr // strings, booleans and lists of strings
 }
 
-// LogRecord is an event as a log record. Strings become valid UTF-8, as the protocol's must be;
-// the kernel's log can bring others.
+// LogRecord returns the event as a log record. It replaces invalid UTF-8 in strings, because the protocol requires valid
+// UTF-8 and the kernel's log may contain other bytes.
 func (e *Event) LogRecord() *logspb.LogRecord {
 	severity, text := logspb.SeverityNumber_SEVERITY_NUMBER_INFO, "INFO"
 	switch {

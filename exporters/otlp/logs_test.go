@@ -32,10 +32,11 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/graylink/graylink/internal/otelname"
 )
 
-// logReceiver is an OTLP/gRPC server of logs that answers as told, and then
-// takes all.
+// logReceiver is an OTLP/gRPC server of logs that gives scripted answers first, and accepts everything afterwards.
 type logReceiver struct {
 	collectorpb.UnimplementedLogsServiceServer
 	mu       sync.Mutex
@@ -59,7 +60,7 @@ func (r *logReceiver) Export(ctx context.Context, q *collectorpb.ExportLogsServi
 	return &collectorpb.ExportLogsServiceResponse{}, nil
 }
 
-// bodies are those of the records that were taken.
+// bodies returns the bodies of the accepted records.
 func (r *logReceiver) bodies() (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +110,7 @@ func newLogs(t *testing.T, o Options) (*Logs, *prometheus.Registry) {
 	return l, r
 }
 
-// start runs l. The function ends it, and waits.
+// start runs l. The returned function ends it and waits for the end.
 func start(t *testing.T, l *Logs) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -184,8 +185,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestRule5WhatWaitsGoesTogether: within a second, and no request has too many
-// records or octets.
+// TestRule5WhatWaitsGoesTogether checks that records are sent within a second, and that no request has too many records or
+// octets.
 func TestRule5WhatWaitsGoesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{}
@@ -224,7 +225,7 @@ func TestRule5WhatWaitsGoesTogether(t *testing.T) {
 			t.Errorf("large records go as %v, want [2 2 1]", sizes)
 		}
 		if l.queueLength() != 0 {
-			t.Error("records that were taken wait")
+			t.Error("accepted records are still in the queue")
 		}
 	})
 }
@@ -250,8 +251,8 @@ func TestRule5AFullQueueLosesItsOldestRecord(t *testing.T) {
 	})
 }
 
-// TestRule5WhatIsTakenIsSettledOnce: records dropped while their request was on
-// its way are counted as dropped, and no newer ones go with them.
+// TestRule5WhatIsTakenIsSettledOnce checks records that are dropped while their request is being sent. They count as
+// dropped, and no newer ones are removed with them.
 func TestRule5WhatIsTakenIsSettledOnce(t *testing.T) {
 	l := logsWith(t, &scripted{}, Options{Queue: 3})
 	for i := range 3 {
@@ -290,8 +291,7 @@ func TestRule5TheEndSendsWhatWaits(t *testing.T) {
 	}
 }
 
-// TestLogsOverGRPC: TLS, headers, a retry, a throttle, and a push taken in part,
-// with a real server.
+// TestLogsOverGRPC checks TLS, headers, a retry, a throttle, and a push that is accepted in part, with a real server.
 func TestLogsOverGRPC(t *testing.T) {
 	a := newAuthority(t)
 	cert, key := a.pair(t, x509.ExtKeyUsageServerAuth)
@@ -341,7 +341,7 @@ func TestLogsOverGRPC(t *testing.T) {
 	}
 }
 
-// TestLogsOverHTTP, to the path of logs.
+// TestLogsOverHTTP checks that requests go to the path of logs.
 func TestLogsOverHTTP(t *testing.T) {
 	var mu sync.Mutex
 	var paths []string
@@ -419,7 +419,7 @@ func TestWhereLogsGo(t *testing.T) {
 	}
 }
 
-// TestMetricsAndLogsInOneRegistry: the series have names of their own.
+// TestMetricsAndLogsInOneRegistry checks that metrics and logs have series of different names.
 func TestMetricsAndLogsInOneRegistry(t *testing.T) {
 	r := prometheus.NewRegistry()
 	o := Options{Endpoint: "127.0.0.1:1", Insecure: true}
@@ -444,7 +444,7 @@ func TestMetricsAndLogsInOneRegistry(t *testing.T) {
 		for _, f := range families {
 			if f.GetName() == family {
 				found = true
-				if name, unit := MetricName(f.GetName(), f.GetType()); name+" "+unit != want {
+				if name, unit := otelname.Metric(f.GetName(), f.GetType()); name+" "+unit != want {
 					t.Errorf("%s is %s %s, want %s", family, name, unit, want)
 				}
 			}

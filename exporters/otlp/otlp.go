@@ -1,22 +1,17 @@
-// Package otlp pushes what Prometheus registries gather to an OpenTelemetry
-// receiver: the same series under OTel's names (names.go), with exponential
-// histograms for native ones. Health events of NICs are pushed as log records
-// (logs.go).
+// Package otlp pushes the series of Prometheus registries to an OpenTelemetry receiver. The series have OTel's names
+// (names.go), and exponential histograms in place of native ones. Health events of NICs are pushed as log records (logs.go).
 //
 // The rules of the push:
 //
-//  1. Every interval the families are gathered and queued. A full queue loses
-//     its oldest push, which is counted; sums are cumulative, so that a lost
-//     push loses resolution and no counts.
-//  2. The oldest push is sent first. It stays in the queue until the receiver
-//     has answered it, so that what waits for a retry can be dropped as well.
-//  3. A failure that the OTLP specification calls retryable is retried, first
-//     after a second, then after twice as long each time up to half a minute, or
-//     when the receiver says; any other failure drops the push.
-//  4. What a receiver took in part is not sent again.
-//  5. Log records are queued as they come, and what waits goes in one request; a
-//     full queue loses its oldest record. At the end what waits is sent once more,
-//     and what then is left is counted as dropped.
+//  1. At every interval the families are gathered and queued. A full queue drops its oldest push, which is counted. Sums are
+//     cumulative, so a lost push costs resolution and no counts.
+//  2. The oldest push is sent first. It stays in the queue until the receiver has answered it, so a push that waits for a
+//     retry can be dropped as well.
+//  3. A failure that the OTLP specification calls retryable is retried. The first retry comes after a second, and each
+//     further one after twice the time up to half a minute, or when the receiver states. Any other failure drops the push.
+//  4. A push that the receiver accepted in part is not sent again.
+//  5. Log records are queued as they come, and the records in the queue share a request. A full queue drops its oldest
+//     record. At the end the queue is sent once more, and records that remain then are counted as dropped.
 package otlp
 
 import (
@@ -42,24 +37,23 @@ const (
 	HTTP = "http"
 )
 
-// Options say what is pushed where. Endpoint, Gather and Service are required.
+// Options holds the options of a push. Endpoint, Gather and Service are required.
 type Options struct {
 	Endpoint string // host:port, or a URL
-	// LogsEndpoint is where log records go, of the same forms; "": where the
-	// metrics go, and with HTTP to the path of logs there (see NewLogs).
+	// LogsEndpoint is the endpoint of log records, in the same forms. If it is empty, they go to the endpoint of the metrics,
+	// and with HTTP to the path of logs there (see NewLogs).
 	LogsEndpoint string
-	Protocol     string // GRPC (unless told otherwise) or HTTP (binary protobuf)
+	Protocol     string // GRPC, which is the default, or HTTP (binary protobuf)
 	Interval     time.Duration
-	Timeout      time.Duration // of one attempt
+	Timeout      time.Duration // limit on one attempt
 	TLS          TLSFiles
 	Insecure     bool // plain text instead of TLS
 
-	// HeadersFile holds "name: value" lines sent with every push: credentials,
-	// mostly. It is read for each, so that it can be replaced.
+	// HeadersFile holds "name: value" lines that are sent with every push, mostly credentials. It is read for each push, so
+	// that it can be replaced.
 	HeadersFile string
 
-	// Gather is what is pushed. Of families with the same name only the first
-	// gatherer's is.
+	// Gather holds the gatherers whose families are pushed. If several have a family of the same name, the first one is used.
 	Gather []prometheus.Gatherer
 
 	Service  string // service.name
@@ -67,10 +61,9 @@ type Options struct {
 	Host     string // host.name
 	Instance string // service.instance.id
 
-	// Start is when the counts began that do not say so themselves; the
-	// beginning of the process.
+	// Start is the start of the counts that have no start of their own. The default is the start of the process.
 	Start time.Time
-	// Queue is how many pushes, or log records, wait at most.
+	// Queue limits the number of pushes, or log records, in the queue.
 	Queue int
 	Log   *slog.Logger
 }
@@ -83,14 +76,13 @@ const (
 
 	firstBackoff = time.Second
 	maxBackoff   = 30 * time.Second
-	maxThrottle  = 5 * time.Minute // the longest wait a receiver can ask for
+	maxThrottle  = 5 * time.Minute // the longest wait that a receiver can ask for
 
-	// maxRequest is in octets, before compression. Receivers built on gRPC take
-	// 4 MiB unless told otherwise.
+	// maxRequest is in octets, before compression. Receivers built on gRPC accept 4 MiB by default.
 	maxRequest = 3 << 20
 )
 
-// Exporter pushes series. Run does the work.
+// Exporter pushes series. Its method Run does the work.
 type Exporter struct {
 	pusher[*push]
 	o           Options
@@ -98,14 +90,14 @@ type Exporter struct {
 	gatherFails prometheus.Counter
 }
 
-// push is one request of series.
+// push represents one request of series.
 type push struct {
 	request *collectorpb.ExportMetricsServiceRequest
 	points  int
 }
 
-// New returns an Exporter whose own series are in r. It fails when an option
-// cannot be used; whether there is a receiver shows later.
+// New returns an Exporter whose own series are registered in r. It returns an error if an option is not valid. It does not
+// contact the receiver.
 func New(o Options, r prometheus.Registerer) (*Exporter, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -120,9 +112,9 @@ func New(o Options, r prometheus.Registerer) (*Exporter, error) {
 	if e.send, err = newSender(o, metricsSignal); err != nil {
 		return nil, err
 	}
-	e.gatherFails = prometheus.NewCounter(prometheus.CounterOpts{Name: "graylink_otlp_gather_errors_total", Help: "Gatherings that failed, in part or whole."})
+	e.gatherFails = prometheus.NewCounter(prometheus.CounterOpts{Name: "graylink_otlp_gather_errors_total", Help: "Gatherings that failed in part or completely."})
 	err = e.setUpSeries(r, seriesNames{prefix: "graylink_otlp_", items: "pushes", parts: "points", droppedHelp: "Pushes dropped because the queue was full.",
-		rejectedHelp: "Data points the receiver did not take, of pushes it took in part or refused."})
+		rejectedHelp: "Data points that the receiver rejected, in part of a push or with all of it."})
 	if err == nil {
 		err = registerAll(r, e.gatherFails)
 	}
@@ -132,7 +124,7 @@ func New(o Options, r prometheus.Registerer) (*Exporter, error) {
 	return e, nil
 }
 
-// setDefaults fills in what is not given, but for the queue.
+// setDefaults fills in the options that are not set, except for the queue.
 func (o *Options) setDefaults() error {
 	if o.Protocol == "" {
 		o.Protocol = GRPC
@@ -152,12 +144,12 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// buildScope says who made what is pushed.
+// buildScope returns the instrumentation scope of the pushes.
 func (o *Options) buildScope() *commonpb.InstrumentationScope {
 	return &commonpb.InstrumentationScope{Name: "github.com/graylink/graylink/exporters/otlp", Version: o.Version}
 }
 
-// buildResource is what pushes are of.
+// buildResource returns the resource that the pushes describe.
 func (o *Options) buildResource() *resourcepb.Resource {
 	r := &resourcepb.Resource{}
 	for _, a := range [][2]string{{"service.name", o.Service}, {"service.version", o.Version}, {"service.instance.id", o.Instance}, {"host.name", o.Host}} {
@@ -168,7 +160,7 @@ func (o *Options) buildResource() *resourcepb.Resource {
 	return r
 }
 
-// Run pushes until ctx ends. What waits then is dropped.
+// Run pushes until ctx ends. It drops the pushes that are in the queue then.
 func (e *Exporter) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { e.gatherLoop(ctx) })
@@ -192,7 +184,7 @@ func (e *Exporter) gatherLoop(ctx context.Context) {
 	}
 }
 
-// gatherPushes makes pushes of what there is now.
+// gatherPushes gathers the families and makes pushes of them.
 func (e *Exporter) gatherPushes(now time.Time) []*push {
 	var families []*dto.MetricFamily
 	seen := map[string]bool{}
@@ -200,7 +192,7 @@ func (e *Exporter) gatherPushes(now time.Time) []*push {
 		more, err := g.Gather()
 		if err != nil {
 			e.gatherFails.Inc()
-			e.o.Log.Warn("gather for OTLP", "err", err)
+			e.o.Log.Warn("cannot gather all series for OTLP", "err", err)
 		}
 		for _, f := range more {
 			if !seen[f.GetName()] {
@@ -212,8 +204,7 @@ func (e *Exporter) gatherPushes(now time.Time) []*push {
 	return e.splitMetrics(newConverter(e.o.Start, now).convertFamilies(families))
 }
 
-// splitMetrics makes pushes of maxRequest octets at most, as far as whole metrics let
-// it.
+// splitMetrics makes pushes of at most maxRequest octets each. A single metric is never split.
 func (e *Exporter) splitMetrics(metrics []*metricspb.Metric) []*push {
 	scope := e.o.buildScope()
 	var out []*push

@@ -22,7 +22,7 @@ import (
 
 type answer func(context.Context, *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsServiceResponse, error)
 
-// receiver is an OTLP/gRPC server that answers as told.
+// receiver is an OTLP/gRPC server that gives scripted answers.
 type receiver struct {
 	collectorpb.UnimplementedMetricsServiceServer
 	mu       sync.Mutex
@@ -116,7 +116,7 @@ func until(t *testing.T, what string, f func() bool) {
 // scripted is a sender without a network.
 type scripted struct {
 	mu      sync.Mutex
-	answers []error // of the attempts to come; nil after the last
+	answers []error // answers to the next attempts; nil after the last one
 	sent    []proto.Message
 	at      []time.Time
 	partial partialSuccess
@@ -155,8 +155,8 @@ func withSender(t *testing.T, s *scripted, o Options) *Exporter {
 	return e
 }
 
-// TestRule3RetriesWaitLongerEachTime: a second, then twice as long up to half a
-// minute, each up to a half less.
+// TestRule3RetriesWaitLongerEachTime checks the waits: a second, then twice as long up to half a minute, each shortened by
+// up to a half.
 func TestRule3RetriesWaitLongerEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := retryable{err: errors.New("not now")}
@@ -177,7 +177,7 @@ func TestRule3RetriesWaitLongerEachTime(t *testing.T) {
 			}
 		}
 		if e.queueLength() != 0 {
-			t.Error("a push that was taken is still queued")
+			t.Error("an accepted push is still in the queue")
 		}
 	})
 }
@@ -210,8 +210,8 @@ func TestRule3OtherFailuresDropThePush(t *testing.T) {
 	})
 }
 
-// TestRule1AFullQueueLosesItsOldest: with a receiver that never answers the
-// queue keeps the newest pushes, and the rest are counted.
+// TestRule1AFullQueueLosesItsOldest checks that with a receiver that never answers, the queue keeps the newest pushes, and
+// that the others are counted.
 func TestRule1AFullQueueLosesItsOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{hang: true}
@@ -252,8 +252,7 @@ func TestRule4WhatWasTakenInPartIsNotSentAgain(t *testing.T) {
 	})
 }
 
-// TestLargePushesAreSplit: none is larger than receivers take, and every metric
-// is in one of them.
+// TestLargePushesAreSplit checks that no push is larger than receivers accept, and that every metric is in one of them.
 func TestLargePushesAreSplit(t *testing.T) {
 	e := withSender(t, &scripted{}, Options{})
 	var metrics []*metricspb.Metric

@@ -14,14 +14,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// pusher keeps items in order, and sends them by rules 1 to 4.
+// pusher keeps items in order and sends them by rules 1 to 4.
 type pusher[T any] struct {
 	signal  signal
-	limit   int           // items that wait at most
-	timeout time.Duration // of one attempt
-	linger  time.Duration // how long the first item waits for others to go with it
-	// batch makes one request of the oldest items, of which there is one at
-	// least: of how many, and how many parts the receiver will count in it.
+	limit   int           // limit on the items in the queue
+	timeout time.Duration // limit on one attempt
+	linger  time.Duration // time for which the first item waits for others to join its request
+	// batch makes one request of the oldest items, of which there is at least one. It returns the number of items in the
+	// request, and the number of parts that the receiver will count in it.
 	batch func(oldest []T) (request proto.Message, items, parts int)
 	send  sender
 	log   *slog.Logger
@@ -30,18 +30,18 @@ type pusher[T any] struct {
 
 	mu         sync.Mutex
 	queue      []T
-	first      uint64        // number of the oldest item, counted from the first ever
-	queueGrown chan struct{} // has an element when the queue may have grown
+	first      uint64        // number of the oldest item, counted from the first item ever
+	queueGrown chan struct{} // has an element if the queue may have grown
 }
 
-// pusherSeries are a pusher's own.
+// pusherSeries holds a pusher's own series.
 type pusherSeries struct {
 	pushes            *prometheus.CounterVec
 	dropped, rejected prometheus.Counter
 	lastSuccess       prometheus.Gauge
 }
 
-// Results of one attempt to push, by the label result.
+// Results of one attempt to push, as values of the label result.
 const (
 	resultOK      = "success"
 	resultPartial = "partial"
@@ -49,14 +49,14 @@ const (
 	resultFailed  = "failed"
 )
 
-// seriesNames are what a pusher's series are called, and what it counts.
+// seriesNames holds the names of a pusher's series and of what it counts.
 type seriesNames struct {
 	prefix                    string // "graylink_otlp_"
 	items, parts              string // "pushes" wait and are dropped, "points" are rejected
-	droppedHelp, rejectedHelp string // helps
+	droppedHelp, rejectedHelp string // help texts
 }
 
-// setUpSeries fills in what all pushers have in common, and registers the series.
+// setUpSeries fills in the fields that all pushers have in common, and registers the series.
 func (p *pusher[T]) setUpSeries(r prometheus.Registerer, n seriesNames) error {
 	p.queueGrown = make(chan struct{}, 1)
 	s := &p.series
@@ -66,16 +66,16 @@ func (p *pusher[T]) setUpSeries(r prometheus.Registerer, n seriesNames) error {
 	}
 	s.dropped = prometheus.NewCounter(prometheus.CounterOpts{Name: n.prefix + "dropped_" + n.items + "_total", Help: n.droppedHelp})
 	s.rejected = prometheus.NewCounter(prometheus.CounterOpts{Name: n.prefix + "rejected_" + n.parts + "_total", Help: n.rejectedHelp})
-	s.lastSuccess = prometheus.NewGauge(prometheus.GaugeOpts{Name: n.prefix + "last_success_timestamp_seconds", Help: "When the receiver last took a push; 0: never yet."})
+	s.lastSuccess = prometheus.NewGauge(prometheus.GaugeOpts{Name: n.prefix + "last_success_timestamp_seconds", Help: "Time when the receiver last accepted a push, in Unix seconds; 0 means never."})
 	queued := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: n.prefix + "queued_" + n.items, Help: n.waitingHelp()}, func() float64 { return float64(p.queueLength()) })
 	return registerAll(r, s.pushes, s.dropped, s.rejected, s.lastSuccess, queued)
 }
 
-// waitingHelp is the help of the gauge of what waits.
+// waitingHelp returns the help text of the gauge of the items in the queue.
 func (n seriesNames) waitingHelp() string {
 	first := []rune(n.items)
 	first[0] -= 'a' - 'A'
-	return string(first) + " that wait."
+	return string(first) + " in the queue."
 }
 
 func registerAll(r prometheus.Registerer, cs ...prometheus.Collector) error {
@@ -87,7 +87,7 @@ func registerAll(r prometheus.Registerer, cs ...prometheus.Collector) error {
 	return nil
 }
 
-// enqueue never waits.
+// enqueue appends an item to the queue, and drops the oldest item if the queue is full. It never blocks.
 func (p *pusher[T]) enqueue(item T) {
 	p.mu.Lock()
 	p.queue = append(p.queue, item)
@@ -109,8 +109,8 @@ func (p *pusher[T]) queueLength() int {
 	return len(p.queue)
 }
 
-// nextRequest is the request to send now, of the items from number first on; nil when
-// nothing waits.
+// nextRequest returns the request to send now, with the number of its first item and how many items and parts it has. The
+// request is nil if the queue is empty.
 func (p *pusher[T]) nextRequest() (request proto.Message, first uint64, items, parts int) {
 	p.mu.Lock()
 	waiting, first := slices.Clone(p.queue), p.first
@@ -122,7 +122,7 @@ func (p *pusher[T]) nextRequest() (request proto.Message, first uint64, items, p
 	return request, first, items, parts
 }
 
-// removeSettled takes items out of the queue, but for those dropped meanwhile.
+// removeSettled removes the items of a request from the queue, except those that were dropped in the meantime.
 func (p *pusher[T]) removeSettled(first uint64, items int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +131,7 @@ func (p *pusher[T]) removeSettled(first uint64, items int) {
 	p.first += uint64(left)
 }
 
-// discardQueue drops all that waits.
+// discardQueue drops all items in the queue, and returns how many there were.
 func (p *pusher[T]) discardQueue() (items int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +142,7 @@ func (p *pusher[T]) discardQueue() (items int) {
 	return items
 }
 
-// sendLoop sends until ctx ends.
+// sendLoop sends requests until ctx ends.
 func (p *pusher[T]) sendLoop(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
@@ -162,7 +162,7 @@ func (p *pusher[T]) sendLoop(ctx context.Context) {
 			continue
 		}
 		if wait == 0 {
-			// Up to a half less, so that a fleet does not come back at once.
+			// The wait is shortened by up to a half, so that the nodes of a fleet do not retry at the same moment.
 			wait = backoff - rand.N(backoff/2)
 			backoff = min(2*backoff, maxBackoff)
 		}
@@ -183,8 +183,8 @@ func sleepContext(ctx context.Context, d time.Duration) {
 	}
 }
 
-// attemptSend sends a request once. retry says whether it is to be sent again, not
-// before wait has passed if the receiver asked for that.
+// attemptSend sends a request once. It reports whether the request is to be sent again. If the receiver asked for a delay,
+// wait is that delay.
 func (p *pusher[T]) attemptSend(ctx context.Context, request proto.Message, parts int) (wait time.Duration, retry bool) {
 	attempt, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -193,12 +193,12 @@ func (p *pusher[T]) attemptSend(ctx context.Context, request proto.Message, part
 	switch {
 	case err == nil && taken != partialSuccess{}:
 		p.series.rejected.Add(float64(max(0, taken.rejected)))
-		p.log.Warn("the OTLP receiver took a push in part", "signal", p.signal.name, "rejected_"+p.signal.parts, taken.rejected, "message", taken.message)
+		p.log.Warn("OTLP receiver rejected a part of a push", "signal", p.signal.name, "rejected_"+p.signal.parts, taken.rejected, "message", taken.message)
 		if taken.rejected > 0 {
 			p.series.pushes.WithLabelValues(resultPartial).Inc()
 			return 0, false
 		}
-		fallthrough // a message without rejections is advice
+		fallthrough // a message without rejections is a warning only
 	case err == nil:
 		p.series.pushes.WithLabelValues(resultOK).Inc()
 		p.series.lastSuccess.SetToCurrentTime()
@@ -207,12 +207,12 @@ func (p *pusher[T]) attemptSend(ctx context.Context, request proto.Message, part
 		return 0, true
 	case errors.As(err, &again):
 		p.series.pushes.WithLabelValues(resultRetry).Inc()
-		p.log.Warn("OTLP push; it will be tried again", "signal", p.signal.name, "err", err)
+		p.log.Warn("cannot push by OTLP, will retry", "signal", p.signal.name, "err", err)
 		return again.after, true
 	default:
 		p.series.pushes.WithLabelValues(resultFailed).Inc()
 		p.series.rejected.Add(float64(parts))
-		p.log.Error("OTLP push", "signal", p.signal.name, "err", err)
+		p.log.Error("cannot push by OTLP, dropping the push", "signal", p.signal.name, "err", err)
 		return 0, false
 	}
 }

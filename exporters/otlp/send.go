@@ -32,28 +32,25 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// sender is one protocol, for requests of one signal. Its errors are retryable
-// or final.
+// sender sends requests of one signal by one protocol. Its errors are either retryable or final.
 type sender interface {
 	export(context.Context, proto.Message) (partialSuccess, error)
 	close() error
 }
 
-// partialSuccess is what a receiver said of a request that it took: how many parts of
-// it it did not take, and a message.
+// partialSuccess represents a receiver's answer to a request that it accepted: the number of rejected parts, and a message.
 type partialSuccess struct {
 	rejected int64
 	message  string
 }
 
-// signal is a kind of what OTLP carries.
+// signal represents a signal of OTLP: metrics or logs.
 type signal struct {
 	name   string // for messages: "metrics"
 	parts  string // what a receiver counts: "points"
-	path   string // of OTLP/HTTP, by its specification
-	method string // of OTLP/gRPC, by the service in the protocol's .proto
-	// newResponse is an empty answer, and what it will say of the request once it is
-	// read.
+	path   string // of OTLP/HTTP, from its specification
+	method string // of OTLP/gRPC, from the service in the protocol's .proto
+	// newResponse returns an empty response, and a function that returns its content after the response was decoded.
 	newResponse func() (proto.Message, func() partialSuccess)
 }
 
@@ -73,10 +70,10 @@ var logsSignal = signal{name: "logs", parts: "records", path: "/v1/logs", method
 		}
 	}}
 
-// retryable is a failure that may pass.
+// retryable is a failure that may be temporary.
 type retryable struct {
 	err   error
-	after time.Duration // as the receiver asked; 0: it did not
+	after time.Duration // delay that the receiver asked for; 0 if it asked for none
 }
 
 func (r retryable) Error() string { return r.err.Error() }
@@ -90,7 +87,7 @@ func newSender(o Options, of signal) (sender, error) {
 	var t *tls.Config
 	if o.Insecure {
 		if o.TLS != (TLSFiles{}) {
-			return nil, errors.New("OTLP: certificates are given for a connection without TLS, want one or the other")
+			return nil, errors.New("OTLP: certificates cannot be combined with a connection without TLS")
 		}
 	} else if t, err = o.TLS.clientConfig(target.Hostname()); err != nil {
 		return nil, err
@@ -102,7 +99,7 @@ func newSender(o Options, of signal) (sender, error) {
 	}
 	if o.Protocol == HTTP {
 		transport := &http.Transport{TLSClientConfig: t, ForceAttemptHTTP2: true, IdleConnTimeout: 2 * o.Interval}
-		// A redirect would take the credentials elsewhere.
+		// Following a redirect would send the credentials to another host.
 		stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 		return &httpSender{signal: of, url: target.String(), headersFile: o.HeadersFile, client: &http.Client{Transport: transport, CheckRedirect: stay}}, nil
 	}
@@ -113,8 +110,7 @@ func newSender(o Options, of signal) (sender, error) {
 	return s, s.openClient()
 }
 
-// parseEndpoint is the URL of an endpoint; that of HTTP gets the path of the OTLP
-// specification unless it has one.
+// parseEndpoint returns the URL of an endpoint. An HTTP endpoint without a path gets the path of the OTLP specification.
 func parseEndpoint(o Options, of signal) (*url.URL, error) {
 	want := map[string]string{GRPC: "host:port", HTTP: "host:port or a URL"}[o.Protocol]
 	if want == "" {
@@ -133,7 +129,7 @@ func parseEndpoint(o Options, of signal) (*url.URL, error) {
 	case err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return nil, fmt.Errorf("OTLP endpoint %q: want %s", o.Endpoint, want)
 	case u.Scheme != scheme:
-		return nil, fmt.Errorf("OTLP endpoint %q: want %s:// (plain text only if asked for)", o.Endpoint, scheme)
+		return nil, fmt.Errorf("OTLP endpoint %q: want %s:// (plain text has to be enabled)", o.Endpoint, scheme)
 	case o.Protocol == GRPC && (u.Port() == "" || strings.Trim(u.Path, "/") != ""):
 		return nil, fmt.Errorf("OTLP endpoint %q: want host:port", o.Endpoint)
 	case o.Protocol == HTTP && strings.Trim(u.Path, "/") == "":
@@ -142,8 +138,8 @@ func parseEndpoint(o Options, of signal) (*url.URL, error) {
 	return u, nil
 }
 
-// TLSFiles are PEM files. All may be empty: the system's authorities then
-// vouch for the receiver, and the client shows no certificate.
+// TLSFiles holds the names of PEM files. All may be empty. The receiver's certificate is then verified by the system's
+// authorities, and the client presents none.
 type TLSFiles struct{ CA, Cert, Key string }
 
 // clientConfig returns the TLS configuration of connections to a receiver of that name or address. The files are read at
@@ -171,12 +167,13 @@ func (f TLSFiles) clientConfig(receiver string) (*tls.Config, error) {
 		}
 		return &pair, nil
 	}
+	// The files are read at every handshake, because certificates are renewed while the program runs.
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	_, err := load()
 	return c, err
 }
 
-// authorities reads the authorities that vouch for the receiver.
+// authorities reads the authorities that sign the receiver's certificate.
 func (f TLSFiles) authorities() (*x509.CertPool, error) {
 	pem, err := os.ReadFile(f.CA)
 	if err != nil {
@@ -205,8 +202,8 @@ func (f TLSFiles) verify(chain []*x509.Certificate, receiver string) error {
 	return nil
 }
 
-// readHeaders reads "name: value" lines; empty ones and those that begin with
-// # are passed over. Errors name the line and never the value.
+// readHeaders reads "name: value" lines. It skips empty lines and lines that begin with #. Errors name the line and never
+// the value.
 func readHeaders(file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -237,7 +234,7 @@ func readHeaders(file string) (map[string]string, error) {
 	return out, lines.Err()
 }
 
-// grpcSender speaks OTLP/gRPC.
+// grpcSender sends by OTLP/gRPC.
 type grpcSender struct {
 	signal      signal
 	target      string
@@ -256,8 +253,8 @@ func (s *grpcSender) openClient() (err error) {
 
 func (s *grpcSender) close() error { return s.conn.Close() }
 
-// retryableCodes are those of the OTLP specification, "Failures" under
-// OTLP/gRPC; RESOURCE_EXHAUSTED is one only with RetryInfo.
+// retryableCodes holds the codes of "Failures" under OTLP/gRPC in the OTLP specification. RESOURCE_EXHAUSTED is retryable
+// only with RetryInfo.
 var retryableCodes = []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.OutOfRange, codes.Unavailable, codes.DataLoss}
 
 func (s *grpcSender) export(ctx context.Context, request proto.Message) (partialSuccess, error) {
@@ -282,8 +279,7 @@ func (s *grpcSender) export(ctx context.Context, request proto.Message) (partial
 		}
 	}
 	if st.Code() == codes.DeadlineExceeded {
-		// A connection whose other end vanished is noticed after a quarter of
-		// an hour; a new one at once.
+		// gRPC notices only after a quarter of an hour that the other end of a connection vanished. A new connection fails at once.
 		if err := errors.Join(s.conn.Close(), s.openClient()); err != nil {
 			return partialSuccess{}, err
 		}
@@ -294,7 +290,7 @@ func (s *grpcSender) export(ctx context.Context, request proto.Message) (partial
 	return partialSuccess{}, err
 }
 
-// httpSender speaks OTLP/HTTP with binary protobuf.
+// httpSender sends by OTLP/HTTP with binary protobuf.
 type httpSender struct {
 	signal      signal
 	url         string
@@ -307,7 +303,7 @@ func (s *httpSender) close() error {
 	return nil
 }
 
-// maxAnswer bounds what is read of a receiver's answer, in octets.
+// maxAnswer limits the octets that are read of a receiver's answer.
 const maxAnswer = 64 << 10
 
 func (s *httpSender) export(ctx context.Context, request proto.Message) (partialSuccess, error) {
@@ -350,7 +346,7 @@ func (s *httpSender) export(ctx context.Context, request proto.Message) (partial
 	if answer.StatusCode/100 == 2 {
 		response, says := s.signal.newResponse()
 		if answer.Header.Get("Content-Type") != "application/x-protobuf" || proto.Unmarshal(text, response) != nil {
-			return partialSuccess{}, nil // taken; what else it says cannot be read
+			return partialSuccess{}, nil // the request was accepted; the rest of the answer cannot be decoded
 		}
 		return says(), nil
 	}
@@ -360,14 +356,14 @@ func (s *httpSender) export(ctx context.Context, request proto.Message) (partial
 	}
 	err = fmt.Errorf("%s: %s: %q", s.url, answer.Status, why.GetMessage())
 	switch answer.StatusCode {
-	// "Retryable Response Codes" of the OTLP specification.
+	// "Retryable Response Codes" in the OTLP specification.
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return partialSuccess{}, retryable{err: err, after: retryAfter(answer.Header.Get("Retry-After"), time.Now())}
 	}
 	return partialSuccess{}, err
 }
 
-// retryAfter reads RFC 9110 section 10.2.3; 0 when there is nothing to read.
+// retryAfter parses a Retry-After header (RFC 9110 section 10.2.3). It returns 0 if there is none, or if it is malformed.
 func retryAfter(s string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(s, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

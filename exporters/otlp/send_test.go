@@ -87,8 +87,7 @@ func TestGRPCFailures(t *testing.T) {
 	}
 }
 
-// TestASlowReceiverCostsOneTimeout: the attempt ends, can be repeated, and is
-// repeated over another connection.
+// TestASlowReceiverCostsOneTimeout checks that the attempt ends, can be repeated, and is repeated over another connection.
 func TestASlowReceiverCostsOneTimeout(t *testing.T) {
 	r := &receiver{answer: func(ctx context.Context, _ *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsServiceResponse, error) {
 		<-ctx.Done()
@@ -114,7 +113,7 @@ func TestASlowReceiverCostsOneTimeout(t *testing.T) {
 	}
 }
 
-// TestAReceiverThatComesBack: nothing listens at first.
+// TestAReceiverThatComesBack checks a receiver that does not listen at first.
 func TestAReceiverThatComesBack(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -250,7 +249,7 @@ func TestOptionsThatCannotBeUsed(t *testing.T) {
 		{Options{Endpoint: "collector:4317", TLS: TLSFiles{CA: write(t, "ca", "x")}}, "want certificates in PEM"},
 		{Options{Endpoint: "collector:4317", TLS: TLSFiles{Cert: "a"}}, "want both"},
 		{Options{Endpoint: "collector:4317", TLS: TLSFiles{Cert: "/nowhere", Key: "/nowhere"}}, "/nowhere"},
-		{Options{Endpoint: "collector:4317", TLS: TLSFiles{CA: "a"}, Insecure: true}, "want one or the other"},
+		{Options{Endpoint: "collector:4317", TLS: TLSFiles{CA: "a"}, Insecure: true}, "cannot be combined with a connection without TLS"},
 		{Options{Endpoint: "collector:4317", HeadersFile: "/nowhere"}, "/nowhere"},
 	} {
 		if _, err := New(tc.o, prometheus.NewRegistry()); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -270,7 +269,7 @@ func TestHeadersFile(t *testing.T) {
 		case want == "" && err != nil, want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%q: %v, want %q", text, err, want)
 		case err != nil && strings.Contains(err.Error(), "s3cret"):
-			t.Errorf("the error tells the secret: %v", err)
+			t.Errorf("the error reveals the secret: %v", err)
 		}
 	}
 }

@@ -1,13 +1,12 @@
-// Package fabricswitch is graylink-switch: it keeps the table of probes that cross
-// the switch it runs on, serves it, and publishes the state of the ports.
+// Package fabricswitch is the agent of graylink-switch. It keeps the table of probes that cross the switch it runs on,
+// serves the table, and publishes the state of the ports.
 //
-//  1. At least once a Period it looks which interfaces are ports, has the source look
-//     at them, and takes what the source saw into the table; more often where that
-//     costs less than a hundredth of a processor.
-//  2. An interface that is renamed, goes or comes is a port less or more from the
-//     next Period on; what was seen by its number is not told under another name.
-//  3. A source that fails makes the agent not ready; what it told stays, and its age
-//     shows: tables are made Through the last Period that went well.
+//  1. At least once a Period the agent lists the interfaces that are ports, hands them to the source, and adds what the
+//     source saw to the table. It does so more often if a round costs less than a hundredth of a processor.
+//  2. An interface that is renamed, removed or added changes the set of ports from the next Period on. Flows that were
+//     seen by its number are not reported under another name.
+//  3. If the source fails, the agent is not ready. Its table stays, and the age of the table is visible, because tables
+//     are made Through the last Period that succeeded.
 package fabricswitch
 
 import (
@@ -27,32 +26,32 @@ import (
 	"github.com/graylink/graylink/internal/sighting/source"
 )
 
-// Period is how often the table is made at least, quickest how often at most.
+// Period is the longest time between two tables, and quickest is the shortest.
 const (
 	Period    = time.Second
 	minPeriod = 250 * time.Millisecond
-	// restFactor is how many times longer it rests than it works.
+	// restFactor is the ratio of the time that the agent rests to the time that it works.
 	restFactor = 100
 )
 
-// Options say what the agent does.
+// Options holds the configuration of the agent.
 type Options struct {
-	Switch     string   // its name in the topology
+	Switch     string   // name in the topology
 	Ports      []string // shell patterns of interfaces that are ports
-	Aliases    bool     // the topology's names of ports are the interfaces' aliases
-	StampPorts []uint16 // of probes
+	Aliases    bool     // ports are named by the aliases of their interfaces
+	StampPorts []uint16 // UDP ports of the reflectors of probes
 	Source     string   // SourceAuto or a kind of sighting
 	Group      uint32   // psample's sample group
-	Rate       int      // packets a second of a packet socket
+	Rate       int      // limit on packets per second of a packet socket
 	Fresh      time.Duration
-	Flows      int           // that the table holds
-	LLDP       time.Duration // how often neighbours are told who this is; 0: they are not
+	Flows      int           // capacity of the table
+	LLDP       time.Duration // interval between LLDP frames to the neighbours; 0 sends none
 }
 
-// SourceAuto sees by an eBPF program, and where there can be none by a packet socket.
+// SourceAuto selects an eBPF program, and a packet socket if the program cannot be loaded.
 const SourceAuto = "auto"
 
-// Validate names the option that is wrong.
+// Validate returns an error that names the first option that is not valid.
 func (o *Options) Validate() error {
 	switch {
 	case o.Switch == "":
@@ -93,8 +92,8 @@ type Agent struct {
 	links       func(aliases bool) ([]Link, error)
 	stop        context.CancelFunc
 	wg          sync.WaitGroup
-	announcedAt time.Time       // neighbours, last
-	reloads     chan chan error // rounds that Reload asks for
+	announcedAt time.Time       // time of the last LLDP frames
+	reloads     chan chan error // requests of Reload for a round, each with the channel for its result
 
 	mu        sync.RWMutex
 	table     *sighting.Table
@@ -106,7 +105,7 @@ type Agent struct {
 	err       error
 }
 
-// neighbourListener is lldp.Listener, but where the switch is simulated.
+// neighbourListener is the part of lldp.Listener that the agent uses. Simulated switches have another implementation.
 type neighbourListener interface {
 	SetPorts(numbers []uint32) error
 	CurrentNeighbours(now time.Time, name func(uint32) string) []sighting.Neighbour
@@ -115,7 +114,7 @@ type neighbourListener interface {
 	Close() error
 }
 
-// Start begins to watch in the network namespace of the calling thread.
+// Start starts to watch the switch in the network namespace of the calling thread.
 func Start(o Options, log *slog.Logger) (*Agent, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -131,7 +130,7 @@ func Start(o Options, log *slog.Logger) (*Agent, error) {
 	return startOn(o, src, l, ListLinks, log)
 }
 
-// startOn begins to watch by what sees probes, hears neighbours and lists links.
+// startOn starts the agent on a source of sightings, a listener for neighbours and a function that lists the links.
 func startOn(o Options, src source.Source, l neighbourListener, links func(bool) ([]Link, error), log *slog.Logger) (*Agent, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
@@ -148,7 +147,7 @@ func startOn(o Options, src source.Source, l neighbourListener, links func(bool)
 	return a, nil
 }
 
-// openSource makes the source that was asked for.
+// openSource opens the source that the options name.
 func openSource(o *Options, log *slog.Logger) (source.Source, error) {
 	switch o.Source {
 	case string(sighting.KindPsample):
@@ -163,7 +162,7 @@ func openSource(o *Options, log *slog.Logger) (source.Source, error) {
 		if o.Source != SourceAuto {
 			return nil, err
 		}
-		log.Warn("no eBPF program: probes are seen through a packet socket", "err", err)
+		log.Warn("cannot load the eBPF program; falling back to a packet socket", "err", err)
 		return source.NewPacket(o.StampPorts, o.Flows, o.Rate)
 	}
 	return nil, fmt.Errorf("source %q: %s, %s, %s or %s is expected", o.Source, SourceAuto, sighting.KindEBPF, sighting.KindPacket, sighting.KindPsample)
@@ -189,14 +188,14 @@ func (a *Agent) run(ctx context.Context) {
 			return
 		}
 		if err != nil && !failing {
-			a.log.Error("probes are not seen", "err", err)
+			a.log.Error("cannot read sightings of probes", "err", err)
 		}
 		failing = err != nil
 	}
 }
 
-// Reload looks at the interfaces at once. All configuration is in flags: nothing else can
-// have changed. It returns the error of that look, or ctx's.
+// Reload runs a round at once, which lists the interfaces again. All configuration is in flags, so nothing else can have
+// changed. It returns the error of that round, or the error of ctx.
 func (a *Agent) Reload(ctx context.Context) error {
 	reply := make(chan error, 1)
 	select {
@@ -212,7 +211,7 @@ func (a *Agent) Reload(ctx context.Context) error {
 	}
 }
 
-// runRound is one Period: rules 1 to 3.
+// runRound runs one Period by rules 1 to 3. It returns the error of the source or of the list of interfaces.
 func (a *Agent) runRound(ctx context.Context) error {
 	began := time.Now()
 	links, err := a.links(a.o.Aliases)
@@ -223,9 +222,9 @@ func (a *Agent) runRound(ctx context.Context) error {
 		for i, l := range links {
 			numbers[i], names[l.Number] = l.Number, l.Name
 		}
-		// An interface may go between the list and its use: the others count.
+		// An interface may vanish between the list and its use. The others are set all the same.
 		if perr := errors.Join(a.source.SetPorts(numbers), a.lldp.SetPorts(numbers)); perr != nil {
-			a.log.Warn("ports", "err", perr)
+			a.log.Warn("cannot watch some ports", "err", perr)
 		}
 		a.announcePorts(links, began)
 		a.mu.Lock()
@@ -248,15 +247,15 @@ func (a *Agent) runRound(ctx context.Context) error {
 	return err
 }
 
-// IsPort reports whether an interface is a port.
+// IsPort reports whether an interface of that name is a port.
 func (o *Options) IsPort(name string) bool {
 	return slices.ContainsFunc(o.Ports, func(p string) bool { ok, _ := path.Match(p, name); return ok })
 }
 
-// Kind is how probes are seen.
+// Kind returns the kind of source that probes are seen by.
 func (a *Agent) Kind() sighting.Kind { return a.source.Kind() }
 
-// announcePorts says to the neighbours whose ports these are.
+// announcePorts sends LLDP frames to the neighbours if the interval has passed, and logs failures at debug level.
 func (a *Agent) announcePorts(links []Link, now time.Time) {
 	if a.o.LLDP == 0 || now.Sub(a.announcedAt) < a.o.LLDP {
 		return
@@ -271,13 +270,14 @@ func (a *Agent) announcePorts(links []Link, now time.Time) {
 			err = a.lldp.SendFrame(int(l.Number), frame)
 		}
 		if err != nil {
-			a.log.Debug("LLDP", "port", l.Name, "err", err)
+			a.log.Debug("cannot send an LLDP frame", "port", l.Name, "err", err)
 		}
 	}
 }
 
-// reportSince is all of a report but the flows, of which it tells what changed since a
-// version of an instance, if that can be told; whole is true if it cannot.
+// reportSince returns a report without flows whose other fields are complete. For an instance and a version of it that
+// the table can compare with, the report also has the flows that changed since then. Otherwise whole is true, and the
+// caller has to add the whole table.
 func (a *Agent) reportSince(instance string, since uint64) (r sighting.Report, whole bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -291,24 +291,24 @@ func (a *Agent) reportSince(instance string, since uint64) (r sighting.Report, w
 	return r, false
 }
 
-// portName is a port's, of the last Period; "" when it is none.
+// portName returns the name of a port in the last Period, or "" if the number is not a port.
 func (a *Agent) portName(number uint32) string { return a.names[number] }
 
-// tablePart tells some flows of the table: Table.Whole.
+// tablePart returns at most n flows of the table from a place on, and the place to continue at (see Table.TablePart).
 func (a *Agent) tablePart(from, n int) ([]sighting.FlowPorts, int) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.table.TablePart(from, n, a.portName)
 }
 
-// Ready reports why probes are not seen, if they are not.
+// Ready returns nil if probes are seen, and otherwise the reason why not.
 func (a *Agent) Ready() error {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.err
 }
 
-// Close ends it.
+// Close stops the agent and closes its source.
 func (a *Agent) Close() error {
 	a.stop()
 	a.wg.Wait()

@@ -8,7 +8,7 @@ import (
 	"github.com/graylink/graylink/exporters/certificates"
 )
 
-// families are those that desc made.
+// families holds all descriptions that newDesc made.
 var families []*prometheus.Desc
 
 func newDesc(name, help string, labels ...string) *prometheus.Desc {
@@ -17,46 +17,46 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 	return d
 }
 
-// Series of the ports: the vocabulary of fabric_switch_port_*, whoever measures.
+// The series of the ports have the vocabulary of fabric_switch_port_*, which all receivers share.
 var (
 	portAdmin    = newDesc("fabric_switch_port_admin_up", "Whether the port is configured to be up.", "switch", "port")
 	portOper     = newDesc("fabric_switch_port_oper_up", "Whether the port carries packets.", "switch", "port")
-	portChanges  = newDesc("fabric_switch_port_carrier_changes_total", "Changes of the carrier, either way.", "switch", "port")
-	portSpeed    = newDesc("fabric_switch_port_speed_bytes_per_second", "Negotiated rate.", "switch", "port")
-	portMTU      = newDesc("fabric_switch_port_mtu_bytes", "Largest packet.", "switch", "port")
-	portRxBytes  = newDesc("fabric_switch_port_receive_bytes_total", "Octets received.", "switch", "port")
-	portTxBytes  = newDesc("fabric_switch_port_transmit_bytes_total", "Octets sent.", "switch", "port")
-	portRx       = newDesc("fabric_switch_port_receive_packets_total", "Packets received.", "switch", "port")
-	portTx       = newDesc("fabric_switch_port_transmit_packets_total", "Packets sent.", "switch", "port")
-	portRxErrors = newDesc("fabric_switch_port_receive_errors_total", "Packets received that were of no use, by reason.", "switch", "port", "reason")
+	portChanges  = newDesc("fabric_switch_port_carrier_changes_total", "Changes of the carrier in either direction.", "switch", "port")
+	portSpeed    = newDesc("fabric_switch_port_speed_bytes_per_second", "Negotiated rate of the port in bytes per second.", "switch", "port")
+	portMTU      = newDesc("fabric_switch_port_mtu_bytes", "Size of the largest packet that the port sends, in bytes.", "switch", "port")
+	portRxBytes  = newDesc("fabric_switch_port_receive_bytes_total", "Octets received by the port.", "switch", "port")
+	portTxBytes  = newDesc("fabric_switch_port_transmit_bytes_total", "Octets sent by the port.", "switch", "port")
+	portRx       = newDesc("fabric_switch_port_receive_packets_total", "Packets received by the port.", "switch", "port")
+	portTx       = newDesc("fabric_switch_port_transmit_packets_total", "Packets sent by the port.", "switch", "port")
+	portRxErrors = newDesc("fabric_switch_port_receive_errors_total", "Received packets that were damaged or unusable, by reason.", "switch", "port", "reason")
 	portTxErrors = newDesc("fabric_switch_port_transmit_errors_total", "Packets that could not be sent, by reason.", "switch", "port", "reason")
-	portRxDrops  = newDesc("fabric_switch_port_receive_discards_total", "Whole packets received and thrown away.", "switch", "port")
-	portTxDrops  = newDesc("fabric_switch_port_transmit_discards_total", "Whole packets thrown away instead of sent.", "switch", "port")
-	queueBytes   = newDesc("fabric_switch_port_queue_bytes", "Octets that wait to be sent.", "switch", "port")
-	queuePackets = newDesc("fabric_switch_port_queue_packets", "Packets that wait to be sent.", "switch", "port")
-	queueDrops   = newDesc("fabric_switch_port_queue_discards_total", "Packets of a queue that were thrown away, by why.", "switch", "port")
-	queueOver    = newDesc("fabric_switch_port_queue_overlimits_total", "Times that the queue had to hold packets back.", "switch", "port")
+	portRxDrops  = newDesc("fabric_switch_port_receive_discards_total", "Intact received packets that were discarded.", "switch", "port")
+	portTxDrops  = newDesc("fabric_switch_port_transmit_discards_total", "Intact packets that were discarded instead of sent.", "switch", "port")
+	queueBytes   = newDesc("fabric_switch_port_queue_bytes", "Octets in the queue.", "switch", "port")
+	queuePackets = newDesc("fabric_switch_port_queue_packets", "Packets in the queue.", "switch", "port")
+	queueDrops   = newDesc("fabric_switch_port_queue_discards_total", "Packets of the queue that were discarded, by reason.", "switch", "port")
+	queueOver    = newDesc("fabric_switch_port_queue_overlimits_total", "Times the queue held packets back because of its rate limit.", "switch", "port")
 
-	agentKind    = newDesc("graylink_switch_source_info", "How probes are seen.", "switch", "kind")
+	agentKind    = newDesc("graylink_switch_source_info", "Kind of source that probes are seen by.", "switch", "kind")
 	agentFlows   = newDesc("graylink_switch_flows", "Flows in the table.", "switch")
 	agentVersion = newDesc("graylink_switch_table_version", "Version of the table.", "switch")
-	agentDropped = newDesc("graylink_switch_dropped_total", "Samples and flows that were lost because something was full.", "switch")
-	agentRounds  = newDesc("graylink_switch_rounds_total", "Times the table was made.", "switch")
-	agentTook    = newDesc("graylink_switch_round_seconds", "How long the last time took.", "switch")
-	agentLast    = newDesc("graylink_switch_last_round_timestamp_seconds", "When the table was made last.", "switch")
-	agentLLDP    = newDesc("graylink_switch_lldp_errors_total", "LLDP frames that could not be read.", "switch")
-	agentScrape  = newDesc("graylink_switch_collector_up", "Whether a part of the telemetry could be read.", "switch", "collector")
+	agentDropped = newDesc("graylink_switch_dropped_total", "Samples and flows that were lost because a buffer or the table was full.", "switch")
+	agentRounds  = newDesc("graylink_switch_rounds_total", "Rounds in which the table was updated.", "switch")
+	agentTook    = newDesc("graylink_switch_round_seconds", "Duration of the last round in seconds.", "switch")
+	agentLast    = newDesc("graylink_switch_last_round_timestamp_seconds", "Time of the last round in Unix seconds.", "switch")
+	agentLLDP    = newDesc("graylink_switch_lldp_errors_total", "Received LLDP frames that were malformed.", "switch")
+	agentScrape  = newDesc("graylink_switch_collector_up", "Whether the last read of this part of the telemetry succeeded.", "switch", "collector")
 )
 
-// SeriesDescs are all that an agent may tell.
+// SeriesDescs returns the descriptions of all series that an agent may publish.
 func SeriesDescs() []*prometheus.Desc {
 	return append(families[:len(families):len(families)], certificates.Family)
 }
 
-// Describe has nothing to say: what is absent is not known before.
+// Describe sends nothing, because the set of series depends on the switch.
 func (a *Agent) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is the state of the agent and of the ports.
+// Collect sends the state of the agent and of the ports.
 func (a *Agent) Collect(ch chan<- prometheus.Metric) {
 	sw := a.o.Switch
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
@@ -81,7 +81,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) {
 		v := 1.0
 		if err != nil {
 			v = 0
-			a.log.Warn("telemetry", "collector", collector, "err", err)
+			a.log.Warn("cannot read telemetry", "collector", collector, "err", err)
 		}
 		gauge(agentScrape, v, collector)
 	}

@@ -12,32 +12,32 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Link is an interface of the switch, and what the kernel counts of it.
+// Link represents an interface of the switch with the kernel's counters of it.
 type Link struct {
 	Number   uint32
 	Name     string
 	device   string // the kernel's name
 	MAC      net.HardwareAddr
 	MTU      int
-	Up       bool // administratively
+	Up       bool // configured to be up
 	Running  bool
-	Changes  *uint32                   // of carrier
-	Counters *netlink.LinkStatistics64 // nil: not told
+	Changes  *uint32                   // changes of the carrier
+	Counters *netlink.LinkStatistics64 // nil means that the kernel reported none
 }
 
 // Linux, include/uapi/linux/if_link.h.
 const iflaCarrierChanges = 35
 
-// rtmGetLink and rtmNewLink: Linux, include/uapi/linux/rtnetlink.h.
+// The values rtmGetLink and rtmNewLink are from Linux, include/uapi/linux/rtnetlink.h.
 const (
 	rtmNewLink = 16
 	rtmGetLink = 18
 	dump       = 0x300
-	linkHeader = 16 // octets of an ifinfomsg
+	linkHeader = 16 // size of an ifinfomsg in octets
 )
 
-// ListLinks lists the interfaces of the namespace, but for the loopback; by their
-// aliases, where they have some, if asked.
+// ListLinks lists the interfaces of the network namespace except for the loopback. If aliases is true, interfaces that
+// have an alias are named by it.
 func ListLinks(aliases bool) ([]Link, error) {
 	req := nl.NewNetlinkRequest(rtmGetLink, dump)
 	req.AddData(nl.NewIfInfomsg(0))
@@ -74,7 +74,7 @@ func ListLinks(aliases bool) ([]Link, error) {
 	return out, nil
 }
 
-// listAddresses are those of the interfaces, and of who was heard beyond them.
+// listAddresses returns the addresses of the interfaces, and those of the neighbours beyond them, by interface number.
 func listAddresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]fabric.LearnedAddress, err error) {
 	own, beyond = map[uint32][]netip.Prefix{}, map[uint32][]fabric.LearnedAddress{}
 	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -99,13 +99,13 @@ func listAddresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]fabric.
 	return own, beyond, nil
 }
 
-// queue is what waits at a port's way out.
+// queue represents the queue of packets that a port is to send.
 type queue struct {
 	octets, packets   uint32
 	drops, overlimits uint32
 }
 
-// listQueues are the root queues of the interfaces; one that tells nothing has none.
+// listQueues returns the root queues of the interfaces by interface number. An interface that reports no queue has none.
 func listQueues() (map[uint32]queue, error) {
 	list, err := netlink.QdiscList(nil)
 	if err != nil {
@@ -123,8 +123,7 @@ func listQueues() (map[uint32]queue, error) {
 	return out, nil
 }
 
-// linkSpeeds are the negotiated rates of ports, bytes per second; ports without are
-// absent.
+// linkSpeeds returns the negotiated rates of ports in bytes per second. Ports whose rate is not known are absent.
 func linkSpeeds(links []Link) map[string]float64 {
 	out := map[string]float64{}
 	e, err := ethtool.NewEthtool()
@@ -142,5 +141,5 @@ func linkSpeeds(links []Link) map[string]float64 {
 	return out
 }
 
-// unknownSpeed is ethtool's SPEED_UNKNOWN, of 16 or 32 bits.
+// unknownSpeed is ethtool's SPEED_UNKNOWN in its lower 16 bits. Drivers report it in 16 or 32 bits.
 const unknownSpeed = 0xffff

@@ -11,18 +11,18 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Simulated is a switch that is made up: its ports, which do not change, the probes
-// that cross it, and what LLDP would tell of its cables.
+// Simulated represents a simulated switch: its ports, which do not change, the probes that cross it, and the neighbours
+// that LLDP would report.
 type Simulated struct {
 	Switch     string
 	Ports      []string
-	Source     source.Source // of the n-th port by the number n+1
+	Source     source.Source // has the n-th port under the number n+1
 	Neighbours func() []sighting.Neighbour
 	Fresh      time.Duration
 	Flows      int
 }
 
-// StartSimulated keeps the table of a switch that is made up.
+// StartSimulated starts the agent of a simulated switch.
 func StartSimulated(s Simulated, log *slog.Logger) (*Agent, error) {
 	links := func(bool) ([]Link, error) {
 		out := make([]Link, len(s.Ports))
@@ -35,7 +35,7 @@ func StartSimulated(s Simulated, log *slog.Logger) (*Agent, error) {
 	return startOn(o, s.Source, simulatedNeighbours{s.Neighbours}, links, log)
 }
 
-// simulatedNeighbours are the neighbours of a simulated switch.
+// simulatedNeighbours reports the neighbours of a simulated switch.
 type simulatedNeighbours struct{ neighbours func() []sighting.Neighbour }
 
 func (simulatedNeighbours) SetPorts([]uint32) error { return nil }
@@ -47,12 +47,12 @@ func (t simulatedNeighbours) CurrentNeighbours(time.Time, func(uint32) string) [
 func (simulatedNeighbours) MalformedFrames() uint64 { return 0 }
 
 func (simulatedNeighbours) SendFrame(int, []byte) error {
-	return errors.New("a simulated switch has no ports to send by")
+	return errors.New("a simulated switch cannot send frames")
 }
 
 func (simulatedNeighbours) Close() error { return nil }
 
-// SightingsHandler serves what the agent sees and nothing of this machine's interfaces.
+// SightingsHandler serves the sightings and the readiness of the agent, and no state of this machine's interfaces.
 func (a *Agent) SightingsHandler() http.Handler {
 	all := a.Handler(&webaccess.Policy{})
 	mux := http.NewServeMux()

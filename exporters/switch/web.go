@@ -22,8 +22,8 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// Handler serves the agent's series and API, and publishes the certificates that the process
-// uses. The policy says who may have it look at its interfaces again.
+// Handler returns the handler of the agent's series and API, and of the expiry of the certificates that the process
+// uses. The policy states who may make the agent list its interfaces again.
 func (a *Agent) Handler(policy *webaccess.Policy, used ...pki.Source) http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(a, certificates.NewCollector(used...), versioncollector.NewCollector("graylink_switch"), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -49,13 +49,13 @@ func (a *Agent) Handler(policy *webaccess.Policy, used ...pki.Source) http.Handl
 	return mux
 }
 
-// serveSightings answers with what changed since a version of an instance.
+// serveSightings answers with the changes since a version of an instance, or with the whole table.
 func (a *Agent) serveSightings(w http.ResponseWriter, r *http.Request) {
 	var since uint64
 	if s := r.URL.Query().Get("since"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
-			http.Error(w, fmt.Sprintf("since %q: a version, as an earlier answer told it, is expected", s), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("since %q: the version of an earlier answer is expected", s), http.StatusBadRequest)
 			return
 		}
 		since = v
@@ -66,12 +66,12 @@ func (a *Agent) serveSightings(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := a.writeWhole(w, report); err != nil {
-		a.log.Debug("write the table", "err", err)
+		a.log.Debug("cannot write the table", "err", err)
 	}
 }
 
-// partFlows is how many flows of a whole table are made into text at a time: the table
-// may be large, and the client slow.
+// partFlows is the number of flows of a whole table that are encoded at a time, because the table may be large and the
+// client slow.
 const partFlows = 2048
 
 // writeWhole writes a report with the whole table, part by part.
@@ -143,6 +143,6 @@ func (a *Agent) servePorts(w http.ResponseWriter, _ *http.Request) {
 func (a *Agent) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := plainjson.NewEncoder(w).Encode(v); err != nil {
-		a.log.Debug("write an answer", "err", err)
+		a.log.Debug("cannot write an answer", "err", err)
 	}
 }

@@ -1,6 +1,5 @@
-// Package agentapi is the protocol between graylink-node and
-// graylink-coordinator: generated from agent.proto, and what the generator
-// cannot know, the limits of a message.
+// Package agentapi has the protocol between graylink-node and graylink-coordinator: the code generated
+// from agent.proto, and the limits of messages.
 package agentapi
 
 //go:generate protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative agent.proto
@@ -12,27 +11,28 @@ import (
 
 // Limits that both sides keep. A message beyond them ends its session.
 const (
-	MaxAgentMessage       = 1 << 20  // octets an agent may send at once
+	MaxAgentMessage       = 1 << 20  // octets that an agent may send at once
 	MaxCoordinatorMessage = 32 << 20 // octets: about 500,000 edges
 	MaxInterfaces         = 256
 	MaxInterfaceAddresses = 32
-	MaxSilentEdges        = 256 // named in one heartbeat
-	MaxTraces             = 512 // in one report
+	MaxSilentEdges        = 256 // silent edges named in one heartbeat
+	MaxTraces             = 512 // traces in one report
 	MaxHops               = 32
 	MaxName               = 255       // octets of a name
-	MaxKeys               = 8         // of one pair of nodes
+	MaxKeys               = 8         // keys of one pair of nodes
 	MaxClockReport        = 960 << 10 // octets of samples: 16,384 pairs
 	MaxClockUpdate        = 8 << 20   // octets of an update: 65,536 clocks
 	InstanceSize          = 16
 	SecretSize            = 32
-	MaxLife               = 1 << 62 // of life numbers
+	MaxLife               = 1 << 62 // the highest life number
 )
 
-// ClockFormat is the format of clock reports and updates: those of
-// internal/clocksync. Others are ignored.
+// ClockFormat is the format of clock reports and updates that internal/clocksync encodes. Messages with
+// another format are ignored.
 const ClockFormat = 1
 
-// CheckQueuePair says what is wrong with a queue pair; field names it.
+// CheckQueuePair returns an error if a queue pair is invalid. The error begins with field, the name of
+// the message's field.
 func (r *RDMA) CheckQueuePair(field string) error {
 	switch a, ok := netip.AddrFromSlice(r.GetGid()); {
 	case len(r.GetGid()) != 16 || !ok || a.IsUnspecified() || a.IsMulticast():
@@ -47,7 +47,7 @@ func (r *RDMA) CheckQueuePair(field string) error {
 	return nil
 }
 
-// AddrFromBytes reads an address of 4 or 16 octets; anything else is the zero Addr.
+// AddrFromBytes returns the address of 4 or 16 octets, or the zero Addr for any other length.
 func AddrFromBytes(b []byte) netip.Addr {
 	a, ok := netip.AddrFromSlice(b)
 	if !ok {

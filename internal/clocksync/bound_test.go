@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// TestBound: while an estimate is fresh the bound has room for a crystal that
-// begins to warm, and afterwards for a rate that changed at once, from the
-// beginning on.
+// TestBound checks that the bound has room for a crystal that begins to warm while an estimate is
+// fresh, and later for a rate that changed at once, from the beginning on.
 func TestBound(t *testing.T) {
 	for age := time.Duration(0); age < 20*time.Minute; age += 100 * time.Millisecond {
 		s := age.Seconds()

@@ -7,59 +7,59 @@ import (
 	"time"
 )
 
-// runningRate is the most an oscillator is off by; beyond it a clock stands
-// still or is being set.
+// runningRate is the largest error of an oscillator's rate. Beyond it a clock stands still or is being
+// set.
 const runningRate = 1000e-6
 
-// cycle is the working memory of Solve. Clocks with estimates have numbers in it,
-// in the order of their names.
+// cycle is the working memory of Solve. It numbers the clocks with estimates in the order of their
+// names.
 type cycle struct {
-	number             []int32 // by place in Frame.clocks; negative: none
-	estimates, stopped []int32 // by place
-	missedEstimates    []int32 // by place: estimates that peers do not have any more
-	clocks             []int32 // places, by number
+	number             []int32 // by index in Frame.clocks; negative if the clock has no number
+	estimates, stopped []int32 // by index in Frame.clocks
+	missedEstimates    []int32 // by index in Frame.clocks: estimates that peers no longer have
+	clocks             []int32 // indexes in Frame.clocks, by number
 
 	edges []*frameEdge
 	terms []term
 
-	offsets, rates laplacian // of the same shape
-	termOf         []int32   // of an entry of the matrices
+	offsets, rates laplacian // both have the same shape
+	termOf         []int32   // term of an entry of the matrices
 	next           []int32
 	union          unionFind
-	component      []int32 // part, by number
+	component      []int32 // index of the part, by number
 	parts          []part
-	members        []int32 // numbers, part by part
-	partIndex      []int32 // within the part, by number
+	members        []int32 // numbers, sorted by part
+	partIndex      []int32 // index within the part, by number
 
 	lines          []line
-	predictedLines []line    // what lines were predicted to be
-	unpredicted    []bool    // there was no prediction
-	keepsFrame     []bool    // its prediction is one of those the frame goes on with
-	spread         []float64 // s: deviation of the moments of a clock's estimates
+	predictedLines []line    // predictions of the lines
+	unpredicted    []bool    // by number: the clock had no prediction
+	keepsFrame     []bool    // by number: the frame continues by the prediction of this clock, among others
+	spread         []float64 // s: deviation of the times of a clock's estimates
 
 	solver                     conjugateSolver
 	b, x, rx                   []float64
-	dense                      []*denseFactor // of parts, where it was needed
-	worstChecked, worstOverall []float64      // score of a clock's worst estimate that others check, and of any
+	dense                      []*denseFactor // of parts that needed one
+	worstChecked, worstOverall []float64      // worst score of a clock's estimates that others check, and of all of its estimates
 	rejectCandidates           []rejectCandidate
-	termCounts, outlierCounts  []int32   // terms of a clock, and those that stand out
-	contradictions             []float64 // how loud a clock's terms are that contradict each other; 0: they do not
-	doubted                    []bool    // its terms have no say in this cycle
+	termCounts, outlierCounts  []int32   // number of a clock's terms, and of those that stand out
+	contradictions             []float64 // size of the contradiction between a clock's terms; 0 if there is none
+	doubted                    []bool    // the clock's terms have no effect in this cycle
 	votes                      []vote
 	sample                     []float64
-	widened                    []float64 // ns^2, by what contradicts and stays
+	widened                    []float64 // ns^2, from contradicting terms that stay
 	sigma, rateSigma           []float64
-	// What clocks may have done unseen, as variances.
+	// Variances of unobserved changes of clocks.
 	wander, rateWander []float64
 }
 
-// term is an estimate in this cycle. In the solution the correction of its local
-// clock less that of the far clock is d for offsets (ns) and g for rates; after
-// it, d and g are what is missed.
+// term is an estimate in this cycle. Before the solution, d (for offsets, ns) and g (for rates) are the
+// wanted correction of its local clock less that of the far clock. After the solution they are the
+// residuals.
 type term struct {
 	e                      *frameEdge
 	a, b                   int32 // numbers of the local and the far clock
-	inA, inB               int32 // places of their entries in the matrices
+	inA, inB               int32 // indexes of their entries in the matrices
 	rejected, predicted    bool
 	ref, offset, allowance int64
 	rate                   float64
@@ -67,20 +67,20 @@ type term struct {
 	d, g                   float64
 }
 
-// part is a component.
+// part is a connected component.
 type part struct {
-	first, last    int32 // of members
+	first, last    int32 // bounds in members
 	terms          int
 	id             uint32
-	continuedID    uint32  // component whose clocks' predictions it goes on with; 0: there are none
+	continuedID    uint32  // component whose predictions the part continues; 0 if there is none
 	reference      int32   // number of the reference clock, or -1
 	unit, rateUnit float64 // variance of unit weight, at least 1
 }
 
 func (p *part) clockCount() int { return int(p.last - p.first) }
 
-// Solve does a cycle at a monotonic time: it takes what came within the last
-// Fresh, and brings maps and states up to date. It is meant for once a second.
+// Solve runs a cycle at a monotonic time: it uses the estimates that arrived within the last FreshFor,
+// updates maps and states, and returns a summary. It is meant to run once a second.
 func (f *Frame) Solve(mono time.Duration) *Summary {
 	f.cycles++
 	f.forgetEdges(mono)
@@ -102,8 +102,8 @@ func (f *Frame) Solve(mono time.Duration) *Summary {
 	return s
 }
 
-// gatherTerms collects the estimates that count, between clocks that run, as terms
-// in the order of nodes and of their reports.
+// gatherTerms collects the usable estimates between running clocks as terms, in the order of nodes and
+// of their reports.
 func (f *Frame) gatherTerms(mono time.Duration) {
 	c := &f.cycle
 	c.number, c.stopped, c.estimates = resizeSlice(c.number, len(f.clocks)), resizeSlice(c.stopped, len(f.clocks)), resizeSlice(c.estimates, len(f.clocks))
@@ -178,8 +178,8 @@ func (f *Frame) gatherTerms(mono time.Duration) {
 	c.boundWeights(f.sorted)
 }
 
-// boundWeights raises the variances of terms whose node claims to be far more certain than nodes
-// typically are (rule 12).
+// boundWeights raises the variances of terms whose node claims much more certainty than nodes typically
+// have (rule 12).
 func (c *cycle) boundWeights(nodes []*frameNode) {
 	type best struct{ variance, rateVariance float64 }
 	var typical [kinds]best
@@ -220,14 +220,14 @@ func (c *cycle) boundWeights(nodes []*frameNode) {
 	}
 }
 
-// tooUncertain is an estimate that could not tell whether the clocks run, or where
-// they are to a deviation of LockBound.
+// tooUncertain reports whether an estimate is too imprecise to show whether the clocks run, or to place
+// them with a deviation of LockBound.
 func (e *frameEdge) tooUncertain() bool {
 	return e.rateVariance > runningRate*runningRate || e.variance > LockBound*LockBound
 }
 
-// buildParts makes the matrices' shape and the parts. What was left out before
-// counts again where nothing else holds clocks together.
+// buildParts builds the shape of the matrices and the parts. Rejected terms count again where no other
+// term connects the clocks.
 func (c *cycle) buildParts() {
 	n := len(c.clocks)
 	c.union.reset(n)
@@ -270,7 +270,7 @@ func (c *cycle) buildParts() {
 
 	c.component, c.parts = resizeSlice(c.component, n), c.parts[:0]
 	for k := range n {
-		root := c.union.find(int32(k)) // the smallest of its component
+		root := c.union.find(int32(k)) // the smallest number of its component
 		if int(root) == k {
 			c.component[k] = int32(len(c.parts))
 			c.parts = append(c.parts, part{reference: -1, unit: 1, rateUnit: 1})
@@ -295,8 +295,8 @@ func (c *cycle) buildParts() {
 	}
 }
 
-// seedLines gives every clock a line at the middle of its estimates: what was
-// predicted for it, or what follows from a neighbour's line by one estimate.
+// seedLines gives every clock a line at the middle time of its estimates: its prediction, or the line
+// that follows from a neighbour's line and one estimate.
 func (f *Frame) seedLines() {
 	c := &f.cycle
 	n := len(c.clocks)
@@ -313,7 +313,7 @@ func (f *Frame) seedLines() {
 	queue = c.extendLines(queue, 0, reached)
 	for root := range n {
 		if !reached[root] {
-			c.lines[root], reached[root] = line{}, true // its own time, until judge gives the part one
+			c.lines[root], reached[root] = line{}, true // its own time, until judgeClocks sets the time of the part
 			queue = c.extendLines(append(queue, int32(root)), len(queue), reached)
 		}
 	}
@@ -343,8 +343,8 @@ func (f *Frame) seedLines() {
 		c.lines[k].moveRef(first[k] + int64(mean))
 		c.predictedLines[k] = c.lines[k]
 	}
-	// An estimate that is not of the middle is met over the time between, in
-	// which rates wander.
+	// An estimate at another time than the middle has additional variance, since rates wander in
+	// between.
 	for i := range c.terms {
 		t := &c.terms[i]
 		wander := GrownSigma(0, 0, time.Duration(t.ref-c.lines[t.a].ref))
@@ -352,8 +352,8 @@ func (f *Frame) seedLines() {
 	}
 }
 
-// extendLines gives lines to all clocks that hang together with those in the queue
-// from one place on, and appends them to it.
+// extendLines gives lines to all clocks that are connected to those in the queue from an index on, and
+// appends them to the queue. It returns the queue.
 func (c *cycle) extendLines(queue []int32, from int, reached []bool) []int32 {
 	for ; from < len(queue); from++ {
 		k := queue[from]
@@ -367,7 +367,7 @@ func (c *cycle) extendLines(queue []int32, from int, reached []bool) []int32 {
 	return queue
 }
 
-// neighbourLine is the line of the other clock of an estimate, given that of clock k.
+// neighbourLine returns the line of the other clock of an estimate, given that of clock k.
 func (t *term) neighbourLine(from line, k int32) line {
 	at, to, rate := t.ref, t.ref+t.offset, (1+from.rate)/(1+t.rate)-1
 	if k == t.b {
@@ -379,7 +379,7 @@ func (t *term) neighbourLine(from line, k int32) line {
 	return l
 }
 
-// identifyParts names the parts, and finds whose predictions each goes on with.
+// identifyParts assigns components to the parts, and finds whose predictions each part continues.
 func (f *Frame) identifyParts() {
 	c := &f.cycle
 	type share struct {
@@ -421,7 +421,7 @@ func (f *Frame) identifyParts() {
 		c.parts[c.component[c.number[i]]].reference = c.number[i]
 	}
 
-	// Clocks that were locked go before those that were converging.
+	// Clocks that were locked come before those that were converging.
 	c.keepsFrame = resizeSlice(c.keepsFrame, len(c.clocks))
 	locked := make([]bool, len(c.parts))
 	for pass := range 2 {
@@ -437,7 +437,7 @@ func (f *Frame) identifyParts() {
 	}
 }
 
-// unionFind joins numbers to sets, each named by its smallest.
+// unionFind joins numbers to sets. The smallest number identifies a set.
 type unionFind struct{ parents []int32 }
 
 func (u *unionFind) reset(n int) {
@@ -455,7 +455,7 @@ func (u *unionFind) find(i int32) int32 {
 	return i
 }
 
-// joinSets says whether the two were apart.
+// joinSets joins the sets of two numbers. It reports whether the sets were different.
 func (u *unionFind) joinSets(i, j int32) bool {
 	i, j = u.find(i), u.find(j)
 	u.parents[max(i, j)] = min(i, j)

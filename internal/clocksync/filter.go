@@ -2,9 +2,9 @@ package clocksync
 
 import "math"
 
-// wanderFactor is by how much more than oscillators usually do clocks are taken to wander:
-// for a minute or so after a change of temperature they do. Stamps that are fine
-// see that within a window.
+// wanderFactor returns the factor by which the assumed wander of clocks exceeds the usual one. For a
+// minute or so after a change of temperature clocks wander that much. Precise stamps show that within a
+// window.
 func (k Kind) wanderFactor() float64 {
 	if k == Hardware {
 		return 1
@@ -12,9 +12,9 @@ func (k Kind) wanderFactor() float64 {
 	return 2
 }
 
-// gainWanderFactor is by how much more than that clocks wander to the gains. What is best for
-// one pair is too calm for a clock that has many: noise averages over them, and the
-// lag of all does not.
+// gainWanderFactor returns the further factor of the wander that the gains assume. The best value for
+// one pair is too slow for a clock with many pairs: noise averages out over them, and their common lag
+// does not.
 func (k Kind) gainWanderFactor() float64 {
 	if k == Hardware {
 		return 2
@@ -22,8 +22,8 @@ func (k Kind) gainWanderFactor() float64 {
 	return 1
 }
 
-// slotCount is in how many parts a window is gone through. Within one clocks should
-// wander by less than it is measured to.
+// slotCount returns the number of slots that a window is divided into. Within one slot clocks should
+// wander by less than the measurement's precision.
 func (k Kind) slotCount() int {
 	if k == Hardware {
 		return maxSlots
@@ -33,22 +33,20 @@ func (k Kind) slotCount() int {
 
 const maxSlots = 10
 
-// filter is a Kalman filter of three unknowns: the far clock's offset, ns, its
-// rate, ns/s, and the path's delay, ns. The clocks' rates wander; the delay hardly
-// does, which is how a direction that shows its place tells of the offset also
-// when the other one does not.
+// filter is a Kalman filter of three unknowns: the far clock's offset, ns, its rate, ns/s, and the
+// path's delay, ns. The clocks' rates wander. The delay hardly does, so that a direction with a known
+// place gives the offset even when the other direction does not.
 type filter struct {
-	at     int64 // by the local clock
+	at     int64 // time of the local clock
 	offset int64 // coarse part of the offset
 	x      [3]float64
-	p      [3][3]float64 // what gains follow from
-	// n and w are the errors that noise and the clocks' wander leave, with those
-	// gains. All pairs of a clock have the wander in common: it does not average
-	// out over them, as noise does.
+	p      [3][3]float64 // covariance from which the gains follow
+	// n and w are the errors from noise and from the clocks' wander with those gains. All pairs of a
+	// clock share the wander: it does not average out over them, as noise does.
 	n, w [3][3]float64
 }
 
-// startFrom forgets everything for what was found.
+// startFrom replaces the state by a fit of a window.
 func (f *filter) startFrom(now int64, c *windowFit) {
 	ahead := float64(now-c.at) / 1e9
 	*f = filter{at: now, offset: c.offset}
@@ -63,15 +61,15 @@ func (f *filter) startFrom(now int64, c *windowFit) {
 	f.foldOffset()
 }
 
-// foldOffset keeps the fine part of the offset small.
+// foldOffset keeps the fractional part of the offset small.
 func (f *filter) foldOffset() {
 	whole := math.Round(f.x[0])
 	f.offset += int64(whole)
 	f.x[0] -= whole
 }
 
-// predict moves on to a time of the local clock: both clocks wander meanwhile, by
-// so many times what is usual. The gains take them to wander by unrest times that.
+// predict advances the filter to a time of the local clock. Both clocks wander meanwhile by wander
+// times the usual. The gains assume unrest times that.
 func (f *filter) predict(now int64, wander, unrest float64) {
 	t := float64(now-f.at) / 1e9
 	if t <= 0 {
@@ -93,8 +91,8 @@ func (f *filter) predict(now int64, wander, unrest float64) {
 	}
 }
 
-// update takes a measurement: h.x was seen to differ from what the filter says
-// by off, with a variance.
+// update applies a measurement: the observed value of h.x minus the filter's own is off, with a
+// variance.
 func (f *filter) update(h [3]float64, off, variance float64) {
 	var ph [3]float64
 	s := variance
@@ -118,8 +116,8 @@ func (f *filter) update(h [3]float64, off, variance float64) {
 	josephUpdate(&f.w, &h, &k, 0)
 }
 
-// josephUpdate is what is left of an error after an update with gains k, which adds the
-// measurement's own (Joseph's form, which holds for any gains).
+// josephUpdate updates an error covariance for an update with gains k, including the measurement's own
+// error (Joseph's form, which holds for any gains).
 func josephUpdate(e *[3][3]float64, h, k *[3]float64, variance float64) {
 	var eh [3]float64
 	heh := variance
@@ -136,19 +134,19 @@ func josephUpdate(e *[3][3]float64, h, k *[3]float64, variance float64) {
 	}
 }
 
-// inflateOffsetAndRate makes offset and rate less known.
+// inflateOffsetAndRate adds to the variances of offset and rate.
 func (f *filter) inflateOffsetAndRate(variance float64) {
 	f.inflateVariance(0, variance)
 	f.inflateVariance(1, variance)
 }
 
-// inflateVariance makes one of the unknowns less known.
+// inflateVariance adds to the variance of one of the unknowns.
 func (f *filter) inflateVariance(i int, variance float64) {
 	f.p[i][i] += variance
 	f.n[i][i] += variance
 }
 
-// quadraticForm is h.P.h.
+// quadraticForm returns h.P.h.
 func (f *filter) quadraticForm(h [3]float64) (v float64) {
 	for i := range h {
 		for j := range h {
@@ -158,7 +156,7 @@ func (f *filter) quadraticForm(h [3]float64) (v float64) {
 	return v
 }
 
-// asRelation is the far clock as the filter sees it.
+// asRelation returns the filter's state as a relation.
 func (f *filter) asRelation() Relation {
 	return Relation{Ref: f.at, Offset: f.offset + int64(math.Round(f.x[0])), Rate: f.x[1] * 1e-9}
 }

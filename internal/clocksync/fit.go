@@ -6,44 +6,43 @@ import (
 	"slices"
 )
 
-// What a solution goes by.
+// Limits of a solution.
 const (
 	mostPasses = 12
-	// While a pass moves a clock by more than this (ns), another one follows:
-	// estimates were met at moments that were wrong by as much, and rates times
-	// that are no longer nothing.
+	// If a pass moves a clock by more than this (ns), another pass follows: the times of the estimates
+	// were wrong by as much, and the products of rates and times are no longer negligible.
 	passFloor = 10_000.0
 
-	solveTolerance  = 1e-4 // deviations of a clock
+	solveTolerance  = 1e-4 // in standard deviations of a clock
 	sketchTolerance = 1e-2
-	// sketchesAtFirst are taken per cycle until every clock has sketchEnough; then
-	// one, of offsets and of rates by turns, or of each as many as have sketchWork
-	// clocks together, up to sketchesMost: estimates that become better all at once
-	// are known to have done so a few cycles later.
+	// sketchesAtFirst samples are drawn per cycle until every clock has sketchEnough. After that a
+	// cycle draws one, alternating between offsets and rates, or of each as many as have sketchWork
+	// clocks together, up to sketchesMost. When estimates improve all at once, the sketches show it a
+	// few cycles later.
 	sketchesAtFirst = 4
 	sketchEnough    = 8
 	sketchesMost    = 16
 	sketchWork      = 1 << 15
 
-	// An estimate stands out beyond so many deviations and at least so much; it
-	// returns below half of that.
+	// An estimate stands out if it exceeds outlierSigmas deviations and outlierFloor. It returns below
+	// half of that.
 	outlierSigmas    = 6
 	outlierFloor     = 20.0 // ns
 	outlierRateFloor = 1e-7
-	// It is left out if at least this share of it is checked by others: in a ring
-	// no edge can be told from the next, whatever its residual, and of two
-	// parallel ones neither.
+	// An outlier is left out if other estimates check at least this share of it: in a ring the residual
+	// of an edge does not distinguish it from the next edge, and of two parallel edges neither is
+	// distinguishable.
 	crossCheckedShare = 0.55
 
-	// A clock is in doubt if half of its estimates stand out, by more than
-	// doubtTypical times what is typical of its part, and none by more than
-	// doubtSpread times their median. That takes doubtTerms of them.
+	// A clock is in doubt if half of its estimates stand out, by more than doubtTypical times what is
+	// typical of its part, and none by more than doubtSpread times their median. This requires
+	// doubtTerms estimates.
 	doubtTypical = 1.5
 	doubtSpread  = 4
 	doubtTerms   = 3
 
-	// Components up to denseMost clocks have their covariance exactly, as long as
-	// all of them together are not more work than two of the largest.
+	// Components of up to denseMost clocks get their exact covariance, unless all of them together are
+	// more work than two of the largest.
 	denseMost = 512
 	denseWork = 2 * denseMost * denseMost * denseMost
 )
@@ -54,7 +53,8 @@ type rejectCandidate struct {
 	score float64
 }
 
-// fitLines brings the lines to the least squares of all terms that do not stand out.
+// fitLines fits the lines to the least squares of all terms that are not rejected. It returns the
+// number of iterations.
 func (f *Frame) fitLines() (iterations int) {
 	c := &f.cycle
 	n := len(c.clocks)
@@ -65,7 +65,7 @@ func (f *Frame) fitLines() (iterations int) {
 		if changed {
 			c.fillWeights()
 		}
-		// Rates first: with them estimates of different moments can be compared.
+		// Rates come first: with them, estimates of different moments can be compared.
 		clear(c.b)
 		for i := range c.terms {
 			t := &c.terms[i]
@@ -117,11 +117,10 @@ func (f *Frame) fitLines() (iterations int) {
 	}
 }
 
-// discountMovingClocks finds clocks whose estimates contradict each other, of neighbours the one
-// where they do most, and says whether there are any: a clock that moves is at
-// different places in windows that end at different times. Its estimates are given
-// the variance that they have. So it has no say in where others are, and is itself
-// known as badly as that.
+// discountMovingClocks finds clocks whose estimates contradict each other, and of neighbouring ones the
+// worst. A moving clock is at different places in windows that end at different times. Its estimates
+// get the variance that they show, so that it has no effect on other clocks, and its own sigma grows.
+// It reports whether there are such clocks.
 func (f *Frame) discountMovingClocks() bool {
 	c := &f.cycle
 	n := len(c.clocks)
@@ -160,7 +159,7 @@ func (f *Frame) discountMovingClocks() bool {
 	return any
 }
 
-// residualSigmas is by how many of its own deviations a term misses the solution.
+// residualSigmas returns the residual of a term in its own standard deviations.
 func (t *term) residualSigmas() float64 {
 	square := 0.0
 	if math.Abs(t.d) > outlierFloor {
@@ -172,8 +171,8 @@ func (t *term) residualSigmas() float64 {
 	return math.Sqrt(square)
 }
 
-// medianResidual is the median loudness of a clock's terms; 0: it is one or few of
-// them that contradict all others.
+// medianResidual returns the median size of the residuals of a clock's terms. It returns 0 if only one
+// or a few of them contradict all others.
 func (c *cycle) medianResidual(k int32) float64 {
 	c.sample = c.sample[:0]
 	for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
@@ -198,7 +197,7 @@ func (c *cycle) mostDoubtful(k int32) bool {
 	return true
 }
 
-// typicalResidual is the median loudness of a part's terms.
+// typicalResidual returns the median size of the residuals of a part's terms.
 func (c *cycle) typicalResidual(part int32) float64 {
 	c.sample = c.sample[:0]
 	every, seen := 1+c.parts[part].terms/sampleMost, 0
@@ -216,8 +215,8 @@ func (c *cycle) typicalResidual(part int32) float64 {
 	return c.sample[len(c.sample)/2]
 }
 
-// inflateTerms adds to the variances of a clock's terms what they contradict each other
-// by, if that is more than what clocks do anyway.
+// inflateTerms adds the contradiction between a clock's terms to their variances, if it exceeds the
+// usual. It reports whether it did.
 func (f *Frame) inflateTerms(k int32) bool {
 	c := &f.cycle
 	from, to := c.offsets.start[k], c.offsets.start[k+1]
@@ -259,8 +258,8 @@ func (c *cycle) fillWeights() {
 	clear(c.dense)
 }
 
-// rejectOutliers leaves out what stands out, and says whether it did. With last it
-// leaves out nothing more. What stays although it stands out widens its clocks.
+// rejectOutliers leaves out terms that stand out, and reports whether it did. With last it leaves out
+// no further terms. An outlier that stays widens the sigmas of its clocks.
 func (c *cycle) rejectOutliers(last bool) bool {
 	n := len(c.clocks)
 	c.worstChecked, c.worstOverall, c.widened, c.rejectCandidates = resizeSlice(c.worstChecked, n), resizeSlice(c.worstOverall, n), resizeSlice(c.widened, n), c.rejectCandidates[:0]
@@ -315,8 +314,8 @@ func (c *cycle) rejectOutliers(last bool) bool {
 	return left
 }
 
-// overshadowedByNeighbour says whether a neighbour of a clock has an estimate so much worse
-// that it may be the cause of the score, vouched or not.
+// overshadowedByNeighbour reports whether a neighbour of a clock has a much worse estimate that may be
+// the cause of the score, whether others check it or not.
 func (c *cycle) overshadowedByNeighbour(k int32, score float64) bool {
 	for _, e := range c.offsets.entries[c.offsets.start[k]:c.offsets.start[k+1]] {
 		if c.worstOverall[e.to] > 2*score {
@@ -326,7 +325,8 @@ func (c *cycle) overshadowedByNeighbour(k int32, score float64) bool {
 	return false
 }
 
-// outlierScore is by how many deviations a term misses the solution, in time or in rate.
+// outlierScore returns the residual of a term in standard deviations, in time or in rate, whichever is
+// larger.
 func (c *cycle) outlierScore(t *term) float64 {
 	p := &c.parts[c.component[t.a]]
 	score := 0.0
@@ -339,9 +339,9 @@ func (c *cycle) outlierScore(t *term) float64 {
 	return score
 }
 
-// crossChecked says whether others check a term: its residual is its error times the
-// share that they have. In large components that share is taken from the two
-// clocks' weights alone, as if they had no neighbour in common.
+// crossChecked reports whether other terms check a term: its residual is its error times the share of
+// the others. In large components that share follows from the two clocks' weights alone, as if they had
+// no common neighbour.
 func (c *cycle) crossChecked(t *term) bool {
 	part := c.component[t.a]
 	variance := 1/c.offsets.diag[t.a] + 1/c.offsets.diag[t.b]
@@ -356,12 +356,11 @@ func (c *cycle) crossChecked(t *term) bool {
 	return 1-variance/t.variance >= crossCheckedShare
 }
 
-// sampleMost residuals of a part tell its variance of unit weight.
+// sampleMost is the number of residuals of a part that its variance of unit weight is computed from.
 const sampleMost = 4096
 
-// measureUnits takes the corrections x from the residuals, and the variance of
-// unit weight of every part from their median, so that some that stand out do
-// not count.
+// measureUnits subtracts the corrections x from the residuals, and computes the variance of unit weight
+// of every part from their median, so that outliers do not count.
 func (c *cycle) measureUnits() {
 	seen := make([]int, len(c.parts))
 	samples, rateSamples := make([][]float64, len(c.parts)), make([][]float64, len(c.parts))
@@ -377,19 +376,18 @@ func (c *cycle) measureUnits() {
 	for k := range c.parts {
 		p := &c.parts[k]
 		p.unit, p.rateUnit = 1, 1
-		// With less to spare the median says more of the graph's shape than of noise.
+		// With fewer redundant terms the median depends more on the graph's shape than on noise.
 		if spare := p.terms - p.clockCount() + 1; spare >= minSpare {
-			share := float64(spare) / float64(p.terms) // of an error's variance that its residual has, on average
+			share := float64(spare) / float64(p.terms) // share of an error's variance that its residual has on average
 			p.unit, p.rateUnit = max(1, medianSquare(samples[k])/share), max(1, medianSquare(rateSamples[k])/share)
 		}
 	}
 }
 
-// minSpare is how many more terms than unknowns tell of a variance.
+// minSpare is the redundancy, in terms, that a variance can be computed from.
 const minSpare = 8
 
-// medianSquare is the variance of normal variables whose squares are given, from
-// their median.
+// medianSquare returns the variance of normal variables from the median of their squares.
 func medianSquare(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -398,8 +396,8 @@ func medianSquare(v []float64) float64 {
 	return v[len(v)/2] / 0.4549
 }
 
-// averageWander takes what clocks may have done unseen from their estimates, each by
-// what it counts for.
+// averageWander computes the variance of unobserved changes of clocks from their estimates, weighted
+// like these.
 func (c *cycle) averageWander() {
 	n := len(c.clocks)
 	c.wander, c.rateWander, c.sample = resizeSlice(c.wander, n), resizeSlice(c.rateWander, n), resizeSlice(c.sample, 2*n)
@@ -428,7 +426,7 @@ func (c *cycle) averageWander() {
 	}
 }
 
-// computeSigmas takes the sigmas of the solution.
+// computeSigmas computes the sigmas of the solution. It returns the number of iterations.
 func (f *Frame) computeSigmas() (iterations int) {
 	c := &f.cycle
 	n := len(c.clocks)
@@ -461,7 +459,8 @@ func (f *Frame) computeSigmas() (iterations int) {
 	return iterations
 }
 
-// exactVariances takes the variances of a part's offsets and rates, if rounding permits.
+// exactVariances computes the variances of a part's offsets and rates. It returns false if rounding
+// prevents that.
 func (c *cycle) exactVariances(i int) bool {
 	p := &c.parts[i]
 	members, ground := c.members[p.first:p.last], -1
@@ -483,8 +482,8 @@ func (c *cycle) exactVariances(i int) bool {
 	return true
 }
 
-// sketchVariances takes the variances of large parts from random samples, of which it
-// adds so many, or more where there are few.
+// sketchVariances computes the variances of large parts from random samples. It adds the given number
+// of samples, or more to clocks with few.
 func (f *Frame) sketchVariances(large []*part, l *laplacian, out []float64, samples int, of func(*frameClock) *sketch) (iterations int) {
 	c := &f.cycle
 	members := func(yield func(p *part, k int32) bool) {
@@ -540,8 +539,9 @@ func (f *Frame) sketchVariances(large []*part, l *laplacian, out []float64, samp
 	return iterations
 }
 
-// relateToReference brings variances against the mean of a part to those against its
-// reference: the covariances with it are one column of the inverse, exactly.
+// relateToReference converts variances relative to the mean of a part to those relative to its
+// reference. The covariances with the reference are one column of the inverse, exactly. It returns the
+// number of iterations.
 func (c *cycle) relateToReference(p *part, l *laplacian, out []float64) int {
 	members, r := c.members[p.first:p.last], p.reference
 	scale := math.Sqrt(l.diag[r])
@@ -563,8 +563,8 @@ func (c *cycle) relateToReference(p *part, l *laplacian, out []float64) int {
 	return iterations
 }
 
-// nextRandom is the next of a sequence of random numbers (Steele and others,
-// SplitMix64, OOPSLA 2014).
+// nextRandom returns the next of a sequence of random numbers (Steele and others, SplitMix64, OOPSLA
+// 2014).
 func nextRandom(state uint64) uint64 {
 	state += 0x9e3779b97f4a7c15
 	state = (state ^ state>>30) * 0xbf58476d1ce4e5b9

@@ -7,80 +7,76 @@ import (
 	"time"
 )
 
-// Follower holds what a node knows about clocks: the maps that its coordinator
-// gave out, and the pairs' own estimates for when it is silent. Its rules, which
-// the tests are named after:
+// Follower holds a node's knowledge of clocks: the maps from its coordinator, and the estimates of its
+// own pairs for times without a coordinator. Its rules, which the tests are named after:
 //
-//  1. Maps that are Fresh relate two clocks that are both locked, or both followed.
-//  2. When maps age, each edge is placed by whichever has the smaller bound: what
-//     is left of the maps, or its own pair's estimate.
-//  3. A clock whose maps age is in holdover, and lost once its bound passes
-//     LostBound. Silence never locks anything. A pair relates once its bound is
-//     below LockBound, and until it passes LostBound.
-//  4. Maps of two frames relate nothing. A new frame, as a coordinator that began
-//     anew makes one, is taken from when a clock is locked in it.
-//  5. Without either there is no relation, and the edge's samples have no place.
-//  6. What watches saw move is not claimed any more: one clock of the node's own,
-//     if most of its edges saw the same and at least two peers' are among them;
-//     else the far clock of each that saw it. It is claimed again from when all
-//     that is said of it is of windows that began later.
+//  1. Fresh maps relate two clocks each of which is locked or in holdover.
+//  2. When maps age, the source with the smaller bound places each edge: the aged maps, or the
+//     estimate of the edge's own pair.
+//  3. A clock whose maps age is in holdover, and lost once its bound exceeds LostBound. Silence never
+//     locks a clock. A pair relates once its bound is below LockBound, and until it exceeds LostBound.
+//  4. Maps of two frames relate nothing. A new frame, which a restarted coordinator makes, is used
+//     from the moment when a clock is locked in it.
+//  5. Without maps and estimates there is no relation, and the edge's samples have no place.
+//  6. A clock that watches saw move is no longer claimed: one clock of the node's own, if most of its
+//     edges saw the same and edges of at least two peers are among them; else the far clock of each
+//     edge that saw it. It is claimed again when all its data are from windows that began later.
 //
-// Times called mono are those of any clock of this process that does not jump.
+// Times named mono are of any clock of this process that does not jump.
 type Follower struct {
-	allowance   int64 // of a pair, where no map says another
+	allowance   int64 // allowance of a pair, unless a map has another
 	frame       uint64
 	relative    bool
-	updatedAt   time.Duration // of the last update
+	updatedAt   time.Duration // time of the last update
 	hasUpdate   bool
 	maps        map[string]*followedMap
 	pairs       map[PairID]pairRecord
-	movedClocks map[string]time.Duration // the node's clocks that moved, and when
-	movedPairs  map[PairID]time.Duration // pairs of which one did
+	movedClocks map[string]time.Duration // clocks of the node that moved, with the time
+	movedPairs  map[PairID]time.Duration // pairs with a clock that moved, with the time
 }
 
 type followedMap struct {
 	Map
-	wasLocked bool // it was locked once
+	wasLocked bool // the clock was locked before
 }
 
 type pairRecord struct {
 	Estimate
-	closedAt, measuredAt time.Duration // the last window; the last that told something
-	related              bool          // its bound was below LockBound
+	closedAt, measuredAt time.Duration // times of the last window, and of the last one with a measurement
+	related              bool          // its bound has been below LockBound
 }
 
-// Limits of what is still worth something.
+// Limits of usable maps and estimates.
 const (
-	// LockBound is the bound, ns, that a clock has to come below to be related.
+	// LockBound is the bound, ns, below which a clock becomes related.
 	LockBound = 1e6
-	// LostBound is the bound, ns, beyond which a map is worth nothing. It is more
-	// than LockBound: while a path is not what it was the clocks behind it are
-	// known ever worse, and that is no reason not to tell of a path that became
-	// longer by far more than that.
+	// LostBound is the bound, ns, above which a map is not used. It is larger than LockBound: while a
+	// path is not what it was, the clocks behind it become more and more uncertain, and a path that
+	// became longer by far more than that should still be reported.
 	LostBound = 10e6
-	// stalePair is how long a pair's estimate is used after its last window.
+	// stalePair is the time after its last window for which a pair's estimate is used.
 	stalePair = 30 * time.Second
-	// DefaultAllowance of a pair of clocks, ns: what a coordinator without a
-	// topology would say.
+	// DefaultAllowance is the asymmetry allowance, ns, of a pair of clocks. It equals the value of a
+	// coordinator without a topology.
 	DefaultAllowance = 125
-	// settlingTime is how long after a clock moved the next update is of windows that
-	// all began later: up to a window until each ends, as much until the
-	// coordinator's cycle, and what it takes to be told.
+	// settlingTime is the time after a clock moved until an update is based only on windows that began
+	// later: up to a window until each ends, as much until the coordinator's cycle, and the delay of
+	// the update.
 	settlingTime = 2*Window + 200*time.Millisecond
 )
 
-// NewFollower knows nothing yet.
+// NewFollower returns a follower without maps and estimates.
 func NewFollower() *Follower {
 	return &Follower{allowance: DefaultAllowance, maps: map[string]*followedMap{}, pairs: map[PairID]pairRecord{},
 		movedClocks: map[string]time.Duration{}, movedPairs: map[PairID]time.Duration{}}
 }
 
-// ApplyUpdate takes what the coordinator said.
+// ApplyUpdate replaces the maps by those of a coordinator's update.
 func (f *Follower) ApplyUpdate(u *Update, mono time.Duration) {
 	if u.Frame != f.frame {
 		locked := func(m ClockMap) bool { return m.State == Locked }
 		if len(f.maps) > 0 && !slices.ContainsFunc(u.Maps, locked) {
-			return // what is held goes on until the new frame knows as much
+			return // the present maps stay until the new frame has a locked clock
 		}
 		clear(f.maps)
 	}
@@ -102,7 +98,7 @@ func (f *Follower) ApplyUpdate(u *Update, mono time.Duration) {
 	}
 }
 
-// AddEstimate takes what a pair found at the end of a window.
+// AddEstimate stores the estimate of a pair at the end of a window.
 func (f *Follower) AddEstimate(id PairID, e Estimate, mono time.Duration) {
 	if e.Quality == None {
 		delete(f.pairs, id)
@@ -120,22 +116,22 @@ func (f *Follower) AddEstimate(id PairID, e Estimate, mono time.Duration) {
 	f.pairs[id] = p
 }
 
-// ForgetPairs drops pairs for which keep is false.
+// ForgetPairs drops the pairs for which keep returns false.
 func (f *Follower) ForgetPairs(keep func(PairID) bool) {
 	maps.DeleteFunc(f.pairs, func(id PairID, _ pairRecord) bool { return !keep(id) })
 	maps.DeleteFunc(f.movedPairs, func(id PairID, _ time.Duration) bool { return !keep(id) })
 }
 
-// Witness is what the watch of an edge says: by how much, ns, its far clock is
-// ahead of the relation that the edge is placed by, if it is.
+// Witness is the finding of an edge's watch: how far, ns, its far clock is ahead of the relation that
+// places the edge, if it is.
 type Witness struct {
 	ID    PairID
 	By    float64
 	Moved bool
 }
 
-// ApplyWitnesses takes what all watches say that say anything: rule 6. changed is
-// whether less is claimed than before.
+// ApplyWitnesses applies the findings of all watches that have one: rule 6. changed is true if less is
+// claimed than before.
 func (f *Follower) ApplyWitnesses(all []Witness, mono time.Duration) (changed bool) {
 	type votes struct{ edges, ahead, behind int }
 	count := map[string]*votes{}
@@ -154,7 +150,7 @@ func (f *Follower) ApplyWitnesses(all []Witness, mono time.Duration) (changed bo
 		}
 	}
 	doubt := func(id PairID) {
-		// One that its pair was placed by again since has moved again.
+		// A pair that was used again in between has moved again.
 		_, had := f.movedPairs[id]
 		if _, placed := f.pairs[id]; !had || placed {
 			f.movedPairs[id], changed = mono, true
@@ -189,14 +185,14 @@ func (f *Follower) ApplyWitnesses(all []Witness, mono time.Duration) (changed bo
 	return changed
 }
 
-// WindowSpoilt reports whether the window of a pair that ends now began before one of
-// its clocks was seen to move.
+// WindowSpoilt reports whether the window of a pair that ends now began before one of its clocks was
+// seen to move.
 func (f *Follower) WindowSpoilt(id PairID, mono time.Duration) bool {
 	at, doubted := f.movedPairs[id]
 	return doubted && mono-at < Window
 }
 
-// usableMap is the map of a clock that places anything; nil: there is none.
+// usableMap returns the map of a clock if it can place samples, or nil.
 func (f *Follower) usableMap(clock string) *followedMap {
 	if _, struck := f.movedClocks[clock]; struck {
 		return nil
@@ -208,15 +204,14 @@ func (f *Follower) usableMap(clock string) *followedMap {
 	return m
 }
 
-// RelateByMaps relates two clocks by their maps at a time of the local one; sigma is
-// the standard deviation, ns, without the allowance. ok is false where they have
-// none.
+// RelateByMaps relates two clocks by their maps at a time of the local one. sigma is the standard
+// deviation, ns, without the allowance. ok is false if the maps do not relate them.
 func (f *Follower) RelateByMaps(local, peer string, now int64) (r Relation, sigma float64, ok bool) {
 	a, b := f.usableMap(local), f.usableMap(peer)
 	if a == nil || b == nil || a.Component != b.Component {
 		return r, 0, false
 	}
-	// The peer's clock shows there what its map takes to the same frame time.
+	// At that time the peer's clock shows the time that its map converts to the same frame time.
 	ahead := a.FrameTime(now) - b.Ref - b.Offset
 	there := b.Ref + ahead - int64(math.Round(b.Rate/(1+b.Rate)*float64(ahead)))
 	r = Relation{Ref: now, Offset: there - now, Rate: (1+a.Rate)/(1+b.Rate) - 1}
@@ -234,12 +229,12 @@ func (m *followedMap) statisticalBound(now int64) float64 {
 	return StatisticalBound(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
 }
 
-// mapsFresh reports whether the coordinator was heard just now.
+// mapsFresh reports whether the last update of the coordinator is fresh.
 func (f *Follower) mapsFresh(mono time.Duration) bool {
 	return f.hasUpdate && mono-f.updatedAt < FreshFor
 }
 
-// MapHint is what the maps say about a pair, where they are fresh: rule 1.
+// MapHint returns the relation of a pair by the maps, if they are fresh: rule 1.
 func (f *Follower) MapHint(id PairID, now int64, mono time.Duration) (r Relation, sigma float64, ok bool) {
 	if _, doubted := f.movedPairs[id]; doubted || !f.mapsFresh(mono) {
 		return r, 0, false
@@ -247,7 +242,8 @@ func (f *Follower) MapHint(id PairID, now int64, mono time.Duration) (r Relation
 	return f.RelateByMaps(id.LocalClock(), id.PeerClock(), now)
 }
 
-// RelationFor is how an edge's samples are placed from now on.
+// RelationFor returns the relation that places an edge's samples from now on. It returns false if there
+// is none.
 func (f *Follower) RelationFor(id PairID, now int64, mono time.Duration) (Relation, bool) {
 	r, _, mapped := f.RelateByMaps(id.LocalClock(), id.PeerClock(), now)
 	if _, doubted := f.movedPairs[id]; doubted {
@@ -280,26 +276,27 @@ func (f *Follower) RelationFor(id PairID, now int64, mono time.Duration) (Relati
 	return own, p.related
 }
 
-// Status is what is known about a clock of the node.
+// Status is the state of a clock of the node: its offset and drift against the frame, and their bound.
+// In holdover the offset and the drift are predicted, since nothing measures them at present.
 type Status struct {
 	State    State
 	Relative bool
 	Frame    uint64
-	// Offset is the clock's against the frame, ns, Drift what it gains on it.
-	// Neither is known unless Known.
+	// Offset is the clock minus the frame, ns, and Drift is the rate at which it grows. Both are valid
+	// only if Known is set.
 	Known     bool
 	Offset    int64
 	Drift     float64
 	Bound     int64 // statistical part, ns
 	Allowance int64
-	// Counted is whether Steps and Drifts are known.
+	// Counted is set if Steps and Drifts are valid.
 	Counted bool
 	Steps   uint32
 	Drifts  uint32
 	Peers   uint32
 }
 
-// StatusOf of a clock at a time of its own.
+// StatusOf returns the status of a clock at a time of its own.
 func (f *Follower) StatusOf(clock string, now int64, mono time.Duration) Status {
 	m := f.maps[clock]
 	s := Status{State: Converging, Relative: f.relative, Frame: f.frame}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// twoClocks are maps of h1, the frame itself, and h2, 5 s and 30 ppm off.
+// twoClocks returns the maps of h1, the frame itself, and h2, 5 s and 30 ppm off.
 func twoClocks(state State) *Update {
 	return &Update{Frame: 7, Relative: true, Maps: []ClockMap{
 		{Clock: "h1", Map: Map{State: state, Ref: 1e18, Sigma: 20, RateSigma: 1e-9, Allowance: 60, Component: 1}},
@@ -16,15 +16,15 @@ func twoClocks(state State) *Update {
 
 var edge12 = PairID{Src: "h1/eth1", Dst: "h2/eth1"}
 
-// said is a pair's estimate of the same clocks, 300 ns beside the maps.
-func said(ref int64, sigma float64) Estimate {
+// estimateAt returns a pair's estimate of the same clocks, with an offset 300 ns from that of the maps.
+func estimateAt(ref int64, sigma float64) Estimate {
 	return Estimate{Quality: Fine, Ref: ref, Offset: 5e9 + 300 + int64(30e-6*float64(ref-1e18)), Rate: 30e-6, Sigma: sigma, RateSigma: 2e-9}
 }
 
 func TestFollowerRule1FreshMapsRelate(t *testing.T) {
 	f := NewFollower()
 	f.ApplyUpdate(twoClocks(Locked), 0)
-	f.AddEstimate(edge12, said(1e18, 1), 0)
+	f.AddEstimate(edge12, estimateAt(1e18, 1), 0)
 	for _, after := range []int64{0, 1e9, 2e9} {
 		now := int64(1e18) + after
 		r, ok := f.RelationFor(edge12, now, time.Duration(after))
@@ -52,23 +52,23 @@ func TestFollowerRule2AgedMapsGiveWayToThePair(t *testing.T) {
 	f := NewFollower()
 	f.ApplyUpdate(twoClocks(Locked), 0)
 	now := int64(1e18) + 60e9
-	f.AddEstimate(edge12, said(now, 100), time.Minute)
+	f.AddEstimate(edge12, estimateAt(now, 100), time.Minute)
 	r, ok := f.RelationFor(edge12, now, time.Minute)
 	if want := 5e9 + 300 + 1800e3; !ok || math.Abs(float64(r.OffsetAt(now))-want) > 2 {
 		t.Errorf("after a minute the edge is placed by %d (%v), want the pair's %v", r.OffsetAt(now), ok, want)
 	}
-	// A pair that knows less than what is left of the maps does not decide.
-	f.AddEstimate(edge12, said(now, 1e5), time.Minute)
+	// A pair with more uncertainty than the aged maps does not decide.
+	f.AddEstimate(edge12, estimateAt(now, 1e5), time.Minute)
 	if r, _ = f.RelationFor(edge12, now, time.Minute); math.Abs(float64(r.OffsetAt(now))-(5e9+1800e3)) > 100 {
 		t.Errorf("placed by %d, want the maps", r.OffsetAt(now))
 	}
 }
 
-// A pair that only predicts knows less and less, whatever its own sigma says.
+// A pair that only predicts becomes more and more uncertain, independent of its own sigma.
 func TestFollowerRule2PredictionsAge(t *testing.T) {
 	f := NewFollower()
 	for s := range 20 {
-		e := said(int64(1e18)+int64(s)*1e9, 10)
+		e := estimateAt(int64(1e18)+int64(s)*1e9, 10)
 		if s > 0 {
 			e.Quality = Held
 		}
@@ -103,7 +103,7 @@ func TestFollowerRule3SilenceIsHoldoverThenLost(t *testing.T) {
 	}
 }
 
-// Rule 3, of pairs without a coordinator.
+// Rule 3, for pairs without a coordinator.
 func TestFollowerRule3PairsRelateUntilLostBound(t *testing.T) {
 	sigmas := []struct {
 		sigma float64
@@ -112,7 +112,7 @@ func TestFollowerRule3PairsRelateUntilLostBound(t *testing.T) {
 	f := NewFollower()
 	for i, c := range sigmas {
 		mono := time.Duration(i) * time.Second
-		e := said(int64(1e18)+int64(mono), 10)
+		e := estimateAt(int64(1e18)+int64(mono), 10)
 		e.Sigma = c.sigma
 		f.AddEstimate(edge12, e, mono)
 		r, ok := f.RelationFor(edge12, e.Ref, mono)
@@ -144,7 +144,7 @@ func TestFollowerRule5NothingKnownIsNoRelation(t *testing.T) {
 	if _, ok := f.RelationFor(edge12, 1e18, 0); ok {
 		t.Error("related by nothing")
 	}
-	f.AddEstimate(edge12, said(1e18, 100), 0)
+	f.AddEstimate(edge12, estimateAt(1e18, 100), 0)
 	if _, ok := f.RelationFor(edge12, 1e18, 0); !ok {
 		t.Error("a pair alone must do")
 	}
@@ -161,9 +161,9 @@ func TestFollowerRule5NothingKnownIsNoRelation(t *testing.T) {
 	}
 }
 
-// moved are witnesses of an agent's edges to h2, h3, ...: by how much each far clock
-// moved; 0: it did not.
-func moved(by ...float64) (out []Witness) {
+// witnessesOf returns the witnesses of an agent's edges to h2, h3, ...: how far each far clock moved; 0
+// means that it did not.
+func witnessesOf(by ...float64) (out []Witness) {
 	for i, b := range by {
 		out = append(out, Witness{ID: PairID{Src: "h1/eth1", Dst: "h" + string(rune('2'+i)) + "/eth1"}, By: b, Moved: b != 0})
 	}
@@ -175,19 +175,19 @@ func TestFollowerRule6WhoseClockMoved(t *testing.T) {
 		saw           []Witness
 		own, h2, some bool
 	}{
-		{moved(0, 0, 0), false, false, false},
-		{moved(1e6, 0, 0), false, true, true},
-		{moved(0, 1e6, 0), false, false, true},
-		{moved(1e6, 1e6, 0), true, true, true},
-		{moved(1e6, -1e6, 0), false, true, true},   // not the same
-		{moved(0, -1e6, -1e6), true, true, true},   // the node's own: h2's edge with it
-		{moved(1e6), false, true, true},            // with one peer nobody knows
-		{moved(1e6, 1e6, 0, 0), false, true, true}, // half is not most
-		{append(moved(1e6), Witness{ID: PairID{Src: "h1/eth1", Dst: "h2/eth1", Flow: 1}, By: 1e6, Moved: true}), false, true, true},
+		{witnessesOf(0, 0, 0), false, false, false},
+		{witnessesOf(1e6, 0, 0), false, true, true},
+		{witnessesOf(0, 1e6, 0), false, false, true},
+		{witnessesOf(1e6, 1e6, 0), true, true, true},
+		{witnessesOf(1e6, -1e6, 0), false, true, true},   // not the same
+		{witnessesOf(0, -1e6, -1e6), true, true, true},   // the node's own: h2's edge agrees with it
+		{witnessesOf(1e6), false, true, true},            // with one peer it is unknown which moved
+		{witnessesOf(1e6, 1e6, 0, 0), false, true, true}, // half is not most
+		{append(witnessesOf(1e6), Witness{ID: PairID{Src: "h1/eth1", Dst: "h2/eth1", Flow: 1}, By: 1e6, Moved: true}), false, true, true},
 	} {
 		f := NewFollower()
 		f.ApplyUpdate(twoClocks(Locked), 0)
-		f.AddEstimate(edge12, said(1e18, 20), 0)
+		f.AddEstimate(edge12, estimateAt(1e18, 20), 0)
 		if got := f.ApplyWitnesses(c.saw, 1); got != c.some {
 			t.Errorf("%+v: changed %v", c.saw, got)
 		}
@@ -214,9 +214,9 @@ func TestFollowerRule6UntilLaterWindows(t *testing.T) {
 	at := func(s float64) int64 { return 1e18 + int64(s*1e9) }
 	f := NewFollower()
 	f.ApplyUpdate(twoClocks(Locked), 0)
-	f.AddEstimate(edge12, said(1e18, 20), 0)
-	f.ApplyWitnesses(moved(1e6, 1e6), second(0.5))
-	f.AddEstimate(edge12, said(at(1), 20), second(1))
+	f.AddEstimate(edge12, estimateAt(1e18, 20), 0)
+	f.ApplyWitnesses(witnessesOf(1e6, 1e6), second(0.5))
+	f.AddEstimate(edge12, estimateAt(at(1), 20), second(1))
 	if _, ok := f.RelationFor(edge12, at(1), second(1)); ok || !f.WindowSpoilt(edge12, second(1)) {
 		t.Error("placed by a window in which the clock moved")
 	}
@@ -224,13 +224,13 @@ func TestFollowerRule6UntilLaterWindows(t *testing.T) {
 	if s := f.StatusOf("h1", at(2.6), second(2.6)); s.State != Converging {
 		t.Errorf("%v by an update that may be of an earlier window", s.State)
 	}
-	// The pair knows earlier, and is believed also without a coordinator.
-	f.AddEstimate(edge12, said(at(2), 20), second(2))
-	if r, ok := f.RelationFor(edge12, at(2), second(2)); !ok || r.OffsetAt(at(2)) != said(at(2), 20).Offset || f.WindowSpoilt(edge12, second(2)) {
+	// The pair has an estimate earlier, which is used without a coordinator as well.
+	f.AddEstimate(edge12, estimateAt(at(2), 20), second(2))
+	if r, ok := f.RelationFor(edge12, at(2), second(2)); !ok || r.OffsetAt(at(2)) != estimateAt(at(2), 20).Offset || f.WindowSpoilt(edge12, second(2)) {
 		t.Errorf("%+v %v, want the pair's own estimate", r, ok)
 	}
 	// It moved again.
-	if !f.ApplyWitnesses(moved(1e6, 0), second(2.3)) {
+	if !f.ApplyWitnesses(witnessesOf(1e6, 0), second(2.3)) {
 		t.Error("a second move is not heard")
 	}
 	if _, ok := f.RelationFor(edge12, at(2.3), second(2.3)); ok {
@@ -247,7 +247,7 @@ func TestFollowerRule6UntilLaterWindows(t *testing.T) {
 	if _, ok := f.RelationFor(edge12, at(4.6), second(4.6)); !ok {
 		t.Error("not placed by an update of later windows")
 	}
-	f.ApplyWitnesses(moved(1e6), second(5))
+	f.ApplyWitnesses(witnessesOf(1e6), second(5))
 	f.ForgetPairs(func(PairID) bool { return false })
 	if len(f.movedPairs) != 0 {
 		t.Error("pairs that are probed no more are remembered")

@@ -8,149 +8,140 @@ import (
 	"time"
 )
 
-// A Frame relates all clocks of a fleet to common time. Its rules:
+// A Frame relates all clocks of a fleet to a common time. Its rules:
 //
-//  1. Offsets and rates are those that minimise the squares of what the pairs'
-//     estimates are missed by, each weighted by its own variance. Several
-//     estimates of the same two clocks are one of their joint weight.
-//  2. Estimates are of different moments. Rates are solved for first, and with
-//     them each estimate is met at its own moment: no common instant is needed.
-//  3. Sigma is from the covariance of that solution, against the mean of the
-//     component, weighted by what is known (or the reference): exact up to some hundred clocks, of random
-//     samples beyond, and then overstated by about a twentieth. Estimates that
-//     contradict each other more than their sigmas allow widen everybody's. What
-//     a clock may have done unseen is common to its estimates and is added whole;
-//     so is what its estimates have not made up for while they go one way.
-//  4. An estimate that stands out is left out, the worst first, where enough
-//     others vouch for that. It may return when it fits again. One that nobody
-//     can vouch against stays, and widens the sigma of its two clocks.
-//     A clock most of whose estimates contradict each other is moving. They are
-//     given the variance that they have, so that no other clock is moved by them.
-//  5. Leaving out never tears clocks apart.
-//  6. The frame goes on as most of its clocks predict: the mean correction of
-//     those that were predicted and did not jump is zero, in time and in rate.
-//     One clock that steps does not move it. A new frame shows the time of its
-//     median clock and runs at the mean rate.
-//  7. With a reference the frame of its component is that clock. While it is not
-//     locked the frame is called relative, whatever it was led by before.
-//  8. Where components grow together the one with more clocks keeps its frame;
-//     where one falls apart the larger part keeps its number.
-//  9. A clock that is off its prediction by more than both sigmas, its rate's
-//     change and a step of temperature explain has stepped, if more than half of
-//     the others have not: of two clocks alone nobody knows which. Its map
-//     follows at once, and it is converging again. What it does before it is
-//     locked counts as the same step. A step spoils the windows it falls into:
-//     while a clock's line is not certain, nothing certain came of it, or it was
-//     lost, what it did is judged later, against its last line that was certain;
-//     for five minutes. A change of rate is counted once it holds still.
-//  10. A clock is locked from the second cycle in a row in which new estimates
-//     agreed with its prediction; in holdover while there are none; lost once
-//     its bound exceeds 1 ms, or when most of its pairs find it 1000 ppm off or
-//     standing still. Nothing relates a clock that stands still: when most pairs
-//     of its peers know nothing of it any more, unlike of others, then it claims
-//     nothing, and is lost if that goes on. A lost clock starts anew.
-//  11. The same estimates give the same maps, in whatever order nodes report.
-//  12. No estimate weighs more than the best one of the typical node: a node
-//     writes its deviations itself. With that, what one node says of its pairs
-//     costs it at most its own clock, whatever it says.
+//  1. Offsets and rates minimise the squares of the residuals of the pairs' estimates, each weighted
+//     by its own variance. Several estimates of the same two clocks are one of their joint weight.
+//  2. Estimates are of different moments. Rates are solved first, and with them each estimate is
+//     compared at its own moment: no common instant is needed.
+//  3. Sigma is from the covariance of that solution, relative to the weighted mean of the component or
+//     to the reference. It is exact for up to some hundred clocks. Beyond that it is computed from
+//     random samples, and is about a twentieth too large. Estimates that contradict each other more
+//     than their sigmas allow widen all sigmas. Unobserved changes of a clock are common to its
+//     estimates and are added as a whole, and so is the lag of estimates that keep changing in one
+//     direction.
+//  4. An estimate that stands out is left out, the worst first, if enough other estimates check it. It
+//     may return when it fits again. One that no others check stays, and widens the sigma of its two
+//     clocks. A clock most of whose estimates contradict each other is moving. They get the variance
+//     that they show, so that no other clock is moved by them.
+//  5. Leaving out estimates never disconnects clocks.
+//  6. The frame continues as most of its clocks predict: the mean correction of those that were
+//     predicted and did not jump is zero, in time and in rate. One clock that steps does not move it.
+//     A new frame shows the time of its median clock and runs at the mean rate.
+//  7. With a reference the frame of its component is that clock. While the reference is not locked,
+//     the frame is marked relative, independent of what led it before.
+//  8. When components join, the one with more clocks keeps its frame. When a component splits, the
+//     larger part keeps its number.
+//  9. A clock has stepped if it is off its prediction by more than both sigmas, its change of rate and
+//     a step of temperature explain, and if more than half of the others have not: of two clocks alone
+//     it is unknown which one stepped. Its map follows at once, and it is converging again. Further
+//     changes before it is locked count as the same step. A step spoils the windows it falls into:
+//     while a clock's line is uncertain, or it was lost, its changes are judged later, against its
+//     last certain line, for up to five minutes. A change of rate is counted once the rate holds
+//     still.
+//  10. A clock is locked from the second consecutive cycle in which new estimates agreed with its
+//     prediction. It is in holdover while there are none. It is lost once its bound exceeds 1 ms, or
+//     when most of its pairs find it 1000 ppm off or standing still. No estimate relates a clock that
+//     stands still: when most pairs of its peers no longer have an estimate of it, unlike of others,
+//     it claims nothing, and it is lost if that continues. A lost clock starts anew.
+//  11. The same estimates give the same maps, independent of the order in which nodes report.
+//  12. No estimate weighs more than the best one of the typical node, since a node reports its own
+//     deviations. Therefore a node's reports on its pairs can spoil at most its own clock.
 //
-// Nothing is filtered over time: memory belongs to the pairs. A Frame is not
-// for several goroutines at once.
+// Nothing is filtered over time: the pairs have the memory. A Frame must not be used by several
+// goroutines at once.
 type Frame struct {
 	opts FrameOptions
 
 	clocks        []frameClock
 	byName        map[string]int32
-	free          []int32 // places in clocks
-	order         []int32 // places by name
+	free          []int32 // free indexes in clocks
+	order         []int32 // indexes in clocks, sorted by name
 	reorder       bool
 	nodes         map[string]*frameNode
-	sorted        []*frameNode // by name
+	sorted        []*frameNode // sorted by name
 	resort        bool
 	id            uint64
-	lastComponent uint32 // of components, so far
-	absolute      uint32 // component that has the reference's time
+	lastComponent uint32 // the last number of a component
+	absolute      uint32 // the component that has the reference's time
 	cycles        uint64
 	cycle         cycle
 }
 
-// FrameOptions are a frame's settings.
+// FrameOptions are the settings of a frame.
 type FrameOptions struct {
-	// ID is the identifier of the first frame. It should be another one after
-	// every restart.
+	// ID is the identifier of the first frame. It should differ after every restart.
 	ID uint64
-	// Allowance is by how much an asymmetry of the paths between two NICs may
-	// move the offset of their clocks: half of what the two directions differ by.
-	// Nil: 0.
+	// Allowance returns how far an asymmetry of the paths between two NICs may move the offset of their
+	// clocks: half of the difference of the two directions. Nil means 0.
 	Allowance func(PairID) time.Duration
-	// Reference is the clock that is the frame; empty: the frame is relative.
+	// Reference is the name of the clock that defines the frame. If it is empty, the frame is relative.
 	Reference string
 }
 
-// What the frame remembers, and for how long.
+// Times for which the frame remembers estimates and clocks.
 const (
-	estimateKept = 5 * time.Second // a node's estimates, after its last report
-	clockKept    = 4 * time.Hour   // a clock's counts, after its last estimate: beyond the time until it is lost
+	estimateKept = 5 * time.Second // time for which a node's estimates stay after its last report
+	clockKept    = 4 * time.Hour   // time for which a clock's counts stay after its last estimate: beyond the time until it is lost
 
 	maxNodeEdges = 2 * (MaxReportPairs + MaxReportJoins)
-	joinsKept    = 8 // readings of one pair of clocks: their rate is over so many
+	joinsKept    = 8 // readings of one pair of clocks that their rate is computed over
 
-	// unmeasuredRate is the deviation of a rate that nobody measured yet: an
-	// oscillator's, as sold.
+	// unmeasuredRate is the deviation of a rate that was never measured: that of oscillators as sold.
 	unmeasuredRate = 100e-6
-	// roundingVariance, ns^2, of an offset in whole nanoseconds, and a floor that
-	// keeps weights finite.
+	// roundingVariance, ns^2, is that of an offset in whole nanoseconds. It is also a floor that keeps
+	// weights finite.
 	roundingVariance = 0.25
 	minRateVariance  = 1e-24
 )
 
-// frameClock is a clock from cycle to cycle.
+// frameClock is the state of a clock between cycles.
 type frameClock struct {
 	name  string
-	known bool // line predicts it
+	known bool // line predicts the clock
 	line
 	sigma, rateSigma      float64
-	solvedSigma           float64 // of the solution, without what lags
-	lastMiss              float64 // ns: by how much it was off its prediction
+	solvedSigma           float64 // sigma of the solution, without the part for lag
+	lastMiss              float64 // ns: difference from its prediction
 	state                 State
 	component             uint32
 	steps, drifts         uint32
 	peers                 uint32
 	allowance             int64
-	wasLocked             bool          // it was locked, and not lost since
-	missed                bool          // most of its estimates are no more
-	agreedCycles          int           // cycles in a row with its prediction
-	solvedAt, estimatedAt time.Duration // its line; its last estimate
-	measuredAt            time.Duration // its last estimate that was not predicted
-	usualRate             float64       // rate, slowly following
-	settlingCycles        int           // cycles in which usual follows at once
+	wasLocked             bool          // it was locked, and has not been lost since
+	missed                bool          // most of its estimates have disappeared
+	agreedCycles          int           // consecutive cycles that agreed with its prediction
+	solvedAt, estimatedAt time.Duration // times of its line and of its last estimate
+	measuredAt            time.Duration // time of its last estimate that was not predicted
+	usualRate             float64       // slow average of the rate
+	settlingCycles        int           // cycles in which usualRate follows at once
 	certainAnchor         anchor
-	uncertainCycles       int // cycles in a row that were not
+	uncertainCycles       int // consecutive cycles in which the line was uncertain
 	offsets, rates        sketch
 }
 
-// anchor is the last line of a clock that was certain. A step is what it is off
-// that: lines that came between may have been led astray by it.
+// anchor is the last certain line of a clock. A step is the difference from it, since the step may have
+// distorted the lines in between.
 type anchor struct {
 	line
 	sigma, rateSigma float64
-	component        uint32        // 0: there is none
-	solvedAt         time.Duration // its cycle
+	component        uint32        // 0 if there is none
+	solvedAt         time.Duration // time of its cycle
 }
 
-// line takes a clock's times into the frame: t + off + frac + rate (t - ref).
+// line converts a clock's times into the frame: t + off + frac + rate (t - ref).
 type line struct {
 	ref, off int64
-	frac     float64 // ns, within half of one after normal
+	frac     float64 // ns, within half of one after normalize
 	rate     float64
 }
 
-// timeAt is the frame's time, as t plus off plus a fraction.
+// timeAt returns the frame's time at t, in whole nanoseconds and a fraction.
 func (l *line) timeAt(t int64) (whole int64, frac float64) {
 	return t + l.off, l.frac + l.rate*float64(t-l.ref)
 }
 
-// normalize brings the fraction's whole nanoseconds into off.
+// normalize moves the whole nanoseconds of the fraction into off.
 func (l *line) normalize() {
 	if n := int64(l.frac); n != 0 {
 		l.off += n
@@ -158,7 +149,7 @@ func (l *line) normalize() {
 	}
 }
 
-// moveRef is the same line from another moment.
+// moveRef changes the reference time of the line without changing the line.
 func (l *line) moveRef(t int64) {
 	_, l.frac = l.timeAt(t)
 	l.ref = t
@@ -173,33 +164,33 @@ type frameNode struct {
 
 // frameEdge is the latest estimate of one pair, or the latest reading of a join.
 type frameEdge struct {
-	id           PairID // of a join: the clocks, and flow -1
-	local, peer  int32  // places in clocks
+	id           PairID // for a join: the clocks, and flow -1
+	local, peer  int32  // indexes in clocks
 	reportedAt   time.Duration
-	measuredAt   time.Duration // when it was last taken and not predicted
+	measuredAt   time.Duration // time when it was last measured and not predicted
 	ref, offset  int64
 	rate         float64
-	variance     float64 // of offset
+	variance     float64 // variance of the offset
 	rateVariance float64
-	wander       float64 // variance of what either clock may have done unseen
+	wander       float64 // variance of unobserved changes of either clock
 	rateWander   float64
 	allowance    int64
-	predicted    bool // the last window told nothing
-	rejected     bool // left out
+	predicted    bool // the last window had no measurement
+	rejected     bool // it is left out
 	absent       bool // the last report does not have it
-	missed       int  // reports in a row without it, when they had most others
+	missed       int  // consecutive reports without it that had most others
 	readings     []reading
 }
 
 type reading struct{ ref, offset int64 }
 
-// NewFrame makes a frame without clocks.
+// NewFrame returns a frame without clocks.
 func NewFrame(opts FrameOptions) *Frame {
 	return &Frame{opts: opts, id: opts.ID, byName: map[string]int32{}, nodes: map[string]*frameNode{}}
 }
 
-// AddReport keeps what a node reports, until its next report, at the monotonic time
-// at which it came.
+// AddReport stores the estimates of a node's report, which arrived at a monotonic time. The next report
+// replaces them.
 func (f *Frame) AddReport(r *Report, mono time.Duration) {
 	n := f.nodes[r.Node]
 	if n == nil {
@@ -244,8 +235,8 @@ func (f *Frame) AddReport(r *Report, mono time.Duration) {
 	n.markMissing(mono)
 }
 
-// markMissing finds the pairs of a node that the report of a moment does not have any
-// more. If they are few the node itself is well, and misses their far clocks.
+// markMissing marks the pairs of a node that the report of a moment no longer has. If they are few, the
+// node itself works and has lost their far clocks.
 func (n *frameNode) markMissing(mono time.Duration) {
 	gone := 0
 	for i := range n.edges {
@@ -269,15 +260,15 @@ func (n *frameNode) markMissing(mono time.Duration) {
 }
 
 func (f *Frame) startEdge(e *frameEdge, id PairID, local, peer string) {
-	id.Src, id.Dst = strings.Clone(id.Src), strings.Clone(id.Dst) // a report's strings keep all of it
+	id.Src, id.Dst = strings.Clone(id.Src), strings.Clone(id.Dst) // a report's strings keep all of it in memory
 	*e = frameEdge{id: id, local: f.clockIndex(local), peer: f.clockIndex(peer)}
 	if f.opts.Allowance != nil && id.Flow >= 0 {
 		e.allowance = int64(f.opts.Allowance(id))
 	}
 }
 
-// edgeFinder looks up a node's edges; those that come in the order of the last
-// report are found at once. Beyond maxNodeEdges there are none.
+// edgeFinder returns a function that looks up a node's edges. Edges in the order of the last report are
+// found at once. The function returns nil for new edges beyond maxNodeEdges.
 func (n *frameNode) edgeFinder() func(PairID) *frameEdge {
 	next := 0
 	var index map[PairID]int
@@ -307,7 +298,7 @@ func (n *frameNode) edgeFinder() func(PairID) *frameEdge {
 	}
 }
 
-// clockIndex of a clock, a new one if it has none.
+// clockIndex returns the index of a clock. It adds a clock that is new.
 func (f *Frame) clockIndex(name string) int32 {
 	if i, ok := f.byName[name]; ok {
 		return i
@@ -326,9 +317,8 @@ func (f *Frame) clockIndex(name string) int32 {
 	return i
 }
 
-// addReading takes a reading of a join: its error is evenly spread over the width, and
-// its rate is that since the oldest reading. One that the others do not lead to
-// begins anew.
+// addReading adds a reading of a join. Its error is evenly distributed over the width, and its rate is
+// that since the oldest reading. A reading that does not fit the earlier ones starts anew.
 func (e *frameEdge) addReading(j Join) {
 	const twelfth = 1.0 / 12
 	width := float64(j.Width) * float64(j.Width) * twelfth
@@ -360,26 +350,26 @@ func (e *frameEdge) addReading(j Join) {
 // Outlier is an estimate that was left out.
 type Outlier struct {
 	A, B  string  // clocks
-	ID    PairID  // of a join: the clocks, and flow -1
-	Error float64 // ns by which it misses the solution
-	Rate  float64 // and its rate
+	ID    PairID  // for a join: the clocks, and flow -1
+	Error float64 // residual, ns
+	Rate  float64 // residual of the rate
 }
 
-// Summary is what a cycle did.
+// Summary has the results of a cycle.
 type Summary struct {
-	Clocks     [Lost + 1]int // by state
+	Clocks     [Lost + 1]int // number by state
 	Components int
-	Edges      int       // estimates that counted
+	Edges      int       // estimates that were used
 	Dropped    int       // estimates that were left out
-	Outliers   []Outlier // the worst of them
-	Iterations int       // of the solver
+	Outliers   []Outlier // the worst of the dropped ones
+	Iterations int       // iterations of the solver
 }
 
-// mostOutliers are named in a summary.
+// mostOutliers is the maximum number of outliers in a summary.
 const mostOutliers = 50
 
-// MapOf is what a clock's times are in the frame. There is none before the clock's
-// first estimate, and none long after its last.
+// MapOf returns the map of a clock into the frame. It returns false before the clock's first estimate,
+// and long after its last.
 func (f *Frame) MapOf(clock string) (Map, bool) {
 	i, ok := f.byName[clock]
 	if !ok || f.clocks[i].component == 0 {
@@ -400,8 +390,8 @@ func (c *frameClock) asMap() Map {
 		Component: c.component, Steps: c.steps, Drifts: c.drifts, Peers: c.peers}
 }
 
-// SolvedAt is the monotonic time of the cycle that a clock's map is of. Since then
-// it is a prediction.
+// SolvedAt returns the monotonic time of the cycle that a clock's map is from. After that time the map
+// is a prediction. It returns false if there is no such clock.
 func (f *Frame) SolvedAt(clock string) (mono time.Duration, ok bool) {
 	i, ok := f.byName[clock]
 	if !ok || f.clocks[i].component == 0 {
@@ -410,7 +400,7 @@ func (f *Frame) SolvedAt(clock string) (mono time.Duration, ok bool) {
 	return f.clocks[i].solvedAt, true
 }
 
-// AllMaps are all maps, by name.
+// AllMaps returns all maps, sorted by name.
 func (f *Frame) AllMaps() iter.Seq[ClockMap] {
 	return func(yield func(ClockMap) bool) {
 		f.sortNames()
@@ -422,7 +412,7 @@ func (f *Frame) AllMaps() iter.Seq[ClockMap] {
 	}
 }
 
-// UpdateFor is what is known of the given clocks.
+// UpdateFor returns an update with the maps of the given clocks.
 func (f *Frame) UpdateFor(clocks []string) *Update {
 	u := &Update{Frame: f.id, Relative: !f.referenceLocked()}
 	for _, name := range clocks {
@@ -434,19 +424,18 @@ func (f *Frame) UpdateFor(clocks []string) *Update {
 	return u
 }
 
-// referenceLocked reports whether the reference was measured in the last cycle. Without it
-// the frame goes on as most of the other clocks predict: what they are steered by
-// must not be themselves.
+// referenceLocked reports whether the reference was measured in the last cycle. Otherwise the frame
+// continues as most of the other clocks predict: a clock must not be steered by itself.
 func (f *Frame) referenceLocked() bool {
 	i, ok := f.byName[f.opts.Reference]
 	return ok && f.absolute != 0 && f.clocks[i].component == f.absolute && f.clocks[i].state == Locked
 }
 
-// ID is the identifier of the frame. It changes when a component gets a time
-// that none of its clocks had been told before.
+// ID returns the identifier of the frame. It changes when a component gets a time that none of its
+// clocks had before.
 func (f *Frame) ID() uint64 { return f.id }
 
-// sortNames brings clocks and nodes into the order of their names.
+// sortNames sorts clocks and nodes by their names.
 func (f *Frame) sortNames() {
 	if f.reorder {
 		f.order = f.order[:0]
@@ -462,7 +451,7 @@ func (f *Frame) sortNames() {
 	}
 }
 
-// forgetEdges lets go of estimates that no report has confirmed.
+// forgetEdges removes estimates that no report has confirmed.
 func (f *Frame) forgetEdges(mono time.Duration) {
 	kept := f.sorted[:0]
 	for _, n := range f.sorted {
@@ -486,7 +475,7 @@ func (f *Frame) forgetEdges(mono time.Duration) {
 	f.sorted = kept
 }
 
-// forgetClocks lets go of clocks that nobody has told of for long.
+// forgetClocks removes clocks without estimates for a long time.
 func (f *Frame) forgetClocks(mono time.Duration) {
 	for _, i := range f.order {
 		if c := &f.clocks[i]; !c.known && mono-c.estimatedAt > clockKept {

@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// fleet makes encoded reports of one cycle: nodes of eight NICs with clocks of
-// their own, each NIC probing so many others - a few of its leaf, of its pod and
-// of the fleet, the farther the noisier.
+// fleet makes the encoded reports of one cycle: nodes of eight NICs with clocks of their own, each NIC
+// probing a number of others, a few of its leaf, of its pod and of the fleet. Farther ones are noisier.
 type fleet struct {
 	nodes, probes int
 	offset, rate  []float64
@@ -43,7 +42,7 @@ func (f *fleet) reports(second int) [][]byte {
 		for nic := range nicsPerNode {
 			a := n*nicsPerNode + nic
 			for p := range f.probes {
-				// Rail by rail: 32 nodes of a leaf, 1,024 of a pod, and all.
+				// Each rail by itself: 32 nodes of a leaf, 1,024 of a pod, and all.
 				group, sigma := 32, 10.0
 				switch p % 4 {
 				case 2:
@@ -58,7 +57,7 @@ func (f *fleet) reports(second int) [][]byte {
 				}
 				b := peer*nicsPerNode + nic
 				if p == 0 && nic > 0 {
-					b = peer*nicsPerNode + nic - 1 // rails hang together
+					b = peer*nicsPerNode + nic - 1 // joins the rails
 				}
 				at := float64(second) - 0.5 + 0.1*rng.Float64()
 				ref := read(a, at)
@@ -72,17 +71,17 @@ func (f *fleet) reports(second int) [][]byte {
 	return out
 }
 
-// BenchmarkFrame131072 is a cycle of 131,072 clocks that each probe 8 others and
-// are probed by 8, from octets to maps and back, after the first.
+// BenchmarkFrame131072 runs cycles of 131,072 clocks that each probe 8 others and are probed by 8, from
+// octets to maps and back, after the first cycle.
 func BenchmarkFrame131072(b *testing.B) { benchmarkFrame(b, 131072, 8) }
 
-// BenchmarkFrame8192 is the same for a cluster.
+// BenchmarkFrame8192 runs the same for a cluster.
 func BenchmarkFrame8192(b *testing.B) { benchmarkFrame(b, 8192, 8) }
 
 func benchmarkFrame(b *testing.B, clocks, probes int) {
 	world, frame := newFleet(clocks, probes), NewFrame(FrameOptions{})
-	octets, told := 0, 0
-	concerns := map[string][]string{} // by node: what it is told of
+	octets, sent := 0, 0
+	concerns := map[string][]string{} // by node: the clocks that it gets updates of
 	take := func(reports [][]byte, second int) {
 		octets = 0
 		for _, o := range reports {
@@ -108,7 +107,7 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 		take(world.reports(second), second)
 		s = frame.Solve(time.Duration(second) * time.Second)
 	}
-	var taking, solving, telling time.Duration
+	var taking, solving, updating time.Duration
 	cycles := 0
 	b.ResetTimer()
 	for b.Loop() {
@@ -121,11 +120,11 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 		took := time.Now()
 		s = frame.Solve(time.Duration(second) * time.Second)
 		solved := time.Now()
-		told = 0
+		sent = 0
 		for _, names := range concerns {
-			told += len(frame.UpdateFor(names).AppendTo(nil))
+			sent += len(frame.UpdateFor(names).AppendTo(nil))
 		}
-		taking, solving, telling, cycles = taking+took.Sub(began), solving+solved.Sub(took), telling+time.Since(solved), cycles+1
+		taking, solving, updating, cycles = taking+took.Sub(began), solving+solved.Sub(took), updating+time.Since(solved), cycles+1
 	}
 	b.StopTimer()
 	var m runtime.MemStats
@@ -133,8 +132,8 @@ func benchmarkFrame(b *testing.B, clocks, probes int) {
 	runtime.ReadMemStats(&m)
 	b.ReportMetric(taking.Seconds()/float64(cycles), "s-take/op")
 	b.ReportMetric(solving.Seconds()/float64(cycles), "s-solve/op")
-	b.ReportMetric(telling.Seconds()/float64(cycles), "s-tell/op")
-	b.ReportMetric(float64(told)/1e6, "MB-told/op")
+	b.ReportMetric(updating.Seconds()/float64(cycles), "s-update/op")
+	b.ReportMetric(float64(sent)/1e6, "MB-updates/op")
 	b.ReportMetric(float64(m.HeapAlloc)/1e6, "MB")
 	b.ReportMetric(float64(octets)/float64(s.Edges+s.Dropped), "octets/edge")
 	b.ReportMetric(float64(s.Iterations), "iterations/op")

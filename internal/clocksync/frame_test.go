@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// world has clocks whose truth is known, and pairs that measure them.
+// world has clocks with known truth, and pairs that measure them.
 type world struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -23,7 +23,7 @@ type world struct {
 	pairs  [][2]int
 	noise  float64 // ns
 	rnoise float64
-	quiet  map[int]bool // these nodes do not report, nor does anybody measure them
+	quiet  map[int]bool // these nodes do not report, and no node measures them
 	bias   map[[2]int]float64
 	spoil  func(p *PairEstimate)
 	last   *Summary
@@ -41,7 +41,7 @@ func newWorld(t *testing.T, opts FrameOptions, clocks int, pairs [][2]int) *worl
 	return w
 }
 
-// ringWith connects everybody to the next of each of the strides.
+// ringWith connects each of n clocks to the next one by each of the strides.
 func ringWith(n int, strides ...int) [][2]int {
 	var out [][2]int
 	for i := range n {
@@ -66,7 +66,7 @@ func (w *world) read(i int, at float64) int64 {
 	return epoch + int64(math.Round(at*1e9)) + int64(math.Round(w.offset[i]+w.rate[i]*at*1e9))
 }
 
-// step jumps clock i by ns; drift changes its rate from now on.
+// step makes clock i jump by ns.
 func (w *world) step(i int, ns float64) { w.offset[i] += ns }
 func (w *world) drift(i int, by float64) {
 	w.rate[i] += by
@@ -103,7 +103,7 @@ func (w *world) reports() []*Report {
 	return out
 }
 
-// run does cycles, one a second.
+// run runs cycles, one a second.
 func (w *world) run(cycles int) {
 	for range cycles {
 		w.now++
@@ -124,8 +124,7 @@ func (w *world) get(i int) Map {
 	return m
 }
 
-// errors are by how much each clock shows the frame's time wrongly, ns, against
-// the mean of them.
+// errors returns how wrong each clock shows the frame's time, ns, relative to the mean of them.
 func (w *world) errors(clocks ...int) []float64 {
 	w.t.Helper()
 	if clocks == nil {
@@ -182,8 +181,8 @@ func most(v []float64) float64 {
 	return out
 }
 
-// Rules 1 and 2: without noise all clocks show the same time, whatever they
-// show themselves, and whenever they were measured.
+// Rules 1 and 2: without noise all clocks show the same time, independent of their own time and of the
+// time of measurement.
 func TestRule2NoNoiseNoError(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 40, ringWith(40, 1, 7))
 	w.rnoise = 1e-10 // of sigma only: the rates are exact
@@ -245,19 +244,18 @@ func closedForm(n int, pairs [][2]int, weights, z []float64) (x, variance []floa
 	return x, variance
 }
 
-// Rule 1: the solution is that of the normal equations, and rule 3: so is its
-// variance.
+// Rule 1: the solution is that of the normal equations. Rule 3: so is its variance.
 func TestRule1MinimumVariance(t *testing.T) {
 	const n = 12
 	rng := rand.New(rand.NewPCG(3, 3))
-	pairs := append(ringWith(n, 1, 3), [2]int{0, 1}, [2]int{3, 2}) // twice, and the other way round
+	pairs := append(ringWith(n, 1, 3), [2]int{0, 1}, [2]int{3, 2}) // twice, and in reverse
 	f := NewFrame(FrameOptions{})
 	var z, weights []float64
 	reports := map[int]*Report{}
 	for e, p := range pairs {
 		sigma := 5 + 45*rng.Float64()
 		if e%2 == 0 && e < 2*n {
-			sigma = 5 // the best that every node has: none is more certain than nodes typically are
+			sigma = 5 // the best deviation of every node: none is more certain than nodes typically are
 		}
 		v := math.Round(sigma * rng.NormFloat64())
 		z, weights = append(z, v), append(weights, 1/(sigma*sigma+roundingVariance))
@@ -282,18 +280,18 @@ func TestRule1MinimumVariance(t *testing.T) {
 		}
 		p := &f.cycle.parts[0]
 		want := math.Sqrt(variance[i] * p.unit)
-		// What moments differ by adds to it; here by an offset's length.
+		// The difference of the moments adds to it, here by the length of an offset.
 		if m.Sigma < want*(1-1e-6) || m.Sigma > want*1.001+0.01 {
 			t.Errorf("clock %d: sigma %v, want %v", i, m.Sigma, want)
 		}
 	}
 }
 
-// Rule 3: sigmas are those of the errors, from many cycles, and the sketch says
-// the same as the factorisation, or a little more.
+// Rule 3: sigmas are those of the errors over many cycles, and the sketch gives the same as the
+// factorisation, or slightly more.
 func TestRule3Covariance(t *testing.T) {
 	const n = 60
-	// Two dense halves with few edges between: what is between them is uncertain.
+	// Two dense halves with few edges between them: the relation between them is uncertain.
 	var pairs [][2]int
 	for i := range n / 2 {
 		for _, s := range []int{1, 2, 5} {
@@ -363,8 +361,8 @@ func TestRule3Covariance(t *testing.T) {
 	}
 }
 
-// Rule 3: where the covariance is sketched, sigmas follow within some cycles when
-// what joins the leaves becomes better known.
+// Rule 3: where the covariance is sketched, sigmas follow within some cycles when the links between the
+// leaves become more precise.
 func TestRule3SketchFollows(t *testing.T) {
 	const leaf, n = 8, 65 * 8
 	pairs := everybody(leaf)
@@ -409,7 +407,7 @@ func TestRule3SketchFollows(t *testing.T) {
 	}
 }
 
-// Rule 3: a clock of which little is known makes nobody else's sigma larger.
+// Rule 3: an uncertain clock does not increase the sigma of any other clock.
 func TestRule3PoorClock(t *testing.T) {
 	sigma := func(spoil func(*PairEstimate)) float64 {
 		w := newWorld(t, FrameOptions{}, 16, everybody(16))
@@ -427,8 +425,8 @@ func TestRule3PoorClock(t *testing.T) {
 	}
 }
 
-// Rule 3: a clock whose estimates go the same way for two cycles, and more than
-// they say, is known less well; nobody else is.
+// Rule 3: a clock whose estimates change in the same direction for two cycles, by more than their
+// deviations, becomes less certain. No other clock does.
 func TestRule3Lagging(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 8, everybody(8))
 	w.noise, w.rnoise = 30, 10e-9
@@ -457,9 +455,9 @@ func TestRule3Lagging(t *testing.T) {
 	}
 }
 
-// TestLagging: of a Kalman filter that tracks what moves steadily, and more than
-// the filter expects, the lag is told well enough for a bound; of one that sees
-// what it expects there is hardly any.
+// TestLagging checks that the lag of a Kalman filter that tracks a steady movement, beyond its
+// expectation, is estimated well enough for a bound, and that there is hardly any lag in a filter that
+// gets what it expects.
 func TestLagging(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 5))
 	for _, drift := range []float64{0, 200, 400} { // ns per window
@@ -493,8 +491,7 @@ func TestLagging(t *testing.T) {
 	}
 }
 
-// Rule 3: where estimates contradict each other more than they say, everybody's
-// sigma grows.
+// Rule 3: if estimates contradict each other by more than their deviations, all sigmas grow.
 func TestRule3UnitWeight(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 30, ringWith(30, 1, 4, 9))
 	w.noise, w.rnoise = 20, 1e-9
@@ -507,8 +504,8 @@ func TestRule3UnitWeight(t *testing.T) {
 	}
 }
 
-// Rule 4: an asymmetric pair among many is left out, named, and moves nobody;
-// it returns when it fits.
+// Rule 4: an asymmetric pair among many is left out, named, and moves no clock. It returns when it
+// fits.
 func TestRule4Outlier(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 32, ringWith(32, 1, 3, 5, 11))
 	w.noise, w.rnoise = 10, 1e-9
@@ -562,8 +559,8 @@ func TestRule4ManyOutliers(t *testing.T) {
 	}
 }
 
-// Rule 4: in a triangle nobody can tell which; all stay, and sigmas show it.
-func TestRule4NobodyCanTell(t *testing.T) {
+// Rule 4: in a triangle the wrong pair cannot be identified. All stay, and sigmas show it.
+func TestRule4TheWrongPairIsUnknown(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 3, everybody(3))
 	w.noise, w.rnoise = 10, 1e-9
 	w.bias[[2]int{0, 1}] = 3000
@@ -578,8 +575,8 @@ func TestRule4NobodyCanTell(t *testing.T) {
 	}
 }
 
-// Rule 4: what misses the solution because others pull at its clocks is not left
-// out, even where nobody can tell which of those are wrong.
+// Rule 4: a term that misses the solution because others pull at its clocks is not left out, even if it
+// is unknown which of those are wrong.
 func TestRule4DraggedAlong(t *testing.T) {
 	pairs := everybody(8)
 	for _, p := range everybody(8) {
@@ -597,13 +594,13 @@ func TestRule4DraggedAlong(t *testing.T) {
 			t.Errorf("left out: %+v", o)
 		}
 	}
-	if w.last.Dropped != 2 { // of the two others neither is checked by anybody
+	if w.last.Dropped != 2 { // of the two others, neither is checked by any
 		t.Errorf("%d were left out", w.last.Dropped)
 	}
 }
 
-// Rule 5: the only edge to a clock stays whatever it says, and where all edges
-// between two groups contradict each other some of them do.
+// Rule 5: the only edge to a clock stays, whatever its value, and if all edges between two groups
+// contradict each other some of them stay.
 func TestRule5NothingTornApart(t *testing.T) {
 	for _, says := range [][]float64{{0, 1e4, 2e4, 3e4}, {0, 0, 0, 2e4, 2e4}} {
 		inside := everybody(16)
@@ -632,7 +629,7 @@ func TestRule5NothingTornApart(t *testing.T) {
 				t.Errorf("%+v", w.last)
 			}
 		}
-		// What was not left out goes; one of the others takes its place.
+		// The edges that were not left out disappear. One of the others replaces them.
 		w.pairs = slices.Clone(inside)
 		for i := range says {
 			if out[w.names[i]] {
@@ -646,8 +643,8 @@ func TestRule5NothingTornApart(t *testing.T) {
 	}
 }
 
-// Rule 6: the frame goes on evenly: what a clock that does not step is told does
-// not move when others come, go and step.
+// Rule 6: the frame continues evenly: the map of a clock that does not step does not move when others
+// appear, disappear and step.
 func TestRule6FrameGoesOn(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 24, ringWith(24, 1, 3, 5))
 	w.noise, w.rnoise = 10, 1e-9
@@ -679,7 +676,7 @@ func TestRule6FrameGoesOn(t *testing.T) {
 	}
 }
 
-// frameRate is by what the frame gains on true time, as clock i has it.
+// frameRate returns the gain of the frame on true time, as clock i has it.
 func (w *world) frameRate(i int) float64 { return (1+w.rate[i])*(1+w.get(i).Rate) - 1 }
 
 // Rule 6: a new frame shows the time of its median clock and runs at the mean rate.
@@ -701,7 +698,7 @@ func TestRule6NewFrame(t *testing.T) {
 	}
 }
 
-// Rule 7: the reference's time is the frame's, steps and all.
+// Rule 7: the reference's time is the frame's, including steps.
 func TestRule7Reference(t *testing.T) {
 	w := newWorld(t, FrameOptions{Reference: "n00005"}, 20, ringWith(20, 1, 3, 7))
 	w.noise, w.rnoise = 10, 1e-9
@@ -737,7 +734,7 @@ func TestRule7Reference(t *testing.T) {
 	w.quiet[5] = true
 	for after := 1; !relative(); after++ {
 		if w.run(1); after > 10 {
-			t.Fatalf("nobody has heard of the reference for %d s, and the frame is still called its time", after)
+			t.Fatalf("the reference has been unknown for %d s, and the frame is not relative", after)
 		}
 	}
 	if m := w.get(0); m.State != Locked {
@@ -750,7 +747,7 @@ func TestRule7Reference(t *testing.T) {
 	}
 }
 
-// Rule 8: components fall apart and grow together.
+// Rule 8: components split and join.
 func TestRule8Components(t *testing.T) {
 	pairs := everybody(9) // 0..8
 	for _, p := range everybody(6) {
@@ -791,8 +788,8 @@ func TestRule8Components(t *testing.T) {
 	}
 }
 
-// Rule 8: clocks that come to another frame have not stepped, and have to agree
-// with it before they are locked.
+// Rule 8: clocks that join another frame have not stepped, and have to agree with it before they are
+// locked.
 func TestRule8OtherFrame(t *testing.T) {
 	pairs := everybody(5)
 	for _, p := range everybody(4) {
@@ -817,8 +814,7 @@ func TestRule8OtherFrame(t *testing.T) {
 	}
 }
 
-// Rule 2: an estimate that is older than the others weighs less by what rates
-// wander.
+// Rule 2: an estimate that is older than the others weighs less because rates wander.
 func TestRule2Wander(t *testing.T) {
 	f := NewFrame(FrameOptions{})
 	r := &Report{Node: "a"}
@@ -839,8 +835,7 @@ func TestRule2Wander(t *testing.T) {
 	}
 }
 
-// Rule 9: a step is the clock's that stepped, once, and nobody else's; a change
-// of rate likewise.
+// Rule 9: a step belongs to the clock that stepped, once, and to no other; so does a change of rate.
 func TestRule9StepAndDrift(t *testing.T) {
 	for _, by := range []float64{30_000, -200_000, 5e9, 3.6e12} {
 		w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
@@ -863,7 +858,7 @@ func TestRule9StepAndDrift(t *testing.T) {
 	}
 }
 
-// Rule 9: what temperature does to a rate at once is no event, alone or twice.
+// Rule 9: the immediate effect of temperature on a rate is no event, alone or twice.
 func TestRule9Temperature(t *testing.T) {
 	for _, by := range []float64{temperatureStep, -temperatureStep, 2 * temperatureStep} {
 		w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
@@ -876,9 +871,9 @@ func TestRule9Temperature(t *testing.T) {
 	}
 }
 
-// Rule 9: a window in which one clock's rate changes knows it badly. That moves nobody
-// else's rate, then or when it is known well again.
-func TestRule9DriftIsNobodyElses(t *testing.T) {
+// Rule 9: a window in which one clock's rate changes is uncertain about it. That moves no other clock's
+// rate, neither then nor when the rate is certain again.
+func TestRule9ADriftMovesNoOtherClock(t *testing.T) {
 	w := newWorld(t, FrameOptions{ID: 1}, 8, everybody(8))
 	w.noise, w.rnoise = 50, 20e-9
 	w.run(10)
@@ -899,7 +894,7 @@ func TestRule9DriftIsNobodyElses(t *testing.T) {
 	w.run(8)
 	for i := range 8 {
 		if m := w.get(i); i != 3 && (m.Steps != 0 || m.Drifts != 0) {
-			t.Errorf("clock %d: %d steps and %d drifts, and nobody touched it", i, m.Steps, m.Drifts)
+			t.Errorf("clock %d: %d steps and %d drifts, want none", i, m.Steps, m.Drifts)
 		}
 	}
 	if moved := math.Abs(w.frameRate(2) - before); moved > 0.2e-6 {
@@ -907,9 +902,8 @@ func TestRule9DriftIsNobodyElses(t *testing.T) {
 	}
 }
 
-// Rule 9: a step is counted also if it spoils what pairs say first: if they know
-// nothing for some windows, some longer than others, or go on predicting, or take
-// it for a rate.
+// Rule 9: a step is counted even if it spoils the next results of pairs: if they know nothing for some
+// windows, some longer than others, or continue to predict, or take it for a rate.
 func TestRule9StepThatSpoilsItsWindows(t *testing.T) {
 	for name, spoil := range map[string]func(p *PairEstimate, cycle, turn int, by float64){
 		"unknown": func(p *PairEstimate, cycle, turn int, by float64) {
@@ -974,7 +968,7 @@ func TestRule9StepThatSpoilsItsWindows(t *testing.T) {
 	}
 }
 
-// Rule 9: so is a change of rate, if the clock is lost over it.
+// Rule 9: a change of rate is counted as well if the clock is lost because of it.
 func TestRule9DriftThatSpoilsItsWindows(t *testing.T) {
 	for missed := range 4 {
 		w := newWorld(t, FrameOptions{}, 8, everybody(8))
@@ -994,8 +988,8 @@ func TestRule9DriftThatSpoilsItsWindows(t *testing.T) {
 	}
 }
 
-// Rule 9: a clock that comes back elsewhere has stepped, unless nobody can say any
-// more where it was. One that comes back where it was has not.
+// Rule 9: a clock that returns elsewhere has stepped, unless its earlier place is no longer known. One
+// that returns to its place has not.
 func TestRule9StepInAbsence(t *testing.T) {
 	for _, c := range []struct {
 		away int // s
@@ -1019,7 +1013,7 @@ func TestRule9StepInAbsence(t *testing.T) {
 	}
 }
 
-// Rule 9: when the reference steps the frame does, and nobody else.
+// Rule 9: when the reference steps, the frame steps, and no other clock does.
 func TestRule9ReferenceSteps(t *testing.T) {
 	w := newWorld(t, FrameOptions{Reference: "n00002"}, 8, everybody(8))
 	w.noise, w.rnoise = 50, 20e-9
@@ -1032,7 +1026,7 @@ func TestRule9ReferenceSteps(t *testing.T) {
 	w.states(map[State]int{Locked: 8})
 }
 
-// Rule 9: of two clocks alone nobody knows which stepped.
+// Rule 9: of two clocks alone it is unknown which one stepped.
 func TestRule9TwoClocks(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 2, everybody(2))
 	w.noise, w.rnoise = 10, 1e-9
@@ -1070,7 +1064,7 @@ func TestRule10States(t *testing.T) {
 	if m.Peers != 0 || m.Steps != held.Steps {
 		t.Errorf("%+v", m)
 	}
-	if at, ok := w.frame.SolvedAt(w.names[4]); !ok || at != 6*time.Second { // its last reports are of second 3, and fresh for 3 s
+	if at, ok := w.frame.SolvedAt(w.names[4]); !ok || at != 6*time.Second { // its last reports are of second 3, and are fresh for 3 s
 		t.Errorf("solved at %v", at)
 	}
 	w.run(900)
@@ -1108,7 +1102,7 @@ func TestRule10Predicted(t *testing.T) {
 	if w.last.Components != 1 {
 		t.Errorf("%+v", w.last)
 	}
-	// Its temperature has changed when nobody saw it: all predictions go with the old rate.
+	// Its temperature has changed unobserved: all predictions use the old rate.
 	held := map[[2]int]PairEstimate{}
 	for _, p := range w.pairs {
 		held[p] = w.estimate(p)
@@ -1140,7 +1134,7 @@ func TestRule10Predicted(t *testing.T) {
 	w.states(map[State]int{Locked: 8})
 }
 
-// Rule 10: so it is between halves that only a prediction relates.
+// Rule 10: the same holds between halves that only a prediction relates.
 func TestRule10PredictedBetween(t *testing.T) {
 	pairs := append(everybody(4), [2]int{4, 5}, [2]int{4, 6}, [2]int{4, 7}, [2]int{5, 6}, [2]int{5, 7}, [2]int{6, 7}, [2]int{0, 4})
 	w := newWorld(t, FrameOptions{}, 8, pairs)
@@ -1158,7 +1152,7 @@ func TestRule10PredictedBetween(t *testing.T) {
 	}
 }
 
-// Rule 10: a clock that stands still is lost, and nobody else is the worse for it.
+// Rule 10: a clock that stands still is lost, without an effect on others.
 func TestRule10Frozen(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
 	w.noise, w.rnoise = 10, 1e-9
@@ -1189,9 +1183,9 @@ func TestRule10Frozen(t *testing.T) {
 	w.states(map[State]int{Locked: 16})
 }
 
-// Rule 10: so is a clock whose peers' pairs tell nothing of it for two windows,
-// whatever its own still do; after one it claims nothing. An agent that begins anew, and forgets all its pairs, is
-// evidence against nobody.
+// Rule 10: so is a clock of which its peers' pairs have had no estimate for two windows, whatever its
+// own pairs still report. After one window it claims nothing. A restarted agent, which forgets all its
+// pairs, is no evidence against any clock.
 func TestRule10Missed(t *testing.T) {
 	w := newWorld(t, FrameOptions{}, 16, ringWith(16, 1, 3, 6))
 	w.noise, w.rnoise = 10, 1e-9
@@ -1228,8 +1222,8 @@ func TestRule10Missed(t *testing.T) {
 	w.states(map[State]int{Locked: 15, Holdover: 1})
 }
 
-// Rule 11: the order in which nodes report changes nothing, nor does what the
-// frame knew of others; the same reports give the same maps.
+// Rule 11: neither the order in which nodes report nor the frame's earlier knowledge of others changes
+// anything. The same reports give the same maps.
 func TestRule11Order(t *testing.T) {
 	maps := func(order int) []ClockMap {
 		w := newWorld(t, FrameOptions{}, 50, ringWith(50, 1, 7, 13))
@@ -1303,7 +1297,7 @@ func TestAllowance(t *testing.T) {
 	}
 }
 
-// What a node reports is bounded, and goes when it no longer reports.
+// The memory for a node's reports is bounded, and is freed when it no longer reports.
 func TestBounded(t *testing.T) {
 	f := NewFrame(FrameOptions{})
 	for i := range 100 {
@@ -1326,7 +1320,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// Whatever a report says, a cycle ends, and others get maps that are numbers.
+// FuzzFrame checks that a cycle ends with any report, and that others get maps with finite numbers.
 func FuzzFrame(f *testing.F) {
 	f.Add(sampleReport().AppendTo(nil), sampleReport().AppendTo(nil))
 	f.Fuzz(func(t *testing.T, one, two []byte) {
@@ -1349,8 +1343,8 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// Rule 10: it takes less than LockBound to lock, and what is locked is related until LostBound: a
-// delay of tens of milliseconds is told by clocks that are known to two.
+// Rule 10: a clock needs less than LockBound to lock, and a locked one stays related until LostBound:
+// clocks that are known to two milliseconds show a delay of tens of milliseconds.
 func TestRule10LockedIsHeldLonger(t *testing.T) {
 	const coarse = 500e3 // ns of each estimate
 	begin := func(noise float64) *world {

@@ -5,9 +5,10 @@ import (
 	"testing"
 )
 
-// TestPairRule3ADelayThatIsNeverTheSameIsThePathsToo: a NIC or a relay that is slow one way by another amount every
-// second gives windows that are like nothing before and not like each other. For as long as it lasts no half of it is
-// an offset, or the uncertainty says so; and when it is over all is as it was.
+// TestPairRule3ADelayThatIsNeverTheSameIsThePathsToo has a NIC or a relay with a different delay in one
+// direction every second. Its windows are like none before and not like each other. For as long as that
+// lasts no half of the delay is an offset, or the uncertainty has room for it. When it is over all
+// values are as before.
 func TestPairRule3ADelayThatIsNeverTheSameIsThePathsToo(t *testing.T) {
 	for _, k := range []Kind{Kernel, Hardware} {
 		seeds := uint64(4)

@@ -8,36 +8,35 @@ import (
 	"time"
 )
 
-// What clocks are judged by.
+// Limits by which clocks are judged.
 const (
-	// lockAfter is in how many cycles in a row a clock must agree with its prediction.
+	// lockAfter is the number of consecutive cycles in which a clock must agree with its prediction.
 	lockAfter = 2
-	// A clock jumps if it is off by so many deviations of its prediction and its
-	// solution; more than BoundSigmas, as many clocks are tried for long.
+	// A clock jumps if it is off by so many deviations of its prediction and its solution. The number
+	// exceeds BoundSigmas, since many clocks are tested for a long time.
 	jumpSigmas = 8
-	// A clock whose pairs lag is widened by lagSigmas of what they have not
-	// corrected yet: its bound has room for twice as much and a half. What hides
-	// in a window's noise, up to some two deviations of it, is not seen.
+	// The sigma of a clock whose pairs lag grows by lagSigmas of the error that they have not corrected
+	// yet: its bound has room for two and a half times as much. An error within a window's noise, up to
+	// some two deviations of it, is not visible.
 	lagSigmas = 0.5
-	leastGain = 0.2 // share of its variance that a filter loses in a window, at least
-	// rateUnnoticed is for how long a rate may have been another one before a line
-	// was solved that does not have it yet.
+	leastGain = 0.2 // least share of its variance that a filter loses in a window
+	// rateUnnoticed is the time for which a rate may have changed before a solved line shows the
+	// change.
 	rateUnnoticed = 2 * Window
-	// driftFloor is a change of rate that counts: three steps of temperature.
+	// driftFloor is the least change of rate that counts: three steps of temperature.
 	driftFloor = 3 * temperatureStep
-	// A drift is a change against a mean over about usualCycles. It has
-	// driftCycles to be over: a window that it falls into shows only part of it.
+	// A drift is a change against a mean over about usualCycles. It has driftCycles to finish: a window
+	// that it falls into shows only part of it.
 	usualCycles = 32
 	driftCycles = 5
-	// mostUnsure is for how many cycles a line that is not certain is not judged:
-	// where all are like that, it is what certain means there.
+	// mostUnsure is the number of cycles for which an uncertain line is not judged. Where all lines
+	// stay uncertain, their level counts as certain.
 	mostUnsure = 8
-	// anchorKept is for how long it is known where a clock was before nothing was
-	// certain about it.
+	// anchorKept is the time for which the last certain line of a clock is kept.
 	anchorKept = 5 * time.Minute
 )
 
-// markLost is the end of a clock's map: it starts anew when it is measured again.
+// markLost ends a clock's map. The clock starts anew when it is measured again.
 func (o *frameClock) markLost() {
 	if o.component != 0 {
 		o.state = Lost
@@ -45,10 +44,10 @@ func (o *frameClock) markLost() {
 	o.known, o.wasLocked, o.agreedCycles, o.peers = false, false, 0, 0
 }
 
-// centerRates brings a part's rates to where the frame's rate stays as it was.
+// centerRates shifts a part's rates so that the frame's rate stays as it was.
 func (f *Frame) centerRates(p *part) {
 	c := &f.cycle
-	var gain float64 // of the frame, to be taken off
+	var gain float64 // change of the frame's rate, to be subtracted
 	switch {
 	case p.reference >= 0:
 		gain = c.lines[p.reference].rate
@@ -64,9 +63,8 @@ func (f *Frame) centerRates(p *part) {
 	}
 }
 
-// rateChange is by how much most clocks of a part changed their rates in the frame.
-// One whose rate was known badly may have changed far more than the others do:
-// it has less to say.
+// rateChange returns how far most clocks of a part changed their rates in the frame. A clock with a
+// poorly known rate may have changed far more than the others do, so that it gets less weight.
 func (f *Frame) rateChange(p *part) float64 {
 	c := &f.cycle
 	change, _ := c.centerVotes(p, func(k int32) vote {
@@ -76,14 +74,13 @@ func (f *Frame) rateChange(p *part) float64 {
 	return change
 }
 
-// vote is by how much a clock would have its frame moved, how far from the
-// others it may be with that, and its weight.
+// vote is the move of the frame that one clock suggests, the tolerance of its difference from the
+// others, and its weight.
 type vote struct{ value, tolerance, weight float64 }
 
-// centerVotes is the mean of the votes of those that a part goes on with - of all,
-// if there are none - without those that are not within their tolerance of the
-// median. It is not agreed upon if these are half of them or more; then it is
-// the median.
+// centerVotes returns the mean of the votes of the clocks that a part continues by, or of all if there
+// are none, without those outside their tolerance of the median. agreed is false if these are half of
+// them or more; then the result is the median.
 func (c *cycle) centerVotes(p *part, of func(k int32) vote) (center float64, agreed bool) {
 	c.votes, c.sample = c.votes[:0], c.sample[:0]
 	for _, k := range c.members[p.first:p.last] {
@@ -107,8 +104,8 @@ func (c *cycle) centerVotes(p *part, of func(k int32) vote) (center float64, agr
 	return median + sum/weight, true
 }
 
-// minJump is the least jump of a clock, ns, that is told from what a busy host does to
-// its stamps for a second.
+// minJump returns the least jump of a clock, ns, that is distinguishable from the effect of a busy host
+// on its stamps for a second.
 func (k Kind) minJump() float64 {
 	if k == Hardware {
 		return 1e3
@@ -117,20 +114,20 @@ func (k Kind) minJump() float64 {
 }
 
 func leastJump(clock string) float64 {
-	if strings.Contains(clock, "/") { // a NIC's own
+	if strings.Contains(clock, "/") { // the clock is a NIC's
 		return Hardware.minJump()
 	}
 	return Kernel.minJump()
 }
 
-// judgeClocks fixes the time of every part, and says of every clock in it how it did.
+// judgeClocks sets the time of every part, and the state of every clock in it.
 func (f *Frame) judgeClocks(mono time.Duration) {
 	c := &f.cycle
 	fresh := f.describeClocks()
 	anew := false
 	for i := range c.parts {
 		p := &c.parts[i]
-		// By how much a clock is off its prediction, and may be without having jumped.
+		// miss returns how far a clock is off its prediction, and how far it may be off without a jump.
 		miss := func(k int32) vote {
 			o, b, l := &f.clocks[c.clocks[k]], &c.predictedLines[k], &c.lines[k]
 			age := mono - o.solvedAt
@@ -143,7 +140,7 @@ func (f *Frame) judgeClocks(mono time.Duration) {
 		if p.continuedID != 0 {
 			center, agreed = c.centerVotes(p, miss)
 		}
-		gain := 0.0 // of the reference, which its frame shows as everybody's loss
+		gain := 0.0 // gain of the reference, which its frame shows as a loss of all others
 		if p.reference >= 0 && p.continuedID != 0 {
 			gain = f.rateChange(p)
 		}
@@ -168,7 +165,7 @@ func (f *Frame) judgeClocks(mono time.Duration) {
 			o.lastMiss, o.solvedSigma = moved, c.sigma[k]
 			c.sigma[k] = math.Hypot(c.sigma[k], lag)
 		}
-		slip := 0.0 // of the frame against what most clocks predict, ns
+		slip := 0.0 // difference of the frame from the prediction of most clocks, ns
 		switch {
 		case p.reference >= 0:
 			r := c.lines[p.reference]
@@ -217,7 +214,7 @@ func (f *Frame) judgeClocks(mono time.Duration) {
 	}
 }
 
-// boundLimit is the bound, ns, that a clock is related with.
+// boundLimit returns the bound, ns, up to which a clock stays related.
 func (o *frameClock) boundLimit() float64 {
 	if o.wasLocked {
 		return LostBound
@@ -225,17 +222,16 @@ func (o *frameClock) boundLimit() float64 {
 	return LockBound
 }
 
-// stillValid reports whether a part goes on with the frame that an anchor is of, and
-// that was not too long ago.
+// stillValid reports whether a part continues the frame of an anchor, and whether the anchor is recent
+// enough.
 func (a *anchor) stillValid(p *part, mono time.Duration) bool {
 	return a.component != 0 && a.component == p.continuedID && mono-a.solvedAt <= anchorKept
 }
 
-// countChanges counts what a clock did once its line is certain again. A step that
-// falls into a window spoils what is fitted to it, and pairs that begin anew know
-// little at first: judged by such a line alone it may be missed, or be taken for
-// a change of rate. slip and gain are by how much the frame went another way than
-// most clocks predicted.
+// countChanges counts the changes of a clock once its line is certain again. A step within a window
+// spoils the fit of that window, and restarted pairs are imprecise at first: by such a line alone a
+// step may be missed, or be taken for a change of rate. slip and gain are the differences of the frame
+// from the prediction of most clocks.
 func (f *Frame) countChanges(k int32, p *part, slip, gain float64, mono time.Duration) {
 	c := &f.cycle
 	o := &f.clocks[c.clocks[k]]
@@ -272,28 +268,28 @@ func (f *Frame) countChanges(k int32, p *part, slip, gain float64, mono time.Dur
 	}
 }
 
-// estimateLag is by how much, ns, a clock is off that goes another way than its pairs
-// expect, if what they corrected in two cycles says so. Of a filter whose
-// deviation is before a window and after it, what it corrects has the variance
-// that it loses; and it corrects the share of an error that its variance loses.
+// estimateLag returns how far, ns, a changing clock is ahead of the expectation of its pairs, if their
+// corrections in two cycles show it. before and after are the deviations of a filter before a window
+// and after it. Its correction has the variance that it loses, and it corrects the share of an error
+// that its variance loses.
 func estimateLag(last, now, before, after float64) float64 {
 	if last*now <= 0 {
 		return 0
 	}
-	after = min(after, before) // it may have begun anew
+	after = min(after, before) // the filter may have restarted
 	lost := max(before*before-after*after, leastGain*before*before)
 	return max(0, min(math.Abs(last), math.Abs(now))-math.Sqrt(lost)) * after * after / lost
 }
 
-// widenForTemperature widens a clock that was measured age ago: all that was predicted for it is
-// wrong by the same when its temperature has changed since.
+// widenForTemperature widens the sigma of a clock that was measured age ago: if its temperature has
+// changed since, all of its predictions have the same error.
 func (c *cycle) widenForTemperature(k int32, age time.Duration) {
 	c.sigma[k] = math.Hypot(c.sigma[k], thermalOffset(age)/BoundSigmas)
 	c.rateSigma[k] = math.Hypot(c.rateSigma[k], temperatureStep/BoundSigmas)
 }
 
-// describeClocks counts every clock's peers and takes its share of the allowance. It
-// says which clocks were measured, rather than predicted, by a pair.
+// describeClocks counts every clock's peers and computes its share of the allowance. It returns which
+// clocks a pair measured, rather than predicted.
 func (f *Frame) describeClocks() (measured []bool) {
 	c := &f.cycle
 	measured = make([]bool, len(c.clocks))
@@ -323,11 +319,11 @@ func (f *Frame) describeClocks() (measured []bool) {
 	return measured
 }
 
-// noTerm is in the place of a term that measures nothing.
+// noTerm replaces a term that measures nothing.
 const noTerm = -1
 
-// countDrift counts a change of rate. One that does not show in where the clock is by the
-// time that it is over is told from noise by nobody.
+// countDrift counts a change of rate. A change that has no effect on the clock's place by the time that
+// it is over is not distinguishable from noise.
 func (o *frameClock) countDrift() {
 	least := max(driftFloor, jumpSigmas*max(o.rateSigma, o.sigma/float64(driftCycles*Window)))
 	switch change := math.Abs(o.rate - o.usualRate); {
@@ -342,7 +338,7 @@ func (o *frameClock) countDrift() {
 	}
 }
 
-// shiftTime takes so much off the frame's time.
+// shiftTime subtracts a time from the frame's time.
 func (c *cycle) shiftTime(members []int32, whole int64, frac float64) {
 	for _, k := range members {
 		l := &c.lines[k]
@@ -361,7 +357,7 @@ func (c *cycle) medianOffset(members []int32) int64 {
 	return offs[(len(offs)-1)/2]
 }
 
-// updateIdleClocks goes through the clocks without estimates.
+// updateIdleClocks updates the clocks without estimates.
 func (f *Frame) updateIdleClocks(mono time.Duration) {
 	for i := range f.clocks {
 		o := &f.clocks[i]
@@ -380,7 +376,7 @@ func (f *Frame) updateIdleClocks(mono time.Duration) {
 	}
 }
 
-// fillSummary counts.
+// fillSummary fills in the counts of a summary.
 func (f *Frame) fillSummary(s *Summary) {
 	c := &f.cycle
 	for i := range f.clocks {

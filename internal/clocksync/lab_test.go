@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// smallLab is a few nodes as they run in a lab: each closes its windows when it
-// began to, the coordinator solves at a moment of its own, and pairs, reports,
-// the frame and updates are the real ones. Clocks are known.
+// smallLab is a few nodes as they run in a lab: each closes its windows by its own start, the
+// coordinator solves at times of its own, and pairs, reports, the frame and updates are the real ones.
+// The true clocks are known.
 type smallLab struct {
 	rng     *rand.Rand
 	kind    Kind
@@ -19,14 +19,14 @@ type smallLab struct {
 	t       int64 // true time, ns since the beginning
 	nodes   []*labNode
 	frame   *Frame
-	solve   int64 // when the next cycle is
+	solve   int64 // time of the next cycle
 	last    *Summary
-	fine    float64  // share of a kernel stamp's usual noise; 0: all of it
-	stalls  float64  // of the machine, a second
-	stall   [2]int64 // the one that is, from and until
+	fine    float64  // share of a kernel stamp's usual noise; 0 means all of it
+	stalls  float64  // number of stalls of the machine per second
+	stall   [2]int64 // start and end of the present one
 	solved  func()
-	late    map[*labNode]int64 // ns more for what a node sends
-	user    bool               // stamps are a program's: it sends later than it says, as it hears later
+	late    map[*labNode]int64 // further delay, ns, of a node's packets
+	user    bool               // stamps are a program's: it sends later than its stamp, and receives later
 }
 
 type labNode struct {
@@ -34,7 +34,7 @@ type labNode struct {
 	ref      int64 // true time
 	offset   float64
 	rate     float64
-	old      *labNode // how its clock went before ref
+	old      *labNode // its clock before ref
 	turn     int64
 	edges    []*labEdge
 	clocks   []string
@@ -48,7 +48,7 @@ type labEdge struct {
 	count      int
 	delay      float64
 	pair       *Pair
-	sent, came int64 // the reply that waits for its stamp; 0: none
+	sent, came int64 // the reply that waits for its stamp; 0 if there is none
 }
 
 func newSmallLab(nodes, peers, flows int, kind Kind, load float64, seed uint64) *smallLab {
@@ -79,7 +79,7 @@ func (n *labNode) read(t int64) int64 {
 	return epoch + t + int64(math.Round(n.offset+n.rate*float64(t-n.ref)))
 }
 
-// bend is a step, ns, and a change of rate, from now on.
+// bend applies a step, ns, and a change of rate from now on.
 func (n *labNode) bend(t int64, step, rate float64) {
 	old := *n
 	n.offset += n.rate*float64(t-n.ref) + step
@@ -106,7 +106,7 @@ func (l *smallLab) stamp(at int64) int64 {
 	return at
 }
 
-// sent is the stamp of what leaves at a time.
+// sent returns the stamp of a packet that leaves at a time.
 func (l *smallLab) sent(at int64) int64 {
 	if s := l.stamp(at); !l.user {
 		return s
@@ -161,7 +161,7 @@ func (l *smallLab) close(n *labNode) {
 	}
 }
 
-// run goes on for some nanoseconds.
+// run runs the lab for some nanoseconds.
 func (l *smallLab) run(span int64) {
 	const tick = int64(1e6)
 	for end := l.t + span; l.t < end; l.t += tick {
@@ -207,7 +207,7 @@ func (l *smallLab) mapOf(n *labNode) Map {
 	return m
 }
 
-// moved are the steps and drifts counted since some maps.
+// moved returns the steps and drifts counted since some maps.
 func (l *smallLab) moved(since []Map) map[int][2]uint32 {
 	out := map[int][2]uint32{}
 	for i, n := range l.nodes {
@@ -226,9 +226,8 @@ func (l *smallLab) maps() (out []Map) {
 	return out
 }
 
-// Rule 9: with windows that end when they like, pairs of few samples that begin
-// anew at different times, and queues, a step is still one of its clock and of
-// nobody else.
+// Rule 9: with unsynchronised windows, pairs of few samples that restart at different times, and
+// queues, a step still belongs to one clock and to no other.
 func TestRule9StepsOfAFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates fleets for minutes; nothing of it runs at once")

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRule12LiarLosesItsOwnClockOnly: whatever one node reports of its pairs, the clocks of the
-// others stay right within their bounds.
+// TestRule12LiarLosesItsOwnClockOnly checks that the clocks of the others stay right within their
+// bounds, whatever one node reports of its pairs.
 func TestRule12LiarLosesItsOwnClockOnly(t *testing.T) {
 	for _, tc := range []struct {
 		name string

@@ -9,28 +9,30 @@ import (
 
 // Limits of a pair.
 const (
-	// Window is what the caller closes: Close is to be called this often.
+	// Window is the interval at which the caller has to call CloseWindow.
 	Window = time.Second
-	// maxWindow bounds the samples of one direction of a window.
+	// maxWindow is the maximum number of samples of one direction of a window.
 	maxWindow = 2048
-	// fewestSamples samples of each direction that make a window.
+	// fewestSamples is the number of samples of each direction that a window needs.
 	fewestSamples = 8
-	// CodedGap is the most that the two packets of a coded pair lie apart.
+	// CodedGap is the largest distance between the two packets of a coded pair.
 	CodedGap = 50 * time.Microsecond
-	// settledWindows windows show the same before a change of the path's delay is believed.
+	// settledWindows is the number of windows that have to agree before a change of the path's delay is
+	// accepted.
 	settledWindows = 2
-	// patienceWindows is after how many windows that agree with nothing a pair begins anew.
+	// patienceWindows is the number of windows without agreement after which a pair starts anew.
 	patienceWindows = 10
-	// maxClockRate is the rate that a clock which runs may have.
+	// maxClockRate is the largest rate of a clock that runs.
 	maxClockRate = 1e-3
-	// leanGain is how much faster a filter follows whose predictions all err to one
-	// side: by so many times its unrest for each standard deviation beyond half of one.
+	// leanGain is how much faster a filter follows when its predictions all err to one side: the factor
+	// of its unrest for each standard deviation beyond half of one.
 	leanGain = 6
-	// settledEven windows are enough to know one direction's delay by.
+	// settledEven is the number of windows with alike directions from which the delay of one direction
+	// is known.
 	settledEven = 20
 )
 
-// GapGuard is by how much the gap of a coded pair may have changed on its way.
+// GapGuard returns the largest change of the gap of a coded pair on its way, ns.
 func (k Kind) GapGuard() int64 {
 	if k == Hardware {
 		return 40
@@ -38,7 +40,7 @@ func (k Kind) GapGuard() int64 {
 	return 2000
 }
 
-// stampScale is how fine stamps are, ns.
+// stampScale returns the resolution of stamps, ns.
 func (k Kind) stampScale() float64 {
 	if k == Hardware {
 		return 8
@@ -46,7 +48,7 @@ func (k Kind) stampScale() float64 {
 	return 200
 }
 
-// shiftFloor is the least shift, ns, that is more than an inaccuracy.
+// shiftFloor returns the least shift, ns, that exceeds an inaccuracy.
 func (k Kind) shiftFloor() float64 {
 	if k == Hardware {
 		return 60
@@ -54,75 +56,73 @@ func (k Kind) shiftFloor() float64 {
 	return 3000
 }
 
-// Pair estimates a far clock against the local one from the stamps of one path,
-// both ways. Its rules, which the tests are named after:
+// Pair estimates a far clock against the local one from the stamps of one path in both directions. Its
+// rules, which the tests are named after:
 //
-//  1. Offset and rate are fitted together, from both directions; of the first
-//     windows by the least delayed samples, those of clean coded pairs before
-//     others.
-//  2. Later windows are compared with the shape of what came before (shape.go).
-//     Each direction is looked at by the other one's: queues of one direction
-//     move its tail, not its place.
-//  3. A round trip that changed is the path's, and the delay shows in its
-//     direction. Where one direction is what it was, the clocks are measured by
-//     it alone; where both changed, offset and rate are held. The pair's asymmetry
-//     is then the one that this implies, and its uncertainty is inherited.
-//  4. Directions that moved by opposite amounts, while the round trip did not
-//     change, are the clocks': the estimate follows at once.
-//  5. A window that fits neither what was nor a change is not used; the estimate
-//     is predicted, and its uncertainty grows.
-//  6. A path whose round trip is again what it once was has its asymmetry of then.
-//  7. A window is gone through in slots: clocks that wander are told where they are at
-//     its end, not at its middle.
-//  8. A window is looked for where it is known to be. One without packets that tell
-//     its place does not move it.
-//  9. The shape is looked at most finely where samples tell most.
+//  1. Offset and rate are fitted together, from both directions. In the first windows the least
+//     delayed samples are used, and those of clean coded pairs before others.
+//  2. Later windows are compared with the shape of earlier ones (shape.go). Each direction is compared
+//     with the scores of the other one: queues of one direction move its tail, not its place.
+//  3. A changed round trip is a change of the path, and the delay shows in its direction. If one
+//     direction is unchanged, the clocks are measured by it alone. If both changed, offset and rate
+//     are held. The pair's asymmetry is then the one that this implies, and its uncertainty is
+//     inherited.
+//  4. Directions that moved by opposite amounts, while the round trip did not change, are a move of
+//     the clocks: the estimate follows at once.
+//  5. A window that fits neither the earlier ones nor a change is not used. The estimate is predicted,
+//     and its uncertainty grows.
+//  6. A path whose round trip returns to an earlier value has the asymmetry of that time.
+//  7. A window is processed in slots: the estimate of clocks that wander is that of the window's end,
+//     not of its middle.
+//  8. A window is searched near its known place. A window without packets that show its place does not
+//     move it.
+//  9. The shape has its finest bins where samples have most information.
 //  10. Nothing is allocated once a window has been as full as windows get.
-//  11. A young pair whose one direction got a queue that hardly anything escapes holds,
-//     for ten windows: half of such a wait is not an offset. What it may hide all the same,
-//     all pairs of the NIC have in common.
-//  12. A delay that is another one every second is the path's as well, however long it
-//     lasts: rule 3 holds from window to window, and nothing is measured meanwhile.
-//     So it does where samples are few or coarse and no shape was ever learnt. Of a
-//     window in which the path changed, those count that went as the least delayed did.
-//  13. A pair that begins anew on a path whose round trip is longer than it was cannot
-//     know how much of that is one way; all pairs of the NIC have that in common. It
-//     begins once more when the round trip is what it was.
+//  11. A young pair holds for ten windows when one direction gets a queue that delays almost all
+//     packets: half of such a wait is not an offset. The remaining possible error is common to all
+//     pairs of the NIC.
+//  12. A delay that changes every second belongs to the path as well, however long it lasts: rule 3
+//     holds from window to window, and nothing is measured meanwhile. The same holds where samples
+//     are few or coarse and no shape was ever learnt. In a window in which the path changed, the
+//     samples on the path of the least delayed ones count.
+//  13. A pair that restarts on a path with a longer round trip than before cannot know how much of the
+//     difference is in one direction. This error is common to all pairs of the NIC. The pair restarts
+//     once more when the round trip is back.
 type Pair struct {
 	kind Kind
-	now  [2]window // that is being filled
-	last [2]window // the one before, which teaches the shape
+	now  [2]window // the windows that are being filled
+	last [2]window // the windows before, which teach the shape
 	prev [2]packet // the last packet of each direction
 
 	began           bool
 	filter          filter
-	startFilter     filter // what it was when the window began
+	startFilter     filter // its state when the window began
 	quality         Quality
 	shape           shape
-	taughtWindows   float64 // windows that the shape learnt from
-	asym            float64 // ns: forward longer than the mean of both by this much
-	inherit         float64 // its variance, ns^2
-	wasFine         bool    // it was fine once
+	taughtWindows   float64 // number of windows that the shape learnt from
+	asym            float64 // ns: excess of the forward delay over the mean of both directions
+	inherit         float64 // variance of asym, ns^2
+	wasFine         bool    // the quality was fine before
 	asymHeld        bool    // the path changed, and nothing was measured since
-	inheritBefore   float64 // the variance of the asymmetry when something was
-	leastKnownDelay float64 // ns: the path's delay as it was known best, half of a round trip; no clock is in it
-	asymLost        bool    // what was known of the path's asymmetry is lost, and it is longer than least
-	queueAsymmetry  float64 // ns: what unequal queues may hide
-	coarseAsymmetry bool    // of a window without a shape: all pairs of a NIC err alike by it
-	leastDelay      float64 // ns: the least delay of a direction, seldom undercut
-	excess          float64 // ns: what those that waited least usually waited more than that
-	spread          float64 // ns: how much their offsets usually differ
+	inheritBefore   float64 // variance of the asymmetry at the last measurement
+	leastKnownDelay float64 // ns: best known delay of the path, half of a round trip; it does not depend on clocks
+	asymLost        bool    // the path's asymmetry is no longer known, and the path is longer than leastKnownDelay
+	queueAsymmetry  float64 // ns: possible effect of unequal queues
+	coarseAsymmetry bool    // of a window without a shape: the error is common to all pairs of a NIC
+	leastDelay      float64 // ns: the least delay of a direction, rarely undercut
+	excess          float64 // ns: usual further wait of the samples with the least wait
+	spread          float64 // ns: usual spread of their offsets
 	knownRoutes     []route // round trips and their asymmetries
 
-	noise       [2]float64 // variance of the windows' displacements
+	noise       [2]float64 // variance of the displacements of windows
 	tested      int
-	oddWindows  int // windows in a row that fit nothing
-	agreeingOdd int // of them, those that agree with the last
+	oddWindows  int // consecutive windows that fit nothing
+	agreeingOdd int // number of these that agree with the last one
 	oddShift    [2]float64
-	evenWindows int     // windows in a row, or nearly, whose directions were alike
+	evenWindows int     // nearly consecutive windows whose directions were alike
 	lean        float64 // mean of the last errors of prediction, in standard deviations
-	wanderPace  float64 // by how much more than usual clocks wander
-	misfit      float64 // by how much errors are larger than expected, squared
+	wanderPace  float64 // factor by which clocks wander more than usual
+	misfit      float64 // squared ratio of errors to their expectation
 	lastOdd     bool    // the window before teaches nothing
 	hint        Relation
 	hintSigma   float64
@@ -135,31 +135,31 @@ type Pair struct {
 
 type packet struct {
 	sent, received int64
-	i              int32 // place in the window; -1: none
+	i              int32 // index in the window; -1 if there is none
 }
 
-// sample is one packet's delay as the stamps tell it.
+// sample is the delay of one packet in one direction, by its stamps.
 type sample struct {
-	at    int64 // by the local clock
-	delay int64 // received - sent, of different clocks
-	clean bool  // of a coded pair that kept its gap
+	at    int64 // time of the local clock
+	delay int64 // received minus sent, by different clocks
+	clean bool  // the packet is of a coded pair that kept its gap
 }
 
 type window struct{ samples []sample }
 
-// exchange is a probe with a reply near it, against a relation: at is ns after
-// its Ref, sum both ways' delay, offset half of their difference.
+// exchange is a probe with a reply near it, relative to a relation: at is ns after its Ref, sum is the
+// delay of both ways, and offset is half of their difference.
 type exchange struct {
 	at, sum, offset float64
 	clean           bool
 }
 
-// route is a path's delay and the asymmetry it had.
+// route is a path's delay with its asymmetry at that time.
 type route struct{ delay, asym, inherit float64 }
 
 const maxRoutes = 4
 
-// NewPair makes the estimator of one path whose stamps are of a kind.
+// NewPair returns an estimator for one path with stamps of a kind.
 func NewPair(k Kind) *Pair {
 	return &Pair{kind: k, shape: shape{scale: k.stampScale()}, prev: [2]packet{{i: -1}, {i: -1}}, misfit: 1}
 }
@@ -169,10 +169,10 @@ const (
 	reverse
 )
 
-// AddForward takes a packet to the far clock: T1 by the local clock, T2 by the far one.
+// AddForward adds a packet to the far clock: T1 by the local clock, T2 by the far one.
 func (p *Pair) AddForward(sent, received int64) { p.addSample(forward, sent, received, sent) }
 
-// AddReverse takes a packet from the far clock: T3 by the far clock, T4 by the local one.
+// AddReverse adds a packet from the far clock: T3 by the far clock, T4 by the local one.
 func (p *Pair) AddReverse(sent, received int64) { p.addSample(reverse, sent, received, received) }
 
 func (p *Pair) addSample(dir int, sent, received, local int64) {
@@ -182,7 +182,7 @@ func (p *Pair) addSample(dir int, sent, received, local int64) {
 	}
 	i := int32(len(w.samples))
 	w.samples = append(w.samples, sample{at: local, delay: received - sent})
-	// Two packets make a coded pair when nothing came between them.
+	// Two consecutive packets make a coded pair.
 	before := p.prev[dir]
 	p.prev[dir] = packet{sent, received, i}
 	if gap := sent - before.sent; before.i < 0 || gap < 0 || gap > int64(CodedGap) {
@@ -193,15 +193,14 @@ func (p *Pair) addSample(dir int, sent, received, local int64) {
 	}
 }
 
-// SetHint tells what the graph made of both clocks. It is where the next windows
-// are looked at from, not evidence: what a window says does not depend on it.
-// sigma is its standard deviation, ns.
+// SetHint sets the relation of both clocks by the graph. The next windows are compared with it. It is
+// no evidence: the result of a window does not depend on it. sigma is its standard deviation, ns.
 func (p *Pair) SetHint(r Relation, sigma float64) { p.hint, p.hintSigma, p.hinted = r, sigma, true }
 
-// LastEstimate is what Close returned last.
+// LastEstimate returns the last result of CloseWindow.
 func (p *Pair) LastEstimate() Estimate { return p.estimate }
 
-// CloseWindow ends a window at a time of the local clock and tells what is known then.
+// CloseWindow ends a window at a time of the local clock and returns the estimate.
 func (p *Pair) CloseWindow(now int64) Estimate {
 	n := [2]int32{int32(len(p.now[forward].samples)), int32(len(p.now[reverse].samples))}
 	if p.began {
@@ -227,7 +226,7 @@ func (p *Pair) CloseWindow(now int64) Estimate {
 		p.measureFine(now)
 	}
 	if !(math.Abs(p.filter.x[1]) <= maxClockRate*1e9) || !p.hasSaneState() {
-		p.reset() // one of the clocks does not run: there is nothing to relate
+		p.reset() // one of the clocks does not run, so that there is nothing to relate
 	}
 	p.now, p.last = p.last, p.now
 	for d := range p.now {
@@ -251,20 +250,19 @@ func (p *Pair) CloseWindow(now int64) Estimate {
 	return p.estimate
 }
 
-// leastMemory is over how many windows the least delay of a path becomes what it is
-// now, if that is more.
+// leastMemory is the number of windows over which the least delay of a path rises to the present one.
 const leastMemory = 1800
 
-// widenForLongerPath makes room in the uncertainty for what may be hidden where a pair began anew on
-// a path that is longer than it was: all of it may be one way, which looks like an
-// offset of half as much, to all pairs of the NIC alike: rule 13.
+// widenForLongerPath widens the uncertainty of a pair that restarted on a path that is longer than it
+// was: all of the difference may be in one direction, which looks like an offset of half as much to all
+// pairs of the NIC: rule 13.
 func (p *Pair) widenForLongerPath() {
 	longer := p.leastDelay - p.leastKnownDelay
 	switch {
 	case p.leastKnownDelay == 0 || longer < 0 && p.quality != Held:
 		p.leastKnownDelay = max(p.leastDelay, 1)
 	case p.asymLost && longer > longWait:
-		// Half as much again: what leads a young pair waited more than the least.
+		// The factor 1.5 allows for the wait of the samples that lead a young pair.
 		p.estimate.Wander = math.Hypot(p.estimate.Wander, 1.5*longer/BoundSigmas)
 		p.leastKnownDelay += longer / leastMemory
 	case p.quality != Held:
@@ -273,7 +271,7 @@ func (p *Pair) widenForLongerPath() {
 	}
 }
 
-// pathReturned reports whether a window's round trip is what it was before all was lost.
+// pathReturned reports whether a window's round trip is what it was before the asymmetry was lost.
 func (p *Pair) pathReturned() bool {
 	from := p.filter.asRelation()
 	u := p.sampleDistances(&p.now, &from)
@@ -283,8 +281,8 @@ func (p *Pair) pathReturned() bool {
 	return p.leastDelay-p.leastKnownDelay > longWait && p.lowestDelay(u)-p.leastKnownDelay <= longWait
 }
 
-// sigmaOf is the standard deviation of the filter's offset, ns, or rate, ns/s, without
-// what the clocks' usual wander makes of it.
+// sigmaOf returns the standard deviation of the filter's offset, ns, or rate, ns/s, without the part of
+// the clocks' usual wander.
 func (p *Pair) sigmaOf(of int) float64 {
 	n, w, more := p.filter.n[of][of], p.filter.w[of][of], p.misfit
 	if p.quality == Fine {
@@ -293,14 +291,13 @@ func (p *Pair) sigmaOf(of int) float64 {
 	return math.Sqrt(max(0, n*more+w*(more-1)))
 }
 
-// youngWindows is by how many windows a shape must have been taught until the places of the
-// first of them do not matter more than what a window says. Only the least delayed
-// packets told those places, and the graph passed on what was wrong with them: they
-// were wrong together, and of all pairs of a leaf alike.
+// youngWindows is the number of windows after which the first places that a shape was taught matter no
+// more than the result of a window. Only the least delayed packets gave those places, and the graph
+// passed on their errors: the errors were common to all pairs of a leaf.
 const youngWindows = 9
 
-// hasSaneState reports whether what is known is of clocks: stamps that jump about by years
-// leave numbers that are none.
+// hasSaneState reports whether the state can be that of clocks: stamps that jump by years lead to
+// impossible numbers.
 func (p *Pair) hasSaneState() bool {
 	f := &p.filter
 	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.misfit, p.asym, p.inherit, p.queueAsymmetry, p.leastDelay, p.excess, p.spread} {
@@ -311,7 +308,7 @@ func (p *Pair) hasSaneState() bool {
 	return true
 }
 
-// absurdValue is more than any offset, delay or variance in nanoseconds that is of use.
+// absurdValue exceeds any useful offset, delay or variance in nanoseconds.
 const absurdValue = 1e30
 
 // reset forgets everything but the counts.
@@ -321,10 +318,10 @@ func (p *Pair) reset() {
 	p.estimate.Moves, p.estimate.Detours = moves, detours
 }
 
-// startAnew starts from nothing: rule 1.
+// startAnew starts without a state: rule 1.
 func (p *Pair) startAnew(now int64) {
 	from := Relation{Ref: now, Offset: p.crudeOffset()}
-	// The second look knows the rate, which the first one had to find.
+	// The second pass knows the rate, which the first one had to find.
 	for range 2 {
 		f := p.fitWindow(from, quarter)
 		p.filter.startFrom(now, &f)
@@ -342,40 +339,40 @@ func (p *Pair) startAnew(now int64) {
 	p.began, p.quality = true, Coarse
 }
 
-// crudeOffset is the offset to a delay or two: what the least sum of two directions says.
+// crudeOffset returns the offset with an error of a delay or two, from the least sum of two directions.
 func (p *Pair) crudeOffset() int64 {
 	f := slices.MinFunc(p.now[forward].samples, func(a, b sample) int { return cmp.Compare(a.delay, b.delay) })
 	r := slices.MinFunc(p.now[reverse].samples, func(a, b sample) int { return cmp.Compare(a.delay, b.delay) })
 	return (f.delay - r.delay) / 2
 }
 
-// Shares of a window's exchanges that are fitted. Where one direction's queues are
-// longer, only the least delayed are not moved by them.
+// Shares of a window's exchanges that are fitted. If one direction has longer queues, they do not move
+// the least delayed exchanges.
 const (
 	quarter = 4
 	twelfth = 12
 )
 
-// windowFit is what a fit of one window tells, against the relation it was looked at from.
+// windowFit is the result of the fit of one window, relative to a relation.
 type windowFit struct {
-	at               int64 // by the local clock: where offset and rate are least dependent
-	offset           int64 // of the far clock
+	at               int64 // by the local clock: the time at which offset and rate are least dependent
+	offset           int64 // offset of the far clock
 	rate             float64
 	sigma, rateSigma float64 // ns; ns per ns
 	delay            float64 // ns
-	excess           float64 // ns: what the samples behind it waited more than that
-	spread           float64 // ns: of their offsets, as of a normal one
-	apart            bool    // too few are near the least delayed
+	excess           float64 // ns: further wait of the samples behind the delay
+	spread           float64 // ns: spread of their offsets, as of a normal distribution
+	apart            bool    // too few samples are near the least delayed one
 }
 
-// fitWindow is a straight line through the least delayed exchanges of a window: those
-// whose packets kept their coded gap, or a share of all, one in so many.
+// fitWindow fits a straight line to the least delayed exchanges of a window: those whose packets kept
+// their coded gap, or one in share of all.
 func (p *Pair) fitWindow(from Relation, share int) windowFit {
 	x := p.exchanges[:0]
 	r, i := p.now[reverse].samples, 0
 	for _, f := range p.now[forward].samples {
-		// A reply belongs to the probe it follows at once; for the sum of both
-		// ways any reply near it will do.
+		// A reply belongs to the probe directly before it. For the sum of both ways any near reply will
+		// do.
 		for i+1 < len(r) && r[i].at < f.at {
 			i++
 		}
@@ -405,7 +402,7 @@ func (p *Pair) fitWindow(from Relation, share int) windowFit {
 	x = x[:min(clean, max(fewestSamples, len(x)/share))]
 	var f windowFit
 	if p.began {
-		// Where the path changes within the window, some went one way and some another.
+		// If the path changes within the window, the exchanges are on different paths.
 		alike := len(x)
 		for most := x[len(x)/10].sum + 2*(longWait+twoPaths*p.excess); x[alike-1].sum > most; {
 			alike--
@@ -431,20 +428,20 @@ func (p *Pair) fitWindow(from Relation, share int) windowFit {
 	f.at = from.Ref + int64(at)
 	f.offset = from.OffsetAt(f.at) + int64(math.Round(level+rate*at-p.asym))
 	f.rate = from.Rate + rate
-	// Half as much again: the least delayed were chosen, and not at random.
+	// The factor 1.5 allows for the choice of the least delayed, which is not random.
 	f.sigma = max(spread/math.Sqrt(float64(len(x))), p.kind.stampScale()/8) * 1.5
 	if lever > 0 {
 		f.rateSigma = max(spread, p.kind.stampScale()/4) / math.Sqrt(lever) * 1.5
 	} else {
 		f.rateSigma = 1e-3
 	}
-	// A stamp that came late makes a sum too small; there are few such.
+	// A stamp that came late makes a sum too small. There are few of them.
 	f.delay, f.excess = x[len(x)/10].sum/2, (x[len(x)/2].sum-x[len(x)/10].sum)/2
 	return f
 }
 
-// theilSenLine fits offset = level + rate x at so that outliers do not count (Theil and
-// Sen: the median of slopes), and tells the spread about it, as of a normal one.
+// theilSenLine fits offset = level + rate x at so that outliers do not count (Theil and Sen: the median
+// of slopes), and returns the spread around the line, as of a normal distribution.
 func theilSenLine(x []exchange, scratch *[]float64) (level, rate, spread float64) {
 	s := (*scratch)[:0]
 	step := max(1, len(x)/40)
@@ -471,7 +468,7 @@ func theilSenLine(x []exchange, scratch *[]float64) (level, rate, spread float64
 	return level, rate, spread
 }
 
-// medianInPlace sorts its argument.
+// medianInPlace sorts its argument and returns the median.
 func medianInPlace(s []float64) float64 {
 	slices.Sort(s)
 	return s[len(s)/2]

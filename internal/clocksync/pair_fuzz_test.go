@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzPair hands a pair whatever stamps a far clock may claim: it must not fail,
-// and what it tells must be numbers.
+// FuzzPair gives a pair any stamps that a far clock may claim: it must not fail, and its estimates must
+// be finite numbers.
 func FuzzPair(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3}, false)
 	b := newBench(Kernel, 0.4, 3, 1)
@@ -56,7 +56,7 @@ func FuzzPair(f *testing.F) {
 	})
 }
 
-// TestPairStaysSane hands pairs stamps that no clocks would give.
+// TestPairStaysSane gives pairs stamps that no clocks would have.
 func TestPairStaysSane(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// bench is two clocks and a path between them, with what is true known.
+// bench has two clocks and a path between them, with known truth.
 type bench struct {
 	rng        *rand.Rand
 	kind       Kind
@@ -15,9 +15,9 @@ type bench struct {
 	hops       int
 	delay      [2]float64 // ns
 	t          float64    // true time, ns
-	offset     float64    // of the far clock, ns
+	offset     float64    // offset of the far clock, ns
 	rate       float64    // ppm
-	local      float64    // of the local clock, ppm
+	local      float64    // rate of the local clock, ppm
 	wander     bool
 	queueScale float64
 	extra      [2]float64
@@ -75,7 +75,7 @@ func (b *bench) step(dt float64) {
 	}
 }
 
-// second feeds a pair for a second and closes its window.
+// second gives a pair the samples of a second and closes its window.
 func (b *bench) second(p *Pair) Estimate {
 	for range 100 {
 		b.step(10e6)
@@ -89,15 +89,15 @@ func (b *bench) second(p *Pair) Estimate {
 	return p.CloseWindow(b.localAt(b.t))
 }
 
-// truth is the far clock against the local one.
+// truth returns the far clock minus the local one.
 func (b *bench) truth() int64 { return b.farAt(b.t) - b.localAt(b.t) }
 
-// off is by how much an estimate is wrong, in units of its own standard deviation.
+// off returns the error of an estimate in units of its own standard deviation.
 func off(b *bench, e Estimate) float64 {
 	return float64(e.Offset-b.truth()) / math.Hypot(math.Hypot(e.Sigma, e.Wander), e.Inherited)
 }
 
-// run lets a pair work for some seconds and returns what it knows at the end.
+// run lets a pair work for some seconds and returns its last estimate.
 func run(b *bench, p *Pair, seconds int) (e Estimate) {
 	for range seconds {
 		e = b.second(p)
@@ -127,8 +127,8 @@ func TestPairRule1BeginsWithOffsetAndRateTogether(t *testing.T) {
 	}
 }
 
-// TestPairRule1PrefersCleanCodedPairs gives a path whose queue lets three packets in
-// a hundred through at once, and twins that tell which.
+// TestPairRule1PrefersCleanCodedPairs has a path whose queue lets three packets in a hundred through at
+// once, and twins that show which.
 func TestPairRule1PrefersCleanCodedPairs(t *testing.T) {
 	coded := func(twins bool) float64 {
 		var errs []float64
@@ -137,8 +137,8 @@ func TestPairRule1PrefersCleanCodedPairs(t *testing.T) {
 			p := NewPair(Hardware)
 			for range 600 {
 				b.step(1.6e6)
-				// Forward packets meet a queue that grows and shrinks slowly, which
-				// twins meet alike unless they meet none; replies wait for nothing.
+				// Forward packets meet a queue that grows and shrinks slowly. Twins meet the same queue
+				// unless they meet none. Replies wait for nothing.
 				queued := b.rng.Float64() < 0.97
 				for i := range 2 {
 					wait := 2000.0
@@ -159,7 +159,7 @@ func TestPairRule1PrefersCleanCodedPairs(t *testing.T) {
 		return medianInPlace(errs)
 	}
 	if with, without := coded(true), coded(false); with > without/2 {
-		t.Errorf("error with twins %.0f ns, without %.0f: clean pairs must tell more than small sums", with, without)
+		t.Errorf("error with twins %.0f ns, without %.0f: clean pairs must have more information than small sums", with, without)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestPairRule2LearnsTheShapeOfEachPath(t *testing.T) {
 		kind Kind
 		load float64
 		hops int
-		p99  float64 // ns; a quarter above what the estimator does today
+		p99  float64 // ns; a quarter above the present result of the estimator
 	}{
 		{Hardware, 0, 1, 12}, {Hardware, 0.4, 3, 51}, {Hardware, 0.8, 1, 29}, {Hardware, 0.8, 3, 650}, {Hardware, 0.9, 5, 1700},
 		{Kernel, 0, 3, 400}, {Kernel, 0.4, 3, 800}, {Kernel, 0.8, 1, 650}, {Kernel, 0.9, 3, 1200},
@@ -280,8 +280,7 @@ func TestPairRule4ClocksThatMovedAreFollowedAtOnce(t *testing.T) {
 				}
 			}
 			e := p.LastEstimate()
-			// A step of temperature of 1 ppm is less than stamps of the kernel's
-			// see in a window.
+			// A step of temperature of 1 ppm is below the resolution of kernel stamps in a window.
 			if limit := 2; outside > limit || e.Detours != 0 || math.Abs(float64(e.Offset-b.truth())) > 2e3 {
 				t.Errorf("kind %d, %s: %d of 10 windows outside, at last %d ns off: %+v", k, name, outside, e.Offset-b.truth(), e)
 			}
@@ -293,7 +292,7 @@ func TestPairRule5WhatFitsNothingIsNotUsed(t *testing.T) {
 	b := newBench(Kernel, 0.4, 3, 1)
 	p := NewPair(Kernel)
 	run(b, p, 40)
-	// Every second another delay one way.
+	// Another delay in one direction every second.
 	for i := range 6 {
 		b.extra[forward] = float64(i%3) * 300e3
 		e := b.second(p)
@@ -304,7 +303,7 @@ func TestPairRule5WhatFitsNothingIsNotUsed(t *testing.T) {
 			t.Errorf("window %d: %+v, %.1f sigmas off, want the direction that is used", i, e, off(b, e))
 		}
 	}
-	// Both ways another delay every second.
+	// Another delay in both directions every second.
 	for i := range 6 {
 		b.extra = [2]float64{float64(i%3) * 300e3, float64(i%2) * 400e3}
 		if e := b.second(p); i > 0 && (e.Quality == Coarse || math.Abs(off(b, e)) > BoundSigmas) {
@@ -334,9 +333,9 @@ func TestPairRule6ThePathOfBeforeIsKnown(t *testing.T) {
 	}
 }
 
-// TestPairRule7ItIsToldWhereClocksAreAtTheEnd has clocks that wander five times as
-// fast as usual: within a window by more than one is measured to.
-func TestPairRule7ItIsToldWhereClocksAreAtTheEnd(t *testing.T) {
+// TestPairRule7EstimatesAreOfTheWindowsEnd has clocks that wander five times as fast as usual: within a
+// window by more than the precision of the measurement.
+func TestPairRule7EstimatesAreOfTheWindowsEnd(t *testing.T) {
 	var sum, n float64
 	for seed := range uint64(6) {
 		b := newBench(Hardware, 0, 1, seed)
@@ -361,8 +360,8 @@ func TestPairRule7ItIsToldWhereClocksAreAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestPairRule8WithoutCleanPacketsNothingMoves gives windows of queued packets only,
-// on a path that usually lets some through.
+// TestPairRule8WithoutCleanPacketsNothingMoves has windows of queued packets only, on a path that
+// usually lets some through.
 func TestPairRule8WithoutCleanPacketsNothingMoves(t *testing.T) {
 	for seed := range uint64(6) {
 		b := newBench(Hardware, 0.8, 2, seed)
@@ -394,15 +393,15 @@ func TestPairRule8WithoutCleanPacketsNothingMoves(t *testing.T) {
 	}
 }
 
-// TestPairRule9TheShapeIsLookedAtWhereItIsSharp compares what a sample tells with
-// Fisher's information of the stamps' noise: 17 ns for one sample.
+// TestPairRule9TheShapeIsLookedAtWhereItIsSharp compares the information of a sample with Fisher's
+// information of the stamps' noise: 17 ns for one sample.
 func TestPairRule9TheShapeIsLookedAtWhereItIsSharp(t *testing.T) {
 	b := newBench(Hardware, 0, 1, 1)
 	p := NewPair(Hardware)
 	run(b, p, 40)
 	for d := range 2 {
 		if sd := math.Sqrt(p.shape.variance[d]) / p.shape.slope[d]; sd > 30 {
-			t.Errorf("direction %d: a sample tells the place to %.1f ns, want 30", d, sd)
+			t.Errorf("direction %d: a sample gives the place to %.1f ns, want 30", d, sd)
 		}
 	}
 }
@@ -436,8 +435,8 @@ func TestPairRule11HalfOfAWaitIsNoOffset(t *testing.T) {
 	}
 }
 
-// TestPairRule11WhatAQueueHidesIsSharedByAll: a pair that begins behind a queue of one direction
-// cannot know; nor can the others of its NIC, so that a mean of them is no better.
+// TestPairRule11WhatAQueueHidesIsSharedByAll checks that a pair that begins behind a queue of one
+// direction has an error in common with the other pairs of its NIC, so that their mean is no better.
 func TestPairRule11WhatAQueueHidesIsSharedByAll(t *testing.T) {
 	for seed := range uint64(4) {
 		b := newBench(Kernel, 0, 1, seed)

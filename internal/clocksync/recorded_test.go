@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// Traces of two edges of a lab of network namespaces, eight agents probing, kernel
-// stamps. All read one kernel clock, which each agent bent by what is written
-// here, so that what the pairs should find is known.
+// Traces of two edges of a lab of network namespaces, with eight agents probing and kernel stamps. All
+// agents read one kernel clock, which each bent by the values below, so that the right results of the
+// pairs are known.
 //
-// A record is an octet - 0 a probe, 1 a reply, 2 the end of a window - and varints:
-// the change of its first time since the record before and, of a packet, the
-// change of received less sent.
+// A record is an octet (0 for a probe, 1 for a reply, 2 for the end of a window) and varints: the
+// change of its first time since the record before and, for a packet, the change of received minus
+// sent.
 var bent = map[string]struct {
 	ref, offset int64
 	rate        float64
@@ -24,7 +24,7 @@ var bent = map[string]struct {
 	"h5": {1795272133715581471, 3000000000, 8e-6},
 }
 
-// truthAt is what peer is ahead of h1 when h1 shows a time.
+// truthAt returns how far peer is ahead of h1 when h1 shows a time.
 func truthAt(peer string, local int64) int64 {
 	h1, far := bent["h1"], bent[peer]
 	t := local - h1.offset
@@ -32,7 +32,7 @@ func truthAt(peer string, local int64) int64 {
 	return t + far.offset + int64(far.rate*float64(t-far.ref)) - local
 }
 
-// replay hands a recorded trace to a pair; each gets every window's estimate.
+// replay gives a recorded trace to a pair, and each window's estimate to each.
 func replay(t *testing.T, file string, each func(window int, e Estimate)) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", file))

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// PairEstimate is what one pair knows.
+// PairEstimate is the estimate of one pair.
 type PairEstimate struct {
 	ID PairID
 	Estimate
@@ -16,34 +16,33 @@ type PairEstimate struct {
 // against the system clock A.
 type Join struct {
 	A, B   string
-	Ref    int64 // by clock A
-	Offset int64 // of clock B against A at Ref
+	Ref    int64 // time of clock A
+	Offset int64 // clock B minus clock A at Ref
 	Width  int64 // ns: the offset lies within +-Width/2
 }
 
-// Report is what a node tells the coordinator after a window: the estimates of
-// its own edges and the readings that join its own clocks.
+// Report is a node's message to the coordinator after a window: the estimates of its own edges and the
+// readings that join its own clocks.
 type Report struct {
 	Node  string
-	End   int64 // of the window, by the node's system clock
+	End   int64 // end of the window, by the node's system clock
 	Pairs []PairEstimate
 	Joins []Join
 }
 
-// The octets of a pair and of a join are at least these.
+// The least numbers of octets of a pair and of a join.
 const (
 	minPair = 22
 	minJoin = 5
 )
 
-// AppendTo appends the report in its compact form, some 35 octets a pair: names of
-// peers' nodes and of devices once each, times and offsets as differences to the
-// pair before, rates of 24 bits, deviations of 8. A pair without an estimate, or
-// that is not the node's own, or whose numbers no clock can have, is left out,
-// and so is what lies beyond MaxReportPairs and MaxReportJoins.
+// AppendTo appends the report in its compact form, some 35 octets a pair: names of peers' nodes and of
+// devices once each, times and offsets as differences to the pair before, rates of 24 bits, deviations
+// of 8. It leaves out a pair that has no estimate, is not the node's own, or has numbers that no clock
+// can have, and all pairs and joins beyond MaxReportPairs and MaxReportJoins.
 func (r *Report) AppendTo(b []byte) []byte {
 	var nodes, devices nameTable
-	own := func(nic string) (uint64, bool) { // 0: the system clock
+	own := func(nic string) (uint64, bool) { // 0 is the system clock
 		if nic == r.Node {
 			return 0, true
 		}
@@ -119,8 +118,8 @@ func (p *PairEstimate) canEncode() bool {
 
 const maxFlow = 1<<16 - 1
 
-// ParseReport reads what Append wrote, and refuses anything else with an error
-// that names the field. Memory is bounded by a small multiple of the input.
+// ParseReport parses the form of AppendTo. For anything else it returns an error that names the field.
+// It allocates at most a small multiple of the input.
 func ParseReport(b []byte) (*Report, error) {
 	r := &wireReader{b: b}
 	out, err := parseReport(r)
@@ -137,7 +136,7 @@ func parseReport(r *wireReader) (*Report, error) {
 		nodes[i] = r.readNode("name of a node")
 	}
 	devices := make([]string, r.readCount("devices", 2*(MaxReportPairs+MaxReportJoins), 2))
-	own := make([]string, len(devices)) // the node's NICs of these names, once they are seen
+	own := make([]string, len(devices)) // the node's NICs of these names, once they have occurred
 	for i := range devices {
 		devices[i] = r.readName("name of a device", maxName)
 	}
@@ -151,7 +150,7 @@ func parseReport(r *wireReader) (*Report, error) {
 		out.Pairs = make([]PairEstimate, n)
 	}
 	before := Estimate{Ref: out.End}
-	var names []byte // of destinations, in a row: one string for all
+	var names []byte // names of destinations one after another: one string for all
 	lengths := make([]int, len(out.Pairs))
 	for i := range out.Pairs {
 		p := &out.Pairs[i]
@@ -165,7 +164,7 @@ func parseReport(r *wireReader) (*Report, error) {
 			r.setError("kind", "%d is unknown", p.ID.Kind)
 		}
 		if p.Quality == None || p.Quality > Held {
-			r.setError("quality", "%d is no estimate's", p.Quality)
+			r.setError("quality", "%d is not the state of an estimate", p.Quality)
 		}
 		p.Ref, p.Offset = before.Ref+r.readInt("reference"), before.Offset+r.readInt("offset")
 		p.Rate, p.Sigma, p.RateSigma = r.readRate("rate"), r.readDeviation("sigma"), r.readDeviation("rate sigma")
@@ -212,7 +211,7 @@ func parseReport(r *wireReader) (*Report, error) {
 	return out, r.checkEnd()
 }
 
-// nameTable numbers names in the order in which they come.
+// nameTable numbers names in the order of their first occurrence.
 type nameTable struct {
 	names   []string
 	numbers map[string]uint64

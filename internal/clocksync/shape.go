@@ -5,32 +5,29 @@ import (
 	"sync"
 )
 
-// shape is what the delays of one path look like when nothing unusual happens: a
-// histogram for each direction over the distance from the path's own delay. Its
-// bins are as wide as the stamps are fine near zero and grow with the distance, so
-// that 89 of them serve nanoseconds and milliseconds.
+// shape is the usual distribution of the delays of one path: a histogram for each direction over the
+// distance from the path's own delay. Its bins are as wide as the resolution of stamps near zero and
+// grow with the distance, so that 89 of them cover nanoseconds and milliseconds.
 //
-// From a histogram comes the score, the derivative of the log density: how much a
-// sample at some distance says about where the zero is. An estimate by scores is
-// as good as one that knows the density (Bickel, On Adaptive Estimation, 1982),
-// whatever stamps and queues made it; a sample that tells nothing, a queued one
-// among clean ones, weighs nothing.
+// The score follows from a histogram. It is the derivative of the log density: the information of a
+// sample at some distance about the place of zero. An estimate by scores is as good as one that knows
+// the density (Bickel, On Adaptive Estimation, 1982), independent of the stamps and queues that made
+// it. A sample without information, a queued one among clean ones, has no weight.
 //
-// Each direction is looked at with the scores of the other one. An offset that is
-// wrong moves the two apart, so that the comparison always leads back; a direction
-// compared with its own past would follow itself. It also tells how good the
-// scores are: what few samples seem to say about a slope is not borne out by the
-// other direction's.
+// Each direction is compared by the scores of the other one. A wrong offset moves the two apart, so
+// that the comparison always leads back. A direction that is compared with its own past would follow
+// itself. The comparison also shows the quality of the scores: an apparent slope of few samples does
+// not occur in the other direction.
 type shape struct {
 	scale  float64 // ns: the bins' width near zero is a quarter of it
 	counts [2][bins]float64
 	total  [2]float64
 
-	score    [2][bins]float64 // made of a direction's own counts
-	slope    [2]float64       // of a direction's mean score, by the other's scores, against a shift, per sample
-	variance [2]float64       // of that score
+	score    [2][bins]float64 // from a direction's own counts
+	slope    [2]float64       // slope of a direction's mean score, by the other's scores, against a shift, per sample
+	variance [2]float64       // variance of that score
 	logs     [2][bins]float64 // log density of a direction's own counts
-	usual    [2]float64       // mean of a direction's samples' log density, by the other's counts
+	usual    [2]float64       // mean log density of a direction's samples, by the other's counts
 	spread   [2]float64       // variance of that, of one sample
 	quantile [2][len(levels)]float64
 }
@@ -39,35 +36,35 @@ const (
 	bins      = 89
 	binStep   = 0.25
 	middleBin = bins / 2
-	// shapeMemory is over how many windows what is known fades to a third.
+	// shapeMemory is the number of windows over which old counts fade to a third.
 	shapeMemory = 120
-	// shapeSamples must be seen of each direction before a shape is used.
+	// shapeSamples is the number of samples of each direction before a shape is used.
 	shapeSamples = 400
 )
 
-// levels are the quantiles by which a window is compared as a whole.
+// levels are the quantiles by which a whole window is compared.
 var levels = [...]float64{0.03, 0.1, 0.25, 0.5}
 
-// bandwidths, in bins, are tried; the one that tells most is used.
+// bandwidths, in bins, that are tried. The one with most information is used.
 var bandwidths = [...]float64{1.2, 2, 3.2}
 
-// blur spreads what one bin counts over the density at every bin's centre: a
-// Gaussian as wide as some bins, and as what is not known about the zero.
+// blur distributes the count of one bin over the density at every bin's centre: a Gaussian as wide as
+// some bins, combined with the uncertainty of zero.
 type blur [bins][bins]float64
 
 type blurKey struct {
 	kind      Kind
 	bandwidth int
-	step      int // of the zero's uncertainty, a quarter of an octave each
+	step      int // uncertainty of zero, in quarters of octaves
 }
 
-// blurs are made when first asked for, and always the same.
+// blurs caches the blurs, which are made at first use and are always the same.
 var blurs struct {
 	sync.Mutex
 	made map[blurKey]*blur
 }
 
-// blurFor is the spread for a zero that is known to sigma, in quarters of octaves.
+// blurFor returns the blur for a zero with standard deviation sigma, in quarters of octaves.
 func blurFor(k Kind, bandwidth int, sigma float64) *blur {
 	key := blurKey{k, bandwidth, max(0, min(int(math.Round(4*math.Log2(max(sigma, 1)))), 160))}
 	blurs.Lock()
@@ -91,15 +88,15 @@ func blurFor(k Kind, bandwidth int, sigma float64) *blur {
 	return b
 }
 
-// binOf is the place of a distance among the bins, as a fraction.
+// binOf returns the index of a distance among the bins, as a fraction.
 func (s *shape) binOf(ns float64) float64 {
 	return min(max(math.Asinh(ns/s.scale)/binStep+middleBin, 0), bins-1)
 }
 
-// binCentre is the distance that a bin stands for, in ns.
+// binCentre returns the distance of a bin's centre, ns.
 func binCentre(scale float64, bin int) float64 { return scale * unitCentres[bin] }
 
-// unitCentres are the bins' where the scale is one.
+// unitCentres are the centres of the bins for scale 1.
 var unitCentres = func() (c [bins]float64) {
 	for i := range c {
 		c[i] = math.Sinh(float64(i-middleBin) * binStep)
@@ -107,11 +104,11 @@ var unitCentres = func() (c [bins]float64) {
 	return c
 }()
 
-// addDistance counts a sample's distance.
+// addDistance counts the distance of a sample, ns.
 func (s *shape) addDistance(dir int, ns float64) { s.counts[dir][int(s.binOf(ns)+0.5)]++ }
 
-// shiftZero moves the zero by some ns: what was counted keeps its place in time. Bins
-// that are wider than those they come to lie in are spread over them.
+// shiftZero moves zero by some ns. The counts keep their place in time. The counts of bins that are
+// wider than their new bins are distributed over these.
 func (s *shape) shiftZero(by float64) {
 	for d := range s.counts {
 		var moved [bins]float64
@@ -129,17 +126,17 @@ func (s *shape) shiftZero(by float64) {
 	}
 }
 
-// sharpestDistance is the distance, ns, about which samples tell most of where zero is.
-// What the scores of both directions do not agree upon is chance.
+// sharpestDistance returns the distance, ns, around which samples have most information on the place of
+// zero. Information that the scores of both directions do not share is chance.
 func (s *shape) sharpestDistance() float64 {
-	var tells [bins]float64
+	var information [bins]float64
 	all := 0.0
-	for i := range tells {
-		tells[i] = max(0, s.score[forward][i]*s.score[reverse][i]) * (s.counts[forward][i] + s.counts[reverse][i])
-		all += tells[i]
+	for i := range information {
+		information[i] = max(0, s.score[forward][i]*s.score[reverse][i]) * (s.counts[forward][i] + s.counts[reverse][i])
+		all += information[i]
 	}
 	seen := 0.0
-	for i, t := range tells {
+	for i, t := range information {
 		if seen += t; seen >= all/2 && t > 0 {
 			return s.scale * math.Sinh((float64(i)+0.5-(seen-all/2)/t-middleBin)*binStep)
 		}
@@ -147,13 +144,13 @@ func (s *shape) sharpestDistance() float64 {
 	return 0
 }
 
-// binLowerEnd is the lower end of a bin, in ns.
+// binLowerEnd returns the lower end of a bin, ns.
 func binLowerEnd(scale float64, bin int) float64 {
 	return scale * math.Sinh((float64(bin-middleBin)-0.5)*binStep)
 }
 
-// endWindow ends a window: what is old fades, the faster the younger the shape is; its
-// first windows were placed badly.
+// endWindow ends a window: old counts fade, and faster in a young shape, whose first windows were
+// placed imprecisely.
 func (s *shape) endWindow(windows float64) {
 	keep := 1 - 1/min(shapeMemory, 8+windows)
 	for d := range s.counts {
@@ -165,14 +162,14 @@ func (s *shape) endWindow(windows float64) {
 	}
 }
 
-// learnScores makes scores of counts, for a zero that is known to sigma. It reports
+// learnScores computes scores from the counts, for a zero with standard deviation sigma. It reports
 // whether they are of use.
 func (s *shape) learnScores(k Kind, sigma float64) bool {
 	if min(s.total[forward], s.total[reverse]) < shapeSamples {
 		return false
 	}
 	best, looked := 0.0, 0
-	// A wider look is steadier; it is tried as long as it does not cost much.
+	// A wider blur gives steadier scores. It is tried as long as it does not cost much information.
 	for wide := max(sigma, s.scale/8); wide < 64*max(sigma, s.scale) && (best == 0 || looked < widthsTried); wide *= 2 {
 		looked++
 		for bandwidth := range bandwidths {
@@ -191,9 +188,9 @@ func (s *shape) learnScores(k Kind, sigma float64) bool {
 			if !sure {
 				continue
 			}
-			// What both directions together tell: the inverse of their summed variances.
-			if tells := 1 / (variance[0]/(slope[0]*slope[0]) + variance[1]/(slope[1]*slope[1])); tells > best {
-				best, s.score, s.slope, s.variance, s.logs = tells, score, slope, variance, logs
+			// The information of both directions together is the inverse of their summed variances.
+			if information := 1 / (variance[0]/(slope[0]*slope[0]) + variance[1]/(slope[1]*slope[1])); information > best {
+				best, s.score, s.slope, s.variance, s.logs = information, score, slope, variance, logs
 			}
 		}
 	}
@@ -221,23 +218,23 @@ func (s *shape) learnScores(k Kind, sigma float64) bool {
 	return true
 }
 
-// widthsTried is how many widths are tried.
+// widthsTried is the number of widths that are tried.
 const widthsTried = 2
 
-// nearbyFactor is how far away, in units of what is not known, a zero is that is elsewhere.
+// nearbyFactor is the distance, in units of the uncertainty, of a zero that counts as elsewhere.
 const nearbyFactor = 16
 
-// slopeSigmas is how many of its standard deviations a slope must be above zero.
+// slopeSigmas is the number of its standard deviations that a slope must be above zero.
 const slopeSigmas = 3
 
-// binWidth is that of a bin, in ns.
+// binWidth returns the width of a bin, ns.
 func binWidth(scale float64, bin int) float64 {
 	return scale * binStep * math.Cosh(float64(bin-middleBin)*binStep)
 }
 
-// scoresOf smooths counts and takes the derivative of their log density.
+// scoresOf smooths counts and computes the derivative of their log density.
 func (s *shape) scoresOf(score, log, counts *[bins]float64, b *blur) {
-	first, end := 0, bins // of what was counted
+	first, end := 0, bins // range of bins with counts
 	for first < end && counts[first] == 0 {
 		first++
 	}
@@ -245,7 +242,7 @@ func (s *shape) scoresOf(score, log, counts *[bins]float64, b *blur) {
 		end--
 	}
 	for i := range log {
-		// What was never seen is rare, not impossible.
+		// A distance without counts is rare, not impossible.
 		log[i] = math.Log(1e-3/s.scale/float64(bins) + dot(counts[first:end], b[i][first:end]))
 	}
 	for i := range score {
@@ -254,8 +251,8 @@ func (s *shape) scoresOf(score, log, counts *[bins]float64, b *blur) {
 	}
 }
 
-// meanSlope weighs scores with counts: the mean slope, the mean square, and the
-// standard deviation of the slope.
+// meanSlope weighs scores with counts. It returns the mean slope, the mean square, and the standard
+// deviation of the slope.
 func (s *shape) meanSlope(score, counts *[bins]float64) (slope, variance, sd float64) {
 	n := 0.0
 	for i, c := range counts {
@@ -274,15 +271,15 @@ func (s *shape) quantilesOf(dir int) {
 	for i, c := range s.counts[dir] {
 		seen += c
 		for k < len(levels) && seen >= levels[k]*s.total[dir] && c > 0 {
-			within := (seen - levels[k]*s.total[dir]) / c // from the bin's upper end
+			within := (seen - levels[k]*s.total[dir]) / c // distance from the bin's upper end
 			s.quantile[dir][k] = s.scale * math.Sinh((float64(i)+0.5-within-middleBin)*binStep)
 			k++
 		}
 	}
 }
 
-// scoreAt is the score of a sample of one direction, between bins by a straight
-// line, and the slope there.
+// scoreAt returns the score and the slope at a sample of one direction, by linear interpolation between
+// bins.
 func (s *shape) scoreAt(dir int, ns float64) (score, slope float64) {
 	at := s.binOf(ns)
 	i := min(int(at), bins-2)
@@ -291,8 +288,8 @@ func (s *shape) scoreAt(dir int, ns float64) (score, slope float64) {
 	return t[i]*(1-f) + t[i+1]*f, (t[i+1] - t[i]) / (binCentre(s.scale, i+1) - binCentre(s.scale, i))
 }
 
-// scoreSum is what some samples say of where zero is, about where it is looked for: the
-// sum of their scores and what they tell, as the slope of that sum.
+// scoreSum is the information of some samples about the place of zero, near the place that is tried:
+// the sum of their scores and the slope of that sum.
 type scoreSum struct{ n, score, slope, square float64 }
 
 func (t *scoreSum) addScore(score, slope float64) {
@@ -302,16 +299,16 @@ func (t *scoreSum) addScore(score, slope float64) {
 	t.square += score * score
 }
 
-// zeroShift is by how much zero is elsewhere, and the variance of that. Samples count
-// for what they tell themselves, which where clean ones are rare is now nothing
-// and now much. A slope that is not even half of what scores scatter is chance.
+// zeroShift returns the distance of zero, and the variance of that. Samples count by their own
+// information, which varies widely where clean ones are rare. A slope below half of the scatter of the
+// scores is chance.
 func (s *shape) zeroShift(dir int, t *scoreSum, least float64) (off, variance float64) {
 	slope := max(t.slope, t.square/2, least*t.n*s.slope[dir])
 	return t.score / slope, s.variance[dir] / s.slope[dir] / slope
 }
 
-// searchPlace finds the place of samples of a direction, which is known to sigma to be
-// zero: the likeliest, by Fisher's scoring, one step where one is enough.
+// searchPlace returns the likeliest place of samples of a direction, which is zero with standard
+// deviation sigma. It uses Fisher's scoring, with one step where one is enough.
 func (s *shape) searchPlace(dir int, samples []float64, sigma float64) (place float64) {
 	prior := 1 / (sigma * sigma)
 	usual := float64(len(samples)) * s.slope[dir]
@@ -330,13 +327,13 @@ func (s *shape) searchPlace(dir int, samples []float64, sigma float64) (place fl
 	return place
 }
 
-// leastInformation is what a window tells at least, as a part of what windows usually do.
+// leastInformation is the least information of a window, as a part of what windows usually have.
 const leastInformation = 0.05
 
 const searchSteps = 6
 
-// logLikelihood is how much likelier samples of a direction are with their zero here than
-// near here, in nats.
+// logLikelihood returns the log likelihood, in nats, of samples of a direction with zero at the tried
+// place.
 func (s *shape) logLikelihood(dir int, samples []float64) (sum float64) {
 	for _, u := range samples {
 		sum += s.logs[1-dir][int(s.binOf(u)+0.5)]
@@ -344,16 +341,16 @@ func (s *shape) logLikelihood(dir int, samples []float64) (sum float64) {
 	return sum
 }
 
-// fitSigmas tells by how many standard deviations samples of a direction, its place
-// being zero, are likelier than those that made the shape.
+// fitSigmas returns by how many standard deviations samples of a direction with place zero are likelier
+// than those that made the shape.
 func (s *shape) fitSigmas(dir int, samples []float64) float64 {
 	n := float64(len(samples))
 	return (s.logLikelihood(dir, samples)/n - s.usual[dir]) / math.Sqrt(s.spread[dir]/n+1e-9)
 }
 
-// queueAsymmetry is what, ns, the places of two directions may differ by because their
-// queues do: a part of by how much more one of them waits, but no more than the
-// width of what tells the place. Unequal by a tenth is what equal queues look like.
+// queueAsymmetry returns the possible difference, ns, of the places of two directions that unequal
+// queues cause: a part of the difference of their waits, at most the width of the part of the shape
+// that shows the place. Equal queues look unequal by a tenth.
 func (s *shape) queueAsymmetry() float64 {
 	var width [2]float64
 	for d := range width {

@@ -5,28 +5,27 @@ import (
 	"sync"
 )
 
-// laplacian is a weighted graph as the matrix of its normal equations: row k has
-// the sum of k's weights on the diagonal and, for every neighbour, minus the
-// weight between the two. It is singular: what all clocks of a component have
-// in common, no difference tells.
+// laplacian is a weighted graph as the matrix of its normal equations: row k has the sum of k's weights
+// on the diagonal and, for every neighbour, minus the weight between the two. It is singular, since no
+// difference depends on a term that all clocks of a component have in common.
 type laplacian struct {
-	start   []int32 // of row k in entries; one more than rows
-	entries []entry // several between the same two add up
+	start   []int32 // index of row k in entries; one more than rows
+	entries []entry // several between the same two clocks add up
 	diag    []float64
 }
 
-// entry is an edge in the row of one of its clocks. Its weight is rounded the
-// same way in both rows; that it is rounded at all, the next pass makes good.
+// entry is an edge in the row of one of its clocks. Its weight is rounded in the same way in both rows.
+// The next pass corrects the error of rounding.
 type entry struct {
 	to int32
 	w  float32
 }
 
-// Rows in a piece of work. Sums are taken piece by piece and then in the order
-// of the pieces, so that they come out the same whoever does the work.
+// Rows in a piece of work. Sums are computed piece by piece and then added in the order of the pieces,
+// so that the result does not depend on the goroutines.
 const pieceRows = 8192
 
-// inPieces calls f for every piece of 0..n, on two goroutines where that pays.
+// inPieces calls f for every piece of 0..n, on two goroutines if that is faster.
 func inPieces(n int, f func(piece, from, to int)) {
 	pieces := (n + pieceRows - 1) / pieceRows
 	some := func(first, step int) {
@@ -44,24 +43,24 @@ func inPieces(n int, f func(piece, from, to int)) {
 	wg.Wait()
 }
 
-// conjugateSolver holds the vectors of an iteration between calls.
+// conjugateSolver keeps the vectors of an iteration between calls.
 type conjugateSolver struct {
 	r, p, q    []float64
-	sums, most []float64 // of pieces
+	sums, most []float64 // by piece
 }
 
 const mostIterations = 500
 
-// solve finds x with Lx = b by conjugate gradients with the diagonal as
-// preconditioner, from x = 0. It ends when no clock's residual is worth more than
-// tol of its own standard deviation. b must sum to zero over every component, x
-// then is right but for a constant of each.
+// solve solves Lx = b by conjugate gradients with the diagonal as preconditioner, from x = 0. It ends
+// when every clock's residual is at most tol of its own standard deviation, and returns the number of
+// iterations. b must sum to zero over every component. x is then correct except for a constant of each
+// component.
 func (c *conjugateSolver) solve(l *laplacian, b, x []float64, tol float64) (iterations int) {
 	n := len(b)
 	c.r, c.p, c.q = resizeSlice(c.r, n), resizeSlice(c.p, n), resizeSlice(c.q, n)
 	pieces := (n + pieceRows - 1) / pieceRows
 	c.sums, c.most = resizeSlice(c.sums, pieces), resizeSlice(c.most, pieces)
-	// What rounding leaves of b is no residual.
+	// The remainder of b after rounding is no residual.
 	floor := func(most float64) float64 { return max(tol, 1e-11*most) }
 	inPieces(n, func(piece, from, to int) {
 		sum, most := 0.0, 0.0
@@ -134,7 +133,7 @@ func maxOf(v []float64) float64 {
 	return most
 }
 
-// resizeSlice is v with n elements, whatever they are; it is made anew only to grow.
+// resizeSlice returns v with n elements of any value. It allocates only to grow.
 func resizeSlice[T any](v []T, n int) []T {
 	if cap(v) < n {
 		return make([]T, n, n+n/8)
@@ -142,26 +141,25 @@ func resizeSlice[T any](v []T, n int) []T {
 	return v[:n]
 }
 
-// denseFactor is the inverse of a component's Cholesky factor, from which
-// variances follow exactly.
+// denseFactor is the inverse of a component's Cholesky factor, from which variances follow exactly.
 type denseFactor struct {
 	n      int
 	inv    []float64 // of the lower factor, row by row
-	ground int       // place of the member that the others are related to, or -1: their mean
-	common float64   // what every covariance has too much, with their mean
+	ground int       // index of the member that the others are related to, or -1 for their mean
+	common float64   // excess of every covariance, if it is relative to the mean
 }
 
-// newDense factorises the component whose members are given. With a ground the
-// covariances are against that member, else against the mean of all, weighted by
-// their diagonals: one clock of which little is known moves nobody. Work is n^3/3
-// multiplications. It is nil if rounding leaves the matrix indefinite.
+// newDense factorises the component of the given members. With a ground the covariances are relative to
+// that member, else to the mean of all, weighted by their diagonals: an uncertain clock does not move
+// the others. The work is n^3/3 multiplications. It returns nil if rounding leaves the matrix
+// indefinite.
 func newDense(l *laplacian, members []int32, place []int32, ground int) *denseFactor {
 	d := &denseFactor{n: len(members), ground: ground}
 	n := d.n
 	a := make([]float64, n*n)
 	if ground < 0 {
-		// L + d d'/w, with d the diagonal and w its sum, takes ones to d; so its
-		// inverse is the covariance against the mean by d, plus 1/w everywhere.
+		// L + d d'/w, with d the diagonal and w its sum, maps ones to d. Therefore its inverse is the
+		// covariance relative to the mean by d, plus 1/w everywhere.
 		weight := 0.0
 		for _, k := range members {
 			weight += l.diag[k]
@@ -211,7 +209,7 @@ func newDense(l *laplacian, members []int32, place []int32, ground int) *denseFa
 	return d
 }
 
-// differenceVariance is the variance of the difference of two members.
+// differenceVariance returns the variance of the difference of two members.
 func (d *denseFactor) differenceVariance(i, j int) float64 {
 	v := 0.0
 	for k := min(i, j); k < d.n; k++ {
@@ -221,7 +219,7 @@ func (d *denseFactor) differenceVariance(i, j int) float64 {
 	return v
 }
 
-// variances of all members.
+// variances returns the variances of all members.
 func (d *denseFactor) variances() []float64 {
 	out := make([]float64, d.n)
 	for k := range d.n {
@@ -260,16 +258,15 @@ func addScaled(x []float64, f float64, y []float64) {
 	}
 }
 
-// sketch estimates one clock's variance from random right-hand sides: if the
-// weighted differences of b are drawn with variance one, then y, the solution,
-// has the covariance that is sought. Of D times the variance of a clock, D its
-// diagonal, 1 is known beforehand, as if its neighbours were; what they add is
-// the mean of y (D y - b). Only that part is subject to chance.
+// sketch estimates one clock's variance from random right-hand sides: if the weighted differences of b
+// are drawn with variance one, then y, the solution, has the covariance that is sought. D is the
+// diagonal of a clock. Of D times its variance, 1 is known beforehand, as if its neighbours were exact.
+// The contribution of the neighbours is the mean of y (D y - b). Only that part is subject to chance.
 type sketch struct {
 	n, sum, squares float64
 }
 
-// sketchMemory is how many samples count; older ones fade.
+// sketchMemory is the number of samples that count. Older ones fade.
 const sketchMemory = 32
 
 func (s *sketch) addSample(d, b, y float64) {
@@ -281,15 +278,15 @@ func (s *sketch) addSample(d, b, y float64) {
 	s.n, s.sum, s.squares = s.n+1, s.sum+q, s.squares+q*q
 }
 
-// variance is what a clock with diagonal d has, with twice the standard error of
-// the sketch added: it errs upwards, by about a tenth once samples are many. As
-// long as there are none the neighbours are taken to add three times as much.
+// variance returns the variance of a clock with diagonal d, plus twice the standard error of the
+// sketch: it is too large by about a tenth once there are many samples. Without samples the
+// contribution of the neighbours is assumed to be three times as large.
 func (s *sketch) variance(d float64) float64 {
 	if s.n == 0 {
 		return 4 / d
 	}
 	mean := s.sum / s.n
-	// One sample of variance one is taken to have been there before.
+	// One sample of variance one counts as an earlier one.
 	spread := (max(0, s.squares-s.sum*mean) + 1) / s.n
 	return max(1, 1+mean+2*math.Sqrt(spread/s.n)) / d
 }

@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// TestPairRule12WhateverTheCadence: far tiers are probed seldom, and a program's stamps are coarse. Their pairs never
-// learn a shape, and half of what a NIC begins to send late is not an offset for them either, nor is it when that ends.
+// TestPairRule12WhateverTheCadence has far tiers, which are probed rarely, and the coarse stamps of a
+// program. Their pairs never learn a shape. When a NIC begins to send late, half of the delay is not an
+// offset for them either, nor when that ends.
 func TestPairRule12WhateverTheCadence(t *testing.T) {
 	const late = 40e6
 	for _, cadence := range []int64{10e6, 40e6, 100e6} {
-		for _, noise := range []float64{0, 30, 300} { // of a program's stamps: as kernel's, and of tens and hundreds of us
+		for _, noise := range []float64{0, 30, 300} { // noise of a program's stamps: like the kernel's, and tens and hundreds of us
 			seeds := uint64(6)
 			if testing.Short() {
 				seeds = 1
@@ -53,8 +54,9 @@ func TestPairRule12WhateverTheCadence(t *testing.T) {
 	}
 }
 
-// TestRule9NoiseIsNoDrift: of clocks that are known to a millisecond, from few stamps of a busy program, no change of
-// rate is told that is not there, in quiet and while a NIC sends late.
+// TestRule9NoiseIsNoDrift checks that no change of rate is reported that did not happen, for clocks
+// that are known to a millisecond, from few stamps of a busy program, in quiet and while a NIC sends
+// late.
 func TestRule9NoiseIsNoDrift(t *testing.T) {
 	for _, cadence := range []int64{10e6, 40e6, 100e6} {
 		seeds := uint64(10)

@@ -5,23 +5,24 @@ import (
 	"fmt"
 )
 
-// ClockMap is the map of a clock by its name.
+// ClockMap is the map of a clock with its name.
 type ClockMap struct {
 	Clock string
 	Map
 }
 
-// Update is what a node is told: the maps of its own clocks and its peers'.
+// Update is the coordinator's message to a node: the maps of the node's own clocks and of its peers'
+// clocks.
 type Update struct {
-	Frame    uint64 // identifier of the frame: another one shares no times with this one
-	Relative bool   // the frame goes on as its clocks' common time: no reference leads it now
+	Frame    uint64 // identifier of the frame; times of two frames have nothing in common
+	Relative bool   // the frame continues as its clocks' common time, without a reference at present
 	Maps     []ClockMap
 }
 
 const minMap = 18 // octets
 
-// AppendTo appends the update in its compact form, some 35 octets and a name each
-// map. Numbers that no clock can have are left out with their map.
+// AppendTo appends the update in its compact form, some 35 octets and a name each map. It leaves out a
+// map with numbers that no clock can have.
 func (u *Update) AppendTo(b []byte) []byte {
 	var maps []byte
 	n, before := 0, Map{}
@@ -56,8 +57,8 @@ func (u *Update) AppendTo(b []byte) []byte {
 	return append(b, maps...)
 }
 
-// ParseUpdate reads what Append wrote, and refuses anything else with an error
-// that names the field. Memory is bounded by a small multiple of the input.
+// ParseUpdate parses the form of AppendTo. For anything else it returns an error that names the field.
+// It allocates at most a small multiple of the input.
 func ParseUpdate(b []byte) (*Update, error) {
 	r := &wireReader{b: b}
 	out, err := parseUpdate(r)

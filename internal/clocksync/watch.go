@@ -2,22 +2,22 @@ package clocksync
 
 import "math"
 
-// Watch sees at once when one of an edge's clocks moves, long before a window has
-// ended. Its rules, which the tests are named after:
+// Watch detects a move of one of an edge's clocks at once, long before a window has ended. Its rules,
+// which the tests are named after:
 //
-//  1. A clock that moves shifts both directions by opposite amounts and leaves the
-//     round trip alone. What moves that is the path's.
-//  2. It is believed when watchRun exchanges in a row, or nearly so, show the same.
-//  3. What the relation's bound and the least jump that counts explain is nothing.
-//  4. What is usual on the path is learnt, of the round trip and of the difference
-//     alike: so a delay that comes or goes one way never looks like a clock.
-//  5. Nothing is said before that is learnt, and it is learnt anew with a relation
-//     that contradicts the one before.
+//  1. A clock that moves shifts both directions by opposite amounts and does not change the round
+//     trip. A change of the round trip belongs to the path.
+//  2. A move is accepted when watchRun exchanges in a row, or nearly so, agree.
+//  3. A difference within the relation's bound and the least jump that counts is no move.
+//  4. The usual values of the path are learnt, of the round trip and of the difference alike, so that
+//     a delay that comes or goes in one direction never looks like a clock.
+//  5. A move is reported only after learning. Learning restarts with a relation that contradicts the
+//     one before.
 //
-// Nothing is allocated, and an exchange takes the same few operations always.
+// Nothing is allocated, and every exchange takes the same few operations.
 type Watch struct {
 	probeDelay   int64 // delay of the last probe
-	probePending bool  // no reply was compared with it yet
+	probePending bool  // no reply has been compared with it yet
 	sum, apart   float64
 	learnt       int
 	run          int
@@ -27,15 +27,14 @@ type Watch struct {
 const (
 	watchRun   = 8
 	watchLearn = 64
-	// watchMemory is over how many exchanges what is usual is forgotten.
+	// watchMemory is the number of exchanges over which usual values are forgotten.
 	watchMemory = 256
 )
 
-// AddProbe takes the delay, ns, of a probe, by the relation in force.
+// AddProbe adds the delay, ns, of a probe by the current relation.
 func (w *Watch) AddProbe(delay int64) { w.probeDelay, w.probePending = delay, true }
 
-// AddReply takes the delay, ns, of a reply by the relation in force, whose bound is
-// given.
+// AddReply adds the delay, ns, of a reply by the current relation, whose bound is given.
 func (w *Watch) AddReply(k Kind, delay, bound int64) {
 	if !w.probePending {
 		return
@@ -55,13 +54,13 @@ func (w *Watch) AddReply(k Kind, delay, bound int64) {
 			w.run = 0
 		}
 		w.run, w.by = w.run+1, apart
-		return // whatever it is, it is not usual
+		return // the exchange is not usual
 	}
 	w.sum += sum / memory
 	w.apart += apart / memory
 }
 
-// ChangeRelation is another relation, which puts the far clock so many ns further ahead.
+// ChangeRelation switches to another relation, which puts the far clock ahead by change, ns.
 func (w *Watch) ChangeRelation(k Kind, change, bound int64) {
 	if math.Abs(float64(change)) > k.minJump()+float64(bound) {
 		*w = Watch{}
@@ -70,8 +69,8 @@ func (w *Watch) ChangeRelation(k Kind, change, bound int64) {
 	w.run, w.probePending = 0, false
 }
 
-// MovedBy reports whether there is enough to go by; by is by how much, ns, the far
-// clock is ahead of the relation, moved whether that is beyond doubt.
+// MovedBy returns how far, ns, the far clock is ahead of the relation, and whether it certainly moved.
+// ok is false without enough exchanges.
 func (w *Watch) MovedBy() (by float64, moved, ok bool) {
 	return w.by, w.run >= watchRun, w.learnt == watchLearn
 }

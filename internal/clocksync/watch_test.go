@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// watched is an edge of 20 us either way, whose exchanges a watch sees.
+// watched is an edge of 20 us in each direction, with a watch of its exchanges.
 type watched struct {
 	rng   *rand.Rand
 	kind  Kind
 	watch Watch
-	extra [2]int64 // delay of probes and of replies, beyond what is usual
-	noise float64  // ns, mean of what is exponential either way
-	far   int64    // the far clock is ahead of the relation by this
+	extra [2]int64 // further delay of probes and of replies, beyond the usual
+	noise float64  // ns, mean of the exponential noise in each direction
+	far   int64    // ns by which the far clock is ahead of the relation
 }
 
 const watchedBound = 700
@@ -21,7 +21,7 @@ func newWatched(k Kind) *watched {
 	return &watched{rng: rand.New(rand.NewPCG(3, 1)), kind: k, noise: 500}
 }
 
-// until passes exchanges and returns after how many a move was seen; 0: never.
+// until passes exchanges and returns the number after which a move was seen, or 0 if it was not.
 func (w *watched) until(n int) int {
 	for i := range n {
 		w.watch.AddProbe(20_000 + w.extra[0] + int64(w.noise*w.rng.ExpFloat64()) + w.far)
@@ -52,7 +52,7 @@ func TestWatchRule1And2AClockThatMovesIsSeen(t *testing.T) {
 			t.Errorf("a step of %d ns was taken for %.0f", by, got)
 		}
 	}
-	// One stamp in a while that came late does not hide it.
+	// An occasional late stamp does not hide the move.
 	w := newWatched(Kernel)
 	w.never(t, "quiet", 1000)
 	w.far = 1e5
@@ -113,7 +113,7 @@ func TestWatchRule3WhatTheBoundExplains(t *testing.T) {
 	}
 }
 
-// A delay one way that comes and goes, for long enough to become usual.
+// A delay in one direction comes and goes, for long enough to become usual.
 func TestWatchRule4DelaysBecomeUsual(t *testing.T) {
 	w := newWatched(Kernel)
 	w.never(t, "quiet", 300)
@@ -130,7 +130,7 @@ func TestWatchRule4DelaysBecomeUsual(t *testing.T) {
 
 func TestWatchRule5ARelationThatContradictsIsTakenAtItsWord(t *testing.T) {
 	w := newWatched(Kernel)
-	w.far = 40_000 // as the relation's error is before much is known
+	w.far = 40_000 // as large as the relation's error at the beginning
 	w.never(t, "at first", watchLearn+100)
 	w.far = 0
 	w.watch.ChangeRelation(Kernel, 40_000, watchedBound)
@@ -138,7 +138,7 @@ func TestWatchRule5ARelationThatContradictsIsTakenAtItsWord(t *testing.T) {
 		t.Error("says something at once")
 	}
 	w.never(t, "a better relation", 2000)
-	// One like before changes nothing.
+	// A relation like the one before changes nothing.
 	w.watch.ChangeRelation(Kernel, 300, watchedBound)
 	w.far = 40_000
 	if n := w.until(20); n == 0 || n > watchRun+1 {

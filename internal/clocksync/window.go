@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// measureCoarse measures a window without a shape to compare it with. more is by how much,
-// ns, one direction waits longer than the other.
+// measureCoarse measures a window without a shape. more is the excess, ns, of one direction's wait over
+// the other's.
 func (p *Pair) measureCoarse(now int64, more float64) {
 	from := p.filter.asRelation()
 	share := quarter
@@ -15,13 +15,13 @@ func (p *Pair) measureCoarse(now int64, more float64) {
 	}
 	c := p.fitWindow(from, share)
 	if more > 0 && c.delay+c.excess-p.leastDelay > longWait && p.oddWindows < patienceWindows {
-		// Even the packets that waited least waited, and where is not known: rule 11.
+		// Even the packets with the least wait were delayed, in an unknown direction: rule 11.
 		p.oddWindows++
 		p.quality, p.lastOdd = Held, true
 		return
 	}
 	if c.apart && p.oddWindows < patienceWindows {
-		// Hardly any went the way that the least delayed of them went: rule 12.
+		// Hardly any packet took the path of the least delayed ones: rule 12.
 		p.oddWindows++
 		p.quality, p.lastOdd = Held, true
 		return
@@ -41,9 +41,8 @@ func (p *Pair) measureCoarse(now int64, more float64) {
 	f.update(h, off, c.sigma*c.sigma)
 	r := c.rateSigma * 1e9
 	f.update([3]float64{0, 1, 0}, c.rate*1e9-f.x[1], r*r)
-	// What the least delayed packets still waited, they may all have waited in one
-	// direction. That does not average out. Where stamps are no finer than
-	// queues are long, it does not show either.
+	// The remaining wait of the least delayed packets may be in one direction. That does not average
+	// out. It does not show either where the resolution of stamps is no finer than the queues.
 	p.queueAsymmetry, p.coarseAsymmetry = more/4, true
 	if p.kind == Hardware {
 		p.queueAsymmetry = min(p.queueAsymmetry, c.excess+10*p.kind.stampScale())
@@ -54,9 +53,9 @@ func (p *Pair) measureCoarse(now int64, more float64) {
 	p.quality = Coarse
 }
 
-// isOtherPath reports whether a round trip that is so much longer than it was is of another
-// path. A pair that knows no shape may have seen but queues at first: it believes in a
-// path that is shorter if it has seen one become longer.
+// isOtherPath reports whether a round trip that is longer by so much is of another path. A pair without
+// a shape may have seen only queues at first: it accepts a shorter path if it has seen one become
+// longer.
 func (p *Pair) isOtherPath(longer, excess float64) bool {
 	if p.wasFine {
 		return math.Abs(longer) > longWait+2*excess
@@ -64,15 +63,15 @@ func (p *Pair) isOtherPath(longer, excess float64) bool {
 	return math.Abs(longer) > 2*longWait+4*excess && (longer > 0 || len(p.knownRoutes) > 0)
 }
 
-// twoPaths is by how much more than usual, as a factor, the least delayed packets of a
-// window may differ; usualMemory is over how many windows what is usual is learnt.
+// twoPaths is the factor by which the spread of the least delayed packets of a window may exceed the
+// usual one. usualMemory is the number of windows over which the usual spread is learnt.
 const (
 	twoPaths    = 4
 	usualMemory = 8
 )
 
-// recordDetour takes a window whose round trip is not what it was for the path's, which is then longer
-// one way by what would else be the clocks' offset off: rule 12.
+// recordDetour records that a changed round trip belongs to the path, which is then longer in one
+// direction by off, which would otherwise be the clocks' offset: rule 12.
 func (p *Pair) recordDetour(c *windowFit, off float64) {
 	if !p.asymHeld {
 		p.estimate.Detours++
@@ -87,12 +86,12 @@ func (p *Pair) recordDetour(c *windowFit, off float64) {
 	p.quality = Held
 }
 
-// restoreKnownRoute reports whether a window's round trip is that of a path before; the asymmetry is then
-// as it was, and off what is left of it: rule 6.
+// restoreKnownRoute reports whether a window's round trip is that of an earlier path. If so, it
+// restores the asymmetry of that path, and off gets the remainder: rule 6.
 func (p *Pair) restoreKnownRoute(c *windowFit, off *float64) bool {
 	for _, r := range p.knownRoutes {
 		if math.Abs(r.delay-c.delay) <= p.kind.shiftFloor()+c.excess {
-			p.filter.inflateVariance(0, p.inherit) // it was led by what it is not any more
+			p.filter.inflateVariance(0, p.inherit) // the value that led the filter has changed
 			*off += p.asym - r.asym
 			c.offset += int64(math.Round(p.asym - r.asym))
 			p.asym, p.inherit, p.leastDelay = r.asym, r.inherit, c.delay
@@ -102,11 +101,11 @@ func (p *Pair) restoreKnownRoute(c *windowFit, off *float64) bool {
 	return false
 }
 
-// longWait is a wait, ns, that no estimate is led by.
+// longWait is a wait, ns, that is too long to lead an estimate.
 const longWait = 3000
 
-// surpriseVariance is what the filter must know less, ns^2, to believe what it would not:
-// an oscillator that changes its mind is believed within a window.
+// surpriseVariance returns the variance, ns^2, that the filter must add to accept an improbable
+// measurement: a change of an oscillator is accepted within a window.
 func (p *Pair) surpriseVariance(h [3]float64, off, variance float64) float64 {
 	s := p.filter.quadraticForm(h) + variance
 	p.misfit = max(1, p.misfit+(min(off*off/s, 9)-p.misfit)/30)
@@ -117,11 +116,11 @@ func (p *Pair) surpriseVariance(h [3]float64, off, variance float64) float64 {
 	return 0
 }
 
-// hintIsFresh reports whether what the graph said last is of now.
+// hintIsFresh reports whether the last hint of the graph is fresh.
 func (p *Pair) hintIsFresh(now int64) bool { return p.hinted && now-p.hint.Ref < int64(FreshFor) }
 
-// windowRelation is the relation that a window is looked at from, and how well it is known:
-// the graph's, which knows more than one pair, unless it is not where the pair is.
+// windowRelation returns the relation that a window is compared with, and its standard deviation: the
+// graph's, which has more data than one pair, unless it is far from the pair's.
 func (p *Pair) windowRelation(now int64) (Relation, float64) {
 	own, sigma := p.filter.asRelation(), math.Sqrt(p.filter.p[0][0]*p.misfit)
 	if !p.hintIsFresh(now) || math.Abs(float64(p.hint.OffsetAt(now)-own.OffsetAt(now))) > BoundSigmas*math.Sqrt(sigma*sigma+p.inherit)+p.kind.shiftFloor()/4 {
@@ -130,9 +129,9 @@ func (p *Pair) windowRelation(now int64) (Relation, float64) {
 	return p.hint, p.hintSigma
 }
 
-// yieldToHint goes over to the graph's relation where it contradicts the pair's and the
-// samples do not. An oscillator that changed its rate is noticed by some pairs
-// before others can see it.
+// yieldToHint replaces the pair's relation by the graph's where the two contradict each other and the
+// samples do not contradict the graph's. Some pairs notice an oscillator that changed its rate before
+// others can.
 func (p *Pair) yieldToHint(now int64) {
 	f := &p.filter
 	own := f.asRelation()
@@ -143,7 +142,7 @@ func (p *Pair) yieldToHint(now int64) {
 	if math.Abs(apart) < 3*math.Sqrt(f.p[0][0]*p.misfit+p.inherit) || !p.shape.learnScores(p.kind, p.hintSigma) {
 		return
 	}
-	better := -4.0 // nats: as likely is good enough
+	better := -4.0 // nats: equal likelihood suffices
 	for _, look := range []struct {
 		from *Relation
 		sign float64
@@ -169,8 +168,8 @@ func (p *Pair) yieldToHint(now int64) {
 	}
 }
 
-// sampleDistances are the delays of a window's samples, against a relation and the
-// delay and asymmetry of the path, by direction.
+// sampleDistances returns the delays of a window's samples by direction, relative to a relation and to
+// the delay and asymmetry of the path.
 func (p *Pair) sampleDistances(w *[2]window, from *Relation) *[2][]float64 {
 	for d := range w {
 		u := p.residuals[d][:0]
@@ -187,8 +186,8 @@ func (p *Pair) sampleDistances(w *[2]window, from *Relation) *[2][]float64 {
 	return &p.residuals
 }
 
-// teachShape lets the shape learn from the window before: what the graph said since
-// has made its place clearer.
+// teachShape lets the shape learn from the window before, whose place later hints have made more
+// precise.
 func (p *Pair) teachShape() {
 	if p.lastOdd || len(p.last[forward].samples) < fewestSamples || len(p.last[reverse].samples) < fewestSamples {
 		return
@@ -233,7 +232,7 @@ func (p *Pair) measureFine(now int64) {
 		shift[d], limit[d] = p.windowShift(d, u[d])
 	}
 	if min(usual[0], usual[1]) < -p.kind.shiftFloor()-BoundSigmas*sigma {
-		// Packets do not arrive before they were sent: what is believed cannot be.
+		// Packets do not arrive before they were sent: the present state is impossible.
 		p.reset()
 		return
 	}
@@ -296,13 +295,13 @@ func (p *Pair) measureFine(now int64) {
 	z[reverse] -= apart
 	noise := (variance[0] + variance[1]) / 4
 	if f.p[2][2] == 0 {
-		// From now on the delay is where the shape's zero lies, which is as well
-		// known as windows made it.
+		// From now on the delay is the place of the shape's zero, with the precision of the windows
+		// that made it.
 		f.inflateVariance(2, usually/10)
 		p.startFilter.inflateVariance(2, usually/10)
 	}
-	// Clocks that move faster than was thought are located badly, in both
-	// directions, but oppositely above all.
+	// Clocks that move faster than assumed are located imprecisely, in both directions, but oppositely
+	// above all.
 	both, clocks := (z[0]+z[1])/2, (z[forward]-z[reverse])/2
 	if math.Abs(both) > max(p.kind.shiftFloor(), math.Abs(clocks)/2) && both*both > 36*(f.p[2][2]+noise) {
 		seen := [2]float64{z[0] - apart, z[1] + apart}
@@ -330,14 +329,13 @@ func (p *Pair) measureFine(now int64) {
 	p.centreShape(low)
 }
 
-// traceSlots leads the filter through the window, slot by slot: clocks that wander are
-// not where they were at its middle. place is where each direction's samples lie,
-// against a relation.
+// traceSlots updates the filter slot by slot through the window: clocks that wander are not at their
+// place of its middle. place is the place of each direction's samples, relative to a relation.
 func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
 	f, s, n := &p.filter, &p.shape, p.kind.slotCount()
 	var slots [maxSlots]struct {
-		at, n float64
-		told  [2]scoreSum
+		at, n  float64
+		scores [2]scoreSum
 	}
 	began, span := f.at, max(float64(now-f.at), 1)
 	for d, u := range p.sampleDistances(&p.now, from) {
@@ -346,7 +344,7 @@ func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
 			t := &slots[min(int(at/span*float64(n)), n-1)]
 			t.at += at
 			t.n++
-			t.told[d].addScore(s.scoreAt(d, v-place[d]))
+			t.scores[d].addScore(s.scoreAt(d, v-place[d]))
 		}
 	}
 	delay := f.x[2]
@@ -358,8 +356,8 @@ func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
 		f.predict(began+int64(t.at/t.n), p.wanderPace*p.kind.wanderFactor(), p.kind.gainWanderFactor())
 		there := float64(from.Offset-f.offset) + from.Rate*float64(f.at-from.Ref)
 		for d, h := range [2][3]float64{{1, 0, 1}, {-1, 0, 1}} {
-			if t.told[d].n > 0 {
-				off, variance := s.zeroShift(d, &t.told[d], leastInformation)
+			if t.scores[d].n > 0 {
+				off, variance := s.zeroShift(d, &t.scores[d], leastInformation)
 				f.update(h, place[d]+off+h[0]*(there-f.x[0])-(f.x[2]-delay), variance)
 			}
 		}
@@ -367,21 +365,21 @@ func (p *Pair) traceSlots(now int64, from *Relation, place [2]float64) {
 	f.predict(now, p.wanderPace*p.kind.wanderFactor(), p.kind.gainWanderFactor())
 }
 
-// steadyWindowsSquared is for how long, in windows squared, a path's delay stays what it is: what
-// the filter has it move by smears the shape.
+// steadyWindowsSquared is the time, in windows squared, for which a path's delay stays constant: the
+// assumed movement of the filter's delay smears the shape.
 const steadyWindowsSquared = 20_000
 
-// offsetAtMiddle is how long before now the middle of the window is, in seconds, and by
-// how much a relation is beyond the filter's there, in ns.
+// offsetAtMiddle returns the time from the middle of the window until now, in seconds, and the
+// difference of a relation from the filter's there, in ns.
 func (p *Pair) offsetAtMiddle(now int64, from *Relation) (back, apart float64) {
 	f, at := &p.filter, p.middleTime()
 	own := f.asRelation()
 	return float64(now-at) / 1e9, float64(from.OffsetAt(at)-own.OffsetAt(at)) - (f.x[0] - math.Round(f.x[0]))
 }
 
-// measureOneWay measures the clocks by one direction, the other one having another delay
-// than before: the path of the good one is what it was. shift is by how much each
-// direction lies beyond its place as a whole.
+// measureOneWay measures the clocks by one direction when the other one has another delay than before:
+// the path of the good one is unchanged. shift is the distance of each direction from its place as a
+// whole.
 func (p *Pair) measureOneWay(now int64, from *Relation, good int, shift [2]float64, limit float64) {
 	u := p.sampleDistances(&p.now, from)
 	z := p.shape.searchPlace(good, u[good], anywhereSigma)
@@ -390,7 +388,7 @@ func (p *Pair) measureOneWay(now int64, from *Relation, good int, shift [2]float
 	}
 	off, variances, _ := p.measureShift(u, leastInformation)
 	z += off[good]
-	// Nothing checks one direction: it is no better than windows are alike.
+	// No other measurement checks one direction: it is no better than the agreement of windows.
 	variance := max(variances[good], p.noise[good])
 	if p.shape.fitSigmas(good, u[good]) < -2*unlikelySigmas {
 		p.handleOddWindow(now, shift, limit)
@@ -415,8 +413,8 @@ func (p *Pair) measureOneWay(now int64, from *Relation, good int, shift [2]float
 	p.quality = Fine
 }
 
-// lowestDelay is the delay of the least delayed packets of a window, its samples being
-// sorted. The clocks' offset does not count in the sum of both directions.
+// lowestDelay returns the delay of the least delayed packets of a window, whose samples are sorted. The
+// clocks' offset cancels in the sum of both directions.
 func (p *Pair) lowestDelay(u *[2][]float64) float64 {
 	low := p.filter.x[2]
 	for d := range u {
@@ -429,9 +427,8 @@ func (p *Pair) lowestDelay(u *[2][]float64) float64 {
 	return low
 }
 
-// centreShape keeps zero where the shape is looked at most finely: where the least delayed
-// packets are or, of stamps that are fine and now and then wrong by more than they
-// are fine, where samples tell most.
+// centreShape keeps zero at the finest bins of the shape: at the least delayed packets or, if fine
+// stamps sometimes have errors above their resolution, where samples have most information.
 func (p *Pair) centreShape(low float64) {
 	if low > p.leastDelay {
 		low = p.leastDelay + (low-p.leastDelay)/centreMemory
@@ -449,15 +446,15 @@ func (p *Pair) centreShape(low float64) {
 	}
 }
 
-// stampErrorLimit is by how much, ns, the least delayed packets' stamps may be wrong.
+// stampErrorLimit is the largest error, ns, of the least delayed packets' stamps.
 const stampErrorLimit = 500
 
-// centreMemory is over how many windows the least delay of before is forgotten.
+// centreMemory is the number of windows over which the earlier least delay is forgotten.
 const centreMemory = 300
 
-// waitDifference is by how much, ns, one direction waits longer than the other, its samples
-// being sorted; 0: hardly. Shapes that differ cannot be compared, only the packets
-// that waited least.
+// waitDifference returns how much longer, ns, one direction waits than the other, or 0 for hardly any
+// difference. The samples are sorted. Different shapes cannot be compared, only the packets with the
+// least wait.
 func waitDifference(u *[2][]float64, k Kind) float64 {
 	var width [2]float64
 	for d := range u {
@@ -470,7 +467,7 @@ func waitDifference(u *[2][]float64, k Kind) float64 {
 	return more - less
 }
 
-// widerDirection is the direction that waits longer, the samples being sorted.
+// widerDirection returns the direction that waits longer. The samples are sorted.
 func widerDirection(u *[2][]float64) int {
 	if sortedQuantile(u[reverse], 0.5)-sortedQuantile(u[reverse], 0.1) > sortedQuantile(u[forward], 0.5)-sortedQuantile(u[forward], 0.1) {
 		return reverse
@@ -478,8 +475,8 @@ func widerDirection(u *[2][]float64) int {
 	return forward
 }
 
-// restartAfterMove starts from where the clocks are now: rule 4. What is known of the path
-// stays; if the round trip is not what it was, it is not the clocks that moved.
+// restartAfterMove restarts at the present place of the clocks: rule 4. The state of the path stays. If
+// the round trip has changed, the clocks did not move.
 func (p *Pair) restartAfterMove(now int64, from *Relation, limit float64) {
 	f := &p.filter
 	delay, uncertain := f.x[2], f.p[2][2]
@@ -496,9 +493,9 @@ func (p *Pair) restartAfterMove(now int64, from *Relation, limit float64) {
 	p.oddWindows, p.agreeingOdd, p.lastOdd = 0, 0, false
 }
 
-// locateSamples finds the place of each direction's samples, which is known to sigma to be
-// zero. Where they are so unlikely as they are that it must be elsewhere, it
-// is looked for in wider and wider circles; likely is false when it is not found.
+// locateSamples returns the place of each direction's samples, which is zero with standard deviation
+// sigma. If the samples are so unlikely that the place must be elsewhere, it searches in wider and
+// wider circles. likely is false if it does not find the place.
 func (p *Pair) locateSamples(u *[2][]float64, sigma float64) (place [2]float64, likely bool) {
 	s := &p.shape
 	fits := func() bool {
@@ -513,7 +510,7 @@ func (p *Pair) locateSamples(u *[2][]float64, sigma float64) (place [2]float64, 
 			}
 		}
 	}
-	sigma = max(sigma, 2*s.scale) // clocks may have done more than is thought
+	sigma = max(sigma, 2*s.scale) // clocks may have moved more than assumed
 	if fits() {
 		look(sigma)
 		return place, fits()
@@ -534,9 +531,8 @@ func (p *Pair) locateSamples(u *[2][]float64, sigma float64) (place [2]float64, 
 	return place, false
 }
 
-// measureShift tells by how much each direction's samples, their place being zero, lie
-// beyond it, and the variance of that. usual is the variance of windows as they
-// usually are, of half of both.
+// measureShift returns how far each direction's samples lie beyond their place zero, and the variance
+// of that. usual is the usual variance of half of the sum of both, over windows.
 func (p *Pair) measureShift(u *[2][]float64, least float64) (off, variance [2]float64, usual float64) {
 	s := &p.shape
 	for d := range u {
@@ -550,14 +546,14 @@ func (p *Pair) measureShift(u *[2][]float64, least float64) (off, variance [2]fl
 	return off, variance, usual
 }
 
-// anywhereSigma is the standard deviation, ns, of a place of which nothing is known.
+// anywhereSigma is the standard deviation, ns, of an unknown place.
 const anywhereSigma = 1e9
 
-// unlikelySigmas is how many standard deviations below what is usual both directions
-// must be. One direction alone may have got a queue.
+// unlikelySigmas is how many standard deviations below the usual likelihood both directions must be. A
+// single direction may have got a queue.
 const unlikelySigmas = 2.5
 
-// middleTime is the mean time of a window's samples, by the local clock.
+// middleTime returns the mean time of a window's samples, by the local clock.
 func (p *Pair) middleTime() int64 {
 	var sum, n int64
 	first := p.now[forward].samples[0].at
@@ -570,9 +566,9 @@ func (p *Pair) middleTime() int64 {
 	return first + sum/n
 }
 
-// windowShift tells by how much a window, its samples being sorted, lies beyond the
-// shape's place as a whole, and how much is more than windows usually do. A window
-// whose quantiles moved by different amounts got another queue, not another place.
+// windowShift returns how far a window, whose samples are sorted, lies beyond the shape's place as a
+// whole, and the limit of the usual shift. A window whose quantiles moved by different amounts got
+// another queue, not another place.
 func (p *Pair) windowShift(dir int, sorted []float64) (shift, limit float64) {
 	s := &p.shape
 	var by [len(levels)]float64
@@ -590,7 +586,7 @@ func (p *Pair) windowShift(dir int, sorted []float64) (shift, limit float64) {
 	return shift, limit
 }
 
-// learnNoise learns how much windows differ.
+// learnNoise learns the usual difference between windows.
 func (p *Pair) learnNoise(shift [2]float64) {
 	p.tested++
 	for d := range shift {
@@ -598,7 +594,7 @@ func (p *Pair) learnNoise(shift [2]float64) {
 	}
 }
 
-// handleOddWindow is a window whose round trip is not what it was: rules 3, 5 and 6.
+// handleOddWindow processes a window whose round trip has changed: rules 3, 5 and 6.
 func (p *Pair) handleOddWindow(now int64, shift [2]float64, limit float64) {
 	p.quality, p.lastOdd = Held, true
 	p.oddWindows++
@@ -615,7 +611,7 @@ func (p *Pair) handleOddWindow(now int64, shift [2]float64, limit float64) {
 		return
 	}
 	if p.agreeingOdd < settledWindows {
-		// What comes is like nothing before and not like itself: a new shape.
+		// The windows resemble neither earlier ones nor each other: a new shape.
 		p.shape = shape{scale: p.shape.scale}
 		p.filter.freezeDelay()
 		p.taughtWindows, p.tested = 0, 0
@@ -627,7 +623,7 @@ func (p *Pair) handleOddWindow(now int64, shift [2]float64, limit float64) {
 	p.rememberRoute()
 	f := &p.filter
 	before := f.x[2]
-	// The quantiles tell roughly by how much, the shape exactly.
+	// The quantiles give the shift roughly, the shape exactly.
 	var noise float64
 	for range 2 {
 		from, _ := p.windowRelation(now)
@@ -645,7 +641,7 @@ func (p *Pair) handleOddWindow(now int64, shift [2]float64, limit float64) {
 	p.inherit += max(0, f.p[0][0]*p.misfit) + noise
 	for _, r := range p.knownRoutes {
 		if math.Abs(r.delay-f.x[2]) <= limit {
-			f.inflateVariance(0, p.inherit) // it was led by what it is not any more
+			f.inflateVariance(0, p.inherit) // the value that led the filter has changed
 			p.asym, p.inherit = r.asym, r.inherit
 		}
 	}
@@ -654,10 +650,10 @@ func (p *Pair) handleOddWindow(now int64, shift [2]float64, limit float64) {
 	f.p[2][2] = max(noise, p.kind.stampScale()*p.kind.stampScale())
 }
 
-// pathChangeLimit is by how much, ns, a second may change a path. Beyond it a clock has stopped.
+// pathChangeLimit is the largest change, ns, of a path in a second. Beyond it a clock has stopped.
 const pathChangeLimit = 1e8
 
-// rememberRoute keeps the path's round trip and asymmetry for when it comes back.
+// rememberRoute keeps the path's round trip and asymmetry for the time when the path returns.
 func (p *Pair) rememberRoute() {
 	f := &p.filter
 	now := route{f.x[2], p.asym, p.inherit}

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// Limits of what is read from outside.
+// Limits of input from other hosts.
 const (
 	MaxReportPairs = 1 << 14
 	MaxReportJoins = 1 << 10
 	MaxUpdateMaps  = 1 << 16
 	maxName        = 255
 	maxClock       = 2*maxName + 1 // node/device
-	maxDeviation   = 1 << 60       // ns: 36 years, more than any clock is wrong by
+	maxDeviation   = 1 << 60       // ns: 36 years, more than the error of any clock
 	maxRate        = 1             // a clock that stands still loses this much
 )
 
-// wireReader reads numbers and names until the first error, and nothing after it.
+// wireReader reads numbers and names until the first error. After it, all reads return zero values.
 type wireReader struct {
 	b   []byte
 	err error
@@ -31,7 +31,7 @@ func (r *wireReader) setError(field, format string, args ...any) {
 	}
 }
 
-// readUint reads a number of at most most.
+// readUint reads a number up to a maximum.
 func (r *wireReader) readUint(field string, most uint64) uint64 {
 	if r.err != nil {
 		return 0
@@ -62,8 +62,8 @@ func (r *wireReader) readInt(field string) int64 {
 	return v
 }
 
-// readCount reads how many items follow, of which each has at least so many octets,
-// so that what is allocated for them is bounded by what came.
+// readCount reads the number of items that follow, each of which has at least so many octets. This
+// bounds the allocation for them by the size of the input.
 func (r *wireReader) readCount(field string, most uint64, octets int) int {
 	n := r.readUint(field, most)
 	if r.err == nil && n > uint64(len(r.b)/octets) {
@@ -88,7 +88,7 @@ func (r *wireReader) readBytes(field string, n int) []byte {
 	return b
 }
 
-// readIndex reads a place in a list of n.
+// readIndex reads an index into a list of n.
 func (r *wireReader) readIndex(field string, n int) uint64 {
 	i := r.readUint(field, math.MaxUint64)
 	if r.err == nil && i >= uint64(n) {
@@ -105,7 +105,7 @@ func (r *wireReader) readName(field string, most uint64) string {
 	return s
 }
 
-// readNode reads a name that can be a node's.
+// readNode reads a name that is valid for a node.
 func (r *wireReader) readNode(field string) string {
 	s := r.readName(field, maxName)
 	if strings.ContainsRune(s, '/') {
@@ -138,10 +138,10 @@ func (r *wireReader) readDeviation(field string) float64 {
 	return v
 }
 
-// checkEnd is the first error; what is left over is one.
+// checkEnd returns the first error. Octets that are left over are an error.
 func (r *wireReader) checkEnd() error {
 	if r.err == nil && len(r.b) > 0 {
-		return errors.New("something follows the end")
+		return errors.New("unexpected data after the end")
 	}
 	return r.err
 }
@@ -154,13 +154,13 @@ func appendName(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// appendRate keeps 24 bits of a rate: of 30 ppm, an error of 2e-12.
+// appendRate appends 24 bits of a rate: for 30 ppm the error is 2e-12.
 func appendRate(b []byte, v float64) []byte {
 	return binary.BigEndian.AppendUint32(b, math.Float32bits(float32(v)))
 }
 
-// appendDeviation keeps 8 bits of a standard deviation and rounds up: it may be
-// overstated by a hundredth, and is never understated.
+// appendDeviation appends 8 bits of a standard deviation, rounded up: it may be too large by a
+// hundredth, and is never too small.
 func appendDeviation(b []byte, v float64) []byte {
 	f := float32(v)
 	bits := math.Float32bits(f)

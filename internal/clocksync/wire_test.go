@@ -58,7 +58,7 @@ func TestUpdateComesBack(t *testing.T) {
 	}
 }
 
-// A pair takes some 35 octets where every NIC probes 16 others of 128 nodes.
+// TestReportIsSmall checks that a pair takes some 35 octets if every NIC probes 16 others of 128 nodes.
 func TestReportIsSmall(t *testing.T) {
 	r := Report{Node: "node-0001", End: 1_700_000_000_000_000_000}
 	for i := range 128 {
@@ -72,7 +72,8 @@ func TestReportIsSmall(t *testing.T) {
 	}
 }
 
-// What no clock can have is not sent, and does not keep the rest from it.
+// TestReportLeavesOut checks that numbers that no clock can have are not sent, and do not keep the
+// others from being sent.
 func TestReportLeavesOut(t *testing.T) {
 	r := sampleReport()
 	bad := map[string]func(p *PairEstimate){
@@ -97,7 +98,7 @@ func TestReportLeavesOut(t *testing.T) {
 	}
 }
 
-// Errors name what is wrong.
+// TestParseErrors checks that errors name the invalid field.
 func TestParseErrors(t *testing.T) {
 	head := appendName(nil, "h1")
 	head = binary.AppendVarint(head, 0)
@@ -121,7 +122,7 @@ func TestParseErrors(t *testing.T) {
 		"pair 0: quality: 0":        append(append(append(append([]byte{}, head...), names...), 1, 0, 0, 0, 0, 0x10), tail...),
 		"pair 0: kind: 2":           append(append(append(append([]byte{}, head...), names...), 1, 0, 0, 0, 0, 0x21), tail...),
 		"joined clock: is the cloc": append(append(append([]byte{}, head...), names...), 0, 1, 0, 0, 0, 0, 0),
-		"something follows":         append(append(append([]byte{}, head...), names...), 0, 0, 0),
+		"unexpected data":           append(append(append([]byte{}, head...), names...), 0, 0, 0),
 	} {
 		if _, err := ParseReport(b); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "clock report: ") {
 			t.Errorf("%v, want %q", err, want)
@@ -139,7 +140,8 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// A deviation is never understated, and overstated by less than a hundredth.
+// TestDeviationRoundsUp checks that a deviation is never too small, and too large by less than a
+// hundredth.
 func TestDeviationRoundsUp(t *testing.T) {
 	for v := 1e-12; v < maxDeviation; v *= 1.37 {
 		r := wireReader{b: appendDeviation(nil, v)}
@@ -155,7 +157,7 @@ func TestDeviationRoundsUp(t *testing.T) {
 	}
 }
 
-// FuzzReport: what parses is written and read back the same.
+// FuzzReport checks that a parsed report is written and read back the same.
 func FuzzReport(f *testing.F) {
 	f.Add(sampleReport().AppendTo(nil))
 	f.Add((&Report{Node: "h"}).AppendTo(nil))
@@ -171,7 +173,7 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
-// FuzzUpdate: what parses is written and read back the same.
+// FuzzUpdate checks that a parsed update is written and read back the same.
 func FuzzUpdate(f *testing.F) {
 	f.Add(sampleUpdate().AppendTo(nil))
 	f.Add((&Update{}).AppendTo(nil))

@@ -10,17 +10,17 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// claim is what one NIC has of what agents report: an address, where the topology
-// gives it none, and the GID of its queue pair. Of two claims of the same thing the one
-// with the lower order is older, and has it.
+// claim represents what one NIC uses of what agents report: an address, if the topology gives it none,
+// and the GID of its queue pair. Of two claims of the same address the one with the lower order is
+// older and wins.
 type claim struct {
-	address      netip.Addr // invalid: none
+	address      netip.Addr // invalid if there is none
 	addressOrder uint64
-	gid          netip.Addr // invalid: none
+	gid          netip.Addr // invalid if there is none
 	gidOrder     uint64
 }
 
-// Why a reported address or GID is not used.
+// Reasons why a reported address or GID is not used.
 const (
 	conflictTopology = "topology"         // the interface of a NIC lacks the address that the topology gives to the NIC
 	conflictForeign  = "foreign"          // the topology gives it to another node or switch
@@ -28,20 +28,21 @@ const (
 	conflictPrefix   = "outside_prefixes" // it lies outside the prefixes for addresses of agents
 )
 
-// conflictReasons lists them.
+// conflictReasons lists all reasons of conflicts.
 var conflictReasons = []string{conflictTopology, conflictForeign, conflictClaimed, conflictPrefix}
 
-// conflict is an address or a GID that was reported and is not used.
+// conflict is an address or a GID that was reported and is not used, with the reason.
 type conflict struct{ reason, text string }
 
-// interfaceReport is what the agent of a node says of its interfaces.
+// interfaceReport is what the agent of a node reports of its interfaces.
 type interfaceReport struct {
 	interfaces []interfaceState
-	order      uint64 // reports that came first have lower numbers; 0: from before the start
+	order      uint64 // reports that came first have lower numbers; 0 means that it is from before the start
 }
 
-// interfaceOf returns the first interface that is the NIC's, by its device or an alias, and
-// has addresses that can be probed; usable are these. It returns nil when there is none.
+// interfaceOf returns the first interface that belongs to the NIC, by its device or an alias, and that
+// has usable addresses, with these addresses: those that can be probed. It returns nil when there is
+// none.
 func (r *interfaceReport) interfaceOf(nic *fabric.NIC) (f *interfaceState, usable []netip.Addr) {
 	for i := range r.interfaces {
 		f := &r.interfaces[i]
@@ -60,14 +61,14 @@ func (r *interfaceReport) interfaceOf(nic *fabric.NIC) (f *interfaceState, usabl
 type resolver struct {
 	p            *plan
 	in           *planInput
-	owners       map[netip.Addr]string // by address of the topology: the node or switch that has it
-	nicByAddress map[netip.Addr]int32  // by address in use that the topology gives: its NIC
+	owners       map[netip.Addr]string // node or switch by address that the topology gives to it
+	nicByAddress map[netip.Addr]int32  // NIC by address that is in use and that the topology gives to it
 	lastOrder    uint64                // the highest order of a claim
 
 	reportedNICs []reportedNIC // NICs with a report, the oldest report first
 }
 
-// reportedNIC is a NIC whose agent reports its interface.
+// reportedNIC is a NIC whose interface an agent reports.
 type reportedNIC struct {
 	nic    int32
 	order  uint64
@@ -75,11 +76,11 @@ type reportedNIC struct {
 	usable []netip.Addr
 }
 
-// resolveAddresses finds the address of every NIC. The topology's address wins; where an
-// agent reports another one, that is a conflict. A NIC without an address in the topology has
-// the first one that its agent reports, that lies in the prefixes for agents, that the
-// topology gives to nobody, and that no other NIC has claimed before. The same holds for
-// GIDs of queue pairs. A claim ends when the agent no longer reports what was claimed.
+// resolveAddresses finds the address of every NIC. The topology's address wins; if the agent reports
+// another one, that is a conflict. A NIC without an address in the topology gets the first one that its
+// agent reports, that lies in the prefixes for agents, that the topology does not give to another
+// owner, and that no other NIC has claimed before. The same holds for GIDs of queue pairs. A claim ends
+// when the agent no longer reports what was claimed.
 func (p *plan) resolveAddresses(in planInput) {
 	r := &resolver{p: p, in: &in, owners: topologyOwners(p.graph), nicByAddress: map[netip.Addr]int32{}}
 	for _, c := range in.claims {
@@ -104,7 +105,7 @@ func (p *plan) resolveAddresses(in planInput) {
 	r.queuePairs()
 }
 
-// topologyOwners returns the node or switch of every address that the topology gives away.
+// topologyOwners returns the node or switch of every address in the topology.
 func topologyOwners(g *fabric.Graph) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for i := range g.Topo.Switches {
@@ -135,8 +136,8 @@ func topologyOwners(g *fabric.Graph) map[netip.Addr]string {
 	return out
 }
 
-// addressesOf lists the addresses that the topology gives to a NIC and that can be probed,
-// the one to be used first.
+// addressesOf returns the addresses that the topology gives to a NIC and that can be probed, in order
+// of preference.
 func addressesOf(g *fabric.Graph, nic *fabric.NIC) (out []netip.Addr) {
 	all := slices.Clone(nic.Addresses)
 	if l := g.LinkAt(nic.ID()); l != nil {
@@ -153,8 +154,8 @@ func (r *resolver) addConflict(reason, format string, args ...any) {
 	r.p.conflicts = append(r.p.conflicts, conflict{reason, fmt.Sprintf(format, args...)})
 }
 
-// fromTopology gives a NIC its address in the topology: of several, the first that its
-// agent reports. Of two NICs with the same address the first by name has it.
+// fromTopology gives a NIC its address in the topology: if there are several, the first that its agent
+// reports. If two NICs have the same address, the first by name gets it.
 func (r *resolver) fromTopology(i int32, nic *fabric.NIC, usable []netip.Addr) {
 	own := addressesOf(r.p.graph, nic)
 	if len(own) == 0 {
@@ -174,7 +175,8 @@ func (r *resolver) fromTopology(i int32, nic *fabric.NIC, usable []netip.Addr) {
 	r.p.addr[i] = address
 }
 
-// refusalReason says why a NIC may not have an address, whoever else has it; empty when it may.
+// refusalReason returns why a NIC may not have an address, independent of the claims of other NICs, and
+// the owner of a foreign address. The reason is empty when the NIC may have it.
 func (r *resolver) refusalReason(node string, a netip.Addr) (reason, owner string) {
 	if owner := r.owners[a.Unmap()]; owner != "" && owner != node {
 		return conflictForeign, owner
@@ -189,8 +191,8 @@ func inPrefixes(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
 }
 
-// fromReports gives addresses to NICs that have none in the topology: first to those that
-// have a claim, then to the others, in the order of their reports.
+// fromReports gives addresses to NICs that have none in the topology: first to those that have a claim,
+// then to the others, in the order of their reports.
 func (r *resolver) fromReports() {
 	p := r.p
 	owner := make(map[netip.Addr]int32, len(r.reportedNICs))
@@ -246,7 +248,7 @@ func (r *resolver) fromReports() {
 	}
 }
 
-// queuePairs takes the queue pairs that agents report, as far as nobody else has their GIDs.
+// queuePairs gives NICs the queue pairs that agents report, unless another NIC has the GID.
 func (r *resolver) queuePairs() {
 	p := r.p
 	with := slices.DeleteFunc(slices.Clone(r.reportedNICs), func(w reportedNIC) bool { return w.f.RDMA == nil })
@@ -290,9 +292,10 @@ func (r *resolver) queuePairs() {
 	}
 }
 
-// gidRefusalReason says why a NIC may not have the GID that its agent reports, whoever else has it.
-// A GID of RoCE is an address (IB specification 1.4, annex A17.4.5): the NIC's own, or one that the
-// NIC could have. One that is local to a link, or is of InfiniBand, leads to no host elsewhere.
+// gidRefusalReason returns why a NIC may not have the GID that its agent reports, independent of the
+// claims of other NICs. A GID of RoCE is an address (IB specification 1.4, annex A17.4.5): the NIC's
+// own, or one that the NIC could have. A GID that is local to a link, or that is of InfiniBand, leads
+// to no other host. The reason is empty when the NIC may have the GID.
 func (r *resolver) gidRefusalReason(w reportedNIC) (reason, owner string) {
 	q, id := w.f.RDMA, r.p.sched.NICs[w.nic]
 	gid := q.GID.Unmap()

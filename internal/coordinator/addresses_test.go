@@ -10,7 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/agentapi"
 )
 
-// reportInterfaces takes a report of an agent and waits for the plan that follows it.
+// reportInterfaces handles a report of an agent and waits for the plan that follows it.
 func (f *fixture) reportInterfaces(s *session, in ...*agentapi.Interface) {
 	f.t.Helper()
 	if err := f.handleMessage(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {
@@ -40,7 +40,7 @@ func (f *fixture) wantAddress(host int, want string) {
 	}
 }
 
-// unnumbered is clos without addresses of the hosts' NICs.
+// unnumbered returns the text of clos without addresses of the hosts' NICs.
 func unnumbered(leaves, hosts int) string {
 	text := clos(leaves, hosts)
 	for h := 1; h <= leaves*hosts; h++ {
@@ -70,7 +70,7 @@ func TestRule2TheTopologysAddressWins(t *testing.T) {
 			}
 		}
 	}
-	// One that has the topology's address among others is no conflict.
+	// A NIC that has the topology's address among others is no conflict.
 	f.reportInterfaces(sessions[0], iface("eth0", "10.99.0.1"), iface("eth1", "fe80::1", "2001:db8::7", "10.77.0.8", addr(1)))
 	if len(f.plan.conflicts) != 0 {
 		t.Errorf("conflicts %v, want none", f.plan.conflicts)
@@ -127,8 +127,8 @@ func TestRule2ReportedAddressesLieInThePrefixes(t *testing.T) {
 	wide.wantAddress(1, "203.0.113.9")
 }
 
-// Of two NICs that report an address the one that reported it first has it, whatever their names
-// are, for as long as it reports it, and over a restart of the coordinator.
+// Of two NICs that report an address the first to report it gets it, independent of their names, for as
+// long as it reports it, also after a restart of the coordinator.
 func TestRule2TheOlderClaimStays(t *testing.T) {
 	f := start(t, unnumbered(2, 2), nil)
 	sessions, _ := f.agents(4)
@@ -162,9 +162,9 @@ func TestRule2TheOlderClaimStays(t *testing.T) {
 	f.wantAddress(1, addr(4))
 }
 
-// An address that is reported beside the one in use is not reserved: it cannot be taken away
-// later from the NIC that has it.
-func TestRule2NobodyReservesAddresses(t *testing.T) {
+// An address that is reported beside the one in use is not reserved: the NIC that has it cannot lose it
+// later.
+func TestRule2UnusedAddressesAreNotReserved(t *testing.T) {
 	f := start(t, unnumbered(2, 2), nil)
 	sessions, _ := f.agents(4)
 	f.reportInterfaces(sessions[0], iface("eth1", addr(1), addr(2)))

@@ -13,43 +13,43 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Results of clock reports, as counted.
+// Results of clock reports, as they are counted.
 const (
 	reportTaken     = "taken"
-	reportPartly    = "taken_partly" // without what names a NIC that the topology has not
+	reportPartly    = "taken_partly" // the part that names NICs outside the topology is ignored
 	reportFormat    = "unknown_format"
 	reportMalformed = "malformed"
-	reportForeign   = "foreign" // another node's
+	reportForeign   = "foreign" // the report is of another node
 	reportEarly     = "early"
-	// reportImplausible is taken without offsets that the two nodes' own clocks rule out.
+	// reportImplausible counts reports that were taken without the offsets that contradict the two
+	// nodes' own clocks.
 	reportImplausible = "implausible"
 )
 
-// plausibleOffset is by how much an offset between two system clocks may differ from what the
-// times in the two nodes' own reports say. Those are as late as their reports come in; beyond it
-// somebody lies, or a clock is being set.
+// plausibleOffset is the largest difference between a reported offset of two system clocks and the
+// offset that follows from the times of the two nodes' own reports. These times are late by the delay
+// of the reports. A larger difference means that a report is false, or that a clock is being set.
 const plausibleOffset = 10 * time.Second
 
 var clockReportResults = []string{reportTaken, reportPartly, reportFormat, reportMalformed, reportForeign, reportEarly, reportImplausible}
 
-// reportEvery is how often a node's reports are taken at most: several per cycle
-// are of no use.
+// reportEvery is the minimum time between two reports of a node that are taken. More than one report
+// per cycle has no use.
 const reportEvery = 100 * time.Millisecond
 
-// What two directions of a path may differ by, as far as it moves an offset, when
-// nothing else is said: half of the difference in length of two directions, over
-// cables of one class. Within a leaf that is a few meters; a tier further up they
-// may be tens of meters, at 5 ns each.
+// Default allowances for the asymmetry of paths, as far as it moves an offset: half of the difference
+// in length of two directions, over cables of one class. Within a leaf the difference is a few meters.
+// A tier further up it may be tens of meters, at 5 ns each.
 const (
 	allowanceLeaf = 25 * time.Nanosecond
 	allowanceTier = 100 * time.Nanosecond // for each tier above
-	// allowanceKernel is for stamps of the kernel's, which takes packets deeper on
-	// their way in than on their way out, more so on a busy host.
+	// allowanceKernel is for stamps of the kernel. The kernel stamps packets later on their way in than
+	// on their way out, and more so on a busy host.
 	allowanceKernel = 500 * time.Nanosecond
 )
 
-// clockService is what the coordinator knows of clocks. Its lock is its own: a cycle
-// of a large fleet takes a good part of a second.
+// clockService holds the state of the coordinator's clocks. It has a lock of its own, since a cycle of
+// a large fleet takes a good part of a second.
 type clockService struct {
 	reference string
 
@@ -57,20 +57,20 @@ type clockService struct {
 	graph        *fabric.Graph
 	frame        *clocksync.Frame
 	nodes        map[string]*clockNode
-	reports      map[string]uint64 // by result
+	reports      map[string]uint64 // number by result
 	summary      clocksync.Summary
-	cycleSeconds float64       // that the last cycle took
-	nextCycle    time.Duration // when the next one is
+	cycleSeconds float64       // duration of the last cycle
+	nextCycle    time.Duration // monotonic time at which the next cycle is due
 }
 
-// clockNode is a node that reports.
+// clockNode is a node that sends clock reports.
 type clockNode struct {
 	reportedAt  time.Duration
-	clockOffset int64              // ns: its system clock against the coordinator's monotonic one, by its last report
-	offsetKnown bool               // ahead holds
-	pairIDs     []clocksync.PairID // of its last report
+	clockOffset int64              // ns: its system clock minus the coordinator's monotonic clock, by its last report
+	offsetKnown bool               // clockOffset is valid
+	pairIDs     []clocksync.PairID // pairs of its last report
 	joins       [][2]string
-	clocks      []string // that it is told of: its own and its peers'
+	clocks      []string // clocks that the node gets updates of: its own and those of its peers
 }
 
 func newClockService(o Options, g *fabric.Graph, wall time.Time) *clockService {
@@ -85,12 +85,12 @@ func newClockService(o Options, g *fabric.Graph, wall time.Time) *clockService {
 	if o.ClockAllowance > 0 {
 		allowance = func(clocksync.PairID) time.Duration { return o.ClockAllowance }
 	}
-	// Frames of coordinators that follow each other must not be taken for one.
+	// The frames of successive coordinators need different identifiers.
 	w.frame = clocksync.NewFrame(clocksync.FrameOptions{ID: uint64(wall.UnixNano()), Allowance: allowance, Reference: o.ClockReference})
 	return w
 }
 
-// byTopology is the allowance of two NICs' clocks. It needs mu.
+// byTopology returns the allowance for the asymmetry between the clocks of two NICs. It needs mu.
 func (w *clockService) byTopology(src, dst string) time.Duration {
 	a, _ := w.graph.LeafOf(src)
 	b, _ := w.graph.LeafOf(dst)
@@ -106,8 +106,8 @@ func (w *clockService) byTopology(src, dst string) time.Duration {
 	return allowanceLeaf + time.Duration(tier-1)*allowanceTier
 }
 
-// handleReport takes a node's report, or ignores and counts it: what is wrong with it
-// must not end the session that probing depends on.
+// handleReport processes a node's report, or ignores it, and counts the result. An invalid report does
+// not end the session, since probing depends on the session.
 func (w *clockService) handleReport(node string, m *agentapi.ClockReport, mono time.Duration) {
 	result := w.addToFrame(node, m, mono)
 	w.mu.Lock()
@@ -144,7 +144,7 @@ func (w *clockService) addToFrame(node string, m *agentapi.ClockReport, mono tim
 	had := len(r.Pairs) + len(r.Joins)
 	known := func(nic string) bool {
 		n := g.NIC(nic)
-		return n != nil && n.ID() == nic // and not an alias: a clock has one name
+		return n != nil && n.ID() == nic // excludes aliases, since a clock has one name
 	}
 	r.Pairs = slices.DeleteFunc(r.Pairs, func(p clocksync.PairEstimate) bool { return !known(p.ID.Src) || !known(p.ID.Dst) })
 	r.Joins = slices.DeleteFunc(r.Joins, func(j clocksync.Join) bool {
@@ -169,9 +169,9 @@ func (w *clockService) addToFrame(node string, m *agentapi.ClockReport, mono tim
 	return result
 }
 
-// offsetPlausible reports whether an estimate of two system clocks agrees with what the two nodes' own
-// reports say of these clocks. A node decides about its own clock alone, so that a false time costs
-// it its own estimates. Of a peer that has not reported yet nothing is known. It needs mu.
+// offsetPlausible reports whether an estimate of two system clocks agrees with the times in the two
+// nodes' own reports. A node affects its own clock only, so that a false time removes only its own
+// estimates. A peer that has not reported yet passes. It needs mu.
 func (w *clockService) offsetPlausible(n *clockNode, p *clocksync.PairEstimate) bool {
 	peer := w.nodes[fabric.OwnerOf(p.ID.Dst)]
 	if p.ID.Kind != clocksync.Kernel || peer == nil || !peer.offsetKnown {
@@ -181,8 +181,8 @@ func (w *clockService) offsetPlausible(n *clockNode, p *clocksync.PairEstimate) 
 	return off.Abs() <= plausibleOffset
 }
 
-// recordClocks notes the clocks that the node is to be told of. One whose own clock just
-// moved has no estimates, and the same peers.
+// recordClocks stores the clocks that the node gets updates of. A node whose own clock has just moved
+// has no estimates and keeps the same peers.
 func (n *clockNode) recordClocks(r *clocksync.Report) {
 	if len(r.Pairs) == 0 {
 		return
@@ -212,7 +212,7 @@ func (n *clockNode) recordClocks(r *clocksync.Report) {
 	n.clocks = slices.Sorted(maps.Keys(clocks))
 }
 
-// replaceTopology is another topology.
+// replaceTopology replaces the topology and drops the nodes that it lacks.
 func (w *clockService) replaceTopology(g *fabric.Graph) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -221,7 +221,7 @@ func (w *clockService) replaceTopology(g *fabric.Graph) {
 	maps.DeleteFunc(w.nodes, func(n string, _ *clockNode) bool { return !nodes[n] })
 }
 
-// encodedUpdate is what a node is told.
+// encodedUpdate returns the encoded clock update for a node.
 func (w *clockService) encodedUpdate(node string) []byte {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -232,7 +232,7 @@ func (w *clockService) encodedUpdate(node string) []byte {
 	return w.frame.UpdateFor(n.clocks).AppendTo(nil)
 }
 
-// runClocks does cycles until ctx ends.
+// runClocks runs cycles until ctx ends.
 func (c *Coordinator) runClocks(ctx context.Context) {
 	t := time.NewTicker(min(stepEvery, c.opts.ClockEvery))
 	defer t.Stop()
@@ -246,8 +246,8 @@ func (c *Coordinator) runClocks(ctx context.Context) {
 	}
 }
 
-// stepClocks relates the clocks if that is due, and has every agent that reports
-// on clocks told.
+// stepClocks relates the clocks if a cycle is due, and queues an update for every agent that reports on
+// clocks.
 func (c *Coordinator) stepClocks() {
 	w := c.clocks
 	w.mu.Lock()
@@ -272,7 +272,7 @@ func (c *Coordinator) stepClocks() {
 	}
 }
 
-// ClockStatus is a clock's place in the frame.
+// ClockStatus is the state of a clock in the frame.
 type ClockStatus struct {
 	Clock       string   `json:"clock"`
 	State       string   `json:"state"`
@@ -280,7 +280,7 @@ type ClockStatus struct {
 	OffsetNS    int64    `json:"offset_ns"`
 	Rate        float64  `json:"rate"`
 	SigmaNS     float64  `json:"sigma_ns"`
-	BoundNS     *float64 `json:"bound_ns,omitempty"` // statistical, as of now; absent: there is none
+	BoundNS     *float64 `json:"bound_ns,omitempty"` // statistical, as of now; absent if there is none
 	AllowanceNS int64    `json:"allowance_ns"`
 	Component   uint32   `json:"component"`
 	Steps       uint32   `json:"steps"`
@@ -293,14 +293,14 @@ type ClockStatus struct {
 type DroppedEdge struct {
 	A       string  `json:"a"` // clocks
 	B       string  `json:"b"`
-	Src     string  `json:"src,omitempty"` // of an edge; absent: a reading of one clock of a node against another
+	Src     string  `json:"src,omitempty"` // ends of the edge; absent for a reading of one clock of a node against another
 	Dst     string  `json:"dst,omitempty"`
 	Flow    int     `json:"flow,omitempty"`
 	ErrorNS float64 `json:"error_ns"`
 	Rate    float64 `json:"rate"`
 }
 
-// Clocks is what is known of clocks.
+// Clocks is the state of all clocks, as the API serves it.
 type Clocks struct {
 	Frame        uint64        `json:"frame,string"`
 	Relative     bool          `json:"relative"`
@@ -308,14 +308,14 @@ type Clocks struct {
 	CycleSeconds float64       `json:"cycle_seconds"`
 	EdgesUsed    int           `json:"edges_used"`
 	EdgesDropped int           `json:"edges_dropped"`
-	Dropped      []DroppedEdge `json:"dropped"` // the worst
+	Dropped      []DroppedEdge `json:"dropped"` // the worst ones
 	Clocks       []ClockStatus `json:"clocks"`
 }
 
-// Clocks lists all clocks by name.
+// Clocks returns the state of all clocks, sorted by name.
 func (c *Coordinator) Clocks() Clocks {
 	w := c.clocks
-	w.mu.Lock() // listing may have to sort
+	w.mu.Lock() // UpdateFor and AllMaps may have to sort
 	defer w.mu.Unlock()
 	mono := c.opts.Clock.MonoTime()
 	out := Clocks{Frame: w.frame.ID(), Relative: true, Reference: w.reference, CycleSeconds: w.cycleSeconds, EdgesUsed: w.summary.Edges,
@@ -344,11 +344,11 @@ func (c *Coordinator) Clocks() Clocks {
 	return out
 }
 
-// ClockStats is what the coordinator publishes about clocks.
+// ClockStats are the statistics that the coordinator publishes about clocks.
 type ClockStats struct {
 	States  map[string]int
 	Edges   map[string]int // used, dropped
-	Seconds float64        // that the last cycle took
+	Seconds float64        // duration of the last cycle
 	Reports map[string]uint64
 }
 

@@ -12,14 +12,14 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// skew is by how much a host's system clock is ahead: h3 by 3 ms.
+// skew returns how far a host's system clock is ahead: h3 by 3 ms.
 func skew(node string) int64 {
 	n := int64(0)
 	fmt.Sscanf(node, "h%d", &n)
 	return n * 1e6
 }
 
-// clockReport is what a node finds out about others' clocks at a true time.
+// clockReport returns a node's measurements of others' clocks at a true time.
 func clockReport(at int64, node string, others ...string) *clocksync.Report {
 	r := &clocksync.Report{Node: node, End: at + skew(node)}
 	for _, o := range others {
@@ -37,7 +37,7 @@ func (f *fixture) report(s *session, format uint32, samples []byte) {
 	}
 }
 
-// tick lets every agent report on all others, and a cycle pass.
+// tick makes every agent report on all others, and runs a cycle.
 func (f *fixture) tick(sessions []*session, cycles int) {
 	f.t.Helper()
 	for range cycles {
@@ -55,8 +55,8 @@ func (f *fixture) tick(sessions []*session, cycles int) {
 	}
 }
 
-// told is what an agent is sent of clocks; nil: nothing.
-func (f *fixture) told(s *session) (u *clocksync.Update) {
+// clockUpdate returns the clock update that an agent is sent, or nil if there is none.
+func (f *fixture) clockUpdate(s *session) (u *clocksync.Update) {
 	f.t.Helper()
 	for _, m := range f.pendingMessages(s) {
 		if c := m.GetClock(); c != nil {
@@ -117,16 +117,16 @@ func TestRule13OwnConfigurationIsNotScheduled(t *testing.T) {
 	if targets, ok := f.Targets(); !ok || len(targets) != 4 {
 		t.Errorf("targets %v, %v", targets, ok)
 	}
-	// Its clock counts.
+	// Its clock is counted.
 	f.tick(append(sessions, s), 3)
-	if u := f.told(s); u == nil || len(u.Maps) != 4 || u.Maps[3].State != clocksync.Locked {
-		t.Errorf("it was told %+v", u)
+	if u := f.clockUpdate(s); u == nil || len(u.Maps) != 4 || u.Maps[3].State != clocksync.Locked {
+		t.Errorf("it got %+v", u)
 	}
 }
 
-// Where probes are not authenticated as well; and the first schedule is made as
-// soon as all others are there.
-func TestRule13NobodyWaits(t *testing.T) {
+// The same holds if probes are not authenticated. The first schedule is made as soon as all others are
+// there.
+func TestRule13NothingWaits(t *testing.T) {
 	f := start(t, clos(2, 2), func(o *Options) { o.Keys = false })
 	own := hello("h4", 0)
 	own.OwnConfiguration = true
@@ -141,8 +141,8 @@ func TestRule13NobodyWaits(t *testing.T) {
 	}
 }
 
-// An agent that was scheduled and comes back with a configuration of its own
-// leaves the schedule at once, and the other way round.
+// An agent that was scheduled and returns with a configuration of its own leaves the schedule at once,
+// and vice versa.
 func TestRule13Changes(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	f.agents(4)
@@ -212,7 +212,7 @@ func TestRule14ForeignReportsAreIgnored(t *testing.T) {
 	}
 }
 
-func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
+func TestRule15AgentsGetTheirClocks(t *testing.T) {
 	f := start(t, clos(2, 3), nil)
 	sessions, _ := f.agents(5)
 	silent := f.mustConnect(hello("h6", 0))
@@ -221,11 +221,11 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 	f.clock.pass(time.Second)
 	f.report(sessions[0], agentapi.ClockFormat, clockReport(int64(f.clock.MonoTime()), "h1", "h2").AppendTo(nil))
 	f.stepClocks()
-	u := f.told(sessions[0])
+	u := f.clockUpdate(sessions[0])
 	if u == nil || !u.Relative || len(u.Maps) != 2 || u.Maps[0].Clock != "h1" || u.Maps[1].Clock != "h2" {
-		t.Fatalf("told %+v", u)
+		t.Fatalf("got %+v", u)
 	}
-	// One that says nothing, its clock having moved, is still told of its peers'.
+	// One without estimates, since its clock has moved, still gets updates of its peers' clocks.
 	f.clock.pass(200 * time.Millisecond)
 	f.report(sessions[0], agentapi.ClockFormat, (&clocksync.Report{Node: "h1"}).AppendTo(nil))
 	if got, err := clocksync.ParseUpdate(f.clocks.encodedUpdate("h1")); err != nil || len(got.Maps) != 2 {
@@ -234,36 +234,36 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 	at := int64(f.clock.MonoTime())
 	a, b := u.Maps[0].Map, u.Maps[1].Map
 	if a.State != clocksync.Locked || b.State != clocksync.Locked || a.FrameTime(at+skew("h1")) != b.FrameTime(at+skew("h2")) {
-		t.Errorf("told %+v", u)
+		t.Errorf("got %+v", u)
 	}
-	if u := f.told(sessions[1]); u == nil || len(u.Maps) != 5 {
-		t.Errorf("told %+v", u)
+	if u := f.clockUpdate(sessions[1]); u == nil || len(u.Maps) != 5 {
+		t.Errorf("got %+v", u)
 	}
-	if u := f.told(sessions[1]); u != nil {
-		t.Error("told again without a cycle")
+	if u := f.clockUpdate(sessions[1]); u != nil {
+		t.Error("another update without a cycle")
 	}
-	if u := f.told(silent); u != nil {
-		t.Errorf("one that does not report was told %+v", u)
+	if u := f.clockUpdate(silent); u != nil {
+		t.Errorf("one that does not report got %+v", u)
 	}
 	f.stepClocks() // not due
-	if u := f.told(sessions[1]); u != nil {
-		t.Error("told again without a cycle")
+	if u := f.clockUpdate(sessions[1]); u != nil {
+		t.Error("another update without a cycle")
 	}
 	s := f.Stats()
 	if s.ClockUpdates != 2 || s.Clocks.States["locked"] != 5 || s.Clocks.States["lost"] != 0 || s.Clocks.Edges["used"] == 0 || s.Clocks.Reports[reportTaken] != 17 {
 		t.Errorf("%d updates, %+v", s.ClockUpdates, s.Clocks)
 	}
-	// A session that ended is told nothing, one that begins anew is.
-	f.told(sessions[2])
+	// A session that has ended gets no update; a new one gets it.
+	f.clockUpdate(sessions[2])
 	f.endSession(sessions[2])
 	f.tick([]*session{sessions[1], sessions[3]}, 1)
-	if u := f.told(sessions[2]); u != nil {
-		t.Errorf("told %+v", u)
+	if u := f.clockUpdate(sessions[2]); u != nil {
+		t.Errorf("got %+v", u)
 	}
 	again := f.mustConnect(hello("h3", 0))
 	f.tick([]*session{sessions[1], sessions[3]}, 1)
-	if u := f.told(again); u == nil || len(u.Maps) != 5 {
-		t.Errorf("told %+v", u)
+	if u := f.clockUpdate(again); u == nil || len(u.Maps) != 5 {
+		t.Errorf("got %+v", u)
 	}
 
 	frame := f.Clocks().Frame
@@ -281,7 +281,7 @@ func TestRule15AgentsAreToldOfTheirClocks(t *testing.T) {
 	}
 }
 
-// Clocks are listed with what is known about them now.
+// Clocks are listed with their present state.
 func TestClocksAreListed(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions, _ := f.agents(4)
@@ -294,7 +294,7 @@ func TestClocksAreListed(t *testing.T) {
 	if c.Clock != "h3" || c.State != "locked" || c.Peers != 3 || c.AgeSeconds != 0 || c.BoundNS == nil || *c.BoundNS <= 0 || *c.BoundNS > 200 || c.Component != 1 {
 		t.Errorf("%+v", c)
 	}
-	// h1 and h2 share a leaf; to h3 and h4 it is a tier more. Each clock has half.
+	// h1 and h2 share a leaf. h3 and h4 are a tier farther. Each clock has half.
 	for _, c := range list.Clocks {
 		if c.AllowanceNS != 313 {
 			t.Errorf("%+v", c)
@@ -321,7 +321,7 @@ func TestClockReference(t *testing.T) {
 		t.Error("absolute without a reference's clock")
 	}
 	f.tick(sessions, 3)
-	u := f.told(sessions[3])
+	u := f.clockUpdate(sessions[3])
 	if u == nil || u.Relative || len(u.Maps) != 4 || u.Maps[1].Offset != 0 || u.Maps[3].Offset != skew("h2")-skew("h4") {
 		t.Errorf("%+v", u)
 	}
@@ -349,8 +349,7 @@ func TestClockOptions(t *testing.T) {
 	}
 }
 
-// The allowance is by the tier that two NICs meet at, the highest where nobody
-// says which pod they are of.
+// The allowance depends on the tier that two NICs meet at: the highest tier if their pods are unknown.
 func TestClockAllowance(t *testing.T) {
 	const three = `version: 1
 switches:
@@ -395,8 +394,8 @@ links:
 	}
 }
 
-// TestAbsurdOffsetsAreRefused: a node that says that others are days off, before these have
-// reported or after, changes no clock but its own.
+// TestAbsurdOffsetsAreRefused checks that a node that reports others to be days off, before or after
+// these have reported, changes no clock but its own.
 func TestAbsurdOffsetsAreRefused(t *testing.T) {
 	for _, after := range []int{0, 5} {
 		f := start(t, clos(2, 3), nil)

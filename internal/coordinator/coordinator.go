@@ -22,23 +22,23 @@ import (
 	"github.com/graylink/graylink/internal/schedule"
 )
 
-// Intervals that nobody needs to choose.
+// Intervals that are not configurable.
 const (
 	stepEvery         = 200 * time.Millisecond
-	saveEvery         = 2 * time.Second // changes are written at most that often
-	saveLastSeenEvery = time.Minute     // and times of last sight
+	saveEvery         = 2 * time.Second // minimum time between writes of changes
+	saveLastSeenEvery = time.Minute     // minimum time between writes of last-seen times alone
 
 	checkCertificatesEvery = time.Second
 
-	traceWithin = 2 * time.Minute // until a moved edge that nobody traced is no longer waited for
+	traceWithin = 2 * time.Minute // time after which a moved edge without a trace is no longer waited for
 
-	movesPerEdge = 8 // source ports tried for an edge, on average, until no more are
+	movesPerEdge = 8 // source ports tried for an edge, on average, before moving ends
 	movesFloor   = 10_000
 	slowestRound = 7 // doublings of the time between rounds that bring nothing
 )
 
-// Coordinator is the state behind the sessions of agents. Its methods may be
-// called from any goroutine.
+// Coordinator holds the state behind the sessions of agents. Its methods may be called from any
+// goroutine.
 type Coordinator struct {
 	opts   Options
 	log    *slog.Logger
@@ -46,25 +46,25 @@ type Coordinator struct {
 	clocks *clockService
 	stamp  *agentapi.Stamp
 
-	changeMu sync.Mutex // held by whoever changes the schedule, the keys or the topology
+	changeMu sync.Mutex // held while the schedule, the keys or the topology are changed
 
 	mu      sync.Mutex // held briefly; never while planning, writing or sending
 	graph   *fabric.Graph
-	nodes   map[string]bool       // of the topology
-	owners  map[netip.Addr]string // topologyOwners
+	nodes   map[string]bool       // nodes of the topology
+	owners  map[netip.Addr]string // owners of addresses, from topologyOwners
 	topoSum string
 	agents  map[string]*agent
 	plan    *plan
-	keys    *keyring // nil: probes are not authenticated
+	keys    *keyring // nil if probes are not authenticated
 	moves   []schedule.Move
-	claims  map[string]claim // by NIC; replaced, never changed
-	reports uint64           // of interfaces, so far
+	claims  map[string]claim // by NIC; the map is replaced, never changed
+	reports uint64           // number of reports of interfaces so far
 	lives   lifeNumbers
 
 	started         time.Duration
-	restored        bool // there was a state
+	restored        bool // a state file was read at the start
 	registryWhole   bool
-	dirty           bool // the plan is not that of the agents
+	dirty           bool // the plan is older than the state of the agents
 	dirtySchedule   bool // more than addresses changed
 	dirtyFirst      time.Duration
 	dirtyLast       time.Duration
@@ -73,68 +73,68 @@ type Coordinator struct {
 	savedAt         time.Duration
 	lastSeenSavedAt time.Duration
 	rebalancedAt    time.Duration
-	rebalancedFor   uint64        // version of the paths
-	awaited         []fabric.Flow // moved, and not yet traced
+	rebalancedFor   uint64        // version of the paths at the last round
+	awaited         []fabric.Flow // edges that were moved and are not yet traced
 	awaitedSince    time.Duration
 	missing         int // edges that links lacked before the last round
-	fruitless       int // rounds in a row after which they lacked no fewer
+	fruitless       int // consecutive rounds that did not lower missing
 	reloadOK        bool
 	reloadedAt      time.Time
 
-	certificates   Certificates // nil: there is no server
-	admission      *admission   // nil: there is no server
+	certificates   Certificates // nil if there is no server
+	admission      *admission   // nil if there is no server
 	checkedAt      time.Duration
-	checkedVersion uint64 // of the certificates
+	checkedVersion uint64 // version of the certificates that was checked last
 
 	count counts
 }
 
-// counts only grow, but for what says otherwise.
+// counts holds counters, and the values of the last run.
 type counts struct {
-	sessions     map[string]uint64 // by result
-	runs         map[string]uint64 // by result
-	runSeconds   float64           // of the last run
-	runAt        time.Time         // of the last run that succeeded
+	sessions     map[string]uint64 // number by result
+	runs         map[string]uint64 // number by result
+	runSeconds   float64           // duration of the last run
+	runAt        time.Time         // wall time of the last successful run
 	assignments  uint64
 	keysSent     uint64
-	traces       map[string]uint64 // taken, ignored
+	traces       map[string]uint64 // number by result: taken, ignored
 	clockUpdates uint64
 	moves        uint64
-	saves        map[string]uint64 // by result
+	saves        map[string]uint64 // number by result
 	stepAt       time.Time
 }
 
-// agent is what is known about the agent of one node.
+// agent is the state of the agent of one node.
 type agent struct {
 	node             string
-	ownConfiguration bool // probes by its own configuration: never part of the schedule
-	present          bool // part of the schedule
+	ownConfiguration bool // the agent probes by its own configuration and is never part of the schedule
+	present          bool // the node is part of the schedule
 	lastSeen         time.Time
 	lastMessageAt    time.Duration
-	webAddress       string // host:port that it says it is scraped at; empty: it is not scraped
-	webScheme        string // that it says it is scraped by
-	sessionFrom      string // host that its last session came from, sourceSocket, or empty when that is not known
-	webRefused       string // why web is not served as it is; empty: it is
+	webAddress       string // host:port that the agent advertises; if empty, the agent is not scraped
+	webScheme        string // scheme that the agent advertises
+	sessionFrom      string // host of its last session, or sourceSocket; empty if it is not known
+	webRefused       string // why webAddress is not served as it is; empty if it is
 	software         string
-	interfaces       []interfaceState // replaced, never changed
-	reported         uint64           // number of the report that they came with; 0: from the state
-	version          uint64           // of its assignment
-	life             uint64           // number of its process's life; 0: it has none
+	interfaces       []interfaceState // the slice is replaced, never changed
+	reported         uint64           // number of the report of the interfaces; 0 means that they are from the state
+	version          uint64           // version of its assignment
+	life             uint64           // number of its process's life; 0 means that it has none
 	hash             [hashSize]byte
 
 	session      *session
-	sessionSince time.Duration // of the session
+	sessionSince time.Duration // start of the session
 	takeovers    []time.Duration
 	applied      *agentapi.Applied
 	silentEdges  int
 	silentNames  []string
 	stalled      time.Duration
-	clockOffset  time.Duration // of its wall clock against ours, when the heartbeat came in
+	clockOffset  time.Duration // its wall clock minus the coordinator's, when the heartbeat came in
 	applyError   string
 }
 
-// New reads the topology and the state. With a state the schedule is ready when
-// it returns.
+// New reads the topology and the state, and returns a coordinator. If there is a state, the schedule is
+// ready when New returns.
 func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -166,8 +166,9 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 	if opts.Keys {
 		c.keys = newKeyring(old, opts.RotateEvery, wall, mono)
 	}
-	// A state that was read is enough to run on: agents go on with keys that are in the file. Without one, or with a new
-	// key, the first write has to succeed, since nobody may hold a key that a restart would forget.
+	// A state that was read is enough to run on: agents continue with keys that are in the file.
+	// Without a state, or with a new key, the first write has to succeed, since no agent may hold a key
+	// that a restart would forget.
 	if err := c.saveState(); err != nil && (old == nil || opts.Keys && len(old.Keys) == 0) {
 		return nil, err
 	}
@@ -189,7 +190,7 @@ func loadTopology(file string, log *slog.Logger) (*fabric.Graph, string, error) 
 		return nil, "", err
 	}
 	for _, f := range found {
-		log.Warn("topology", "finding", f.String())
+		log.Warn("the topology has a problem", "finding", f.String())
 	}
 	sum := sha256.Sum256(b)
 	return fabric.NewGraph(t), hex.EncodeToString(sum[:8]), nil
@@ -203,12 +204,12 @@ func nodesOf(g *fabric.Graph) map[string]bool {
 	return out
 }
 
-// restoreState takes the agents of a state. Silence is counted from now: while there
-// was no coordinator nobody could be heard.
+// restoreState restores the agents of a state. Silence counts from now, since no agent could be heard
+// while the coordinator did not run.
 func (c *Coordinator) restoreState(s *state, wall time.Time, mono time.Duration) {
 	for _, a := range s.Agents {
 		if !c.nodes[a.Node] {
-			c.log.Warn("a node of the state is not in the topology: forgotten", "node", a.Node)
+			c.log.Warn("dropping a node of the state that is not in the topology", "node", a.Node)
 			continue
 		}
 		seen := a.LastSeen
@@ -221,7 +222,7 @@ func (c *Coordinator) restoreState(s *state, wall time.Time, mono time.Duration)
 		c.agents[a.Node] = n
 		c.checkTarget(n)
 		if a.Web != "" && a.From == "" {
-			c.restored = false // a state of before targets were checked: targets wait for the agents
+			c.restored = false // a state from before targets were checked: targets are served after the agents have connected
 		}
 		if a.Present {
 			c.markDirty(true, mono)
@@ -230,7 +231,7 @@ func (c *Coordinator) restoreState(s *state, wall time.Time, mono time.Duration)
 	c.moves, c.claims = s.scheduleMoves(), s.claimsByNIC()
 }
 
-// markDirty says that the plan must follow a change. It needs mu, or nobody else.
+// markDirty records that the plan must follow a change. It needs mu, or exclusive access.
 func (c *Coordinator) markDirty(schedule bool, mono time.Duration) {
 	if !c.dirty {
 		c.dirtyFirst = mono
@@ -239,7 +240,7 @@ func (c *Coordinator) markDirty(schedule bool, mono time.Duration) {
 	c.dirtySchedule = c.dirtySchedule || schedule
 }
 
-// Run does what is due, until ctx ends; then it writes the state.
+// Run does the due work until ctx ends. Then it writes the state and returns the error of that write.
 func (c *Coordinator) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -258,7 +259,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 }
 
-// Step does what is due.
+// Step does the due work once.
 func (c *Coordinator) Step() {
 	c.changeMu.Lock()
 	defer c.changeMu.Unlock()
@@ -267,7 +268,7 @@ func (c *Coordinator) Step() {
 	c.advanceKeys()
 	if c.planDue() {
 		if err := c.rebuildPlan(); err != nil {
-			c.log.Error("the old schedule stays", "err", err)
+			c.log.Error("cannot compute the schedule; the old one stays in use", "err", err)
 		}
 	}
 	c.rebalancePorts()
@@ -277,19 +278,19 @@ func (c *Coordinator) Step() {
 	c.count.stepAt = c.opts.Clock.WallTime()
 	c.mu.Unlock()
 	if due {
-		_ = c.saveState() // it logs and counts a failure, and is tried again
+		_ = c.saveState() // saveState logs and counts a failure, and is tried again
 	}
 }
 
-// checkLiveness finds who has been silent for too long, and ends sessions whose
-// certificate has.
+// checkLiveness removes nodes that were silent for too long from the schedule, and ends sessions whose
+// certificate has expired.
 func (c *Coordinator) checkLiveness() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
 	for _, a := range c.agents {
 		if a.present && mono-a.lastMessageAt >= c.opts.AbsentAfter {
-			c.log.Info("node absent", "node", a.node, "last_seen", a.lastSeen)
+			c.log.Info("node is absent and leaves the schedule", "node", a.node, "last_seen", a.lastSeen)
 			a.present = false
 			c.markDirty(true, mono)
 		}
@@ -302,7 +303,7 @@ func (c *Coordinator) checkLiveness() {
 	}
 }
 
-// watchCertificates has the coordinator end sessions whose certificates are no longer accepted.
+// watchCertificates makes the coordinator end sessions whose certificates are no longer accepted.
 func (c *Coordinator) watchCertificates(certificates Certificates, a *admission) {
 	version := certificates.Version()
 	c.mu.Lock()
@@ -310,8 +311,9 @@ func (c *Coordinator) watchCertificates(certificates Certificates, a *admission)
 	c.certificates, c.admission, c.checkedVersion = certificates, a, version
 }
 
-// unfinishedMost is how many connections may be in a handshake at once: more than the fleet has agents, and no more
-// than half of the files that the process may open, so that accepted agents and the state keep theirs.
+// unfinishedMost returns how many connections may be in a handshake at once: more than the fleet has
+// agents, and no more than half of the files that the process may open, so that accepted agents and the
+// state keep their share.
 func (c *Coordinator) unfinishedMost() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -322,8 +324,8 @@ func (c *Coordinator) unfinishedMost() int {
 	return most
 }
 
-// checkCertificates ends the sessions of clients that would not be accepted any more: their authority was taken from its
-// file, or their certificate was revoked.
+// checkCertificates ends the sessions of clients that would no longer be accepted: their authority was
+// removed from its file, or their certificate was revoked.
 func (c *Coordinator) checkCertificates() {
 	c.mu.Lock()
 	certificates, mono := c.certificates, c.opts.Clock.MonoTime()
@@ -347,9 +349,9 @@ func (c *Coordinator) checkCertificates() {
 	c.mu.Unlock()
 	for _, s := range open {
 		if err := certificates.Verify(s.chain); err != nil {
-			c.log.Warn("session ended: its certificate is no longer accepted", "node", s.agent.node, "err", err)
+			c.log.Warn("session ended: the certificate is no longer accepted", "node", s.agent.node, "err", err)
 			s.endWith(status.Errorf(codes.Unauthenticated, "the certificate of this session is no longer accepted: %v", err))
-			c.endSession(s) // whatever it says from now on is ignored
+			c.endSession(s) // further messages of the session are ignored
 			c.mu.Lock()
 			c.count.sessions[resultRevoked]++
 			c.mu.Unlock()
@@ -357,8 +359,8 @@ func (c *Coordinator) checkCertificates() {
 	}
 }
 
-// planDue says whether it is time for a new plan. The first, without a state,
-// waits for the fleet to gather.
+// planDue reports whether a new plan is due. Without a state the first plan waits until the fleet has
+// gathered.
 func (c *Coordinator) planDue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -381,7 +383,7 @@ func (c *Coordinator) planDue() bool {
 	return mono-c.dirtyLast >= c.opts.Settle || mono-c.dirtyFirst >= most
 }
 
-// rebuildPlan makes a plan of what is known and hands it out. It needs turn.
+// rebuildPlan computes a plan from the current state and hands it out. It needs changeMu.
 func (c *Coordinator) rebuildPlan() error {
 	c.mu.Lock()
 	in := planInput{graph: c.graph, options: c.opts.Schedule, present: map[string]bool{}, reported: make(map[string]interfaceReport, len(c.agents)),
@@ -410,7 +412,7 @@ func (c *Coordinator) rebuildPlan() error {
 	if old != nil && !anew {
 		s = old.sched
 	} else if s, err = c.opts.Planner.Make(in.graph, in.options); err != nil {
-		err = fmt.Errorf("make the schedule: %w", err)
+		err = fmt.Errorf("compute the schedule: %w", err)
 	}
 	if err == nil {
 		p, err = newPlan(in, s, c.stamp, c.opts.Keys, uint64(c.opts.Changeover))
@@ -420,7 +422,7 @@ func (c *Coordinator) rebuildPlan() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.count.runs["failed"]++
-		c.markDirty(anew, began+c.opts.SettleMost-c.opts.Settle) // tried again, though not at once
+		c.markDirty(anew, began+c.opts.SettleMost-c.opts.Settle) // tries again, after a delay
 		return err
 	}
 	for _, f := range p.conflicts {
@@ -430,7 +432,7 @@ func (c *Coordinator) rebuildPlan() error {
 	}
 	if anew || old == nil {
 		for _, f := range s.Findings {
-			c.log.Warn("schedule", "finding", f)
+			c.log.Warn("the schedule has a shortfall", "finding", f)
 		}
 	}
 	c.paths.setPlan(p)
@@ -456,11 +458,11 @@ func (c *Coordinator) rebuildPlan() error {
 		}
 		a.queueUpdates(c)
 	}
-	c.log.Info("scheduled", "edges", len(s.Edges), "nodes", len(p.hash), "changed", changed, "hash", fmt.Sprintf("%016x", scheduleHash(s)), "seconds", took.Seconds())
+	c.log.Info("schedule computed", "edges", len(s.Edges), "nodes", len(p.hash), "changed", changed, "hash", fmt.Sprintf("%016x", scheduleHash(s)), "seconds", took.Seconds())
 	return nil
 }
 
-// queueUpdates sets what the agent's session is to send. It needs mu.
+// queueUpdates marks what the agent's session has to send. It needs mu.
 func (a *agent) queueUpdates(c *Coordinator) {
 	s := a.session
 	if s == nil || c.plan == nil || a.ownConfiguration {
@@ -479,8 +481,8 @@ func (a *agent) queueUpdates(c *Coordinator) {
 	s.wakeSender()
 }
 
-// advanceKeys goes on with a rotation, or begins one that is due. While the state
-// cannot be written it does neither: it waits until a regular write succeeds.
+// advanceKeys continues a rotation, or begins one that is due. While the state cannot be written it
+// does neither, and waits until a regular write succeeds.
 func (c *Coordinator) advanceKeys() {
 	c.mu.Lock()
 	if c.keys == nil || c.saveFailing {
@@ -493,7 +495,7 @@ func (c *Coordinator) advanceKeys() {
 		if a.ownConfiguration {
 			continue
 		}
-		planned := false // its peers may still send to it
+		planned := false // peers may still send to this node
 		if c.plan != nil {
 			_, planned = c.plan.hash[a.node]
 		}
@@ -510,11 +512,12 @@ func (c *Coordinator) advanceKeys() {
 		return
 	}
 	if err := c.setKeys(next); err != nil {
-		c.log.Error("the keys stay as they are", "err", err)
+		c.log.Error("cannot rotate the keys; the old ones stay in use", "err", err)
 	}
 }
 
-// RotateKeys begins a rotation.
+// RotateKeys begins a rotation. It returns an error if there are no keys, or if a rotation is in
+// progress.
 func (c *Coordinator) RotateKeys() error {
 	c.changeMu.Lock()
 	defer c.changeMu.Unlock()
@@ -531,8 +534,8 @@ func (c *Coordinator) RotateKeys() error {
 	return c.setKeys(next)
 }
 
-// setKeys writes the keys before anybody is told, so that no agent holds a key
-// that a crash could make the coordinator forget. It needs turn.
+// setKeys writes the keys to the state before any agent gets them, so that no agent holds a key that a
+// crash could make the coordinator forget. It needs changeMu.
 func (c *Coordinator) setKeys(next *keyring) error {
 	if err := c.saveWith(next); err != nil {
 		return err
@@ -540,7 +543,7 @@ func (c *Coordinator) setKeys(next *keyring) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keys = next
-	c.log.Info("keys", "sending", next.epochs[0].ID, "held", len(next.epochs))
+	c.log.Info("keys changed", "sending", next.epochs[0].ID, "held", len(next.epochs))
 	for _, a := range c.agents {
 		if a.session != nil && !a.ownConfiguration {
 			a.session.wantKeys = true
@@ -550,7 +553,7 @@ func (c *Coordinator) setKeys(next *keyring) error {
 	return nil
 }
 
-// rebalancePorts moves source ports, when all is traced that was moved before.
+// rebalancePorts moves source ports once all edges that were moved before are traced.
 func (c *Coordinator) rebalancePorts() {
 	mono := c.opts.Clock.MonoTime()
 	c.mu.Lock()
@@ -574,7 +577,7 @@ func (c *Coordinator) rebalancePorts() {
 	if version == before || len(bound) == 0 {
 		return
 	}
-	// The share of edges without a path bounds what the counts can say.
+	// The share of edges without a path limits how reliable the counts are.
 	if len(bound)*10 < len(p.sched.Edges)*2*9 {
 		return
 	}
@@ -610,11 +613,11 @@ func (c *Coordinator) rebalancePorts() {
 	for _, m := range next {
 		c.awaited = append(c.awaited, fabric.Flow{Src: m.Src, Dst: m.Dst, Number: m.To})
 	}
-	c.markDirty(true, mono-c.opts.Settle) // several moves are one change already
+	c.markDirty(true, mono-c.opts.Settle) // several moves count as one change that has already settled
 }
 
-// Reload reads the topology file again. One that cannot be used, or scheduled,
-// leaves the old one at work.
+// Reload reads the topology file again. If the file cannot be used or scheduled, Reload returns an
+// error and the old topology stays in use.
 func (c *Coordinator) Reload() error {
 	c.changeMu.Lock()
 	defer c.changeMu.Unlock()
@@ -626,13 +629,13 @@ func (c *Coordinator) Reload() error {
 	defer c.mu.Unlock()
 	c.reloadOK = err == nil
 	if err != nil {
-		return fmt.Errorf("the old topology stays: %w", err)
+		return fmt.Errorf("the old topology stays in use: %w", err)
 	}
 	c.reloadedAt = c.opts.Clock.WallTime()
 	return nil
 }
 
-// replaceTopology puts another topology to work. It needs turn.
+// replaceTopology puts another topology to use. It needs changeMu.
 func (c *Coordinator) replaceTopology(g *fabric.Graph, sum string) error {
 	c.mu.Lock()
 	graph, nodes, owners, old := c.graph, c.nodes, c.owners, c.topoSum
@@ -671,7 +674,7 @@ func (c *Coordinator) replaceTopology(g *fabric.Graph, sum string) error {
 	return nil
 }
 
-// saveState writes the state. It needs turn, or nobody else.
+// saveState writes the state. It needs changeMu, or exclusive access.
 func (c *Coordinator) saveState() error { return c.saveWith(c.keys) }
 
 func (c *Coordinator) saveWith(keys *keyring) error {

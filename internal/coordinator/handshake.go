@@ -16,34 +16,35 @@ import (
 
 // Limits of connections whose handshake has not finished.
 const (
-	clientPatience  = 5 * time.Second  // that a client may take for all its messages of a handshake
-	connectWithin   = 60 * time.Second // from the connection to the first message of HTTP/2, the wait in line included
-	unfinishedFloor = 8192             // connections at least that may be in a handshake at once; more for larger fleets
-	typeHandshake   = 22               // of a TLS record (RFC 8446, section 5.1)
-	maxRecord       = 1 << 14          // octets of one (RFC 8446, section 5.1)
+	clientPatience  = 5 * time.Second  // time that a client may take for all its messages of a handshake
+	connectWithin   = 60 * time.Second // from the connection to the first message of HTTP/2, including the wait in line
+	unfinishedFloor = 8192             // minimum number of connections that may be in a handshake at once; larger fleets have more
+	typeHandshake   = 22               // content type of a TLS record (RFC 8446, section 5.1)
+	maxRecord       = 1 << 14          // octets of a TLS record (RFC 8446, section 5.1)
 )
 
-// Why connections end before their handshake has finished, as counted.
+// Reasons why connections end before their handshake has finished, as they are counted.
 const (
 	dropSilent  = "silent"  // no ClientHello came in time
 	dropCrowded = "crowded" // there were too many connections, and it was the oldest without a ClientHello
 	dropLine    = "line"    // too many handshakes of its address were under way for too long
-	dropFailed  = "failed"  // the client was too slow, showed no certificate that is accepted, or spoke no TLS 1.3
+	dropFailed  = "failed"  // the client was too slow, had no accepted certificate, or did not speak TLS 1.3
 )
 
 var dropReasons = []string{dropSilent, dropCrowded, dropLine, dropFailed}
 
 var (
 	errNoHello   = errors.New("not a TLS handshake")
-	errCrowded   = errors.New("too many connections are in a handshake")
-	errLine      = errors.New("too many handshakes of this address are under way")
+	errCrowded   = errors.New("too many connections have not finished their handshake")
+	errLine      = errors.New("too many handshakes of this address are in progress")
 	errNoServing = errors.New("the server is stopping")
 )
 
-// admission bounds what clients cost before they have proved who they are. A connection counts as a
-// handshake only when its ClientHello is there: those that say nothing wait outside, and only the oldest
-// of them are closed when there are too many. Of the handshakes of one address a limited number is under way
-// at once, the others wait in line. A turn is held while the server computes, never while it waits for a client.
+// admission bounds what clients cost before they have proved their identity. A connection counts as a
+// handshake only when its ClientHello has arrived. Connections that have sent nothing wait outside, and
+// only the oldest of them are closed when there are too many. Of the handshakes of one address a
+// limited number runs at once, and the others wait in line. A turn is held while the server computes,
+// never while it waits for a client.
 type admission struct {
 	perAddress int
 	most       func() int
@@ -52,15 +53,15 @@ type admission struct {
 	mu      sync.Mutex
 	stopped bool
 	all     map[*handshake]struct{}
-	silent  *list.List // of *handshake, the oldest first
+	silent  *list.List // elements are *handshake, the oldest first
 	lines   map[netip.Prefix]*addressLine
-	dropped map[string]uint64 // by reason
+	dropped map[string]uint64 // number by reason
 }
 
-// addressLine is the handshakes of one address that have a ClientHello.
+// addressLine holds the handshakes of one address that have sent a ClientHello.
 type addressLine struct {
 	running int
-	waiting []chan struct{} // in order; closed when it is their turn
+	waiting []chan struct{} // in order; a channel is closed when its turn comes
 }
 
 func newAdmission(perAddress int, most func() int) *admission {
@@ -68,7 +69,8 @@ func newAdmission(perAddress int, most func() int) *admission {
 		all: map[*handshake]struct{}{}, silent: list.New(), lines: map[netip.Prefix]*addressLine{}, dropped: map[string]uint64{}}
 }
 
-// addConnection takes a connection in. When there are too many, it closes the oldest that has said nothing.
+// addConnection registers a connection. When there are too many, it closes the oldest that has sent
+// nothing. It returns an error when no place is free.
 func (a *admission) addConnection(h *handshake) error {
 	most := a.most()
 	a.mu.Lock()
@@ -92,7 +94,7 @@ func (a *admission) addConnection(h *handshake) error {
 	return nil
 }
 
-// markHelloReceived says that the ClientHello of a connection is there.
+// markHelloReceived records that the ClientHello of a connection has arrived.
 func (a *admission) markHelloReceived(h *handshake) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,7 +104,7 @@ func (a *admission) markHelloReceived(h *handshake) {
 	}
 }
 
-// removeConnection forgets a connection, and counts why it ended when its handshake has not finished.
+// removeConnection removes a connection, and counts the reason if its handshake has not finished.
 func (a *admission) removeConnection(h *handshake, reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,8 +121,8 @@ func (a *admission) removeConnection(h *handshake, reason string) {
 	}
 }
 
-// waitInLine waits until a handshake of that address may begin. The function it returns must be called when
-// the handshake has ended.
+// waitInLine waits until a handshake of that address may begin. The returned function must be called
+// when the handshake has ended. It returns an error when the wait exceeds patience.
 func (a *admission) waitInLine(address netip.Prefix, patience time.Duration) (done func(), err error) {
 	a.mu.Lock()
 	l := a.lines[address]
@@ -157,10 +159,10 @@ func (a *admission) waitInLine(address netip.Prefix, patience time.Duration) (do
 		}
 	}
 	a.mu.Unlock()
-	return done, nil // it came at the last moment
+	return done, nil // the turn came at the last moment
 }
 
-// startNextWaiting ends a handshake of an address and begins the one that waits longest.
+// startNextWaiting ends a handshake of an address and begins the one that has waited longest.
 func (a *admission) startNextWaiting(address netip.Prefix, l *addressLine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -184,17 +186,18 @@ func (a *admission) stop() {
 	}
 	for _, l := range a.lines {
 		for _, w := range l.waiting {
-			close(w) // its handshake fails at once, since the connection is closed
+			close(w) // the handshake fails at once, since the connection is closed
 			l.running++
 		}
 		l.waiting = nil
 	}
 }
 
-// Handshakes is how many connections have not proved who they are, and how many ended without.
+// Handshakes holds the numbers of connections that have not finished their handshake, and of those that
+// ended before.
 type Handshakes struct {
 	Silent, Running, Waiting int
-	Dropped                  map[string]uint64 // by reason
+	Dropped                  map[string]uint64 // number by reason
 }
 
 func (a *admission) handshakeStats() Handshakes {
@@ -211,8 +214,8 @@ func (a *admission) handshakeStats() Handshakes {
 	return s
 }
 
-// addressOf returns what counts as one address: of IPv6 the /64, which one host may use as a whole. All connections that come
-// by a socket of this host count as one.
+// addressOf returns the prefix that counts as one address: for IPv6 the /64, which one host may use
+// completely. All connections over a Unix socket count as one address.
 func addressOf(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -230,7 +233,7 @@ func addressOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// boundedCreds are credentials whose handshakes an admission bounds.
+// boundedCreds are transport credentials whose handshakes are bounded by an admission.
 type boundedCreds struct {
 	credentials.TransportCredentials
 	admission *admission
@@ -280,20 +283,20 @@ func (b *boundedCreds) Clone() credentials.TransportCredentials {
 	return &boundedCreds{b.TransportCredentials.Clone(), b.admission}
 }
 
-// handshake is a connection whose handshake is under way, and the same connection afterwards.
+// handshake is a connection whose handshake is in progress, and the same connection afterwards.
 type handshake struct {
 	net.Conn
 	turns    chan struct{}
-	patience time.Duration // left of what the client may take
-	hello    []byte        // what was read of the ClientHello and not yet passed on
+	patience time.Duration // rest of the time that the client may take
+	hello    []byte        // part of the ClientHello that was read and not yet passed on
 	finished bool
 
-	// With the admission's mu:
-	silentElement *list.Element // among the silent; nil: not one of them
-	reason        string        // why it was closed by another
+	// The fields below need the admission's mu.
+	silentElement *list.Element // its place in the list of silent connections; nil if it is not in it
+	reason        string        // why another goroutine closed it
 }
 
-// readHello reads the first record, which must be of a handshake.
+// readHello reads the first record. It returns an error unless the record is of a handshake.
 func (h *handshake) readHello() error {
 	began := time.Now()
 	if err := h.SetReadDeadline(began.Add(h.patience)); err != nil {
@@ -315,8 +318,8 @@ func (h *handshake) readHello() error {
 	return nil
 }
 
-// Read implements net.Conn. While the handshake is under way it gives the turn back for as long as the client
-// takes, and fails when the client has taken too long in all.
+// Read implements net.Conn. During the handshake it gives the turn back while it waits for the client,
+// and fails when the client has taken too long in total.
 func (h *handshake) Read(b []byte) (int, error) {
 	if len(h.hello) > 0 {
 		n := copy(b, h.hello)

@@ -27,7 +27,7 @@ func (oneMore) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, erro
 
 var clientHello = []byte{typeHandshake, 3, 1, 0, 1, 1}
 
-// caller is a client; done has what became of it, and ended the time it took.
+// caller is a client. done gets the result of its handshake, and ended the time that it took.
 type caller struct {
 	net.Conn
 	done  chan error
@@ -82,7 +82,8 @@ func TestRule9SilentConnectionsTakeNoPlace(t *testing.T) {
 	})
 }
 
-// Clients that stop after their ClientHello keep the others of their address waiting, but not for ever.
+// Clients that stop after their ClientHello make others of their address wait, but only for a limited
+// time.
 func TestRule9HandshakesOfOneAddressWaitInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bounded(2, 1000)
@@ -107,7 +108,8 @@ func TestRule9HandshakesOfOneAddressWaitInLine(t *testing.T) {
 		if s := b.admission.handshakeStats(); s.Running != 0 || s.Waiting != 0 || s.Dropped[dropFailed] != 4 || len(b.admission.lines) != 0 {
 			t.Errorf("%+v", s)
 		}
-		// Nobody waits longer than a client would. Those before it have places until 5 s beyond that.
+		// No handshake waits longer than a client would. Those before it have places until 5 s beyond
+		// that.
 		for i := range 2 + 28 {
 			if i == 2 {
 				time.Sleep(clientPatience / 2)

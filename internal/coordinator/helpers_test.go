@@ -48,7 +48,7 @@ func (c *fakeClock) pass(d time.Duration) {
 	c.wall, c.mono = c.wall.Add(d), c.mono+d
 }
 
-// clos is a topology of leaves with two spines, and hosts h1, h2, ... of one NIC.
+// clos returns the text of a topology of leaves with two spines, and hosts h1, h2, ... of one NIC.
 func clos(leaves, hosts int) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nswitches:\n  - {name: spine1, role: spine, pod: p1, plane: a}\n  - {name: spine2, role: spine, pod: p1, plane: a}\n")
@@ -153,7 +153,7 @@ func start(t *testing.T, topology string, change func(*Options)) *fixture {
 	return f
 }
 
-// restart is what a new process does with the same files.
+// restart starts a new coordinator on the same files.
 func (f *fixture) restart() {
 	f.t.Helper()
 	f.logs = &strings.Builder{}
@@ -181,7 +181,7 @@ func (f *fixture) connect(h *agentapi.Hello) (*session, error) {
 	return f.registerAgent(h, identity{names: []string{h.GetNode()}, from: "192.0.2.1"})
 }
 
-// mustConnect begins a session whose agent confirms the keys it is sent.
+// mustConnect begins a session whose agent confirms the keys that it is sent.
 func (f *fixture) mustConnect(h *agentapi.Hello) *session {
 	f.t.Helper()
 	s, err := f.connect(h)
@@ -202,7 +202,7 @@ func (f *fixture) beat(s *session, a *agentapi.Applied) {
 	}
 }
 
-// inbox is what an agent got last.
+// inbox has the last messages to an agent.
 type inbox struct {
 	assignment *agentapi.Assignment
 	keys       *agentapi.Keys
@@ -227,7 +227,7 @@ func (f *fixture) receive(s *session) (in inbox) {
 	return in
 }
 
-// agents connects h1..hn and runs until all have an assignment and confirmed it.
+// agents connects h1..hn and runs until all have an assignment and have confirmed it.
 func (f *fixture) agents(n int) (sessions []*session, boxes []inbox) {
 	f.t.Helper()
 	for i := 1; i <= n; i++ {

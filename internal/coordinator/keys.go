@@ -11,28 +11,29 @@ import (
 	"github.com/graylink/graylink/internal/agentapi"
 )
 
-// maxEpochs are in use at once: one sends, and one comes or goes.
+// maxEpochs is the maximum number of epochs in use: one sends, and another is being added or dropped.
 const maxEpochs = 2
 
-// keyring holds the master secrets. The first epoch sends, all are accepted.
-// It decides when a rotation goes on; it does not hand anything out.
+// keyring holds the master secrets. The first epoch sends, and all are accepted. It decides when a
+// rotation continues; it does not distribute keys.
 type keyring struct {
 	epochs      []keyState
 	rotated     time.Time     // wall time of the last promotion, for the state
 	phaseStart  time.Duration // monotonic time at which the rotation's present phase began
-	rotationDue time.Duration // monotonic time of the next rotation; 0: never
+	rotationDue time.Duration // monotonic time of the next rotation; 0 means never
 }
 
-// errRotating is returned when a rotation is asked for during one.
-var errRotating = errors.New("a rotation is under way; the next can begin when it has ended")
+// errRotating is the error of a request for a rotation while another one is in progress.
+var errRotating = errors.New("a rotation is in progress; the next can begin when it has ended")
 
 func newSecret() []byte {
 	b := make([]byte, agentapi.SecretSize)
-	rand.Read(b) // never fails: crypto/rand
+	rand.Read(b) // crypto/rand never fails
 	return b
 }
 
-// newKeyring goes on with the epochs of a state, or begins with a first.
+// newKeyring returns a keyring with the epochs of a state, or with a first new one if the state has
+// none.
 func newKeyring(s *state, every time.Duration, wall time.Time, mono time.Duration) *keyring {
 	k := &keyring{phaseStart: mono}
 	if s != nil && len(s.Keys) > 0 {
@@ -44,8 +45,8 @@ func newKeyring(s *state, every time.Duration, wall time.Time, mono time.Duratio
 	return k
 }
 
-// scheduleRotation sets when the next rotation is due. An age that a jump of the clock
-// made negative counts as none.
+// scheduleRotation sets when the next rotation is due. A negative age, after a jump of the clock,
+// counts as 0.
 func (k *keyring) scheduleRotation(every time.Duration, wall time.Time, mono time.Duration) {
 	if every <= 0 {
 		return
@@ -54,8 +55,8 @@ func (k *keyring) scheduleRotation(every time.Duration, wall time.Time, mono tim
 	k.rotationDue = mono + every - age
 }
 
-// nextID numbers epochs by the wall clock's seconds, so that a coordinator that
-// lost its state does not give an old number to a new secret.
+// nextID returns a number for an epoch: the wall clock's seconds, so that a coordinator that lost its
+// state does not give an old number to a new secret.
 func (k *keyring) nextID(wall time.Time) uint32 {
 	id := uint32(min(max(wall.Unix(), 1), math.MaxUint32))
 	for _, e := range k.epochs {
@@ -66,7 +67,7 @@ func (k *keyring) nextID(wall time.Time) uint32 {
 	return max(id, 1)
 }
 
-// epochIDs are the epochs, the sending one first.
+// epochIDs returns the numbers of the epochs, the sending one first.
 func (k *keyring) epochIDs() []uint32 {
 	out := make([]uint32, len(k.epochs))
 	for i, e := range k.epochs {
@@ -84,7 +85,8 @@ func (k *keyring) pendingEpoch() (id uint32, ok bool) {
 	return 0, false
 }
 
-// withNew is the keyring after a rotation has begun.
+// withNew returns a copy of the keyring with a new pending epoch. It returns errRotating during a
+// rotation.
 func (k keyring) withNew(wall time.Time, mono time.Duration) (*keyring, error) {
 	if len(k.epochs) >= maxEpochs {
 		return nil, errRotating
@@ -94,19 +96,18 @@ func (k keyring) withNew(wall time.Time, mono time.Duration) (*keyring, error) {
 	return &k, nil
 }
 
-// keyHolder is what one agent, connected or not, says about its keys.
+// keyHolder is an agent's state of keys, whether it is connected or not.
 type keyHolder struct {
 	connected bool
 	ids       []uint32 // as confirmed by a heartbeat; the first sends
 }
 
-// advanceRotation is the keyring after the next step of a rotation, or nil when it is
-// not yet time. holders are the agents that are part of the schedule, or connected.
+// advanceRotation returns the keyring after the next step of a rotation, or nil when it is too early.
+// holders are the agents that are part of the schedule, or connected.
 //
-// A new key begins to send when every connected agent has confirmed that it
-// holds it, and the silent ones have come back and done so or had the grace to.
-// An old one is dropped when every connected agent confirmed that it sends
-// with the new, and the grace has passed for the silent.
+// A new key begins to send when every connected agent has confirmed that it holds it, and the silent
+// ones have confirmed it as well or the grace has passed. An old one is dropped when every connected
+// agent has confirmed that it sends with the new one, and the grace has passed for the silent ones.
 func (k keyring) advanceRotation(holders []keyHolder, heartbeat, grace, every time.Duration, wall time.Time, mono time.Duration) *keyring {
 	if len(k.epochs) < 2 || mono-k.phaseStart < heartbeat {
 		return nil
@@ -153,7 +154,7 @@ func containsID(ids []uint32, id uint32) bool {
 	return false
 }
 
-// pairKeys are the keys of two nodes, the same whichever is named first.
+// pairKeys returns the keys of two nodes. The order of the two does not matter.
 func (k *keyring) pairKeys(a, b string) []*agentapi.Key {
 	if b < a {
 		a, b = b, a

@@ -26,7 +26,7 @@ func keysOf(in inbox, node string) []*agentapi.Key {
 	return nil
 }
 
-func TestRule7PairsShareKeysAndNobodyElseHasThem(t *testing.T) {
+func TestRule7OnlyThePairSharesItsKeys(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	_, boxes := f.agents(4)
 	seen := map[string]string{}
@@ -42,7 +42,7 @@ func TestRule7PairsShareKeysAndNobodyElseHasThem(t *testing.T) {
 			seen[string(a[0].Secret)] = fmt.Sprintf("h%d and h%d", i, j)
 		}
 	}
-	// Nothing that is shown holds a secret, and no master is handed out.
+	// No text that is shown holds a secret, and no master secret is sent.
 	f.run(3 * time.Second)
 	master := f.keys.epochs[0].Secret
 	if _, given := seen[string(master)]; given {
@@ -76,9 +76,8 @@ func TestRule7WithoutKeys(t *testing.T) {
 	}
 }
 
-// fleet plays agents that take their time to take keys, fall silent, restart
-// and come back, and checks after every step that no one sends with a key its
-// peer lacks.
+// fleet simulates agents that take their time to apply keys, fall silent, restart and return, and
+// checks after every step that none sends with a key that its peer lacks.
 type fleet struct {
 	*fixture
 	nodes []*fakeNode
@@ -87,7 +86,7 @@ type fleet struct {
 type fakeNode struct {
 	name    string
 	session *session
-	holds   []uint32 // as applied; the first sends
+	holds   []uint32 // applied keys; the first sends
 	next    []uint32 // received, not yet applied
 }
 
@@ -105,7 +104,7 @@ func (fl *fleet) check(what string) {
 	}
 }
 
-// probed says whether the others know the node as one of the mesh.
+// probed reports whether the others know the node as one of the mesh.
 func (fl *fleet) probed(n *fakeNode) bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -116,7 +115,7 @@ func (fl *fleet) probed(n *fakeNode) bool {
 	return planned
 }
 
-func TestRule7NobodySendsWithAKeyThatAPeerLacks(t *testing.T) {
+func TestRule7NoNodeSendsWithAKeyThatAPeerLacks(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		f := start(t, clos(2, 4), func(o *Options) { o.AbsentAfter, o.KeysGrace = 20*time.Second, time.Minute })
@@ -141,7 +140,7 @@ func TestRule7NobodySendsWithAKeyThatAPeerLacks(t *testing.T) {
 						n.session = f.mustConnect(h)
 					}
 				case r == 0 && step < 3000 && i%2 == 0:
-					f.endSession(n.session) // it goes on with what it has
+					f.endSession(n.session) // it continues with the assignment that it has
 					n.session, n.next = nil, nil
 				case r < 40:
 					if in := f.receive(n.session); in.keys != nil {
@@ -222,7 +221,7 @@ func TestRule7StepsOfARotation(t *testing.T) {
 	if !slices.Equal(f.keys.epochIDs(), []uint32{next}) {
 		t.Fatalf("epochs %v, want %d alone", f.keys.epochIDs(), next)
 	}
-	// A silent agent is waited for, but not for ever.
+	// A silent agent is waited for, but only for a limited time.
 	confirm(0, 1, 2, 3)
 	f.endSession(sessions[3])
 	if err := f.RotateKeys(); err != nil {

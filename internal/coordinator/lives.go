@@ -6,19 +6,19 @@ import (
 	"github.com/graylink/graylink/internal/agentapi"
 )
 
-// lifeBlock is how many life numbers are reserved at a time. What is reserved is
-// in the state file before it is given, so that no number is given twice,
-// whenever the coordinator ends.
+// lifeBlock is the number of life numbers that are reserved at a time. A reservation is written to the
+// state file before its numbers are given, so that no number is given twice, whenever the coordinator
+// ends.
 const lifeBlock = 1 << 20
 
-// lifeNumbers gives out the numbers of agents' lives. Two processes never get the same.
+// lifeNumbers assigns the numbers of agents' lives. Two processes never get the same number.
 type lifeNumbers struct {
-	lastGiven uint64 // given
-	reserved  uint64 // up to here, by the state file
+	lastGiven uint64 // the last number that was given
+	reserved  uint64 // the last number that the state file reserves
 }
 
-// newLifeNumbers goes on behind what a state has reserved, and not below the time in
-// milliseconds: a coordinator that lost its state does not begin again from 1.
+// newLifeNumbers continues after the reservation of a state, and not below the wall time in
+// milliseconds, so that a coordinator that lost its state does not begin again at 1.
 func newLifeNumbers(s *state, wall time.Time) lifeNumbers {
 	l := lifeNumbers{lastGiven: uint64(max(wall.UnixMilli(), 1))}
 	if s != nil {
@@ -28,10 +28,9 @@ func newLifeNumbers(s *state, wall time.Time) lifeNumbers {
 	return l
 }
 
-// assignLife returns the life number of an agent process that says hello, and whether
-// more numbers are to be reserved by saving the state. A process that has one
-// from a coordinator keeps it. What an agent says of its own number is about
-// itself only: it moves no other's.
+// assignLife returns the life number of an agent process that sent a hello, and whether the state must
+// be saved to reserve more numbers. A process that has a number from a coordinator keeps it. The number
+// that an agent reports affects only that agent.
 func (l *lifeNumbers) assignLife(h *agentapi.Hello) (life uint64, save bool) {
 	if h.GetLifeAssigned() && h.GetLife() != 0 {
 		return h.GetLife(), false
@@ -44,7 +43,7 @@ func (l *lifeNumbers) assignLife(h *agentapi.Hello) (life uint64, save bool) {
 	return max(l.lastGiven, h.GetLife()+1), save
 }
 
-// livesOf are the life numbers of a node's peers, as far as they are known.
+// livesOf returns the known life numbers of a node's peers.
 func (c *Coordinator) livesOf(p *plan, node string) *agentapi.Lives {
 	peers := p.peerNodes(node)
 	out := &agentapi.Lives{}

@@ -9,15 +9,15 @@ import (
 	"github.com/graylink/graylink/internal/agentapi"
 )
 
-// alive is a hello of a process with a life number.
+// alive returns a hello of a process with a life number.
 func alive(node string, process byte, life uint64, assigned bool) *agentapi.Hello {
 	h := hello(node, process)
 	h.Life, h.LifeAssigned = proto.Uint64(life), assigned
 	return h
 }
 
-// TestLivesOnlyGrow: over processes of an agent, restarts of the coordinator and a
-// clock that is set back; a process keeps its number over sessions.
+// TestLivesOnlyGrow checks that life numbers grow over processes of an agent, restarts of the
+// coordinator and a clock that is set back. A process keeps its number over sessions.
 func TestLivesOnlyGrow(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	last := uint64(0)
@@ -63,9 +63,9 @@ func TestLivesOnlyGrow(t *testing.T) {
 	}
 }
 
-// TestPeersAreToldOfLives: who begins a session hears the lives of its peers, when
-// they are at work; an older version has none, and takes its old one back.
-func TestPeersAreToldOfLives(t *testing.T) {
+// TestPeersGetLives checks that a new session gets the lives of its peers when they are at work. An
+// older version has none, and its old number is no longer given.
+func TestPeersGetLives(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions := map[string]*session{}
 	for _, n := range []string{"h1", "h2", "h3"} {
@@ -73,7 +73,7 @@ func TestPeersAreToldOfLives(t *testing.T) {
 	}
 	sessions["h4"] = f.mustConnect(hello("h4", 0)) // an older version
 	f.run(time.Minute)
-	told := func(process byte) map[string]uint64 {
+	receivedLives := func(process byte) map[string]uint64 {
 		t.Helper()
 		f.endSession(sessions["h1"])
 		s := f.mustConnect(alive("h1", process, 0, false))
@@ -89,19 +89,19 @@ func TestPeersAreToldOfLives(t *testing.T) {
 		}
 		return out
 	}
-	got := told(1)
+	got := receivedLives(1)
 	if len(got) != 2 || got["h2"] != sessions["h2"].life || got["h3"] != sessions["h3"].life {
-		t.Errorf("h1 is told %v, want h2's %d and h3's %d", got, sessions["h2"].life, sessions["h3"].life)
+		t.Errorf("h1 gets %v, want h2's %d and h3's %d", got, sessions["h2"].life, sessions["h3"].life)
 	}
 	h2 := sessions["h2"].life
 	f.restart()
 	f.run(time.Second)
 	sessions["h1"] = f.mustConnect(alive("h1", 2, 0, false))
 	if got := f.livesOf(f.plan, "h1"); len(got.Nodes) != 2 || got.Nodes[0].Life != h2 {
-		t.Errorf("after a restart of the coordinator h1 is told %v", got)
+		t.Errorf("after a restart of the coordinator h1 gets %v", got)
 	}
 	f.mustConnect(hello("h2", 1))
 	if got := f.livesOf(f.plan, "h1"); len(got.Nodes) != 1 {
-		t.Errorf("h2 has an older version now, and h1 is told %v", got)
+		t.Errorf("h2 has an older version now, and h1 gets %v", got)
 	}
 }

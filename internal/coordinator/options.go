@@ -10,17 +10,16 @@ import (
 	"github.com/graylink/graylink/internal/schedule"
 )
 
-// Planner decides who probes whom. Both functions are pure.
+// Planner computes schedules. Both functions are pure.
 type Planner struct {
 	Make func(g *fabric.Graph, o schedule.Options) (*schedule.Schedule, error)
-	// Rebalance proposes at most limit moves that bring links with fewer than k
-	// bound edges closer to k; none when it knows of nothing to try. Nil: source
-	// ports are never moved.
+	// Rebalance proposes at most limit moves that bring links with fewer than k bound edges closer to
+	// k. It returns none when nothing is left to try. If it is nil, source ports are never moved.
 	Rebalance func(g *fabric.Graph, s *schedule.Schedule, bound []schedule.TracedPath, history []schedule.Move, k, limit int) []schedule.Move
 }
 
-// Clock tells the time: Wall for what people and files read, Mono, which never
-// jumps, for all that is decided.
+// Clock provides the time: WallTime for people and files, and MonoTime, which never jumps, for all
+// decisions.
 type Clock interface {
 	WallTime() time.Time
 	MonoTime() time.Duration
@@ -31,69 +30,69 @@ type systemClock struct{ base time.Time }
 func (systemClock) WallTime() time.Time       { return time.Now() }
 func (c systemClock) MonoTime() time.Duration { return time.Since(c.base) }
 
-// SystemClock is the machine's.
+// SystemClock returns the clock of the machine.
 func SystemClock() Clock { return systemClock{time.Now()} }
 
 // Class is a class of probes.
 type Class struct {
 	Name string
 	DSCP uint8
-	SL   uint8 // service level of datagrams by RDMA
+	SL   uint8 // service level of RDMA datagrams
 }
 
-// Stamp is how probes look on the wire, on all nodes alike.
+// Stamp has the format of probes on the wire, which is the same on all nodes.
 type Stamp struct {
 	Port, SourcePort uint16
 	Classes          []Class
 	Padding          int
 }
 
-// Options are the coordinator's. DefaultOptions has values for all but the
-// files, the planner and the version.
+// Options are the options of a coordinator. DefaultOptions has values for all but the files, the
+// planner and the version.
 type Options struct {
 	TopologyFile string
 	StateFile    string
 	Version      string
 	Planner      Planner
 	Clock        Clock
-	Schedule     schedule.Options // Absent, Moves and Classes are set by the coordinator
+	Schedule     schedule.Options // the coordinator sets Absent, Moves and Classes
 	Stamp        Stamp
 
-	AddressPrefixes []netip.Prefix // of addresses that agents report and the topology does not have
-	WebPrefixes     []netip.Prefix // of addresses that agents may be scraped at, besides those that they come from
-	WebPorts        PortRanges     // that agents may be scraped at; the first one stands for a port outside
-	WebScheme       string         // that agents are scraped by: http or https
+	AddressPrefixes []netip.Prefix // prefixes of addresses that agents may report for NICs without one in the topology
+	WebPrefixes     []netip.Prefix // prefixes of addresses that agents may be scraped at, besides the one that they connect from
+	WebPorts        PortRanges     // ports that agents may be scraped at; the first one replaces a port outside
+	WebScheme       string         // scheme that agents are scraped with: http or https
 
-	HandshakesPerAddress int    // that may be under way at once
-	OpenFiles            uint64 // that the process may have; 0: not known
+	HandshakesPerAddress int    // maximum number of concurrent handshakes
+	OpenFiles            uint64 // limit of open files of the process; 0 if it is not known
 
-	Heartbeat      time.Duration // between those of an agent
-	AbsentAfter    time.Duration // of silence, until a node leaves the schedule
-	Settle         time.Duration // without a change, before the schedule is made anew
-	SettleMost     time.Duration // with changes
-	RegistrySettle time.Duration // after a start without state, until the registry is taken for whole
-	Changeover     time.Duration // between an assignment and its first probe on a new edge
+	Heartbeat      time.Duration // time between two heartbeats of an agent
+	AbsentAfter    time.Duration // silence after which a node leaves the schedule
+	Settle         time.Duration // time without a change before the schedule is computed again
+	SettleMost     time.Duration // maximum time before that while changes continue
+	RegistrySettle time.Duration // time after a start without state until the registry counts as whole
+	Changeover     time.Duration // time between an assignment and its first probe on a new edge
 
 	Keys        bool // probes are authenticated
 	KeysGrace   time.Duration
-	RotateEvery time.Duration // 0: only when asked
+	RotateEvery time.Duration // 0 means only by request
 
-	LinkEdges      int           // bound edges wanted on every directed link; 0: source ports are never moved
-	RebalanceEvery time.Duration // at most
+	LinkEdges      int           // bound edges wanted on every directed link; 0 means that source ports are never moved
+	RebalanceEvery time.Duration // minimum time between rounds
 
-	ClockEvery     time.Duration // between the cycles that relate the clocks
-	ClockAllowance time.Duration // of the offset of two clocks, for asymmetry; 0: by the topology
-	ClockReference string        // node whose system clock is the frame; empty: the frame is relative
+	ClockEvery     time.Duration // time between the cycles that relate the clocks
+	ClockAllowance time.Duration // allowance for asymmetry in the offset of two clocks; 0 means that the topology decides
+	ClockReference string        // node whose system clock is the frame; if empty, the frame is relative
 }
 
-// DefaultAddressPrefixes are the private ones: RFC 1918, RFC 6598 and RFC 4193.
+// DefaultAddressPrefixes are the private prefixes of RFC 1918, RFC 6598 and RFC 4193.
 var DefaultAddressPrefixes = []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"}
 
-// DefaultOptions are the defaults of the command's flags.
+// DefaultOptions returns the defaults of the command's flags.
 func DefaultOptions() Options {
 	prefixes, err := ParsePrefixes(DefaultAddressPrefixes)
 	if err != nil {
-		panic(err) // they are constants
+		panic(err) // the texts are constants
 	}
 	return Options{AddressPrefixes: prefixes, WebPorts: PortRanges{{9868, 9868}}, WebScheme: "http", HandshakesPerAddress: 64,
 		Clock: SystemClock(), Stamp: Stamp{Port: 862, SourcePort: 49152, Classes: []Class{{}}},
@@ -103,7 +102,8 @@ func DefaultOptions() Options {
 	}
 }
 
-// ParsePrefixes reads prefixes such as 10.0.0.0/8.
+// ParsePrefixes parses prefixes such as 10.0.0.0/8. It returns an error that names the first invalid
+// one.
 func ParsePrefixes(texts []string) (out []netip.Prefix, err error) {
 	for _, t := range texts {
 		p, err := netip.ParsePrefix(t)
@@ -121,7 +121,7 @@ const (
 	maxPadding = 800
 )
 
-// Validate names the flag that is wrong.
+// Validate returns an error that names the first flag that is invalid.
 func (o *Options) Validate() error {
 	for _, f := range []struct {
 		name string
@@ -145,17 +145,17 @@ func (o *Options) Validate() error {
 	case o.Planner.Make == nil:
 		return errors.New("a planner is missing")
 	case o.Keys && o.KeysGrace < o.AbsentAfter:
-		return fmt.Errorf("keys.grace: %v, want at least agent.absent-after (%v): a node that is silent, but still probed, must have had the time to come back for its keys", o.KeysGrace, o.AbsentAfter)
+		return fmt.Errorf("keys.grace: %v, want at least agent.absent-after (%v), so that a silent node that is still probed has time to fetch its keys", o.KeysGrace, o.AbsentAfter)
 	case o.Keys && o.RotateEvery != 0 && o.RotateEvery < 3*o.KeysGrace:
 		return fmt.Errorf("keys.rotate-every: %v, want 0 or at least three times keys.grace (%v)", o.RotateEvery, o.KeysGrace)
 	case o.Stamp.Port == 0 || o.Stamp.SourcePort == 0:
-		return errors.New("stamp.port, stamp.source-port: 0, want a port")
+		return errors.New("stamp.port, stamp.source-port: 0, want a port from 1")
 	case len(o.WebPorts) == 0:
-		return errors.New("agents.web-ports: none, want one range at least")
+		return errors.New("agents.web-ports: none, want at least one range")
 	case o.WebScheme != "http" && o.WebScheme != "https":
 		return fmt.Errorf("agents.web-scheme: %q, want http or https", o.WebScheme)
 	case o.HandshakesPerAddress < 1:
-		return fmt.Errorf("agents.handshakes-per-address: %d, want 1 at least", o.HandshakesPerAddress)
+		return fmt.Errorf("agents.handshakes-per-address: %d, want at least 1", o.HandshakesPerAddress)
 	case len(o.Stamp.Classes) == 0 || len(o.Stamp.Classes) > maxClasses:
 		return fmt.Errorf("schedule.class: %d classes, want 1 to %d", len(o.Stamp.Classes), maxClasses)
 	case o.Stamp.Padding < 0 || o.Stamp.Padding > maxPadding:

@@ -12,26 +12,26 @@ import (
 	"github.com/graylink/graylink/internal/schedule"
 )
 
-// pathStore counts, from what agents traced, the edges on every directed link.
+// pathStore counts the edges on every directed link, by the traces of agents.
 type pathStore struct {
-	resolving chan struct{} // bounds the processors that resolving takes
+	resolving chan struct{} // bounds the number of goroutines that resolve traces
 
 	mu      sync.Mutex
 	plan    *plan
 	links   []fabric.Direction
 	linkAt  map[fabric.Direction]int32
 	counts  []int32
-	edges   map[uint64][]int32 // the links crossed, in order; nil: reported, but not bound
-	bound   int                // edges with a path
-	probes  int                // of these, edges of probes
-	version uint64             // grows with every change
+	edges   map[uint64][]int32 // indexes of the crossed links in order; nil means that the edge is reported, but not bound
+	bound   int                // number of edges with a path
+	probes  int                // number of probe edges among these
+	version uint64             // increases with every change
 }
 
 func newPathStore() *pathStore {
 	return &pathStore{resolving: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), edges: map[uint64][]int32{}}
 }
 
-// edgeKey packs an edge: NICs are fewer than 2^23.
+// edgeKey packs an edge into a number. It assumes fewer than 2^23 NICs.
 func edgeKey(src, dst int32, flow int, reply bool) uint64 {
 	k := uint64(src)<<40 | uint64(dst)<<17 | uint64(flow&0xffff)<<1
 	if reply {
@@ -44,8 +44,8 @@ func splitKey(k uint64) (src, dst int32, flow int, reply bool) {
 	return int32(k >> 40), int32(k >> 17 & (1<<23 - 1)), int(k >> 1 & 0xffff), k&1 == 1
 }
 
-// setPlan drops what is not of the plan any more. Places of NICs in a plan
-// change with the topology only; the edges are then named anew.
+// setPlan removes the edges that the plan does not have. The indexes of NICs change with the topology
+// only; then all edges get new keys.
 func (s *pathStore) setPlan(p *plan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *pathStore) setPlan(p *plan) {
 	}
 }
 
-// linkIndexes names links by their places; nil when the topology lacks one.
+// linkIndexes returns the indexes of links. It returns nil when the topology lacks one.
 func (s *pathStore) linkIndexes(dirs []fabric.Direction) []int32 {
 	out := make([]int32, len(dirs))
 	for i, d := range dirs {
@@ -105,7 +105,7 @@ func (s *pathStore) linkIndexes(dirs []fabric.Direction) []int32 {
 	return out
 }
 
-// bindEdge replaces what is known of an edge.
+// bindEdge replaces the path of an edge.
 func (s *pathStore) bindEdge(k uint64, crossed []int32) {
 	count := func(crossed []int32, by int) {
 		if crossed == nil {
@@ -127,7 +127,7 @@ func (s *pathStore) bindEdge(k uint64, crossed []int32) {
 	s.edges[k] = crossed
 }
 
-// addTraces takes traces of a node and returns how many were of edges it has.
+// addTraces adds the traces of a node and returns how many were of edges that the node has.
 func (s *pathStore) addTraces(node string, traces []*agentapi.Trace) (taken int) {
 	s.mu.Lock()
 	p := s.plan
@@ -153,7 +153,7 @@ func (s *pathStore) addTraces(node string, traces []*agentapi.Trace) (taken int)
 		}
 		taken++
 		if t.GetState() == agentapi.PathState_PATH_STATE_STALE {
-			continue // the last that was bound holds
+			continue // the last path that was bound stays
 		}
 		r := fabric.ResolveTrace(p.graph, from, to, traceOf(t))
 		s.mu.Lock()
@@ -185,7 +185,7 @@ func traceOf(t *agentapi.Trace) fabric.Trace {
 	return out
 }
 
-// hasBothTraces says whether traces of an edge and of its replies have come in.
+// hasBothTraces reports whether an edge has traces of its probes and of its replies.
 func (s *pathStore) hasBothTraces(e fabric.Flow) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *pathStore) hasBothTraces(e fabric.Flow) bool {
 	return there && back
 }
 
-// hasTraces says whether any trace of a node's edges is known.
+// hasTraces reports whether any edge of a node has a trace.
 func (s *pathStore) hasTraces(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,14 +226,14 @@ func (s *pathStore) hasTraces(node string) bool {
 	return false
 }
 
-// LinkEdges is how many bound edges cross a link in one direction.
+// LinkEdges is the number of bound edges that cross a link in one direction.
 type LinkEdges struct {
 	Direction fabric.Direction
 	Edges     int
 }
 
-// linkCounts returns the links of the topology; nothing before the first trace
-// was bound, since nothing is known then.
+// linkCounts returns the edges on the links of the topology, and how many edges of probes and how many
+// in total are bound. It returns no links before the first trace is bound.
 func (s *pathStore) linkCounts() (links []LinkEdges, boundProbes, bound int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +247,7 @@ func (s *pathStore) linkCounts() (links []LinkEdges, boundProbes, bound int) {
 	return links, s.probes, s.bound
 }
 
-// tracedPaths lists what is bound, in a fixed order.
+// tracedPaths returns the bound edges in a fixed order, with the version of the paths.
 func (s *pathStore) tracedPaths() (version uint64, out []schedule.TracedPath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,7 +266,7 @@ func (s *pathStore) tracedPaths() (version uint64, out []schedule.TracedPath) {
 	return s.version, out
 }
 
-// pathOf is what crosses these links: where one ends, a hop lies before the next.
+// pathOf returns the path over these links. Where one link ends and the next begins there is a hop.
 func (s *pathStore) pathOf(crossed []int32) fabric.Path {
 	path := make(fabric.Path, len(crossed)-1)
 	for i := range path {

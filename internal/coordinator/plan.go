@@ -21,18 +21,19 @@ import (
 
 const hashSize = 16
 
-// maxSSID bounds a session-sender identifier to 14 bits.
+// maxSSID limits session-sender identifiers to 14 bits.
 const maxSSID = 1<<14 - 1
 
-// ssidOf gives a NIC its session-sender identifier. It depends on the name
-// only: two NICs may share one, and one keeps its own whatever else changes.
+// ssidOf returns the session-sender identifier of a NIC. It depends on the name only: two NICs may
+// share one, and a NIC keeps its own across all other changes.
 func ssidOf(nic string) uint16 {
 	h := fnv.New64a()
 	h.Write([]byte(nic))
 	return uint16(1 + h.Sum64()%maxSSID)
 }
 
-// plan is a schedule with what agents need to act on it. It does not change.
+// plan is a schedule with the addresses and identifiers that agents need to act on it. It does not
+// change.
 type plan struct {
 	graph         *fabric.Graph
 	sched         *schedule.Schedule
@@ -41,35 +42,35 @@ type plan struct {
 	changeover    uint64
 	cadence       uint64
 
-	addr          []netip.Addr       // by NIC; invalid: none is known
+	addr          []netip.Addr       // by NIC; invalid if none is known
 	iface         []string           // by NIC: the interface that has the address
 	hardware      []bool             // by NIC: it stamps in hardware
-	rdma          []*agentapi.RDMA   // queue pairs; nil: probed by UDP
-	nics          map[string][]int32 // by node
-	index         map[string]int32   // of NICs
-	firstEdge     []int32            // by NIC: its first edge; one more at the end
-	incoming      []int32            // edges by destination
-	firstIncoming []int32            // by NIC: its first place in in; one more at the end
+	rdma          []*agentapi.RDMA   // queue pairs by NIC; nil means that the NIC is probed by UDP
+	nics          map[string][]int32 // indexes of NICs by node
+	index         map[string]int32   // index by name of a NIC
+	firstEdge     []int32            // by NIC: index of its first edge, and one more at the end
+	incoming      []int32            // indexes of edges, sorted by destination
+	firstIncoming []int32            // by NIC: its first place in incoming, and one more at the end
 	hash          map[string][hashSize]byte
 
-	unaddressed int              // edges that nobody can send, for lack of an address
-	conflicts   []conflict       // what agents report and is not used
-	claims      map[string]claim // by NIC: what is used of what agents report
+	unaddressed int              // edges that cannot be sent for lack of an address
+	conflicts   []conflict       // reported addresses that are not used
+	claims      map[string]claim // by NIC: the reported addresses that are used
 }
 
-// planInput is what a plan depends on. The maps and slices in it do not change.
+// planInput has everything that a plan depends on. The maps and slices in it do not change.
 type planInput struct {
 	graph    *fabric.Graph
 	options  schedule.Options
 	present  map[string]bool
 	reported map[string]interfaceReport // by node
-	claims   map[string]claim           // by NIC: of the plan before
-	prefixes []netip.Prefix             // for addresses that only agents report
+	claims   map[string]claim           // by NIC: claims of the plan before
+	prefixes []netip.Prefix             // prefixes of addresses that only agents report
 }
 
 var errEdgeOutOfRange = errors.New("the schedule has an edge whose end is not among its NICs")
 
-// newPlan joins a schedule with addresses.
+// newPlan returns a plan of a schedule with addresses.
 func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenticated bool, changeover uint64) (*plan, error) {
 	p := &plan{graph: in.graph, sched: s, stamp: stamp, authenticated: authenticated, changeover: changeover,
 		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)), hardware: make([]bool, len(s.NICs)), rdma: make([]*agentapi.RDMA, len(s.NICs)),
@@ -110,8 +111,7 @@ func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenti
 	return p, p.hashAll(in.present)
 }
 
-// canProbe says whether an edge can be probed: both ends have an address, and of
-// one family.
+// canProbe reports whether an edge can be probed: both ends have an address, of the same family.
 func (p *plan) canProbe(e *schedule.Edge) bool {
 	src, dst := p.addr[e.Src], p.addr[e.Dst]
 	return src.IsValid() && dst.IsValid() && src.Is4() == dst.Is4()
@@ -129,7 +129,7 @@ func (p *plan) nicAddress(nic string) netip.Addr {
 	return netip.Addr{}
 }
 
-// findEdge returns the place of an edge among the schedule's, or -1.
+// findEdge returns the index of an edge in the schedule, or -1.
 func (p *plan) findEdge(src, dst int32, flow int) int32 {
 	lo, hi := int(p.firstEdge[src]), int(p.firstEdge[src+1])
 	i := lo + sort.Search(hi-lo, func(i int) bool {
@@ -142,7 +142,7 @@ func (p *plan) findEdge(src, dst int32, flow int) int32 {
 	return -1
 }
 
-// hashAll hashes what every present node is assigned.
+// hashAll computes the hash of the assignment of every present node.
 func (p *plan) hashAll(present map[string]bool) error {
 	nodes := make([]string, 0, len(present))
 	for n := range present {
@@ -172,8 +172,8 @@ func (p *plan) hashAll(present map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// hashOf is over the content: the version, the hash itself and the changeover
-// say nothing about what is to be probed.
+// hashOf returns the hash of an assignment's content, without the version, the hash itself and the
+// changeover, which do not affect what is probed.
 func hashOf(a *agentapi.Assignment) (out [hashSize]byte, err error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&agentapi.Assignment{Node: a.Node, Stamp: a.Stamp, Authenticated: a.Authenticated,
 		Nics: a.Nics, Peers: a.Peers, Edges: a.Edges, Answers: a.Answers, CadenceNs: a.CadenceNs})
@@ -185,8 +185,8 @@ func hashOf(a *agentapi.Assignment) (out [hashSize]byte, err error) {
 	return out, nil
 }
 
-// assignmentFor is what a node does under the plan, without version and hash. NICs
-// without an address are left out, and so are their edges.
+// assignmentFor returns the assignment of a node under the plan, without version and hash. It leaves
+// out NICs without an address and their edges.
 func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 	a := &agentapi.Assignment{Node: node, Stamp: p.stamp, Authenticated: p.authenticated, ChangeoverNs: p.changeover, CadenceNs: p.cadence}
 	own := map[int32]uint32{}
@@ -266,7 +266,7 @@ func (p *plan) nicMessage(i int32) *agentapi.NIC {
 	return n
 }
 
-// peerNodes are the nodes that a node probes or answers, sorted.
+// peerNodes returns the nodes that a node probes or answers, sorted.
 func (p *plan) peerNodes(node string) []string {
 	seen := map[string]bool{}
 	add := func(i int32) {
@@ -289,7 +289,7 @@ func (p *plan) peerNodes(node string) []string {
 	return out
 }
 
-// scheduleHash identifies the schedule, for logs and comparison.
+// scheduleHash returns a number that identifies the schedule in logs and comparisons.
 func scheduleHash(s *schedule.Schedule) uint64 {
 	h := fnv.New64a()
 	var b [24]byte

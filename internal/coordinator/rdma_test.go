@@ -21,12 +21,12 @@ func queuePair(gid string, qpn uint32) *agentapi.RDMA {
 	return &agentapi.RDMA{Device: "mlx5_0", Port: 1, Gid: mapped(gid), Qpn: qpn, QKey: 7, Hardware: true}
 }
 
-// The queue pair that an agent registers is handed to its peers with the edge, and one
-// that changed within one round of the coordinator; it outlasts both ends' restarts.
+// Peers get the queue pair that an agent registers with the edge, and a changed one within one round of
+// the coordinator. The queue pair survives restarts of both ends.
 func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions, _ := f.agents(4)
-	tell := func(i int, r *agentapi.RDMA, address string) {
+	register := func(i int, r *agentapi.RDMA, address string) {
 		t.Helper()
 		in := iface("eth1", address)
 		in.Rdma = r
@@ -35,7 +35,7 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 		}
 		f.run(f.opts.Settle + stepEvery)
 	}
-	told := func(i int, want *agentapi.RDMA) {
+	wantReceived := func(i int, want *agentapi.RDMA) {
 		t.Helper()
 		in := f.receive(sessions[i])
 		if in.assignment == nil {
@@ -47,13 +47,13 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 			t.Errorf("%s hears of %v, want %v", sessions[i].agent.node, got, want)
 		}
 	}
-	tell(0, queuePair("10.0.0.1", 17), addr(1))
-	told(1, queuePair("10.0.0.1", 17))
-	tell(0, queuePair("10.0.0.1", 18), addr(1))
-	told(1, queuePair("10.0.0.1", 18))
+	register(0, queuePair("10.0.0.1", 17), addr(1))
+	wantReceived(1, queuePair("10.0.0.1", 17))
+	register(0, queuePair("10.0.0.1", 18), addr(1))
+	wantReceived(1, queuePair("10.0.0.1", 18))
 
-	// None for now is not none: the edges do not go by UDP meanwhile.
-	tell(0, &agentapi.RDMA{Device: "mlx5_0", Port: 1}, addr(1))
+	// A device that is away for now keeps its queue pair: the edges do not change to UDP meanwhile.
+	register(0, &agentapi.RDMA{Device: "mlx5_0", Port: 1}, addr(1))
 	if in := f.receive(sessions[1]); in.assignment != nil {
 		t.Errorf("a queue pair that is gone for now changes the assignment: %v", in.assignment.Peers)
 	}
@@ -75,7 +75,7 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 	}
 }
 
-// Two NICs cannot have one GID: the one that claimed it first has it, also after a restart.
+// Two NICs cannot have one GID: the first to claim it gets it, also after a restart.
 func TestRule2OneNICPerGID(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions, _ := f.agents(4)

@@ -60,7 +60,7 @@ func TestRule3TwoAgentsWithOneName(t *testing.T) {
 	if f.agents1("h1").session != first || len(first.ended) != 0 {
 		t.Fatal("the incumbent was disturbed")
 	}
-	// The same process comes again as often as it likes.
+	// The same process may connect any number of times.
 	s := first
 	for range 10 {
 		s = f.mustConnect(hello("h1", 0))
@@ -73,11 +73,11 @@ func TestRule3TwoAgentsWithOneName(t *testing.T) {
 		s = f.mustConnect(hello("h1", byte(2+i)))
 	}
 	_, err = f.connect(hello("h1", 9))
-	wantCode(t, err, codes.AlreadyExists, "are there two?")
+	wantCode(t, err, codes.AlreadyExists, "two agents may use its name")
 	f.clock.pass(time.Minute)
 	f.beat(s, nil)
 	s = f.mustConnect(hello("h1", 9))
-	// An incumbent that was silent for three heartbeats is replaced, by whom ever.
+	// Any agent replaces an incumbent that was silent for three heartbeats.
 	f.clock.pass(3*f.opts.Heartbeat - 1)
 	if _, err = f.connect(other); err == nil {
 		t.Error("replaced too early")
@@ -104,7 +104,7 @@ func (f *fixture) agents1(node string) *agent {
 	return f.Coordinator.agents[node]
 }
 
-func TestRule4OneRunForManyAgentsAndOnlyTheChangedAreTold(t *testing.T) {
+func TestRule4OneRunForManyAgentsAndAMessageForTheChangedOnly(t *testing.T) {
 	f := start(t, clos(4, 4), nil)
 	var sessions []*session
 	for i := 1; i <= 12; i++ {
@@ -123,25 +123,25 @@ func TestRule4OneRunForManyAgentsAndOnlyTheChangedAreTold(t *testing.T) {
 			t.Fatalf("%s got %q, want keys, the assignment and the wish for paths, in this order", s.agent.node, in.order)
 		}
 	}
-	// One more comes: only its neighbours in the ring hear of it.
+	// One more agent connects: only its neighbours in the ring get a new assignment.
 	f.mustConnect(hello("h13", 0))
 	f.run(3 * time.Second)
-	told := 0
+	notified := 0
 	for _, s := range sessions {
 		if in := f.receive(s); in.assignment != nil {
-			told++
+			notified++
 			if in.assignment.Version != 2 {
 				t.Errorf("version %d, want 2", in.assignment.Version)
 			}
 		}
 	}
-	if told == 0 || told > 6 {
-		t.Errorf("%d of 12 were told, want the up to six neighbours", told)
+	if notified == 0 || notified > 6 {
+		t.Errorf("%d of 12 got an assignment, want the up to six neighbours", notified)
 	}
 	if n := f.ring.count(); n != 2 {
 		t.Errorf("%d runs, want two", n)
 	}
-	// Changes without an end are waited for only so long.
+	// Changes without an end delay the schedule only for a limited time.
 	for range 12 {
 		f.mustConnect(hello("h14", 0))
 		f.mu.Lock()
@@ -216,7 +216,7 @@ func TestRule5ARestartChangesNothing(t *testing.T) {
 	}
 }
 
-func TestRule5AnAgentWithAnotherHashIsTold(t *testing.T) {
+func TestRule5AnAgentWithAnotherHashGetsItsAssignment(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	_, boxes := f.agents(4)
 	f.run(3 * time.Second)
@@ -233,7 +233,7 @@ func TestRule5ClockJumps(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	f.agents(4)
 	f.run(3 * time.Second)
-	// The wall clock jumps while the coordinator runs: nobody becomes absent.
+	// The wall clock jumps while the coordinator runs: no node becomes absent.
 	f.clock.mu.Lock()
 	f.clock.wall = f.clock.wall.Add(1000 * time.Hour)
 	f.clock.mu.Unlock()
@@ -241,8 +241,8 @@ func TestRule5ClockJumps(t *testing.T) {
 	if n := f.Stats().Agents[StateConnected]; n != 4 {
 		t.Errorf("%d connected after a jump of the wall clock", n)
 	}
-	f.run(time.Minute + time.Second) // last sights are written
-	// It jumps back before a restart: what was seen lies in the future.
+	f.run(time.Minute + time.Second) // last-seen times are written
+	// It jumps back before a restart: the last-seen times lie in the future.
 	f.clock.mu.Lock()
 	f.clock.wall = f.clock.wall.Add(-2000 * time.Hour)
 	f.clock.mu.Unlock()
@@ -274,7 +274,7 @@ func TestRule5ABadStateIsLeftAlone(t *testing.T) {
 		"cut off":     {string(good[:len(good)/2]), "octet"},
 		"not a state": {`{"a":1}`, `unknown field "a"`},
 		"later":       {`{"version":2,"agents":[]}`, "version 2, want 1"},
-		"trailing":    {string(good) + "x", "something follows"},
+		"trailing":    {string(good) + "x", "unexpected data after"},
 		"node name":   {`{"version":1,"agents":[{"node":"a b","present":true,"last_seen":"2026-01-01T00:00:00Z"}]}`, "agents[0].node"},
 		"short key":   {`{"version":1,"agents":[],"keys":[{"id":1,"secret":"AAAA"}]}`, "keys[0].secret: 3 octets"},
 		"twice":       {`{"version":1,"agents":[{"node":"a","present":true,"last_seen":"2026-01-01T00:00:00Z"},{"node":"a","present":true,"last_seen":"2026-01-01T00:00:00Z"}]}`, "listed twice"},
@@ -346,7 +346,7 @@ func TestRule10ABadTopologyLeavesTheOldOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.ring.err = c.err
-		if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "the old topology stays") {
+		if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "the old topology stays in use") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if s := f.Stats(); s.ReloadOK {
@@ -360,7 +360,7 @@ func TestRule10ABadTopologyLeavesTheOldOne(t *testing.T) {
 			}
 		}
 	}
-	// h4 goes, h5 and h6 come.
+	// h4 leaves, h5 and h6 join.
 	text := strings.ReplaceAll(clos(3, 2), "h4", "h7")
 	if err := os.WriteFile(f.opts.TopologyFile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -370,7 +370,7 @@ func TestRule10ABadTopologyLeavesTheOldOne(t *testing.T) {
 	}
 	wantCode(t, <-sessions[3].ended, codes.NotFound, "not in the coordinator's topology")
 	if in := f.receive(sessions[0]); in.assignment == nil || in.assignment.Version <= boxes[0].assignment.Version {
-		t.Error("a peer of the node that went was not told")
+		t.Error("a peer of the node that left got no assignment")
 	}
 	if _, err := f.connect(hello("h4", 0)); err == nil {
 		t.Error("the node that went was let in")
@@ -392,7 +392,7 @@ func TestRule11SSIDs(t *testing.T) {
 			t.Errorf("%d NICs share %d", n, s)
 		}
 	}
-	// Fixed for ever: agents of different versions meet.
+	// The values must never change, since agents of different versions meet.
 	if a, b := ssidOf("h1/mlx5_0"), ssidOf("h3/eth1"); a != 15188 || b != 4081 {
 		t.Errorf("%d, %d, want 15188, 4081", a, b)
 	}
@@ -407,7 +407,7 @@ func TestRule11SSIDs(t *testing.T) {
 	for _, in := range boxes {
 		for _, p := range in.assignment.Peers {
 			if p.Ssid == 0 || p.Ssid != own[p.Nic] {
-				t.Errorf("%s: a peer was told %d, the NIC %d", p.Nic, p.Ssid, own[p.Nic])
+				t.Errorf("%s: a peer got %d, the NIC %d", p.Nic, p.Ssid, own[p.Nic])
 			}
 		}
 	}
@@ -421,7 +421,7 @@ func hop(ttl int, address string) *agentapi.Hop {
 	return h
 }
 
-// traced is a trace from a host under leaf a over a spine to one under leaf b.
+// traced returns a trace from a host under leaf a over a spine to one under leaf b.
 func traced(edge string, a, spine, b int) *agentapi.Trace {
 	return &agentapi.Trace{Edge: edge, State: agentapi.PathState_PATH_STATE_VALID, Reached: true, Hops: []*agentapi.Hop{hop(1, ""),
 		hop(2, fmt.Sprintf("172.%d.%d.%d", 15+spine, a/128, a%128*2+1)), hop(3, fmt.Sprintf("172.%d.%d.%d", 15+spine, b/128, b%128*2))}}
@@ -450,14 +450,14 @@ func TestRule12EdgesAreCountedOnLinks(t *testing.T) {
 		return 0
 	}
 	report(sessions[0], traced("h1/mlx5_0>h2/mlx5_0#0", 1, 1, 2), traced("h2/mlx5_0>h1/mlx5_0#0/r", 1, 2, 2),
-		traced("h2/mlx5_0>h1/mlx5_0#0", 2, 1, 1), traced("h1/mlx5_0>h2/mlx5_0#7", 1, 1, 2), traced("h1/mlx5_0>nobody/x#0", 1, 1, 2))
+		traced("h2/mlx5_0>h1/mlx5_0#0", 2, 1, 1), traced("h1/mlx5_0>h2/mlx5_0#7", 1, 1, 2), traced("h1/mlx5_0>none/x#0", 1, 1, 2))
 	if s := f.Stats(); s.Traces["taken"] != 2 || s.Traces["ignored"] != 3 || s.Edges["path_known"] != 1 || s.Edges["path_unknown"] != 1 {
 		t.Errorf("traces %v, edges %v; want those of the node's own edges only", s.Traces, s.Edges)
 	}
 	if a, b, c, d := count("leaf1:up1", "spine1:dn1"), count("leaf1:up2", "spine2:dn1"), count("h1/mlx5_0", "leaf1:dn1"), count("leaf2:up1", "spine1:dn2"); a != 1 || b != 1 || c != 2 || d != 0 {
 		t.Errorf("counts %d %d %d %d, want 1 1 2 0", a, b, c, d)
 	}
-	// Another way replaces the first; one that is lost counts no more; a stale one does.
+	// Another path replaces the first. One that is lost no longer counts; a stale one does.
 	report(sessions[0], traced("h1/mlx5_0>h2/mlx5_0#0", 1, 2, 2))
 	stale := traced("h2/mlx5_0>h1/mlx5_0#0/r", 1, 1, 2)
 	stale.State = agentapi.PathState_PATH_STATE_STALE
@@ -473,7 +473,7 @@ func TestRule12EdgesAreCountedOnLinks(t *testing.T) {
 	if a := count("leaf1:up2", "spine2:dn1"); a != 1 {
 		t.Errorf("%d after the path was lost, want 1", a)
 	}
-	// The topology is read again without the second spine: what crossed it is dropped.
+	// The topology is read again without the second spine: paths over it are dropped.
 	text := strings.ReplaceAll(strings.ReplaceAll(clos(2, 1), "  - {a: \"leaf1:up2\"", "#"), "  - {a: \"leaf2:up2\"", "#")
 	text = strings.ReplaceAll(text, "  - {name: spine2", "#")
 	if err := os.WriteFile(f.opts.TopologyFile, []byte(text), 0o600); err != nil {
@@ -530,7 +530,7 @@ func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 	}
 	in := f.receive(sessions[0])
 	if in.assignment == nil || in.assignment.Edges[0].Flow != 1 {
-		t.Fatalf("the agent was not told of the move: %v", in.assignment)
+		t.Fatalf("the agent did not get the move: %v", in.assignment)
 	}
 	f.run(time.Minute)
 	if asked != 1 {
@@ -625,7 +625,7 @@ func TestRule12ARoundWaitsForTheTracesOfTheLast(t *testing.T) {
 	}
 }
 
-// Where no source port helps, tries become rare: the history of moves is bounded.
+// Where no source port helps, trials become rare: the history of moves is bounded.
 func TestRule12FruitlessRoundsBecomeRare(t *testing.T) {
 	asked := 0
 	f := start(t, clos(2, 1), func(o *Options) {

@@ -15,8 +15,8 @@ import (
 
 var wholePlan = flag.Bool("plan.whole", false, "TestScaleOfAPlan with 131,072 NICs instead of 32,768")
 
-// TestScaleOfAPlan makes a plan twice, the second time with one node less, and logs what it
-// takes. The schedule itself is internal/schedule's.
+// TestScaleOfAPlan makes a plan twice, the second time with one node less, and logs the cost. The
+// schedule itself belongs to internal/schedule.
 func TestScaleOfAPlan(t *testing.T) {
 	size := full.FullScale()
 	switch {
@@ -64,7 +64,7 @@ func TestScaleOfAPlan(t *testing.T) {
 			t.Logf("%d NICs, %d nodes, %d edges: %.1f s beyond the schedule, %d MB held with it", len(s.NICs), len(topo.Nodes), len(s.Edges), time.Since(began).Seconds(), (heap()-before)>>20)
 		}
 	}
-	// Only who has an edge that came or went has another assignment.
+	// Only a node with an edge that appeared or disappeared has another assignment.
 	edges, touched := map[schedule.Edge]int{}, map[string]bool{}
 	for k, p := range plans {
 		for _, e := range p.sched.Edges {

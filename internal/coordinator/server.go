@@ -27,22 +27,23 @@ import (
 
 // Limits of connections.
 const (
-	bufferSize      = 4 << 10 // of a connection, each way; messages may be larger
+	bufferSize      = 4 << 10 // octets of a connection's buffer in each direction; messages may be larger
 	streamsPerAgent = 4
 )
 
-// Certificates decide which clients are accepted. Their answers change with the files they are from.
+// Certificates decide which clients are accepted. Their answers change when their files do.
 type Certificates interface {
-	// ServerConfig is a configuration that demands a certificate of the client.
+	// ServerConfig returns a configuration that requires a certificate of the client.
 	ServerConfig() *tls.Config
-	// Version changes with what is accepted.
+	// Version returns a number that changes when the accepted certificates do.
 	Version() uint64
-	// Verify says why a client that showed this chain, its own certificate first, would not be accepted now.
+	// Verify returns an error if a client with this chain, its own certificate first, would not be
+	// accepted now.
 	Verify(chain []*x509.Certificate) error
 }
 
-// Listen opens the address of --agents.listen-address: host:port or unix:PATH.
-// A socket file that nobody listens on is replaced.
+// Listen opens the address of --agents.listen-address: host:port or unix:PATH. It replaces a socket
+// file without a listener.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	path, isUnix := strings.CutPrefix(address, "unix:")
@@ -53,7 +54,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 		var d net.Dialer
 		if conn, err := d.DialContext(ctx, "unix", path); err == nil {
 			conn.Close()
-			return nil, fmt.Errorf("listen on %s: another process does", address)
+			return nil, fmt.Errorf("listen on %s: another process listens on it", address)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("listen on %s: %w", address, err)
@@ -62,7 +63,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return lc.Listen(ctx, "unix", path)
 }
 
-// Server is the agents' side of a coordinator.
+// Server serves the sessions of agents.
 type Server struct {
 	grpc         *grpc.Server
 	c            *Coordinator
@@ -72,8 +73,8 @@ type Server struct {
 	agentapi.UnimplementedAgentsServer
 }
 
-// NewServer makes a server whose clients prove who they are. From then on the coordinator ends
-// sessions whose certificates are no longer accepted.
+// NewServer returns a server that requires certificates of its clients. From then on the coordinator
+// ends sessions whose certificates are no longer accepted.
 func NewServer(c *Coordinator, certificates Certificates) *Server {
 	s := &Server{c: c, certificates: certificates, admission: newAdmission(c.opts.HandshakesPerAddress, c.unfinishedMost)}
 	c.watchCertificates(certificates, s.admission)
@@ -91,7 +92,7 @@ func NewServer(c *Coordinator, certificates Certificates) *Server {
 	return s
 }
 
-// Serve takes agents until Stop.
+// Serve accepts agents until Stop.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
 // Stop ends all sessions and waits for them.
@@ -108,16 +109,17 @@ func (s *Server) Stop() {
 	s.wg.Wait()
 }
 
-// clientIdentity reads the certificate of a stream's client, which must be accepted now: the connection may be older
-// than the list of authorities, or of revoked certificates.
+// clientIdentity returns the identity in the certificate of a stream's client. It returns an error
+// unless the certificate is accepted now: the connection may be older than the list of authorities, or
+// of revoked certificates.
 func (s *Server) clientIdentity(ctx context.Context) (identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return identity{}, status.Error(codes.Unauthenticated, "a connection without a peer")
+		return identity{}, status.Error(codes.Unauthenticated, "the connection has no peer")
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.PeerCertificates) == 0 {
-		return identity{}, status.Error(codes.Unauthenticated, "a client without a certificate")
+		return identity{}, status.Error(codes.Unauthenticated, "the client has no certificate")
 	}
 	chain := info.State.PeerCertificates
 	if err := s.certificates.Verify(chain); err != nil {
@@ -133,8 +135,8 @@ func (s *Server) clientIdentity(ctx context.Context) (identity, error) {
 	return id, nil
 }
 
-// Session serves one agent. The handler sends; a second goroutine receives, and
-// ends with the stream, which ends when the handler returns.
+// Session serves one agent. The handler sends. A second goroutine receives, and ends with the stream,
+// which ends when the handler returns.
 func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 	id, err := s.clientIdentity(stream.Context())
 	if err != nil {
@@ -179,9 +181,9 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 	}
 	ses, err := s.c.registerAgent(f.m.GetHello(), id)
 	if err != nil {
-		s.c.log.Warn("agent refused", "certificate", id.names, "from", id.from, "err", status.Convert(err).Message())
+		s.c.log.Warn("session of an agent refused", "certificate", id.names, "from", id.from, "err", status.Convert(err).Message())
 		refused := &agentapi.Refused{Reason: status.Convert(err).Message()}
-		_ = stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Refused{Refused: refused}}) // the status says the same
+		_ = stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Refused{Refused: refused}}) // the status has the same reason
 		return err
 	}
 	defer s.c.endSession(ses)

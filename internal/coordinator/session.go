@@ -19,33 +19,33 @@ import (
 // Limits of sessions.
 const (
 	silentBeats   = 3 // heartbeats of silence after which an agent may be replaced
-	takeoversMost = 3 // of one node by restarted processes
+	takeoversMost = 3 // maximum number of takeovers of one node by restarted processes
 	takeoversIn   = time.Minute
 	helloWithin   = 10 * time.Second
 )
 
-// Why sessions end.
+// Errors that sessions end with.
 var (
-	errExpired       = status.Error(codes.Unauthenticated, "the certificate that this session began with has expired: come back with a new one")
+	errExpired       = status.Error(codes.Unauthenticated, "the certificate that this session began with has expired: connect again with a new one")
 	errNotInTopology = status.Error(codes.NotFound, "the node is not in the coordinator's topology any more")
 	errNoPlan        = errors.New("there is no schedule yet")
 	errStopping      = status.Error(codes.Unavailable, "the coordinator is stopping")
 )
 
-// session is one agent's stream. What it is to send are flags: however slow the
-// agent is, nothing piles up.
+// session is one agent's stream. Pending messages are flags, so that nothing accumulates when the agent
+// is slow.
 type session struct {
 	agent    *agent
 	instance []byte
 	bootID   string
-	expires  time.Time           // of the certificate
-	chain    []*x509.Certificate // that the client showed, its own first
-	life     uint64              // given to the agent's process; 0: its version knows none
+	expires  time.Time           // expiry of the certificate
+	chain    []*x509.Certificate // chain that the client sent, its own certificate first
+	life     uint64              // given to the agent's process; 0 means that its version has no life numbers
 	wake     chan struct{}
-	ended    chan error // one place
+	ended    chan error // buffers one error
 
-	// With the coordinator's mu:
-	sent           [hashSize]byte // assignment that the agent has, or was sent
+	// The fields below need the coordinator's mu.
+	sent           [hashSize]byte // hash of the assignment that the agent has, or was sent
 	wantAssignment bool
 	wantKeys       bool
 	wantLives      bool
@@ -61,7 +61,7 @@ func (s *session) wakeSender() {
 	}
 }
 
-// endWith makes the stream's handler return err; the first reason counts.
+// endWith makes the stream's handler return err. Only the first call has an effect.
 func (s *session) endWith(err error) {
 	select {
 	case s.ended <- err:
@@ -69,15 +69,15 @@ func (s *session) endWith(err error) {
 	}
 }
 
-// identity is what a certificate says.
+// identity is the content of a client's certificate.
 type identity struct {
 	names   []string // DNS names and addresses
 	chain   []*x509.Certificate
 	expires time.Time
-	from    string // host that the connection came from; empty when there is none
+	from    string // host that the connection came from; empty if there is none
 }
 
-// Results of sessions, as counted.
+// Results of sessions, as they are counted.
 const (
 	resultAccepted  = "accepted"
 	resultTakeover  = "takeover"
@@ -86,7 +86,7 @@ const (
 	resultDuplicate = "refused_duplicate"
 	resultTakeovers = "refused_takeovers"
 	resultMalformed = "refused_malformed"
-	resultRevoked   = "revoked" // ended, since the certificate was no longer accepted
+	resultRevoked   = "revoked" // ended because the certificate was no longer accepted
 )
 
 var sessionResults = []string{resultAccepted, resultTakeover, resultIdentity, resultTopology, resultDuplicate, resultTakeovers, resultMalformed, resultRevoked}
@@ -96,7 +96,8 @@ func (c *Coordinator) refuseSession(result string, code codes.Code, format strin
 	return status.Errorf(code, format, args...)
 }
 
-// registerAgent begins the session of an agent, or says why not, by a gRPC status.
+// registerAgent begins the session of an agent, or returns a gRPC status with the reason why it may
+// not.
 func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,15 +120,15 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 	if old := a.session; old != nil {
 		switch {
 		case bytes.Equal(old.instance, h.GetInstance()):
-			// The same process: its old stream broke without our noticing.
+			// The process is the same: its old stream broke without notice.
 		case mono-a.lastMessageAt >= silentBeats*c.opts.Heartbeat:
-			c.log.Warn("a silent agent is replaced", "node", node, "silent", mono-a.lastMessageAt)
+			c.log.Warn("replacing a silent agent", "node", node, "silent", mono-a.lastMessageAt)
 		case old.bootID != h.GetBootId() || h.GetBootId() == "":
-			return nil, c.refuseSession(resultDuplicate, codes.AlreadyExists, "node %q already has an agent, on another host, and it is alive", node)
+			return nil, c.refuseSession(resultDuplicate, codes.AlreadyExists, "node %q already has a live agent on another host", node)
 		default:
 			a.takeovers = slices.DeleteFunc(a.takeovers, func(t time.Duration) bool { return mono-t >= takeoversIn })
 			if len(a.takeovers) >= takeoversMost {
-				return nil, c.refuseSession(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, and it was replaced %d times within %v: are there two?", node, len(a.takeovers), takeoversIn)
+				return nil, c.refuseSession(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, which was replaced %d times within %v: two agents may use its name", node, len(a.takeovers), takeoversIn)
 			}
 			a.takeovers = append(a.takeovers, mono)
 			c.count.sessions[resultTakeover]++
@@ -151,7 +152,7 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 		s.life, save = c.lives.assignLife(h)
 		c.unsaved = c.unsaved || save
 	} else if a.life != 0 {
-		a.life, c.unsaved = 0, true // it was given an older version
+		a.life, c.unsaved = 0, true // an older version was given to it
 	}
 	s.wantLives = true
 	a.ownConfiguration = h.GetOwnConfiguration()
@@ -170,7 +171,7 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 	return s, nil
 }
 
-// updateInterfaces takes an agent's addresses. It needs mu.
+// updateInterfaces stores the interfaces that an agent reports. It needs mu.
 func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono time.Duration) {
 	var out []interfaceState
 	for _, f := range in {
@@ -182,7 +183,7 @@ func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono 
 		if r := f.GetRdma(); r.GetQpn() != 0 {
 			s.RDMA = &rdmaState{Device: r.GetDevice(), Port: r.GetPort(), GID: netip.AddrFrom16([16]byte(r.GetGid())), QPN: r.GetQpn(), QKey: r.GetQKey(), LID: r.GetLid(), Hardware: r.GetHardware()}
 		} else if i := slices.IndexFunc(a.interfaces, func(o interfaceState) bool { return o.Name == s.Name }); r != nil && i >= 0 {
-			s.RDMA = a.interfaces[i].RDMA // it has none now, and is not probed by UDP for that
+			s.RDMA = a.interfaces[i].RDMA // it has no queue pair now, and does not change to UDP because of that
 		}
 		for _, b := range f.GetAddresses() {
 			s.Addresses = append(s.Addresses, agentapi.AddrFromBytes(b))
@@ -199,7 +200,7 @@ func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono 
 	}
 }
 
-// endSession ends a session; the agent stays known.
+// endSession ends a session. The agent stays known.
 func (c *Coordinator) endSession(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +210,7 @@ func (c *Coordinator) endSession(s *session) {
 	}
 }
 
-// handleMessage takes a message of a session. An error ends the session.
+// handleMessage processes a message of a session. If it returns an error, the session ends.
 func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error {
 	if err := checkMessage(m); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -218,7 +219,7 @@ func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error 
 	current := s.agent.session == s
 	c.mu.Unlock()
 	if !current {
-		return nil // it ends already
+		return nil // the session is ending already
 	}
 	if p := m.GetPaths(); p != nil {
 		taken := c.paths.addTraces(s.agent.node, p.GetTraces())
@@ -234,7 +235,7 @@ func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error 
 	defer c.mu.Unlock()
 	a := s.agent
 	if a.session != s {
-		return nil // it ends already
+		return nil // the session is ending already
 	}
 	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
 	a.lastMessageAt, a.lastSeen = mono, wall
@@ -243,7 +244,7 @@ func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error 
 		return status.Error(codes.InvalidArgument, "a second hello")
 	case *agentapi.AgentMessage_Heartbeat:
 		h := b.Heartbeat
-		if s.life != a.life { // it has the number since the welcome
+		if s.life != a.life { // the agent has had the number since the welcome
 			a.life, c.unsaved = s.life, true
 		}
 		a.applied, a.silentEdges, a.silentNames = h.GetApplied(), int(h.GetSilentEdgesTotal()), h.GetSilentEdges()
@@ -258,8 +259,8 @@ func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error 
 	return nil
 }
 
-// joinSchedule makes a node part of the schedule, once it sends with the key that its
-// peers send with. It needs mu.
+// joinSchedule adds a node to the schedule, once it sends with the key that its peers send with. It
+// needs mu.
 func (c *Coordinator) joinSchedule(a *agent, mono time.Duration) {
 	if a.present || a.ownConfiguration {
 		return
@@ -271,8 +272,8 @@ func (c *Coordinator) joinSchedule(a *agent, mono time.Duration) {
 	c.markDirty(true, mono)
 }
 
-// pendingMessages takes what a session is to send: keys go before the assignment that
-// needs them.
+// pendingMessages returns and clears the pending messages of a session. Keys come before the assignment
+// that needs them.
 func (c *Coordinator) pendingMessages(s *session) (out []*agentapi.CoordinatorMessage) {
 	c.mu.Lock()
 	p, keys, a := c.plan, c.keys, s.agent
@@ -282,7 +283,7 @@ func (c *Coordinator) pendingMessages(s *session) (out []*agentapi.CoordinatorMe
 	s.wantKeys, s.wantAssignment, s.wantPaths, s.wantClocks = false, false, false, false
 	node, version, hash := a.node, a.version, a.hash
 	if wantAssignment {
-		// A plan in which the node is absent has nothing for it.
+		// A plan in which the node is absent has no assignment for it.
 		if p.hash[node] != hash {
 			wantAssignment = false
 		} else {
@@ -327,7 +328,7 @@ func (c *Coordinator) pendingMessages(s *session) (out []*agentapi.CoordinatorMe
 	return out
 }
 
-// Agent is an agent's health.
+// Agent is the state of an agent, as the API serves it.
 type Agent struct {
 	Node             string    `json:"node"`
 	State            string    `json:"state"`
@@ -348,18 +349,18 @@ type Agent struct {
 	ApplyError       string    `json:"apply_error,omitempty"`
 }
 
-// States of agents. A node of the topology that never had one is "never".
+// States of agents. A node of the topology that never had an agent is "never".
 const (
 	StateConnected = "connected"
-	StateSilent    = "silent" // not heard, but still part of the schedule
+	StateSilent    = "silent" // not heard from, but still part of the schedule
 	StateAbsent    = "absent"
 	StateNever     = "never"
 )
 
-// AgentStates lists them.
+// AgentStates lists all states of agents.
 var AgentStates = []string{StateConnected, StateSilent, StateAbsent, StateNever}
 
-// stateName needs mu.
+// stateName returns the state of the agent. It needs mu.
 func (a *agent) stateName(mono, heartbeat time.Duration) string {
 	switch {
 	case a == nil:
@@ -372,7 +373,7 @@ func (a *agent) stateName(mono, heartbeat time.Duration) string {
 	return StateAbsent
 }
 
-// Agents lists every node of the topology.
+// Agents returns the state of every node of the topology.
 func (c *Coordinator) Agents() []Agent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -414,7 +415,7 @@ func compareNames(a, b string) int {
 	return 0
 }
 
-// Edge is a scheduled edge.
+// Edge is a scheduled edge, as the API serves it.
 type Edge struct {
 	Edge      string `json:"edge"`
 	Tier      int    `json:"tier"`
@@ -422,7 +423,7 @@ type Edge struct {
 	CadenceNS int64  `json:"cadence_ns"`
 }
 
-// Schedule is the schedule in numbers.
+// Schedule is a summary of the schedule.
 type Schedule struct {
 	Hash       string   `json:"hash"`
 	NICs       int      `json:"nics"`
@@ -431,8 +432,8 @@ type Schedule struct {
 	Findings   []string `json:"findings"`
 }
 
-// ScheduleOf is the schedule, and the edges that a node probes when one is
-// named. ok is false before there is a schedule.
+// ScheduleOf returns a summary of the schedule, and the edges that a node probes if a node is named. ok
+// is false before there is a schedule.
 func (c *Coordinator) ScheduleOf(node string) (sum Schedule, edges []Edge, ok bool) {
 	c.mu.Lock()
 	p := c.plan
@@ -457,14 +458,14 @@ func (c *Coordinator) ScheduleOf(node string) (sum Schedule, edges []Edge, ok bo
 	return sum, edges, true
 }
 
-// Stats is what the coordinator publishes about itself.
+// Stats are the statistics that the coordinator publishes about itself.
 type Stats struct {
-	Agents          map[string]int    // by state
-	Sessions        map[string]uint64 // by result
+	Agents          map[string]int    // number by state
+	Sessions        map[string]uint64 // number by result
 	Whole           bool
 	HasPlan         bool
-	Conflicts       map[string]int // reported addresses and GIDs that are not used, by reason; empty without a plan
-	Edges           map[string]int // by state
+	Conflicts       map[string]int // reported addresses and GIDs that are not used, by reason; nil without a plan
+	Edges           map[string]int // number by state
 	Runs            map[string]uint64
 	RunSeconds      float64
 	RunAt           time.Time
@@ -475,7 +476,7 @@ type Stats struct {
 	KeysHeld        int
 	KeysUnconfirmed int // connected agents that have not confirmed the newest key
 	Traces          map[string]uint64
-	Refused         map[string]int // agents that are not scraped where they say, by reason
+	Refused         map[string]int // agents that are not scraped at their advertised address, by reason
 	Handshakes      Handshakes
 	Clocks          ClockStats
 	ClockUpdates    uint64
@@ -486,10 +487,10 @@ type Stats struct {
 	ReloadOK        bool
 	ReloadedAt      time.Time
 	Links           []LinkEdges // nil before the first path is bound
-	LinkEdges       int         // wanted on every link
+	LinkEdges       int         // number wanted on every link
 }
 
-// Stats takes them.
+// Stats returns the present statistics.
 func (c *Coordinator) Stats() Stats {
 	links, probes, _ := c.paths.linkCounts()
 	clocks := c.clocks.clockStats()
@@ -553,7 +554,7 @@ func (c *Coordinator) Stats() Stats {
 	return s
 }
 
-// Ready is nil when agents get assignments.
+// Ready returns nil if agents get assignments, and an error before the first schedule.
 func (c *Coordinator) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 
 const stateVersion = 1
 
-// state is what survives a restart. It holds secrets.
+// state is the content of the state file, which survives a restart. It holds secrets.
 type state struct {
 	Version int          `json:"version"`
 	Agents  []agentState `json:"agents"`
@@ -26,7 +26,7 @@ type state struct {
 	Claims  []claimState `json:"claims,omitempty"`
 	Keys    []keyState   `json:"keys,omitempty"`
 	KeysAt  time.Time    `json:"keys_rotated_at,omitzero"`
-	Lives   uint64       `json:"lives_reserved,omitempty"` // no life number above it was given
+	Lives   uint64       `json:"lives_reserved,omitempty"` // no higher life number was given
 	Written time.Time    `json:"written,omitzero"`
 }
 
@@ -40,18 +40,18 @@ type agentState struct {
 	Software   string           `json:"software,omitempty"`
 	Interfaces []interfaceState `json:"interfaces,omitempty"`
 	Assigned   uint64           `json:"assigned,omitempty"` // version of its assignment
-	Hash       []byte           `json:"hash,omitempty"`     // of it
-	Life       uint64           `json:"life,omitempty"`     // number of its agent's life; 0: it has none
+	Hash       []byte           `json:"hash,omitempty"`     // hash of its assignment
+	Life       uint64           `json:"life,omitempty"`     // number of its agent's life; 0 means that it has none
 }
 
 type interfaceState struct {
 	Name      string       `json:"name"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Hardware  bool         `json:"hardware_stamps,omitempty"`
-	RDMA      *rdmaState   `json:"rdma,omitempty"` // nil: probed by UDP
+	RDMA      *rdmaState   `json:"rdma,omitempty"` // nil if it is probed by UDP
 }
 
-// rdmaState is the queue pair of an interface; never changed.
+// rdmaState is the queue pair of an interface. It is never changed.
 type rdmaState struct {
 	Device   string     `json:"device"`
 	Port     uint32     `json:"port"`
@@ -76,7 +76,7 @@ type moveState struct {
 	To   int    `json:"to"`
 }
 
-// claimState is what a NIC has of what agents report. The lower order is the older claim.
+// claimState is the claim of a NIC. The lower order is the older claim.
 type claimState struct {
 	NIC          string     `json:"nic"`
 	Address      netip.Addr `json:"address,omitzero"`
@@ -85,15 +85,15 @@ type claimState struct {
 	GIDOrder     uint64     `json:"gid_order,omitempty"`
 }
 
-// keyState is one epoch's master secret. The first of the list sends; the role
-// tells a secret that is to send next from one that did before.
+// keyState is one epoch's master secret. The first of the list sends. Pending distinguishes a secret
+// that sends next from one that sent before.
 type keyState struct {
 	ID      uint32 `json:"id"`
 	Secret  []byte `json:"secret"`
 	Pending bool   `json:"pending,omitempty"`
 }
 
-// readState returns nil without an error when there is no file.
+// readState reads and checks the state file. It returns nil without an error when there is no file.
 func readState(file string) (*state, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -104,7 +104,7 @@ func readState(file string) (*state, error) {
 	}
 	s, err := parseState(b)
 	if err != nil {
-		return nil, fmt.Errorf("state file %s: %w; it is left as it is: repair it, or move it away to begin anew", file, err)
+		return nil, fmt.Errorf("cannot use the state file %s: %w; it is not changed: repair it, or move it away to start without state", file, err)
 	}
 	return s, nil
 }
@@ -117,7 +117,7 @@ func parseState(b []byte) (*state, error) {
 		return nil, fmt.Errorf("not the state of a coordinator: at octet %d: %w", dec.InputOffset(), err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("something follows the state at octet %d", dec.InputOffset())
+		return nil, fmt.Errorf("unexpected data after the state at octet %d", dec.InputOffset())
 	}
 	return s, s.validate()
 }
@@ -187,7 +187,7 @@ func (s *state) validate() error {
 		case len(k.Secret) != agentapi.SecretSize:
 			return fmt.Errorf("%s.secret: %d octets, want %d", at, len(k.Secret), agentapi.SecretSize)
 		case k.Pending && i == 0:
-			return fmt.Errorf("%s.pending: the first key sends, want another", at)
+			return fmt.Errorf("%s.pending: the first key is the one to send with and cannot be pending", at)
 		case i >= maxEpochs:
 			return fmt.Errorf("%s: want at most %d keys", at, maxEpochs)
 		}
@@ -218,8 +218,8 @@ func (s *state) claimsByNIC() map[string]claim {
 	return out
 }
 
-// writeState replaces the file in one step: after a crash there is the old
-// state or the new one, whole.
+// writeState replaces the file in one step: after a crash there is either the old state or the new one,
+// complete.
 func writeState(file string, s *state) error {
 	b, err := json.MarshalIndent(s, "", " ")
 	if err != nil {

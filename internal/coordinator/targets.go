@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// sourceSocket stands for the address of a session that came by a Unix socket.
+// sourceSocket stands for the address of a session over a Unix socket.
 const sourceSocket = "unix"
 
-// Why an agent is not scraped where it says.
+// Reasons why an agent is not scraped at its advertised address.
 const (
-	refusedAddress  = "address"  // neither where it comes from, nor its node's address in the topology, nor in the prefixes
+	refusedAddress  = "address"  // neither the address that it connects from, nor its node's address in the topology, nor in the prefixes
 	refusedForeign  = "foreign"  // the topology gives the address to another node or switch
 	refusedLoopback = "loopback" // a loopback address, and the session came from another host
 	refusedPort     = "port"     // outside the range
-	refusedScheme   = "scheme"   // the agent serves another one than is scraped
+	refusedScheme   = "scheme"   // the agent serves another scheme than the one of --agents.web-scheme
 )
 
-// refusedReasons lists them.
+// refusedReasons lists all reasons.
 var refusedReasons = []string{refusedAddress, refusedForeign, refusedLoopback, refusedPort, refusedScheme}
 
-// PortRange is ports from First to Last.
+// PortRange is the range of ports from First to Last.
 type PortRange struct{ First, Last uint16 }
 
 // PortRanges is a list of ranges.
@@ -34,7 +34,8 @@ func (r PortRanges) contains(port uint16) bool {
 	return slices.ContainsFunc(r, func(p PortRange) bool { return p.First <= port && port <= p.Last })
 }
 
-// ParsePortRanges reads ports and ranges such as 9868 and 9868-9899.
+// ParsePortRanges parses ports and ranges such as 9868 and 9868-9899. It returns an error that names
+// the first invalid one.
 func ParsePortRanges(texts []string) (out PortRanges, err error) {
 	for _, t := range texts {
 		low, high, isRange := strings.Cut(t, "-")
@@ -57,7 +58,7 @@ type Target struct {
 	Connected                       bool
 }
 
-// Targets lists every known agent, or is not ok while the registry is not whole.
+// Targets returns every known agent that is scraped. ok is false while the registry is not whole.
 func (c *Coordinator) Targets() (out []Target, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +76,8 @@ func (c *Coordinator) Targets() (out []Target, ok bool) {
 	return out, true
 }
 
-// checkTarget sees whether an agent may be scraped where it says, and logs when that changes. It needs mu.
+// checkTarget checks whether an agent may be scraped at its advertised address, and logs when the
+// result changes. It needs mu.
 func (c *Coordinator) checkTarget(a *agent) {
 	before := a.webRefused
 	if a.webRefused = ""; a.webAddress == "" {
@@ -83,15 +85,16 @@ func (c *Coordinator) checkTarget(a *agent) {
 	}
 	address, reason := c.targetOf(a)
 	if a.webRefused = reason; reason != "" && reason != before {
-		c.log.Warn("an agent is not scraped where it says", "node", a.node, "advertised", a.webAddress, "advertised_scheme", a.webScheme, "from", a.sessionFrom, "reason", reason,
+		c.log.Warn("an agent is not scraped at its advertised address", "node", a.node, "advertised", a.webAddress, "advertised_scheme", a.webScheme, "from", a.sessionFrom, "reason", reason,
 			"scraped_at", address, "scheme", c.opts.WebScheme)
 	}
 }
 
-// targetOf returns where an agent is scraped, and why that is not where it says; an empty reason means that it is. The host
-// is the one that the agent says, if its session came from there, the topology has it as the node's address, or it lies in the
-// prefixes for targets. Otherwise it is the node's address in the topology, else where the session came from, else the node's
-// name, which is the topology's. It needs mu.
+// targetOf returns the address at which an agent is scraped, and the reason if that is not the
+// advertised one. It uses the advertised host if the agent's session came from there, if the topology
+// has it as the node's address, or if it lies in the prefixes for targets. Otherwise it uses the node's
+// address in the topology, else the host of the session, else the node's name, which is the topology's.
+// It needs mu.
 func (c *Coordinator) targetOf(a *agent) (address, reason string) {
 	host, portText, err := net.SplitHostPort(a.webAddress)
 	port, errPort := strconv.ParseUint(portText, 10, 16)
@@ -121,7 +124,8 @@ func (c *Coordinator) targetOf(a *agent) (address, reason string) {
 	return net.JoinHostPort(host, strconv.FormatUint(port, 10)), reason
 }
 
-// refuseHost says why an agent may not be scraped at a host; empty when it may. An empty or unspecified host stands for own.
+// refuseHost returns the reason why an agent may not be scraped at a host, or an empty reason when it
+// may. An empty or unspecified host stands for own.
 func (c *Coordinator) refuseHost(a *agent, host, given, own string) string {
 	if host == "" || host == own || host == given {
 		return ""

@@ -9,8 +9,8 @@ import (
 	"github.com/graylink/graylink/internal/agentapi"
 )
 
-// An agent is scraped only where it comes from, where the topology has its node, or in the prefixes for
-// targets, at a port of the range, and by the scheme of the coordinator.
+// An agent is scraped only at the address that it connects from, at its node's address in the topology,
+// or in the prefixes for targets, at a port of the range, and by the scheme of the coordinator.
 func TestRule6AnAgentDoesNotChooseItsTarget(t *testing.T) {
 	text := strings.NewReplacer("{name: h2,", "{name: h2, address: 10.9.0.2,", "{name: h3,", "{name: h3, address: h3.example,", "{name: h4,", "{name: h4, address: 10.9.0.4,").Replace(clos(2, 2))
 	for _, c := range []struct {
@@ -69,7 +69,7 @@ func TestRule6AnAgentDoesNotChooseItsTarget(t *testing.T) {
 		}
 		check("")
 		f.run(saveEvery)
-		if said := strings.Count(f.logs.String(), "an agent is not scraped where it says"); said > 1 || (said == 1) != (c.reason != "") {
+		if said := strings.Count(f.logs.String(), "an agent is not scraped at its advertised address"); said > 1 || (said == 1) != (c.reason != "") {
 			t.Errorf("%s: logged %d times", c.name, said)
 		}
 		f.restart()
@@ -78,7 +78,8 @@ func TestRule6AnAgentDoesNotChooseItsTarget(t *testing.T) {
 	}
 }
 
-// What a coordinator of an earlier version kept was not checked: targets wait until the agents come again.
+// The state of an earlier version was not checked: targets are served after the agents have connected
+// again.
 func TestRule6TargetsOfAnEarlierVersionAreWaitedFor(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	old := `{"version":1,"agents":[{"node":"h1","present":true,"last_seen":"2026-11-20T09:00:00Z","web":"169.254.169.254:80","scheme":"https"}]}`

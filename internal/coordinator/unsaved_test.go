@@ -26,7 +26,8 @@ func TestRule5AStateThatCanOnlyBeReadIsEnoughToStart(t *testing.T) {
 	f.run(3 * time.Second)
 	before, _, _ := f.ScheduleOf("")
 	keys := f.keys.epochIDs()
-	// The name leaves no room for that of a temporary file beside it: it can be read, and not be replaced.
+	// The name leaves no room for the name of a temporary file beside it: the file can be read, and not
+	// be replaced.
 	long := filepath.Join(filepath.Dir(f.opts.StateFile), strings.Repeat("s", 250))
 	if err := os.Rename(f.opts.StateFile, long); err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func TestRule5AStateThatCanOnlyBeReadIsEnoughToStart(t *testing.T) {
 	}
 }
 
-// Without a state, or without a key in it, nothing may be handed out that a restart would forget.
+// Without a state, or without a key in it, no key may be sent that a restart would forget.
 func TestRule5AFirstStateMustBeWritten(t *testing.T) {
 	o, _, _ := options(t, clos(2, 2))
 	f := &fixture{t: t, opts: o}
@@ -77,7 +78,8 @@ func TestRule5AFirstStateMustBeWritten(t *testing.T) {
 	}
 }
 
-// While the state cannot be written no rotation begins, and none goes on: of neither key would a restart know.
+// While the state cannot be written no rotation begins or continues, since a restart would forget the
+// keys.
 func TestRule7NoKeyRotatesWhileTheStateCannotBeWritten(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions, _ := f.agents(4)
@@ -101,7 +103,7 @@ func TestRule7NoKeyRotatesWhileTheStateCannotBeWritten(t *testing.T) {
 	if !slices.Equal(f.keys.epochIDs(), first) || f.Stats().Saves["failed"] == 0 {
 		t.Fatalf("keys %v, want %v while nothing is written; writes %v", f.keys.epochIDs(), first, f.Stats().Saves)
 	}
-	if n := strings.Count(f.logs.String(), "the keys stay as they are"); n > 1 {
+	if n := strings.Count(f.logs.String(), "cannot rotate the keys"); n > 1 {
 		t.Errorf("a rotation was tried %d times", n)
 	}
 	unblock()

@@ -11,8 +11,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// checkMessage says what is wrong with a message from an agent. What passes is
-// bounded in size, and its names may become labels and log fields.
+// checkMessage returns an error if a message from an agent is invalid. A valid message is bounded in
+// size, and its names may become labels and log fields.
 func checkMessage(m *agentapi.AgentMessage) error {
 	switch b := m.GetBody().(type) {
 	case *agentapi.AgentMessage_Hello:
@@ -28,7 +28,7 @@ func checkMessage(m *agentapi.AgentMessage) error {
 			return fmt.Errorf("clock.samples: %d octets, want at most %d", n, agentapi.MaxClockReport)
 		}
 	}
-	return nil // a message of a later version
+	return nil // the message is of a later version
 }
 
 func checkText(field, s string) error {
@@ -139,7 +139,7 @@ func checkInterfaces(field string, in []*agentapi.Interface) error {
 	return nil
 }
 
-// checkRDMA takes a queue pair, or none.
+// checkRDMA returns an error if a queue pair is invalid. Nil is valid.
 func checkRDMA(field string, r *agentapi.RDMA) error {
 	if r.GetQpn() == 0 {
 		return nil

@@ -1,5 +1,5 @@
-// Package durable replaces files in one step. After a crash of the process or of the machine a file has its old content
-// or its new content, whole.
+// Package durable replaces files in one step. After a crash of the process or of the machine a file has
+// its complete old content or its complete new content.
 package durable
 
 import (
@@ -8,9 +8,10 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces the content of a file. It writes a temporary file with mode 0600 beside it, waits until that is on the
-// disk, renames it, and waits until the directory is on the disk. When it fails, the old file stays, or, if only the last
-// step failed, the new file is there and a crash of the machine may bring the old one back.
+// WriteFile replaces the content of a file. It writes a temporary file with mode 0600 beside it, waits
+// until that is on the disk, renames it, and waits until the directory is on the disk. When it fails,
+// the old file stays. If only the last step failed, the new file is there, and a crash of the machine
+// may restore the old one.
 func WriteFile(path string, content []byte) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, filepath.Base(path)+".*")

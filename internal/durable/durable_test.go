@@ -26,7 +26,8 @@ func TestTheFileIsReplacedWithModeAndNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// On a full file system the old content stays, and the temporary file does not take what is left of the space.
+// On a full file system the old content stays, and the temporary file does not use up the remaining
+// space.
 func TestAFullDiskLeavesTheOldFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {

@@ -28,7 +28,7 @@ type LearnedAddress struct {
 	MAC     string     `json:"mac"`
 }
 
-// SwitchView is what a switch tells of its ports.
+// SwitchView represents the ports of a switch as the switch reports them.
 type SwitchView struct {
 	Switch string     `json:"switch"`
 	Ports  []PortView `json:"ports"`
@@ -44,17 +44,16 @@ type NICView struct {
 	Side      string       `json:"side,omitempty"`
 }
 
-// NodeView is what a node tells of its NICs.
+// NodeView represents the NICs of a node as the node reports them.
 type NodeView struct {
 	Node string    `json:"node"`
 	NICs []NICView `json:"nics"`
 }
 
-// DiscoverTopology makes a topology of what switches and nodes tell. A cable is where one
-// end says so and the other does not contradict; what is contradicted, unclear or
-// missing is a finding, and no cable is made of it. Roles follow from the
-// distance to the NICs: a switch with NICs is a leaf, its neighbours without are
-// spines, theirs are cores.
+// DiscoverTopology makes a topology from the reports of switches and nodes. A cable is where one end reports it and
+// the other does not contradict. What is contradicted, unclear or missing is a finding, and no cable is made of it.
+// Roles follow from the distance to the NICs: a switch with NICs is a leaf, its neighbours without NICs are spines,
+// and theirs are cores.
 func DiscoverTopology(switches []SwitchView, nodes []NodeView) (*Topology, Problems) {
 	d := &discovery{ports: map[string]*PortView{}, byAddr: map[netip.Addr][]string{}, byMAC: map[string][]string{}, reported: map[string]bool{}, nics: map[string]NICView{}}
 	for i := range switches {
@@ -63,15 +62,15 @@ func DiscoverTopology(switches []SwitchView, nodes []NodeView) (*Topology, Probl
 	for i := range nodes {
 		d.addNode(&nodes[i])
 	}
-	// Who is said to be plugged into whom, by either end.
+	// The far ends that each end is reported to be plugged into, by either end.
 	said := map[string][]string{}
-	told := map[Direction]bool{}
+	reported := map[Direction]bool{}
 	for end := range d.ports {
 		f := d.farEnd(end)
 		if f == "" {
 			continue
 		}
-		told[Direction{end, f}] = true
+		reported[Direction{end, f}] = true
 		for _, pair := range [2][2]string{{end, f}, {f, end}} {
 			if !slices.Contains(said[pair[0]], pair[1]) {
 				said[pair[0]] = append(said[pair[0]], pair[1])
@@ -92,14 +91,14 @@ func DiscoverTopology(switches []SwitchView, nodes []NodeView) (*Topology, Probl
 			d.errorf(end, "is said to be plugged into itself")
 			continue
 		case len(said[f]) > 1 || plugged[end] || IsNIC(end):
-			continue // told of there, or the other way round
+			continue // reported there, or the other way round
 		}
 		plugged[end], plugged[f] = true, true
 		l := Link{A: end, B: f, SpeedGbps: d.ports[end].SpeedGbps, AAddress: d.portAddress(end), BAddress: d.portAddress(f)}
 		if IsNIC(f) {
 			l.A, l.B, l.AAddress, l.BAddress = f, end, d.nicAddress(f, end), l.AAddress
-		} else if !told[Direction{end, f}] || !told[Direction{f, end}] {
-			d.warnf(end, "only one end tells of the cable to %s", f)
+		} else if !reported[Direction{end, f}] || !reported[Direction{f, end}] {
+			d.warnf(end, "only one end reports the cable to %s", f)
 		}
 		t.Links = append(t.Links, l)
 	}
@@ -149,13 +148,13 @@ func sortedKeys[V any](m map[string]V) []string {
 type discovery struct {
 	ports    map[string]*PortView
 	nics     map[string]NICView
-	reported map[string]bool // switches and nodes that told
+	reported map[string]bool // switches and nodes that reported
 	byAddr   map[netip.Addr][]string
 	byMAC    map[string][]string
 	problems Problems
 }
 
-// discovered is what findings are about where there is no file.
+// discovered stands for the file in findings about a topology without a file.
 const discovered = "discovery"
 
 func (d *discovery) errorf(field, format string, args ...any) {
@@ -172,7 +171,7 @@ func (d *discovery) addSwitch(s *SwitchView) {
 		return
 	}
 	if d.reported[s.Switch] {
-		d.errorf(s.Switch, "two switches tell that they are this one")
+		d.errorf(s.Switch, "two switches report this name")
 		return
 	}
 	d.reported[s.Switch] = true
@@ -206,8 +205,8 @@ func (d *discovery) addNode(n *NodeView) {
 	}
 }
 
-// farEnd is the far end of a port's cable, "" when nothing tells it. LLDP is of the
-// cable; an address may have been learnt across a bridge.
+// farEnd returns the far end of a port's cable, and "" if no end reports it. LLDP is about the cable itself, while an
+// address may have been learnt across a bridge.
 func (d *discovery) farEnd(end string) string {
 	p := d.ports[end]
 	var heard string
@@ -248,7 +247,7 @@ func (d *discovery) farEnd(end string) string {
 	return ""
 }
 
-// portAddress is that of a port, if it has one.
+// portAddress returns the address of a port, if it has one.
 func (d *discovery) portAddress(end string) netip.Prefix {
 	if p := d.ports[end]; p != nil && len(p.Addresses) > 0 {
 		return p.Addresses[0]
@@ -256,7 +255,7 @@ func (d *discovery) portAddress(end string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// nicAddress is that of a NIC, in the subnet of the port it is plugged into.
+// nicAddress returns the address of a NIC in the subnet of the port that it is plugged into.
 func (d *discovery) nicAddress(nic, port string) netip.Prefix {
 	for _, a := range d.nics[nic].Addresses {
 		for _, own := range d.ports[port].Addresses {

@@ -10,8 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// views is what the switches and nodes of a topology would tell, with what is not
-// asked for left out.
+// views returns what the switches and nodes of a topology would report, without the ends that are left out.
 func views(t *testing.T, topo *Topology, lldp, addresses func(end string) bool) ([]SwitchView, []NodeView) {
 	t.Helper()
 	g := NewGraph(topo)
@@ -103,8 +102,8 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// TestDiscoverNeverInvents: whatever is not told, told twice or told wrong, no
-// cable is made that is not there, and what is wrong is a finding.
+// TestDiscoverNeverInvents checks that missing, repeated and wrong reports never make a cable that does not exist,
+// and that what is wrong is a finding.
 func TestDiscoverNeverInvents(t *testing.T) {
 	topo, _ := LoadTopology("../../deploy/lab/demo.yaml")
 	want := links(topo)
@@ -155,7 +154,7 @@ func TestDiscoverFindings(t *testing.T) {
 	}{
 		"stranger":         {[]SwitchView{{"s1", []PortView{{Port: "p1", System: "router", SystemPort: "e0"}}}}, nil, `"router"`},
 		"no such port":     {[]SwitchView{{"s1", []PortView{{Port: "p1", System: "s2", SystemPort: "p9"}}}, {"s2", nil}}, nil, `"p9" of s2`},
-		"told twice":       {[]SwitchView{{"s1", nil}, {"s1", nil}}, nil, "two switches"},
+		"reported twice":   {[]SwitchView{{"s1", nil}, {"s1", nil}}, nil, "two switches"},
 		"bridge":           {[]SwitchView{{"s1", []PortView{{Port: "p1", LearnedAddresses: []LearnedAddress{{a("10.0.0.1"), ""}, {a("10.0.0.2"), ""}}}}}}, []NodeView{{"h1", []NICView{{NIC: "h1/e", Addresses: []netip.Addr{a("10.0.0.1")}}}}, {"h2", []NICView{{NIC: "h2/e", Addresses: []netip.Addr{a("10.0.0.2")}}}}}, "which of them"},
 		"unseen NIC":       {nil, []NodeView{{"h1", []NICView{{NIC: "h1/e"}}}}, "no switch sees it"},
 		"name":             {[]SwitchView{{"s:1", nil}}, nil, "s:1"},

@@ -1,6 +1,5 @@
-// Package fabric is the vocabulary every other package speaks: names of
-// elements, the topology and its file, paths, observations and verdicts.
-// It has no I/O but reading and writing those formats, and no clock.
+// Package fabric defines the vocabulary of all other packages: names of elements, the topology and its file, paths,
+// observations and verdicts. It has no I/O but reading and writing those formats, and no clock.
 package fabric
 
 import (
@@ -214,8 +213,8 @@ func percentEncode(s, special string) string {
 	return b.String()
 }
 
-// DecodeName is the text that a name was made of, for people to read; a name that
-// is not encoded is returned as it is.
+// DecodeName returns the text that a name was made from, for people to read. It returns a name that is not encoded
+// unchanged.
 func DecodeName(s string) string {
 	if text, err := url.PathUnescape(s); err == nil {
 		return text

@@ -66,8 +66,8 @@ type Observation struct {
 	BaselineMADNS *int64 `json:"-"`
 	// PathSince is when the path was learnt, where that is known; not part of the file.
 	PathSince time.Time `json:"-"`
-	// LastSecond is what became of the probes of the last second, there and back, where
-	// that is known; not part of the file.
+	// LastSecond counts the probes of the last second and their replies. It is nil if they are not known, and not
+	// part of the file.
 	LastSecond *Count `json:"-"`
 }
 
@@ -80,7 +80,7 @@ const LossRoundTrip = "round_trip"
 // ParseFlow parses the observation's edge.
 func (o *Observation) ParseFlow() (Flow, error) { return ParseFlow(o.Edge) }
 
-// LossRatio is lost over sent; ok is false when nothing was sent.
+// LossRatio returns the share of sent probes that were lost. ok is false if none were sent.
 func (o *Observation) LossRatio() (r float64, ok bool) {
 	if o.Sent == 0 {
 		return 0, false

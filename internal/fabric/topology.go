@@ -17,7 +17,7 @@ const (
 	Core  Role = "core"
 )
 
-// DefaultTier is the tier a role has when the file does not say.
+// DefaultTier returns the tier of a role if the file does not give one.
 func (r Role) DefaultTier() int {
 	switch r {
 	case Leaf:
@@ -53,7 +53,7 @@ type NIC struct {
 	Line      int          `yaml:"-"`
 }
 
-// ID is the NIC's canonical identifier, node/device.
+// ID returns the NIC's canonical identifier, node/device.
 func (n NIC) ID() string { return n.Node + "/" + n.Device }
 
 // Bond joins NICs of one node.
@@ -103,7 +103,7 @@ func (l Link) MarshalYAML() (any, error) {
 	return out, nil
 }
 
-// ID is the link's canonical identifier.
+// ID returns the link's canonical identifier.
 func (l Link) ID() string { return LinkID(l.A, l.B) }
 
 // IsAccess reports whether one end is a NIC.
@@ -117,8 +117,8 @@ type Topology struct {
 	Links    []Link   `yaml:"links"`
 }
 
-// WithSwappedCables is the topology with the cable that ends at one port plugged into another,
-// and that one's into the first. Addresses stay with their ports.
+// WithSwappedCables returns the topology with the far ends of the cables at two ports exchanged. Addresses stay with
+// their ports.
 func (t *Topology) WithSwappedCables(one, other string) *Topology {
 	out := *t
 	out.Links = slices.Clone(t.Links)
@@ -283,8 +283,8 @@ func (g *Graph) SwitchTier(name string) int {
 	return s.Role.DefaultTier()
 }
 
-// PathTier is the highest tier that shortest paths between two NICs reach: 1 under
-// one leaf, 2 across leaves, 3 across pods. 0 means that no path exists.
+// PathTier returns the highest tier that shortest paths between two NICs reach: 1 under one leaf, 2 across leaves, 3
+// across pods. 0 means that no path exists.
 func (g *Graph) PathTier(src, dst string) int {
 	leafA, _ := g.LeafOf(src)
 	leafB, _ := g.LeafOf(dst)
@@ -401,7 +401,7 @@ func (p Path) LinkDirections(src, dst string) []Direction {
 	return out
 }
 
-// CanonicalKey is a canonical text of the path, for interning and comparison.
+// CanonicalKey returns a canonical text of the path, for interning and comparison.
 func (p Path) CanonicalKey() string {
 	s := ""
 	for i, h := range p {

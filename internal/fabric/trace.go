@@ -9,7 +9,7 @@ import (
 // candidateLimit bounds the shortest paths considered for one flow.
 const candidateLimit = 256
 
-// RawHop is what answered at one hop limit; an invalid Address is a silent hop.
+// RawHop represents the answer at one hop limit. An invalid Address means that the hop was silent.
 type RawHop struct {
 	TTL     int        `json:"ttl"`
 	Address netip.Addr `json:"address,omitzero"`
@@ -20,8 +20,7 @@ type RawHop struct {
 	MPLS      []Label    `json:"mpls,omitempty"`
 }
 
-// Interface is a switch's interface as the switch itself tells of it; what it
-// did not tell is zero.
+// Interface represents a switch's interface as the switch itself reports it. A field that was not reported is zero.
 type Interface struct {
 	Name    string     `json:"name,omitempty"`
 	Address netip.Addr `json:"address,omitzero"`
@@ -130,8 +129,8 @@ func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 	return unknown(fmt.Sprintf("%d paths fit the hops that answered", len(fit)), fit)
 }
 
-// IngressPort is the port that a hop's packet came in by, or its switch when the
-// port is not known, or "" and why.
+// IngressPort returns the port by which a hop's packet came in, or its switch if the port is not known. It returns ""
+// and the reason if neither is known.
 func IngressPort(g *Graph, h RawHop) (end, why string) {
 	end = g.EndOf(h.Address)
 	if end == "" {
@@ -147,11 +146,11 @@ func IngressPort(g *Graph, h RawHop) (end, why string) {
 	if sw, _, ok := SplitPort(end); ok {
 		owner = sw
 	}
-	if told := g.EndOf(h.Interface.Address); told != "" {
-		if owner != "" && OwnerOf(told) != owner {
-			return "", fmt.Sprintf("which is %s's, and says that the packet came in at %s", owner, told)
+	if reported := g.EndOf(h.Interface.Address); reported != "" {
+		if owner != "" && OwnerOf(reported) != owner {
+			return "", fmt.Sprintf("which is %s's, and says that the packet came in at %s", owner, reported)
 		}
-		return told, ""
+		return reported, ""
 	}
 	switch named := owner + ":" + h.Interface.Name; {
 	case owner != "" && h.Interface.Name != "" && g.LinkAt(named) != nil:
@@ -208,8 +207,8 @@ func pathFromIngress(g *Graph, src, dst string, ends []string) (Path, bool) {
 	return p, true
 }
 
-// matchesHops reports whether a candidate agrees with every hop that answered;
-// exact also asks for the same length.
+// matchesHops reports whether a candidate agrees with every hop that answered. If exact is set, the lengths must
+// agree, too.
 func matchesHops(c Path, ends []string, exact bool) bool {
 	if len(ends) > len(c) || exact && len(ends) != len(c) {
 		return false

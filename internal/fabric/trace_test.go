@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// twoWays is h1 - l1 = s1 = l2 - h2: two cables between l1 and s1, one from s1
-// to l2, and loopback addresses on all switches.
+// twoWays returns h1 - l1 = s1 = l2 - h2: two cables between l1 and s1, one from s1 to l2, and loopback addresses on
+// all switches.
 func twoWays() *Graph {
 	p := netip.MustParsePrefix
 	a := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
@@ -35,24 +35,24 @@ func TestResolveByIncomingInterface(t *testing.T) {
 	over2 := "l1[dn1>up2] s1[dn2>dn3] l2[up1>dn1]"
 	for name, c := range map[string]struct {
 		spine     string // that hop 2 answers from
-		told      *Interface
+		reported  *Interface
 		want      string // path; "" : unknown
 		candidate int
 		note      string
 	}{
-		"a port's own address":                 {"10.1.2.1", nil, over2, 0, ""},
-		"a loopback address only":              {"10.255.0.2", nil, "", 2, "2 paths fit"},
-		"the name of the port":                 {"10.255.0.2", &Interface{Name: "dn2"}, over2, 0, ""},
-		"the address of the port":              {"10.255.0.2", &Interface{Address: addr("10.1.2.1")}, over2, 0, ""},
-		"from another port, the name tells":    {"10.1.1.1", &Interface{Name: "dn2"}, over2, 0, ""},
-		"from another port, the address tells": {"10.1.1.1", &Interface{Address: addr("10.1.2.1")}, over2, 0, ""},
-		"from nowhere, the address tells":      {"192.0.2.9", &Interface{Address: addr("10.1.2.1"), Name: "x"}, over2, 0, ""},
-		"a name of no port":                    {"10.1.2.1", &Interface{Name: "Ethernet9", Index: 4}, over2, 0, ""},
-		"a name alone":                         {"192.0.2.9", &Interface{Name: "dn2"}, "", 0, "which no port of the topology has"},
-		"another switch's port":                {"10.255.0.2", &Interface{Address: addr("10.1.3.1")}, "", 0, "says that the packet came in at l2:up1"},
+		"a port's own address":              {"10.1.2.1", nil, over2, 0, ""},
+		"a loopback address only":           {"10.255.0.2", nil, "", 2, "2 paths fit"},
+		"the name of the port":              {"10.255.0.2", &Interface{Name: "dn2"}, over2, 0, ""},
+		"the address of the port":           {"10.255.0.2", &Interface{Address: addr("10.1.2.1")}, over2, 0, ""},
+		"from another port, by the name":    {"10.1.1.1", &Interface{Name: "dn2"}, over2, 0, ""},
+		"from another port, by the address": {"10.1.1.1", &Interface{Address: addr("10.1.2.1")}, over2, 0, ""},
+		"from nowhere, by the address":      {"192.0.2.9", &Interface{Address: addr("10.1.2.1"), Name: "x"}, over2, 0, ""},
+		"a name of no port":                 {"10.1.2.1", &Interface{Name: "Ethernet9", Index: 4}, over2, 0, ""},
+		"a name alone":                      {"192.0.2.9", &Interface{Name: "dn2"}, "", 0, "which no port of the topology has"},
+		"another switch's port":             {"10.255.0.2", &Interface{Address: addr("10.1.3.1")}, "", 0, "says that the packet came in at l2:up1"},
 	} {
 		tr := Trace{State: PathValid, Reached: true, Hops: []RawHop{{TTL: 1, Address: addr("10.0.1.1")},
-			{TTL: 2, Address: addr(c.spine), Interface: c.told}, {TTL: 3, Address: addr("10.1.3.1")}}}
+			{TTL: 2, Address: addr(c.spine), Interface: c.reported}, {TTL: 3, Address: addr("10.1.3.1")}}}
 		r := ResolveTrace(twoWays(), "h1/eth1", "h2/eth1", tr)
 		if r.Path.CanonicalKey() != c.want || (r.State == PathValid) != (c.want != "") || len(r.Candidates) != c.candidate || !strings.Contains(strings.Join(r.Notes, "\n"), c.note) {
 			t.Errorf("%s: %s %q, %d candidates, notes %q; want %q", name, r.State, r.Path.CanonicalKey(), len(r.Candidates), r.Notes, c.want)

@@ -73,7 +73,7 @@ type Symptom struct {
 	ECNRatio     float64 `json:"ecn_ratio"`
 }
 
-// EvidenceCount says how many edges speak for and against a verdict.
+// EvidenceCount counts the edges for and against a verdict.
 type EvidenceCount struct {
 	DegradedEdges             int `json:"degraded_edges"`
 	ExplainedEdges            int `json:"explained_edges"`
@@ -81,7 +81,7 @@ type EvidenceCount struct {
 	ContraryEdges             int `json:"contrary_edges,omitempty"` // clean, though they cross the element
 }
 
-// BlastRadius is what a fault touches. Jobs is nil where no placement is known.
+// BlastRadius counts what a fault affects. Jobs is nil if no placement is known.
 type BlastRadius struct {
 	NICs  int  `json:"nics"`
 	Edges int  `json:"edges"`
@@ -108,7 +108,7 @@ const (
 	CauseControl    = "control_plane" // a switch's processor, or what guards it
 )
 
-// Attribution is what an element's own series say of why it is at fault.
+// Attribution holds the cause of a fault, as the series of the element show it.
 type Attribution struct {
 	State AttributionState `json:"state"`
 	// Agrees is absent where the series say nothing for or against what the probes say.
@@ -116,13 +116,13 @@ type Attribution struct {
 	// Summary is all of it in plain words.
 	Summary string  `json:"summary"`
 	Causes  []Cause `json:"causes"` // strongest first
-	// Against are, in words, readings that speak against what the probes alone suggest.
+	// Against lists, in words, readings that contradict what the probes alone suggest.
 	Against []string  `json:"against,omitempty"`
 	From    time.Time `json:"from"` // of the incident's readings
 	Until   time.Time `json:"until"`
 }
 
-// AttributionState says whether there was anything to read, and whether it told of a cause.
+// AttributionState states whether there was anything to read, and whether it showed a cause.
 type AttributionState string
 
 // States of an attribution.
@@ -164,13 +164,13 @@ type Verdict struct {
 	Summary     string        `json:"summary"`
 	// Runbook is the page of what to do step by step, in the project's tree.
 	Runbook string `json:"runbook,omitempty"`
-	// Attribution is nil while nobody has asked.
+	// Attribution is nil while no cause has been looked for.
 	Attribution *Attribution `json:"attribution,omitempty"`
 
 	// Edges are those the verdict explains; not part of the file format.
 	Edges []string `json:"-"`
-	// SameFlowEquivalents are the equivalents that the same flows cross, by chance of who tells
-	// at this moment or by the topology; not part of the file format.
+	// SameFlowEquivalents are the equivalents that the same flows cross, by chance of which flows decide at this
+	// moment or by the topology. They are not part of the file format.
 	SameFlowEquivalents []DirectedElement `json:"-"`
 }
 

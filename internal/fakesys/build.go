@@ -135,8 +135,8 @@ func newLayout(n Node) *layout {
 	return l
 }
 
-// deviceDir is the directory of a device: a function is behind a root port of its own, and virtual
-// functions are where their physical one is.
+// deviceDir returns the directory of a device. A function is behind a root port of its own, and virtual functions are
+// where their physical one is.
 func (l *layout) deviceDir(d Device) string {
 	if d.PCI == "" {
 		return "sys/devices/virtual"
@@ -144,7 +144,7 @@ func (l *layout) deviceDir(d Device) string {
 	return path.Join(rootPortDir(d), d.PCI)
 }
 
-// rootPortDir is the directory of the root port that a function is behind.
+// rootPortDir returns the directory of the root port that a function is behind.
 func rootPortDir(d Device) string {
 	addr := d.PCI
 	if d.VFOf != "" {
@@ -166,7 +166,7 @@ func (l *layout) putAttributes(dir string, attributes map[string]string) {
 	}
 }
 
-// addUnreadable is a file that is there and cannot be read.
+// addUnreadable adds a file that exists and cannot be read.
 func (l *layout) addUnreadable(file string) { l.links[file] = file }
 
 func (l *layout) addLogRecord(device, text string) {
@@ -212,7 +212,7 @@ func (l *layout) addFunction(d Device) {
 	}
 }
 
-// addPCI is what all functions have, bridges too.
+// addPCI adds the files that all functions have, including bridges.
 func (l *layout) addPCI(dir, addr, driver, class, vendor, id string, numa int, aer bool) {
 	l.putAttributes(dir, map[string]string{
 		"uevent": fmt.Sprintf("DRIVER=%s\nPCI_CLASS=%s\nPCI_ID=%s:%s\nPCI_SUBSYS_ID=%s:0000\nPCI_SLOT_NAME=%s",
@@ -334,8 +334,8 @@ func (l *layout) addGIDs(dir, layer string, p Port, gids []GID) {
 	}
 }
 
-// defaultGIDs are, of InfiniBand, the GUID's, and else those of the interface: link-local and of its
-// IPv4 address, of both types where the driver has both.
+// defaultGIDs returns the default GIDs of a port. For InfiniBand that is the GUID's, and else those of the interface:
+// link-local and of its IPv4 address, of both types if the driver has both.
 func (l *layout) defaultGIDs(d Device, r RDMA, guid, layer string, number int, p Port) []GID {
 	if p.NoGIDs || len(p.GIDs) > 0 {
 		return p.GIDs
@@ -346,7 +346,7 @@ func (l *layout) defaultGIDs(d Device, r RDMA, guid, layer string, number int, p
 	}
 	devs, types := d.Net, gidTypes
 	if r.Parent != "" {
-		types = gidTypes[1:] // rxe speaks RoCE v2 only
+		types = gidTypes[1:] // rxe supports RoCE v2 only
 		devs = nil
 		for _, d := range l.node.Devices {
 			devs = append(devs, slices.DeleteFunc(slices.Clone(d.Net), func(f Net) bool { return f.Name != r.Parent })...)
@@ -539,7 +539,7 @@ func (l *layout) macAddress(f Net) string {
 	return firstNonEmpty(f.Address, hexPairs(fmt.Sprintf("%s%06x", oui, hashOf(l.hostname(), f.Name)&0xffffff)))
 }
 
-// nodeGUID is of the first interface's address, as firmware makes it, or of the device's name.
+// nodeGUID returns a GUID made from the first interface's address, as firmware does, or from the device's name.
 func (l *layout) nodeGUID(d Device, r RDMA) string {
 	for _, f := range d.Net {
 		if f.Address != "" && len(f.Address) < 18 {
@@ -550,7 +550,7 @@ func (l *layout) nodeGUID(d Device, r RDMA) string {
 	return hexQuads(fmt.Sprintf("%s0300%06x", oui, hashOf(l.hostname(), d.PCI, r.Name)&0xffffff))
 }
 
-// eui64FromMAC is the interface identifier of an Ethernet address: RFC 4291, appendix A.
+// eui64FromMAC returns the interface identifier of an Ethernet address: RFC 4291, appendix A.
 func eui64FromMAC(mac string) string {
 	a := strings.ReplaceAll(mac, ":", "")
 	first, _ := strconv.ParseUint(a[:2], 16, 8)

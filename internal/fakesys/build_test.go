@@ -32,7 +32,7 @@ func profile(t *testing.T, name string) *Tree {
 	return build(t, n)
 }
 
-// read is what a reader sees of a file, or a word for why it sees nothing.
+// read returns what a reader sees of a file, or a word for why it cannot be read.
 func read(t *testing.T, tree *Tree, name string) string {
 	t.Helper()
 	info, err := os.Lstat(tree.Path(name))

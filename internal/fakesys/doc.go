@@ -11,7 +11,7 @@
 //  3. A file that cannot be read is a symbolic link to itself. Reading it fails for root too, and not
 //     as if it were absent. So are attributes that a kernel lists and refuses to read, such as the
 //     type of an empty GID.
-//  4. A file that hangs is a FIFO that nobody writes to.
+//  4. A file that hangs is a FIFO without a writer.
 //  5. hang, garble, fail and remove only hide a file: set and add still change it, and it is as they
 //     left it when it comes back.
 //  6. The same node gives the same tree, byte for byte: what is not given comes from names.

@@ -8,7 +8,7 @@ type counterSet struct {
 	device   []string // in hw_counters of the device itself
 }
 
-// driver is what devices of a driver are like where nothing else is said.
+// driver holds the defaults for devices of a driver.
 type driver struct {
 	vendor, id string
 	hcaType    string

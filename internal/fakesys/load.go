@@ -21,7 +21,7 @@ func LoadNode(file string) (Node, error) {
 	return ParseNode(file, text)
 }
 
-// ParseNode is LoadNode for the text of a file. What is wrong with a field is a *FieldError.
+// ParseNode does the same as LoadNode for the text of a file. It returns a *FieldError if a field is wrong.
 func ParseNode(file string, text []byte) (Node, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
@@ -168,7 +168,7 @@ func fieldOf(t reflect.Type, name string) (reflect.Type, bool) {
 
 var fieldPart = regexp.MustCompile(`[^.\[\]]+|\[[0-9]+\]`)
 
-// lineOf is the line of a field, or of the nearest thing around it that is written down.
+// lineOf returns the line of a field, or of the nearest field around it that is in the file.
 func lineOf(n *yaml.Node, field string) int {
 	line := n.Line
 	for _, part := range fieldPart.FindAllString(field, -1) {

@@ -82,7 +82,7 @@ type GID struct {
 	NetDev string `yaml:"ndev,omitempty"`
 }
 
-// Net is an interface of /sys/class/net. There is a loopback interface without being told.
+// Net represents an interface of /sys/class/net. The loopback interface always exists.
 type Net struct {
 	Name           string            `yaml:"name"`
 	Address        string            `yaml:"address,omitempty"`
@@ -308,7 +308,7 @@ func (r RDMA) validate(at string, once func(kind, name, field string) error) err
 	return nil
 }
 
-// numberAt is that of the port that is at i in its list.
+// numberAt returns the number of the port at index i of its list.
 func (p Port) numberAt(i int) int {
 	if p.Port == 0 {
 		return i + 1

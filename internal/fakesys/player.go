@@ -16,7 +16,7 @@ type Player struct {
 // NewPlayer plays a script from its start.
 func NewPlayer(t *Tree, s *Script) *Player { return &Player{tree: t, script: s} }
 
-// NextDue is when the next step is due, counted from the script's start; false when none is left.
+// NextDue returns when the next step is due, counted from the script's start. It returns false if no step is left.
 func (p *Player) NextDue() (time.Duration, bool) {
 	if p.next == len(p.script.Steps) {
 		return 0, false
@@ -41,8 +41,8 @@ func (p *Player) RunDue(elapsed time.Duration) ([]Step, error) {
 	return p.script.Steps[first:p.next], nil
 }
 
-// Play takes the steps as their time comes, and tells of each; until the script or ctx ends.
-func (p *Player) Play(ctx context.Context, tell func(Step)) error {
+// Play applies the steps when they are due and calls report for each. It returns when the script or ctx ends.
+func (p *Player) Play(ctx context.Context, report func(Step)) error {
 	start := time.Now()
 	for {
 		at, ok := p.NextDue()
@@ -58,7 +58,7 @@ func (p *Player) Play(ctx context.Context, tell func(Step)) error {
 		}
 		done, err := p.RunDue(at)
 		for _, s := range done {
-			tell(s)
+			report(s)
 		}
 		if err != nil {
 			return err

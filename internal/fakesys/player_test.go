@@ -93,15 +93,15 @@ func TestPlayInRealTime(t *testing.T) {
 	s := script(t, "at 1m\nset rxe0/1 state 1: DOWN\n+1h\nset rxe0/1 state 4: ACTIVE\n")
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		var told []time.Duration
+		var played []time.Duration
 		err := NewPlayer(tree, s).Play(t.Context(), func(s Step) {
 			if since := time.Since(start); since != s.At {
 				t.Errorf("a step of %s at %s", s.At, since)
 			}
-			told = append(told, s.At)
+			played = append(played, s.At)
 		})
-		if err != nil || !slices.Equal(told, []time.Duration{time.Minute, 61 * time.Minute}) {
-			t.Errorf("%v %v", told, err)
+		if err != nil || !slices.Equal(played, []time.Duration{time.Minute, 61 * time.Minute}) {
+			t.Errorf("%v %v", played, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 		defer cancel()

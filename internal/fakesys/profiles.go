@@ -12,7 +12,7 @@ type Profile struct {
 	Node       func() Node
 }
 
-// Profiles are all ready nodes, by name.
+// Profiles returns all built-in nodes.
 func Profiles() []Profile {
 	return []Profile{
 		{"a100", "one compute port of 200 Gb/s InfiniBand, and a management NIC", a100Node},
@@ -26,7 +26,7 @@ func Profiles() []Profile {
 	}
 }
 
-// FindProfile is the ready node of a name.
+// FindProfile returns the built-in node with a name.
 func FindProfile(name string) (Node, error) {
 	var names []string
 	for _, p := range Profiles() {
@@ -74,7 +74,7 @@ func h100Node() Node {
 	return n
 }
 
-// sriov34Node is the node with 34 devices of the seed's section 8.6.
+// sriov34Node returns the node with 34 devices of the seed's section 8.6.
 func sriov34Node() Node {
 	n := Node{Hostname: "sriov34"}
 	const pfOfVFs = "0000:93:00.1"
@@ -164,7 +164,7 @@ func rxeNode() Node {
 	}}
 }
 
-// brokenNode is h100 with one thing wrong at each of several devices.
+// brokenNode returns h100 with one fault at each of several devices.
 func brokenNode() Node {
 	n := h100Node()
 	n.Hostname = "broken"
@@ -180,6 +180,6 @@ func brokenNode() Node {
 	return n
 }
 
-// noPMA is what older kernels write of the counters of a port that has no performance agent
+// noPMA is the text that older kernels write for counters of a port that has no performance agent
 // (drivers/infiniband/core/sysfs.c).
 const noPMA = "N/A (no PMA)"

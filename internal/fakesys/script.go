@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Script is what happens to a tree, and when.
+// Script lists changes of a tree and their times.
 type Script struct {
 	File  string
 	Steps []Step
@@ -26,7 +26,7 @@ type Step struct {
 	op   op
 }
 
-// op is what a step does.
+// op represents the change of a step.
 type op struct {
 	verb, target, file, value string
 	n                         int64
@@ -298,7 +298,7 @@ func parseNumber(s string) (int64, error) {
 	return n, nil
 }
 
-// unquoteValue is a value that may be a Go string: "a\nb".
+// unquoteValue returns a value that may be a quoted Go string: "a\nb".
 func unquoteValue(s string) (string, error) {
 	if s[0] != '"' {
 		return s, nil

@@ -41,7 +41,7 @@ type Tree struct {
 	now   time.Duration
 }
 
-// Open is for a tree that is there already; an error is ErrNotOurs where it is none.
+// Open opens an existing tree. It returns ErrNotOurs if the directory is not one.
 func Open(root string) (*Tree, error) {
 	if info, err := os.Lstat(filepath.Join(root, privateDir, removedDir)); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("%s %w: graylink fakesys build makes one", root, ErrNotOurs)
@@ -55,11 +55,10 @@ func Open(root string) (*Tree, error) {
 	return t, nil
 }
 
-// Root is the directory of the tree: its sys, proc and dev are what a reader takes for /sys, /proc
-// and /dev.
+// Root returns the directory of the tree. A reader uses its sys, proc and dev in place of /sys, /proc and /dev.
 func (t *Tree) Root() string { return t.root }
 
-// Path is that of a file of the tree, such as sys/class/net/eth0/operstate.
+// Path returns the path of a file of the tree, such as sys/class/net/eth0/operstate.
 func (t *Tree) Path(name string) string { return t.diskPath(strings.TrimPrefix(name, "/")) }
 
 // RunStep takes one step of the script language, one that is no matter of time.
@@ -75,7 +74,7 @@ func (t *Tree) RunStep(step string) error {
 
 func (t *Tree) diskPath(name string) string { return filepath.Join(t.root, filepath.FromSlash(name)) }
 
-// hiddenPath is where a file or directory is while something took its place, or it away.
+// hiddenPath returns where a file or directory is while something replaces it or it is removed.
 func hiddenPath(name string) string {
 	return path.Join(privateDir, removedDir, strings.ReplaceAll(name, "/", "!"))
 }
@@ -85,7 +84,7 @@ func (t *Tree) fileExists(name string) bool {
 	return err == nil
 }
 
-// currentPath is the present place of a file whose directories may have been taken away.
+// currentPath returns the present place of a file whose directories may have been removed.
 func (t *Tree) currentPath(name string) string {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if h := hiddenPath(dir); t.fileExists(h) {
@@ -95,7 +94,7 @@ func (t *Tree) currentPath(name string) string {
 	return name
 }
 
-// originalPath is the present place of what a file would hold if nothing hid it.
+// originalPath returns the present place of the content that a file has when nothing hides it.
 func (t *Tree) originalPath(name string) string {
 	if h := hiddenPath(name); t.fileExists(h) {
 		return h
@@ -143,7 +142,7 @@ func (t *Tree) applyOp(o op) error {
 	return fmt.Errorf("%s: no such step", o.verb)
 }
 
-// dirOf is the directory of what set and add name: DEV/PORT, a PCI address, DEV or an interface.
+// dirOf returns the directory of the target of set and add: DEV/PORT, a PCI address, DEV or an interface.
 func (t *Tree) dirOf(target string) (string, error) {
 	if dev, port, ok := strings.Cut(target, "/"); ok {
 		dir, err := t.followLink("sys/class/infiniband/"+dev, "RDMA device "+dev)
@@ -156,7 +155,7 @@ func (t *Tree) dirOf(target string) (string, error) {
 	return name, nil
 }
 
-// resolveTarget is the path of a device, an interface, a function, or of the file that a path names.
+// resolveTarget returns the path of a device, an interface, a function, or of the file that a path names.
 func (t *Tree) resolveTarget(target string) (string, error) {
 	switch {
 	case strings.Contains(target, "/"):
@@ -179,8 +178,7 @@ func (t *Tree) followLink(name, what string) (string, error) {
 	return path.Join(path.Dir(name), to), nil
 }
 
-// resolvePath is the path of a file without symbolic links in its directories, which may have been taken
-// away.
+// resolvePath returns the path of a file without symbolic links in its directories, which may have been removed.
 func (t *Tree) resolvePath(name string) (string, error) {
 	out := ""
 	parts := strings.Split(name, "/")
@@ -251,7 +249,7 @@ func (t *Tree) replaceContent(name string, text []byte) error {
 	return os.Rename(tmp, t.diskPath(name))
 }
 
-// stagingPath is a path for something that is renamed to its place.
+// stagingPath returns a path for something that is then renamed to its place.
 func (t *Tree) stagingPath() string {
 	t.stagedCount++
 	name := t.diskPath(path.Join(privateDir, stagingDir, strconv.Itoa(t.stagedCount)))
@@ -304,7 +302,7 @@ func (t *Tree) hideFile(name string, o op) error {
 	return t.renameOver(tmp, place)
 }
 
-// renameOver renames tmp to a place. Whoever waits for a FIFO there is let go with what tmp holds.
+// renameOver renames tmp to a place. A reader that waits for a FIFO there gets the content of tmp.
 func (t *Tree) renameOver(tmp, place string) error {
 	var waiting *os.File
 	if info, err := os.Lstat(t.diskPath(place)); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
@@ -416,7 +414,7 @@ func (t *Tree) globRoot(pattern string) []string {
 	return found
 }
 
-// virtualFunctions are the virtual functions of a physical one that is there.
+// virtualFunctions returns the virtual functions of a physical one that exists.
 func (t *Tree) virtualFunctions(name string) []string {
 	var out []string
 	for _, l := range t.globRoot(path.Join(t.currentPath(name), "virtfn*")) {
@@ -427,8 +425,8 @@ func (t *Tree) virtualFunctions(name string) []string {
 	return out
 }
 
-// linksTo are the links from elsewhere to a directory or what is in it: those that the kernel takes
-// away with a device.
+// linksTo returns the links from elsewhere to a directory or its content: those that the kernel removes with a
+// device.
 func (t *Tree) linksTo(name string) []string {
 	var out []string
 	for _, pattern := range []string{
@@ -481,8 +479,8 @@ func (t *Tree) addAERErrors(o op) error {
 	return t.replaceContent(name, []byte(strings.Join(lines, "\n")+"\n"))
 }
 
-// simulateReboot is what a reader sees after a reboot: another boot id, and a kernel log that begins anew.
-// Counters stay: whether they do on a real node is up to the NIC.
+// simulateReboot makes the changes that a reader sees after a reboot: another boot id, and a kernel log that starts
+// again. Counters stay: whether they do on a real node depends on the NIC.
 func (t *Tree) simulateReboot() error {
 	file := t.originalPath(bootFile)
 	b, err := os.ReadFile(t.diskPath(file))
@@ -511,8 +509,8 @@ func (t *Tree) appendKernelLog(level int, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// kmsgRecord is one of /dev/kmsg: Documentation/ABI/testing/dev-kmsg. What belongs to a PCI function
-// says so in lines of its own; facility is the kernel's.
+// kmsgRecord returns a record of /dev/kmsg: Documentation/ABI/testing/dev-kmsg. A record about a PCI function has
+// that in lines of its own. The facility is the kernel's.
 func kmsgRecord(level, seq int, us int64, device, text string) string {
 	out := fmt.Sprintf("%d,%d,%d,-;%s\n", level, seq, us, text)
 	if device != "" {
@@ -521,7 +519,7 @@ func kmsgRecord(level, seq int, us int64, device, text string) string {
 	return out
 }
 
-// lastRecord is the number that follows the last record's, and the last one's time.
+// lastRecord returns the number after the last record's, and the time of the last one.
 func lastRecord(log []byte) (next int, us int64) {
 	for line := range bytes.Lines(log) {
 		parts := strings.SplitN(string(line), ",", 4)

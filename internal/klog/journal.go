@@ -57,8 +57,8 @@ func ParseJournal(line []byte) (Entry, error) {
 		return Entry{}, fmt.Errorf("%w: PRIORITY %.40q", ErrMalformed, get("PRIORITY"))
 	}
 	e.Level = Level(priority)
-	// journald passes on what others wrote to /dev/kmsg as _TRANSPORT=kernel too: the facility tells them apart, and
-	// that of the kernel is 0, so it must be there.
+	// journald also passes on what programs wrote to /dev/kmsg as _TRANSPORT=kernel. The facility distinguishes them,
+	// and that of the kernel is 0, so it must be there.
 	facility, err := strconv.ParseUint(get("SYSLOG_FACILITY"), 10, 8)
 	if err != nil {
 		return Entry{}, fmt.Errorf("%w: SYSLOG_FACILITY %.40q", ErrMalformed, get("SYSLOG_FACILITY"))
@@ -85,7 +85,7 @@ func ParseJournal(line []byte) (Entry, error) {
 	return e, nil
 }
 
-// journalField is a field's value, the first if there are several (depth levels of them), as valid UTF-8.
+// journalField returns a field's value, the first one if there are several (depth levels of them), as valid UTF-8.
 func journalField(raw json.RawMessage, depth int) (string, bool) {
 	if len(raw) == 0 {
 		return "", false
@@ -128,8 +128,8 @@ type JournalConfig struct {
 	Now       func() time.Time
 	// Directory is where the journal's files are, as a container sees them. Empty: journalctl's own choice.
 	Directory string
-	// Start runs journalctl and returns its output. Close ends it and returns what it complained of. Nil: the
-	// program of that name in the path.
+	// Start runs journalctl and returns its output. Close ends it and returns its error output. Nil means the program
+	// of that name in the path.
 	Start func(ctx context.Context, args []string) (io.ReadCloser, error)
 }
 
@@ -153,8 +153,8 @@ func NewJournal(cfg JournalConfig) (*Journal, error) {
 	return j, nil
 }
 
-// commandArgs are journalctl's. --follow alone would begin with the last ten lines, hence --no-tail. Of the boot of --dmesg,
-// which is this one.
+// commandArgs returns the arguments of journalctl. --follow alone would begin with the last ten lines, hence
+// --no-tail. --dmesg selects the present boot.
 func (j *Journal) commandArgs() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -173,9 +173,9 @@ func (j *Journal) commandArgs() []string {
 	return args
 }
 
-// Run delivers the records of entries until the context ends, deliver fails, or journalctl does. A journal does not tell what it has
-// lost. errors.Is holds for the context's
-// error and deliver's; io.ErrUnexpectedEOF is journalctl's end. The next Run goes on where this one stopped. One Run at a time.
+// Run delivers the records of entries until the context ends, deliver fails, or journalctl ends. A journal does not
+// report lost records. errors.Is holds for the context's error and for deliver's. io.ErrUnexpectedEOF means that
+// journalctl ended. The next Run continues where this one stopped. Only one Run may run at a time.
 func (j *Journal) Run(ctx context.Context, deliver func(Record) error) error {
 	out, err := j.cfg.Start(ctx, j.commandArgs())
 	if err != nil {
@@ -283,7 +283,7 @@ func sameBoot(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, "-", ""), strings.ReplaceAll(b, "-", ""))
 }
 
-// startJournalctl is JournalConfig's Start.
+// startJournalctl is the default of JournalConfig.Start: it runs journalctl and returns its output.
 func startJournalctl(ctx context.Context, args []string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd := exec.CommandContext(ctx, "journalctl", args...)

@@ -77,7 +77,7 @@ func NewMatcher(cfg MatchConfig, resolve Resolve, now func() time.Time) (*Matche
 	return m, nil
 }
 
-// PatternSeverities are those of the patterns that are not off, by pattern.
+// PatternSeverities returns the severities of the patterns that are not off, by pattern.
 func (m *Matcher) PatternSeverities() map[string]Severity {
 	out := map[string]Severity{}
 	for i := range m.patterns {
@@ -86,7 +86,7 @@ func (m *Matcher) PatternSeverities() map[string]Severity {
 	return out
 }
 
-// Match says whether a record is to be told of.
+// Match reports whether a record is to be reported, and returns what it matched.
 func (m *Matcher) Match(r Record) (Match, bool) {
 	if r.Facility != FacilityKernel {
 		return Match{}, false
@@ -150,7 +150,8 @@ func (m *Matcher) buildMatch(p *Pattern, re *regexp.Regexp, sub []string, r Reco
 	return match, true
 }
 
-// requesterAddress is the address of a requester id, bus and device and function in 16 bits, in the domain of its port.
+// requesterAddress returns the PCI address of a requester id (bus, device and function in 16 bits) in the domain of
+// its port.
 func requesterAddress(port, id string) string {
 	v, err := strconv.ParseUint(id, 16, 16)
 	domain, _, ok := strings.Cut(port, ":")
@@ -186,7 +187,7 @@ func (m *Matcher) allowDelivery(k limitKey) bool {
 	return true
 }
 
-// Counts are the counts up to now.
+// Counts returns the counts up to now.
 func (m *Matcher) Counts() Counts {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -175,7 +175,7 @@ const healthLine = "mlx5_core 0000:17:00.0: poll_health:825:(pid 0): device's he
 
 func TestMatchRule1OnlyTheKernel(t *testing.T) {
 	m, _ := NewMatcher(MatchConfig{}, node, nil)
-	// LOG_USER is what a writer to /dev/kmsg gets.
+	// A writer to /dev/kmsg gets LOG_USER.
 	if got, ok := m.Match(Record{Text: healthLine, Facility: 1}); ok {
 		t.Errorf("a user's line is %+v", got)
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Severity is what a pattern means for the workload that runs.
+// Severity states what a pattern means for the running workload.
 type Severity string
 
 // A fatal line: the workload has failed or will. Off: the pattern is not looked for.
@@ -119,7 +119,7 @@ func compileAll(expressions ...string) []*regexp.Regexp {
 	return out
 }
 
-// BuiltinPatterns is the table as it is without configuration.
+// BuiltinPatterns returns the patterns without configuration.
 func BuiltinPatterns() []Pattern { return slices.Clone(builtin) }
 
 // DefaultPerMinute is how many matches of a pattern and a device are delivered in a minute.
@@ -154,7 +154,7 @@ func (c MatchConfig) Validate() error {
 	return err
 }
 
-// activePatterns is the patterns that are not off, in order.
+// activePatterns returns the patterns that are not off, in order.
 func (c MatchConfig) activePatterns() ([]Pattern, error) {
 	if c.PerMinute < 0 {
 		return nil, fmt.Errorf("per_minute: %d: must not be negative", c.PerMinute)

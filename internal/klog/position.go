@@ -18,8 +18,9 @@ type Position struct {
 	Cursor string `json:"cursor,omitempty"`
 }
 
-// LoadPosition reads a position from a file. Without the file there is none, which is no error. With an error comes the
-// position of no boot: whoever goes on with it gets all of this one, and nothing is missed.
+// LoadPosition reads a position from a file. It returns nil and no error if the file does not exist. With an error it
+// returns the position of no boot: a caller that continues with it gets all records of the present boot, and misses
+// nothing.
 func LoadPosition(path string) (*Position, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

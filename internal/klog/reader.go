@@ -48,7 +48,8 @@ type Config struct {
 	Position *Position
 	From     From
 	// Save is called with the position when it has changed, at most once in SaveEvery and at the end of Run. Its
-	// errors are counted, and it is tried again. It must not ask the Reader anything. Nil: not saved.
+	// errors are counted, and it is tried again. It must not call methods of the Reader. Nil means that the position
+	// is not saved.
 	Save      func(Position) error
 	SaveEvery time.Duration
 	// Poll is how often the end of a plain file is looked at. A device and a FIFO wake the reader.
@@ -57,7 +58,7 @@ type Config struct {
 	Now func() time.Time
 }
 
-// device is what a Reader needs of an os.File.
+// device has the methods of an os.File that a Reader needs.
 type device interface {
 	io.ReadSeekCloser
 	SetReadDeadline(time.Time) error
@@ -140,8 +141,8 @@ func (r *Reader) followLog(ctx context.Context, dev device, kind kind, offset in
 	for {
 		wait := r.waitDeadline(kind)
 		if kind != file {
-			// A deadline only where something is to be done at it: else a quiet log costs nothing. Run's own
-			// deadline may be overwritten here, so the context is asked after it.
+			// A deadline is set only if something is to be done at it, so that a quiet log costs nothing. Run's own
+			// deadline may be overwritten here, so the context is checked afterwards.
 			if err := dev.SetReadDeadline(wait); err != nil && !errors.Is(err, os.ErrNoDeadline) {
 				return err
 			}
@@ -279,8 +280,8 @@ func (r *Reader) deliverAll(b []byte, deliver func(Record) error) ([]byte, error
 	}
 }
 
-// waitDeadline is until when to wait for a record: no longer than until the position is to be saved, or until it is clear
-// that the log's end is not where the position says. Zero: for ever.
+// waitDeadline returns until when to wait for a record: until the position is to be saved, or until it is clear that
+// the position is not at the log's end. Zero means without limit.
 func (r *Reader) waitDeadline(kind kind) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -293,8 +294,8 @@ func (r *Reader) waitDeadline(kind kind) time.Time {
 	return time.Time{}
 }
 
-// atEnd is called when nothing is left to read (rule 6). A FIFO does not repeat what was read before a restart, so
-// that what was seen says nothing.
+// atEnd is called when no record is left to read (rule 6). A FIFO does not repeat what was read before a restart, so
+// its end does not show whether the position is right.
 func (r *Reader) atEnd(kind kind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -312,7 +313,7 @@ func openLog(path string) (device, kind, error) {
 	flags, kind := os.O_RDONLY, file
 	switch mode := info.Mode(); {
 	case mode&fs.ModeNamedPipe != 0:
-		// Whoever has a FIFO open for writing too meets no end of it when the last writer goes.
+		// A FIFO that is open for writing, too, does not end when the last writer closes it.
 		flags, kind = os.O_RDWR, stream
 	case mode&fs.ModeCharDevice != 0:
 		kind = records

@@ -76,7 +76,7 @@ func (w *running) want(want []uint64) {
 	}
 }
 
-// stop ends the run, and says which records came that nobody waited for.
+// stop ends the run, and reports records that the test did not expect.
 func (w *running) stop() {
 	w.t.Helper()
 	w.cancel()

@@ -20,7 +20,8 @@ type Record struct {
 	Facility Facility
 	// Text is valid UTF-8, and may have newlines.
 	Text string
-	// Tags are what the kernel's device model knows of the record: SUBSYSTEM=pci, DEVICE=+pci:0000:17:00.0. Nil if none.
+	// Tags hold what the kernel's device model adds to the record: SUBSYSTEM=pci, DEVICE=+pci:0000:17:00.0. Nil means
+	// that there are none.
 	Tags map[string]string
 }
 
@@ -36,13 +37,13 @@ func (l Level) String() string {
 	return strconv.Itoa(int(l))
 }
 
-// Facility is syslog's facility. The kernel's own records have FacilityKernel, and nobody else's can.
+// Facility is syslog's facility. Only the kernel's own records have FacilityKernel.
 type Facility uint8
 
 // FacilityKernel is LOG_KERN.
 const FacilityKernel Facility = 0
 
-// ErrMalformed is what errors.Is finds in a parser's errors.
+// ErrMalformed marks the errors of the parsers: errors.Is holds for it.
 var ErrMalformed = errors.New("malformed record")
 
 // ParseKmsg parses one record as read(2) of /dev/kmsg returns it; the last newline may be missing.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Stats are what a Reader or a Journal has seen since it was made.
+// Stats count what a Reader or a Journal has read since it was made.
 type Stats struct {
 	// Records were delivered.
 	Records uint64
@@ -21,9 +21,9 @@ type Stats struct {
 	SaveErrors uint64
 }
 
-// followState is what is kept of following a log, and how it is saved.
+// followState holds the position and the counts of following a log, and how the position is saved.
 type followState struct {
-	store func(Position) error // nil: not saved
+	store func(Position) error // nil means that the position is not saved
 	every time.Duration
 	now   func() time.Time
 
@@ -55,14 +55,14 @@ func (s *followState) initState(bootID string, last *Position) {
 	}
 }
 
-// Position is what would be saved now.
+// Position returns the position that would be saved now.
 func (s *followState) Position() Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pos
 }
 
-// Stats are the counts up to now.
+// Stats returns the counts up to now.
 func (s *followState) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,7 +41,7 @@ func newAPI(config *rest.Config) (*api, error) {
 // failure is a request that the server did not do.
 type failure struct {
 	code       int           // of HTTP; 0: there was no answer
-	retryAfter time.Duration // that the server asked to wait; 0: it did not
+	retryAfter time.Duration // wait that the server requested; 0 if none
 	err        error
 }
 

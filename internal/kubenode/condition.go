@@ -59,7 +59,7 @@ func codeRank(code string) int {
 	return len(strength)
 }
 
-// desiredCondition is rule 1. ok is false while nothing can be said yet.
+// desiredCondition returns the condition by rule 1. ok is false while nothing is known yet.
 func desiredCondition(s State, started, now time.Time) (c condition, ok bool) {
 	var fatal []nichealth.Finding
 	for _, f := range s.Findings {
@@ -168,7 +168,7 @@ func truncateMessage(s string) string {
 type conditionKeeper struct {
 	wanted        condition
 	since         time.Time  // of the wanted status
-	server        *condition // as the server has it; nil: not known
+	server        *condition // as the server has it; nil if not known
 	nextHeartbeat time.Time  // of the next heartbeat
 	notBefore     time.Time  // no request before that
 	wait          backoff
@@ -192,7 +192,7 @@ func (k *conditionKeeper) writeDue(now time.Time) bool {
 	return s == nil || s.Status != k.wanted.Status || s.Reason != k.wanted.Reason || s.Message != k.wanted.Message || !now.Before(k.nextHeartbeat)
 }
 
-// fullCondition is what to write now, given what the server has: rule 2.
+// fullCondition returns what to write now, given what the server has: rule 2.
 func (k *conditionKeeper) fullCondition(now time.Time) condition {
 	c := k.wanted
 	c.Heartbeat, c.Transition = formatTime(now), formatTime(k.since)
@@ -253,8 +253,8 @@ func (r *Reporter) writeCondition(ctx context.Context, k *conditionKeeper) {
 	}
 }
 
-// patchCondition is one or two requests. The first one of a keeper changes nothing: its answer says what the server has, for which no right to read is
-// needed.
+// patchCondition sends one or two requests. The first one of a keeper changes nothing: its response contains what the
+// server has, so that no right to read is needed.
 func (r *Reporter) patchCondition(ctx context.Context, k *conditionKeeper) error {
 	if k.server == nil {
 		var n node

@@ -63,7 +63,7 @@ type eventUpdate struct {
 	Last  string `json:"lastTimestamp"`
 }
 
-// eventKey is what events have in common that are one: rule 4.
+// eventKey holds the fields in which two events must agree to be counted as one: rule 4.
 type eventKey struct{ kind, reason, message, nic string }
 
 // pendingEvent is an event that waits, perhaps several times.
@@ -71,7 +71,7 @@ type pendingEvent struct {
 	eventKey
 	first, last time.Time
 	count       int
-	allowed     bool // by the limit: it is asked once
+	allowed     bool // by the limit, which is checked once
 	sending     bool
 	name        string // of the object; given once, so that a repeated request is seen to be one
 	tried       bool   // to write it under that name
@@ -138,7 +138,8 @@ func (q *eventQueue) addOrMerge(p *pendingEvent) (full bool) {
 	return true
 }
 
-// nextEvent is the event to send now, nil if none is; the others before it are dropped by rules 5 and 6.
+// nextEvent returns the event to send now, and nil if there is none. The events before it are dropped by rules 5 and
+// 6.
 func (r *Reporter) nextEvent(now time.Time) *pendingEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()

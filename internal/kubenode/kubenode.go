@@ -1,16 +1,16 @@
-// Package kubenode tells Kubernetes of a node's NICs: by a condition of the Node, and by events about it.
+// Package kubenode reports the state of a node's NICs to Kubernetes: by a condition of the Node, and by events about it.
 //
 // Rules:
 //
 //  1. The condition is True (bad, as those of node-problem-detector are) while a fatal finding is open. Else it is Unknown while the
 //     devices cannot be read, and False otherwise. What cannot be read clears nothing: a finding stays open, and the condition True.
-//  2. It is written when it changed, at most once a second, and every five minutes so that who reads it sees that it is looked after.
+//  2. It is written when it changed, at most once a second, and every five minutes so that a reader sees that it is kept up to date.
 //     lastTransitionTime changes with the status only, over restarts of the agent and absences of the API server, too.
 //  3. When the API server is away, only the state at its return is written.
 //  4. An event like another of the last ten minutes (type, reason, message, NIC) is a higher count of that one.
 //  5. Each NIC has 25 event requests, and gets another one every five minutes: the API server stores every event, thousands of nodes
 //     can have the same fault at once, and a link that flaps must not fill its store. Events beyond that are dropped and counted.
-//  6. Requests that fail are repeated, ever more slowly up to a minute, not all nodes at once, and not before the server asked for.
+//  6. Requests that fail are repeated, ever more slowly up to a minute, not all nodes at once, and not before the time that the server requested.
 //     Events older than an hour, which is how long the server keeps them, are dropped and counted.
 //  7. Offer never waits. A full queue loses its oldest event, which is counted.
 package kubenode
@@ -34,7 +34,7 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// DefaultCondition is the type of the condition unless told otherwise.
+// DefaultCondition is the default type of the condition.
 const DefaultCondition = "NICProblem"
 
 const (
@@ -48,7 +48,7 @@ const (
 	maxEventAge    = time.Hour              // rule 6; --event-ttl of the API server
 	firstBackoff   = time.Second
 	maxBackoff     = time.Minute
-	maxRetryAfter  = 10 * time.Minute // the longest wait that the server can ask for
+	maxRetryAfter  = 10 * time.Minute // the longest wait that the server can request
 	requestTimeout = 10 * time.Second
 	endTimeout     = 3 * time.Second // for what waits when the process ends
 	queueLength    = 1000            // events
@@ -58,16 +58,16 @@ const (
 type Config struct {
 	// Node is the Node's name.
 	Node string
-	// Condition is the type of the condition; "": DefaultCondition.
+	// Condition is the type of the condition. "" means DefaultCondition.
 	Condition string
-	// Kubeconfig is a file that says how to reach the API server; "": the pod's service account.
+	// Kubeconfig is a file with the address and credentials of the API server. "" means the pod's service account.
 	Kubeconfig string
-	// State tells what holds now. It is asked twice a second, and must not wait.
+	// State returns the present state. It is called twice a second and must not block.
 	State func() State
 	Log   *slog.Logger
 }
 
-// State is what is known of the NICs.
+// State holds what is known of the NICs.
 type State struct {
 	// Findings are those that are open.
 	Findings []nichealth.Finding
@@ -234,7 +234,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	r.api.client.CloseIdleConnections()
 }
 
-// Stats are the counts up to now.
+// Stats returns the counts up to now.
 func (r *Reporter) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,7 +268,7 @@ func (b *backoff) waitAfter(err error) time.Duration {
 	wait := b.last/2 + rand.N(b.last/2+1)
 	var f *failure
 	if errors.As(err, &f) && f.retryAfter > 0 {
-		// Up to a tenth more: all nodes may have been asked for the same.
+		// Up to a tenth is added, since the server may have requested the same wait from all nodes.
 		after := min(f.retryAfter, maxRetryAfter)
 		wait = max(wait, after+rand.N(after/10+1))
 	}

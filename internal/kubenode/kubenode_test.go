@@ -26,7 +26,7 @@ import (
 // by their names.
 type server struct {
 	mu         sync.Mutex
-	token      string // that it takes; "": any
+	token      string // that it accepts; "" means any
 	conditions []map[string]any
 	events     map[string]map[string]any
 	requests   []request
@@ -140,7 +140,7 @@ func (s *server) do(w http.ResponseWriter, r *http.Request, b []byte) {
 	}
 }
 
-// merge is a strategic merge: conditions' key is their type.
+// merge applies a strategic merge: the key of conditions is their type.
 func (s *server) merge(p map[string]any) {
 	for _, c := range s.conditions {
 		if c["type"] == p["type"] {
@@ -151,7 +151,7 @@ func (s *server) merge(p map[string]any) {
 	s.conditions = append(s.conditions, p)
 }
 
-// condition is "status reason message".
+// condition returns "status reason message", and the times.
 func (s *server) condition(t string) (text, transition, heartbeat string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (a *away) is(gone bool) {
 	a.gone = gone
 }
 
-// direct asks a server without a network, so that time can be a test's own.
+// RoundTrip calls a server without a network, so that the test controls the time.
 func (a *away) RoundTrip(q *http.Request) (r *http.Response, err error) {
 	a.mu.Lock()
 	gone := a.gone
@@ -219,7 +219,7 @@ func (p inProcess) RoundTrip(q *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// nics are what State tells.
+// nics hold the state that State returns.
 type nics struct {
 	mu     sync.Mutex
 	open   []nichealth.Finding
@@ -280,7 +280,7 @@ func at(t *testing.T, s *server, f func(b *bench)) {
 	from(t, s, &nics{}, f)
 }
 
-// from is at, of NICs that are something at the start.
+// from runs f with the time at, of NICs that have a state at the start.
 func from(t *testing.T, s *server, n *nics, f func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -498,7 +498,7 @@ func down(nic int) nichealth.Event {
 		EntitiesImpacted: []nichealth.Entity{nichealth.PortEntity(fmt.Sprintf("mlx5_%d", nic), 1)}, NodeName: "h1", GeneratedTimestamp: time.Now()}
 }
 
-// list are the server's events: "type reason xCOUNT".
+// list returns the server's events: "type reason xCOUNT".
 func (s *server) list() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -615,7 +615,7 @@ func TestRule6EventsThatFail(t *testing.T) {
 	})
 }
 
-// TestRule6ALostAnswerMakesNoSecondEvent: the event was made, and nobody was told.
+// TestRule6ALostAnswerMakesNoSecondEvent checks that an event whose response was lost is not made twice.
 func TestRule6ALostAnswerMakesNoSecondEvent(t *testing.T) {
 	at(t, newServer(), func(b *bench) {
 		b.wait(time.Second)

@@ -127,7 +127,7 @@ func TestTokensAreRotated(t *testing.T) {
 	}
 }
 
-func TestAServerThatNobodyVouchesFor(t *testing.T) {
+func TestServerWithoutTrustedAuthority(t *testing.T) {
 	s := newServer()
 	web := httptest.NewUnstartedServer(s)
 	web.Config.ErrorLog = nil

@@ -39,8 +39,7 @@ type setting struct {
 // message removes those of a switch; the loopback stays in group 0.
 const linkGroup = 1
 
-// kernelSettings are what a namespace is configured with before it has interfaces,
-// which then inherit "default".
+// kernelSettings returns the settings of a namespace before it has interfaces, which then inherit "default".
 func kernelSettings(ns *Namespace) []setting {
 	out := []setting{
 		// A kernel without IPv6 has nothing to switch off.

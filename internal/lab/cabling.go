@@ -65,7 +65,7 @@ func (x *index) orderedEnds(link string) tierEnds {
 	return tierEnds{a, b}
 }
 
-// withSwappedCables is the layout with the upper ends of two cables exchanged.
+// withSwappedCables returns the layout with the upper ends of two cables exchanged.
 func (x *index) withSwappedCables(one, two string) *index {
 	a, b := x.orderedEnds(one), x.orderedEnds(two)
 	other := map[string]string{a.low: b.high, b.high: a.low, b.low: a.high, a.high: b.low}
@@ -94,7 +94,7 @@ func (x *index) withSwappedCables(one, two string) *index {
 	return out.buildIndex()
 }
 
-// currentFabric is the lab as its cables are plugged now.
+// currentFabric returns the lab's layout as its cables are plugged now.
 func (st *state) currentFabric() *index {
 	x := st.Layout.buildIndex()
 	for _, f := range st.Faults {
@@ -107,7 +107,7 @@ func (st *state) currentFabric() *index {
 	return x
 }
 
-// currentFabric is the lab as its cables are plugged now.
+// currentFabric returns the lab's layout as its cables are plugged now.
 func (l *Lab) currentFabric() (*index, error) {
 	file, err := os.Stat(filepath.Join(labDir(l.root, l.name), "state.json"))
 	if err != nil {
@@ -207,7 +207,7 @@ func (x *index) replugCables(ctx context.Context, st *state, before *index, link
 	return x.awaitStableRoutes(ctx, touched)
 }
 
-// pluggedBy are the links that swapping the cables of two links makes.
+// pluggedBy returns the links that swapping the cables of two links makes.
 func (x *index) pluggedBy(at string) []string {
 	one, two, _ := splitPair(at)
 	a, b := x.orderedEnds(one), x.orderedEnds(two)

@@ -17,16 +17,16 @@ import (
 // its agent reads it: in a file that graylink-node follows when it is started
 // with --clock-bend-file and that file's name.
 
-// BendFile is the file that bends the clock of a node's agent. It is there as
-// long as a fault of the clock is.
+// BendFile returns the path of the file that bends the clock of a node's agent. The file exists while a fault of the
+// clock is active.
 func (l *Lab) BendFile(node string) string { return bendFile(l.root, l.name, node) }
 
 func bendFile(root, name, node string) string {
 	return filepath.Join(labDir(root, name), "clock", node+".json")
 }
 
-// resolveClock is for faults of the clock a NIC is stamped by. The kernel has
-// one clock for all NICs of a node.
+// resolveClock resolves faults of the clock by which a NIC is stamped. The kernel has one clock for all NICs of a
+// node.
 func (x *index) resolveClock(af *ActiveFault) error {
 	nic := x.graph.NIC(af.At)
 	if nic == nil {

@@ -36,8 +36,8 @@ func removeLab(root string, st *state) error {
 		if !st.ownsNamespace(ns) {
 			continue
 		}
-		// A socket that somebody still holds keeps a namespace alive, but its
-		// links go now. Every link has an end on a switch.
+		// A socket that is still open keeps a namespace alive, but its links are removed now. Every link has an end
+		// on a switch.
 		if ns.Switch {
 			if err := unix.InNetns(ns.Netns, removeLinks); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.EINVAL) {
 				errs = append(errs, fmt.Errorf("%s: %w", ns.Element, err))

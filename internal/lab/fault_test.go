@@ -60,8 +60,8 @@ func oneWay(d fabric.Direction) func(fwd, rev []fabric.Direction) bool {
 
 func anyWay(fwd, rev []fabric.Direction) bool { return true }
 
-// result is what a flow's packets saw, each way by itself. The clock of all
-// namespaces is one, so one-way delays need no synchronisation.
+// result holds what a flow's packets measured, each direction by itself. All namespaces share one clock, so one-way
+// delays need no synchronisation.
 type result struct {
 	sent              int
 	fwd, rev          []time.Duration
@@ -297,8 +297,7 @@ func TestRelayKeepsUpAndFailsOpen(t *testing.T) {
 	clearFaults(t, l)
 }
 
-// cpuTime is the user and system time of a process, fields 14 and 15 of
-// proc_pid_stat(5), in ticks of 10 ms.
+// cpuTime returns the user and system time of a process, fields 14 and 15 of proc_pid_stat(5), in ticks of 10 ms.
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -412,7 +411,7 @@ func setIP(t *testing.T, c *net.UDPConn, option, value int) {
 	}
 }
 
-// routing is everything the kernels of the lab know about ways, as text.
+// routing returns the routes of all kernels of the lab as text.
 func routing(t *testing.T, l *Lab) string {
 	t.Helper()
 	var out strings.Builder
@@ -435,8 +434,7 @@ func routing(t *testing.T, l *Lab) string {
 func TestLinkDown(t *testing.T) {
 	l := up(t, demoFile, "down")
 	before := routing(t, l)
-	// The far leaf's choice of the spine that lost its way down: such flows are
-	// lost until the far leaf hears of it.
+	// The far leaf may choose the spine that lost its downlink. Such flows are lost until the far leaf learns of it.
 	doomed := pickFlow(t, l, "h7/eth1", "h1/eth1", oneWay(downward))
 	spared := pickFlow(t, l, "h7/eth1", "h1/eth1", func(fwd, rev []fabric.Direction) bool {
 		return !slices.Contains(fwd, downward) && !slices.Contains(rev, upward)
@@ -480,7 +478,7 @@ func TestLinkDown(t *testing.T) {
 		t.Errorf("after clearing %d of 50 came back", r.gotBack)
 	}
 
-	// Cleared before anybody noticed.
+	// The fault is cleared before routing reacts.
 	addFault(t, l, Fault{Kind: KindLinkDown, At: spineLink})
 	clearFaults(t, l)
 	if after := routing(t, l); after != before {

@@ -29,7 +29,7 @@ const (
 	KindIncast     = "incast"      // a NIC: many hosts send to it at once
 	KindFlap       = "flap"        // a link between switches: down and up again, and again
 	KindMiscable   = "miscable"    // two links between switches: their cables swapped
-	KindMute       = "mute"        // a switch: it tells nobody that packets expired
+	KindMute       = "mute"        // a switch: it sends no message that packets expired
 	KindClockStep  = "clock-step"  // a NIC: the clock its agent reads jumps
 	KindClockDrift = "clock-drift" // a NIC: the clock its agent reads runs at another rate
 )
@@ -65,8 +65,8 @@ const (
 // Fault is a request to break something.
 type Fault struct {
 	Kind string `json:"kind"`
-	// At is the element: a link (or one direction of it), two links with a comma
-	// between them, a port, a NIC, a switch or a node, as the kind asks.
+	// At is the element: a link (or one direction of it), two links separated by a comma, a port, a NIC, a switch or
+	// a node, depending on the kind.
 	At string `json:"at"`
 	// Direction is FROM->TO of a link, by default from the end that At names
 	// first; in, out or both (the default) for nic-slow.
@@ -93,7 +93,7 @@ type ActiveFault struct {
 	Withdrawn bool      `json:"withdrawn,omitempty"` // link-down: the other switches know
 	Home      string    `json:"home,omitempty"`      // the element whose namespace the helper runs in
 	Helper    Process   `json:"helper,omitzero"`
-	// exclusive is what at most one fault can hold at a time.
+	// exclusive names a resource that at most one fault can hold at a time.
 	Exclusive string `json:"exclusive,omitempty"`
 }
 
@@ -143,7 +143,7 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 			return ActiveFault{}, fmt.Errorf("fault %s (%s at %s) is already there: %s and %s do not go together; clear it first", have.ID, have.Kind, have.At, have.Kind, af.Kind)
 		}
 		if af.Exclusive != "" && have.Exclusive == af.Exclusive {
-			return ActiveFault{}, fmt.Errorf("fault %s (%s at %s) is already there, and a second %s cannot be told apart from it; clear it first", have.ID, have.Kind, have.At, af.Kind)
+			return ActiveFault{}, fmt.Errorf("fault %s (%s at %s) already exists, and a second %s cannot be distinguished from it; clear it first", have.ID, have.Kind, have.At, af.Kind)
 		}
 	}
 	st.LastFault++
@@ -299,7 +299,7 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 	return af, err
 }
 
-// hasDirection reports whether faults of the kind have a direction that can be asked for.
+// hasDirection reports whether faults of the kind can have a direction.
 func (f *Fault) hasDirection() bool {
 	switch f.Kind {
 	case KindDelay, KindLoss, KindECN, KindBlackhole, KindNICSlow:
@@ -477,7 +477,7 @@ func (l *Lab) applyFault(ctx context.Context, st *state, f *ActiveFault) error {
 	return nil
 }
 
-// drainSlack is what a helper gets beyond its delay to let its packets go.
+// drainSlack is the time that a helper gets beyond its delay to release its packets.
 const drainSlack = 2 * time.Second
 
 // undoFault takes a fault back, whatever part of it was applied; st holds the
@@ -605,7 +605,7 @@ func flapLink(ctx context.Context, root, name, id string, started func() error) 
 	for down := true; ; down = !down {
 		err := set(down)
 		if ctx.Err() != nil || errors.Is(err, errCleared) {
-			return nil // whoever clears the fault brings the link up
+			return nil // clearing the fault brings the link up
 		}
 		if err != nil {
 			return err

@@ -18,12 +18,11 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// A helper is a process that a fault needs for as long as it lasts. It runs
-// inside one of the lab's namespaces, so that Down finds it even when nobody
-// had time to record it, and it ends by itself when the lab's owner dies.
+// A helper is a process that a fault needs for as long as it lasts. It runs inside one of the lab's namespaces, so
+// that Down finds it even if it was not recorded, and it ends by itself when the lab's owner dies.
 
-// HelperArgs is the command line, after the program's name, that starts the
-// helper of a fault: cmd/graylink hands it to RunHelper.
+// HelperArgs returns the command line, after the program's name, that starts the helper of a fault: cmd/graylink
+// passes it to RunHelper.
 func HelperArgs(name, id string) []string {
 	return []string{"lab", "relay", "--name", name, id}
 }
@@ -109,8 +108,8 @@ func waitGone(p Process, patience time.Duration) bool {
 // ownerPoll is how often a helper looks whether the lab's owner still lives.
 const ownerPoll = 500 * time.Millisecond
 
-// RunHelper is the helper of a fault, until ctx ends or the lab's owner dies.
-// It must run in the process that AddFault started.
+// RunHelper runs the helper of a fault, until ctx ends or the lab's owner dies. It must run in the process that
+// AddFault started.
 func RunHelper(ctx context.Context, name, id string) error {
 	ready := os.NewFile(readyFD, "ready")
 	if ready == nil {

@@ -8,8 +8,8 @@
 //     half-way can be taken down from it.
 //  2. Every change happens under the lab's lock, which the kernel releases
 //     when its holder dies.
-//  3. A lab with an owner ends with it: nobody has to ask before a lab whose
-//     owner is dead is taken down.
+//  3. A lab with an owner ends with it: a lab whose owner is dead is taken down without
+//     confirmation.
 //  4. A fault is recorded before it is applied and forgotten after it is undone.
 //  5. Nothing of a lab is ever in the root namespace.
 package lab
@@ -36,13 +36,13 @@ const DefaultName = "lab"
 
 // Options say how Up builds a lab.
 type Options struct {
-	// Name tells labs of one machine apart; DefaultName when empty.
+	// Name distinguishes the labs of one machine. "" means DefaultName.
 	Name string
 	// Owner binds the lab to this process: once it is gone, also by SIGKILL,
 	// the lab is debris that the next Up or Down of the name removes, and
 	// processes started through Command end with it.
 	Owner bool
-	// Log receives progress; nil is silence.
+	// Log receives progress. Nil means no log.
 	Log *slog.Logger
 	// Executable is the graylink binary that helpers of faults are started
 	// from; the running program when empty.
@@ -68,7 +68,7 @@ type Lab struct {
 	}
 }
 
-// ErrNotExist is what errors.Is finds in an error about a lab that is not there.
+// ErrNotExist marks errors about a lab that does not exist: errors.Is holds for it.
 var ErrNotExist = fs.ErrNotExist
 
 func needRoot() error {
@@ -184,7 +184,7 @@ func Open(name string) (*Lab, error) {
 		return nil, err
 	}
 	if st.Phase != phaseUp {
-		return nil, fmt.Errorf("lab %q is %s; if nobody works on it, remove it with: graylink lab down --name %s", name, st.Phase, name)
+		return nil, fmt.Errorf("lab %q is %s; if it is not in use, remove it with: graylink lab down --name %s", name, st.Phase, name)
 	}
 	return newLab(root, st, st.Layout.buildIndex(), false, slog.New(slog.DiscardHandler)), nil
 }

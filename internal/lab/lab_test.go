@@ -92,7 +92,7 @@ func load(t *testing.T, path string) *fabric.Topology {
 	return topo
 }
 
-// testName is a lab's name that no other run of the tests uses.
+// testName returns a name for a lab that no other run of the tests uses.
 func testName(suffix string) string { return fmt.Sprintf("test%d-%s", os.Getpid(), suffix) }
 
 func up(t *testing.T, file, suffix string) *Lab {
@@ -122,7 +122,7 @@ func leftovers(name string) []string {
 
 func (l *Lab) addr(nic string) netip.Addr { return l.x.graph.ProbeAddress(nic) }
 
-// socket is an unconnected UDP socket at a NIC's address.
+// socket returns an unconnected UDP socket at a NIC's address.
 func socket(t *testing.T, l *Lab, nic string, port int) *net.UDPConn {
 	t.Helper()
 	node, _, _ := fabric.SplitNIC(nic)
@@ -375,7 +375,7 @@ func TestForeignNamespaceIsLeftAlone(t *testing.T) {
 	}
 }
 
-// countdown is a context that is cancelled when it has been asked n times.
+// countdown is a context that is cancelled when it has been checked n times.
 type countdown struct {
 	context.Context
 	n *int
@@ -439,7 +439,7 @@ func TestHalfBuiltLabIsRemoved(t *testing.T) {
 	}
 }
 
-// ownLab is the life of a process that owns a lab and is going to be killed.
+// ownLab runs a process that owns a lab and is going to be killed.
 func ownLab(ctx context.Context, name, file string) error {
 	topo, findings := fabric.LoadTopology(file)
 	if err := findings.Err(); err != nil {
@@ -582,10 +582,10 @@ func TestDialAndListenInside(t *testing.T) {
 	if _, err := c.Read(buf); err != nil || string(buf) != "h3" {
 		t.Errorf("read %q, %v", buf, err)
 	}
-	if _, err := l.DialContext(t.Context(), "nobody", "tcp4", "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), `"nobody"`) {
+	if _, err := l.DialContext(t.Context(), "absent", "tcp4", "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), `"absent"`) {
 		t.Errorf("dial from a node that is not there: %v", err)
 	}
-	if err := l.Command(t.Context(), "nobody", "true").Run(); err == nil || !strings.Contains(err.Error(), `"nobody"`) {
+	if err := l.Command(t.Context(), "absent", "true").Run(); err == nil || !strings.Contains(err.Error(), `"absent"`) {
 		t.Errorf("command on a node that is not there: %v", err)
 	}
 }

@@ -129,7 +129,7 @@ func netnsName(lab, element string) string {
 	return s
 }
 
-// hashSeed is never 0: to the kernel that means "draw one at random".
+// hashSeed returns the seed of an element's ECMP hash. It is never 0: to the kernel that means "draw one at random".
 func hashSeed(element string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(element))
@@ -166,7 +166,7 @@ func ifName(port string, taken map[string]bool) string {
 		name = "p" + name
 	}
 	if len(name) > maxIfName || taken[name] {
-		// The tail tells ports of one line card apart; the digest tells the rest.
+		// The tail distinguishes ports of one line card. The digest distinguishes the rest.
 		base, sum := name, hexDigest(port)
 		keep := min(len(base), maxIfName-5)
 		name = "p" + sum[:3] + "-" + base[len(base)-keep:]
@@ -178,7 +178,7 @@ func ifName(port string, taken map[string]bool) string {
 	return name
 }
 
-// extraAddrs are the addresses of a NIC beyond that of its link.
+// extraAddrs returns the addresses of a NIC beyond that of its link.
 func extraAddrs(g *fabric.Graph, end string, own netip.Addr) []netip.Addr {
 	nic := g.NIC(end)
 	if nic == nil {
@@ -200,7 +200,7 @@ var (
 	fabricPool = netip.MustParsePrefix("172.16.0.0/12")
 )
 
-// WithAddresses is a topology with the addresses that a lab of it has.
+// WithAddresses returns a topology with the addresses that a lab of it has.
 func WithAddresses(topo *fabric.Topology) (*fabric.Topology, error) { return completeAddresses(topo) }
 
 // completeAddresses copies topo and gives every link both of its addresses and every

@@ -230,7 +230,7 @@ func TestRoutesFollowShortestPathsOnly(t *testing.T) {
 		{"withdrawn, neighbour in the pod", cut, cut, "p1l2", []string{"p1l2:up2"}},
 		{"withdrawn, core", cut, cut, "core1", []string{"core1:p1s2"}},
 		{"withdrawn, far leaf keeps both", cut, cut, "p2l1", []string{"p2l1:up1", "p2l1:up2"}},
-		{"cut off, nobody offers it", both, both, "p2l1", []string{}},
+		{"cut off, no switch offers it", both, both, "p2l1", []string{}},
 		{"cut off, core", both, both, "core2", []string{}},
 	} {
 		if got := hops(c.down, c.withdrawn, c.sw, "h1/eth1"); !reflect.DeepEqual(got, c.want) {

@@ -6,8 +6,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// haveNetem asks the kernel, in a namespace that ends with the question,
-// whether it has the netem queueing discipline.
+// haveNetem reports whether the kernel has the netem queueing discipline. It tries in a namespace of its own.
 func haveNetem() bool {
 	err := unix.InNewNetns(func() error {
 		return withHandle(func(h *netlink.Handle) error {

@@ -17,9 +17,8 @@ import (
 // maxHops ends the walk of a forwarding loop.
 const maxHops = 32
 
-// KernelPath asks each switch's kernel in turn which way it sends UDP packets
-// of the given addresses and ports: the path that ECMP really chooses. proto
-// is the IP protocol's number, 17 for UDP.
+// KernelPath queries each switch's kernel in turn for the route of UDP packets with the given addresses and ports. It
+// returns the path that ECMP really chooses. proto is the IP protocol's number, 17 for UDP.
 func (l *Lab) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
 	w, err := l.NewWalk()
 	if err != nil {
@@ -28,15 +27,14 @@ func (l *Lab) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, 
 	return w.KernelPath(ctx, src, dst, proto, sport, dport)
 }
 
-// Walk asks for many paths: it remembers the interfaces, which do not change
-// meanwhile.
+// Walk finds many paths. It remembers the interfaces, which do not change meanwhile.
 type Walk struct {
 	name string
 	x    *index
 	ids  map[string]map[string]int // of an element's interfaces
 }
 
-// NewWalk begins to ask for paths.
+// NewWalk returns a Walk of the lab.
 func (l *Lab) NewWalk() (*Walk, error) {
 	x, err := l.currentFabric()
 	if err != nil {
@@ -45,7 +43,7 @@ func (l *Lab) NewWalk() (*Walk, error) {
 	return &Walk{l.name, x, map[string]map[string]int{}}, nil
 }
 
-// KernelPath is that of the Lab.
+// KernelPath returns the same as that of the Lab.
 func (w *Walk) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
 	x := w.x
 	if x.ownerOf(src) == "" || x.ownerOf(dst) == "" {
@@ -105,15 +103,15 @@ func (x *index) ownerOf(a netip.Addr) string {
 	return ""
 }
 
-// routeQuery is what the kernel's choice of a next hop depends on.
+// routeQuery holds what the kernel's choice of a next hop depends on.
 type routeQuery struct {
 	src, dst     netip.Addr
 	proto        uint8
 	sport, dport uint16
 }
 
-// egressEnd asks the kernel of one element which end packets leave by that came
-// in by another, or that start here when in is empty.
+// egressEnd returns the end by which packets leave an element that came in by another end, or that start here if in
+// is empty. It queries the element's kernel.
 func (w *Walk) egressEnd(element, in string, q routeQuery) (end string, err error) {
 	x := w.x
 	ns := x.byElement[element]

@@ -19,14 +19,14 @@ func (l *Lab) DialLoopback(ctx context.Context, network, addr string) (net.Conn,
 	return l.DialContext(ctx, element, network, "127.0.0.1:"+port)
 }
 
-// HTTPProxy is an HTTP forward proxy into the lab, for programs that have a proxy_url and no
-// sockets inside namespaces: http://h3:9868/metrics is asked of h3's loopback. What is
-// no element of the lab is refused: it is no way to anywhere else.
+// HTTPProxy returns an HTTP forward proxy into the lab, for programs that have a proxy_url and no sockets inside
+// namespaces: a request for http://h3:9868/metrics goes to h3's loopback. A host that is not an element of the lab is
+// refused, so that the proxy leads nowhere else.
 func (l *Lab) HTTPProxy() http.Handler {
 	transport := &http.Transport{DialContext: l.DialLoopback, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DisableCompression: true}
 	forward := &httputil.ReverseProxy{
-		// The request names its target already. The agent is asked as at its own loopback,
-		// where it listens; that the client is on another machine is passed on.
+		// The request names its target already. It reaches the agent at its own loopback, where it listens, with the
+		// note that the client is on another machine.
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.Host = net.JoinHostPort("127.0.0.1", r.In.URL.Port())
 			if host, _, err := net.SplitHostPort(r.In.RemoteAddr); err != nil || !net.ParseIP(host).IsLoopback() {

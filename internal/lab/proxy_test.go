@@ -43,7 +43,7 @@ func TestProxyReachesElementsAndNothingElse(t *testing.T) {
 		{"http://h3:9868/metrics?a=b", http.StatusOK, "GET /metrics?a=b of h3"},
 		{"http://leaf1:9868/", http.StatusOK, "GET / of leaf1"},
 		{"http://h4:9868/", http.StatusBadGateway, "refused"},
-		{"http://nobody:9868/", http.StatusForbidden, `"nobody"`},
+		{"http://absent:9868/", http.StatusForbidden, `"absent"`},
 		{outside.URL, http.StatusForbidden, `"127.0.0.1"`},
 	} {
 		resp, err := client.Get(tt.url)

@@ -21,7 +21,7 @@ type route struct {
 	hops  []hop
 }
 
-// nicTable is the routing table of a node's i-th NIC.
+// nicTable returns the number of the routing table of a node's i-th NIC.
 func nicTable(i int) int { return 100 + i }
 
 // destination is a subnet and the switch it hangs off.

@@ -65,7 +65,7 @@ func (p Process) sendSignal(sig syscall.Signal) error {
 	return nil
 }
 
-// stat is what the lab reads of proc_pid_stat(5).
+// stat holds what the lab reads of proc_pid_stat(5).
 type stat struct {
 	state   string // field 3
 	threads int    // field 20
@@ -108,7 +108,7 @@ const (
 
 const stateVersion = 1
 
-// state is what a lab's directory remembers.
+// state represents the files in a lab's directory.
 type state struct {
 	Version    int                     `json:"version"`
 	Name       string                  `json:"name"`
@@ -191,8 +191,7 @@ func lockLab(ctx context.Context, root, name string) (unlock func(), err error) 
 			return nil, fmt.Errorf("locking lab %q: %w", name, err)
 		}
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		// Down removes the file while it holds the lock: a lock on a file
-		// that is no longer there excludes nobody.
+		// Down removes the file while it holds the lock: a lock on a removed file excludes no other process.
 		if err == nil && sameFile(f, path) {
 			return func() { f.Close() }, nil
 		}

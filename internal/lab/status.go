@@ -14,7 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// Status is what a lab looks like at one moment.
+// Status describes the state of a lab at one moment.
 type Status struct {
 	Name       string            `json:"name"`
 	Phase      string            `json:"phase"`

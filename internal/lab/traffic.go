@@ -24,8 +24,8 @@ const (
 	shapedRate = 20_000_000 / 8
 	// shapedBurst lets a full-sized packet pass, octets.
 	shapedBurst = 3200
-	// crossLoad is what the hosts send, of the rate: the queue is full nearly all
-	// of the time, and a packet in twenty is lost.
+	// crossLoad is the load of the hosts' traffic, relative to the rate: the queue is full nearly all of the time,
+	// and one packet in twenty is lost.
 	crossLoad = 1.05
 	// crossPacket is the size of cross traffic's packets on the wire, octets.
 	crossPacket = 1442
@@ -159,8 +159,8 @@ func crossTraffic(ctx context.Context, x *index, d fabric.Direction, started fun
 		defer c.Close()
 		senders = append(senders, sender{c, netip.AddrPortFrom(f.to, crossPort)})
 		if !sinks[f.to] {
-			// Somebody takes it, though nobody reads: without, every packet would
-			// be answered that the port is closed.
+			// A socket receives the traffic, though nothing reads it. Without it, every packet would be answered with
+			// an error that the port is closed.
 			sinks[f.to] = true
 			sink, err := listen(f.owner, netip.AddrPortFrom(f.to, crossPort))
 			if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// TestCongest: what crosses the full queue is late by what was asked for at most,
-// and some of it is lost; what goes the other way is not.
+// TestCongest checks that packets that cross the full queue are late by at most the requested delay, that some of
+// them are lost, and that the other direction is not affected.
 func TestCongest(t *testing.T) {
 	l := up(t, demoFile, "congest")
 	for _, c := range []struct {
@@ -111,8 +111,8 @@ func TestFlap(t *testing.T) {
 	}
 }
 
-// TestMiscable: every pair goes on talking, by the cables as they are plugged; a
-// trace tells the ports that they are plugged into.
+// TestMiscable checks that every pair still communicates by the cables as they are plugged, and that a trace shows
+// the ports that they are plugged into.
 func TestMiscable(t *testing.T) {
 	for _, c := range []struct{ file, at string }{
 		{demoFile, "leaf1:up1--spine1:dn1,leaf3:up2--spine2:dn3"},

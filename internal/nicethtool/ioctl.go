@@ -28,7 +28,7 @@ const (
 	maxEEPROM     = 4096
 )
 
-// driver is what identifies the instance of a driver, and the number of its statistics.
+// driver identifies the instance of a driver, and the number of its statistics.
 type driver struct {
 	name, bus string
 	number    int
@@ -39,7 +39,7 @@ type driver struct {
 type statisticNames struct {
 	driver      driver
 	all         []string
-	keptIndexes []int // nil: not known yet
+	keptIndexes []int // nil if not known yet
 }
 
 // statistics are names and their values.
@@ -48,7 +48,7 @@ type statistics struct {
 	values []uint64
 }
 
-// readDriver asks for struct ethtool_drvinfo: six strings and five numbers.
+// readDriver reads struct ethtool_drvinfo: six strings and five numbers.
 func readDriver(k Kernel, name string) (driver, error) {
 	b := make([]byte, 196)
 	binary.NativeEndian.PutUint32(b, getDriver)
@@ -62,13 +62,12 @@ func readDriver(k Kernel, name string) (driver, error) {
 	return driver{name: cString(b[4:36]), bus: cString(b[100:132]), number: int(n)}, nil
 }
 
-// statisticsCapacity is for how many statistics a buffer is made. The kernel writes as many as there are now,
-// whatever we say, and a driver may get more queues between two questions.
+// statisticsCapacity returns for how many statistics a buffer is made. The kernel writes as many as there are now,
+// whatever size is given, and a driver may get more queues between two requests.
 func statisticsCapacity(n int) int { return max(2*n, n+4096) }
 
-// readStatistics asks for the values, and for the names if those we have are not of this
-// driver, place and number (rule 4). The library for these ioctls reads names every time, and
-// loses their order and those that occur twice.
+// readStatistics reads the values, and the names if the known ones are not of this driver, place and number (rule 4).
+// The library for these ioctls reads names every time, and loses their order and those that occur twice.
 func readStatistics(k Kernel, name string, have *statisticNames) (*statistics, error) {
 	d, err := readDriver(k, name)
 	if err != nil {
@@ -97,7 +96,7 @@ func readStatistics(k Kernel, name string, have *statisticNames) (*statistics, e
 			}
 			return s, nil
 		}
-		// The number changed since we asked for it.
+		// The number has changed since it was read.
 		if n > maxStatistics {
 			break
 		}
@@ -126,7 +125,7 @@ func readNames(k Kernel, name string, d driver) (*statisticNames, error) {
 	return out, nil
 }
 
-// filteredCounters are the statistics of a driver that a filter leaves, the first of those of the same
+// filteredCounters returns the statistics of a driver that a filter leaves, and the first of those with the same
 // name.
 func (s *statistics) filteredCounters(excluded func(string) bool) []nichw.Counter {
 	if s.names.keptIndexes == nil {

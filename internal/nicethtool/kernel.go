@@ -14,7 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// Kernel is what is asked. Its methods may hang, and may be called while others do.
+// Kernel sends requests to the kernel. Its methods may hang, and may be called while others do.
 type Kernel interface {
 	// SendRequest sends one request of the genetlink family ethtool, and returns the attributes of each
 	// reply.
@@ -31,7 +31,7 @@ const (
 
 // Machine is the kernel that we run on. Its zero value is ready.
 type Machine struct {
-	// Dial opens generic netlink; nil: the kernel's.
+	// Dial opens generic netlink. Nil means the kernel's.
 	Dial func() (*genetlink.Conn, error)
 
 	mu     sync.Mutex
@@ -39,8 +39,8 @@ type Machine struct {
 	family uint16 // 0: not known yet
 }
 
-// SendRequest implements Kernel. A connection serves one request at a time, since the kernel answers
-// within the sending: whoever hangs there keeps the connection to itself.
+// SendRequest implements Kernel. A connection serves one request at a time, since the kernel answers within the
+// sending: a request that hangs keeps its connection.
 func (m *Machine) SendRequest(command uint8, attributes []byte) ([][]byte, error) {
 	c, family, err := m.acquireConn()
 	if err != nil {
@@ -111,7 +111,7 @@ func (m *Machine) releaseConn(c *genetlink.Conn) {
 	m.idle = append(m.idle, c)
 }
 
-// Close closes the connections that nobody uses.
+// Close closes the connections that are not in use.
 func (m *Machine) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,7 +126,7 @@ func (m *Machine) Close() error {
 // Ioctl implements Kernel.
 func (m *Machine) Ioctl(name string, data []byte) error { return unix.EthtoolIoctl(name, data) }
 
-// cString is a string of the kernel in a field of a fixed size.
+// cString returns the string in a field of a fixed size.
 func cString(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]

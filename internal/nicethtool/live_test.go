@@ -38,8 +38,8 @@ func TestLoopback(t *testing.T) {
 		if l.Up == nil || !*l.Up {
 			t.Errorf("the loopback is down: %s", show(l))
 		}
-		if got := told(&p.Interfaces[1]); got != "" {
-			t.Errorf("an interface that is not there told %q", got)
+		if got := partsOf(&p.Interfaces[1]); got != "" {
+			t.Errorf("a missing interface gave %q", got)
 		}
 	}
 }

@@ -30,7 +30,7 @@ const (
 	flagStatistics     = 1 << 2
 )
 
-// encodeRequest are the attributes of a request about an interface. more adds to them.
+// encodeRequest returns the attributes of a request about an interface. more adds to them.
 func encodeRequest(name string, flags uint32, more func(*netlink.AttributeEncoder)) ([]byte, error) {
 	e := netlink.NewAttributeEncoder()
 	e.Nested(headerAttribute, func(h *netlink.AttributeEncoder) error {
@@ -89,12 +89,12 @@ func pointerTo[T any](v T) *T { return &v }
 
 // FEC is the forward error correction of a port (ETHTOOL_MSG_FEC_GET).
 type FEC struct {
-	// Configured are the modes that may be used, by name; nil where the kernel does not say.
+	// Configured are the modes that may be used, by name. It is nil if the kernel does not report them.
 	Configured []string
 	Auto       *bool
 	// Active is the mode in use, "" where there is none, as without a link.
 	Active string
-	// Blocks corrected and not correctable, and bits corrected; nil where they are not counted.
+	// Blocks corrected and not correctable, and bits corrected. They are nil if they are not counted.
 	Corrected, Uncorrectable, CorrectedBits *Lanes
 }
 
@@ -243,10 +243,10 @@ func parsePause(b []byte) (*Pause, error) {
 	return p, nil
 }
 
-// LinkModes is what a link runs at (ETHTOOL_MSG_LINKMODES_GET).
+// LinkModes holds the present mode of a link (ETHTOOL_MSG_LINKMODES_GET).
 type LinkModes struct {
 	Autoneg *bool
-	Speed   *int64  // bytes per second; nil where it is not known
+	Speed   *int64  // bytes per second; nil if not known
 	Duplex  string  // "half", "full"; "" where it is not known
 	Lanes   *uint32 // nil where the kernel does not say
 }

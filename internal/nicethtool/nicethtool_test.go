@@ -37,7 +37,7 @@ func numbers(v ...uint64) (b []byte) {
 	return b
 }
 
-// header is what every reply begins with.
+// header adds the header of every reply.
 func header(e encoder) {
 	e.Nested(headerAttribute, func(h encoder) error { h.Uint32(1, 7); h.String(headerName, "eth0"); return nil })
 }
@@ -141,7 +141,7 @@ func TestReplies(t *testing.T) {
 	for _, tt := range []struct {
 		name, parser string
 		reply        []byte
-		want         string // "": malformed
+		want         string // "" means malformed
 	}{
 		{"all of FEC", "fec", fecReply(), `configured [baser rs] auto true active "rs" corrected 30 [10 20] uncorrectable 2 [] bits absent`},
 		{"nothing of FEC", "fec", nil, `configured [] auto absent active "" corrected absent uncorrectable absent bits absent`},
@@ -192,7 +192,7 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// sfp is a module without diagnostics.
+// sfp returns the memory of a module without diagnostics.
 func sfp(serial string) []byte {
 	b := make([]byte, 256)
 	b[0] = 3
@@ -208,7 +208,7 @@ func sfp(serial string) []byte {
 	return b
 }
 
-// cmis is a module of which only identity and temperature are of interest.
+// cmis returns a module of which only identity and temperature matter.
 func cmis(serial string, temperature byte) module.Image {
 	img := module.Image{}
 	block := func(b module.Block) []byte { img[b] = make([]byte, module.Half); return img[b] }
@@ -224,15 +224,15 @@ func cmis(serial string, temperature byte) module.Image {
 	return img
 }
 
-// whole is an interface that tells everything.
+// whole returns an interface that answers all requests.
 func whole() *ethtooltest.Interface {
 	return &ethtooltest.Interface{Driver: "mlx5_core", Bus: "0000:3b:00.0", Names: []string{"rx_packets", "rx0_packets", "link_down_events_phy", "rx_packets"}, Values: []uint64{5, 4, 3, 2},
 		Replies: map[uint8][][]byte{getFEC: {fecReply()}, getPause: {pauseReply()}, getLinkModes: {linkModesReply()}, getLinkState: {linkStateReply()}}, Module: cmis("S1", 40),
 		Errors: map[int]error{}, Hang: map[int]func(){}}
 }
 
-// told are the parts of an interface that told something.
-func told(f *Interface) string {
+// partsOf returns the parts of an interface that were read.
+func partsOf(f *Interface) string {
 	var s []string
 	for _, x := range []struct {
 		name string
@@ -268,10 +268,10 @@ func TestRule2APartFailsByItself(t *testing.T) {
 		return strings.Join(slices.DeleteFunc(strings.Fields(all), func(s string) bool { return s == part }), " ")
 	}
 	for _, tt := range []struct {
-		name         string
-		edit         func(*ethtooltest.Interface)
-		told, errors string
-		denied       string
+		name          string
+		edit          func(*ethtooltest.Interface)
+		parts, errors string
+		denied        string
 	}{
 		{"all", func(*ethtooltest.Interface) {}, all, "[]", "[]"},
 		{"FEC fails", func(f *ethtooltest.Interface) { f.Errors[getFEC] = syscall.EIO }, without("fec"), "[ethtool eth0 fec unreadable]", "[]"},
@@ -296,8 +296,8 @@ func TestRule2APartFailsByItself(t *testing.T) {
 			k.SetInterface("eth0", bad)
 			k.SetInterface("eth1", whole())
 			p := reader(k).Poll(at, []string{"eth0", "eth1", "gone"}, everything)
-			if got := told(&p.Interfaces[0]); got != tt.told {
-				t.Errorf("told %q, want %q", got, tt.told)
+			if got := partsOf(&p.Interfaces[0]); got != tt.parts {
+				t.Errorf("parts %q, want %q", got, tt.parts)
 			}
 			if got := fmt.Sprint(failures(p)); got != tt.errors {
 				t.Errorf("errors %s, want %s", got, tt.errors)
@@ -305,11 +305,11 @@ func TestRule2APartFailsByItself(t *testing.T) {
 			if got := fmt.Sprint(p.Denied); got != tt.denied {
 				t.Errorf("denied %s, want %s", got, tt.denied)
 			}
-			if got := told(&p.Interfaces[1]); got != all {
-				t.Errorf("the other interface told %q", got)
+			if got := partsOf(&p.Interfaces[1]); got != all {
+				t.Errorf("the other interface gave %q", got)
 			}
-			if got := told(&p.Interfaces[2]); got != "" || p.At != at {
-				t.Errorf("one that is gone told %q", got)
+			if got := partsOf(&p.Interfaces[2]); got != "" || p.At != at {
+				t.Errorf("a removed interface gave %q", got)
 			}
 		})
 	}
@@ -329,8 +329,8 @@ func TestRule3WhatHangsIsGivenUp(t *testing.T) {
 		if got := fmt.Sprint(failures(p)); got != "[ethtool eth0 fec hanging]" || p.Hanging != 1 {
 			t.Fatalf("errors %s, %d hang", got, p.Hanging)
 		}
-		if a, b := told(&p.Interfaces[0]), told(&p.Interfaces[1]); a != "statistics pause modes state" || b != "statistics fec pause modes state" {
-			t.Errorf("told %q and %q", a, b)
+		if a, b := partsOf(&p.Interfaces[0]), partsOf(&p.Interfaces[1]); a != "statistics pause modes state" || b != "statistics fec pause modes state" {
+			t.Errorf("parts %q and %q", a, b)
 		}
 	}
 	if n := len(entered); n != 1 {

@@ -19,18 +19,18 @@ import (
 // (rx_64_bytes_phy), lanes and priorities are none of them.
 const DefaultExclude = `^(\[\d+\]|(ptp_)?(rx|tx|ch|txq|rxq|xdpq?|q)-?\d+[_.:]|((rx|tx|xdp|xsk|vf|q)[-_])?(queue|qp|q|ring|cpu|channel|chan|vf)[-_ ]?\d+[-_.: ])`
 
-// Options say whom to ask, and for what.
+// Options select the kernel, the interfaces' statistics and the patience.
 type Options struct {
-	// Kernel is asked; nil: that of this machine.
+	// Kernel receives the requests. Nil means that of this machine.
 	Kernel Kernel
 	// Patience is how long one answer may take; 0: half a second. ModulePatience is that for a
 	// page of a module, whose bus is slow; 0: two seconds.
 	Patience, ModulePatience time.Duration
-	// Exclude are names of driver statistics that are left out; nil: DefaultExclude.
+	// Exclude matches the names of driver statistics that are left out. Nil means DefaultExclude.
 	Exclude *regexp.Regexp
 }
 
-// Parts are what a poll reads.
+// Parts select what a poll reads.
 type Parts uint8
 
 // Parts of a poll.
@@ -41,7 +41,7 @@ const (
 	ReadModules
 )
 
-// Interface is what an interface tells. What was not read, or is not supported, is nil.
+// Interface holds what was read of an interface. A part that was not read, or is not supported, is nil.
 type Interface struct {
 	Name string
 	// Statistics are those of the driver, less those left out, in the driver's order.
@@ -53,13 +53,13 @@ type Interface struct {
 	Module     *module.Module
 }
 
-// Poll is what one look gave. It is the caller's; the next poll does not change it.
+// Poll holds the result of one poll. It belongs to the caller; the next poll does not change it.
 type Poll struct {
 	At         time.Time
-	Interfaces []Interface // in the order they were asked for
-	// Errors are the parts that should have told something. Their paths are "ethtool eth0 fec".
+	Interfaces []Interface // in the order of the request
+	// Errors are the parts that could not be read. Their paths are "ethtool eth0 fec".
 	Errors []nichw.FileError
-	// Denied are the parts that the kernel does not tell us for want of privileges.
+	// Denied are the parts for which the agent lacks privileges.
 	Denied []string
 	// Hanging is how many questions have not been answered, of this poll and of earlier ones.
 	Hanging int
@@ -75,7 +75,7 @@ type Reader struct {
 	knownModules map[string]*knownModule
 }
 
-// knownModule is what is remembered of a module.
+// knownModule holds what is remembered of a module.
 type knownModule struct {
 	steady module.Image // and the lower memory as it was
 	serial []byte       // where the serial number is not in the lower memory
@@ -102,7 +102,7 @@ const (
 	partModule     = "module"
 )
 
-// Poll asks the interfaces. at is only kept in what it returns.
+// Poll reads the interfaces. at is only stored in the result.
 func (r *Reader) Poll(at time.Time, interfaces []string, parts Parts) *Poll {
 	p := &Poll{At: at, Interfaces: make([]Interface, len(interfaces))}
 	for i, name := range interfaces {
@@ -123,7 +123,7 @@ func (r *Reader) Poll(at time.Time, interfaces []string, parts Parts) *Poll {
 	return p
 }
 
-// newQuery is one to an interface about a part of it.
+// newQuery returns a query to an interface about a part of it.
 func newQuery(name, part string, ask func() (any, error)) *nichw.Query {
 	return &nichw.Query{Device: name, Name: "ethtool " + name + " " + part, Run: ask}
 }
@@ -139,7 +139,7 @@ func (p *Poll) recordFailure(part string, q *nichw.Query) {
 	}
 }
 
-// newNetlinkQuery asks by netlink and reads the reply.
+// newNetlinkQuery returns a query by netlink that parses the reply.
 func newNetlinkQuery[T any](k Kernel, name, part string, command uint8, flags uint32, parse func([]byte) (*T, error)) *nichw.Query {
 	return newQuery(name, part, func() (any, error) {
 		b, err := requestReply(k, name, command, flags, nil)
@@ -239,7 +239,7 @@ func (r *Reader) readModules(p *Poll) {
 					m.gone = m.gone || b == module.Lower
 				})
 			}
-			// The serial number tells whether what is remembered is of this module.
+			// The serial number shows whether what is remembered belongs to this module.
 			if old := r.knownModules[name]; old != nil && len(m.image) == 0 && old.serial != nil {
 				b, offset, n, _ := module.SerialLocation(old.steady)
 				add("serial number", func() (any, error) { return readEEPROM(k, name, b, offset, n) }, func(q *nichw.Query) {
@@ -284,7 +284,7 @@ func (r *Reader) decodeModule(p *Poll, m *moduleRead) {
 	if m.gone || m.image[module.Lower] == nil {
 		return
 	}
-	// A block that could not be read is told of already.
+	// A block that could not be read has been reported already.
 	img := maps.Clone(m.image)
 	maps.DeleteFunc(img, func(_ module.Block, x []byte) bool { return x == nil })
 	decoded, err := module.Decode(img)

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/nichw"
 )
 
-// Product is what a node with a GPU of a product has.
+// Product holds the expected ports of a node with a GPU of a product.
 type Product struct {
 	// Match is part of the product's name, in any case; the longest that matches counts.
 	Match string `yaml:"match"`
@@ -38,12 +38,12 @@ type Threshold struct {
 	Above   float64       `yaml:"above"`
 	Window  time.Duration `yaml:"window"`
 	Fatal   bool          `yaml:"fatal"`
-	// Code is the error code of its events: the counter's name where "" is given, which must be
-	// told apart where a counter has two rules.
+	// Code is the error code of its events, by default the counter's name. The codes of two rules for one counter
+	// must differ.
 	Code string `yaml:"code"`
 }
 
-// Config is what the rules take from outside.
+// Config holds the parameters of the rules.
 type Config struct {
 	Node string
 	// Every is the time between polls, Confirm and ConfirmEvery are rule 2's, Stuck is rule 5's,
@@ -52,7 +52,7 @@ type Config struct {
 	Misses                              int
 	// Excluded, Management and ExpectedDown are matched against names of devices and interfaces.
 	Excluded, Management, ExpectedDown []*regexp.Regexp
-	// Products is the table, GPU the name of this node's product; "" where nobody knows it.
+	// Products is the table, and GPU the name of this node's product, "" if it is not known.
 	Products []Product
 	GPU      string
 	// Thresholds are the rules of counters.
@@ -65,7 +65,7 @@ type Config struct {
 // perSecond is the window of rates per second.
 const perSecond = 10 * time.Second
 
-// DefaultConfig are the published rules.
+// DefaultConfig returns the published rules.
 func DefaultConfig() Config {
 	re := func(s ...string) (out []*regexp.Regexp) {
 		for _, x := range s {
@@ -77,7 +77,7 @@ func DefaultConfig() Config {
 		Excluded: re(`^veth`, `^docker`, `^br-`, `^lo$`, `^cali`, `^cilium`, `^virbr`), Thresholds: DefaultThresholds()}
 }
 
-// DefaultThresholds are those of the seed, as corrected: each correction says why.
+// DefaultThresholds returns those of the seed, as corrected. Each correction has its reason.
 func DefaultThresholds() []Threshold {
 	out := []Threshold{}
 	// A single link_downed is fatal to the workload that runs: its connections are lost. That
@@ -153,7 +153,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// nodeProduct is the table's line for this node, nil where none matches.
+// nodeProduct returns the table's line for this node, and nil if none matches.
 func (c *Config) nodeProduct() (best *Product) {
 	name := strings.ToLower(c.GPU)
 	for i := range c.Products {
@@ -182,7 +182,7 @@ func (c *Config) isQuiet(name string) bool {
 	return c.IsExcluded(name) || matchesAny(c.Management, name)
 }
 
-// mayBeDown is rule 4.
+// mayBeDown reports whether a port may be down by rule 4.
 func (c *Config) mayBeDown(name string, f nichw.Function) bool {
 	return f == nichw.Virtual || matchesAny(c.ExpectedDown, name)
 }
@@ -192,7 +192,7 @@ func (c *Config) mayBeDown(name string, f nichw.Function) bool {
 var widths = map[string]uint{"symbol_error": 16, "link_error_recovery": 8, "link_downed": 8, "port_rcv_errors": 16, "port_rcv_remote_physical_errors": 16, "port_rcv_switch_relay_errors": 16,
 	"port_xmit_discards": 16, "port_xmit_constraint_errors": 8, "port_rcv_constraint_errors": 8, "local_link_integrity_errors": 4, "excessive_buffer_overrun_errors": 4, "VL15_dropped": 16}
 
-// isSaturated is rule 11.
+// isSaturated reports whether a counter is saturated by rule 11.
 func isSaturated(counter string, v uint64) bool {
 	w, ok := widths[counter]
 	return ok && v == 1<<w-1

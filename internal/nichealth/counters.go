@@ -52,7 +52,7 @@ func (g *growth) addSample(s sample, windows []time.Duration) (reset bool) {
 	return reset
 }
 
-// growthOver is the growth in the window that ends now, at least as far as is known.
+// growthOver returns the growth in the window that ends now, or the known part of it.
 func (g *growth) growthOver(w time.Duration) uint64 {
 	past := g.windows[w]
 	for len(past) > 1 && g.last.at.Sub(past[0].at) > w+w/slots {

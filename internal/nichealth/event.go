@@ -31,10 +31,10 @@ type Event struct {
 	GeneratedTimestamp time.Time `json:"generatedTimestamp"`
 }
 
-// Name is what events are called where events of many kinds come together.
+// Name is the name of the events where events of several kinds are mixed.
 const Name = "nic_health"
 
-// LogLevel is how much it matters: what is over is information, what is fatal an error.
+// LogLevel returns the level of the event's log line: information for an end, and error for a fatal event.
 func (e *Event) LogLevel() slog.Level {
 	switch {
 	case e.IsHealthy:
@@ -45,8 +45,8 @@ func (e *Event) LogLevel() slog.Level {
 	return slog.LevelWarn
 }
 
-// LogAttributes are all fields but message and time, under the names that they have in JSON;
-// entities are "NICPort:mlx5_0_port1".
+// LogAttributes returns all fields but message and time, under the names that they have in JSON. Entities are written
+// as "NICPort:mlx5_0_port1".
 func (e *Event) LogAttributes() []slog.Attr {
 	entities := make([]string, len(e.EntitiesImpacted))
 	for i, x := range e.EntitiesImpacted {
@@ -63,10 +63,10 @@ const Agent = "graylink-node"
 // ComponentNIC is the class of all components here.
 const ComponentNIC = "NIC"
 
-// Action is what to do about an event.
+// Action names what to do about an event.
 type Action string
 
-// Actions. What is fatal asks for another machine; a warning asks for nothing yet.
+// Actions. A fatal event requires another machine, a warning requires nothing yet.
 const (
 	ActionNone           Action = "NONE"
 	ActionContactSupport Action = "CONTACT_SUPPORT"
@@ -74,7 +74,7 @@ const (
 	ActionReplaceVM      Action = "REPLACE_VM"
 )
 
-// Entity is what an event is about.
+// Entity names the subject of an event.
 type Entity struct {
 	Type  EntityType `json:"entityType"`
 	Value string     `json:"entityValue"`
@@ -89,10 +89,10 @@ const (
 	EntityPort EntityType = "NICPort"
 )
 
-// NICEntity is a device as an entity: "mlx5_0".
+// NICEntity returns the entity of a device: "mlx5_0".
 func NICEntity(device string) Entity { return Entity{EntityNIC, device} }
 
-// PortEntity is a port of a device as an entity: "mlx5_0_port1".
+// PortEntity returns the entity of a port of a device: "mlx5_0_port1".
 func PortEntity(device string, port int) Entity {
 	return Entity{EntityPort, fmt.Sprintf("%s_port%d", device, port)}
 }

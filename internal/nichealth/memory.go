@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Memory is what a monitor keeps over a restart of the agent: no more than decides whether
-// something is news. It is of one boot.
+// Memory holds what a monitor keeps over a restart of the agent: only what decides whether an event is new. It
+// belongs to one boot.
 type Memory struct {
 	Boot          string       `json:"boot"`
 	KnownEntities []Entity     `json:"seen"`
@@ -15,7 +15,7 @@ type Memory struct {
 	Counters      []Count      `json:"counters,omitempty"`
 }
 
-// Remembered is a finding that was told of.
+// Remembered holds a finding that was reported.
 type Remembered struct {
 	Entity     Entity    `json:"entity"`
 	Code       string    `json:"code"`
@@ -36,8 +36,8 @@ type Count struct {
 	At      time.Time `json:"at"`
 }
 
-// SaveMemory returns what is to be remembered; nil while the boot is not known, for then nobody
-// could tell whether it still holds.
+// SaveMemory returns what is to be remembered. It returns nil while the boot is not known, since then the memory
+// could not be checked later.
 func (m *Monitor) SaveMemory() *Memory {
 	if m.boot == "" {
 		return nil
@@ -117,7 +117,7 @@ type Finding struct {
 	Message string
 }
 
-// OpenFindings are those that hold and are confirmed, in order.
+// OpenFindings returns the findings that hold and are confirmed, in order.
 func (m *Monitor) OpenFindings() (out []Finding) {
 	for k, o := range m.open {
 		if o.confirmed && !o.quiet {
@@ -130,21 +130,21 @@ func (m *Monitor) OpenFindings() (out []Finding) {
 	return out
 }
 
-// CrossingCount is how often counters of an entity came above the thresholds of warnings since the
-// monitor began; ok is false where none of its counters has such a rule.
+// CrossingCount returns how often counters of an entity exceeded the thresholds of warnings since the monitor began.
+// ok is false if none of its counters has such a rule.
 func (m *Monitor) CrossingCount(e Entity) (n uint64, ok bool) {
 	n, ok = m.crossings[e]
 	return n, ok
 }
 
-// ExpectedRate is what a port should have, bytes per second; ok is false where nobody knows.
+// ExpectedRate returns the expected rate of a port in bytes per second. ok is false if it is not known.
 func (m *Monitor) ExpectedRate(e Entity) (rate int64, ok bool) {
 	rate, ok = m.expected[e]
 	return rate, ok
 }
 
-// PortCounts are how many ports the table says that a node with this product has, and how many there
-// are; ok is false without a line of the table.
+// PortCounts returns how many ports the table has for this node's product, and how many there are. ok is false
+// without a line of the table.
 func (m *Monitor) PortCounts() (expected, found int, ok bool) {
 	if p := m.c.nodeProduct(); p != nil {
 		return p.Ports, m.ports, true

@@ -12,8 +12,8 @@ import (
 
 // Names of checks.
 const (
-	CheckRDMA     = "InfiniBandErrorCheck" // what an RDMA device tells of its ports
-	CheckEthernet = "EthernetStateCheck"   // what an interface tells
+	CheckRDMA     = "InfiniBandErrorCheck" // what an RDMA device reports about its ports
+	CheckEthernet = "EthernetStateCheck"   // what an interface reports
 	CheckCounter  = "NICCounterCheck"
 )
 
@@ -46,7 +46,7 @@ type finding struct {
 	quiet         bool
 }
 
-// findingKey is what findings are known by.
+// findingKey identifies a finding.
 type findingKey struct {
 	Entity Entity
 	Code   string
@@ -91,7 +91,7 @@ func New(c Config, boot string, remembered *Memory) *Monitor {
 	return m
 }
 
-// NextPoll is when the next poll of states is due: sooner while something waits to be confirmed.
+// NextPoll returns when the next poll of states is due: sooner while a finding waits to be confirmed.
 func (m *Monitor) NextPoll() time.Duration {
 	for _, o := range m.open {
 		if !o.confirmed && o.confirm > 0 {
@@ -101,7 +101,7 @@ func (m *Monitor) NextPoll() time.Duration {
 	return m.c.Every
 }
 
-// ObservePoll takes a poll, and returns what is to be told.
+// ObservePoll processes a poll, and returns the events to report.
 func (m *Monitor) ObservePoll(p *nichw.Poll) (events []Event) {
 	if p.Boot != "" && m.boot != "" && p.Boot != m.boot {
 		*m = *New(m.c, p.Boot, nil) // rule 12
@@ -228,7 +228,7 @@ func (m *Monitor) checkInterface(now []finding, known map[Entity]bool, f *nichw.
 	return now
 }
 
-// checkMissing is rule 3. Devices that were seen, and are not listed, are counted.
+// checkMissing returns the findings of rule 3. Devices that were seen and are not listed are counted.
 func (m *Monitor) checkMissing(p *nichw.Poll, known map[Entity]bool) (out []finding) {
 	listed := map[string]bool{}
 	for i := range p.Devices {
@@ -247,7 +247,7 @@ func (m *Monitor) checkMissing(p *nichw.Poll, known map[Entity]bool) (out []find
 		e := NICEntity(name)
 		if listed[name] {
 			delete(m.missing, name)
-			known[e] = true // it is back: what was told of it is over
+			known[e] = true // it is back, and its reported findings end
 			continue
 		}
 		if p.DevicesKnown && p.InterfacesKnown && m.now.Sub(a.last) >= m.c.Every*9/10 {
@@ -299,7 +299,7 @@ func (m *Monitor) updateFindings(now []finding, known map[Entity]bool) (events [
 			if m.missing[device].misses < m.c.Misses {
 				continue
 			}
-			// What is gone has no state; that it is gone is told by itself.
+			// A device that is gone has no state. Its absence is reported separately.
 		case o.confirmed:
 			events = m.appendEndEvent(events, o)
 		}
@@ -334,8 +334,8 @@ func (m *Monitor) newEvent(o *openFinding) Event {
 	return Event{Agent: Agent, ComponentClass: ComponentNIC, CheckName: o.check, EntitiesImpacted: []Entity{o.Entity}, ErrorCode: []string{o.Code}, NodeName: m.c.Node, GeneratedTimestamp: m.now}
 }
 
-// portRole is what NICs have in common that should have one rate: the board, or the type where
-// that is not told.
+// portRole returns what NICs have in common that should have one rate: the board, or the type if the board is not
+// known.
 func portRole(d *nichw.Device, p *nichw.Port) string {
 	what := cmp.Or(d.Board, d.HCAType)
 	if what == "" {
@@ -344,7 +344,7 @@ func portRole(d *nichw.Device, p *nichw.Port) string {
 	return string(d.Kind) + " " + p.LinkLayer + " " + what
 }
 
-// updateExpectedRates is rule 7.
+// updateExpectedRates applies rule 7.
 func (m *Monitor) updateExpectedRates(p *nichw.Poll) {
 	type group struct {
 		ports []Entity

@@ -213,7 +213,7 @@ func TestRule3AMassDisappearance(t *testing.T) {
 	b.want("one empty poll")
 }
 
-// TestRule4Functions is the seed's matrix.
+// TestRule4Functions checks the seed's matrix.
 func TestRule4Functions(t *testing.T) {
 	for _, tt := range []struct {
 		function nichw.Function
@@ -249,7 +249,7 @@ func TestRule4Functions(t *testing.T) {
 	}
 }
 
-// TestRules5And6States is the seed's table of states.
+// TestRules5And6States checks the seed's table of states.
 func TestRules5And6States(t *testing.T) {
 	for _, tt := range []struct {
 		state nichw.State
@@ -368,7 +368,7 @@ func TestRule8WhatIsNotKnownBeginsAndEndsNothing(t *testing.T) {
 	b.want("up", "-state_down of mlx5_0_port1")
 }
 
-// TestRule9Thresholds is the table of counters: each rule just below and just above.
+// TestRule9Thresholds checks the table of counters: each rule just below and just above.
 func TestRule9Thresholds(t *testing.T) {
 	for _, tt := range []struct {
 		counter string
@@ -512,7 +512,7 @@ func TestRule12ARestartForgetsNothingOfThisBoot(t *testing.T) {
 	n.run(3 * time.Second)
 	n.want("nothing is news")
 	n.port("mlx5_0").State = nichw.Active
-	n.port("mlx5_2").State = nichw.Down // while nobody looked, too
+	n.port("mlx5_2").State = nichw.Down // also between polls
 	n.count("mlx5_3", "link_downed", 1)
 	n.run(2 * time.Second)
 	n.want("what changed is", "-state_down of mlx5_0_port1", "!link_downed of mlx5_3_port1", "!state_down of mlx5_2_port1")
@@ -563,7 +563,7 @@ func TestRule14WhatRecursIsCounted(t *testing.T) {
 			t.Errorf("burst %d: %d crossings (%v), want %d", i, n, ok, want)
 		}
 	}
-	b.want("told once: it is latched; the hour's sum is fatal", "symbol_error of mlx5_0_port1", "!symbol_error_hourly of mlx5_0_port1")
+	b.want("reported once, since it is latched; the hour's sum is fatal", "symbol_error of mlx5_0_port1", "!symbol_error_hourly of mlx5_0_port1")
 	for range 30 { // what lasts is one
 		b.count("mlx5_0", "symbol_error", 11)
 		b.run(time.Second)
@@ -571,7 +571,7 @@ func TestRule14WhatRecursIsCounted(t *testing.T) {
 	if n, _ := b.m.CrossingCount(port); n != 4 {
 		t.Errorf("%d crossings of what lasts, want 4", n)
 	}
-	b.count("mlx5_0", "link_downed", 1) // fatal: told of each time anyway
+	b.count("mlx5_0", "link_downed", 1) // fatal: reported each time anyway
 	b.run(time.Second)
 	if n, _ := b.m.CrossingCount(port); n != 4 {
 		t.Errorf("%d crossings, want 4: a fatal rule is none", n)
@@ -637,9 +637,9 @@ func TestConfigsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestEveryFindingThatIsToldEnds is a property: whatever polls say, events of one finding take
-// turns, and once all is well for a while nothing but latched breaches is left.
-func TestEveryFindingThatIsToldEnds(t *testing.T) {
+// TestEveryReportedFindingEnds checks a property: whatever the polls contain, events of one finding alternate, and
+// once all is well for a while only latched breaches are left.
+func TestEveryReportedFindingEnds(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		b := h100(t, nil)

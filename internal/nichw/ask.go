@@ -6,26 +6,25 @@ import (
 	"time"
 )
 
-// ErrMalformed is what the error of an answer is (errors.Is) that holds something else than it
-// should.
+// ErrMalformed marks the error of an answer with an unexpected content: errors.Is holds for it.
 var ErrMalformed = errors.New("malformed")
 
-// Query is something to ask a device in another way than by a file, under the same rules:
-// it fails by itself, and one that hangs is given up.
+// Query represents a request to a device by another way than a file, under the same rules: it fails by itself, and
+// one that hangs is given up.
 type Query struct {
-	// Device and Name are what an error tells of: an interface, and what it was asked.
+	// Device and Name identify the query in errors: an interface, and the part of it.
 	Device, Name string
-	// Run may hang. It must touch nothing but what it returns, since nobody waits for it then.
+	// Run may hang. It must change nothing but its result, since the caller no longer waits then.
 	Run func() (any, error)
 
 	// Answer is nil where there is none. Gone: the device is not there.
 	Answer any
 	Gone   bool
-	// Err is nil also where the kernel says that there is nothing to tell (EOPNOTSUPP).
+	// Err is nil also if the kernel reports that there is no value (EOPNOTSUPP).
 	Err *FileError
 }
 
-// Querier asks devices. It is for one goroutine.
+// Querier runs queries to devices. It is for one goroutine.
 type Querier struct{ files fileReader }
 
 // NewQuerier returns one that waits so long for an answer; 0: half a second.
@@ -56,5 +55,5 @@ func (a *Querier) QueryAll(questions []*Query) {
 	}
 }
 
-// HangingCount is how many questions have not been answered, of this time and of earlier ones.
+// HangingCount returns how many queries have not been answered, of this time and of earlier ones.
 func (a *Querier) HangingCount() int { return a.files.hangingCount() }

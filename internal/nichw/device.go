@@ -83,8 +83,8 @@ func (p *pciFiles) identityFiles() []*file {
 
 func (p *pciFiles) errorCountFiles() []*file { return []*file{p.correctable, p.nonFatal, p.fatal} }
 
-// sriovFunction is what SR-IOV makes of it: a virtual function has a link to its physical one,
-// and a physical one says how many it can have.
+// sriovFunction returns the device's role in SR-IOV: a virtual function has a link to its physical one, and a
+// physical one has the number of virtual ones that it supports.
 func (p *pciFiles) sriovFunction() Function {
 	switch {
 	case p.physfn.ok:
@@ -174,7 +174,7 @@ func newDeviceFiles(sys, name string) *deviceFiles {
 		pci: newPCIFiles(filepath.Join(dir, "device")), hca: f("hca_type", kindText), fw: f("fw_ver", kindText), board: f("board_id", kindText), guid: f("node_guid", kindText)}
 }
 
-// directoryFiles are what has to be listed.
+// directoryFiles returns the directories to list.
 func (d *deviceFiles) directoryFiles() *fileGroup {
 	s := &fileGroup{device: d.name, files: []*file{d.list, d.nets}}
 	for _, p := range d.ports {
@@ -192,7 +192,7 @@ func (d *deviceFiles) applyListing() {
 		if d.list.gone {
 			d.ports, d.stale = nil, false
 		}
-		return // asked again in the next poll
+		return // read again in the next poll
 	}
 	var ports []*portFiles
 	complete := true
@@ -204,7 +204,7 @@ func (d *deviceFiles) applyListing() {
 		i := slices.IndexFunc(d.ports, func(p *portFiles) bool { return p.number == n })
 		if i < 0 {
 			ports = append(ports, newPortFiles(filepath.Join(d.dir, "ports", name), n))
-			complete = false // what it has is asked next
+			complete = false // its files are read next
 			continue
 		}
 		p := d.ports[i]
@@ -215,7 +215,7 @@ func (d *deviceFiles) applyListing() {
 	d.ports, d.stale = ports, !complete
 }
 
-// filesToRead are the files of some parts.
+// filesToRead returns the files of some parts.
 func (d *deviceFiles) filesToRead(parts Parts) *fileGroup {
 	d.toRead.device, d.toRead.files = d.name, d.toRead.files[:0]
 	add := func(files ...*file) { d.toRead.files = append(d.toRead.files, files...) }
@@ -246,16 +246,16 @@ func (d *deviceFiles) filesToRead(parts Parts) *fileGroup {
 	return &d.toRead
 }
 
-// buildDevice is what the files say.
+// buildDevice returns the device that the files describe.
 func (d *deviceFiles) buildDevice(errs *fileErrors) Device {
 	errs.addFrom(d.list, d.nets, d.hca, d.fw, d.board, d.guid, d.parent)
-	told := func(f *file) string {
+	text := func(f *file) string {
 		if !f.ok {
 			return ""
 		}
 		return f.text
 	}
-	out := Device{Name: d.name, HCAType: told(d.hca), Firmware: told(d.fw), Board: told(d.board), GUID: told(d.guid), Driver: told(d.pci.driver), Function: d.pci.sriovFunction(),
+	out := Device{Name: d.name, HCAType: text(d.hca), Firmware: text(d.fw), Board: text(d.board), GUID: text(d.guid), Driver: text(d.pci.driver), Function: d.pci.sriovFunction(),
 		PCI: d.pci.buildPCI(d.name, errs)}
 	out.Kind = kindOf(out.Driver, d.name)
 	if out.Kind == "" && d.parent.ok {
@@ -267,7 +267,7 @@ func (d *deviceFiles) buildDevice(errs *fileErrors) Device {
 	for _, p := range d.ports {
 		port := p.buildPort(d.name, errs)
 		if port.Netdev == "" && len(d.ports) == 1 {
-			port.Netdev = told(d.parent)
+			port.Netdev = text(d.parent)
 		}
 		if port.Netdev == "" && len(d.ports) == 1 && d.nets.ok && len(d.nets.names) == 1 {
 			port.Netdev = d.nets.names[0]

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Sort is why a file told nothing.
+// Sort classifies why a file could not be read.
 type Sort string
 
 // Sorts of errors.
@@ -23,7 +23,7 @@ const (
 	Skipped    Sort = "skipped"    // not tried: too much of its device hangs
 )
 
-// FileError is a file that should have told something.
+// FileError represents a file that could not be read or parsed.
 type FileError struct {
 	// Device is the RDMA device or interface it belongs to, "" for a list of them.
 	Device string
@@ -44,7 +44,7 @@ var (
 // maxText is more than any attribute holds: a page of sysfs.
 const maxText = 4096
 
-// kind is what a file holds.
+// kind is the type of a file's content.
 type kind uint8
 
 const (
@@ -60,10 +60,10 @@ const (
 type file struct {
 	path string
 	kind kind
-	// toleratesInvalid: the kernel says EINVAL or EOPNOTSUPP where there is nothing to tell, as for the
-	// speed of a link that is down.
+	// toleratesInvalid is set if the kernel returns EINVAL or EOPNOTSUPP when there is no value, as for the speed of
+	// a link that is down.
 	toleratesInvalid bool
-	query            func() (any, error) // of the kind asked
+	query            func() (any, error) // of the kind query
 
 	ok     bool // the fields below hold
 	text   string
@@ -87,7 +87,7 @@ func (s *fileGroup) addFile(path string, k kind) *file {
 	return f
 }
 
-// result is what one read gave.
+// result holds the result of one read.
 type result struct {
 	value  uint64
 	text   []byte
@@ -109,7 +109,7 @@ type fileReader struct {
 // maxHanging is how many reads of one device may be waited for without end.
 const maxHanging = 4
 
-// hangingCount is how many reads have not returned.
+// hangingCount returns how many reads have not returned.
 func (l *fileReader) hangingCount() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +204,7 @@ func (l *fileReader) skipReason(s *fileGroup, path string) (Sort, error) {
 	return "", nil
 }
 
-// nextFile goes to the next file; e.mu is held, or nobody else knows e.
+// nextFile goes to the next file. e.mu is held, or no other goroutine knows e.
 func (e *readPass) nextFile(shelves []*fileGroup) {
 	e.at++
 	for e.group < len(shelves) && e.at >= len(shelves[e.group].files) {
@@ -240,7 +240,7 @@ func (l *fileReader) runPass(e *readPass, shelves []*fileGroup) {
 		}
 		e.mu.Lock()
 		if e.abandoned {
-			// Another errand has gone on; the file is somebody else's now.
+			// Another goroutine has continued the pass, and the file belongs to it now.
 			e.mu.Unlock()
 			l.unmarkHung(device, path)
 			return
@@ -346,7 +346,7 @@ func (f *file) storeResult(s *fileGroup, r result) {
 	case errors.Is(r.err, syscall.ENOENT) || errors.Is(r.err, syscall.ENODEV) || errors.Is(r.err, syscall.ENOTDIR):
 		f.gone = true
 	case errors.Is(r.err, syscall.EOPNOTSUPP) || f.toleratesInvalid && errors.Is(r.err, syscall.EINVAL):
-		// The kernel says that there is nothing to tell.
+		// The kernel reports that there is no value.
 	case errors.Is(r.err, errNumber) || errors.Is(r.err, ErrMalformed):
 		f.setError(s, Malformed, r.err)
 	default:

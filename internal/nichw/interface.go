@@ -14,7 +14,7 @@ type interfaceFiles struct {
 	name       string
 	toRead     fileGroup
 	stale      bool
-	ignored    bool // nobody is interested in it
+	ignored    bool // it is not of interest
 	function   *file
 	slaves     *file
 	pci        *pciFiles

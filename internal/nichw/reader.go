@@ -17,12 +17,12 @@ type Options struct {
 	Patience time.Duration
 	// RelistEvery is every how many polls a device's directories are listed again; 0: 60.
 	RelistEvery int
-	// Interface reports whether an interface without an RDMA device is of interest, and
-	// device whether it has hardware behind it; nil: those that have.
+	// Interface reports whether an interface without an RDMA device is of interest. device is true if it has hardware
+	// behind it. Nil means that those with hardware are.
 	Interface func(name string, device bool) bool
 }
 
-// Parts are what a poll reads. What is not asked for keeps the value of the last poll that did.
+// Parts select what a poll reads. A part that is not selected keeps the value of the last poll that read it.
 type Parts uint8
 
 // Parts of a poll.
@@ -53,7 +53,7 @@ const (
 	Ethernet Kind = "ethernet"
 )
 
-// Function is what a device is of a PCI function with SR-IOV.
+// Function is the role of a device as a PCI function with SR-IOV.
 type Function uint8
 
 // Functions. A device that cannot have virtual ones is Plain.
@@ -74,10 +74,10 @@ type Counter struct {
 // PCI is a device's place on the bus, and its link.
 type PCI struct {
 	Address string // "0000:3b:00.0"
-	// Parent is the physical function of a virtual one, where it can be told.
+	// Parent is the physical function of a virtual one, if it is known.
 	Parent string
-	// Speed and MaxSpeed are in transfers per second and lane, Width and MaxWidth in lanes; nil
-	// where the kernel does not say.
+	// Speed and MaxSpeed are in transfers per second and lane, Width and MaxWidth in lanes. They are nil if the
+	// kernel does not report them.
 	Speed, MaxSpeed *float64
 	Width, MaxWidth *uint64
 	// Totals of advanced error reporting (AER), nil where the function has none.
@@ -92,7 +92,7 @@ type Device struct {
 	Function                 Function
 	HCAType, Firmware, Board string
 	GUID                     string
-	PCI                      *PCI // nil: no PCI function
+	PCI                      *PCI // nil if it is no PCI function
 	Ports                    []Port
 }
 
@@ -101,7 +101,7 @@ type Port struct {
 	Number int
 	State  State
 	Phys   Phys
-	// Rate is in bytes per second; nil where it is not known, or 0.
+	// Rate is in bytes per second. It is nil if it is not known or 0.
 	Rate *int64
 	// LinkLayer is "InfiniBand" or "Ethernet", "" where the kernel does not say.
 	LinkLayer string
@@ -127,19 +127,19 @@ type Interface struct {
 	OperState string
 	// Carrier is nil where the interface is administratively down.
 	Carrier *bool
-	// Speed is in bytes per second; nil where it is not known.
+	// Speed is in bytes per second. It is nil if it is not known.
 	Speed *int64
 	MTU   *uint64
 	// Master is the bond or bridge it is a member of, Members are those of a bond.
 	Master  string
 	Members []string
-	// Changes are carrier_changes; nil where the kernel does not count them.
+	// Changes is carrier_changes. It is nil if the kernel does not count them.
 	Changes *uint64
 	// Counters are those of statistics/, by name.
 	Counters []Counter
 }
 
-// Poll is what one look at everything gave. It is the caller's; the next poll does not change it.
+// Poll holds the result of one poll of all devices. It belongs to the caller; the next poll does not change it.
 type Poll struct {
 	At    time.Time
 	Parts Parts
@@ -149,7 +149,7 @@ type Poll struct {
 	DevicesKnown, InterfacesKnown bool
 	// Boot is the kernel's boot identifier, "" where it could not be read.
 	Boot string
-	// Errors are the files that should have told something, in order of their paths.
+	// Errors are the files that could not be read or parsed, in order of their paths.
 	Errors []FileError
 	// Hanging is how many reads have not returned, of this poll and of earlier ones.
 	Hanging int
@@ -201,7 +201,7 @@ func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
 	for _, s := range r.interfaces {
 		s.stale = s.stale || again
 	}
-	// What a device has is asked in two steps: its ports, then what these have.
+	// A device is read in two steps: first the list of its ports, then their files.
 	r.listDirectories()
 	r.listDirectories()
 	r.readParts(parts)
@@ -210,7 +210,7 @@ func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
 	return p
 }
 
-// RelistAll has the next poll list all directories again, and ask Options.Interface anew.
+// RelistAll makes the next poll list all directories again, and call Options.Interface again.
 func (r *Reader) RelistAll() { r.polls = 0 }
 
 // syncByName makes the shelves those of the names.

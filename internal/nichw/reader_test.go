@@ -303,7 +303,7 @@ func TestAPipeHangs(t *testing.T) {
 	if !slices.Contains(p.sorts(), "port_xmit_wait hanging") {
 		t.Errorf("errors %v", p.sorts())
 	}
-	// Whoever waits for a writer gets one, and the end of the file.
+	// This opens the pipe for a reader that waits, which then gets the end of the file.
 	f, err := os.OpenFile(pipe, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -439,7 +439,7 @@ func TestWhatIsNotReadKeepsItsValue(t *testing.T) {
 }
 
 // TestTheBootIsTold: where it can be read, and the poll is no worse where it cannot.
-func TestTheBootIsTold(t *testing.T) {
+func TestBootIsReported(t *testing.T) {
 	root := tree{"sys/class/net/lo/mtu": "65536", "proc/sys/kernel/random/boot_id": "cafab2fa-15c5-47a6-acd6-d0e8e8e13f0c"}.build(t)
 	r := New(Options{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc")})
 	if p := r.Poll(at, ReadStates); p.Boot != "cafab2fa-15c5-47a6-acd6-d0e8e8e13f0c" {
@@ -542,7 +542,7 @@ func FuzzParsers(f *testing.F) {
 	})
 }
 
-// fleet is a node of n NICs with as many counters as an mlx5 device has.
+// fleet makes the files of a node with n NICs with as many counters as an mlx5 device has.
 func fleet(b *testing.B, n int) string {
 	tr := tree{}
 	for i := range n {

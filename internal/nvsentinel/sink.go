@@ -50,7 +50,7 @@ type Config struct {
 	// BackoffMin and BackoffMax are the first and the longest time between attempts. Default 1 s and 1 min.
 	BackoffMin time.Duration `yaml:"backoff_min"`
 	BackoffMax time.Duration `yaml:"backoff_max"`
-	// StoreOnly asks NVSentinel to keep the events, and not to act on the cluster because of them.
+	// StoreOnly requests that NVSentinel keep the events and take no action in the cluster because of them.
 	StoreOnly bool `yaml:"store_only"`
 }
 
@@ -158,7 +158,7 @@ func (s *Sink) Offer(e nichealth.Event) bool {
 	return !full
 }
 
-// Stats are the counts up to now.
+// Stats returns the counts up to now.
 func (s *Sink) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *Sink) Run(ctx context.Context) error {
 	}
 }
 
-// oldestBatch is the oldest events, and the number of the first one.
+// oldestBatch returns the oldest events, and the number of the first one.
 func (s *Sink) oldestBatch(n int) ([]*datamodels.HealthEvent, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +243,7 @@ func (s *Sink) sendBatch(ctx context.Context, batch []*datamodels.HealthEvent) e
 	return err
 }
 
-// drainQueue is rule 5.
+// drainQueue tries once to send what is left, and counts the rest as dropped: rule 5.
 func (s *Sink) drainQueue() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
 	defer cancel()

@@ -14,52 +14,48 @@ import (
 	"time"
 )
 
-// Bend makes a node's clock wrong on purpose, for tests that need to know the
-// truth: every wall time passes through At before anything else sees it.
-// Monotonic times are left alone, and so is the host's clock. It keeps these
-// rules, which the tests are named after:
+// Bend makes a node's clock wrong on purpose, for tests that need to know the truth. Every wall time passes through
+// BentTime before anything else uses it. Monotonic times do not change, and neither does the host's clock. The tests are
+// named after these rules:
 //
 //  1. A bent clock shows t + offset + rate x (t - ref) at the true time t.
-//  2. A new drift goes on from where the clock is; a new step moves it at once,
-//     from the moment it is asked for. What was stamped before keeps its time.
-//  3. A file that goes takes its step and its drift back by rule 2; what was
-//     gained by drifting stays.
-//  4. A file that cannot be used changes nothing, and is told about once.
+//  2. A new drift continues from the present offset. A new step moves the clock at once, from the moment at which it is set.
+//     Earlier stamps keep their time.
+//  3. If the file is removed, its step and its drift are taken back by rule 2. The offset that the drift caused stays.
+//  4. A file that cannot be used changes nothing, and is logged once.
 type Bend struct {
-	rate     float64 // without the file
-	file     string  // "": none
+	rate     float64 // rate without the file
+	file     string  // empty: there is none
 	segments atomic.Pointer[bent]
 
-	inForce  bendFile    // what of the file is in force
-	lastInfo os.FileInfo // the file when it was read last; nil: it was not there
+	inForce  bendFile    // content of the file that is in force
+	lastInfo os.FileInfo // the file when it was last read; nil: it did not exist
 }
 
-// Segment is a stretch of a bent clock. Times are nanoseconds of the true clock.
+// Segment represents a stretch of a bent clock. Times are nanoseconds of the true clock.
 type Segment struct {
 	Ref    int64
-	Offset int64   // what the bent clock shows beyond the true one at Ref, nanoseconds
-	Rate   float64 // what it gains on it from then on
+	Offset int64   // offset of the bent clock from the true one at Ref, nanoseconds
+	Rate   float64 // rate by which it gains on the true clock from then on
 }
 
 func (s *Segment) bentTime(t int64) int64 { return t + s.Offset + int64(s.Rate*float64(t-s.Ref)) }
 
-// bent is the segment in force and the one before it; nil: there was none.
+// bent holds the segment in force and the one before it, which is nil if there was none.
 type bent struct {
 	Segment
 	before *Segment
 }
 
-// Limits of a bend. A clock that is off by more than maxStampDistance at once
-// or by a tenth of its rate is not what tests ask about.
+// Limits of a bend. Tests do not need a clock that is off by more than maxStampDistance at once, or by a tenth of its rate.
 const (
 	maxBendPPM  = 100_000
 	maxBendStep = int64(time.Hour)
 	maxBendFile = 4096 // octets
 )
 
-// NewBend bends a clock that is right at start: by offset at once and by
-// driftPPM millionths from then on. file, which Follow reads, adds to both; ""
-// is none.
+// NewBend bends a clock that is right at start, by offset at once and by driftPPM parts per million from then on. The file,
+// which FollowFile reads, adds to both. An empty name means that there is no file.
 func NewBend(start time.Time, offset time.Duration, driftPPM float64, file string) (*Bend, error) {
 	if err := checkBend(int64(offset), driftPPM); err != nil {
 		return nil, err
@@ -79,8 +75,8 @@ func checkBend(step int64, ppm float64) error {
 	return nil
 }
 
-// BentTime is what the bent clock shows at t, Unix nanoseconds; 0 is no time and stays
-// so. A nil Bend is a clock that is right.
+// BentTime returns the time that the bent clock shows at t, in Unix nanoseconds. A t of 0 means that there is no time, and
+// stays 0. A nil Bend is a clock that is right.
 func (b *Bend) BentTime(t int64) int64 {
 	if b == nil || t == 0 {
 		return t
@@ -92,17 +88,16 @@ func (b *Bend) BentTime(t int64) int64 {
 	return s.bentTime(t)
 }
 
-// CurrentSegment is the one in force.
+// CurrentSegment returns the segment that is in force.
 func (b *Bend) CurrentSegment() Segment { return b.segments.Load().Segment }
 
-// SetBend bends the clock anew at a time of the true clock, Unix nanoseconds: by step
-// and driftPPM beyond what it was made with, in place of what was asked before. It
-// is for a Bend without a file.
+// SetBend changes the bend at a time of the true clock, in Unix nanoseconds. The new step and driftPPM add to those that the
+// Bend was made with, and replace those of the last call. The Bend must not have a file.
 func (b *Bend) SetBend(step time.Duration, driftPPM float64, at int64) {
 	b.beginSegment(bendFile{StepNS: int64(step), DriftPPM: driftPPM}, func() int64 { return at })
 }
 
-// bendFile is what the file asks for.
+// bendFile represents the content of the file.
 type bendFile struct {
 	StepNS   int64   `json:"step_ns"`
 	DriftPPM float64 `json:"drift_ppm"`
@@ -130,10 +125,10 @@ func parseBend(r io.Reader) (f bendFile, err error) {
 	return f, nil
 }
 
-// bendEvery is how often the file is looked at.
+// bendEvery is the interval at which the file is checked.
 const bendEvery = 50 * time.Millisecond
 
-// FollowFile does what the file says until ctx ends.
+// FollowFile applies the file's content whenever it changes, until ctx ends.
 func (b *Bend) FollowFile(ctx context.Context, log *slog.Logger) {
 	if b.file == "" {
 		return
@@ -143,11 +138,11 @@ func (b *Bend) FollowFile(ctx context.Context, log *slog.Logger) {
 	for {
 		changed, err := b.checkFile(func() int64 { return time.Now().UnixNano() })
 		if err != nil {
-			log.Error("the clock's bend stays as it is", "file", b.file, "err", err)
+			log.Error("cannot read the bend file; the clock stays as it is", "file", b.file, "err", err)
 		}
 		if changed {
 			s := b.CurrentSegment()
-			log.Warn("the clock is bent anew, for a test", "offset", time.Duration(s.Offset), "rate", s.Rate)
+			log.Warn("the clock was changed on purpose for a test", "offset", time.Duration(s.Offset), "rate", s.Rate)
 		}
 		select {
 		case <-ctx.Done():
@@ -157,8 +152,8 @@ func (b *Bend) FollowFile(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// checkFile reads the file if it is another one than the last time; now tells the
-// true time.
+// checkFile reads the file if it changed since the last time, and reports whether the bend changed. now returns the true
+// time.
 func (b *Bend) checkFile(now func() int64) (changed bool, err error) {
 	info, err := os.Stat(b.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -184,7 +179,7 @@ func (b *Bend) checkFile(now func() int64) (changed bool, err error) {
 	return b.beginSegment(want, now), nil
 }
 
-// beginSegment begins a new segment unless want is in force already.
+// beginSegment begins a new segment, unless want is in force already, and reports whether it did.
 func (b *Bend) beginSegment(want bendFile, now func() int64) (changed bool) {
 	if want == b.inForce {
 		return false

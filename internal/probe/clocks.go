@@ -7,29 +7,25 @@ import (
 	"github.com/graylink/graylink/internal/stamp"
 )
 
-// Clock sync under these rules, which the tests are named after:
+// Clock sync follows these rules, which the tests are named after:
 //
-//  1. Where it is asked for, every packet that both ends stamped by one better
-//     kind is an exchange; what nobody takes for exchangeSpan gives way, and is
-//     counted.
-//  2. A delay is measured by the local clock: the far stamp is taken into it by
-//     the relation of the edge and the kind. The program's own times are the
-//     kernel clock's.
-//  3. Without a relation there is no delay, but a count of the packet: what was
-//     sent, lost and answered does not depend on clocks.
-//  4. A clock that is seen to move takes its edge's relation with it, until there
-//     is another one.
-//  5. Every pairEvery-th probe has a twin right behind it. Two packets that left
-//     together and did not come together met a queue.
+//  1. If clock sync is enabled, every packet that both ends stamped by one better kind is an exchange. Exchanges that are not
+//     read within exchangeSpan are discarded and counted.
+//  2. A delay is measured by the local clock: the far stamp is translated to it by the relation of the edge and the kind. The
+//     program's own times belong to the kernel's clock.
+//  3. Without a relation the packet is counted and gives no delay. The counts of sent, lost and answered packets do not
+//     depend on clocks.
+//  4. If a clock is seen to move, its edge's relation is dropped until there is another one.
+//  5. Every pairEvery-th probe has a twin right behind it. Two packets that left together and did not arrive together met a
+//     queue.
 
-// pairEvery says which probe of an edge has a twin.
+// pairEvery is the number of probes of an edge of which one has a twin.
 const pairEvery = 5
 
-// exchangeSpan is for how long exchanges are kept: a window of 2 s and as much
-// again as a busy host may come late.
+// exchangeSpan is the time for which exchanges are kept: a window of 2 s, and the delay that a busy host may cause.
 const exchangeSpan = 3 * time.Second
 
-// exchange is one packet by the stamps of both ends.
+// exchange represents one packet by the stamps of both ends.
 type exchange struct {
 	sent, received int64
 	kind           clocksync.Kind
@@ -52,7 +48,7 @@ func (r *exchangeRing) push(x exchange) {
 	r.n++
 }
 
-// drainTo moves the exchanges to the end of dst, the oldest at first.
+// drainTo appends the exchanges to dst, oldest first, and empties the ring.
 func (r *exchangeRing) drainTo(dst []exchange) []exchange {
 	end := r.first + r.n
 	dst = append(dst, r.slots[r.first:min(end, len(r.slots))]...)
@@ -61,20 +57,20 @@ func (r *exchangeRing) drainTo(dst []exchange) []exchange {
 	return dst
 }
 
-// relation is an edge's, of one kind of stamps.
+// relation represents the relation of an edge's clocks for one kind of stamps.
 type relation struct {
 	clocksync.Relation
 	known bool
 	watch clocksync.Watch
 }
 
-// clocks is what a flow has for clock sync.
+// clocks holds the state that a flow has for clock sync.
 type clocks struct {
 	rings     [directions]exchangeRing
 	relations [clocksync.Hardware + 1]relation
 }
 
-// clockOf is the kind of clock that a stamp is of.
+// clockOf returns the kind of clock that a stamp is of.
 func clockOf(k stampKind) clocksync.Kind {
 	if k == hardwareStamps {
 		return clocksync.Hardware
@@ -82,7 +78,7 @@ func clockOf(k stampKind) clocksync.Kind {
 	return clocksync.Kernel
 }
 
-// setClockSync switches a flow's part in clock sync on or off, for a cadence.
+// setClockSync enables or disables clock sync for a flow of a cadence.
 func (f *flow) setClockSync(on bool, cadence time.Duration) {
 	if !on {
 		f.clocks = nil
@@ -106,8 +102,7 @@ func (f *flow) recordExchange(d int, kind stampKind, sent, received int64) {
 	}
 }
 
-// measureDelay takes the delay of a packet in one direction from its stamps at this
-// end and at the far one.
+// measureDelay measures the delay of a packet in one direction from the stamps at this end and at the far one.
 func (f *flow) measureDelay(d int, kind stampKind, local, far int64) {
 	if f.clocks == nil {
 		f.recordDelay(d, kind, far-local)
@@ -120,7 +115,7 @@ func (f *flow) measureDelay(d int, kind stampKind, local, far int64) {
 	}
 	delay := f.recordDelay(d, kind, far-local-r.OffsetAt(local))
 	switch {
-	case kind == userStamps: // the program's own times are too rough to watch by
+	case kind == userStamps: // the program's own times are too coarse to observe clocks
 	case d == forward:
 		r.watch.AddProbe(delay)
 	default:
@@ -131,7 +126,7 @@ func (f *flow) measureDelay(d int, kind stampKind, local, far int64) {
 	}
 }
 
-// recordDelay keeps what the far stamp is ahead of the local one as a delay.
+// recordDelay records the time from the local stamp to the far one as a delay, and returns the delay.
 func (f *flow) recordDelay(d int, kind stampKind, ahead int64) (delay int64) {
 	if d == reverse {
 		ahead = -ahead
@@ -140,20 +135,20 @@ func (f *flow) recordDelay(d int, kind stampKind, ahead int64) (delay int64) {
 	return ahead
 }
 
-// exchangeRun says whose the next n of some exchanges are.
+// exchangeRun states which edge the next n of a list of exchanges belong to.
 type exchangeRun struct {
 	edge EdgeConfig
 	dir  int
 	n    int
 }
 
-// exchanges is memory for those of one NIC.
+// exchanges is memory for the exchanges of one NIC.
 type exchanges struct {
 	all  []exchange
 	runs []exchangeRun
 }
 
-// drainExchanges empties the rings of a NIC.
+// drainExchanges moves the exchanges of a NIC to x.
 func (n *nic) drainExchanges(x *exchanges) {
 	x.all, x.runs = x.all[:0], x.runs[:0]
 	n.mu.Lock()
@@ -170,11 +165,10 @@ func (n *nic) drainExchanges(x *exchanges) {
 	}
 }
 
-// DrainExchanges hands out every exchange since the last call, those of one pair in
-// the order in which they became known: the clock that sent said sent, the one
-// that received received. dir is 0 for probes, the local clock being the
-// sender's, and 1 for replies. A NIC's loop is held up only while its exchanges
-// are copied. yield may call the engine, but not Exchanges.
+// DrainExchanges yields every exchange since the last call, those of one pair in the order in which they became known. A
+// packet was sent at sent by the clock of its sender, and received at received by the clock of its receiver. dir is 0 for
+// probes, for which the local clock is the sender's, and 1 for replies. A NIC's loop waits only while its exchanges are
+// copied. yield may call the engine, except for DrainExchanges.
 func (e *Engine) DrainExchanges(yield func(id clocksync.PairID, dir int, sent, received int64)) {
 	e.drainMu.Lock()
 	defer e.drainMu.Unlock()
@@ -195,8 +189,8 @@ func pairOf(e *EdgeConfig, k clocksync.Kind) clocksync.PairID {
 	return clocksync.PairID{Src: e.Src, Dst: e.Dst, Flow: e.Flow, Kind: k}
 }
 
-// SetRelations says how the far clocks stand against the local ones from now on. An
-// edge and kind that related has not is measured no more.
+// SetRelations sets the relations of the far clocks to the local ones from now on. An edge and kind that is not in related
+// is no longer measured.
 func (e *Engine) SetRelations(related map[clocksync.PairID]clocksync.Relation) {
 	e.visitRelations(func(id clocksync.PairID, r *relation) {
 		to, ok := related[id]
@@ -204,7 +198,7 @@ func (e *Engine) SetRelations(related map[clocksync.PairID]clocksync.Relation) {
 	})
 }
 
-// visitRelations visits those of every edge that has clocks, under its NIC's lock.
+// visitRelations visits the relations of every edge that has clocks, under its NIC's lock.
 func (e *Engine) visitRelations(visit func(clocksync.PairID, *relation)) {
 	for _, n := range e.allNICs() {
 		n.mu.Lock()
@@ -220,7 +214,7 @@ func (e *Engine) visitRelations(visit func(clocksync.PairID, *relation)) {
 	}
 }
 
-// updateTo is the relation from now on, if it is known.
+// updateTo sets the relation from now on. If known is false, there is none.
 func (r *relation) updateTo(k clocksync.Kind, to clocksync.Relation, known bool) {
 	if r.known = known; known {
 		r.watch.ChangeRelation(k, to.Offset-r.OffsetAt(to.Ref), max(to.Bound, r.Bound))
@@ -228,8 +222,8 @@ func (r *relation) updateTo(k clocksync.Kind, to clocksync.Relation, known bool)
 	}
 }
 
-// ClockWitnesses tells what is seen of the clocks of every edge and kind since its
-// relation was given, where that is enough to go by.
+// ClockWitnesses yields what was observed of the clocks of every edge and kind since its relation was set, if there are
+// enough observations to rely on.
 func (e *Engine) ClockWitnesses(yield func(clocksync.Witness)) {
 	e.visitRelations(func(id clocksync.PairID, r *relation) {
 		if by, moved, ok := r.watch.MovedBy(); ok {
@@ -238,9 +232,9 @@ func (e *Engine) ClockWitnesses(yield func(clocksync.Witness)) {
 	})
 }
 
-// ClockKinds tells by which kind of clock each NIC's packets are stamped: its own
-// where all are, in both directions. A NIC's own is told as the system's time, by
-// readings of both that are width nanoseconds wide.
+// ClockKinds yields the kind of clock that stamps each NIC's packets. It is the NIC's own if it stamps all of them, in both
+// directions. Stamps of a NIC's own clock are translated to the system's time, by readings of both that are width nanoseconds
+// wide.
 func (e *Engine) ClockKinds(yield func(nic string, k clocksync.Kind, width int64)) {
 	for _, n := range e.allNICs() {
 		n.mu.Lock()
@@ -256,9 +250,8 @@ func (e *Engine) ClockKinds(yield func(nic string, k clocksync.Kind, width int64
 	}
 }
 
-// SetClockBound says to the peers of a NIC how wrong its clock may be. The frame
-// is a relative one, so that no clock is told to be synchronised. It counts
-// under Config.ClockSync; without that Config.ErrorBound does.
+// SetClockBound sets the error bound that packets of a NIC state for its clock. The frame is a relative one, so packets
+// never claim that the clock is synchronized. Under Config.ClockSync this bound applies, and otherwise Config.ErrorBound.
 func (e *Engine) SetClockBound(nic string, bound time.Duration, known bool) {
 	for _, n := range e.allNICs() {
 		n.mu.Lock()
@@ -273,7 +266,7 @@ func (e *Engine) SetClockBound(nic string, bound time.Duration, known bool) {
 	}
 }
 
-// setEstimate chooses what packets say of the NIC's clock.
+// setEstimate sets the error estimate that packets carry for the NIC's clock.
 func (n *nic) setEstimate() {
 	switch {
 	case n.node.ClockSync:
@@ -285,7 +278,7 @@ func (n *nic) setEstimate() {
 	}
 }
 
-// clockBound is what the peer's replies said last of its clock; nil: nothing.
+// clockBound returns the error bound that the peer's last reply stated for its clock, or nil if it stated none.
 func (p *peer) clockBound() *time.Duration {
 	ns := p.estimate.BoundNS()
 	if ns == stamp.UnknownBound {

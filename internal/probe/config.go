@@ -18,44 +18,43 @@ import (
 	"github.com/graylink/graylink/internal/rdma"
 )
 
-// Config is the configuration of one node: a file's, or what a coordinator
-// assigned.
+// Config represents the configuration of one node, from a file or from an assignment of a coordinator.
 type Config struct {
 	Node         string
-	Cadence      time.Duration // of the file: between probes of one edge
+	Cadence      time.Duration // of the file: interval between probes of one edge
 	ReplyTimeout time.Duration
 	Stamp        StampConfig
-	ErrorBound   *time.Duration // of the node's clock; nil: not stated
-	ClockSync    bool           // clocks are related by the exchanges, delays measured by the relations
+	ErrorBound   *time.Duration // error bound of the node's clock; nil: not known
+	ClockSync    bool           // relate clocks by the exchanges, and measure delays by the relations
 	NICs         []NICConfig
 	Peers        []PeerConfig
 	Edges        []EdgeConfig // from own NICs to peers
-	Answers      []EdgeConfig // from peers to own NICs: what may be asked of this node
+	Answers      []EdgeConfig // from peers to own NICs: the probes that this node answers
 	Trace        TraceConfig
-	Life         uint64 // number of this life of the program, which grows from start to start; 0: none
-	KeyFile      string // "": the mesh is not authenticated, or a coordinator has the keys
-	Hash         string // first eight octets of the SHA-256 of what it was read from, in hex
+	Life         uint64 // number of this life of the program, which grows with every start; 0: none
+	KeyFile      string // empty if the mesh is not authenticated, or if a coordinator has the keys
+	Hash         string // first eight octets of the SHA-256 of the configuration's source, in hex
 }
 
-// FlowsPerClass is fabric.FlowsPerClass.
+// FlowsPerClass is the same as fabric.FlowsPerClass.
 const FlowsPerClass = fabric.FlowsPerClass
 
-// StampConfig is how probes look on the wire.
+// StampConfig holds the format of probes.
 type StampConfig struct {
 	Port       uint16 // of the reflectors
-	SourcePort uint16 // of flow 0; flow n has the n-th after it
+	SourcePort uint16 // of flow 0; flow n has the n-th port after it
 	Classes    []ClassConfig
 	Padding    int // octets of Extra Padding in every probe: RFC 8972 4.1
 }
 
-// ClassConfig is a class of traffic that probes stand for.
+// ClassConfig represents a class of traffic that probes have the marking of.
 type ClassConfig struct {
 	Name string
 	DSCP uint8
 	SL   uint8 // service level of probes by RDMA: 0 to 15
 }
 
-// ClassOf is the class a flow number belongs to.
+// ClassOf returns the class that a flow number belongs to.
 func (s *StampConfig) ClassOf(flow int) ClassConfig {
 	if c := flow / FlowsPerClass; c < len(s.Classes) {
 		return s.Classes[c]
@@ -63,11 +62,11 @@ func (s *StampConfig) ClassOf(flow int) ClassConfig {
 	return ClassConfig{}
 }
 
-// NICConfig is a NIC of this node.
+// NICConfig represents a NIC of this node.
 type NICConfig struct {
 	NIC        string
 	Address    netip.Addr
-	Device     string // of the operating system; its address is taken where Address is absent
+	Device     string // of the operating system; its address is used if Address is absent
 	Leaf       string
 	LeafPort   string
 	Plane      string
@@ -76,34 +75,34 @@ type NICConfig struct {
 	Side       string
 	SSID       uint16      // STAMP Session Identifier of its probes; 0: chosen at random
 	Timestamps string      // TimestampsAuto, TimestampsKernel
-	RDMA       *RDMAConfig // peers that have it as well are probed by it; nil: none are
+	RDMA       *RDMAConfig // its port; peers that also have one are probed by RDMA; nil: none are
 }
 
-// Choices of time stamps.
+// Values of NICConfig.Timestamps.
 const (
-	TimestampsAuto   = ""       // the NIC's where it has them for every packet, else the kernel's
+	TimestampsAuto   = ""       // the NIC's stamps if it stamps every packet, else the kernel's
 	TimestampsKernel = "kernel" // the kernel's
 )
 
-// PeerConfig is a NIC of another node.
+// PeerConfig represents a NIC of another node.
 type PeerConfig struct {
 	NIC      string
 	Address  netip.Addr
 	Leaf     string
 	Plane    string
 	SSID     uint16    // its probes' STAMP Session Identifier; 0: any
-	Hardware bool      // it stamps in hardware, and so do we where we can
-	Keys     []Key     // shared with its node: the first sends, all are accepted; none: not authenticated
-	RDMA     *RDMAPeer // nil: it is probed by UDP
+	Hardware bool      // it stamps in hardware, and this node does so too if it can
+	Keys     []Key     // shared with its node: the first one sends, all are accepted; none: not authenticated
+	RDMA     *RDMAPeer // nil if it is probed by UDP
 }
 
-// Key is a secret shared with a peer's node.
+// Key represents a secret that is shared with a peer's node.
 type Key struct {
 	ID     uint32
 	Secret []byte
 }
 
-// EdgeConfig is one flow of probes.
+// EdgeConfig represents one flow of probes.
 type EdgeConfig struct {
 	Src, Dst string
 	Flow     int // its source port is Stamp.SourcePort+Flow
@@ -111,14 +110,14 @@ type EdgeConfig struct {
 	Cadence  time.Duration
 }
 
-// ID is the edge's published identifier.
+// ID returns the edge's published identifier.
 func (e *EdgeConfig) ID() fabric.Flow { return fabric.Flow{Src: e.Src, Dst: e.Dst, Number: e.Flow} }
 
-// TraceConfig bounds path tracing.
+// TraceConfig holds the limits of path tracing.
 type TraceConfig struct {
 	PacketsPerSecond int
-	PacketsPerSwitch int // a second, that one switch has to answer this node
-	Concurrency      int // flows traced at the same time
+	PacketsPerSwitch int // per second that one switch has to answer for this node
+	Concurrency      int // flows that are traced at the same time
 }
 
 // Limits of the configuration.
@@ -133,12 +132,12 @@ const (
 	minSecret   = 16 // octets
 )
 
-// filePeer is a peer as the file has it.
+// filePeer represents a peer in a file.
 type filePeer struct {
 	PeerConfig
 	tier, flows int
-	from        []string // own NICs that probe it; empty: all
-	probe       bool     // false: its probes are answered, but it is not probed
+	from        []string // own NICs that probe it; empty means all
+	probe       bool     // false if its probes are answered, but it is not probed
 }
 
 func defaultConfig() Config {
@@ -172,15 +171,14 @@ func LoadConfig(path string) (*Config, error) {
 	return c, nil
 }
 
-// loadKeys reads a file of keys, one "NUMBER SECRET" a line, the secret in hex;
-// the first one sends.
+// loadKeys reads a file of keys, with one "NUMBER SECRET" per line and the secret in hex. The first key sends.
 func loadKeys(path string) ([]Key, []byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read keys: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, nil, fmt.Errorf("%s: mode %v lets others read the keys, want 0600", path, info.Mode().Perm())
+		return nil, nil, fmt.Errorf("%s: mode %v lets other users read the keys, want 0600", path, info.Mode().Perm())
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -193,7 +191,7 @@ func loadKeys(path string) ([]Key, []byte, error) {
 	return keys, b, nil
 }
 
-// maxKeys bounds how many keys a packet is tried against.
+// maxKeys limits the number of keys that a packet is tried with.
 const maxKeys = 4
 
 func parseKeys(b []byte) ([]Key, error) {
@@ -203,7 +201,7 @@ func parseKeys(b []byte) ([]Key, error) {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		// An error never repeats what may be a secret.
+		// An error never repeats text that may be a secret.
 		number, secret, _ := strings.Cut(line, " ")
 		id, err := strconv.ParseUint(number, 10, 32)
 		if err != nil {
@@ -224,8 +222,7 @@ func parseKeys(b []byte) ([]Key, error) {
 	return keys, nil
 }
 
-// ParseConfig reads and checks a configuration. The error names the line, the
-// field and what was expected.
+// ParseConfig parses and checks a configuration. The error names the line, the field and the expected value.
 func ParseConfig(b []byte) (*Config, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(b, &doc); err != nil {
@@ -243,7 +240,7 @@ func ParseConfig(b []byte) (*Config, error) {
 	return &c, nil
 }
 
-// fields reads a mapping: one function per known key.
+// fields parses a mapping, with one function per known key.
 type fields map[string]func(*yaml.Node) error
 
 func badField(n *yaml.Node, field, format string, args ...any) error {
@@ -351,13 +348,13 @@ func addressField(field string, dst *netip.Addr) func(*yaml.Node) error {
 	}
 }
 
-// CheckAddress says why a NIC cannot be probed at a.
+// CheckAddress returns the reason why a NIC cannot be probed at a, or nil.
 func CheckAddress(a netip.Addr) error {
 	switch {
 	case !a.IsValid(), a.IsUnspecified(), a.IsMulticast(), a.Is4In6():
-		return fmt.Errorf("%v is no unicast address", a)
+		return fmt.Errorf("%v is not a unicast address", a)
 	case a.IsLinkLocalUnicast(), a.Zone() != "":
-		return fmt.Errorf("%v is of one link only", a)
+		return fmt.Errorf("%v is valid on one link only", a)
 	}
 	return nil
 }
@@ -499,9 +496,8 @@ func (c *Config) readRoot(root *yaml.Node) error {
 	return c.checkComplete(root)
 }
 
-// canReach reports whether a NIC and a peer can send to each other, as far as that is
-// known: both by RDMA, or by addresses of one family. A NIC that names a device has
-// an address yet to be known.
+// canReach reports whether a NIC and a peer can send to each other, as far as that is known: both by RDMA, or by addresses
+// of one family. The address of a NIC that names a device is not known yet.
 func canReach(n *NICConfig, p *PeerConfig) bool {
 	if n.RDMA != nil && p.RDMA != nil {
 		return true
@@ -512,7 +508,7 @@ func canReach(n *NICConfig, p *PeerConfig) bool {
 	return !n.Address.IsValid() || n.Address.Is4() == p.Address.Is4()
 }
 
-// connectPeers makes edges of peers.
+// connectPeers makes edges from the peers of a file.
 func (c *Config) connectPeers(peers []filePeer) {
 	for i := range peers {
 		p := &peers[i]
@@ -534,7 +530,7 @@ func (c *Config) connectPeers(peers []filePeer) {
 	}
 }
 
-// numberField reads a whole number, in decimal or in hexadecimal after 0x.
+// numberField returns a parser for a whole number, in decimal or in hexadecimal after 0x.
 func numberField(field string, lo, hi uint32, dst *uint32) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		v, err := strconv.ParseUint(n.Value, 0, 32)
@@ -557,13 +553,13 @@ func gidField(field string, dst *netip.Addr) func(*yaml.Node) error {
 	}
 }
 
-// Limits of keys of RDMA.
+// Limits of the keys of the rdma blocks.
 const (
 	maxLID  = 0xbfff           // of unicast: IBTA 4.1.3
-	maxBusy = time.Millisecond // polled without sleeping
+	maxBusy = time.Millisecond // longest polling without sleep
 )
 
-// readBlock reads the rdma block of a NIC.
+// readBlock parses the rdma block of a NIC.
 func (c *RDMAConfig) readBlock(n *yaml.Node, at string) error {
 	c.Port, c.PKey = 1, rdma.DefaultPKey
 	pkey, index := uint32(c.PKey), -1
@@ -677,8 +673,8 @@ func (c *Config) checkComplete(root *yaml.Node) error {
 	return nil
 }
 
-// Validate says what cannot be run. It asks the same of a file's configuration
-// and of an assignment's.
+// Validate returns the reason why a configuration cannot be run, or nil. It checks configurations of files and assignments
+// in the same way.
 func (c *Config) Validate() error {
 	bad := func(field, format string, args ...any) error {
 		return fmt.Errorf("field %q: %s", field, fmt.Sprintf(format, args...))

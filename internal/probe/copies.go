@@ -19,35 +19,31 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// A queue pair sends with one hop limit and hears of no hop that ended a packet.
-// Flows by RDMA are therefore traced by copies of their RoCE v2 packets, sent
-// and heard by raw sockets:
+// A queue pair sends with one hop limit, and does not learn of the hop that dropped a packet. Flows by RDMA are therefore
+// traced by copies of their RoCE v2 packets, sent and received by raw sockets:
 //
-//  1. A copy has the addresses, DSCP, UDP ports and length of the flow's packets.
-//     Where the driver's choice of the source port is not known, nor is the path.
-//  2. The destination is queue pair 0, which no RoCE port has. Nobody answers
-//     a copy, so that the end of its path is found as that of a reply's.
-//  3. An answer is matched by addresses, ports and length that it quotes, and by
-//     the identification of IPv4 and the sequence number of the BTH as far as
-//     the quote goes.
-//  4. Flows of one 5-tuple and DSCP have one path: those that are to be traced
-//     at one time are traced once.
+//  1. A copy has the addresses, DSCP, UDP ports and length of the flow's packets. If the driver's choice of the source port
+//     is not known, the path is not known either.
+//  2. The destination is queue pair 0, which no RoCE port has. No host answers a copy, so the end of its path is found in
+//     the same way as that of a reply.
+//  3. An answer is matched by the addresses, ports and length that it quotes, and by the identification of IPv4 and the
+//     sequence number of the BTH if they are part of the quote.
+//  4. Flows of one 5-tuple and DSCP have one path. Those that are to be traced at the same time are traced once.
 const deadQPN = 0
 
-// rawIP are raw sockets; unix.RawIP is the real one. Recv is called by one
-// goroutine, and ends with Close.
+// rawIP is the interface of raw sockets, which unix.RawIP implements. Recv is called by one goroutine, and ends with Close.
 type rawIP interface {
 	Send(packet []byte, dst netip.Addr) error
 	Recv(buf []byte) (message []byte, from netip.Addr, err error)
 	Close() error
 }
 
-// roceHost is what a host knows of its RDMA devices beside libibverbs, and its
-// raw sockets; sysHost is the real one.
+// roceHost is the interface to what a host knows of its RDMA devices besides libibverbs, and to its raw sockets. sysHost
+// implements it.
 type roceHost interface {
-	// DriverName is the name of a device's kernel module.
+	// DriverName returns the name of a device's kernel module.
 	DriverName(device string) (string, error)
-	// NetdevName is the network interface of an entry of a GID table.
+	// NetdevName returns the network interface of an entry of a GID table.
 	NetdevName(device string, port, gidIndex int) (string, error)
 	OpenRaw(netdev string, src netip.Addr) (rawIP, error)
 }
@@ -55,22 +51,21 @@ type roceHost interface {
 // sysHost reads a tree as /sys (Documentation/ABI/stable/sysfs-class-infiniband).
 type sysHost struct{ sys string }
 
-// DriverName implements roceHost.
+// DriverName returns the name of a device's kernel module. It implements roceHost.
 func (h sysHost) DriverName(device string) (string, error) {
 	dir := filepath.Join(h.sys, "class/infiniband", device)
 	target, err := os.Readlink(filepath.Join(dir, "device/driver"))
 	if err == nil {
 		return filepath.Base(target), nil
 	}
-	// Soft-RoCE has no device below, and is the only one with this attribute
-	// (drivers/infiniband/sw/rxe/rxe_verbs.c).
+	// Soft-RoCE has no parent device, and is the only driver with this attribute (drivers/infiniband/sw/rxe/rxe_verbs.c).
 	if _, e := os.Stat(filepath.Join(dir, "parent")); e == nil && errors.Is(err, fs.ErrNotExist) {
 		return "rdma_rxe", nil
 	}
 	return "", err
 }
 
-// NetdevName implements roceHost.
+// NetdevName returns the network interface of an entry of a GID table. It implements roceHost.
 func (h sysHost) NetdevName(device string, port, gidIndex int) (string, error) {
 	file := filepath.Join(h.sys, "class/infiniband", device, "ports", strconv.Itoa(port), "gid_attrs/ndevs", strconv.Itoa(gidIndex))
 	b, err := os.ReadFile(file)
@@ -84,12 +79,12 @@ func (h sysHost) NetdevName(device string, port, gidIndex int) (string, error) {
 	return name, nil
 }
 
-// OpenRaw implements roceHost.
+// OpenRaw opens raw sockets for an address of an interface. It implements roceHost.
 func (sysHost) OpenRaw(netdev string, src netip.Addr) (rawIP, error) {
 	return unix.OpenRawIP(netdev, src)
 }
 
-// copyProbe is a copy whose answer is awaited.
+// copyProbe represents a copy whose answer is awaited.
 type copyProbe struct {
 	packet roce.Packet // without payload
 	udpLen uint16
@@ -97,15 +92,14 @@ type copyProbe struct {
 	answer chan traceAnswer
 }
 
-// copier sends a NIC's copies and hears what comes of them. Its sockets are
-// opened by the first trace, and again when the interface or the address is
-// another, or sending failed.
+// copier sends a NIC's copies and receives the answers. The first trace opens its sockets. They are opened again if the
+// interface or the address changed, or if sending failed.
 type copier struct {
 	host roceHost
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	raw     rawIP // nil: not open
+	raw     rawIP // nil if the sockets are not open
 	netdev  string
 	src     netip.Addr
 	key     uint32
@@ -118,7 +112,7 @@ func newCopier(h roceHost) *copier {
 	return &copier{host: h, awaited: map[uint32]*copyProbe{}}
 }
 
-// openSockets has the sockets for an address of an interface.
+// openSockets opens the sockets for an address of an interface, unless they are open already.
 func (c *copier) openSockets(netdev string, src netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +144,7 @@ func (c *copier) closeSockets() error {
 	return raw.Close()
 }
 
-// Close ends the copier, and waits for what it hears with.
+// Close closes the copier, and waits for its receiving goroutine.
 func (c *copier) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -160,7 +154,7 @@ func (c *copier) Close() error {
 	return err
 }
 
-// sendCopy sends one copy. The key is not used by another copy of the last 16 million.
+// sendCopy sends one copy and returns its key. No other copy of the last 16 million has the same key.
 func (c *copier) sendCopy(p roce.Packet, hopLimit uint8, at int64, answer chan traceAnswer) (key uint32, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +163,7 @@ func (c *copier) sendCopy(p roce.Packet, hopLimit uint8, at int64, answer chan t
 	}
 	for {
 		c.key = (c.key + 1) & (1<<24 - 1)
-		if uint16(c.key) != 0 { // for identification 0 the kernel chooses another: raw(7)
+		if uint16(c.key) != 0 { // for identification 0 the kernel chooses another one: raw(7)
 			break
 		}
 	}
@@ -199,17 +193,17 @@ func (c *copier) forgetCopies(keys []uint32) {
 	}
 }
 
-// receiveErrors takes ICMP errors until the sockets are closed.
+// receiveErrors receives ICMP errors until the sockets are closed.
 func (c *copier) receiveErrors(raw rawIP, v6 bool) {
-	buf := make([]byte, 2048) // errors are 576 octets at most, of IPv6 1280: RFC 1812 4.3.2.3, RFC 4443 2.4
+	buf := make([]byte, 2048) // errors have at most 576 octets, for IPv6 1280: RFC 1812 4.3.2.3, RFC 4443 2.4
 	for {
 		b, from, err := raw.Recv(buf)
 		if err != nil {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if c.raw == raw { // not closed, but broken: the next trace opens others
+			if c.raw == raw { // the sockets failed; the next trace opens new ones
 				c.raw = nil
-				_ = raw.Close() // it failed already
+				_ = raw.Close() // the sockets failed already
 			}
 			return
 		}
@@ -217,8 +211,7 @@ func (c *copier) receiveErrors(raw rawIP, v6 bool) {
 	}
 }
 
-// handleError takes one ICMP error. Those about other packets than copies are many,
-// and no faults.
+// handleError processes one ICMP error. Errors about packets other than copies are frequent and expected.
 func (c *copier) handleError(b []byte, from netip.Addr, v6 bool, at int64) {
 	quote, err := roce.ParseQuote(b, v6)
 	if err != nil {
@@ -239,16 +232,16 @@ func (c *copier) handleError(b []byte, from netip.Addr, v6 bool, at int64) {
 	case isTimeExceeded(&r):
 		a.ext, a.extErr = extensionOf(&r)
 	case isUnreachable(&r) && from == w.packet.Dst:
-		a.reached = true // its kernel has nobody at the port: the device has
+		a.reached = true // the kernel has no socket at the port, but the packet reached the device
 	default:
-		return // a switch without a route: as good as silent
+		return // a switch without a route counts as silent
 	}
 	delete(c.awaited, key)
 	w.answer <- a
 }
 
-// matchQuote finds the copy that an ICMP error quotes, by rule 3. Where IPv6 is quoted
-// without the BTH, it is the only copy of its flow on its way, or none.
+// matchQuote finds the copy that an ICMP error quotes, by rule 3. If IPv6 is quoted without the BTH, it is the only copy
+// of its flow that is in flight, or else no copy matches.
 func (c *copier) matchQuote(q *roce.Quote) (key uint32, w *copyProbe) {
 	for k, v := range c.awaited {
 		p := &v.packet
@@ -265,13 +258,13 @@ func (c *copier) matchQuote(q *roce.Quote) (key uint32, w *copyProbe) {
 	return key, w
 }
 
-// copyPlan is how a flow's copies are sent.
+// copyPlan holds the parameters by which a flow's copies are sent.
 type copyPlan struct {
 	copier *copier
 	packet roce.Packet
 }
 
-// tuple is what switches see of a flow.
+// tuple holds the header fields by which switches distinguish flows.
 type tuple struct {
 	nic      string
 	src, dst netip.Addr
@@ -279,8 +272,7 @@ type tuple struct {
 	dscp     uint8
 }
 
-// planCopies finds out how a flow's copies are sent; the error says what is
-// missing.
+// planCopies returns the parameters by which a flow's copies are sent. The error states what is missing.
 func (n *nic) planCopies(f traceFlow) (*copyPlan, error) {
 	n.mu.Lock()
 	pair, copies := n.rdma, n.copies
@@ -340,17 +332,16 @@ func (c *copyPlan) sendCopy(ttl uint8, answer chan traceAnswer) (uint32, error) 
 	return c.copier.sendCopy(c.packet, ttl, time.Now().UnixNano(), answer)
 }
 
-// sharedTrace is the trace of one tuple, for all flows that have it.
+// sharedTrace represents the trace of one tuple, for all flows that have it.
 type sharedTrace struct {
-	turn  chan struct{} // holds one while a flow is being traced
-	flows int           // that trace it or wait; guarded by the tracer's mu
+	turn  chan struct{} // holds an element while a flow is being traced
+	flows int           // flows that trace it or wait; guarded by the tracer's mu
 
 	path    TracedPath // guarded by turn
-	foundAt time.Time  // when it was found
+	foundAt time.Time  // time at which it was found
 }
 
-// traceCopies traces a flow by RDMA, or takes what another flow of its tuple
-// found meanwhile.
+// traceCopies traces a flow by RDMA, or returns the path that another flow of its tuple found in the meantime.
 func (t *tracer) traceCopies(ctx context.Context, f traceFlow) (TracedPath, error) {
 	began := time.Now()
 	plan, err := f.nic.planCopies(f)

@@ -1,10 +1,9 @@
-// Package probe measures one-way delay and loss between NICs with STAMP
-// probes (RFC 8762, RFC 8972) that the kernel or the NIC stamps, answers those
-// of registered peers, and traces the paths both take.
+// Package probe measures one-way delay and loss between NICs. It sends STAMP probes (RFC 8762, RFC 8972), which the kernel
+// or the NIC stamps, and traces the paths of the packets. A reply is the answer of the reflecting agent to a probe. An agent
+// replies only to the probes of registered peers.
 //
-// One loop with a thread of its own serves all NICs of a node (engine.go); what
-// a NIC sends and receives is in nic.go; what a flow's packets mean is decided
-// in flow.go, without sockets or clocks.
+// One loop with a thread of its own serves all NICs of a node (engine.go). What a NIC sends and receives is in nic.go. What a
+// flow's packets mean is decided in flow.go, without sockets or clocks.
 package probe
 
 import (
@@ -28,17 +27,15 @@ import (
 )
 
 const (
-	longestWait = 50 * time.Millisecond // of the loop without anything due
-	stallAfter  = 20 * time.Millisecond // later than this is a stall of the host
-	// Between two turns, while packets come, lie turnMin to turnMax: the more the
-	// fewer packets there are, so that a turn has turnPackets to do. Probes that
-	// fall due between two turns leave together, and so do replies: the times that
-	// count are the kernel's or the NIC's, so that waiting for the turn costs no
-	// accuracy and saves most of the system calls and wake-ups.
+	longestWait = 50 * time.Millisecond // of the loop if nothing is due
+	stallAfter  = 20 * time.Millisecond // a turn that is later than this shows a stall of the host
+	// Between two turns, while packets arrive, there are turnMin to turnMax. The interval is longer if there are fewer packets,
+	// so that a turn has turnPackets to process. Probes that become due between two turns leave together, and so do replies. The
+	// times that matter are the kernel's or the NIC's, so waiting for the turn costs no accuracy and saves most of the system
+	// calls and wake-ups.
 	turnMin, turnMax = 2 * time.Millisecond, 5 * time.Millisecond
 	turnPackets      = 16
-	// quietAfter is how long after the last packet the loop waits for the next
-	// one rather than for its turn.
+	// quietAfter is the time after the last packet from which on the loop waits for the next packet rather than for its turn.
 	quietAfter = 100 * time.Millisecond
 )
 
@@ -51,37 +48,36 @@ type Engine struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	phases uint64 // phases given out; guarded by applying
+	phases uint64 // number of assigned phases; guarded by applying
 
-	planned atomic.Int64 // when the loop wants to run next, monotonic nanoseconds
-	every   atomic.Int64 // between turns, nanoseconds
+	planned atomic.Int64 // time of the loop's next turn, monotonic nanoseconds
+	every   atomic.Int64 // interval between turns, nanoseconds
 
-	applying sync.Mutex // one change of the configuration at a time
+	applying sync.Mutex // held for one change of the configuration at a time
 	mu       sync.Mutex
 	cfg      *Config
-	nics     []*nic // never changed, only exchanged
+	nics     []*nic // never changed, only replaced
 	closed   bool
-	err      error // why the loop ended
+	err      error // reason why the loop ended
 
-	drainMu sync.Mutex // one call of Exchanges at a time
+	drainMu sync.Mutex // held for one call of DrainExchanges at a time
 	drained exchanges
 }
 
-// wiring is what the NICs of an engine share: its poller and the sockets by
-// their tokens.
+// wiring holds what the NICs of an engine share: its poller, and the sockets by their tokens.
 type wiring struct {
 	poll   *unix.Poller
-	verbs  rdma.Verbs // nil: the program was built without RDMA
+	verbs  rdma.Verbs // nil if the program was built without RDMA
 	roce   roceHost
 	device stampDevice
-	bend   *Bend // nil: the clock is right
-	// virtual is the time, if it is simulated, nanoseconds since the base; nil: it is real.
-	// turned is then when the wall clock saw the last turn.
+	bend   *Bend // nil if the clock is right
+	// virtual is the time in nanoseconds since the base if the time is simulated, and nil otherwise. turned is then the wall
+	// clock's time of the last turn.
 	virtual *atomic.Int64
 	turned  atomic.Int64
 
 	mu      sync.Mutex
-	sockets atomic.Pointer[[]*socket] // by token; never changed, only exchanged
+	sockets atomic.Pointer[[]*socket] // by token; never changed, only replaced
 	ssids   map[uint16]bool
 	lives   map[string]*peerLife // by node
 	life    ownLife
@@ -115,7 +111,7 @@ func (w *wiring) removeSocket(s *socket) {
 	}
 }
 
-// randomSSID is one that no other NIC of the node has.
+// randomSSID returns an identifier that no other NIC of the node has.
 func (w *wiring) randomSSID() uint16 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,14 +123,14 @@ func (w *wiring) randomSSID() uint16 {
 	}
 }
 
-// Start opens the sockets of every NIC and begins to probe. Close ends it.
-// errors.Is holds for the socket errors of internal/unix.
+// Start opens the sockets of every NIC and begins to probe. Close ends it. errors.Is holds for the socket errors of
+// internal/unix.
 func Start(cfg *Config, log *slog.Logger) (*Engine, error) {
 	return StartBent(cfg, nil, log)
 }
 
-// StartBent is Start with a clock that is wrong on purpose; nil is one that is
-// right. The caller lets the bend follow its file.
+// StartBent does the same as Start with a clock that is wrong on purpose. A nil bend is a clock that is right. The caller
+// has to run FollowFile of the bend.
 func StartBent(cfg *Config, bend *Bend, log *slog.Logger) (*Engine, error) {
 	return startOn(cfg, log, kernelDevice{}, bend)
 }
@@ -180,11 +176,9 @@ func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.V
 	return e, nil
 }
 
-// Apply changes the configuration. What both have goes on undisturbed: the
-// probes of an edge keep their numbers, their counts and their phase. When a
-// socket cannot be opened the error says so; everything else has changed, and
-// the next Apply tries again. errors.Is holds for the socket errors of
-// internal/unix and ErrClosed.
+// Apply changes the configuration. What both configurations have continues without interruption: the probes of an edge keep
+// their numbers, their counts and their phase. If a socket cannot be opened, Apply returns an error. Everything else has
+// changed then, and the next Apply tries again. errors.Is holds for the socket errors of internal/unix and ErrClosed.
 func (e *Engine) Apply(cfg *Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -198,7 +192,7 @@ func (e *Engine) Apply(cfg *Config) error {
 		return ErrClosed
 	}
 	if e.wire.poll == nil {
-		return errors.New("a simulated engine keeps the configuration it was made with")
+		return errors.New("cannot change the configuration of a simulated engine")
 	}
 	nics, err := e.rebuildNICs(cfg, old)
 	e.mu.Lock()
@@ -209,8 +203,8 @@ func (e *Engine) Apply(cfg *Config) error {
 	return errors.Join(err, e.closeNICs(gone), e.wire.poll.Wake())
 }
 
-// rebuildNICs makes NICs of a configuration, of old ones where they are the same. A
-// NIC that cannot be opened is left out and told about.
+// rebuildNICs makes the NICs of a configuration, and reuses old ones that are the same. A NIC that cannot be opened is left
+// out, and the error has the reason.
 func (e *Engine) rebuildNICs(cfg *Config, old []*nic) (nics []*nic, err error) {
 	e.every.Store(int64(turnOf(cfg)))
 	e.wire.life.raiseTo(cfg.Life)
@@ -240,7 +234,7 @@ func (e *Engine) rebuildNICs(cfg *Config, old []*nic) (nics []*nic, err error) {
 	return nics, errors.Join(errs...)
 }
 
-// turnOf is the time between turns under a configuration.
+// turnOf returns the time between turns under a configuration.
 func turnOf(cfg *Config) time.Duration {
 	perSecond := 1.0
 	for _, edges := range [][]EdgeConfig{cfg.Edges, cfg.Answers} {
@@ -251,8 +245,8 @@ func turnOf(cfg *Config) time.Duration {
 	return min(turnMax, max(turnMin, time.Duration(turnPackets/perSecond*float64(time.Second))))
 }
 
-// nextPhase spreads the edges of a node over their cadence, by the golden ratio:
-// however many there are, the next one falls into a widest gap, and none moves.
+// nextPhase returns the phase of the next edge. It spreads the edges of a node over their cadence by the golden ratio: however
+// many edges there are, the next one falls into a widest gap, and no other edge moves.
 func (e *Engine) nextPhase() float64 {
 	e.phases++
 	_, f := math.Modf(float64(e.phases) * (math.Phi - 1))
@@ -266,17 +260,16 @@ func (e *Engine) allNICs() []*nic {
 	return e.nics
 }
 
-// run is the engine's loop. It has a thread to itself, so that no other
-// goroutine's work delays a probe.
+// run is the engine's loop. It has a thread of its own, so that no other goroutine's work delays a probe.
 func (e *Engine) run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.TightTimers(); err != nil {
-		e.log.Warn("the loop's turns may come late", "err", err)
+		e.log.Warn("cannot set tight timers; turns of the probe loop may be late", "err", err)
 	}
 	stop := context.AfterFunc(ctx, func() {
 		if err := e.wire.poll.Wake(); err != nil {
-			e.log.Error("wake the probe loop", "err", err)
+			e.log.Error("cannot wake the probe loop", "err", err)
 		}
 	})
 	defer stop()
@@ -312,13 +305,13 @@ func (e *Engine) run(ctx context.Context) error {
 	return nil
 }
 
-// runTurn is one turn of the loop, which was to run at planned. It returns when
-// the next probe is due, and whether packets came.
+// runTurn runs one turn of the loop, which was planned for planned. It returns the time of the next probe, and whether packets
+// arrived.
 func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, err error) {
-	e.planned.Store(now) // accounted for up to here
+	e.planned.Store(now) // the time up to here is accounted for
 	stalled := stallTime(now, planned)
 	sockets := *e.wire.sockets.Load()
-	// Under a flood half the time is left for sending, and for others.
+	// Under a flood half of the time is left for sending, and for other processes.
 	half := e.every.Load() / 2
 	until := now + half
 	for i := range events {
@@ -332,8 +325,7 @@ func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, e
 			if queued {
 				err = s.nic.drainErrors(s)
 			}
-			// An error without an entry in the queue is only taken by a receive;
-			// left alone it would wake the loop for ever.
+			// An error without an entry in the queue is cleared only by a receive. Otherwise it would wake the loop for ever.
 			if err == nil {
 				err = s.nic.receivePackets(s, until)
 			}
@@ -363,7 +355,7 @@ func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, e
 
 func (e *Engine) monoTime() int64 { return int64(time.Since(e.base)) }
 
-// stallTime is by how much more than stallAfter now is later than planned.
+// stallTime returns the time by which now is later than planned, beyond stallAfter.
 func stallTime(now, planned int64) int64 { return max(0, now-planned-int64(stallAfter)) }
 
 func (e *Engine) setError(err error) {
@@ -374,8 +366,7 @@ func (e *Engine) setError(err error) {
 	}
 }
 
-// holdOpen keeps the engine's sockets open until leave is called. ctx ends with
-// Close.
+// holdOpen keeps the engine's sockets open until leave is called. The returned context ends with Close.
 func (e *Engine) holdOpen(ctx context.Context) (_ context.Context, leave func(), err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -388,11 +379,11 @@ func (e *Engine) holdOpen(ctx context.Context) (_ context.Context, leave func(),
 	return ctx, func() { stop(); cancel(); e.wg.Done() }, nil
 }
 
-// ErrClosed is returned by what an engine cannot do after Close.
+// ErrClosed is the error of operations of an engine after Close.
 var ErrClosed = errors.New("the probe engine is closed")
 
-// Err is why a probe loop ended; nil while all run. After Close it is
-// ErrClosed at least.
+// Err returns the reason why a probe loop ended, or nil while all run. After Close it returns an error that is ErrClosed, or
+// an earlier one.
 func (e *Engine) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -412,7 +403,7 @@ func (e *Engine) Close() error {
 	e.applying.Lock()
 	defer e.applying.Unlock()
 	err := e.closeNICs(e.allNICs())
-	if e.wire.poll != nil { // nil: it is simulated
+	if e.wire.poll != nil { // nil if it is simulated
 		err = errors.Join(err, e.wire.poll.Close())
 	}
 	return err
@@ -428,8 +419,7 @@ func (e *Engine) closeNICs(nics []*nic) error {
 	return errors.Join(errs...)
 }
 
-// Now is the true time by which the engine works: the wall clock's, unless it is
-// simulated.
+// Now returns the true time by which the engine works. It is the wall clock's, unless time is simulated.
 func (e *Engine) Now() time.Time {
 	if v := e.wire.virtual; v != nil {
 		return e.base.Add(time.Duration(v.Load()))
@@ -437,19 +427,19 @@ func (e *Engine) Now() time.Time {
 	return time.Now()
 }
 
-// Config is the configuration the engine runs.
+// Config returns the configuration that the engine runs.
 func (e *Engine) Config() *Config {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.cfg
 }
 
-// Delays are the one-way delays of one direction, by how they were stamped.
+// Delays holds the one-way delays of one direction, by the kind of their stamps.
 type Delays struct {
 	Hardware, Kernel, User Histogram
 }
 
-// EdgeStats is the state of one edge.
+// EdgeStats holds the state of one edge.
 type EdgeStats struct {
 	FlowCounters
 	Edge           fabric.Flow
@@ -458,8 +448,8 @@ type EdgeStats struct {
 	Plane          string
 	Leaf, PeerLeaf string
 	OWD            [2]Delays      // forward, reverse
-	Unresolved     uint64         // probes nothing is known about
-	PeerBound      *time.Duration // by which the peer's clock may be wrong, as its replies say; nil: not known
+	Unresolved     uint64         // probes that nothing is known about
+	PeerBound      *time.Duration // error bound of the peer's clock, as its replies state it; nil: not known
 }
 
 // ReceivedStats counts the probes of one flow of a peer.
@@ -471,10 +461,10 @@ type ReceivedStats struct {
 	Received uint64
 }
 
-// SocketStats is the state of one socket.
+// SocketStats holds the state of one socket.
 type SocketStats struct {
 	Name  string
-	Drops uint64 // datagrams dropped by the kernel, the receive buffer being full
+	Drops uint64 // datagrams that the kernel dropped because the receive buffer was full
 }
 
 // ICMPErrors counts the ICMP errors of one type and code (RFC 792).
@@ -483,41 +473,40 @@ type ICMPErrors struct {
 	Count      uint64
 }
 
-// NICStats is the state of one NIC.
+// NICStats holds the state of one NIC.
 type NICStats struct {
 	NICConfig
 	Edges       []EdgeStats
 	Received    []ReceivedStats
 	Sockets     []SocketStats
-	KernelDelay Histogram         // from user space to the kernel's stamp, of what is sent
-	NICDelay    Histogram         // from the kernel's stamp to the NIC's, of what is sent
-	Stalled     time.Duration     // by which the loop ran late, beyond 20 ms each time
+	KernelDelay Histogram         // from user space to the kernel's stamp, of sent packets
+	NICDelay    Histogram         // from the kernel's stamp to the NIC's, of sent packets
+	Stalled     time.Duration     // time by which the loop ran late, beyond 20 ms each time
 	SendErrors  map[string]uint64 // by errno
 	Dropped     map[string]uint64 // by reason
-	Forgers     []Forger          // of packets that did not verify, by source address; the first are all others
+	Forgers     []Forger          // sources of packets that failed verification, by address; the first one stands for all others
 	Unread      map[string]uint64 // packets for the NIC that were lost here and not in the network, by reason
 	ICMPErrors  []ICMPErrors      // about probes and replies
-	Missing     map[string]uint64 // samples without the stamp they wanted, by which
-	Unmatched   uint64            // transmit stamps of packets no longer known
-	Skipped     uint64            // probes whose time went by unused
+	Missing     map[string]uint64 // samples that lack a stamp, by stamp
+	Unmatched   uint64            // transmit stamps of packets that are no longer known
+	Skipped     uint64            // probes that were not sent because their time had passed
 	Unbound     int               // peers whose authenticated packets carry no life number
-	Overrun     uint64            // exchanges that gave way before clock sync took them
+	Overrun     uint64            // exchanges that were discarded before clock sync read them
 	Sessions    int
-	Restarts    map[string]uint64 // noticed of senders and of reflectors
-	TxKind      string            // hardware or kernel, or user by RDMA; "" as long as there was no stamp
+	Restarts    map[string]uint64 // observed restarts of senders and of reflectors
+	TxKind      string            // hardware or kernel, or user by RDMA; empty before the first stamp
 	RxKind      string
-	KindWhy     string       // why the NIC's own stamps are not used; "": they are
-	LastTurn    time.Time    // when the loop last planned its next turn
-	Port        *rdma.Status // of the RDMA port; nil: it has none
+	KindWhy     string       // reason why the NIC's own stamps are not used; empty if they are
+	LastTurn    time.Time    // time at which the loop last planned its next turn
+	Port        *rdma.Status // of the RDMA port; nil if it has none
 }
 
-// Snapshot is the state of a node at one moment.
+// Snapshot holds the state of a node at one moment.
 type Snapshot struct {
 	NICs []NICStats
 }
 
-// Snapshot copies the state. It holds a NIC's loop up for the time it takes to
-// copy that NIC's counts.
+// Snapshot returns a copy of the state. It blocks a NIC's loop for the time that copying that NIC's counts takes.
 func (e *Engine) Snapshot() *Snapshot {
 	nics := e.allNICs()
 	s := &Snapshot{NICs: make([]NICStats, len(nics))}
@@ -531,7 +520,7 @@ func (e *Engine) Snapshot() *Snapshot {
 	return s
 }
 
-// nicName is the NIC's name, which never changes.
+// nicName returns the NIC's name, which never changes.
 func (n *nic) nicName() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

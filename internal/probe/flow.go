@@ -11,27 +11,27 @@ import (
 // seqNewer reports whether sequence number a comes after b, modulo 2^32.
 func seqNewer(a, b uint32) bool { return int32(a-b) > 0 }
 
-// slotState is what became of one probe.
+// slotState is the fate of one probe.
 type slotState uint8
 
 const (
 	slotEmpty    slotState = iota
 	slotWaiting            // sent
-	slotAnswered           // a reply came
+	slotAnswered           // a reply arrived
 )
 
-// sentSlot remembers one probe until its place in the ring is needed again.
+// sentSlot represents one probe until its place in the ring is needed again.
 type sentSlot struct {
 	seq      uint32
 	state    slotState
 	measured bool      // its forward delay is in a histogram
-	t2Kind   stampKind // how t2 was stamped
-	mono     int64     // when it was sent, monotonic nanoseconds
+	t2Kind   stampKind // kind of the stamp t2
+	mono     int64     // time at which it was sent, monotonic nanoseconds
 	t1       [stampKinds]int64
 	t2       int64
 }
 
-// replySlot remembers one reply until its true transmit stamp has come.
+// replySlot represents one reply until its transmit stamp arrives.
 type replySlot struct {
 	seq      uint32
 	used     bool
@@ -40,9 +40,8 @@ type replySlot struct {
 	t4       stampedTime
 }
 
-// stampKind is how a time was taken: by the program, by the kernel or by the
-// NIC, whose clock is read as the system's (hwstamp.go). A higher kind is the
-// better one.
+// stampKind is the kind of a time: taken by the program, by the kernel or by the NIC, whose clock is translated to the
+// system's (hwstamp.go). A higher kind is better.
 type stampKind uint8
 
 const (
@@ -54,7 +53,7 @@ const (
 
 var kindNames = [stampKinds]string{"user", "kernel", "hardware"}
 
-// stampedTime is one moment by each kind that is known of it; 0: not known.
+// stampedTime represents one moment by each kind of stamp; 0 means that the kind is not known.
 type stampedTime [stampKinds]int64
 
 func (t *stampedTime) bestSoftware() int64 {
@@ -70,44 +69,39 @@ const (
 	directions
 )
 
-// FlowCounters are the sender's counts of one edge. Lost, ECN are by direction,
-// forward first.
+// FlowCounters holds the sender's counts of one edge. Lost, ECN and Unplaced are by direction, forward first.
 type FlowCounters struct {
 	Sent        uint64 // probes handed to the kernel
 	Acked       uint64 // answered within the reply timeout
-	Late        uint64 // answered after it
-	Duplicate   uint64 // replies to probes that had one, and copies of replies
-	Reordered   uint64 // replies that came after a reply to a later probe
+	Late        uint64 // answered after the reply timeout
+	Duplicate   uint64 // replies to probes that were already answered, and copies of replies
+	Reordered   uint64 // replies that arrived after a reply to a later probe
 	Lost        [2]uint64
 	ECN         [2]uint64 // marked CE
-	RepliesSent uint64    // as the reflector says
-	Restarts    uint64    // of the reflector
+	RepliesSent uint64    // as the reflector reports
+	Restarts    uint64    // restarts of the reflector
 	Missing     [4]uint64 // samples without the kernel's T1, T2, T3, T4
-	Unplaced    [2]uint64 // samples whose clocks were not related; of clock sync
+	Unplaced    [2]uint64 // samples whose clocks were not related, under clock sync
 }
 
-// flow is the sender's account of one edge. It keeps these rules, which the
-// tests are named after:
+// flow is the sender's account of one edge. The tests are named after these rules:
 //
-//  1. A reply within the timeout is acked, one after it late. Neither is lost.
-//  2. Loss has its direction from Direct Measurement: between replies, what
-//     was sent and not received is lost forward, what the reflector sent and
-//     did not come is lost in reverse. A gap that closes within settleEvery is
-//     reordering, not loss.
-//  3. What no later reply tells about stays unresolved.
-//  4. A second reply to a probe, or a copy of a reply, is a duplicate and
-//     nothing else.
-//  5. A reflector that starts anew begins a new account; nothing is lost by it.
+//  1. A reply within the timeout counts as acked, and one after it as late. Neither is lost.
+//  2. The direction of a loss comes from Direct Measurement. Between two replies, probes that were sent and not received are
+//     lost forward, and replies that the reflector sent and that did not arrive are lost in reverse. A gap that closes within
+//     settleEvery is reordering, not loss.
+//  3. Probes that no later reply gives information about stay unresolved.
+//  4. A second reply to a probe, or a copy of a reply, counts as a duplicate and as nothing else.
+//  5. A reflector that restarts begins a new account. Its restart causes no loss.
 //  6. Sequence numbers and counters wrap.
-//  7. A delay is measured between stamps of one kind, or under the label of
-//     user space when one of them is missing; never between two better kinds.
-//     Where there are no better ones, T1 and T3 are when a packet was handed
-//     over, not when it was written.
+//  7. A delay is measured between stamps of one kind, or under the label of user space if one of them is missing, but never
+//     between two different better kinds. If there are no better stamps, T1 and T3 are the times at which a packet was handed
+//     over, not those at which it was written.
 type flow struct {
 	FlowCounters
 	owd            [directions][stampKinds]Histogram
-	clocks         *clocks // nil: the far stamps are taken as they are
-	userStampsOnly bool    // there are no stamps but the program's own
+	clocks         *clocks // nil: the far stamps are used as they are
+	userStampsOnly bool    // there are only the program's own stamps
 
 	timeout int64 // nanoseconds
 	sent    []sentSlot
@@ -117,22 +111,22 @@ type flow struct {
 	issued uint64 // sequence numbers used
 	tx     uint32 // S_TxC: probes sent, modulo 2^32
 
-	hasAnswer       bool   // last holds
+	hasAnswer       bool   // reports whether highestAnswered and lastAcked are valid
 	highestAnswered uint32 // highest sequence number that was answered
-	lastAcked       int64  // when an answer last came in time, monotonic nanoseconds
+	lastAcked       int64  // time of the last answer within the timeout, monotonic nanoseconds
 
-	hasBase          bool // the fields below hold
+	hasBase          bool // reports whether the fields below are valid
 	baseSeq          uint32
 	lastS, lastR     uint32 // S_TxC, R_RxC, R_TxC of the newest replies
 	lastX            uint32
-	lastT2           int64 // of the reply lastR came with
+	lastT2           int64 // T2 of the reply that lastR came with
 	cumS, cumR, cumX int64
 	received         int64 // replies since baseSeq, without copies
 	lowestGap        [2]int64
 }
 
-// settleEvery is how long a gap must last to be loss: longer than packets of
-// one flow overtake each other on a fabric.
+// settleEvery is the time that a gap must last to count as loss. Packets of one flow overtake each other on a fabric within
+// less than that.
 const settleEvery = 100 * time.Millisecond
 
 func newFlow(cadence, timeout time.Duration) flow {
@@ -140,8 +134,7 @@ func newFlow(cadence, timeout time.Duration) flow {
 	return flow{timeout: int64(timeout), sent: make([]sentSlot, n), replies: make([]replySlot, n)}
 }
 
-// setPace changes the cadence and the timeout; what is on its way stays known as
-// far as the new rings reach.
+// setPace changes the cadence and the timeout. Packets in flight stay known as far as the new rings reach.
 func (f *flow) setPace(cadence, timeout time.Duration) {
 	f.timeout = int64(timeout)
 	n := ringSize(2 * int(timeout/cadence))
@@ -178,13 +171,13 @@ func (f *flow) setPace(cadence, timeout time.Duration) {
 	}
 }
 
-// ringSize is the power of two that holds n, within bounds.
+// ringSize returns the smallest power of two that holds n, within bounds.
 func ringSize(n int) int {
 	n = max(16, min(n, 1<<16))
 	return 1 << bits.Len(uint(n-1))
 }
 
-// nextProbe takes the next sequence number and S_TxC for a probe sent now.
+// nextProbe returns the next sequence number and S_TxC for a probe that is sent now.
 func (f *flow) nextProbe(mono, user int64) (seq, senderTx uint32) {
 	seq = f.seq
 	f.seq++
@@ -198,7 +191,7 @@ func (f *flow) nextProbe(mono, user int64) (seq, senderTx uint32) {
 	return seq, f.tx
 }
 
-// sendFailed takes back a probe that never left.
+// sendFailed takes back a probe that was never sent.
 func (f *flow) sendFailed(seq uint32) {
 	f.tx--
 	f.Sent--
@@ -215,7 +208,7 @@ func (f *flow) slotOf(seq uint32) *sentSlot {
 	return s
 }
 
-// txStamp takes the transmit stamp of a probe.
+// txStamp records the transmit stamp of a probe.
 func (f *flow) txStamp(seq uint32, kind stampKind, at int64) {
 	s := f.slotOf(seq)
 	if s == nil || s.t1[kind] != 0 {
@@ -225,15 +218,14 @@ func (f *flow) txStamp(seq uint32, kind stampKind, at int64) {
 	f.measureForward(s)
 }
 
-// setSendTime says when a probe left the program, where that is known better than
-// when it was written.
+// setSendTime records when a probe left the program, if that is known better than the time at which it was written.
 func (f *flow) setSendTime(seq uint32, at int64) {
 	if s := f.slotOf(seq); s != nil && s.state == slotWaiting {
 		s.t1[userStamps] = at
 	}
 }
 
-// measureForward samples T2-T1 once both are stamps of one kind.
+// measureForward records T2-T1 once both are stamps of one kind.
 func (f *flow) measureForward(s *sentSlot) {
 	if f.userStampsOnly && s.state == slotAnswered && !s.measured {
 		s.measured = true
@@ -248,8 +240,8 @@ func (f *flow) measureForward(s *sentSlot) {
 	}
 }
 
-// closeSent gives an answered probe whose stamps stayed incomplete its
-// user-space sample, before its slot is used again.
+// closeSent records the user-space sample of an answered probe whose stamps stayed incomplete, before its slot is used
+// again.
 func (f *flow) closeSent(s *sentSlot) {
 	if s.state != slotAnswered || s.measured {
 		return
@@ -268,7 +260,7 @@ func (f *flow) closeReply(r *replySlot) {
 		return
 	}
 	if f.userStampsOnly {
-		// What it says itself is when it was written.
+		// The reply itself states when it was written.
 	} else if r.t4[kernelStamps] != 0 {
 		f.Missing[2]++
 	} else {
@@ -277,7 +269,7 @@ func (f *flow) closeReply(r *replySlot) {
 	f.measureDelay(reverse, userStamps, r.t4.bestSoftware(), r.t3)
 }
 
-// reply is a received reply.
+// reply represents a received reply.
 type reply struct {
 	seq       uint32 // the reflector's
 	senderSeq uint32
@@ -287,7 +279,7 @@ type reply struct {
 	answers   stamp.Answers
 }
 
-// outcome is what a reply was.
+// outcome is the class of a reply.
 type outcome uint8
 
 const (
@@ -299,7 +291,7 @@ const (
 
 const ceMark = 3 // RFC 3168 section 5: congestion experienced
 
-// acceptReply accounts for a reply received at the monotonic time mono.
+// acceptReply accounts for a reply that was received at the monotonic time mono, and returns its class.
 func (f *flow) acceptReply(mono int64, r *reply) outcome {
 	if age := f.seq - r.senderSeq; age == 0 || uint64(age) > f.issued {
 		return outcomeUnsolicited
@@ -346,8 +338,8 @@ func (f *flow) acceptReply(mono int64, r *reply) outcome {
 	return outcomeAcked
 }
 
-// kindOf reads RFC 8972 section 5.5: a reflector of ours writes HW Assist for
-// the NIC's stamps, SW Local for the kernel's and Control Plane for user space.
+// kindOf translates a method of RFC 8972 section 5.5. Reflectors of this project write HW Assist for the NIC's stamps, SW
+// Local for the kernel's and Control Plane for user space.
 func kindOf(m stamp.Method) stampKind {
 	switch m {
 	case stamp.MethodHardware:
@@ -362,8 +354,7 @@ func (k stampKind) stampMethod() stamp.Method {
 	return [stampKinds]stamp.Method{stamp.MethodControl, stamp.MethodSoftware, stamp.MethodHardware}[k]
 }
 
-// countReply does the accounting by the reflector's sequence number and counters.
-// It reports false for a copy of a reply.
+// countReply does the accounting by the reflector's sequence number and counters. It returns false for a copy of a reply.
 func (f *flow) countReply(r *reply) bool {
 	direct := r.answers.Has.Has(stamp.TypeDirectMeasurement)
 	dm := r.answers.DirectMeasurement
@@ -380,7 +371,7 @@ func (f *flow) countReply(r *reply) bool {
 		if slot.seq == r.seq {
 			return false
 		}
-		// Older than the ring is long: too late to be measured.
+		// The reply is older than the ring is long, so it is too late to be measured.
 	} else {
 		f.closeReply(slot)
 		*slot = replySlot{seq: r.seq, used: true, t3: r.t3, t4: r.t4}
@@ -421,21 +412,19 @@ func (f *flow) countReply(r *reply) bool {
 	return true
 }
 
-// reflectorRestarted reports whether a reply comes from a reflector that knows
-// nothing of the ones before: it answers a later probe and yet has received
-// fewer. A reply that was overtaken answers an earlier probe; where both ways
-// changed the order, its T2 is the earlier one and its count close by. T2 alone
-// would not do: the reflector's clock may have been set back.
+// reflectorRestarted reports whether a reply comes from a reflector that has lost the earlier ones. Such a reflector answers
+// a later probe and yet has received fewer. A reply that was overtaken answers an earlier probe. If the order changed in both
+// directions, its T2 is the earlier one and its count is close. T2 alone is not sufficient, because the reflector's clock
+// may have been set back.
 func (f *flow) reflectorRestarted(r *reply) bool {
 	rx := r.answers.DirectMeasurement.ReflectorRx
 	return seqNewer(f.lastR, rx) && seqNewer(r.senderSeq, f.highestAnswered) && (r.t2 > f.lastT2 || f.lastR-rx > sessionWindow)
 }
 
-// missingPackets are the packets that are missing now, by direction.
+// missingPackets returns the numbers of packets that are missing now, by direction.
 func (f *flow) missingPackets() [2]int64 { return [2]int64{f.cumS - f.cumR, f.cumX - f.received} }
 
-// settleLoss turns gaps that lasted since the last call into loss. It is called
-// every settleEvery.
+// settleLoss counts gaps that lasted since the last call as loss. It must be called every settleEvery.
 func (f *flow) settleLoss() {
 	gap := f.missingPackets()
 	for d := range directions {
@@ -446,14 +435,14 @@ func (f *flow) settleLoss() {
 	}
 }
 
-// followUp gives an earlier reply its true transmit stamp.
+// followUp sets the transmit stamp of an earlier reply.
 func (f *flow) followUp(a *stamp.Answers) {
 	if !a.Has.Has(stamp.TypeFollowUp) || a.FollowUp.Timestamp == 0 {
 		return
 	}
 	kind := kindOf(a.FollowUp.Method)
 	if f.userStampsOnly {
-		kind = userStamps // the far end may have better ones, and this one has not
+		kind = userStamps // the far end may have better ones, but this one has none
 	}
 	r := &f.replies[int(a.FollowUp.Seq)&(len(f.replies)-1)]
 	if kind == userStamps && !f.userStampsOnly || !r.used || r.measured || r.seq != a.FollowUp.Seq || r.t4[kind] == 0 {
@@ -461,7 +450,7 @@ func (f *flow) followUp(a *stamp.Answers) {
 	}
 	t3 := a.FollowUp.Timestamp.NanosPTP()
 	if d := t3 - r.t3; d < -maxStampDistance || d > maxStampDistance {
-		// A session that started anew uses the number again: not this reply's.
+		// A session that started anew uses the number again. The stamp is not that of this reply.
 		return
 	}
 	r.measured = true
@@ -469,11 +458,11 @@ func (f *flow) followUp(a *stamp.Answers) {
 	f.measureDelay(reverse, kind, r.t4[kind], t3)
 }
 
-// maxStampDistance is more than any kernel takes from user space to its
-// transmit stamp, and less than it takes to use a sequence number again.
+// maxStampDistance is longer than any kernel takes from user space to its transmit stamp, and shorter than the time until a
+// sequence number is used again.
 const maxStampDistance = int64(10 * time.Second)
 
-// unresolvedProbes is the number of probes nothing is known about.
+// unresolvedProbes returns the number of probes that nothing is known about.
 func (f *flow) unresolvedProbes() uint64 {
 	known := f.Acked + f.Late + f.Lost[forward] + f.Lost[reverse]
 	if known > f.Sent {
@@ -482,8 +471,8 @@ func (f *flow) unresolvedProbes() uint64 {
 	return f.Sent - known
 }
 
-// session is the reflector's side of one sender's session: RFC 8762 section
-// 4.3, stateful. It is kept by source address, port and SSID.
+// session is the reflector's side of one sender's session, which is stateful (RFC 8762 section 4.3). It is identified by
+// source address, port and SSID.
 type session struct {
 	key          sessionKey
 	peer         *peer
@@ -492,27 +481,26 @@ type session struct {
 	highestSeq   uint32 // sequence number of the sender
 	highestTS    int64  // the sender's time in that packet
 	receivedBits uint64 // bit i: highest-i was received
-	stepSeq      uint32 // the highest before the sender's clock was set back
+	stepSeq      uint32 // the highest one before the sender's clock was set back
 	stepTS       int64  // the sender's time in that packet; 0: never
 	started      bool
 	life         uint64 // of the sender; 0: not known
-	firstLife    uint64 // the sender's first life of which this session goes on
+	firstLife    uint64 // the sender's first life in which this session continues
 
-	follows        [followsKept]stamp.FollowUp // transmit stamps not yet told, oldest at first
+	follows        [followsKept]stamp.FollowUp // transmit stamps that are not yet reported, oldest first
 	firstFollow    int
 	pendingFollows int
-	cadence        time.Duration // the bucket is made for
+	cadence        time.Duration // cadence that the bucket is made for
 	bucket         bucket
 	lastSeen       int64 // monotonic nanoseconds
 	restarts       uint64
 }
 
-// followsKept bounds the transmit stamps that wait to be told. Replies to
-// probes that were read together leave before the first one's stamp is back;
-// each later reply carries one stamp, the oldest, so that none is passed over.
+// followsKept limits the transmit stamps that wait to be reported. Replies to probes that were read together leave before
+// the first one's stamp is available. Each later reply carries one stamp, the oldest, so that none is skipped.
 const followsKept = 16
 
-// addFollowUp takes the transmit stamp of a reply; the oldest gives way when too many wait.
+// addFollowUp records the transmit stamp of a reply. If too many wait, the oldest is discarded.
 func (s *session) addFollowUp(f stamp.FollowUp) {
 	if s.pendingFollows == followsKept {
 		s.firstFollow = (s.firstFollow + 1) % followsKept
@@ -522,7 +510,7 @@ func (s *session) addFollowUp(f stamp.FollowUp) {
 	s.pendingFollows++
 }
 
-// nextFollowUp returns the oldest stamp not told yet, else the one told last, else zero.
+// nextFollowUp returns the oldest stamp that is not yet reported. If there is none, it returns the one reported last, or zero.
 func (s *session) nextFollowUp() stamp.FollowUp {
 	if s.pendingFollows == 0 {
 		return s.follows[(s.firstFollow+followsKept-1)%followsKept]
@@ -533,46 +521,45 @@ func (s *session) nextFollowUp() stamp.FollowUp {
 	return f
 }
 
-// arrival is what a probe is to its session.
+// arrival is the class of a probe within its session.
 type arrival uint8
 
 const (
 	arrivalNew  arrival = iota
-	arrivalCopy         // of one received before
+	arrivalCopy         // a copy of a probe that was received before
 	arrivalOld          // too far behind for the session to know
 )
 
-// sessionWindow is how many sequence numbers back a session knows.
+// sessionWindow is the number of past sequence numbers that a session knows.
 const sessionWindow = 64
 
-// sessionAhead is by how much a probe may be ahead of the last one for the
-// session to expect it: what a fast flow sends during an outage of seconds.
+// sessionAhead is the number of sequence numbers by which an expected probe may be ahead of the last one. A fast flow sends
+// that many during an outage of seconds.
 const sessionAhead = 1024
 
-// expectsSeq reports whether a probe with this sequence number is one of the next,
-// or one of the last that did not come yet.
+// expectsSeq reports whether a probe with this sequence number is one of the next, or one of the last that have not
+// arrived yet.
 func (s *session) expectsSeq(seq uint32) bool {
 	ahead := int32(seq - s.highestSeq)
 	return s.started && ahead > -sessionWindow && ahead <= sessionAhead && (ahead > 0 || s.receivedBits&(1<<-ahead) == 0)
 }
 
-// continuesLife reports whether a life is one that the session knows of the process
-// that sends to it now.
+// continuesLife reports whether a life is one that the session knows of the process that sends to it now.
 func (s *session) continuesLife(life uint64) bool {
 	return s != nil && s.started && life != 0 && life >= s.firstLife && life <= s.life
 }
 
-// acceptInLife takes an authentic probe with a life number that was admitted.
+// acceptInLife accounts for an authentic probe with a life number that was admitted.
 func (s *session) acceptInLife(life uint64, seq uint32, ts int64) arrival {
 	switch ahead := int32(seq - s.highestSeq); {
 	case !s.started || life > s.life && (ahead <= 0 || ahead > sessionAhead):
 		s.beginSession(seq, ts)
 		s.firstLife, s.life = life, life
 	case life < s.firstLife:
-		return arrivalOld // the session is of a later life
+		return arrivalOld // the session has a later life
 	default:
 		if s.life = max(s.life, life); s.firstLife == 0 {
-			s.firstLife = life // those before it had none
+			s.firstLife = life // the sessions before it had none
 		}
 		if came := s.acceptSeq(ahead, seq, ts, true); came != arrivalNew {
 			return came
@@ -582,11 +569,10 @@ func (s *session) acceptInLife(life uint64, seq uint32, ts int64) arrival {
 	return arrivalNew
 }
 
-// acceptProbe takes a probe of the session that carries no life number. A lower
-// sequence number with a later time is a sender that started anew; one with an
-// earlier time was overtaken, and so was one of a sender that meanwhile set its
-// clock back. Unless strict, what is too old to be known counts as new: only
-// where the packets are authentic can a late one be told from a replayed one.
+// acceptProbe accounts for a probe of the session that carries no life number. A lower sequence number with a later time
+// shows that the sender restarted. One with an earlier time was overtaken, and so was one of a sender that set its clock back
+// in the meantime. Unless strict is true, a probe that is too old to be known counts as new. Only authentic packets allow a
+// late probe to be distinguished from a replayed one.
 func (s *session) acceptProbe(seq uint32, ts int64, strict bool) arrival {
 	ahead := int32(seq - s.highestSeq)
 	if !s.started || ahead <= 0 && ts > s.highestTS && !s.beforeStep(ahead, ts) {
@@ -612,7 +598,7 @@ func (s *session) beginSession(seq uint32, ts int64) {
 	s.stepTS = 0
 }
 
-// acceptSeq takes the sequence number of a probe of a session that goes on.
+// acceptSeq accounts for the sequence number of a probe of a session that continues.
 func (s *session) acceptSeq(ahead int32, seq uint32, ts int64, strict bool) arrival {
 	switch {
 	case ahead > 0:
@@ -633,13 +619,13 @@ func (s *session) acceptSeq(ahead int32, seq uint32, ts int64, strict bool) arri
 	return arrivalNew
 }
 
-// beforeStep reports whether a probe with a later time than the newest one's left
-// before the sender set its clock back.
+// beforeStep reports whether a probe with a later time than that of the newest one left before the sender set its clock
+// back.
 func (s *session) beforeStep(ahead int32, ts int64) bool {
 	return s.stepTS != 0 && ts <= s.stepTS && ahead > -sessionWindow && int32(uint32(ahead)+s.highestSeq-s.stepSeq) <= 0
 }
 
-// bucket is a token bucket: rate tokens per second, at most burst of them.
+// bucket is a token bucket with rate tokens per second and at most burst of them.
 type bucket struct {
 	rate, burst float64
 	tokens      float64
@@ -657,19 +643,19 @@ func (b *bucket) hasToken(mono int64) bool {
 	return b.tokens >= 1
 }
 
-// maySpend reports whether a packet may be verified: one that is expected as long
-// as there is a token, any other only as long as the bucket is half full.
+// maySpend reports whether a packet may be verified. An expected packet may be as long as there is a token, and any other
+// packet only as long as the bucket is half full.
 func (b *bucket) maySpend(mono int64, expected bool) bool {
 	return b.hasToken(mono) && (expected || b.tokens >= b.burst/2)
 }
 
-// spendTokens takes tokens even where there are not as many.
+// spendTokens takes tokens even if there are not enough, so that the balance may become negative.
 func (b *bucket) spendTokens(mono int64, tokens float64) {
 	b.hasToken(mono)
 	b.tokens = max(0, b.tokens-tokens)
 }
 
-// takeToken takes one token if there is one.
+// takeToken takes one token if there is one, and reports whether it did.
 func (b *bucket) takeToken(mono int64) bool {
 	if !b.hasToken(mono) {
 		return false

@@ -8,25 +8,25 @@ import (
 
 // Native histogram parameters of the published series.
 const (
-	// HistogramSchema is the Prometheus schema: bucket bounds grow by 2^(1/16).
+	// HistogramSchema is the Prometheus schema, in which bucket bounds grow by 2^(1/16).
 	HistogramSchema = 4
-	// HistogramZero is the width of the zero bucket in seconds: what is no
-	// longer than one nanosecond either way.
+	// HistogramZero is the width of the zero bucket in seconds. It holds durations of at most one nanosecond either way.
 	HistogramZero = 1e-9
 
 	perOctave = 1 << HistogramSchema
-	// firstBucket holds 2 ns, lastBucket the longest int64; octave 0 starts at
-	// firstOctave so that page numbers are never negative.
+	// The bucket firstBucket holds 2 ns, and lastBucket the longest int64. Octave 0 starts at firstOctave, so that page
+	// numbers are never negative.
 	firstOctave = -30
 	octaves     = 64
 )
 
-// bounds[i] is the inclusive upper bound, in whole nanoseconds, of the bucket
-// with index i+firstOctave*perOctave: 2^(index/16) seconds.
+// bucketTable holds tables for the search of a bucket.
 //
-// cell[k*16+m] is the place in bounds of the bucket that holds the smallest
-// value with highest bit k and next four bits m. A cell is at most a factor of
-// 17/16 wide, less than two buckets, so that the search from there is short.
+// bounds[i] is the inclusive upper bound, in whole nanoseconds, of the bucket with index i+firstOctave*perOctave:
+// 2^(index/16) seconds.
+//
+// cell[k*16+m] is the place in bounds of the bucket that holds the smallest value with highest bit k and next four bits m.
+// A cell is at most a factor of 17/16 wide, less than two buckets, so the search from there is short.
 type bucketTable struct {
 	bounds [octaves * perOctave]uint64
 	cell   [64 * 16]uint16
@@ -42,7 +42,7 @@ func newBucketTable() *bucketTable {
 			t.bounds[i] = uint64(b)
 		}
 	}
-	t.bounds[len(t.bounds)-1] = math.MaxUint64 // ends every search
+	t.bounds[len(t.bounds)-1] = math.MaxUint64 // it ends every search
 	for k := range 64 {
 		for m := range 16 {
 			v := uint64(1)<<k | uint64(m)<<max(k-4, 0)>>max(4-k, 0)
@@ -78,17 +78,15 @@ func (t *bucketTable) bucketIndex(v uint64) int {
 // page holds the buckets of one octave.
 type page [perOctave]uint64
 
-// Histogram counts signed durations in exponential buckets. Memory comes in
-// octaves as they are first touched, so that a steady distribution allocates
-// nothing, and in one piece, so that a copy costs one allocation. The zero
-// Histogram is empty and ready; a Histogram that was assigned shares its counts,
-// Clone copies them.
+// Histogram counts signed durations in exponential buckets. It allocates the memory of an octave with its first count, so a
+// steady distribution allocates nothing. All memory is in one piece, so a copy costs one allocation. The zero Histogram is
+// empty and ready to use. A Histogram that was assigned shares its counts with the original. Clone copies them.
 type Histogram struct {
 	Count uint64
 	Zero  uint64
 	SumNS float64
-	// index[o] is one more than the place in pages of the o-th octave of
-	// positive durations, index[octaves+o] of negative ones; 0: no count yet.
+	// index[o] is one more than the place in pages of the o-th octave of positive durations, and index[octaves+o] of negative
+	// ones. It is 0 while the octave has no count.
 	index [2 * octaves]uint8
 	pages []page
 }
@@ -109,7 +107,7 @@ func (h *Histogram) Observe(ns int64) {
 	h.octavePage(side + i/perOctave)[i%perOctave]++
 }
 
-// octavePage is the page of an octave, made if need be.
+// octavePage returns the page of an octave. It allocates the page if necessary.
 func (h *Histogram) octavePage(octave int) *page {
 	if h.index[octave] == 0 {
 		h.pages = append(h.pages, page{})
@@ -141,12 +139,12 @@ func (h *Histogram) Clone() Histogram {
 	return c
 }
 
-// PositiveBuckets yields the buckets of positive durations that have counts, by
-// index as Prometheus numbers them, upwards: an iter.Seq2.
+// PositiveBuckets yields the buckets of positive durations that have counts, by index as Prometheus numbers them, in
+// increasing order. It is an iter.Seq2.
 func (h *Histogram) PositiveBuckets(yield func(index int, count uint64) bool) { h.eachBucket(0, yield) }
 
-// NegativeBuckets yields the buckets of negative durations that have counts, from the
-// smallest magnitude to the largest: an iter.Seq2.
+// NegativeBuckets yields the buckets of negative durations that have counts, from the smallest magnitude to the largest. It
+// is an iter.Seq2.
 func (h *Histogram) NegativeBuckets(yield func(index int, count uint64) bool) {
 	h.eachBucket(octaves, yield)
 }
@@ -164,8 +162,8 @@ func (h *Histogram) eachBucket(side int, yield func(int, uint64) bool) {
 	}
 }
 
-// Quantile estimates the q-quantile in nanoseconds by the geometric middle of
-// its bucket; ok is false when the histogram is empty.
+// Quantile estimates the q-quantile in nanoseconds by the geometric middle of its bucket. It returns false if the histogram
+// is empty.
 func (h *Histogram) Quantile(q float64) (ns float64, ok bool) {
 	if h.Count == 0 {
 		return 0, false

@@ -11,25 +11,22 @@ import (
 
 // A NIC's stamps are times of its own clock. They are used under these rules:
 //
-//  1. Only a NIC that stamps every packet will do: STAMP is none of the packets
-//     that PTP filters let through. What it stamps already is left as it is
-//     where it is enough, since a PTP daemon may depend on it.
-//  2. A NIC that cannot, or must not be asked, is measured by the kernel's
-//     stamps; why is told in the log and by the label.
-//  3. Its clock is read against the system's every crossEvery, and each stamp is
-//     told as the system's time by the last two readings. A clock that cannot be
-//     read, or that stepped, gives no hardware sample until two readings agree.
+//  1. The NIC must stamp every packet, because STAMP packets do not pass PTP filters. If its present setting is sufficient,
+//     it stays as it is, since a PTP daemon may depend on it.
+//  2. A NIC that cannot do this, or whose configuration excludes it, is measured by the kernel's stamps. The log has the
+//     reason, and the label has the kind.
+//  3. Its clock is compared with the system's every crossEvery, and each stamp is translated to the system's time by the
+//     last two readings. A clock that cannot be read, or that stepped, gives no hardware sample until two readings agree.
 const (
 	crossEvery = int64(1e9) // nanoseconds
-	// maxRate is what a clock may gain on the system's between two readings; what
-	// gains more was set. A hundred times what a servo of linuxptp may ask for
-	// would still be less.
+	// maxRate is the largest rate difference between the clock and the system's between two readings. A clock that gains more
+	// was set. The limit is more than a hundred times what a servo of linuxptp may request.
 	maxRate = 0.1
-	// maxCrossAge is how long after the last reading a stamp can be translated.
+	// maxCrossAge is the time after the last reading up to which a stamp can be translated.
 	maxCrossAge = 10 * crossEvery
 )
 
-// stampDevice is the host's hardware time stamping.
+// stampDevice is the interface to the host's hardware time stamping.
 type stampDevice interface {
 	Capabilities(name string) (unix.StampCaps, error)
 	CurrentFilter(name string) (rx unix.StampFilter, tx bool, err error)
@@ -37,14 +34,14 @@ type stampDevice interface {
 	OpenClock(n int) (hardwareClock, error)
 }
 
-// hardwareClock is the clock of a NIC; Cross reads it and the system's at one
-// moment, width nanoseconds wide.
+// hardwareClock is the interface to the clock of a NIC. Cross reads it and the system's clock at one moment, which is known
+// to within width nanoseconds.
 type hardwareClock interface {
 	CrossTimestamp() (phc, system, width int64, err error)
 	Close() error
 }
 
-// kernelDevice is the real one.
+// kernelDevice is the stampDevice of the host.
 type kernelDevice struct{ unix.StampDevice }
 
 func (d kernelDevice) OpenClock(n int) (hardwareClock, error) {
@@ -55,32 +52,32 @@ func (d kernelDevice) OpenClock(n int) (hardwareClock, error) {
 	return c, nil
 }
 
-// errNoHardware says why a NIC is measured by the kernel's stamps.
+// errNoHardware is the reason why a NIC is measured by the kernel's stamps.
 type errNoHardware struct{ why string }
 
 func (e errNoHardware) Error() string { return e.why }
 
-// hardwareOf switches an interface's stamps on and opens its clock.
+// hardwareOf switches an interface's stamps on and opens its clock. It returns an errNoHardware if the NIC cannot stamp.
 func hardwareOf(d stampDevice, name string) (*nicClock, error) {
 	caps, err := d.Capabilities(name)
 	switch {
 	case err != nil:
 		return nil, err
 	case !caps.TxHardware:
-		return nil, errNoHardware{"it has no transmit stamps"}
+		return nil, errNoHardware{"the NIC has no transmit stamps"}
 	case caps.PHC < 0:
-		return nil, errNoHardware{"it has no clock that can be read"}
+		return nil, errNoHardware{"the NIC has no clock that can be read"}
 	}
 	rx, tx, err := d.CurrentFilter(name)
 	if err != nil || rx != unix.StampAll || !tx {
 		if caps.RxFilters&(1<<unix.StampAll) == 0 {
-			return nil, errNoHardware{"it stamps received PTP packets only"}
+			return nil, errNoHardware{"the NIC stamps only PTP packets that it receives"}
 		}
 		if rx, err = d.SetFilter(name, unix.StampAll); err != nil {
 			return nil, err
 		}
 		if rx != unix.StampAll {
-			return nil, errNoHardware{fmt.Sprintf("its driver made filter %d of the one for all packets", rx)}
+			return nil, errNoHardware{fmt.Sprintf("the driver set filter %d instead of the filter for all packets", rx)}
 		}
 	}
 	c, err := d.OpenClock(caps.PHC)
@@ -90,7 +87,7 @@ func hardwareOf(d stampDevice, name string) (*nicClock, error) {
 	return &nicClock{clock: c}, nil
 }
 
-// interfaceOf is the name of the interface that has an address.
+// interfaceOf returns the name of the interface that has an address.
 func interfaceOf(a netip.Addr) (string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -110,21 +107,21 @@ func interfaceOf(a netip.Addr) (string, error) {
 	return "", fmt.Errorf("no interface has the address %v", a)
 }
 
-// nicClock tells a NIC's stamps as the system's time.
+// nicClock translates a NIC's stamps to the system's time.
 type nicClock struct {
 	clock        hardwareClock
-	last         int64 // system time of the last reading, also of one that failed
+	last         int64 // system time of the last reading, including one that failed
 	goodReadings int   // readings that agree, up to two
-	phc          int64 // of the last good one
+	phc          int64 // the NIC's time of the last good reading
 	sys          int64
-	rate         float64 // what the system's clock gains per nanosecond of the NIC's
+	rate         float64 // nanoseconds that pass on the system's clock per nanosecond of the NIC's
 	width        int64   // of the last good reading
 	fails        uint64
 }
 
 var errClockStepped = errors.New("the NIC's clock was set")
 
-// readIfDue takes a reading when it is time to.
+// readIfDue reads the clock if the last reading is old enough.
 func (c *nicClock) readIfDue(now int64) error {
 	if now-c.last < crossEvery && now >= c.last {
 		return nil
@@ -149,8 +146,8 @@ func (c *nicClock) readIfDue(now int64) error {
 	return nil
 }
 
-// systemTime tells a stamp of the NIC in nanoseconds of the system's clock; ok is
-// false while the clocks' relation is not known.
+// systemTime translates a stamp of the NIC to nanoseconds of the system's clock. It returns false while the relation of the
+// clocks is not known.
 func (c *nicClock) systemTime(hw int64) (ns int64, ok bool) {
 	if c == nil || hw == 0 || c.goodReadings < 2 {
 		return 0, false

@@ -13,7 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// The extension structure of ICMP errors: RFC 4884 section 7.
+// Format of the extension structure of ICMP errors: RFC 4884 section 7.
 const (
 	extVersion = 2
 	extHeader  = 4 // octets: version and reserved bits, checksum
@@ -29,28 +29,26 @@ const (
 
 // Bits of the type of an Interface Information Object: RFC 5837 section 4.1.
 const (
-	infoRole    = 0xc0 // 0: the interface that the packet came in by
+	infoRole    = 0xc0 // 0: the interface by which the packet arrived
 	infoIndex   = 0x08
 	infoAddress = 0x04
 	infoName    = 0x02
 	infoMTU     = 0x01
 )
 
-// maxInterfaceName is how long an Interface Name Sub-Object may be, its length
-// octet included: RFC 5837 section 4.3.
+// maxInterfaceName is the longest Interface Name Sub-Object, including its length octet: RFC 5837 section 4.3.
 const maxInterfaceName = 64
 
-// maxLabels bounds the label stack that is kept of one answer.
+// maxLabels limits the label stack that is kept from one answer.
 const maxLabels = 16
 
-// extension is what a switch told beside "time exceeded".
+// extension holds what a switch reported in addition to "time exceeded".
 type extension struct {
 	incoming *fabric.Interface
 	labels   []fabric.Label
 }
 
-// parseExtension reads an extension structure. Objects of other classes, types
-// and roles are passed over.
+// parseExtension parses an extension structure. It skips objects of other classes, types and roles.
 func parseExtension(b []byte) (x extension, err error) {
 	if len(b) < extHeader {
 		return x, fmt.Errorf("extension: %d octets, want a header of %d", len(b), extHeader)
@@ -58,7 +56,7 @@ func parseExtension(b []byte) (x extension, err error) {
 	if v := b[0] >> 4; v != extVersion {
 		return x, fmt.Errorf("extension version: %d, want %d", v, extVersion)
 	}
-	// Zero says that no checksum was transmitted: RFC 4884 section 7.
+	// Zero means that no checksum was transmitted: RFC 4884 section 7.
 	if binary.BigEndian.Uint16(b[2:]) != 0 && onesSum(b) != 0xffff {
 		return x, errors.New("extension checksum: wrong")
 	}
@@ -86,8 +84,7 @@ func parseExtension(b []byte) (x extension, err error) {
 	return x, nil
 }
 
-// onesSum is the one's complement sum of RFC 1071: 0xffff over data with its
-// right checksum.
+// onesSum returns the one's complement sum of RFC 1071, which is 0xffff over data with the correct checksum.
 func onesSum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {
@@ -102,8 +99,8 @@ func onesSum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// parseLabels reads label stack entries: 20 bits of label, 3 of traffic class,
-// the bottom's mark and 8 of TTL (RFC 3032 section 2.1).
+// parseLabels parses label stack entries: 20 bits of label, 3 of traffic class, the bottom-of-stack bit, and 8 of TTL (RFC
+// 3032 section 2.1).
 func parseLabels(b []byte) ([]fabric.Label, error) {
 	if len(b)%4 != 0 || len(b) > 4*maxLabels {
 		return nil, fmt.Errorf("MPLS label stack: %d octets, want entries of 4, at most %d", len(b), maxLabels)
@@ -116,8 +113,7 @@ func parseLabels(b []byte) ([]fabric.Label, error) {
 	return labels, nil
 }
 
-// parseInterface reads the sub-objects that typ announces, in the order of RFC
-// 5837 section 4.1.
+// parseInterface parses the sub-objects that typ announces, in the order of RFC 5837 section 4.1.
 func parseInterface(typ uint8, b []byte) (*fabric.Interface, error) {
 	var v fabric.Interface
 	cut := func(what string, n int) ([]byte, error) {
@@ -140,7 +136,7 @@ func parseInterface(typ uint8, b []byte) (*fabric.Interface, error) {
 		if err != nil {
 			return nil, err
 		}
-		// IANA's address family numbers: 1 is IPv4, 2 is IPv6.
+		// The keys are IANA's address family numbers: 1 is IPv4, 2 is IPv6.
 		length := map[uint16]int{1: 4, 2: 16}[binary.BigEndian.Uint16(f)]
 		if length == 0 {
 			return nil, fmt.Errorf("interface address family: %d, want 1 or 2", binary.BigEndian.Uint16(f))
@@ -177,14 +173,12 @@ func parseInterface(typ uint8, b []byte) (*fabric.Interface, error) {
 	return &v, nil
 }
 
-// quoteUnmarked is where an extension begins in what follows the UDP header,
-// when the message has no length attribute: 128 octets after the IPv4 header's
-// begin (RFC 4884 section 5.5).
+// quoteUnmarked is the offset of an extension after the UDP header if the message has no length attribute. The extension is
+// then 128 octets after the start of the IPv4 header (RFC 4884 section 5.5).
 const quoteUnmarked = 128 - 20 - 8
 
-// extensionOf reads the extension of an ICMP error, if it has one. One without a
-// length attribute is believed only by its checksum: it may as well be what the
-// quoted packet carried.
+// extensionOf parses the extension of an ICMP error, if it has one. Without a length attribute the extension is accepted
+// only if its checksum is correct, because it may be a part of the quoted packet.
 func extensionOf(r *unix.Report) (extension, error) {
 	if len(r.Extension) > 0 {
 		return parseExtension(r.Extension)

@@ -16,9 +16,8 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// Session identifiers (RFC 8972 section 3). Those of probes have both bits
-// clear; a packet of a path trace has traceSSID, and traceReplySSID as well
-// when it stands for a reply, so that neither ever enters the accounts.
+// Session identifiers (RFC 8972 section 3). Those of probes have both bits clear. A packet of a path trace has traceSSID,
+// and also traceReplySSID if it imitates a reply, so that neither ever enters the accounts.
 const (
 	traceSSID      = 0x8000
 	traceReplySSID = 0x4000
@@ -32,36 +31,33 @@ const (
 	receiveBuffer = 4 << 20 // octets
 	rateHeadroom  = 4       // replies to a session, in units of the expected rate
 	traceReplies  = 500     // trace packets answered per peer and second
-	// peerForgeries is how many packets a second may fail verification for one
-	// peer before they draw on the budget of the whole NIC. While one peer's
-	// address is flooded, the packets of all others are verified all the same.
+	// peerForgeries is the number of packets per second that may fail verification for one peer before they use the budget of
+	// the whole NIC. While one peer's address is flooded, the packets of all others are still verified.
 	peerForgeries = 1000
-	// forgedBudget is how many HMACs a second a NIC computes for packets that
-	// turn out to be forged, beyond peerForgeries. One takes 0.4 to 0.6 us
-	// (BenchmarkOperation/ParseForgedPacket in internal/stamp), so that a flood
-	// costs a tenth of a core. What does not fit is dropped without being
-	// verified, and is counted: it is no loss of the network.
+	// forgedBudget is the number of HMACs per second that a NIC computes for packets that turn out to be forged, beyond
+	// peerForgeries. One HMAC takes 0.4 to 0.6 us (BenchmarkOperation/ParseForgedPacket in internal/stamp), so a flood costs a
+	// tenth of a core. Packets beyond the budget are dropped without verification and counted. They are no loss of the network.
 	forgedBudget = 200_000
-	// forgedBurst is how much of the budget can be saved up. Packets that a
-	// session does not expect may use the upper half of it only.
+	// forgedBurst is the part of the budget that can be saved up. Packets that a session does not expect may use only the
+	// upper half of it.
 	forgedBurst = forgedBudget / 4
-	// maxForgers bounds the source addresses of forged packets that are counted
-	// one by one, and forgerFrom is from how many packets on one is.
+	// maxForgers limits the source addresses of forged packets that are counted separately, and forgerFrom is the number of
+	// packets from which on an address is.
 	maxForgers = 8
 	forgerFrom = 100
 )
 
-// otherForgers stands for all addresses that are not counted by themselves.
+// otherForgers stands for all addresses that are not counted separately.
 const otherForgers = "other"
 
-// Forger counts the packets that came from one source address and were not
-// authentic, or were not verified because too many had not been.
+// Forger counts the packets from one source address that were not authentic, or that were not verified because too many
+// others had not been authentic.
 type Forger struct {
 	From    string // an address, or "other"
 	Packets uint64
 }
 
-// edge is one flow to one peer.
+// edge represents one flow to one peer.
 type edge struct {
 	flow
 	cfg       EdgeConfig
@@ -70,38 +66,38 @@ type edge struct {
 	peer      *peer
 	sock      *socket
 	target    netip.AddrPort
-	next      int64 // when it is probed next, monotonic nanoseconds
+	next      int64 // time of the next probe, monotonic nanoseconds
 	sinceTwin int   // probes since the last one that had a twin
-	gone      bool  // the configuration has it no more
+	gone      bool  // the configuration no longer has it
 }
 
-// answeredFlow is what is known of the probes of one flow of a peer.
+// answeredFlow represents what is known of the probes of one flow of a peer.
 type answeredFlow struct {
 	cfg      EdgeConfig
 	received uint64
-	arrived  int64 // when the last one did, monotonic nanoseconds; 0: never
+	arrived  int64 // time of the last one, monotonic nanoseconds; 0: never
 }
 
-// peer is another node's NIC as one of our NICs sees it.
+// peer represents another node's NIC as seen from one NIC of this node.
 type peer struct {
 	cfg      PeerConfig
-	rdma     bool                  // both ends are probed by RDMA; by UDP otherwise
+	rdma     bool                  // probed by RDMA, which both ends have; otherwise by UDP
 	edges    map[int]*edge         // by flow number
 	answers  map[int]*answeredFlow // by the peer's flow number
 	sessions bucket                // for new sessions
 	traces   bucket                // for answers to trace packets
-	forged   bucket                // for packets that do not verify, before the NIC's budget is used
-	failures uint64                // packets that did not verify, until it is a forger
-	forger   int                   // its place among the NIC's forgers; 0: it is one of the others
-	estimate stamp.ErrorEstimate   // of its clock, by its last reply
+	forged   bucket                // for packets that fail verification, before the NIC's budget is used
+	failures uint64                // packets that failed verification, until the peer is a forger
+	forger   int                   // index among the NIC's forgers; 0: it is one of the others
+	estimate stamp.ErrorEstimate   // error of its clock, from its last reply
 	auth     []*stamp.Authenticator
-	verified int // index of the key that verified last
+	verified int // index of the key that verified a packet last
 	life     *peerLife
-	nameHash uint64 // stands for its name
-	unbound  bool   // its last authentic packet carried no life number
+	nameHash uint64 // hash of its name
+	unbound  bool   // reports whether its last authentic packet carried no life number
 }
 
-// remoteAddr is the peer's address, or its GID.
+// remoteAddr returns the peer's address, or its GID.
 func (p *peer) remoteAddr() netip.Addr {
 	if p.rdma {
 		return rdma.CanonicalGID(p.cfg.RDMA.GID)
@@ -109,8 +105,7 @@ func (p *peer) remoteAddr() netip.Addr {
 	return p.cfg.Address
 }
 
-// tryKeys runs parse with each key until one verifies, the one that did last
-// at first.
+// tryKeys runs parse with each key until one verifies, and begins with the key that verified last.
 func (p *peer) tryKeys(parse func(*stamp.Authenticator) error) (*stamp.Authenticator, error) {
 	var err error
 	for i := range p.auth {
@@ -123,7 +118,7 @@ func (p *peer) tryKeys(parse func(*stamp.Authenticator) error) (*stamp.Authentic
 	return nil, err
 }
 
-// sendKey is the key packets to the peer are authenticated with; nil: none.
+// sendKey returns the key that authenticates packets to the peer, or nil if there is none.
 func (p *peer) sendKey() *stamp.Authenticator {
 	if len(p.auth) == 0 {
 		return nil
@@ -136,11 +131,11 @@ type sessionKey struct {
 	ssid uint16
 }
 
-// sentRef says which packet a transmit stamp's number belongs to.
+// sentRef represents the packet that a transmit stamp's number belongs to.
 type sentRef struct {
 	id          uint32
-	wants       uint8 // bit k set: a stamp of kind k is awaited
-	sent        bool  // it was not taken back
+	wants       uint8 // bit k is set while a stamp of kind k is awaited
+	sent        bool  // false if the packet was taken back because it could not be sent
 	edge        *edge
 	sess        *session // reflector
 	seq         uint32
@@ -148,18 +143,18 @@ type sentRef struct {
 	kernelStamp int64 // the kernel's stamp
 }
 
-// socketKey tells the endpoints of a NIC's flows apart.
+// socketKey identifies an endpoint among those of a NIC's flows.
 type socketKey struct {
 	port uint16 // the source port
 	rdma bool
 }
 
-// socket is an endpoint and the packets whose transmit stamps are awaited.
+// socket represents an endpoint and the packets whose transmit stamps are awaited.
 type socket struct {
 	Endpoint
 	link      Transport
 	rdma      bool
-	refsOwner *socket // which has the packets that are awaited: itself, or the queue pair's
+	refsOwner *socket // the socket that has the awaited packets: itself, or the queue pair's
 	nic       *nic
 	name      string
 	port      uint16
@@ -179,8 +174,8 @@ func (s *socket) recallSent(id uint32, kind stampKind) *sentRef {
 	return r
 }
 
-// reserveRefs makes room for the transmit stamps of packets a second: some NICs take
-// half a second for one.
+// reserveRefs reserves room for the transmit stamps of so many packets per second. Some NICs deliver a stamp only after
+// half a second.
 func (s *socket) reserveRefs(packets int) {
 	n := ringSize(max(256, packets))
 	if n <= len(s.refs) {
@@ -195,7 +190,7 @@ func (s *socket) reserveRefs(packets int) {
 	}
 }
 
-// sendQueue is a heap of edges by when they are due.
+// sendQueue is a heap of edges, ordered by the time of their next probe.
 type sendQueue []*edge
 
 func (q *sendQueue) pushEdge(e *edge) {
@@ -211,7 +206,7 @@ func (q *sendQueue) pushEdge(e *edge) {
 	}
 }
 
-// siftDown restores the order after the first edge's time was moved on.
+// siftDown restores the order after the first edge's time was moved to later.
 func (q sendQueue) siftDown() {
 	for i := 0; ; {
 		low := 2*i + 1
@@ -229,7 +224,7 @@ func (q sendQueue) siftDown() {
 	}
 }
 
-// dropGone drops the edges the configuration has no more.
+// dropGone drops the edges that the configuration no longer has.
 func (q *sendQueue) dropGone() {
 	old := *q
 	*q = nil
@@ -240,9 +235,8 @@ func (q *sendQueue) dropGone() {
 	}
 }
 
-// nic probes from one NIC and reflects what its peers send to it. mu guards
-// all of it: for the engine's loop, the tracer's sends, the scrapes and changes
-// of the configuration.
+// nic probes from one NIC and reflects what its peers send to it. mu guards all of it, because the engine's loop, the
+// tracer's sends, the scrapes and changes of the configuration use it.
 type nic struct {
 	sockets
 	log  *slog.Logger
@@ -253,52 +247,52 @@ type nic struct {
 	cfg       NICConfig
 	node      *Config
 	estimate  stamp.ErrorEstimate
-	bound     int64 // of its clock, under ClockSync; stamp.UnknownBound: not known
+	bound     int64 // error bound of its clock, under ClockSync; stamp.UnknownBound: not known
 	ssid      uint16
 	senders   map[socketKey]*socket
-	reflector *socket   // nil: there is no UDP
-	clock     *nicClock // nil: the kernel's stamps are used
-	kindWhy   string    // why they are
+	reflector *socket   // nil if the NIC has no UDP
+	clock     *nicClock // nil if the kernel's stamps are used
+	kindWhy   string    // the reason for that
 	closed    bool
 
-	rdma          *queuePair // nil: there is no RDMA
+	rdma          *queuePair // nil if the NIC has no RDMA
 	rdmaQueue     *socket    // of rdma
 	rdmaReflector *socket    // the reflector on rdma
-	rdmaClock     *nicClock  // of the RDMA device; nil: the program's times are used
-	copies        *copier    // of packets by RDMA, for traces; nil: there is no RDMA
+	rdmaClock     *nicClock  // clock of the RDMA device; nil if the program's times are used
+	copies        *copier    // sends copies of packets by RDMA, for traces; nil if the NIC has no RDMA
 
 	peers    map[netip.Addr]*peer // by address, or by GID as 16 octets
 	edges    []*edge
-	settled  int64 // when losses were settled last
+	settled  int64 // time at which losses were last settled
 	sessions map[sessionKey]*session
 	maxSess  int
 
-	outSocket   *socket // whose packets its transport holds
+	outSocket   *socket // socket whose packets its transport holds
 	outRefs     [unix.BatchSize]*sentRef
 	failed      func(int, syscall.Errno)
 	sendErrors  map[syscall.Errno]uint64
 	dropped     [dropReasons]uint64
-	missing     [2]uint64 // of the reflector: T2 and T3
-	unmatched   uint64    // transmit stamps of packets no longer known
-	skipped     uint64    // probes whose time went by
-	overflown   uint64    // packets that did not fit into the buffers of sockets closed since
+	missing     [2]uint64 // stamps that the reflector lacked: T2 and T3
+	unmatched   uint64    // transmit stamps of packets that are no longer known
+	skipped     uint64    // probes that were not sent because their time had passed
+	overflown   uint64    // packets that did not fit into the buffers of sockets that are closed now
 	unproven    uint64    // packets without a life number that may have been a peer's own
 	budget      bucket    // for HMACs of forged packets
-	forgers     []Forger  // the first one stands for the others
+	forgers     []Forger  // the first one stands for all others
 	kernelDelay Histogram
 	nicDelay    Histogram           // from the kernel's stamp to the NIC's, of what is sent
-	stamps      [2][stampKinds]bool // that were seen by UDP: tx, rx
+	stamps      [2][stampKinds]bool // kinds of stamps that were seen by UDP: tx, rx
 	stalled     int64               // nanoseconds
-	restarts    uint64              // of senders, as the reflector noticed
+	restarts    uint64              // restarts of senders, as the reflector observed them
 
 	icmpErrors map[[2]uint8]uint64 // about probes and replies, by type and code
 	traceSeq   uint32
 	awaited    map[uint32]*traceProbe
 
-	shortQuotes bool // switches quote too little to tell a flow's packets apart
+	shortQuotes bool // switches quote too little to distinguish a flow's packets
 }
 
-// dropReason is why a received packet was not used.
+// dropReason is the reason why a received packet was not used.
 type dropReason uint8
 
 const (
@@ -326,7 +320,7 @@ func (n *nic) monoTime() int64 {
 	return int64(time.Since(n.base))
 }
 
-// openNIC opens a NIC without peers; apply gives it some.
+// openNIC opens a NIC without peers. applyConfig adds them.
 func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.Logger) (_ *nic, err error) {
 	n := &nic{sockets: newSockets(), cfg: cfg, node: node, bound: stamp.UnknownBound, log: log.With("nic", cfg.NIC), base: base, wire: w,
 		senders: map[socketKey]*socket{}, peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
@@ -341,7 +335,7 @@ func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.L
 	return n, nil
 }
 
-// openReflectors chooses the stamps and opens the reflectors.
+// openReflectors selects the kind of stamps and opens the reflectors.
 func (n *nic) openReflectors() (err error) {
 	if n.cfg.RDMA != nil {
 		if err := n.openRDMA(); err != nil {
@@ -349,10 +343,10 @@ func (n *nic) openReflectors() (err error) {
 		}
 	}
 	if !n.cfg.Address.IsValid() {
-		n.kindWhy = "it has no UDP"
+		n.kindWhy = "the NIC has no UDP"
 		return nil
 	}
-	n.kindWhy = "it is configured so"
+	n.kindWhy = "the configuration selects them"
 	if n.cfg.Timestamps == TimestampsAuto {
 		name := n.cfg.Device
 		if name == "" {
@@ -366,10 +360,10 @@ func (n *nic) openReflectors() (err error) {
 		}
 	}
 	if n.clock == nil {
-		n.log.Info("measured by the kernel's time stamps", "because", n.kindWhy)
+		n.log.Info("using the kernel's time stamps", "reason", n.kindWhy)
 	} else {
 		n.kindWhy = ""
-		n.log.Info("measured by the NIC's time stamps")
+		n.log.Info("using the NIC's time stamps")
 	}
 	n.reflector, err = n.openSocket("reflector", n.node.Stamp.Port)
 	return err
@@ -407,13 +401,13 @@ func (n *nic) closeSocket(s *socket) error {
 	return s.Close()
 }
 
-// close ends the NIC's sockets. The caller holds mu.
+// close closes the NIC's sockets. The caller holds mu.
 func (n *nic) close() error {
 	n.closed = true
 	return n.closeSockets()
 }
 
-// closeSockets closes the sockets and the clock, for good or for another address.
+// closeSockets closes the sockets and the clock, at the end or before the NIC gets another address.
 func (n *nic) closeSockets() error {
 	var errs []error
 	for port, s := range n.senders {
@@ -435,8 +429,8 @@ func (n *nic) closeSockets() error {
 	return errors.Join(errs...)
 }
 
-// applyConfig makes the NIC what the configuration says. What stays keeps its counts,
-// sequence numbers and phase. The caller holds mu.
+// applyConfig changes the NIC to match the configuration. What stays keeps its counts, sequence numbers and phase. The
+// caller holds mu.
 func (n *nic) applyConfig(cfg NICConfig, node *Config, phase func() float64) error {
 	moved := cfg.Address != n.cfg.Address || cfg.Device != n.cfg.Device || cfg.Timestamps != n.cfg.Timestamps || !cfg.RDMA.Equal(n.cfg.RDMA) || node.Stamp.Port != n.node.Stamp.Port
 	ports := node.Stamp.SourcePort != n.node.Stamp.SourcePort
@@ -450,7 +444,7 @@ func (n *nic) applyConfig(cfg NICConfig, node *Config, phase func() float64) err
 	}
 	if moved {
 		if err := n.closeSockets(); err != nil {
-			n.log.Warn("close the sockets of the old address", "err", err)
+			n.log.Warn("cannot close the sockets of the old address", "err", err)
 		}
 		if err := n.openReflectors(); err != nil {
 			return err
@@ -565,7 +559,7 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		}
 		p := byNIC[cfg.Dst]
 		if p == nil {
-			continue // of the other address family: told by the caller
+			continue // of the other address family: the caller reports it
 		}
 		key := socketKey{node.Stamp.SourcePort + uint16(cfg.Flow), p.rdma}
 		s := n.senders[key]
@@ -610,7 +604,7 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		if rates[s] == 0 {
 			delete(n.senders, key)
 			if err := n.closeSocket(s); err != nil {
-				n.log.Warn("close a sender's socket", "err", err)
+				n.log.Warn("cannot close a sender's socket", "err", err)
 			}
 			continue
 		}
@@ -627,7 +621,7 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 	return nil
 }
 
-// nextDue is when the next probe is to be sent.
+// nextDue returns the time of the next probe.
 func (n *nic) nextDue() int64 {
 	due := int64(1<<63 - 1)
 	for _, s := range n.senders {
@@ -636,11 +630,11 @@ func (n *nic) nextDue() int64 {
 	return due
 }
 
-// runTurn sends what is due and settles the accounts.
+// runTurn sends the due probes and settles the accounts.
 func (n *nic) runTurn(now, horizon int64) error {
 	if n.clock != nil {
 		if err := n.clock.readIfDue(time.Now().UnixNano()); err != nil {
-			n.log.Warn("the NIC's clock gives no hardware samples", "err", err)
+			n.log.Warn("cannot use the NIC's clock for hardware samples", "err", err)
 		}
 	}
 	if err := n.maintainRDMA(); err != nil {
@@ -658,8 +652,8 @@ func (n *nic) runTurn(now, horizon int64) error {
 	return nil
 }
 
-// sendDue sends the probes whose time comes up to horizon. After a stall it
-// goes on with the present: a burst would measure itself.
+// sendDue sends the probes whose time is not after horizon. After a stall it skips the missed ones, because a burst would
+// measure itself.
 func (n *nic) sendDue(now, horizon int64) error {
 	for _, s := range n.senders {
 		for s.queue[0].next <= horizon {
@@ -679,7 +673,7 @@ func (n *nic) sendDue(now, horizon int64) error {
 	return n.flushBatch()
 }
 
-// queueProbes queues a probe of an edge, and its twin where it has one.
+// queueProbes queues a probe of an edge, and its twin if it has one.
 func (n *nic) queueProbes(e *edge) error {
 	twins := false
 	if n.node.ClockSync {
@@ -689,7 +683,7 @@ func (n *nic) queueProbes(e *edge) error {
 	if !twins {
 		return n.queueProbe(e)
 	}
-	if e.sock.link.PendingCount() >= unix.BatchSize-1 { // they are to leave in one batch
+	if e.sock.link.PendingCount() >= unix.BatchSize-1 { // both must leave in one batch
 		if err := n.flushBatch(); err != nil {
 			return err
 		}
@@ -715,7 +709,7 @@ func (n *nic) queueProbe(e *edge) error {
 	return nil
 }
 
-// txStampKinds are the transmit stamps that come back for each packet over s.
+// txStampKinds returns the kinds of transmit stamps that come back for each packet over s, as bits.
 func (n *nic) txStampKinds(s *socket) uint8 {
 	if s.rdma {
 		if n.rdmaClock != nil {
@@ -729,8 +723,7 @@ func (n *nic) txStampKinds(s *socket) uint8 {
 	return 1 << kernelStamps
 }
 
-// putRequest writes a probe, authenticated by a unless it is nil, and returns
-// its length in octets.
+// putRequest writes a probe and returns its length in octets. It authenticates the probe with a, unless a is nil.
 func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uint32, dscp uint8, a *stamp.Authenticator) int {
 	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(user), ErrorEstimate: n.estimate, SSID: ssid}
 	base := stamp.BaseLen
@@ -754,7 +747,7 @@ func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uin
 	return len(b)
 }
 
-// outBuffer is the memory for the next packet over s.
+// outBuffer returns the memory for the next packet over s. It flushes the batch first if that is full or another socket's.
 func (n *nic) outBuffer(s *socket) ([]byte, error) {
 	if n.outSocket != s || s.link.OutBuffer() == nil {
 		if err := n.flushBatch(); err != nil {
@@ -772,8 +765,7 @@ func (n *nic) registerSent(r sentRef) {
 	n.outRefs[n.outSocket.link.PendingCount()-1] = &b.refs[int(r.id)&(len(b.refs)-1)]
 }
 
-// flushBatch sends what is queued and takes the transmit stamps that are there at
-// once, as software stamps mostly are.
+// flushBatch sends the batch, and reads the transmit stamps that are available at once, as software stamps mostly are.
 func (n *nic) flushBatch() error {
 	s := n.outSocket
 	if s == nil || s.link.PendingCount() == 0 {
@@ -798,7 +790,7 @@ func (n *nic) flushBatch() error {
 	return n.drainErrors(s)
 }
 
-// sendFailed takes the i-th packet of the batch back.
+// sendFailed takes the i-th packet of the batch back, because it could not be sent.
 func (n *nic) sendFailed(i int, errno syscall.Errno) {
 	n.sendErrors[errno]++
 	r := n.outRefs[i]
@@ -811,7 +803,7 @@ func (n *nic) sendFailed(i int, errno syscall.Errno) {
 	}
 }
 
-// drainErrors empties a socket's error queue: transmit stamps and ICMP errors.
+// drainErrors reads all transmit stamps and ICMP errors in a socket's error queue.
 func (n *nic) drainErrors(s *socket) error {
 	for {
 		k, err := s.link.RecvErrors(s.Endpoint)
@@ -864,7 +856,7 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 	}
 	switch {
 	case ref.sess != nil:
-		// A session that started anew meanwhile has other numbers.
+		// A session that started anew in the meantime has other numbers.
 		if kind == n.kindFor(ref.sess.peer) && seqNewer(ref.sess.seq, ref.seq) {
 			ref.sess.addFollowUp(stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.TimestampPTP(at), Method: kind.stampMethod()})
 		}
@@ -873,8 +865,7 @@ func (n *nic) txStamp(s *socket, r *unix.Report) {
 	}
 }
 
-// kindFor is the kind of stamps that replies to a peer carry: the best that both
-// ends have.
+// kindFor returns the kind of stamps that replies to a peer carry, which is the best kind that both ends have.
 func (n *nic) kindFor(p *peer) stampKind {
 	switch {
 	case p.rdma && n.rdmaClock != nil && p.cfg.RDMA.Hardware:
@@ -887,7 +878,7 @@ func (n *nic) kindFor(p *peer) stampKind {
 	return kernelStamps
 }
 
-// clockFor is the clock that stamps packets by RDMA, or by UDP; nil: there is none.
+// clockFor returns the clock that stamps packets by RDMA, or by UDP, or nil if there is none.
 func (n *nic) clockFor(rdma bool) *nicClock {
 	if rdma {
 		return n.rdmaClock
@@ -895,13 +886,13 @@ func (n *nic) clockFor(rdma bool) *nicClock {
 	return n.clock
 }
 
-// hardwareTime tells a stamp of a clock as the node's time.
+// hardwareTime translates a stamp of a clock to the node's time. It returns false if that is not possible.
 func (n *nic) hardwareTime(c *nicClock, raw int64) (at int64, ok bool) {
 	at, ok = c.systemTime(raw)
 	return n.wire.bend.BentTime(at), ok
 }
 
-// received tells when a datagram came, by every kind known.
+// receivedAt returns the time at which a datagram arrived, by every kind of stamp that it has.
 func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 	t[userStamps], t[kernelStamps] = user, g.Stamp
 	if at, ok := n.hardwareTime(n.clockFor(g.Port != 0), g.Hardware); ok {
@@ -915,8 +906,8 @@ func (n *nic) receivedAt(g *unix.Datagram, user int64) (t stampedTime) {
 	return t
 }
 
-// receivePackets receives what waits at a socket, until the time given is over: one batch
-// at least, and what is left stays for the next turn.
+// receivePackets receives packets from a socket until the given time. It reads at least one batch, and leaves the rest for
+// the next turn.
 func (n *nic) receivePackets(s *socket, until int64) error {
 	for {
 		k, err := s.link.Recv(s.Endpoint)
@@ -952,12 +943,12 @@ func (n *nic) receivePackets(s *socket, until int64) error {
 	}
 }
 
-// socketOf is whom a datagram is for that came at s; nil: nobody.
+// socketOf returns the socket that a datagram received at s is for, or nil if there is none.
 func (n *nic) socketOf(s *socket, g *unix.Datagram) *socket {
 	switch g.Port {
 	case 0:
 		if s.rdma {
-			return nil // a port that no flow has
+			return nil // no flow has this port
 		}
 		return s
 	case n.node.Stamp.Port:
@@ -966,7 +957,7 @@ func (n *nic) socketOf(s *socket, g *unix.Datagram) *socket {
 	return n.senders[socketKey{g.Port, true}]
 }
 
-// readTime is when the program saw a datagram that it reads at wall.
+// readTime returns the time at which the program read a datagram, which was at wall by its clock.
 func (n *nic) readTime(g *unix.Datagram, wall time.Time) int64 {
 	if g.User != 0 {
 		return n.wire.bend.BentTime(g.User)
@@ -974,7 +965,7 @@ func (n *nic) readTime(g *unix.Datagram, wall time.Time) int64 {
 	return n.wire.bend.BentTime(wall.UnixNano())
 }
 
-// handleReply takes a reply at a sender's socket.
+// handleReply processes a reply at a sender's socket.
 func (n *nic) handleReply(s *socket, g *unix.Datagram, wall time.Time) {
 	pr := n.peers[g.From.Addr()]
 	if pr == nil || pr.rdma != s.rdma || g.From.Port() != n.node.Stamp.Port {
@@ -1048,9 +1039,8 @@ func (n *nic) handleReply(s *socket, g *unix.Datagram, wall time.Time) {
 	}
 }
 
-// expectsReply looks at a packet that claims to be a reply of a peer, before
-// anything of it is verified. It reports whether the packet can be one at all,
-// and otherwise counts it as dropped; and whether a probe waits for this reply.
+// expectsReply checks a packet that claims to be a reply of a peer, before anything of it is verified. It reports whether
+// the packet can be a reply at all, and otherwise counts it as dropped. It also reports whether a probe waits for it.
 func (n *nic) expectsReply(pr *peer, s *socket, g *unix.Datagram) (expected, plausible bool) {
 	if len(g.Data) < stamp.AuthBaseLen {
 		n.dropped[dropMalformed]++
@@ -1074,9 +1064,8 @@ func (n *nic) expectsReply(pr *peer, s *socket, g *unix.Datagram) (expected, pla
 	return false, false
 }
 
-// expectsProbe does the same for a packet that claims to be a probe of a peer.
-// A sender that started anew is not expected either, and can be one all the
-// same.
+// expectsProbe does the same for a packet that claims to be a probe of a peer. A probe of a sender that restarted is not
+// expected either, but is plausible.
 func (n *nic) expectsProbe(pr *peer, g *unix.Datagram) (expected, plausible bool) {
 	if len(g.Data) < stamp.AuthBaseLen {
 		n.dropped[dropMalformed]++
@@ -1096,9 +1085,8 @@ func (n *nic) expectsProbe(pr *peer, g *unix.Datagram) (expected, plausible bool
 	return false, false
 }
 
-// verifyPacket finds the key that a packet of a peer verifies with. It returns nil
-// when there is none, or when too many packets have failed for this one to be
-// verified; the packet is then counted as dropped.
+// verifyPacket returns the key that a packet of a peer verifies with. If there is none, or if too many packets have failed
+// for this one to be verified, it counts the packet as dropped and returns nil.
 func (n *nic) verifyPacket(pr *peer, expected bool, mono int64, parse func(*stamp.Authenticator) error) *stamp.Authenticator {
 	if !pr.forged.maySpend(mono, expected) && !n.budget.maySpend(mono, expected) {
 		n.dropped[dropUnverified]++
@@ -1118,7 +1106,7 @@ func (n *nic) verifyPacket(pr *peer, expected bool, mono int64, parse func(*stam
 	return nil
 }
 
-// chargeForged pays for the HMACs of a packet that did not verify.
+// chargeForged charges the budgets for the HMACs of a packet that failed verification.
 func (n *nic) chargeForged(pr *peer, mono int64) {
 	n.countForged(pr)
 	if !pr.forged.takeToken(mono) {
@@ -1126,8 +1114,7 @@ func (n *nic) chargeForged(pr *peer, mono int64) {
 	}
 }
 
-// countForged counts a packet by its source address, for as many addresses as
-// are counted one by one.
+// countForged counts a packet by its source address, for as many addresses as are counted separately.
 func (n *nic) countForged(pr *peer) {
 	if pr.forger == 0 {
 		if pr.failures++; pr.failures >= forgerFrom && len(n.forgers) <= maxForgers {
@@ -1148,7 +1135,7 @@ func stampOr(kernel, user int64) int64 {
 	return user
 }
 
-// reflectProbe answers a probe.
+// reflectProbe verifies a probe and answers it.
 func (n *nic) reflectProbe(g *unix.Datagram, wall time.Time) error {
 	pr, s := n.peers[g.From.Addr()], n.reflector
 	if g.Port != 0 {
@@ -1204,7 +1191,7 @@ func (n *nic) reflectProbe(g *unix.Datagram, wall time.Time) error {
 			n.dropped[dropRate]++
 			return nil
 		}
-		seq = p.Seq // statelessly: RFC 8762 section 4.2
+		seq = p.Seq // stateless: RFC 8762 section 4.2
 		v.Unsupported = stamp.NewTypeSet(stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	} else {
 		asked := pr.answers[int(g.From.Port())-int(n.node.Stamp.SourcePort)]
@@ -1262,9 +1249,8 @@ func (n *nic) reflectProbe(g *unix.Datagram, wall time.Time) error {
 	return nil
 }
 
-// admitLife reports whether the life of an authentic packet allows it to be used, and
-// counts it as dropped otherwise. Of TLVs that are not authentic the life is not
-// known.
+// admitLife reports whether the life of an authentic packet allows its use, and otherwise counts the packet as dropped. The
+// life in TLVs that are not authentic is not known.
 func (n *nic) admitLife(pr *peer, life uint64, authentic bool, mono int64) bool {
 	switch pr.life.admitLife(life, mono) {
 	case admitted:
@@ -1284,8 +1270,7 @@ func (n *nic) admitLife(pr *peer, life uint64, authentic bool, mono int64) bool 
 	return false
 }
 
-// sessionFor finds or opens the session of a probe; nil when the peer opens more
-// than it may.
+// sessionFor finds or opens the session of a probe. It returns nil if the peer opens more sessions than it may.
 func (n *nic) sessionFor(pr *peer, asked *answeredFlow, key sessionKey, mono int64) *session {
 	s := n.sessions[key]
 	if s == nil {
@@ -1304,7 +1289,7 @@ func (n *nic) sessionFor(pr *peer, asked *answeredFlow, key sessionKey, mono int
 		s = &session{key: key, peer: pr}
 		n.sessions[key] = s
 	}
-	// What may be asked can change while the session goes on.
+	// The permitted rate can change while the session continues.
 	cadence := n.node.Cadence
 	if asked != nil {
 		cadence = asked.cfg.Cadence

@@ -10,22 +10,22 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// RDMAConfig is the RDMA port that a NIC's probes go by.
+// RDMAConfig represents the RDMA port that carries a NIC's probes.
 type RDMAConfig struct {
 	Device   string
 	Port     int
-	GID      netip.Addr // IPv4 as mapped or plain; invalid: the best there is
-	GIDIndex *int       // nil: any
+	GID      netip.Addr // IPv4 as mapped or plain; invalid: the best one that exists
+	GIDIndex *int       // nil: any index
 	PKey     uint16
 	QKey     uint32
-	BusyPoll time.Duration // for how long after a packet the receiver polls without sleeping
+	BusyPoll time.Duration // time after a packet for which the receiver polls without sleeping
 }
 
 func (c *RDMAConfig) portOptions() rdma.Options {
 	return rdma.Options{Device: c.Device, Port: c.Port, GIDChoice: rdma.GIDChoice{GID: c.GID, Index: c.GIDIndex}, PKey: c.PKey, QKey: c.QKey, Busy: c.BusyPoll}
 }
 
-// Equal reports whether two ports are opened alike; nil is none.
+// Equal reports whether two ports are opened with the same options. Either may be nil.
 func (c *RDMAConfig) Equal(o *RDMAConfig) bool {
 	if c == nil || o == nil {
 		return c == o
@@ -36,20 +36,20 @@ func (c *RDMAConfig) Equal(o *RDMAConfig) bool {
 	return index && a == b
 }
 
-// RDMAPeer is where a peer's queue pair is.
+// RDMAPeer represents the address of a peer's queue pair.
 type RDMAPeer struct {
 	GID  netip.Addr // IPv4 as mapped or plain
 	QPN  uint32
 	QKey uint32
 	LID  uint16 // on InfiniBand
-	// Hardware: its device stamps what it sends and receives, and ours does where it can.
+	// Hardware states that the peer's device stamps what it sends and receives, so this node's device does if it can.
 	Hardware bool
 }
 
 // maxQPN is the highest number of a queue pair: 24 bits (IBTA 9.2).
 const maxQPN = 1<<24 - 1
 
-// Validate names the field that is wrong.
+// Validate returns an error that names the first field that is not valid.
 func (p *RDMAPeer) Validate() error {
 	switch {
 	case !p.GID.IsValid() || p.GID.IsUnspecified() || p.GID.IsMulticast() || p.GID.Zone() != "":
@@ -62,9 +62,8 @@ func (p *RDMAPeer) Validate() error {
 	return nil
 }
 
-// queuePair is the transport of RDMA: one queue pair for all flows of a NIC.
-// Ports of the flows travel as immediate data, so that the payload is the
-// packet that UDP has, and nothing else.
+// queuePair is the transport by RDMA, with one queue pair for all flows of a NIC. The flows' ports travel as immediate data,
+// so that the payload is exactly the packet that UDP has.
 type queuePair struct {
 	*rdma.Port
 	nextID  uint32
@@ -86,7 +85,7 @@ func newQueuePair(p *rdma.Port) *queuePair {
 	return t
 }
 
-// Commit implements Transport. A hop limit is not to be had.
+// Commit queues a packet. It implements Transport. A queue pair cannot set the hop limit.
 func (t *queuePair) Commit(from Endpoint, n int, dst netip.AddrPort, tos, _ uint8) (id uint32) {
 	id = t.nextID
 	t.nextID++
@@ -94,7 +93,7 @@ func (t *queuePair) Commit(from Endpoint, n int, dst netip.AddrPort, tos, _ uint
 	return id
 }
 
-// Send implements Transport.
+// Send sends the queued packets. It implements Transport.
 func (t *queuePair) Send(_ Endpoint, failed func(i int, errno syscall.Errno)) (at int64, err error) {
 	at, err = t.Port.Send(failed)
 	if t.HasHardwareStamps() {
@@ -103,7 +102,7 @@ func (t *queuePair) Send(_ Endpoint, failed func(i int, errno syscall.Errno)) (a
 	return at, err
 }
 
-// Recv implements Transport.
+// Recv receives packets. It implements Transport.
 func (t *queuePair) Recv(Endpoint) (int, error) {
 	n := t.Port.Recv()
 	for i := range n {
@@ -114,38 +113,37 @@ func (t *queuePair) Recv(Endpoint) (int, error) {
 	return n, nil
 }
 
-// DatagramAt implements Transport.
+// DatagramAt returns the i-th packet of the last Recv. It implements Transport.
 func (t *queuePair) DatagramAt(i int) *unix.Datagram { return &t.grams[i] }
 
-// RecvErrors implements Transport.
+// RecvErrors reads completions of sent packets. It implements Transport.
 func (t *queuePair) RecvErrors(Endpoint) (int, error) {
 	t.nreport = 0
 	t.DrainSent(t.stamped)
 	return t.nreport, nil
 }
 
-// ReportAt implements Transport.
+// ReportAt returns the i-th entry of the last RecvErrors. It implements Transport.
 func (t *queuePair) ReportAt(i int) *unix.Report { return &t.reports[i] }
 
-// portClock is the device's clock. Closing the port closes it.
+// portClock is the device's clock. It closes with the port.
 type portClock struct{ *rdma.Port }
 
-// Close implements hardwareClock.
+// Close does nothing. It implements hardwareClock.
 func (portClock) Close() error { return nil }
 
-// lane is the endpoint of one port of a flow on a queue pair; port 0 is the
-// queue pair's own, which is waited for.
+// lane is the endpoint of one port of a flow on a queue pair. Port 0 is the queue pair's own, on which the poller waits.
 type lane struct {
 	pair *queuePair
 	port uint16
 }
 
-// LocalAddr implements Endpoint.
+// LocalAddr returns the port's GID and the lane's port. It implements Endpoint.
 func (l *lane) LocalAddr() netip.AddrPort {
 	return netip.AddrPortFrom(l.pair.Status().GID, l.port)
 }
 
-// FD implements Endpoint.
+// FD returns the descriptor of the queue pair. It implements Endpoint.
 func (l *lane) FD() int {
 	if l.port != 0 {
 		return -1
@@ -153,11 +151,10 @@ func (l *lane) FD() int {
 	return l.pair.FD()
 }
 
-// Drops implements Endpoint. A datagram without a posted receive is dropped by
-// the device, which counts it itself.
+// Drops returns 0. A datagram without a posted receive is dropped and counted by the device. It implements Endpoint.
 func (*lane) Drops() uint64 { return 0 }
 
-// Close implements Endpoint.
+// Close closes the lane. It implements Endpoint.
 func (l *lane) Close() error {
 	if l.port != 0 {
 		return nil
@@ -182,13 +179,12 @@ func (n *nic) openRDMA() error {
 	return nil
 }
 
-// newLane makes a port on the queue pair.
+// newLane returns a socket for a port on the queue pair.
 func (n *nic) newLane(name string, port uint16) *socket {
 	return &socket{Endpoint: &lane{n.rdma, port}, link: n.rdma, rdma: true, nic: n, name: name, port: port, refsOwner: n.rdmaQueue}
 }
 
-// maintainRDMA takes what the device says of sent packets, and follows whether it
-// stamps them.
+// maintainRDMA reads completions of sent packets, and tracks whether the device stamps them.
 func (n *nic) maintainRDMA() error {
 	if n.rdma == nil {
 		return nil
@@ -204,13 +200,13 @@ func (n *nic) maintainRDMA() error {
 	}
 	if n.rdmaClock != nil {
 		if err := n.rdmaClock.readIfDue(time.Now().UnixNano()); err != nil {
-			n.log.Warn("the RDMA device's clock gives no hardware samples", "err", err)
+			n.log.Warn("cannot use the RDMA device's clock for hardware samples", "err", err)
 		}
 	}
 	return n.drainErrors(n.rdmaQueue)
 }
 
-// configureRDMA gives the port its peers and classes.
+// configureRDMA sets the peers and classes of the port.
 func (n *nic) configureRDMA() {
 	if n.rdma == nil {
 		return

@@ -13,15 +13,14 @@ import (
 	"github.com/graylink/graylink/internal/stamp"
 )
 
-// Simulated is an engine without sockets: a simulated fabric says when its packets
-// leave and come, and it keeps the same accounts of them as one with sockets.
-// Times are nanoseconds since the moment it was given as its base.
+// Simulated is an engine without sockets. A simulated fabric states when its packets leave and arrive, and the engine keeps
+// the same accounts of them as one with sockets. Times are nanoseconds since the base that it was started with.
 type Simulated struct {
 	*Engine
-	suspendedAt int64 // since when it does not run; -1: it runs
+	suspendedAt int64 // time since which it does not run; -1: it runs
 }
 
-// SimFlow is an edge of a simulated engine.
+// SimFlow represents an edge of a simulated engine.
 type SimFlow struct {
 	Edge       fabric.Flow
 	Cadence    time.Duration
@@ -31,10 +30,10 @@ type SimFlow struct {
 	engine     *Simulated
 	edge       *edge
 	nic, far   *nic
-	senderPeer *peer // what the far end knows of the flow's NIC
+	senderPeer *peer // the far end's record of the flow's NIC
 }
 
-// SimPacket is what a probe says, and then its reply. The zero SimPacket is ready.
+// SimPacket represents a probe, and later its reply. The zero SimPacket is ready to use.
 type SimPacket struct {
 	flow     *SimFlow
 	seq, tx  uint32
@@ -43,8 +42,8 @@ type SimPacket struct {
 	estimate stamp.ErrorEstimate
 }
 
-// StartSimulated makes an engine of a configuration, which it keeps. base is the
-// moment of its time 0; walk follows an edge through the fabric at once.
+// StartSimulated makes an engine for a configuration, which never changes. base is the moment of its time 0, and walk
+// returns the path of an edge through the fabric at once.
 func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Flow) (hops []Hop, reached bool), log *slog.Logger) (*Simulated, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -73,10 +72,10 @@ func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Fl
 	return &Simulated{Engine: e, suspendedAt: -1}, nil
 }
 
-// unplanned is when an engine wants to run that is never late.
+// unplanned is the time of the next turn of an engine that is never late.
 const unplanned = math.MaxInt64 / 2
 
-// CreateFlows are the engine's edges. It is called once, before the first probe.
+// CreateFlows returns the engine's edges. It must be called once, before the first probe.
 func (s *Simulated) CreateFlows() ([]*SimFlow, error) {
 	var out []*SimFlow
 	cfg := s.cfg
@@ -108,7 +107,7 @@ func (s *Simulated) CreateFlows() ([]*SimFlow, error) {
 	return out, nil
 }
 
-// SetReflector says which engine answers a flow's probes; false: it does not know of it.
+// SetReflector sets the engine that answers a flow's probes. It returns false if that engine does not know the flow.
 func (f *SimFlow) SetReflector(far *Simulated) bool {
 	for _, n := range far.nics {
 		if n.cfg.NIC != f.Edge.Dst {
@@ -126,10 +125,10 @@ func (f *SimFlow) SetReflector(far *Simulated) bool {
 	return false
 }
 
-// wallTime is the time that the engine's clock shows.
+// wallTime returns the time that the engine's clock shows.
 func (s *Simulated) wallTime(at int64) int64 { return s.wire.bend.BentTime(s.base.UnixNano() + at) }
 
-// DuePackets is how many probes are due together: one, or one and its twin.
+// DuePackets returns the number of probes that are due together: one, or two for one with a twin.
 func (f *SimFlow) DuePackets() int {
 	if !f.engine.cfg.ClockSync {
 		return 1
@@ -140,15 +139,14 @@ func (f *SimFlow) DuePackets() int {
 	return 1
 }
 
-// SkipProbes counts probes whose time went by unused.
+// SkipProbes counts probes that were not sent because their time had passed.
 func (f *SimFlow) SkipProbes(probes int) {
 	f.nic.mu.Lock()
 	defer f.nic.mu.Unlock()
 	f.nic.skipped += uint64(probes)
 }
 
-// SendProbe makes p a probe that the program sends at now and the kernel stamps at
-// stamped.
+// SendProbe makes p a probe that the program sends at now and that the kernel stamps at stamped.
 func (f *SimFlow) SendProbe(p *SimPacket, now, stamped int64) {
 	f.nic.mu.Lock()
 	defer f.nic.mu.Unlock()
@@ -158,9 +156,9 @@ func (f *SimFlow) SendProbe(p *SimPacket, now, stamped int64) {
 	f.nic.kernelDelay.Observe(stamped - now)
 }
 
-// ReflectProbe makes a probe the reply to it. The kernel of far, whose engine was given
-// by Answer, stamped the probe at arrived; the program answers at now, and the
-// kernel stamps that at stamped. It reports false where there is no answer.
+// ReflectProbe makes the reply to a probe in place of it, at the engine far that SetReflector named. The far kernel
+// stamped the probe at arrived. The program answers at now, and the kernel stamps the reply at stamped. It returns false if
+// there is no answer.
 func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, marked bool) bool {
 	n, pr := p.flow.far, p.flow.senderPeer
 	n.mu.Lock()
@@ -200,8 +198,7 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 	return true
 }
 
-// AcceptReply takes a reply: the kernel of its sender's node stamped it at arrived,
-// the program reads it at now.
+// AcceptReply processes a reply. The kernel of the sender's node stamped it at arrived, and the program reads it at now.
 func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool) {
 	n, e := p.flow.nic, p.flow.edge
 	n.mu.Lock()
@@ -234,14 +231,13 @@ func (s *Simulated) AdvanceTo(now int64) {
 	}
 }
 
-// SuspendAt and Wake say that the program gets no processor from now on, and that it
-// does again.
+// SuspendAt states that the program gets no processor from now on.
 func (s *Simulated) SuspendAt(now int64) {
 	s.suspendedAt = now
 	s.planned.Store(now)
 }
 
-// ResumeAt ends what Sleep began.
+// ResumeAt ends the suspension that SuspendAt began.
 func (s *Simulated) ResumeAt(now int64) {
 	if s.suspendedAt < 0 {
 		return

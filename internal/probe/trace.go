@@ -15,37 +15,30 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// A trace sends hop-limited copies of a flow's own packets from the flow's own
-// socket: same addresses, ports, DSCP and length, so that every switch hashes
-// them like the flow's. It keeps these rules:
+// A trace sends hop-limited copies of a flow's own packets from the flow's own socket. They have the same addresses, ports,
+// DSCP and length, so every switch hashes them like the flow's packets. The rules are:
 //
-//  1. The packets carry session identifiers of their own and never enter the
-//     accounts of loss and delay.
-//  2. All hop limits up to the known length of the path are asked at once. One
-//     gets traceAttempts packets, or a single one where an earlier trace of the
-//     flow had an answer; as many more when all were silent or the answer is
-//     another than the earlier one.
-//  3. A probe's path ends where the reflector answers. A reply's path, and one by
-//     RDMA (see copies.go), cannot tell: the search ends maxSilent hop limits after the last switch that
-//     answered, maxSilentProbe for a probe's.
-//  4. A silent hop before the last one that answered stays, without address.
-//  5. Two addresses at one hop limit within one trace are per-packet balancing:
-//     the path is unknown. Silence is no second address.
-//  6. A trace that fails leaves the last good path, which is stale then.
-//  7. Packets are sent within the budgets of the switches that may have to answer
-//     them (see budgets). A hop that was not asked for want of budget, or whose
-//     switch is rate limited, is no silent hop: a path that was known and fits
-//     what did answer stays as it was, another is unknown; a note says so and
-//     the flow is traced again.
-//  8. The first switch is asked once in shareFor for all flows of a NIC, as soon
-//     as shareFlows flows found the same one; flows traced meanwhile wait for that
-//     answer. A flow that finds another ends
-//     that, and paths told by it since it was last confirmed are stale.
+//  1. The packets carry session identifiers of their own and never enter the accounts of loss and delay.
+//  2. All hop limits up to the known length of the path are probed at once. A hop limit gets traceAttempts packets, or a single
+//     one if an earlier trace of the flow had an answer. It gets as many more if all were silent, or if the answer differs
+//     from the earlier one.
+//  3. A probe's path ends where the reflector answers. The end of a reply's path, or of a path by RDMA (see copies.go), cannot
+//     be observed: the search ends maxSilent hop limits after the last switch that answered. For a probe it is maxSilentProbe.
+//  4. A silent hop before the last one that answered stays in the path, without address.
+//  5. Two addresses at one hop limit within one trace are per-packet balancing, and the path is unknown. Silence does not count
+//     as a second address.
+//  6. A trace that fails leaves the last good path in place, and the path is stale then.
+//  7. Packets are sent within the budgets of the switches that may have to answer them (see budgets). A hop that was not
+//     probed for lack of budget, or whose switch is rate limited, does not count as silent. A path that was known and that
+//     matches the answers stays as it was, and any other path is unknown. A note states this, and the flow is traced again.
+//  8. The first switch is probed once in shareFor for all flows of a NIC, as soon as shareFlows flows found the same one. Flows
+//     that are traced in the meantime wait for that answer. If a flow finds another switch, sharing ends, and paths that used
+//     the shared one since it was last confirmed are stale.
 const (
 	traceAttempts = 2
 	traceTimeout  = 300 * time.Millisecond // after the last packet of a round
 	maxHops       = 16
-	hopsAtOnce    = 4 // hop limits asked at once when the length is not known
+	hopsAtOnce    = 4 // hop limits that are probed at once while the length is not known
 	maxSilent     = 2
 
 	maxSilentProbe = 4
@@ -70,41 +63,41 @@ func isUnreachable(r *unix.Report) bool {
 	return r.Kind == unix.ReportICMP && r.Type == icmpUnreachable || r.Kind == unix.ReportICMP6 && r.Type == icmp6Unreachable
 }
 
-// Hop is a switch of a traced path.
+// Hop represents a switch of a traced path.
 type Hop struct {
-	TTL     int        // hop limit it answered to
+	TTL     int        // hop limit that it answered to
 	Address netip.Addr // invalid: silent
 	RTT     time.Duration
-	// Incoming is the interface the packet came in by, and Labels what it was
-	// switched by, where the switch tells (RFC 5837, RFC 4950).
+	// Incoming is the interface by which the packet arrived, and Labels are its MPLS labels, if the switch reports them
+	// (RFC 5837, RFC 4950).
 	Incoming *fabric.Interface
 	Labels   []fabric.Label
 
 	shared bool // another flow's packet found it
 }
 
-// TracedPath is what is known of the path of one edge.
+// TracedPath represents what is known of the path of one edge.
 type TracedPath struct {
 	Edge     fabric.Flow
 	State    fabric.PathState
 	TracedAt time.Time
-	Reached  bool  // the far end answered; a reply's path, and one by RDMA, never knows
-	Balanced bool  // several ways answered at one hop limit: the flow has no one path
-	Hops     []Hop // switches only: the far end is one hop limit further
+	Reached  bool  // the far end answered; never set for the path of a reply, or for one by RDMA
+	Balanced bool  // several switches answered at one hop limit, so the flow has more than one path
+	Hops     []Hop // switches only; the far end is one hop limit further
 	Notes    []string
 
-	limited bool // a hop was not told because of a limit
-	mute    bool // the far end answers no packet of the trace
+	limited bool // a hop is missing because of a limit
+	mute    bool // the far end does not answer packets of the trace
 }
 
-// UnknownEdgeError says that the node has no such flow to trace.
+// UnknownEdgeError is the error for a flow that this node cannot trace.
 type UnknownEdgeError struct{ Edge string }
 
 func (e UnknownEdgeError) Error() string {
-	return fmt.Sprintf("edge %q is none of this node's: want a flow it probes, or one it answers with /r", e.Edge)
+	return fmt.Sprintf("edge %q does not belong to this node: want a flow that it probes, or one that it answers with /r", e.Edge)
 }
 
-// traceProbe is a trace packet whose answer is awaited.
+// traceProbe represents a trace packet whose answer is awaited.
 type traceProbe struct {
 	key       uint32
 	sock      *socket
@@ -128,14 +121,14 @@ type traceAnswer struct {
 type tracer struct {
 	nics func() []*nic
 	log  *slog.Logger
-	seek func(context.Context, traceFlow) (TracedPath, error) // find, but where the fabric is simulated
+	seek func(context.Context, traceFlow) (TracedPath, error) // findPath, unless the fabric is simulated
 
 	mu           sync.Mutex
 	pace         bucket
 	budgets      *budgets
 	first        map[string]*firstHop   // by NIC
 	lengths      map[nicDestination]int // hop limit of a destination's answer
-	slots        chan struct{}          // one per flow that may be traced at a time
+	slots        chan struct{}          // has an element for each flow that may be traced at the same time
 	version      uint64
 	paths        map[fabric.Flow]*TracedPath
 	sharedTraces map[tuple]*sharedTrace // of flows by RDMA
@@ -154,21 +147,21 @@ func newPaceBucket(cfg TraceConfig) bucket {
 	return newBucket(float64(cfg.PacketsPerSecond), max(1, float64(cfg.PacketsPerSecond)/100), time.Now().UnixNano())
 }
 
-// nicDestination is a destination as a NIC reaches it.
+// nicDestination identifies a destination as seen from a NIC.
 type nicDestination struct {
 	nic string
 	dst netip.Addr
 }
 
-// firstHop is what the flows of a NIC found at hop limit 1.
+// firstHop represents what the flows of a NIC found at hop limit 1.
 type firstHop struct {
 	hop        Hop
 	at         time.Time
 	flows      map[fabric.Flow]bool // that found it, up to shareFlows
-	searchedAt time.Time            // when a flow was last sent to find it again
+	searchedAt time.Time            // time at which a flow was last sent to find it again
 }
 
-// applyConfig changes the pace, and forgets the paths of edges that are no more.
+// applyConfig changes the pace, and forgets the paths of edges that no longer exist.
 func (t *tracer) applyConfig(cfg TraceConfig, node *Config) {
 	known := make(map[fabric.Flow]bool, len(node.Edges)+len(node.Answers))
 	for i := range node.Edges {
@@ -194,22 +187,21 @@ func (t *tracer) applyConfig(cfg TraceConfig, node *Config) {
 	}
 }
 
-// How often flows are looked for that have no valid path, and when one whose
-// trace failed is tried again: after retraceMin, then twice as late each time.
+// Intervals of the search for flows without a valid path. A flow whose trace failed is tried again after retraceMin, and then
+// after twice the time at each further failure.
 const (
 	traceCheckEvery = 200 * time.Millisecond
 	retraceMin      = 10 * time.Second
 	retraceMax      = 5 * time.Minute
 )
 
-// attempt is the automatic tracing of one flow.
+// attempt represents the automatic tracing of one flow.
 type attempt struct {
 	next  time.Time
 	delay time.Duration
 }
 
-// run traces every flow as soon as it has answers, and again as long as its
-// path is not valid.
+// run traces every flow as soon as it has answers, and again as long as its path is not valid.
 func (t *tracer) run(ctx context.Context) {
 	look := time.NewTicker(traceCheckEvery)
 	defer look.Stop()
@@ -230,7 +222,7 @@ func (t *tracer) run(ctx context.Context) {
 				}
 				wg.Go(func() {
 					if _, err := t.traceAndKeep(ctx, f); err != nil && ctx.Err() == nil && !errors.Is(err, errGone) {
-						t.log.Warn("trace failed", "edge", f.edge.String(), "err", err)
+						t.log.Warn("cannot trace a flow", "edge", f.edge.String(), "err", err)
 					}
 				})
 			}
@@ -250,7 +242,7 @@ func (t *tracer) wantsTrace(attempts map[fabric.Flow]*attempt, e fabric.Flow, no
 		return false
 	case a == nil:
 		attempts[e] = &attempt{now.Add(retraceMin), retraceMin}
-		// A path that went stale was traced just now.
+		// A path that became stale was traced a moment ago.
 		return p == nil
 	case now.Before(a.next):
 		return false
@@ -260,7 +252,7 @@ func (t *tracer) wantsTrace(attempts map[fabric.Flow]*attempt, e fabric.Flow, no
 	return true
 }
 
-// traceFlow is a flow that can be traced, and where its packets go.
+// traceFlow represents a flow that can be traced, and the destination of its packets.
 type traceFlow struct {
 	nic      *nic
 	edge     fabric.Flow
@@ -268,15 +260,15 @@ type traceFlow struct {
 	dst      netip.AddrPort
 	dscp     uint8
 	peer     *peer
-	answered bool      // packets of it got through lately
+	answered bool      // packets of it were answered recently
 	rdma     bool      // traced by copies
-	copies   *copyPlan // how; nil as long as that is not known
+	copies   *copyPlan // parameters of the copies; nil while they are not known
 }
 
-// isMute reports whether the far end answers no packet of a trace.
+// isMute reports whether the far end does not answer packets of a trace.
 func (f *traceFlow) isMute() bool { return f.edge.Reply || f.rdma }
 
-// sendCopy sends one hop-limited copy of the flow's packet.
+// sendCopy sends one hop-limited copy of the flow's packet, and returns its key.
 func (f *traceFlow) sendCopy(ttl uint8, answer chan traceAnswer) (key uint32, err error) {
 	if f.rdma {
 		return f.copies.sendCopy(ttl, answer)
@@ -284,7 +276,7 @@ func (f *traceFlow) sendCopy(ttl uint8, answer chan traceAnswer) (key uint32, er
 	return f.nic.sendTrace(*f, ttl, answer)
 }
 
-// forgetKeys stops waiting for answers.
+// forgetKeys stops waiting for the answers with these keys.
 func (f *traceFlow) forgetKeys(keys []uint32) {
 	if f.rdma {
 		f.copies.copier.forgetCopies(keys)
@@ -293,13 +285,13 @@ func (f *traceFlow) forgetKeys(keys []uint32) {
 	f.nic.forgetTraces(keys)
 }
 
-// traceableFlows lists the NIC's flows: its probes, and the replies it sends.
+// traceableFlows lists the NIC's flows: its probes, and the replies that it sends.
 func (n *nic) traceableFlows() []traceFlow {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := make([]traceFlow, 0, len(n.edges)+len(n.peers))
 	now := n.monoTime()
-	// A slow edge's last answer may be as old as its cadence.
+	// The last answer of a slow edge may be as old as its cadence.
 	lately := func(at int64, cadence time.Duration) bool {
 		return at > 0 && now-at < int64(n.node.ReplyTimeout+cadence)
 	}
@@ -322,9 +314,8 @@ func (n *nic) traceableFlows() []traceFlow {
 	return out
 }
 
-// TraceFlows traces the named edges now and returns their paths in the same order.
-// The error is an UnknownEdgeError for an edge that is not the node's;
-// errors.Is holds for ErrClosed.
+// TraceFlows traces the named edges now and returns their paths in the same order. The error is an UnknownEdgeError for an
+// edge that is not the node's. errors.Is holds for ErrClosed.
 func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedPath, error) {
 	ctx, leave, err := e.holdOpen(ctx)
 	if err != nil {
@@ -360,13 +351,12 @@ func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedP
 	return paths, nil
 }
 
-// TracedPaths returns what is known of all paths, and its version, which grows with
-// every change.
+// TracedPaths returns what is known of all paths, and its version, which grows with every change.
 func (e *Engine) TracedPaths() (version uint64, paths []TracedPath) {
 	return e.tracer.knownPaths()
 }
 
-// TraceStats counts trace packets sent and answered.
+// TraceStats returns the numbers of trace packets that were sent and answered.
 func (e *Engine) TraceStats() (sent, answered uint64) {
 	e.tracer.mu.Lock()
 	defer e.tracer.mu.Unlock()
@@ -399,7 +389,7 @@ func compareStrings(a, b string) int {
 	return 0
 }
 
-// traceAndKeep traces one flow and keeps what it finds.
+// traceAndKeep traces one flow and stores the path that it finds.
 func (t *tracer) traceAndKeep(ctx context.Context, f traceFlow) (TracedPath, error) {
 	seek := t.withSlot
 	if f.rdma {
@@ -412,7 +402,7 @@ func (t *tracer) traceAndKeep(ctx context.Context, f traceFlow) (TracedPath, err
 	return t.storePath(p), nil
 }
 
-// withSlot traces one flow when it is one of those that may be traced at a time.
+// withSlot traces one flow when a slot is free. The slots limit the flows that are traced at the same time.
 func (t *tracer) withSlot(ctx context.Context, f traceFlow) (TracedPath, error) {
 	t.mu.Lock()
 	slots := t.slots
@@ -426,8 +416,7 @@ func (t *tracer) withSlot(ctx context.Context, f traceFlow) (TracedPath, error) 
 	return t.seek(ctx, f)
 }
 
-// storePath stores a traced path. One that could not be told leaves the last good
-// one in place, as stale.
+// storePath stores a traced path. If the path could not be found, the last good one stays in place as stale.
 func (t *tracer) storePath(p TracedPath) TracedPath {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -438,7 +427,7 @@ func (t *tracer) storePath(p TracedPath) TracedPath {
 		kept.Notes = p.Notes
 		p = kept
 	case p.limited && (p.Reached || p.mute && (old == nil || len(p.Hops) >= len(old.Hops))):
-		// What answered is news, though not all of it.
+		// The answers are new information, although some are missing.
 	case old != nil:
 		shorter := p.mute && !p.Reached && len(p.Hops) < len(old.Hops) && slices.EqualFunc(p.Hops, old.Hops[:len(p.Hops)], sameHop)
 		if old.State != fabric.PathUnknown && (p.State == fabric.PathUnknown || shorter) {
@@ -456,7 +445,7 @@ func (t *tracer) storePath(p TracedPath) TracedPath {
 	return p
 }
 
-// confirmsPath reports whether what answered is as it was on the old path.
+// confirmsPath reports whether the answers match the old path.
 func confirmsPath(p TracedPath, old *TracedPath) bool {
 	return old.State != fabric.PathUnknown && !p.Balanced && p.Reached == old.Reached && len(p.Hops) == len(old.Hops) &&
 		slices.EqualFunc(p.Hops, old.Hops, func(a, b Hop) bool { return !a.Address.IsValid() || sameHop(a, b) })
@@ -473,7 +462,7 @@ func answeringHops(hops []Hop) (n int) {
 	return n
 }
 
-// errGone ends the trace of a flow that the configuration has no more.
+// errGone ends the trace of a flow that the configuration no longer has.
 var errGone = errors.New("the flow is gone")
 
 // sendTrace sends one hop-limited copy of a flow's packet.
@@ -494,7 +483,7 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	if f.edge.Reply {
 		ssid |= traceReplySSID
 	}
-	// A reply's copy has a probe's layout up to the SSID, and its length.
+	// A reply's copy has the layout of a probe up to the SSID, and the length of a reply.
 	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.peer.sendKey())
 	id := f.sock.link.Commit(f.sock.Endpoint, size, f.dst, f.dscp<<2|ect0, ttl)
 	n.registerSent(sentRef{id: id, wants: n.txStampKinds(f.sock), seq: key, user: user})
@@ -514,22 +503,21 @@ func (n *nic) forgetTraces(keys []uint32) {
 	}
 }
 
-// deliverAnswer hands an answer to the trace that waits for it. The channel has room
-// for every packet of a hop limit.
+// deliverAnswer passes an answer to the trace that waits for it. The channel has room for every packet of a hop limit.
 func (n *nic) deliverAnswer(p *traceProbe, a traceAnswer) {
 	delete(n.awaited, p.key)
 	a.key = p.key
 	p.answer <- a
 }
 
-// traceReached takes the reflector's answer to a trace packet.
+// traceReached processes the reflector's answer to a trace packet.
 func (n *nic) traceReached(key uint32, at int64) {
 	if p := n.awaited[key]; p != nil {
 		n.deliverAnswer(p, traceAnswer{reached: true, rtt: time.Duration(at - p.sent)})
 	}
 }
 
-// handleICMP takes an ICMP error about a packet sent over s.
+// handleICMP processes an ICMP error about a packet that was sent over s.
 func (n *nic) handleICMP(s *socket, r *unix.Report) {
 	p := n.quotedProbe(s, r)
 	if p == nil {
@@ -543,21 +531,20 @@ func (n *nic) handleICMP(s *socket, r *unix.Report) {
 	case isUnreachable(r) && r.Offender == p.dst.Addr():
 		a.closed = true
 	default:
-		return // a switch without a route: as good as silent
+		return // a switch without a route counts as silent
 	}
 	n.deliverAnswer(p, a)
 }
 
-// quotedSSID is where a STAMP packet has its SSID (RFC 8972 section 3), plain
-// and authenticated; a quote must reach beyond it.
+// quotedSSID is the offset of the SSID in a STAMP packet (RFC 8972 section 3), plain and authenticated. A quote must reach
+// beyond it.
 const (
 	quotedSSID     = 14
 	quotedAuthSSID = 26
 )
 
-// quotedProbe finds the trace packet an ICMP error quotes: by its number, or, when
-// the quote ends before it (RFC 792 asks for the UDP header only), by being
-// the only one of its flow on its way.
+// quotedProbe finds the trace packet that an ICMP error quotes. It identifies the packet by its number. If the quote ends
+// before the number (RFC 792 requires the UDP header only), the packet must be the only one of its flow in flight.
 func (n *nic) quotedProbe(s *socket, r *unix.Report) *traceProbe {
 	if len(r.Data) >= 4 {
 		p := n.awaited[binary.BigEndian.Uint32(r.Data)]
@@ -565,8 +552,8 @@ func (n *nic) quotedProbe(s *socket, r *unix.Report) *traceProbe {
 		if p != nil && p.authentic {
 			at = quotedAuthSSID
 		}
-		// What a quote lacks before an extension is filled with zeros (RFC 4884
-		// section 4.5), and no trace packet has its first octet of the SSID zero.
+		// Missing octets of a quote before an extension are filled with zeros (RFC 4884 section 4.5), and no trace packet has a zero
+		// as the first octet of its SSID.
 		if len(r.Data) >= at+2 && (r.Extension == nil || !allZero(r.Data[at:])) {
 			if p == nil || binary.BigEndian.Uint16(r.Data[at:])&^traceReplySSID != n.ssid|traceSSID {
 				return nil

@@ -8,66 +8,63 @@ import (
 	"time"
 )
 
-// budgets are what the switches of a fabric may be asked by this node. Which
-// switch a packet ends at is known only when it answers, so they keep these rules:
+// budgets limits the trace packets that this node sends to the switches of a fabric. The switch at which a packet ends is
+// known only when the switch answers. The rules are therefore:
 //
-//  1. A switch is known by the addresses it answers from. All that answered as
-//     the last one before the same destination are one switch's.
-//  2. A packet that is expected to end at a switch is charged to that one; any
-//     other to every switch that answered at its place (hop limit and NIC)
-//     before, and to the place itself for those that have not yet. Without a
-//     token of each it is not sent.
-//  3. The switch that answers keeps its charge, the others get theirs back; one
-//     that was not charged is charged then, and may come to owe. Of a packet that
-//     reached the destination all get theirs back; of one without any answer none.
-//  4. Silence of a switch that is known to be on the way is its limit: its budget
-//     is halved, once a traceTimeout at most and down to minPerSwitch. Every
-//     answer brings back the inverse of it, so that it grows by one packet a
-//     second each second. It counts as limited for limitedFor.
-//  5. A switch that left forgetAsks packets in a row without answer for
-//     forgetAfter is forgotten: it answers no more.
+//  1. A switch is known by the addresses that it answers from. All addresses that answered last before the same destination
+//     belong to one switch.
+//  2. A packet that is expected to end at a switch is charged to that switch. Any other packet is charged to every switch
+//     that answered at its place (hop limit and NIC) before, and to the place itself for those that have not answered yet. It
+//     is sent only if each of them has a token.
+//  3. The switch that answers keeps its charge, and the others get theirs back. A switch that was not charged is charged then,
+//     and its balance may become negative. For a packet that reached the destination all get theirs back, and for one without
+//     any answer none.
+//  4. The silence of a switch that is known to be on the path shows its limit. Its budget is halved, at most once per
+//     traceTimeout and down to minPerSwitch. Every answer restores the inverse of the budget, so that it grows by one packet
+//     per second each second. The switch counts as limited for limitedFor.
+//  5. A switch that left forgetAsks packets in a row without answer for forgetAfter is forgotten, because it no longer
+//     answers.
 type budgets struct {
 	mu         sync.Mutex
-	fullRate   float64 // packets a second and switch
+	fullRate   float64 // packets per second and switch
 	known      map[netip.Addr]*budget
 	positions  map[hopPosition]*responders
 	lastBefore map[netip.Addr]*budget // the last switch before a destination
 }
 
 const (
-	minPerSwitch = 1 // packets a second
+	minPerSwitch = 1 // packets per second
 	forgetAsks   = 8
 	forgetAfter  = 30 * time.Second
 	limitedFor   = 10 * time.Second
-	// maxKnown bounds the addresses that are remembered; a fabric of 16,384 NICs
-	// shows fewer to one node.
+	// maxKnown limits the addresses that are kept. A fabric of 16,384 NICs shows fewer to one node.
 	maxKnown = 16384
 )
 
-// hopPosition is where packets of a NIC end that have so many hops to go.
+// hopPosition identifies the place at which packets of a NIC with a certain hop limit end.
 type hopPosition struct {
 	nic string
 	ttl int
 }
 
-// responders is who may answer at a place.
+// responders represents the switches that may answer at a place.
 type responders struct {
-	others *budget // of who has not answered yet
+	others *budget // of the switches that have not answered yet
 	known  []*budget
-	// previous is the switch that answered one hop limit earlier when the address
-	// did here: an address is one end of a cable. Invalid: several did.
+	// previous maps an address to the switch that answered one hop limit earlier, since an address is one end of a cable. An
+	// invalid value means that several did.
 	previous map[netip.Addr]netip.Addr
 }
 
-// budget is of one switch.
+// budget represents the budget of one switch.
 type budget struct {
 	bucket
-	halvedAt   int64 // when it was halved last, Unix nanoseconds
+	halvedAt   int64 // time of the last halving, Unix nanoseconds
 	answeredAt int64
 	unanswered int // packets since the last answer
 }
 
-// charge is what one packet is charged to.
+// charge holds the budgets that one packet is charged to.
 type charge struct {
 	position hopPosition
 	from     []*budget
@@ -90,8 +87,8 @@ func (b *budgets) newBudget(now int64) *budget {
 	return &budget{bucket: newBucket(b.fullRate, burstFor(b.fullRate), now), answeredAt: now}
 }
 
-// burstFor is how many packets may come at once at a rate: a fifth of a second's,
-// and as many as one trace asks of a switch at least.
+// burstFor returns the number of packets that may be sent at once at a rate. It is a fifth of a second's packets, but at
+// least the number that one trace sends to a switch.
 func burstFor(rate float64) float64 { return math.Max(rate/5, traceAttempts) }
 
 func (b *budgets) respondersAt(at hopPosition, now int64) *responders {
@@ -103,8 +100,7 @@ func (b *budgets) respondersAt(at hopPosition, now int64) *responders {
 	return c
 }
 
-// chargePacket charges one packet. wait is how long until there may be a token, when
-// there is none.
+// chargePacket charges one packet. If there is no token, wait is the time until there may be one.
 func (b *budgets) chargePacket(at hopPosition, expected netip.Addr, now int64) (c charge, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,7 +140,7 @@ func (b *budgets) settleAnswered(c charge, from netip.Addr, now int64) {
 	if crowd := b.respondersAt(c.position, now); !slices.Contains(crowd.known, s) {
 		crowd.known = append(crowd.known, s)
 	}
-	s.hasToken(now) // what it got since counts before it is charged
+	s.hasToken(now) // the tokens that it gained in the meantime count before it is charged
 	s.tokens--
 	for _, o := range c.from {
 		o.tokens++
@@ -164,8 +160,8 @@ func (b *budgets) refundCharge(c charge) {
 	}
 }
 
-// recordSilence takes the silence of a switch that is on the way. It is false for one
-// that does not answer any more, or never did.
+// recordSilence records the silence of a switch that is on the path. It returns false for a switch that no longer answers,
+// or never did.
 func (b *budgets) recordSilence(from netip.Addr, now int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,9 +209,8 @@ func (b *budgets) isLimited(at hopPosition, now int64) bool {
 	return c != nil && slices.ContainsFunc(c.known, func(s *budget) bool { return s.halvedAt > 0 && now-s.halvedAt < int64(limitedFor) })
 }
 
-// learnPath learns from a path that was told: which switches follow each other, and
-// which is the last before the destination. An invalid dst is not known to be
-// the next.
+// learnPath learns from a path that was found which switches follow each other, and which is the last before the
+// destination. An invalid dst means that the next hop after the path is not known.
 func (b *budgets) learnPath(nic string, hops []Hop, dst netip.Addr, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,7 +241,7 @@ func (b *budgets) learnPath(nic string, hops []Hop, dst netip.Addr, now int64) {
 	}
 }
 
-// mergeBudgets makes one budget of two that are the same switch's.
+// mergeBudgets merges two budgets that belong to the same switch.
 func (b *budgets) mergeBudgets(s, other *budget) {
 	for a, o := range b.known {
 		if o == other {
@@ -269,8 +264,8 @@ func (b *budgets) mergeBudgets(s, other *budget) {
 	s.halvedAt, s.answeredAt = max(s.halvedAt, other.halvedAt), max(s.answeredAt, other.answeredAt)
 }
 
-// switchBefore is the switch that answers at a place before next does one further; invalid
-// when that is not known.
+// switchBefore returns the switch that answers at a place if next answers at the place after it, or an invalid address if
+// that is not known.
 func (b *budgets) switchBefore(at hopPosition, next netip.Addr) netip.Addr {
 	b.mu.Lock()
 	defer b.mu.Unlock()

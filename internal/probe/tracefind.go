@@ -11,26 +11,25 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// How long a round waits for budgets: for those of switches in their full
-// budget, and of ones that limit their answers.
+// Times that a round waits for the budgets of switches in their full budget, and of switches that limit their answers.
 const (
 	budgetWait  = time.Second
 	limitedWait = 50 * time.Millisecond
 )
 
-// pathTrace is one trace under way: what is known by hop limit.
+// pathTrace represents one trace in progress: what is known by hop limit.
 type pathTrace struct {
 	*tracer
 	flow          traceFlow
-	nic           string      // that sends it
-	lastPath      *TracedPath // what the last trace found, or nil
-	oldPath       *TracedPath // the same when it was a path
+	nic           string      // that sends the packets
+	lastPath      *TracedPath // result of the last trace, or nil
+	oldPath       *TracedPath // the same if it was a path
 	length        int         // hop limit of the destination's answer, as known before; 0: not known
 	packetsSent   [maxHops + 1]int
 	overBudget    [maxHops + 1]bool
 	answers       [maxHops + 1][]traceAnswer
 	first         *Hop // hop limit 1, as other flows found it
-	awaitsFirst   bool // for another flow to find hop limit 1
+	awaitsFirst   bool // another flow is about to find hop limit 1
 	silentCharges []charge
 }
 
@@ -54,7 +53,7 @@ func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) 
 	if f.isMute() {
 		tail = maxSilent
 	}
-	end := 0 // hop limits looked at
+	end := 0 // highest hop limit that was probed
 	for q.silentTail(end) < tail && end < maxHops && !q.reachedBy(end) {
 		from := end + 1
 		switch {
@@ -84,7 +83,7 @@ func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) 
 	return p, nil
 }
 
-// probeHops asks the hop limits from, ..., to.
+// probeHops probes the hop limits from, ..., to.
 func (q *pathTrace) probeHops(ctx context.Context, from, to int) error {
 	packets := map[int]int{}
 	for ttl := from; ttl <= to; ttl++ {
@@ -113,7 +112,7 @@ func (q *pathTrace) probeHops(ctx context.Context, from, to int) error {
 	return q.sendPackets(ctx, again)
 }
 
-// previousAnswer is who answered at a hop limit when the flow was traced last.
+// previousAnswer returns the address that answered at a hop limit in the flow's last trace.
 func (q *pathTrace) previousAnswer(ttl int) netip.Addr {
 	if q.oldPath == nil || ttl < 1 || ttl > len(q.oldPath.Hops) {
 		return netip.Addr{}
@@ -121,11 +120,11 @@ func (q *pathTrace) previousAnswer(ttl int) netip.Addr {
 	return q.oldPath.Hops[ttl-1].Address
 }
 
-// sendPackets sends packets by hop limit and gathers what comes back. Where quotes are
-// short, one packet of the flow is on its way at a time.
+// sendPackets sends packets by hop limit and gathers the answers. If quotes are short, only one packet of the flow is in
+// flight at a time.
 func (q *pathTrace) sendPackets(ctx context.Context, packets map[int]int) error {
 	short := false
-	if !q.flow.rdma { // copies have more to be told apart by
+	if !q.flow.rdma { // copies can be distinguished by more fields
 		q.flow.nic.mu.Lock()
 		short = q.flow.nic.shortQuotes
 		q.flow.nic.mu.Unlock()
@@ -152,7 +151,7 @@ func (q *pathTrace) sendPackets(ctx context.Context, packets map[int]int) error 
 	return nil
 }
 
-// outstanding is a trace packet on its way.
+// outstanding represents a trace packet in flight.
 type outstanding struct {
 	ttl    int
 	charge charge
@@ -205,7 +204,7 @@ func (q *pathTrace) runRound(ctx context.Context, limits []int) error {
 	return q.gatherAnswers(ctx, answer, sent)
 }
 
-// chargeHop charges a packet. What is to reach the destination costs no switch.
+// chargeHop charges a packet. A packet that will reach the destination costs no switch.
 func (q *pathTrace) chargeHop(ttl int) (charge, time.Duration) {
 	if ttl == q.length && !q.flow.isMute() {
 		return charge{position: hopPosition{q.nic, ttl}}, 0
@@ -213,7 +212,7 @@ func (q *pathTrace) chargeHop(ttl int) (charge, time.Duration) {
 	return q.budgets.chargePacket(hopPosition{q.nic, ttl}, q.expectedAnswer(ttl), time.Now().UnixNano())
 }
 
-// expectedAnswer is who will answer at a hop limit if the flow goes as it last did.
+// expectedAnswer returns the address that will answer at a hop limit if the flow takes the same path as last time.
 func (q *pathTrace) expectedAnswer(ttl int) netip.Addr {
 	if q.lastPath == nil || ttl > len(q.lastPath.Hops) {
 		return netip.Addr{}
@@ -265,7 +264,7 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// gatherAnswers takes the answers of a round and settles its charges.
+// gatherAnswers receives the answers of a round and settles its charges.
 func (q *pathTrace) gatherAnswers(ctx context.Context, answer chan traceAnswer, sent map[uint32]outstanding) error {
 	timeout := time.NewTimer(traceTimeout)
 	defer timeout.Stop()
@@ -306,7 +305,7 @@ func (q *pathTrace) reachedBy(ttl int) bool {
 	return false
 }
 
-// silentTail is how many hop limits after the last that answered are silent.
+// silentTail returns the number of silent hop limits after the last one that answered.
 func (q *pathTrace) silentTail(end int) (n int) {
 	for ttl := end; ttl > 0 && len(q.answers[ttl]) == 0 && (ttl > 1 || q.first == nil && !q.awaitsFirst); ttl-- {
 		n++
@@ -314,7 +313,7 @@ func (q *pathTrace) silentTail(end int) (n int) {
 	return n
 }
 
-// buildPath makes a path of the answers.
+// buildPath makes a path from the answers.
 func (q *pathTrace) buildPath(p *TracedPath, end int) {
 	closed := false
 	for ttl := 1; ttl <= end && !p.Reached && !closed; ttl++ {
@@ -351,7 +350,7 @@ func (q *pathTrace) buildPath(p *TracedPath, end int) {
 		p.Hops = append(p.Hops, hop)
 	}
 	if !p.Reached && !closed {
-		// Behind the last answer may be silent switches, the far end, or nothing.
+		// Silent switches, the far end, or nothing may follow the last answer.
 		p.Hops = p.Hops[:len(p.Hops)-q.silentTail(end)]
 	}
 	q.judgeSilence(p)
@@ -359,7 +358,7 @@ func (q *pathTrace) buildPath(p *TracedPath, end int) {
 	q.learnFrom(p)
 }
 
-// concludeState says what a path of these hops is worth.
+// concludeState sets the state that a path of these hops has.
 func (q *pathTrace) concludeState(p *TracedPath, closed bool) {
 	for _, h := range p.Hops {
 		if len(h.Labels) > 0 {
@@ -386,11 +385,11 @@ func (p *TracedPath) addNote(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
 }
 
-// judgeSilence tells limits from silence at the hops without address.
+// judgeSilence distinguishes rate limits from silence at the hops without address.
 func (q *pathTrace) judgeSilence(p *TracedPath) {
 	now := time.Now().UnixNano()
 	if q.flow.isMute() {
-		// Nothing tells where a reply's path ends, but what is known of it.
+		// The end of a reply's path is known only from earlier traces.
 		for ttl := len(p.Hops) + 1; ttl < q.length && (q.overBudget[ttl] || q.budgets.isLimited(hopPosition{q.nic, ttl}, now)); ttl++ {
 			p.Hops = append(p.Hops, Hop{TTL: ttl})
 		}
@@ -403,7 +402,7 @@ func (q *pathTrace) judgeSilence(p *TracedPath) {
 		at := hopPosition{q.nic, h.TTL}
 		if q.packetsSent[h.TTL] == 0 && q.overBudget[h.TTL] {
 			p.limited = true
-			p.addNote("hop %d: rate limited: it was not asked, the budget of its switch is used up", h.TTL)
+			p.addNote("hop %d: rate limited: not probed, because the budget of its switch is used up", h.TTL)
 			continue
 		}
 		var on netip.Addr
@@ -424,7 +423,7 @@ func (q *pathTrace) judgeSilence(p *TracedPath) {
 	}
 }
 
-// learnFrom keeps what the trace tells about all flows.
+// learnFrom records what the trace shows about all flows.
 func (q *pathTrace) learnFrom(p *TracedPath) {
 	if p.Balanced {
 		return
@@ -435,7 +434,7 @@ func (q *pathTrace) learnFrom(p *TracedPath) {
 		dst = q.flow.dst.Addr()
 	}
 	if n := len(p.Hops); q.flow.isMute() && n > 0 && q.budgets.isLast(p.Hops[n-1].Address, q.flow.dst.Addr()) {
-		// What was sent beyond the last switch came to the destination.
+		// Packets that were sent beyond the last switch reached the destination.
 		for _, c := range q.silentCharges {
 			if c.position.ttl > n {
 				q.budgets.refundCharge(c)
@@ -453,7 +452,7 @@ func (q *pathTrace) learnFrom(p *TracedPath) {
 	}
 }
 
-// sharedFirstHop is the first switch of a NIC's flows, when it need not be asked for.
+// sharedFirstHop returns the first switch of a NIC's flows if it need not be probed, and otherwise nil.
 func (t *tracer) sharedFirstHop(nic string, now time.Time) *Hop {
 	f := t.first[nic]
 	if f == nil || len(f.flows) < shareFlows || now.Sub(f.at) >= shareFor {
@@ -464,8 +463,8 @@ func (t *tracer) sharedFirstHop(nic string, now time.Time) *Hop {
 	return &h
 }
 
-// searchesFirstHop reports whether a flow is to look for the first switch itself: as long as
-// it is not shared, and then one flow in shareFor.
+// searchesFirstHop reports whether a flow has to look for the first switch itself. All flows do as long as it is not shared,
+// and one flow in shareFor does after that.
 func (t *tracer) searchesFirstHop(nic string, now time.Time) bool {
 	f := t.first[nic]
 	if f == nil || len(f.flows) < shareFlows || now.Sub(f.searchedAt) >= shareFor {
@@ -477,7 +476,7 @@ func (t *tracer) searchesFirstHop(nic string, now time.Time) bool {
 	return false
 }
 
-// recordFirstHop takes what a flow found at hop limit 1.
+// recordFirstHop records what a flow found at hop limit 1.
 func (t *tracer) recordFirstHop(nic string, flow fabric.Flow, h Hop, now time.Time) {
 	f := t.first[nic]
 	if f != nil && f.hop.Address != h.Address {

@@ -7,55 +7,50 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// Transport carries the STAMP packets of a NIC's flows: UDP sockets, or the
-// queue pair of an RDMA port. What is sent and received goes in batches, in
-// memory that the transport has; none of it is allocated per packet. One
-// goroutine at a time uses it.
+// Transport carries the STAMP packets of a NIC's flows by UDP sockets, or by the queue pair of an RDMA port. It sends and
+// receives in batches, in memory of its own, and allocates nothing per packet. Only one goroutine at a time may use it.
 type Transport interface {
-	// OutBuffer is the memory for the next packet; nil: the batch is full.
+	// OutBuffer returns the memory for the next packet, or nil if the batch is full.
 	OutBuffer() []byte
-	// PendingCount is how many packets wait for Send.
+	// PendingCount returns the number of packets that wait for Send.
 	PendingCount() int
-	// Commit queues the first n octets of OutBuffer. tos has the DSCP and the ECN
-	// field; ttl 0 leaves the system's. The number comes back with the packet's
-	// transmit stamp. All packets of a batch leave from one endpoint.
+	// Commit queues the first n octets of OutBuffer. tos has the DSCP and the ECN field. A ttl of 0 leaves the system's. The
+	// returned number comes back with the packet's transmit stamp. All packets of a batch leave from one endpoint.
 	Commit(from Endpoint, n int, dst netip.AddrPort, tos, ttl uint8) (id uint32)
-	// Send sends what was committed. failed is called for each packet that could
-	// not be. at is when the rest left the program, Unix nanoseconds, where no
-	// better transmit stamp will come; else 0.
+	// Send sends the queued packets, and calls failed for each one that could not be sent. It returns the time at which the
+	// others left the program in Unix nanoseconds, or 0 if better transmit stamps will come.
 	Send(from Endpoint, failed func(i int, errno syscall.Errno)) (at int64, err error)
-	// Recv takes what came, unix.BatchSize packets at most, without waiting.
+	// Recv receives packets without waiting, at most unix.BatchSize of them.
 	Recv(at Endpoint) (int, error)
 	DatagramAt(i int) *unix.Datagram
-	// RecvErrors takes transmit stamps, and what the network says of packets.
+	// RecvErrors reads transmit stamps, and errors that the network reports about packets.
 	RecvErrors(at Endpoint) (int, error)
 	ReportAt(i int) *unix.Report
 }
 
-// Endpoint is where packets of a flow leave and come: a UDP socket, or a port on
-// a queue pair.
+// Endpoint is the end at which packets of a flow leave and arrive: a UDP socket, or a port on a queue pair.
 type Endpoint interface {
 	LocalAddr() netip.AddrPort
-	// FD is readable when something came; negative: another endpoint's is.
+	// FD returns the descriptor that is readable when a packet has arrived. It is negative if another endpoint has it.
 	FD() int
-	// Drops is how many packets were dropped for want of memory.
+	// Drops returns the number of packets that were dropped for lack of memory.
 	Drops() uint64
 	Close() error
 }
 
-// reports is a socket's error queue; unix.Batch is the real one.
+// reports is the interface of a socket's error queue, which unix.Batch implements.
 type reports interface {
 	RecvErrors(*unix.UDP) (int, error)
 	ReportAt(i int) *unix.Report
 }
 
-// datagrams is what a socket receives; unix.Batch is the real one.
+// datagrams is the interface of a socket's received datagrams, which unix.Batch implements.
 type datagrams interface {
 	Recv(*unix.UDP) (int, error)
 	DatagramAt(i int) *unix.Datagram
 }
 
-// sockets is the transport of UDP.
+// sockets is the transport by UDP.
 type sockets struct {
 	in   datagrams
 	out  *unix.Batch
@@ -66,30 +61,30 @@ func newSockets() sockets {
 	return sockets{in: unix.NewBatch(unix.BatchSize), out: unix.NewBatch(unix.BatchSize), errs: unix.NewBatch(unix.BatchSize)}
 }
 
-// OutBuffer implements Transport.
+// OutBuffer returns the memory for the next packet. It implements Transport.
 func (t *sockets) OutBuffer() []byte { return t.out.OutBuffer() }
 
-// PendingCount implements Transport.
+// PendingCount returns the number of packets that wait for Send. It implements Transport.
 func (t *sockets) PendingCount() int { return t.out.PendingCount() }
 
-// Commit implements Transport.
+// Commit queues a packet. It implements Transport.
 func (t *sockets) Commit(from Endpoint, n int, dst netip.AddrPort, tos, ttl uint8) (id uint32) {
 	return t.out.Commit(from.(*unix.UDP), n, dst, tos, ttl)
 }
 
-// Send implements Transport.
+// Send sends the queued packets. It implements Transport.
 func (t *sockets) Send(from Endpoint, failed func(i int, errno syscall.Errno)) (at int64, err error) {
 	return 0, t.out.Send(from.(*unix.UDP), failed)
 }
 
-// Recv implements Transport.
+// Recv receives packets. It implements Transport.
 func (t *sockets) Recv(at Endpoint) (int, error) { return t.in.Recv(at.(*unix.UDP)) }
 
-// DatagramAt implements Transport.
+// DatagramAt returns the i-th packet of the last Recv. It implements Transport.
 func (t *sockets) DatagramAt(i int) *unix.Datagram { return t.in.DatagramAt(i) }
 
-// RecvErrors implements Transport.
+// RecvErrors reads the error queue. It implements Transport.
 func (t *sockets) RecvErrors(at Endpoint) (int, error) { return t.errs.RecvErrors(at.(*unix.UDP)) }
 
-// ReportAt implements Transport.
+// ReportAt returns the i-th entry of the last RecvErrors. It implements Transport.
 func (t *sockets) ReportAt(i int) *unix.Report { return t.errs.ReportAt(i) }

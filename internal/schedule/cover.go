@@ -10,39 +10,39 @@ import (
 )
 
 const (
-	// mostTurns bounds how often flows are added and what they give is summed up again.
+	// mostTurns limits how often flows are added and the loads are computed again.
 	mostTurns = 24
-	// patientTurns is after how many turns a lack that rounding left counts as one
-	// that source ports cannot mend.
+	// patientTurns is the number of turns after which a lack that rounding left counts as one that
+	// source ports cannot remove.
 	patientTurns = 6
-	// hopelessRatio is the factor beyond which neither all source ports nor a few
-	// pairs more can give a link its flows; its pairs then get hopelessFactor times theirs, once,
-	// since thinning a node's probes for a goal out of reach would help nobody.
+	// hopelessRatio is the factor beyond which neither all source ports nor a few more pairs can give a
+	// link its flows. The pairs of such a link get hopelessFactor times their flows, once: thinning a
+	// node's probes for an unreachable goal has no use.
 	hopelessRatio, hopelessFactor = 4 * FlowsPerClass, 4
-	// mostPeers is how many peers a NIC may have to be given one more for a
-	// link that none crosses, or too few.
+	// mostPeers is the number of peers up to which a NIC may get one more for a link without flows, or
+	// with too few.
 	mostPeers = 2 * mostRounds
-	// mostSearches bounds the searches for pairs over links that none crosses yet.
+	// mostSearches limits the searches for pairs over links without flows.
 	mostSearches = 4096
-	// flowTolerance is how far below MinFlows a sum of fractions may stay.
+	// flowTolerance is the distance below MinFlows that a sum of fractions may have.
 	flowTolerance = 1e-9
 )
 
-// pair is a NIC that probes another with a number of flows in every class.
+// pair is a NIC that probes another one with a number of flows in every class.
 type pair struct {
 	src, dst int32
 	flows    uint16
 	tier     uint8
 }
 
-// cover knows what the pairs' flows are expected to give every arc.
+// cover computes the loads that the pairs' flows are expected to give every arc.
 type cover struct {
 	n     *network
 	pairs []pair
-	added []uint16 // flows of a pair that load does not count yet
+	added []uint16 // flows of a pair that load does not include yet
 	load  []float64
-	first []int32  // of a leaf: its entries
-	entry []uint32 // pair<<1, plus 1 for the replies, toward the leaf
+	first []int32  // by leaf: index of its first entry
+	entry []uint32 // pair<<1, plus 1 for the replies: flows toward the leaf
 }
 
 func newCover(n *network, pairs []pair) *cover {
@@ -54,7 +54,7 @@ func newCover(n *network, pairs []pair) *cover {
 	return c
 }
 
-// indexByLeaf lists the flows that travel toward every leaf.
+// indexByLeaf lists the flows toward every leaf.
 func (c *cover) indexByLeaf() {
 	n := c.n
 	c.first = make([]int32, n.vertices+1)
@@ -76,7 +76,7 @@ func (c *cover) indexByLeaf() {
 	each(func(leaf int32, e uint32) { c.entry[at[leaf]] = e; at[leaf]++ })
 }
 
-// sourceLeaf is the leaf an entry's packets come from.
+// sourceLeaf returns the leaf that an entry's packets come from.
 func (c *cover) sourceLeaf(e uint32) int32 {
 	p := &c.pairs[e>>1]
 	if e&1 == 0 {
@@ -85,7 +85,7 @@ func (c *cover) sourceLeaf(e uint32) int32 {
 	return c.n.nics[p.dst].leaf
 }
 
-// updateLoads adds what was added to the loads, and learns the tiers of the pairs.
+// updateLoads adds the added flows to the loads, and determines the tiers of the pairs.
 func (c *cover) updateLoads() {
 	n := c.n
 	sums := make([][]float64, chunks)
@@ -115,7 +115,7 @@ func (c *cover) updateLoads() {
 	clear(c.added)
 }
 
-// fillLinks adds flows until every link has minFlows or nothing can be added.
+// fillLinks adds flows until every link has minFlows or no flow can be added.
 func (c *cover) fillLinks(p *pairing, minFlows float64) {
 	n := c.n
 	c.updateLoads()
@@ -177,8 +177,8 @@ func (c *cover) fillLinks(p *pairing, minFlows float64) {
 			if m <= 1 {
 				continue
 			}
-			// The fraction of a flow is rounded by a hash of its own, so that a
-			// small lack adds a flow to few of many pairs.
+			// The fraction of a flow is rounded by a hash, so that a small lack adds a flow to a few of
+			// many pairs.
 			m = math.Round(m*1e6) / 1e6 * (1 + 0.01*float64(turn))
 			more := math.Floor(float64(q.flows)*(m-1) + hashToUnit(mixHash(n.nics[q.src].hash^mixHash(n.nics[q.dst].hash^uint64(turn)))))
 			add := uint16(min(more, float64(FlowsPerClass-q.flows)))
@@ -192,7 +192,7 @@ func (c *cover) fillLinks(p *pairing, minFlows float64) {
 			c.updateLoads()
 			continue
 		}
-		// Source ports alone give no more: other NICs of the same leaves may.
+		// Source ports alone cannot add more flows. Other NICs of the same leaves may.
 		var short []int32
 		for a, f := range factor {
 			if f > 1 && turn >= patientTurns {
@@ -207,8 +207,8 @@ func (c *cover) fillLinks(p *pairing, minFlows float64) {
 	}
 }
 
-// searchPairs finds for arcs that no flow crosses two NICs with a shortest path
-// over them, and lets one probe the other.
+// searchPairs finds two NICs with a shortest path over each arc without flows, and makes one probe the
+// other. It reports whether it found any.
 func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 	if len(arcs) == 0 {
 		return false
@@ -235,8 +235,8 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 		sort.SliceStable(ls, func(i, j int) bool { return w.dist[ls[i]] < w.dist[ls[j]] })
 		return ls[:min(len(ls), 8)]
 	}
-	done := map[[2]int32]bool{}   // ways and their replies' that were served
-	joined := map[[2]int32]bool{} // leaves that were
+	done := map[[2]int32]bool{}   // leaf pairs whose way and reply way were served
+	joined := map[[2]int32]bool{} // leaves that were joined
 	found := false
 	for i, a := range arcs {
 		if i == mostSearches {
@@ -244,7 +244,7 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 		}
 		u, v := from[a], n.to[a]
 		if done[[2]int32{v, u}] {
-			continue // the replies cross it
+			continue // the replies cross the arc
 		}
 		toA.searchToward(u)
 		toB.searchToward(v)
@@ -278,8 +278,8 @@ func (c *cover) searchPairs(p *pairing, arcs []int32) bool {
 	return found
 }
 
-// pickUnpaired picks, of the NICs of two leaves, those that have the fewest peers
-// and may but do not probe each other.
+// pickUnpaired returns, of the NICs of two leaves, the two with the fewest peers that may probe each
+// other and do not.
 func (p *pairing) pickUnpaired(xs, ys []int32) (x, y int32, ok bool) {
 	least := math.MaxInt
 	for _, a := range xs {
@@ -295,33 +295,33 @@ func (p *pairing) pickUnpaired(xs, ys []int32) (x, y int32, ok bool) {
 	return x, y, ok
 }
 
-// LinkFlows is what a directed link is expected to carry.
+// LinkFlows is the expected load of a directed link.
 type LinkFlows struct {
 	fabric.Direction
-	Tier  int     // 1: between a NIC and its leaf, else the higher tier of its ends
+	Tier  int     // 1 between a NIC and its leaf, else the higher tier of its ends
 	Flows float64 // probes and replies of all classes
 }
 
-// TierFlows sums the directed links of a tier up.
+// TierFlows summarises the directed links of a tier.
 type TierFlows struct {
 	Tier      int
-	Links     int // directed
+	Links     int // number of directed links
 	Min, Mean float64
-	Least     fabric.Direction // one that has Min
-	Empty     int              // links that no flow may cross
+	Least     fabric.Direction // a link with Min
+	Empty     int              // number of links that no flow may cross
 }
 
-// Coverage is what a schedule is expected to give the fabric. ECMP's hash is
-// unknown: each flow takes each next hop on a shortest path with equal odds.
+// Coverage is the expected coverage of the fabric by a schedule. ECMP's hash is unknown: each flow
+// takes each next hop on a shortest path with equal odds.
 type Coverage struct {
 	Links []LinkFlows // every directed link of the topology, sorted
 	Tiers []TierFlows
-	// Gap is the odds that any fabric link stays without a flow, of those that
-	// flows may cross; at most, since it takes a link's flows for many rare ones.
+	// Gap is an upper bound of the odds that any fabric link stays without a flow, among the links that
+	// flows may cross. It is an upper bound because it treats a link's flows as many rare ones.
 	Gap float64
 }
 
-// ExpectedFlows is the expected number of flows over every directed link.
+// ExpectedFlows returns the expected number of flows over every directed link.
 func (s *Schedule) ExpectedFlows(g *fabric.Graph) Coverage {
 	n := newNetwork(g, nil)
 	at := make([]int32, len(s.NICs))

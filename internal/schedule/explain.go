@@ -8,14 +8,15 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// LinkOdds is a directed link and the odds that a flow crosses it.
+// LinkOdds is a directed link with the odds that a flow crosses it.
 type LinkOdds struct {
 	fabric.Direction
 	Odds float64
 }
 
-// CrossedLinks lists the directed links that packets from NIC src to NIC dst may
-// cross, with the odds, the surest first and access links first of all.
+// CrossedLinks returns the directed links that packets from NIC src to NIC dst may cross, with the
+// odds: access links first, then the others by falling odds. It returns an error if a NIC is unknown or
+// no path joins the two.
 func CrossedLinks(g *fabric.Graph, src, dst string) ([]LinkOdds, error) {
 	n := newNetwork(g, nil)
 	from, err := n.pluggedNIC(src)
@@ -63,13 +64,14 @@ func (n *network) pluggedNIC(id string) (int32, error) {
 	return x, nil
 }
 
-// EdgeOdds is an edge, of probes or of replies, and the odds that it crosses a link.
+// EdgeOdds is an edge, of probes or of replies, with the odds that it crosses a link.
 type EdgeOdds struct {
 	Edge fabric.Flow
 	Odds float64
 }
 
-// CrossingFlows lists the edges that may cross a directed link, the surest first.
+// CrossingFlows returns the edges that may cross a directed link, with the odds, by falling odds. It
+// returns an error if the topology has no such link.
 func (s *Schedule) CrossingFlows(g *fabric.Graph, d fabric.Direction) ([]EdgeOdds, error) {
 	l := g.LinkAt(d.From)
 	if l == nil || g.PeerOf(d.From) != d.To {
@@ -95,7 +97,7 @@ func (s *Schedule) CrossingFlows(g *fabric.Graph, d fabric.Direction) ([]EdgeOdd
 	return out, nil
 }
 
-// oddsOf tells the odds that packets between two NICs cross one way of a link.
+// oddsOf returns a function for the odds that packets between two NICs cross one way of a link.
 func (n *network) oddsOf(g *fabric.Graph, l *fabric.Link, d fabric.Direction) (func(from, to string) float64, error) {
 	if l.IsAccess() {
 		return func(from, to string) float64 {
@@ -135,8 +137,8 @@ func (n *network) oddsOf(g *fabric.Graph, l *fabric.Link, d fabric.Direction) (f
 	}, nil
 }
 
-// crossingOdds is every vertex's odds that a flow from it to the goal crosses an
-// arc; nil when none can.
+// crossingOdds returns every vertex's odds that a flow from it to the goal crosses an arc. It returns
+// nil if no flow to the goal can.
 func (w *walk) crossingOdds(arc int32) []float64 {
 	n := w.n
 	odds := make([]float64, n.vertices)

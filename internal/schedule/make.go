@@ -10,19 +10,18 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// mostThinning is how many times slower the tiers farther away may probe before
-// the next nearer tier is slowed down too.
+// mostThinning is the factor by which tiers farther away may probe more slowly before the next nearer
+// tier is slowed down too.
 const mostThinning = 16
 
-// Make schedules the fabric of g.
+// Make returns a schedule of the fabric of g. It returns an error if the options are invalid.
 //
-// A NIC probes at most FanOut[0] peers under its leaf (MinPeers where there is
-// but one leaf), at every level of the hierarchy above it at most 16 or FanOut,
-// whichever is more, and MinPeers more where the rounds left it short; as many
-// probe it. Two things add to that. A NIC with fewer than 32 peers may get more
-// for links that only few pairs cross. And where a child has more than half of
-// its block's NICs (a leaf of 30 beside one of 2), the rest of the block shares
-// the child's NICs evenly, once per level and way.
+// A NIC probes at most FanOut[0] peers under its leaf (MinPeers if there is only one leaf), at every
+// level of the hierarchy above it at most 16 or FanOut, whichever is more, and MinPeers more if the
+// rounds left it short. As many probe it. Two cases add to that. A NIC with fewer than 32 peers may get
+// more for links that only few pairs cross. If a child has more than half of its block's NICs (a leaf
+// of 30 beside one of 2), the rest of the block shares the child's NICs evenly, once per level and
+// direction.
 func Make(g *fabric.Graph, o Options) (*Schedule, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -47,7 +46,7 @@ func Make(g *fabric.Graph, o Options) (*Schedule, error) {
 	return s, nil
 }
 
-// listPairs lists who probes whom; those under one leaf are of tier 1.
+// listPairs returns the pairs of NICs that probe each other. Pairs under one leaf are of tier 1.
 func (p *pairing) listPairs() []pair {
 	count := 0
 	for _, peers := range p.peers {
@@ -79,8 +78,8 @@ func expandPairs(pairs []pair, classes int, cadence func(*pair) time.Duration) [
 	return out
 }
 
-// applyMoves gives edges their moved flow numbers. A move of a flow that is not, or
-// onto one that is, or into another class, does nothing.
+// applyMoves gives edges their moved flow numbers. It ignores a move of a flow that does not exist,
+// onto one that exists, or into another class.
 func (s *Schedule) applyMoves(moves []Move) {
 	for _, m := range moves {
 		if m.From/FlowsPerClass != m.To/FlowsPerClass || m.From < 0 || m.To < 0 {
@@ -104,7 +103,7 @@ func (s *Schedule) applyMoves(moves []Move) {
 	}
 }
 
-// flowsBetween is the part of Edges from one NIC to another.
+// flowsBetween returns the part of Edges from one NIC to another.
 func (s *Schedule) flowsBetween(src, dst int32) []Edge {
 	before := func(e Edge, k [2]int32) int { return cmp.Or(cmp.Compare(e.Src, k[0]), cmp.Compare(e.Dst, k[1])) }
 	from, _ := slices.BinarySearchFunc(s.Edges, [2]int32{src, dst}, before)
@@ -112,16 +111,16 @@ func (s *Schedule) flowsBetween(src, dst int32) []Edge {
 	return s.Edges[from:to]
 }
 
-// chooseCadences thins every node's probes to its budget: first those of the farthest
-// tier, up to mostThinning times, then the next nearer tier with it. What three
-// of four nodes can keep to becomes the cadence of all that can do better, so
-// that a tier's series compare; the others are slower on their own.
+// chooseCadences thins every node's probes to its budget: first those of the farthest tier, up to
+// mostThinning times, then the next nearer tier with it. The cadence that three of four nodes can keep
+// becomes the cadence of all faster nodes, so that the series of a tier are comparable. The others are
+// slower individually. It returns the cadences by node and tier, and findings about slower tiers.
 func (p *pairing) chooseCadences(pairs []pair) ([]map[uint8]time.Duration, []string) {
 	nodes := int32(0)
 	for _, id := range p.node {
 		nodes = max(nodes, id+1)
 	}
-	flows := make([]map[uint8]float64, nodes) // of a node, by tier
+	flows := make([]map[uint8]float64, nodes) // by node and tier
 	for i := range pairs {
 		at := p.node[pairs[i].src]
 		if flows[at] == nil {
@@ -181,15 +180,14 @@ func (p *pairing) chooseCadences(pairs []pair) ([]map[uint8]time.Duration, []str
 	slices.SortFunc(keys, func(a, b slowed) int { return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.times, b.times)) })
 	var found []string
 	for _, k := range keys {
-		found = append(found, fmt.Sprintf("budget: tier %d is probed every %v instead of %v by %d of %d nodes: at the full rate the busiest node would send %.0f probes/s, its budget is %g",
+		found = append(found, fmt.Sprintf("budget: tier %d is probed every %v instead of %v by %d of %d nodes: at the full rate the busiest node would send %.0f probes/s, and its budget is %g",
 			k.tier, time.Duration(k.times)*p.o.Cadence, p.o.Cadence, count[k], len(byTier[k.tier]), busiest, p.o.Budget))
 	}
 	return out, found
 }
 
-// thinToBudget says by how much each tier must be slowed down for the flows of a node
-// to fit into budget, which like the sum at full rate that it returns is in
-// probes per cadence.
+// thinToBudget returns the factor by which each tier must be slowed down so that the flows of a node
+// fit into the budget, and the sum at full rate. The budget and the sum are in probes per cadence.
 func thinToBudget(flows map[uint8]float64, budget float64) (times map[uint8]int, full float64) {
 	tiers := make([]uint8, 0, len(flows))
 	for t, f := range flows {
@@ -223,8 +221,8 @@ func thinToBudget(flows map[uint8]float64, budget float64) (times map[uint8]int,
 	return times, full
 }
 
-// roundFactor rounds a factor up to 1, 2, 3, 4, 6, 8, 12 and so on: few cadences, that
-// do not change with every node.
+// roundFactor rounds a factor up to 1, 2, 3, 4, 6, 8, 12 and so on, so that there are few cadences and
+// they do not change with every node.
 func roundFactor(factor float64) int {
 	for n := 1; ; n *= 2 {
 		switch {
@@ -236,7 +234,7 @@ func roundFactor(factor float64) int {
 	}
 }
 
-// describeComponents describes the parts of the fabric that have switches.
+// describeComponents describes the components of the fabric that have switches.
 func (n *network) describeComponents(g *fabric.Graph) []Component {
 	parts := 0
 	for _, c := range n.comp {
@@ -282,7 +280,7 @@ func sortedLabels(set map[string]bool) []string {
 	return out
 }
 
-// pairingShortfalls says what the pairing could not have.
+// pairingShortfalls returns findings about what the pairing could not provide.
 func (p *pairing) pairingShortfalls(g *fabric.Graph, absent map[string]bool) []string {
 	n := p.n
 	var out, gone, unplugged, alone, fewPeers, oneLeaf, ownNode []string
@@ -322,14 +320,14 @@ func (p *pairing) pairingShortfalls(g *fabric.Graph, absent map[string]bool) []s
 	}
 	say(gone, "nodes without an agent, left out")
 	say(unplugged, "NICs without a link, and so without edges")
-	say(alone, "NICs with nobody to probe in their component and plane")
+	say(alone, "NICs without a peer in their component and plane")
 	say(ownNode, "NICs that have only NICs of their own node to probe")
 	say(fewPeers, fmt.Sprintf("NICs with fewer than %d peers, since their component and plane have no more", p.o.MinPeers))
 	say(oneLeaf, "NICs without a peer of another node across leaves")
 	return out
 }
 
-// linkShortfalls names the links that cannot have their flows.
+// linkShortfalls returns findings about the links that cannot have their flows.
 func (c *cover) linkShortfalls(g *fabric.Graph, minFlows float64) []string {
 	n := c.n
 	var none, poor []string
@@ -353,7 +351,7 @@ func (c *cover) linkShortfalls(g *fabric.Graph, minFlows float64) []string {
 	}
 	var out []string
 	if len(poor) > 0 {
-		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f), and source ports give no more: %d: %s", minFlows, least, len(poor), abbreviateNames(poor)))
+		out = append(out, fmt.Sprintf("directed links expected to carry fewer than %g flows (the least %.2f) and more source ports do not help: %d: %s", minFlows, least, len(poor), abbreviateNames(poor)))
 	}
 	if len(none) > 0 {
 		out = append(out, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: %s", len(none), abbreviateNames(none)))

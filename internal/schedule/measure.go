@@ -9,28 +9,29 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// TracedPath is what a trace told of an edge: the way its probes take, or with
-// Edge.Reply set the replies. An edge is bound at most once each way.
+// TracedPath is the path of an edge by its trace: that of its probes or, if Edge.Reply is set, that of
+// its replies. An edge is bound at most once in each direction.
 type TracedPath struct {
 	Edge fabric.Flow
 	Path fabric.Path
 }
 
-// LinkEdges is how many bound edges cross a directed link.
+// LinkEdges is the number of bound edges that cross a directed link.
 type LinkEdges struct {
 	fabric.Direction
 	Tier  int // as in LinkFlows
 	Edges int
 }
 
-// Measured is the number of bound edges over every directed link of the
-// topology, zeros included, sorted.
+// Measured has the number of bound edges over every directed link of the topology, including zeros,
+// sorted.
 type Measured struct {
 	Links []LinkEdges
 	at    map[fabric.Direction]int32
 }
 
-// CountOver is the number of edges that cross a directed link.
+// CountOver returns the number of edges that cross a directed link. ok is false if there is no such
+// link.
 func (m Measured) CountOver(d fabric.Direction) (edges int, ok bool) {
 	i, ok := m.at[d]
 	if !ok {
@@ -39,8 +40,8 @@ func (m Measured) CountOver(d fabric.Direction) (edges int, ok bool) {
 	return m.Links[i].Edges, true
 }
 
-// MeasureLinks counts the bound edges over every directed link. Where a path has a
-// hole, or names what the topology has not, that part counts nowhere.
+// MeasureLinks counts the bound edges over every directed link. A part of a path that has a hole, or is
+// not in the topology, is not counted.
 func MeasureLinks(g *fabric.Graph, bound []TracedPath) Measured {
 	t := g.Topo
 	m := Measured{Links: make([]LinkEdges, 0, 2*len(t.Links)), at: make(map[fabric.Direction]int32, 2*len(t.Links))}
@@ -67,20 +68,18 @@ func MeasureLinks(g *fabric.Graph, bound []TracedPath) Measured {
 	return m
 }
 
-// givenNow marks a flow number that this round of moves already gave away.
+// givenNow marks a flow number that this round of moves has already used.
 const givenNow = math.MaxInt - 1
 
-// bestPairs is of how many pairs of leaves Rebalance works out the odds per link.
+// bestPairs is the number of pairs of leaves for which Rebalance computes the odds per link.
 const bestPairs = 16
 
-// Rebalance proposes at most limit moves of source ports, so that directed
-// links between switches that fewer than k bound edges cross get more. Where a
-// new source port sends a flow is not known before it is traced: a move is a
-// trial. Only a flow may go whose probes and replies are bound and which every
-// fabric link it crosses can spare, so that no link with k falls below it, and
-// none below k loses more. history is all moves so far, in order; a flow number
-// that a pair tried is tried again only after all others of its class, the
-// oldest first.
+// Rebalance proposes at most limit moves of source ports, so that directed links between switches with
+// fewer than k bound edges get more. The path of a flow with a new source port is unknown before it is
+// traced: a move is a trial. A flow may move only if its probes and replies are bound and every fabric
+// link on their paths has edges to spare, so that no link with k falls below it, and none below k loses
+// more. history has all moves so far, in order. A flow number that a pair has tried is tried again only
+// after all others of its class, the oldest first.
 func Rebalance(g *fabric.Graph, s *Schedule, bound []TracedPath, history []Move, k, limit int) []Move {
 	m := MeasureLinks(g, bound)
 	b := &balancer{g: g, s: s, n: newNetwork(g, nil), m: m, k: k, odds: map[[2]int32][]float64{}, lastUsed: map[[2]int32]map[int]int{}}
@@ -97,16 +96,16 @@ type balancer struct {
 	k        int
 	walk     *walk
 	flows    []tracedFlow
-	odds     map[[2]int32][]float64   // of leaves from, to: share of a flow over every arc
-	lastUsed map[[2]int32]map[int]int // of a pair of NICs: when a number was last in use
-	pairs    map[[2]int32][]int32     // of leaves from, to: flows whose probes or replies go that way
-	from     map[int32][][2]int32     // of a leaf: the keys of pairs that begin there
-	to       map[int32][][2]int32     // ... that end there
+	odds     map[[2]int32][]float64   // by leaves from, to: share of a flow over every arc
+	lastUsed map[[2]int32]map[int]int // by pair of NICs: when a flow number was last in use
+	pairs    map[[2]int32][]int32     // by leaves from, to: flows whose probes or replies go that way
+	from     map[int32][][2]int32     // by leaf: keys of pairs that begin there
+	to       map[int32][][2]int32     // by leaf: keys of pairs that end there
 }
 
-// tracedFlow is an edge both ways of which are known.
+// tracedFlow is an edge with a known path in both directions.
 type tracedFlow struct {
-	edge  int // of Schedule.Edges
+	edge  int // index in Schedule.Edges
 	links []int32
 	moved bool
 }
@@ -173,7 +172,7 @@ func (b *balancer) leafOf(nic string) int32 {
 	return -1
 }
 
-// recordHistory notes which flow numbers a pair had, and when.
+// recordHistory records which flow numbers a pair had, and when.
 func (b *balancer) recordHistory(history []Move) {
 	for i, mv := range history {
 		src, ok := slices.BinarySearch(b.s.NICs, mv.Src)
@@ -193,7 +192,7 @@ func (b *balancer) markUsed(pair [2]int32, flow, when int) {
 	b.lastUsed[pair][flow] = when
 }
 
-// canLose says whether every link the flow crosses can spare it.
+// canLose reports whether every link that the flow crosses has edges to spare.
 func (b *balancer) canLose(f *tracedFlow) bool {
 	for _, l := range f.links {
 		if b.m.Links[l].Edges <= b.k {
@@ -203,7 +202,7 @@ func (b *balancer) canLose(f *tracedFlow) bool {
 	return !f.moved
 }
 
-// spareCount is the least number of edges above k on the flow's links.
+// spareCount returns the least number of edges above k on the flow's links.
 func (b *balancer) spareCount(f *tracedFlow) int {
 	s := math.MaxInt
 	for _, l := range f.links {
@@ -212,7 +211,7 @@ func (b *balancer) spareCount(f *tracedFlow) int {
 	return s
 }
 
-// arcOdds is the odds that a flow between two leaves crosses each arc.
+// arcOdds returns the odds that a flow between two leaves crosses each arc.
 func (b *balancer) arcOdds(from, to int32) []float64 {
 	if o, ok := b.odds[[2]int32{from, to}]; ok {
 		return o
@@ -227,13 +226,13 @@ func (b *balancer) arcOdds(from, to int32) []float64 {
 		b.walk.spreadLoad(o)
 	}
 	if len(b.odds) >= 256 {
-		clear(b.odds) // memory stays bounded in a large fabric
+		clear(b.odds) // bounds the memory in a large fabric
 	}
 	b.odds[[2]int32{from, to}] = o
 	return o
 }
 
-// poorLink is a link that needs edges: its arc and the cable's part of it.
+// poorLink is a link that needs edges: its arc and the cable's share of it.
 type poorLink struct {
 	link  int32
 	arc   int32
@@ -271,8 +270,8 @@ func (b *balancer) proposeMoves(limit int) []Move {
 	return out
 }
 
-// movesFor moves flows that may come to cross one poor link: those with the
-// best odds, as many as are expected to give it what it lacks.
+// movesFor returns moves of flows that may then cross one poor link: those with the best odds, as many
+// as are expected to give it the edges that it lacks.
 func (b *balancer) movesFor(q poorLink, toU, toV *walk, limit int) []Move {
 	type candidate struct {
 		pair [2]int32
@@ -328,8 +327,8 @@ func (b *balancer) movesFor(q poorLink, toU, toV *walk, limit int) []Move {
 	return out
 }
 
-// pairsNear lists the pairs of leaves on whose way a link from U to V may be: those
-// from leaves before it or those to leaves behind it, whichever are fewer.
+// pairsNear returns the pairs of leaves with a link from U to V possibly on their way: those from
+// leaves before it or those to leaves behind it, whichever are fewer.
 func (b *balancer) pairsNear(toU, toV *walk) [][2]int32 {
 	var lists [2][][2]int32
 	for side, by := range [2]map[int32][][2]int32{b.from, b.to} {
@@ -349,8 +348,8 @@ func (b *balancer) pairsNear(toU, toV *walk) [][2]int32 {
 	return lists[0]
 }
 
-// nextMove gives a flow the number of its class that its pair has not in use and
-// has tried least recently, or never.
+// nextMove returns a move of a flow to the number of its class that its pair does not use and has tried
+// least recently, or never. It returns false if there is none.
 func (b *balancer) nextMove(f *tracedFlow) (Move, bool) {
 	e := b.s.Edges[f.edge]
 	pair := [2]int32{e.Src, e.Dst}
@@ -376,7 +375,7 @@ func (b *balancer) nextMove(f *tracedFlow) (Move, bool) {
 	return Move{Src: b.s.NICs[e.Src], Dst: b.s.NICs[e.Dst], From: int(e.Flow), To: to}, true
 }
 
-// arcTails lists the vertex that every arc leaves.
+// arcTails returns the vertex that every arc leaves.
 func (n *network) arcTails() []int32 {
 	from := make([]int32, 0, len(n.to))
 	for v := range int32(n.vertices) {

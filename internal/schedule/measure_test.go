@@ -12,7 +12,7 @@ import (
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
-// route is the way a flow takes where every switch hashes the 5-tuple in a way of its own.
+// route returns the path of a flow if every switch hashes the 5-tuple in a way of its own.
 func route(g *fabric.Graph, e fabric.Flow, seed uint64, dist map[string]map[string]int) fabric.Path {
 	src, dst := e.Endpoints()
 	sw, in := g.LeafOf(src)
@@ -53,14 +53,14 @@ func bind(g *fabric.Graph, s *schedule.Schedule, seed uint64) []schedule.TracedP
 	return out
 }
 
-// TestRebalance: source ports are moved, round by round, until every directed
-// link has k edges, and no link that had k ever loses it.
+// TestRebalance checks that source ports are moved, round by round, until every directed link has k
+// edges, and that no link that had k ever falls below it.
 func TestRebalance(t *testing.T) {
 	tests := map[string]struct {
 		o        clos.Options
 		minFlows float64
 		k        int
-		most     int // rounds
+		most     int // maximum number of rounds
 	}{
 		"two tiers":         {clos.Options{LeavesPerPod: 16, SpinesPerPod: 8, NICsPerLeaf: 8}, 22, 12, 10},
 		"three tiers":       {clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 8, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 8}, 22, 16, 20},
@@ -83,7 +83,7 @@ func TestRebalance(t *testing.T) {
 					poor, least := 0, math.MaxInt
 					for i, l := range m.Links {
 						if l.Tier == 1 {
-							continue // no source port changes what crosses an access link
+							continue // no source port changes the flows over an access link
 						}
 						if l.Edges < tt.k {
 							poor++
@@ -119,8 +119,8 @@ func TestRebalance(t *testing.T) {
 	}
 }
 
-// TestRebalanceForgetsTheOldest: when a pair tried all its numbers, the one
-// tried longest ago comes again.
+// TestRebalanceForgetsTheOldest checks that when a pair has tried all its numbers, the one tried
+// longest ago is next.
 func TestRebalanceForgetsTheOldest(t *testing.T) {
 	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 1}))
 	var history []schedule.Move
@@ -128,7 +128,7 @@ func TestRebalanceForgetsTheOldest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All flows over one spine: the other has none, whatever is tried.
+	// All flows cross one spine: the other has none, whatever is tried.
 	var bound []schedule.TracedPath
 	for _, b := range bind(g, s, 1) {
 		b.Path = route(g, fabric.Flow{Src: b.Edge.Src, Dst: b.Edge.Dst, Reply: b.Edge.Reply}, 1, map[string]map[string]int{})
@@ -190,8 +190,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestCrossing: what an edge is said to cross and what a link is said to be
-// crossed by agree with each other and with the sums.
+// TestCrossing checks that the links of an edge and the edges of a link agree with each other and with
+// the sums.
 func TestCrossing(t *testing.T) {
 	for seed := range uint64(12) {
 		topo, o := randomFabric(seed)

@@ -12,47 +12,46 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// network is the fabric in numbers. Its vertices are switches; switches without
-// NICs that have exactly the same neighbours (the cores of a row, all spines of
-// a two-tier fabric) are one vertex, since ECMP treats them alike: what is
-// expected over their links is the same by symmetry. Its arcs are all links
-// from one vertex to another in one direction.
+// network is the fabric as numbered vertices and arcs. A vertex represents a switch. Switches without
+// NICs that have exactly the same neighbours (the cores of a row, all spines of a two-tier fabric) are
+// one vertex, since ECMP treats them alike: the expected load of their links is the same by symmetry.
+// An arc represents all links from one vertex to another in one direction.
 type network struct {
 	vertices int
 	tier     []uint8
-	name     []string // of the first switch of a vertex
-	size     []int32  // switches of a vertex
+	name     []string // name of the first switch of a vertex
+	size     []int32  // number of switches of a vertex
 
-	first  []int32 // of vertex v: its arcs are first[v] up to first[v+1]
+	first  []int32 // the arcs of vertex v are first[v] up to first[v+1]
 	to     []int32
-	weight []float64 // next hops in the arc, which divide a vertex's load among its arcs
-	links  []int32   // cables of the arc
-	rev    []int32   // the same arc the other way
-	least  []float64 // the least share that a cable has of the arc's load
+	weight []float64 // number of next hops in the arc, which divide a vertex's load among its arcs
+	links  []int32   // number of cables of the arc
+	rev    []int32   // the same arc in the other direction
+	least  []float64 // the least share of the arc's load that a cable has
 
 	cables []cable // links between switches, in the topology's order
-	access []int32 // links to NICs, as indices of the topology's links
-	comp   []int32 // component of a vertex
+	access []int32 // links to NICs, as indexes of the topology's links
+	comp   []int32 // component by vertex
 
 	nics    []nic // sorted by identifier
 	nicByID map[string]int32
 }
 
-// cable is a link between two switches.
+// cable is a link between two switches, as the arcs see it.
 type cable struct {
-	link  int32 // index of the topology's links
-	a, b  int32 // switches, as the link names its ends
+	link  int32 // index in the topology's links
+	a, b  int32 // switches, in the order of the link's ends
 	arc   int32 // from a to b
 	share float64
 }
 
-// nic is a NIC with what the schedule asks of it.
+// nic is a NIC with its attributes for the schedule.
 type nic struct {
 	id, node, plane string
-	rail            int32 // -1: none
-	leaf            int32 // vertex, -1: no link
+	rail            int32 // -1 if there is none
+	leaf            int32 // vertex, or -1 if the NIC has no link
 	hash            uint64
-	live            bool // has a link, and an agent
+	live            bool // it has a link and an agent
 	group           int32
 }
 
@@ -103,7 +102,7 @@ func (n *network) indexNICs(t *fabric.Topology, absent map[string]bool) {
 	}
 }
 
-// plugIn reads the links: NICs get their leaves, cables their switches.
+// plugIn assigns the links: leaves to NICs, and switches to cables.
 func (n *network) plugIn(t *fabric.Topology, byName map[string]int32) {
 	for i := range t.Links {
 		l := &t.Links[i]
@@ -128,11 +127,11 @@ func (n *network) plugIn(t *fabric.Topology, byName map[string]int32) {
 	}
 }
 
-// cableGroup is all cables between two switches.
+// cableGroup is the set of all cables between two switches.
 type cableGroup struct {
 	a, b   int32
-	weight float64 // next hops: a LAG is one, however many cables it has
-	cables []int32 // indices of network.cables
+	weight float64 // number of next hops: a LAG is one, independent of the number of its cables
+	cables []int32 // indexes in network.cables
 }
 
 func (n *network) groupCables(t *fabric.Topology) []cableGroup {
@@ -173,7 +172,7 @@ func (n *network) groupCables(t *fabric.Topology) []cableGroup {
 	return out
 }
 
-// mergeSwitches gives every switch its vertex.
+// mergeSwitches returns the vertex of every switch.
 func (n *network) mergeSwitches(t *fabric.Topology, order []int32, hops []cableGroup) []int32 {
 	hasNIC := make([]bool, len(order))
 	for i := range n.nics {
@@ -186,7 +185,7 @@ func (n *network) mergeSwitches(t *fabric.Topology, order []int32, hops []cableG
 		plain := int(h.weight) == len(h.cables)
 		for _, e := range [2][2]int32{{h.a, h.b}, {h.b, h.a}} {
 			if !plain {
-				hasNIC[e[0]] = true // the shares of LAG members differ: such a switch stands for itself
+				hasNIC[e[0]] = true // the shares of LAG members differ, so that such a switch has a vertex of its own
 			}
 			keys[e[0]] = binary.AppendUvarint(keys[e[0]], uint64(e[1]))
 			keys[e[0]] = binary.AppendUvarint(keys[e[0]], uint64(h.weight))
@@ -218,11 +217,11 @@ func (n *network) mergeSwitches(t *fabric.Topology, order []int32, hops []cableG
 	return class
 }
 
-// connectVertices makes the arcs.
+// connectVertices creates the arcs.
 func (n *network) connectVertices(hops []cableGroup, class []int32) {
 	type between struct {
 		from, to  int32
-		pairs     int32 // of switches
+		pairs     int32 // number of pairs of switches
 		weight    float64
 		links     int32
 		leastFrom float64
@@ -281,14 +280,13 @@ func (n *network) connectVertices(hops []cableGroup, class []int32) {
 	}
 }
 
-// findComponents numbers what hangs together by the name of its first switch.
+// findComponents numbers the connected components in the order of the name of their first switch.
 func (n *network) findComponents() {
 	n.comp = n.joinUpTo(255)
 }
 
-// joinUpTo gives every vertex the number of its part of the network when only
-// vertices of at most the given tier are joined; parts are numbered by their
-// first vertex.
+// joinUpTo returns the part of the network of every vertex when only vertices of at most the given tier
+// are joined. Parts are numbered by their first vertex.
 func (n *network) joinUpTo(tier uint8) []int32 {
 	part := make([]int32, n.vertices)
 	for i := range part {
@@ -317,10 +315,10 @@ func (n *network) joinUpTo(tier uint8) []int32 {
 	return part
 }
 
-// walk is the scratch space of searches through the network.
+// walk has the working memory of searches through the network.
 type walk struct {
 	n           *network
-	dist        []int32 // links to the goal, -1: not reached
+	dist        []int32 // number of links to the goal, or -1 if it is not reached
 	highestTier []uint8 // highest tier on shortest paths to the goal
 	order       []int32 // vertices by distance
 	load        []float64
@@ -332,7 +330,7 @@ func (n *network) newWalk() *walk {
 		load: make([]float64, n.vertices), best: make([]float64, n.vertices)}
 }
 
-// searchToward finds every vertex's distance and highest tier to the goal.
+// searchToward computes every vertex's distance and highest tier to the goal.
 func (w *walk) searchToward(goal int32) {
 	n := w.n
 	for i := range w.dist {
@@ -356,8 +354,8 @@ func (w *walk) searchToward(goal int32) {
 	}
 }
 
-// spreadLoad sends what stands in w.load toward the goal, next hop by next hop in
-// equal parts, adds what crosses every arc to out, and leaves w.load empty.
+// spreadLoad moves the load in w.load toward the goal, in equal parts per next hop, adds the load of
+// every arc to out, and clears w.load.
 func (w *walk) spreadLoad(out []float64) {
 	n := w.n
 	for i := len(w.order) - 1; i > 0; i-- {
@@ -385,8 +383,8 @@ func (w *walk) spreadLoad(out []float64) {
 	w.load[w.order[0]] = 0
 }
 
-// maxOnPaths puts into w.best the greatest value of any arc on a shortest path
-// from each vertex to the goal.
+// maxOnPaths sets w.best to the greatest value of any arc on a shortest path from each vertex to the
+// goal.
 func (w *walk) maxOnPaths(value []float64) {
 	n := w.n
 	w.best[w.order[0]] = 0
@@ -401,11 +399,11 @@ func (w *walk) maxOnPaths(value []float64) {
 	}
 }
 
-// chunks is in how many parts work over all leaves is cut. It is fixed, so
-// that sums of floating-point numbers do not depend on the machine.
+// chunks is the number of parts of work over all leaves. It is fixed, so that sums of floating-point
+// numbers do not depend on the machine.
 const chunks = 8
 
-// inChunks runs work for the parts of [0,n), in parallel, and waits for all.
+// inChunks calls work for the parts of [0,n) in parallel, and waits for all.
 func (n *network) inChunks(count int, work func(chunk, from, to int, w *walk)) {
 	jobs := make(chan int, chunks)
 	for i := range chunks {
@@ -424,8 +422,8 @@ func (n *network) inChunks(count int, work func(chunk, from, to int, w *walk)) {
 	wg.Wait()
 }
 
-// hashName is 64-bit FNV-1a, stirred: it is part of what makes a schedule, and
-// must not change from one version to the next.
+// hashName returns the 64-bit FNV-1a hash of a name after mixing. It decides about schedules and must
+// not change between versions.
 func hashName(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -434,7 +432,7 @@ func hashName(s string) uint64 {
 	return mixHash(h)
 }
 
-// mixHash is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+// mixHash returns the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 func mixHash(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -445,7 +443,7 @@ func mixHash(x uint64) uint64 {
 // hashToUnit maps a hash to [0,1).
 func hashToUnit(h uint64) float64 { return float64(h>>11) / (1 << 53) }
 
-// abbreviateNames writes the first of a list of names, and how many more there are.
+// abbreviateNames returns the first names of a list, and the number of the others.
 func abbreviateNames(names []string) string {
 	slices.Sort(names)
 	const most = 8

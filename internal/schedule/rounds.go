@@ -8,55 +8,55 @@ import (
 )
 
 const (
-	// mostRounds bounds the rounds that thin leaves and pods add to a NIC's
-	// fan-out at one level; beyond it pairs get more flows instead of NICs more peers.
+	// mostRounds limits the rounds that thin leaves and pods add to a NIC's fan-out at one level.
+	// Beyond it pairs get more flows instead of NICs more peers.
 	mostRounds = 16
-	// A round tries this often to give a pair that was refused another target:
-	// at first with every wish, then without that of the own rail, then also
-	// with a peer that earlier rounds gave, at last with one they gave too often.
+	// A round tries up to passes times to give a rejected pair another target: at first with all
+	// preferences, then without that of the own rail, then also with a peer of earlier rounds, and at
+	// last with one that earlier rounds gave too often.
 	passes, railPasses, newPeerPasses, evenPasses = 24, 8, 16, 22
-	// nearSteps bounds the search for a peer that itself needs one.
+	// nearSteps limits the search for a peer that itself needs one.
 	nearSteps = 256
 )
 
-// peer is a NIC that is probed, and with how many flows.
+// peer is a probed NIC with its number of flows.
 type peer struct {
 	dst   int32
 	flows uint16
 }
 
-// level is a step of the hierarchy: its blocks are the parts of the network
-// that hang together up to a tier, its children those of the level below.
-// Leaves are the children of the first level above them.
+// level is a step of the hierarchy. Its blocks are the parts of the network that are connected up to a
+// tier, and its children are those of the level below. Leaves are the children of the first level above
+// them.
 type level struct {
 	tier   uint8
-	block  []int32 // of a vertex
+	block  []int32 // block by vertex
 	child  []int32
-	rounds []float64 // of a NIC; 0 where the block has one child only
-	index  []int32   // of a NIC: its block and group, as a dense number
-	blocks [][]int32 // NICs of every such block
+	rounds []float64 // number of rounds by NIC; 0 if the block has only one child
+	index  []int32   // by NIC: its block and group, as a dense number
+	blocks [][]int32 // NICs by dense number of block and group
 }
 
-// pairing chooses who probes whom.
+// pairing chooses the peers that each NIC probes.
 type pairing struct {
 	o            Options
 	n            *network
-	node         []int32 // of a NIC
+	node         []int32 // node by NIC
 	live         []int32 // NICs that take part
 	groups       []group
 	levels       []level
 	leaf         level // the NICs under one leaf
 	peers        [][]peer
-	proberCounts []int32 // peers that probe a NIC
-	crossLeaf    []bool  // has an edge to or from another leaf
+	proberCounts []int32 // by NIC: the number of peers that probe it
+	crossLeaf    []bool  // by NIC: it has an edge to or from another leaf
 }
 
-// group is the NICs that may probe each other: one component, one plane.
+// group is a set of NICs that may probe each other: those of one component and plane.
 type group struct {
 	nics    []int32
 	oneNode bool
 	leaves  int
-	ofNode  map[int32]int32 // NICs of a node
+	ofNode  map[int32]int32 // NICs by node
 }
 
 func newPairing(n *network, o Options) *pairing {
@@ -104,8 +104,8 @@ func newPairing(n *network, o Options) *pairing {
 	return p
 }
 
-// findLevels cuts the network into leaves, pods and what joins the pods, and
-// says in how many rounds of each level a NIC takes part.
+// findLevels divides the network into leaves, pods and the level that joins the pods, and computes the
+// number of rounds of each level that a NIC takes part in.
 func (p *pairing) findLevels() {
 	n := p.n
 	self := make([]int32, n.vertices)
@@ -137,8 +137,8 @@ func (p *pairing) findLevels() {
 		p.levels = append(p.levels, p.newLevel(tier, block, below))
 		below = block
 	}
-	// A flow of a higher level crosses the links of the lower ones too, so
-	// that what a level needs is known from the top down.
+	// A flow of a higher level also crosses the links of the lower ones, so that the need of a level is
+	// computed from the top down.
 	given := make([]float64, len(n.nics))
 	for i := len(p.levels) - 1; i >= 0; i-- {
 		l := &p.levels[i]
@@ -182,9 +182,9 @@ func (p *pairing) manyChildren(l *level, nics []int32) bool {
 	return false
 }
 
-// neededRounds is how many rounds the NICs of every child must take part in for each
-// link out of the child to be expected to carry MinFlows: a round gives a child
-// as many flows out, and as many in whose replies go out, as it has NICs.
+// neededRounds returns the number of rounds that the NICs of every child must take part in so that each
+// link out of the child is expected to carry MinFlows. In a round a child gets as many flows out as it
+// has NICs, and as many flows in, whose replies go out.
 func (p *pairing) neededRounds(l *level) []float64 {
 	n := p.n
 	links, nics := make([]float64, n.vertices), make([]float64, n.vertices)
@@ -206,7 +206,7 @@ func (p *pairing) neededRounds(l *level) []float64 {
 	return links
 }
 
-// pair is a source with the target it is offered.
+// offer is a source with the target that it is offered.
 type offer struct {
 	segment int64
 	key     uint64
@@ -230,11 +230,10 @@ func makeSalt(parts ...uint64) uint64 {
 	return h
 }
 
-// runLevel pairs the NICs of all blocks of a level. In a round they stand on a
-// ring, in the order of a hash of their names, and each probes the next one: so
-// each probes one and is probed by one, and a NIC that comes or goes changes
-// only its neighbours. Those whose next one will not do stand on further rings
-// among themselves, where the targets move one place on, until all are served.
+// runLevel pairs the NICs of all blocks of a level. In each round they form a ring, in the order of a
+// hash of their names, and each probes the next one. So each NIC probes one and is probed by one, and a
+// NIC that comes or goes changes only its neighbours. NICs whose next one is not allowed form further
+// rings among themselves, where the targets move one place on, until all are served.
 func (p *pairing) runLevel(l *level, rails []int64) {
 	n := p.n
 	most := 0.0
@@ -252,7 +251,7 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 		byRail := rails != nil && r%2 == 0
 		last := passes
 		if l.tier == 1 {
-			last = newPeerPasses // under a leaf a second flow takes the same way
+			last = newPeerPasses // under a leaf a second flow takes the same path
 		}
 		for pass := 0; pass < last && len(offers) > 1; pass++ {
 			s := makeSalt(uint64(l.tier), uint64(r), uint64(pass))
@@ -277,7 +276,7 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 			}
 			refused := offers[:0]
 			for _, f := range offers {
-				most := uint16(0) // flows that the pair may have already
+				most := uint16(0) // number of flows that the pair may already have
 				switch {
 				case pass >= evenPasses:
 					most = FlowsPerClass
@@ -298,8 +297,8 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 	}
 }
 
-// mayProbe says whether x may probe y as a peer of a level: under the same leaf,
-// or in another child of the block; never on the own node.
+// mayProbe reports whether x may probe y as a peer of a level: under the same leaf, or in another child
+// of the block, and never on the same node.
 func (p *pairing) mayProbe(l *level, x, y int32) bool {
 	if x == y || !p.nodeAllowed(x, y) {
 		return false
@@ -307,14 +306,14 @@ func (p *pairing) mayProbe(l *level, x, y int32) bool {
 	return l.tier == 1 || l.child[p.n.nics[x].leaf] != l.child[p.n.nics[y].leaf]
 }
 
-// nodeAllowed says whether y is not of x's own node, or nobody else is there.
+// nodeAllowed reports whether y is on another node than x, or the group has no other node.
 func (p *pairing) nodeAllowed(x, y int32) bool {
 	return p.node[x] != p.node[y] || p.groups[p.n.nics[x].group].oneNode
 }
 
 func (p *pairing) alreadyProbes(x, y int32) bool { return p.flowCount(x, y) > 0 }
 
-// flowCount is how many flows x has to y.
+// flowCount returns the number of flows from x to y.
 func (p *pairing) flowCount(x, y int32) uint16 {
 	for _, q := range p.peers[x] {
 		if q.dst == y {
@@ -324,7 +323,7 @@ func (p *pairing) flowCount(x, y int32) uint16 {
 	return 0
 }
 
-// addFlow makes x probe y with one flow more.
+// addFlow adds a flow from x to y.
 func (p *pairing) addFlow(x, y int32) {
 	for i := range p.peers[x] {
 		if q := &p.peers[x][i]; q.dst == y {
@@ -339,9 +338,8 @@ func (p *pairing) addFlow(x, y int32) {
 	}
 }
 
-// serveRest gives those whom a first round left without a target or a prober
-// one outside their child, spread evenly: where one child has more than half of
-// a block's NICs, the others must serve several.
+// serveRest gives NICs that a first round left without a target or a prober one outside their child,
+// spread evenly: if one child has more than half of a block's NICs, the others must serve several.
 func (p *pairing) serveRest(l *level, rest []offer) {
 	if len(rest) == 0 {
 		return
@@ -400,11 +398,11 @@ func (p *pairing) byHash(xs []int32, s uint64) {
 	})
 }
 
-// railsOf gives every NIC the rail it should stay on, in blocks whose leaves
-// have one rail each; 0 where there is none, or no other child has it.
+// railsOf returns the rail that every NIC should stay on, in blocks whose leaves have one rail each.
+// The rail is 0 if there is none, or if no other child has it.
 func (p *pairing) railsOf(l *level) []int64 {
 	n := p.n
-	ofLeaf := make([]int32, n.vertices) // -2: not seen, -1: none or several
+	ofLeaf := make([]int32, n.vertices) // -2: not seen; -1: none or several
 	for i := range ofLeaf {
 		ofLeaf[i] = -2
 	}
@@ -448,8 +446,7 @@ func (p *pairing) railsOf(l *level) []int64 {
 	return rails
 }
 
-// addMissingPeers gives NICs that have too few peers, or none across leaves, what their
-// group still has.
+// addMissingPeers gives NICs with too few peers, or none across leaves, further peers of their group.
 func (p *pairing) addMissingPeers() {
 	lists := []*level{&p.leaf}
 	for i := range p.levels {
@@ -468,7 +465,7 @@ func (p *pairing) addMissingPeers() {
 		}
 		return ordered[l][b]
 	}
-	// find adds an edge from x, or to it, and says whether it could.
+	// find adds an edge from x, or to it, and reports whether it found one.
 	find := func(x int32, inward, otherLeaf bool) bool {
 		for _, l := range lists {
 			if otherLeaf && l.tier == 1 {

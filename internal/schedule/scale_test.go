@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
-// TestScale: the guarantees of the package at 131,072 NICs, three tiers, four planes.
+// TestScale checks the guarantees of the package at 131,072 NICs, three tiers, four planes.
 func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("schedules 131,072 NICs; takes about ten seconds")
@@ -69,7 +69,7 @@ func TestScale(t *testing.T) {
 	t.Logf("%d edges, fan-out at most %d, fan-in at most %d, at most %.0f probes/s a node, odds of any gap %.1e; %q", len(s.Edges), mostOut, mostIn, mostRate, cov.Gap, s.Findings)
 }
 
-// TestScaleDamaged: with a twentieth of the nodes silent every link still has its flows.
+// TestScaleDamaged checks that with a twentieth of the nodes silent every link still has its flows.
 func TestScaleDamaged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("schedules 16,384 NICs with lacks to fill")

@@ -1,22 +1,22 @@
-// Package schedule decides who probes whom: a pure function of the topology,
-// without clock, I/O or randomness, so that two coordinators, or one before and
-// after a restart, come to the same edges.
+// Package schedule decides which NICs probe each other. A schedule is a pure function of the topology,
+// without clock, I/O or randomness, so that two coordinators, or one before and after a restart,
+// compute the same edges.
 //
-// The rules, each with a test of its name:
+// The rules, each with the name of its test:
 //
-//  1. Every NIC probes, and is probed by, MinPeers distinct peers, one of them
-//     across leaves (TestMinPeers).
-//  2. Every directed fabric link is expected to carry MinFlows probes and
-//     replies of each class, whatever the ECMP hash (TestMinFlows).
+//  1. Every NIC probes, and is probed by, MinPeers distinct peers, one of them across leaves
+//     (TestMinPeers).
+//  2. Every directed fabric link is expected to carry MinFlows probes and replies of each class,
+//     independent of the ECMP hash (TestMinFlows).
 //  3. Fan-out and fan-in are bounded and even (TestFanOutAndFanIn).
 //  4. A node sends no more than its budget; far tiers are thinned first (TestBudget).
 //  5. Nearly the same topology has nearly the same schedule (TestStability).
 //  6. A class repeats the edges in flow numbers of its own (TestClasses).
-//  7. A NIC probes only within its component and plane, the own rail first, and
-//     never its own node (TestPlanesRailsAndOwnNode).
+//  7. A NIC probes only within its component and plane, its own rail first, and never its own node
+//     (TestPlanesRailsAndOwnNode).
 //  8. The order of the input does not matter (TestDeterministic).
 //
-// docs/schedule.md tells how.
+// docs/schedule.md describes the algorithm.
 package schedule
 
 import (
@@ -29,23 +29,23 @@ import (
 // FlowsPerClass is fabric.FlowsPerClass.
 const FlowsPerClass = fabric.FlowsPerClass
 
-// MaxClasses is how many classes there can be: Edge.Class is an octet.
+// MaxClasses is the maximum number of classes, since Edge.Class is an octet.
 const MaxClasses = 256
 
-// Options are what the schedule depends on besides the topology. The zero value
-// of each field stands for its default.
+// Options are the inputs of the schedule besides the topology. The zero value of each field stands for
+// its default.
 type Options struct {
-	Cadence  time.Duration   // between probes of one edge of a near tier; 10 ms
-	Budget   float64         // probes a node sends per second at most; 10,000
-	FanOut   [3]int          // peers a NIC probes at least: under its leaf, in its pod, across pods; 1, 2, 4
-	MinPeers int             // distinct peers every access link is probed from and to (k); 3
-	MinFlows float64         // flows expected over every directed fabric link (k_f); 22
-	Classes  []string        // names of the classes probed; one without a name
-	Absent   map[string]bool // nodes without an agent: they neither probe nor are probed
+	Cadence  time.Duration   // time between probes of one edge of a near tier; default 10 ms
+	Budget   float64         // maximum number of probes per second that a node sends; default 10,000
+	FanOut   [3]int          // minimum number of peers that a NIC probes: under its leaf, in its pod, across pods; default 1, 2, 4
+	MinPeers int             // number of distinct peers that every access link is probed from and to (k); default 3
+	MinFlows float64         // flows expected over every directed fabric link (k_f); default 22
+	Classes  []string        // names of the classes of probes; default is one without a name
+	Absent   map[string]bool // nodes without an agent, which neither probe nor are probed
 	Moves    []Move          // source ports that were moved, applied in order
 }
 
-// DefaultOptions spells out what zero values stand for.
+// DefaultOptions returns the values that zero values stand for.
 func DefaultOptions() Options {
 	return Options{Cadence: 10 * time.Millisecond, Budget: 10000, FanOut: [3]int{1, 2, 4}, MinPeers: 3, MinFlows: 22, Classes: []string{""}}
 }
@@ -82,7 +82,7 @@ func (o Options) withDefaults() (Options, error) {
 	seen := map[string]bool{}
 	for i, c := range o.Classes {
 		if seen[c] {
-			return o, fmt.Errorf("schedule: class %d is %q, which another class is called", i, c)
+			return o, fmt.Errorf("schedule: class %d is named %q, as another class is", i, c)
 		}
 		seen[c] = true
 	}
@@ -101,35 +101,35 @@ func (o Options) withDefaults() (Options, error) {
 type Edge struct {
 	Src, Dst int32
 	Flow     uint16
-	Tier     uint8 // 1 under one leaf, else the highest tier on shortest paths
-	Class    uint8 // indexes Schedule.Classes
+	Tier     uint8 // 1 under one leaf, else the highest tier on the shortest paths
+	Class    uint8 // index in Schedule.Classes
 	Cadence  time.Duration
 }
 
-// Move gives the probes of an edge another source port, which is to say another
-// flow number: ECMP then sends it another way.
+// Move gives the probes of an edge another source port, that is another flow number. ECMP then sends it
+// on another path.
 type Move struct {
 	Src, Dst string
 	From, To int
 }
 
-// Schedule is who probes whom. Edges are sorted by Src, Dst and Flow.
+// Schedule is the set of all edges. Edges are sorted by Src, Dst and Flow.
 type Schedule struct {
-	NICs       []string // sorted; those without edges too
+	NICs       []string // sorted; includes NICs without edges
 	Classes    []string
 	Edges      []Edge
 	Components []Component
-	Findings   []string // what could not be had, in plain words
+	Findings   []string // requirements that could not be met, as texts
 }
 
-// Component is a part of the fabric that no link joins to the rest: a plane of
-// a multi-plane fabric, a rail of a rail-only one.
+// Component is a part of the fabric without links to the rest: a plane of a multi-plane fabric, or a
+// rail of a rail-only one.
 type Component struct {
 	NICs, Switches int
-	Planes, Rails  []string // labels found in it
+	Planes, Rails  []string // labels in the component
 }
 
-// FlowID is the edge's published identifier.
+// FlowID returns the published identifier of an edge.
 func (s *Schedule) FlowID(e Edge) fabric.Flow {
 	return fabric.Flow{Src: s.NICs[e.Src], Dst: s.NICs[e.Dst], Number: int(e.Flow)}
 }

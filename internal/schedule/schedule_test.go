@@ -15,10 +15,10 @@ import (
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
-// fabricsTried is the number of random fabrics behind every property.
+// fabricsTried is the number of random fabrics for every property.
 const fabricsTried = 150
 
-// randomFabric is a Clos of two or three tiers with what real ones have: nodes
+// randomFabric returns a Clos fabric of two or three tiers with the irregularities of real ones: nodes
 // that are missing or silent, thin leaves, cut cables, LAGs, rails.
 func randomFabric(seed uint64) (*fabric.Topology, schedule.Options) {
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -60,7 +60,7 @@ func randomFabric(seed uint64) (*fabric.Topology, schedule.Options) {
 	return t, opt
 }
 
-// nicOf is what a test knows of a NIC, worked out without the package.
+// nicOf is a test's view of a NIC, computed without the package.
 type nicOf struct {
 	node, leaf, plane string
 	live              bool
@@ -106,7 +106,7 @@ func newWorld(t testing.TB, topo *fabric.Topology, o schedule.Options) *world {
 	return w
 }
 
-// mates lists the NICs that id may probe.
+// mates returns the NICs that id may probe.
 func (w *world) mates(id string) (mates []string, otherLeaf bool) {
 	me := w.nics[id]
 	own := []string{}
@@ -172,8 +172,8 @@ func TestMinPeers(t *testing.T) {
 	})
 }
 
-// TestMinFlows works the expected flows out by walking all shortest paths, as
-// fabric.Graph lists them, which is another way than the package's.
+// TestMinFlows computes the expected flows over all shortest paths, as fabric.Graph lists them, by
+// another method than the package.
 func TestMinFlows(t *testing.T) {
 	forRandomFabrics(t, func(t *testing.T, w *world, _ schedule.Options) {
 		flows, most := bruteFlows(w)
@@ -194,7 +194,7 @@ func TestMinFlows(t *testing.T) {
 				}
 			}
 		}
-		if poor > 0 && !has(w.s.Findings, fmt.Sprintf("source ports give no more: %d: ", poor)) {
+		if poor > 0 && !has(w.s.Findings, fmt.Sprintf("more source ports do not help: %d: ", poor)) {
 			t.Errorf("%d links have too few flows; findings %q", poor, w.s.Findings)
 		}
 		if none > 0 && !has(w.s.Findings, fmt.Sprintf("directed links on no shortest path between NICs that probe: %d: ", none)) {
@@ -228,9 +228,9 @@ func TestMinFlows(t *testing.T) {
 	})
 }
 
-// bruteFlows sums the odds of every shortest path of every edge: at each switch
-// one over the next hops that shortest paths have there; members of a LAG share one.
-// most is what each link would have if every pair had all source ports.
+// bruteFlows sums the odds of every shortest path of every edge: at each switch the reciprocal of the
+// number of next hops on shortest paths. Members of a LAG share one. most is the load of each link if
+// every pair had all source ports.
 func bruteFlows(w *world) (flows, most map[fabric.Direction]float64) {
 	flows, most = map[fabric.Direction]float64{}, map[fabric.Direction]float64{}
 	memo := map[[2]string]map[fabric.Direction]float64{}
@@ -286,8 +286,8 @@ func bruteFlows(w *world) (flows, most map[fabric.Direction]float64) {
 	return flows, most
 }
 
-// TestThinLeaf: one NIC cannot give eight uplinks their flows with peers alone;
-// its pairs get more source ports.
+// TestThinLeaf checks that a single NIC, which cannot give eight uplinks their flows with peers alone,
+// gets more source ports for its pairs.
 func TestThinLeaf(t *testing.T) {
 	topo := clos.NewTopology(clos.Options{LeavesPerPod: 40, SpinesPerPod: 8, NICsPerLeaf: 8})
 	kept := 0
@@ -311,7 +311,7 @@ func TestThinLeaf(t *testing.T) {
 	}
 }
 
-// TestThinLeaves: where all leaves are thin, fan-out stays bounded all the same.
+// TestThinLeaves checks that fan-out stays bounded if all leaves are thin.
 func TestThinLeaves(t *testing.T) {
 	w := newWorld(t, clos.NewTopology(clos.Options{LeavesPerPod: 60, SpinesPerPod: 16, NICsPerLeaf: 1}), schedule.Options{})
 	for id := range w.nics {
@@ -324,8 +324,8 @@ func TestThinLeaves(t *testing.T) {
 	}
 }
 
-// TestHopeless: a NIC alone in its pod cannot give all links to the cores their
-// flows; it does not waste its budget on trying.
+// TestHopeless checks that a NIC alone in its pod, which cannot give all links to the cores their
+// flows, does not waste its budget.
 func TestHopeless(t *testing.T) {
 	topo := clos.NewTopology(clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 4, SpinesPerPod: 8, CoresPerRow: 64, NICsPerLeaf: 16})
 	kept := 0
@@ -347,12 +347,12 @@ func TestHopeless(t *testing.T) {
 			}
 		}
 	}
-	if !has(w.s.Findings, "give no more: 1024: ") {
+	if !has(w.s.Findings, "do not help: 1024: ") {
 		t.Errorf("findings %q", w.s.Findings)
 	}
 }
 
-// TestHeavyLeaf: where a leaf has most NICs, the few others share them evenly.
+// TestHeavyLeaf checks that if a leaf has most NICs, the few others share them evenly.
 func TestHeavyLeaf(t *testing.T) {
 	topo := clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 30})
 	kept := 0
@@ -382,8 +382,8 @@ func TestHeavyLeaf(t *testing.T) {
 	}
 }
 
-// TestRareLinks: a spine between two leaves of many gets its flows although
-// fan-out alone need not pair the two.
+// TestRareLinks checks that a spine between two leaves of many gets its flows although fan-out alone
+// need not pair the two.
 func TestRareLinks(t *testing.T) {
 	topo := clos.NewTopology(clos.Options{LeavesPerPod: 40, SpinesPerPod: 2, NICsPerLeaf: 2})
 	for i := 1; i < 40; i += 2 {
@@ -401,7 +401,7 @@ func TestRareLinks(t *testing.T) {
 	}
 }
 
-// TestTierOfMixedPaths: the tier is the highest on any shortest path.
+// TestTierOfMixedPaths checks that the tier is the highest on any shortest path.
 func TestTierOfMixedPaths(t *testing.T) {
 	for _, core := range []string{"a-core", "z-core"} {
 		topo := clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 2, NICsPerLeaf: 2})
@@ -420,8 +420,8 @@ func TestTierOfMixedPaths(t *testing.T) {
 
 func TestFanOutAndFanIn(t *testing.T) {
 	forRandomFabrics(t, func(t *testing.T, w *world, _ schedule.Options) {
-		// What Make promises: one peer or MinPeers under the leaf, 16 a level,
-		// MinPeers to mend, and a fair share of a child that outweighs the rest.
+		// The promise of Make: one peer or MinPeers under the leaf, 16 a level, MinPeers to mend, and a
+		// fair share of a child that outweighs the rest.
 		children := []func(string) string{
 			func(id string) string { return w.nics[id].leaf },
 			func(id string) string { return w.g.Switch(w.nics[id].leaf).Pod },
@@ -457,7 +457,7 @@ func TestFanOutAndFanIn(t *testing.T) {
 	})
 }
 
-// regular are fabrics without any irregularity.
+// regular has fabrics without any irregularity.
 var regular = map[string]clos.Options{
 	"two tiers":      {LeavesPerPod: 16, SpinesPerPod: 8, NICsPerLeaf: 8, NICsPerNode: 1},
 	"two tiers, 2:1": {LeavesPerPod: 12, SpinesPerPod: 4, NICsPerLeaf: 8, NICsPerNode: 2},
@@ -465,8 +465,8 @@ var regular = map[string]clos.Options{
 	"rails, planes":  {Tiers: 3, Planes: 2, Pods: 4, LeavesPerPod: 8, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 8, NICsPerNode: 8, RailOptimised: true},
 }
 
-// TestEven: in a regular fabric all NICs probe and are probed alike, and the
-// pairs of leaves share the flows.
+// TestEven checks that in a regular fabric all NICs probe and are probed alike, and the pairs of leaves
+// share the flows.
 func TestEven(t *testing.T) {
 	for name, o := range regular {
 		t.Run(name, func(t *testing.T) {
@@ -580,8 +580,8 @@ func TestPlanesRailsAndOwnNode(t *testing.T) {
 			}
 		}
 	})
-	// Where leaves have one rail each and other pods have it too, at least half
-	// of a NIC's peers there are of its rail.
+	// If leaves have one rail each and other pods have it too, at least half of a NIC's peers there are
+	// of its rail.
 	w := newWorld(t, clos.NewTopology(clos.Options{Tiers: 3, Pods: 6, LeavesPerPod: 4, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 8, NICsPerNode: 4, RailOptimised: true}), schedule.Options{})
 	same, all := 0, 0
 	for src, peers := range w.out {
@@ -612,8 +612,8 @@ func edgeSet(s *schedule.Schedule) map[fabric.Flow]bool {
 	return m
 }
 
-// TestStability: a change may change edges that touch what changed, and about
-// as many others.
+// TestStability checks that a change affects only edges that touch the changed part, and about as many
+// others.
 func TestStability(t *testing.T) {
 	base := clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 8, SpinesPerPod: 8, CoresPerRow: 8, NICsPerLeaf: 8, NICsPerNode: 2, Planes: 2}
 	two := clos.Options{Tiers: 2, LeavesPerPod: 24, SpinesPerPod: 8, NICsPerLeaf: 8, NICsPerNode: 1}
@@ -730,7 +730,7 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// TestBondsAndStrays: members of a bond are NICs of their own; a NIC without
+// TestBondsAndStrays checks that members of a bond are NICs of their own, and that a NIC without a
 // link, or alone in its component, has a finding and no edge.
 func TestBondsAndStrays(t *testing.T) {
 	topo := clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 4, NICsPerNode: 2, RailOptimised: true})
@@ -747,7 +747,7 @@ func TestBondsAndStrays(t *testing.T) {
 			t.Errorf("stray/%s has edges", d)
 		}
 	}
-	for _, want := range []string{"NICs without a link, and so without edges: 1: stray/eth1", "NICs with nobody to probe in their component and plane: 1: stray/eth2"} {
+	for _, want := range []string{"NICs without a link, and so without edges: 1: stray/eth1", "NICs without a peer in their component and plane: 1: stray/eth2"} {
 		if !has(w.s.Findings, want) {
 			t.Errorf("%q is missing in %q", want, w.s.Findings)
 		}
@@ -807,13 +807,13 @@ func TestMoves(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, NICsPerLeaf: 2}))
 	for want, o := range map[string]schedule.Options{
-		"cadence -1s":       {Cadence: -time.Second},
-		"budget -1":         {Budget: -1},
-		"min peers -1":      {MinPeers: -1},
-		"min flows NaN":     {MinFlows: math.NaN()},
-		"fan-out 65":        {FanOut: [3]int{1, 65, 1}},
-		"257 classes":       {Classes: make([]string, 257)},
-		`class 1 is "bulk"`: {Classes: []string{"bulk", "bulk"}},
+		"cadence -1s":             {Cadence: -time.Second},
+		"budget -1":               {Budget: -1},
+		"min peers -1":            {MinPeers: -1},
+		"min flows NaN":           {MinFlows: math.NaN()},
+		"fan-out 65":              {FanOut: [3]int{1, 65, 1}},
+		"257 classes":             {Classes: make([]string, 257)},
+		`class 1 is named "bulk"`: {Classes: []string{"bulk", "bulk"}},
 	} {
 		if _, err := schedule.Make(g, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -821,7 +821,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// TestOneLeaf: flows under one leaf all take the same way; a pair has one.
+// TestOneLeaf checks that a pair under one leaf has one flow, since all flows there take the same path.
 func TestOneLeaf(t *testing.T) {
 	for _, nics := range []int{2, 3, 9} {
 		w := newWorld(t, clos.NewTopology(clos.Options{LeavesPerPod: 1, NICsPerLeaf: nics}), schedule.Options{})

@@ -34,7 +34,7 @@ type segment struct {
 	pendingRate float64 // by how much temperature is still going to change the rate
 }
 
-// change is what a scenario does to a clock at the start of a tick.
+// change represents the change of a clock by a scenario at the start of a tick.
 type change struct {
 	clock int
 	at    int64   // true time, a multiple of tick
@@ -100,7 +100,7 @@ func (c *clocks) segmentAt(clock int, t int64) *segment {
 	return &c.segs[int64(clock)*ticks+t/tick%ticks]
 }
 
-// readingAt is what a clock shows at a true time, ns since the epoch.
+// readingAt returns the reading of a clock at a true time, ns since the epoch.
 func (c *clocks) readingAt(clock int, t int64) float64 {
 	s := c.segmentAt(clock, t)
 	return float64(t) + s.offset + s.rate*float64(t%tick)

@@ -6,8 +6,8 @@ import (
 	"math/cmplx"
 )
 
-// density is what the noise of one way's samples looks like: that of two stamps
-// and of the waiting between.
+// density represents the density of the noise of one direction's samples: of two stamps and of the waiting between
+// them.
 type density struct {
 	low  float64 // ns, of the first cell
 	step float64 // ns, of all cells
@@ -51,7 +51,7 @@ func newDensity(kind Noise, load float64, hops int) *density {
 // logMasses of masses. Cells with next to no mass go on as steeply as the last
 // ones that have some: a search that strays there is led back.
 func logMasses(mass []float64) []float64 {
-	const over = 16 // cells that tell how steep
+	const over = 16 // cells that give the slope
 	log := make([]float64, len(mass))
 	first, last := len(mass), 0
 	for i, m := range mass {
@@ -71,10 +71,9 @@ func logMasses(mass []float64) []float64 {
 	return log
 }
 
-// evaluateAt is the logarithm of how likely a noise is, its score, which is how that
-// grows as the noise is moved up, 1/ns, and the information, which is how the
-// score shrinks then, 1/ns^2. Between cells the logarithm is a quadratic spline,
-// so that the score has no jumps.
+// evaluateAt returns the logarithm of the density of a noise, its score and the information. The score is the growth
+// of the logarithm as the noise increases, 1/ns. The information is the decrease of the score, 1/ns^2. Between cells
+// the logarithm is a quadratic spline, so that the score has no jumps.
 func (d *density) evaluateAt(noise float64) (log, score, info float64) {
 	x := (noise - d.low) / d.step
 	i := min(max(int(x+0.5), 1), len(d.log)-2)
@@ -84,7 +83,7 @@ func (d *density) evaluateAt(noise float64) (log, score, info float64) {
 	return here + slope*x + bend/2*(x*x+0.25), -(slope + bend*x) / d.step, -bend / (d.step * d.step)
 }
 
-// stampMass is how likely the error of a stamp is to lie in each of many cells.
+// stampMass returns the probability that the error of a stamp lies in each of many cells.
 func stampMass(kind Noise) (mass []float64, step float64) {
 	if kind == Hardware {
 		// Cells of 1 ns from -88 ns on, up to 40 times the mean of the blunt ones.
@@ -140,8 +139,7 @@ func cellsOf(first, step float64, n int, below func(float64) float64) []float64 
 
 func normalCDF(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 
-// differenceMass is the mass of the difference of two independent errors, from
-// 1-len(mass) cells on.
+// differenceMass returns the mass of the difference of two independent errors, from 1-len(mass) cells on.
 func differenceMass(mass []float64) []float64 {
 	n := 1 << bits.Len(uint(2*len(mass)))
 	x := make([]complex128, n)

@@ -30,7 +30,7 @@ func TestEvents(t *testing.T) {
 			if _, err := Run(t.Context(), o, f, quiet); err != nil {
 				t.Fatal(err)
 			}
-			victim := newRun(o, nobody{}).victimClock()
+			victim := newRun(o, idle{}).victimClock()
 			for c := range n {
 				expected := counts{}
 				if c == victim {

@@ -7,17 +7,16 @@ import (
 	"github.com/graylink/graylink/internal/clocksync"
 )
 
-// Fleet is what estimates clocks in a real fleet, joined without a network: a
-// pair for every edge at its prober, reports and updates as they travel, the
-// frame that a coordinator solves, and the agents' followers. It is an
-// Estimator.
+// Fleet represents the estimation of clocks in a real fleet, joined without a network: a pair for every edge at its
+// prober, reports and updates as they travel, the frame that a coordinator solves, and the agents' followers. It is
+// an Estimator.
 type Fleet struct {
 	pairs  []*clocksync.Pair // of the edges
 	ids    []clocksync.PairID
 	agents []agent // of the clocks
 	clocks []string
 	frame  *clocksync.Frame
-	maps   []clocksync.ClockMap // as the agents were told; without a name: nothing yet
+	maps   []clocksync.ClockMap // as the agents have them; one without a name means none yet
 	report clocksync.Report
 	wire   []byte
 }
@@ -110,13 +109,13 @@ func (f *Fleet) updateAgent(c int, w *Window) error {
 	}
 	a := &f.agents[c]
 	f.wire = f.frame.UpdateFor(a.clocks).AppendTo(f.wire[:0])
-	told, err := clocksync.ParseUpdate(f.wire)
+	update, err := clocksync.ParseUpdate(f.wire)
 	if err != nil {
 		return err
 	}
-	a.follower.ApplyUpdate(told, w.At)
+	a.follower.ApplyUpdate(update, w.At)
 	f.maps[c] = clocksync.ClockMap{}
-	for _, m := range told.Maps {
+	for _, m := range update.Maps {
 		if m.Clock == f.clocks[c] {
 			f.maps[c] = m
 		}

@@ -29,8 +29,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// TestFleetWithoutReports: who is silent keeps the map that the frame predicts;
-// without a coordinator all keep what they were told last.
+// TestFleetWithoutReports checks that a silent agent keeps the map that the frame predicts, and that without a
+// coordinator all keep their last maps.
 func TestFleetWithoutReports(t *testing.T) {
 	o := options(4, []Edge{{0, 1, 1}, {1, 2, 1}, {2, 3, 1}, {3, 0, 1}, {0, 2, 1}})
 	o.Load, o.Duration, o.Scenario = 0, 30*time.Second, "lost-agents"
@@ -53,7 +53,7 @@ func TestFleetWithoutReports(t *testing.T) {
 // TestSamplesAllocateNothing: millions of samples a run must cost no garbage.
 func TestSamplesAllocateNothing(t *testing.T) {
 	o := options(2, []Edge{{0, 1, 3}})
-	s := newRun(o, nobody{})
+	s := newRun(o, idle{})
 	s.oracle = newOracle(s)
 	s.clocks.advanceTo(window)
 	before := int64(0)
@@ -65,11 +65,11 @@ func TestSamplesAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkProbes is what a probe costs, both samples and what the oracle keeps.
+// BenchmarkProbes measures the cost of a probe: both samples and what the oracle keeps.
 func BenchmarkProbes(b *testing.B) {
 	o := options(64, ring(64))
 	o.Load = 0.8
-	s := newRun(o, nobody{})
+	s := newRun(o, idle{})
 	s.oracle = newOracle(s)
 	end := int64(0)
 	for b.Loop() {

@@ -51,7 +51,7 @@ func ParseNoise(s string) (Noise, error) {
 	return "", fmt.Errorf("noise %q: %s or %s is expected", s, Hardware, Kernel)
 }
 
-// stampFunc is what takes a stamp of a clock that reads so many ns.
+// stampFunc returns a function that takes a stamp of a clock with a given reading in ns.
 func (n Noise) stampFunc() func(float64, *rand.Rand) int64 {
 	if n == Hardware {
 		return hardwareStamp
@@ -76,16 +76,15 @@ func kernelStamp(reading float64, r *rand.Rand) int64 {
 	return int64(math.Round(reading))
 }
 
-// queues is what is known of the hops of one way: which were busy when.
+// queues holds the known states of the hops of one direction, and their times.
 type queues struct {
 	at   int64
 	busy uint8 // a bit for every hop
 }
 
-// waitTime is how long a probe that comes at a true time waits in all hops. Bursts
-// and pauses are exponential, so that a hop is a Markov chain of two states: it
-// forgets what it was with the sum of both rates, and the state at any later
-// moment can be drawn without the bursts between.
+// waitTime returns how long a probe that comes at a true time waits in all hops. Bursts and pauses are exponential,
+// so that a hop is a Markov chain of two states: it forgets its state with the sum of both rates, and the state at
+// any later moment can be drawn without the bursts between.
 func (q *queues) waitTime(t int64, hops int, load float64, r *rand.Rand) int64 {
 	if load == 0 {
 		return 0

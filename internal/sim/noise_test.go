@@ -75,8 +75,8 @@ func TestStamps(t *testing.T) {
 	near(t, "sharp stamps below -4 ns", float64(count)/n, 0.9*odds, n)
 }
 
-// TestQueue: a hop is busy as often as asked, forgets that with the time
-// constant of its bursts and pauses, and makes a probe wait 5 us on average.
+// TestQueue checks that a hop is busy as often as configured, forgets its state with the time constant of its bursts
+// and pauses, and makes a probe wait 5 us on average.
 func TestQueue(t *testing.T) {
 	const n = 200_000
 	for _, load := range []float64{0.4, 0.8, 0.9} {

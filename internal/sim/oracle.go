@@ -10,8 +10,8 @@ const (
 	// unknowns of a clock: the offset and the rate at the end of the window, and
 	// by how much the rate wandered at each bend.
 	unknowns = 2 + bends
-	// ridge keeps what no sample tells from being singular, 1/ns^2: a clock without
-	// samples, and the time that all clocks share.
+	// ridge keeps the unknowns that no sample determines from being singular, 1/ns^2: a clock without samples, and
+	// the time that all clocks share.
 	ridge = 1e-13
 	// The climb ends when the next step promises less likelihood than summit, of
 	// all clocks together: the place is the maximum's to a thousandth of what the
@@ -33,7 +33,7 @@ type (
 	matrix = [unknowns]vector
 )
 
-// bin is what the samples of one edge in a bin say, by direction, at a place.
+// bin holds the score and the information of the samples of one edge in a bin, by direction, at a place.
 type bin struct{ score, info [2]float64 }
 
 // oracle is the yardstick of the package comment. A place is a value of every
@@ -116,9 +116,8 @@ func (o *oracle) samplesIn(e, k int) *[2][]float64 {
 	return &o.noise[e][(o.end/oracleBin+int64(k))%oracleBins]
 }
 
-// solveWindow is the error of every clock's offset at the end of the last two seconds,
-// ns, less the mean of the clocks that samples join, of the likeliest place and
-// of one step of scoring; NaN without samples.
+// solveWindow returns the error of every clock's offset at the end of the last two seconds, ns, less the mean of the
+// clocks that samples join, for the likeliest place and for one step of scoring. It is NaN without samples.
 func (o *oracle) solveWindow(end int64) (likeliest, scoring []float64) {
 	o.end = end
 	joined := newDisjointSets(o.s.o.Clocks)
@@ -143,8 +142,7 @@ func (o *oracle) solveWindow(end int64) (likeliest, scoring []float64) {
 	return offsets(place), scoring
 }
 
-// scoringStep is the step from the truth that its score and the expected information
-// make.
+// scoringStep returns the step from the truth that its score and the expected information give.
 func (o *oracle) scoringStep() []vector {
 	truth := make([]vector, len(o.walked))
 	for e := range o.bins {
@@ -156,9 +154,9 @@ func (o *oracle) scoringStep() []vector {
 	return o.system.solveStep(solveCloseness)
 }
 
-// climbToPeak finds the likeliest place uphill from the truth, by Newton's method with
-// the information that the samples themselves have. It also tells by how much
-// likelier that is than the truth, and how much the next step would add.
+// climbToPeak finds the likeliest place uphill from the truth, by Newton's method with the information that the
+// samples themselves have. It also returns by how much likelier that is than the truth, and how much the next step
+// would add.
 func (o *oracle) climbToPeak() (place []vector, gained, left float64) {
 	place, try := make([]vector, len(o.walked)), make([]vector, len(o.walked))
 	from := make([]float64, len(o.delays))
@@ -191,8 +189,8 @@ func (o *oracle) climbToPeak() (place []vector, gained, left float64) {
 	return place, here - start, left
 }
 
-// logLikelihood is the logarithm of how likely the samples are at a place with the
-// delays that suit it best, uphill from those given.
+// logLikelihood returns the log-likelihood of the samples at a place with the delays that fit it best, uphill from
+// those given.
 func (o *oracle) logLikelihood(place []vector, from []float64) float64 {
 	sum := 0.0
 	for c := range place {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// gaussian is the density of normal noise: its score is a straight line.
+// gaussian returns the density of normal noise: its score is a straight line.
 func gaussian(sigma float64) *density {
 	d := &density{low: -2000, step: 1, log: make([]float64, 4001), info: 1 / (sigma * sigma)}
 	for i := range d.log {
@@ -23,7 +23,7 @@ func gaussian(sigma float64) *density {
 // information is its covariance.
 func TestOracleIsLeastSquares(t *testing.T) {
 	o := options(5, []Edge{{0, 1, 1}, {1, 2, 3}, {2, 3, 1}, {3, 0, 3}, {0, 2, 5}, {3, 4, 1}})
-	s := newRun(o, nobody{})
+	s := newRun(o, idle{})
 	or := newOracle(s)
 	r := rand.New(rand.NewPCG(8, 9))
 	sigma := [2]float64{20, 50}
@@ -82,7 +82,7 @@ func TestOracleIsLeastSquares(t *testing.T) {
 			observe(map[int]float64{c*unknowns + i: 1}, -walked, 60/(100*100*0.2))
 		}
 	}
-	for c := range 5 { // the gauge: nothing tells the common offset and rate
+	for c := range 5 { // the gauge: no sample determines the common offset and rate
 		for i := range 2 {
 			a[c*unknowns+i][c*unknowns+i] += 1e-13
 		}
@@ -141,9 +141,9 @@ func TestOracleKnowsNothingOfTheUnjoined(t *testing.T) {
 	}
 }
 
-// filled is an oracle with the samples of the first two windows.
+// filled returns an oracle with the samples of the first two windows.
 func filled(o Options) *oracle {
-	s := newRun(o, nobody{})
+	s := newRun(o, idle{})
 	s.oracle = newOracle(s)
 	for end := window; end <= 2*window; end += window {
 		s.clocks.advanceTo(end)
@@ -181,7 +181,7 @@ func TestOracleIsLikeliest(t *testing.T) {
 			top := or.logLikelihood(place, from)
 			for c := range place {
 				for i := range 2 {
-					// A hundredth of what samples can tell.
+					// A hundredth of what the samples can resolve.
 					by := 0.01 / or.system.block[c][i][i]
 					for _, by := range []float64{by, -by} {
 						place[c][i] += by
@@ -230,7 +230,7 @@ func TestOracleAttainsTheBound(t *testing.T) {
 	for _, noise := range []Noise{Hardware, Kernel} {
 		o := options(8, append(ring(8), Edge{0, 4, 3}, Edge{1, 5, 3}, Edge{2, 6, 3}, Edge{3, 7, 3}))
 		o.Noise, o.Load, o.Duration = noise, 0, 60*time.Second
-		r, err := Run(t.Context(), o, nobody{}, quiet)
+		r, err := Run(t.Context(), o, idle{}, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,8 +29,7 @@ type Figures struct {
 	Claims   int       `json:"claims"`   // one for every clock and window
 }
 
-// Result is what a run gave. The first figures are of clocks that were measured
-// in the window, at its end.
+// Result holds the figures of a run. The first ones are of clocks that were measured in the window, at its end.
 type Result struct {
 	Error         Quantiles `json:"error_ns"`
 	Oracle        Spread    `json:"oracle_ns"`     // of the likeliest place in the window
@@ -149,8 +148,8 @@ func statisticalBound(m *clocksync.Map, now int64) float64 {
 	return clocksync.StatisticalBound(m.Sigma, m.RateSigma, time.Duration(now-m.Ref))
 }
 
-// mapDeviations are the errors of all maps, ns: against the locked clocks of the
-// component or, where none is, against all; NaN of what is not known.
+// mapDeviations returns the errors of all maps in ns, against the locked clocks of the component or, if there are
+// none, against all. An unknown error is NaN.
 func (t *tally) mapDeviations(w *Window) []float64 {
 	out := make([]float64, len(t.maps))
 	locked, all := map[uint32][]float64{}, map[uint32][]float64{}
@@ -179,8 +178,8 @@ func (t *tally) mapDeviations(w *Window) []float64 {
 	return out
 }
 
-// robustMean is the mean of what is no outlier: one clock that is off by a second is
-// no error of all others. It sorts xs.
+// robustMean returns the mean without outliers: one clock that is off by a second is no error of all others. It sorts
+// xs.
 func robustMean(xs []float64) float64 {
 	slices.Sort(xs)
 	median := xs[len(xs)/2]

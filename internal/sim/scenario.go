@@ -28,7 +28,7 @@ const (
 
 var errNoLink = errors.New("no way crosses the link that it concerns")
 
-// scenarios are what can go wrong, by name.
+// scenarios lists the scenarios by name.
 var scenarios = map[string]func(*run) error{
 	"none": func(*run) error { return nil },
 	"asymmetry": func(s *run) error { // one way of a link is longer, always
@@ -125,7 +125,7 @@ func (s *run) pickClocks(n int) []int {
 	return picked
 }
 
-// victimClock is the clock that the scenario concerns.
+// victimClock returns the clock that the scenario concerns.
 func (s *run) victimClock() int { return s.pickClocks(1)[0] }
 
 // lengthenLink adds a delay to the ways over the link, or to both ways of their edges.

@@ -59,8 +59,8 @@ const (
 	window = int64(time.Second)
 	// leastWarmUp is before which no oracle has the two windows it looks at.
 	leastWarmUp = 2 * time.Second
-	// epoch is what a right clock shows at true time 0: as large as readings of
-	// this decade, so that nothing passes here that rounds them.
+	// epoch is the reading of a right clock at true time 0. It is as large as readings of this decade, so that code
+	// that rounds them fails here.
 	epoch = int64(1_800_000_000_000_000_000)
 )
 
@@ -126,14 +126,14 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Estimator is what is put to the test.
+// Estimator is the interface of the estimators under test.
 type Estimator interface {
 	// AddSample hands in one direction's stamps of an edge: prober to reflector, or
 	// back when reverse.
 	AddSample(edge int, reverse bool, sent, received int64)
 	// CloseWindow ends a window of all clocks.
 	CloseWindow(Window) error
-	// MapOf is what is known of a clock, if anything is.
+	// MapOf returns the map of a clock, and false if it is not known.
 	MapOf(clock int) (clocksync.Map, bool)
 }
 
@@ -142,7 +142,7 @@ type Window struct {
 	Now    []int64       // what each clock shows
 	At     time.Duration // since the start of the run, as a monotonic clock counts it
 	Silent []bool        // clocks whose agents report nothing
-	Dead   bool          // nobody takes reports or solves
+	Dead   bool          // no coordinator takes reports or solves
 }
 
 // path is the state of one edge.
@@ -171,7 +171,7 @@ type run struct {
 	loss   float64    // share of probes without a reply
 	event  int64      // when the scenario's fault strikes
 	silent []int      // clocks whose agents are gone from then on
-	dead   span       // nobody solves
+	dead   span       // no coordinator solves
 	stamp  func(reading float64, r *rand.Rand) int64
 	est    Estimator
 	oracle *oracle
@@ -230,7 +230,7 @@ func newRun(o Options, est Estimator) *run {
 	return s
 }
 
-// stampDelay is how long after a probe its sender has all four stamps, ns.
+// stampDelay returns how long after a probe its sender has all four stamps, ns.
 func (s *run) stampDelay() int64 { return int64(s.o.Cadence) + turn }
 
 // sendProbes sends the probes of an edge that leave before a time.

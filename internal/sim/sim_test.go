@@ -11,11 +11,11 @@ import (
 	"github.com/graylink/graylink/internal/clocksync"
 )
 
-type nobody struct{}
+type idle struct{}
 
-func (nobody) AddSample(int, bool, int64, int64)    {}
-func (nobody) CloseWindow(Window) error             { return nil }
-func (nobody) MapOf(int) (m clocksync.Map, ok bool) { return }
+func (idle) AddSample(int, bool, int64, int64)    {}
+func (idle) CloseWindow(Window) error             { return nil }
+func (idle) MapOf(int) (m clocksync.Map, ok bool) { return }
 
 func quiet(time.Duration) {}
 
@@ -37,7 +37,7 @@ type stamps struct{ sent, received int64 }
 
 // recorder keeps what it is handed in.
 type recorder struct {
-	nobody
+	idle
 	edge    int
 	samples [2][]stamps
 	windows []Window
@@ -108,16 +108,16 @@ func TestDeterministic(t *testing.T) {
 		}
 	}
 	o := options(2, []Edge{{0, 1, 1}})
-	a := newRun(o, nobody{})
+	a := newRun(o, idle{})
 	o.Seed = 2
-	if b := newRun(o, nobody{}); a.paths[0].delay == b.paths[0].delay || a.paths[0].next == b.paths[0].next {
+	if b := newRun(o, idle{}); a.paths[0].delay == b.paths[0].delay || a.paths[0].next == b.paths[0].next {
 		t.Error("the seed does not reach the paths")
 	}
 }
 
-// knowing is an estimator that knows the truth and errs as told.
+// knowing is an estimator that knows the truth and has configured errors.
 type knowing struct {
-	nobody
+	idle
 	s     *run
 	err   []float64
 	state []clocksync.State
@@ -188,7 +188,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestMiddle: a clock that is far off moves nobody's error but its own.
+// TestMiddle checks that a clock that is far off changes no other clock's error.
 func TestMiddle(t *testing.T) {
 	if got := robustMean([]float64{5, -3, 1, 2.5e9, 2, 0}); got != 1 {
 		t.Errorf("middle %g, want the mean of the others, 1", got)
@@ -272,13 +272,13 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestScenarios: what each of them does, and to whom.
+// TestScenarios checks the effect of each scenario, and the clocks that it affects.
 func TestScenarios(t *testing.T) {
 	link := []EdgeDirection{{1, false}, {2, true}}
 	arranged := func(name string) *run {
 		o := options(8, ring(8))
 		o.Scenario, o.Link, o.Duration = name, link, 40*time.Second
-		s := newRun(o, nobody{})
+		s := newRun(o, idle{})
 		if err := s.arrangeScenario(); err != nil {
 			t.Fatal(err)
 		}
@@ -404,13 +404,13 @@ func TestOptions(t *testing.T) {
 	} {
 		o := options(4, ring(4))
 		set(&o)
-		if _, err := Run(t.Context(), o, nobody{}, quiet); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Run(t.Context(), o, idle{}, quiet); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Run(ctx, options(4, ring(4)), nobody{}, quiet); err != context.Canceled {
+	if _, err := Run(ctx, options(4, ring(4)), idle{}, quiet); err != context.Canceled {
 		t.Errorf("cancelled: %v", err)
 	}
 }

@@ -6,8 +6,7 @@ import "math"
 // solved once.
 const solveCloseness = 1e-9
 
-// bond is what the samples of one edge say on the difference of its clocks'
-// unknowns.
+// bond holds the information of the samples of one edge about the difference of its clocks' unknowns.
 type bond struct {
 	a, b int
 	info matrix
@@ -122,7 +121,7 @@ func (m *system) solveStep(closeness float64) []vector {
 	}
 }
 
-// multiplyInfo is the information times x.
+// multiplyInfo sets y to the information times x.
 func (m *system) multiplyInfo(x, y []vector) {
 	for c := range y {
 		for i := range unknowns {
@@ -189,7 +188,7 @@ func solveCholesky(l *matrix, x *vector) {
 	}
 }
 
-// disjointSets tells which clocks samples join.
+// disjointSets finds the clocks that samples join.
 type disjointSets struct{ parents []int }
 
 func newDisjointSets(n int) *disjointSets {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// summarizeEvery is the time in which equal acts that come often share a line of the log.
+// summarizeEvery is the time in which frequent equal acts share one line of the log.
 const summarizeEvery = time.Minute
 
 // AdminHandler returns a handler for a request that changes what the program does. Without
@@ -18,8 +18,8 @@ func (p *Policy) AdminHandler(h http.HandlerFunc) http.HandlerFunc {
 	return p.actingHandler(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, 0)
 }
 
-// FrequentAdminHandler is Admin for requests that programs repeat: equal ones share a line of the
-// log within a minute.
+// FrequentAdminHandler returns the same as AdminHandler, for requests that programs repeat: equal ones
+// share a line of the log within a minute.
 func (p *Policy) FrequentAdminHandler(h http.HandlerFunc) http.HandlerFunc {
 	return p.actingHandler(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, summarizeEvery)
 }
@@ -47,13 +47,13 @@ func (p *Policy) actingHandler(h http.HandlerFunc, flag string, enabled func() b
 
 type actKey struct{}
 
-// act is what is known of an acting request while it is served.
+// act holds the state of an acting request while it is served.
 type act struct {
 	caller Caller
 	attrs  []any
 }
 
-// CallerOf returns who sent an acting request that is being served.
+// CallerOf returns the caller of an acting request that is being served.
 func CallerOf(r *http.Request) Caller {
 	if a, ok := r.Context().Value(actKey{}).(*act); ok {
 		return a.caller
@@ -69,10 +69,11 @@ func AddLogAttrs(r *http.Request, attrs ...any) {
 }
 
 func (p *Policy) logRefusal(r *http.Request, why string) {
-	p.logAct(slog.LevelWarn, "act refused", r, "", summarizeEvery, []any{"reason", why})
+	p.logAct(slog.LevelWarn, "request refused", r, "", summarizeEvery, []any{"reason", why})
 }
 
-// logAct writes a line about an acting request, at most one per interval for equal ones.
+// logAct logs an acting request, at most one line per interval for equal ones. If every is 0, it logs
+// each request.
 func (p *Policy) logAct(level slog.Level, what string, r *http.Request, who string, every time.Duration, attrs []any) {
 	if p.Log == nil {
 		return
@@ -91,11 +92,11 @@ func (p *Policy) logAct(level slog.Level, what string, r *http.Request, who stri
 	p.Log.Log(r.Context(), level, what, append([]any{"request", r.Method + " " + r.URL.Path, "by", who, "from", r.RemoteAddr}, attrs...)...)
 }
 
-// actEntry is what makes two acts equal for the log.
+// actEntry has the fields in which two equal acts agree.
 type actEntry struct{ what, method, path, who, host string }
 
-// maxActEntries bounds what the log remembers: further acts are left out of it until older
-// entries have expired.
+// maxActEntries limits the number of entries in the log's memory: further acts are not logged until
+// older entries have expired.
 const maxActEntries = 1024
 
 // actLog counts equal acts between two lines of the log.
@@ -106,10 +107,10 @@ type actLog struct {
 
 type actCount struct {
 	written time.Time
-	since   int // acts after that line
+	since   int // number of acts after that line
 }
 
-// countAct takes an act. It returns whether a line is due, and how many acts it stands for.
+// countAct counts an act. It returns whether a line is due, and how many acts the line stands for.
 func (l *actLog) countAct(e actEntry, now time.Time, every time.Duration) (n int, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +140,7 @@ func (l *actLog) countAct(e actEntry, now time.Time, every time.Duration) (n int
 	return n, true
 }
 
-// statusWriter keeps the status of an answer.
+// statusWriter keeps the status of a response.
 type statusWriter struct {
 	http.ResponseWriter
 	code int

@@ -1,15 +1,15 @@
-// Package webaccess decides which requests a program answers, and who may make it act.
+// Package webaccess decides which requests a program answers, and which callers may make it act.
 //
 // Rules:
 //
-//  1. A request is answered only if its Host is an IP address, a loopback name, the
-//     host of the external URL or an allowed name. A web page that rebinds its own DNS
-//     name to this machine has none of them.
-//  2. A request that changes something is refused if a browser sends it for a page of
-//     another origin, and if it has a body that is not declared as JSON.
-//  3. An acting request needs a caller whom the web configuration authenticates, or one
-//     on a loopback address, not forwarded by a proxy, where a flag allows it.
-//  4. Every act is logged with who asked for it and from where.
+//  1. A request is answered only if its Host is an IP address, a loopback name, the host of the
+//     external URL or an allowed name. A web page that rebinds its own DNS name to this machine has
+//     none of them.
+//  2. A request that changes something is refused if a browser sends it for a page of another origin,
+//     and if it has a body that is not declared as JSON.
+//  3. An acting request needs a caller that the web configuration authenticates, or one on a loopback
+//     address, not forwarded by a proxy, if a flag allows it.
+//  4. Every act is logged with its caller and the caller's address.
 package webaccess
 
 import (
@@ -28,28 +28,28 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Policy is what a program lets clients of its web listener do. The zero value answers
-// requests to addresses and loopback names, and lets only authenticated callers act.
+// Policy describes what a program lets clients of its web listener do. The zero value answers requests
+// to addresses and loopback names, and lets only authenticated callers act.
 type Policy struct {
-	// WebConfig is the exporter toolkit's file of --web.config.file, or "".
+	// WebConfig is the exporter toolkit's file of --web.config.file. It may be empty.
 	WebConfig string
-	// AdminAPI allows loopback clients to act without authentication, Lifecycle allows
-	// any client of a loopback address to reload the configuration.
+	// AdminAPI allows loopback clients to act without authentication. Lifecycle allows loopback clients
+	// to reload the configuration.
 	AdminAPI, Lifecycle bool
-	// ExternalURL is where browsers reach the program, through a reverse proxy; or nil.
+	// ExternalURL is the URL that browsers use through a reverse proxy, or nil.
 	ExternalURL *url.URL
 	// AllowedHosts are further names of the program: a DNS name, or *.DOMAIN for all
 	// names below a domain.
 	AllowedHosts []string
-	// AnyHost leaves out rule 1, on a listener that only clients with certificates reach.
+	// AnyHost disables rule 1, on a listener that only clients with certificates reach.
 	AnyHost bool
-	// Log gets a line for every act. The default discards them.
+	// Log gets a line for every act. If it is nil, acts are not logged.
 	Log *slog.Logger
 
 	acts actLog
 }
 
-// CheckHost returns an error if an entry is no name that AllowedHosts can hold.
+// CheckHost returns an error if AllowedHosts cannot hold an entry.
 func CheckHost(entry string) error {
 	name := strings.TrimPrefix(entry, "*.")
 	if name == "" || strings.ContainsAny(name, "*/:@ ") {
@@ -58,7 +58,7 @@ func CheckHost(entry string) error {
 	return nil
 }
 
-// ParseExternalURL parses a URL that browsers reach the program by; "" gives nil.
+// ParseExternalURL parses the URL that browsers reach the program by. It returns nil for an empty text.
 func ParseExternalURL(text string) (*url.URL, error) {
 	if text == "" {
 		return nil, nil
@@ -73,11 +73,11 @@ func ParseExternalURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Guard returns a handler that passes on the requests that rules 1 and 2 let through.
+// Guard returns a handler that passes on the requests that rules 1 and 2 allow.
 func (p *Policy) Guard(h http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	if p.ExternalURL != nil {
-		// The error is that of a URL without scheme or host; ParseExternalURL refuses those.
+		// AddTrustedOrigin fails for a URL without scheme or host, which ParseExternalURL refuses.
 		_ = crossOrigin.AddTrustedOrigin(p.ExternalURL.Scheme + "://" + p.ExternalURL.Host)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -89,7 +89,7 @@ func (p *Policy) Guard(h http.Handler) http.Handler {
 		}
 		if err := crossOrigin.Check(r); err != nil {
 			p.logRefusal(r, "cross-origin")
-			http.Error(w, "a page of another origin may not do this: "+err.Error(), http.StatusForbidden)
+			http.Error(w, "a page of another origin may not send this request: "+err.Error(), http.StatusForbidden)
 			return
 		}
 		if hasBody(r) && !isJSON(r) {
@@ -114,11 +114,11 @@ func isJSON(r *http.Request) bool {
 	return err == nil && kind == "application/json"
 }
 
-// loopbackNames are the names that resolve to the own machine by every hosts file.
+// loopbackNames are the names that the hosts files of common systems resolve to the machine itself.
 var loopbackNames = []string{"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 
-// hostOf returns the name or address of a Host header, without port, brackets and
-// trailing dot, in lower case.
+// hostOf returns the name or address of a Host header in lower case, without port, brackets and
+// trailing dot.
 func hostOf(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -126,8 +126,8 @@ func hostOf(host string) string {
 	return strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), "."))
 }
 
-// HostAllowed reports whether requests for a host, with or without a port, are answered.
-// Requests of HTTP/1.0 may have none; browsers always send one.
+// HostAllowed reports whether requests for a host, with or without a port, are answered. Requests of
+// HTTP/1.0 may have no host; browsers always send one.
 func (p *Policy) HostAllowed(host string) bool {
 	name := hostOf(host)
 	if _, err := netip.ParseAddr(name); err == nil || name == "" || p.AnyHost {
@@ -148,20 +148,20 @@ func (p *Policy) HostAllowed(host string) bool {
 	})
 }
 
-// Caller is who sent a request.
+// Caller is the sender of a request.
 type Caller struct {
 	// Name is the authenticated user, the name of the client certificate, "loopback" for
 	// a client of this machine without authentication, or "".
 	Name          string
 	Authenticated bool
-	Loopback      bool // of this machine, and not forwarded by a proxy
+	Loopback      bool // the client is on this machine, and no proxy forwarded the request
 }
 
-// errNoName says why a verified certificate identifies nobody.
+// errNoName is the error of a verified certificate that identifies no client.
 var errNoName = errors.New("the client certificate has no subject alternative name")
 
-// IdentifyCaller returns who sent a request. The exporter toolkit has checked passwords by then.
-// The error says why a web configuration that can be read does not identify the client.
+// IdentifyCaller returns the caller of a request. The exporter toolkit has checked passwords by then.
+// It returns an error if the web configuration can be read and does not identify the client.
 func (p *Policy) IdentifyCaller(r *http.Request) (Caller, error) {
 	var c Caller
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
@@ -201,7 +201,8 @@ func certificateName(r *http.Request) string {
 	return ""
 }
 
-// isForwarded reports whether a proxy says that it passes on the request of another client.
+// isForwarded reports whether the headers are those of a request that a proxy forwards for another
+// client.
 func isForwarded(h http.Header) bool {
 	for name := range h {
 		switch {
@@ -212,7 +213,7 @@ func isForwarded(h http.Header) bool {
 	return false
 }
 
-// readAuthentication reads the users of a web configuration file, and whether it lets in only
+// readAuthentication returns the users of a web configuration file, and whether the file admits only
 // clients whose certificates come from an authority that it names.
 func readAuthentication(file string) (users []string, certificates bool) {
 	if file == "" {
@@ -239,8 +240,8 @@ func readAuthentication(file string) (users []string, certificates bool) {
 	return users, c.TLS.ClientAuth == "RequireAndVerifyClientCert" && (c.TLS.CAFile != "" || c.TLS.CA != "")
 }
 
-// mayAct returns who may act, or why the client may not. Flag is the flag that allows
-// loopback clients without authentication, enabled is whether it is set.
+// mayAct returns the caller, or an error with the reason why the caller may not act. flag is the name
+// of the flag that allows loopback clients without authentication, and enabled is its value.
 func (p *Policy) mayAct(r *http.Request, flag string, enabled bool) (Caller, error) {
 	c, err := p.IdentifyCaller(r)
 	switch {
@@ -249,9 +250,9 @@ func (p *Policy) mayAct(r *http.Request, flag string, enabled bool) (Caller, err
 	case c.Authenticated, c.Loopback && enabled:
 		return c, nil
 	case c.Loopback:
-		return c, fmt.Errorf("without authentication in --web.config.file this needs %s", flag)
+		return c, fmt.Errorf("this request needs %s or authentication by --web.config.file", flag)
 	case isForwarded(r.Header):
-		return c, errors.New("a request that a proxy passes on may do this only if --web.config.file authenticates it")
+		return c, errors.New("a request that a proxy forwards needs authentication by --web.config.file")
 	}
-	return c, errors.New("only loopback clients may do this, unless --web.config.file authenticates clients")
+	return c, errors.New("only loopback clients may send this request, unless --web.config.file authenticates them")
 }

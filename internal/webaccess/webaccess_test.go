@@ -24,7 +24,7 @@ func webConfig(t *testing.T, text string) string {
 	return p
 }
 
-// TestRule1Hosts: the answered hosts are addresses and the program's own names.
+// TestRule1Hosts checks that the answered hosts are addresses and the program's own names.
 func TestRule1Hosts(t *testing.T) {
 	external, err := ParseExternalURL("https://Graylink.example:8443/fabric")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestRule1Hosts(t *testing.T) {
 	}
 }
 
-// TestRule2OtherOrigins: what browsers send for other pages changes nothing.
+// TestRule2OtherOrigins checks that requests of browsers for other pages change nothing.
 func TestRule2OtherOrigins(t *testing.T) {
 	served := 0
 	external, _ := ParseExternalURL("https://graylink.example")
@@ -90,7 +90,7 @@ func TestRule2OtherOrigins(t *testing.T) {
 	}
 }
 
-// TestRule3WhoMayAct: authenticated callers, and loopback clients where a flag says so.
+// TestRule3WhoMayAct checks authenticated callers, and loopback clients with and without the flag.
 func TestRule3WhoMayAct(t *testing.T) {
 	onlyTLS := webConfig(t, "tls_server_config: {cert_file: a, key_file: b}\n")
 	anyCA := webConfig(t, "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}\n")
@@ -112,9 +112,9 @@ func TestRule3WhoMayAct(t *testing.T) {
 		{"loopback without it", near, "", false, nil, "--web.enable-admin-api", ""},
 		{"far", far, "", true, nil, "only loopback clients", ""},
 		{"a Unix socket", "@", "", true, nil, "only loopback clients", ""},
-		{"TLS identifies nobody", far, onlyTLS, true, nil, "only loopback clients", ""},
+		{"TLS identifies no client", far, onlyTLS, true, nil, "only loopback clients", ""},
 		{"no such file", far, "/none", true, nil, "only loopback clients", ""},
-		{"a password that nobody checked", far, "", true, func(r *http.Request) { r.SetBasicAuth("ann", "x") }, "only loopback clients", ""},
+		{"an unchecked password", far, "", true, func(r *http.Request) { r.SetBasicAuth("ann", "x") }, "only loopback clients", ""},
 		{"a user", far, users, false, func(r *http.Request) { r.SetBasicAuth("ann", "x") }, "", "ann"},
 		{"an unknown user", far, users, false, func(r *http.Request) { r.SetBasicAuth("bob", "x") }, "only loopback clients", ""},
 		{"a certificate", far, mutual, false, verified(&x509.Certificate{DNSNames: []string{"prometheus"}}), "", "prometheus"},
@@ -158,7 +158,7 @@ func TestRule3WhoMayAct(t *testing.T) {
 	}
 }
 
-// TestRule4RepeatedActs: acts that come often share lines of the log, and none is left out.
+// TestRule4RepeatedActs checks that frequent acts share lines of the log, and that none is left out.
 func TestRule4RepeatedActs(t *testing.T) {
 	var l actLog
 	now, total := time.Unix(0, 0), 0

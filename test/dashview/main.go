@@ -1,6 +1,6 @@
-// Command dashview draws the data of the dashboards without Grafana, to look at: one HTML page
-// for each, with everything chosen, of the last minutes of a Prometheus. It is no replacement: it
-// knows the panels that dashboards.go makes, and nothing moves.
+// Command dashview draws the data of the dashboards without Grafana: one static HTML page for each
+// dashboard, with all values selected, from the last minutes of a Prometheus. It does not replace
+// Grafana: it supports only the kinds of panels that dashboards.go makes.
 //
 //	go run ./test/dashview --prometheus http://127.0.0.1:9090 --span 5m --out /tmp/dashboards
 package main
@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	url := kingpin.Flag("prometheus", "URL of the Prometheus that is asked.").Default("http://127.0.0.1:9090").String()
+	url := kingpin.Flag("prometheus", "URL of the Prometheus to query.").Default("http://127.0.0.1:9090").String()
 	out := kingpin.Flag("out", "Directory of the pages.").Required().String()
 	span := kingpin.Flag("span", "How much is drawn, up to now.").Default("5m").Duration()
 	kingpin.Parse()

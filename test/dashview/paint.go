@@ -40,7 +40,7 @@ type grid struct {
 	Rows [][]string
 }
 
-// painter asks for one span of time.
+// painter queries and draws one span of time.
 type painter struct {
 	db       promv1.API
 	from, to time.Time
@@ -99,7 +99,7 @@ func (p *painter) buildPage(ctx context.Context, d dashboards.Dashboard) (*page,
 	return out, nil
 }
 
-// bigNumber is the number of a panel in the colour of its threshold.
+// bigNumber returns the value of a panel as HTML, in the colour of its threshold.
 func bigNumber(panel *dashboards.Panel, v float64) *colored {
 	c := &colored{"#ccc", formatValue(v, panel.FieldConfig.Defaults.Unit)}
 	if t := panel.FieldConfig.Defaults.Thresholds; t != nil {
@@ -112,7 +112,7 @@ func bigNumber(panel *dashboards.Panel, v float64) *colored {
 	return c
 }
 
-// hidden are labels that Grafana's tables leave out, too.
+// hidden lists labels that Grafana's tables leave out, too.
 var hidden = map[model.LabelName]bool{"__name__": true, "instance": true, "job": true, "replica": true}
 
 func buildTable(all []model.Vector, unit string) *grid {
@@ -270,7 +270,7 @@ func (p *painter) drawHeatmap(all []model.Matrix, w, h int) template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // all text in it is escaped
 }
 
-// formatValue is a value in a unit of Grafana's.
+// formatValue returns a value as text in one of Grafana's units.
 func formatValue(v float64, unit string) string {
 	switch unit {
 	case "s":

@@ -26,8 +26,8 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// beside is a simulated fabric, a Prometheus server that scrapes it, and daemons that ask the
-// server. Server and daemons reach the agents through a proxy.
+// beside holds a simulated fabric, a Prometheus server that scrapes it, and daemons that query the server. Server and
+// daemons reach the agents through a proxy.
 type beside struct {
 	t       *testing.T
 	d       *Demo
@@ -91,7 +91,7 @@ func (b *beside) write(name, text string) string {
 	return file
 }
 
-// wait waits until every daemon's state is as asked for.
+// wait waits until the state of every daemon meets a condition.
 func (b *beside) wait(limit time.Duration, what string, ok func(analyzer.Snapshot) bool) {
 	b.t.Helper()
 	end := time.Now().Add(limit)
@@ -107,7 +107,7 @@ func (b *beside) wait(limit time.Duration, what string, ok func(analyzer.Snapsho
 
 func innocent(s analyzer.Snapshot) bool { return s.Report.State == fabric.Innocent }
 
-// direct are daemons of both backends that ask the server itself.
+// direct returns the configuration of daemons of both backends that query the server itself.
 func direct(address string) map[string]daemon.Prometheus {
 	out := map[string]daemon.Prometheus{}
 	for _, backend := range []string{"http", "remote_read"} {
@@ -161,7 +161,7 @@ func TestDaemonBesideARealPrometheus(t *testing.T) {
 	if err := d.site.ClearFault(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(20 * time.Second) // in which it is healed, and nobody sees it
+	time.Sleep(20 * time.Second) // the fault is healed meanwhile, which no daemon sees
 	for backend, a := range daemons {
 		if s := a.CurrentLoop().Snapshot(); s.Report.State != fabric.Suspect || !open(s) || s.Report.Coverage.Edges != 0 || s.Incidents[0].Held == "" {
 			t.Errorf("%s, blind: %s, %+v", backend, s.Report.State, s.Incidents)
@@ -177,7 +177,7 @@ func TestDaemonBesideARealPrometheus(t *testing.T) {
 	}
 }
 
-// forward is an HTTP proxy by which a fabric's agents are reached.
+// forward starts an HTTP proxy to the agents of a fabric and returns its URL.
 func forward(t *testing.T, d *Demo) (url string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -194,7 +194,7 @@ func forward(t *testing.T, d *Demo) (url string) {
 	return "http://" + ln.Addr().String()
 }
 
-// scrapes is a server's configuration for the agents of a topology.
+// scrapes returns a server's configuration for the agents of a topology.
 func scrapes(topo *fabric.Topology, proxy string) string {
 	var targets []string
 	for i := range topo.Nodes {

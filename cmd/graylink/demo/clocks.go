@@ -48,7 +48,7 @@ func bendClocks(nodes []fabric.Node, name string, seed uint64) map[string]bend {
 	return out
 }
 
-// maxDescribedBends is how many bends are told of one by one.
+// maxDescribedBends is how many bends are described one by one.
 const maxDescribedBends = 8
 
 func describeBends(nodes []fabric.Node, bends map[string]bend) string {
@@ -62,7 +62,7 @@ func describeBends(nodes []fabric.Node, bends map[string]bend) string {
 	return strings.Join(said, ", ")
 }
 
-// certificateLife is longer than anybody keeps a demo.
+// certificateLife is longer than any demo runs.
 const certificateLife = 365 * 24 * time.Hour
 
 // embeddedCoordinator is a coordinator in the demo's own process. The agents have their
@@ -150,7 +150,7 @@ func (c *embeddedCoordinator) certificateFiles(certificate string) pki.Files {
 	return pki.Files{CA: c.filePath("ca.crt"), Cert: c.filePath(certificate + ".crt"), Key: c.filePath(certificate + ".key")}
 }
 
-// agentFlags are those by which a node's agent finds the coordinator.
+// agentFlags returns the flags by which a node's agent finds the coordinator.
 func (c *embeddedCoordinator) agentFlags(node string) []string {
 	f := c.certificateFiles(nodeFile(node))
 	return []string{"--coordinator.address", c.listenAddress(), "--coordinator.ca", f.CA, "--coordinator.cert", f.Cert, "--coordinator.key", f.Key}

@@ -109,7 +109,8 @@ type Outcome struct {
 	SecondsToVerdict *float64        `json:"seconds_to_verdict"`
 	SecondsToClear   *float64        `json:"seconds_to_clear"`
 	ElementMatch     bool            `json:"element_match"`
-	// EquivalentMatch: the fault's element is the named one or listed as one that the evidence cannot tell from it.
+	// EquivalentMatch reports whether the fault's element is the named one or listed as one that the evidence cannot
+	// distinguish from it.
 	EquivalentMatch bool             `json:"equivalent_match"`
 	DirectionMatch  bool             `json:"direction_match"`
 	ScenarioMatch   bool             `json:"scenario_match"`
@@ -147,7 +148,7 @@ func Start(ctx context.Context, o Options) (*Demo, error) {
 	run, stop := context.WithCancel(context.Background())
 	d.stop = stop
 	err = d.startComponents(ctx, run, ln)
-	if d.loop == nil { // nobody serves on it yet
+	if d.loop == nil { // nothing serves on it yet
 		ln.Close()
 	}
 	return d, err
@@ -163,7 +164,7 @@ func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error 
 		d.mesh.PairCadence = d.o.Cadence
 	}
 	if d.mesh.DirectedFlows() == 0 {
-		return errors.New("the topology gives nobody to probe: no two NICs of different nodes in one plane are connected")
+		return errors.New("the topology has no edge to probe: no two NICs of different nodes in one plane are connected")
 	}
 	var err error
 	if d.dir, err = os.MkdirTemp("", "graylink-demo-"); err != nil {
@@ -181,7 +182,7 @@ func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error 
 		turns = fmt.Sprintf(", by %d flows in turn", d.mesh.Flows)
 	}
 	if n := len(d.switchAgents); n > 0 {
-		d.printProgress("%d of %d switches tell which probes cross them by which ports", n, len(d.site.Topology().Switches))
+		d.printProgress("%d of %d switches report which probes cross them by which ports", n, len(d.site.Topology().Switches))
 	}
 	d.printProgress("%d agents probe %d directed flows: every pair of NICs every %s%s; %s",
 		len(d.site.Topology().Nodes), d.mesh.DirectedFlows(), d.mesh.PairCadence, turns, d.site.describeMeasurement())
@@ -215,7 +216,7 @@ func (d *Demo) buildFabric(ctx context.Context) error {
 	return err
 }
 
-// fabricName is the fabric's kind, as --fabric has it.
+// fabricName returns the kind of the fabric, as --fabric has it.
 func (d *Demo) fabricName() string {
 	if d.o.Simulate {
 		return "sim"
@@ -302,7 +303,7 @@ func (d *Demo) startSwitchAgents() error {
 	return nil
 }
 
-// newSightings is how the analyzer hears of what switches see; nil: none does.
+// newSightings returns the client for the sightings of switches, and nil if no switch has an agent.
 func (d *Demo) newSightings() *analyzer.SwitchAgents {
 	if len(d.switchAgents) == 0 {
 		return nil
@@ -314,7 +315,7 @@ func (d *Demo) newSightings() *analyzer.SwitchAgents {
 // switchPort is where graylink-switch listens inside its own namespace.
 const switchPort = "9871"
 
-// SwitchURL is where a switch's agent answers, AgentURL a node's.
+// SwitchURL returns the base URL of a switch's agent. AgentURL returns that of a node's.
 func SwitchURL(sw string) string { return "http://" + sw + ":" + switchPort }
 
 func AgentURL(node string) string { return "http://" + node + ":" + agentPort }
@@ -393,7 +394,7 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 	return nil
 }
 
-// pageTitle is the page's.
+// pageTitle returns the title of the page.
 func (d *Demo) pageTitle() string {
 	if d.o.Simulate {
 		return "Graylink: " + d.o.Name + " (a simulated fabric)"
@@ -434,10 +435,10 @@ func (d *Demo) awaitBaselines(ctx context.Context) error {
 	}
 }
 
-// Graph is the fabric as the lab completed it.
+// Graph returns the fabric as the lab completed it.
 func (d *Demo) Graph() *fabric.Graph { return d.g }
 
-// Lab is the fabric itself; nil: it is simulated.
+// Lab returns the lab that holds the fabric, and nil if the fabric is simulated.
 func (d *Demo) Lab() *lab.Lab {
 	if s, ok := d.site.(*namespaces); ok {
 		return s.Lab
@@ -445,7 +446,7 @@ func (d *Demo) Lab() *lab.Lab {
 	return nil
 }
 
-// Loop is the analyzer.
+// Loop returns the analyzer.
 func (d *Demo) Loop() *analyzer.Loop { return d.loop }
 
 // Query evaluates a PromQL expression now and returns its only value.
@@ -460,7 +461,7 @@ func (d *Demo) Query(ctx context.Context, query string) (float64, error) {
 	return v[0].Value, nil
 }
 
-// URL is the page's address.
+// URL returns the address of the page.
 func (d *Demo) URL() string { return d.url }
 
 // RunFault injects a planned fault, waits for the verdict, heals the fault and

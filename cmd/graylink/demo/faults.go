@@ -37,7 +37,7 @@ type PlannedFault struct {
 // KindNone is the fault that is none.
 const KindNone = "none"
 
-// FaultKinds are the faults the demo can inject.
+// FaultKinds returns the kinds of faults that the demo can inject.
 func FaultKinds() []string { return append(lab.FaultKinds(), KindNone) }
 
 // ParseKinds reads kinds separated by commas.
@@ -184,8 +184,8 @@ func PlanFault(g *fabric.Graph, kind string, seed uint64, p Params) (PlannedFaul
 	return out, nil
 }
 
-// swappableCables are the pairs of cables between switches of the same two tiers whose
-// swap leaves nobody without a way: every switch keeps its number of uplinks.
+// swappableCables returns the pairs of cables between switches of the same two tiers that can be swapped without
+// making a NIC unreachable: every switch keeps its number of uplinks.
 func swappableCables(g *fabric.Graph) [][2]string {
 	links := fabricLinks(g)
 	tiers := func(l fabric.Link) [2]int {

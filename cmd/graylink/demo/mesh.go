@@ -13,8 +13,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Times of the mesh that the demo runs: every pair of NICs is probed once in
-// pairCadence, if nobody asks for another one, its flows taking turns.
+// Times of the mesh that the demo runs: every pair of NICs is probed once in pairCadence by default, and its flows
+// take turns.
 const (
 	pairCadence  = 10 * time.Millisecond
 	replyTimeout = "1s"
@@ -33,15 +33,14 @@ const (
 	fanOut   = 7
 )
 
-// wantFlows is the number of flows that should be expected on every direction
-// of every fabric link, so that ECMP's hash leaves none of them with too few to
-// tell it from its neighbours; maxFlows bounds the flows per pair.
+// wantFlows is the number of flows that should be expected on every direction of every fabric link, so that ECMP's
+// hash leaves no link with too few flows to distinguish it from its neighbours. maxFlows bounds the flows per pair.
 const (
 	wantFlows = 12
 	maxFlows  = 8
 )
 
-// Mesh is who probes whom.
+// Mesh represents the probes between NICs.
 type Mesh struct {
 	Flows int
 	// PairCadence is the time between two probes of a pair of NICs.
@@ -50,7 +49,7 @@ type Mesh struct {
 	Peers map[string][]string
 }
 
-// DirectedFlows is the number of directed flows: probes and replies.
+// DirectedFlows returns the number of directed flows: probes and replies.
 func (m Mesh) DirectedFlows() int {
 	n := 0
 	for _, p := range m.Peers {
@@ -70,11 +69,11 @@ func (m Mesh) nodeNames() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// FlowCadence is the time between two probes of one flow.
+// FlowCadence returns the time between two probes of one flow.
 func (m Mesh) FlowCadence() time.Duration { return m.PairCadence * time.Duration(m.Flows) }
 
-// chooseFlows is the least number of flows per pair with which every fabric
-// link is expected to carry wantFlows in each direction.
+// chooseFlows returns the least number of flows per pair with which every fabric link is expected to carry wantFlows
+// in each direction.
 func chooseFlows(g *fabric.Graph, m Mesh) int {
 	expected := map[fabric.Direction]float64{}
 	for src, peers := range m.Peers {
@@ -181,8 +180,8 @@ type nodePeer struct {
 	Probe   *bool    `yaml:"probe,omitempty"`
 }
 
-// NodeConfig writes the configuration file of one node's agent: whom its NICs
-// probe, and whose probes they answer.
+// NodeConfig returns the configuration file of one node's agent: the NICs that its NICs probe, and those whose probes
+// they answer.
 func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
 	c := nodeConfig{Node: node.Name, Cadence: m.FlowCadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{StampPort, SourcePort}}
 	own := map[string]bool{}

@@ -37,7 +37,7 @@ type hostile struct {
 	hide   atomic.Uint32 // rowsHidden, flowsHidden or 0
 }
 
-// What half of is hidden: rows, each for itself, or flows in all that is told of them.
+// The kinds of data of which half is hidden: single rows, or all rows of some flows.
 const (
 	rowsHidden = 1 + iota
 	flowsHidden
@@ -134,7 +134,7 @@ type trouble struct {
 	name       string
 	span       time.Duration
 	begin, end func()
-	// all: every daemon is hurt, else the one that asks the hostile server.
+	// all: every daemon uses the hostile server, else only one.
 	all bool
 	// state is that of who is hurt, while nothing else is wrong.
 	state fabric.State
@@ -145,10 +145,9 @@ type trouble struct {
 // the cycle before it, and a busy machine.
 const settles = 15 * time.Second
 
-// TestPrometheusFails: a real server stands still, dies and comes back, is slow, tells half of
-// what it knows, is a minute ahead. While nothing is broken in the fabric, nothing is named, and
-// who does not know says so; a verdict that is open stays the same one until it is seen
-// to be healed.
+// TestPrometheusFails checks that a real server may hang, die and come back, be slow, return half of its data, or be
+// a minute ahead. While nothing is broken in the fabric, nothing is named, and a daemon without evidence reports
+// this. An open verdict stays the same one until it is seen to be healed.
 func TestPrometheusFails(t *testing.T) {
 	h := &hostile{}
 	front := httptest.NewServer(h)

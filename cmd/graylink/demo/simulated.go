@@ -51,7 +51,7 @@ func newSimulated(o Options) (*simulated, error) {
 		return nil, err
 	}
 	s := &simulated{o: o, base: time.Now(), agents: map[string]*simAgent{}}
-	// That the machine is too busy for it is for whoever reads along.
+	// The message that the machine is too busy is for the operator.
 	s.Fabric = agents.New(t, s.base, packets.DefaultLoad, o.Seed, slog.New(slog.NewTextHandler(o.Progress, nil)))
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -210,5 +210,5 @@ var loopback = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
 // local is a connection from this process.
 type local struct{ net.Conn }
 
-// RemoteAddr says that whoever is within this process is on this machine.
+// RemoteAddr returns the loopback address, since clients within this process are on this machine.
 func (local) RemoteAddr() net.Addr { return loopback }

@@ -104,7 +104,7 @@ func TestEveryPlannedFaultCanBeSimulated(t *testing.T) {
 
 // TestSimulatedSwitchTellsWhatItSees over a connection within the process, and
 // nothing of this machine.
-func TestSimulatedSwitchTellsWhatItSees(t *testing.T) {
+func TestSimulatedSwitchReportsSightings(t *testing.T) {
 	s, err := newSimulated(Options{Topology: demoGraph(t).Topo, Progress: io.Discard, Log: silent})
 	if err != nil {
 		t.Fatal(err)
@@ -158,8 +158,7 @@ func TestSimulatedSwitchTellsWhatItSees(t *testing.T) {
 	}
 }
 
-// BenchmarkSimulatedSecond is what a second of a simulated fabric costs, without
-// those who read it.
+// BenchmarkSimulatedSecond measures the cost of a second of a simulated fabric, without its readers.
 func BenchmarkSimulatedSecond(b *testing.B) {
 	for _, leaves := range []int{1, 8, 16} {
 		topo := clos.NewTopology(clos.Options{LeavesPerPod: leaves, SpinesPerPod: max(2, leaves/2), NICsPerLeaf: 8})

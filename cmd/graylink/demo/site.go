@@ -31,11 +31,11 @@ type site interface {
 	startSwitch(sw string) error
 	// dialAgent reaches an agent, past the fabric.
 	dialAgent(ctx context.Context, network, addr string) (net.Conn, error)
-	// agentError is why an agent ended; nil: all run.
+	// agentError returns the error that ended an agent, and nil while all run.
 	agentError() error
 	// setCoordinator says who relates the agents' clocks, before the first agent starts.
 	setCoordinator(*embeddedCoordinator)
-	// describeMeasurement is what else is to be said of the measuring, in words.
+	// describeMeasurement returns further remarks about the measurement.
 	describeMeasurement() string
 	Close() error
 }
@@ -167,7 +167,7 @@ func (t *tail) lastLines() string {
 	return strings.Join(t.lines, "; ")
 }
 
-// logOf is where an agent within this process logs.
+// logOf returns the destination of the log of an agent within this process.
 func logOf(o Options, element string) *slog.Logger {
 	if o.AgentLogs == nil {
 		return slog.New(slog.DiscardHandler)

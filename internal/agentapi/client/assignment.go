@@ -10,7 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// checkAssignment says what is wrong with an assignment for a node.
+// checkAssignment returns an error that names the field if an assignment for a node is invalid.
 func checkAssignment(a *agentapi.Assignment, node string) error {
 	if a.GetNode() != node {
 		return fmt.Errorf("assignment.node: %q, want %q", a.GetNode(), node)
@@ -85,7 +85,7 @@ func checkAssignment(a *agentapi.Assignment, node string) error {
 	return nil
 }
 
-// checkKeys says what is wrong with keys. It never says what they are.
+// checkKeys returns an error that names the field if keys are invalid. The error has no secrets.
 func checkKeys(k *agentapi.Keys) error {
 	if len(k.GetIds()) > agentapi.MaxKeys {
 		return fmt.Errorf("keys.ids: %d, want at most %d", len(k.GetIds()), agentapi.MaxKeys)
@@ -103,13 +103,13 @@ func checkKeys(k *agentapi.Keys) error {
 			ids[j] = key.GetId()
 		}
 		if !slices.Equal(ids, k.GetIds()) {
-			return fmt.Errorf("%s.keys: not those of keys.ids, in their order", at)
+			return fmt.Errorf("%s.keys: want those of keys.ids in the same order", at)
 		}
 	}
 	return nil
 }
 
-// flowKey names an edge or an answer wherever it stands in the lists.
+// flowKey identifies an edge or an answer independent of its place in the lists.
 type flowKey struct {
 	nic, peer string
 	flow      uint32
@@ -123,9 +123,9 @@ func edgesByFlow(a *agentapi.Assignment, edges []*agentapi.Edge) map[flowKey]*ag
 	return out
 }
 
-// changeoverStep is the first step from one assignment to another: the edges that
-// both have, and the answers that either has. It is nil when that is already
-// the other one, or nothing need wait. NICs and addresses are the new ones.
+// changeoverStep returns the first step from one assignment to another: the edges that both have, and
+// the answers that either has, with the NICs and addresses of the new one. It returns nil when the step
+// equals the new assignment, so that there is nothing to wait for.
 func changeoverStep(old, to *agentapi.Assignment) *agentapi.Assignment {
 	if to.GetChangeoverNs() == 0 {
 		return nil
@@ -159,7 +159,7 @@ func changeoverStep(old, to *agentapi.Assignment) *agentapi.Assignment {
 		if !known {
 			p := old.Peers[e.Peer]
 			if addresses[string(p.Address)] {
-				continue // another NIC has the address by now
+				continue // another NIC has the address now
 			}
 			peer = uint32(len(out.Peers))
 			peers[f.peer] = peer
@@ -174,8 +174,8 @@ func changeoverStep(old, to *agentapi.Assignment) *agentapi.Assignment {
 	return out
 }
 
-// joinKeys adds to the new keys the old ones of nodes that have no new ones:
-// they may still be answered for a while.
+// joinKeys returns the new keys, and the old keys of nodes that have no new ones: these nodes may still
+// be answered for a while.
 func joinKeys(keys, old *agentapi.Keys) *agentapi.Keys {
 	if keys == nil || old == nil {
 		return keys

@@ -1,12 +1,11 @@
-// Package client is an agent's side of the protocol: it finds the coordinator
-// again and again, takes assignments, keys and clock updates, and tells how the
-// agent is and what it measured of clocks.
-// What an assignment means is the agent's business.
+// Package client is an agent's side of the protocol: it connects to the coordinator again and again,
+// receives assignments, keys and clock updates, and reports the agent's state and its measurements of
+// clocks. The agent itself decides what an assignment means.
 //
-// A new assignment is put to work in two steps. At once the agent answers all
-// it answered before and all it is to answer, and stops probing what it is not
-// to probe any more; after the changeover, when the far nodes have heard of the
-// change as well, it begins with what is new and stops answering what is old.
+// A new assignment is applied in two steps. At once the agent answers all probes that it answered
+// before and all that it is to answer, and stops sending probes that it is not to send any more. After
+// the changeover, when the far nodes have the change as well, it begins with the new probes and stops
+// answering the old ones.
 package client
 
 import (
@@ -36,74 +35,75 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Agent is what the client speaks for. Its methods are called from one
-// goroutine, and must return soon.
+// Agent represents the agent that the client connects to the coordinator. Its methods are called from
+// one goroutine, and must return soon.
 type Agent interface {
-	// Apply puts an assignment and the keys of its peers to work, all or nothing.
+	// Apply puts an assignment and the keys of its peers to use, either completely or not at all.
 	Apply(*agentapi.Assignment, *agentapi.Keys) error
-	// Interfaces lists the host's, in a stable order.
+	// Interfaces returns the interfaces of the host in a stable order.
 	Interfaces() ([]*agentapi.Interface, error)
-	// Heartbeat fills in silent edges and stalls.
+	// Heartbeat fills in the silent edges and stalls.
 	Heartbeat(*agentapi.Heartbeat)
-	// Traces lists the last trace of every edge; version changes with them.
+	// Traces returns the last trace of every edge. The version changes when a trace does.
 	Traces() (version uint64, traces []fabric.Trace)
-	// Clock takes what is known of clocks.
+	// Clock passes on a clock update.
 	Clock(*agentapi.ClockUpdate)
-	// Life is the number of the agent's life; 0: it has none.
+	// Life returns the number of the agent's life. It returns 0 if the agent has none.
 	Life() uint64
-	// TakeLives takes life numbers from the coordinator: the agent's own, unless it
-	// is 0, and those of other nodes.
+	// TakeLives passes on life numbers from the coordinator: the agent's own, unless it is 0, and those
+	// of other nodes.
 	TakeLives(own uint64, peers map[string]uint64)
 }
 
-// Config says where the coordinator is and who asks.
+// Config has the address of the coordinator and the identity of the agent.
 type Config struct {
 	Address      string // host:port, or unix:PATH
-	ServerName   string // of the coordinator's certificate; empty: the address's host, "coordinator" at a unix socket
+	ServerName   string // name in the coordinator's certificate; if empty, the host of the address, or "coordinator" at a Unix socket
 	Certificates *pki.Keeper
 	Node         string
 	Version      string
 	BootID       string
 	Web          *agentapi.WebEndpoint
-	StateFile    string // empty: nothing is kept
+	StateFile    string // if empty, no state is kept
 	Log          *slog.Logger
-	// OwnConfiguration is an agent's that probes by its own, and comes for clock
-	// sync only: nothing is assigned to it.
+	// OwnConfiguration is set for an agent that probes by its own configuration and connects for clock
+	// synchronization only. The coordinator assigns nothing to it.
 	OwnConfiguration bool
 
-	// Backoff bounds the pause between attempts to connect; 0: from 200 ms to 30 s.
+	// BackoffLow and BackoffHigh bound the pause between attempts to connect. If they are 0, the bounds
+	// are 200 ms and 30 s.
 	BackoffLow, BackoffHigh time.Duration
 }
 
-// unixServerName is the coordinator's name where its address has none.
+// unixServerName is the name in the coordinator's certificate when the address has no host.
 const unixServerName = "coordinator"
 
-// Limits of what the coordinator may ask for, and what is sent.
+// Limits of the intervals that the coordinator sets, and of what is sent.
 const (
 	heartbeatLow    = 50 * time.Millisecond
 	heartbeatHigh   = 5 * time.Minute
-	connectWithin   = 60 * time.Second // a queue of handshakes included
-	settledAfter    = 10 * time.Second // a session that lasted so long makes the next pause short
+	connectWithin   = 60 * time.Second // includes the time in the coordinator's queue of handshakes
+	settledAfter    = 10 * time.Second // a session that lasted this long makes the next pause short
 	bufferSize      = 4 << 10
 	resendWithin    = time.Minute // reports sent in the last minute of a broken session are sent again
 	tracesPerReport = 256
 )
 
-// Client is an agent's side. Run must be called once. ReportClock, ClockReports
-// and StateWrites may be called from any goroutine.
+// Client is the agent's side of the protocol. Run must be called once. ReportClock, ClockReports and
+// StateWrites may be called from any goroutine.
 type Client struct {
 	cfg      Config
 	agent    Agent
 	instance []byte
 
-	target          *agentapi.Assignment // the newest received
+	target          *agentapi.Assignment // the newest that was received
 	keys            *agentapi.Keys
-	working         *agentapi.Assignment // what the agent has been told, perhaps on the way to target
+	working         *agentapi.Assignment // the assignment that the agent applied, possibly a step on the way to target
 	workingKeys     *agentapi.Keys
 	applied         *agentapi.Applied
 	lives           *agentapi.Lives
-	assigned        bool   // a coordinator gave this process its life number
-	applyError      string // why the agent could not apply
+	assigned        bool   // a coordinator has given this process its life number
+	applyError      string // why the agent could not apply the assignment
 	changeoverTimer *time.Timer
 
 	interfaces   []*agentapi.Interface
@@ -112,8 +112,8 @@ type Client struct {
 	resendPaths  bool
 	stateUnsaved bool // the last write of the state file failed
 
-	clockReports                          chan *agentapi.ClockReport // one place
-	connected                             atomic.Bool                // there is a session that takes reports
+	clockReports                          chan *agentapi.ClockReport // buffers one report
+	connected                             atomic.Bool                // there is a session that accepts reports
 	clockReportsSent, clockReportsDropped atomic.Uint64
 	stateWritesDone, stateWritesFailed    atomic.Uint64
 }
@@ -123,8 +123,8 @@ type reportedTrace struct {
 	at          time.Time
 }
 
-// New makes a client, and puts to work what the state file has. An unusable
-// state file is no failure: the coordinator has everything.
+// New returns a client after it has applied the assignment of the state file. A state file that cannot
+// be used is no error, since the coordinator has all of its content.
 func New(cfg Config, agent Agent) (*Client, error) {
 	if err := fabric.CheckName(cfg.Node); err != nil {
 		return nil, err
@@ -162,20 +162,20 @@ func (c *Client) restoreState() {
 	case errors.Is(err, os.ErrNotExist):
 		return
 	case err != nil:
-		c.cfg.Log.Warn("the kept assignment cannot be used", "err", err)
+		c.cfg.Log.Warn("cannot use the kept assignment", "err", err)
 		return
 	}
 	c.target, c.keys = a, k
 	c.takeLives(lives)
 	c.applyAssignment(a, k)
-	c.cfg.Log.Info("goes on with the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.applyError)
+	c.cfg.Log.Info("using the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.applyError)
 }
 
-// applyAssignment hands the agent something to work with.
+// applyAssignment gives the agent an assignment with its keys, and logs a failure.
 func (c *Client) applyAssignment(a *agentapi.Assignment, k *agentapi.Keys) {
 	if err := c.agent.Apply(a, k); err != nil {
 		if c.applyError != err.Error() {
-			c.cfg.Log.Error("assignment not applied; it is tried again", "version", a.GetVersion(), "err", err)
+			c.cfg.Log.Error("cannot apply the assignment; trying again later", "version", a.GetVersion(), "err", err)
 		}
 		c.applyError = err.Error()
 		return
@@ -184,7 +184,8 @@ func (c *Client) applyAssignment(a *agentapi.Assignment, k *agentapi.Keys) {
 	c.applied = &agentapi.Applied{Version: c.target.GetVersion(), Hash: c.target.GetHash(), KeyIds: k.GetIds()}
 }
 
-// beginChangeover puts to work what came in: first the step that disturbs nobody.
+// beginChangeover applies the first step from the working assignment to the target, which does not
+// disturb other agents.
 func (c *Client) beginChangeover() {
 	if c.target == nil {
 		if c.keys != nil {
@@ -202,14 +203,14 @@ func (c *Client) beginChangeover() {
 	c.changeoverTimer.Reset(time.Duration(c.target.GetChangeoverNs()))
 }
 
-// endChangeover ends a changeover.
+// endChangeover applies the target assignment.
 func (c *Client) endChangeover() {
 	if c.target != nil {
 		c.applyAssignment(c.target, c.keys)
 	}
 }
 
-// Run connects, for ever, until ctx ends.
+// Run connects to the coordinator, again after every failure, until ctx ends.
 func (c *Client) Run(ctx context.Context) {
 	pause := c.cfg.BackoffLow
 	for ctx.Err() == nil {
@@ -219,14 +220,14 @@ func (c *Client) Run(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errRenew) {
-			c.cfg.Log.Info("connects again with the new certificate")
+			c.cfg.Log.Info("connecting again with the new certificate")
 			continue
 		}
 		if time.Since(began) >= settledAfter {
 			pause = c.cfg.BackoffLow
 		}
 		wait := pause/2 + time.Duration(mathrand.Int64N(int64(pause)))
-		c.cfg.Log.Warn("no coordinator; probing goes on", "address", c.cfg.Address, "err", status.Convert(err).Message(), "again_in", wait)
+		c.cfg.Log.Warn("no session with the coordinator; probing continues", "address", c.cfg.Address, "err", status.Convert(err).Message(), "again_in", wait)
 		pause = min(pause*8/5, c.cfg.BackoffHigh)
 		timer := time.NewTimer(wait)
 		for waiting := true; waiting; {
@@ -243,9 +244,9 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// ReportClock sends a clock report, if that can be done at once: without a
-// coordinator, or while it does not keep up, the report is dropped and counted.
-// It does not keep samples.
+// ReportClock sends a clock report if that can be done at once. Without a coordinator, or when the
+// coordinator does not keep up, it drops and counts the report. It does not keep a reference to
+// samples.
 func (c *Client) ReportClock(samples []byte) {
 	if c.connected.Load() && len(samples) <= agentapi.MaxClockReport {
 		select {
@@ -257,12 +258,12 @@ func (c *Client) ReportClock(samples []byte) {
 	c.clockReportsDropped.Add(1)
 }
 
-// ClockReports counts clock reports.
+// ClockReports returns the number of clock reports sent and dropped.
 func (c *Client) ClockReports() (sent, dropped uint64) {
 	return c.clockReportsSent.Load(), c.clockReportsDropped.Load()
 }
 
-// errRenew ends a session whose certificate was replaced.
+// errRenew ends a session when the certificate has been replaced.
 var errRenew = errors.New("the certificate was replaced")
 
 func (c *Client) dialCoordinator() (*grpc.ClientConn, error) {
@@ -283,7 +284,8 @@ func (c *Client) dialCoordinator() (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(agentapi.MaxCoordinatorMessage)))
 }
 
-// runSession is one connection. It always returns an error, why it ended.
+// runSession connects once and serves the session until it ends. It always returns an error with the
+// reason of the end.
 func (c *Client) runSession(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -298,13 +300,13 @@ func (c *Client) runSession(ctx context.Context) error {
 		return err
 	}
 	if c.interfaces, err = c.agent.Interfaces(); err != nil {
-		c.cfg.Log.Warn("list the interfaces", "err", err)
+		c.cfg.Log.Warn("cannot list the interfaces", "err", err)
 	}
 	hello := &agentapi.Hello{Node: c.cfg.Node, Instance: c.instance, BootId: c.cfg.BootID, Version: c.cfg.Version, Web: c.cfg.Web,
 		Interfaces: c.interfaces, Applied: c.applied, OwnConfiguration: c.cfg.OwnConfiguration,
 		Life: proto.Uint64(c.agent.Life()), LifeAssigned: c.assigned}
 	if err := stream.Send(&agentapi.AgentMessage{Body: &agentapi.AgentMessage_Hello{Hello: hello}}); err != nil {
-		_, err = stream.Recv() // tells why
+		_, err = stream.Recv() // the error states the reason
 		return err
 	}
 	received, ended := make(chan *agentapi.CoordinatorMessage), make(chan error, 1)
@@ -331,7 +333,7 @@ func (c *Client) runSession(ctx context.Context) error {
 			delete(c.reported, e)
 		}
 	}
-	c.resendPaths = true // what changed while there was no session
+	c.resendPaths = true // traces changed while there was no session
 	beat := time.NewTimer(time.Hour)
 	beat.Stop()
 	defer beat.Stop()
@@ -339,7 +341,7 @@ func (c *Client) runSession(ctx context.Context) error {
 	defer func() {
 		c.connected.Store(false)
 		select {
-		case <-c.clockReports: // of a time that is over when the next session begins
+		case <-c.clockReports: // the report belongs to a time that is over when the next session begins
 			c.clockReportsDropped.Add(1)
 		default:
 		}
@@ -381,7 +383,7 @@ func (c *Client) runSession(ctx context.Context) error {
 					c.assigned = true
 					c.agent.TakeLives(life, nil)
 				}
-				c.cfg.Log.Info("connected", "coordinator", b.Welcome.GetVersion())
+				c.cfg.Log.Info("connected to the coordinator", "coordinator", b.Welcome.GetVersion())
 			case *agentapi.CoordinatorMessage_Refused:
 				c.cfg.Log.Error("the coordinator refuses this agent", "reason", b.Refused.GetReason())
 			case *agentapi.CoordinatorMessage_Keys:
@@ -408,7 +410,7 @@ func (c *Client) runSession(ctx context.Context) error {
 	}
 }
 
-// takeLives takes the life numbers of peers; nil: there are none.
+// takeLives passes the life numbers of peers to the agent. It does nothing if l is nil.
 func (c *Client) takeLives(l *agentapi.Lives) {
 	c.lives = l
 	peers := make(map[string]uint64, len(l.GetNodes()))
@@ -422,13 +424,13 @@ func (c *Client) takeLives(l *agentapi.Lives) {
 
 func (c *Client) takeKeys(k *agentapi.Keys) (taken bool) {
 	if err := checkKeys(k); err != nil {
-		c.cfg.Log.Error("keys that cannot be used", "err", err)
+		c.cfg.Log.Error("cannot use the received keys", "err", err)
 		c.applyError = err.Error()
 		return true
 	}
 	c.keys = k
 	if c.target != nil && c.working != nil {
-		// The assignment that may need them comes next; those at work stay.
+		// The assignment that needs the new keys comes next. The keys in use stay.
 		c.applyAssignment(c.working, joinKeys(k, c.workingKeys))
 	} else {
 		c.beginChangeover()
@@ -439,19 +441,18 @@ func (c *Client) takeKeys(k *agentapi.Keys) (taken bool) {
 
 func (c *Client) takeAssignment(a *agentapi.Assignment) (taken bool) {
 	if err := checkAssignment(a, c.cfg.Node); err != nil {
-		c.cfg.Log.Error("an assignment that cannot be used", "err", err)
+		c.cfg.Log.Error("cannot use the received assignment", "err", err)
 		c.applyError = err.Error()
 		return true
 	}
 	c.target = a
 	c.beginChangeover()
 	c.saveState()
-	c.cfg.Log.Info("assignment", "version", a.GetVersion(), "peers", len(a.GetPeers()), "edges", len(a.GetEdges()), "answers", len(a.GetAnswers()))
+	c.cfg.Log.Info("assignment received", "version", a.GetVersion(), "peers", len(a.GetPeers()), "edges", len(a.GetEdges()), "answers", len(a.GetAnswers()))
 	return true
 }
 
-// saveState writes the state file. A write that failed is tried again with every
-// heartbeat.
+// saveState writes the state file. A failed write is repeated with every heartbeat.
 func (c *Client) saveState() {
 	if c.cfg.StateFile == "" || c.target == nil {
 		return
@@ -471,7 +472,7 @@ func (c *Client) saveState() {
 	c.stateUnsaved = false
 }
 
-// StateWrites counts the writes of the state file.
+// StateWrites returns the number of successful and failed writes of the state file.
 func (c *Client) StateWrites() (done, failed uint64) {
 	return c.stateWritesDone.Load(), c.stateWritesFailed.Load()
 }
@@ -486,11 +487,11 @@ func (c *Client) sendHeartbeat(stream agentapi.Agents_SessionClient) error {
 	return sendMessage(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Heartbeat{Heartbeat: h}})
 }
 
-// sendChanges tells of interfaces and traces that changed.
+// sendChanges sends the interfaces and traces that have changed.
 func (c *Client) sendChanges(stream agentapi.Agents_SessionClient) error {
 	in, err := c.agent.Interfaces()
 	if err != nil {
-		c.cfg.Log.Warn("list the interfaces", "err", err)
+		c.cfg.Log.Warn("cannot list the interfaces", "err", err)
 	} else if !slices.EqualFunc(in, c.interfaces, func(a, b *agentapi.Interface) bool { return proto.Equal(a, b) }) {
 		c.interfaces = in
 		if err := sendMessage(stream, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: in}}}); err != nil {
@@ -524,8 +525,8 @@ func (c *Client) sendChanges(stream agentapi.Agents_SessionClient) error {
 	return nil
 }
 
-// sendMessage sends. When that fails the reason is with the receiver, who ends the
-// session.
+// sendMessage sends a message. Its error does not state why the stream broke: the receiver gets the
+// reason, and ends the session with it.
 func sendMessage(stream agentapi.Agents_SessionClient, m *agentapi.AgentMessage) error {
 	if err := stream.Send(m); err != nil {
 		return fmt.Errorf("the stream broke: %w", err)
@@ -533,7 +534,7 @@ func sendMessage(stream agentapi.Agents_SessionClient, m *agentapi.AgentMessage)
 	return nil
 }
 
-// pathFingerprint changes with what a trace says about the path.
+// pathFingerprint returns a text that changes when the path of a trace does.
 func pathFingerprint(t fabric.Trace) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %t %t", t.State, t.Reached, t.Balanced)

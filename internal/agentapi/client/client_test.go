@@ -20,8 +20,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// assignment of h1 with one NIC: edges to, and answers from, the peers named
-// "node:flow"; the address of node n is 10.0.0.n unless it says "node:flow@n".
+// assignment returns an assignment of h1 with one NIC: edges to, and answers from, the peers named
+// "node:flow". The address of node n is 10.0.0.n unless the text has "node:flow@n".
 func assignment(version uint64, edges, answers string) *agentapi.Assignment {
 	a := &agentapi.Assignment{Version: version, Hash: []byte{byte(version)}, Node: "h1", Authenticated: true, ChangeoverNs: uint64(time.Hour),
 		Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152, Classes: []*agentapi.Class{{}}},
@@ -64,7 +64,7 @@ func keys(ids []uint32, nodes ...string) *agentapi.Keys {
 	return k
 }
 
-// show writes an assignment as assignment reads it.
+// show writes an assignment in the form that assignment reads.
 func show(a *agentapi.Assignment) string {
 	list := func(edges []*agentapi.Edge) string {
 		var out []string
@@ -113,8 +113,8 @@ func TestBetweenTwoAssignments(t *testing.T) {
 	}
 }
 
-// On two nodes that hear of changes at different times, but within the
-// changeover, no edge is ever probed that the far node does not answer.
+// On two nodes that get changes at different times, but within the changeover, no edge is ever probed
+// that the far node does not answer.
 func TestNoEdgeIsProbedThatIsNotAnswered(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	set := func() string {
@@ -217,7 +217,7 @@ func TestAssignmentsAndKeysAreAppliedInSteps(t *testing.T) {
 	if len(r.keys[4].Peers) != 2 {
 		t.Error("the keys of a node that went were kept")
 	}
-	// A restarted process goes on where this one was, at once.
+	// A restarted process continues where the first one was, at once.
 	again := &recorder{}
 	c = client(t, again, file)
 	if !slices.Equal(again.applied, want[4:]) || c.applied.Version != 2 || !slices.Equal(c.applied.KeyIds, []uint32{7, 8}) {
@@ -251,7 +251,7 @@ func TestWhatCannotBeAppliedIsTriedAgainAndNotConfirmed(t *testing.T) {
 	}
 }
 
-func TestClockReportsAreDroppedWhereNobodyTakesThem(t *testing.T) {
+func TestClockReportsAreDroppedWithoutAReceiver(t *testing.T) {
 	c := client(t, &recorder{}, "")
 	c.ReportClock([]byte{1})
 	if sent, dropped := c.ClockReports(); sent != 0 || dropped != 1 {
@@ -284,8 +284,8 @@ func TestAnUnusableStateFileIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestLivesAreKept: the lives of peers are known before the first probe after a
-// restart, and one that no coordinator gives is not taken.
+// TestLivesAreKept checks that the lives of peers are known before the first probe after a restart, and
+// that a life that no coordinator gives is not used.
 func TestLivesAreKept(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
 	r := &recorder{}

@@ -16,13 +16,13 @@ import (
 
 const stateVersion = 1
 
-// savedState is an agent's state file. It holds secrets.
+// savedState is the content of an agent's state file. It holds secrets.
 type savedState struct {
 	Version    int             `json:"version"`
 	Node       string          `json:"node"`
 	Assignment json.RawMessage `json:"assignment"`
 	Keys       json.RawMessage `json:"keys,omitempty"`
-	Lives      json.RawMessage `json:"lives,omitempty"` // of peers
+	Lives      json.RawMessage `json:"lives,omitempty"` // life numbers of peers
 }
 
 func readState(file, node string) (*agentapi.Assignment, *agentapi.Keys, *agentapi.Lives, error) {
@@ -44,13 +44,13 @@ func parseState(b []byte, node string) (*agentapi.Assignment, *agentapi.Keys, *a
 		return nil, nil, nil, fmt.Errorf("not the state of an agent: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, nil, fmt.Errorf("something follows the state at octet %d", dec.InputOffset())
+		return nil, nil, nil, fmt.Errorf("unexpected data after the state at octet %d", dec.InputOffset())
 	}
 	switch {
 	case s.Version != stateVersion:
 		return nil, nil, nil, fmt.Errorf("version %d, want %d", s.Version, stateVersion)
 	case s.Node != node:
-		return nil, nil, nil, fmt.Errorf("it is the state of node %q, want %q", s.Node, node)
+		return nil, nil, nil, fmt.Errorf("the state is of node %q, want %q", s.Node, node)
 	}
 	lax := protojson.UnmarshalOptions{DiscardUnknown: true}
 	a := &agentapi.Assignment{}
@@ -77,7 +77,7 @@ func parseState(b []byte, node string) (*agentapi.Assignment, *agentapi.Keys, *a
 	return a, k, l, checkKeys(k)
 }
 
-// writeState replaces the file in one step.
+// writeState replaces the state file in one step.
 func writeState(file, node string, a *agentapi.Assignment, k *agentapi.Keys, l *agentapi.Lives) (err error) {
 	s := savedState{Version: stateVersion, Node: node}
 	if s.Assignment, err = protojson.Marshal(a); err != nil {

@@ -1,5 +1,5 @@
-// Package ethtooltest is a kernel for tests of what asks interfaces through ethtool: it answers
-// with bytes that the test gives.
+// Package ethtooltest provides a kernel for tests of code that reads interfaces through ethtool. It answers with
+// bytes that the test gives.
 package ethtooltest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/nicethtool/module"
 )
 
-// Interface is what one answers with.
+// Interface holds the answers of one interface.
 type Interface struct {
 	Driver, Bus string
 	// Names and Values of statistics; no Names: EOPNOTSUPP.
@@ -23,7 +23,7 @@ type Interface struct {
 	Replies map[uint8][][]byte
 	// Errors by netlink command, and by ioctl command plus 256.
 	Errors map[int]error
-	// Module is read block by block, or by ioctl only; nil: EOPNOTSUPP.
+	// Module is read block by block, or by ioctl only. Nil means EOPNOTSUPP.
 	Module module.Image
 	// Ioctl is the module's memory as the driver lays it end to end, of kind Kind.
 	Ioctl []byte
@@ -39,7 +39,7 @@ type Kernel struct {
 	requests   []string
 }
 
-// SetInterface replaces an interface; nil removes it.
+// SetInterface replaces an interface. A nil interface removes it.
 func (k *Kernel) SetInterface(name string, f *Interface) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -51,8 +51,8 @@ func (k *Kernel) SetInterface(name string, f *Interface) {
 	}
 }
 
-// DrainRequests are the questions since the last call: "eth0 netlink 29", "eth0 ioctl 29",
-// "eth0 page 11h offset 128 length 128".
+// DrainRequests returns the requests since the last call: "eth0 netlink 29", "eth0 ioctl 29", "eth0 page 11h offset
+// 128 length 128".
 func (k *Kernel) DrainRequests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

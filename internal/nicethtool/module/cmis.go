@@ -5,12 +5,12 @@ import (
 	"iter"
 )
 
-// lanePage is page 11h of a bank: states, flags and monitors of eight lanes (CMIS, page 11h).
+// lanePage returns page 11h of a bank: states, flags and monitors of eight lanes (CMIS, page 11h).
 func lanePage(bank int) Block {
 	return Block{Address: A0, Bank: uint8(bank), Page: 0x11, Upper: true}
 }
 
-// laneBanks are those of lanes that the module has (CMIS, page 01h, octet 142, bits 1-0).
+// laneBanks returns the banks of lanes that the module has (CMIS, page 01h, octet 142, bits 1-0).
 func laneBanks(img Image) iter.Seq[int] {
 	n := 1
 	if x := img[page1]; len(x) == Half {

@@ -37,7 +37,7 @@ type Block struct {
 	Upper      bool
 }
 
-// Offset is that of the block's first octet.
+// Offset returns the offset of the block's first octet.
 func (b Block) Offset() int {
 	if b.Upper {
 		return Half
@@ -59,7 +59,7 @@ func (b Block) String() string {
 	return s
 }
 
-// Image is what was read of a module.
+// Image holds the blocks that were read of a module.
 type Image map[Block][]byte
 
 // Blocks of every module.
@@ -89,7 +89,7 @@ type Limits struct {
 	HighAlarm, LowAlarm, HighWarning, LowWarning float64
 }
 
-// Thresholds are those of all monitors; nil where there is none.
+// Thresholds hold those of all monitors. A monitor without thresholds has nil.
 type Thresholds struct {
 	Temperature   *Limits // degrees Celsius
 	Voltage       *Limits // volts
@@ -134,14 +134,14 @@ const (
 	SFF8472 Standard = "SFF-8472"
 )
 
-// Module is what a module tells.
+// Module holds the decoded state of a module.
 type Module struct {
 	Standard   Standard
-	Compliance string // revision of the standard, "" where it is not told
+	Compliance string // revision of the standard, "" if not known
 	Identifier uint8  // SFF-8024 table 4-1
 	Type       string // its name
 	Vendor     string
-	OUI        string // "00:02:c9", "" where it is not told
+	OUI        string // "00:02:c9", "" if not known
 	Part       string
 	Revision   string
 	Serial     string
@@ -172,8 +172,8 @@ var types = map[uint8]struct {
 // IsSupported reports whether an identifier is one that Decode knows.
 func IsSupported(identifier uint8) bool { return types[identifier].standard != "" }
 
-// MissingBlocks are the blocks to read next, in order of need, given those already there; none: all
-// that Decode wants is there. A block that cannot be read is put into the image as nil.
+// MissingBlocks returns the blocks to read next, in order of need, given those already read. Nil means that Decode
+// needs no more. A block that cannot be read is put into the image as nil.
 func MissingBlocks(img Image) []Block {
 	need := []Block{Lower}
 	if low := img[Lower]; len(low) == Half {
@@ -207,11 +207,11 @@ func MissingBlocks(img Image) []Block {
 	return out
 }
 
-// IsSteady are the blocks that do not change while the module stays plugged: identity, thresholds
-// and what is implemented.
+// IsSteady reports whether a block does not change while the module stays plugged: identity, thresholds and what is
+// implemented.
 func IsSteady(b Block) bool { return b == Page0 || b == page1 || b == page2 || b == page3 }
 
-// SerialLocation is where the serial number is, by which another module is known.
+// SerialLocation returns where the serial number is, by which another module is recognized.
 func SerialLocation(img Image) (b Block, offset, length int, ok bool) {
 	low := img[Lower]
 	if len(low) != Half {
@@ -263,8 +263,8 @@ func (d *decoder) addError(b Block, offset int, why string) {
 	d.errs = append(d.errs, &Error{b, offset, why})
 }
 
-// readBytes are n octets at an offset as the standard counts it. One error is told of a block that
-// is too short; of one that was not read, only if it must be there.
+// readBytes returns n octets at an offset as the standard counts it. It reports one error for a block that is too
+// short, and for one that was not read only if it must be there.
 func (d *decoder) readBytes(b Block, offset, n int) ([]byte, bool) {
 	x, there := d.img[b]
 	at := offset - b.Offset()
@@ -290,7 +290,7 @@ func (d *decoder) readOctet(b Block, offset int) (byte, bool) {
 	return x[0], true
 }
 
-// readBit is false also where the block is not there.
+// readBit returns a bit, and false if the block is not there.
 func (d *decoder) readBit(b Block, offset, n int) bool {
 	x, ok := d.readOctet(b, offset)
 	return ok && x>>n&1 == 1
@@ -304,7 +304,7 @@ func (d *decoder) readUint16(b Block, offset int) (uint16, bool) {
 	return binary.BigEndian.Uint16(x), true
 }
 
-// readText is of ASCII, left-aligned and filled with spaces. Some vendors fill with zeros.
+// readText returns ASCII text that is left-aligned and filled with spaces. Some vendors fill with zeros.
 func (d *decoder) readText(b Block, offset, n int) string {
 	x, ok := d.readBytes(b, offset, n)
 	if !ok {
@@ -372,7 +372,7 @@ func (d *decoder) readValue(b Block, offset int, s scale) *float64 {
 	return &v
 }
 
-// readLimits are four values in the order that all three standards have.
+// readLimits returns four values in the order that all three standards have.
 func (d *decoder) readLimits(b Block, offset int, s scale) *Limits {
 	var v [4]float64
 	for i := range v {

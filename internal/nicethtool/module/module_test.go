@@ -43,7 +43,7 @@ func (m memory) sum(b Block, from, to int) {
 	m.put(b, to+1, s)
 }
 
-// osfp is a CMIS 5.0 module of eight lanes.
+// osfp returns the memory of a CMIS 5.0 module of eight lanes.
 func osfp() memory {
 	m := memory{Image{}}
 	m.put(Lower, 0, 0x19, 0x50) // OSFP, CMIS 5.0
@@ -78,7 +78,7 @@ func osfp() memory {
 	return m
 }
 
-// qsfp28 is an SFF-8636 module.
+// qsfp28 returns the memory of an SFF-8636 module.
 func qsfp28() memory {
 	m := memory{Image{}}
 	m.put(Lower, 0, 0x11, 8)                       // QSFP28, rev 2.8
@@ -113,7 +113,7 @@ func qsfp28() memory {
 	return m
 }
 
-// sfp28 is an SFF-8472 module, with calibration by the host if external.
+// sfp28 returns the memory of an SFF-8472 module, with calibration by the host if external.
 func sfp28(external bool) memory {
 	m := memory{Image{}}
 	m.put(Lower, 0, 3, 4)
@@ -123,7 +123,7 @@ func sfp28(external bool) memory {
 	m.text(Lower, 56, 4, "A")
 	m.text(Lower, 68, 16, "N1AB2CD")
 	m.text(Lower, 84, 8, "160721")
-	m.put(Lower, 92, 1<<6|1<<5|1<<3, 0xb0, 8) // diagnostics; flags, fault and loss are told
+	m.put(Lower, 92, 1<<6|1<<5|1<<3, 0xb0, 8) // diagnostics; flags, fault and loss are reported
 	if external {
 		m.put(Lower, 92, 1<<6|1<<4)
 	}
@@ -234,7 +234,7 @@ func TestDecode(t *testing.T) {
 		{"active copper of SFF-8636", qsfp28, func(m memory) { m.put(Page0, 147, 0xc0); m.sum(Page0, 128, 190) }, []string{"temperature -1.5 C", "lane 1: receive absent W, transmit absent W, bias absent A"}},
 		{"no monitor of transmit power", qsfp28, func(m memory) { m.put(Page0, 220, 0x38); m.sum(Page0, 192, 222) }, []string{"lane 1: receive 0.0005 W, transmit absent W", "transmit W none"}},
 		{"no monitor of temperature", qsfp28, func(m memory) { m.put(Page0, 220, 0x1c); m.sum(Page0, 192, 222) }, []string{"temperature absent C"}},
-		{"an older one does not tell of it", qsfp28, func(m memory) { m.put(Lower, 1, 7); m.put(Page0, 220, 0x0c); m.sum(Page0, 192, 222) }, []string{"temperature -1.5 C"}},
+		{"an older one does not report it", qsfp28, func(m memory) { m.put(Lower, 1, 7); m.put(Page0, 220, 0x0c); m.sum(Page0, 192, 222) }, []string{"temperature -1.5 C"}},
 		{"a channel that is not there", qsfp28, func(m memory) { m.put(Lower, 113, 1<<2) }, []string{"!lane 3", "!flag 3", "lane 4:"}},
 		{"data are not ready", qsfp28, func(m memory) { m.put(Lower, 2, 1) }, []string{"temperature absent C, 75", "lane 1: receive absent W"}},
 		{"flags that are not implemented", qsfp28, func(m memory) { m.put(Page0, 194, 0, 0); m.sum(Page0, 192, 222) }, []string{"!transmit_fault", "!loss_of_lock", "!transmit_loss", "flag 2 receive_loss_of_signal"}},

@@ -26,8 +26,8 @@ func (d *decoder) decodeSFF8636() {
 		return
 	}
 	optical := technology < 10
-	// Octet 220: bits 5 and 4 tell of the monitors of temperature and voltage since rev 2.8; before,
-	// both were required of what is not passive.
+	// Octet 220: bits 5 and 4 state whether there are monitors of temperature and voltage since rev 2.8. Before,
+	// modules other than passive ones had to have both.
 	hasTemperature := rev < 8 || d.readBit(Page0, 220, 5)
 	hasVoltage := rev < 8 || d.readBit(Page0, 220, 4)
 	hasTransmit := optical && d.readBit(Page0, 220, 2)
@@ -69,7 +69,7 @@ func (d *decoder) decodeSFF8636() {
 			l.TransmitPower = d.readValue(Lower, 50+2*i, toWatts)
 			d.raiseFourFlags(Lower, 13+octet, top, -1, l.Number, "transmit_power")
 		}
-		// What is optional is told by octets 194 and 195.
+		// Octets 194 and 195 state which options are implemented.
 		for _, f := range []struct {
 			has         bool
 			offset, bit int
@@ -136,8 +136,8 @@ func (d *decoder) decodeSFF8472() {
 	m.Lanes = []Lane{l}
 }
 
-// calibrationScales are the scales of the monitors (SFF-8472, A2h 56 to 91). Where the module leaves calibration
-// to the host, raw values and thresholds go through slopes and offsets first.
+// calibrationScales returns the scales of the monitors (SFF-8472, A2h 56 to 91). If the module leaves calibration to
+// the host, raw values and thresholds are scaled by slopes and offsets first.
 func (d *decoder) calibrationScales() (temperature, voltage, bias, transmit, receive scale, ok bool) {
 	if !d.readBit(Lower, 92, 4) {
 		return toCelsius, toVolts, toAmperes, toWatts, toWatts, true

@@ -8,32 +8,32 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Options are the measures of a fabric. Every count is per plane; a zero count
-// is taken as one, a zero Tiers as two.
+// Options are the measures of a fabric. Every count is per plane. A count of zero means one, and zero
+// Tiers mean two.
 type Options struct {
 	Tiers        int
 	Planes       int
 	Pods         int // one pod is a two-tier fabric
 	LeavesPerPod int
 	SpinesPerPod int
-	CoresPerRow  int // cores that the spines of one row (the same place in every pod) share; three tiers only
+	CoresPerRow  int // number of cores that the spines of one row (the same place in every pod) share; three tiers only
 	NICsPerLeaf  int
 	NICsPerNode  int // over all planes; a multiple of Planes
-	Parallel     int // links between a leaf and a spine
-	// RailOptimised gives the NICs of a node that share a plane a leaf each, one
-	// leaf per rail; otherwise they share a leaf.
+	Parallel     int // number of links between a leaf and a spine
+	// RailOptimised gives the NICs of a node that share a plane one leaf each, one leaf per rail.
+	// Otherwise they share a leaf.
 	RailOptimised bool
-	// RailOnly joins only leaves of one rail; it asks for RailOptimised and two tiers.
+	// RailOnly joins only leaves of one rail. It requires RailOptimised and two tiers.
 	RailOnly bool
 }
 
-// FullScale is 131,072 NICs: three tiers without oversubscription, four planes of
-// 32 pods with 32 leaves of 32 NICs, rail-optimised nodes of eight NICs.
+// FullScale returns the options of a fabric with 131,072 NICs: three tiers without oversubscription,
+// four planes of 32 pods with 32 leaves of 32 NICs, rail-optimised nodes of eight NICs.
 func FullScale() Options {
 	return Options{Tiers: 3, Planes: 4, Pods: 32, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 32, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true}
 }
 
-// NewTopology makes the topology.
+// NewTopology returns the topology of a fabric.
 func NewTopology(o Options) *fabric.Topology {
 	for _, p := range []*int{&o.Planes, &o.Pods, &o.LeavesPerPod, &o.SpinesPerPod, &o.CoresPerRow, &o.NICsPerLeaf, &o.NICsPerNode, &o.Parallel} {
 		*p = max(*p, 1)
@@ -67,7 +67,7 @@ func (b *builder) leafName(plane, pod, i int) string {
 	return fmt.Sprintf("%s-p%d-leaf%d", planeName(plane), pod+1, i+1)
 }
 
-// railCount is the number of leaves that the NICs of one node and plane take.
+// railCount returns the number of leaves that the NICs of one node and plane use.
 func (b *builder) railCount() int {
 	if !b.o.RailOptimised {
 		return 1
@@ -114,7 +114,7 @@ func (b *builder) addPlane(plane int) {
 func (b *builder) addNodes() {
 	o, rails := b.o, b.railCount()
 	perPlane := max(o.NICsPerNode/o.Planes, 1)
-	perLeaf := o.NICsPerLeaf // nodes that share a set of leaves
+	perLeaf := o.NICsPerLeaf // number of nodes that share a set of leaves
 	if rails == 1 {
 		perLeaf = max(o.NICsPerLeaf/perPlane, 1)
 	}

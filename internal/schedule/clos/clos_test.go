@@ -8,8 +8,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// TestClos: what comes out passes the check of topology files without a
-// warning, and has the measures that were asked for.
+// TestClos checks that topologies pass the check of topology files without a warning, and have the
+// requested measures.
 func TestClos(t *testing.T) {
 	tests := map[string]struct {
 		o                           Options

@@ -11,7 +11,7 @@
 //  3. A clock is the node's own: a fault of it changes what is stamped and nothing
 //     else.
 //  4. Time goes by as the wall clock's. Where the machine is too busy to simulate that
-//     much it stands still, and it is told for how long: there are fewer probes then,
+//     much it stands still, and logs for how long: there are fewer probes then,
 //     and none of them takes longer.
 package agents
 
@@ -77,8 +77,8 @@ type agent struct {
 	lastLeft    int64 // when its last packet did
 }
 
-// readTime is when the program reads a packet that the kernel stamped: in the order
-// in which they came.
+// readTime returns when the program reads a packet that the kernel stamped. Packets are read in the order in which
+// they came.
 func (a *agent) readTime(stamped int64) int64 {
 	if a.nextTurn < stamped {
 		a.nextTurn = stamped + a.f.rng.Int64N(turnMost)
@@ -86,8 +86,8 @@ func (a *agent) readTime(stamped int64) int64 {
 	return a.nextTurn
 }
 
-// sendTimes is when the kernel stamps a packet that the program sends now, and when it
-// leaves: in the order in which they are sent.
+// sendTimes returns when the kernel stamps a packet that the program sends now, and when the packet leaves. Packets
+// leave in the order in which they are sent.
 func (a *agent) sendTimes(now int64) (stamped, leaves int64) {
 	stamped = max(now+a.f.randomTime(sendLeast, sendMean), a.lastLeft)
 	a.lastLeft = stamped + a.f.randomTime(wireLeast, wireMean)
@@ -100,11 +100,11 @@ func New(t *fabric.Topology, base time.Time, load float64, seed uint64, log *slo
 	return &Fabric{base: base, topo: t, log: log, net: packets.New(t, load, seed), graph: fabric.NewGraph(t), rng: rand.New(rand.NewPCG(seed, 0x6167656e7473)), agents: map[string]*agent{}}
 }
 
-// Topology is the fabric as it should be.
+// Topology returns the fabric as it should be.
 func (f *Fabric) Topology() *fabric.Topology { return f.topo }
 
-// Start makes the agent of a node, which probes from now on. bend is its clock;
-// nil: it is right, and cannot be made wrong.
+// Start makes the agent of a node, which probes from now on. bend is its clock. Nil means that the clock is right and
+// cannot be made wrong.
 func (f *Fabric) Start(cfg *probe.Config, bend *probe.Bend, log *slog.Logger) (*probe.Engine, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,7 +141,7 @@ func (f *Fabric) Start(cfg *probe.Config, bend *probe.Bend, log *slog.Logger) (*
 	return engine.Engine, nil
 }
 
-// hashOf is what switches hash of a flow's packets.
+// hashOf returns the hash of the fields that switches hash of a flow's packets.
 func hashOf(src, dst string, sport, dport uint16) uint64 {
 	return packets.HashText(src + ">" + dst + "#" + strconv.Itoa(int(sport)) + ">" + strconv.Itoa(int(dport)))
 }
@@ -150,15 +150,15 @@ func hashOf(src, dst string, sport, dport uint16) uint64 {
 func (f *Fabric) Run(ctx context.Context) {
 	tick := time.NewTicker(turnEvery)
 	defer tick.Stop()
-	told := time.Duration(0)
+	announced := time.Duration(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			f.CatchUp()
-			if stood := f.StalledTime(); stood > 2*told && stood > time.Second {
-				told = stood
+			if stood := f.StalledTime(); stood > 2*announced && stood > time.Second {
+				announced = stood
 				f.log.Warn("this machine is too busy to simulate the fabric all the time", "it stood still for", stood.Round(100*time.Millisecond), "of", time.Since(f.base).Round(time.Second))
 			}
 		}
@@ -180,14 +180,14 @@ func (f *Fabric) CatchUp() {
 	f.AdvanceTo(to)
 }
 
-// StalledTime is for how long the fabric has stood still, the machine being too busy.
+// StalledTime returns how long the fabric has stood still because the machine was too busy.
 func (f *Fabric) StalledTime() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.stalled
 }
 
-// wallTime is what the wall clock showed at a time of the fabric.
+// wallTime returns the time of the wall clock at a time of the fabric.
 func (f *Fabric) wallTime(at int64) time.Time { return f.base.Add(f.stalled + time.Duration(at)) }
 
 // slice is for how long the fabric is simulated in one go: scrapes wait no longer.
@@ -211,7 +211,7 @@ func (f *Fabric) stepTowards(to time.Duration) bool {
 	return now < int64(to)
 }
 
-// PacketCounts are of the packets so far.
+// PacketCounts returns the counts of the packets so far.
 func (f *Fabric) PacketCounts() packets.Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,7 +235,7 @@ func (f *Fabric) traceEdge(e fabric.Flow) (hops []probe.Hop, reached bool) {
 		sport, dport = dport, sport
 	}
 	met, reached := f.net.TraceFlow(src, dst, hashOf(from, to, sport, dport))
-	reached = reached && !e.Reply // nothing tells of a reply that it came
+	reached = reached && !e.Reply // the arrival of a reply is not reported
 	known := 0
 	for i, m := range met {
 		h := probe.Hop{TTL: i + 1}
@@ -259,7 +259,7 @@ func (f *Fabric) addressOf(end string) netip.Addr {
 	return l.BAddress.Addr()
 }
 
-// randomTime is a time of least and, on the mean, so much more.
+// randomTime returns a random time: at least the given minimum, and on average so much more.
 func (f *Fabric) randomTime(least, mean int64) int64 {
 	return least + int64(f.rng.ExpFloat64()*float64(mean))
 }
@@ -298,14 +298,14 @@ func (fl *flow) ActAt(now int64) {
 	f.net.ScheduleAt(fl.next, fl)
 }
 
-// stage is what a flight does next when it acts.
+// stage names the next step of a flight.
 type stage uint8
 
 const (
 	probing    stage = iota // leaves its NIC
 	reflecting              // is read by the program that answers
 	replying                // leaves the NIC of the reflector
-	reading                 // is read by the program that asked
+	reading                 // is read by the program that sent the probe
 )
 
 // flight is a probe from its making to the reading of its reply.

@@ -14,7 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-// small is two leaves under two spines with one host each on both leaves.
+// small returns two leaves under two spines with one host each on both leaves.
 func small(t *testing.T) *fabric.Topology {
 	t.Helper()
 	topo, found := fabric.ParseTopology("small.yaml", []byte(`
@@ -113,7 +113,7 @@ func (b *bench) fault(f Fault) (heal func()) {
 	}
 }
 
-// edge is what is known of an edge now.
+// edge returns the present statistics of an edge.
 func (b *bench) edge(src, dst string, flow int) probe.EdgeStats {
 	b.Helper()
 	for _, n := range b.engines[src].Snapshot().NICs {
@@ -157,7 +157,7 @@ func (b *bench) sum(src, dst string) (s sum) {
 	return s
 }
 
-// over is what a stretch of time adds.
+// over returns what a stretch of time adds.
 func (b *bench) over(d time.Duration, src, dst string) sum {
 	was := b.sum(src, dst)
 	b.pass(d)
@@ -183,8 +183,8 @@ func (s sum) mean(d int) time.Duration {
 
 func ratio(a, b uint64) float64 { return float64(a) / float64(b) }
 
-// TestHealthyFabric is rule 1: every probe is answered and measured both ways, and
-// delays are those of wires, queues and stamps.
+// TestHealthyFabric checks rule 1: every probe is answered and measured in both directions, and delays are those of
+// wires, queues and stamps.
 func TestHealthyFabric(t *testing.T) {
 	b := newBench(t, 0.2, false)
 	b.pass(time.Second)
@@ -199,8 +199,8 @@ func TestHealthyFabric(t *testing.T) {
 	}
 }
 
-// TestHostsKeepTheOrder is rule 1: probes and their twins are sent, answered and read
-// in order, also behind a queue, so that nothing looks like a restart.
+// TestHostsKeepTheOrder checks rule 1: probes and their twins are sent, answered and read in order, also behind a
+// queue, so that nothing looks like a restart.
 func TestHostsKeepTheOrder(t *testing.T) {
 	b := newBench(t, 0.2, true)
 	b.fault(Fault{Kind: "congest", At: "l1:d1"})
@@ -219,8 +219,8 @@ func TestHostsKeepTheOrder(t *testing.T) {
 	}
 }
 
-// TestFaults is rule 1: what each fault does to the flows between two hosts, and
-// that it is over when it is cleared.
+// TestFaults checks rule 1: the effect of each fault on the flows between two hosts, and that it ends when the fault
+// is cleared.
 func TestFaults(t *testing.T) {
 	const ms = time.Millisecond
 	near := func(got, want, within time.Duration) bool { return got > want-within && got < want+within }
@@ -282,8 +282,8 @@ func TestWithdrawnAfterThreeSeconds(t *testing.T) {
 	}
 }
 
-// TestStarvedHost is rule 2: it sends a fifth of its probes, its stamps tell no
-// delay, nothing is lost, and its loop says that it ran late; the others' do not.
+// TestStarvedHost checks rule 2: a starved host sends a fifth of its probes, its stamps show no delay, nothing is
+// lost, and its loop reports that it ran late. The others' loops do not.
 func TestStarvedHost(t *testing.T) {
 	b := newBench(t, 0, false)
 	b.pass(time.Second)
@@ -312,8 +312,7 @@ func TestStarvedHost(t *testing.T) {
 	}
 }
 
-// TestClockFaults is rule 3: forward and reverse move by opposite amounts, their
-// sum does not.
+// TestClockFaults checks rule 3: forward and reverse move by opposite amounts, and their sum does not change.
 func TestClockFaults(t *testing.T) {
 	for _, tt := range []struct {
 		fault Fault
@@ -409,7 +408,7 @@ func TestSightings(t *testing.T) {
 		t.Errorf("%d of 32 directed flows between leaves: %v", len(seen), seen)
 	}
 	if again := sweep(); len(again) != 0 {
-		t.Errorf("nothing happened since, and it tells of %v", again)
+		t.Errorf("nothing happened since, but it reports %v", again)
 	}
 	b.fault(Fault{Kind: "miscable", At: "l1:u1--s1:d1,l2:u1--s1:d2"})
 	b.pass(time.Second)

@@ -312,7 +312,7 @@ func (s *stream) ActAt(now int64) {
 	s.f.net.ScheduleAt(now+int64(s.f.rng.ExpFloat64()*every*1e9), s)
 }
 
-// ignored takes packets that nobody waits for.
+// ignored takes packets for which no flight waits.
 type ignored struct{}
 
 func (ignored) PacketArrived(*packets.Packet)            {}

@@ -8,7 +8,7 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-// SightingSource are what a simulated switch sees of probes. It is a source.Source.
+// SightingSource holds the probes that a simulated switch sees. It is a source.Source.
 type SightingSource struct {
 	f         *Fabric
 	sw        int32
@@ -17,7 +17,7 @@ type SightingSource struct {
 	lastSweep int64            // the sweep before
 }
 
-// SightingSource are those of a switch.
+// SightingSource returns the sightings of a switch.
 func (f *Fabric) SightingSource(sw string) (*SightingSource, error) {
 	i, ok := f.net.SwitchNumber(sw)
 	if !ok {
@@ -34,7 +34,7 @@ func (f *Fabric) SightingSource(sw string) (*SightingSource, error) {
 	return e, nil
 }
 
-// PortNames are the switch's ports: the n-th has the number n+1.
+// PortNames returns the names of the switch's ports: the n-th has the number n+1.
 func (e *SightingSource) PortNames() []string { return e.names }
 
 // Kind implements source.Source.
@@ -70,7 +70,7 @@ func (e *SightingSource) Dropped() uint64 { return 0 }
 // Close implements source.Source.
 func (e *SightingSource) Close() error { return nil }
 
-// Neighbours are the switches that this one's cables lead to, as LLDP tells them.
+// Neighbours returns the switches to which this one's cables lead, as LLDP reports them.
 func (e *SightingSource) Neighbours() []sighting.Neighbour {
 	e.f.mu.Lock()
 	defer e.f.mu.Unlock()

@@ -24,14 +24,14 @@ var Epoch = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 // Window is the length of a case's windows.
 const Window = 2 * time.Second
 
-// Case is what was observed and what was wrong.
+// Case holds observations and the truth about them.
 type Case struct {
 	Topology     *fabric.Topology
 	Observations []*fabric.Observation
 	Truth        Truth
 }
 
-// Truth is what was wrong.
+// Truth states what was at fault.
 type Truth struct {
 	Seed    uint64  `json:"seed"`
 	Windows int     `json:"windows"`
@@ -51,7 +51,7 @@ type Fault struct {
 	DelayNS int64   `json:"delay_ns,omitempty"`
 	Loss    float64 `json:"loss_ratio,omitempty"`
 	ECN     float64 `json:"ecn_ratio,omitempty"`
-	// Equivalent are names of the same fault that no probe can tell from it.
+	// Equivalent are names of the same fault that no probe can distinguish from it.
 	Equivalent []fabric.Element `json:"also,omitempty"`
 }
 
@@ -69,7 +69,7 @@ func (f *Fabric) onDirection(d int32, x Fault) Fault {
 	return x
 }
 
-// highestTier is the highest tier a way crosses.
+// highestTier returns the highest tier that a path crosses.
 func (f *Fabric) highestTier(way []int32) int {
 	t := 0
 	for _, d := range way {

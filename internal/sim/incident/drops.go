@@ -7,7 +7,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Knowledge is what the observations tell of the ways their flows took.
+// Knowledge states what the observations contain of the paths that their flows took.
 type Knowledge string
 
 // What is known of paths.
@@ -24,7 +24,8 @@ const (
 	SetsOnly Knowledge = "sets"
 	// Unknown: nothing is known but the ends.
 	Unknown Knowledge = "unknown"
-	// Stale: one flow in ten took another way since it was traced, and nobody knows.
+	// Stale means that one flow in ten has taken another path since it was traced, and the observations have the old
+	// one.
 	Stale Knowledge = "stale"
 )
 
@@ -49,13 +50,12 @@ type Drops struct {
 	Delays bool
 }
 
-// ThinDrops is the thin evidence of the published comparisons: 40 flows per
-// host, most of them of a few packets.
+// ThinDrops returns the thin evidence of the published comparisons: 40 flows per host, most of them of a few packets.
 func ThinDrops(k Knowledge) Drops {
 	return Drops{Know: k, FlowsPerNIC: 40, MostFaults: 8, Least: 0.002, Most: 0.02, Background: 1e-4}
 }
 
-// ProbeDrops is what a probe mesh measures of the same faults: 1,000 packets per flow.
+// ProbeDrops returns what a probe mesh measures of the same faults: 1,000 packets per flow.
 func ProbeDrops(k Knowledge) Drops {
 	d := ThinDrops(k)
 	d.Packets = 1000

@@ -53,8 +53,8 @@ func (c *Case) Write(dir string) error {
 	return nil
 }
 
-// ReadCase reads what Write wrote, or somebody by hand. Any line that cannot be used
-// is an error: a case with holes measures nothing.
+// ReadCase reads a case that Write or a person wrote. Any line that cannot be used is an error: a case with gaps
+// measures nothing.
 func ReadCase(dir string) (*Case, error) {
 	topo, found := fabric.LoadTopology(filepath.Join(dir, TopologyFile))
 	if err := found.Err(); err != nil {

@@ -179,7 +179,7 @@ func TestBaselinesAreHealthy(t *testing.T) {
 	}
 }
 
-// shifted tells whether a median moved by more than a tenth of a millisecond.
+// shifted reports whether a median moved by more than a tenth of a millisecond.
 func shifted(o *fabric.Observation) bool {
 	return o.OWD != nil && math.Abs(float64(*o.OWD.P50-*o.Baseline.P50)) > 1e5
 }

@@ -22,11 +22,11 @@ const (
 	markAll     = 120e3 // and from which all are marked
 )
 
-// element is what a packet may be held up, marked or lost at: a queue, or
-// something that only certain flows meet.
+// element represents a place where a packet may be held up, marked or lost: a queue, or something that only certain
+// flows meet.
 type element struct {
 	queue      [slots]float32 // ns
-	held       []float32      // ns, without a queue to be marked at; nil: none
+	held       []float32      // ns, without a queue that marks; nil if none
 	lose, mark float64
 }
 
@@ -81,7 +81,7 @@ const (
 	sawtooth              // fills and drains, as synchronised senders do
 )
 
-// effect is what a fault does to elements, in some windows.
+// effect represents the effect of a fault on elements, in some windows.
 type effect struct {
 	at         []int32
 	activeIn   func(window int) bool
@@ -135,10 +135,10 @@ func newModel(f *Fabric, rng *rand.Rand, s stamps, classes []string, cross bool)
 	return m
 }
 
-// queueID is the element of one direction and class.
+// queueID returns the element of one direction and class.
 func (m *model) queueID(d int32, class int) int32 { return int32(class*len(m.f.dirs)) + d }
 
-// queuesOf are the queues of a direction, whatever the class.
+// queuesOf returns the queues of a direction, for all classes.
 func (m *model) queuesOf(d int32) []int32 {
 	var out []int32
 	for c := range m.classes {
@@ -155,8 +155,8 @@ func (m *model) addExtra(match func(src, dst *nic, way []int32) bool) int32 {
 	return id
 }
 
-// layOutMesh lays out who probes whom: every NIC some neighbours under its leaf and
-// some NICs elsewhere, a flow for each class.
+// layOutMesh lays out the probes: every NIC probes some neighbours under its leaf and some NICs elsewhere, with a
+// flow for each class.
 func (m *model) layOutMesh(local, remote int, know Knowledge) {
 	f := m.f
 	for i := range f.nics {
@@ -387,7 +387,7 @@ func (m *model) sendProbes(o *fabric.Observation, fl *flow, way []int32, n int) 
 	o.OWD = quantilesOf(m.sample)
 }
 
-// quantilesOf of what arrived; nil of nothing. v is reordered.
+// quantilesOf returns the quantiles of the values that arrived, and nil if none did. v is reordered.
 func quantilesOf(v []int64) *fabric.Quantiles {
 	if len(v) == 0 {
 		return nil

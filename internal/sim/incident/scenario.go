@@ -13,9 +13,9 @@ import (
 
 // Scenario describes a mesh of probes over several windows, and a fault.
 type Scenario struct {
-	// ID is the scenario; "": no fault but those that Several adds.
+	// ID is the scenario. "" means no fault but those that Several adds.
 	ID fabric.Scenario
-	// Variant is one of Variants(ID); "": drawn.
+	// Variant is one of Variants(ID). "" means that it is drawn.
 	Variant string
 	// Several directed links and NICs with a delay or loss each, at once.
 	Several int
@@ -43,7 +43,7 @@ var variants = map[fabric.Scenario][]string{
 	fabric.ClockTrouble: {"step", "drift"},
 }
 
-// VariantsOf lists the faces of a scenario; nil: it has one.
+// VariantsOf lists the variants of a scenario. Nil means that it has one.
 func VariantsOf(s fabric.Scenario) []string { return variants[s] }
 
 // AllScenarios lists every scenario that can be made.
@@ -166,12 +166,12 @@ func (in *incident) observeWindow(w int, r *routes) []*fabric.Observation {
 			o.HostSuspect = in.flagged[w][fl.src.node] || in.flagged[w][fl.dst.node]
 			switch {
 			case fl.traced && (in.o.Know != LossyTraced || o.Lost > 0):
-				told := way
+				reported := way
 				if fl.staleKey != 0 {
 					old, _ = r.appendPath(old[:0], fl.src, fl.dst, fl.staleKey)
-					told = old
+					reported = old
 				}
-				_, o.Path = in.f.appendHops(make([]fabric.Hop, 0, len(told)), told)
+				_, o.Path = in.f.appendHops(make([]fabric.Hop, 0, len(reported)), reported)
 				o.PathState = fabric.PathValid
 			case in.o.Know != Unknown:
 				if fl.candidates == nil {
@@ -195,7 +195,7 @@ func (in *incident) drawDelay() float64 {
 }
 func (in *incident) drawLoss() float64 { return in.drawSize(in.o.Loss[0], in.o.Loss[1]) }
 
-// faultActive is every window from the first bad one on.
+// faultActive reports whether a window is the first bad one or a later one.
 func (in *incident) faultActive(w int) bool { return w >= in.first }
 
 func (in *incident) addEffect(x effect) {
@@ -235,7 +235,7 @@ func (in *incident) someSpine() int32 {
 	}
 }
 
-// linksAt are the directed links out of a switch, or into it as well.
+// linksAt returns the directed links out of a switch, or into it as well.
 func (in *incident) linksAt(sw int32, both bool) []int32 {
 	var out []int32
 	for i := range in.f.dirs {
@@ -250,7 +250,7 @@ func (in *incident) faultAt(kind fabric.Kind, name string, s fabric.Scenario) Fa
 	return Fault{Element: fabric.Element{ID: name, Kind: kind}, Scenario: s}
 }
 
-// routesWithout are the routes once a directed link and its other way are withdrawn.
+// routesWithout returns the routes once a directed link and its other direction are withdrawn.
 func (in *incident) routesWithout(down ...int32) *routes {
 	off := map[int32]bool{}
 	for _, d := range down {
@@ -310,7 +310,7 @@ func (in *incident) causeFault() {
 	}
 }
 
-// drawEffect draws delay or loss, as the variant asks.
+// drawEffect draws delay or loss, as the variant requires.
 func (in *incident) drawEffect(at []int32, variant string) effect {
 	x := effect{at: at}
 	switch variant {
@@ -402,7 +402,7 @@ func (in *incident) badNIC() {
 	at := map[byte][]int32{'i': {n.down}, 'o': {n.up}, 'b': {n.down, n.up}}[in.o.Variant[0]]
 	what := in.o.Variant[slices.Index([]byte(in.o.Variant), '-')+1:]
 	x := in.drawEffect(in.queuesOf(at...), what)
-	x.unqueued = true // a queue before a NIC is an incast's or somebody else's
+	x.unqueued = true // a queue in front of a NIC belongs to an incast or another fault
 	in.addEffect(x)
 	fault := in.f.onDirection(at[0], Fault{})
 	if len(at) > 1 {

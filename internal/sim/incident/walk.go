@@ -7,8 +7,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Fabric is a topology indexed for sending packets through it. It is not for use
-// by several goroutines at once: what is far from what is worked out when asked.
+// Fabric is a topology indexed for sending packets through it. It is not for concurrent use: distances are computed
+// when needed.
 type Fabric struct {
 	Graph *fabric.Graph
 
@@ -100,7 +100,7 @@ func (f *Fabric) addDirection(from, to string) int32 {
 type routes struct {
 	f    *Fabric
 	salt uint64
-	down func(d int32) bool // nil: all are up
+	down func(d int32) bool // nil means that all are up
 	dist [][]uint8          // by leaf, by switch: links to that leaf; unreached where there is no way
 }
 
@@ -108,7 +108,7 @@ func (f *Fabric) newRoutes(salt uint64, down func(d int32) bool) *routes {
 	return &routes{f: f, salt: salt, down: down, dist: make([][]uint8, len(f.switches))}
 }
 
-// distancesTo is how many links every switch is from a leaf.
+// distancesTo returns how many links every switch is away from a leaf.
 func (r *routes) distancesTo(leaf int32) []uint8 {
 	if r.dist[leaf] != nil {
 		return r.dist[leaf]
@@ -227,7 +227,7 @@ func (f *Fabric) drawCable(rng *rand.Rand, access bool) int32 {
 
 func edgeName(src, dst string, n int) string { return fmt.Sprintf("%s>%s#%d", src, dst, n) }
 
-// mixBits is the finaliser of SplitMix64.
+// mixBits applies the finaliser of SplitMix64.
 func mixBits(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9

@@ -62,7 +62,7 @@ func (n *Network) SlowSwitch(sw string, by int64) error {
 	return nil
 }
 
-// MuteSwitch lets a switch tell nobody that packets expired, or tell it again.
+// MuteSwitch stops a switch from reporting that packets expired, or lets it report again.
 func (n *Network) MuteSwitch(sw string, on bool) error {
 	i, ok := n.bySwitch[sw]
 	if !ok {
@@ -100,7 +100,7 @@ func (n *Network) SwapCables(one, two string) {
 	n.connectPorts()
 }
 
-// upperEnd is the end of a link that is at the switch of the higher tier.
+// upperEnd returns the end of a link that is at the switch of the higher tier.
 func (n *Network) upperEnd(link string) string {
 	a, b, _ := fabric.SplitLink(link)
 	if n.g.SwitchTier(fabric.OwnerOf(a)) > n.g.SwitchTier(fabric.OwnerOf(b)) {

@@ -68,7 +68,7 @@ type Packet struct {
 	ECNCapable bool // of ECN
 	Marked     bool // congestion experienced
 	Receiver   Receiver
-	Trail      *Trail // where the flow's packets enter switches; nil: nobody looks
+	Trail      *Trail // where the flow's packets enter switches; nil if not wanted
 
 	net *Network
 	on  int32 // the direction it crosses
@@ -123,7 +123,7 @@ type Counts struct {
 	Lost            [losses]uint64
 }
 
-// TotalLost is how many packets were lost.
+// TotalLost returns how many packets were lost.
 func (c Counts) TotalLost() (n uint64) {
 	for _, l := range c.Lost {
 		n += l
@@ -234,20 +234,19 @@ func New(t *fabric.Topology, load float64, seed uint64) *Network {
 	return n
 }
 
-// PortNumber is the number of an end of a link.
+// PortNumber returns the number of an end of a link.
 func (n *Network) PortNumber(end string) (int32, bool) {
 	i, ok := n.byEnd[end]
 	return i, ok
 }
 
-// SwitchNumber is the number of a switch.
+// SwitchNumber returns the number of a switch.
 func (n *Network) SwitchNumber(name string) (int32, bool) {
 	i, ok := n.bySwitch[name]
 	return i, ok
 }
 
-// FarEnd is the end at the other end of the cable that is plugged into an end
-// now; ok is false where the cable is dead.
+// FarEnd returns the other end of the cable that is plugged into an end now. ok is false if the cable is dead.
 func (n *Network) FarEnd(end string) (far string, ok bool) {
 	p, err := n.portAt(end)
 	if err != nil {
@@ -307,7 +306,7 @@ func (n *Network) connectPorts() {
 	n.computeRoutes()
 }
 
-// cabledEnd is the end at the other end of a cable.
+// cabledEnd returns the end at the other end of a cable.
 func (n *Network) cabledEnd(end string) string {
 	other := func(e string) string {
 		for _, s := range n.swapped {
@@ -341,10 +340,9 @@ func (n *Network) computeRoutes() {
 	}
 }
 
-// nextHopsTo are the ports of every switch that lie on shortest ways to a leaf. Links
-// that were withdrawn are in nobody's routes, and a switch that is left without
-// a way is no way for others; a link that is down and not withdrawn is missing at
-// its own ends only.
+// nextHopsTo returns the ports of every switch that lie on shortest paths to a leaf. Withdrawn links are in no
+// routes, and a switch that is left without a path is on no path of others. A link that is down and not withdrawn is
+// missing at its own ends only.
 func (n *Network) nextHopsTo(leaf int32) [][]int32 {
 	dist := make([]int, len(n.switches))
 	for i := range dist {
@@ -378,7 +376,7 @@ func (n *Network) nextHopsTo(leaf int32) [][]int32 {
 	return out
 }
 
-// Now is the network's time, nanoseconds from its start.
+// Now returns the network's time, nanoseconds from its start.
 func (n *Network) Now() int64 { return n.now }
 
 // ScheduleAt lets an actor act at a time, now at the earliest.
@@ -394,7 +392,7 @@ func (n *Network) Run(until int64) {
 	n.now = max(n.now, until)
 }
 
-// NICNumber is the number of a NIC.
+// NICNumber returns the number of a NIC.
 func (n *Network) NICNumber(id string) (int32, bool) {
 	k, ok := n.byNIC[id]
 	return k, ok
@@ -411,7 +409,7 @@ func (n *Network) Send(p *Packet) {
 	}
 }
 
-// ActAt is the packet's arrival at the end of a direction.
+// ActAt handles the packet's arrival at the end of a direction.
 func (p *Packet) ActAt(int64) {
 	n := p.net
 	d := &n.ports[p.on]
@@ -430,7 +428,7 @@ func (p *Packet) ActAt(int64) {
 	}
 }
 
-// chooseNextHop is the port by which a switch sends a flow to a NIC; -1: it knows none.
+// chooseNextHop returns the port by which a switch sends a flow to a NIC, and -1 if it has no route.
 func (n *Network) chooseNextHop(sw, to int32, flow uint64) int32 {
 	k := &n.nics[to]
 	if k.leaf == sw {
@@ -473,7 +471,7 @@ func (n *Network) transmitPacket(i int32, p *Packet) {
 	if d.toSW >= 0 {
 		at += switchTime + n.switches[d.toSW].slow
 	}
-	// Once a fault that delays has gone, nobody overtakes those it delayed.
+	// Once a fault that delays has ended, no packet overtakes those that it delayed.
 	d.last = max(d.last, at)
 	p.on = i
 	n.ScheduleAt(d.last, p)
@@ -505,7 +503,7 @@ func (n *Network) losePacket(p *Packet, why Loss) {
 type Hop struct {
 	Switch string
 	In     string // the end it was entered by
-	// Answers: it tells that packets expired, and what it tells comes back.
+	// Answers is set if the switch reports expired packets and its report comes back.
 	Answers bool
 	// RTT is how long that takes without queues, nanoseconds.
 	RTT int64
@@ -561,7 +559,7 @@ func HashText(s string) uint64 {
 	return mixBits(h.Sum64())
 }
 
-// mixBits is the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+// mixBits applies the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 func mixBits(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9

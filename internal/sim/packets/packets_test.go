@@ -79,8 +79,8 @@ func along(t *testing.T, n *Network, from, to, end string) uint64 {
 	return 0
 }
 
-// TestPacketsAreConserved is rule 1: under faults that come and go, every packet is
-// delivered once or lost once, and the counts say so.
+// TestPacketsAreConserved checks rule 1: under faults that come and go, every packet is delivered once or lost once,
+// and the counts agree.
 func TestPacketsAreConserved(t *testing.T) {
 	for seed := range uint64(20) {
 		topo := demo(t)
@@ -121,7 +121,7 @@ func TestPacketsAreConserved(t *testing.T) {
 			t.Errorf("seed %d: counts %+v, but %d delivered and %d lost", seed, n.Counts, came, lost)
 		}
 		if lost == 0 || came == 0 {
-			t.Errorf("seed %d: %d delivered and %d lost tell nothing", seed, came, lost)
+			t.Errorf("seed %d: %d delivered and %d lost are not enough", seed, came, lost)
 		}
 	}
 }
@@ -133,8 +133,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestNobodyOvertakes is rule 2, also while a delay goes away.
-func TestNobodyOvertakes(t *testing.T) {
+// TestNoPacketOvertakes checks rule 2, also while a delay ends.
+func TestNoPacketOvertakes(t *testing.T) {
 	n := New(demo(t), DefaultLoad, 1)
 	flow := along(t, n, "h1/eth1", "h3/eth1", "leaf1:up1")
 	var order []int64
@@ -175,9 +175,8 @@ func TestDelayByHand(t *testing.T) {
 	}
 }
 
-// TestQueueIsThatOfTheory is rule 3: the mean wait behind cross traffic is that of
-// an M/D/1 queue, load/(2(1-load)) services, which probes see as they come at
-// random (PASTA).
+// TestQueueIsThatOfTheory checks rule 3: the mean wait behind cross traffic is that of an M/D/1 queue,
+// load/(2(1-load)) services, which probes see as they come at random (PASTA).
 func TestQueueIsThatOfTheory(t *testing.T) {
 	for _, load := range []float64{0.1, 0.3, 0.5, 0.7} {
 		n := New(demo(t), load, 7)
@@ -202,8 +201,8 @@ func TestQueueIsThatOfTheory(t *testing.T) {
 	}
 }
 
-// TestFullQueueLosesAndMarks is rule 3: what is beyond the rate is lost, what finds
-// a quarter of the queue filled is marked, and the wait is that of a full queue.
+// TestFullQueueLosesAndMarks checks rule 3: packets beyond the rate are lost, packets that find a quarter of the
+// queue filled are marked, and the wait is that of a full queue.
 func TestFullQueueLosesAndMarks(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	const rate, full = 1e6, 10 * time.Millisecond // 150 octets take 150 us
@@ -246,7 +245,7 @@ func TestFullQueueLosesAndMarks(t *testing.T) {
 	}
 }
 
-// TestMarksOnlyWhatIsCapable is rule 3.
+// TestMarksOnlyWhatIsCapable checks rule 3.
 func TestMarksOnlyWhatIsCapable(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	must(t, n.MarkAll("h1/eth1", true))
@@ -258,8 +257,8 @@ func TestMarksOnlyWhatIsCapable(t *testing.T) {
 	}
 }
 
-// TestFlowsKeepTheirWay is rule 4: a flow has one way, flows share the ways evenly,
-// and the ways are the shortest ones.
+// TestFlowsKeepTheirWay checks rule 4: a flow has one path, flows share the paths evenly, and the paths are the
+// shortest ones.
 func TestFlowsKeepTheirWay(t *testing.T) {
 	topo := clos.NewTopology(clos.Options{Tiers: 3, Pods: 3, LeavesPerPod: 3, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 2})
 	n := New(topo, 0, 1)
@@ -305,7 +304,7 @@ func TestFlowsKeepTheirWay(t *testing.T) {
 	}
 }
 
-// TestPacketsGoWhereTracesSay: a trace tells the way that packets take.
+// TestPacketsGoWhereTracesSay checks that a trace shows the path that packets take.
 func TestPacketsGoWhereTracesSay(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	a, _ := n.NICNumber("h1/eth1")
@@ -323,9 +322,8 @@ func TestPacketsGoWhereTracesSay(t *testing.T) {
 	}
 }
 
-// TestDownThenWithdrawn is rule 5: the link's own ends send around it at once; a
-// far switch goes on sending to the spine that has lost its way down until the
-// link is withdrawn.
+// TestDownThenWithdrawn checks rule 5: the link's own ends send around it at once. A far switch still sends to the
+// spine that has lost its downlink until the link is withdrawn.
 func TestDownThenWithdrawn(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	const link = "leaf3:up1--spine1:dn3"
@@ -375,8 +373,8 @@ func TestPacketsOnALinkThatGoesDown(t *testing.T) {
 	}
 }
 
-// TestSwappedCables is rule 6: what is delivered stays delivered, by the ports that
-// the cables are plugged in now; putting them back puts all back.
+// TestSwappedCables checks rule 6: all packets are still delivered, by the ports into which the cables are plugged
+// now. Putting them back restores everything.
 func TestSwappedCables(t *testing.T) {
 	n := New(demo(t), 0, 1)
 	const one, two = "leaf1:up1--spine1:dn1", "leaf3:up1--spine1:dn3"
@@ -463,7 +461,7 @@ func TestLossRatios(t *testing.T) {
 	}
 }
 
-// TestSameSeedSamePackets is rule 7.
+// TestSameSeedSamePackets checks rule 7.
 func TestSameSeedSamePackets(t *testing.T) {
 	run := func(seed uint64) (out []int64) {
 		n := New(demo(t), 0.4, seed)
@@ -496,7 +494,7 @@ func TestUnknownElements(t *testing.T) {
 	}
 }
 
-// BenchmarkHop is what one packet costs per direction of a link.
+// BenchmarkHop measures the cost of one packet per direction of a link.
 func BenchmarkHop(b *testing.B) {
 	topo, _ := fabric.ParseTopology("demo.yaml", deploy.DemoTopology)
 	n := New(topo, DefaultLoad, 1)

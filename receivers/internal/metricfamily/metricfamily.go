@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
-	"github.com/graylink/graylink/exporters/otlp"
+	"github.com/graylink/graylink/internal/otelname"
 	"github.com/graylink/graylink/internal/pki"
 )
 
@@ -19,7 +19,7 @@ func OTLPName(prometheus string, counter bool) (name, unit string) {
 	if counter {
 		kind = dto.MetricType_COUNTER
 	}
-	return otlp.MetricName(prometheus, kind)
+	return otelname.Metric(prometheus, kind)
 }
 
 // InitMetric gives m the properties of the family, and returns where its points go: of a cumulative monotonic

@@ -1,5 +1,5 @@
-// Package drift tells tests which series the code exposes and which ones a PromQL
-// expression asks for, so that rules and dashboards cannot speak of what is not there.
+// Package drift lists for tests the series that the code exposes and those that a PromQL
+// expression queries, so that rules and dashboards cannot use a series that does not exist.
 package drift
 
 import (
@@ -21,17 +21,17 @@ import (
 	"github.com/graylink/graylink/internal/ibagent"
 )
 
-// exposing are where series get their names, below the repository's root.
+// exposing lists the directories whose code names series, below the repository's root.
 var exposing = []string{"exporters", "analyzer/publish", "analyzer/daemon", "cmd", "internal/gnmi", "internal/pki", "receivers"}
 
-// foreign are series of Prometheus itself.
+// foreign lists series of Prometheus itself.
 var foreign = []string{"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling", "prometheus_target_interval_length_seconds", "prometheus_rule_group_iterations_missed_total"}
 
 var seriesName = regexp.MustCompile(`^(fabric|graylink)_[a-z0-9_]*[a-z0-9]$`)
 
-// ExposedSeries are the names of all series that the code below root exposes, and of those
-// that Prometheus makes of itself: every string of the exposing packages that
-// looks like one, and InfiniBand's, whose names are put together.
+// ExposedSeries returns the names of all series that the code below root exposes, and of those
+// that Prometheus makes itself. The former are all strings of the exposing packages that
+// look like a name of a series, and the names for InfiniBand, which are composed.
 func ExposedSeries(root string) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, name := range foreign {
@@ -66,7 +66,7 @@ func ExposedSeries(root string) (map[string]bool, error) {
 	return out, nil
 }
 
-// StringConstants are the values of the constants of a named string type in a Go file.
+// StringConstants returns the values of the constants of a named string type in a Go file.
 func StringConstants(file, typeName string) ([]string, error) {
 	f, err := goparser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
@@ -93,7 +93,7 @@ func StringConstants(file, typeName string) ([]string, error) {
 	return out, nil
 }
 
-// QueriedSeries are the names of the series that an expression asks for.
+// QueriedSeries returns the names of the series that an expression queries. It fails if a selector has no name.
 func QueriedSeries(expr string) ([]string, error) {
 	e, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
 	if err != nil {

@@ -1,4 +1,15 @@
-package otlp
+// Package otelname turns the names of Prometheus families into OpenTelemetry's names and units.
+//
+// A Prometheus name becomes an OTel name and unit by these rules, in this order, and by no others:
+//
+//  1. A counter loses "_total", because a sum has that information in its type.
+//  2. A unit at the end becomes the unit (units).
+//  3. A family without a unit that counts things has an annotation as its unit (countedItems). A gauge that counts nothing
+//     (a state, an info, a version) has no unit, and any other counter has the unit 1.
+//  4. The namespace (namespaces) is written with dots. What follows it stays a name of words with underscores between them.
+//
+// Label names stay. The tests translate back with otlptranslator's rules.
+package otelname
 
 import (
 	"strings"
@@ -6,20 +17,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// A Prometheus name becomes an OTel name and unit by these rules, in this
-// order; nothing else decides:
-//
-//  1. A counter loses "_total": a sum says by its type that it is one.
-//  2. A unit at the end becomes the unit (units).
-//  3. What has none and counts things has an annotation for a unit (things); a
-//     gauge that counts nothing (a state, an info, a version) has none at all,
-//     and any other counter has the unit 1.
-//  4. The namespace (namespaces) is set in dots; what follows it stays a name
-//     of words with underscores between.
-//
-// Label names stay. The way back is that of otlptranslator; the tests take it.
-
-// units are the unit suffixes, the longer ones first, as UCUM writes them.
+// units holds the unit suffixes, the longer ones first, with their UCUM notation.
 var units = []struct{ suffix, unit string }{
 	{"_bytes_per_second", "By/s"},
 	{"_seconds", "s"},
@@ -32,7 +30,7 @@ var units = []struct{ suffix, unit string }{
 	{"_percent", "%"},
 }
 
-// namespaces are the prefixes that become dots; the longest that fits counts.
+// namespaces holds the prefixes that are written with dots. The longest one that matches applies.
 var namespaces = []string{
 	"fabric_probe_", "fabric_nic_", "fabric_nic_probe_", "fabric_nic_port_", "fabric_clock_", "fabric_path_", "fabric_edge_",
 	"fabric_link_", "fabric_switch_", "fabric_switch_port_", "fabric_element_", "fabric_suspect_", "fabric_verdict_", "fabric_evidence_",
@@ -41,8 +39,8 @@ var namespaces = []string{
 	"go_", "go_memstats_", "go_gc_", "go_sched_", "process_", "process_network_",
 }
 
-// countedItems are what families without a unit count, by the beginning of their
-// names; the longest that fits counts.
+// countedItems holds the counted things of families without a unit, by prefixes of the names. The longest one that matches
+// applies.
 var countedItems = []struct{ prefix, thing string }{
 	{"fabric_probe_", "probe"},
 	{"fabric_nic_probe_", "probe"},
@@ -89,12 +87,13 @@ var countedItems = []struct{ prefix, thing string }{
 	{"process_max_fds", "fd"},
 }
 
-// exceptions keep the unit in the name: without it, a gauge and a counter of
-// the Go runtime would be two metrics of one name.
+// exceptions holds families that keep the unit in the name. Without it, a gauge and a counter of the Go runtime would have
+// the same name.
 var exceptions = map[string]string{"go_memstats_alloc_bytes": "go.memstats.alloc_bytes"}
 
-// MetricName is the OTel name and unit of a Prometheus family.
-func MetricName(family string, kind dto.MetricType) (name, unit string) {
+// Metric returns the OpenTelemetry name and unit of a Prometheus family. The unit is "" for a gauge that counts
+// nothing, such as a state.
+func Metric(family string, kind dto.MetricType) (name, unit string) {
 	name = family
 	if kind == dto.MetricType_COUNTER {
 		name = strings.TrimSuffix(name, "_total")
