@@ -1,4 +1,4 @@
-// Package receivers holds what all receivers have in common: the names of what they tell.
+// Package receivers holds what all receivers have in common: the vocabulary of their series.
 package receivers
 
 import (
@@ -26,23 +26,23 @@ import (
 
 var update = flag.Bool("update", false, "write docs/metrics.md")
 
-// told is a family as one source tells it, under its name in Prometheus.
-type told struct {
+// family is a family of one source, under its name in Prometheus.
+type family struct {
 	kind   dto.MetricType
 	help   string
 	labels []string
 }
 
-// source is who tells families.
+// source is a program or receiver that publishes families.
 type source struct {
 	name     string
-	families map[string]told
-	// helps says that the source's texts are the vocabulary's: those of different ones would
-	// meet in one Collector.
+	families map[string]family
+	// helps means that the source's help texts are the vocabulary's, because several such sources may meet in
+	// one Collector.
 	helps bool
 }
 
-// metadata is what is read of a receiver's metadata.yaml.
+// metadata is the part of a receiver's metadata.yaml that is read.
 type metadata struct {
 	Metrics map[string]struct {
 		Description, Unit, Stability string
@@ -55,8 +55,8 @@ type metadata struct {
 	}
 }
 
-// receiver reads what a receiver's metadata say, under the names that Prometheus' own translator
-// makes of them.
+// receiver returns the families of a receiver's metadata.yaml, under the names that Prometheus' own translator
+// gives them.
 func receiver(t *testing.T, name, dir string) source {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "metadata.yaml"))
@@ -67,10 +67,10 @@ func receiver(t *testing.T, name, dir string) source {
 	if err := yaml.Unmarshal(b, &m); err != nil {
 		t.Fatal(err)
 	}
-	out := source{name, map[string]told{}, true}
+	out := source{name, map[string]family{}, true}
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
 	for otel, f := range m.Metrics {
-		x := told{dto.MetricType_GAUGE, f.Description, f.Attributes}
+		x := family{dto.MetricType_GAUGE, f.Description, f.Attributes}
 		typ := otlptranslator.MetricType(otlptranslator.MetricTypeGauge)
 		if f.Stability == "" {
 			t.Errorf("%s: %s has no stability", name, otel)
@@ -94,13 +94,13 @@ func receiver(t *testing.T, name, dir string) source {
 	return out
 }
 
-// described matches how client_golang writes a family.
+// described matches the form in which client_golang prints a family.
 var described = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "([^"]*)", unit: "[^"]*", constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
 
-// switches are what graylink-switch tells.
+// switches returns the families of graylink-switch.
 func switches(t *testing.T) source {
 	t.Helper()
-	out := source{"graylink-switch", map[string]told{}, true}
+	out := source{"graylink-switch", map[string]family{}, true}
 	for _, d := range fabricswitch.SeriesDescs() {
 		m := described.FindStringSubmatch(d.String())
 		if m == nil {
@@ -110,15 +110,15 @@ func switches(t *testing.T) source {
 		if strings.HasSuffix(m[1], "_total") {
 			kind = dto.MetricType_COUNTER
 		}
-		out.families[m[1]] = told{kind, m[2], strings.Split(m[3], ",")}
+		out.families[m[1]] = family{kind, m[2], strings.Split(m[3], ",")}
 	}
 	return out
 }
 
-// nodes are what graylink-node told in its golden files.
+// nodes returns the families of graylink-node in its golden files.
 func nodes(t *testing.T) source {
 	t.Helper()
-	out := source{"graylink-node", map[string]told{}, false}
+	out := source{"graylink-node", map[string]family{}, false}
 	for _, file := range []string{"metrics.txt", "metrics-edges.txt", "nics-h100.metrics", "rdma.metrics"} {
 		b, err := os.ReadFile(filepath.Join("../exporters/node/testdata", file))
 		if err != nil {
@@ -145,19 +145,19 @@ func nodes(t *testing.T) source {
 			out.families[name] = x
 		}
 	}
-	// The golden files' node uses no certificates.
-	out.families[pki.ExpirySeries] = told{dto.MetricType_GAUGE, pki.ExpiryHelp, pki.ExpiryLabels()}
+	// The node of the golden files uses no certificates.
+	out.families[pki.ExpirySeries] = family{dto.MetricType_GAUGE, pki.ExpiryHelp, pki.ExpiryLabels()}
 	return out
 }
 
-// optional are labels that a source leaves out where it does not tell them apart (contract: "where they
-// apply"): graylink-switch knows one queue for each port.
+// optional lists labels that a source leaves out where it does not distinguish their values (contract: "where
+// they apply"): graylink-switch has one queue for each port.
 var optional = map[string][]string{
 	"fabric_switch_port_queue_bytes":          {"tc"},
 	"fabric_switch_port_queue_discards_total": {"tc", "reason"},
 }
 
-// units are the last words of names, the longer ones first.
+// units lists the last words of names, the longer ones first.
 var units = []struct{ suffix, unit string }{
 	{"_bytes_per_second", "By/s"}, {"_timestamp_seconds", "s since 1970"}, {"_seconds", "s"}, {"_bytes", "By"}, {"_ratio", "1"}, {"_watts", "W"}, {"_amperes", "A"}, {"_volts", "V"}, {"_celsius", "Cel"},
 }
@@ -172,8 +172,9 @@ func unit(name string) string {
 	return ""
 }
 
-// TestVocabulary: whoever tells of a thing uses one name, type, unit and set of labels for it, and one text; none is
-// without a type; names are as promtool would have them. docs/metrics.md says so, and -update writes it.
+// TestVocabulary checks that all sources of a series use one name, type, unit and set of labels for it, and one
+// help text, that each has a type, and that promtool accepts the names. It checks docs/metrics.md; -update
+// writes it.
 func TestVocabulary(t *testing.T) {
 	sources := []source{receiver(t, "gNMI", "gnmireceiver"), receiver(t, "UFM", "ufmreceiver"), receiver(t, "InfiniBand", "ibfabricreceiver"), switches(t), nodes(t)}
 	all := map[string]bool{}
@@ -222,7 +223,7 @@ func TestVocabulary(t *testing.T) {
 	}
 	for name := range optional {
 		if !all[name] {
-			t.Errorf("%s has optional labels, and nobody tells it", name)
+			t.Errorf("%s has optional labels, and no source has it", name)
 		}
 	}
 	text := page(sources, all)
@@ -233,7 +234,7 @@ func TestVocabulary(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != text {
-		t.Errorf("%s is not what is told (%v); write it with -update", file, err)
+		t.Errorf("%s differs from the sources (%v); write it with -update", file, err)
 	}
 }
 
@@ -243,26 +244,29 @@ func required(name string, labels []string) []string {
 	return out
 }
 
-// page is docs/metrics.md.
+// page returns the text of docs/metrics.md.
 func page(sources []source, all map[string]bool) string {
 	var b strings.Builder
 	b.WriteString(`# Metrics of switches and NICs
 
-Written by ` + "`go test ./receivers -run TestVocabulary -update`" + ` from the receivers' metadata.yaml, what graylink-switch declares, and what graylink-node tells in its golden files. The test fails
-where two sources use one name for things of different type, unit or labels, where a family has no type, and where promtool would find fault with a name.
+This page lists every series of switches and NICs, with its type, unit, labels and sources. It is written by
+` + "`go test ./receivers -run TestVocabulary -update`" + ` from the receivers' metadata.yaml, the declarations of
+graylink-switch, and the golden files of graylink-node. The test fails if two sources use one name for series of
+different type, unit or labels, if a family has no type, or if promtool would reject a name.
 
-Names are those in Prometheus; by OTLP the same metrics have OpenTelemetry's (receivers' metadata.yaml, [OTLP](../exporters/otlp/README.md)). Labels in brackets are left out by sources that do not tell
-them apart. A source tells of a thing only where the device does: absent is not 0. How fast series grow is said in each receiver's README. Series of the analyzer and the coordinator are in
-[analyzer](analyzer.md) and [coordinator](coordinator.md).
+Names are those in Prometheus. By OTLP the same metrics have OpenTelemetry's names (receivers' metadata.yaml,
+[OTLP](../exporters/otlp/README.md)). A label in brackets is left out by sources that do not distinguish its values. A
+source has a series only for devices that report it: absent does not mean 0. Each receiver's README states how many
+series to expect. [analyzer](analyzer.md) and [coordinator](coordinator.md) list the series of those programs.
 `)
 	left := maps.Clone(all)
 	for _, section := range []struct{ title, prefix string }{
 		{"Ports of switches", "fabric_switch_port_"}, {"Switches", "fabric_switch_"},
 		{"Ports of NICs", "fabric_nic_port_"}, {"Modules in NICs", "fabric_nic_module_"}, {"NICs", "fabric_nic_"}, {"Probes and clocks", "fabric_probe_"}, {"", "fabric_clock_"},
 		{"The rest of the fabric", "fabric_"},
-		{"How the gNMI receiver does", "graylink_gnmi_"}, {"How the UFM receiver does", "graylink_ufm_"}, {"How the InfiniBand sampler does", "graylink_ib_"}, {"How graylink-switch does", "graylink_switch_"},
+		{"The gNMI receiver itself", "graylink_gnmi_"}, {"The UFM receiver itself", "graylink_ufm_"}, {"The InfiniBand sampler itself", "graylink_ib_"}, {"graylink-switch itself", "graylink_switch_"},
 		{"Certificates in use", "graylink_certificate_"},
-		{"How graylink-node does", "graylink_"},
+		{"graylink-node itself", "graylink_"},
 	} {
 		var names []string
 		for _, n := range slices.Sorted(maps.Keys(left)) {
@@ -275,11 +279,11 @@ them apart. A source tells of a thing only where the device does: absent is not 
 			continue
 		}
 		if section.title != "" {
-			fmt.Fprintf(&b, "\n## %s\n\n| series | type, unit | labels | told by | is |\n| --- | --- | --- | --- | --- |\n", section.title)
+			fmt.Fprintf(&b, "\n## %s\n\n| series | type, unit | labels | published by | meaning |\n| --- | --- | --- | --- | --- |\n", section.title)
 		}
 		for _, n := range names {
 			var who, labels []string
-			var f told
+			var f family
 			for _, s := range sources {
 				x, ok := s.families[n]
 				if !ok {

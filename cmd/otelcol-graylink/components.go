@@ -20,7 +20,7 @@ import (
 	"github.com/graylink/graylink/receivers/ufmreceiver"
 )
 
-// components are the distribution: those of deploy/otelcol/manifest.yaml.
+// components returns the distribution's components: those of deploy/otelcol/manifest.yaml.
 func components() (otelcol.Factories, error) {
 	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](gnmireceiver.NewFactory(), ibfabricreceiver.NewFactory(), otlpreceiver.NewFactory(), ufmreceiver.NewFactory())
 	if err != nil {
@@ -37,5 +37,5 @@ func components() (otelcol.Factories, error) {
 	return otelcol.Factories{Receivers: receivers, Processors: processors, Exporters: exporters, Telemetry: otelconftelemetry.NewFactory()}, nil
 }
 
-// info names the distribution.
+// info describes the distribution.
 var info = component.BuildInfo{Command: "otelcol-graylink", Description: "OpenTelemetry Collector with Graylink's receivers", Version: buildversion.Version()}

@@ -19,7 +19,7 @@ import (
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
-// logsSink takes log records by the Collector's own receiver of OTLP at an address.
+// logsSink receives log records by the Collector's own receiver of OTLP at an address.
 func logsSink(t *testing.T, protocol, address string) *consumertest.LogsSink {
 	t.Helper()
 	factory := otlpreceiver.NewFactory()
@@ -43,7 +43,7 @@ func logsSink(t *testing.T, protocol, address string) *consumertest.LogsSink {
 	return sink
 }
 
-// TestHealthEventsThroughTheCollectorsReceiver: the Collector's own receiver reads what is pushed.
+// TestHealthEventsThroughTheCollectorsReceiver checks that the Collector's own receiver can read pushed events.
 func TestHealthEventsThroughTheCollectorsReceiver(t *testing.T) {
 	for _, protocol := range []string{otlp.GRPC, otlp.HTTP} {
 		t.Run(protocol, func(t *testing.T) {

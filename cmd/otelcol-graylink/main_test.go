@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestManifest: the manifest for the builder lists what this main has.
+// TestManifest checks that the manifest for the builder lists the components of this program.
 func TestManifest(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/otelcol/manifest.yaml")
 	if err != nil {
@@ -84,7 +84,7 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-// distinct counts factories: some have an old name as well.
+// distinct returns the number of factories, some of which have an old name as well.
 func distinct[F comparable](m map[component.Type]F) int {
 	seen := map[F]bool{}
 	for _, f := range m {
@@ -163,9 +163,9 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestPrometheusScrapesTheCollector: a real OpenSM's fabric, the collector as a
-// process, a real Prometheus: the series are there, of the types that they have
-// here, and promtool finds nothing wrong with them.
+// TestPrometheusScrapesTheCollector checks, on a real OpenSM's fabric with the collector as a process and a
+// real Prometheus, that the series exist with the types that they have here, and that promtool reports no
+// problems.
 func TestPrometheusScrapesTheCollector(t *testing.T) {
 	prometheus, promtool := need(t, "prometheus"), need(t, "promtool")
 	f := ibtest.Start(t, ibtest.FatTree(4, 2, 2), ibtest.Options{})
@@ -216,21 +216,21 @@ scrape_configs: [{job_name: otelcol, static_configs: [{targets: ["%s"]}]}]
 		t.Errorf("Prometheus has %s symbol errors, want 123", got)
 	}
 
-	var told struct {
+	var response struct {
 		Data map[string][]struct{ Type string }
 	}
 	types := func() int {
-		if err := json.Unmarshal([]byte(get(t, "http://"+web+"/api/v1/metadata")), &told); err != nil {
+		if err := json.Unmarshal([]byte(get(t, "http://"+web+"/api/v1/metadata")), &response); err != nil {
 			t.Fatal(err)
 		}
-		return len(told.Data)
+		return len(response.Data)
 	}
 	until(t, "metadata", func() bool { return types() > 40 })
 	seen := 0
 	for _, family := range ibagent.Families {
-		got := told.Data[family.Name]
+		got := response.Data[family.Name]
 		if len(got) == 0 {
-			continue // ibsim has not everything
+			continue // ibsim does not have everything
 		}
 		seen++
 		want := "gauge"
@@ -240,9 +240,9 @@ scrape_configs: [{job_name: otelcol, static_configs: [{targets: ["%s"]}]}]
 		if got[0].Type != want {
 			t.Errorf("%s is a %s to Prometheus, want a %s", family.Name, got[0].Type, want)
 		}
-		delete(told.Data, family.Name)
+		delete(response.Data, family.Name)
 	}
-	for name := range told.Data {
+	for name := range response.Data {
 		if strings.HasPrefix(name, "fabric_") || strings.HasPrefix(name, "graylink_") {
 			t.Errorf("%s is no family of ours", name)
 		}

@@ -18,8 +18,8 @@ import (
 // scope matches the labels that the exporter adds.
 var scope = regexp.MustCompile(`otel_scope_[a-z_]+="[^"]*",`)
 
-// TestUFMInBothPipelines: a collector as a process reads a UFM once for metrics and
-// logs; series are scraped, an event and an alarm arrive by OTLP.
+// TestUFMInBothPipelines checks that a collector as a process reads a UFM once for metrics and logs: series are
+// scraped, and an event and an alarm arrive by OTLP.
 func TestUFMInBothPipelines(t *testing.T) {
 	s := ufmtest.New(t)
 	for path, name := range map[string]string{"/resources/systems": "systems.json", "/resources/ports": "ports_rest.json", "/resources/links": "links.json"} {
@@ -63,10 +63,10 @@ service:
 		}
 		return out
 	}
-	until(t, "the alarm is told", func() bool { return names()["ufm.alarm fatal"] > 0 })
+	until(t, "the alarm arrives", func() bool { return names()["ufm.alarm fatal"] > 0 })
 	s.SetJSON("/app/events", []map[string]any{{"id": 5, "name": "Link is Down", "event_type": "329", "type": "IBPort", "severity": "Warning", "timestamp": "2024-05-28 08:03:05",
 		"object_name": "0002c90300f172a0_1", "description": "Link went down: x"}})
-	until(t, "the event is told", func() bool { return names()["ufm.event Link went down: x"] > 0 })
+	until(t, "the event arrives", func() bool { return names()["ufm.event Link went down: x"] > 0 })
 	var page string
 	defer func() {
 		if t.Failed() {
@@ -97,6 +97,6 @@ service:
 		t.Errorf("the inventory was read %d times: metrics and logs do not share a receiver", inventories)
 	}
 	if got := names(); got["ufm.alarm fatal"] != 1 || got["ufm.event Link went down: x"] != 1 || len(got) != 2 {
-		t.Errorf("told: %v", got)
+		t.Errorf("arrived: %v", got)
 	}
 }

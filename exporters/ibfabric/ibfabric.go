@@ -1,5 +1,5 @@
-// Package ibfabric publishes what the samplers of an InfiniBand fabric read, and how
-// the sampling goes, as Prometheus series, without a Collector.
+// Package ibfabric publishes the readings of the samplers of an InfiniBand fabric, and the state of the
+// sampling, as Prometheus series, without a Collector.
 package ibfabric
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Collector makes series of an agent's points.
+// Collector converts an agent's points to series.
 type Collector struct {
 	agent *ibagent.Agent
 	now   func() time.Time
 	descs map[*ibagent.Family]*prometheus.Desc
 }
 
-// NewCollector collects from an agent.
+// NewCollector returns a collector of an agent's points.
 func NewCollector(a *ibagent.Agent, now func() time.Time) *Collector {
 	c := &Collector{agent: a, now: now, descs: map[*ibagent.Family]*prometheus.Desc{}}
 	for _, f := range ibagent.Families {
@@ -32,15 +32,14 @@ func NewCollector(a *ibagent.Agent, now func() time.Time) *Collector {
 	return c
 }
 
-// Describe tells all families there can be.
+// Describe sends all possible families.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		ch <- d
 	}
 }
 
-// Collect tells what is known now. The samples have no times of their own: what
-// is too old to be told is not there.
+// Collect sends the current samples. They have no times of their own: readings that are too old are absent.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range c.agent.CollectPoints(c.now()) {
 		desc := c.descs[p.Family]
@@ -55,8 +54,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// NewHandler serves /metrics, /-/healthy and /-/ready. It publishes the certificates of the agent and
-// of what else the process does.
+// NewHandler serves /metrics, /-/healthy and /-/ready. It publishes the certificates of the agent, and those of
+// used.
 func NewHandler(a *ibagent.Agent, used ...pki.Source) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(NewCollector(a, time.Now), certificates.NewCollector(append(used, a)...), version.NewCollector("graylink_ib"),

@@ -1,6 +1,5 @@
-// Package ibagent is one process's part in the sampling of an InfiniBand fabric:
-// delegator, sampler or both, and the series that a delegator has to tell. It joins
-// ibfabric, which finds the ports, and ibsample, which reads them.
+// Package ibagent is one process's part in the sampling of an InfiniBand fabric: delegator, sampler or both,
+// and a delegator's series. It combines ibfabric, which finds the ports, and ibsample, which reads them.
 package ibagent
 
 import (
@@ -33,9 +32,9 @@ type Agent struct {
 	config    Config
 	log       *slog.Logger
 	client    *ibmad.Client
-	delegator *ibsample.Delegator // nil: it is in another process
-	listener  net.Listener        // nil: no samplers of other processes
-	keeper    *pki.Keeper         // nil: no certificates are used
+	delegator *ibsample.Delegator // nil if it is in another process
+	listener  net.Listener        // nil without samplers in other processes
+	keeper    *pki.Keeper         // nil without certificates
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -44,26 +43,26 @@ type Agent struct {
 	ports     map[ibsample.Key]foundPort
 }
 
-// Discovery is how the discoveries went.
+// Discovery holds the results of the discoveries.
 type Discovery struct {
-	Last   time.Time // that went well
+	Last   time.Time // of the last success
 	Took   time.Duration
 	Done   uint64
 	Failed uint64
-	Err    error // of the last, nil when it went well
+	Err    error // of the last, nil if it succeeded
 	Nodes  int
 	Silent int
 }
 
-// foundPort is a port and when it was found last.
+// foundPort represents a port, with the time at which it was last found.
 type foundPort struct {
 	ibsample.Target
 	at    time.Time
 	state ibmad.PortState
-	rate  float64 // octets per second, 0: not known
+	rate  float64 // octets per second; 0 means unknown
 }
 
-// Start begins. open is ibmad.Open, or what stands in for it.
+// Start starts an agent. open is ibmad.Open, or its replacement in tests.
 func Start(c Config, open func(device string) (ibmad.Transport, error), log *slog.Logger) (*Agent, error) {
 	if c.Name == "" {
 		host, err := os.Hostname()
@@ -95,7 +94,7 @@ func (a *Agent) startRoles(ctx context.Context, open func(device string) (ibmad.
 	}
 	retries := a.config.Retries
 	if retries == 0 {
-		retries = -1 // ibmad's none
+		retries = -1 // ibmad's value for none
 	}
 	a.client = ibmad.NewClient(transport, ibmad.Config{MaxInFlight: a.config.Window, PerDestination: a.config.PerNode, Timeout: a.config.Timeout, Retries: retries, MKey: key})
 	keys, err := a.openKeeper()
@@ -123,7 +122,7 @@ func (a *Agent) startRoles(ctx context.Context, open func(device string) (ibmad.
 	return nil
 }
 
-// ReadMKey reads a file that holds the management key of a subnet; "" is none.
+// ReadMKey reads a file that holds the management key of a subnet. Without a file name it returns no key.
 func ReadMKey(file string) (ibmad.MKey, error) {
 	if file == "" {
 		return 0, nil
@@ -146,11 +145,11 @@ func (a *Agent) openKeeper() (*pki.Keeper, error) {
 	return pki.Open(pki.Files{CA: a.config.TLS.CA, Cert: a.config.TLS.Cert, Key: a.config.TLS.Key}, func(err error) { a.log.Warn("certificates", "err", err) })
 }
 
-// samplerLimits are those of the listener for samplers. Each waits for work on a connection
-// of its own, and a report of 100,000 ports takes a while.
+// samplerLimits are the limits of the listener for samplers. Each sampler waits for work on a connection of its
+// own, and a report of 100,000 ports takes a while.
 var samplerLimits = webserver.Limits{Connections: 4096, ConnectionsPerAddress: 256, Scrapes: 1, Body: 2 * time.Minute}
 
-// startDelegator begins the delegator's work.
+// startDelegator starts the delegator.
 func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 	c := &a.config
 	a.delegator = ibsample.NewDelegator(ibsample.Options{Interval: c.Interval, Redundancy: c.Redundancy, Metrics: c.Metrics, Pins: c.assignmentPins()})
@@ -164,12 +163,12 @@ func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	a.listener = l
-	// With mutual TLS the certificates say who speaks with whom, by whatever name.
+	// With mutual TLS, the certificates authenticate both sides under any host name.
 	policy := &webaccess.Policy{AnyHost: keys != nil, Log: a.log}
 	server := webserver.New(a.delegator.Handler(time.Now), policy, samplerLimits, a.log)
 	a.wg.Go(func() {
 		<-ctx.Done()
-		_ = server.Close() // samplers' waiting requests have no end of their own
+		_ = server.Close() // samplers' waiting requests do not end by themselves
 	})
 	a.wg.Go(func() {
 		serve := server.Serve
@@ -177,7 +176,7 @@ func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 			serve = func(l net.Listener) error { return server.ServeTLS(l, keys.ServerConfig()) }
 		}
 		if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			a.log.Error("samplers are not served", "err", err)
+			a.log.Error("cannot serve samplers", "err", err)
 		}
 	})
 	return nil
@@ -189,14 +188,14 @@ func (a *Agent) remoteAuthority(keys *pki.Keeper) (ibsample.Authority, error) {
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	// Out of band, and never through what an environment says of the web.
+	// The connection is direct, and ignores proxies from the environment.
 	transport.Proxy = nil
 	if keys != nil {
 		name := a.config.TLS.Server
 		if name == "" {
 			name = u.Hostname()
 		}
-		// Certificates that were replaced are used from the next connection on.
+		// Replaced certificates are used from the next connection on.
 		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 			d := tls.Dialer{Config: keys.ClientConfig(name)}
 			return d.DialContext(ctx, network, address)
@@ -213,7 +212,7 @@ func (a *Agent) Expiries() []pki.Expiry {
 	return a.keeper.Expiries()
 }
 
-// Close ends it.
+// Close stops the agent.
 func (a *Agent) Close() error {
 	a.stop()
 	a.wg.Wait()
@@ -223,7 +222,7 @@ func (a *Agent) Close() error {
 	return a.client.Close()
 }
 
-// ListenAddress is where the delegator listens, "" when it does not.
+// ListenAddress returns the address on which the delegator listens, or "" if it does not.
 func (a *Agent) ListenAddress() string {
 	if a.listener == nil {
 		return ""
@@ -231,8 +230,8 @@ func (a *Agent) ListenAddress() string {
 	return a.listener.Addr().String()
 }
 
-// CheckReady reports why there are no ports to read, if there are none. Of a process
-// that is a sampler only, nothing is known here.
+// CheckReady returns an error if the delegator has no ports to read yet, with the reason. It returns nil for a
+// process that is only a sampler.
 func (a *Agent) CheckReady() error {
 	if a.delegator == nil {
 		return nil
@@ -248,7 +247,7 @@ func (a *Agent) CheckReady() error {
 	return nil
 }
 
-// discoverLoop keeps the delegator's ports what the fabric's are.
+// discoverLoop keeps the delegator's ports equal to those of the fabric.
 func (a *Agent) discoverLoop(ctx context.Context) {
 	ticker := time.NewTicker(a.config.Discovery)
 	defer ticker.Stop()
@@ -277,14 +276,14 @@ func (a *Agent) applyDiscovery(f *ibfabric.Fabric, err error, began, now time.Ti
 	d.Err, d.Took = err, now.Sub(began)
 	if err != nil {
 		d.Failed++
-		a.log.Error("the fabric is not discovered", "err", err)
+		a.log.Error("cannot discover the fabric", "err", err)
 		return
 	}
 	d.Done++
 	d.Last, d.Nodes, d.Silent = now, len(f.Nodes), len(f.Unanswered)
 	ports := fabricTargets(f, now)
-	// What does not answer any more is asked on for a while: that it is silent
-	// is told by its errors, not by its absence.
+	// A port that no longer answers is still read for a while, so that its silence shows in its errors and not
+	// only in its absence.
 	for k, p := range a.ports {
 		if _, there := ports[k]; !there && now.Sub(p.at) < a.config.Forget {
 			p.state = 0
@@ -299,8 +298,8 @@ func (a *Agent) applyDiscovery(f *ibfabric.Fabric, err error, began, now time.Ti
 	a.delegator.SetTargets(list)
 }
 
-// fabricTargets are the ports of a fabric: all of switches but their own port 0, and
-// those of HCAs that have a LID.
+// fabricTargets returns the ports of a fabric: all of switches but their own port 0, and those of HCAs that
+// have a LID.
 func fabricTargets(f *ibfabric.Fabric, now time.Time) map[ibsample.Key]foundPort {
 	out := map[ibsample.Key]foundPort{}
 	for i := range f.Nodes {
@@ -310,7 +309,7 @@ func fabricTargets(f *ibfabric.Fabric, now time.Time) map[ibsample.Key]foundPort
 			port := &n.Ports[number]
 			lid := f.FirstLID(e)
 			if lid == 0 {
-				continue // it cannot be asked: performance management is reached by LID only
+				continue // it cannot be queried: performance management needs a LID
 			}
 			t := ibsample.Target{Key: ibsample.Key{Node: uint64(n.GUID), Port: e.Port}, LID: uint16(lid), Element: f.EndName(e), Switch: n.Type == ibmad.NodeSwitch,
 				Vendor: n.Vendor, Device: n.Device}
@@ -325,8 +324,8 @@ func fabricTargets(f *ibfabric.Fabric, now time.Time) map[ibsample.Key]foundPort
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// WaitTwoReadings waits until the ports that there are have been read twice, or could not
-// be, and tells what was read.
+// WaitTwoReadings waits until the present ports have been read twice, or failed to be, and returns the
+// readings.
 func (a *Agent) WaitTwoReadings(ctx context.Context) ([]ibsample.PortState, error) {
 	poll := time.NewTicker(a.config.Interval / 20)
 	defer poll.Stop()

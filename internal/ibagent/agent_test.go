@@ -27,8 +27,8 @@ func inMemory(t *testing.T, f *madsim.Fabric, node string, c Config) *Agent {
 	return a
 }
 
-// TestSamplersProveWhoTheyAre: delegator and sampler know each other by
-// certificates; a sampler that takes another's name is not heard.
+// TestSamplersProveWhoTheyAre checks that delegator and sampler authenticate each other by certificates, and
+// that a sampler with another's name is refused.
 func TestSamplersProveWhoTheyAre(t *testing.T) {
 	now, dir := time.Now(), t.TempDir()
 	authority, err := pki.NewAuthority("test", time.Hour, now)
@@ -65,8 +65,8 @@ func TestSamplersProveWhoTheyAre(t *testing.T) {
 	}
 }
 
-// TestPortsThatVanishAreRemembered: what the discovery does not find any more is
-// asked for a while, and forgotten then.
+// TestPortsThatVanishAreRemembered checks that ports that the discovery no longer finds are read for a while,
+// and then forgotten.
 func TestPortsThatVanishAreRemembered(t *testing.T) {
 	f := madsim.FatTree(2, 2, 2, madsim.Options{})
 	c := DefaultConfig()

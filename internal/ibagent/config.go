@@ -11,47 +11,44 @@ import (
 	"github.com/graylink/graylink/internal/ibsample"
 )
 
-// Config says what a process does in the sampling of a fabric. Its keys are the
-// same in a Collector's configuration and in a file of its own.
+// Config configures a process's part in the sampling of a fabric. Its keys are the same in a Collector's
+// configuration and in a file of its own.
 type Config struct {
 	// Name is the sampler's component id: the host's name by default.
 	Name string `mapstructure:"name" yaml:"name"`
-	// Device is the port of this host that asks, as ibmad.Open takes it: "umad0",
-	// "mlx5_0", "mlx5_0.2" for its second port, "ibsim:SOCKET/NODE" for a simulated
-	// fabric.
+	// Device is the port of this host that sends the queries, as in ibmad.Open: "umad0", "mlx5_0", "mlx5_0.2"
+	// for its second port, "ibsim:SOCKET/NODE" for a simulated fabric.
 	Device string `mapstructure:"device" yaml:"device"`
 	// Interval is the time between two ticks.
 	Interval time.Duration `mapstructure:"interval" yaml:"interval"`
-	// Sample: this process reads ports itself.
+	// Sample makes this process read ports itself.
 	Sample bool `mapstructure:"sample" yaml:"sample"`
-	// Delegator is the URL of the delegator, in another process; empty: this process
-	// is the delegator.
+	// Delegator is the URL of the delegator in another process. If it is empty, this process is the delegator.
 	Delegator string `mapstructure:"delegator" yaml:"delegator"`
-	// Listen is where the delegator listens for samplers of other processes; empty:
+	// Listen is the address on which the delegator listens for samplers of other processes. If it is empty,
 	// there are none.
 	Listen string `mapstructure:"listen" yaml:"listen"`
-	// TLS are the PEM files by which delegator and samplers know each other. Without
-	// them they speak over the loopback only.
+	// TLS names the PEM files by which delegator and samplers authenticate each other. Without them they
+	// communicate over the loopback only.
 	TLS TLS `mapstructure:"tls" yaml:"tls"`
-	// Discovery is how often the delegator looks at what the fabric consists of.
+	// Discovery is the interval between discoveries of the fabric.
 	Discovery time.Duration `mapstructure:"discovery_interval" yaml:"discovery_interval"`
-	// Forget is how long a port that the discovery does not find any more is still
-	// asked, and its errors counted.
+	// Forget is how long a port that the discovery no longer finds is still read, and its errors counted.
 	Forget time.Duration `mapstructure:"forget_after" yaml:"forget_after"`
 	// Redundancy is how many samplers read each port.
 	Redundancy int `mapstructure:"redundancy" yaml:"redundancy"`
-	// Metrics are names of MAD queries or of their fields; empty: all.
+	// Metrics are names of MAD queries or of their fields; empty means all.
 	Metrics []string `mapstructure:"metrics" yaml:"metrics"`
-	// Assignments are ports that a sampler is to read, by its name.
+	// Assignments lists the ports that a sampler reads, by its name.
 	Assignments map[string][]string `mapstructure:"assignments" yaml:"assignments"`
-	// Window is the number of questions on their way at most, PerNode that of them to
-	// one node; 0 leaves it to the transport.
+	// Window is the largest number of queries on their way, PerNode that of queries to one node; 0 means the
+	// transport's.
 	Window  int `mapstructure:"window" yaml:"window"`
 	PerNode int `mapstructure:"window_per_node" yaml:"window_per_node"`
-	// Timeout and Retries are of one question.
+	// Timeout and Retries apply to one query.
 	Timeout time.Duration `mapstructure:"timeout" yaml:"timeout"`
 	Retries int           `mapstructure:"retries" yaml:"retries"`
-	// MKeyFile holds the subnet's management key, hexadecimal; empty: it has none.
+	// MKeyFile holds the subnet's management key in hexadecimal. If it is empty, there is none.
 	MKeyFile string `mapstructure:"m_key_file" yaml:"m_key_file"`
 }
 
@@ -64,13 +61,13 @@ type TLS struct {
 	Server string `mapstructure:"server_name" yaml:"server_name"`
 }
 
-// DefaultConfig is a process that is delegator and sampler.
+// DefaultConfig returns the configuration of a process that is delegator and sampler.
 func DefaultConfig() Config {
 	return Config{Device: "umad0", Interval: time.Second, Sample: true, Discovery: 30 * time.Second, Forget: 10 * time.Minute, Redundancy: 1,
 		Timeout: 100 * time.Millisecond, Retries: 2}
 }
 
-// Validate names the key that is wrong.
+// Validate returns an error that names the first key with a wrong value.
 func (c *Config) Validate() error {
 	wrong := func(key, format string, args ...any) error { return fmt.Errorf(key+": "+format, args...) }
 	selection := ibsample.Selection(c.Metrics)
@@ -111,7 +108,7 @@ func (c *Config) Validate() error {
 	return c.validateEndpoints()
 }
 
-// validateEndpoints is about how delegator and samplers meet.
+// validateEndpoints validates how delegator and samplers connect.
 func (c *Config) validateEndpoints() error {
 	some, all := c.TLS.CA != "" || c.TLS.Cert != "" || c.TLS.Key != "", c.TLS.CA != "" && c.TLS.Cert != "" && c.TLS.Key != ""
 	if some && !all {
@@ -148,7 +145,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// assignmentPins are the assignments, in the order of the samplers' names.
+// assignmentPins returns the assignments, sorted by the samplers' names.
 func (c *Config) assignmentPins() (out []ibsample.Pin) {
 	for _, sampler := range sortedKeys(c.Assignments) {
 		for _, ports := range c.Assignments[sampler] {

@@ -19,7 +19,7 @@ import (
 	"github.com/graylink/graylink/internal/ibsample"
 )
 
-// start runs an agent on a node of a fabric for the length of the test.
+// start runs an agent on a node of a fabric for the duration of the test.
 func start(tb testing.TB, c Config) *Agent {
 	tb.Helper()
 	a, err := Start(c, ibmad.Open, slog.New(slog.DiscardHandler))
@@ -34,7 +34,7 @@ func start(tb testing.TB, c Config) *Agent {
 	return a
 }
 
-// fabricOf runs ibsim and OpenSM, which is no matter of the race detector's.
+// fabricOf runs ibsim and OpenSM, without the race detector.
 func fabricOf(t *testing.T, net string) *ibtest.Fabric {
 	if testing.Short() {
 		t.Skip("runs a fabric")
@@ -44,7 +44,7 @@ func fabricOf(t *testing.T, net string) *ibtest.Fabric {
 
 func on(f *ibtest.Fabric, node string) string { return "ibsim:" + f.SocketName() + "/" + node }
 
-// until waits for something that happens on its own.
+// until waits for a condition.
 func until(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -54,7 +54,7 @@ func until(tb testing.TB, what string, ok func() bool) {
 	}
 }
 
-// sample is a point of a port by its element, found by name.
+// sample returns a point of a port by its element, found by name.
 func sample(a *Agent, name string, labels ...string) (float64, bool) {
 	for _, p := range a.CollectPoints(time.Now()) {
 		if p.Name == name && slices.Equal(p.Values, labels) {
@@ -64,12 +64,12 @@ func sample(a *Agent, name string, labels ...string) (float64, bool) {
 	return 0, false
 }
 
-// TestCountersAreWhatTheConsoleSet: counters of every width, as ibsim's console
-// sets them, arrive exactly; one that is at its limit is told to be; one that is
-// reset begins anew; a port that dies is absent and has errors.
+// TestCountersAreWhatTheConsoleSet checks that counters of every width arrive exactly as ibsim's console sets
+// them, that one at its limit is reported as saturated, that one that is reset begins again, and that a port
+// that dies is absent and has errors.
 func TestCountersAreWhatTheConsoleSet(t *testing.T) {
 	f := fabricOf(t, ibtest.FatTree(4, 2, 2))
-	// ibsim counts the questions that cross a port, too: none cross this one.
+	// ibsim also counts the queries that cross a port: none cross this one.
 	f.ChangeAndWait(`Unlink "leaf0"[2]`)
 	set := func(field string, value uint64) {
 		if out := f.RunConsole(fmt.Sprintf(`PerformanceSet "leaf0"[2] %s=%d`, field, value)); strings.Contains(out, "#") {
@@ -115,8 +115,8 @@ func TestCountersAreWhatTheConsoleSet(t *testing.T) {
 		}
 	}
 	for _, p := range a.CollectPoints(time.Now()) {
-		// A sweep that is cut short is a busy machine's. ibsim loses what it does not
-		// know: nothing else may suffer by it.
+		// A sweep that is cut short is due to a busy machine. ibsim does not answer unknown queries, which must
+		// not affect others.
 		if strings.HasSuffix(p.Name, "_sample_errors_total") && !slices.Contains(p.Values, "cut_short") {
 			t.Errorf("%s %v: %v", p.Name, p.Values, p.Value)
 		}
@@ -153,8 +153,8 @@ func TestCountersAreWhatTheConsoleSet(t *testing.T) {
 	until(t, "a dead port's errors, and no counters of it", func() bool {
 		_, there := sample(a, dead, "h7/hca")
 		timeouts, _ := sample(a, "fabric_nic_port_sample_errors_total", "h7/hca", "timeout")
-		up, told := sample(a, "fabric_nic_port_sample_up", "h7/hca")
-		return !there && timeouts > 0 && told && up == 0
+		up, hasUp := sample(a, "fabric_nic_port_sample_up", "h7/hca")
+		return !there && timeouts > 0 && hasUp && up == 0
 	})
 	if _, ok := sample(a, "fabric_switch_port_receive_packets_total", "leaf3", "2"); !ok {
 		for _, p := range a.delegator.Store.Snapshot(time.Now()).Ports {
@@ -184,14 +184,14 @@ func beSampler(name, device, delegator string) int {
 		return 1
 	}
 	defer a.Close()
-	select {} // the parent kills it, or the kernel when the parent is gone
+	select {} // killed by the parent, or by the kernel when the parent ends
 }
 
 const crewInterval = 500 * time.Millisecond
 
-// TestFourSamplersAndOneIsKilled: real processes on a real fabric. One is killed:
-// its ports are read again within two ticks, no port twice on a tick; counters do
-// not go back; pinned ports go where they are pinned.
+// TestFourSamplersAndOneIsKilled runs real processes on a real fabric. After one is killed, its ports are read
+// again within two ticks and no port twice on a tick, counters do not go back, and pinned ports go where they
+// are pinned.
 func TestFourSamplersAndOneIsKilled(t *testing.T) {
 	f := fabricOf(t, ibtest.FatTree(6, 3, 3))
 	c := DefaultConfig()
@@ -222,7 +222,7 @@ func TestFourSamplersAndOneIsKilled(t *testing.T) {
 	})
 	checkShares(t, a, c.Assignments)
 
-	// What each port's last reading was when, while the crew changes.
+	// The last reading of each port, while samplers change.
 	before := a.delegator.Store.Snapshot(time.Now())
 	killed := time.Now()
 	if err := crew["s3"].Process.Kill(); err != nil {
@@ -265,8 +265,7 @@ func TestFourSamplersAndOneIsKilled(t *testing.T) {
 	}
 	slices.Sort(gaps)
 	t.Logf("%d ports of the dead sampler are read again %v to %v after its death (interval %v)", len(gaps), gaps[0], gaps[len(gaps)-1], crewInterval)
-	// The rule is two intervals, and is tested in a bubble's time; the rest is what a
-	// busy machine takes.
+	// The rule is two intervals, and is tested in synthetic time; the rest is the delay of a busy machine.
 	if most := gaps[len(gaps)-1]; most > 2*crewInterval+time.Second {
 		t.Errorf("a port is read again only after %v", most)
 	}
@@ -281,7 +280,7 @@ func TestFourSamplersAndOneIsKilled(t *testing.T) {
 	}
 }
 
-// checkShares: what is pinned goes where it is pinned, the rest is within one port
+// checkShares checks that pinned ports go where they are pinned, and that the rest is divided within one port
 // of even.
 func checkShares(t *testing.T, a *Agent, assignments map[string][]string) {
 	t.Helper()
@@ -319,7 +318,7 @@ func checkShares(t *testing.T, a *Agent, assignments map[string][]string) {
 	}
 }
 
-// switchPorts are a fabric's, the first of every switch before the second of any.
+// switchPorts returns a fabric's switch ports, the first of every switch before the second of any.
 func switchPorts(b *testing.B, client *ibmad.Client) []ibsample.Target {
 	b.Helper()
 	fabric, _, err := ibfabric.Discover(context.Background(), client)
@@ -336,8 +335,8 @@ func switchPorts(b *testing.B, client *ibmad.Client) []ibsample.Target {
 	return list
 }
 
-// BenchmarkSweep reads every switch port of 54 switches: extended counters and the
-// details of errors, as the target of 250 ms has it, and everything there is.
+// BenchmarkSweep reads every switch port of 54 switches: extended counters and the details of errors, as in the
+// target of 250 ms, and all counters.
 func BenchmarkSweep(b *testing.B) {
 	f := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{Engine: "ftree"})
 	t, err := ibmad.DialIbsim(f.SocketName(), "h0")
@@ -368,10 +367,9 @@ func BenchmarkSweep(b *testing.B) {
 	}
 }
 
-// BenchmarkPeers is what the diagnostics take for such work on the same fabric in
-// the same minutes: perfquery once a switch and query, as infiniband_exporter runs
-// it, and ibqueryerrors over all switches, which asks for details only where there
-// are errors.
+// BenchmarkPeers measures what the diagnostics need for the same work on the same fabric in the same minutes:
+// perfquery once a switch and query, as infiniband_exporter runs it, and ibqueryerrors over all switches, which
+// requests details only where there are errors.
 func BenchmarkPeers(b *testing.B) {
 	f := ibtest.Start(b, ibtest.FatTree(36, 18, 18), ibtest.Options{Engine: "ftree"})
 	b.Run("ibqueryerrors", func(b *testing.B) {

@@ -12,11 +12,11 @@ import (
 	"github.com/graylink/graylink/internal/ibsample"
 )
 
-// Family is a family of series.
+// Family describes a family of series.
 type Family struct {
 	Name    string // Prometheus name
 	Help    string
-	Counter bool // else a gauge
+	Counter bool // a gauge otherwise
 	Labels  []string
 }
 
@@ -25,21 +25,21 @@ type Point struct {
 	*Family
 	Values []string // of Labels
 	Value  float64
-	At     time.Time // when it was read; zero: now
-	Since  time.Time // of a counter: from when it counts; zero: since the process began
+	At     time.Time // when it was read; zero means now
+	Since  time.Time // of a counter: when it began to count; zero means since the process started
 }
 
-// Families are all there can be, by name.
+// Families lists all possible families, by name.
 var Families = allFamilies()
 
-// Ports of switches are told by switch and port, those of HCAs by NIC: the same
-// words after either prefix.
+// Series of switch ports have the labels switch and port, those of HCA ports the label nic. Their names
+// continue with the same words after either prefix.
 const (
 	switchPrefix = "fabric_switch_port_"
 	nicPrefix    = "fabric_nic_port_"
 )
 
-// portFamily is a family of ports' series: of switches and of HCAs.
+// portFamily holds the two families of a series of ports: of switches and of HCAs.
 type portFamily struct{ sw, nic Family }
 
 func newPortFamily(name, help string, counter bool, labels ...string) *portFamily {
@@ -52,7 +52,7 @@ func newPortFamily(name, help string, counter bool, labels ...string) *portFamil
 	}
 }
 
-// counterFamilies are those of ibsample.Counters, by their names.
+// counterFamilies holds the families of ibsample.Counters, by their names.
 var counterFamilies = func() map[string]*portFamily {
 	out := map[string]*portFamily{}
 	for i := range ibsample.Counters {
@@ -69,7 +69,7 @@ var counterFamilies = func() map[string]*portFamily {
 	return out
 }()
 
-// helpTexts say what the counters count.
+// helpTexts holds the help texts of counters, by name.
 var helpTexts = map[string]string{
 	"symbol_errors":                 "Symbols in error on one or more lanes.",
 	"link_recoveries":               "Number of times that the link recovered from an error.",
@@ -110,7 +110,7 @@ var helpTexts = map[string]string{
 	"fec_corrected_symbols":         "FEC symbols with errors that were corrected.",
 }
 
-// rateFamilies are rates between the last two readings, by counters' names.
+// rateFamilies holds the families of rates between the last two readings, by counters' names.
 var rateFamilies = map[string]*portFamily{
 	"transmit_bytes":      newPortFamily("transmit_rate_bytes_per_second", "Rate of octets sent per second between the last two readings.", false),
 	"receive_bytes":       newPortFamily("receive_rate_bytes_per_second", "Rate of octets received per second between the last two readings.", false),
@@ -180,8 +180,8 @@ func allFamilies() (out []*Family) {
 	return out
 }
 
-// CollectPoints are all samples there are now: of a delegator the fabric's, of any
-// process its own.
+// CollectPoints returns all current samples: those of the fabric if the process is a delegator, and those of
+// the process.
 func (a *Agent) CollectPoints(now time.Time) []Point {
 	out := a.processPoints()
 	if a.delegator == nil {
@@ -203,7 +203,7 @@ func newPoint(f *Family, value float64, values ...string) Point {
 	return Point{Family: f, Value: value, Values: values}
 }
 
-// processPoints is what this process tells of itself.
+// processPoints returns the samples of this process.
 func (a *Agent) processPoints() (out []Point) {
 	s := a.client.Stats()
 	for _, n := range []struct {
@@ -216,7 +216,7 @@ func (a *Agent) processPoints() (out []Point) {
 	return out
 }
 
-// samplingPoints is how the sampling goes.
+// samplingPoints returns the samples about the sampling.
 func (a *Agent) samplingPoints(s *ibsample.Snapshot, st *ibsample.Status) (out []Point) {
 	for _, m := range st.Samplers {
 		out = append(out, newPoint(samplerUp, 1, m.Name), newPoint(samplerPorts, float64(m.Ports), m.Name), newPoint(samplerSkew, m.Skew.Seconds(), m.Name),
@@ -244,7 +244,7 @@ func (a *Agent) samplingPoints(s *ibsample.Snapshot, st *ibsample.Status) (out [
 	return out
 }
 
-// portPoints is what is known of one port.
+// portPoints appends the samples of one port.
 func (a *Agent) portPoints(out []Point, p *ibsample.PortState, f foundPort, now time.Time) []Point {
 	t := &p.Target
 	labels := []string{t.Element}

@@ -11,9 +11,8 @@ import (
 	"github.com/graylink/graylink/internal/ibsample"
 )
 
-// BenchmarkSweepWithSilentNodes reads every switch port of 54 switches and their
-// details of errors while three of the switches, one in twenty, say nothing: only
-// time tells.
+// BenchmarkSweepWithSilentNodes reads every switch port of 54 switches and their details of errors while three
+// of the switches, one in twenty, do not answer, so that only time-outs show their silence.
 func BenchmarkSweepWithSilentNodes(b *testing.B) {
 	f := madsim.FatTree(36, 18, 18, madsim.Options{})
 	defaults := DefaultConfig()

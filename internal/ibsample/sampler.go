@@ -476,7 +476,7 @@ func (w *sweep) handleResult(n *node, r *ibmad.Result) []ibmad.Request {
 func (w *sweep) recordAnswer(p *port, ask Query, r *ibmad.Result) {
 	a := Answer{At: r.Received.Add(w.offset).UnixNano(), IDs: ask.IDs, Raws: make([]uint64, len(ask.IDs))}
 	for k, id := range ask.IDs {
-		a.Raws[k] = Counters[id].Counter.DecodeValue(r.Data())
+		a.Raws[k] = Counters[id].DecodeValue(r.Data())
 	}
 	p.reading.Answers = append(p.reading.Answers, a)
 }

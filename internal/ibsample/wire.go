@@ -200,7 +200,7 @@ type Local struct {
 // SendReport passes a report to the delegator and returns the delegator's clock.
 func (l Local) SendReport(_ context.Context, r *Report) (Clock, error) {
 	t := l.Now()
-	l.Delegator.AcceptReport(r, t)
+	l.AcceptReport(r, t)
 	return Clock{Received: t.UnixNano(), Answered: t.UnixNano()}, nil
 }
 
@@ -210,6 +210,6 @@ func (l Local) FetchAssignment(ctx context.Context, sampler, instance string, si
 	if err := ctx.Err(); err != nil {
 		return Assignment{}, err
 	}
-	a, _ := l.Delegator.AssignmentFor(sampler, instance, l.Now())
+	a, _ := l.AssignmentFor(sampler, instance, l.Now())
 	return a, nil
 }

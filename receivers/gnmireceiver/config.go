@@ -2,10 +2,10 @@ package gnmireceiver
 
 import "github.com/graylink/graylink/internal/gnmi"
 
-// Config is what the receiver subscribes to.
+// Config configures the receiver's subscriptions.
 type Config struct {
 	gnmi.Config `mapstructure:",squash"`
 }
 
-// Validate names the key that is wrong.
+// Validate returns an error that names the first key with a wrong value.
 func (c *Config) Validate() error { return c.Config.Validate() }

@@ -1,6 +1,6 @@
-// Package gnmireceiver is the Collector's receiver of switches that speak gNMI. It
-// keeps them subscribed (internal/gnmi), and gives the Collector what they told, once
-// an interval, in the one vocabulary of fabric_switch_port_*.
+// Package gnmireceiver is the Collector's receiver of switches that use gNMI. It keeps them subscribed
+// (internal/gnmi), and passes their series to the Collector once an interval, in the common vocabulary of
+// fabric_switch_port_*.
 package gnmireceiver
 
 import (
@@ -16,7 +16,7 @@ import (
 // Type is the receiver's name in a configuration.
 var Type = component.MustNewType("gnmi")
 
-// NewFactory makes receivers.
+// NewFactory returns a factory of receivers.
 func NewFactory() receiver.Factory {
 	return receiver.NewFactory(Type, func() component.Config { return &Config{gnmi.DefaultConfig()} },
 		receiver.WithMetrics(createMetrics, component.StabilityLevelDevelopment))

@@ -25,21 +25,21 @@ import (
 	"github.com/graylink/graylink/internal/gnmi"
 )
 
-// Of the load: switches, their ports, leaves of a port.
+// The load: switches, their ports, leaves of a port.
 const (
 	loadSwitches = 8
 	loadPorts    = 200
 	loadLeaves   = 100
 )
 
-// loadGenerator is the environment variable by which this test's program is told to be the switches, at so many
-// updates a second.
+// loadGenerator is the environment variable that makes this test's program the switches, with so many updates
+// per second.
 const loadGenerator = "GRAYLINK_TEST_GNMI_RATE"
 
-// loadSwitch sends its ports' updates evenly, a message for each port, as fast as it is told to.
+// loadSwitch sends its ports' updates evenly, a message for each port, at the required rate.
 type loadSwitch struct {
 	gpb.UnimplementedGNMIServer
-	rate float64 // messages a second
+	rate float64 // messages per second
 	late *atomic.Int64
 }
 
@@ -53,7 +53,7 @@ func (s *loadSwitch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	}
 	ready := make([]*grpc.PreparedMsg, loadPorts)
 	for i := range ready {
-		// Encoded once: what is measured is the receiver.
+		// Messages are encoded once, so that the receiver is measured.
 		m := &gpb.SubscribeResponse{Response: &gpb.SubscribeResponse_Update{Update: loadMessage(i)}}
 		if ready[i] = new(grpc.PreparedMsg); ready[i].Encode(stream, m) != nil {
 			return fmt.Errorf("message %d", i)
@@ -72,7 +72,7 @@ func (s *loadSwitch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 		case <-tick.C:
 		}
 		due := int(time.Since(began).Seconds() * s.rate)
-		// A switch that is held back skips samples, as switches do, and does not send them later.
+		// A switch that cannot send in time skips samples, as real switches do, and does not send them later.
 		if skip := due - sent - int(s.rate/10) - 1; skip > 0 {
 			s.late.Add(int64(skip))
 			sent += skip
@@ -85,7 +85,7 @@ func (s *loadSwitch) Subscribe(stream gpb.GNMI_SubscribeServer) error {
 	}
 }
 
-// loadMessage is what one port tells: pauses by priority and queues.
+// loadMessage returns the message of one port: pauses by priority and queues.
 func loadMessage(port int) *gpb.Notification {
 	n := &gpb.Notification{Timestamp: time.Now().UnixNano()}
 	elem := func(name string, key ...string) *gpb.PathElem {
@@ -112,7 +112,7 @@ func loadMessage(port int) *gpb.Notification {
 	return n
 }
 
-// TestLoadGenerator is the switches of BenchmarkLoad, when it is asked to be.
+// TestLoadGenerator runs the switches of BenchmarkLoad, if the environment says so.
 func TestLoadGenerator(t *testing.T) {
 	rate, err := strconv.ParseFloat(os.Getenv(loadGenerator), 64)
 	if err != nil {
@@ -132,7 +132,7 @@ func TestLoadGenerator(t *testing.T) {
 		wg.Go(func() { _ = s.Serve(l) })
 		fmt.Println("listening", l.Addr())
 	}
-	// The end of the standard input is the end.
+	// The end of the standard input ends the switches.
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
 	fmt.Println("late", late.Load())
 	for _, s := range servers {
@@ -154,9 +154,9 @@ func (s *loadSink) ConsumeMetrics(_ context.Context, m pmetric.Metrics) error {
 	return nil
 }
 
-// BenchmarkLoad: switches in another process send so many updates a second for ten seconds; the receiver makes metrics of
-// 160,000 series once an interval. An iteration is all of it: -benchtime 1x. Cores are those of the receiver and, by
-// themselves, of the switches.
+// BenchmarkLoad lets switches in another process send so many updates per second for ten seconds; the receiver
+// makes metrics of 160,000 series once an interval. One iteration covers all of it: -benchtime 1x. It reports
+// the cores of the receiver and, separately, of the switches.
 func BenchmarkLoad(b *testing.B) {
 	for _, c := range []struct {
 		rate     int
@@ -178,7 +178,7 @@ func cpu(b *testing.B, who int) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// resident is the memory of this process, octets.
+// resident returns the memory of this process in octets.
 func resident(b *testing.B) int {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -234,7 +234,7 @@ func underLoad(b *testing.B, rate int, interval time.Duration) {
 		}
 		return updates, dropped
 	}
-	// Until every series is there.
+	// Wait until all series exist.
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if n, _ := count(); n > 1.2*loadSwitches*loadPorts*loadLeaves {
 			break

@@ -19,7 +19,7 @@ import (
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
-// gnmiReceiver runs an agent and passes on what it knows.
+// gnmiReceiver runs an agent and passes on its points.
 type gnmiReceiver struct {
 	config   gnmi.Config
 	settings receiver.Settings
@@ -31,7 +31,7 @@ type gnmiReceiver struct {
 	wg    sync.WaitGroup
 }
 
-// Start begins to subscribe. It does not wait for the switches.
+// Start starts the subscriptions. It does not wait for the switches.
 func (r *gnmiReceiver) Start(context.Context, component.Host) error {
 	log := slog.New(zapslog.NewHandler(r.settings.Logger.Core()))
 	a, err := gnmi.Start(r.config, log)
@@ -44,7 +44,7 @@ func (r *gnmiReceiver) Start(context.Context, component.Host) error {
 	return nil
 }
 
-// Shutdown ends it. It may be called without Start, and again.
+// Shutdown stops the receiver. It may be called without Start, and more than once.
 func (r *gnmiReceiver) Shutdown(context.Context) error {
 	if r.agent == nil {
 		return nil
@@ -56,7 +56,7 @@ func (r *gnmiReceiver) Shutdown(context.Context) error {
 	return a.Close()
 }
 
-// publishLoop passes on, once an interval, what is known then.
+// publishLoop passes on the current points once an interval.
 func (r *gnmiReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(r.config.Interval)
 	defer tick.Stop()
@@ -66,14 +66,14 @@ func (r *gnmiReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 			return
 		case now := <-tick.C:
 			if err := r.next.ConsumeMetrics(ctx, buildMetrics(r.agent.CollectPoints(now), r.agent.Expiries(), r.began, now)); err != nil && ctx.Err() == nil {
-				log.Warn("metrics are not taken", "err", err)
+				log.Warn("cannot pass on metrics", "err", err)
 			}
 		}
 	}
 }
 
-// buildMetrics are the points under OpenTelemetry's names (exporters/otlp's rules), each
-// with the time that its switch gave it, and the certificates in use.
+// buildMetrics returns the points under OpenTelemetry's names (exporters/otlp's rules), each with its switch's
+// time, and the certificates in use.
 func buildMetrics(points []gnmi.Point, expiries []pki.Expiry, began, now time.Time) pmetric.Metrics {
 	out := pmetric.NewMetrics()
 	scope := out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()

@@ -65,7 +65,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestBadConfigs: the first line of each file says what its error names.
+// TestBadConfigs checks that the error for each file contains the file's first line.
 func TestBadConfigs(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.bad.yaml")
 	if err != nil || len(files) < 20 {
@@ -84,7 +84,7 @@ func TestBadConfigs(t *testing.T) {
 	}
 }
 
-// TestExample: the receivers of deploy/otelcol/gnmi.yaml are valid.
+// TestExample checks that the receivers of deploy/otelcol/gnmi.yaml are valid.
 func TestExample(t *testing.T) {
 	m, err := confmaptest.LoadConf("../../deploy/otelcol/gnmi.yaml")
 	if err != nil {
@@ -108,7 +108,7 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// flatten takes metrics back to Prometheus, as receivers that feed it do.
+// flatten converts metrics to Prometheus, as exporters of the Collector do.
 func flatten(t *testing.T, m pmetric.Metrics) map[string]float64 {
 	t.Helper()
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
@@ -150,8 +150,8 @@ func flatten(t *testing.T, m pmetric.Metrics) map[string]float64 {
 	return out
 }
 
-// TestLifecycle: started, it passes on what the switch told, under the names that a
-// Prometheus would scrape and with the switch's time; shut down, nothing of it stays.
+// TestLifecycle checks that a started receiver passes on what the switch sent, under the names that a
+// Prometheus would scrape and with the switch's time, and that nothing remains after Shutdown.
 func TestLifecycle(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	at := time.Now().Add(-2 * time.Second)
@@ -205,8 +205,8 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// TestCertificates: the certificates of both directions are passed on, each once, as their files
-// are now.
+// TestCertificates checks that the certificates of both directions are passed on, each once, as their files are
+// at present.
 func TestCertificates(t *testing.T) {
 	own, callers := pkitest.New(t), pkitest.New(t)
 	c := NewFactory().CreateDefaultConfig().(*Config)
@@ -261,8 +261,7 @@ func TestCertificates(t *testing.T) {
 	ends("removed")
 }
 
-// TestNames: every family has a name of its own in OpenTelemetry, and the way back
-// leads to it.
+// TestNames checks that every family has a distinct name in OpenTelemetry, which converts back to its own.
 func TestNames(t *testing.T) {
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
 	for _, f := range gnmi.PointFamilies() {
@@ -278,13 +277,13 @@ func TestNames(t *testing.T) {
 }
 
 var attributes = map[string]string{
-	"address_family": "ipv4 or ipv6.", "protocol": "Who made the routes, as the switch names it.", "vrf": "Instance of the network.",
-	"class": "Class of the policer.", "cpu": "Index of the processor.", "kind": "What was wrong.", "lane": "Physical lane.", "port": "Name of the switch's port.", "priority": "Priority of IEEE 802.1Q.",
-	"reason": "Why.", "remote": "Name of the system at the other end of the cable.", "remote_chassis": "Its chassis.", "remote_port": "Its port.",
-	"switch": "Name of the switch.", "tc": "Queue, as the switch names it.", "window": "Over what the switch keeps the most: since_clear, periodic, or minutes.",
+	"address_family": "ipv4 or ipv6.", "protocol": "Origin of the routes, as the switch names it.", "vrf": "Network instance.",
+	"class": "Class of the policer.", "cpu": "Index of the processor.", "kind": "Kind of error.", "lane": "Physical lane.", "port": "Name of the switch's port.", "priority": "Priority of IEEE 802.1Q.",
+	"reason": "Reason of the error or discard.", "remote": "Name of the system at the other end of the cable.", "remote_chassis": "Chassis at the other end of the cable.", "remote_port": "Port at the other end of the cable.",
+	"switch": "Name of the switch.", "tc": "Queue, as the switch names it.", "window": "Window of the maximum: since_clear, periodic, or minutes.",
 }
 
-// TestMetadata: metadata.yaml is what the code does; -update writes it.
+// TestMetadata checks that metadata.yaml describes the code; -update writes it.
 func TestMetadata(t *testing.T) {
 	var all []metadatatest.Family
 	for _, f := range gnmi.PointFamilies() {

@@ -2,10 +2,10 @@ package ibfabricreceiver
 
 import "github.com/graylink/graylink/internal/ibagent"
 
-// Config is what the receiver's part of the sampling is.
+// Config configures the receiver's part of the sampling.
 type Config struct {
 	ibagent.Config `mapstructure:",squash"`
 }
 
-// Validate names the key that is wrong.
+// Validate returns an error that names the first key with a wrong value.
 func (c *Config) Validate() error { return c.Config.Validate() }

@@ -1,6 +1,6 @@
-// Package ibfabricreceiver is the Collector's receiver of the counters of an
-// InfiniBand fabric. It is delegator, sampler or both (internal/ibagent), and gives
-// the Collector what a delegator knows, once an interval.
+// Package ibfabricreceiver is the Collector's receiver of the counters of an InfiniBand fabric. It is
+// delegator, sampler or both (internal/ibagent), and passes a delegator's series to the Collector once an
+// interval.
 package ibfabricreceiver
 
 import (
@@ -17,7 +17,7 @@ import (
 // Type is the receiver's name in a configuration.
 var Type = component.MustNewType("ibfabric")
 
-// NewFactory makes receivers.
+// NewFactory returns a factory of receivers.
 func NewFactory() receiver.Factory {
 	return receiver.NewFactory(Type, func() component.Config { return &Config{ibagent.DefaultConfig()} },
 		receiver.WithMetrics(createMetrics, component.StabilityLevelAlpha))

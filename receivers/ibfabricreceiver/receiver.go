@@ -19,7 +19,7 @@ import (
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
-// ibReceiver runs an agent and passes on what it tells.
+// ibReceiver runs an agent and passes on its samples.
 type ibReceiver struct {
 	config   ibagent.Config
 	settings receiver.Settings
@@ -32,7 +32,7 @@ type ibReceiver struct {
 	wg    sync.WaitGroup
 }
 
-// Start begins to sample. It does not wait for the fabric.
+// Start starts the sampling. It does not wait for the fabric.
 func (r *ibReceiver) Start(context.Context, component.Host) error {
 	log := slog.New(zapslog.NewHandler(r.settings.Logger.Core()))
 	a, err := ibagent.Start(r.config, r.open, log)
@@ -45,7 +45,7 @@ func (r *ibReceiver) Start(context.Context, component.Host) error {
 	return nil
 }
 
-// Shutdown ends it. It may be called without Start.
+// Shutdown stops the receiver. It may be called without Start.
 func (r *ibReceiver) Shutdown(context.Context) error {
 	if r.agent == nil {
 		return nil
@@ -72,17 +72,17 @@ func (r *ibReceiver) publishLoop(ctx context.Context, log *slog.Logger) {
 		}
 		now = time.Now()
 		if err := r.next.ConsumeMetrics(ctx, buildMetrics(r.agent.CollectPoints(now), r.agent.Expiries(), r.began, now)); err != nil && ctx.Err() == nil {
-			log.Warn("metrics are not taken", "err", err)
+			log.Warn("cannot pass on metrics", "err", err)
 		}
 	}
 }
 
-// passAt is when in an interval, in percent of it, metrics are passed on: after the
-// sweep, which ends at 90, and its report.
+// passAt is the point in an interval, in percent of it, at which metrics are passed on: after the sweep, which
+// ends at 90, and its report.
 const passAt = 97
 
-// buildMetrics are the points under OpenTelemetry's names (exporters/otlp's rules), and the certificates
-// in use.
+// buildMetrics returns the points under OpenTelemetry's names (exporters/otlp's rules), and the certificates in
+// use.
 func buildMetrics(points []ibagent.Point, expiries []pki.Expiry, began, now time.Time) pmetric.Metrics {
 	out := pmetric.NewMetrics()
 	scope := out.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()

@@ -64,7 +64,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestBadConfigs: the first line of each file says what its error names.
+// TestBadConfigs checks that the error for each file contains the file's first line.
 func TestBadConfigs(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.bad.yaml")
 	if err != nil || len(files) < 10 {
@@ -83,7 +83,7 @@ func TestBadConfigs(t *testing.T) {
 	}
 }
 
-// running is a receiver on a fabric in memory whose ports have been read twice.
+// running returns a receiver on a fabric in memory whose ports have been read twice.
 func running(t *testing.T) (*ibReceiver, *consumertest.MetricsSink) {
 	f := madsim.FatTree(2, 2, 2, madsim.Options{})
 	f.SetVendor("spine0", madsim.QDR)
@@ -134,7 +134,7 @@ type flat struct {
 	points  map[string]float64 // by labels
 }
 
-// flatten takes metrics back to Prometheus, as receivers that feed it do.
+// flatten converts metrics to Prometheus, as exporters of the Collector do.
 func flatten(t *testing.T, m pmetric.Metrics) map[string]flat {
 	t.Helper()
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
@@ -177,8 +177,8 @@ func flatten(t *testing.T, m pmetric.Metrics) map[string]flat {
 	return out
 }
 
-// TestPushedIsWhatIsScraped: the same agent's points, by OTLP and back to
-// Prometheus, are what the exporter's collector gives.
+// TestPushedIsWhatIsScraped checks that an agent's points, by OTLP and back to Prometheus, are those of the
+// exporter's collector.
 func TestPushedIsWhatIsScraped(t *testing.T) {
 	r, _ := running(t)
 	if err := r.Shutdown(t.Context()); err != nil { // so that nothing is counted between the two
@@ -226,7 +226,7 @@ func TestPushedIsWhatIsScraped(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
-	// What the vendors have not is absent.
+	// Counters that vendors lack are absent.
 	for family, there := range map[string]map[string]bool{
 		"fabric_switch_port_transmit_unicast_packets_total": {"port=1,switch=leaf0": true, "port=1,switch=spine0": false, "port=1,switch=spine1": false},
 		"fabric_switch_port_sl_receive_bytes_total":         {"port=1,sl=0,switch=leaf0": true, "port=1,sl=0,switch=spine0": false, "port=1,sl=0,switch=spine1": false},
@@ -240,8 +240,8 @@ func TestPushedIsWhatIsScraped(t *testing.T) {
 	}
 }
 
-// TestCertificates: the ends of the certificates in use are passed on, also those of files that
-// are replaced. Files that are gone leave the old certificates in use.
+// TestCertificates checks that the ends of the certificates in use are passed on, also those of files that are
+// replaced. When files are removed, the old certificates remain in use.
 func TestCertificates(t *testing.T) {
 	r, sink := running(t)
 	tls := &r.config.TLS
@@ -276,13 +276,13 @@ func TestCertificates(t *testing.T) {
 }
 
 var attributes = map[string]string{
-	"counter": "Query and field of a counter.", "guid": "GUID of the node.", "kind": "Why a query told nothing.", "lane": "Physical lane.", "lid": "LID by which the port is asked.",
-	"nic": "NIC, as node/device.", "port": "Number of the switch's port.", "reason": "Why.", "remote": "Element at the other end of the cable.", "remote_lid": "LID at the other end.",
-	"remote_port": "Port number at the other end.", "result": "What became of it.", "sampler": "Component id of a sampler.", "sl": "Service level.", "switch": "Name of the switch.",
+	"counter": "Query and field of a counter.", "guid": "GUID of the node.", "kind": "Kind of error of a failed query.", "lane": "Physical lane.", "lid": "LID by which the port is queried.",
+	"nic": "NIC, as node/device.", "port": "Number of the switch's port.", "reason": "Reason of the error or discard.", "remote": "Element at the other end of the cable.", "remote_lid": "LID at the other end.",
+	"remote_port": "Port number at the other end.", "result": "Result.", "sampler": "Component id of a sampler.", "sl": "Service level.", "switch": "Name of the switch.",
 	"vendor": "IEEE company id of the node.", "vl": "Virtual lane.",
 }
 
-// TestMetadata: metadata.yaml is what the code does; -update writes it.
+// TestMetadata checks that metadata.yaml describes the code; -update writes it.
 func TestMetadata(t *testing.T) {
 	var all []metadatatest.Family
 	for _, f := range ibagent.Families {

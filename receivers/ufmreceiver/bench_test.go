@@ -25,7 +25,7 @@ import (
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
 )
 
-// fleet is a fabric of 40,000 ports with 50 counters each, and its inventory.
+// fleet returns a fabric of 40,000 ports with 50 counters each, and its inventory.
 func fleet(b testing.TB) (ufmtest.Fabric, *ufm.Inventory) {
 	b.Helper()
 	f := ufmtest.Fabric{Switches: 625, Ports: 64, Counters: ufmtest.CounterNames(50), At: 1709652347161000}
@@ -70,8 +70,8 @@ func comma(i int) string {
 	return ","
 }
 
-// peak is the most memory that the process held since the last reset, octets
-// (proc(5): VmHWM, clear_refs).
+// peak returns the most memory that the process held since the last reset, in octets (proc(5): VmHWM,
+// clear_refs).
 func peak(b *testing.B) float64 {
 	b.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -91,10 +91,9 @@ func peak(b *testing.B) float64 {
 	return 0
 }
 
-// BenchmarkReceive: 40,000 ports with 50 counters each through the receiver, from a
-// service over HTTP to a consumer, which drops the points or writes them as OTLP's
-// octets do. live-MB is the heap that is held afterwards, rss-MB the most that the
-// process held, with the runtime and the test's server.
+// BenchmarkReceive passes 40,000 ports with 50 counters each through the receiver, from a service over HTTP to
+// a consumer, which drops the points or encodes them as OTLP. live-MB is the heap that is held afterwards,
+// rss-MB the most that the process held, with the runtime and the test's server.
 func BenchmarkReceive(b *testing.B) {
 	f, v := fleet(b)
 	dir := b.TempDir()
@@ -156,7 +155,7 @@ func BenchmarkReceive(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				read() // what is remembered of every counter is there
+				read() // fills the memory of counters
 				debug.FreeOSMemory()
 				if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 					b.Fatal(err)

@@ -12,38 +12,37 @@ import (
 	"github.com/graylink/graylink/internal/ufm"
 )
 
-// Config says which UFM is read, and what of it.
+// Config configures which UFM is read, and what of it.
 type Config struct {
-	// Endpoint is UFM's REST interface, https://HOST; empty: only telemetry is read.
+	// Endpoint is UFM's REST interface, https://HOST. If it is empty, only telemetry is read.
 	Endpoint string `mapstructure:"endpoint"`
 	Auth     Auth   `mapstructure:"auth"`
 	TLS      TLS    `mapstructure:"tls"`
 	// Interval is the time between readings of events, alarms and unhealthy ports.
 	Interval time.Duration `mapstructure:"interval"`
-	// InventoryInterval is that between readings of systems, ports and links. Their points
-	// have the time of the reading: at 5 minutes and more Prometheus, which looks back so
-	// far, would have gaps.
+	// InventoryInterval is the time between readings of systems, ports and links. Their points have the time of
+	// the reading. Prometheus looks back for 5 minutes, so that longer intervals leave gaps.
 	InventoryInterval time.Duration `mapstructure:"inventory_interval"`
-	// Timezone is that of UFM's clock, which its events do not tell.
+	// Timezone is the time zone of UFM's clock, which its events do not contain.
 	Timezone string `mapstructure:"timezone"`
-	// StateFile remembers which events and alarms were told, over restarts; empty: what
-	// is listed at the start counts as told.
+	// StateFile stores over restarts which events and alarms were reported. If it is empty, what is listed at
+	// the start counts as reported.
 	StateFile string `mapstructure:"state_file"`
-	// Remembered bounds the events that are remembered beyond those that UFM lists.
+	// Remembered bounds the number of events that are remembered beyond those that UFM lists.
 	Remembered int `mapstructure:"remembered_events"`
-	// Subnet is the subnet's name in series of changes; empty: the endpoint's host.
+	// Subnet is the subnet's name in series of changes; empty means the endpoint's host.
 	Subnet string `mapstructure:"subnet"`
 	// Telemetry are the telemetry services.
 	Telemetry []Telemetry `mapstructure:"telemetry"`
-	// NumShards receivers share the ports; this one reads Shard, 0 to NumShards-1. Events
-	// and alarms are read by shard 0.
+	// NumShards is the number of receivers that share the ports, of which this one reads Shard, 0 to
+	// NumShards-1. Events and alarms are read by shard 0.
 	NumShards int `mapstructure:"num_shards"`
 	Shard     int `mapstructure:"shard"`
-	// Columns declares columns of telemetry that are not known, or known otherwise.
+	// Columns declares columns of telemetry that are unknown, or known in another form.
 	Columns map[string]ufm.DeclaredColumn `mapstructure:"columns"`
-	// Optics says in which units power and bias of modules' lanes are.
+	// Optics sets the units of the power and bias of modules' lanes.
 	Optics ufm.OpticsUnits `mapstructure:"optics"`
-	// Timeout, Retries and MaxBody are of one request.
+	// Timeout, Retries and MaxBody apply to one request.
 	Timeout time.Duration `mapstructure:"timeout"`
 	Retries int           `mapstructure:"retries"`
 	MaxBody int64         `mapstructure:"max_body_bytes"`
@@ -58,34 +57,34 @@ type Auth struct {
 	KeyFile      string `mapstructure:"key_file"`
 }
 
-// TLS says whom we trust.
+// TLS configures which certificates are trusted.
 type TLS struct {
 	CAFile     string `mapstructure:"ca_file"`
 	ServerName string `mapstructure:"server_name"`
 	Insecure   bool   `mapstructure:"insecure_skip_verify"`
 }
 
-// Telemetry is one telemetry service.
+// Telemetry represents one telemetry service.
 type Telemetry struct {
-	// Endpoint is http://HOST:9001, without path.
+	// Endpoint is http://HOST:9001, without a path.
 	Endpoint string `mapstructure:"endpoint"`
-	// Path is of the document: its beginning says the form.
+	// Path is the path of the document; its beginning determines the format.
 	Path string `mapstructure:"path"`
 	// Interval is the time between readings.
 	Interval time.Duration `mapstructure:"interval"`
 	TLS      TLS           `mapstructure:"tls"`
 }
 
-// targetName is the service's name in series.
+// targetName returns the service's name in series.
 func (t *Telemetry) targetName() string {
 	u, err := url.Parse(t.Endpoint)
 	if err != nil {
-		return t.Path // Validate has refused it
+		return t.Path // Validate refuses it
 	}
 	return u.Host + t.Path
 }
 
-// documentFormat is the form of the path's document.
+// documentFormat returns the format of the path's document.
 func (t *Telemetry) documentFormat() ufm.Format {
 	path := strings.TrimPrefix(strings.TrimPrefix(t.Path, "/"), "labels/")
 	switch {
@@ -101,7 +100,7 @@ func defaultConfig() *Config {
 	return &Config{Interval: 30 * time.Second, InventoryInterval: 4 * time.Minute, Timezone: "UTC", Remembered: 20_000, NumShards: 1, Timeout: 30 * time.Second, Retries: 3, MaxBody: 1 << 30}
 }
 
-// restOptions are the options of the REST interface's client.
+// restOptions returns the options of the REST interface's client.
 func (c *Config) restOptions() ufm.Options {
 	return ufm.Options{URL: c.Endpoint, UsernameFile: c.Auth.UsernameFile, PasswordFile: c.Auth.PasswordFile, TokenFile: c.Auth.TokenFile,
 		CertFile: c.Auth.CertFile, KeyFile: c.Auth.KeyFile, CAFile: c.TLS.CAFile, ServerName: c.TLS.ServerName, Insecure: c.TLS.Insecure,
@@ -122,7 +121,7 @@ func (c *Config) certificates() []pki.CertificateFile {
 	return files
 }
 
-// Validate names the key that is wrong.
+// Validate returns an error that names the first key with a wrong value.
 func (c *Config) Validate() error {
 	switch {
 	case c.Endpoint == "" && len(c.Telemetry) == 0:

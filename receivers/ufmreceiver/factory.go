@@ -16,19 +16,19 @@ import (
 // Type is the receiver's name in a configuration.
 var Type = component.MustNewType("ufm")
 
-// stability is that of both signals.
+// stability is the stability of both signals.
 const stability = component.StabilityLevelAlpha
 
-// NewFactory makes receivers. One configuration has one receiver, whatever pipelines
-// it is in: UFM is read once for metrics and logs.
+// NewFactory returns a factory of receivers. One configuration has one receiver in all its pipelines: UFM is
+// read once for metrics and logs.
 func NewFactory() receiver.Factory {
 	s := &sharing{receivers: map[*Config]*ufmReceiver{}}
 	return receiver.NewFactory(Type, func() component.Config { return defaultConfig() },
 		receiver.WithMetrics(s.createMetrics, stability), receiver.WithLogs(s.createLogs, stability))
 }
 
-// sharing has the receivers that were made and did not end, by their configurations:
-// the Collector gives the same one for each signal.
+// sharing holds the receivers that have not ended, by their configurations: the Collector passes the same one
+// for each signal.
 type sharing struct {
 	mu        sync.Mutex
 	receivers map[*Config]*ufmReceiver
@@ -62,7 +62,7 @@ func (s *sharing) createLogs(_ context.Context, settings receiver.Settings, c co
 	case config.Endpoint == "":
 		return nil, errors.New("endpoint: it is expected in a pipeline of logs: events and alarms are read from UFM's REST interface")
 	case config.Shard != 0:
-		return nil, errors.New("shard: 0 is expected in a pipeline of logs: that receiver alone tells events and alarms")
+		return nil, errors.New("shard: 0 is expected in a pipeline of logs: only that receiver passes on events and alarms")
 	}
 	r := s.receiverFor(settings, config)
 	r.logs = next

@@ -25,15 +25,15 @@ const (
 	maxText    = 8 << 10 // octets of a text in a record
 )
 
-// severities are UFM's in OpenTelemetry's numbers, between which there is room: as
-// syslog's are in the data model, where UFM has the same word; minor is more than a
-// warning and no error yet (ITU-T X.733 section 8.1.2.3).
+// severities maps UFM's severities to OpenTelemetry's numbers, with gaps between them. They are those of syslog
+// in the data model where UFM has the same word; minor is more than a warning and not yet an error (ITU-T X.733
+// section 8.1.2.3).
 var severities = map[string]plog.SeverityNumber{
 	"Info": plog.SeverityNumberInfo, "Warning": plog.SeverityNumberWarn, "Minor": plog.SeverityNumberWarn2,
 	"Major": plog.SeverityNumberError, "Critical": plog.SeverityNumberError2,
 }
 
-// recordBatch gathers log records until they are passed on.
+// recordBatch collects log records until they are passed on.
 type recordBatch struct {
 	logs    plog.Logs
 	records plog.LogRecordSlice
@@ -46,7 +46,7 @@ func newRecordBatch() *recordBatch {
 	return &recordBatch{l, scope.LogRecords()}
 }
 
-// addRecord adds one.
+// addRecord adds a log record.
 func (p *restReader) addRecord(to *recordBatch, name, severity, body string, at, now time.Time, object string, texts ...[2]string) {
 	r := to.records.AppendEmpty()
 	r.SetEventName(name)
@@ -82,7 +82,7 @@ func (p *restReader) addRecord(to *recordBatch, name, severity, body string, at,
 	}
 }
 
-// truncateText is a text of maxText octets at most, cut between characters.
+// truncateText returns a text of at most maxText octets, cut between characters.
 func truncateText(s string) string {
 	if len(s) <= maxText {
 		return s
@@ -94,8 +94,8 @@ func truncateText(s string) string {
 	return s[:n]
 }
 
-// deliverLogs passes records on. taken is true when they are done with: taken, or refused
-// for good; those are counted and told.
+// deliverLogs passes records on. taken is true if they are finished: accepted, or refused for good. Records
+// refused for good are counted, and are an error.
 func (p *restReader) deliverLogs(ctx context.Context, l *recordBatch) (taken bool, err error) {
 	n := l.records.Len()
 	if n == 0 {
@@ -108,8 +108,8 @@ func (p *restReader) deliverLogs(ctx context.Context, l *recordBatch) (taken boo
 	return consumererror.IsPermanent(err), &ufm.Error{Kind: ufm.KindConsumer, Err: err}
 }
 
-// logEvents passes on the events that the logs do not have yet. Those that were not
-// taken are tried again with the next reading, for as long as UFM lists them.
+// logEvents passes on the events that the logs do not have yet. Those that are refused for now are tried again
+// with the next reading, for as long as UFM lists them.
 func (p *restReader) logEvents(ctx context.Context, all []ufm.Event) error {
 	if p.r.logs == nil {
 		p.logged.Events.RememberEvents(all)
@@ -144,7 +144,7 @@ func (p *restReader) logEvents(ctx context.Context, all []ufm.Event) error {
 	return fail.first
 }
 
-// logAlarms passes on which alarms were raised and which are over.
+// logAlarms passes on the alarms that were raised and those that are over.
 func (p *restReader) logAlarms(ctx context.Context, all []ufm.Alarm) error {
 	raised, over := p.logged.Alarms.RaisedAndCleared(all)
 	if p.r.logs == nil {
@@ -153,7 +153,7 @@ func (p *restReader) logAlarms(ctx context.Context, all []ufm.Alarm) error {
 	}
 	fail := failure{target: p.target}
 	now := time.Now()
-	tell := func(list []ufm.Alarm, name string, mark func([]ufm.Alarm)) (more bool) {
+	deliver := func(list []ufm.Alarm, name string, mark func([]ufm.Alarm)) (more bool) {
 		for len(list) > 0 {
 			part := list[:min(len(list), maxRecords)]
 			list = list[len(part):]
@@ -161,7 +161,7 @@ func (p *restReader) logAlarms(ctx context.Context, all []ufm.Alarm) error {
 			for _, a := range part {
 				severity, at := a.Severity, a.At
 				if name == alarmOver {
-					severity, at = "Info", time.Time{} // when it ended, UFM does not say
+					severity, at = "Info", time.Time{} // UFM does not report when it ended
 				}
 				body := a.Reason
 				if body == "" {
@@ -179,14 +179,14 @@ func (p *restReader) logAlarms(ctx context.Context, all []ufm.Alarm) error {
 		}
 		return true
 	}
-	if tell(over, alarmOver, func(part []ufm.Alarm) { p.logged.Alarms.UpdateOpen(nil, part) }) {
-		tell(raised, alarmRecord, func(part []ufm.Alarm) { p.logged.Alarms.UpdateOpen(part, nil) })
+	if deliver(over, alarmOver, func(part []ufm.Alarm) { p.logged.Alarms.UpdateOpen(nil, part) }) {
+		deliver(raised, alarmRecord, func(part []ufm.Alarm) { p.logged.Alarms.UpdateOpen(part, nil) })
 	}
 	fail.addError(p.saveState())
 	return fail.first
 }
 
-// saveState keeps what was told, where the configuration names a file.
+// saveState saves what was reported, if the configuration names a file.
 func (p *restReader) saveState() error {
 	if p.state == nil {
 		return nil

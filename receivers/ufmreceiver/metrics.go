@@ -10,7 +10,7 @@ import (
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
-// scopeName is what the points and records are from.
+// scopeName is the scope of the points and records.
 const scopeName = "github.com/graylink/graylink/receivers/ufmreceiver"
 
 // family is a family of series, by its Prometheus name.
@@ -20,7 +20,7 @@ type family struct {
 	labels     []string
 }
 
-// The families beside those of telemetry's columns.
+// Families beside those of telemetry's columns.
 var (
 	up          = &family{"graylink_ufm_up", "Whether the last reading of the target was complete.", false, []string{"target"}}
 	sampleAge   = &family{"graylink_ufm_sample_age_seconds", "Age of the oldest sample of the last reading at its end.", false, []string{"target"}}
@@ -58,7 +58,7 @@ var (
 	portLabels = map[bool][]string{false: {"switch", "port"}, true: {"nic"}}
 )
 
-// columnFamily is the family of a column's metric, of switches or of NICs.
+// columnFamily returns the family of a column's metric, for switches or NICs.
 func columnFamily(m *ufm.Metric, nic bool) *family {
 	f := &family{m.Switch, m.Help, m.Counter, append([]string(nil), portLabels[nic]...)}
 	if nic {
@@ -70,7 +70,7 @@ func columnFamily(m *ufm.Metric, nic bool) *family {
 	return f
 }
 
-// batch gathers points until they are passed on.
+// batch collects points until they are passed on.
 type batch struct {
 	metrics pmetric.Metrics
 	scope   pmetric.MetricSlice
@@ -96,8 +96,8 @@ func (b *batch) pointList(f *family) pmetric.NumberDataPointSlice {
 	return list
 }
 
-// addPoint adds a point; values are of the family's labels. A counter runs since then, or
-// since its reading when that was before.
+// addPoint adds a point; values belong to the family's labels. A counter runs since then, or since its reading
+// if that was earlier.
 func (b *batch) addPoint(f *family, v float64, at, since time.Time, values ...string) {
 	d := b.pointList(f).AppendEmpty()
 	d.SetDoubleValue(v)
@@ -115,7 +115,7 @@ func (b *batch) addPoint(f *family, v float64, at, since time.Time, values ...st
 	b.n++
 }
 
-// addPortPoint adds a point of a port, with what follows its own labels.
+// addPortPoint adds a point of a port; more are the values of the labels that follow the port's own.
 func (b *batch) addPortPoint(sw, nic *family, n ufm.Name, v float64, at, since time.Time, more ...string) {
 	if n.NIC != "" {
 		b.addPoint(nic, v, at, since, append([]string{n.NIC}, more...)...)

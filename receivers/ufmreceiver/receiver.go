@@ -17,19 +17,18 @@ import (
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
 
-// ufmReceiver reads one UFM: a goroutine for its REST interface and one for each
-// telemetry service. It is the receiver of both signals: the first Start starts it, the
-// first Shutdown ends it.
+// ufmReceiver reads one UFM, with a goroutine for its REST interface and one for each telemetry service. It is
+// the receiver of both signals: the first Start starts it, the first Shutdown ends it.
 type ufmReceiver struct {
 	config   *Config
 	settings receiver.Settings
-	metrics  consumer.Metrics // nil: it is in no pipeline of metrics
-	logs     consumer.Logs    // nil: it is in no pipeline of logs
+	metrics  consumer.Metrics // nil if it is in no pipeline of metrics
+	logs     consumer.Logs    // nil if it is in no pipeline of logs
 	ended    func()
 
-	mu      sync.Mutex // of what follows
+	mu      sync.Mutex // guards the following fields
 	started bool
-	failed  error // of Start
+	failed  error // the error of Start
 	stop    context.CancelFunc
 
 	log     *slog.Logger
@@ -39,7 +38,7 @@ type ufmReceiver struct {
 	closers []func()
 }
 
-// Start begins to read. It does not wait for UFM.
+// Start starts reading. It does not wait for UFM.
 func (r *ufmReceiver) Start(context.Context, component.Host) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +86,7 @@ func (r *ufmReceiver) startReaders() error {
 	return nil
 }
 
-// Shutdown ends it. It may be called without Start, and more than once.
+// Shutdown stops the receiver. It may be called without Start, and more than once.
 func (r *ufmReceiver) Shutdown(context.Context) error {
 	r.ended()
 	r.mu.Lock()
@@ -103,7 +102,7 @@ func (r *ufmReceiver) Shutdown(context.Context) error {
 	return nil
 }
 
-// target is what is told of every target.
+// target holds the state of the series about a target.
 type target struct {
 	name    string
 	errors  map[ufm.Kind]uint64
@@ -112,15 +111,14 @@ type target struct {
 	unknown *int
 	unnamed *int
 	shared  *int
-	records *uint64 // of logs, that were passed on; nil: it has none
-	// certificates are those of the receiver, which its first target tells; nil: another does.
+	records *uint64 // log records passed on; nil if there are none
+	// certificates are those of the receiver, which only its first target reports; nil for others.
 	certificates pki.Source
 }
 
 func newTarget(name string) *target { return &target{name: name, errors: map[ufm.Kind]uint64{}} }
 
-// failure counts the errors of one reading: run counts and tells the first, the others
-// are counted here.
+// failure counts the errors of one reading, except the first, which readLoop counts and logs.
 type failure struct {
 	target *target
 	first  error
@@ -136,7 +134,7 @@ func (f *failure) addError(err error) {
 	}
 }
 
-// readLoop reads now, and at every interval.
+// readLoop reads at once, and then at every interval.
 func (r *ufmReceiver) readLoop(ctx context.Context, every time.Duration, t *target, read func(context.Context) error) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -148,12 +146,12 @@ func (r *ufmReceiver) readLoop(ctx context.Context, every time.Duration, t *targ
 		}
 		if err != nil {
 			t.errors[ufm.KindOf(err)]++
-			r.log.Warn("reading failed", "target", t.name, "kind", string(ufm.KindOf(err)), "err", err)
+			r.log.Warn("cannot read target", "target", t.name, "kind", string(ufm.KindOf(err)), "err", err)
 		}
 		now := time.Now()
 		if err := r.publishBatch(ctx, r.healthBatch(t, err == nil, now, now.Sub(began))); err != nil {
 			t.errors[ufm.KindConsumer]++
-			r.log.Warn("metrics are not taken", "target", t.name, "err", err)
+			r.log.Warn("cannot pass on metrics", "target", t.name, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -163,7 +161,7 @@ func (r *ufmReceiver) readLoop(ctx context.Context, every time.Duration, t *targ
 	}
 }
 
-// healthBatch is how the reading of a target goes.
+// healthBatch returns the series about the readings of a target.
 func (r *ufmReceiver) healthBatch(t *target, ok bool, now time.Time, d time.Duration) *batch {
 	b := newBatch()
 	one := 0.0
@@ -191,7 +189,7 @@ func (r *ufmReceiver) healthBatch(t *target, ok bool, now time.Time, d time.Dura
 	return b
 }
 
-// publishBatch passes a batch on. Without a pipeline of metrics nobody wants it.
+// publishBatch passes a batch on, unless there is no pipeline of metrics.
 func (r *ufmReceiver) publishBatch(ctx context.Context, b *batch) error {
 	if b.n == 0 || r.metrics == nil {
 		return nil
@@ -202,10 +200,10 @@ func (r *ufmReceiver) publishBatch(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// maxBatch bounds how many points are passed on at once, and so the memory it takes.
+// maxBatch bounds the number of points that are passed on at once, and so their memory.
 const maxBatch = 20_000
 
-// outlet gathers the points of one reading and passes them on, maxBatch at a time.
+// outlet collects the points of one reading and passes them on, maxBatch at a time.
 type outlet struct {
 	*batch
 	r      *ufmReceiver
@@ -214,7 +212,7 @@ type outlet struct {
 
 func (r *ufmReceiver) newOutlet(t *target) *outlet { return &outlet{newBatch(), r, t} }
 
-// flushIfFull passes on what there is, when that is enough.
+// flushIfFull passes on the collected points if there are enough.
 func (o *outlet) flushIfFull(ctx context.Context) error {
 	if o.n < maxBatch {
 		return nil
@@ -222,7 +220,7 @@ func (o *outlet) flushIfFull(ctx context.Context) error {
 	return o.flushBatch(ctx)
 }
 
-// flushBatch passes on what there is. What is not taken is gone.
+// flushBatch passes on the collected points. Points that are refused are lost.
 func (o *outlet) flushBatch(ctx context.Context) error {
 	b := o.batch
 	o.batch = newBatch()

@@ -59,7 +59,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestBadConfigs: the first line of each file says what its error names.
+// TestBadConfigs checks that the error for each file contains the file's first line.
 func TestBadConfigs(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.bad.yaml")
 	if err != nil || len(files) < 20 {
@@ -91,7 +91,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// flatten gives points by Prometheus name and labels, as values and times.
+// flatten returns points by Prometheus name and labels, as values and times.
 func flatten(t *testing.T, all []pmetric.Metrics) (map[string]float64, map[string]time.Time) {
 	t.Helper()
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
@@ -152,7 +152,7 @@ func recent(id int, name string) event { // 6.24
 	return event{"id": id, "name": name, "type": "Site", "event_type": codes[name], "severity": "Warning", "timestamp": "2024-05-28 08:03:05", "counter": "N/A", "object_name": "default"}
 }
 
-// server is a UFM with the documents of testdata.
+// server returns a UFM with the documents of testdata.
 func server(t *testing.T) *ufmtest.Server {
 	s := ufmtest.New(t)
 	for path, name := range map[string]string{"/resources/systems": "systems.json", "/resources/ports": "ports_rest.json", "/resources/links": "links.json"} {
@@ -175,7 +175,7 @@ func server(t *testing.T) *ufmtest.Server {
 	return s
 }
 
-// ways are configurations for the three ways of authentication.
+// ways returns configurations for the three ways of authentication.
 func ways(s *ufmtest.Server) map[string]Auth {
 	return map[string]Auth{
 		"basic":       {UsernameFile: s.UserFile, PasswordFile: s.PasswordFile},
@@ -227,7 +227,7 @@ func until(t *testing.T, sink *consumertest.MetricsSink, what string, ok func(ma
 	}
 }
 
-// TestReads: all of it, by each way of authentication.
+// TestReads checks all series, by each way of authentication.
 func TestReads(t *testing.T) {
 	s := server(t)
 	for way, auth := range ways(s) {
@@ -291,7 +291,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// TestEventsAreCountedOnce: over failures, an empty list and repetitions.
+// TestEventsAreCountedOnce covers failures, an empty list and repetitions.
 func TestEventsAreCountedOnce(t *testing.T) {
 	s := server(t)
 	c := configure(s)
@@ -306,7 +306,7 @@ func TestEventsAreCountedOnce(t *testing.T) {
 	s.SetJSON("/app/events", all)
 	until(t, sink, "a new event", func(m map[string]float64) bool { return m[key] == 1 })
 	s.SetFault("/ufmRestV3/app/events", &ufmtest.Fault{Cut: 40, Times: 2})
-	until(t, sink, "half a list is told", func(m map[string]float64) bool { return m["graylink_ufm_errors_total|kind=truncated"] >= 2 })
+	until(t, sink, "half a list is reported", func(m map[string]float64) bool { return m["graylink_ufm_errors_total|kind=truncated"] >= 2 })
 	s.SetJSON("/app/events", []event{})
 	asked := len(s.RequestURIs())
 	until(t, sink, "an empty list was read", func(map[string]float64) bool {
@@ -325,7 +325,7 @@ func TestEventsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// TestFaults: each is told under its kind, and reading goes on when it is gone.
+// TestFaults checks that each fault is counted under its kind, and that reading continues when it is gone.
 func TestFaults(t *testing.T) {
 	for _, x := range []struct {
 		path  string
@@ -362,7 +362,7 @@ func TestFaults(t *testing.T) {
 				c.Endpoint, c.Auth, c.TLS = "", Auth{}, TLS{}
 			}
 			sink := start(t, c)
-			until(t, sink, "the fault is told", func(m map[string]float64) bool {
+			until(t, sink, "the fault is reported", func(m map[string]float64) bool {
 				return m["graylink_ufm_up|"] == 0 && m["graylink_ufm_errors_total|kind="+string(x.kind)] > 0
 			})
 			if x.fault.Hang || x.fault.Drip > 0 {
@@ -374,7 +374,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestShards: three receivers have all ports, each once.
+// TestShards checks that three receivers have all ports, each once.
 func TestShards(t *testing.T) {
 	s := ufmtest.New(t)
 	var b bytes.Buffer
@@ -409,7 +409,7 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestLifecycle: Shutdown without Start, and Start of what cannot be.
+// TestLifecycle covers Shutdown without Start, and a Start that fails.
 func TestLifecycle(t *testing.T) {
 	make := func(c *Config) *ufmReceiver {
 		r, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(Type), c, &consumertest.MetricsSink{})
@@ -433,17 +433,17 @@ func TestLifecycle(t *testing.T) {
 }
 
 var attributes = map[string]string{
-	"alarm": "Name of the alarm.", "condition": "Why the port is held for unhealthy.", "event": "Type of the event, by UFM's table of types; other: the table does not have it.", "kind": "Why.",
+	"alarm": "Name of the alarm.", "condition": "Reason why the port is considered unhealthy.", "event": "Type of the event, by UFM's table of types; other if the table does not have it.", "kind": "Kind of error.",
 	"lane": "Lane of the module, from 1, or of the port, from 0.", "mode": "Name or number of the error correction.", "nic": "NIC, as node/device.",
-	"object": "What the alarm is about, as UFM calls it.", "port": "Number of the switch's port.", "reason": "Why.", "severity": "As UFM has it.", "state": "Of a virtual port, or of a job.",
+	"object": "Object of the alarm, as UFM names it.", "port": "Number of the switch's port.", "reason": "Reason of the error, discard or change.", "severity": "Severity by UFM.", "state": "State of a virtual port, or of a job.",
 	"remote": "Name of the switch or node at the other end.", "remote_chassis": "GUID of the port's node at the other end.", "remote_port": "Number of the switch's port, or device of the NIC, at the other end.",
-	"subnet": "The subnet: as configured, else UFM's host.",
+	"subnet": "Subnet as configured; otherwise UFM's host.",
 	"stage":  "Where errors are counted: raw, before correction; effective, behind error correction; symbol, behind all corrections.",
-	"switch": "Name of the switch.", "target": "The service that is read: host and path.", "version": "Version of UFM.", "vl": "Virtual lane.",
+	"switch": "Name of the switch.", "target": "Service that is read: host and path.", "version": "Version of UFM.", "vl": "Virtual lane.",
 }
 
-// TestCertificates: those of UFM and of a telemetry service are passed on, each once though both have
-// one file of authorities, and as the files are now.
+// TestCertificates checks that the certificates of UFM and of a telemetry service are passed on, each once
+// though both have one file of authorities, and as the files are at present.
 func TestCertificates(t *testing.T) {
 	s := server(t)
 	c := configure(s)
@@ -495,7 +495,7 @@ func TestCertificates(t *testing.T) {
 	ends("removed")
 }
 
-// TestMetadata: metadata.yaml is what the code does; -update writes it.
+// TestMetadata checks that metadata.yaml describes the code; -update writes it.
 func TestMetadata(t *testing.T) {
 	table, err := ufm.NewTable(nil, ufm.OpticsUnits{Power: "mW", Bias: "mA"})
 	if err != nil {

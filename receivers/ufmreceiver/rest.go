@@ -23,13 +23,13 @@ type restReader struct {
 	counts        map[[2]string]uint64 // events by kind and severity
 	changes       map[ufm.Reason]uint64
 
-	logged *ufm.Memory    // what the logs have
-	state  *ufm.StateFile // nil: it is not kept
+	logged *ufm.Memory    // what the pipeline of logs has
+	state  *ufm.StateFile // nil if it is not kept
 
-	inventory     time.Time // when it was read last
+	inventory     time.Time // when it was last read
 	version       string
 	vports        map[vportKey]int
-	unnamedVPorts int // virtual ports of ports that nobody knows
+	unnamedVPorts int // virtual ports of unknown ports
 }
 
 type vportKey struct{ nic, state string }
@@ -59,7 +59,7 @@ func (r *ufmReceiver) newRESTReader() (*restReader, error) {
 		switch {
 		case errors.Is(err, ufm.ErrBadState):
 			p.target.errors[ufm.KindState]++
-			r.log.Warn("the state file is replaced: the events that UFM lists now count as told", "target", p.target.name, "err", err)
+			r.log.Warn("state file is invalid and will be replaced: the events that UFM lists now are not reported", "target", p.target.name, "err", err)
 		case err != nil:
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (r *ufmReceiver) newRESTReader() (*restReader, error) {
 	return p, nil
 }
 
-// subnetName is the subnet's name in series and log records.
+// subnetName returns the subnet's name for series and log records.
 func (p *restReader) subnetName() string {
 	if p.r.config.Subnet != "" {
 		return p.r.config.Subnet
@@ -76,7 +76,7 @@ func (p *restReader) subnetName() string {
 	return p.target.name
 }
 
-// readDue reads what is due. What fails does not keep the rest from being read.
+// readDue reads what is due. An error does not keep the rest from being read.
 func (p *restReader) readDue(ctx context.Context) error {
 	o := p.r.newOutlet(p.target)
 	now := time.Now()
@@ -93,7 +93,7 @@ func (p *restReader) readDue(ctx context.Context) error {
 			p.inventory = now
 			p.r.names.SetInventory(v)
 			for _, s := range v.Contradictions() {
-				p.r.log.Warn("the inventory contradicts itself", "target", p.target.name, "what", s)
+				p.r.log.Warn("contradiction in the inventory", "target", p.target.name, "what", s)
 			}
 		}
 		v, err := p.client.FetchVersion(ctx)
@@ -126,7 +126,7 @@ func (p *restReader) readDue(ctx context.Context) error {
 	return fail.first
 }
 
-// addStates tells what the inventory says of ports and cables, as of its reading.
+// addStates adds the states of ports and cables from the inventory, at the time of its reading.
 func (p *restReader) addStates(ctx context.Context, o *outlet, v *ufm.Inventory) error {
 	now := p.inventory
 	var failed error
@@ -157,15 +157,15 @@ func (p *restReader) addStates(ctx context.Context, o *outlet, v *ufm.Inventory)
 	return failed
 }
 
-// readEvents counts the new events by kind, and the changes of the subnet that they tell
-// of, and passes them on as log records.
+// readEvents counts the new events by kind, and the changes of the subnet that they report, and passes them on
+// as log records.
 func (p *restReader) readEvents(ctx context.Context, b *batch) error {
 	all, err := p.client.FetchEvents(ctx, p.zone)
 	if err != nil {
 		return err
 	}
 	kind := func(e ufm.Event) [2]string { return [2]string{ufm.EventKind(e.Code), ufm.SeverityKind(e.Severity)} }
-	for _, e := range all { // those from before begin with 0
+	for _, e := range all { // those from before start at 0
 		p.counts[kind(e)] += 0
 	}
 	for _, e := range p.countedEvents.ConsumeNew(all) {
@@ -184,7 +184,7 @@ func (p *restReader) readEvents(ctx context.Context, b *batch) error {
 	return p.logEvents(ctx, all)
 }
 
-// maxSeries bounds the series of alarms.
+// maxSeries bounds the number of series of alarms.
 const maxSeries = 1000
 
 func (p *restReader) readAlarms(ctx context.Context, b *batch, now time.Time) error {
@@ -212,7 +212,7 @@ func (p *restReader) readUnhealthyPorts(ctx context.Context, b *batch, now time.
 		return err
 	}
 	p.target.errors[ufm.KindIdentity] += uint64(bad)
-	nobody := p.unnamedVPorts
+	unnamed := p.unnamedVPorts
 	type point struct {
 		name      ufm.Name
 		condition string
@@ -221,7 +221,7 @@ func (p *restReader) readUnhealthyPorts(ctx context.Context, b *batch, now time.
 	for _, u := range all {
 		n, known := p.r.names.NameOf(u.Identity)
 		if !known {
-			nobody++
+			unnamed++
 			continue
 		}
 		if k := (point{n, u.Condition}); !seen[k] {
@@ -229,15 +229,15 @@ func (p *restReader) readUnhealthyPorts(ctx context.Context, b *batch, now time.
 			b.addPortPoint(swUnhealthy, nicUnhealthy, n, 1, now, now, u.Condition)
 		}
 	}
-	p.target.unnamed = &nobody
+	p.target.unnamed = &unnamed
 	return nil
 }
 
-// vportStates are those of virtual ports as series have them; others are other.
+// vportStates maps the states of virtual ports to label values; others become "other".
 var vportStates = []string{"active", "armed", "down", "init"}
 
-// readVPorts counts virtual ports by their port and state. A UFM that does not have the
-// list, as one without virtualization, is none that fails.
+// readVPorts counts virtual ports by their port and state. A UFM without the list, such as one without
+// virtualization, does not count as failing.
 func (p *restReader) readVPorts(ctx context.Context) error {
 	all, bad, err := p.client.FetchVPorts(ctx)
 	if errors.Is(err, ufm.ErrNotOffered) {
@@ -264,12 +264,10 @@ func (p *restReader) readVPorts(ctx context.Context) error {
 	return nil
 }
 
-// jobStates are the statuses of jobs as series have them, by UFM's texts; others are
-// other.
+// jobStates maps UFM's statuses of jobs to label values; others become "other".
 var jobStates = map[string]string{"running": "running", "completed": "completed", "completed with errors": "completed_with_errors", "aborted": "aborted"}
 
-// readJobs counts UFM's own jobs by status. A UFM that does not have the list is none that
-// fails.
+// readJobs counts UFM's own jobs by status. A UFM without the list does not count as failing.
 func (p *restReader) readJobs(ctx context.Context, b *batch, now time.Time) error {
 	all, err := p.client.CountJobs(ctx)
 	if errors.Is(err, ufm.ErrNotOffered) {

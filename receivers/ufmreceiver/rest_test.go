@@ -27,7 +27,7 @@ import (
 	"github.com/graylink/graylink/internal/ufm/ufmtest"
 )
 
-// reader is the reader of a REST interface that reads when it is asked to.
+// reader returns a reader of a REST interface that reads when it is called.
 func reader(t *testing.T, c *Config, metrics consumer.Metrics, logs consumer.Logs) *restReader {
 	t.Helper()
 	if err := c.Validate(); err != nil {
@@ -46,9 +46,9 @@ func reader(t *testing.T, c *Config, metrics consumer.Metrics, logs consumer.Log
 	return p
 }
 
-// told are the log records of a sink as text, which is emptied: name, severity, text,
-// time, and all attributes but the target.
-func told(sink *consumertest.LogsSink) (out []string) {
+// takeRecords removes and returns the log records of a sink as text: name, severity, text, time, and all attributes
+// but the target.
+func takeRecords(sink *consumertest.LogsSink) (out []string) {
 	for _, l := range sink.AllLogs() {
 		list := l.ResourceLogs().At(0).ScopeLogs().At(0).LogRecords()
 		for i := range list.Len() {
@@ -78,14 +78,14 @@ func same(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-// restOnly is a configuration without telemetry.
+// restOnly returns a configuration without telemetry.
 func restOnly(s *ufmtest.Server) *Config {
 	c := configure(s)
 	c.Telemetry, c.Timezone = nil, "Europe/Oslo"
 	return c
 }
 
-// TestRecords: what events and alarms of both shapes become.
+// TestRecords checks the log records of events and alarms of both shapes.
 func TestRecords(t *testing.T) {
 	s := server(t)
 	sink := &consumertest.LogsSink{}
@@ -93,7 +93,7 @@ func TestRecords(t *testing.T) {
 	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "the first list is told by nobody, alarms are open", told(sink),
+	same(t, "the first list has no new events, and open alarms", takeRecords(sink),
 		`ufm.alarm 18/Critical "Module status FAULT" - subnet=ib0 ufm.id=1 ufm.kind=Module status FAULT ufm.name=Module status FAULT ufm.path=default / Switch: leaf1 ufm.type=394`)
 	s.SetJSON("/app/events", []event{old(1, "Network Added"), recent(2, "MCast Group Deleted"),
 		{"id": 9, "name": "Critical BER reported", "type": "IBPort", "event_type": "915", "severity": "Critical", "timestamp": "2024-05-28 08:03:07", "counter": "N/A", "category": "Hardware",
@@ -106,7 +106,7 @@ func TestRecords(t *testing.T) {
 	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "the second list", told(sink),
+	same(t, "the second list", takeRecords(sink),
 		`ufm.event 0/Odd "Something new" - guid=0x248a0703008a850a subnet=ib0 ufm.id=10 ufm.kind=other ufm.name=Something new ufm.object=248a0703008a850a ufm.object_type=Site ufm.type=77777`,
 		`ufm.event 13/Warning "Link went down: x" 2017-09-19T08:49:03.018Z change=link_down guid=0xec0d9a0300d42e54 nic=r-ufm59/mlx5_0 subnet=ib0 ufm.id=8 ufm.kind=Link is Down ufm.name=Link is Down ufm.object=ec0d9a0300d42e54_1 ufm.type=329`,
 		`ufm.event 18/Critical "Effective BER Error on Port" 2024-05-28T06:03:07Z guid=0x0002c90300f172a0 port=2 subnet=ib0 switch=leaf1 ufm.category=Hardware ufm.id=9 ufm.kind=Critical BER reported ufm.name=Critical BER reported ufm.object=0002c90300f172a0_2 ufm.object_type=IBPort ufm.path=Switch: leaf1 / 2 ufm.type=915`,
@@ -115,20 +115,20 @@ func TestRecords(t *testing.T) {
 	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "the third list is the second", told(sink))
+	same(t, "the third list is the second", takeRecords(sink))
 	if *p.target.records != 6 {
 		t.Errorf("%d records are counted", *p.target.records)
 	}
 }
 
-// TestRestart: what was told before the end is not told again, what came in between is;
-// so is what a standby tells that took over and numbers from 1.
+// TestRestart checks that after a restart, events reported before are not reported again, and events since then
+// are, as are those of a standby that took over and numbers from 1.
 func TestRestart(t *testing.T) {
 	s := server(t)
 	c := restOnly(s)
 	c.StateFile = filepath.Join(t.TempDir(), "ufm.json")
 	names := func(sink *consumertest.LogsSink) (out []string) {
-		for _, l := range told(sink) {
+		for _, l := range takeRecords(sink) {
 			_, rest, _ := strings.Cut(l, "ufm.id=")
 			id, _, _ := strings.Cut(rest, " ")
 			name, _, _ := strings.Cut(l, " ")
@@ -195,8 +195,8 @@ func (r *refusing) ConsumeLogs(ctx context.Context, l plog.Logs) error {
 	return r.LogsSink.ConsumeLogs(ctx, l)
 }
 
-// TestRefusedRecords: what is refused for now is told later and once, what is refused
-// for good never; both are counted, and the series of events do not wait.
+// TestRefusedRecords checks that records that are refused for now are passed on later and once, and records
+// that are refused for good never. Both are counted, and the series of events do not wait.
 func TestRefusedRecords(t *testing.T) {
 	for name, x := range map[string]struct {
 		err  error
@@ -234,7 +234,8 @@ func TestRefusedRecords(t *testing.T) {
 	}
 }
 
-// TestStateThatCannotBeKept: it is told, every time, and what is new goes on being told.
+// TestStateThatCannotBeKept checks that a state that cannot be saved is an error every time, and that new
+// events are still reported.
 func TestStateThatCannotBeKept(t *testing.T) {
 	s := server(t)
 	c := restOnly(s)
@@ -261,8 +262,8 @@ func TestStateThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// TestSharedReceiver: both signals are of one receiver that reads once and ends once,
-// in any order; a configuration that is used again has another.
+// TestSharedReceiver checks that both signals share one receiver that reads once and ends once, in any order,
+// and that a configuration that is used again has another receiver.
 func TestSharedReceiver(t *testing.T) {
 	for _, logsFirst := range []bool{false, true} {
 		t.Run(fmt.Sprint(logsFirst), func(t *testing.T) {
@@ -311,7 +312,8 @@ func TestSharedReceiver(t *testing.T) {
 	}
 }
 
-// TestOneSignal: logs alone read no telemetry; what logs cannot be of is refused.
+// TestOneSignal checks that logs alone read no telemetry, and that configurations that cannot produce logs are
+// refused.
 func TestOneSignal(t *testing.T) {
 	s := server(t)
 	c := configure(s)
@@ -348,7 +350,7 @@ func TestOneSignal(t *testing.T) {
 	}
 }
 
-// TestManyEvents: 5,000 new events are told in parts, each once, the oldest first.
+// TestManyEvents checks that 5,000 new events are passed on in parts, each once, the oldest first.
 func TestManyEvents(t *testing.T) {
 	s := server(t)
 	s.SetJSON("/app/alarms", []event{})
@@ -385,8 +387,8 @@ func TestManyEvents(t *testing.T) {
 	}
 }
 
-// TestOptionalLists: a UFM without virtual ports or jobs is up, and has no series of
-// them; one whose lists break is not.
+// TestOptionalLists checks that a UFM without virtual ports or jobs is up, and has no series of them, and that
+// one whose lists break is not up.
 func TestOptionalLists(t *testing.T) {
 	s := server(t)
 	c := restOnly(s)
@@ -408,12 +410,12 @@ func TestOptionalLists(t *testing.T) {
 		s := server(t)
 		s.SetFault(path, &f)
 		if err := reader(t, restOnly(s), sink, nil).readDue(t.Context()); err == nil {
-			t.Errorf("%s %+v is not told", path, f)
+			t.Errorf("%s %+v is not reported", path, f)
 		}
 	}
 }
 
-// TestRESTInParts: 12,800 ports are passed on in parts, whatever their series.
+// TestRESTInParts checks that 12,800 ports are passed on in parts, whatever their series.
 func TestRESTInParts(t *testing.T) {
 	s := server(t)
 	var systems, ports, links []event
@@ -440,20 +442,20 @@ func TestRESTInParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := restOnly(s)
-	c.Timeout = 10 * time.Minute // whatever the machine
+	c.Timeout = 10 * time.Minute // for slow machines
 	p := reader(t, c, count, nil)
 	if err := p.readDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Up, speed and lanes, both expectations and a neighbour.
+	// Up, speed and lanes, two expected values and a neighbor.
 	if want := 12_800 * 6; points < want || points > want+100 || most > maxBatch+10 {
 		t.Errorf("%d points, %d at once; %d are expected", points, most, want)
 	}
 }
 
-// TestNoSecretIsTold: neither logs nor errors have a token or a password, whatever
-// fails, and whatever UFM says of them.
-func TestNoSecretIsTold(t *testing.T) {
+// TestNoSecretIsLogged checks that neither logs nor errors contain a token or a password, whatever fails, and
+// whatever UFM answers about them.
+func TestNoSecretIsLogged(t *testing.T) {
 	secrets := []string{ufmtest.Token, ufmtest.Password, base64.StdEncoding.EncodeToString([]byte(ufmtest.User + ":" + ufmtest.Password))}
 	for way := range ways(server(t)) {
 		t.Run(way, func(t *testing.T) {
@@ -470,7 +472,7 @@ func TestNoSecretIsTold(t *testing.T) {
 				}
 				err := p.readDue(t.Context())
 				if err == nil {
-					t.Errorf("fault %d is not told", i)
+					t.Errorf("fault %d is not logged", i)
 				}
 				fmt.Fprintln(&out, err)
 				p.inventory = time.Time{}
@@ -478,19 +480,19 @@ func TestNoSecretIsTold(t *testing.T) {
 			s.Close()
 			fmt.Fprintln(&out, p.readDue(t.Context()))
 			if strings.Count(out.String(), "\n") < 9 {
-				t.Errorf("little is told: %s", out.String())
+				t.Errorf("little is logged: %s", out.String())
 			}
 			for _, secret := range secrets {
 				if strings.Contains(out.String(), secret) {
-					t.Errorf("%q is told: %s", secret, out.String())
+					t.Errorf("%q is logged: %s", secret, out.String())
 				}
 			}
 		})
 	}
 }
 
-// TestUndividedShards: a service that gives every shard all ports is told, and from the
-// next reading on every port is told once. One that begins to divide is believed again.
+// TestUndividedShards checks that a service that gives every shard all ports is reported, and that from the
+// next reading on every port is passed on once. A service that begins to divide is trusted again.
 func TestUndividedShards(t *testing.T) {
 	s := server(t)
 	var systems, ports []event
@@ -538,7 +540,7 @@ func TestUndividedShards(t *testing.T) {
 			t.Errorf("shard %d again: %v", shard, err)
 		}
 		if n := count(); n != map[int]int{0: 128}[shard] {
-			t.Errorf("shard %d tells %d ports", shard, n)
+			t.Errorf("shard %d reports %d ports", shard, n)
 		}
 		s.SetFault("/csv/metrics", nil)
 		if err := tr.readDocument(t.Context()); err != nil {
@@ -548,12 +550,12 @@ func TestUndividedShards(t *testing.T) {
 			t.Errorf("divided: %v", err)
 		}
 		if n := count(); n == 0 || n == 128 {
-			t.Errorf("shard %d tells %d ports of its part", shard, n)
+			t.Errorf("shard %d reports %d ports of its part", shard, n)
 		}
 	}
 }
 
-// TestDeployed: the configuration in deploy/otelcol is one.
+// TestDeployed checks that the configuration in deploy/otelcol is valid.
 func TestDeployed(t *testing.T) {
 	m, err := confmaptest.LoadConf("../../deploy/otelcol/ufm.yaml")
 	if err != nil {

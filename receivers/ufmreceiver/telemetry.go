@@ -17,8 +17,8 @@ type telemetryReader struct {
 	source        *ufm.Source
 	target        *target
 	families      map[familyKey]*family
-	loggedColumns map[string]bool // unknown columns that the log has
-	// undivided: the service gives every shard all ports.
+	loggedColumns map[string]bool // unknown columns that have been logged
+	// undivided means that the service gives every shard all ports.
 	undivided bool
 }
 
@@ -41,7 +41,7 @@ func (r *ufmReceiver) newTelemetryReader(t *Telemetry) (*telemetryReader, error)
 		families: map[familyKey]*family{}, loggedColumns: map[string]bool{}}, nil
 }
 
-// requestPath is the document's, with this receiver's part of the ports.
+// requestPath returns the path of the document, with this receiver's part of the ports.
 func (t *telemetryReader) requestPath() string {
 	c := t.r.config
 	if c.NumShards == 1 {
@@ -60,12 +60,12 @@ func (t *telemetryReader) familyFor(m *ufm.Metric, nic bool) *family {
 	return f
 }
 
-// readDocument reads the document and passes on samples as they come.
+// readDocument reads the document and passes on samples as they arrive.
 func (t *telemetryReader) readDocument(ctx context.Context) error {
 	o := t.r.newOutlet(t.target)
 	var report ufm.Report
 	began := time.Now()
-	silent := t.undivided && t.r.config.Shard != 0 // shard 0 has told them
+	silent := t.undivided && t.r.config.Shard != 0 // shard 0 passes them on
 	err := t.client.Get(ctx, t.requestPath(), func(body io.Reader) (err error) {
 		report, err = t.source.Read(t.config.documentFormat(), body, func(s ufm.Sample) error {
 			if silent {
@@ -100,7 +100,7 @@ func (t *telemetryReader) readDocument(ctx context.Context) error {
 	for _, name := range unknown {
 		if !t.loggedColumns[name] {
 			t.loggedColumns[name] = true
-			t.r.log.Info("a column is not known and left out", "target", t.target.name, "column", name)
+			t.r.log.Info("unknown column of telemetry is left out", "target", t.target.name, "column", name)
 		}
 	}
 	n, m, k := len(unknown), report.Unnamed, report.Shared
@@ -113,14 +113,12 @@ func (t *telemetryReader) readDocument(ctx context.Context) error {
 	return fail.first
 }
 
-// minDivided is how many ports a shard has at least before all of them in one shard
-// are taken for a service that does not divide: 64 ports fall to one of two shards by
-// chance once in 2^63.
+// minDivided is the smallest number of ports with which a shard that has all of them shows that the service
+// does not divide them: 64 ports are all in one of two shards by chance once in 2^63.
 const minDivided = 64
 
-// checkSharding tells of a service that gives a shard all ports that the inventory has: it
-// does not know of shards, and every receiver would tell every port. Then shard 0 alone
-// does, from the next reading on.
+// checkSharding returns an error if a service gives a shard all ports of the inventory. Such a service ignores
+// shards, and every receiver would report every port. From the next reading on, only shard 0 does.
 func (t *telemetryReader) checkSharding(ports int) error {
 	v := t.r.names.CurrentInventory()
 	t.undivided = false
@@ -128,7 +126,7 @@ func (t *telemetryReader) checkSharding(ports int) error {
 		return nil
 	}
 	t.undivided = true
-	return &ufm.Error{Kind: ufm.KindShards, Err: fmt.Errorf("%s: shard %d of %d has all %d ports: the service does not divide them, and shard 0 alone tells them",
+	return &ufm.Error{Kind: ufm.KindShards, Err: fmt.Errorf("%s: shard %d of %d has all %d ports: the service does not divide them, and only shard 0 passes them on",
 		t.target.name, t.r.config.Shard, t.r.config.NumShards, ports)}
 }
 

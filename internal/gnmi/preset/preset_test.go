@@ -151,7 +151,7 @@ func TestUserPaths(t *testing.T) {
 		`path "": path: a gNMI path is expected`:                            func(u *UserPath) { u.Path = "" },
 		`no gNMI path`:                                                      func(u *UserPath) { u.Path = "/a[b" },
 		`{port} is there twice`:                                             func(u *UserPath) { u.Path = "/a[b={port}]/c[d={port}]" },
-		`{-} is no name of a label`:                                         func(u *UserPath) { u.Path = "/a[b={-}]" },
+		`{-} is not the name of a label`:                                    func(u *UserPath) { u.Path = "/a[b={-}]" },
 		`metric: a Prometheus name is expected, not "a-b"`:                  func(u *UserPath) { u.Metric = "a-b" },
 		`metric: a Prometheus name is expected, not ""`:                     func(u *UserPath) { u.Metric = "" },
 		`type: counter or gauge is expected, not ""`:                        func(u *UserPath) { u.Type = "" },
@@ -176,11 +176,11 @@ func TestUserPaths(t *testing.T) {
 func TestCompileErrors(t *testing.T) {
 	mtu := Rule{Path: "/i[name={port}]/mtu", Metric: "fabric_switch_port_mtu_bytes"}
 	for want, rules := range map[string][]Rule{
-		`path "/x": "y" is no metric`:                                  {{Path: "/x", Metric: "y"}},
+		`path "/x": "y" is not a metric`:                               {{Path: "/x", Metric: "y"}},
 		`path "/mtu": the label port of`:                               {{Path: "/mtu", Metric: "fabric_switch_port_mtu_bytes"}},
 		`path "/i[name={port}]/mtu": it is there twice`:                {mtu, mtu},
 		`{lane} is not a label of fabric_switch_port_mtu_bytes`:        {{Path: "/i[name={port}]/l[x={lane}]", Metric: "fabric_switch_port_mtu_bytes"}},
-		`a leaf of an info says one of its labels`:                     {{Path: "/i[name={port}]", Metric: "fabric_switch_port_neighbor_info"}},
+		`a leaf of an info is expected to set one of its labels`:       {{Path: "/i[name={port}]", Metric: "fabric_switch_port_neighbor_info"}},
 		`conversion "z" is not one of`:                                 {{Path: "/i[name={port}]", Metric: "fabric_switch_port_mtu_bytes", Convert: "z"}},
 		`"{port}{tc}": two names in braces touch`:                      {{Path: "/{port}{tc}", Metric: "fabric_switch_port_queue_bytes"}},
 		`key name: one text or one name in braces is expected, not "a`: {{Path: "/i[name=a{port}]", Metric: "fabric_switch_port_mtu_bytes"}},

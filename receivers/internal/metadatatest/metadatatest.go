@@ -1,4 +1,4 @@
-// Package metadatatest holds a receiver's metadata.yaml to what its code does.
+// Package metadatatest checks that a receiver's metadata.yaml describes its code.
 package metadatatest
 
 import (
@@ -64,12 +64,13 @@ type sum struct {
 // expiries is the family of certificates in use, which every receiver has.
 var expiries = Family{Name: pki.ExpirySeries, Help: pki.ExpiryHelp, Labels: pki.ExpiryLabels()}
 
-// expiryLabels says what its labels are.
+// expiryLabels describes its labels.
 var expiryLabels = map[string]string{"file": "File of the certificate, as it is configured.", "use": "certificate (the receiver's own, or one that leads from it to an authority) or authority.",
 	"serial": "Serial number of the certificate, hexadecimal."}
 
-// CheckMetadata compares metadata.yaml of the working directory with a receiver's factory, its families and what their labels are, or
-// writes it. It looks at the keys of the configuration, too. families are those beside the certificates in use.
+// CheckMetadata compares metadata.yaml of the working directory with a receiver's factory, its families and the
+// meanings of their labels, or writes it. It also checks the keys of the configuration. families are those
+// beside the certificates in use.
 func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels map[string]string, update bool) {
 	t.Helper()
 	if err := componenttest.CheckConfigStruct(f.CreateDefaultConfig()); err != nil {
@@ -105,12 +106,12 @@ func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels m
 			t.Errorf("%s is another family's name as well", name)
 		}
 		if x.Help == "" {
-			t.Errorf("%s says nothing", x.Name)
+			t.Errorf("%s has no help text", x.Name)
 		}
 		want.Metrics[name] = m
 		for _, l := range x.Labels {
 			if want.Attributes[l] = (attribute{labels[l], "string"}); labels[l] == "" {
-				t.Errorf("label %s says nothing", l)
+				t.Errorf("label %s has no description", l)
 			}
 		}
 	}
@@ -128,6 +129,6 @@ func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels m
 	}
 	got, err := os.ReadFile("metadata.yaml")
 	if err != nil || !bytes.Equal(got, b.Bytes()) {
-		t.Errorf("metadata.yaml is not what the code does (%v); write it with -update", err)
+		t.Errorf("metadata.yaml does not describe the code (%v); write it with -update", err)
 	}
 }

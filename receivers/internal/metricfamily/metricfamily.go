@@ -1,5 +1,5 @@
-// Package metricfamily makes OpenTelemetry metrics of families that have Prometheus' names, the same
-// for every receiver.
+// Package metricfamily converts families with Prometheus' names to OpenTelemetry metrics, in the same way for
+// every receiver.
 package metricfamily
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// OTLPName is a family's name and unit in OpenTelemetry, by the rules of exporters/otlp.
+// OTLPName returns a family's name and unit in OpenTelemetry, by the rules of exporters/otlp.
 func OTLPName(prometheus string, counter bool) (name, unit string) {
 	kind := dto.MetricType_GAUGE
 	if counter {
@@ -22,8 +22,8 @@ func OTLPName(prometheus string, counter bool) (name, unit string) {
 	return otelname.Metric(prometheus, kind)
 }
 
-// InitMetric makes m the family, and returns where its points go: of a cumulative monotonic sum for
-// a counter, of a gauge otherwise.
+// InitMetric gives m the properties of the family, and returns where its points go: of a cumulative monotonic
+// sum for a counter, of a gauge otherwise.
 func InitMetric(m pmetric.Metric, prometheus, help string, counter bool) pmetric.NumberDataPointSlice {
 	name, unit := OTLPName(prometheus, counter)
 	m.SetName(name)
