@@ -294,8 +294,8 @@ func (r *Reader) waitDeadline(kind kind) time.Time {
 	return time.Time{}
 }
 
-// atEnd is called when no record is left to read (rule 6). A FIFO does not repeat what was read before a restart, so
-// its end does not show whether the position is right.
+// atEnd handles the end of what can be read (rule 6). A FIFO does not repeat what was read before a restart, so its
+// end does not show whether the position is right.
 func (r *Reader) atEnd(kind kind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
