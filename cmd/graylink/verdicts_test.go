@@ -18,8 +18,9 @@ This page shows the output of ` + "`graylink localize`" + ` for one incident of 
 (` + "`internal/sim/incident`" + `) on two planes of four leaves and three spines, with 12 nodes of two NICs. A test compares this
 page with the program's output, and ` + "`go test ./cmd/graylink -run TestVerdictsPage -update`" + ` writes it again.
 
-The first line of a verdict names the element at fault, its kind, the scenario and the severity. ` + "`what`" + ` states the effect of
-the fault, the reasons for this element and against others, the number of flows for and against it, and the confidence.
+The first line of a verdict names the element at fault, its kind, the scenario and the severity. ` + "`what`" + ` states the
+effect of the fault, the reasons for this element and against others, the number of flows for and against it, and the
+confidence.
 ` + "`or`" + ` lists the elements that no probe can distinguish from it. ` + "`do`" + ` is the first thing to do. The rules behind the
 scenarios are in the package comment of ` + "`analyzer/classify`" + `.
 `
