@@ -161,7 +161,7 @@ func New(c Config) (*Reporter, error) {
 		config, err = rest.InClusterConfig()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("how to reach Kubernetes: %w", err)
+		return nil, fmt.Errorf("cannot read how to reach Kubernetes: %w", err)
 	}
 	a, err := newAPI(config)
 	if err != nil {

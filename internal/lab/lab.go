@@ -162,7 +162,7 @@ func removeDeadLab(root, name string, log *slog.Logger) error {
 	case err != nil:
 		return err
 	case st.Owner != nil && !st.Owner.isAlive() || st.Phase != phaseUp && !st.Builder.isAlive():
-		log.Info("removing what a dead process left", "lab", name, "pid", st.Builder.PID)
+		log.Info("removing the lab of a dead process", "lab", name, "pid", st.Builder.PID)
 		return removeLab(root, st)
 	case st.Owner != nil:
 		return fmt.Errorf("lab %q exists and belongs to process %d, which runs; end that, or choose another --name", name, st.Owner.PID)

@@ -162,7 +162,7 @@ func (m *Monitor) describeBreach(t *Threshold, grown uint64) string {
 	case Share:
 		if tick := m.c.XmitWaitTick.Seconds(); tick > 0 {
 			if s := float64(grown) * tick / seconds; s > t.Above {
-				return fmt.Sprintf("says that it stood still for %.0f%% of %s, more than %.0f%%", 100*s, t.Window, 100*t.Above)
+				return fmt.Sprintf("shows that the port could not send for %.0f%% of %s, more than %.0f%%", 100*s, t.Window, 100*t.Above)
 			}
 		}
 	}

@@ -84,7 +84,7 @@ func (s *namespaces) startAgent(element string, argv []string) error {
 	out := &tail{w: s.o.AgentLogs, prefix: element}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting the agent of %s: %w", element, err)
+		return fmt.Errorf("cannot start the agent of %s: %w", element, err)
 	}
 	s.procs = append(s.procs, cmd)
 	s.background.Add(1)

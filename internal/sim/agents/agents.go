@@ -159,7 +159,7 @@ func (f *Fabric) Run(ctx context.Context) {
 			f.CatchUp()
 			if stood := f.StalledTime(); stood > 2*announced && stood > time.Second {
 				announced = stood
-				f.log.Warn("this machine is too busy to simulate the fabric all the time", "it stood still for", stood.Round(100*time.Millisecond), "of", time.Since(f.base).Round(time.Second))
+				f.log.Warn("this machine is too busy to simulate the fabric all the time", "stalled", stood.Round(100*time.Millisecond), "of", time.Since(f.base).Round(time.Second))
 			}
 		}
 	}
