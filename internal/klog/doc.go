@@ -12,7 +12,7 @@
 //  3. Without a position, at the first start on a node, the same holds (FromBeginning): a node that is new has failed
 //     before its first agent ran if it fails in the driver's probe, and on nodes that never keep their disk each start
 //     is a first one. FromNow is for those who add the agent to nodes that have been up for long.
-//  4. Records that the ring has overwritten are counted, by the gap in the sequence numbers, and reading goes on.
+//  4. Records that the ring has overwritten are counted, by the gap in the sequence numbers, and reading continues.
 //  5. What cannot be parsed is counted and skipped.
 //  6. A position that is ahead of the log's end is wrong: it is set back to the end, so that a bad file does not make the agent miss all records.
 //

@@ -116,7 +116,7 @@ func journalField(raw json.RawMessage, depth int) (string, bool) {
 	return "", false
 }
 
-// JournalConfig says what a Journal reads. Only BootID has no default.
+// JournalConfig configures what a Journal reads. Only BootID has no default.
 type JournalConfig struct {
 	// BootID is this boot's, of BootID. Entries of others are skipped.
 	BootID string

@@ -38,7 +38,7 @@ const (
 	maxLine = 1 << 20
 )
 
-// Config says what a Reader reads. Only BootID has no default.
+// Config configures what a Reader reads. Only BootID has no default.
 type Config struct {
 	// Path is the device, or a file or a FIFO with the device's format.
 	Path string
@@ -108,7 +108,7 @@ type Follower interface {
 
 // Run delivers records until the context ends, deliver fails, or the log cannot be read; the error says which
 // (errors.Is holds for the context's error, fs.ErrPermission, fs.ErrNotExist and deliver's error). A record whose
-// delivery fails is not done with: it comes again with the next Run, which goes on where this one stopped. Without
+// delivery fails is not done with: it comes again with the next Run, which continues where this one stopped. Without
 // CAP_SYSLOG, and with kernel.dmesg_restrict, opening fails. One Run at a time.
 func (r *Reader) Run(ctx context.Context, deliver func(Record) error) error {
 	dev, kind, err := r.open()

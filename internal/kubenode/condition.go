@@ -48,7 +48,7 @@ type node struct {
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// strength orders codes by what they say of the NIC, the worst first: it is not there, it has no connectivity, it works badly. Others come
+// strength orders codes by the state of the NIC, the worst first: it is not there, it has no connectivity, it works badly. Others come
 // after these, by name.
 var strength = []string{nichealth.CodeGone, nichealth.CodeDown, nichealth.CodeDisabled, nichealth.CodeRecovery, nichealth.CodeRate}
 
@@ -225,7 +225,7 @@ func (r *Reporter) keepCondition(ctx context.Context) {
 	}
 }
 
-// writeCondition makes the server's condition the wanted one, or says when to try again.
+// writeCondition makes the server's condition the wanted one, or returns when to try again.
 func (r *Reporter) writeCondition(ctx context.Context, k *conditionKeeper) {
 	err := r.patchCondition(ctx, k)
 	now := time.Now()

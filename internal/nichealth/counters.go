@@ -147,7 +147,7 @@ func (m *Monitor) checkCounter(e Entity, name, device string, c nichw.Counter) (
 	return events
 }
 
-// describeBreach says what is wrong with the growth over a rule's window, if anything is.
+// describeBreach returns in words how the growth over a rule's window breaches the rule, and "" if it does not.
 func (m *Monitor) describeBreach(t *Threshold, grown uint64) string {
 	seconds := t.Window.Seconds()
 	switch t.Sort {

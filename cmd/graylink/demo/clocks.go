@@ -111,7 +111,7 @@ func startCoordinator(ctx context.Context, t *fabric.Topology, o Options, dir st
 	return c, nil
 }
 
-// writeFiles writes the topology and everybody's certificates.
+// writeFiles writes the topology and all certificates.
 func (c *embeddedCoordinator) writeFiles(t *fabric.Topology) error {
 	b, err := yaml.Marshal(t)
 	if err != nil {
@@ -162,7 +162,7 @@ func (c *embeddedCoordinator) addError(err error) {
 	c.err = errors.Join(c.err, err)
 }
 
-// close ends the coordinator and says what went wrong with it.
+// close ends the coordinator and returns its errors.
 func (c *embeddedCoordinator) close() error {
 	c.server.Stop()
 	c.cancel()

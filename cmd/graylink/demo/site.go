@@ -33,7 +33,7 @@ type site interface {
 	dialAgent(ctx context.Context, network, addr string) (net.Conn, error)
 	// agentError returns the error that ended an agent, and nil while all run.
 	agentError() error
-	// setCoordinator says who relates the agents' clocks, before the first agent starts.
+	// setCoordinator sets the coordinator that relates the agents' clocks, before the first agent starts.
 	setCoordinator(*embeddedCoordinator)
 	// describeMeasurement returns further remarks about the measurement.
 	describeMeasurement() string
