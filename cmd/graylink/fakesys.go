@@ -19,23 +19,23 @@ func addFakesys(app *kingpin.Application, commands map[string]command) {
 	cmd := app.Command("fakesys", "Make directory trees that look like a node's /sys, /proc and /dev, and let NICs fail in them.")
 
 	build := cmd.Command("build", "Make a tree. A directory that holds something else is refused; a tree made before is replaced.")
-	profile := build.Flag("profile", "Ready node to make: graylink fakesys list.").String()
-	file := build.Flag("file", "File that describes a node (YAML): graylink fakesys show.").String()
+	profile := build.Flag("profile", "Built-in node to make, from graylink fakesys list.").String()
+	file := build.Flag("file", "File (YAML) that describes a node, as graylink fakesys show prints it.").String()
 	buildDir := build.Arg("dir", "Directory of the tree.").Required().String()
 	commands[build.FullCommand()] = func(context.Context) error { return buildFakesys(os.Stdout, *profile, *file, *buildDir) }
 
-	play := cmd.Command("play", "Play a script on a tree, in real time, and print its steps as they are taken.")
-	script := play.Flag("script", "File of the script, - for standard input.").Required().String()
+	play := cmd.Command("play", "Play a script on a tree, in real time, and print its steps as they are applied.")
+	script := play.Flag("script", "File of the script; - is standard input.").Required().String()
 	playDir := play.Arg("dir", "Directory of the tree.").Required().String()
 	commands[play.FullCommand()] = func(ctx context.Context) error {
 		return playFakesys(ctx, os.Stdin, os.Stdout, *script, *playDir)
 	}
 
-	list := cmd.Command("list", "List the ready nodes.")
+	list := cmd.Command("list", "List the built-in nodes.")
 	commands[list.FullCommand()] = func(context.Context) error { return listFakesys(os.Stdout) }
 
-	show := cmd.Command("show", "Print the description of a ready node, to change it and build from.")
-	shown := show.Arg("profile", "Ready node.").Required().String()
+	show := cmd.Command("show", "Print the description of a built-in node, as a starting point for a file.")
+	shown := show.Arg("profile", "Built-in node.").Required().String()
 	commands[show.FullCommand()] = func(context.Context) error { return showFakesys(os.Stdout, *shown) }
 }
 

@@ -26,7 +26,7 @@ func ibCommand(app *kingpin.Application) *kingpin.CmdClause {
 	if c := app.GetCommand("ib"); c != nil {
 		return c
 	}
-	return app.Command("ib", "What there is to know of an InfiniBand fabric.")
+	return app.Command("ib", "Inspect an InfiniBand fabric.")
 }
 
 func addIB(app *kingpin.Application, commands map[string]command) {
@@ -43,12 +43,12 @@ type ibSource struct {
 }
 
 func (s *ibSource) addFlags(c *kingpin.CmdClause, tables bool) {
-	c.Flag("device", "The port of this host that asks: umad0, mlx5_0, mlx5_0.2 for its second port, or ibsim:SOCKET/NODE.").StringVar(&s.device)
+	c.Flag("device", "Port of this host to send from: umad0, mlx5_0, mlx5_0.2 for its second port, or ibsim:SOCKET/NODE.").StringVar(&s.device)
 	c.Flag("m-key-file", "File with the subnet's M_Key, hexadecimal.").StringVar(&s.mkeyFile)
-	c.Flag("timeout", "How long one question waits for its answer; it is asked three times.").Default("200ms").DurationVar(&s.timeout)
-	c.Flag("from", "File that ibnetdiscover wrote, instead of --device.").StringVar(&s.from)
+	c.Flag("timeout", "Timeout of one request. Each is sent three times.").Default("200ms").DurationVar(&s.timeout)
+	c.Flag("from", "Output file of ibnetdiscover, instead of --device.").StringVar(&s.from)
 	if tables {
-		c.Flag("lfts", "File that dump_lfts wrote, with --from.").StringVar(&s.lfts)
+		c.Flag("lfts", "Output file of dump_lfts, with --from.").StringVar(&s.lfts)
 	}
 }
 
@@ -57,7 +57,7 @@ func (s *ibSource) checkFlags() error {
 		return errors.New("where to read the fabric: --device or --from is expected")
 	}
 	if s.lfts != "" && s.from == "" {
-		return errors.New("--lfts goes with --from")
+		return errors.New("--lfts needs --from")
 	}
 	return nil
 }
@@ -135,10 +135,10 @@ type ibUnanswered struct {
 }
 
 func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
-	c := ib.Command("discover", "List the nodes and cables of an InfiniBand subnet. Exit code 0: done, 1: bad arguments or the own port does not answer, 3: done, but something is contradictory or does not answer.")
+	c := ib.Command("discover", "List the nodes and cables of an InfiniBand subnet. Exit code 0: done, 1: bad arguments or no answer from the own port, 3: done, but with contradictions or missing answers.")
 	var s ibSource
 	s.addFlags(c, false)
-	format := c.Flag("format", "Output format; topology: a topology file.").Default("text").Enum("text", "json", "topology")
+	format := c.Flag("format", "Output format; topology prints a topology file.").Default("text").Enum("text", "json", "topology")
 	commands[c.FullCommand()] = func(ctx context.Context) error {
 		if err := s.checkFlags(); err != nil {
 			return err
@@ -236,7 +236,7 @@ func writeTopology(f *ibfabric.Fabric, found []string, file string) error {
 func writeImported(t *fabric.Topology, found, left []string, file string) error {
 	text, err := yaml.Marshal(t)
 	if err != nil {
-		return fmt.Errorf("writing the topology: %w", err)
+		return fmt.Errorf("cannot write the topology: %w", err)
 	}
 	if file == "" {
 		_, err = os.Stdout.Write(text)
@@ -244,7 +244,7 @@ func writeImported(t *fabric.Topology, found, left []string, file string) error 
 		err = os.WriteFile(file, text, 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the topology: %w", err)
+		return fmt.Errorf("cannot write the topology: %w", err)
 	}
 	_, checked := fabric.ParseTopology("the topology", text)
 	for _, x := range checked {
@@ -286,12 +286,12 @@ type ibPaths struct {
 }
 
 func addIBPaths(ib *kingpin.CmdClause, commands map[string]command) {
-	c := ib.Command("paths", "The path of packets from SRC to DST by the forwarding tables. With --device they are read twice, and the path is valid when both say the same. Exit code 0: known, 1: bad arguments or nothing can be read, 2: the path is stale or not known.")
+	c := ib.Command("paths", "Print the path of packets from SRC to DST by the forwarding tables. With --device they are read twice, and the path is valid if both agree. Exit code 0: known, 1: bad arguments or nothing can be read, 2: the path is stale or not known.")
 	var p ibPaths
 	p.addFlags(c, true)
-	c.Arg("src", "node/device, switch, LID or GUID (0x and 16 digits).").Required().StringVar(&p.src)
-	c.Arg("dst", "The same.").Required().StringVar(&p.dst)
-	c.Flag("sl", "Service level of the packets: gives the virtual lanes, and matters to adaptive routing.").Default("0").Uint8Var(&p.sl)
+	c.Arg("src", "Source: node/device, switch, LID or GUID (0x and 16 digits).").Required().StringVar(&p.src)
+	c.Arg("dst", "Destination, in the same form.").Required().StringVar(&p.dst)
+	c.Flag("sl", "Service level of the packets. It selects the virtual lanes and affects adaptive routing.").Default("0").Uint8Var(&p.sl)
 	c.Flag("format", "Output format.").Default("text").EnumVar(&p.format, "text", "json")
 	commands[c.FullCommand()] = p.runPaths
 }
@@ -455,10 +455,10 @@ func printIBPath(w io.Writer, p *ibPath) error {
 
 // addTopologyImport adds the command topology import, which writes a topology file from the output of other programs.
 func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
-	c := topo.Command("import", "Write a topology file of another program's output. Findings go to standard error. Exit code 0: done, 1: bad arguments or the file cannot be read, 3: done, but something is contradictory.")
-	from := c.Flag("from", "The program: ibnetdiscover, or ufm, whose saved resources/systems, resources/ports and resources/links are expected.").Required().Enum("ibnetdiscover", "ufm")
-	list := c.Arg("file", "Its output; standard input when absent or -, of ibnetdiscover.").Strings()
-	output := c.Flag("output", "The file to write; standard output when absent.").String()
+	c := topo.Command("import", "Write a topology file from another program's output. Findings go to standard error. Exit code 0: done, 1: bad arguments or the file cannot be read, 3: done, but with contradictions.")
+	from := c.Flag("from", "Program: ibnetdiscover, or ufm with its saved resources/systems, resources/ports and resources/links.").Required().Enum("ibnetdiscover", "ufm")
+	list := c.Arg("file", "Output of the program. For ibnetdiscover the default, or -, is standard input.").Strings()
+	output := c.Flag("output", "File to write. Default: standard output.").String()
 	commands[c.FullCommand()] = func(context.Context) error {
 		if *from == "ufm" {
 			return importUFM(*list, *output)

@@ -47,7 +47,7 @@ func TestIBPathsOfFiles(t *testing.T) {
 		{[]string{"ib", "paths", "1", "2", "--from", treeNet, "--lfts", short}, 1, "1: the fabric has no such LID"},
 		{[]string{"ib", "paths", "2", "h4/hca", "--from", treeNet, "--lfts", short}, 2, "unknown"},
 		{[]string{"ib", "paths", "1", "2", "--from", treeNet}, 1, "--from needs --lfts"},
-		{[]string{"ib", "paths", "1", "2", "--device", "x", "--lfts", treeLFTs}, 1, "--lfts goes with --from"},
+		{[]string{"ib", "paths", "1", "2", "--device", "x", "--lfts", treeLFTs}, 1, "--lfts needs --from"},
 		{[]string{"ib", "paths", "1", "2"}, 1, "--device or --from is expected"},
 		{[]string{"ib", "paths", "1", "2", "--from", treeLFTs, "--lfts", treeLFTs}, 1, "tree.lfts:1: line: Switch, Ca, Rt, [port] or name=value is expected"},
 		{[]string{"ib", "discover", "--device", "ibsim:x"}, 1, "ibsim:SOCKET/NODE is expected"},

@@ -26,14 +26,14 @@ import (
 func addIBSample(ib *kingpin.CmdClause, commands map[string]command) {
 	c := ib.Command("sample", "Read the counters of the fabric's ports at two ticks, and print them with their rates.")
 	config := ibagent.DefaultConfig()
-	c.Flag("device", "The port of this host that asks: umad0, mlx5_0, mlx5_0.2 for its second port, or ibsim:SOCKET/NODE.").Default(config.Device).StringVar(&config.Device)
+	c.Flag("device", "Port of this host to send from: umad0, mlx5_0, mlx5_0.2 for its second port, or ibsim:SOCKET/NODE.").Default(config.Device).StringVar(&config.Device)
 	c.Flag("interval", "Time between the two ticks.").Default("1s").DurationVar(&config.Interval)
-	c.Flag("metric", "Name of a MAD query or of one of its fields, as PortXmitWait; may be repeated. Without it, all are read.").StringsVar(&config.Metrics)
+	c.Flag("metric", "Name of a MAD query or of one of its fields, such as PortXmitWait; may be repeated. Default: all.").StringsVar(&config.Metrics)
 	c.Flag("m-key-file", "File with the subnet's M_Key, hexadecimal.").StringVar(&config.MKeyFile)
-	c.Flag("timeout", "How long one question waits.").Default(config.Timeout.String()).DurationVar(&config.Timeout)
-	c.Flag("retries", "How often it is asked again.").Default("2").IntVar(&config.Retries)
-	ports := c.Flag("port", "Shell pattern of the ports to print, as 'leaf1:*' or 'h3/*'; may be repeated.").Strings()
-	format := c.Flag("format", "table or json: an object per port and line.").Default("table").Enum("table", "json")
+	c.Flag("timeout", "Timeout of one request.").Default(config.Timeout.String()).DurationVar(&config.Timeout)
+	c.Flag("retries", "Number of retries of a request.").Default("2").IntVar(&config.Retries)
+	ports := c.Flag("port", "Shell pattern of the ports to print, such as 'leaf1:*' or 'h3/*'; may be repeated.").Strings()
+	format := c.Flag("format", "Output format; json prints one object per port and line.").Default("table").Enum("table", "json")
 	commands[c.FullCommand()] = func(ctx context.Context) error {
 		config.Discovery = max(config.Discovery, config.Interval)
 		return ibSample(ctx, config, *ports, *format, os.Stdout)
@@ -165,8 +165,8 @@ func ibSampleTable(ports []ibsample.PortState, w io.Writer) error {
 }
 
 func addIBServe(ib *kingpin.CmdClause, commands map[string]command) {
-	c := ib.Command("serve", "Sample the fabric on and on, as delegator, sampler or both, and serve /metrics.")
-	file := c.Flag("config.file", "What to do: the keys of the ibfabric receiver.").Required().String()
+	c := ib.Command("serve", "Sample the fabric continuously, as delegator, sampler or both, and serve /metrics.")
+	file := c.Flag("config.file", "Configuration with the keys of the ibfabric receiver.").Required().String()
 	flags := webserver.AddFlags(c, "127.0.0.1:9872")
 	commands[c.FullCommand()] = func(ctx context.Context) error {
 		config, err := readIBConfig(*file)

@@ -24,9 +24,9 @@ const (
 )
 
 func addJob(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("job", "Say whether the network is to blame for what a job suffers, by what evidence. Exit code 0: the network is innocent, 1: it could not be asked, or no such job runs, 2: the network is suspect, 3: the evidence does not suffice.")
-	name := cmd.Arg("name", "The job's name or its scheduler's identifier.").Required().String()
-	base := cmd.Flag("analyzer", "Where the analyzer serves.").Default("http://127.0.0.1:9872").String()
+	cmd := app.Command("job", "Report whether the network slows a job, and the evidence. Exit code 0: the network is innocent, 1: the analyzer does not answer, or no such job runs, 2: the network is suspect, 3: the evidence is insufficient.")
+	name := cmd.Arg("name", "Name of the job, or its identifier in the scheduler.").Required().String()
+	base := cmd.Flag("analyzer", "Base URL of the analyzer.").Default("http://127.0.0.1:9872").String()
 	format := cmd.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[cmd.FullCommand()] = func(ctx context.Context) error {
 		v, raw, err := fetchJob(ctx, *base, *name)
@@ -39,7 +39,7 @@ func addJob(app *kingpin.Application, commands map[string]command) {
 			_, err = io.WriteString(os.Stdout, jobText(v))
 		}
 		if err != nil {
-			return fmt.Errorf("writing the answer: %w", err)
+			return fmt.Errorf("cannot write the answer: %w", err)
 		}
 		switch v.State {
 		case fabric.Innocent:
@@ -84,12 +84,12 @@ func fetchJob(ctx context.Context, base, name string) (v jobReply, raw []byte, e
 	raw, err = io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	switch {
 	case err != nil:
-		return v, nil, fmt.Errorf("the analyzer's answer: %w", err)
+		return v, nil, fmt.Errorf("cannot read the analyzer's answer: %w", err)
 	case resp.StatusCode != http.StatusOK:
 		return v, nil, fmt.Errorf("the analyzer at %s: %s: %s", u.Host, resp.Status, strings.TrimSpace(string(raw[:min(len(raw), 500)])))
 	}
 	if err := json.Unmarshal(raw, &v); err != nil {
-		return v, nil, fmt.Errorf("the analyzer's answer: %w", err)
+		return v, nil, fmt.Errorf("cannot parse the analyzer's answer: %w", err)
 	}
 	return v, raw, nil
 }

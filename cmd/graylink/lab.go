@@ -25,14 +25,14 @@ import (
 )
 
 func addLab(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("lab", "A real fabric of network namespaces on this machine, to break.")
-	name := cmd.Flag("name", "The lab's name.").Default(lab.DefaultName).String()
+	cmd := app.Command("lab", "Build a real fabric of network namespaces on this machine, and inject faults.")
+	name := cmd.Flag("name", "Name of the lab.").Default(lab.DefaultName).String()
 
 	up := cmd.Command("up", "Build the fabric of a topology file.")
-	topology := up.Flag("topology", "The topology file.").Required().String()
+	topology := up.Flag("topology", "Topology file (YAML).").Required().String()
 	commands[up.FullCommand()] = func(ctx context.Context) error { return labUp(ctx, *topology, *name) }
 
-	completed := cmd.Command("topology", "Print the lab's topology with the addresses it uses, for a coordinator or an analyzer to read.")
+	completed := cmd.Command("topology", "Print the lab's topology with the addresses that it uses, for a coordinator or an analyzer.")
 	commands[completed.FullCommand()] = func(context.Context) error {
 		l, err := lab.Open(*name)
 		if err != nil {
@@ -50,7 +50,7 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 	format := status.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[status.FullCommand()] = func(ctx context.Context) error { return labStatus(ctx, os.Stdout, *name, *format) }
 
-	down := cmd.Command("down", "Remove a lab, whatever state it is in.")
+	down := cmd.Command("down", "Remove a lab in any state.")
 	commands[down.FullCommand()] = func(ctx context.Context) error { return lab.Down(ctx, *name) }
 
 	list := cmd.Command("list", "List the labs of this machine.")
@@ -64,33 +64,33 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 
 	addLabFault(cmd, name, commands)
 
-	proxy := cmd.Command("proxy", "Serve an HTTP proxy into a lab, as proxy_url of a Prometheus or an analyzer outside: http://h1:9868/metrics is asked of h1's loopback.")
-	listen := proxy.Flag("web.listen-address", "Where the proxy listens.").Default("127.0.0.1:9867").String()
+	proxy := cmd.Command("proxy", "Serve an HTTP proxy into a lab, as proxy_url of a Prometheus or an analyzer outside. A request for http://h1:9868/metrics goes to h1's loopback.")
+	listen := proxy.Flag("web.listen-address", "Address on which the proxy listens.").Default("127.0.0.1:9867").String()
 	commands[proxy.FullCommand()] = func(ctx context.Context) error { return labProxy(ctx, *name, *listen) }
 
 	ex := cmd.Command("exec", "Run a command inside a node or switch: graylink lab exec NODE -- CMD.")
-	node := ex.Arg("node", "The node or switch.").Required().String()
-	argv := ex.Arg("command", "The command and its arguments, after --.").Required().Strings()
+	node := ex.Arg("node", "Node or switch.").Required().String()
+	argv := ex.Arg("command", "Command and its arguments, after --.").Required().Strings()
 	commands[ex.FullCommand()] = func(ctx context.Context) error { return labExec(ctx, *name, *node, *argv) }
 }
 
 func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]command) {
-	fault := cmd.Command("fault", "Break something, and mend it.")
+	fault := cmd.Command("fault", "Inject and clear faults.")
 
-	add := fault.Command("add", "Break something; prints the fault's identifier.")
+	add := fault.Command("add", "Inject a fault and print its identifier.")
 	var f lab.Fault
-	add.Arg("kind", "What to break: "+strings.Join(lab.FaultKinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.FaultKinds()...)
-	add.Flag("at", "The element: a link END--END, a NIC node/device, a switch or a node.").Required().StringVar(&f.At)
-	add.Flag("delay", "Added delay of delay, nic-slow and switch-slow.").Default(lab.DefaultDelay.String()).DurationVar(&f.Delay)
-	add.Flag("loss", "Ratio of packets that loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
-	add.Flag("step", "By how much clock-step moves the clock, either way.").Default(lab.DefaultStep.String()).DurationVar(&f.Step)
-	add.Flag("drift-ppm", "By how many millionths clock-drift makes the clock faster, or slower.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&f.DriftPPM)
+	add.Arg("kind", "Kind of the fault: "+strings.Join(lab.FaultKinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.FaultKinds()...)
+	add.Flag("at", "Element: a link END--END, a NIC node/device, a switch or a node.").Required().StringVar(&f.At)
+	add.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default(lab.DefaultDelay.String()).DurationVar(&f.Delay)
+	add.Flag("loss", "Ratio of packets that the fault loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
+	add.Flag("step", "Step of the fault clock-step, positive or negative.").Default(lab.DefaultStep.String()).DurationVar(&f.Step)
+	add.Flag("drift-ppm", "Drift of the fault clock-drift in parts per million, positive or negative.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&f.DriftPPM)
 	add.Flag("direction", "FROM->TO of the link (default: from the end that --at names first); for nic-slow in, out or both.").StringVar(&f.Direction)
 	addFormat := add.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[add.FullCommand()] = func(ctx context.Context) error { return labFaultAdd(ctx, os.Stdout, *name, f, *addFormat) }
 
-	clear := fault.Command("clear", "Mend one fault, or all.")
-	id := clear.Arg("id", "The fault's identifier; all faults when left out.").String()
+	clear := fault.Command("clear", "Clear one fault, or all.")
+	id := clear.Arg("id", "Identifier of the fault. Default: all faults.").String()
 	commands[clear.FullCommand()] = func(ctx context.Context) error {
 		l, err := lab.Open(*name)
 		if err != nil {
@@ -99,7 +99,7 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 		return l.ClearFault(ctx, *id)
 	}
 
-	list := fault.Command("list", "List what is broken on purpose.")
+	list := fault.Command("list", "List the active faults.")
 	format := list.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[list.FullCommand()] = func(context.Context) error {
 		l, err := lab.Open(*name)
@@ -113,8 +113,8 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 		return printFaults(os.Stdout, faults, *format)
 	}
 
-	helper := cmd.Command("relay", "The process behind a fault; started by it.").Hidden()
-	helperID := helper.Arg("id", "The fault's identifier.").Required().String()
+	helper := cmd.Command("relay", "Run the process behind a fault.").Hidden()
+	helperID := helper.Arg("id", "Identifier of the fault.").Required().String()
 	commands[helper.FullCommand()] = func(ctx context.Context) error { return lab.RunHelper(ctx, *name, *helperID) }
 }
 

@@ -150,7 +150,7 @@ func ParseFlow(s string) (Flow, error) {
 	return e, nil
 }
 
-// CheckName says why a node or switch name cannot be used in identifiers.
+// CheckName returns an error if a node or switch name cannot be used in identifiers.
 func CheckName(s string) error {
 	if s == "" {
 		return fmt.Errorf("name is empty")
@@ -161,7 +161,7 @@ func CheckName(s string) error {
 	return checkJoin("name", s)
 }
 
-// CheckDevice says why a device or port name cannot be used in identifiers.
+// CheckDevice returns an error if a device or port name cannot be used in identifiers.
 func CheckDevice(s string) error {
 	if s == "" {
 		return fmt.Errorf("device or port is empty")

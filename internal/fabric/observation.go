@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// PathState says how far the path of an observation can be trusted.
+// PathState states how far the path of an observation can be trusted.
 type PathState string
 
 // Path states of the observation file.
@@ -152,7 +152,7 @@ type Interner struct {
 	key   []byte
 }
 
-// NewInterner returns one that knows nothing yet.
+// NewInterner returns an empty interner.
 func NewInterner() *Interner {
 	return &Interner{text: map[string]string{}, paths: map[string]Path{}}
 }

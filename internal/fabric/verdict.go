@@ -13,7 +13,7 @@ const (
 	InsufficientEvidence State = "insufficient_evidence"
 )
 
-// Kind is the sort of element a verdict names.
+// Kind is the kind of element that a verdict names.
 type Kind string
 
 // Kinds of elements.
@@ -111,7 +111,7 @@ const (
 // Attribution holds the cause of a fault, as the series of the element show it.
 type Attribution struct {
 	State AttributionState `json:"state"`
-	// Agrees is absent where the series say nothing for or against what the probes say.
+	// Agrees is absent if the series neither confirm nor contradict the probes.
 	Agrees *bool `json:"agrees,omitempty"`
 	// Summary is all of it in plain words.
 	Summary string  `json:"summary"`

@@ -1,7 +1,7 @@
 // Package fakesys builds directory trees that look like a node's /sys, /proc and /dev, and plays
 // scripts on them. Tests of what reads those files use it, and graylink fakesys gives it to users.
 //
-// A tree has the roots sys, proc and dev, and .fakesys, which says that the tree was made here and
+// A tree has the roots sys, proc and dev, and .fakesys, which marks the tree as made here and
 // keeps what a script took away. Rules:
 //
 //  1. The layout is that of a Linux 6.x kernel: real directories under sys/devices, and relative

@@ -144,7 +144,7 @@ var (
 
 const maxGIDTable = 1024 // of rxe; mlx5 has 256 on Ethernet
 
-// Validate says what is wrong with a node, as a *FieldError.
+// Validate returns a *FieldError if a node is wrong.
 func (n Node) Validate() error {
 	for _, f := range []optionalField{
 		{"hostname", n.Hostname, namePattern, "a host name"},

@@ -25,7 +25,7 @@ func (p *Player) NextDue() (time.Duration, bool) {
 }
 
 // RunDue takes all steps that are due when so much time has passed since the start, and returns them.
-// A step that fails ends it, as a *ScriptError; the next call goes on after it.
+// A step that fails ends it with a *ScriptError. The next call continues after that step.
 func (p *Player) RunDue(elapsed time.Duration) ([]Step, error) {
 	p.tree.mu.Lock()
 	defer p.tree.mu.Unlock()

@@ -12,9 +12,10 @@
 //  3. Without a position, at the first start on a node, the same holds (FromBeginning): a node that is new has failed
 //     before its first agent ran if it fails in the driver's probe, and on nodes that never keep their disk each start
 //     is a first one. FromNow is for those who add the agent to nodes that have been up for long.
-//  4. Records that the ring has overwritten are counted, by the gap in the sequence numbers, and reading goes on.
+//  4. Records that the ring has overwritten are counted, by the gap in the sequence numbers, and reading continues.
 //  5. What cannot be parsed is counted and skipped.
-//  6. A position that is ahead of the log's end is wrong: it is set back to the end, so that a bad file does not make the agent miss all records.
+//  6. A position that is ahead of the log's end is wrong: it is set back to the end, so that
+//     the agent does not miss all records because of a bad file.
 //
 // Rules of matching:
 //
@@ -22,6 +23,7 @@
 //  2. A record is one Match at most: the first pattern of the table that fits.
 //  3. Where drivers of all kinds use the same words (PCIe errors, the transmit watchdog), the line counts only if its
 //     device is a known NIC; else it is counted as unresolved, and nothing more.
-//  4. Where only a driver of NICs uses these words, the line counts even if its device is not known: it may just have vanished.
+//  4. Where only a driver of NICs uses these words, the line counts even if its device is not known: it may just
+//     have vanished.
 //  5. Per pattern and device, so many matches in a minute are delivered; the others are counted.
 package klog

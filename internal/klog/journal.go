@@ -116,7 +116,7 @@ func journalField(raw json.RawMessage, depth int) (string, bool) {
 	return "", false
 }
 
-// JournalConfig says what a Journal reads. Only BootID has no default.
+// JournalConfig configures what a Journal reads. Only BootID has no default.
 type JournalConfig struct {
 	// BootID is this boot's, of BootID. Entries of others are skipped.
 	BootID string
@@ -283,7 +283,7 @@ func sameBoot(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, "-", ""), strings.ReplaceAll(b, "-", ""))
 }
 
-// startJournalctl is the default of JournalConfig.Start: it runs journalctl and returns its output.
+// startJournalctl runs journalctl and returns its output. It is the default of JournalConfig.Start.
 func startJournalctl(ctx context.Context, args []string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd := exec.CommandContext(ctx, "journalctl", args...)

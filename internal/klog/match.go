@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Resolve says which NIC has a PCI address, a network device or an RDMA device (those that are not known are empty),
+// Resolve returns which NIC has a PCI address, a network device or an RDMA device (those that are not known are empty),
 // and whether that is one at all. It should know a device some time longer than the device is there: the line that
 // says why it went may come late.
 type Resolve func(pci, netdev, rdma string) (device string, ok bool)
@@ -23,7 +23,7 @@ type Match struct {
 	// Device is Resolve's name of it: "mlx5_0". Where Resolve knows none, the best that the record has: PCI address,
 	// network device, RDMA device, name of the kernel's device; or empty.
 	Device string
-	// Known: Resolve knows the device.
+	// Known is set if Resolve knows the device.
 	Known bool
 	// PCI, Netdev and RDMA are what the record names, empty what it does not.
 	PCI, Netdev, RDMA string
@@ -170,7 +170,7 @@ func firstOf(names ...string) string {
 	return ""
 }
 
-// allowDelivery says whether one more may be delivered, and that it is. For each key the times of the last deliveries are
+// allowDelivery reports whether one more may be delivered, and counts it. For each key the times of the last deliveries are
 // kept, perMinute at most; keys of the last minute only.
 func (m *Matcher) allowDelivery(k limitKey) bool {
 	now := m.now()

@@ -20,7 +20,7 @@ const (
 type Pattern struct {
 	ID       string
 	Severity Severity
-	// Generic: drivers of all kinds say this, so that it counts for known NICs only (rule 3).
+	// Generic is set if drivers of all kinds use these words. The pattern then counts for known NICs only (rule 3).
 	Generic bool
 	// Expressions are alternatives. Their groups are named: pci, netdev and rdma are what the line is about; port and
 	// id are a reporting PCIe port and the requester id of 16 bits that it reports, in place of pci.
@@ -148,7 +148,7 @@ type ExtraPattern struct {
 
 var reID = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// Validate says which field is wrong, and why.
+// Validate returns an error that names the wrong field and the reason.
 func (c MatchConfig) Validate() error {
 	_, err := c.activePatterns()
 	return err

@@ -38,7 +38,7 @@ const (
 	maxLine = 1 << 20
 )
 
-// Config says what a Reader reads. Only BootID has no default.
+// Config configures what a Reader reads. Only BootID has no default.
 type Config struct {
 	// Path is the device, or a file or a FIFO with the device's format.
 	Path string
@@ -108,7 +108,7 @@ type Follower interface {
 
 // Run delivers records until the context ends, deliver fails, or the log cannot be read; the error says which
 // (errors.Is holds for the context's error, fs.ErrPermission, fs.ErrNotExist and deliver's error). A record whose
-// delivery fails is not done with: it comes again with the next Run, which goes on where this one stopped. Without
+// delivery fails is not done with: it comes again with the next Run, which continues where this one stopped. Without
 // CAP_SYSLOG, and with kernel.dmesg_restrict, opening fails. One Run at a time.
 func (r *Reader) Run(ctx context.Context, deliver func(Record) error) error {
 	dev, kind, err := r.open()
@@ -294,8 +294,8 @@ func (r *Reader) waitDeadline(kind kind) time.Time {
 	return time.Time{}
 }
 
-// atEnd is called when no record is left to read (rule 6). A FIFO does not repeat what was read before a restart, so
-// its end does not show whether the position is right.
+// atEnd handles the end of what can be read (rule 6). A FIFO does not repeat what was read before a restart, so its
+// end does not show whether the position is right.
 func (r *Reader) atEnd(kind kind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

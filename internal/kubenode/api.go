@@ -89,7 +89,7 @@ func (a *api) sendRequest(ctx context.Context, method, contentType string, body,
 	return nil
 }
 
-// parseAnswer reads an answer into into, or says what failed. Failures have a metav1.Status.
+// parseAnswer reads an answer into into, or returns what failed. Failures have a metav1.Status.
 func parseAnswer(code int, retryAfter string, text []byte, into any) *failure {
 	if code/100 == 2 {
 		if into == nil {

@@ -48,7 +48,7 @@ type node struct {
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// strength orders codes by what they say of the NIC, the worst first: it is not there, it has no connectivity, it works badly. Others come
+// strength orders codes by the state of the NIC, the worst first: it is not there, it has no connectivity, it works badly. Others come
 // after these, by name.
 var strength = []string{nichealth.CodeGone, nichealth.CodeDown, nichealth.CodeDisabled, nichealth.CodeRecovery, nichealth.CodeRate}
 
@@ -225,7 +225,7 @@ func (r *Reporter) keepCondition(ctx context.Context) {
 	}
 }
 
-// writeCondition makes the server's condition the wanted one, or says when to try again.
+// writeCondition makes the server's condition the wanted one, or returns when to try again.
 func (r *Reporter) writeCondition(ctx context.Context, k *conditionKeeper) {
 	err := r.patchCondition(ctx, k)
 	now := time.Now()
@@ -236,7 +236,7 @@ func (r *Reporter) writeCondition(ctx context.Context, k *conditionKeeper) {
 		k.nextHeartbeat = now.Add(heartbeatEvery - rand.N(heartbeatEvery/10))
 		k.wait.reset()
 		if k.failed {
-			r.log.Info("Kubernetes takes the node's condition again", "node", r.c.Node, "condition", r.c.Condition)
+			r.log.Info("writing the node's condition to Kubernetes works again", "node", r.c.Node, "condition", r.c.Condition)
 		}
 		k.failed = false
 		r.mu.Lock()
@@ -247,7 +247,7 @@ func (r *Reporter) writeCondition(ctx context.Context, k *conditionKeeper) {
 		k.server = nil // it may have been written nevertheless, or the Node is another one now
 		k.notBefore = now.Add(k.wait.waitAfter(err))
 		if !k.failed {
-			r.log.Warn("Kubernetes does not take the node's condition; it will be tried again", "node", r.c.Node, "condition", r.c.Condition, "err", err)
+			r.log.Warn("cannot write the node's condition to Kubernetes; will retry", "node", r.c.Node, "condition", r.c.Condition, "err", err)
 		}
 		k.failed = true
 	}

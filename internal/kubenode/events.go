@@ -195,17 +195,17 @@ func (r *Reporter) sendEvents(ctx context.Context) {
 			r.removeEvent(p)
 			wait.reset()
 			if failed {
-				r.log.Info("Kubernetes takes events again")
+				r.log.Info("sending events to Kubernetes works again")
 			}
 			failed = false
 		case ctx.Err() != nil:
 		case isRefused(err):
 			r.removeEvent(p)
 			r.countDropped(DropRefused, p.count)
-			r.log.Error("Kubernetes refuses an event", "reason", p.reason, "err", err)
+			r.log.Error("Kubernetes refused an event", "reason", p.reason, "err", err)
 		default:
 			if !failed {
-				r.log.Warn("Kubernetes does not take events; they will be tried again", "err", err)
+				r.log.Warn("cannot send events to Kubernetes; will retry", "err", err)
 			}
 			failed = true
 			sleepContext(ctx, wait.waitAfter(err))

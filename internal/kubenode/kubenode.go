@@ -54,7 +54,7 @@ const (
 	queueLength    = 1000            // events
 )
 
-// Config says which Node is written, and of what.
+// Config configures the Node that is written, and the source of its state.
 type Config struct {
 	// Node is the Node's name.
 	Node string
@@ -85,7 +85,7 @@ var (
 	conditionType = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 )
 
-// Validate says which field is wrong, and what is expected.
+// Validate returns an error that names the wrong field and what is expected.
 func (c Config) Validate() error {
 	switch {
 	case len(c.Node) > 253 || !nodeName.MatchString(c.Node):
@@ -164,7 +164,7 @@ func New(c Config) (*Reporter, error) {
 		config, err = rest.InClusterConfig()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("how to reach Kubernetes: %w", err)
+		return nil, fmt.Errorf("cannot read how to reach Kubernetes: %w", err)
 	}
 	a, err := newAPI(config)
 	if err != nil {

@@ -60,7 +60,7 @@ func (af *ActiveFault) checkClock() error {
 	return nil
 }
 
-// bendClock writes down what the faults say about a node's clock.
+// bendClock writes the file with the faults of a node's clock.
 func (st *state) bendClock(root, node string) error {
 	var bend struct {
 		Step  time.Duration `json:"step_ns"`

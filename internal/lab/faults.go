@@ -441,7 +441,7 @@ func (x *index) resolveLinkDown(af *ActiveFault) error {
 	return nil
 }
 
-// applyFault does what the record says; the caller holds the lock.
+// applyFault applies a recorded fault. The caller holds the lock.
 func (l *Lab) applyFault(ctx context.Context, st *state, f *ActiveFault) error {
 	// The helper first: a relay listens before the first packet is queued.
 	switch f.Kind {

@@ -34,7 +34,7 @@ import (
 // DefaultName is the lab's name when none is given.
 const DefaultName = "lab"
 
-// Options say how Up builds a lab.
+// Options configure how Up builds a lab.
 type Options struct {
 	// Name distinguishes the labs of one machine. "" means DefaultName.
 	Name string
@@ -153,7 +153,7 @@ func newLab(root string, st *state, x *index, owner bool, log *slog.Logger) *Lab
 	return &Lab{root: root, name: st.Name, owner: owner, log: log, x: x, netem: sync.OnceValue(haveNetem)}
 }
 
-// removeDeadLab removes a dead predecessor, or says why there is no room.
+// removeDeadLab removes a dead predecessor, or returns an error if the name is in use.
 func removeDeadLab(root, name string, log *slog.Logger) error {
 	st, err := loadState(root, name)
 	switch {
@@ -162,7 +162,7 @@ func removeDeadLab(root, name string, log *slog.Logger) error {
 	case err != nil:
 		return err
 	case st.Owner != nil && !st.Owner.isAlive() || st.Phase != phaseUp && !st.Builder.isAlive():
-		log.Info("removing what a dead process left", "lab", name, "pid", st.Builder.PID)
+		log.Info("removing the lab of a dead process", "lab", name, "pid", st.Builder.PID)
 		return removeLab(root, st)
 	case st.Owner != nil:
 		return fmt.Errorf("lab %q exists and belongs to process %d, which runs; end that, or choose another --name", name, st.Owner.PID)

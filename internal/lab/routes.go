@@ -61,7 +61,7 @@ func (x *index) allDestinations() []destination {
 type linkSet map[string]bool
 
 // computeRoutes computes every namespace's static routes: all shortest paths through
-// switches to every destination. withdrawn links are out of everybody's
+// switches to every destination. withdrawn links are out of all elements'
 // routes, as after a routing daemon's convergence: a switch left without a way
 // down to a destination is no longer a way to it for its neighbours either.
 // Links that are down but not yet withdrawn are missing only at their own ends.

@@ -248,7 +248,7 @@ type LinkModes struct {
 	Autoneg *bool
 	Speed   *int64  // bytes per second; nil if not known
 	Duplex  string  // "half", "full"; "" where it is not known
-	Lanes   *uint32 // nil where the kernel does not say
+	Lanes   *uint32 // nil if the kernel does not report it
 }
 
 // parseLinkModes reads ETHTOOL_MSG_LINKMODES_GET_REPLY.

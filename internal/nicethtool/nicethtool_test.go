@@ -481,7 +481,7 @@ func TestDefaultExclude(t *testing.T) {
 	}
 }
 
-// dialed is a machine whose netlink the test answers.
+// dialed returns a machine whose netlink the test answers.
 func dialed(family bool, answer genltest.Func) *Machine {
 	return &Machine{Dial: func() (*genetlink.Conn, error) {
 		if !family {
@@ -569,7 +569,7 @@ type rawKernel func(data []byte) error
 func (rawKernel) SendRequest(uint8, []byte) ([][]byte, error) { return nil, syscall.EOPNOTSUPP }
 func (k rawKernel) Ioctl(_ string, data []byte) error         { return k(data) }
 
-// BenchmarkPoll is of 8 interfaces of 3000 statistics, of which 100 are not of queues, and a module each.
+// BenchmarkPoll polls 8 interfaces of 3000 statistics, of which 100 are not of queues, and a module each.
 func BenchmarkPoll(b *testing.B) {
 	k := &ethtooltest.Kernel{}
 	var names []string
@@ -601,7 +601,7 @@ func BenchmarkPoll(b *testing.B) {
 	}
 }
 
-// BenchmarkMachine is what questions to this machine's loopback cost.
+// BenchmarkMachine measures the cost of requests to this machine's loopback.
 func BenchmarkMachine(b *testing.B) {
 	m := &Machine{}
 	defer m.Close()

@@ -195,7 +195,7 @@ type moduleRead struct {
 	gone   bool
 }
 
-// maxRounds is how many times a module's memory says that there is more to read: the lower
+// maxRounds is how many times a module's memory shows that there is more to read: the lower
 // memory, page 00h to 02h and bank 0, and the other banks.
 const maxRounds = 4
 

@@ -147,7 +147,7 @@ func (m *Monitor) checkCounter(e Entity, name, device string, c nichw.Counter) (
 	return events
 }
 
-// describeBreach says what is wrong with the growth over a rule's window, if anything is.
+// describeBreach returns in words how the growth over a rule's window breaches the rule, and "" if it does not.
 func (m *Monitor) describeBreach(t *Threshold, grown uint64) string {
 	seconds := t.Window.Seconds()
 	switch t.Sort {
@@ -162,7 +162,7 @@ func (m *Monitor) describeBreach(t *Threshold, grown uint64) string {
 	case Share:
 		if tick := m.c.XmitWaitTick.Seconds(); tick > 0 {
 			if s := float64(grown) * tick / seconds; s > t.Above {
-				return fmt.Sprintf("says that it stood still for %.0f%% of %s, more than %.0f%%", 100*s, t.Window, 100*t.Above)
+				return fmt.Sprintf("shows that the port could not send for %.0f%% of %s, more than %.0f%%", 100*s, t.Window, 100*t.Above)
 			}
 		}
 	}

@@ -124,7 +124,7 @@ func (p *pciFiles) buildPCI(device string, errs *fileErrors) *PCI {
 	}
 	width := func(f *file) *uint64 {
 		if !f.ok || f.value == 0 || f.value > 32 {
-			return nil // 0 and 255 are what the kernel says of a function without a link
+			return nil // the kernel has 0 and 255 for a function without a link
 		}
 		return &f.value
 	}
@@ -350,7 +350,7 @@ func (p *portFiles) applyListing() {
 			gids = append(gids, p.gids[i])
 			continue
 		}
-		// The kernel says EINVAL of the type and the interface of an entry that is empty.
+		// The kernel returns EINVAL for the type and the interface of an empty entry.
 		f := func(dir string) *file {
 			return &file{path: filepath.Join(p.dir, dir, name), kind: kindText, toleratesInvalid: true}
 		}

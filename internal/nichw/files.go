@@ -191,7 +191,7 @@ func (l *fileReader) unmarkHung(device, path string) {
 	}
 }
 
-// skipReason says why a file is not to be read, if it is not.
+// skipReason returns why a file is not to be read, and nil if it is.
 func (l *fileReader) skipReason(s *fileGroup, path string) (Sort, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

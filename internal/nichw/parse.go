@@ -113,9 +113,9 @@ type GID struct {
 	Index int
 	// Address is the GID; an IPv4 address is mapped into it.
 	Address netip.Addr
-	// Type is "IB", "RoCE v1" or "RoCE v2" as the kernel says it; "" where it does not.
+	// Type is "IB", "RoCE v1" or "RoCE v2" as the kernel reports it, and "" if it does not.
 	Type string
-	// Netdev is the interface behind it, "" where the kernel does not say.
+	// Netdev is the interface behind it, "" if the kernel does not report it.
 	Netdev string
 }
 

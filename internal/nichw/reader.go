@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Options say where and what to read.
+// Options configure where and what to read.
 type Options struct {
 	// Sys and Proc are the roots of sysfs and procfs; "" stands for /sys and /proc.
 	Sys, Proc string
@@ -39,7 +39,7 @@ const (
 	ReadAll = ReadStates | ReadCounters | ReadGIDs | ReadIdentity
 )
 
-// Kind is the sort of a device, by its driver.
+// Kind is the kind of a device, by its driver.
 type Kind string
 
 // Kinds. A driver that is none of these is a Kind of its own name.
@@ -103,7 +103,7 @@ type Port struct {
 	Phys   Phys
 	// Rate is in bytes per second. It is nil if it is not known or 0.
 	Rate *int64
-	// LinkLayer is "InfiniBand" or "Ethernet", "" where the kernel does not say.
+	// LinkLayer is "InfiniBand" or "Ethernet", "" if the kernel does not report it.
 	LinkLayer string
 	// Netdev is the interface of the port, "" where none is known.
 	Netdev string
@@ -205,7 +205,7 @@ func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
 	r.listDirectories()
 	r.listDirectories()
 	r.readParts(parts)
-	p.Boot, _ = BootID(r.o.Proc) // "" says that it could not be read
+	p.Boot, _ = BootID(r.o.Proc) // "" means that it could not be read
 	r.assemblePoll(p)
 	return p
 }

@@ -4,11 +4,11 @@
 // Rules:
 //
 //  1. Offer never waits. Events wait in a queue of a limited length; if it is full, the oldest is dropped and counted,
-//     as the newest say what is true now.
+//     as the newest have the present state.
 //  2. Events are sent in the order in which they were offered.
 //  3. What cannot be sent is tried again, for ever and ever more slowly: a connector that restarts misses nothing as long
 //     as the queue suffices. An answer that is lost means that the connector gets its events twice.
-//  4. Events that the connector says are invalid are dropped and counted, and only they.
+//  4. Only events that the connector reports as invalid are dropped and counted.
 //  5. When the context ends, what is left is tried once more, and what then is left is counted as dropped.
 package nvsentinel
 
@@ -39,7 +39,7 @@ const Version = 1
 // maxBatch is how many events a request has at most.
 const maxBatch = 100
 
-// Config says where the connector is. Only Socket has no default.
+// Config configures the connector. Only Socket has no default.
 type Config struct {
 	// Socket is the path of the platform connector's socket on this node.
 	Socket string `yaml:"socket"`
@@ -70,7 +70,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate says which field is wrong, and why.
+// Validate returns an error that names the wrong field and the reason.
 func (c Config) Validate() error {
 	switch d := c.withDefaults(); {
 	case c.Socket == "":
@@ -126,7 +126,7 @@ func New(cfg Config) (*Sink, error) {
 	}
 	cfg = cfg.withDefaults()
 	conn, err := grpc.NewClient("unix://"+cfg.Socket,
-		// The socket's file says who may connect.
+		// The permissions of the socket's file limit who may connect.
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: cfg.BackoffMin, Multiplier: 2, Jitter: 0.2, MaxDelay: cfg.BackoffMax},

@@ -77,7 +77,7 @@ type EdgeDirection struct {
 	Reverse bool
 }
 
-// Options say what is simulated.
+// Options configure what is simulated.
 type Options struct {
 	Noise     Noise
 	Load      float64 // share of time that a queue is busy

@@ -24,7 +24,7 @@ var (
 	alertAnalyzers = flag.Int("alerts.analyzers", 2, "analyzers of TestAlerts, beside the same Prometheus")
 )
 
-// planned is a fault as the demo would choose it.
+// planned returns a fault as the demo would choose it.
 func (c *chain) planned(kind string, seed uint64) demo.PlannedFault {
 	c.t.Helper()
 	p, err := demo.PlanFault(c.g, kind, seed, demo.Params{Delay: 2 * time.Millisecond, Loss: 0.1, Step: time.Millisecond, DriftPPM: 50})
@@ -50,7 +50,7 @@ func (c *chain) heal(id string) {
 	}
 }
 
-// alerted is what became of one fault.
+// alerted holds the outcome of one fault.
 type alerted struct {
 	kind, element              string
 	seed                       uint64
@@ -64,7 +64,7 @@ type alerted struct {
 	besides                    []string // other messages
 }
 
-// named are the incidents that name a fault in an analyzer since a moment.
+// named returns the incidents that name a fault in an analyzer since a moment.
 func (c *chain) named(r *replica, p demo.PlannedFault, since time.Time) (out []analyzer.Incident) {
 	_, incidents := c.verdicts(r)
 	for i := range incidents {
@@ -75,7 +75,7 @@ func (c *chain) named(r *replica, p demo.PlannedFault, since time.Time) (out []a
 	return out
 }
 
-// missed are the cycles that analyzers left out, or had no evidence in.
+// missed returns how many cycles the analyzers skipped or had no evidence in.
 func (c *chain) missed() (n float64) {
 	for _, r := range c.analyzers {
 		_, m := c.cycles(r)
@@ -226,7 +226,7 @@ func (c *chain) strike(plans []demo.PlannedFault, seed uint64, whileBroken func(
 	return outs
 }
 
-// switchesOf are the switches at the ends of a fault's element.
+// switchesOf returns the switches at the ends of a fault's element.
 func switchesOf(p demo.PlannedFault) []string {
 	a, b, ok := fabric.SplitLink(p.Element)
 	if !ok {
@@ -260,7 +260,7 @@ func (c *chain) agree(p demo.PlannedFault, began time.Time, out *alerted) {
 	var v *fabric.Verdict
 	for _, r := range c.analyzers {
 		named := c.named(r, p, began)
-		// Series are asked for every few cycles, and counted every second.
+		// Series are queried every few cycles, and counted every second.
 		for end := time.Now().Add(30 * time.Second); len(named) == 1 && misblamed(p, &named[0].Verdict) != "" && time.Now().Before(end); named = c.named(r, p, began) {
 			time.Sleep(200 * time.Millisecond)
 		}
@@ -306,7 +306,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// draw draws the dashboards as they are now; "": nowhere.
+// draw draws the present dashboards into a directory. "" means that nothing is drawn.
 func (c *chain) draw(dir string) {
 	if dir == "" {
 		return
@@ -318,9 +318,9 @@ func (c *chain) draw(dir string) {
 	c.t.Logf("%s", out)
 }
 
-// faults: for every fault one message arrives at the webhook, though two analyzers name it,
-// with the element, and tells when it is over; nothing else is sent; and dashboards show
-// data while something is broken. make alerts has other kinds and the table of seconds.
+// faults checks that for every fault one message with the element arrives at the webhook, though two analyzers name
+// it, and a second one when it is over. Nothing else is sent, and dashboards show data while something is broken.
+// make alerts has other kinds and the table of seconds.
 func (c *chain) faults() {
 	t := c.t
 	kinds, err := demo.ParseKinds(*alertKinds)

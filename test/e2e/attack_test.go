@@ -177,7 +177,7 @@ func (a *arena) dropped(reason string) float64 {
 	return a.metric("/metrics", fmt.Sprintf(`graylink_node_dropped_packets_total{nic="h2/eth1",reason=%q}`, reason))
 }
 
-// socket is one of the attacker's.
+// socket returns one of the attacker's sockets.
 func (a *arena) socket(addr string) *net.UDPConn { return a.socketAt(addr, 0) }
 
 func (a *arena) socketAt(addr string, port int) *net.UDPConn {
@@ -385,9 +385,8 @@ func TestAttacks(t *testing.T) {
 	})
 }
 
-// judge holds every reply against the packets that could have asked for it. To
-// h1's own ports h2 sends its probes as well, and the copies of replies that
-// trace their path.
+// judge compares every reply with the packets that could have caused it. h2 also sends its probes to h1's own ports,
+// and the copies of replies that trace their path.
 func (a *arena) judge(in, out map[string][]int) {
 	a.t.Helper()
 	for to, lengths := range out {
@@ -448,7 +447,7 @@ func (a *arena) flood(d time.Duration) (sent int) {
 	return sent
 }
 
-// cpuOf is the processor time a process has taken.
+// cpuOf returns the processor time that a process has used.
 func cpuOf(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -35,14 +35,14 @@ type chain struct {
 	analyzers                []*replica
 	// gap: agents and switches refuse to be scraped.
 	gap atomic.Bool
-	// tamper changes what one node answers; nil: nobody does.
+	// tamper changes the answers of one node. Nil means none.
 	tamper atomic.Pointer[liar]
 
 	mu   sync.Mutex
 	sent []message
 }
 
-// replica is one of several analyzers that ask the same Prometheus.
+// replica is one of several analyzers that query the same Prometheus.
 type replica struct {
 	name, address string
 	cmd           *exec.Cmd
@@ -229,7 +229,7 @@ func (c *chain) receive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// messages are those since a moment.
+// messages returns the messages since a moment.
 func (c *chain) messages(since time.Time) []message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,7 +240,7 @@ func (c *chain) messages(since time.Time) []message {
 	return slices.Clone(c.sent[i:])
 }
 
-// ask asks an analyzer's API. It reports whether it answered.
+// ask queries an analyzer's API. It reports whether the analyzer answered.
 func (c *chain) ask(r *replica, path string, answer any) bool {
 	c.t.Helper()
 	body, code := c.get("http://"+r.address+path, nil)
@@ -253,7 +253,7 @@ func (c *chain) ask(r *replica, path string, answer any) bool {
 	return true
 }
 
-// verdicts are an analyzer's state and the incidents it knows, newest first.
+// verdicts returns an analyzer's state and the incidents that it knows, newest first.
 func (c *chain) verdicts(r *replica) (state fabric.State, incidents []analyzer.Incident) {
 	c.t.Helper()
 	var v struct {
@@ -274,7 +274,7 @@ func (c *chain) innocent() bool {
 	return true
 }
 
-// observations are the last window of every flow.
+// observations returns the last window of every flow.
 func (c *chain) observations(r *replica) map[string]fabric.Observation {
 	c.t.Helper()
 	body, _ := c.get("http://"+r.address+"/api/v1/observations", nil)
@@ -289,7 +289,7 @@ func (c *chain) observations(r *replica) map[string]fabric.Observation {
 	return out
 }
 
-// cycles are how many an analyzer had with evidence, and how many it had without or missed.
+// cycles returns how many cycles of an analyzer had evidence, and how many had none or were missed.
 func (c *chain) cycles(r *replica) (answered, missed float64) {
 	body, _ := c.get("http://"+r.address+"/metrics", nil)
 	s := readSeries(bytes.NewReader(body))
@@ -317,7 +317,7 @@ func (c *chain) pass(n float64, each func()) {
 	})
 }
 
-// send asks an analyzer to do something, and returns what it answers.
+// send sends a request to an analyzer, and returns the answer.
 func (c *chain) send(method string, r *replica, path, body string, want int) []byte {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+r.address+path, strings.NewReader(body))
@@ -337,7 +337,7 @@ func (c *chain) send(method string, r *replica, path, body string, want int) []b
 	return b
 }
 
-// alerting are the alerts about the fabric that Alertmanager holds, inhibited ones too.
+// alerting returns the alerts about the fabric that Alertmanager holds, including inhibited ones.
 func (c *chain) alerting() (out []string) {
 	c.t.Helper()
 	body, code := c.get("http://"+c.alertmanager+"/api/v2/alerts", nil)
@@ -356,7 +356,7 @@ func (c *chain) alerting() (out []string) {
 	return out
 }
 
-// api asks Prometheus.
+// api queries Prometheus.
 func (c *chain) api(path string, answer any) {
 	c.t.Helper()
 	resp, err := http.Get("http://" + c.prometheus + path)
@@ -369,7 +369,7 @@ func (c *chain) api(path string, answer any) {
 	}
 }
 
-// instant asks Prometheus, and returns the values of the series of an expression.
+// instant queries Prometheus, and returns the values of the series of an expression.
 func (c *chain) instant(expr string) (values []float64, err error) {
 	var v struct {
 		Error string
@@ -390,13 +390,13 @@ func (c *chain) instant(expr string) (values []float64, err error) {
 	return values, nil
 }
 
-// query asks Prometheus for the number of series of an expression.
+// query returns the number of series of an expression in Prometheus.
 func (c *chain) query(expr string) (series int, err error) {
 	v, err := c.instant(expr)
 	return len(v), err
 }
 
-// value asks Prometheus for an expression of one series.
+// value returns the value of an expression of one series in Prometheus.
 func (c *chain) value(expr string) (float64, error) {
 	v, err := c.instant(expr)
 	if err == nil && len(v) != 1 {
@@ -483,7 +483,7 @@ var mayBeEmpty = map[string]string{
 	"Blocks that could not be corrected": "switches of the lab are Linux",
 }
 
-// dashboards asks Prometheus what the panels of all dashboards ask.
+// dashboards queries Prometheus for the panels of all dashboards.
 func (c *chain) dashboards() {
 	c.t.Helper()
 	waiting := map[string]string{} // expressions by panel

@@ -27,7 +27,7 @@ var (
 	clockPeers = flag.Bool("clocks.peers", false, "watch chrony and ptp4l in the same minutes (TestClocks)")
 )
 
-// clockNow is a clock as the coordinator tells of it.
+// clockNow represents a clock as the coordinator reports it.
 type clockNow struct {
 	Clock     string  `json:"clock"`
 	State     string  `json:"state"`
@@ -75,7 +75,7 @@ func (f *fleet) bend(node string) bend {
 	return f.agentClock(node).Bend
 }
 
-// ownClock is what an agent claims of the clock of a NIC; without an offset: nothing.
+// ownClock represents what an agent claims about the clock of a NIC. Without an offset it claims nothing.
 type ownClock struct {
 	State     string `json:"state"`
 	Ref       int64  `json:"ref_ns"`
@@ -99,13 +99,13 @@ func (f *fleet) agentClock(node string) agentClocks {
 	})
 	var v agentClocks
 	if err := json.Unmarshal(body, &v); err != nil || v.Bend.Ref == 0 {
-		f.t.Errorf("%s does not tell how its clock is bent: %v %s", node, err, body)
+		f.t.Errorf("%s does not report how its clock is bent: %v %s", node, err, body)
 	}
 	return v
 }
 
-// misplaced is by how much every edge's one-way delays are wrong now: what the
-// agent subtracts for the far clock against what that clock is ahead in truth.
+// misplaced returns the present error of every edge's one-way delays: the difference between what the agent subtracts
+// for the far clock and its true lead.
 func (f *fleet) misplaced(bends map[string]bend) (errs, share []float64) {
 	for node, own := range bends {
 		for _, e := range f.agentClock(node).Relations {
@@ -163,7 +163,7 @@ func (f *fleet) clockErrors(bends map[string]bend) map[string]clockError {
 	return out
 }
 
-// watched is what was seen of clocks for a while.
+// watched holds what was observed of clocks for a while.
 type watched struct {
 	errs, bounds   []float64
 	outside, total int
@@ -261,7 +261,7 @@ func (f *fleet) owds() map[string]owdSum {
 	return out
 }
 
-// meanOWDs are the means, seconds, of what came between two snapshots.
+// meanOWDs returns the means, in seconds, of the samples between two snapshots.
 func meanOWDs(before, after map[string]owdSum) map[string]float64 {
 	out := map[string]float64{}
 	for k, a := range after {
@@ -291,7 +291,7 @@ func (f *fleet) crossTraffic(pps int) (end func()) {
 			for ctx.Err() == nil {
 				<-tick.C
 				for range pps / 100 {
-					c.WriteTo(payload, to) // nobody listens there: what counts is the way
+					c.WriteTo(payload, to) // nothing listens there: only the path counts
 				}
 			}
 		})
@@ -344,7 +344,7 @@ func TestClocks(t *testing.T) {
 		peers.begin()
 		w := f.watchClocks(bends, *clockSpan, peers.sample)
 		f.truthful("idle", w)
-		peers.tell(t, "idle", w)
+		peers.compare(t, "idle", w)
 		bent := meanOWDs(before, f.owds())
 		if len(bent) < len(straight)*9/10 {
 			t.Errorf("%d directed edges measured, %d when clocks were straight", len(bent), len(straight))
@@ -371,7 +371,7 @@ func TestClocks(t *testing.T) {
 		w := f.watchClocks(bends, *clockSpan, peers.sample)
 		f.truthful("cross traffic", w)
 		f.placedRight("cross traffic", bends)
-		peers.tell(t, "cross traffic", w)
+		peers.compare(t, "cross traffic", w)
 	})
 	peers.stop()
 
@@ -389,7 +389,7 @@ func TestClocks(t *testing.T) {
 		f.truthful("after a step of 1 ms", f.watchClocks(bends, *clockSpan/2, nil))
 		for n, c := range f.clocks() {
 			if n != "h3" && c.Steps != before[n].Steps {
-				t.Errorf("%s: %d steps more, and nobody touched it", n, c.Steps-before[n].Steps)
+				t.Errorf("%s: %d steps more, although it was not touched", n, c.Steps-before[n].Steps)
 			}
 		}
 		if err := f.l.ClearFault(t.Context(), id); err != nil {
@@ -489,13 +489,12 @@ func TestClocks(t *testing.T) {
 // has to gain what counts.
 const noticed = 700 * time.Millisecond
 
-// struck watches what the agents claim in the seconds after a clock was struck. Of
-// the clock itself nothing may be false once its agent can have noticed, of the
-// others nothing at all but what is allowed when nobody is struck. What the
-// coordinator says takes a window, a report and a cycle more, and is only told of.
+// struck watches what the agents claim in the seconds after a clock was struck. No claim about the clock itself may
+// be false once its agent can have noticed. Claims about the others may be false only as often as without a fault.
+// The coordinator takes a window, a report and a cycle more, and its errors are only logged.
 func (f *fleet) struck(what, node string) {
 	f.t.Helper()
-	var own, wrong, others, othersFalse, told int
+	var own, wrong, others, othersFalse, late int
 	first := ""
 	began := time.Now()
 	for time.Since(began) < 5*time.Second {
@@ -547,11 +546,11 @@ func (f *fleet) struck(what, node string) {
 			b := f.bend(node)
 			local := b.at(now)
 			if e := local + c.Offset + int64(math.Round(c.Rate*float64(local-c.Ref))) - now; base != 0 && math.Abs(float64(e-base)-middle) > c.Bound+c.Allowance {
-				told++
+				late++
 			}
 		}
 	}
-	f.t.Logf("%s: claimed in %d readings from %v on, %d false;%s %d of %d false of others; the coordinator's word false in %d", what, own, noticed, wrong, first, othersFalse, others, told)
+	f.t.Logf("%s: claimed in %d readings from %v on, %d false;%s %d of %d false of others; the coordinator's word false in %d", what, own, noticed, wrong, first, othersFalse, others, late)
 	if wrong > 0 || othersFalse > others/50 {
 		f.t.Errorf("%s: %d of %d readings of its clock false, %d of %d of others", what, wrong, own, othersFalse, others)
 	}
@@ -564,7 +563,7 @@ func (f *fleet) straighten(bends map[string]bend) {
 	}
 }
 
-// label is the value of a label of a series; of src and dst the node.
+// label returns the value of a label of a series, and for src and dst the node.
 func label(series, name string) string {
 	_, rest, _ := strings.Cut(series, name+`="`)
 	v, _, _ := strings.Cut(rest, `"`)
@@ -681,8 +680,8 @@ func (c *clockContenders) sample() {
 	}
 }
 
-// tell compares.
-func (c *clockContenders) tell(t *testing.T, what string, w watched) {
+// compare logs the errors of all contenders.
+func (c *clockContenders) compare(t *testing.T, what string, w watched) {
 	if c == nil {
 		return
 	}

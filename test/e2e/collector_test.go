@@ -14,9 +14,9 @@ import (
 	"github.com/graylink/graylink/internal/gnmi/gnmitest"
 )
 
-// collected: two switches tell their pauses by gNMI, each as its vendor does, to a Collector that Prometheus
-// scrapes. A link is slow, and one of them is paused since: that is the cause of the verdict, at its port. The far end,
-// which is paused as often as ever, is none.
+// collected checks the cause of a verdict from a Collector. Two switches report their pauses by gNMI, each as its
+// vendor does, to a Collector that Prometheus scrapes. A link is slow, and since then one of them is paused. That is
+// the cause of the verdict, at its port. The far end, which is paused as often as before, is not.
 func (c *chain) collected() {
 	t := c.t
 	collector, err := filepath.Abs("../../bin/otelcol-graylink")
@@ -128,7 +128,7 @@ func (c *chain) collected() {
 	c.wait(2*time.Minute, "the network is innocent", c.innocent)
 }
 
-// element is the switch of a port.
+// element returns the switch of a port.
 func element(port string) string {
 	name, _, _ := strings.Cut(port, ":")
 	return name

@@ -97,7 +97,7 @@ func need(t *testing.T) {
 	}
 }
 
-// fabricOf builds the lab of a topology file; whoever asks takes it down.
+// fabricOf builds the lab of a topology file. The caller takes it down.
 func fabricOf(t *testing.T, name, file string) *lab.Lab {
 	t.Helper()
 	need(t)
@@ -265,7 +265,7 @@ func TestDemoFaults(t *testing.T) {
 	clean(t, "e2e")
 }
 
-// nothingElse checks that nobody innocent was named.
+// nothingElse checks that no healthy element was named.
 func nothingElse(t *testing.T, out []demo.Outcome) {
 	t.Helper()
 	for _, o := range out {
@@ -312,7 +312,7 @@ func TestDemoIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestDemoIsNotReadToTheEnd: whoever reads what it says may leave.
+// TestDemoIsNotReadToTheEnd checks that the reader of the demo's output may exit early.
 func TestDemoIsNotReadToTheEnd(t *testing.T) {
 	programs(t)
 	t.Parallel()

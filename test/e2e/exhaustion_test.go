@@ -295,8 +295,8 @@ func TestFullDiskAndNoFilesLeft(t *testing.T) {
 	c.wait("a new agent is taken", func() bool { return c.value(`graylink_coordinator_agents\{state="connected"\}`) == 2 })
 }
 
-// TestAnalyzerOutlivesAFileLimit: an analyzer writes no files; without files to open it serves whom it serves already, and
-// asks Prometheus again when it can.
+// TestAnalyzerOutlivesAFileLimit checks that an analyzer, which writes no files, still serves its open connections
+// without files to open, and queries Prometheus again when it can.
 func TestAnalyzerOutlivesAFileLimit(t *testing.T) {
 	programs(t)
 	smallDisk(t)

@@ -223,7 +223,7 @@ func (f *fleet) connected(n int) {
 	})
 }
 
-// scheduled is every node's part of the schedule.
+// scheduled returns every node's part of the schedule.
 func (f *fleet) scheduled() map[string][]string {
 	f.t.Helper()
 	out := map[string][]string{}

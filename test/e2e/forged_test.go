@@ -84,7 +84,7 @@ func (c counted) minus(o counted) counted {
 	return counted{c.sent1 - o.sent1, c.acked1 - o.acked1, c.lost1 - o.lost1, c.sent2 - o.sent2, c.acked2 - o.acked2}
 }
 
-// seenWindows is what the windows of a span said.
+// seenWindows counts the windows of a span by their result.
 type seenWindows struct {
 	all, unread int // of the flows, both directions
 	degraded    []judging.Finding
@@ -211,7 +211,7 @@ func (w *floodWitness) flood(perSecond int, inTheMiddle func()) (seenWindows, co
 	return s, c
 }
 
-// forgedFloods are floods of packets of which nothing but the HMAC is wrong.
+// forgedFloods returns floods of packets of which only the HMAC is wrong.
 func forgedFloods(t *testing.T, secret string) {
 	a := newArena(t)
 	a.victimSSID = victimSSID

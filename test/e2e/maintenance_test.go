@@ -11,7 +11,7 @@ import (
 	"github.com/graylink/graylink/internal/lab"
 )
 
-// crossed are the directions of links that a flow's last window was seen to cross.
+// crossed returns the directions of links that a flow's last window was seen to cross.
 func crossed(o *fabric.Observation) []fabric.Direction {
 	e, err := o.ParseFlow()
 	if err != nil || len(o.Path) == 0 {
@@ -21,8 +21,8 @@ func crossed(o *fabric.Observation) []fabric.Direction {
 	return o.Path.LinkDirections(src, dst)
 }
 
-// late is by how much the tail of a flow's last window is beyond what is normal: a queue
-// that fills and drains is not seen by every packet.
+// late returns by how much the tail of a flow's last window exceeds the baseline: not every packet meets a queue that
+// fills and drains.
 func late(o *fabric.Observation) time.Duration {
 	if o.OWD == nil || o.OWD.P99 == nil || o.Baseline == nil || o.Baseline.P99 == nil {
 		return 0
@@ -30,10 +30,9 @@ func late(o *fabric.Observation) time.Duration {
 	return time.Duration(*o.OWD.P99 - *o.Baseline.P99)
 }
 
-// maintenance: a spine that is drained and a link that is silenced may be as broken as they
-// like. Nobody is called, no verdict opens, and what is normal stays what it was; with the
-// work done and the fault gone the network is innocent. (That the same two faults do page
-// when nobody announced them is the test of faults, which begins with them.)
+// maintenance checks that a drained spine and a silenced link may have any fault: nothing pages, no verdict opens,
+// and baselines stay as they were. With the work done and the fault gone the network is innocent. (The test of
+// faults, which begins with the same two faults, checks that they page without an announcement.)
 func (c *chain) maintenance() {
 	t := c.t
 	began := time.Now()
@@ -106,8 +105,8 @@ func (c *chain) maintenance() {
 	for _, r := range c.analyzers {
 		now := c.observations(r)
 		for edge, was := range before[r] {
-			is, told := now[edge] // where probes are lost there are no replies to tell of
-			if !told || !covered(&was) || was.Baseline == nil || was.Baseline.P50 == nil {
+			is, known := now[edge] // where probes are lost there are no replies
+			if !known || !covered(&was) || was.Baseline == nil || was.Baseline.P50 == nil {
 				continue
 			}
 			frozen++

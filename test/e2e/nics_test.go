@@ -44,15 +44,15 @@ func (c *chain) unplugged() {
 	c.wait(2*time.Minute, "the network is innocent", c.innocent)
 }
 
-// TestNICs: a link of veth flaps three times. The agent tells of each, Prometheus of the three
-// together, and goes on when the link is up again; nobody is told of other NICs.
+// TestNICs checks that a link of veth that flaps three times makes an event each time, and one alert in Prometheus
+// for the three together, which continues when the link is up again. Other NICs make none.
 func TestNICs(t *testing.T) {
 	c := newChain(t, "e2eni", 0, "interval: 15s\n", "interval: 3s\n", "group_wait: 30s\n", "group_wait: 2s\n") // sooner, for the test not to wait
 	const nic, links = "h1/eth1", 3
 	state := func(of, is string) bool {
 		return c.agent("h1", "/metrics")[fmt.Sprintf(`fabric_nic_port_state{nic="%s",state="%s"}`, of, is)] == 1
 	}
-	told := func(severity string) int {
+	events := func(severity string) int {
 		return int(c.agent("h1", "/metrics")[`graylink_node_nic_events_total{code="state_down",severity="`+severity+`"}`])
 	}
 	known := func(expr string) bool { n, err := c.query(expr); return err == nil && n > 0 }
@@ -70,13 +70,13 @@ func TestNICs(t *testing.T) {
 	began := time.Now()
 	for i := range links {
 		at := set("down")
-		c.wait(20*time.Second, "the NIC is down, and told of", func() bool { return state(nic, "DOWN") && told("fatal") == i+1 })
-		t.Logf("down: told within %.1f s", time.Since(at).Seconds())
+		c.wait(20*time.Second, "the NIC is down, and reported", func() bool { return state(nic, "DOWN") && events("fatal") == i+1 })
+		t.Logf("down: reported within %.1f s", time.Since(at).Seconds())
 		set("up")
-		c.wait(20*time.Second, "the NIC is up again, and told of", func() bool { return state(nic, "ACTIVE") && told("healthy") == i+1 })
+		c.wait(20*time.Second, "the NIC is up again, and reported", func() bool { return state(nic, "ACTIVE") && events("healthy") == i+1 })
 	}
 	const firing = `ALERTS{alertname="RepeatedNICLinkFlap", alertstate="firing"}`
-	c.wait(time.Minute, "it is told at the webhook that the link flaps", func() bool {
+	c.wait(time.Minute, "the webhook receives that the link flaps", func() bool {
 		for _, m := range c.messages(began) {
 			if m.name == "RepeatedNICLinkFlap" && m.status == "firing" && strings.Contains(m.summary, nic) {
 				t.Logf("%s, %.1f s after the first", m, m.at.Sub(began).Seconds())
@@ -89,14 +89,14 @@ func TestNICs(t *testing.T) {
 	up, turns := time.Now(), `max(timestamp(`+firing+`)) > %d`
 	c.wait(time.Minute, "two more turns of the rule", func() bool { return known(fmt.Sprintf(turns, up.Unix()+6)) })
 	if n, err := c.query(firing); err != nil || n != 1 || !state(nic, "ACTIVE") {
-		t.Errorf("%d NICs are told of (%v), and %s is up: want it alone", n, err, nic)
+		t.Errorf("%d NICs have events (%v), and %s is up: want it alone", n, err, nic)
 	}
 	for _, m := range c.messages(began) {
 		if strings.HasPrefix(m.name, "NIC") || m.name == "RepeatedNICLinkFlap" && (m.status != "firing" || !strings.Contains(m.summary, nic)) {
-			t.Errorf("nobody is to be told: %s", m)
+			t.Errorf("unexpected message: %s", m)
 		}
 	}
-	if told("fatal") != links || told("healthy") != links {
-		t.Errorf("%d fatal events and %d that end them, want %d each", told("fatal"), told("healthy"), links)
+	if events("fatal") != links || events("healthy") != links {
+		t.Errorf("%d fatal events and %d that end them, want %d each", events("fatal"), events("healthy"), links)
 	}
 }

@@ -23,8 +23,7 @@ import (
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
-// fabricOfForty is three tiers: two pods of four leaves and two spines, four cores,
-// 24 hosts: 40 namespaces.
+// fabricOfForty returns three tiers: two pods of four leaves and two spines, four cores, 24 hosts: 40 namespaces.
 func fabricOfForty() *fabric.Topology {
 	return clos.NewTopology(clos.Options{Tiers: 3, Pods: 2, LeavesPerPod: 4, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 3})
 }
@@ -36,7 +35,7 @@ type ways struct {
 	name string
 }
 
-// truth is the kernels' own choice for every flow; a flow without a route is absent.
+// truth returns the kernels' own choice for every flow. A flow without a route is absent.
 func (w *ways) truth() map[fabric.Flow]fabric.Path {
 	w.t.Helper()
 	g := w.Graph()
@@ -83,7 +82,7 @@ func (w *ways) bound(e fabric.Flow) (fabric.Path, fabric.PathState) {
 	return b.Path, b.State
 }
 
-// traced asks the nodes to trace all of their flows now, a few nodes at a time.
+// traced makes the nodes trace all of their flows now, a few nodes at a time.
 func (w *ways) traced() map[fabric.Flow]fabric.Resolved {
 	w.t.Helper()
 	g := w.Graph()
@@ -183,7 +182,7 @@ func (w *ways) agree(t *testing.T) {
 	}
 }
 
-// discover makes the topology of what switches and nodes tell.
+// discover makes the topology from the reports of switches and nodes.
 func (w *ways) discover(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "discovered.yaml")
 	_, stderr, code := graylink(t, "topology", "discover", "--lab", w.name, "--output", file)
@@ -523,7 +522,7 @@ func (w *ways) silent(t *testing.T) {
 	}
 }
 
-// slowMiscable is for whoever has a minute more: by traces alone it takes half of one.
+// slowMiscable selects a slower variant: by traces alone the test takes half a minute more.
 var slowMiscable = flag.Bool("paths.miscable-by-traces", false, "TestDemoMiscable also with traces alone")
 
 // TestDemoMiscable: two swapped cables are named, with what the switches see and

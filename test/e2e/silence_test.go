@@ -31,10 +31,9 @@ const (
 	trafficLeast = 8 * 2 * trafficBurst * trafficSize * int(time.Second/trafficEvery)
 )
 
-// traffic sends until it is told to end. It is what a process of this program does that
-// -traffic.to asks for.
+// traffic sends until it is stopped. A process of this program runs it with -traffic.to.
 func traffic(to string) error {
-	// Somebody takes what comes, though nobody reads: else every packet is answered.
+	// A socket receives the packets, though nothing reads them. Otherwise every packet is answered.
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{Port: trafficPort})
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ type tracers struct {
 	lab     *lab.Lab
 	g       *fabric.Graph
 	flows   int
-	budget  int                      // packets a second that a node may ask of a switch
+	budget  int                      // packets a second that a node may request from a switch
 	engines map[string]*probe.Engine // by node
 	truth   map[fabric.Flow]string   // the kernel's own choice
 }
@@ -130,14 +130,14 @@ func (tr *tracers) start() (stop func()) {
 	}
 }
 
-// verdicts counts what became of the traces asked for.
+// verdicts counts the outcomes of the requested traces.
 type verdicts struct {
-	asked, told, filled, wrong int
-	notes                      map[string]int // by their beginning
+	asked, known, filled, wrong int
+	notes                       map[string]int // by their beginning
 }
 
-// ask traces the edges that choose accepts, all nodes at a time, as an analyzer
-// would, and compares what is told with the kernel's own choice.
+// ask traces the edges that choose accepts, all nodes at a time, as an analyzer would, and compares the answers with
+// the kernel's own choice.
 func (tr *tracers) ask(choose func(fabric.Flow) bool) verdicts {
 	tr.t.Helper()
 	byNode := map[string][]fabric.Flow{}
@@ -190,7 +190,7 @@ func (tr *tracers) judge(v *verdicts, p probe.TracedPath) {
 	if r.State != fabric.PathValid {
 		return
 	}
-	v.told++
+	v.known++
 	if holes {
 		v.filled++
 	}
@@ -200,8 +200,7 @@ func (tr *tracers) judge(v *verdicts, p probe.TracedPath) {
 	}
 }
 
-// expired is how many packets ended at a switch for want of hops, answered or not,
-// and how many of them it answered.
+// expired returns how many packets expired at a switch, answered or not, and how many of them it answered.
 func (tr *tracers) expired(sw string) (all, answered int) {
 	tr.t.Helper()
 	netns, err := tr.lab.NetnsOf(sw)
@@ -260,9 +259,8 @@ func (tr *tracers) limitICMP(sw string, settings map[string]string) {
 	}
 }
 
-// TestTraceBudget asks for the paths of 504 edges every second while a spine
-// tells each host of ten expired packets a second and all of them of fifty:
-// every path that is told is the kernel's, none is taken for balanced, and no
+// TestTraceBudget requests the paths of 504 edges every second while a spine reports to each host ten expired packets
+// a second and to all of them fifty. Every path that is reported is the kernel's, none is taken for balanced, and no
 // switch gets more than the nodes' budgets.
 func TestTraceBudget(t *testing.T) {
 	const flows = 9 // 8 nodes x 7 peers x 9
@@ -282,18 +280,18 @@ func TestTraceBudget(t *testing.T) {
 		at := time.Now()
 		v := tr.ask(func(e fabric.Flow) bool { return !e.Reply })
 		took := time.Since(at)
-		t.Logf("%d asked in %v: %.0f edges/s; %d told, %d of them with a hop filled in; notes %v", v.asked, took.Round(time.Millisecond), float64(v.asked)/took.Seconds(), v.told, v.filled, v.notes)
+		t.Logf("%d asked in %v: %.0f edges/s; %d known, %d of them with a hop filled in; notes %v", v.asked, took.Round(time.Millisecond), float64(v.asked)/took.Seconds(), v.known, v.filled, v.notes)
 		last = v
 		total.asked += v.asked
-		total.told += v.told
+		total.known += v.known
 		total.wrong += v.wrong
 		time.Sleep(time.Until(at.Add(time.Second)))
 	}
 	took := time.Since(began)
 	stop()
-	t.Logf("%.0f edges/s asked, %.0f told, %d wrong", float64(total.asked)/took.Seconds(), float64(total.told)/took.Seconds(), total.wrong)
-	if last.told < last.asked/2 {
-		t.Errorf("%d of %d told at last, want half at least", last.told, last.asked)
+	t.Logf("%.0f edges/s asked, %.0f known, %d wrong", float64(total.asked)/took.Seconds(), float64(total.known)/took.Seconds(), total.wrong)
+	if last.known < last.asked/2 {
+		t.Errorf("%d of %d known at last, want half at least", last.known, last.asked)
 	}
 	for _, s := range tr.g.Topo.Switches {
 		all, answered := tr.expired(s.Name)
@@ -308,8 +306,8 @@ func TestTraceBudget(t *testing.T) {
 	}
 }
 
-// TestTracesPastMuteSwitches makes each switch in turn one that answers nobody,
-// to agents that never heard of it and to ones that did: no path is wrong.
+// TestTracesPastMuteSwitches mutes each switch in turn, for agents that never had an answer from it and for agents
+// that had: no path is wrong.
 func TestTracesPastMuteSwitches(t *testing.T) {
 	for i, file := range muteTopologies {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -326,14 +324,14 @@ func TestTracesPastMuteSwitches(t *testing.T) {
 				stop := tr.start()
 				v := tr.ask(all)
 				stop()
-				t.Logf("%s mute: %d asked, %d told, %d of them with a hop filled in, %d wrong; notes %v", s.Name, v.asked, v.told, v.filled, v.wrong, v.notes)
+				t.Logf("%s mute: %d asked, %d known, %d of them with a hop filled in, %d wrong; notes %v", s.Name, v.asked, v.known, v.filled, v.wrong, v.notes)
 				if err := tr.lab.ClearFault(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
 			}
 			defer tr.start()()
-			if v := tr.ask(all); v.told != v.asked {
-				t.Errorf("%d of %d told where all switches answer; notes %v", v.told, v.asked, v.notes)
+			if v := tr.ask(all); v.known != v.asked {
+				t.Errorf("%d of %d known though all switches answer; notes %v", v.known, v.asked, v.notes)
 			}
 			spine := ""
 			for _, s := range tr.g.Topo.Switches {
@@ -345,9 +343,9 @@ func TestTracesPastMuteSwitches(t *testing.T) {
 				t.Fatal(err)
 			}
 			v := tr.ask(all)
-			t.Logf("%s falls mute: %d asked, %d told, %d wrong; notes %v", spine, v.asked, v.told, v.wrong, v.notes)
-			if v.told != v.asked {
-				t.Errorf("%d of %d told after %s fell mute, want what was known", v.told, v.asked, spine)
+			t.Logf("%s falls mute: %d asked, %d known, %d wrong; notes %v", spine, v.asked, v.known, v.wrong, v.notes)
+			if v.known != v.asked {
+				t.Errorf("%d of %d known after %s fell mute, want as many as before", v.known, v.asked, spine)
 			}
 		})
 	}

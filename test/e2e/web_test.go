@@ -216,8 +216,7 @@ func (d *daemons) ask(program string, a act, header map[string]string) (int, str
 // changeable matches the series that an act would change.
 var changeable = regexp.MustCompile(`(?m)^(graylink_config_last_reload_success_timestamp_seconds|graylink_coordinator_keys_epoch|graylink_coordinator_keys_held|fabric_maintenance_info).*$`)
 
-// state is what the programs say of themselves that an act would change, and how often
-// they have acted.
+// state returns what the programs report about themselves that an act would change, and how often they have acted.
 func (d *daemons) state() string {
 	d.t.Helper()
 	out := ""
@@ -357,8 +356,8 @@ type hostileReport struct {
 	Tried int
 }
 
-// hostile is an attacker's web site. What it does not serve itself, it passes on to target:
-// as a name that is rebound from the attacker's address to the victim's.
+// hostile serves an attacker's web site. What it does not serve itself, it forwards to target: as a name that is
+// rebound from the attacker's address to the victim's.
 func hostile(t *testing.T, l net.Listener, target string, targets any) <-chan hostileReport {
 	t.Helper()
 	reports := make(chan hostileReport, 1)

@@ -104,8 +104,7 @@ func (c *crowd) leave() {
 	c.wg.Wait()
 }
 
-// webNodes starts h1 and h2, which probe each other. Whoever reaches h2 reaches its web
-// listener.
+// webNodes starts h1 and h2, which probe each other. Hosts that reach h2 reach its web listener.
 func (a *arena) webNodes(cadence string, flags ...string) {
 	a.t.Helper()
 	for _, n := range []struct{ ns, self, addr, peer, peerAddr string }{{a.near, "h1", peerAddr, "h2", victimAddr}, {a.far, "h2", victimAddr, "h1", peerAddr}} {
@@ -166,9 +165,8 @@ func TestWebLoad(t *testing.T) {
 	t.Logf("scrapes took %v at most; %d connections were open at most; %v probes were skipped", worst, most, a.metric("/metrics", "graylink_node_probes_skipped_total{"))
 }
 
-// TestWebLoadKernelDelay compares the 99th percentile of a node's kernel delay with and
-// without 400 hostile clients, in turns. Time on a shared machine is noisy: it runs only
-// when rounds are asked for, and reports what it measured.
+// TestWebLoadKernelDelay compares the 99th percentile of a node's kernel delay with and without 400 hostile clients,
+// in turns. Time on a shared machine is noisy: it runs only when rounds are requested, and reports what it measured.
 func TestWebLoadKernelDelay(t *testing.T) {
 	if *webLoadRounds == 0 {
 		return // a measurement, made by hand: -web.load-rounds

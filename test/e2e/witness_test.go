@@ -16,16 +16,16 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// witness takes down, whenever an analyzer opens an incident, what that analyzer had seen of
-// the flows that moved: a verdict that should not be there has to be explained from what a
-// test prints, because nobody can ask the analyzer of a CI run again.
+// witness records, whenever an analyzer opens an incident, what that analyzer had seen of the flows that changed. A
+// wrong verdict has to be explained from the output of the test, because the analyzer of a CI run cannot be queried
+// again.
 type witness struct {
 	mu   sync.Mutex
 	seen map[string][]sight // by analyzer and incident
 	end  chan struct{}
 }
 
-// sight is what an analyzer saw when it opened an incident.
+// sight holds what an analyzer saw when it opened an incident.
 type sight struct {
 	at, summary string
 	moved       []string
@@ -80,7 +80,7 @@ func (w *witness) look(name, address string) {
 	}
 }
 
-// moved are the flows that lost something, are slower than they were, or are not trusted.
+// moved returns the flows that lost probes, are slower than before, or are not trusted.
 func moved(body []byte) (out []string) {
 	p50 := func(q *fabric.Quantiles) string {
 		if q == nil || q.P50 == nil {

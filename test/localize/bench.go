@@ -11,11 +11,11 @@ import (
 	"github.com/graylink/graylink/internal/sim/incident"
 )
 
-// contestant is asked what is wrong.
+// contestant represents a method that is tested.
 type contestant struct {
 	name string
 	run  func(*fabric.Graph, []*fabric.Observation) answer
-	// runWithTruth is in run's place for one that is told the truth.
+	// runWithTruth replaces run for a contestant that gets the truth.
 	runWithTruth func(*incident.Case) answer
 }
 
@@ -26,23 +26,23 @@ func (c *contestant) answerCase(g *fabric.Graph, cs *incident.Case) answer {
 	return c.run(g, cs.Observations)
 }
 
-// answer is what a contestant holds to be wrong.
+// answer represents what a contestant names.
 type answer interface {
 	gradeCase(*incident.Case) score
-	// writeDetails writes what is in it, for somebody who wonders why it was wrong.
+	// writeDetails writes the content of the answer, for the analysis of errors.
 	writeDetails(io.Writer)
 }
 
 type bench struct {
-	only        []string // contestants; nil: all
+	only        []string // contestants; nil means all
 	first, last uint64
 	workers     int
 	log         io.Writer
 	detail      bool
 }
 
-// runCell asks every contestant about every case. Cases are made by several workers;
-// one contestant at a time is measured.
+// runCell runs every contestant on every case. Cases are made by several workers. One contestant at a time is
+// measured.
 func (b *bench) runCell(c cell) []total {
 	var who []contestant
 	for _, w := range c.contestants {

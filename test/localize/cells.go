@@ -11,7 +11,7 @@ import (
 	"github.com/graylink/graylink/internal/sim/incident"
 )
 
-// cell is a kind of cases, and who is asked about them.
+// cell represents a kind of cases, and the contestants that run on them.
 type cell struct {
 	name        string
 	topo        func() *fabric.Topology
@@ -19,25 +19,25 @@ type cell struct {
 	contestants []contestant
 }
 
-// fatTree is a k-ary fat tree with 3k/2 hosts per leaf, as the published
-// comparisons have it: k pods of k/2 leaves and k/2 spines, (k/2)^2 cores.
+// fatTree returns a k-ary fat tree with 3k/2 hosts per leaf, as in the published comparisons: k pods of k/2 leaves
+// and k/2 spines, (k/2)^2 cores.
 func fatTree(k int) func() *fabric.Topology {
 	return func() *fabric.Topology {
 		return clos.NewTopology(clos.Options{Tiers: 3, Pods: k, LeavesPerPod: k / 2, SpinesPerPod: k / 2, CoresPerRow: k / 2, NICsPerLeaf: 3 * k / 2})
 	}
 }
 
-// railClos is a rail-optimised Clos of four planes: 64 nodes of eight NICs.
+// railClos returns a rail-optimised Clos of four planes: 64 nodes of eight NICs.
 func railClos() *fabric.Topology {
 	return clos.NewTopology(clos.Options{Planes: 4, LeavesPerPod: 8, SpinesPerPod: 4, NICsPerLeaf: 16, NICsPerNode: 8, RailOptimised: true})
 }
 
-// twoPlanes is two planes of six leaves and four spines, 48 nodes of two NICs.
+// twoPlanes returns two planes of six leaves and four spines, 48 nodes of two NICs.
 func twoPlanes() *fabric.Topology {
 	return clos.NewTopology(clos.Options{Planes: 2, LeavesPerPod: 6, SpinesPerPod: 4, NICsPerLeaf: 8, NICsPerNode: 2})
 }
 
-// threeTiers is three tiers: four pods of four leaves and four spines, 16 cores.
+// threeTiers returns three tiers: four pods of four leaves and four spines, 16 cores.
 func threeTiers() *fabric.Topology {
 	return clos.NewTopology(clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 4, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 6})
 }
@@ -45,7 +45,7 @@ func threeTiers() *fabric.Topology {
 // notKnown are the ways in which paths are not known.
 var notKnown = []incident.Knowledge{incident.LossyTraced, incident.Half, incident.SetsOnly, incident.Unknown, incident.Stale}
 
-// allCells are all there are. How their names are made is in docs/localization.md.
+// allCells returns all cells. How their names are made is in docs/localization.md.
 func allCells() []cell {
 	var out []cell
 	out = append(out, dropCells("thin", incident.ThinDrops)...)
@@ -113,7 +113,7 @@ func scenarioCells() []cell {
 	return out
 }
 
-// floorCells are one link's fault of one size, 1,000 probes per flow and window.
+// floorCells returns cells with a fault of one link of one size, 1,000 probes per flow and window.
 func floorCells() []cell {
 	var out []cell
 	add := func(name string, o incident.Scenario) {
@@ -134,8 +134,8 @@ func floorCells() []cell {
 	return out
 }
 
-// scaleCells are fabrics of growing size with eight faults, half of them delays: what
-// one cycle of inference costs.
+// scaleCells returns fabrics of growing size with eight faults, half of them delays. They show the cost of one cycle
+// of inference.
 func scaleCells() []cell {
 	var out []cell
 	for _, s := range []struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/graylink/graylink/internal/sim/incident"
 )
 
-// runCycle is one cycle of inference: judge, find moved clocks, triangulate, classify.
+// runCycle runs one cycle of inference: judge, find moved clocks, triangulate, classify.
 func runCycle(g *fabric.Graph, obs []*fabric.Observation) answer {
 	scene := &classify.Scene{Graph: g, Findings: judge.FindingsOf(obs, judge.DefaultParameters()), First: incident.Epoch}
 	return report(analyzer.InferReport(triangulate.NewEngine(g), scene, clocks.FindSuspects(scene.Findings), len(obs)))
@@ -31,7 +31,7 @@ func estimateDelays(g *fabric.Graph, obs []*fabric.Observation) answer {
 // linkErrors are the errors of estimated delays, in nanoseconds: of directed links
 // that add one, of those that do not but are said to.
 type linkErrors struct {
-	Slow         []float64 `json:"slow_error_ns"`    // absolute; of what is not told, all of it
+	Slow         []float64 `json:"slow_error_ns"`    // absolute; all of the delay if it is not reported
 	Relative     []float64 `json:"slow_error_ratio"` // the same against the truth
 	Clean        []float64 `json:"clean_error_ns"`   // of the clean links that are not 0
 	CleanLinks   int       `json:"clean_links"`
@@ -65,7 +65,7 @@ func (e *linkErrors) write(w io.Writer) {
 		quantileOf(e.Clean, e.CleanLinks-len(e.Clean), 0.95)/1e3, quantileOf(e.Clean, 0, 1)/1e3, quantileOf(slices.Concat(e.Clean, e.Slow), e.CleanLinks-len(e.Clean), 0.95)/1e3, e.Unidentified)
 }
 
-// shareWithin is the share of slow links whose error is small, absolutely or relatively.
+// shareWithin returns the share of slow links whose error is small, absolutely or relatively.
 func (e *linkErrors) shareWithin() float64 {
 	n := 0
 	for i := range e.Slow {

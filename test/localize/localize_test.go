@@ -227,8 +227,8 @@ func TestEstimatesAreComparedByDirectedLink(t *testing.T) {
 	}
 }
 
-// What ships blames nobody in a fabric without faults.
-func TestNobodyIsBlamedInAHealthyFabric(t *testing.T) {
+// TestHealthyFabricHasNoSuspects checks that the shipped method names nothing in a fabric without faults.
+func TestHealthyFabricHasNoSuspects(t *testing.T) {
 	for _, name := range []string{"thin-k10-none-known", "scenario-duo-none"} {
 		for _, c := range allCells() {
 			if c.name != name {

@@ -35,7 +35,7 @@ func main() {
 	list := app.Flag("list", "Print the names of the cells and stop.").Bool()
 	detail := app.Flag("detail", "Print every case in which an answer was wrong or missing on standard error.").Bool()
 	plot := app.Flag("plot", "Draw what the scale cells took into this SVG file.").String()
-	out := app.Flag("write", "Write the cases as files into directories under this one, and ask nobody.").String()
+	out := app.Flag("write", "Write the cases as files into directories under this one, and run no method.").String()
 	in := app.Flag("read", "Grade the verdicts on the cases in the directories under this one, instead of cells.").String()
 	kingpin.MustParse(app.Parse(os.Args[1:]))
 	if *in != "" {
@@ -119,7 +119,7 @@ func writeCases(dir string, use []cell, first, last uint64) error {
 	return nil
 }
 
-// readCases grades the verdicts on what writeCases wrote, or somebody by hand.
+// readCases grades the verdicts on cases that writeCases or a person wrote.
 func readCases(dir string) (total, error) {
 	cases, err := filepath.Glob(filepath.Join(dir, "*", incident.TruthFile))
 	if err != nil {

@@ -19,7 +19,7 @@ var methods = []contestant{
 	{name: "likelihood", run: plainLikelihood},
 }
 
-// runGraylink is what ships: judge, then triangulate, with their own parameters.
+// runGraylink runs the shipped method: judge, then triangulate, with their own parameters.
 func runGraylink(g *fabric.Graph, obs []*fabric.Observation) answer {
 	res := triangulate.Run(g, judge.FindingsOf(obs, judge.DefaultParameters()), triangulate.DefaultParameters())
 	var out blames
@@ -29,15 +29,15 @@ func runGraylink(g *fabric.Graph, obs []*fabric.Observation) answer {
 	return out
 }
 
-// accusedLinks is every directed link that an answer accuses: a link without direction
-// both of its own, a switch all that it has, a corridor those that lead along it, a
-// pair those out of the first leaf and into the second that lead to other switches.
+// accusedLinks returns every directed link that an answer accuses: for a link without direction both of its own, for
+// a switch all that it has, for a corridor those that lead along it, for a pair those out of the first leaf and into
+// the second that lead to other switches.
 func accusedLinks(g *fabric.Graph, kind fabric.Kind, name string, d fabric.Direction) []fabric.Direction {
 	if d.From != "" {
 		return []fabric.Direction{d}
 	}
 	var out []fabric.Direction
-	// between adds the cables from one switch or node to another; "": to any switch.
+	// between adds the cables from one switch or node to another, or to any switch if to is "".
 	between := func(from, to string, back bool) {
 		for _, end := range g.EndsOf(from) {
 			peer := g.PeerOf(end)
@@ -144,9 +144,9 @@ func (in *incidence) blameLinks(links []int32) blames {
 // (Arzani et al., NSDI 2018, algorithm 1, has 1 %).
 const sevenShare = 0.005
 
-// sevenVotes is 007: a flow that lost packets gives each link of its path a vote
-// of one over the path's length. The link with the most votes is named, and the
-// flows that cross it take their votes back, until what is left is too little.
+// sevenVotes implements 007: a flow that lost packets gives each link of its path a vote of one over the path's
+// length. The link with the most votes is named, and the flows that cross it take their votes back, until what is
+// left is too little.
 func sevenVotes(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	in := incidenceOf(obs)
 	votes := make([]float64, len(in.dirs))
@@ -187,7 +187,7 @@ func sevenVotes(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	}
 }
 
-// indexOfMax is the index of the greatest value above the rounding of sums, -1: none.
+// indexOfMax returns the index of the greatest value above the rounding of sums, and -1 if there is none.
 func indexOfMax(v []float64) int32 {
 	top := int32(-1)
 	for i, x := range v {
@@ -208,10 +208,9 @@ const (
 	bouncerStill  = 1e-6
 )
 
-// netBouncer is the latent-factor model of NetBouncer (Tan et al., NSDI 2019):
-// success ratios x of links minimise sum n (y - prod x)^2 + lambda sum x (1 - x)
-// over the paths' success ratios y, by coordinate descent. The product over
-// candidate paths takes each link to the power of its share.
+// netBouncer implements the latent-factor model of NetBouncer (Tan et al., NSDI 2019): success ratios x of links
+// minimise sum n (y - prod x)^2 + lambda sum x (1 - x) over the paths' success ratios y, by coordinate descent. The
+// product over candidate paths takes each link to the power of its share.
 func netBouncer(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	in := incidenceOf(obs)
 	var named []int32
@@ -223,7 +222,7 @@ func netBouncer(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	return in.blameLinks(named)
 }
 
-// successRatios are NetBouncer's, by link.
+// successRatios returns NetBouncer's success ratios, by link.
 func (in *incidence) successRatios() []float64 {
 	x := make([]float64, len(in.dirs))
 	by := make([][]int32, len(in.dirs))
@@ -289,8 +288,8 @@ func (in *incidence) successRatios() []float64 {
 	return x
 }
 
-// What set cover asks of a link: the share of its flows that lost packets (the
-// hit ratio of SCORE, Kompella et al., NSDI 2005), and how many of them.
+// The limits of set cover for a link: the share of its flows that lost packets (the hit ratio of SCORE, Kompella et
+// al., NSDI 2005), and how many of them.
 const (
 	coverRatio = 0.1
 	coverFlows = 3
@@ -350,9 +349,9 @@ const (
 	plainMost  = 0.5
 )
 
-// plainLikelihood is the plain reference: counts are binomial, a flow's drop ratio is the
-// sum of those of its links, and the link that gains most with the drop ratio that
-// suits it best is named until none gains its price. It knows of drops only.
+// plainLikelihood implements the plain reference: counts are binomial, a flow's drop ratio is the sum of those of its
+// links, and the link that gains most with its best drop ratio is named until none gains its price. It uses drops
+// only.
 func plainLikelihood(_ *fabric.Graph, obs []*fabric.Observation) answer {
 	in := incidenceOf(obs)
 	ratio := make([]float64, len(in.flows))

@@ -15,10 +15,9 @@ const (
 	oracleMost   = 0.02
 )
 
-// runOracle is what no method does much better than: it is asked of each directed link alone
-// whether it is at fault, and knows all others' faults, how many there are on average and
-// by what law they drop. It does not know what each healthy link drops. What it holds
-// likelier than not, it names.
+// runOracle returns an answer that no method can beat by much. It judges each directed link alone, and knows all
+// others' faults, how many there are on average and by what law they drop. It does not know what each healthy link
+// drops. It names the links that are more likely at fault than not.
 func runOracle(cs *incident.Case) answer {
 	bad := map[fabric.Direction]float64{}
 	for _, f := range cs.Truth.Faults {

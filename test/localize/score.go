@@ -15,9 +15,9 @@ type score struct {
 	ms                   float64
 	// Of each answer that claims a confidence: what it claims, and whether it is right.
 	claims []claim
-	// Of verdicts: which scenario was named for which, how many of the right verdicts
-	// have the right one; how many were asked a direction, and have it; how many
-	// wrong ones blame the fabric; whether what is wrong is only a host's or a clock's.
+	// Of verdicts: the confusion of scenarios; the number of right verdicts with the right scenario; the number of
+	// verdicts that need a direction, and that have the right one; the number of wrong ones that blame the fabric;
+	// whether only a host or a clock is at fault.
 	named                          confusion
 	sameScenario                   int
 	directionGraded, sameDirection int
@@ -97,7 +97,7 @@ type total struct {
 	Right       int     `json:"right"`
 	Wrong       int     `json:"wrong"`
 	Missed      int     `json:"missed"`
-	Scenario    float64 `json:"scenario_accuracy"`  // of what was found; -1: not asked
+	Scenario    float64 `json:"scenario_accuracy"`  // of what was found; -1 if not graded
 	Direction   float64 `json:"direction_accuracy"` // the same
 	Calibration float64 `json:"calibration_error"`  // expected, over ten bins; -1: no confidences
 	// Clean are the cases in which the fabric is innocent, Blamed those of them with a
@@ -205,8 +205,7 @@ func reliabilityBins(claims []claim) [10]bin {
 	return out
 }
 
-// calibrationError is the mean distance of confidence and truth over the bins,
-// weighed by their answers.
+// calibrationError returns the mean distance of confidence and truth over the bins, weighted by their answers.
 func calibrationError(bins [10]bin) float64 {
 	n, e := 0, 0.0
 	for _, b := range bins {

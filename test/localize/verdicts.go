@@ -14,10 +14,10 @@ import (
 // none stands for an answer that was not given.
 const none = fabric.Scenario("none")
 
-// report is what graylink localize prints.
+// report is the output of graylink localize.
 type report fabric.Report
 
-// runVerdicts is what ships, from observations to verdicts.
+// runVerdicts runs the shipped program, from observations to verdicts.
 func runVerdicts(g *fabric.Graph, obs []*fabric.Observation) answer {
 	rep, err := analyzer.LocalizeFaults(g, obs, incident.Window)
 	if err != nil {
@@ -26,9 +26,9 @@ func runVerdicts(g *fabric.Graph, obs []*fabric.Observation) answer {
 	return report(rep)
 }
 
-// gradeCase counts verdicts. One is right if it names the fault's element, or lists it
-// as what no probe can tell from the named one: a NIC and its cable, a port and its
-// link, a leaf and its uplinks. A second verdict on a fault is a wrong one.
+// gradeCase counts verdicts. A verdict is right if it names the fault's element, or lists it among the elements that
+// no probe can distinguish from the named one: a NIC and its cable, a port and its link, a leaf and its uplinks. A
+// second verdict on a fault is a wrong one.
 func (rep report) gradeCase(cs *incident.Case) score {
 	t := cs.Truth
 	s := score{named: confusion{}, faultless: true}
@@ -80,7 +80,7 @@ func (rep report) writeDetails(w io.Writer) {
 	}
 }
 
-// oneWay tells of which kinds a direction is asked: of those that can have one.
+// oneWay reports whether verdicts about a kind of element need a direction.
 func oneWay(k fabric.Kind) bool {
 	return k == fabric.KindLink || k == fabric.KindNIC || k == fabric.KindQueue
 }
@@ -108,9 +108,8 @@ func sameKindGroup(a, b fabric.Kind) bool {
 // confusion counts, over cells, which scenario was named for which.
 type confusion map[[2]fabric.Scenario]int
 
-// macroF1 is the mean over the scenarios that were made of each one's F1: a fault
-// whose element was named with this scenario is right, every other fault of the
-// scenario missed, every other verdict of it wrong.
+// macroF1 returns the mean over the scenarios of each one's F1. A fault whose element was named with this scenario is
+// right, every other fault of the scenario is missed, and every other verdict of it is wrong.
 func (c confusion) macroF1() float64 {
 	n, sum := 0, 0.0
 	for _, s := range incident.AllScenarios() {

@@ -53,7 +53,7 @@ func (c *process) stop() error {
 	}
 }
 
-// endedError is nil while the process runs.
+// endedError returns the error of the process, and nil while it runs.
 func (c *process) endedError() error {
 	select {
 	case err := <-c.ended:
@@ -67,7 +67,7 @@ func (c *process) endedError() error {
 	}
 }
 
-// stderrHead is the beginning of what the process wrote to standard error.
+// stderrHead returns the beginning of what the process wrote to standard error.
 func (c *process) stderrHead() string {
 	s := strings.TrimSpace(c.errs.String())
 	return s[:min(len(s), 400)]
@@ -197,7 +197,7 @@ func (r *rig) startGraylink(rate int, cadence time.Duration) (*contender, error)
 	return c, nil
 }
 
-// irttCount is what an irtt client says it did.
+// irttCount holds the counts that an irtt client reports.
 type irttCount struct {
 	Stats struct {
 		Sent     uint64 `json:"packets_sent"`
@@ -208,9 +208,8 @@ type irttCount struct {
 // irttTrial is how long a trial run of an irtt client takes.
 const irttTrial = 2 * time.Second
 
-// startIRTT runs as few clients as keep the rate together: the timer of one is late
-// by a part of a millisecond every time, so that short intervals are beyond it.
-// Trials tell how many it takes.
+// startIRTT runs as few clients as keep the rate together. The timer of one is late by a part of a millisecond every
+// time, so that it cannot keep short intervals. Trials show how many clients are needed.
 func (r *rig) startIRTT(rate int, length time.Duration) (*contender, error) {
 	c := &contender{name: "irtt", perProbe: 1}
 	server := func() (*process, error) {

@@ -16,12 +16,12 @@ import (
 // third and routes, or on one virtual cable.
 type pair struct {
 	hosts [2]string
-	leaf  string // "": there is none
+	leaf  string // "" if there is none
 }
 
 const maxAddresses = 250 // per host
 
-// hostAddress is the i-th address of a host, from 0.
+// hostAddress returns the i-th address of a host, from 0.
 func hostAddress(host, i int) string { return fmt.Sprintf("10.%d.0.%d", 1+host, 1+i) }
 
 func runIP(args string, a ...any) error {
@@ -108,7 +108,7 @@ func (p *pair) removeNamespaces() error {
 	return err
 }
 
-// packetsOut is what a host's link has sent.
+// packetsOut returns how many packets a host's link has sent.
 func (p *pair) packetsOut(host int) (n uint64, err error) {
 	err = unix.InNetns(p.hosts[host], func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/dev")
@@ -127,7 +127,7 @@ func (p *pair) packetsOut(host int) (n uint64, err error) {
 	return n, err
 }
 
-// usage is what a process has used, by proc(5).
+// usage holds what a process has used, by proc(5).
 type usage struct {
 	// cpu is in seconds, user and kernel mode together: their sum is exact,
 	// while how the kernel divides it rests on what its tick finds running, and

@@ -51,21 +51,21 @@ type result struct {
 	RequestedRate int     `json:"asked_per_second"`
 	Seconds       float64 `json:"seconds"`    // measured
 	Probes        float64 `json:"probes"`     // in them, counted at the link; of a node that falls behind, half of its probes and replies
-	OwnCount      float64 `json:"own_count"`  // by the contender; 0: it tells only at its end
+	OwnCount      float64 `json:"own_count"`  // by the contender; 0 if it reports only at its end
 	Rate          float64 `json:"per_second"` // probes
 	CPU           float64 `json:"cpu_seconds"`
 	Core          float64 `json:"core_ratio"`   // CPU seconds per second
 	PerProbe      float64 `json:"us_per_probe"` // CPU, reflection included
 	RSS           uint64  `json:"rss_bytes"`
 	HWM           uint64  `json:"hwm_bytes"`
-	Stamped       float64 `json:"stamped_ratio"` // of packets, by the kernel; -1: not told
+	Stamped       float64 `json:"stamped_ratio"` // of packets, by the kernel; -1 if not known
 	Final         string  `json:"final,omitempty"`
 
 	Symptoms map[string]float64 `json:"symptoms,omitempty"`
 }
 
-// isBroken tells whether a symptom is more than the noise of a shared machine: a
-// thousandth of the probes or, of stalls, of the time.
+// isBroken reports whether a symptom is more than the noise of a shared machine: a thousandth of the probes or, for
+// stalls, of the time.
 func (v *result) isBroken() bool {
 	for k, n := range v.Symptoms {
 		limit := v.Probes / 1000

@@ -89,7 +89,7 @@ func startCoordinator(ctx context.Context, t *fabric.Topology, o Options, dir st
 	if err := c.writeFiles(t); err != nil {
 		return nil, err
 	}
-	certificates, err := pki.Open(c.certificateFiles("coordinator"), func(err error) { o.Log.Error("certificates", "err", err) })
+	certificates, err := pki.Open(c.certificateFiles("coordinator"), func(err error) { o.Log.Error("cannot load certificates", "err", err) })
 	if err != nil {
 		return nil, err
 	}
@@ -111,11 +111,11 @@ func startCoordinator(ctx context.Context, t *fabric.Topology, o Options, dir st
 	return c, nil
 }
 
-// writeFiles writes the topology and everybody's certificates.
+// writeFiles writes the topology and all certificates.
 func (c *embeddedCoordinator) writeFiles(t *fabric.Topology) error {
 	b, err := yaml.Marshal(t)
 	if err != nil {
-		return fmt.Errorf("the topology for the coordinator: %w", err)
+		return fmt.Errorf("cannot encode the topology for the coordinator: %w", err)
 	}
 	now := time.Now()
 	ca, err := pki.NewAuthority("graylink demo", certificateLife, now)
@@ -162,7 +162,7 @@ func (c *embeddedCoordinator) addError(err error) {
 	c.err = errors.Join(c.err, err)
 }
 
-// close ends the coordinator and says what went wrong with it.
+// close ends the coordinator and returns its errors.
 func (c *embeddedCoordinator) close() error {
 	c.server.Stop()
 	c.cancel()

@@ -377,14 +377,14 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 	go func() {
 		defer d.background.Done()
 		if err := srv.Serve(ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			d.o.Log.Error("page", "err", err)
+			d.o.Log.Error("cannot serve the page", "err", err)
 		}
 	}()
 	go func() {
 		defer d.background.Done()
 		<-run.Done()
 		if err := srv.Close(); err != nil {
-			d.o.Log.Error("page", "err", err)
+			d.o.Log.Error("cannot close the page", "err", err)
 		}
 	}()
 	go func() {
@@ -404,7 +404,7 @@ func (d *Demo) pageTitle() string {
 
 // awaitBaselines waits until every flow has a baseline and a path and nothing is suspect.
 func (d *Demo) awaitBaselines(ctx context.Context) error {
-	d.printProgress("learning what is normal while the whole mesh probes, and tracing every flow's path")
+	d.printProgress("learning baselines while the whole mesh probes, and tracing every flow's path")
 	deadline := time.Now().Add(baselinesTimeout)
 	said := time.Now()
 	for {
@@ -422,7 +422,7 @@ func (d *Demo) awaitBaselines(ctx context.Context) error {
 			if s.Baselines == 0 || bound == 0 {
 				return fmt.Errorf("after %s there are %d of %d baselines and %d paths (%s)", baselinesTimeout, s.Baselines, s.Expected, bound, s.CycleError)
 			}
-			d.printProgress("going on with %d of %d baselines and %d paths: state %s, coverage %.0f %%", s.Baselines, s.Expected, bound, s.Report.State, s.Report.Coverage.Links*100)
+			d.printProgress("continuing with %d of %d baselines and %d paths: state %s, coverage %.0f %%", s.Baselines, s.Expected, bound, s.Report.State, s.Report.Coverage.Links*100)
 			return nil
 		}
 		if time.Since(said) >= 5*time.Second {
@@ -470,14 +470,14 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 	out := Outcome{Fabric: d.fabricName(), Fault: FaultJSON{Kind: p.Fault.Kind, Element: p.Element, Direction: p.Direction, Params: p.Params}, Seed: seed, FalseVerdicts: []fabric.Verdict{}}
 	before := time.Now()
 	if p.Fault.Kind == KindNone {
-		d.printProgress("nothing is broken; for %s no verdict is right", duration)
+		d.printProgress("no fault is injected; for %s any verdict would be wrong", duration)
 		if err := d.waitWhileAlive(ctx, duration); err != nil {
 			return out, err
 		}
 		d.checkNoVerdict(&out, before)
 		return out, nil
 	}
-	d.printProgress("breaking: %s", describeFault(p))
+	d.printProgress("injecting a fault: %s", describeFault(p))
 	if _, err := d.site.AddFault(ctx, p.Fault); err != nil {
 		return out, err
 	}
@@ -500,7 +500,7 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 		return out, err
 	}
 	healed := time.Now()
-	d.printProgress("healed; waiting for the all-clear")
+	d.printProgress("fault cleared; waiting for the all-clear")
 	if err := d.awaitClear(ctx, healed, &out); err != nil {
 		return out, err
 	}
@@ -590,7 +590,7 @@ func (d *Demo) awaitVerdict(ctx context.Context, p PlannedFault, before time.Tim
 				out.Verdict, out.SecondsToVerdict = &v, &took
 				out.DirectionMatch, out.ScenarioMatch = p.DirectionRight(&v), p.ScenarioRight(&v)
 			}
-			d.printProgress("no right verdict within %s", verdictTimeout)
+			d.printProgress("no correct verdict within %s", verdictTimeout)
 			return nil
 		}
 		if err := d.site.agentError(); err != nil {

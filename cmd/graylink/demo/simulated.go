@@ -76,7 +76,7 @@ func (s *simulated) startNode(name, file string, b bend) error {
 	n, err := node.StartFleet(node.FleetOptions{Address: s.coordinator.listenAddress(), Files: s.coordinator.certificateFiles(nodeFile(name)), File: file, Version: buildversion.Version(),
 		Web: address, WebScheme: "http", ClockSync: true, Bend: clock, Engine: s.Start}, logOf(s.o, name))
 	if err != nil {
-		return fmt.Errorf("starting the agent of %s: %w", name, err)
+		return fmt.Errorf("cannot start the agent of %s: %w", name, err)
 	}
 	policy := s.agentPolicy(name)
 	h := n.Handler(policy)
@@ -102,7 +102,7 @@ func (s *simulated) startSwitch(sw string) error {
 	}
 	a, err := fabricswitch.StartSimulated(fabricswitch.Simulated{Switch: sw, Ports: eyes.PortNames(), Source: eyes, Neighbours: eyes.Neighbours, Fresh: flowFreshness, Flows: switchFlows}, logOf(s.o, sw))
 	if err != nil {
-		return fmt.Errorf("starting the agent of %s: %w", sw, err)
+		return fmt.Errorf("cannot start the agent of %s: %w", sw, err)
 	}
 	s.serveAgent(sw+":"+switchPort, &simAgent{agent: a}, s.agentPolicy(sw), a.SightingsHandler())
 	return nil
@@ -121,7 +121,7 @@ func (s *simulated) serveAgent(address string, a *simAgent, p *webaccess.Policy,
 	s.mu.Unlock()
 	s.background.Go(func() {
 		if err := a.server.Serve(a.conns); !errors.Is(err, http.ErrServerClosed) {
-			s.o.Log.Error("agent", "address", address, "err", err)
+			s.o.Log.Error("agent failed", "address", address, "err", err)
 		}
 	})
 }

@@ -33,7 +33,7 @@ type site interface {
 	dialAgent(ctx context.Context, network, addr string) (net.Conn, error)
 	// agentError returns the error that ended an agent, and nil while all run.
 	agentError() error
-	// setCoordinator says who relates the agents' clocks, before the first agent starts.
+	// setCoordinator sets the coordinator that relates the agents' clocks, before the first agent starts.
 	setCoordinator(*embeddedCoordinator)
 	// describeMeasurement returns further remarks about the measurement.
 	describeMeasurement() string
@@ -84,7 +84,7 @@ func (s *namespaces) startAgent(element string, argv []string) error {
 	out := &tail{w: s.o.AgentLogs, prefix: element}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting the agent of %s: %w", element, err)
+		return fmt.Errorf("cannot start the agent of %s: %w", element, err)
 	}
 	s.procs = append(s.procs, cmd)
 	s.background.Add(1)

@@ -2,7 +2,7 @@
 // OSFP), SFF-8636 rev 2.10a (QSFP+, QSFP28, QSFP56) and SFF-8472 rev 12.4 (SFP+, SFP28). It reads
 // nothing itself: bytes come in, and a Module goes out. Rules:
 //
-//  1. What a module says it does not implement is absent, whatever its memory holds there. So is
+//  1. What a module reports as not implemented is absent, whatever its memory holds there. So is
 //     what is on a page that was not read.
 //  2. Powers are linear, in watts. 0 is a reading, of a monitor that is there: the light is below
 //     its resolution of 0.1 uW, the fibre dark or the laser off. It is not the same as absent.

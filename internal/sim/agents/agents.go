@@ -159,7 +159,7 @@ func (f *Fabric) Run(ctx context.Context) {
 			f.CatchUp()
 			if stood := f.StalledTime(); stood > 2*announced && stood > time.Second {
 				announced = stood
-				f.log.Warn("this machine is too busy to simulate the fabric all the time", "it stood still for", stood.Round(100*time.Millisecond), "of", time.Since(f.base).Round(time.Second))
+				f.log.Warn("this machine is too busy to simulate the fabric all the time", "stalled", stood.Round(100*time.Millisecond), "of", time.Since(f.base).Round(time.Second))
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func (f *Fabric) AdvanceTo(to time.Duration) {
 	}
 }
 
-// stepTowards goes on a little towards a time, and says whether there is more to go.
+// stepTowards advances a little towards a time, and reports whether there is more to go.
 func (f *Fabric) stepTowards(to time.Duration) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -328,7 +328,7 @@ func (f *Fabric) newFlight(fl *flow) *flight {
 	return p
 }
 
-// ActAt goes on with a packet that is at a host.
+// ActAt handles the next stage of a packet that is at a host.
 func (p *flight) ActAt(now int64) {
 	f := p.flow.agent.f
 	switch p.stage {

@@ -24,7 +24,7 @@ type Fault struct {
 	DriftPPM  float64
 }
 
-// What faults do where the request says nothing else, and how their parts follow
+// Defaults of faults, and how their parts follow
 // each other: as internal/lab has them.
 const (
 	defaultDelay    = 2 * time.Millisecond

@@ -65,7 +65,7 @@ type incident struct {
 	first int // window of the fault
 	// routes in each window; reported as traced in the same window.
 	routes  []*routes
-	flagged []map[string]bool // nodes that say they are starved, by window
+	flagged []map[string]bool // nodes that report that they are starved, by window
 }
 
 // MakeCase draws a case; f is left as it is. It panics on a scenario that is none and

@@ -95,7 +95,7 @@ func (f *Fabric) addDirection(from, to string) int32 {
 	return i
 }
 
-// routes says which ways packets take: by a hash in every switch over the next
+// routes holds the paths that packets take: by a hash in every switch over the next
 // hops of equal cost, of those that lead on by what is up.
 type routes struct {
 	f    *Fabric

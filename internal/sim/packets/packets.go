@@ -28,7 +28,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Measures of the fabric where the topology says nothing else.
+// Measures of the fabric that the topology does not give.
 const (
 	defaultGbps = 100
 	// queueTime and markTime are how long a full queue, and one that marks, take

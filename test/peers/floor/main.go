@@ -57,7 +57,7 @@ const (
 	receiveBuffer = 4 << 20
 )
 
-// probeLen is the length of a probe with the TLVs a node sends.
+// probeLen returns the length of a probe with the TLVs that a node sends.
 func probeLen() int {
 	b := make([]byte, stamp.BaseLen, unix.MaxDatagram)
 	b = stamp.AppendTimestampInfo(b)
@@ -169,7 +169,7 @@ func run(ctx context.Context, local, remote string, rate int, tick time.Duration
 				}
 			}
 		}
-		// Every tick sends what the rate asks for up to now.
+		// Every tick sends what the rate requires up to now.
 		if now := time.Since(began); now >= due {
 			for ; due <= now; due += tick {
 			}
