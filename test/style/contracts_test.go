@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/token"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -184,5 +185,30 @@ func TestContractsListRequests(t *testing.T) {
 	}
 	if !maps.Equal(inCode, listed) {
 		t.Errorf("%s lists the requests %v, the programs have %v", contractsFile, slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(inCode)))
+	}
+}
+
+var recorded = regexp.MustCompile(`(?m)^\s*- record: (\S+)$`)
+
+// Each series that a file of rules records is in the table of docs/contracts.md, and no other is.
+func TestContractsListRecordedSeries(t *testing.T) {
+	files, err := filepath.Glob(root + "/rules/*.rules.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files of rules: %v", err)
+	}
+	inRules := map[string]bool{}
+	for _, file := range files {
+		for _, m := range recorded.FindAllStringSubmatch(readDocument(t, "rules/"+filepath.Base(file)), -1) {
+			inRules[m[1]] = true
+		}
+	}
+	listed := map[string]bool{}
+	for _, row := range tableRows(readDocument(t, contractsFile), "| recorded series |") {
+		for _, name := range quoted(row[0]) {
+			listed[name] = true
+		}
+	}
+	if !maps.Equal(inRules, listed) {
+		t.Errorf("%s lists the recorded series %v, the rules have %v", contractsFile, slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(inRules)))
 	}
 }
