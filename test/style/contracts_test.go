@@ -55,7 +55,7 @@ func literalArguments(call *ast.CallExpr) (out []string) {
 // eachCall runs a function on the calls in the code of some directories, without tests.
 func eachCall(t *testing.T, dirs []string, f func(call *ast.CallExpr)) {
 	t.Helper()
-	for _, s := range sources(t) {
+	for _, s := range sharedSources(t) {
 		if s.Tests || !slices.Contains(dirs, s.Dir()) {
 			continue
 		}
