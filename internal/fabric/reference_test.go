@@ -170,3 +170,18 @@ func messageFormat(n ast.Node) (format string, ok bool) {
 	format, err := strconv.Unquote(l.Value)
 	return format, err == nil
 }
+
+// The example of docs/contracts.md is an observation that can be read.
+func TestReferenceObservation(t *testing.T) {
+	text, err := os.ReadFile("../../docs/contracts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)\n```json\n(.*?)\n```\n").FindSubmatch(text)
+	if block == nil {
+		t.Fatal("docs/contracts.md has no block of JSON")
+	}
+	if _, err := ParseObservation(block[1]); err != nil {
+		t.Error(err)
+	}
+}

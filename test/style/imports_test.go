@@ -16,7 +16,7 @@ const module = "github.com/graylink/graylink/"
 func packageImports(t *testing.T) map[string][]string {
 	t.Helper()
 	imports := map[string][]string{}
-	for _, s := range sources(t) {
+	for _, s := range sharedSources(t) {
 		if s.Tests {
 			continue
 		}

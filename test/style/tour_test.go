@@ -7,10 +7,23 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 )
 
 const tourStops = 10
+
+// parsedSources returns the sources, which tests of documents share, since parsing takes seconds.
+var parsedSources = sync.OnceValues(func() ([]Source, error) { return ReadSources(root) })
+
+func sharedSources(t *testing.T) []Source {
+	t.Helper()
+	s, err := parsedSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
 
 var (
 	tourName = regexp.MustCompile("`([a-z0-9_./A-Z-]+\\.(?:go|yaml|md))(?::\\s([A-Za-z0-9_]+))?`")
@@ -45,7 +58,7 @@ func readDocument(t *testing.T, file string) string {
 func functionsByFile(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	functions := map[string]map[string]bool{}
-	for _, s := range sources(t) {
+	for _, s := range sharedSources(t) {
 		functions[s.File] = map[string]bool{}
 		for _, d := range s.Tree.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok {

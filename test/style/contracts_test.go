@@ -1,0 +1,214 @@
+package style
+
+import (
+	"go/ast"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const contractsFile = "docs/contracts.md"
+
+var inBackticks = regexp.MustCompile("`([^`]+)`")
+
+// tableRows returns the cells of the rows of a document's tables that begin with a header.
+func tableRows(text, header string) (rows [][]string) {
+	table := false
+	for _, l := range strings.Split(text, "\n") {
+		switch {
+		case strings.HasPrefix(l, header):
+			table = true
+		case !strings.HasPrefix(l, "|"):
+			table = false
+		case table && !strings.HasPrefix(l, "| ---"):
+			rows = append(rows, strings.Split(strings.Trim(l, "| "), " | "))
+		}
+	}
+	return rows
+}
+
+// quoted returns the texts between backticks.
+func quoted(text string) (out []string) {
+	for _, m := range inBackticks.FindAllStringSubmatch(text, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// literalArguments returns the arguments of a call that are string literals, "" for others.
+func literalArguments(call *ast.CallExpr) (out []string) {
+	for _, a := range call.Args {
+		text := ""
+		if l, ok := a.(*ast.BasicLit); ok && l.Kind == token.STRING {
+			text, _ = strconv.Unquote(l.Value)
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// eachCall runs a function on the calls in the code of some directories, without tests.
+func eachCall(t *testing.T, dirs []string, f func(call *ast.CallExpr)) {
+	t.Helper()
+	for _, s := range sharedSources(t) {
+		if s.Tests || !slices.Contains(dirs, s.Dir()) {
+			continue
+		}
+		ast.Inspect(s.Tree, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				f(call)
+			}
+			return true
+		})
+	}
+}
+
+func calledName(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return ""
+}
+
+// Each series of the analyzer and the coordinator is in a table of docs/contracts.md, with its labels. Each series
+// that the tables have is one of those, or of docs/metrics.md, or of graylink-node.
+func TestContractsListSeries(t *testing.T) {
+	declared := map[string][]string{} // labels by name
+	eachCall(t, []string{"analyzer/publish", "analyzer/daemon", "exporters/coordinator"}, func(call *ast.CallExpr) {
+		args := literalArguments(call)
+		if len(args) > 1 && isSeriesName(args[0]) {
+			declared[args[0]] = args[2:]
+		}
+	})
+	if len(declared) < 70 {
+		t.Fatalf("only %d series were found in the code", len(declared))
+	}
+	others := readDocument(t, "docs/metrics.md")
+	eachCall(t, []string{"exporters/node"}, func(call *ast.CallExpr) {
+		for _, a := range literalArguments(call) {
+			if isSeriesName(a) {
+				others += "`" + a + "`"
+			}
+		}
+	})
+	listed := map[string]bool{}
+	for _, row := range tableRows(readDocument(t, contractsFile), "| series |") {
+		for _, name := range quoted(row[0]) {
+			listed[name] = true
+			want, ok := declared[name]
+			switch {
+			case !ok && !strings.Contains(others, "`"+name+"`"):
+				t.Errorf("%s: no program publishes %s", contractsFile, name)
+			case ok && !slices.Equal(sortedCopy(quoted(row[2])), sortedCopy(want)):
+				t.Errorf("%s: %s has the labels %v, not %v", contractsFile, name, want, quoted(row[2]))
+			}
+		}
+	}
+	for name := range declared {
+		if !listed[name] {
+			t.Errorf("%s does not list %s, labels %v", contractsFile, name, declared[name])
+		}
+	}
+}
+
+func isSeriesName(s string) bool {
+	return (strings.HasPrefix(s, "fabric_") || strings.HasPrefix(s, "graylink_")) && !strings.HasSuffix(s, "_")
+}
+
+func sortedCopy(in []string) []string {
+	out := slices.Clone(in)
+	slices.Sort(out)
+	return out
+}
+
+// Each command of graylink that its help lists is in the table of docs/contracts.md by its name, and no other is.
+func TestContractsListCommands(t *testing.T) {
+	inCode, hidden := map[string]bool{}, map[*ast.CallExpr]bool{}
+	eachCall(t, []string{"cmd/graylink"}, func(call *ast.CallExpr) {
+		if f, ok := call.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Hidden" {
+			if of, ok := f.X.(*ast.CallExpr); ok {
+				hidden[of] = true
+			}
+		}
+		if args := literalArguments(call); calledName(call) == "Command" && len(args) == 2 && args[0] != "" && !hidden[call] {
+			inCode[args[0]] = true
+		}
+	})
+	listed := map[string]bool{}
+	for _, row := range tableRows(readDocument(t, contractsFile), "| command | what it does | exit codes |") {
+		for _, command := range quoted(row[0]) {
+			for _, word := range strings.Fields(command) {
+				listed[word] = true
+			}
+		}
+	}
+	if !maps.Equal(inCode, listed) {
+		t.Errorf("%s lists the commands %v, the program has %v", contractsFile, slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(inCode)))
+	}
+}
+
+var (
+	route     = regexp.MustCompile(`^(GET|POST|DELETE) /(?:api/|metrics/|$)`)
+	wildcard  = regexp.MustCompile(`\{([a-z]+)\.\.\.\}`)
+	inQueries = regexp.MustCompile(`^(GET|POST|DELETE) /\S*$`)
+)
+
+// Each HTTP request that a program handles is in the table of docs/contracts.md, and no other is. Requests that
+// all programs handle are in the text.
+func TestContractsListRequests(t *testing.T) {
+	inCode := map[string]bool{
+		"POST /api/v1/keys/rotate": true, "POST /api/v1/ib/report": true, // their patterns are made of parts
+	}
+	eachCall(t, []string{"analyzer/publish", "analyzer/daemon", "analyzer/maintenance", "exporters/node", "exporters/coordinator", "exporters/switch"}, func(call *ast.CallExpr) {
+		args := literalArguments(call)
+		if name := calledName(call); (name == "Handle" || name == "HandleFunc") && len(args) == 2 && route.MatchString(args[0]) {
+			inCode[wildcard.ReplaceAllStringFunc(args[0], func(w string) string {
+				return strings.ToUpper(strings.Trim(w, "{.}"))
+			})] = true
+		}
+	})
+	listed := map[string]bool{}
+	for _, row := range tableRows(readDocument(t, contractsFile), "| program | request | answer |") {
+		for _, request := range quoted(row[1]) {
+			if inQueries.MatchString(request) {
+				listed[request] = true
+			}
+		}
+	}
+	if !maps.Equal(inCode, listed) {
+		t.Errorf("%s lists the requests %v, the programs have %v", contractsFile, slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(inCode)))
+	}
+}
+
+var recorded = regexp.MustCompile(`(?m)^\s*- record: (\S+)$`)
+
+// Each series that a file of rules records is in the table of docs/contracts.md, and no other is.
+func TestContractsListRecordedSeries(t *testing.T) {
+	files, err := filepath.Glob(root + "/rules/*.rules.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files of rules: %v", err)
+	}
+	inRules := map[string]bool{}
+	for _, file := range files {
+		for _, m := range recorded.FindAllStringSubmatch(readDocument(t, "rules/"+filepath.Base(file)), -1) {
+			inRules[m[1]] = true
+		}
+	}
+	listed := map[string]bool{}
+	for _, row := range tableRows(readDocument(t, contractsFile), "| recorded series |") {
+		for _, name := range quoted(row[0]) {
+			listed[name] = true
+		}
+	}
+	if !maps.Equal(inRules, listed) {
+		t.Errorf("%s lists the recorded series %v, the rules have %v", contractsFile, slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(inRules)))
+	}
+}
