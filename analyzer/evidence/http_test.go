@@ -284,10 +284,10 @@ func TestParseAnswer(t *testing.T) {
 		vector(`[{"metric":{},"value":[1]}]`):                                                 "number in quotes",
 		vector(`[{"metric":{},"value":[1,"x"]}]`):                                             "number in quotes",
 		vector(`{}`): "result",
-		`{"status":"success","data":{"resultType":"matrix","result":[]}}`: "vector is expected",
+		`{"status":"success","data":{"resultType":"matrix","result":[]}}`: "want vector",
 		`{"status":"error","errorType":"bad_data","error":"parse"}`:       "bad_data: parse",
-		`<html>`:    "not that of a Prometheus",
-		vector(`[`): "not that of a Prometheus",
+		`<html>`:    "not from Prometheus",
+		vector(`[`): "not from Prometheus",
 	} {
 		v, err := parseAnswer(strings.NewReader(text))
 		if want == "" && (err != nil || len(v) != 2) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
