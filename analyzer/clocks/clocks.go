@@ -51,7 +51,7 @@ type Suspect struct {
 	// not known.
 	Offset *int64
 	// Stepped and Drifts say which it is; neither: not known yet. Rate is what the
-	// clock gains since, seconds per second; nil: not known.
+	// clock gains since, in seconds per second, or nil if it is unknown.
 	Stepped, Drifts bool
 	Rate            *float64
 	// Counted: the node itself counted it.
@@ -211,7 +211,7 @@ func joinByNode(in []Suspect) []Suspect {
 	return out
 }
 
-// Series is what a node says of the clock of one of its NICs; nil: nothing.
+// Series represents the series that a node reports of the clock of one of its NICs. Nil means that a value is absent.
 type Series struct {
 	Steps, Drifts *float64 // counted since it began
 	Offset        *float64 // seconds to the frame

@@ -53,7 +53,7 @@ type Sample struct {
 	Value  float64
 }
 
-// Querier is a PromQL backend. With a *Partial error the samples hold, and others
+// Querier is a PromQL backend. With a *PartialError the samples are valid, and others
 // may be missing.
 type Querier interface {
 	QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error)
@@ -88,13 +88,13 @@ type Settings struct {
 	// Stall is the share of the window that a node's probe loop may have been
 	// late before its flows are no evidence.
 	Stall float64
-	// Patience bounds the questions of one cycle together; 0: nothing does.
+	// Patience bounds the time of all queries of one cycle. 0 means no bound.
 	Patience time.Duration
-	// Parallel is how many of them are asked at a time; 0: one.
+	// Parallel is the number of concurrent queries. 0 means one.
 	Parallel int
-	// Past is which history Recall asks for.
+	// Past configures the history that RecallHistory reads.
 	Past Past
-	// Override replaces questions, by name.
+	// Override replaces queries, by name.
 	Override map[string]string
 	// Observe is called with the duration and the error of each query. It may be nil.
 	// Several goroutines call it if Parallel is above 1.
@@ -121,7 +121,7 @@ const flowLabels = "src, dst, flow, class, tier, plane"
 // asked instead. All of them hold for Prometheus 2.42 and later. In questions as they
 // are written $delay, $hard and $stall stand for range selectors, $flow for the
 // labels of a flow and $seconds for the length of the delay window; $only for matchers
-// of the flows that are asked about, where those are not all.
+// of the queried flows, if not all flows are queried.
 func (s Settings) WindowQueries() map[string]string {
 	return s.expandQueries(defaultWindowQueries(), "")
 }
@@ -149,7 +149,7 @@ func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))...)
 }
 
-// defaultWindowQueries ask for no more of the delays than the inference reads: each quantile
+// defaultWindowQueries returns the default queries. They query only the quantiles that the inference reads, since each one
 // costs as much as all counters together.
 func defaultWindowQueries() map[string]string {
 	q := map[string]string{

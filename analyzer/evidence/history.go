@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Past is which history is asked for.
+// Past configures which history is queried.
 type Past struct {
 	// Span is the time that the windows are from, Windows how many there are in it.
 	Span    time.Duration

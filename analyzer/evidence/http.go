@@ -290,7 +290,7 @@ func (h *HTTP) ClockOffset(ctx context.Context) (time.Duration, error) {
 	return offset, nil
 }
 
-// NewLocalQuerier returns a Querier that is asked for moments by this machine's clock.
+// NewLocalQuerier returns a Querier whose moments are by this machine's clock.
 func NewLocalQuerier(db Querier) Querier {
 	if c, ok := db.(Clocked); ok {
 		return localQuerier{db, c}

@@ -252,11 +252,11 @@ func (o *Overview) AgentAnswers(nic string) bool { return o.alive[nic] }
 // ClockUsable reports whether delays by the clock of a NIC mean something.
 func (o *Overview) ClockUsable(nic string) bool { return o.window.Clocks[nic].delaysUsable() }
 
-// Selection says which flows are asked about: those from some NICs and those to some, in both
+// Selection represents the queried flows: those from some NICs and those to some, in both
 // directions each.
 type Selection struct{ Sources, Destinations map[string]bool }
 
-// Contains reports whether a flow is asked about.
+// Contains reports whether a flow is queried.
 func (s Selection) Contains(e fabric.Flow) bool { return s.Sources[e.Src] || s.Destinations[e.Dst] }
 
 // labelMatchers select what a selection is made of.

@@ -65,7 +65,7 @@ func defaultVerdictQueries() map[string]string {
 	}
 }
 
-// RecallVerdicts asks for the verdicts that were published within Past.Search before now,
+// RecallVerdicts returns the verdicts that were published within Past.Search before now,
 // the oldest first. Verdicts of two analyzers that have the same element and first moment are one.
 func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) ([]PastVerdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, recallPatience)

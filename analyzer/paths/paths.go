@@ -141,7 +141,7 @@ type pathReport struct {
 	split bool
 	// ended means that the known path ends here. The same path, reported again, is another version.
 	ended bool
-	// contradicts reports whether what was seen contradicts a path; nil: it cannot.
+	// contradicts reports whether the observed hops contradict a path. Nil means that they cannot.
 	contradicts func(fabric.Path) bool
 	// since is when the path was first seen, if not at; oldUntil is until when the
 	// one before it was seen, where that is known.

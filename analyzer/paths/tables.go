@@ -214,7 +214,7 @@ func (t *Tables) bindFlow(k flowKey, f *trackedFlow) {
 	}
 }
 
-// unbindFlow takes a flow as bound to nothing: each reading is asked for its path.
+// unbindFlow marks a flow as unbound, so that each reading is searched for its path.
 func (t *Tables) unbindFlow(k flowKey, f *trackedFlow) {
 	f.boundWalk = 0
 	t.unbound[k] = f

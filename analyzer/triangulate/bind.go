@@ -226,9 +226,9 @@ type flow struct {
 	sent, lost uint64
 	decided    bool
 	crossed    []component   // crossed for certain
-	paths      *paths        // nil: that is all
+	paths      *paths        // nil means that there are no more
 	load       load          // on every path
-	partial    []partialLoad // what only some of its candidate paths suffer; nil: nothing
+	partial    []partialLoad // the load on only some of its candidate paths; may be nil
 	base       float64       // logarithm of the share of packets that healthy links let through
 	best       float64       // log-likelihood of its losses under their own ratio
 	cost       float64       // under its present loads

@@ -38,7 +38,7 @@ type candidate struct {
 type member struct {
 	flow      int32
 	share     float64    // of its candidate paths
-	crossings []crossing // nil: all have the flow's load
+	crossings []crossing // nil means that all have the flow's load
 }
 
 type group struct {
