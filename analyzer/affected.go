@@ -8,12 +8,12 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// DefaultPageNICs is the blast radius above which a verdict is critical that hurts no job.
+// DefaultPageNICs is the blast radius above which a verdict that affects no job is critical.
 const DefaultPageNICs = 32
 
-// updateImpact takes into an incident whom it hurts, and how urgent that makes it: where placements
-// are known, a person is called for jobs, or for more than pageNICs NICs, and else nobody is
-// woken. A job that was hurt stays on the list when it has ended.
+// updateImpact sets the affected jobs of an incident, and its severity. Where placements are known, it is
+// critical if it affects a job or more than pageNICs NICs, otherwise a warning. A job that has ended stays
+// on the list. A nil map means that no placement is known.
 func (in *Incident) updateImpact(m *jobs.Map, pageNICs int) {
 	in.Severity = in.symptomSeverity
 	if m == nil {
@@ -37,12 +37,12 @@ func (in *Incident) updateImpact(m *jobs.Map, pageNICs int) {
 	}
 }
 
-// blamesNetwork reports whether a verdict says that the network is at fault.
+// blamesNetwork reports whether a verdict names an element of the network, and not a host or a clock.
 func blamesNetwork(v *fabric.Verdict) bool {
 	return v.Kind != fabric.KindHost && v.Kind != fabric.KindClock
 }
 
-// runbookFor is where it says what to do about a verdict, step by step.
+// runbookFor returns the path of the runbook for a verdict.
 func runbookFor(v *fabric.Verdict) string {
 	name := "FabricFault"
 	switch v.Kind {

@@ -16,24 +16,24 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// HTTPAgents reaches the nodes' APIs over HTTP.
+// HTTPAgents calls the APIs of the nodes over HTTP.
 type HTTPAgents struct {
 	Client *http.Client
-	// URL is a node's base, without a path; "": it is not known.
+	// URL returns the base URL of a node, without a path, or "" if it is unknown.
 	URL func(node string) string
 }
 
-// maxReply bounds what an agent may answer, in bytes.
+// maxReply bounds the response of an agent, in bytes.
 const maxReply = 64 << 20
 
 type tracesReply struct {
-	// Now is the node's clock when it answered; zero: an older agent, which does not send it.
+	// Now is the time of the response by the clock of the node. It is zero from older agents, which do not send it.
 	Now   time.Time      `json:"now"`
 	Paths []fabric.Trace `json:"paths"`
 }
 
-// toLocalTime moves the times of the traces from the node's clock to this machine's, where the
-// two differ by more than the exchange leaves open.
+// toLocalTime converts the times of the traces from the node's clock to this machine's clock, if the
+// two differ by more than half of the exchange took.
 func (r *tracesReply) toLocalTime(asked, answered time.Time) {
 	if r.Now.IsZero() {
 		return
@@ -48,12 +48,12 @@ func (r *tracesReply) toLocalTime(asked, answered time.Time) {
 	}
 }
 
-// TracedPaths implements Agents.
+// TracedPaths implements Agents. It returns an error if the node does not respond with 200.
 func (a HTTPAgents) TracedPaths(ctx context.Context, node string) ([]fabric.Trace, error) {
 	return a.fetchTraces(ctx, http.MethodGet, node, "/api/v1/paths", nil)
 }
 
-// TraceFlows implements Agents.
+// TraceFlows implements Agents. It returns an error if the node does not respond with 200.
 func (a HTTPAgents) TraceFlows(ctx context.Context, node string, edges []string) ([]fabric.Trace, error) {
 	return a.fetchTraces(ctx, http.MethodPost, node, "/api/v1/trace", map[string]any{"edges": edges})
 }
@@ -61,7 +61,7 @@ func (a HTTPAgents) TraceFlows(ctx context.Context, node string, edges []string)
 func (a HTTPAgents) fetchTraces(ctx context.Context, method, node, path string, body any) ([]fabric.Trace, error) {
 	base := a.URL(node)
 	if base == "" {
-		return nil, fmt.Errorf("agent of %q: nobody has said where it is", node)
+		return nil, fmt.Errorf("agent of %q: its address is unknown", node)
 	}
 	at, err := url.JoinPath(base, path)
 	if err != nil {
@@ -102,32 +102,32 @@ func (a HTTPAgents) fetchTraces(ctx context.Context, method, node, path string, 
 	return out.Paths, nil
 }
 
-// Targets are the addresses of agents, as a coordinator tells them to Prometheus.
+// Targets holds the addresses of agents, as a coordinator publishes them for Prometheus.
 type Targets struct {
 	Client *http.Client
-	// Coordinator is the base of its web listener.
+	// Coordinator is the base URL of the coordinator's web listener.
 	Coordinator string
 	Log         *slog.Logger
 
 	mu       sync.RWMutex
-	baseURLs map[string]string // base by node
+	baseURLs map[string]string // by node
 }
 
-// URLOf is where a node's agent was told to be last, or "".
+// URLOf returns the latest base URL of a node's agent, or "".
 func (t *Targets) URLOf(node string) string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.baseURLs[node]
 }
 
-// Run asks at once and every interval until ctx ends. While the coordinator is
-// away, what it said last holds.
+// Run reads the addresses at once and every interval until ctx ends. While the coordinator does
+// not respond, the latest addresses stay.
 func (t *Targets) Run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		if err := t.refreshTargets(ctx); err != nil && ctx.Err() == nil {
-			t.Log.Warn("where the agents are", "err", err)
+			t.Log.Warn("cannot read the addresses of the agents", "coordinator", t.Coordinator, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -166,21 +166,21 @@ func (t *Targets) refreshTargets(ctx context.Context) error {
 	return nil
 }
 
-// parseTargets reads target groups of Prometheus' HTTP service discovery as the
-// coordinator makes them: one node each.
+// parseTargets reads the target groups of Prometheus' HTTP service discovery, and returns the base URLs by
+// node. The coordinator writes one group for each node.
 func parseTargets(r io.Reader) (map[string]string, error) {
 	var groups []struct {
 		Targets []string          `json:"targets"`
 		Labels  map[string]string `json:"labels"`
 	}
 	if err := json.NewDecoder(r).Decode(&groups); err != nil {
-		return nil, fmt.Errorf("target groups are expected: %w", err)
+		return nil, fmt.Errorf("cannot read the target groups: %w", err)
 	}
 	out := make(map[string]string, len(groups))
 	for _, g := range groups {
 		node, scheme := g.Labels["__meta_graylink_node"], g.Labels["__scheme__"]
 		if node == "" || len(g.Targets) != 1 || scheme != "http" && scheme != "https" {
-			return nil, fmt.Errorf("the group of %q: one target of one node is expected, by http or https", g.Targets)
+			return nil, fmt.Errorf("target group %q: want one target of one node, with scheme http or https", g.Targets)
 		}
 		out[node] = scheme + "://" + g.Targets[0]
 	}

@@ -9,22 +9,22 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// exclusions is what takes no part in a cycle because somebody works on it. (Package maintenance
-// has the rules.)
+// exclusions represents the flows and links that are excluded from a cycle because of maintenance. Package
+// maintenance has the rules.
 type exclusions struct {
 	windows []maintenance.Window
 	flows   map[fabric.Flow]bool
 }
 
-// excludesDirection reports whether a way through a cable is under maintenance.
+// excludesDirection reports whether a direction of a link is under maintenance.
 func (a *exclusions) excludesDirection(d fabric.Direction) bool {
 	return a != nil && slices.ContainsFunc(a.windows, func(w maintenance.Window) bool { return w.TouchesDirection(d) })
 }
 
-// excludesFlow reports whether a flow takes no part.
+// excludesFlow reports whether a flow is excluded.
 func (a *exclusions) excludesFlow(e fabric.Flow) bool { return a != nil && a.flows[e] }
 
-// windowCovering returns the window that covers what a verdict is about, or nil.
+// windowCovering returns the window that covers the element of a verdict, or nil.
 func (a *exclusions) windowCovering(g *fabric.Graph, v *fabric.Verdict) *maintenance.Window {
 	for i := range a.windows {
 		if a.windows[i].CoversVerdict(g, v) {
@@ -37,7 +37,7 @@ func (a *exclusions) windowCovering(g *fabric.Graph, v *fabric.Verdict) *mainten
 // maxCandidatePaths bounds the shortest paths that a flow without a known path may have taken.
 const maxCandidatePaths = 16
 
-// mayCross reports whether a flow crosses the window's element by its path or by any that it
+// mayCross reports whether a flow crosses the window's element by its path, or by any path that it
 // may have taken.
 func mayCross(g *fabric.Graph, w *maintenance.Window, o *fabric.Observation, e fabric.Flow) bool {
 	src, dst := e.Endpoints()
@@ -54,8 +54,8 @@ func mayCross(g *fabric.Graph, w *maintenance.Window, o *fabric.Observation, e f
 	return slices.ContainsFunc(ways, func(p fabric.Path) bool { return slices.ContainsFunc(p.LinkDirections(src, dst), w.TouchesDirection) })
 }
 
-// excludeMaintenance takes the flows that may cross something under maintenance out of the judgement,
-// and out of what is remembered.
+// excludeMaintenance excludes the flows that may cross an element under maintenance from the findings
+// and from the remembered hard losses.
 func (l *Loop) excludeMaintenance(raw []judge.Finding, now time.Time) {
 	l.excluded = exclusions{flows: map[fabric.Flow]bool{}}
 	g, begin := l.store.Graph(), now
@@ -87,7 +87,7 @@ func (l *Loop) excludeMaintenance(raw []judge.Finding, now time.Time) {
 	}
 }
 
-// touchedFlows are the flows that a window touched, for whose baselines it may be the end.
+// touchedFlows holds the flows that a maintenance window touched, and whether their baselines are to be relearned.
 type touchedFlows struct {
 	window  maintenance.Window
 	relearn bool
@@ -104,7 +104,8 @@ func (l *Loop) markTouched(w *maintenance.Window, e fabric.Flow) {
 	t.flows[e] = true
 }
 
-// markRecabledWindows marks the windows in which cables were found swapped: it was meant.
+// markRecabledWindows marks the windows during which cables were found swapped, so that baselines are
+// relearned.
 func (l *Loop) markRecabledWindows(found []fabric.Verdict) {
 	for _, t := range l.touchedByWindow {
 		if slices.ContainsFunc(found, func(v fabric.Verdict) bool { return t.window.CoversVerdict(l.opts.Graph, &v) }) {
@@ -113,8 +114,8 @@ func (l *Loop) markRecabledWindows(found []fabric.Verdict) {
 	}
 }
 
-// forgetRecabled forgets what was normal of flows whose cables somebody changed on purpose,
-// when the work is over.
+// forgetRecabled forgets the baselines of flows whose cables were changed during maintenance, when the
+// maintenance is over.
 func (l *Loop) forgetRecabled(now time.Time) {
 	for id, t := range l.touchedByWindow {
 		if slices.ContainsFunc(l.excluded.windows, func(w maintenance.Window) bool { return w.ID == id }) {
@@ -130,12 +131,12 @@ func (l *Loop) forgetRecabled(now time.Time) {
 			}
 			delete(l.flowRecords, e)
 		}
-		l.opts.Log.Info("baselines forgotten after maintenance", "element", t.window.Element, "flows", len(t.flows), "at", now)
+		l.opts.Log.Info("forgot baselines after maintenance", "element", t.window.Element, "flows", len(t.flows), "at", now)
 	}
 }
 
-// applyMaintenance takes verdicts on covered elements out of a report, and closes the
-// incidents that are open on them.
+// applyMaintenance removes verdicts on elements under maintenance from a report, and closes their open
+// incidents.
 func (l *Loop) applyMaintenance(rep *fabric.Report, now time.Time) {
 	g := l.opts.Graph
 	rep.Verdicts = slices.DeleteFunc(rep.Verdicts, func(v fabric.Verdict) bool { return l.excluded.windowCovering(g, &v) != nil })
@@ -147,12 +148,12 @@ func (l *Loop) applyMaintenance(rep *fabric.Report, now time.Time) {
 		t := now
 		in.Open, in.Cleared, in.Closed = false, &t, w.String()
 		l.pastIncidents = append(l.pastIncidents, in)
-		l.opts.Log.Info("verdict closed", "element", in.Element.ID, "why", in.Closed)
+		l.opts.Log.Info("closed verdict", "element", in.Element.ID, "why", in.Closed)
 		return true
 	})
 }
 
-// excludedWithoutBaseline is how many flows take no part that have no baseline: nobody waits for them.
+// excludedWithoutBaseline returns the number of excluded flows without a baseline. The state does not wait for them.
 func (l *Loop) excludedWithoutBaseline() (n int) {
 	for e := range l.excluded.flows {
 		if m := l.flowRecords[e]; m == nil || m.baseline == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// drain puts elements of a rig under maintenance, from now on until lift.
+// drain puts elements of a rig under maintenance, from now until lift is called.
 func (r *rig) drain(relearn bool, elements ...string) {
 	if r.loop.opts.Maintenance == nil {
 		r.loop.opts.Maintenance = maintenance.NewRegister(r.w.g)
@@ -22,7 +22,7 @@ func (r *rig) drain(relearn bool, elements ...string) {
 	r.loop.opts.Maintenance.ReplaceSource(maintenance.SourceFile, ws, r.now)
 }
 
-// normal are the medians of all baselines.
+// normal returns the medians of all baselines.
 func (r *rig) normal() map[fabric.Flow]int64 {
 	out := map[fabric.Flow]int64{}
 	for e, m := range r.loop.flowRecords {
@@ -41,11 +41,11 @@ func TestLoopDrainedSpine(t *testing.T) {
 	before := r.normal()
 	r.w.slow["spine2"] = 5e6
 	r.w.loss[fabric.Direction{From: "leaf1:up2", To: "spine2:dn1"}] = 0.5
-	aside := 0
+	excluded := 0
 	for e, p := range r.w.paths {
 		from, to := e.Endpoints()
 		if paths.CrossesElement(p, from, to, fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}) {
-			aside++
+			excluded++
 		}
 	}
 	for range 60 {
@@ -59,8 +59,8 @@ func TestLoopDrainedSpine(t *testing.T) {
 				said++
 			}
 		}
-		if said != aside || s.Report.Edges.Total != len(r.w.edges)-aside {
-			t.Fatalf("%d flows aside of %d that count, want %d of %d", said, s.Report.Edges.Total, aside, len(r.w.edges)-aside)
+		if said != excluded || s.Report.Edges.Total != len(r.w.edges)-excluded {
+			t.Fatalf("%d flows are excluded of %d that count, want %d of %d", said, s.Report.Edges.Total, excluded, len(r.w.edges)-excluded)
 		}
 	}
 	for e, was := range before {
@@ -81,10 +81,10 @@ func TestLoopDrainedSpine(t *testing.T) {
 		}
 	}
 	r.w.slow["spine2"] = 5e6
-	r.until(8, "a verdict, when nobody works on it", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	r.until(8, "a verdict, when it is not under maintenance", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 }
 
-// TestLoopMaintenanceClosesVerdicts: rule 3. What is broken still opens anew.
+// TestLoopMaintenanceClosesVerdicts checks rule 3. A fault that is still there opens a new verdict.
 func TestLoopMaintenanceClosesVerdicts(t *testing.T) {
 	r := newRig(t, 1)
 	r.learn()
@@ -154,7 +154,7 @@ func TestLoopSilencedLinkDies(t *testing.T) {
 	}
 }
 
-// TestLoopRecabling: what somebody changed on purpose is the new normal, if they say so.
+// TestLoopRecabling checks that baselines are relearned after maintenance that requests it.
 func TestLoopRecabling(t *testing.T) {
 	for _, relearn := range []bool{true, false} {
 		r := newRig(t, 1)
@@ -185,7 +185,7 @@ func TestLoopRecabling(t *testing.T) {
 	}
 }
 
-// TestLoopMaintenanceOfANode: its host, its NICs and its clock are nobody's news.
+// TestLoopMaintenanceOfANode checks that there are no verdicts on its host, NICs and clock.
 func TestLoopMaintenanceOfANode(t *testing.T) {
 	r := newRig(t, 6)
 	r.learn()
@@ -203,7 +203,7 @@ func TestLoopMaintenanceOfANode(t *testing.T) {
 	}
 }
 
-// TestLoopMaintenanceHasItsTime: a window to come covers nothing, one that has ended nothing
+// TestLoopMaintenanceHasItsTime checks that a future window covers nothing, and a past window no fault
 // that began after it.
 func TestLoopMaintenanceHasItsTime(t *testing.T) {
 	r := newRig(t, 1)
@@ -217,6 +217,6 @@ func TestLoopMaintenanceHasItsTime(t *testing.T) {
 	r.w.delay[d] = 2e6
 	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	if s := r.loop.Snapshot(); len(s.Maintenance) != 1 {
-		t.Errorf("%d windows are told of, want the one to come", len(s.Maintenance))
+		t.Errorf("%d windows are listed, want the future one", len(s.Maintenance))
 	}
 }

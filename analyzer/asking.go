@@ -14,20 +14,20 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// TwoStepOptions say from when on, and how, flows are asked about only where there is a reason to
-// (rules 7 to 12).
+// TwoStepOptions configures when and how a cycle queries selected flows instead of all (rules 7 to
+// 12).
 type TwoStepOptions struct {
-	// MinFlows is the number of directed flows from which on; 0: never.
+	// MinFlows is the number of directed flows from which flows are selected. 0 means never.
 	MinFlows int
-	// MaxFlows is how many directed flows one cycle asks about, about.
+	// MaxFlows is roughly the number of directed flows that one cycle queries.
 	MaxFlows int
-	// Round is the time in which every flow is asked about; 0: a minute, or a millisecond for
-	// each flow where that is longer, so that a calm cycle of a second asks about a
-	// thousand.
+	// Round is the time in which every flow is queried. 0 means the longer of one minute and
+	// one millisecond per flow, so that a calm cycle of one second queries a thousand
+	// flows.
 	Round time.Duration
 }
 
-// roundDuration is the time of a round over so many flows.
+// roundDuration returns the time of a round over so many flows.
 func (o TwoStepOptions) roundDuration(flows int) time.Duration {
 	if o.Round > 0 {
 		return o.Round
@@ -35,109 +35,109 @@ func (o TwoStepOptions) roundDuration(flows int) time.Duration {
 	return max(time.Minute, time.Duration(flows)*time.Millisecond)
 }
 
-// peakFlowCount is how many directed flows there are to ask about.
+// peakFlowCount returns the number of directed flows that there are to query.
 func (l *Loop) peakFlowCount() int { return slices.Max(append(l.flowCounts, 0)) }
 
-// DefaultTwoStepOptions suit a Prometheus with two cores.
+// DefaultTwoStepOptions returns options that suit a Prometheus server with two cores.
 func DefaultTwoStepOptions() TwoStepOptions { return TwoStepOptions{MinFlows: 5000, MaxFlows: 5000} }
 
-// QueryStats is what the last cycle asked about.
+// QueryStats describes which flows a cycle queried.
 type QueryStats struct {
-	// TwoSteps: not every flow. Missing says why every one, though there are many.
+	// TwoSteps means that the cycle did not query every flow. Missing is the reason why a large fleet is queried whole.
 	TwoSteps bool   `json:"two_steps"`
 	Missing  string `json:"missing,omitempty"`
-	// QueriedFlows were asked about; Vouched were not, and count by their last condition.
+	// QueriedFlows were queried. CarriedFlows were not, and count with their last condition.
 	QueriedFlows int `json:"edges"`
 	CarriedFlows int `json:"vouched_edges"`
-	// Moved are the NICs that do not look as they used to, LeftOut those of them, and of the
-	// ones with flows in trouble, that there was no room for.
+	// Moved is the number of NICs whose aggregates are not normal. LeftOut is the number of them, and of
+	// NICs with flows in trouble, that exceed the budget.
 	Moved   int `json:"moved_nics"`
 	LeftOut int `json:"left_out_nics"`
-	// Late: there is no room to ask about every flow within a round.
+	// Late means that the budget does not suffice to query every flow within a round.
 	Late bool `json:"late,omitempty"`
 }
 
 const (
-	// troubleCycles is for how many cycles a NIC is asked about after the last sign of trouble:
-	// what clears an incident must be seen, also of one that comes and goes.
+	// troubleCycles is the number of cycles for which a NIC is queried after the last sign of trouble, so
+	// that the evidence that clears an incident is seen, also of a fault that comes and goes.
 	troubleCycles = spanningClearAfter + confirmIn
-	// enoughFlows flows that should be clean cross an element in question, and so many must
-	// tell of an incident that clears when not all that showed it are asked.
+	// enoughFlows is the number of supposedly clean flows that are queried for an element in question,
+	// and the number that must be decided to clear an incident when not all that showed it are queried.
 	enoughFlows = 16
-	// maxComparedNICs bounds the NICs that are asked about for comparison only, mostPlaces
-	// the elements in question, wholeNICs the moved NICs of which the flows to them are
-	// asked about, too.
+	// maxComparedNICs bounds the NICs that are queried for comparison only, maxSuspectSegments the
+	// elements in question, and maxDestinationNICs the moved NICs for which the flows to them are
+	// queried, too.
 	maxComparedNICs, maxSuspectSegments, maxDestinationNICs = 64, 24, 8
-	// A share of what a cycle may ask is kept for comparison.
+	// comparisonShare is the divisor of the budget that is kept for comparison.
 	comparisonShare = 5 // a fifth
-	// settledAfter cycles in which a NIC looked other than before while all flows from it
-	// were healthy, that is how it looks.
+	// settledAfter is the number of cycles after which new aggregates of a NIC are normal, if all flows from
+	// it were healthy.
 	settledAfter = 30
-	// learnTries is for how many cycles the baselines of a NIC's flows are waited for.
+	// learnTries is the number of cycles for which a NIC is queried until its flows have baselines.
 	learnTries = 3 * (learnWindows + warmUp)
-	// groupWindows is how many values of a group are remembered, one in every groupEvery
+	// groupWindows is the number of values that a group keeps, one in every groupEvery
 	// cycles.
 	groupWindows, groupEvery = 60, 5
 )
 
-// nicState is what is known of a NIC as a whole. Cycles count from 1; 0: never.
+// nicState represents a NIC as a whole. Cycles count from 1, and 0 means never.
 type nicState struct {
 	name                   string
 	groups                 []*group
-	queriedAt              time.Time // when the flows from it were asked about last
-	queriedFrom, queriedTo int       // in which cycle the flows from it, and to it, were
-	sourceFlows            int       // directed flows from it that were counted then
-	lastMoved              int       // when it last looked other than it used to
+	queriedAt              time.Time // when the flows from it were last queried
+	queriedFrom, queriedTo int       // the cycles in which the flows from it, and to it, were last queried
+	sourceFlows            int       // number of directed flows from it at that time
+	lastMoved              int       // when its aggregates were last not normal
 	movedExtent            extent    // in that cycle
-	lastDegraded           int       // when a flow from it was degraded last
-	compareUntil           int       // until when it is asked about for comparison
-	calmCycles             int       // cycles running in which it moved and all flows from it were healthy
-	learnCycles            int       // cycles in which flows from it had no baseline; -1: all have
+	lastDegraded           int       // when a flow from it was last degraded
+	compareUntil           int       // until when it is queried for comparison
+	calmCycles             int       // consecutive cycles in which it moved and all flows from it were healthy
+	learnCycles            int       // cycles in which flows from it had no baseline; -1 if all have one
 }
 
-// extent is how much of a NIC's traffic moved.
+// extent represents how much of a NIC's traffic moved.
 type extent int
 
 const (
 	extentNone    extent = iota
-	extentTail           // nothing but the 99th percentile
+	extentTail           // only the 99th percentile
 	extentPartial        // some of its flows are affected
 	extentMost           // most of them are
 )
 
-// group is a recorded series of a NIC and what is normal of it.
+// group represents a recorded series of a NIC and its normal values.
 type group struct {
 	key             evidence.NICSeries
 	nic             *nicState
 	values          []float32
 	med, mad        float64
-	hasNormal       bool // med and mad are
+	hasNormal       bool // med and mad are known
 	value           float64
-	lastReported    int // in which cycle
-	deviatingCycles int // cycles running in which it was off
+	lastReported    int // the latest cycle that had a value
+	deviatingCycles int // consecutive cycles in which it was not normal
 }
 
-// flowState is what is known of a flow between the cycles that ask about it.
+// flowState represents a flow between the cycles that query it.
 type flowState struct {
 	edge         fabric.Flow
 	record       *flowRecord
 	src, dst     *nicState
-	segments     []int32 // places that its path crosses
-	wasHealthy   bool    // when it was asked about
+	segments     []int32 // segments that its path crosses
+	wasHealthy   bool    // when it was queried
 	queriedCycle int
 	queriedAt    time.Time
 	carried      bool // in this cycle
 }
 
-// planner plans what to ask about.
+// planner selects the flows to query.
 type planner struct {
-	firstCount int // directed flows at the first count; 0: nobody has counted
+	firstCount int // directed flows at the first count; 0 before it
 	stats      QueryStats
 	nics       map[string]*nicState
 	sortedNICs []*nicState
 	groups     map[evidence.NICSeries]*group
 	flows      []*flowState
-	current    *evidence.Selection // of this cycle; nil: everything
+	current    *evidence.Selection // of this cycle; nil means all flows
 	previous   *evidence.Selection // of the cycle before
 	lastQuery  time.Time
 	seldom     evidence.OverviewCache
@@ -150,16 +150,16 @@ func newPlanner() *planner {
 	return &planner{nics: map[string]*nicState{}, groups: map[evidence.NICSeries]*group{}, segmentID: map[fabric.Direction]int32{}}
 }
 
-// carriedFlows are the flows that were not asked about in a cycle and are known to be healthy
+// carriedFlows represents the flows that a cycle did not query, and that are known to be healthy
 // (rule 8).
 type carriedFlows struct {
 	flows, usable  int
-	excluded       int     // not asked about, and under maintenance
-	flowsBySegment []int32 // flows by place
+	excluded       int     // not queried, and under maintenance
+	flowsBySegment []int32 // number of flows by segment
 	planner        *planner
 }
 
-// crossingCount is how many of them cross a direction.
+// crossingCount returns the number of carried flows that cross a directed link.
 func (v *carriedFlows) crossingCount(d fabric.Direction) int {
 	if v == nil {
 		return 0
@@ -170,14 +170,14 @@ func (v *carriedFlows) crossingCount(d fabric.Direction) int {
 	return 0
 }
 
-func (v *carriedFlows) flowTotals() (flows, usable, aside int) {
+func (v *carriedFlows) flowTotals() (flows, usable, excluded int) {
 	if v == nil {
 		return 0, 0, 0
 	}
 	return v.flows, v.usable, v.excluded
 }
 
-// queryEvidence gets the evidence of a cycle, in one step or in two.
+// queryEvidence reads the evidence of a cycle, in one step or in two. It fails if a query fails.
 func (l *Loop) queryEvidence(ctx context.Context, now time.Time) (evidence.Window, error) {
 	o, a := l.opts.TwoSteps, l.planner
 	if o.MinFlows == 0 {
@@ -210,14 +210,14 @@ func (l *Loop) queryEvidence(ctx context.Context, now time.Time) (evidence.Windo
 		return w, err
 	}
 	if state.Missing != "" {
-		w.Warnings = append(slices.Clone(w.Warnings), "every flow is asked about: "+state.Missing)
+		w.Warnings = append(slices.Clone(w.Warnings), "every flow is queried: "+state.Missing)
 	}
 	state.QueriedFlows = w.Flows
 	a.stats, a.previous, a.current, a.lastQuery = state, a.current, nil, now
 	return w, nil
 }
 
-// querySelected asks about the flows that an overview and what is known give reason to ask about.
+// querySelected queries the flows that an overview and the state of the planner select.
 func (l *Loop) querySelected(ctx context.Context, c *evidence.Cycle, overview *evidence.Overview, now time.Time) (evidence.Window, error) {
 	a, cycle := l.planner, l.cycle+1
 	a.applyOverview(overview, cycle, len(l.openIncidents) > 0)
@@ -239,10 +239,10 @@ func (l *Loop) querySelected(ctx context.Context, c *evidence.Cycle, overview *e
 		w.Flows += s.sourceFlows
 	}
 	if state.LeftOut > 0 {
-		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("%d NICs that moved, or whose flows are in trouble, are not asked about: a cycle has room for %d flows", state.LeftOut, l.opts.TwoSteps.MaxFlows))
+		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("%d NICs that moved, or whose flows are in trouble, are not queried: the budget of a cycle is %d flows", state.LeftOut, l.opts.TwoSteps.MaxFlows))
 	}
 	if state.Late {
-		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("a round over all flows takes longer than %s: half of a cycle's %d flows do not suffice", l.opts.TwoSteps.roundDuration(l.peakFlowCount()), l.opts.TwoSteps.MaxFlows))
+		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("a round over all flows takes longer than %s: half of the budget of %d flows per cycle does not suffice", l.opts.TwoSteps.roundDuration(l.peakFlowCount()), l.opts.TwoSteps.MaxFlows))
 	}
 	a.stats, a.previous, a.current, a.lastQuery = state, a.current, &sel, now
 	if a.previous == nil {
@@ -262,7 +262,7 @@ func (a *planner) nicFor(name string) *nicState {
 	return s
 }
 
-// applyOverview takes an overview: which NICs moved. What is normal is not learnt while frozen.
+// applyOverview notes which NICs moved according to an overview. It learns no normal values while frozen.
 func (a *planner) applyOverview(o *evidence.Overview, cycle int, frozen bool) {
 	for key, v := range o.Values {
 		g := a.groups[key]
@@ -280,11 +280,11 @@ func (a *planner) applyOverview(o *evidence.Overview, cycle int, frozen bool) {
 				delete(a.groups, g.key)
 				return true
 			}
-			off, told := g.updateDeviation(cycle)
+			off, known := g.updateDeviation(cycle)
 			if off {
 				how = max(how, g.deviationExtent(cycle))
 			}
-			if told && (!g.hasNormal || !off && !frozen) {
+			if known && (!g.hasNormal || !off && !frozen) {
 				g.learnValue(cycle + i)
 			}
 			return false
@@ -298,26 +298,26 @@ func (a *planner) applyOverview(o *evidence.Overview, cycle int, frozen bool) {
 	}
 }
 
-// updateDeviation reports whether a group is off what is normal, and notes for how long. One that is
-// told no more is.
-func (g *group) updateDeviation(cycle int) (off, told bool) {
-	told = g.lastReported == cycle
-	if !told && (g.key.Metric == evidence.Lost || g.key.Metric == evidence.Marked) {
-		g.value, told = 0, true
+// updateDeviation reports whether a group is not normal, and notes for how long. A group without a value in this
+// cycle is not. The second result reports whether the value is known.
+func (g *group) updateDeviation(cycle int) (off, known bool) {
+	known = g.lastReported == cycle
+	if !known && (g.key.Metric == evidence.Lost || g.key.Metric == evidence.Marked) {
+		g.value, known = 0, true
 	}
-	off = g.hasNormal && (!told || g.deviatesFromNormal())
+	off = g.hasNormal && (!known || g.deviatesFromNormal())
 	if off {
 		g.deviatingCycles++
 	} else {
 		g.deviatingCycles = 0
 	}
-	return off, told
+	return off, known
 }
 
-// What a ratio must differ by at least.
+// The smallest differences of ratios that count.
 const (
 	leastLost, leastMarked, leastAnswered = 5e-4, 5e-3, 0.01
-	// groupMADs is how many median absolute deviations a value may be off.
+	// groupMADs is the number of median absolute deviations by which a normal value may differ.
 	groupMADs = 8
 	// bucketWidth is the width of a bucket of a native histogram of schema 4.
 	bucketWidth = 0.045
@@ -345,7 +345,7 @@ func (g *group) deviatesFromNormal() bool {
 	return -by > max(leastAnswered, noise)
 }
 
-// deviationExtent says what it means that a group is off. A tail moves in one window by chance.
+// deviationExtent returns the extent that a deviating group shows. A tail may move in a single window by chance.
 func (g *group) deviationExtent(cycle int) extent {
 	const most = 0.4 // of the packets
 	switch g.key.Metric {
@@ -363,8 +363,8 @@ func (g *group) deviationExtent(cycle int) extent {
 	return extentPartial
 }
 
-// learnValue takes the value for a normal one. Which cycles count differs from NIC to NIC, so that
-// no cycle has all the work.
+// learnValue adds the value to the normal ones. The cycles that count differ from NIC to NIC, so that the work is
+// spread over cycles.
 func (g *group) learnValue(turn int) {
 	if len(g.values) >= learnWindows && turn%groupEvery != 0 {
 		return
@@ -385,7 +385,7 @@ func (g *group) learnValue(turn int) {
 	g.med, g.mad, g.hasNormal = float64(med), float64(ring[len(ring)/2]), true
 }
 
-// canDetectMove reports whether the aggregates of a NIC can tell that it moved.
+// canDetectMove reports whether normal values of all aggregates of a NIC are known, so that a move shows.
 func (s *nicState) canDetectMove() bool {
 	for _, g := range s.groups {
 		if !g.hasNormal {
@@ -395,15 +395,15 @@ func (s *nicState) canDetectMove() bool {
 	return true
 }
 
-// plan is a selection in the making.
+// plan represents a selection that is being made.
 type plan struct {
 	selection    evidence.Selection
 	flowBudget   int // directed flows
 	averageFlows int
-	leftOut      int // NICs there was no room for
+	leftOut      int // NICs that exceed the budget
 }
 
-// addSource asks about the flows from a NIC, if there is room that is not kept.
+// addSource selects the flows from a NIC if the budget allows it without the kept part, and reports whether they are selected.
 func (p *plan) addSource(s *nicState, kept int) bool {
 	if p.selection.Sources[s.name] {
 		return true
@@ -420,7 +420,7 @@ func (p *plan) addSource(s *nicState, kept int) bool {
 	return true
 }
 
-// addDestination asks about the flows to a NIC: about as many as from it.
+// addDestination selects the flows to a NIC if the budget allows it. Their number is roughly that of the flows from it.
 func (p *plan) addDestination(s *nicState, kept int) {
 	if cost := max(s.sourceFlows, p.averageFlows); !p.selection.Destinations[s.name] && p.flowBudget-cost >= kept {
 		p.flowBudget -= cost
@@ -428,7 +428,7 @@ func (p *plan) addDestination(s *nicState, kept int) {
 	}
 }
 
-// selectFlows says whom to ask (rule 7), those first that must not be left out.
+// selectFlows returns the flows to query (rule 7). Flows that must not be left out come first.
 func (a *planner) selectFlows(l *Loop, cycle int, now time.Time) (evidence.Selection, QueryStats) {
 	o := l.opts.TwoSteps
 	p := &plan{selection: evidence.Selection{Sources: map[string]bool{}, Destinations: map[string]bool{}}, flowBudget: o.MaxFlows, averageFlows: 1}
@@ -464,10 +464,10 @@ func (a *planner) selectFlows(l *Loop, cycle int, now time.Time) (evidence.Selec
 	return p.selection, state
 }
 
-// addRoundRobin are the NICs that were not asked about for longest: as many as it takes to get round
-// in time, in half of the room. It reports whether that is too few.
+// addRoundRobin selects the NICs that were last queried longest ago. It selects as many as a round in time needs, up
+// to half of the budget, and reports whether that is too few.
 func (a *planner) addRoundRobin(p *plan, kept int, round time.Duration, now time.Time) (late bool) {
-	const ahead = 0.9 // of the round, so that a late cycle leaves nobody out
+	const ahead = 0.9 // of the round, so that a late cycle leaves no NIC out
 	n := len(a.sortedNICs)
 	if !a.lastQuery.IsZero() {
 		n = int(math.Ceil(float64(n) * now.Sub(a.lastQuery).Seconds() / (ahead * round.Seconds())))
@@ -482,17 +482,16 @@ func (a *planner) addRoundRobin(p *plan, kept int, round time.Duration, now time
 	return false
 }
 
-// troubledNICs are the NICs that moved or had flows in trouble not long ago, and those of which
-// flows show what is open or may become so; the flows to the destinations do. Those come first
-// of which most flows are affected, and those of which only the tail moved come last. Of their
-// likes the ones in trouble come first, as before, and of every leaf one before any has two, so
-// that what there is room for shows all of the fabric.
+// troubledNICs returns the NICs that moved or had flows in trouble recently, and those whose flows show an open or
+// pending incident. For the destinations, the flows to the NIC are queried too. NICs with most flows affected come
+// first, and those with only a moved tail last. Among equals, NICs with flows in trouble come first, and every leaf
+// has one before any has two, so that the budget covers the whole fabric.
 func (a *planner) troubledNICs(l *Loop, cycle int) (sources, destinations []*nicState) {
 	shows, to := map[*nicState]bool{}, map[*nicState]bool{}
 	take := func(v *fabric.Verdict) {
 		if s := a.nics[v.Element.ID]; s != nil {
 			shows[s], to[s] = true, true
-			return // every flow that shows it is from it or to it
+			return // every flow that shows it is from or to this NIC
 		}
 		for _, name := range v.Edges {
 			if e, err := fabric.ParseFlow(name); err == nil && a.nics[e.Src] != nil {
@@ -559,13 +558,13 @@ func (a *planner) troubledNICs(l *Loop, cycle int) (sources, destinations []*nic
 	return sources, destinations
 }
 
-// wasQueried reports whether the cycle before asked about a flow, too.
+// wasQueried reports whether the cycle before this one queried a flow.
 func (a *planner) wasQueried(e fabric.Flow) bool { return a.previous == nil || a.previous.Contains(e) }
 
-// isQueried reports whether this cycle asks about a flow.
+// isQueried reports whether this cycle queries a flow.
 func (a *planner) isQueried(e fabric.Flow) bool { return a.current == nil || a.current.Contains(e) }
 
-// recordFlowStates keeps what the flows that were asked about told.
+// recordFlowStates records the states of the queried flows.
 func (l *Loop) recordFlowStates(raw, findings []judge.Finding, at time.Time) {
 	a := l.planner
 	if l.opts.TwoSteps.MinFlows == 0 || l.peakFlowCount() < l.opts.TwoSteps.MinFlows {
@@ -624,7 +623,7 @@ func (l *Loop) recordFlowStates(raw, findings []judge.Finding, at time.Time) {
 			s.calmCycles = 0
 			s.groups = slices.DeleteFunc(s.groups, func(g *group) bool {
 				if g.lastReported != l.cycle && g.deviatingCycles > 0 {
-					delete(a.groups, g.key) // what it told of, it does no more
+					delete(a.groups, g.key) // the NIC no longer reports this series
 					return true
 				}
 				if g.deviatingCycles > 0 {
@@ -636,7 +635,7 @@ func (l *Loop) recordFlowStates(raw, findings []judge.Finding, at time.Time) {
 	}
 }
 
-// appendSegments appends the places that a path crosses.
+// appendSegments appends the segments that a path crosses.
 func (a *planner) appendSegments(out []int32, p fabric.Path, e fabric.Flow) []int32 {
 	src, dst := e.Endpoints()
 	for _, d := range p.LinkDirections(src, dst) {
@@ -658,8 +657,8 @@ func (a *planner) internSegment(d fabric.Direction) int32 {
 	return id
 }
 
-// carryForward counts the flows that were not asked about and are known to be healthy, and chooses
-// from the others, and from them, whom to ask for comparison in the next cycles.
+// carryForward returns the flows that were not queried and are known to be healthy. It selects flows that the next
+// cycles query for comparison.
 func (l *Loop) carryForward(findings []judge.Finding, now time.Time) *carriedFlows {
 	a := l.planner
 	if a.current == nil {
@@ -669,9 +668,9 @@ func (l *Loop) carryForward(findings []judge.Finding, now time.Time) *carriedFlo
 		return nil
 	}
 	v := &carriedFlows{flowsBySegment: make([]int32, len(a.segments)), planner: a}
-	aside := make([]bool, len(a.segments))
+	excluded := make([]bool, len(a.segments))
 	for i, d := range a.segments {
-		aside[i] = len(l.excluded.windows) > 0 && d.To != "" && l.excluded.excludesDirection(d)
+		excluded[i] = len(l.excluded.windows) > 0 && d.To != "" && l.excluded.excludesDirection(d)
 	}
 	round := l.opts.TwoSteps.roundDuration(l.peakFlowCount())
 	sure := map[*nicState]bool{}
@@ -689,7 +688,7 @@ func (l *Loop) carryForward(findings []judge.Finding, now time.Time) *carriedFlo
 		if s.src.queriedFrom == l.cycle || s.dst.queriedTo == l.cycle {
 			continue
 		}
-		if slices.ContainsFunc(s.segments, func(p int32) bool { return aside[p] }) {
+		if slices.ContainsFunc(s.segments, func(p int32) bool { return excluded[p] }) {
 			v.excluded++
 			l.excludeFlow(s)
 			continue
@@ -714,7 +713,7 @@ func (l *Loop) carryForward(findings []judge.Finding, now time.Time) *carriedFlo
 	return v
 }
 
-// excludeFlow is setAside for a flow that was not asked about.
+// excludeFlow excludes a flow that was not queried, and marks it as touched by maintenance.
 func (l *Loop) excludeFlow(s *flowState) {
 	l.excluded.flows[s.edge] = true
 	for i := range l.excluded.windows {
@@ -728,8 +727,8 @@ func (l *Loop) excludeFlow(s *flowState) {
 	}
 }
 
-// question is an element about which there is doubt, and who could tell: flows that cross it,
-// or some of what looks alike and not all of it.
+// question represents an element in doubt, with the flows that could decide: those that cross it, or, for equivalent
+// elements, those that cross some of them and not all.
 type question struct {
 	segments   []int32
 	alike      bool
@@ -739,12 +738,12 @@ type question struct {
 
 type questions struct {
 	all       []*question
-	bySegment map[int32][]int // questions, by place
-	crossings []int           // scratch: places of a question that a flow crosses
+	bySegment map[int32][]int // indexes of questions by segment
+	crossings []int           // scratch: segments of a question that a flow crosses
 }
 
-// collectQuestions are the elements that most degraded flows cross, and those that verdicts name and
-// cannot tell from others.
+// collectQuestions returns questions about the elements that most degraded flows cross, and about those that verdicts
+// name and cannot distinguish from others.
 func (l *Loop) collectQuestions(findings []judge.Finding) *questions {
 	a := l.planner
 	q := &questions{bySegment: map[int32][]int{}}
@@ -794,7 +793,7 @@ func (l *Loop) collectQuestions(findings []judge.Finding) *questions {
 	return q
 }
 
-// segmentsOf are the places of an element, as far as there are any.
+// segmentsOf returns the segments of an element. It returns nil for a kind that has none.
 func (a *planner) segmentsOf(g *fabric.Graph, p fabric.DirectedElement) []int32 {
 	el, kind := p.Element.ID, p.Kind
 	switch {
@@ -818,7 +817,7 @@ func (q *questions) addQuestion(x *question) {
 	q.all, q.crossings = append(q.all, x), append(q.crossings, 0)
 }
 
-// offerFlow takes a flow that could be asked about.
+// offerFlow adds a flow that could be queried to the candidates of the questions that it could decide.
 func (q *questions) offerFlow(s *flowState) {
 	if len(q.all) == 0 {
 		return
@@ -837,14 +836,14 @@ func (q *questions) offerFlow(s *flowState) {
 	}
 }
 
-// scheduleComparisons asks for comparison about those that bring most, one question after the other.
+// scheduleComparisons schedules the NICs with the most candidates of each question for comparison.
 func (q *questions) scheduleComparisons(cycle int) {
 	for _, x := range q.all {
 		brings := map[*nicState]int{}
 		need := x.need
 		for _, s := range x.candidates {
 			if s.src.compareUntil > cycle {
-				need-- // it comes in any case
+				need-- // it is queried in any case
 			}
 			brings[s.src]++
 		}

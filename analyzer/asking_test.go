@@ -17,7 +17,7 @@ import (
 
 var restriction = regexp.MustCompile(`\{(src|dst)=~("(?:[^"\\]|\\.)*")\}|, (src|dst)=~("(?:[^"\\]|\\.)*")`)
 
-// unrestricted is a question as it is asked about everything, and which flows it is about.
+// unrestricted returns a query without its restriction to flows, and the flows that it selects.
 func unrestricted(t *testing.T, query string) (string, func(fabric.Flow) bool) {
 	m := restriction.FindStringSubmatch(query)
 	if m == nil {
@@ -36,7 +36,7 @@ func unrestricted(t *testing.T, query string) (string, func(fabric.Flow) bool) {
 	}
 }
 
-// overview answers as the recording rules would.
+// overview returns the values that the recording rules would have.
 func (r *rig) overview(name string) (out []evidence.Sample) {
 	switch name {
 	case "flows":
@@ -72,7 +72,7 @@ func (r *rig) overview(name string) (out []evidence.Sample) {
 			sums[k] = s
 		}
 		if e.Reply && o.Lost == o.Sent {
-			continue // nothing came that would tell of it
+			continue // nothing came back that would have it
 		}
 		s.sent += float64(o.Sent)
 		if e.Reply || r.frame[fabric.Flow{Src: e.Src, Dst: e.Dst, Reply: true}].Sent > 0 {
@@ -114,8 +114,8 @@ func long(t *testing.T) {
 	}
 }
 
-// newTwoStepRig is a rig of 32 NICs with 12 peers each, 768 directed flows, that asks in two
-// steps or about everything.
+// newTwoStepRig returns a rig of 32 NICs with 12 peers each, 768 directed flows, that queries in two
+// steps or all flows.
 func newTwoStepRig(t *testing.T, seed uint64, two bool) *rig {
 	r := newRigOf(t, clos(t, 4, 8, 4), seed)
 	nics := r.w.g.NICIDs()
@@ -212,8 +212,8 @@ func TestTwoStepsSayWhatEverythingSays(t *testing.T) {
 	}
 }
 
-// told finds what a cycle that asked about a flow says of it.
-func told(s Snapshot, e fabric.Flow) string {
+// conditionOf returns the condition of a flow in a snapshot.
+func conditionOf(s Snapshot, e fabric.Flow) string {
 	for i := range s.Edges {
 		if s.Edges[i].Obs.Edge == e.String() {
 			return s.Edges[i].Condition
@@ -232,22 +232,22 @@ func TestRule7OneFlowIsFoundWithinARound(t *testing.T) {
 		if s.Queries.Moved > 0 {
 			t.Fatalf("%d NICs moved: the test shows nothing", s.Queries.Moved)
 		}
-		return told(s, e) == "degraded"
+		return conditionOf(s, e) == "degraded"
 	})
 	for range 20 {
-		if s := r.step(); told(s, e) != "degraded" {
-			t.Fatalf("%q: a flow in trouble is asked about", told(s, e))
+		if s := r.step(); conditionOf(s, e) != "degraded" {
+			t.Fatalf("%q: a flow in trouble is queried", conditionOf(s, e))
 		}
 	}
 }
 
-// TestRule8WhoIsVouchedFor: not whose NIC moved, nor who was asked about too long ago, nor who
-// was not healthy then, nor who was asked about now.
-func TestRule8WhoIsVouchedFor(t *testing.T) {
+// TestRule8WhichFlowsAreCarried: not those whose NIC moved, that were queried too long ago, that were
+// not healthy then, or that were queried now.
+func TestRule8WhichFlowsAreCarried(t *testing.T) {
 	t.Parallel()
 	r := newTwoStepRig(t, 1, true)
 	l := r.loop
-	vouchedFor := func() map[fabric.Flow]bool {
+	carried := func() map[fabric.Flow]bool {
 		out := map[fabric.Flow]bool{}
 		for _, s := range l.planner.flows {
 			if s.carried {
@@ -256,13 +256,13 @@ func TestRule8WhoIsVouchedFor(t *testing.T) {
 		}
 		return out
 	}
-	before := vouchedFor()
+	before := carried()
 	if s := l.Snapshot(); len(before) != s.Queries.CarriedFlows || len(before)+s.Queries.QueriedFlows != len(r.w.edges) || s.Scopes[0].Clean != len(r.w.edges) {
-		t.Errorf("%d are vouched for; %+v, %+v", len(before), *s.Queries, s.Scopes[0])
+		t.Errorf("%d flows are carried; %+v, %+v", len(before), *s.Queries, s.Scopes[0])
 	}
 	for _, v := range l.Snapshot().Edges {
 		if e, _ := v.Obs.ParseFlow(); before[e] {
-			t.Fatalf("%s was asked about and is vouched for", e)
+			t.Fatalf("%s was queried and is carried", e)
 		}
 	}
 	count := func(edit func(*flowState)) int {
@@ -300,8 +300,8 @@ func TestRule8WhoIsVouchedFor(t *testing.T) {
 	}
 }
 
-// TestRule8WhoIsNotAskedClearsNothing: while the flows that showed an incident are left out,
-// it stays.
+// TestRule8WhoIsNotAskedClearsNothing checks that an incident stays while the flows that showed it are
+// not queried.
 func TestRule8WhoIsNotAskedClearsNothing(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -311,25 +311,25 @@ func TestRule8WhoIsNotAskedClearsNothing(t *testing.T) {
 	r.until(10, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	delete(r.w.delay, d)
 	in := r.loop.openIncidents[0]
-	tells := map[fabric.Flow]bool{}
-	if r.loop.planner.current = (&evidence.Selection{}); r.loop.mostlyObserved(in, tells) {
-		t.Error("observed, though nobody was asked")
+	decided := map[fabric.Flow]bool{}
+	if r.loop.planner.current = (&evidence.Selection{}); r.loop.mostlyObserved(in, decided) {
+		t.Error("observed, although no flow was queried")
 	}
 	for i, name := range in.Edges {
 		e, err := fabric.ParseFlow(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tells[e] = i < enoughFlows
+		decided[e] = i < enoughFlows
 	}
-	if !r.loop.mostlyObserved(in, tells) && len(in.Edges) <= enoughFlows {
-		t.Error("not observed, though all who showed it tell")
+	if !r.loop.mostlyObserved(in, decided) && len(in.Edges) <= enoughFlows {
+		t.Error("not observed, although all flows that showed it are decided")
 	}
 	r.until(20, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
 	r.until(12, "innocence", func(s Snapshot) bool { return s.Report.State == fabric.Innocent })
 }
 
-// TestRule9WindowsOfCyclesThatAsked: two bad windows and one a round later are not three.
+// TestRule9WindowsOfCyclesThatAsked checks that two bad windows and one a round later are not three.
 func TestRule9WindowsOfCyclesThatAsked(t *testing.T) {
 	l := NewLoop(LoopOptions{})
 	e := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
@@ -360,7 +360,7 @@ func TestRule7ARoundsLength(t *testing.T) {
 	}
 }
 
-// TestRule10: an incident does not become normal, and what is found healthy does.
+// TestRule10 checks that an incident does not become normal, and that values of healthy flows do.
 func TestRule10WhatIsNormalOfANIC(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -397,7 +397,7 @@ func TestRule11WhatThereIsNoRoomForIsSaid(t *testing.T) {
 	for range 6 {
 		s = r.step()
 	}
-	if s.Queries.LeftOut == 0 || s.Queries.QueriedFlows > 250 || !slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.Contains(w, "room for 200 flows") }) {
+	if s.Queries.LeftOut == 0 || s.Queries.QueriedFlows > 250 || !slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.Contains(w, "the budget of a cycle is 200 flows") }) {
 		t.Errorf("%+v, warnings %q", *s.Queries, s.Warnings)
 	}
 	r.loop.opts.TwoSteps.MaxFlows = 40
@@ -438,7 +438,7 @@ func TestRule12WithoutRulesEverythingIsAsked(t *testing.T) {
 	}
 }
 
-// TestMaintenanceOfFlowsThatAreNotAsked: they take no part either.
+// TestMaintenanceOfFlowsThatAreNotAsked checks that they are excluded, too.
 func TestMaintenanceOfFlowsThatAreNotAsked(t *testing.T) {
 	long(t)
 	t.Parallel()

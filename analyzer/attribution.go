@@ -11,33 +11,32 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Causes says why an element is at fault; attribute.Asker does.
+// Causes finds why an element is at fault. attribute.Attributor implements it.
 type Causes interface {
 	Attribute(ctx context.Context, g *fabric.Graph, q attribute.Request) (fabric.Attribution, error)
 }
 
-// An open incident's element is asked about when it opens and every causesEvery cycles for
-// causesWithin: what its ports counted until then does not become clearer. An answer is
-// waited for causeDeadline.
+// The causes of an incident are queried when it opens, and every causesEvery cycles for causesWithin. Later
+// counters add nothing. A query may take causeDeadline.
 const (
 	causesEvery   = 5
 	causesWithin  = 5 * time.Minute
 	causeDeadline = 3 * time.Second
 )
 
-// causeRequest is a question about an incident.
+// causeRequest represents a request for the causes of an incident.
 type causeRequest struct {
 	id string
 	q  attribute.Request
 }
 
-// symptomOnset is when the symptom of an incident may have begun: before the window that named it
-// first came those that confirmed it.
+// symptomOnset returns the earliest time at which the symptom of an incident may have begun. The windows that
+// confirmed it precede the window that first named it.
 func (l *Loop) symptomOnset(in *Incident) time.Time {
 	return in.FirstSeen.Add(-l.opts.Settings.Delay - (confirmIn+2)*max(defaultCycle, l.opts.Settings.Scrape))
 }
 
-// requestCauses hands over the questions that are due. They are answered beside the cycle.
+// requestCauses queues the requests that are due. Workers answer them beside the cycle.
 func (l *Loop) requestCauses(now time.Time) {
 	if l.opts.Causes == nil {
 		return
@@ -61,12 +60,12 @@ func (l *Loop) requestCauses(now time.Time) {
 		select {
 		case l.causeRequests <- causeRequest{in.ID, q}:
 			l.causeRequestCycle[in.ID] = l.cycle
-		default: // many incidents at once: the next cycle asks again
+		default: // the queue is full, so the next cycle tries again
 		}
 	}
 }
 
-// causeWorker answers questions until ctx ends.
+// causeWorker answers requests until ctx ends.
 func (l *Loop) causeWorker(ctx context.Context) {
 	for {
 		select {
@@ -84,7 +83,7 @@ func (l *Loop) answerCauseRequest(ctx context.Context, a causeRequest) {
 	got, err := l.opts.Causes.Attribute(actx, l.opts.Graph, a.q)
 	if err != nil {
 		if ctx.Err() == nil {
-			l.opts.Log.Warn("causes not asked", "element", a.q.Verdict.Element.ID, "err", err)
+			l.opts.Log.Warn("cannot query causes", "element", a.q.Verdict.Element.ID, "err", err)
 		}
 		return
 	}
@@ -93,8 +92,8 @@ func (l *Loop) answerCauseRequest(ctx context.Context, a causeRequest) {
 	l.workMu.Unlock()
 }
 
-// applyCauses gives the answers that came to their incidents, also to those that have healed
-// meanwhile. What was found stays found: a counter that stands still again was still the cause.
+// applyCauses applies finished attributions to their incidents, also to incidents that have healed
+// meanwhile. A found cause stays, even if its counter stops growing.
 func (l *Loop) applyCauses() {
 	l.workMu.Lock()
 	defer l.workMu.Unlock()
@@ -114,14 +113,14 @@ func (l *Loop) applyCauses() {
 	}
 }
 
-// adoptVerdict takes a verdict into an incident, with what is known of its causes.
+// adoptVerdict replaces the verdict of an incident, and applies the known causes to it.
 func (in *Incident) adoptVerdict(v fabric.Verdict) {
 	v.Runbook = runbookFor(&v)
 	in.suggestedCauses, in.symptomSeverity, in.Verdict = v.Causes, v.Severity, v
 	in.concludeCauses()
 }
 
-// concludeCauses sets the causes by what the probes suggest and the element's series say.
+// concludeCauses sets the causes from the probes and from the element's series.
 func (in *Incident) concludeCauses() {
 	attribute.ApplyAttribution(&in.Verdict, in.suggestedCauses, in.telemetryCause)
 	if text, ok := attribute.BlockingEvidence(in.telemetryCause); ok && in.Scenario == fabric.HOLCross {

@@ -12,7 +12,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// answers says the same of every element, or fails.
+// answers returns the same attribution for every element, or fails.
 type answers struct {
 	give  fabric.Attribution
 	err   error
@@ -24,13 +24,13 @@ func (a *answers) Attribute(_ context.Context, _ *fabric.Graph, q attribute.Requ
 	return a.give, a.err
 }
 
-// found is an attribution of one cause.
+// found returns an attribution of one cause.
 func found(cause string) fabric.Attribution {
 	return fabric.Attribution{State: fabric.CauseFound, Summary: "Cause: " + cause, Causes: []fabric.Cause{{Cause: cause, Element: "leaf1:up1", Weight: 0.9, Text: "it was read"}}}
 }
 
-// TestLoopAsksForCauses: when an incident opens, every few cycles while it is open, and no more
-// when it has healed; the answer stays with it.
+// TestLoopAsksForCauses checks that causes are queried when an incident opens, every few cycles while it is
+// open, and no longer when it has healed. The attribution stays with it.
 func TestLoopAsksForCauses(t *testing.T) {
 	r := newRig(t, 1)
 	from := &answers{give: found(fabric.CausePhysical)}
@@ -81,7 +81,7 @@ func TestLoopAsksForCauses(t *testing.T) {
 	}
 }
 
-// TestLoopWithoutCauses: that nobody answers harms nobody.
+// TestLoopWithoutCauses checks that failing queries of causes do no harm.
 func TestLoopWithoutCauses(t *testing.T) {
 	r := newRig(t, 1)
 	r.loop.opts.Causes = &answers{err: errors.New("Prometheus is down")}
@@ -94,7 +94,7 @@ func TestLoopWithoutCauses(t *testing.T) {
 	}
 }
 
-// TestBlockingIsConfirmed: the switch's own series end the suspicion.
+// TestBlockingIsConfirmed checks that the switch's own series confirm a suspicion.
 func TestBlockingIsConfirmed(t *testing.T) {
 	in := &Incident{telemetryCause: &fabric.Attribution{State: fabric.CauseFound, Causes: []fabric.Cause{
 		{Cause: fabric.CauseCongestion, Element: "s1:p1", Weight: 0.9, Text: "9 MB waited"}, {Cause: fabric.CauseDrops, Element: "s1:p2", Weight: 0.5, Text: "discards"}}}}

@@ -5,21 +5,21 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// flowRecord is what the loop remembers of one flow.
+// flowRecord represents the state of one flow between cycles.
 type flowRecord struct {
 	p50, p99         []int64
 	baseline         *fabric.Quantiles
 	baselineMAD      int64
 	windowCount      int
-	lastCycle        int // in which it was seen last
+	lastCycle        int // the latest cycle with an observation
 	recentConditions []judge.Condition
-	// lastSent and lastLost are the last window's when it was lossy, else 0.
+	// lastSent and lastLost are the counts of the last window if it was lossy, otherwise 0.
 	lastSent, lastLost uint64
 	// hard is the worst window of a confirmed hard loss, remembered until the
 	// cycle hardUntil.
 	hard      *judge.Finding
 	hardUntil int
-	// state is what is known of it between the cycles that ask about it; nil: all do.
+	// state holds data between the cycles that query the flow. It is nil if every cycle does.
 	state *flowState
 }
 
@@ -32,8 +32,8 @@ func (l *Loop) recordFor(e fabric.Flow) *flowRecord {
 	return m
 }
 
-// learnBaselines adds healthy windows to the baselines. Nothing is learnt while an
-// incident is open: what is wrong must not become normal.
+// learnBaselines adds healthy windows to the baselines. It learns nothing while an incident is open, so
+// that a fault does not become normal.
 func (l *Loop) learnBaselines(raw []judge.Finding) {
 	for i := range raw {
 		f := &raw[i]
@@ -56,7 +56,7 @@ func (l *Loop) learnBaselines(raw []judge.Finding) {
 	}
 }
 
-// recomputeBaseline makes the baseline of the windows that are remembered.
+// recomputeBaseline computes the baseline from the remembered windows.
 func (m *flowRecord) recomputeBaseline() {
 	p50, mad := medianMAD(append([]int64(nil), m.p50...))
 	m.baseline, m.baselineMAD = &fabric.Quantiles{P50: &p50}, mad
@@ -74,11 +74,10 @@ func appendBounded(ring []int64, v int64) []int64 {
 	return ring
 }
 
-// hardLoss takes a window and reports whether it and the one before were both
-// lossy, with hard loss over the two. (The counters of the two nodes are not
-// read at the same instant: the first window of a total loss can look like half
-// of one.) A second in whose course the answers ended counts as the first of them: until
-// one comes back nobody can count what was lost.
+// hardLoss adds a window, and reports whether it and the window before were both lossy, with hard loss over
+// the two. The counters of the two nodes are not read at the same instant, so the first window of a total
+// loss can look like half of one. A second in which the replies end counts as the first window, since
+// lost packets cannot be counted until a reply comes back.
 func (m *flowRecord) hardLoss(f *judge.Finding) bool {
 	switch {
 	case f.Condition == judge.Undecided:
@@ -95,8 +94,8 @@ func (m *flowRecord) hardLoss(f *judge.Finding) bool {
 	return sent > 0 && float64(lost+m.lastLost) >= judge.DefaultParameters().HardLoss*float64(sent+m.lastSent)
 }
 
-// endedIn reports whether answers to a flow that looks healthy were missing in the last
-// second: it may have become a total loss in its course.
+// endedIn reports whether replies to a flow that looks healthy were missing in the last second. A total loss
+// may have begun in that second.
 func endedIn(f *judge.Finding) bool {
 	const least = 0.05 // of the probes
 	l, p := f.Obs.LastSecond, judge.DefaultParameters()

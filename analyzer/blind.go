@@ -10,25 +10,25 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Counts are what a loop did since its start.
+// Counts holds the counters of a loop since its start.
 type Counts struct {
 	Cycles  uint64 // with evidence
 	Failed  uint64 // without
-	Skipped uint64 // moments that none was for, since the one before took too long
-	// TracesDropped are questions for paths that found the queue full.
+	Skipped uint64 // left out, since the cycle before took too long
+	// TracesDropped is the number of requests for traces that found the queue full.
 	TracesDropped uint64
-	// Last is how long the last cycle took.
+	// Last is the duration of the last cycle.
 	Last time.Duration
 }
 
-// CycleCounts returns what the loop did until now.
+// CycleCounts returns the counters of the loop.
 func (l *Loop) CycleCounts() Counts {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.counts
 }
 
-// measureCycle runs the cycle of a moment. before is that of the last one, zero at first.
+// measureCycle runs the cycle of a moment, and counts it. before is the moment of the last cycle, and zero for the first one.
 func (l *Loop) measureCycle(now, before time.Time, interval time.Duration, step func() error) {
 	began := time.Now()
 	err := step()
@@ -47,10 +47,10 @@ func (l *Loop) measureCycle(now, before time.Time, interval time.Duration, step 
 	}
 }
 
-// noEvidenceReason says why an incident is held while there is no evidence.
-const noEvidenceReason = "there is no evidence at the moment"
+// noEvidenceReason is the reason for which an incident is held while there is no evidence.
+const noEvidenceReason = "no evidence is available at the moment"
 
-// recordNoEvidence takes note of a cycle without evidence (rule 1).
+// recordNoEvidence records a cycle without evidence (rule 1).
 func (l *Loop) recordNoEvidence(err error) {
 	l.missedEvidence = true
 	for _, in := range l.openIncidents {
@@ -73,11 +73,11 @@ func (l *Loop) recordNoEvidence(err error) {
 	}
 }
 
-// maxCycleGap is how long a cycle may take before what comes after it is after a gap:
-// cycles that are all slow confirm, in their time.
+// maxCycleGap is the longest cycle that is not a gap in the evidence. Consecutive slow cycles can still
+// confirm a fault.
 const maxCycleGap = time.Minute
 
-// resetAfterGap forgets, at the first evidence after a gap, what only counts in consecutive
+// resetAfterGap forgets, at the first evidence after a gap, everything that counts only over consecutive
 // windows (rule 2).
 func (l *Loop) resetAfterGap(now time.Time) {
 	last, gap := l.lastEvidenceAt, maxCycleGap
@@ -95,20 +95,19 @@ func (l *Loop) resetAfterGap(now time.Time) {
 	l.history = classify.NewHistory(l.opts.cycleInterval())
 	for _, in := range l.openIncidents {
 		if in.Kind == fabric.KindClock {
-			in.LastSeen = now // it must be seen to be steady
+			in.LastSeen = now // it has to be observed steady
 		}
 	}
 }
 
-// How long flows are remembered, in cycles: those of expectFor are expected, and
-// baselines outlive forgetAfter.
+// Lifetimes of flows in cycles. A flow seen in the last expectFor cycles is expected. Baselines are kept for
+// forgetAfter cycles.
 const (
 	expectFor   = 600
 	forgetAfter = 6 * 3600
 )
 
-// updateExpected takes the number of directed flows that are counted now, and returns how
-// many there should be (rule 3).
+// updateExpected adds the present number of directed flows, and returns the expected number (rule 3).
 func (l *Loop) updateExpected(flows int) int {
 	if l.opts.Expected > 0 {
 		return l.opts.Expected
@@ -123,10 +122,10 @@ func (l *Loop) updateExpected(flows int) int {
 	return most
 }
 
-// mostlyObserved reports whether most of the flows that showed an incident tell of
-// themselves in this cycle; those that are not expected any more do not count (rule 4). Of
-// those that were not asked about, enough others must speak.
-func (l *Loop) mostlyObserved(in *Incident, tells map[fabric.Flow]bool) bool {
+// mostlyObserved reports whether most of the flows that showed an incident are decided in this cycle (rule 4).
+// Flows that are no longer expected do not count. For flows that were not queried, enough others must be
+// decided.
+func (l *Loop) mostlyObserved(in *Incident, decided map[fabric.Flow]bool) bool {
 	here, gone, unasked := 0, 0, 0
 	for _, s := range in.Edges {
 		e, err := fabric.ParseFlow(s)
@@ -135,7 +134,7 @@ func (l *Loop) mostlyObserved(in *Incident, tells map[fabric.Flow]bool) bool {
 		}
 		m := l.flowRecords[e]
 		switch {
-		case tells[e]:
+		case decided[e]:
 			here++
 		case !l.planner.isQueried(e):
 			unasked++
@@ -146,7 +145,7 @@ func (l *Loop) mostlyObserved(in *Incident, tells map[fabric.Flow]bool) bool {
 	return here >= gone && here >= min(unasked, enoughFlows)
 }
 
-// forgetFlows drops what is remembered of flows that were not seen for long.
+// forgetFlows drops the records of flows that were not seen for forgetAfter cycles.
 func (l *Loop) forgetFlows() {
 	for e, m := range l.flowRecords {
 		if l.cycle-m.lastCycle > forgetAfter {
@@ -156,8 +155,8 @@ func (l *Loop) forgetFlows() {
 	}
 }
 
-// recallBaselines asks what was normal, until it is told: a loop that began without would learn
-// from what is wrong now (rule 6).
+// recallBaselines reads the baselines from history, and repeats that until it succeeds. A loop that starts
+// without them would learn from a present fault (rule 6).
 func (l *Loop) recallBaselines(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -168,7 +167,7 @@ func (l *Loop) recallBaselines(ctx context.Context, interval time.Duration) {
 			return
 		}
 		if ctx.Err() == nil {
-			l.opts.Log.Error("what was normal", "err", err)
+			l.opts.Log.Error("cannot read baselines from history", "err", err)
 		}
 		l.recordNoEvidence(err)
 		l.mu.Lock()
@@ -182,8 +181,8 @@ func (l *Loop) recallBaselines(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// seedBaselines takes what was normal. Of flows with fewer windows than make a baseline they
-// are the first that it will be made of.
+// seedBaselines sets the baselines from history. Flows with too few windows for a baseline keep them as the
+// first windows of one.
 func (l *Loop) seedBaselines(h evidence.History) {
 	for e, past := range h.Flows {
 		m := l.recordFor(e)
@@ -195,16 +194,16 @@ func (l *Loop) seedBaselines(h evidence.History) {
 	l.flowCounts = append(l.flowCounts, h.Expected)
 	switch {
 	case len(h.Flows) > 0:
-		l.opts.Log.Info("what is normal is known from history", "flows", len(h.Flows), "until", h.Until)
+		l.opts.Log.Info("read baselines from history", "flows", len(h.Flows), "until", h.Until)
 	case h.AlwaysSuspect:
-		l.opts.Log.Warn("what is normal is learnt from now on, though something was suspect as far back as history was asked for")
+		l.opts.Log.Warn("learning baselines from now on although the queried history always had a suspect")
 	default:
-		l.opts.Log.Info("what is normal is learnt from now on: there is no history")
+		l.opts.Log.Info("learning baselines from now on because there is no history")
 	}
 }
 
-// InheritFrom takes over what a loop knew that has stopped: baselines, the incidents of
-// elements that are still there, and what it showed last. It is called before Run.
+// InheritFrom takes over the state of a stopped loop: its baselines, its snapshot, and the incidents on elements
+// that the topology still has. It is called before Run.
 func (l *Loop) InheritFrom(old *Loop) {
 	if l.opts.Maintenance != nil && old.opts.Maintenance != nil {
 		l.opts.Maintenance.InheritFrom(old.opts.Maintenance)
@@ -218,7 +217,7 @@ func (l *Loop) InheritFrom(old *Loop) {
 			continue
 		}
 		t := old.snap.At
-		in.Open, in.Cleared, in.Closed = false, &t, "the topology has it no more"
+		in.Open, in.Cleared, in.Closed = false, &t, "the topology no longer has the element"
 		l.pastIncidents = append(l.pastIncidents, in)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// miscablingVerdicts are the verdicts on cables that are not where the topology has them. From
-// now on paths, and everything that is said of them, follow the fabric as it is.
+// miscablingVerdicts returns the verdicts on cables that are not where the topology has them. From then on
+// paths follow the fabric as it is.
 func (l *Loop) miscablingVerdicts(now time.Time) []fabric.Verdict {
 	standing, changed := l.store.CheckCables(now)
 	if changed && l.sightings != nil {

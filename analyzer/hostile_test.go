@@ -11,8 +11,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// FuzzLocalize: whatever is in a file, the verdicts name what the topology has, the
-// report is JSON, and nothing crashes.
+// FuzzLocalize checks that, whatever is in a file, verdicts name elements of the topology, the report is
+// JSON, and nothing crashes.
 func FuzzLocalize(f *testing.F) {
 	g := clos(f, 2, 2, 2)
 	w := newWorld(g, 1)
@@ -103,13 +103,13 @@ func TestLocalizeRefusesTooManyWindows(t *testing.T) {
 		o.Start = one.Start.Add(time.Duration(i) * time.Minute)
 		obs[i] = &o
 	}
-	if _, err := LocalizeFaults(w.g, obs, time.Second); err == nil || !strings.Contains(err.Error(), "try a longer window") {
+	if _, err := LocalizeFaults(w.g, obs, time.Second); err == nil || !strings.Contains(err.Error(), "use a longer window") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// TestLocalizeSetsPathsOverNoLinkAside: the rest is explained as before.
-func TestLocalizeSetsPathsOverNoLinkAside(t *testing.T) {
+// TestLocalizeExcludesPathsOverNoLink checks that the other observations are explained as before.
+func TestLocalizeExcludesPathsOverNoLink(t *testing.T) {
 	w := newWorld(clos(t, 2, 4, 2), 3)
 	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
 	w.delay[d] = 2e6

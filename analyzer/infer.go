@@ -1,35 +1,41 @@
-// Package analyzer joins the stages that lead from what the probes measured to
-// a verdict: ask, bind, judge, triangulate, classify, publish. Localize runs
-// the inference on a file; Loop runs it beside Prometheus.
+// Package analyzer joins the stages that lead from the measurements of the probes to a verdict:
+// query, bind, judge, triangulate, classify, publish. LocalizeFaults runs the inference on a
+// file. Loop runs it beside Prometheus.
 //
-// Rules of a Loop whose evidence fails, in whole or in part (what makes it fail is
-// in the package comment of evidence):
+// A baseline is what is normal for a flow: the median and the spread of its delay while nothing
+// is suspected.
 //
-//  1. A cycle without evidence opens nothing, clears nothing and teaches nothing. The
-//     state is insufficient_evidence, or suspect while incidents are open, which are
-//     held; coverage is 0.
-//  2. After a gap nothing is confirmed by windows from before it.
-//  3. The number of flows that should tell does not shrink because fewer do: it is the
-//     largest of the last ten minutes, or what LoopOptions say.
-//  4. A flow that does not tell is undecided. An incident is not cleared while most of
-//     the flows that showed it do not tell.
-//  5. A cycle that takes long costs the moments it took: the next one is of the present moment.
-//  6. A Loop that can recall what was normal does so before its first cycle: a start
-//     during an incident neither forgets what was normal nor takes the incident for it.
+// Rules of a Loop whose evidence fails, in whole or in part (the package comment of evidence
+// lists the failures):
 //
-// Rules of a Loop that asks in two steps (TwoSteps; docs/adr/0012-two-step-evidence.md):
+//  1. A cycle without evidence opens and clears no incident, and learns no baseline. The state
+//     is insufficient_evidence, or suspect while incidents are open. These are held. The
+//     coverage is 0.
+//  2. After a gap, windows from before the gap confirm nothing.
+//  3. The number of expected flows does not shrink when fewer flows report. It is the largest
+//     number of the last ten minutes, or the number in LoopOptions.
+//  4. A flow without evidence is undecided. An incident is not cleared while most of the flows
+//     that showed it are undecided.
+//  5. The cycle after a slow one evaluates the present moment. The moments in between are
+//     skipped.
+//  6. A Loop that can recall baselines does so before its first cycle. A start during an
+//     incident thus neither forgets the baselines nor learns them from the incident.
 //
-//  7. Every cycle asks about every NIC. It asks about flows of NICs whose turn it is in a round
-//     over all, that moved, that had flows in trouble not long ago, of which flows show what is
-//     open or may become so, and for comparison of some that cross the same elements.
-//  8. A flow that was not asked about is vouched for if it was healthy when it was asked about
-//     last, less than a round ago, and neither of its NICs moved since. It counts for coverage
-//     and innocence. It is no finding: it neither blames nor clears.
-//  9. What is confirmed by windows running is confirmed by windows of cycles that asked.
-//  10. What is normal of a NIC is not learnt while an incident is open, nor from what is not
-//     normal, unless all flows from it are found healthy for half a minute.
-//  11. A cycle asks about no more flows than it has room for, and says what it left out.
-//  12. Where there are few flows, or no recording rules, every flow is asked about.
+// Rules of a Loop that queries in two steps (TwoSteps; docs/adr/0012-two-step-evidence.md):
+//
+//  7. Every cycle queries aggregates of every NIC. It queries single flows of the NICs whose turn
+//     it is in a round over all, that moved, that had flows in trouble recently, or whose flows
+//     show an open or pending incident, and of some that cross the same elements for
+//     comparison.
+//  8. The result of a flow that was not queried is carried forward if the flow was healthy when
+//     it was last queried, less than a round ago, and neither of its NICs moved since. Such a
+//     flow counts for coverage and for the state innocent. It is not a finding, so it neither
+//     blames nor clears.
+//  9. Consecutive windows that confirm a fault are windows of cycles that queried the flow.
+//  10. The normal values of a NIC are not learnt while an incident is open, nor from values that
+//     are not normal, unless all flows from it are healthy for half a minute.
+//  11. A cycle queries no more flows than its budget allows, and reports what it left out.
+//  12. Every flow is queried if there are few flows, or no recording rules.
 package analyzer
 
 import (
@@ -46,15 +52,15 @@ const (
 	minEdgeCoverage = 0.9
 )
 
-// InferReport explains one moment's findings, which scene holds. e is of the scene's graph and
-// may be used again for the next moment. moved are the clocks that are known to have moved;
-// expected is the number of directed flows that should have been seen.
+// InferReport returns the report on the findings of one moment, which scene holds. e belongs to the scene's
+// graph, and may be used again for the next moment. moved lists the clocks that moved, and expected is the
+// expected number of directed flows.
 func InferReport(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect, expected int) fabric.Report {
 	return inferExcluding(e, scene, moved, expected, nil, nil)
 }
 
-// inferExcluding does the same but for what is aside, which counts neither for nor against coverage,
-// and for what is vouched for, which counts for coverage only.
+// inferExcluding returns the report as InferReport does. Excluded flows and links count neither for nor against
+// coverage, and carried flows count for coverage only.
 func inferExcluding(e *triangulate.Engine, scene *classify.Scene, moved []clocks.Suspect, expected int, a *exclusions, v *carriedFlows) fabric.Report {
 	g, findings := scene.Graph, scene.Findings
 	res := e.Run(findings, triangulate.DefaultParameters())
@@ -87,14 +93,14 @@ func measureCoverage(g *fabric.Graph, findings []judge.Finding, res triangulate.
 	c := fabric.EdgeCounts{Degraded: len(res.Degraded)}
 	more, usable, unasked := v.flowTotals()
 	expected -= unasked
-	tells := make(map[fabric.Flow]bool, len(findings))
+	decided := make(map[fabric.Flow]bool, len(findings))
 	for i := range findings {
 		f := &findings[i]
 		if a.excludesFlow(f.Flow) {
 			expected--
 			continue
 		}
-		tells[f.Flow] = tells[f.Flow] || f.Condition != judge.Undecided && len(f.Obs.Path) > 0
+		decided[f.Flow] = decided[f.Flow] || f.Condition != judge.Undecided && len(f.Obs.Path) > 0
 		if f.Obs.PathState == fabric.PathUnknown {
 			c.UnknownPath++
 		}
@@ -108,10 +114,10 @@ func measureCoverage(g *fabric.Graph, findings []judge.Finding, res triangulate.
 			c.Unread++
 		}
 	}
-	c.Total = max(expected, len(tells)+more)
+	c.Total = max(expected, len(decided)+more)
 	var cov fabric.Coverage
 	if c.Total > 0 {
-		for _, yes := range tells {
+		for _, yes := range decided {
 			if yes {
 				usable++
 			}

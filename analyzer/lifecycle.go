@@ -10,28 +10,28 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Incident is a verdict with its life.
+// Incident represents a verdict over time: opened, held and cleared, under one identifier.
 type Incident struct {
 	fabric.Verdict
 	Open     bool       `json:"open"`
 	OpenedAt time.Time  `json:"opened_at"`
 	LastSeen time.Time  `json:"last_seen"`
 	Cleared  *time.Time `json:"cleared_at,omitempty"`
-	// Why it was closed: healed, or replaced by a better explanation.
+	// Closed is the reason why it was closed: healed, or replaced by a better explanation.
 	Closed string `json:"closed,omitempty"`
-	// Held says why an open incident without fresh symptoms is not cleared.
+	// Held is the reason why an open incident without fresh symptoms is not cleared.
 	Held string `json:"held,omitempty"`
-	// Recalled: it was over before the analyzer began, and only what was published of it is
-	// known: neither its flows nor its causes.
+	// Recalled means that it ended before the analyzer started. Its published series are known, but neither
+	// its flows nor its causes.
 	Recalled bool `json:"recalled,omitempty"`
 
 	unnamedCycles int
 	crossingFlows map[fabric.Flow]bool // the flows that crossed it when it opened
-	// suggestedCauses are the causes that the probes alone suggest, answer is what the element's
-	// series say.
+	// suggestedCauses are the causes that the probes alone suggest. telemetryCause is the attribution from
+	// the element's series.
 	suggestedCauses []string
 	telemetryCause  *fabric.Attribution
-	// symptomSeverity is what the symptom alone makes it, hurt are the jobs since it opened.
+	// symptomSeverity is the severity by the symptom alone. affectedJobs are the affected jobs since it opened.
 	symptomSeverity string
 	affectedJobs    map[string]bool
 }
@@ -66,11 +66,11 @@ func (l *Loop) trackIncidents(rep fabric.Report, findings []judge.Finding, pendi
 		c.verdict, c.lastCycle = v, l.cycle
 		c.namedCycles++
 		need := openAfter
-		// Clean flows through what is said to be dead: not all have told yet.
+		// Clean flows through a dead element mean that not all flows have fresh evidence yet.
 		switch {
 		case v.Kind == fabric.KindHost, v.Kind == fabric.KindCorridor, v.Kind == fabric.KindPair:
-			// A host may stall for a moment. What only a few flows share may turn out to be
-			// a link, once the others tell.
+			// A host may stall for a moment. An element that only a few flows share may turn out to be a
+			// link, once the others have evidence.
 			need = openAnyway
 		case v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0, v.Scenario == fabric.Miscabled:
 			need = hardOpenAfter
@@ -107,7 +107,7 @@ func (l *Loop) trackIncidents(rep fabric.Report, findings []judge.Finding, pendi
 			t := now
 			in.Open, in.Cleared = false, &t
 			l.pastIncidents = append(l.pastIncidents, in)
-			l.opts.Log.Info("verdict cleared", "element", in.Element.ID, "why", in.Closed)
+			l.opts.Log.Info("cleared verdict", "element", in.Element.ID, "why", in.Closed)
 			continue
 		}
 		still = append(still, in)
@@ -123,16 +123,16 @@ func (l *Loop) trackIncidents(rep fabric.Report, findings []judge.Finding, pendi
 	}
 }
 
-// couldDistinguish reports whether flows that have a baseline, but do not tell now,
-// cross the element of a verdict and not all that look like it, or the reverse.
+// couldDistinguish reports whether undecided flows with a baseline could distinguish the element of a verdict from
+// its equivalents, because they cross some of these elements and not all.
 func (l *Loop) couldDistinguish(v fabric.Verdict, findings []judge.Finding) bool {
 	if len(v.SameFlowEquivalents) == 0 {
 		return false
 	}
-	tells := map[fabric.Flow]bool{}
+	decided := map[fabric.Flow]bool{}
 	for i := range findings {
 		if findings[i].Condition != judge.Undecided {
-			tells[findings[i].Flow] = true
+			decided[findings[i].Flow] = true
 		}
 	}
 	named := fabric.DirectedElement{Element: v.Element}
@@ -141,12 +141,12 @@ func (l *Loop) couldDistinguish(v fabric.Verdict, findings []judge.Finding) bool
 	for _, p := range append([]fabric.DirectedElement{named}, v.SameFlowEquivalents...) {
 		for _, e := range l.store.FlowsCrossing(p.Element) {
 			m := l.flowRecords[e]
-			if m == nil || m.baseline == nil || tells[e] && l.planner.current == nil {
+			if m == nil || m.baseline == nil || decided[e] && l.planner.current == nil {
 				continue
 			}
 			by := crossed
 			switch {
-			case tells[e]:
+			case decided[e]:
 				by = known
 			case !l.planner.isQueried(e):
 				by = unasked
@@ -166,19 +166,19 @@ func (l *Loop) couldDistinguish(v fabric.Verdict, findings []judge.Finding) bool
 		}
 		return flows
 	}
-	// Who was not asked will be, but for those whom enough others speak for.
+	// Flows that were not queried will be, unless enough others are decided.
 	return some(crossed) > 0 || some(unasked) > 0 && some(known) < enoughFlows
 }
 
-// supersededBy reports whether a verdict tells an incident's element from what looked
-// like it when it opened, by no less evidence: it was the other one.
+// supersededBy reports whether a verdict names an equivalent of an incident's element, distinguishes the two, and has
+// no less evidence. The fault is at the equivalent then.
 func (in *Incident) supersededBy(v fabric.Verdict) bool {
 	alike := slices.ContainsFunc(in.SameFlowEquivalents, func(p fabric.DirectedElement) bool { return p.Element == v.Element })
 	return alike && !slices.Contains(v.Equivalent, in.Element) && v.Evidence.ExplainedEdges >= in.Evidence.ExplainedEdges
 }
 
-// openFor finds the open incident that a verdict is about: the same element, or
-// one that the evidence could not tell from it.
+// openFor returns the open incident that a verdict belongs to, or nil. It has the same element, or one that the
+// evidence could not distinguish from it.
 func (l *Loop) openFor(v fabric.Verdict) *Incident {
 	for _, in := range l.openIncidents {
 		if in.Element == v.Element || slices.Contains(in.Equivalent, v.Element) || slices.Contains(v.Equivalent, in.Element) {
@@ -198,24 +198,24 @@ func (l *Loop) openIncident(c *pendingSuspect, now time.Time) {
 		in.crossingFlows[e] = true
 	}
 	for _, s := range v.Edges {
-		// Where they go says nothing about a clock.
+		// The paths of flows are no evidence about a clock.
 		if e, err := fabric.ParseFlow(s); err == nil && v.Kind != fabric.KindClock {
 			in.crossingFlows[e] = true
 		}
 	}
 	l.openIncidents = append(l.openIncidents, in)
 	delete(l.pendingSuspects, v.Element)
-	l.opts.Log.Warn("verdict", "element", v.Element.ID, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,
+	l.opts.Log.Warn("opened verdict", "element", v.Element.ID, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,
 		"confidence", v.Confidence, "flows", v.Evidence.ExplainedEdges)
 }
 
-// refreshIncident takes fresh evidence into an open incident. Its scenario never
-// softens while it is open: a failure that was routed around is still one, unless it
-// turns out to come and go. Nor does a clock's evidence shrink.
+// refreshIncident adds fresh evidence to an open incident. Its scenario never becomes milder while it is open: a
+// failure that routing avoids remains one, unless it turns out to be a flap. The evidence about a clock does not
+// shrink either.
 func (l *Loop) refreshIncident(in *Incident, v fabric.Verdict, now time.Time) {
 	in.unnamedCycles, in.Held, in.LastSeen = 0, "", now
 	if in.Kind == fabric.KindClock && v.Element == in.Element && v.Evidence.ExplainedEdges == 0 {
-		// The flows told whom it touched; its node, a little later, what it was.
+		// The flows showed the affected NICs. The node counts the change a little later, which gives the summary.
 		in.Summary = v.Summary
 		return
 	}
@@ -227,9 +227,9 @@ func (l *Loop) refreshIncident(in *Incident, v fabric.Verdict, now time.Time) {
 	in.adoptVerdict(v)
 }
 
-// shouldClear decides whether an incident that the report no longer names is over:
-// only probes that cross the element, by a path traced since it opened, and
-// are healthy can say so. An element that nothing crosses stays suspect.
+// shouldClear reports whether an incident that the report no longer names is over. That needs healthy probes that
+// cross the element by a path traced since it opened. An element that nothing crosses stays suspect. It sets Held
+// or Closed to the reason.
 func (l *Loop) shouldClear(in *Incident, findings []judge.Finding, now time.Time) bool {
 	if in.Scenario == fabric.Miscabled {
 		in.Closed = "healed: the cables are where the topology has them"
@@ -244,11 +244,11 @@ func (l *Loop) shouldClear(in *Incident, findings []judge.Finding, now time.Time
 		return false
 	}
 	clean, bad := 0, 0
-	tells := map[fabric.Flow]bool{}
+	decided := map[fabric.Flow]bool{}
 	for i := range findings {
 		f := &findings[i]
 		if f.Condition != judge.Undecided {
-			tells[f.Flow] = true
+			decided[f.Flow] = true
 		}
 		if f.Obs.PathState != fabric.PathValid || !f.Obs.PathSince.After(in.OpenedAt) {
 			continue
@@ -266,13 +266,13 @@ func (l *Loop) shouldClear(in *Incident, findings []judge.Finding, now time.Time
 	}
 	switch {
 	case clean == 0:
-		in.Held = "no healthy probe has crossed it since: the fabric shows it unused"
+		in.Held = "no healthy probe has crossed it since, so it appears unused"
 		return false
 	case bad > clean:
 		in.Held = "flows that cross it are still degraded"
 		return false
-	case !l.mostlyObserved(in, tells):
-		in.Held = "most of the flows that showed it are not observed"
+	case !l.mostlyObserved(in, decided):
+		in.Held = "most of the flows that showed it have no evidence"
 		return false
 	}
 	in.Closed = "healed: probes that cross it are clean again"

@@ -14,44 +14,44 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// minOwnWindows is how many other windows of a flow make a baseline of its own.
+// minOwnWindows is the number of other windows of a flow that a baseline of its own needs.
 const minOwnWindows = 3
 
-// minComparable is how many comparable flows make a baseline for one that has none.
+// minComparable is the number of comparable flows that a baseline for a flow without one needs.
 const minComparable = 4
 
-// maxWindows bounds the windows of one file: what is said of each costs time of its own.
+// maxWindows bounds the windows of one file, since each one takes time.
 const maxWindows = 100_000
 
-// Localizer explains a file's observations: window by window, then one verdict per
-// fault, with the earliest window as its start.
+// Localizer finds the faults in the observations of a file. It evaluates window by window, and returns one verdict
+// per fault with the earliest window as its start.
 type Localizer struct {
 	Graph *fabric.Graph
-	// Window is how long the windows are whose observations are judged together.
+	// Window is the length of the windows whose observations are judged together.
 	Window time.Duration
-	// Progress hears how many windows of how many are done; it may be nil.
+	// Progress is called with the number of finished windows and of all windows. It may be nil.
 	Progress func(done, of int)
 }
 
-// BadPath is an observation whose path crosses what the topology does not have, and no
+// BadPath represents an observation whose path crosses a link that the topology does not have, and that no
 // swapped cables explain.
 type BadPath struct {
-	Observation int // its index
+	Observation int // index of the observation
 	Err         error
 }
 
-// LocalizeFaults is a Localizer's Run with nobody to tell.
+// LocalizeFaults runs a Localizer without progress reports, and returns its report.
 func LocalizeFaults(g *fabric.Graph, obs []*fabric.Observation, window time.Duration) (fabric.Report, error) {
 	rep, _, err := Localizer{Graph: g, Window: window}.Run(obs)
 	return rep, err
 }
 
-// Run explains observations, which it completes with baselines and canonical names; those
-// with a bad path take no part. Flows named in the topology's terms only; an unknown NIC or switch is an
-// error naming it.
+// Run returns the report on observations, and the observations with a bad path, which are excluded. It completes
+// the observations with baselines and canonical names. It fails with an error that names the NIC or switch if
+// the topology does not have one.
 func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, error) {
 	if l.Window <= 0 {
-		return fabric.Report{}, nil, fmt.Errorf("window %s: a positive duration is expected", l.Window)
+		return fabric.Report{}, nil, fmt.Errorf("window %s: want a positive duration", l.Window)
 	}
 	expected := map[string]bool{}
 	for _, o := range obs {
@@ -72,7 +72,7 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 	fillBaselines(obs)
 	windows := splitWindows(obs, l.Window)
 	if len(windows) > maxWindows {
-		return fabric.Report{}, nil, fmt.Errorf("the observations span %d windows of %s: at most %d are judged, try a longer window", len(windows), l.Window, maxWindows)
+		return fabric.Report{}, nil, fmt.Errorf("the observations span %d windows of %s, want at most %d: use a longer window", len(windows), l.Window, maxWindows)
 	}
 	step := mostCommonWindow(obs)
 	var history *classify.History
@@ -104,7 +104,7 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 	return rep, bad, nil
 }
 
-// separateBadPaths takes the observations with a bad path out of the others.
+// separateBadPaths separates the observations with a bad path from the others.
 func separateBadPaths(obs []*fabric.Observation, odd []int) (good []*fabric.Observation, bad []BadPath) {
 	if len(odd) == 0 {
 		return obs, nil
@@ -122,7 +122,7 @@ func separateBadPaths(obs []*fabric.Observation, odd []int) (good []*fabric.Obse
 	return good, bad
 }
 
-// splitWindows sorts observations into windows by their starts, the first at the earliest.
+// splitWindows sorts observations into windows by their starts. The first window begins at the earliest start.
 func splitWindows(obs []*fabric.Observation, window time.Duration) [][]*fabric.Observation {
 	first := earliestStart(obs)
 	groups := map[int64][]*fabric.Observation{}
@@ -147,7 +147,7 @@ func earliestStart(obs []*fabric.Observation) time.Time {
 	return first
 }
 
-// mostCommonWindow is the length that most observations' windows have.
+// mostCommonWindow returns the window length that most observations have.
 func mostCommonWindow(obs []*fabric.Observation) time.Duration {
 	count := map[int64]int{}
 	var most int64
@@ -160,7 +160,7 @@ func mostCommonWindow(obs []*fabric.Observation) time.Duration {
 	return time.Duration(most)
 }
 
-// addToHistory tells the history what happened within a window, moment by moment.
+// addToHistory adds the moments of a window to the history.
 func addToHistory(h *classify.History, window []*fabric.Observation, step time.Duration) {
 	for _, moment := range splitWindows(window, step) {
 		findings := judge.FindingsOf(moment, judge.DefaultParameters())
@@ -169,7 +169,7 @@ func addToHistory(h *classify.History, window []*fabric.Observation, step time.D
 	}
 }
 
-// countDuplicates counts the observations beyond the first of a flow and start.
+// countDuplicates returns the number of observations beyond the first of a flow and start.
 func countDuplicates(obs []*fabric.Observation) int {
 	type key struct {
 		edge  string
@@ -187,7 +187,7 @@ func countDuplicates(obs []*fabric.Observation) int {
 	return n
 }
 
-// distrustDelays takes the delays back that were measured by a clock that moved.
+// distrustDelays discards the delays that were measured with a clock that moved.
 func distrustDelays(findings []judge.Finding, moved []clocks.Suspect) {
 	if len(moved) == 0 {
 		return
@@ -206,7 +206,7 @@ func distrustDelays(findings []judge.Finding, moved []clocks.Suspect) {
 	}
 }
 
-// CheckObservation says which element of an observation the topology lacks.
+// CheckObservation returns an error that names the first element of an observation that the topology lacks, or nil.
 func CheckObservation(g *fabric.Graph, o *fabric.Observation) error {
 	for _, nic := range []string{o.Src, o.Dst} {
 		if g.NIC(nic) == nil {
@@ -223,7 +223,7 @@ func CheckObservation(g *fabric.Graph, o *fabric.Observation) error {
 	return nil
 }
 
-// canonicalizeNames puts a NIC's own name where an alias stands.
+// canonicalizeNames replaces aliases of NICs by their names.
 func canonicalizeNames(g *fabric.Graph, o *fabric.Observation) {
 	src, dst := g.NIC(o.Src), g.NIC(o.Dst)
 	if src.Node+"/"+src.Device == o.Src && dst.Node+"/"+dst.Device == o.Dst {
@@ -238,8 +238,8 @@ func canonicalizeNames(g *fabric.Graph, o *fabric.Observation) {
 	o.Edge = e.String()
 }
 
-// combineWindows joins the windows of one flow that lie in one group, when they
-// follow each other; windows with the same start are duplicates and stay apart.
+// combineWindows joins consecutive windows of one flow. Windows with the same start are duplicates, and stay
+// separate.
 func combineWindows(in []*fabric.Observation) []*fabric.Observation {
 	var out []*fabric.Observation
 	at := map[string]*fabric.Observation{}
@@ -276,7 +276,7 @@ func combineWindows(in []*fabric.Observation) []*fabric.Observation {
 	return out
 }
 
-// blendQuantiles weighs two windows' quantiles by their probes; the extremes stay extremes.
+// blendQuantiles returns the mean of two windows' quantiles, weighted by their probes, and the larger of their extremes.
 func blendQuantiles(a *fabric.Quantiles, na uint64, b *fabric.Quantiles, nb uint64) *fabric.Quantiles {
 	if a == nil {
 		return b
@@ -304,9 +304,9 @@ func blendQuantiles(a *fabric.Quantiles, na uint64, b *fabric.Quantiles, nb uint
 		P90: mix(a.P90, b.P90), P99: pick(a.P99, b.P99, false), Max: pick(a.Max, b.Max, false)}
 }
 
-// fillBaselines gives a baseline to observations that have none: the flow's
-// own other windows when they agree with comparable flows, else comparable
-// flows (same tier, hop count, plane, class and timestamp kind).
+// fillBaselines sets the baseline of observations that have none. It takes the other windows of the flow, if they
+// agree with comparable flows, otherwise comparable flows (same tier, hop count, plane, class and timestamp
+// kind).
 func fillBaselines(obs []*fabric.Observation) {
 	if !slices.ContainsFunc(obs, func(o *fabric.Observation) bool { return o.Baseline == nil && o.OWD != nil }) {
 		return
@@ -376,7 +376,7 @@ func (b baselineStats) shiftLimit() int64 {
 	return s
 }
 
-// baselineOf is the median and MAD of windows' medians, except skip's.
+// baselineOf returns the median and MAD of the medians of windows, except that of skip.
 func baselineOf(obs []*fabric.Observation, skip *fabric.Observation) baselineStats {
 	var p50, p99 []int64
 	for _, o := range obs {
@@ -400,7 +400,7 @@ func baselineOf(obs []*fabric.Observation, skip *fabric.Observation) baselineSta
 	return b
 }
 
-// medianMAD returns the median and the median absolute deviation; v is reordered.
+// medianMAD returns the median and the median absolute deviation. It reorders v.
 func medianMAD(v []int64) (median, mad int64) {
 	if len(v) == 0 {
 		return 0, 0

@@ -10,8 +10,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// world is a fabric whose flows suffer what the test says. Its noise is drawn
-// from an exponential tail, which is not the inference's error model.
+// world represents a fabric with the faults of a test. Its noise has an exponential tail, which is not the
+// inference's error model.
 type world struct {
 	g     *fabric.Graph
 	rng   *rand.Rand
@@ -361,8 +361,8 @@ func TestLocalizeCountsDuplicates(t *testing.T) {
 	}
 }
 
-// TestSingleHostLeaf: the only host of a leaf and its leaf cannot be told
-// apart by flows through both; the narrower one is named, the other listed.
+// TestSingleHostLeaf: flows through both cannot distinguish the only host of a leaf from the leaf. The
+// narrower one is named, and the other is listed.
 func TestSingleHostLeaf(t *testing.T) {
 	w := newWorld(clos(t, 2, 4, 1), 2)
 	w.slow["leaf2"] = 2e6
@@ -449,8 +449,8 @@ func TestLocalizeOneFaultOneVerdict(t *testing.T) {
 	}
 }
 
-// TestTwoNICsUnderALeaf: one of a leaf's two NICs is bad, some flows are missing at
-// random. It is the NIC, or nothing is said; it is never the switch.
+// TestTwoNICsUnderALeaf: one of a leaf's two NICs is bad, and some flows are missing at random. The verdict
+// names the NIC or nothing, and never the switch.
 func TestTwoNICsUnderALeaf(t *testing.T) {
 	named, silent := 0, 0
 	for seed := uint64(1); seed <= 150; seed++ {
@@ -479,7 +479,7 @@ func TestTwoNICsUnderALeaf(t *testing.T) {
 		if len(rep.Verdicts) == 0 {
 			silent++
 			if rep.State == fabric.Innocent {
-				t.Errorf("seed %d: %s is bad, and nobody is suspected", seed, nic)
+				t.Errorf("seed %d: %s is bad, and no element is suspected", seed, nic)
 			}
 		}
 		for _, v := range rep.Verdicts {

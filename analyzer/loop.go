@@ -22,57 +22,56 @@ import (
 	"github.com/graylink/graylink/internal/ibfabric"
 )
 
-// Agents are the nodes' APIs.
+// Agents represents the APIs of the nodes.
 type Agents interface {
 	// TracedPaths returns what a node has traced.
 	TracedPaths(ctx context.Context, node string) ([]fabric.Trace, error)
-	// TraceFlows asks a node to trace flows now.
+	// TraceFlows makes a node trace flows, and returns the traces.
 	TraceFlows(ctx context.Context, node string, edges []string) ([]fabric.Trace, error)
 }
 
 // Timing of the loop, in cycles of one evaluation each (one second by default).
 const (
-	// defaultCycle is how long one is, unless the settings have another scrape interval.
+	// defaultCycle is the length of a cycle, unless the settings have another scrape interval.
 	defaultCycle = time.Second
 	// A flow is degraded when it was in confirmOf of the last confirmIn windows,
-	// or with hard loss over two windows running.
+	// or with hard loss over two consecutive windows.
 	confirmOf, confirmIn = 3, 4
-	// A hard failure may be routed around before every flow has told of it:
-	// what it did is remembered this long.
+	// Routing may avoid a hard failure before every flow has evidence of it, so hard
+	// losses are remembered for hardMemory cycles.
 	hardMemory = 5
-	// An element must be named openAfter cycles running (hardOpenAfter for a hard
-	// failure) while few flows are still waiting for confirmation, or longer.
+	// An element must be named in openAfter consecutive cycles (hardOpenAfter for a hard
+	// failure) while few flows wait for confirmation, otherwise in openAnyway cycles.
 	openAfter, hardOpenAfter, openAnyway = 2, 1, 4
-	// Where no flow is degraded for itself, but many lost a little, that may be one
-	// burst: the element must be named for several windows' time.
+	// If no single flow is degraded, but many lost a little, the reason may be one burst.
+	// The element must then be named for the time of several windows.
 	softOpenAfter = 8
-	// While flows are silent that could tell an element from those that look like
-	// it, its name is waited for so long (a hard failure may be routed around).
+	// While flows without evidence could distinguish an element from its equivalents, a
+	// verdict waits for so many cycles. Routing may avoid a hard failure.
 	distinguishCycles, hardDistinguishCycles = 8, 3
-	// clockSteady is how long a clock that moved must have been steady since, and no fewer
-	// than clearAfter cycles.
+	// clockSteady is the time for which a clock that moved must have been steady before its
+	// verdict clears. It is at least clearAfter cycles.
 	clockSteady = 10 * time.Second
-	// clearAfter cycles without evidence against it, and with evidence for it,
-	// clear an element.
+	// clearAfter consecutive cycles that do not name an element, with healthy flows through
+	// it, clear it.
 	clearAfter = 4
-	// spanningClearAfter is for what comes and goes: it is not over when it pauses.
+	// spanningClearAfter applies to faults that come and go, since they are not over when they pause.
 	spanningClearAfter = 8
-	// learnWindows make a baseline; keepWindows is how many it remembers.
+	// learnWindows is the number of windows that a baseline needs, keepWindows the number that it keeps.
 	learnWindows, keepWindows = 8, 120
-	// expireEvery cycles what is too old leaves the path store.
+	// Old entries leave the path store every expireEvery cycles.
 	expireEvery = 10
-	// warmUp cycles after the first evidence are not learnt from.
+	// Nothing is learnt in the first warmUp cycles after the first evidence.
 	warmUp = 2
-	// maxLearnBound is a bound, ns, of the two clocks of a flow with which nothing is learnt if
-	// something is known already. Clocks begin with less: clocksync.LockBound each.
+	// maxLearnBound is the bound of the two clocks of a flow, in nanoseconds, from which a known
+	// baseline learns nothing. Clocks begin with less: clocksync.LockBound each.
 	maxLearnBound = 2e6
 )
 
-// pullEvery is how often switches are asked for what changed, tablesEvery how often
-// forwarding tables are read;
-// retraceAfter is the age at which the path of a flow that matters now is asked for again;
-// background re-tracing takes retraceAll for a round over all flows; flows of a
-// suspect that was cleared are asked for again during afterCare.
+// pullEvery is the interval at which sightings are pulled from switches, and tablesEvery the one at
+// which forwarding tables are read. retraceAfter is the age at which the path of a flow that matters
+// now is traced again. Tracing all flows in the background takes retraceAll. Flows of a cleared
+// suspect are traced again for retraceAfterClear.
 const (
 	pullEvery         = 500 * time.Millisecond
 	tablesEvery       = 500 * time.Millisecond
@@ -87,47 +86,48 @@ type LoopOptions struct {
 	DB       evidence.Querier
 	Agents   Agents
 	Settings evidence.Settings
-	// Expected is the number of directed flows, probes and replies counted apart;
-	// 0: as many as were counted at a time in the last ten minutes.
+	// Expected is the number of directed flows, with probes and replies counted separately.
+	// 0 means the largest number of the last ten minutes.
 	Expected int
-	// SwitchAgents are the switches that tell what crosses them; nil: paths come from
+	// SwitchAgents are the switches that report sightings. Nil means that paths come from
 	// traces alone.
 	SwitchAgents *SwitchAgents
-	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does;
-	// nil: there is none.
+	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does.
+	// Nil means that there is no such fabric.
 	Tables func(context.Context) (ibfabric.Reading, error)
-	// Causes says why an element is at fault; nil: nobody does.
+	// Causes finds why an element is at fault. Nil means that causes are not queried.
 	Causes Causes
-	// Maintenance says what somebody works on; nil: nothing.
+	// Maintenance has the maintenance windows. Nil means that there are none.
 	Maintenance *maintenance.Register
-	// Jobs says which jobs run where; nil: nobody knows.
+	// Jobs has the placements of jobs. Nil means that they are unknown.
 	Jobs *jobs.Register
-	// PageNICs is the blast radius above which a verdict that hurts no job is critical; 0:
-	// DefaultPageNICs.
+	// PageNICs is the blast radius above which a verdict that affects no job is critical. 0
+	// means DefaultPageNICs.
 	PageNICs int
-	// NoTraces: paths come from sightings alone, or from forwarding tables.
+	// NoTraces means that paths come from sightings or forwarding tables alone.
 	NoTraces bool
-	// TwoSteps say when flows are asked about only where there is a reason to; by default never.
+	// TwoSteps configures queries of selected flows. By default every cycle queries all flows.
 	TwoSteps TwoStepOptions
-	// Recall says what was normal before the loop began; nil: that is learnt.
+	// Recall returns the baselines from before the loop started. Nil means that they are learnt.
 	Recall func(context.Context) (evidence.History, error)
-	// RecallVerdicts says what was published of verdicts before; nil: nobody knows.
+	// RecallVerdicts returns the verdicts that were published before. Nil means that they are unknown.
 	RecallVerdicts func(context.Context) ([]evidence.PastVerdict, error)
 	Log            *slog.Logger
 }
 
-// cycleInterval is the time between two cycles.
+// cycleInterval returns the time between two cycles.
 func (o *LoopOptions) cycleInterval() time.Duration { return cmp.Or(o.Settings.Scrape, defaultCycle) }
 
-// SwitchAgents say how the switches' agents are reached, and what probes look like.
+// SwitchAgents configures the access to the agents of switches, and the mapping of their sightings to flows.
 type SwitchAgents struct {
 	Client   *http.Client
-	URL      func(sw string) string // base, without a path
+	URL      func(sw string) string // returns the base URL of a switch, without a path
 	Switches []string
 	Mapper   paths.Mapper
 }
 
-// Loop asks, binds, judges, triangulates and keeps the verdicts, once a cycle.
+// Loop runs one cycle after the other: it queries the evidence, binds paths, judges, triangulates, and keeps the
+// incidents.
 type Loop struct {
 	opts            LoopOptions
 	store           *paths.Store
@@ -135,27 +135,27 @@ type Loop struct {
 	pendingSuspects map[fabric.Element]*pendingSuspect
 	openIncidents   []*Incident
 	pastIncidents   []*Incident
-	// resumption is what was open when the loop began.
+	// resumption holds the verdicts that were open when the loop started.
 	resumption resumption
 	cycle      int
 	clockWatch *clocks.Watch
-	// history is what the flows did in the last cycles.
+	// history holds the conditions of the flows in the last cycles.
 	history *classify.History
 	engine  *triangulate.Engine
-	// lastEvidenceAt is the moment of the last evidence, flows how many were counted then and
-	// before; unseen: a cycle since had none.
+	// lastEvidenceAt is the moment of the last evidence, flowCounts the numbers of flows then and
+	// before. missedEvidence is set if a cycle since had no evidence.
 	lastEvidenceAt time.Time
 	missedEvidence bool
 	flowCounts     []int
-	sightings      *paths.Sightings // nil: no switch tells
+	sightings      *paths.Sightings // nil if no switch reports sightings
 	puller         *paths.Puller
 	neighbours     *neighbourPoller
-	// tables bind flows of InfiniBand; nil: LoopOptions.Tables is.
+	// tables binds flows of InfiniBand. It is nil if LoopOptions.Tables is.
 	tables *paths.Tables
 
 	planner *planner
-	// excluded is what is under maintenance in this cycle, touched what each window touched
-	// so far, by its identifier.
+	// excluded has the flows under maintenance in this cycle, and touchedByWindow the flows that
+	// each window has touched so far, by its identifier.
 	excluded        exclusions
 	touchedByWindow map[string]*touchedFlows
 
@@ -193,27 +193,27 @@ func NewLoop(o LoopOptions) *Loop {
 	return l
 }
 
-// readTables takes a reading of the forwarding tables. One that fails confirms nothing:
-// paths are stale until there are two more.
+// readTables reads the forwarding tables. A reading that fails confirms nothing, and paths are
+// stale until two more succeed.
 func (l *Loop) readTables(ctx context.Context) {
 	r, err := l.opts.Tables(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			l.opts.Log.Error("forwarding tables", "err", err)
+			l.opts.Log.Error("cannot read forwarding tables", "err", err)
 		}
 		return
 	}
 	l.tables.ApplyReading(r)
 }
 
-// PathStore gives access to the bound paths.
+// PathStore returns the store of the bound paths.
 func (l *Loop) PathStore() *paths.Store { return l.store }
 
-// MaintenanceRegister is what somebody works on; nil: the loop is not told.
+// MaintenanceRegister returns the maintenance windows, or nil if the loop has none.
 func (l *Loop) MaintenanceRegister() *maintenance.Register { return l.opts.Maintenance }
 
-// SwitchStates are the states of the switches that tell what crosses them, and how
-// often they were asked.
+// SwitchStates returns the states of the switches that report sightings, and the numbers of
+// requests to them.
 func (l *Loop) SwitchStates() (map[string]paths.TableView, paths.PullCounts) {
 	if l.puller == nil {
 		return nil, paths.PullCounts{}
@@ -221,7 +221,7 @@ func (l *Loop) SwitchStates() (map[string]paths.TableView, paths.PullCounts) {
 	return l.sightings.TableViews(), l.puller.TotalCounts()
 }
 
-// Run evaluates every interval until ctx ends, and waits for the tracing it
+// Run runs a cycle every interval until ctx ends, and waits for the goroutines that it
 // started.
 func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	var wg sync.WaitGroup
@@ -266,7 +266,7 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-time.After(untilNext(time.Now(), interval)):
-			// The tick may have waited for a cycle that took long: what is asked for is now.
+			// The tick may have waited for a slow cycle. The next one evaluates the present moment.
 			now := time.Now()
 			l.measureCycle(now, before, interval, func() error {
 				err := l.RunCycle(ctx, now)
@@ -280,17 +280,18 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// untilNext is how long it is to the next cycle: they begin shortly after the multiples of the
-// interval, which are what they ask for.
+// untilNext returns the time until the next cycle. Cycles begin shortly after the multiples of the
+// interval, which are the moments that they evaluate.
 func untilNext(now time.Time, interval time.Duration) time.Duration {
 	after := interval / 20
 	return now.Add(-after).Truncate(interval).Add(interval + after).Sub(now)
 }
 
-// RunCycle runs one cycle at the moment now. What it asks for is the last multiple of the scrape
-// interval, so that another analyzer beside the same Prometheus asks for the same: their
-// verdicts then have the same first window, and so the same identifiers. They differ where one
-// has missed a cycle, or knows fewer baselines since it was started later.
+// RunCycle runs one cycle at the moment now. It evaluates the last multiple of the scrape interval,
+// so that another analyzer with the same Prometheus evaluates the same moment. Their verdicts
+// then have the same first window, and so the same identifiers. They differ if one analyzer has
+// missed a cycle, or has fewer baselines because it was started later. RunCycle fails if the
+// evidence cannot be read.
 func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	w, err := l.queryEvidence(ctx, now.Truncate(l.opts.Settings.Scrape))
 	if err != nil {
@@ -315,7 +316,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	unasked := l.carryForward(findings, now)
 	swapped := l.miscablingVerdicts(now)
 	l.markRecabledWindows(swapped)
-	g := l.store.Graph() // another one when cables were found swapped
+	g := l.store.Graph() // a different one if cables were found swapped
 	if l.engine == nil || l.engine.Graph() != g {
 		l.engine = triangulate.NewEngine(g)
 	}
@@ -349,8 +350,8 @@ func clockSeries(of map[string]evidence.Clock) map[string]clocks.Series {
 	return out
 }
 
-// openClockSuspects are the clocks whose verdicts are open: until they have been steady
-// for a while, delays by them say nothing.
+// openClockSuspects returns the clocks whose verdicts are open. Delays measured with them are no
+// evidence until they have been steady for a while.
 func (l *Loop) openClockSuspects() []clocks.Suspect {
 	var out []clocks.Suspect
 	for _, in := range l.openIncidents {
@@ -377,7 +378,7 @@ func (l *Loop) bindPath(o *fabric.Observation) {
 	}
 	b, _ := l.store.BindingAt(e, o.Start, end)
 	if b.State == fabric.PathUnknown && len(b.Before) > 0 && lostAll(o) {
-		// It went the old way: by the new one packets were seen to arrive.
+		// The flow took the old path, since packets arrived by the new one.
 		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil
 	}
 	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Confirmed
@@ -391,8 +392,8 @@ func lostAll(o *fabric.Observation) bool {
 	return o.Sent > 0 && o.Lost*10 >= o.Sent*9
 }
 
-// confirmFindings turns the judgement of single windows into one that lasts: what has
-// just begun, or just ended, is neither degraded nor healthy yet.
+// confirmFindings returns findings that several windows confirm, and the number of flows that wait
+// for confirmation. A condition that has just begun or ended is undecided.
 func (l *Loop) confirmFindings(raw []judge.Finding) (out []judge.Finding, pending int) {
 	out = make([]judge.Finding, 0, len(raw))
 	seen := map[fabric.Flow]bool{}
@@ -416,11 +417,11 @@ func (l *Loop) confirmFindings(raw []judge.Finding) (out []judge.Finding, pendin
 			}
 		}
 		if l.cycle > m.hardUntil || f.HostSuspect {
-			m.hard = nil // over, or the host's doing after all
+			m.hard = nil // over, or the fault of the host
 		}
 		if hard {
 			m.hardUntil = l.cycle + hardMemory
-			// Where it went is best known of the windows before anybody rerouted.
+			// The windows before routing changed have the most reliable path.
 			lostMore := m.hard == nil || f.Obs.Lost*m.hard.Obs.Sent >= m.hard.Obs.Lost*f.Obs.Sent
 			if lostMore && (m.hard == nil || len(f.Obs.Path) > 0 || len(m.hard.Obs.Path) == 0) {
 				keep := f

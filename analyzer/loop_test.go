@@ -15,8 +15,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// rig runs a Loop on a world: it answers the loop's PromQL from the world's
-// flows and its traces from the world's paths. Time is the test's.
+// rig runs a Loop on a world. It answers the loop's PromQL from the world's flows, and its trace requests from
+// the world's paths. The test sets the time.
 type rig struct {
 	t      *testing.T
 	w      *world
@@ -51,7 +51,7 @@ func newRigOf(t *testing.T, g *fabric.Graph, seed uint64) *rig {
 
 func (r *rig) QueryInstant(_ context.Context, query string, _ time.Time) ([]evidence.Sample, error) {
 	if strings.Contains(query, "fabric_switch_port_neighbor_info") {
-		return nil, nil // nobody tells
+		return nil, nil // there is no agent
 	}
 	var out []evidence.Sample
 	query, only := unrestricted(r.t, query)
@@ -329,10 +329,10 @@ func TestLoopFlap(t *testing.T) {
 	}
 }
 
-// TestLoopWaitsForWhoCouldTell: while the other leaves are silent, the two links
+// TestLoopWaitsForDistinguishingFlows: while the other leaves are silent, the two links
 // from leaf1 over a spine to leaf2 are crossed by the same flows.
-func TestLoopWaitsForWhoCouldTell(t *testing.T) {
-	const asks = "the name waits for the flows that could tell"
+func TestLoopWaitsForDistinguishingFlows(t *testing.T) {
+	const asks = "the verdict waits for the flows that could distinguish the elements"
 	d := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
 	begin := func(t *testing.T) *rig {
 		r := newRig(t, 5)
@@ -684,8 +684,8 @@ func TestLoopClockCounts(t *testing.T) {
 	}
 }
 
-// TestLoopClockCountsLater: a node that counts what the flows showed before says
-// what it was; whom it touched stays.
+// TestLoopClockCountsLater: a node that counts a change which the flows showed before gives the summary. The
+// affected flows stay.
 func TestLoopClockCountsLater(t *testing.T) {
 	r := newRig(t, 6)
 	r.learn()
@@ -741,9 +741,9 @@ func TestLoopADelayDragsAClock(t *testing.T) {
 	}
 }
 
-// TestLoopAClockWaitsForNobody: flows elsewhere that are not confirmed yet say
+// TestLoopAClockVerdictDoesNotWait: flows elsewhere that are not confirmed yet say
 // nothing about a clock.
-func TestLoopAClockWaitsForNobody(t *testing.T) {
+func TestLoopAClockVerdictDoesNotWait(t *testing.T) {
 	r := newRig(t, 6)
 	r.learn()
 	r.w.clock["h2/eth1"] = 5e6
@@ -754,8 +754,8 @@ func TestLoopAClockWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestLoopClocksMakeNoDelay: by a clock that is not related nothing is late; but what is
-// lost is lost, and what the sum of both ways tells has no direction.
+// TestLoopClocksMakeNoDelay: with an unrelated clock no delay counts. Losses count, and the sum of both
+// directions has no direction.
 func TestLoopClocksMakeNoDelay(t *testing.T) {
 	d := fabric.Direction{From: "leaf1:dn2", To: "h2/eth1"}
 	for name, doubt := range map[string]func(r *rig){
@@ -794,7 +794,7 @@ func TestLoopClocksMakeNoDelay(t *testing.T) {
 	}
 }
 
-// TestLoopIncidentDoesNotTeach: what is wrong for a minute must not become normal.
+// TestLoopIncidentDoesNotTeach: a fault of a minute must not become normal.
 func TestLoopIncidentDoesNotTeach(t *testing.T) {
 	r := newRig(t, 7)
 	r.learn()
@@ -807,7 +807,7 @@ func TestLoopIncidentDoesNotTeach(t *testing.T) {
 	}
 }
 
-// A delay by clocks that are known badly does not become what is normal.
+// A delay measured with inexact clocks does not become normal.
 func TestLoopLearnsNothingFromVagueClocks(t *testing.T) {
 	r := newRig(t, 1)
 	r.learn()

@@ -9,13 +9,13 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// merger makes one report of those of several windows: one fault, one verdict.
+// merger merges the reports of several windows into one, with one verdict per fault.
 //
-// Verdicts of different windows are of one fault when they name the same element, or
-// one that the other cannot be told from, or when half of the flows of the smaller one
-// are the other's as well: with less evidence a fault looks narrower, wider, or like its
-// neighbour. The element that all windows together speak for most is named. What a
-// switch's fault looked like in other windows, one link of it at a time, is the switch's.
+// Verdicts of different windows belong to one fault if they name the same element or
+// equivalent elements, or if half of the flows of the smaller one belong to the other as
+// well: with less evidence a fault looks narrower, wider, or like its neighbour. The element
+// with the most evidence over all windows is named. Verdicts of other windows on single links
+// of a faulty switch belong to the fault of the switch.
 type merger struct {
 	faults     []*fault
 	delays     map[string][]fabric.LinkDelay // by direction
@@ -24,23 +24,23 @@ type merger struct {
 	windows    int
 }
 
-// fault is what the windows so far say of one fault.
+// fault represents one fault, as the windows so far show it.
 type fault struct {
 	names []*naming
 	edges map[string]bool
 	first fabric.Verdict // the earliest
 }
 
-// naming is an element that a fault was given, with its best verdict.
+// naming represents an element that verdicts on a fault name, with the best verdict.
 type naming struct {
 	best    fabric.Verdict
 	weight  float64
-	windows map[int]bool // windows
+	windows map[int]bool // the windows that name it
 }
 
 func newMerger() *merger { return &merger{delays: map[string][]fabric.LinkDelay{}} }
 
-// addWindow takes the report of the next window.
+// addWindow adds the report of the next window.
 func (m *merger) addWindow(rep fabric.Report) {
 	before := m.faults
 	taken := map[*fault]bool{}
@@ -75,8 +75,8 @@ func (m *merger) addWindow(rep fabric.Report) {
 	m.out.Edges.Unread = max(m.out.Edges.Unread, rep.Edges.Unread)
 }
 
-// matchFault finds the fault that a verdict is about, of those that no other verdict of its
-// window was about.
+// matchFault returns the fault that a verdict belongs to, or nil. It leaves out faults that another verdict of
+// its window belongs to.
 func matchFault(faults []*fault, taken map[*fault]bool, v fabric.Verdict) *fault {
 	for _, like := range []func(*fault, fabric.Verdict) bool{(*fault).hasName, (*fault).equivalentTo, (*fault).sharesFlows} {
 		for _, f := range faults {
@@ -122,12 +122,12 @@ func (f *fault) addVerdict(v fabric.Verdict, window int) {
 		}
 		n.weight += weight
 		n.windows[window] = true
-		// What only time tells outweighs what a single window shows.
-		if told := spansWindows(v.Scenario); told != spansWindows(n.best.Scenario) {
-			if told {
+		// A scenario that spans windows outweighs one that a single window shows.
+		if spans := spansWindows(v.Scenario); spans != spansWindows(n.best.Scenario) {
+			if spans {
 				n.best = v
 			}
-		} else if told || v.Evidence.ExplainedEdges > n.best.Evidence.ExplainedEdges {
+		} else if spans || v.Evidence.ExplainedEdges > n.best.Evidence.ExplainedEdges {
 			n.best = v
 		}
 		return
@@ -140,12 +140,12 @@ func spansWindows(s fabric.Scenario) bool {
 	return s == fabric.Flap || s == fabric.HOLCross || s == fabric.Host
 }
 
-// strongestNaming is the fault's name with the most behind it.
+// strongestNaming returns the element of a fault with the most evidence.
 func (f *fault) strongestNaming() *naming {
 	top := f.names[0]
 	for _, n := range f.names[1:] {
-		if told := spansWindows(n.best.Scenario); told != spansWindows(top.best.Scenario) {
-			if told {
+		if spans := spansWindows(n.best.Scenario); spans != spansWindows(top.best.Scenario) {
+			if spans {
 				top = n
 			}
 		} else if n.weight > top.weight {
@@ -164,7 +164,7 @@ func (m *merger) mergedReport() fabric.Report {
 	absorbed := make([]bool, len(m.faults))
 	for i, f := range m.faults {
 		for j, v := range verdicts {
-			// Two that were told apart at first and are one after all.
+			// Two faults that looked different at first have turned out to be one.
 			if i > j && v.Element == verdicts[i].Element && v.Class == verdicts[i].Class && v.Direction == verdicts[i].Direction {
 				absorbed[i] = true
 				if verdicts[i].Evidence.ExplainedEdges > v.Evidence.ExplainedEdges {
@@ -190,7 +190,7 @@ func (m *merger) mergedReport() fabric.Report {
 	case len(m.out.Verdicts) > 0:
 		m.out.State = fabric.Suspect
 	case m.out.State == fabric.Suspect:
-		m.out.State = fabric.InsufficientEvidence // something was off, and nothing carries a name
+		m.out.State = fabric.InsufficientEvidence // flows were degraded, but no element is named
 	}
 	m.out.LinkDelays = []fabric.LinkDelay{}
 	for _, d := range m.directions {
@@ -201,7 +201,7 @@ func (m *merger) mergedReport() fabric.Report {
 	return m.out
 }
 
-// partOf reports whether a verdict is on something at the switch of another one.
+// partOf reports whether the element of a verdict is at the switch of another one.
 func partOf(v, of fabric.Verdict) bool {
 	switch of.Kind {
 	case fabric.KindSwitch, fabric.KindLeafUplinks:
@@ -225,8 +225,8 @@ func partOf(v, of fabric.Verdict) bool {
 	return false
 }
 
-// absorbedBy reports whether a fault was never named beside another one, and most of its
-// flows are the other's as well; which flows blocking across ports strikes is chance.
+// absorbedBy reports whether a fault was never named in the same window as another one, and most of its flows belong
+// to the other as well. The flows need not match for blocking across ports, which affects random flows.
 func (f *fault) absorbedBy(of *fault, blocking bool) bool {
 	for _, n := range f.names {
 		for w := range n.windows {
@@ -244,11 +244,11 @@ func (f *fault) absorbedBy(of *fault, blocking bool) bool {
 	return blocking || common*2 >= len(f.edges)
 }
 
-// minFleetingWindows is how many windows it takes to tell that something was fleeting.
+// minFleetingWindows is the number of windows from which a fault can be called fleeting.
 const minFleetingWindows = 3
 
-// isFleeting reports whether a fault is but a tail or marks, in one window alone: that
-// much any busy host or queue does.
+// isFleeting reports whether a fault was a tail delay or ECN marks in a single window, which any busy host or queue
+// can cause.
 func (f *fault) isFleeting() bool {
 	windows := 0
 	for _, n := range f.names {
@@ -260,7 +260,7 @@ func (f *fault) isFleeting() bool {
 	return windows < 2
 }
 
-// withFirstSeen is a verdict that began at another moment.
+// withFirstSeen returns a verdict with another start, and the identifier that follows from it.
 func withFirstSeen(v fabric.Verdict, first time.Time) fabric.Verdict {
 	v.FirstSeen = first
 	v.ID = classify.VerdictID(v.Kind, v.Element.ID, first)

@@ -11,31 +11,31 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-// What series tell of neighbours is asked for
+// Series of neighbours are queried in two steps:
 //
-//  1. every neighboursEvery, as the switches of which something changed since the last
-//     answer: one question, whose answer is empty while no cable moves;
-//  2. of those switches, at most changedAtOnce of them; of all, when there are more, and
-//     every neighboursWhole.
+//  1. Every neighboursEvery, one query returns the switches whose neighbours changed since the
+//     last result. The result is empty while no cable moves.
+//  2. A second query returns the neighbours of these switches, at most changedAtOnce of them. It
+//     covers all switches if more have changed, and every neighboursFullEvery.
 //
-// An answer has a row for each port with a neighbour. What was told is forgotten when
-// there has been no answer for neighboursWhole.
+// A result has a row for each port with a neighbour. Neighbours are forgotten if no query
+// succeeds for neighboursFullEvery.
 const (
 	neighboursEvery     = 15 * time.Second
 	neighboursFullEvery = 10 * time.Minute
 	changedAtOnce       = 64
 )
 
-// neighbourPoller follows the series of neighbours by whatever receiver, and tells the store
-// of those that the topology knows.
+// neighbourPoller follows the series of neighbours from any receiver, and passes those that the topology has to the
+// store.
 type neighbourPoller struct {
 	db       evidence.Querier
 	settings evidence.Settings
 	store    *paths.Store
-	// lastAnswer is the moment of the last answer, whole that of the last one of all.
+	// lastAnswer is the moment of the last result, and lastFull that of the last one about all switches.
 	lastAnswer, lastFull time.Time
-	rows                 map[string][]evidence.Neighbour // by switch, as it was told
-	reported             map[string]bool                 // switches that the store knows something of
+	rows                 map[string][]evidence.Neighbour // by switch, with the names of the series
+	reported             map[string]bool                 // switches whose neighbours the store has
 	failing              bool
 }
 
@@ -43,7 +43,7 @@ func newNeighbourPoller(db evidence.Querier, s evidence.Settings, store *paths.S
 	return &neighbourPoller{db: evidence.NewLocalQuerier(db), settings: s, store: store, rows: map[string][]evidence.Neighbour{}, reported: map[string]bool{}}
 }
 
-// pollOnce takes what is told now.
+// pollOnce queries the present neighbours, and updates the store. It returns the error of a query that fails.
 func (n *neighbourPoller) pollOnce(ctx context.Context, now time.Time) error {
 	at := now.Add(-n.settings.Lag)
 	err := n.updateRows(ctx, at)
@@ -105,8 +105,8 @@ func (n *neighbourPoller) observeQuery(name string, ask func() error) error {
 	return err
 }
 
-// updateStore gives the store what is told, in the topology's names. What is in nobody's
-// names says nothing: that is no cable elsewhere.
+// updateStore passes the neighbours to the store, with the topology's names. Neighbours with unknown names are left
+// out, since they do not show a cable elsewhere.
 func (n *neighbourPoller) updateStore() {
 	names := newNameResolver(n.store.Graph(), n.rows)
 	before := n.reported
@@ -138,12 +138,12 @@ func (n *neighbourPoller) updateStore() {
 	}
 }
 
-// nameResolver find what the topology calls the systems that are told of.
+// nameResolver maps the names of systems in series to those of the topology.
 type nameResolver struct {
 	g *fabric.Graph
-	// byFirstLabel are the first labels of domain names, unless two systems have the same: "".
+	// byFirstLabel has the domain name for a first label, or "" if two systems share the label.
 	byFirstLabel map[string]string
-	// byChassis are the names that a chassis was told with, unless there are two: "".
+	// byChassis has the name for a chassis, or "" if there are two.
 	byChassis map[string]string
 }
 
@@ -172,8 +172,8 @@ func newNameResolver(g *fabric.Graph, rows map[string][]evidence.Neighbour) *nam
 	return n
 }
 
-// resolveOwner is the switch or node of the topology with a name, or with the first label of a
-// domain name; "": there is none, or it is not sure.
+// resolveOwner returns the switch or node of the topology with a name, or with the first label of a domain name. It
+// returns "" if there is none, or if the name is ambiguous.
 func (n *nameResolver) resolveOwner(name string) string {
 	known := func(name string) bool { return len(n.g.EndsOf(name)) > 0 }
 	if known(name) {
@@ -186,7 +186,7 @@ func (n *nameResolver) resolveOwner(name string) string {
 	return ""
 }
 
-// resolvePort is the port of a system: as it is told, or, of an address of hardware, in small letters.
+// resolvePort returns the port of a system. It converts a hardware address to lower case if the topology has it so.
 func (n *nameResolver) resolvePort(system, port string) string {
 	if lower := strings.ToLower(port); n.g.NIC(system+"/"+port) == nil && n.g.NIC(system+"/"+lower) != nil {
 		return lower
@@ -194,7 +194,7 @@ func (n *nameResolver) resolvePort(system, port string) string {
 	return port
 }
 
-// watchNeighbours asks until ctx ends. Failures are told of once.
+// watchNeighbours polls the neighbours until ctx ends. It logs only the first of several failures in a row.
 func (l *Loop) watchNeighbours(ctx context.Context) {
 	tick := time.NewTicker(neighboursEvery)
 	defer tick.Stop()
@@ -203,7 +203,7 @@ func (l *Loop) watchNeighbours(ctx context.Context) {
 		err := l.neighbours.pollOnce(asking, time.Now())
 		cancel()
 		if err != nil && ctx.Err() == nil && !l.neighbours.failing {
-			l.opts.Log.Warn("neighbours are not told; what was known of them stays for a while", "err", err)
+			l.opts.Log.Warn("cannot query neighbours, known ones are kept for a while", "err", err)
 		}
 		l.neighbours.failing = err != nil
 		select {

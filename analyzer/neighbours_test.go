@@ -33,7 +33,7 @@ links:
   - {a: "leaf2:up2", b: "spine2:dn2"}
 `
 
-// counting is a Querier that counts what it is asked, and may fail.
+// counting is a Querier that counts its queries, and may fail.
 type counting struct {
 	evidence.Querier
 	asked []string
@@ -58,7 +58,7 @@ func (c *counting) QueryInstant(ctx context.Context, query string, at time.Time)
 	return s, err
 }
 
-// seriesOf are series of neighbours in promqltest's notation, every ten seconds: lines as
+// seriesOf returns series of neighbours in promqltest's notation, every ten seconds, from lines as
 // "leaf1:up1 spine1 dn1 CHASSIS VALUES"; "-" is an empty label.
 func seriesOf(lines ...string) string {
 	var b strings.Builder
@@ -87,24 +87,24 @@ func neighbourLoop(t testing.TB, db evidence.Querier) *Loop {
 
 func at(seconds int) time.Time { return time.Unix(int64(seconds), 0) }
 
-// TestNeighboursOfSeries: cables that series tell of elsewhere are named when they explain
-// each other, and nothing that is not sure is.
+// TestNeighboursOfSeries: cables that series report elsewhere are named if they explain each other, and doubtful
+// ones are not.
 func TestNeighboursOfSeries(t *testing.T) {
 	const always = "1x100"
 	for name, c := range map[string]struct {
 		series []string
 		want   string // the links as found
 	}{
-		"as they should be":       {[]string{"leaf1:up1 spine1 dn1 - " + always, "leaf1:up2 spine2 dn1 - " + always}, ""},
-		"swapped":                 {[]string{"leaf1:up1 spine2 dn1 - " + always, "leaf1:up2 spine1 dn1 - " + always}, "leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
-		"swapped, one port tells": {[]string{"leaf1:up1 spine2 dn1 - " + always}, "leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
-		"swapped, spines tell":    {[]string{"spine1:dn1 leaf1 up2 - " + always, "spine2:dn1 leaf1 up1 - " + always}, "leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
-		"domain names":            {[]string{"leaf1.dc1.example:up1 spine2.dc1.example dn1 - " + always}, "leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
-		"two domains":             {[]string{"leaf1:up1 spine2.dc1.example dn1 - " + always, "leaf1:up2 spine2.dc2.example dn1 - " + always}, ""},
+		"as they should be":         {[]string{"leaf1:up1 spine1 dn1 - " + always, "leaf1:up2 spine2 dn1 - " + always}, ""},
+		"swapped":                   {[]string{"leaf1:up1 spine2 dn1 - " + always, "leaf1:up2 spine1 dn1 - " + always}, "leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
+		"swapped, one port reports": {[]string{"leaf1:up1 spine2 dn1 - " + always}, "leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
+		"swapped, spines report":    {[]string{"spine1:dn1 leaf1 up2 - " + always, "spine2:dn1 leaf1 up1 - " + always}, "leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
+		"domain names":              {[]string{"leaf1.dc1.example:up1 spine2.dc1.example dn1 - " + always}, "leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
+		"two domains":               {[]string{"leaf1:up1 spine2.dc1.example dn1 - " + always, "leaf1:up2 spine2.dc2.example dn1 - " + always}, ""},
 		"chassis of a name": {[]string{"leaf1:up1 - dn1 00:00:5e:00:53:02 " + always, "leaf2:up2 spine2 dn2 00:00:5e:00:53:02 " + always},
 			"leaf1:up1--spine2:dn1 leaf1:up2--spine1:dn1"},
 		"chassis of two names":         {[]string{"leaf1:up1 - dn1 00:00:5e:00:53:02 " + always, "leaf2:up2 spine2 dn2 00:00:5e:00:53:02 " + always, "leaf2:up1 spine1 dn2 00:00:5e:00:53:02 " + always}, ""},
-		"chassis of nobody":            {[]string{"leaf1:up1 - dn1 00:00:5e:00:53:02 " + always}, ""},
+		"unknown chassis":              {[]string{"leaf1:up1 - dn1 00:00:5e:00:53:02 " + always}, ""},
 		"NICs by name":                 {[]string{"leaf1:dn1 h2 eth1 - " + always}, "h1/eth1--leaf1:dn2 h2/eth1--leaf1:dn1"},
 		"NICs by alias":                {[]string{"leaf1:dn2 h1 mlx5_0 - " + always}, "h1/eth1--leaf1:dn2 h2/eth1--leaf1:dn1"},
 		"NICs by address":              {[]string{"leaf1:dn1 h2.example 0C:42:A1:00:00:02 - " + always}, "h1/eth1--leaf1:dn2 h2/eth1--leaf1:dn1"},
@@ -141,9 +141,8 @@ func TestNeighboursOfSeries(t *testing.T) {
 	}
 }
 
-// TestNeighboursAskedSeldom: while nothing changes one small question is asked a turn; a
-// change is asked about at its switches only, and undone as it came; failures keep what is
-// known for a while.
+// TestNeighboursAskedSeldom: while nothing changes there is one small query a turn. A change is queried at its
+// switches only, and undone in the same way. After failures the known neighbours stay for a while.
 func TestNeighboursAskedSeldom(t *testing.T) {
 	db := &counting{Querier: evidencetest.NewQuerier(t, seriesOf(
 		"leaf1:up1 spine1 dn1 - 1x60 _x60 1x60 stale", // swapped from 610 s to 1210 s
@@ -165,9 +164,9 @@ func TestNeighboursAskedSeldom(t *testing.T) {
 	step(200, "all", 0)
 	step(215, "changed", 0)
 	if db.rows != 0 {
-		t.Errorf("%d rows tell of no change", db.rows)
+		t.Errorf("%d rows although nothing changed", db.rows)
 	}
-	// Two are told at the port until the old one has not been told for long enough.
+	// The port has two neighbours until the series of the old one has been absent for long enough.
 	for second := 230; second < 680; second += 15 {
 		db.asked = nil
 		if err := l.neighbours.pollOnce(t.Context(), at(second)); err != nil {
@@ -197,7 +196,7 @@ func TestNeighboursAskedSeldom(t *testing.T) {
 	if got := l.miscablingVerdicts(at(1320)); len(got) != 0 {
 		t.Errorf("plugged back: %+v", got)
 	}
-	// Nothing is told for long: it is forgotten.
+	// The series are absent for long, so the neighbours are forgotten.
 	db.err = errors.New("away")
 	if len(l.neighbours.reported) == 0 {
 		t.Error("nothing is known")
@@ -212,8 +211,7 @@ func TestNeighboursAskedSeldom(t *testing.T) {
 	}
 }
 
-// TestNeighboursManyChanges: when many switches change at once all are asked about in one
-// question.
+// TestNeighboursManyChanges: when many switches change at once, one query returns the neighbours of all.
 func TestNeighboursManyChanges(t *testing.T) {
 	var lines []string
 	for i := range changedAtOnce + 1 {
@@ -232,7 +230,7 @@ func TestNeighboursManyChanges(t *testing.T) {
 	}
 }
 
-// TestNeighboursPartial: an answer that is said to be incomplete is none.
+// TestNeighboursPartial: an incomplete response counts as a failure.
 func TestNeighboursPartial(t *testing.T) {
 	db := &counting{Querier: evidencetest.NewQuerier(t, seriesOf("leaf1:up1 spine2 dn1 - 1x100")), err: &evidence.PartialError{Warnings: []string{"half"}}}
 	l := neighbourLoop(t, db)
@@ -241,8 +239,8 @@ func TestNeighboursPartial(t *testing.T) {
 	}
 }
 
-// BenchmarkNeighbours is a question about the neighbours of 64,000 ports while nothing moves, and the first one, which asks about
-// all of them.
+// BenchmarkNeighbours measures a query for the neighbours of 64,000 ports while nothing moves, and the first query, which
+// returns all of them.
 func BenchmarkNeighbours(b *testing.B) {
 	const ports = 64_000
 	var lines []string

@@ -11,9 +11,9 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// resumeWithin is how long after its start a loop takes up verdicts that were open when one
-// before it ended, and no less than resumeCycles; a verdict that was published so long before
-// the start was open then.
+// resumeWithin is the time after its start in which a loop resumes verdicts that were open when its predecessor
+// ended. It lasts at least resumeCycles. A verdict that was published within this time before the start was
+// open.
 const (
 	resumeWithin = time.Minute
 	resumeCycles = 10
@@ -23,24 +23,24 @@ func (l *Loop) resumePeriod() time.Duration {
 	return max(resumeWithin, resumeCycles*l.opts.cycleInterval())
 }
 
-// resumption is what was open when the loop began, by element.
+// resumption holds the verdicts that were open when the loop started, by element.
 type resumption struct {
 	until    time.Time
 	verdicts map[fabric.Element]evidence.PastVerdict
 }
 
-// recallVerdicts takes what was published of verdicts before the loop began. Rules:
+// recallVerdicts reads the verdicts that were published before the loop started. Rules:
 //
-//  1. Those that were cleared are history.
-//  2. One that was open a minute ago, and is named again within the loop's first minute,
-//     goes on with its identifier and its beginning.
-//  3. One that is not named again then is history. It ended when it was published last:
-//     what happened since, nobody watched.
+//  1. A cleared verdict is history.
+//  2. A verdict that was open a minute ago, and is named again within the loop's first minute,
+//     continues with its identifier and its start.
+//  3. A verdict that is not named again is history. It ended when it was last published,
+//     since no analyzer ran after that.
 func (l *Loop) recallVerdicts(ctx context.Context) {
 	all, err := l.opts.RecallVerdicts(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			l.opts.Log.Error("the verdicts of before are not known", "err", err)
+			l.opts.Log.Error("cannot read earlier verdicts from history", "err", err)
 		}
 		return
 	}
@@ -54,16 +54,16 @@ func (l *Loop) seedVerdicts(all []evidence.PastVerdict, now time.Time) {
 			l.resumption.verdicts[v.Element] = v
 			continue
 		}
-		l.pastIncidents = append(l.pastIncidents, recalledIncident(v, "the analyzer ended while it was open"))
+		l.pastIncidents = append(l.pastIncidents, recalledIncident(v, "the analyzer stopped while it was open"))
 	}
 	slices.SortStableFunc(l.pastIncidents, func(a, b *Incident) int { return a.Cleared.Compare(*b.Cleared) })
 	if len(all) > 0 {
-		l.opts.Log.Info("verdicts are known from history", "closed", len(l.pastIncidents), "open", len(l.resumption.verdicts))
+		l.opts.Log.Info("read verdicts from history", "closed", len(l.pastIncidents), "open", len(l.resumption.verdicts))
 	}
 }
 
-// recalledIncident is the incident of a verdict that is over; why it ended is said where nobody
-// cleared it.
+// recalledIncident returns the closed incident of an earlier verdict. why is the reason for its end, unless it was
+// cleared.
 func recalledIncident(v evidence.PastVerdict, why string) *Incident {
 	end := v.Cleared
 	if end.IsZero() {
@@ -80,8 +80,8 @@ func recalledIncident(v evidence.PastVerdict, why string) *Incident {
 	return in
 }
 
-// resumedFirstSeen is the beginning of a verdict that opens now: that of the one that it goes on from,
-// where it does.
+// resumedFirstSeen returns the start of a verdict that opens now. It is that of the earlier verdict which this one
+// continues, if there is one, otherwise first.
 func (l *Loop) resumedFirstSeen(v *fabric.Verdict, first, now time.Time) time.Time {
 	if now.After(l.resumption.until) {
 		return first
@@ -93,7 +93,7 @@ func (l *Loop) resumedFirstSeen(v *fabric.Verdict, first, now time.Time) time.Ti
 	return first
 }
 
-// endResume closes what was open before and is not named again.
+// endResume closes earlier verdicts that are not named again in time.
 func (l *Loop) endResume(now time.Time) {
 	if len(l.resumption.verdicts) == 0 || !now.After(l.resumption.until) {
 		return

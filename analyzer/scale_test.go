@@ -71,7 +71,7 @@ func scaleNIC(i int) string { return fmt.Sprintf("h%d/eth1", i+1) }
 
 func (w *scaleWorld) peer(i, j int) int { return (i + (j+1)*(w.nics/(scalePeers+1))) % w.nics }
 
-// path is the way of a flow: the spine is anyone's.
+// path returns the path of a flow over any spine.
 func (w *scaleWorld) path(e fabric.Flow) fabric.Path {
 	src, dst := e.Endpoints()
 	sum := uint32(7)
@@ -186,7 +186,7 @@ func TestScale(t *testing.T) {
 	measure("every edge, HTTP API", 1, api.Bytes, everything(api, w.calm))
 }
 
-// frozen is a server whose clock stands at one moment, whatever moment the loop is at.
+// frozen is a server whose clock stays at one moment, independent of the loop.
 type frozen struct {
 	evidence.Querier
 	by time.Duration
@@ -195,8 +195,8 @@ type frozen struct {
 // ClockOffset implements evidence.Clocked.
 func (f *frozen) ClockOffset(context.Context) (time.Duration, error) { return f.by, nil }
 
-// loop is one that knows paths, and what is normal, from what every edge told; step lets a
-// second pass, and shows it a window that ended at some time.
+// loop returns a loop that has paths and baselines from all edges. step lets a second pass, and shows the loop a
+// window that ended at a given time.
 func (d *scaleWriter) loop(w *scaleWorld, db evidence.Querier, s evidence.Settings, all evidence.Window) (*Loop, func(time.Time) Snapshot) {
 	f := &frozen{Querier: db}
 	l := NewLoop(LoopOptions{Graph: w.g, DB: f, Settings: s, TwoSteps: DefaultTwoStepOptions(), NoTraces: true})
@@ -279,7 +279,7 @@ func named(name string, labels ...string) prompb.TimeSeries {
 	return ts
 }
 
-// counts are a histogram's buckets, scrape by scrape.
+// counts holds a histogram's buckets, scrape by scrape.
 type counts [scaleScrapes][near + far]int64
 
 func (c *counts) add(o *counts) {
@@ -313,7 +313,7 @@ func (c *counts) histograms(w *scaleWorld) (out []prompb.Histogram) {
 	return out
 }
 
-// scrape is when scrape i was, in milliseconds.
+// scrape returns the time of scrape i in milliseconds.
 func (w *scaleWorld) scrape(i int) int64 {
 	return w.last.Add(time.Duration(i-scaleScrapes+1) * time.Second).UnixMilli()
 }
@@ -483,7 +483,7 @@ func scalePrometheus(t *testing.T) (base string, pid int) {
 	return "", 0
 }
 
-// processor is the time that a process had of processors, from /proc/PID/stat
+// processor returns the CPU time of a process, from /proc/PID/stat
 // (proc(5): fields 14 and 15, in hundredths of a second).
 func processor(t *testing.T, pid int) time.Duration {
 	t.Helper()

@@ -12,24 +12,24 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Scope is the answer for a part of the fabric, or for a job. Rules:
+// Scope represents the state of a part of the fabric, or of the network for a job. Rules:
 //
-//  1. A plane and a pod are their switches with all cables at them, and the flows from or to
-//     their NICs. A job is every way that its packets may take; a flow from or to its NICs
-//     speaks of it as far as it stays on those.
-//  2. A scope is suspect while a verdict blames something in it; of a job, something that it
-//     may cross. A starved host or a clock is not the network.
-//  3. It is innocent with enough coverage by flows that tell, none of them degraded, and all
-//     of them with a baseline. Else the evidence does not suffice.
+//  1. A plane or pod consists of its switches with all their cables, and of the flows from or to
+//     its NICs. A job consists of all paths that its packets may take. A flow from or to its NICs
+//     is evidence about the job if it stays on these paths.
+//  2. A scope is suspect while a verdict blames an element in it, or, for a job, an element that
+//     it may cross. A starved host or a clock is not the network.
+//  3. A scope is innocent if the decided flows cover enough of it, none of them is degraded, and
+//     all flows have a baseline. Otherwise the evidence is insufficient.
 type Scope struct {
 	Scope    string          `json:"scope"` // fabric, plane:a, pod:p1, job_name:x
 	State    fabric.State    `json:"state"`
 	Coverage fabric.Coverage `json:"coverage"`
-	// Flows are those that should tell, Clean and Degraded those that do.
+	// Flows is the number of expected flows. Clean and Degraded are the numbers of decided ones.
 	Flows    int `json:"flows"`
 	Clean    int `json:"clean"`
 	Degraded int `json:"degraded"`
-	// Why it is so, in words.
+	// Why is the reason for the state, in words.
 	Why string `json:"why"`
 }
 
@@ -41,15 +41,15 @@ const (
 	scopeJob    = "job_name:"
 )
 
-// tally is a scope that is being counted.
+// tally counts the links and flows of a scope.
 type tally struct {
 	Scope
 	directions, crossed     int
-	usable, withoutBaseline int // flows that tell with a path; flows without a baseline
+	usable, withoutBaseline int // decided flows with a path; flows without a baseline
 	job                     string
 }
 
-// evaluateScopes answers for the planes, the pods and the jobs, after all of the fabric.
+// evaluateScopes returns the scopes: first the whole fabric, then the planes, the pods and the jobs.
 func (l *Loop) evaluateScopes(snap *Snapshot, findings []judge.Finding, m *jobs.Map) []Scope {
 	g := l.store.Graph()
 	all := map[string]*tally{}
@@ -70,9 +70,9 @@ func (l *Loop) evaluateScopes(snap *Snapshot, findings []judge.Finding, m *jobs.
 			at(name).countDirection(v.Edges > 0)
 		}
 	}
-	telling := map[fabric.Direction]bool{}
+	covered := map[fabric.Direction]bool{}
 	for i := range snap.Links {
-		telling[fabric.Direction{From: snap.Links[i].From, To: snap.Links[i].To}] = snap.Links[i].Edges > 0
+		covered[fabric.Direction{From: snap.Links[i].From, To: snap.Links[i].To}] = snap.Links[i].Edges > 0
 	}
 	of := map[string][]string{} // jobs by NIC
 	for _, name := range m.JobNames() {
@@ -80,23 +80,23 @@ func (l *Loop) evaluateScopes(snap *Snapshot, findings []judge.Finding, m *jobs.
 		t.job = name
 		for d := range m.DirectionsOf(name) {
 			if !l.excluded.excludesDirection(d) {
-				t.countDirection(telling[d])
+				t.countDirection(covered[d])
 			}
 		}
 		for _, nic := range m.NICsOf(name) {
 			of[nic] = append(of[nic], name)
 		}
 	}
-	tells := make(map[fabric.Flow]*judge.Finding, len(findings))
+	findingOf := make(map[fabric.Flow]*judge.Finding, len(findings))
 	for i := range findings {
-		tells[findings[i].Flow] = &findings[i]
+		findingOf[findings[i].Flow] = &findings[i]
 	}
 	for e, mem := range l.flowRecords {
 		if l.cycle-mem.lastCycle > expectFor || l.excluded.excludesFlow(e) {
 			continue
 		}
 		src, dst := e.Endpoints()
-		f := tells[e]
+		f := findingOf[e]
 		for _, name := range scopesOf(g, src, g.PeerOf(src), dst, g.PeerOf(dst)) {
 			at(name).countFlow(f, mem, true)
 		}
@@ -121,7 +121,7 @@ func (l *Loop) evaluateScopes(snap *Snapshot, findings []judge.Finding, m *jobs.
 	return out
 }
 
-// scopesOf lists the planes and pods that ends belong to.
+// scopesOf returns the planes and pods that ends belong to.
 func scopesOf(g *fabric.Graph, ends ...string) (out []string) {
 	add := func(kind, name string) {
 		if s := kind + name; name != "" && !slices.Contains(out, s) {
@@ -139,7 +139,7 @@ func scopesOf(g *fabric.Graph, ends ...string) (out []string) {
 	return out
 }
 
-// unionOf joins two short lists.
+// unionOf returns the union of two short lists.
 func unionOf(a, b []string) []string {
 	out := slices.Clone(a)
 	for _, s := range b {
@@ -150,20 +150,20 @@ func unionOf(a, b []string) []string {
 	return out
 }
 
-// staysWithin reports whether a path stays on a job's ways.
+// staysWithin reports whether all links of a path are in a set of directed links.
 func staysWithin(ways map[fabric.Direction]bool, p fabric.Path, src, dst string) bool {
 	return !slices.ContainsFunc(p.LinkDirections(src, dst), func(d fabric.Direction) bool { return !ways[d] })
 }
 
-func (t *tally) countDirection(told bool) {
+func (t *tally) countDirection(covered bool) {
 	t.directions++
-	if told {
+	if covered {
 		t.crossed++
 	}
 }
 
-// countFlow counts a flow; f is nil where it was not seen, and it may be vouched for. What leaves a
-// job's ways says nothing of them when it is degraded.
+// countFlow counts a flow. f is nil if the flow has no finding in this cycle, and its state may be carried forward
+// then. inside reports whether the flow stays on the links of a job: a degraded flow that leaves them is not counted.
 func (t *tally) countFlow(f *judge.Finding, m *flowRecord, inside bool) {
 	t.Flows++
 	if m.baseline == nil {
@@ -208,7 +208,7 @@ func (t *tally) finishScope(blame []*Incident) Scope {
 	return s
 }
 
-// scopesWithoutEvidence are scopes without evidence: what is suspect stays so, nothing is innocent.
+// scopesWithoutEvidence returns the scopes for a cycle without evidence. Suspect scopes stay suspect, and none is innocent.
 func scopesWithoutEvidence(all []Scope) []Scope {
 	out := slices.Clone(all)
 	for i := range out {
@@ -218,26 +218,26 @@ func scopesWithoutEvidence(all []Scope) []Scope {
 			s.State = fabric.InsufficientEvidence
 		}
 		if s.State != fabric.Suspect {
-			s.Why = "not enough is known: " + noEvidenceReason
+			s.Why = "insufficient evidence: " + noEvidenceReason
 		}
 	}
 	return out
 }
 
-// stateReason says in words what a scope's state rests on.
+// stateReason returns the reason for a scope's state, in words.
 func stateReason(s *Scope, blame []*Incident) string {
-	evidence := fmt.Sprintf("flows that tell cover %.0f %% of its ways; of %d flows %d are clean and %d degraded", s.Coverage.Links*100, s.Flows, s.Clean, s.Degraded)
+	evidence := fmt.Sprintf("flows with evidence cover %.0f %% of the link directions; %d of %d flows are clean and %d degraded", s.Coverage.Links*100, s.Clean, s.Flows, s.Degraded)
 	switch {
 	case len(blame) > 0:
 		return fmt.Sprintf("%s (%s): %s", blame[0].Element.ID, blame[0].Scenario, evidence)
 	case s.State == fabric.Innocent:
-		return "nothing in it stands out: " + evidence
+		return "no flow is degraded: " + evidence
 	}
-	return "not enough is known: " + evidence
+	return "insufficient evidence: " + evidence
 }
 
-// blamingIncidents are the open incidents that blame the network, of those that keep holds for, the
-// surest first.
+// blamingIncidents returns the open incidents that blame the network and for which keep returns true, the most
+// confident first.
 func blamingIncidents(open []*Incident, keep func(*Incident) bool) (out []*Incident) {
 	for _, in := range open {
 		if blamesNetwork(&in.Verdict) && keep(in) {
@@ -248,7 +248,7 @@ func blamingIncidents(open []*Incident, keep func(*Incident) bool) (out []*Incid
 	return out
 }
 
-// concernsScope reports whether an incident is about something in a scope.
+// concernsScope reports whether the element of an incident is in a scope.
 func (l *Loop) concernsScope(in *Incident, scope string) bool {
 	if name, ok := strings.CutPrefix(scope, scopeJob); ok {
 		return slices.Contains(in.Jobs, name)
@@ -268,42 +268,43 @@ func (l *Loop) concernsScope(in *Incident, scope string) bool {
 	return slices.Contains(scopesOf(g, ends...), scope)
 }
 
-// JobView is what is known of a job: whether the network is to blame, and by what evidence.
+// JobView represents the state of the network for a job, with the evidence.
 type JobView struct {
 	Scope
 	jobs.Placement
 	NICs []string `json:"nics"`
-	// Verdicts are the open ones on what it may cross, and on its hosts and their clocks, which
-	// the network is not to blame for.
+	// Verdicts are the open verdicts on elements that the job may cross, and on its hosts and their clocks. The
+	// latter do not blame the network.
 	Verdicts []Incident `json:"verdicts"`
-	// Before are those of the past that named it, newest first, at most maxBefore.
+	// Before are past verdicts that affected the job, newest first, at most maxBefore.
 	Before []Incident `json:"before"`
-	// Peers are other jobs that share ways with it: those that are clean speak for what is shared.
+	// Peers are other jobs that share links with it. Clean ones are evidence for the shared links.
 	Peers []PeerJob `json:"peers"`
-	// Unknown is how many nodes and NICs of all placements the topology does not have.
+	// Unknown is the number of nodes and NICs in all placements that the topology does not have.
 	Unknown int `json:"unknown_nodes,omitempty"`
 }
 
-// PeerJob is a job that shares ways with another one.
+// PeerJob represents a job that shares links with another one.
 type PeerJob struct {
 	Job   string       `json:"job"`
 	State fabric.State `json:"state"`
-	// Shared is how many directed links both may cross; Accused says that it may cross what is
-	// blamed, too.
+	// Shared is the number of directed links that both may cross. Accused is set if the peer may cross a blamed
+	// element, too.
 	Shared  int  `json:"shared_links"`
 	Accused bool `json:"crosses_suspect"`
 }
 
-// What is told of one job at most.
+// Bounds of the lists in a JobView.
 const (
 	maxBefore = 20
 	maxPeers  = 20
 )
 
-// JobNames lists the jobs that run, nil where no placement is known.
+// JobNames returns the running jobs, or nil if no placement is known.
 func (s *Snapshot) JobNames() []string { return s.Placed.JobNames() }
 
-// FindJob answers for a job, by its name or its scheduler's identifier.
+// FindJob returns the view of a job, which it finds by name or by the identifier of its scheduler. It reports false if
+// there is no such job.
 func (s *Snapshot) FindJob(name string) (JobView, bool) {
 	p, ok := s.Placed.FindJob(name)
 	if !ok {

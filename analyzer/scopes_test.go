@@ -28,8 +28,8 @@ func scope(t *testing.T, s Snapshot, name string) Scope {
 	return Scope{}
 }
 
-// TestLoopJobs: a verdict names the jobs it hurts, and is critical for them; the others are
-// told that the network is innocent.
+// TestLoopJobs: a verdict names the affected jobs, and is critical because of them. The network is innocent for
+// the other jobs.
 func TestLoopJobs(t *testing.T) {
 	r := newRig(t, 1)
 	r.learn()
@@ -63,7 +63,7 @@ func TestLoopJobs(t *testing.T) {
 	if v, ok := s.FindJob("77"); !ok || v.Job != "far" || len(v.Verdicts) != 0 {
 		t.Errorf("by its identifier: %+v", v)
 	}
-	if _, ok := s.FindJob("nobody"); ok {
+	if _, ok := s.FindJob("unknown"); ok {
 		t.Error("a job that does not run is answered for")
 	}
 	// It ends meanwhile: it was hurt.
@@ -81,9 +81,9 @@ func TestLoopJobs(t *testing.T) {
 	}
 }
 
-// TestLoopNobodyHurt: where placements are known, what hurts no job and few NICs wakes nobody;
-// where none is known, the symptom decides.
-func TestLoopNobodyHurt(t *testing.T) {
+// TestLoopNoJobAffected: where placements are known, a verdict that affects no job and few NICs is a warning.
+// Where none is known, the symptom decides.
+func TestLoopNoJobAffected(t *testing.T) {
 	r := newRig(t, 1)
 	r.learn()
 	r.w.loss[fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}] = 1
@@ -94,7 +94,7 @@ func TestLoopNobodyHurt(t *testing.T) {
 	}
 	r.run(jobs.Placement{Job: "far", Nodes: []string{"h5", "h7"}})
 	if in := r.step().Incidents[0]; in.Severity != fabric.SeverityWarning || *in.BlastRadius.Jobs != 0 {
-		t.Errorf("nobody hurt: %s, %d jobs", in.Severity, *in.BlastRadius.Jobs)
+		t.Errorf("no job affected: %s, %d jobs", in.Severity, *in.BlastRadius.Jobs)
 	}
 	r.loop.opts.PageNICs = 3
 	if in := r.step().Incidents[0]; in.Severity != fabric.SeverityCritical || in.BlastRadius.NICs <= 3 {
@@ -126,7 +126,7 @@ func TestLoopScopesWithoutEvidence(t *testing.T) {
 	}
 	r.learn()
 	r.silent["h1"] = true
-	if sc := scope(t, r.step(), "job_name:a"); sc.State != fabric.InsufficientEvidence || !strings.HasPrefix(sc.Why, "not enough is known:") {
+	if sc := scope(t, r.step(), "job_name:a"); sc.State != fabric.InsufficientEvidence || !strings.HasPrefix(sc.Why, "insufficient evidence:") {
 		t.Errorf("a silent host: %+v", sc)
 	}
 	r.silent["h1"] = false
@@ -211,7 +211,7 @@ func TestCyclesBeginTogether(t *testing.T) {
 	}
 }
 
-// identities are the incidents with what two replicas must agree on.
+// identities returns the properties of the incidents that two replicas must agree on.
 func identities(s Snapshot) string {
 	var out []string
 	for _, in := range s.Incidents {

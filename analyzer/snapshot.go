@@ -10,7 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// LinkView is one direction of a link as the probes see it now.
+// LinkView represents one direction of a link, as the probes measure it now.
 type LinkView struct {
 	Link         string  `json:"link"`
 	From         string  `json:"from"`
@@ -21,16 +21,16 @@ type LinkView struct {
 	LossRatio    float64 `json:"loss_ratio"`
 }
 
-// EdgeView is one directed flow as it was seen last.
+// EdgeView represents one directed flow in its latest window.
 type EdgeView struct {
 	Obs       fabric.Observation `json:"observation"`
 	Condition string             `json:"condition"`
 }
 
-// Snapshot is the state of the analyzer after a cycle.
+// Snapshot represents the state of the analyzer after a cycle.
 type Snapshot struct {
 	At time.Time `json:"at"`
-	// Every is the time between two cycles; 0: not known.
+	// Every is the time between two cycles, or 0 if it is unknown.
 	Every      time.Duration            `json:"-"`
 	Report     fabric.Report            `json:"report"`
 	Incidents  []Incident               `json:"incidents"` // newest first
@@ -44,18 +44,18 @@ type Snapshot struct {
 	Expected   int                      `json:"expected_edges"`
 	Pending    int                      `json:"pending_edges"`
 	CycleError string                   `json:"cycle_error,omitempty"`
-	// Maintenance is what takes no part, and what will not.
+	// Maintenance lists the present and future maintenance windows.
 	Maintenance []maintenance.Window `json:"maintenance,omitempty"`
-	// Queries is what this cycle asked about; nil: always about every flow.
+	// Queries describes which flows this cycle queried. Nil means that every cycle queries all flows.
 	Queries *QueryStats `json:"asking,omitempty"`
-	// Scopes are the answers for parts of the fabric and for jobs; the first is all of it.
+	// Scopes has the states of the whole fabric, of its parts and of jobs, in this order.
 	Scopes []Scope `json:"scopes"`
-	// Warnings are what Prometheus says of answers that are incomplete.
+	// Warnings has the warnings of Prometheus about incomplete responses.
 	Warnings []string `json:"warnings,omitempty"`
-	// ClockOffsetNS is what Prometheus' clock is ahead of the analyzer's.
+	// ClockOffsetNS is how far the clock of Prometheus is ahead of the analyzer's, in nanoseconds.
 	ClockOffsetNS int64 `json:"prometheus_clock_offset_ns"`
 
-	// Placed is where jobs run; nil: nobody knows.
+	// Placed has the placements of jobs. Nil means that they are unknown.
 	Placed *jobs.Map `json:"-"`
 }
 
@@ -121,7 +121,7 @@ func (l *Loop) conditionLabel(f *judge.Finding) string {
 	return "undecided"
 }
 
-// linkViews is every directed link of the topology with what crosses it.
+// linkViews returns a view of every directed link of the topology.
 func (l *Loop) linkViews(rep fabric.Report, findings []judge.Finding, v *carriedFlows) []LinkView {
 	at := map[fabric.Direction]*LinkView{}
 	var order []fabric.Direction

@@ -16,8 +16,8 @@ type traceRequest struct {
 	edges []fabric.Flow
 }
 
-// requestTraces requests the paths that matter now: of degraded flows, of flows
-// that cross an open suspect, of flows without a path; and slowly of all.
+// requestTraces queues traces of degraded flows, of flows that cross an open suspect and of flows without a path,
+// and slowly of all flows.
 func (l *Loop) requestTraces(findings []judge.Finding, now time.Time) {
 	want := map[fabric.Flow]bool{}
 	old := func(e fabric.Flow, age time.Duration) {
@@ -39,7 +39,7 @@ func (l *Loop) requestTraces(findings []judge.Finding, now time.Time) {
 			old(e, retraceAfter)
 		}
 	}
-	// What was routed around a suspect goes back when it is healed.
+	// Flows that routing moved away from a suspect return when it has healed.
 	for i := len(l.pastIncidents) - 1; i >= 0 && now.Sub(*l.pastIncidents[i].Cleared) < retraceAfterClear; i-- {
 		for e := range l.pastIncidents[i].crossingFlows {
 			old(e, retraceAfter)
@@ -64,7 +64,7 @@ func (l *Loop) requestTraces(findings []judge.Finding, now time.Time) {
 			for _, e := range edges {
 				l.beingTraced[e] = true
 			}
-		default: // the queue is full: the next cycle asks again
+		default: // the queue is full, so the next cycle tries again
 			dropped++
 		}
 	}
@@ -88,7 +88,7 @@ func (l *Loop) traceWorker(ctx context.Context) {
 			traces, err := l.opts.Agents.TraceFlows(tctx, a.node, names)
 			cancel()
 			if err != nil && ctx.Err() == nil {
-				l.opts.Log.Log(ctx, l.traceFailureLevel(a.node, time.Now()), "cannot have a node trace its flows", "node", a.node, "err", err)
+				l.opts.Log.Log(ctx, l.traceFailureLevel(a.node, time.Now()), "cannot trace flows of a node", "node", a.node, "err", err)
 			}
 			l.acceptTraces(a.node, traces, time.Now())
 			l.workMu.Lock()
@@ -103,16 +103,16 @@ func (l *Loop) traceWorker(ctx context.Context) {
 func (l *Loop) storeTraces(traces []fabric.Trace) {
 	for _, t := range traces {
 		if err := l.store.AddTrace(t); err != nil {
-			l.opts.Log.Warn("trace not used", "edge", t.Edge, "err", err)
+			l.opts.Log.Warn("refused a trace", "edge", t.Edge, "err", err)
 		}
 	}
 }
 
-// traceFailureEvery is how often a node that refuses to trace, or cannot, is a warning.
+// traceFailureEvery is the shortest time between two warnings about a node that cannot trace its flows.
 const traceFailureEvery = 10 * time.Minute
 
-// traceFailureLevel returns the level at which a failed trace of a node is logged: a warning now
-// and then, since paths of that node's flows stay unknown, and else a detail.
+// traceFailureLevel returns the level at which a failed trace of a node is logged. It is a warning once in
+// traceFailureEvery, since paths of that node's flows stay unknown, and otherwise debug.
 func (l *Loop) traceFailureLevel(node string, now time.Time) slog.Level {
 	l.workMu.Lock()
 	defer l.workMu.Unlock()
@@ -125,18 +125,17 @@ func (l *Loop) traceFailureLevel(node string, now time.Time) slog.Level {
 
 // Reasons for which a trace that a node reports is not used.
 const (
-	foreignFlow  = "foreign_flow" // the node does not send its packets
-	futureTrace  = "future_time"  // stamped later than the answer came
+	foreignFlow  = "foreign_flow" // another node sends its packets
+	futureTrace  = "future_time"  // its time is later than the response
 	unknownEdge  = "unknown_edge" // not an edge of this topology
-	maxTraceLead = time.Second    // by which clocks of a node and of the analyzer may differ
+	maxTraceLead = time.Second    // the largest accepted difference between the clocks of a node and the analyzer
 )
 
-// TraceRefusal names a node and the reason for which traces of it were refused.
+// TraceRefusal represents a node and the reason for which its traces were refused.
 type TraceRefusal struct{ Node, Reason string }
 
-// acceptTraces puts what a node answered about paths into the store. A node is believed about
-// the packets that it sends itself, its probes and its replies; a trace of anything else, or of a
-// time that has not come, is refused and counted.
+// acceptTraces adds the traces of a node to the store. It accepts traces of packets that the node itself sends, which
+// are its probes and replies. It refuses and counts traces of other packets, and those with a time in the future.
 func (l *Loop) acceptTraces(node string, traces []fabric.Trace, received time.Time) {
 	refused := map[string]uint64{}
 	own := traces[:0:0]
@@ -173,7 +172,7 @@ func (l *Loop) acceptTraces(node string, traces []fabric.Trace, received time.Ti
 	}
 }
 
-// TracesRefused returns how many traces were refused, by node and reason.
+// TracesRefused returns the number of refused traces by node and reason.
 func (l *Loop) TracesRefused() map[TraceRefusal]uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -185,20 +184,20 @@ const (
 	pollPathsEvery   = time.Second      // until every flow has a path
 	pollPathsSeldom  = 10 * time.Second // after that
 	pollPathsTimeout = 5 * time.Second
-	pollPathsAtOnce  = 64              // nodes that are waited for at a time
-	pollBackOffMax   = 2 * time.Minute // for a node that does not answer
+	pollPathsAtOnce  = 64              // concurrent requests
+	pollBackOffMax   = 2 * time.Minute // for a node that does not respond
 )
 
-// polledNode is when a node is to be asked for its paths again.
+// polledNode represents the time of the next request to a node.
 type polledNode struct {
 	busy    bool
 	next    time.Time
-	backOff time.Duration // 0: the node answered the last time
+	backOff time.Duration // 0 if the last request succeeded
 }
 
-// pollPaths asks all nodes for the paths that they traced, at start above all. Every node is
-// waited for by itself, so that nodes that hang delay none that answers; a node that fails is
-// asked again after a time that doubles.
+// pollPaths reads the traced paths of all nodes, which matters most after the start. It requests each node
+// separately, so that nodes that hang do not delay others. The time until a failing node is requested again
+// doubles with each failure.
 func (l *Loop) pollPaths(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -248,7 +247,7 @@ func (l *Loop) pollPaths(ctx context.Context) {
 				return
 			}
 		}
-		// Once every flow is known, asking now and then is enough.
+		// Once the path of every flow is known, it polls less often.
 		want := pollPathsEvery
 		if expected := l.Snapshot().Expected; l.store.StateCounts()[fabric.PathValid] >= expected && expected > 0 {
 			want = pollPathsSeldom

@@ -144,9 +144,9 @@ func (a *hungAgents) TraceFlows(context.Context, string, []string) ([]fabric.Tra
 	return nil, nil
 }
 
-// TestHungAgentsStallNobody: with most agents hung, each that answers is asked within the first
+// TestHungAgentsStallNoOther: with most agents hung, each that answers is asked within the first
 // second and every second, and those that hang are asked ever less often.
-func TestHungAgentsStallNobody(t *testing.T) {
+func TestHungAgentsStallNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &hungAgents{hung: map[string]bool{"h1": true, "h2": true, "h3": true}, asked: map[string][]time.Time{}}
 		l := NewLoop(LoopOptions{Graph: clos(t, 2, 4, 2), Agents: a})

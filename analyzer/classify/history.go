@@ -273,8 +273,9 @@ func (h *History) comesAndGoes(edges []fabric.Flow) (s recurrence, yes bool) {
 	return s, true
 }
 
-// badTogether tells how some groups of flows were bad at once: in a moment in which most
-// flows of two groups or more were. alone are the moments in which only one group was.
+// badTogether returns how some groups of flows were bad at once, which means that most flows of
+// two or more groups were bad in a moment. It also returns the number of such moments, and the
+// number of moments in which only one group was bad.
 func (h *History) badTogether(groups [][]fabric.Flow) (s recurrence, moments, alone int) {
 	if h == nil {
 		return s, 0, 0

@@ -2,25 +2,25 @@
 // tests are named after:
 //
 //  1. A clock that moved shifts the two directions of all its flows by opposite
-//     amounts and leaves their sums alone. What moves a sum is no clock's doing
-//     and takes no part.
+//     amounts and leaves their sums alone. Flows with a moved sum are not moved by a
+//     clock, and are excluded.
 //  2. A clock is named when its having moved makes the flows with at least two
 //     other nodes agree again, and more than twice as many flows as it sets at
-//     odds. Between two clocks alone nobody can tell which one moved.
-//  3. Several clocks are named one after the other, each by what those before it
-//     leave over.
+//     odds. Two clocks alone do not show which one moved.
+//  3. Several clocks are named one after the other, each by the flows that those before
+//     it do not explain.
 //  4. NICs of one node that moved by the same amount have one clock: the one
 //     with the most flows is named, the others are listed.
-//  5. A node that counts a step or a change of rate of its clock needs no flows
-//     to be believed. If it counts both at once it was the rate: the window in
-//     which that changed shows it as a step as well.
-//  6. A clock is dragged, and innocent, where the sums of most of its NIC's flows moved in
-//     the last half minute: no clock does that. A delay came or went, and the estimate of
-//     the clock went with it, as young ones do. Delays by it have no direction then.
+//  5. A step or a change of rate that a node counts of its clock needs no confirmation by
+//     flows. If it counts both at once, the rate changed: the window of the change shows
+//     a step as well.
+//  6. A clock is dragged, and not at fault, if the sums of most of its NIC's flows moved in
+//     the last half minute, which no clock can cause. A delay began or ended, and the young
+//     estimate of the clock followed it. Delays by this clock have no direction then.
 //  7. An offset that grows by about as much in every window is a drift, one that
 //     stays is a step. Before that is known it is neither.
 //
-// It is pure: no I/O, and time is passed in.
+// The package does no I/O, and time is passed in.
 package clocks
 
 import (
@@ -51,7 +51,7 @@ type Suspect struct {
 	// not known.
 	Offset *int64
 	// Stepped and Drifts say which it is; neither: not known yet. Rate is what the
-	// clock gains since, seconds per second; nil: not known.
+	// clock gains since, in seconds per second, or nil if it is unknown.
 	Stepped, Drifts bool
 	Rate            *float64
 	// Counted: the node itself counted it.
@@ -90,7 +90,7 @@ func FindSuspects(findings []judge.Finding) []Suspect {
 	return joinByNode(out)
 }
 
-// pairsOf is rule 1.
+// pairsOf returns the pairs of forward and reverse findings whose sums did not move (rule 1).
 func pairsOf(findings []judge.Finding) []*pair {
 	replies := map[fabric.Flow]int{}
 	for i := range findings {
@@ -145,7 +145,7 @@ func extractBest(pairs []*pair) (Suspect, bool) {
 	return top, true
 }
 
-// offsetSign is the sign by which a NIC's clock enters a pair's offset.
+// offsetSign returns the sign with which a NIC's clock enters a pair's offset.
 func offsetSign(p *pair, nic string) float64 {
 	if p.nics[1] == nic {
 		return 1
@@ -190,7 +190,7 @@ func evaluateMove(nic string, pairs []*pair) (s Suspect, gain int) {
 	return s, right - wrong
 }
 
-// joinByNode is rule 4.
+// joinByNode joins suspects of one node that moved by the same amount (rule 4).
 func joinByNode(in []Suspect) []Suspect {
 	slices.SortStableFunc(in, func(a, b Suspect) int { return len(b.Explained) - len(a.Explained) })
 	var out []Suspect
@@ -211,7 +211,7 @@ func joinByNode(in []Suspect) []Suspect {
 	return out
 }
 
-// Series is what a node says of the clock of one of its NICs; nil: nothing.
+// Series represents the series that a node reports of the clock of one of its NICs. Nil means that a value is absent.
 type Series struct {
 	Steps, Drifts *float64 // counted since it began
 	Offset        *float64 // seconds to the frame
@@ -222,7 +222,7 @@ type Series struct {
 // shows it and the one that confirms it.
 const eventWindows = 2
 
-// trendWindows is how many windows running tell a drift from a step.
+// trendWindows is the number of consecutive windows that distinguish a drift from a step.
 const trendWindows = 4
 
 // Watch follows clocks from window to window.
@@ -299,8 +299,8 @@ type clockReading struct {
 	at time.Time
 }
 
-// unexpectedOffset is by how much a clock is further ahead than it would be had it gone on
-// as before, ns; nil: not known.
+// unexpectedOffset returns by how many nanoseconds a clock is ahead of its predicted offset, or nil if that is
+// unknown.
 func (s *clockReading) unexpectedOffset(is clockReading) *int64 {
 	if s.Offset == nil || is.Offset == nil {
 		return nil
@@ -371,7 +371,7 @@ func (w *Watch) AddWindow(now time.Time, findings []judge.Finding, series map[st
 	return out
 }
 
-// classifyTrend is rule 7.
+// classifyTrend sets whether a suspect drifts or has stepped (rule 7).
 func (w *Watch) classifyTrend(now time.Time, s *Suspect) {
 	t := w.trends[s.NIC]
 	if t == nil {
@@ -403,8 +403,8 @@ func (w *Watch) classifyTrend(now time.Time, s *Suspect) {
 	s.Stepped = true
 }
 
-// recordCounts is rule 5: a count that rises. One that is new or that fell is of a
-// node that started anew.
+// recordCounts records the counts of steps and rate changes, and notes those that rose (rule 5). A new count, or one that
+// fell, belongs to a node that has restarted.
 func (w *Watch) recordCounts(nic string, s Series) {
 	old := w.latest[nic]
 	rose := func(was, is *float64) bool { return was != nil && is != nil && *is > *was }

@@ -43,7 +43,7 @@ func nodes(n int) (out []string) {
 	return out
 }
 
-// names are the suspects, those with the same clock joined by "=".
+// names returns the names of the suspects, with those of the same clock joined by "=".
 func names(s []Suspect) string {
 	var out []string
 	for i := range s {
@@ -99,7 +99,7 @@ func TestRules1To4WhichClocksMoved(t *testing.T) {
 }
 
 // h9 is probed by two clocks only, and both moved.
-func TestRule3WhatTheFirstExplainAccusesNobodyElse(t *testing.T) {
+func TestRule3WhatTheFirstExplainAccusesNoOther(t *testing.T) {
 	f := slices.DeleteFunc(mesh(nodes(9), map[string]int64{"h3/eth1": 1e6, "h5/eth1": 1e6}, nil), func(f judge.Finding) bool {
 		touches := func(nic string) bool { return f.Flow.Src == nic || f.Flow.Dst == nic }
 		return touches("h9/eth1") && !touches("h3/eth1") && !touches("h5/eth1")
@@ -284,7 +284,7 @@ func TestRule7DriftsAndSteps(t *testing.T) {
 		{"a step", []int64{1e6, 1.001e6, 0.999e6, 1.002e6}, true, 0},
 		{"a step that a first window saw half of", []int64{0.5e6, 1e6, 1e6, 1e6}, true, 0},
 		{"a step that wanders up", []int64{1e6, 1.001e6, 1.002e6, 1.003e6}, true, 0},
-		{"too early to tell", []int64{50e3, 100e3, 150e3}, false, 0},
+		{"too early to decide", []int64{50e3, 100e3, 150e3}, false, 0},
 		{"a gap", []int64{50e3, 100e3, 0, 150e3, 200e3}, false, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -30,41 +30,41 @@ type Config struct {
 	// TopologyFile is relative to the configuration file, as all files in it are.
 	TopologyFile string     `yaml:"topology_file"`
 	Prometheus   Prometheus `yaml:"prometheus"`
-	// Agents are the nodes', which trace paths; nil: paths come from switches alone.
+	// Agents configures the agents of the nodes, which trace paths. Nil means that paths come from switches alone.
 	Agents *Agents `yaml:"agents"`
-	// Switches are those that tell which probes cross them; nil: paths come from
-	// traces alone.
+	// Switches configures the switches that report sightings. Nil means that paths come from traces
+	// alone.
 	Switches *Switches `yaml:"switches"`
 	Evidence Evidence  `yaml:"evidence"`
 	History  History   `yaml:"history"`
-	// Maintenance says what somebody works on, Jobs where jobs run.
+	// Maintenance configures the sources of maintenance windows, and Jobs the sources of placements.
 	Maintenance Maintenance  `yaml:"maintenance"`
 	Jobs        []Placements `yaml:"jobs"`
-	// PageNICs is the blast radius above which a verdict that hurts no job is critical.
+	// PageNICs is the blast radius above which a verdict that affects no job is critical.
 	PageNICs int `yaml:"page_above_nics"`
-	// Queries replaces the questions to Prometheus, by name.
+	// Queries replaces queries to Prometheus, by name.
 	Queries map[string]string `yaml:"queries"`
 
 	topology *fabric.Topology
 	settings evidence.Settings
-	// hash is of the file and of the topology's.
+	// hash is the hash of the file and of the topology file.
 	hash string
 }
 
-// Endpoint is a server and how it is spoken to, with the keys that Prometheus has for it.
+// Endpoint represents a server and the configuration of its HTTP client, which has the keys of Prometheus.
 type Endpoint struct {
 	URL    string                       `yaml:"url"`
 	Client config_util.HTTPClientConfig `yaml:",inline"`
 }
 
-// Prometheus is where the evidence is.
+// Prometheus configures the server that has the evidence.
 type Prometheus struct {
 	Endpoint `yaml:",inline"`
-	// ExternalURL is where people's browsers reach it, for the page's links; default: URL.
+	// ExternalURL is the address for browsers, for the page's links. The default is URL.
 	ExternalURL string `yaml:"external_url"`
-	// Backend is "http", or "remote_read": series are read and evaluated here.
+	// Backend is "http", or "remote_read", with which the analyzer reads series and evaluates queries itself.
 	Backend string `yaml:"backend"`
-	// Timeout bounds one question, MaxAnswer its answer.
+	// Timeout bounds the time of one query, and MaxAnswer the size of its response.
 	Timeout   time.Duration `yaml:"timeout"`
 	MaxAnswer int64         `yaml:"max_answer_bytes"`
 }
@@ -75,51 +75,51 @@ const (
 	backendRead = "remote_read"
 )
 
-// Agents are reached at a URL with "{node}" in it, or where the coordinator says.
+// Agents configures the agents, by a URL with "{node}" in it, or by a coordinator that has their addresses.
 type Agents struct {
 	Endpoint    `yaml:",inline"`
 	Coordinator *Coordinator `yaml:"coordinator"`
 }
 
-// Coordinator is asked where the agents are.
+// Coordinator configures the coordinator that has the addresses of the agents.
 type Coordinator struct {
 	Endpoint `yaml:",inline"`
 }
 
-// Switches are reached at a URL with "{switch}" in it.
+// Switches configures the agents of switches, by a URL with "{switch}" in it.
 type Switches struct {
 	Endpoint `yaml:",inline"`
-	// Names are those that have an agent; empty: all of the topology.
+	// Names are the switches that have an agent. Empty means all switches of the topology.
 	Names []string `yaml:"names"`
 	// StampPort is the UDP port of the reflectors, SourcePort that of flow 0.
 	StampPort  uint16 `yaml:"stamp_port"`
 	SourcePort uint16 `yaml:"stamp_source_port"`
 }
 
-// Maintenance is read from a file, from Alertmanager's silences and from Kubernetes' cordons;
-// each may be absent.
+// Maintenance configures the sources of maintenance windows: a file, Alertmanager's silences and Kubernetes'
+// cordons. Each may be absent.
 type Maintenance struct {
 	File         string  `yaml:"file"`
 	Alertmanager *Server `yaml:"alertmanager"`
 	Kubernetes   *Server `yaml:"kubernetes"`
 }
 
-// Server is asked what is worked on.
+// Server configures a server that has maintenance windows.
 type Server struct {
 	Endpoint `yaml:",inline"`
 }
 
-// Placements is a file of jobs, in one of the formats of package jobs.
+// Placements configures a file of jobs, in one of the formats of package jobs.
 type Placements struct {
 	File   string `yaml:"file"`
 	Format string `yaml:"format"`
 }
 
-// Evidence are the times of the questions. What is 0 follows from the scrape interval.
+// Evidence configures the times of the queries. A value of 0 follows from the scrape interval.
 type Evidence struct {
-	// Scrape is the scrape interval of /metrics/edges; the analyzer asks once in it.
+	// Scrape is the scrape interval of /metrics/edges. The analyzer runs one cycle in it.
 	Scrape time.Duration `yaml:"scrape_interval"`
-	// Ports is that of switches and NICs, whose series name causes; 0: the same.
+	// Ports is the scrape interval of switches and NICs, whose series show causes. 0 means the same interval.
 	Ports    time.Duration `yaml:"ports_scrape_interval"`
 	Lag      time.Duration `yaml:"lag"`
 	Delay    time.Duration `yaml:"delay_window"`
@@ -127,23 +127,23 @@ type Evidence struct {
 	Patience time.Duration `yaml:"patience"`
 	Parallel int           `yaml:"parallel"`
 	Stall    float64       `yaml:"stall_ratio"`
-	// DetailBelow is the number of directed flows below which every cycle asks about all of
-	// them, MostEdges how many one asks about otherwise, Round the time in which it is each
-	// one's turn.
+	// DetailBelow is the number of directed flows below which every cycle queries all of them.
+	// MostEdges is the number that a cycle queries otherwise, and Round the time in which every flow
+	// is queried.
 	DetailBelow int           `yaml:"detail_always_below"`
 	MostEdges   int           `yaml:"most_edges"`
 	Round       time.Duration `yaml:"round"`
 }
 
-// History is which past a start learns from what is normal.
+// History configures the past from which a start reads baselines.
 type History struct {
-	// Span is the time that the windows are from, Search how far back a calm time is
-	// looked for that it ends in.
+	// Span is the time that the windows cover. It ends in a calm time, which is searched for in the
+	// time Search before the start.
 	Span   time.Duration `yaml:"span"`
 	Search time.Duration `yaml:"search"`
 }
 
-// DefaultConfig is what holds where a file says nothing.
+// DefaultConfig returns the values that hold where a file sets none.
 func DefaultConfig() Config {
 	two := analyzer.DefaultTwoStepOptions()
 	return Config{
@@ -154,8 +154,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// UnmarshalYAML sets defaults. (It takes a function, since a node would be decoded
-// without looking for unknown keys.)
+// UnmarshalYAML sets defaults. It takes a function, since decoding a node does not report unknown keys.
 func (a *Agents) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Agents
 	a.Client = config_util.DefaultHTTPClientConfig
@@ -190,7 +189,7 @@ func (p *Placements) UnmarshalYAML(unmarshal func(any) error) error {
 	return unmarshal((*plain)(p))
 }
 
-// keyError is an error at a key, whose line the file has.
+// keyError represents an error at a key of the file.
 type keyError struct {
 	key string // "a.b.c"
 	err error
@@ -233,7 +232,7 @@ func LoadConfig(file string) (*Config, error) {
 	return c, nil
 }
 
-// parseConfig reads a configuration whose relative files are in dir.
+// parseConfig reads a configuration. Relative names of files in it are relative to dir.
 func parseConfig(b []byte, dir string) (*Config, error) {
 	c := DefaultConfig()
 	d := yaml.NewDecoder(bytes.NewReader(b))
@@ -260,7 +259,7 @@ func parseConfig(b []byte, dir string) (*Config, error) {
 	return &c, nil
 }
 
-// endpointsByKey are all there are, by key.
+// endpointsByKey returns all endpoints by their key in the file.
 func (c *Config) endpointsByKey() map[string]*Endpoint {
 	out := map[string]*Endpoint{"prometheus": &c.Prometheus.Endpoint}
 	if c.Agents != nil {
@@ -302,7 +301,7 @@ func (c *Config) certificates(file string) (out []pki.CertificateFile) {
 	return out
 }
 
-// urlPlaceholders are what an endpoint's URL stands for several servers by.
+// urlPlaceholders holds the placeholder in the URL of an endpoint that stands for several servers.
 var urlPlaceholders = map[string]string{"agents": "{node}", "switches": "{switch}"}
 
 func (c *Config) validate() error {
@@ -440,7 +439,7 @@ func (e *Evidence) evidenceSettings() evidence.Settings {
 	return s
 }
 
-// knowsSwitches holds the switches' names against the topology.
+// knowsSwitches returns an error if a configured switch is not in the topology. It fills in all switches if none is named.
 func (c *Config) knowsSwitches() error {
 	if c.Switches == nil {
 		return nil
@@ -460,14 +459,14 @@ func (c *Config) knowsSwitches() error {
 	return nil
 }
 
-// What the YAML library says of Go types is not for readers of configurations.
+// Messages of the YAML library that name Go types, which are of no use to readers of configurations.
 var (
 	unknownKey = regexp.MustCompile(`line (\d+): field (\S+) not found in type \S+`)
 	atLine     = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)`)
 	notOfType  = regexp.MustCompile(`cannot unmarshal (.*) into (?:\*?\S*\.)?(\S+)$`)
 )
 
-// withLocation says where in the file an error is.
+// withLocation returns an error with the file and line that it is about.
 func withLocation(file string, b []byte, err error) error {
 	var w *keyError
 	var types *yaml.TypeError
@@ -489,7 +488,7 @@ func withLocation(file string, b []byte, err error) error {
 	return fmt.Errorf("%s: %s", file, text)
 }
 
-// lineOf finds the line of a key, or of the nearest that is there and holds it.
+// lineOf returns the line of a key, or of the innermost existing key that would hold it.
 func lineOf(b []byte, key string) int {
 	var doc yaml.Node
 	if yaml.Unmarshal(b, &doc) != nil || len(doc.Content) == 0 {

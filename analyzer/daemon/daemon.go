@@ -1,14 +1,14 @@
-// Package daemon is the analyzer as a process beside a Prometheus: its
-// configuration, what it serves, and how it takes another configuration.
+// Package daemon runs the analyzer as a process beside a Prometheus server: its
+// configuration, its HTTP handlers, and the reload of its configuration.
 //
 // Rules:
 //
-//  1. A configuration is taken whole or not at all. One that is refused leaves the
-//     one before at work, and graylink_config_hash_info says which that is.
-//  2. A configuration that is taken keeps what was learnt, and the open incidents of
-//     elements that its topology has.
-//  3. That Prometheus, the agents or the coordinator are away does not end the
-//     process, nor keep it from starting.
+//  1. A configuration is loaded whole or not at all. If it is refused, the earlier one stays
+//     in use, and graylink_config_hash_info identifies it.
+//  2. A new configuration keeps the baselines, and the open incidents on elements that its
+//     topology has.
+//  3. The process starts and continues while Prometheus, the agents or the coordinator do not
+//     respond.
 package daemon
 
 import (
@@ -39,13 +39,13 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// targetsEvery is how often the coordinator is asked where the agents are.
+// targetsEvery is the interval at which the addresses of the agents are read from the coordinator.
 const targetsEvery = 30 * time.Second
 
-// agentTimeout bounds a question to an agent, which may take so long to trace.
+// agentTimeout bounds a request to an agent, whose traces may take so long.
 const agentTimeout = 30 * time.Second
 
-// Daemon is an analyzer that runs by a configuration file.
+// Daemon represents an analyzer that runs by a configuration file.
 type Daemon struct {
 	file   string
 	policy *webaccess.Policy
@@ -60,26 +60,26 @@ type Daemon struct {
 	files   atomic.Pointer[pki.Watch]
 }
 
-// instance is what one configuration runs.
+// instance represents everything that runs by one configuration.
 type instance struct {
 	config *Config
 	db     backend
 	loop   *analyzer.Loop
-	// followers are the files and servers that are read again and again.
+	// followers reread files and servers.
 	followers []func(ctx context.Context)
-	targets   *analyzer.Targets // nil: nobody is asked
+	targets   *analyzer.Targets // nil if no coordinator is configured
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
 }
 
-// backend is where the evidence comes from.
+// backend is a source of evidence.
 type backend interface {
 	evidence.Querier
 	Bytes() uint64
 	Close() error
 }
 
-// openBackend returns the backend, and the HTTP API of its server, which knows the past.
+// openBackend returns the backend, and the HTTP API of its server, which has the history.
 func (p *Prometheus) openBackend(log *slog.Logger) (db backend, api *evidence.HTTP, err error) {
 	o := evidence.HTTPOptions{URL: p.URL, Client: p.Client, Timeout: p.Timeout, MaxBytes: p.MaxAnswer, Log: log}
 	if p.Backend == backendRead {
@@ -93,8 +93,9 @@ func (p *Prometheus) openBackend(log *slog.Logger) (db backend, api *evidence.HT
 	return api, api, err
 }
 
-// New reads the configuration and begins to work by it. The policy says who may reload
-// it and make windows of maintenance. more joins /metrics. Close ends it.
+// New reads the configuration and starts an analyzer with it. The policy decides which clients may reload it and
+// create maintenance windows. The collectors of more are added to /metrics. Close stops it. New fails if the
+// configuration is invalid.
 func New(file string, policy *webaccess.Policy, log *slog.Logger, more ...prometheus.Collector) (*Daemon, error) {
 	c, err := LoadConfig(file)
 	if err != nil {
@@ -109,7 +110,7 @@ func New(file string, policy *webaccess.Policy, log *slog.Logger, more ...promet
 	return d, nil
 }
 
-// newClient speaks with an endpoint.
+// newClient returns the HTTP client of an endpoint.
 func (e *Endpoint) newClient() (*http.Client, error) {
 	c, err := config_util.NewClientFromConfig(e.Client, "graylink_analyzer", config_util.WithUserAgent("graylink-analyzer"))
 	if err == nil {
@@ -118,12 +119,12 @@ func (e *Endpoint) newClient() (*http.Client, error) {
 	return c, err
 }
 
-// urlTemplate fills a name into an endpoint's URL.
+// urlTemplate returns a function that fills a name into an endpoint's URL.
 func (e *Endpoint) urlTemplate(place string) func(string) string {
 	return func(name string) string { return strings.ReplaceAll(e.URL, place, name) }
 }
 
-// newInstance makes everything of a configuration, and starts nothing.
+// newInstance builds an instance from a configuration, and does not start it.
 func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	w := &instance{config: c}
 	db, api, err := c.Prometheus.openBackend(d.log)
@@ -170,11 +171,11 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	return w, nil
 }
 
-// followEvery is how often files and silences are looked at.
+// followEvery is the interval at which files and silences are reread.
 const followEvery = 2 * time.Second
 
-// addSources are what somebody works on, and where jobs run. A file that is wrong at the
-// start is a wrong configuration; later it changes nothing.
+// addSources adds the sources of maintenance windows and placements. It fails if a file is invalid at the start. A
+// file that becomes invalid later changes nothing.
 func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 	c := w.config
 	o.PageNICs = c.PageNICs
@@ -219,7 +220,7 @@ func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 	return nil
 }
 
-// startInstance lets a configuration work.
+// startInstance starts an instance.
 func (d *Daemon) startInstance(w *instance) {
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
@@ -239,7 +240,7 @@ func (d *Daemon) startInstance(w *instance) {
 	d.current = w
 }
 
-// shutDown stops a configuration's work.
+// shutDown stops an instance.
 func (w *instance) shutDown() error {
 	w.stop()
 	w.runs.Wait()
@@ -249,7 +250,7 @@ func (w *instance) shutDown() error {
 // Expiries implements pki.Source: it lists the certificates of the connections to the servers of the configuration.
 func (d *Daemon) Expiries() []pki.Expiry { return d.files.Load().Expiries() }
 
-// CurrentLoop is the one at work.
+// CurrentLoop returns the loop of the current configuration.
 func (d *Daemon) CurrentLoop() *analyzer.Loop {
 	d.reloads.Lock()
 	defer d.reloads.Unlock()
@@ -268,13 +269,13 @@ func (d *Daemon) handleReload(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "reloaded")
 }
 
-// ReloadConfig takes the configuration file as it is now, or refuses it and goes on by
-// the one before.
+// ReloadConfig loads the configuration file again. If that fails, it returns the error, and the earlier
+// configuration stays in use.
 func (d *Daemon) ReloadConfig() error {
 	d.reloads.Lock()
 	defer d.reloads.Unlock()
 	if d.ended {
-		return errors.New("the analyzer is ending")
+		return errors.New("the analyzer is shutting down")
 	}
 	c, err := LoadConfig(d.file)
 	var next *instance
@@ -283,20 +284,20 @@ func (d *Daemon) ReloadConfig() error {
 	}
 	if err != nil {
 		d.health.recordRefusal()
-		d.log.Error("the configuration is refused, the one before goes on", "err", err)
+		d.log.Error("cannot reload the configuration, the earlier one stays in use", "err", err)
 		return err
 	}
 	old := d.current
 	if err := old.shutDown(); err != nil {
-		d.log.Warn("the backend of the configuration before", "err", err)
+		d.log.Warn("cannot close the backend of the earlier configuration", "err", err)
 	}
 	next.loop.InheritFrom(old.loop)
 	d.startInstance(next)
-	d.log.Info("the configuration is taken", "hash", c.hash)
+	d.log.Info("reloaded the configuration", "hash", c.hash)
 	return nil
 }
 
-// Close ends the work. The handler goes on showing its last state.
+// Close stops the analyzer. The handler continues to serve its last state.
 func (d *Daemon) Close() error {
 	d.reloads.Lock()
 	defer d.reloads.Unlock()
@@ -304,7 +305,7 @@ func (d *Daemon) Close() error {
 	return d.current.shutDown()
 }
 
-// AllQueries are what is asked of Prometheus, by name.
+// AllQueries returns the queries to Prometheus, by name.
 func (c *Config) AllQueries() map[string]string {
 	q := c.settings.OverviewQueries()
 	maps.Copy(q, c.settings.WindowQueries())

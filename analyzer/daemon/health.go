@@ -16,20 +16,20 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	cycles        = newDesc("graylink_analyzer_cycles_total", "Cycles by what became of them: answered, failed for want of evidence, skipped since the one before took too long.", "result")
-	cycleSeconds  = newDesc("graylink_analyzer_cycle_duration_seconds", "How long the last cycle took.")
-	droppedTraces = newDesc("graylink_analyzer_traces_dropped_total", "Questions for paths that found the queue full; the next cycle asks again.")
-	refusedTraces = newDesc("graylink_analyzer_traces_refused_total", "Traces not used, by the node that reported them and the reason.", "node", "reason")
-	expectedFlows = newDesc("graylink_analyzer_expected_edges", "Directed flows that there should be evidence of.")
-	twoSteps      = newDesc("graylink_analyzer_two_steps", "1 when the last cycle asked about flows only where there was a reason to.")
-	queriedFlows  = newDesc("graylink_analyzer_asked_edges", "Directed flows that the last cycle asked about.")
-	carriedFlows  = newDesc("graylink_analyzer_vouched_edges", "Directed flows that it did not ask about, and that count as healthy.")
-	movedNICs     = newDesc("graylink_analyzer_moved_nics", "NICs that do not look as they used to.")
-	leftOutNICs   = newDesc("graylink_analyzer_left_out_nics", "NICs that the last cycle had a reason to ask about, and no room.")
-	clockOffset   = newDesc("graylink_analyzer_prometheus_clock_offset_seconds", "What Prometheus' clock is ahead of the analyzer's.")
+	cycles        = newDesc("graylink_analyzer_cycles_total", "Cycles by result: answered, failed without evidence, or skipped because of a slow cycle.", "result")
+	cycleSeconds  = newDesc("graylink_analyzer_cycle_duration_seconds", "Duration of the last cycle.")
+	droppedTraces = newDesc("graylink_analyzer_traces_dropped_total", "Requests for traces that found the queue full. The next cycle repeats them.")
+	refusedTraces = newDesc("graylink_analyzer_traces_refused_total", "Refused traces, by the node that reported them and the reason.", "node", "reason")
+	expectedFlows = newDesc("graylink_analyzer_expected_edges", "Number of directed flows that should have evidence.")
+	twoSteps      = newDesc("graylink_analyzer_two_steps", "1 if the last cycle queried selected flows only.")
+	queriedFlows  = newDesc("graylink_analyzer_asked_edges", "Number of directed flows that the last cycle queried.")
+	carriedFlows  = newDesc("graylink_analyzer_vouched_edges", "Number of directed flows that the last cycle did not query, and that count as healthy.")
+	movedNICs     = newDesc("graylink_analyzer_moved_nics", "Number of NICs whose aggregates are not normal.")
+	leftOutNICs   = newDesc("graylink_analyzer_left_out_nics", "Number of NICs that the last cycle should have queried, but that exceeded its budget.")
+	clockOffset   = newDesc("graylink_analyzer_prometheus_clock_offset_seconds", "How far the clock of Prometheus is ahead of the analyzer's.")
 )
 
-// loopHealth is what a loop says of its own work.
+// loopHealth publishes the counters of a loop.
 type loopHealth struct{ l *analyzer.Loop }
 
 // Describe implements prometheus.Collector.
@@ -74,32 +74,32 @@ func (h loopHealth) Collect(ch chan<- prometheus.Metric) {
 }
 
 var (
-	queries       = newDesc("graylink_analyzer_queries_total", "Questions to Prometheus: answered, answered but said to be incomplete, failed.", "query", "result")
-	querySeconds  = newDesc("graylink_analyzer_query_seconds_total", "Time that they took.", "query")
-	queryBytes    = newDesc("graylink_analyzer_query_answer_bytes_total", "Octets of the answers, after decompression.")
-	configHash    = newDesc("graylink_config_hash_info", "The configuration at work: first eight octets of the SHA-256 of the file and of the topology.", "hash")
-	reloadOK      = newDesc("graylink_config_last_reload_successful", "1 when the last reading of the configuration succeeded.")
-	reloadSuccess = newDesc("graylink_config_last_reload_success_timestamp_seconds", "Time at which the configuration at work was read.")
+	queries       = newDesc("graylink_analyzer_queries_total", "Queries to Prometheus by result: answered, incomplete or failed.", "query", "result")
+	querySeconds  = newDesc("graylink_analyzer_query_seconds_total", "Time that queries to Prometheus took.", "query")
+	queryBytes    = newDesc("graylink_analyzer_query_answer_bytes_total", "Octets of the query results, after decompression.")
+	configHash    = newDesc("graylink_config_hash_info", "The current configuration, by the SHA-256 of its file and topology, first eight octets.", "hash")
+	reloadOK      = newDesc("graylink_config_last_reload_successful", "1 if the last reload of the configuration succeeded.")
+	reloadSuccess = newDesc("graylink_config_last_reload_success_timestamp_seconds", "Time at which the current configuration was read.")
 )
 
-// queryCounts are the questions of one name.
+// queryCounts counts the queries of one name.
 type queryCounts struct {
 	answered, partial, failed uint64
 	took                      time.Duration
 }
 
-// health is what outlives a reload.
+// health holds the counters that survive a reload.
 type health struct {
 	mu          sync.Mutex
 	queries     map[string]*queryCounts
-	bytes       func() uint64 // of the backend at work
-	bytesBefore uint64        // of those before
+	bytes       func() uint64 // of the current backend
+	bytesBefore uint64        // of earlier backends
 	hash        string
 	reloadOK    bool
 	reloaded    time.Time
 }
 
-// observeQuery is Settings.Observe.
+// observeQuery counts a query with its duration and error. It implements Settings.Observe.
 func (h *health) observeQuery(query string, took time.Duration, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +120,7 @@ func (h *health) observeQuery(query string, took time.Duration, err error) {
 	}
 }
 
-// took notes a configuration that was taken, with its backend's count of octets.
+// took records a loaded configuration, with its backend's count of octets.
 func (h *health) recordReload(c *Config, bytes func() uint64, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

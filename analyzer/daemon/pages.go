@@ -16,15 +16,15 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// PageOptions says how the pages look. Prometheus is where browsers reach the server that keeps
-// the series, or "". Policy says who may act.
+// PageOptions configures the pages. Prometheus is the base URL of the Prometheus server for browsers, or "". Policy
+// decides which clients may change the state.
 type PageOptions struct {
 	Title, Prometheus string
 	Policy            *webaccess.Policy
 }
 
-// NewMux are what a loop shows over HTTP: its series and more's, the API, the page,
-// and whether it runs.
+// NewMux returns the HTTP handlers of a loop: its series and those of more, the API, the page, and the health
+// checks.
 func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http.ServeMux {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.SwitchStates},

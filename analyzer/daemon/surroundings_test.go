@@ -16,7 +16,7 @@ import (
 )
 
 // TestSurroundings: maintenance and jobs come from where the configuration says, and a reload
-// keeps what the API was told.
+// keeps the requests to the API.
 func TestSurroundings(t *testing.T) {
 	am := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`[{"id":"s","status":{"state":"active"},"matchers":[{"name":"element","value":"leaf.","isRegex":true}],"startsAt":"2026-01-01T00:00:00Z","endsAt":"2100-01-01T00:00:00Z"}]`))

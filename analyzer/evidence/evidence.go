@@ -1,34 +1,32 @@
-// Package evidence asks PromQL for what the probes saw and shapes the answer
-// into one observation per directed flow.
+// Package evidence queries the measurements of the probes with PromQL, and returns one
+// observation per directed flow.
 //
-// Every question is asked for a moment a little in the past (Settings.Lag), so
-// that for each node a scrape from after that moment must exist: a node that
-// stopped answering is known to have stopped before its last numbers are
-// believed. Loss has its direction from counters on both sides: when replies
-// arrive, from the exact counts that the replies carry; when none does, from
-// what the reflecting node says it received.
+// Every query is for a moment a little in the past (Settings.Lag), so that a later scrape of each
+// node must exist. The last numbers of a node that has stopped responding are thus not used.
+// Counters on both sides give the direction of a loss. If replies arrive, they carry exact counts.
+// If none arrives, the counters of the reflecting node decide.
 //
-// Prometheus may be another machine's, and fail. Rules:
+// Prometheus may run on another machine, and fail. Rules:
 //
-//  1. All questions of a cycle or none: where one fails, the cycle has no evidence.
-//  2. The questions of one cycle take Settings.Patience at most; the next cycle asks
-//     for its own moment, never for what was missed.
-//  3. What is absent stays absent. A flow of which a series is missing is not
-//     observed in what that series would have told.
-//  4. An answer that the server calls incomplete is used as far as it goes, and
-//     marked in Window.Warnings.
-//  5. Moments are asked for by the server's clock, measured in every cycle, and
-//     observations have their times by this machine's. An offset beyond a second is
-//     logged. A clock that went back makes no evidence until it has caught up: what
-//     it holds of a moment may be of an earlier one with the same time.
-//  6. An answer is read up to a bound, and an error names the question and the
-//     server, never credentials.
-//  7. While no reply arrives at all, two nodes' counters tell whether probes arrive or
-//     cease, and no more: they are of moments up to a scrape apart, so that a tenth
-//     of difference is none.
-//  16. A NIC that dropped packets before it read or verified them (a flood, or a
-//     host without time) makes the window of its flows no evidence: what was lost
-//     on them may have arrived.
+//  1. A cycle needs the results of all its queries. If one fails, the cycle has no evidence.
+//  2. The queries of one cycle take at most Settings.Patience. The next cycle queries its own
+//     moment, and not the missed one.
+//  3. Absent values stay absent. A flow without a series has no measurement of what that series
+//     contains.
+//  4. A result that the server marks as incomplete is used as far as it goes, and Window.Warnings
+//     has a warning.
+//  5. Queries use the server's clock, which is measured in every cycle. Observations have their
+//     times by this machine's clock. An offset beyond a second is logged. After a clock went
+//     back there is no evidence until it has caught up, since its samples of a moment may belong
+//     to an earlier moment with the same time.
+//  6. A response is read up to a bound. An error names the query and the server, and never
+//     credentials.
+//  7. While no reply arrives at all, the counters of the two nodes show only whether probes
+//     arrive or not. Their moments are up to a scrape apart, so a difference of a tenth does not
+//     count.
+//  16. If a NIC dropped packets before it read or verified them (because of a flood, or a host
+//     without CPU time), the window of its flows is excluded, since packets that count as lost
+//     may have arrived.
 package evidence
 
 import (
@@ -55,7 +53,7 @@ type Sample struct {
 	Value  float64
 }
 
-// Querier is a PromQL backend. With a *Partial error the samples hold, and others
+// Querier is a PromQL backend. With a *PartialError the samples are valid, and others
 // may be missing.
 type Querier interface {
 	QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error)
@@ -63,7 +61,7 @@ type Querier interface {
 
 // Clocked is a Querier whose moments are those of another machine's clock.
 type Clocked interface {
-	// ClockOffset is what that clock is ahead of this machine's now.
+	// ClockOffset returns how far that clock is ahead of this machine's now.
 	ClockOffset(ctx context.Context) (time.Duration, error)
 }
 
@@ -72,14 +70,14 @@ type Sharing interface {
 	SharedQuerier() Querier
 }
 
-// PartialError is what a server says of an answer that may be incomplete.
+// PartialError represents the warnings of a server about a result that may be incomplete.
 type PartialError struct{ Warnings []string }
 
 func (p *PartialError) Error() string {
-	return "an incomplete answer: " + strings.Join(p.Warnings, "; ")
+	return "incomplete result: " + strings.Join(p.Warnings, "; ")
 }
 
-// Settings are the times of the questions.
+// Settings configures the times of the queries.
 type Settings struct {
 	// Scrape is the scrape interval of the per-edge series.
 	Scrape time.Duration
@@ -90,20 +88,20 @@ type Settings struct {
 	// Stall is the share of the window that a node's probe loop may have been
 	// late before its flows are no evidence.
 	Stall float64
-	// Patience bounds the questions of one cycle together; 0: nothing does.
+	// Patience bounds the time of all queries of one cycle. 0 means no bound.
 	Patience time.Duration
-	// Parallel is how many of them are asked at a time; 0: one.
+	// Parallel is the number of concurrent queries. 0 means one.
 	Parallel int
-	// Past is which history Recall asks for.
+	// Past configures the history that RecallHistory reads.
 	Past Past
-	// Override replaces questions, by name.
+	// Override replaces queries, by name.
 	Override map[string]string
-	// Observe is told how long each question took, and of its error; nil: nobody.
-	// It is called by several goroutines where Parallel is.
+	// Observe is called with the duration and the error of each query. It may be nil.
+	// Several goroutines call it if Parallel is above 1.
 	Observe func(query string, took time.Duration, err error)
 }
 
-// SettingsFor are the settings for a scrape interval: windows are counted in scrapes.
+// SettingsFor returns the settings for a scrape interval. Windows are multiples of it.
 func SettingsFor(scrape time.Duration) Settings {
 	return Settings{Scrape: scrape, Lag: scrape + max(300*time.Millisecond, scrape/10), Delay: 2 * scrape, Hard: scrape, Stall: 0.15, Patience: max(5*time.Second, scrape), Past: defaultPast}
 }
@@ -111,7 +109,7 @@ func SettingsFor(scrape time.Duration) Settings {
 // DefaultSettings fits a one-second scrape.
 func DefaultSettings() Settings { return SettingsFor(time.Second) }
 
-// rangeSelector is the range that holds the scrapes of a window: one interval more,
+// rangeSelector returns the range that holds the scrapes of a window. It is one interval longer,
 // since n intervals lie between n+1 scrapes.
 func (s Settings) rangeSelector(window time.Duration) string {
 	return "[" + strconv.FormatInt((window+s.Scrape).Milliseconds(), 10) + "ms]"
@@ -123,12 +121,12 @@ const flowLabels = "src, dst, flow, class, tier, plane"
 // asked instead. All of them hold for Prometheus 2.42 and later. In questions as they
 // are written $delay, $hard and $stall stand for range selectors, $flow for the
 // labels of a flow and $seconds for the length of the delay window; $only for matchers
-// of the flows that are asked about, where those are not all.
+// of the queried flows, if not all flows are queried.
 func (s Settings) WindowQueries() map[string]string {
 	return s.expandQueries(defaultWindowQueries(), "")
 }
 
-// expandQueries are questions as they are asked about the flows that a matcher selects; "": all.
+// expandQueries returns the queries about the flows that a matcher selects, or about all flows for "".
 func (s Settings) expandQueries(q map[string]string, only string) map[string]string {
 	r := s.placeholderReplacer(only)
 	for name := range q {
@@ -151,7 +149,7 @@ func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))...)
 }
 
-// defaultWindowQueries ask for no more of the delays than the inference reads: each quantile
+// defaultWindowQueries returns the default queries. They query only the quantiles that the inference reads, since each one
 // costs as much as all counters together.
 func defaultWindowQueries() map[string]string {
 	q := map[string]string{
@@ -181,16 +179,16 @@ func defaultWindowQueries() map[string]string {
 	return q
 }
 
-// CheckOverride says what is wrong with a question that is to replace the one of a name.
+// CheckOverride returns an error if a query cannot replace the one with a name.
 func (s Settings) CheckOverride(name, query string) error {
 	known := defaultWindowQueries()
 	maps.Copy(known, defaultHistoryQueries())
 	maps.Copy(known, defaultOverviewQueries())
 	if known[name] == "" {
-		return fmt.Errorf("there is no such query: %s are expected", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		return fmt.Errorf("unknown query: want one of %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 	}
 	if _, err := parser.NewParser(parser.Options{}).ParseExpr(s.placeholderReplacer("").Replace(query)); err != nil {
-		return fmt.Errorf("PromQL is expected: %w", err)
+		return fmt.Errorf("invalid PromQL: %w", err)
 	}
 	return nil
 }
@@ -201,7 +199,7 @@ const minDelayCount = 10
 // minHardSent is the least number of probes that make a total loss.
 const minHardSent = 3
 
-// Window is the evidence of one moment.
+// Window represents the evidence of one moment: the span over which samples are summed up, and its observations.
 type Window struct {
 	At           time.Time
 	Observations []*fabric.Observation
@@ -212,7 +210,7 @@ type Window struct {
 	Unread map[string]bool
 	// Floods are the NICs that get many packets with a forged HMAC.
 	Floods []Flood
-	// Clocks are what the nodes say of their NICs' clocks.
+	// Clocks has the states of the NICs' clocks, as their nodes report them.
 	Clocks map[string]Clock
 	// Sent is the number of probes per second asked of the whole fabric.
 	Sent float64
@@ -220,7 +218,7 @@ type Window struct {
 	// probes.
 	Flows    int
 	BySource map[string]int
-	// ClockOffset is what the server's clock is ahead of this machine's.
+	// ClockOffset is how far the server's clock is ahead of this machine's.
 	ClockOffset time.Duration
 	// Warnings are the questions whose answer the server calls incomplete, with what
 	// it says.
@@ -250,7 +248,7 @@ func (f Flood) String() string {
 // keys are being replaced.
 const floodFrom = 100
 
-// Clock is what a node says of the clock of one of its NICs; nil: nothing.
+// Clock represents the clock of a NIC, as its node reports it. Nil means that a value is absent.
 type Clock struct {
 	State         string
 	Bound         *int64   // of its error, with what its paths may differ by; nanoseconds
@@ -364,7 +362,7 @@ func ReadWindow(ctx context.Context, db Querier, s Settings, now time.Time) (Win
 	return c.ReadAllFlows(ctx)
 }
 
-// WithPatience bounds the questions of one cycle.
+// WithPatience returns a context that bounds the queries of one cycle.
 func (s Settings) WithPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.Patience > 0 {
 		return context.WithTimeout(ctx, s.Patience)
@@ -388,7 +386,7 @@ func BeginCycle(ctx context.Context, db Querier, s Settings, now time.Time) (*Cy
 	if clock, ok := db.(Clocked); ok {
 		var err error
 		if c.offset, err = clock.ClockOffset(ctx); err != nil {
-			return c, fmt.Errorf("what time it is there: %w", err)
+			return c, fmt.Errorf("cannot read the server's time: %w", err)
 		}
 	}
 	return c, nil
@@ -398,19 +396,19 @@ func (c *Cycle) emptyWindow() Window {
 	return Window{At: c.at, Hosts: map[string]string{}, Unread: map[string]bool{}, Clocks: map[string]Clock{}, ClockOffset: c.offset}
 }
 
-// timedQueries are those of some queries, each with its moment by the server's clock.
+// timedQueries returns some queries, each with its moment by the server's clock.
 func (c *Cycle) timedQueries(queries map[string]string) (out []timedQuery) {
 	for name, query := range queries {
 		when := c.at
 		if name == "age" || name == "stalled" || name == "unread" || name == "forged" || defaultOverviewQueries()[name] != "" {
-			when = c.now // a node tells of a stall after it
+			when = c.now // a node reports a stall after it
 		}
 		out = append(out, timedQuery{name, query, when.Add(c.offset)})
 	}
 	return out
 }
 
-// ReadAllFlows asks about every flow.
+// ReadAllFlows queries every flow. It fails if a query fails.
 func (c *Cycle) ReadAllFlows(ctx context.Context) (Window, error) {
 	w := c.emptyWindow()
 	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(c.s.WindowQueries()))
@@ -424,7 +422,7 @@ func (c *Cycle) ReadAllFlows(ctx context.Context) (Window, error) {
 	return w, nil
 }
 
-// stallLimit is for how long, in seconds of a window, a node's probe loop may be late.
+// stallLimit returns for how many seconds of a window a node's probe loop may be late.
 func (s Settings) stallLimit() float64 { return s.Stall * (s.Delay + s.Lag).Seconds() }
 
 // gatherNodes takes what nodes say of themselves and of their clocks; alive are the NICs whose
@@ -452,8 +450,8 @@ func (s Settings) gatherNodes(each func(string, func(Sample)), w *Window) (alive
 	return alive
 }
 
-// gatherObservations takes what was said of flows. A query that somebody wrote may tell of more than was
-// asked: of flows that are not in only that is dropped; nil: all are.
+// gatherObservations returns the observations of flows. Results of a configured query about flows that are not in
+// only are dropped. Nil means all flows.
 func (s Settings) gatherObservations(each func(string, func(Sample)), alive map[string]bool, only func(fabric.Flow) bool, w *Window) {
 	flows := gatherFlows(each)
 	if only != nil {
@@ -601,8 +599,8 @@ const (
 	ceased = 0.5
 )
 
-// fillSilentCounts fills in what two nodes' counters tell of a second in which probes were sent and
-// no reply came (rule 7).
+// fillSilentCounts fills in the counts of a second in which probes were sent and no reply came, from the counters of
+// two nodes (rule 7). It reports whether they decide.
 func (d *flowData) fillSilentCounts(o *fabric.Observation, reply bool) bool {
 	sent := math.Round(*d.hardSent)
 	if d.hardReceived == nil {

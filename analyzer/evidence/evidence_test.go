@@ -133,7 +133,7 @@ func TestLossHasItsDirection(t *testing.T) {
 		{"nothing returns, and of what arrived a tenth is counted later", func(s *series) { s.acked, s.sentRev, s.received = "100x30", "100x30", "0+90x30" }, 10, 0, 90, 90, ""},
 		{"nothing returns, and of what arrived a third is counted later", func(s *series) { s.acked, s.sentRev, s.received = "100x30", "100x30", "0+66x30" }, 0, 0, 0, 0, ""},
 		{"nothing returns, and less than half arrived", func(s *series) { s.acked, s.sentRev, s.received = "100x30", "100x30", "0+40x30" }, 100, 60, 0, 0, ""},
-		{"nothing returns and nobody says what arrived", func(s *series) { s.acked, s.received, s.sentRev = "100x30", "", "100x30" }, 100, 100, 0, 0, fabric.LossRoundTrip},
+		{"nothing returns and no counter shows what arrived", func(s *series) { s.acked, s.received, s.sentRev = "100x30", "", "100x30" }, 100, 100, 0, 0, fabric.LossRoundTrip},
 		// The silence ended at second 17; its 1000 losses are counted there.
 		{"old losses come to light", func(s *series) { s.lostFwd = "0x16 1000x14" }, 200, 0, 200, 0, ""},
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Past is which history is asked for.
+// Past configures which history is queried.
 type Past struct {
 	// Span is the time that the windows are from, Windows how many there are in it.
 	Span    time.Duration
@@ -28,7 +28,7 @@ const recallPatience = time.Minute
 // after it: so long it may take to open one.
 const calmAround = 30 * time.Second
 
-// History is what was normal.
+// History has the delays of past windows, from which baselines are made.
 type History struct {
 	// Until is the newest moment that was asked about.
 	Until time.Time
@@ -37,7 +37,7 @@ type History struct {
 	// Expected is the largest number of directed flows counted at a time in the last
 	// ten minutes.
 	Expected int
-	// AlwaysSuspect: verdicts were open for as far back as was asked.
+	// AlwaysSuspect means that verdicts were open during all of the queried past.
 	AlwaysSuspect bool
 }
 
@@ -45,7 +45,7 @@ type History struct {
 type Delays struct{ P50, P99 []int64 }
 
 // HistoryQueries lists the questions about history by name, as Queries does.
-// Analyzers that were scraped told whether a verdict was open.
+// The series of scraped analyzers show whether a verdict was open.
 func (s Settings) HistoryQueries() map[string]string {
 	return s.expandQueries(defaultHistoryQueries(), "")
 }
@@ -60,16 +60,16 @@ func defaultHistoryQueries() map[string]string {
 	}
 }
 
-// RecallHistory asks for what was normal. Rules:
+// RecallHistory reads the delays of past windows. Rules:
 //
-//  7. Only calm times teach: none at which a verdict was open, nor half a minute
-//     before and after. The newest calm time within Past.Search ends the span: an
-//     incident may have lasted longer than the span, and longer than the analyzer.
-//  8. Where no analyzer was watching, the span before now teaches: the median of it is
-//     normal unless what is wrong has lasted for half of it.
-//  9. Where verdicts were open all the time, nothing teaches.
-//  10. That the server is away is an error. What it does not answer of the windows in
-//     time is missing from the history.
+//  7. Only calm times count, which are at least half a minute before and after any open
+//     verdict. The span ends in the newest calm time within Past.Search, since an incident
+//     may have lasted longer than the span, and longer than the analyzer.
+//  8. If no analyzer was running, the span before now counts. Its median is normal unless a
+//     fault has lasted for half of it.
+//  9. If verdicts were open all the time, no time counts.
+//  10. It fails if the server does not respond. Windows that the server does not return in
+//     time are missing from the history.
 func RecallHistory(ctx context.Context, db Querier, s Settings, now time.Time) (History, error) {
 	ctx, cancel := context.WithTimeout(ctx, recallPatience)
 	defer cancel()
@@ -77,7 +77,7 @@ func RecallHistory(ctx context.Context, db Querier, s Settings, now time.Time) (
 	if c, ok := db.(Clocked); ok {
 		var err error
 		if offset, err = c.ClockOffset(ctx); err != nil {
-			return History{}, fmt.Errorf("what time it is there: %w", err)
+			return History{}, fmt.Errorf("cannot read the server's time: %w", err)
 		}
 	}
 	h := History{Until: now.Add(-s.Lag), Flows: map[fabric.Flow]Delays{}}

@@ -14,7 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// past is half an hour of one flow, a scrape every ten seconds: its delay is about
+// past returns half an hour of one flow, a scrape every ten seconds: its delay is about
 // 4 us until a moment, then about 64 us; open says from when to when a verdict was
 // open, and watched until when an analyzer was there.
 func past(t *testing.T, slow int, open [2]int, watched int) (Querier, Settings) {
@@ -100,7 +100,7 @@ func TestRule7OnlyCalmTimesTeach(t *testing.T) {
 	}
 }
 
-func TestRule8NobodyWatched(t *testing.T) {
+func TestRule8NoAnalyzerRan(t *testing.T) {
 	db, s := past(t, 1700, [2]int{never, never}, 0)
 	h, fast, slow := recalled(t, db, s, 1800)
 	if fast <= slow || slow == 0 || h.AlwaysSuspect {

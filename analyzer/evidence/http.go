@@ -114,7 +114,7 @@ func formatUnix(t time.Time) string {
 func evaluateQuery[T any](ctx context.Context, h *HTTP, at string, form url.Values, parse func(io.Reader) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.o.Timeout)
 	defer cancel()
-	// The server need not go on when nobody waits any more.
+	// The server need not continue when the client no longer waits.
 	deadline, _ := ctx.Deadline()
 	form.Set("timeout", strconv.FormatInt(max(1, time.Until(deadline).Milliseconds()), 10)+"ms")
 	v, err := postQuery(ctx, h, at, form, parse)
@@ -152,7 +152,7 @@ func postQuery[T any](ctx context.Context, h *HTTP, at string, form url.Values, 
 	return v, err
 }
 
-// refusalError says why a server did not answer, as far as it told.
+// refusalError returns the error that a server sent instead of a result.
 func refusalError(status string, body io.Reader) error {
 	const enough = 4096
 	b, _ := io.ReadAll(io.LimitReader(body, enough))
@@ -182,13 +182,13 @@ type answer struct {
 func decodeResult(r io.Reader, kind string, into any) error {
 	var a answer
 	if err := json.NewDecoder(r).Decode(&a); err != nil {
-		return fmt.Errorf("the answer is not that of a Prometheus: %w", err)
+		return fmt.Errorf("the response is not from Prometheus: %w", err)
 	}
 	if a.Status != "success" {
 		return fmt.Errorf("status %q: %s: %s", a.Status, a.ErrorType, a.Error)
 	}
 	if a.Data.Type != kind {
-		return fmt.Errorf("a result of type %q, where a %s is expected", a.Data.Type, kind)
+		return fmt.Errorf("a result of type %q, want %s", a.Data.Type, kind)
 	}
 	if err := json.Unmarshal(a.Data.Result, into); err != nil {
 		return fmt.Errorf("the answer's result: %w", err)
@@ -256,7 +256,7 @@ func parseAnswer(r io.Reader) ([]Sample, error) {
 	return out, err
 }
 
-// Bytes is how much was received, after decompression.
+// Bytes returns the number of received octets, after decompression.
 func (h *HTTP) Bytes() uint64 { return h.bytes.Load() }
 
 // Close lets go of the connections.
@@ -285,12 +285,12 @@ func (h *HTTP) ClockOffset(ctx context.Context) (time.Duration, error) {
 		return 0, fmt.Errorf("%s: %w", h.endpoint, err)
 	}
 	if now := h.clock.isDoubtful(); now != doubted {
-		h.o.Log.Warn("the clock of Prometheus and this machine's", "ahead_by", offset, "beyond_bound", now, "bound", clockBound)
+		h.o.Log.Warn("the clocks of Prometheus and of this machine differ", "ahead_by", offset, "beyond_bound", now, "bound", clockBound)
 	}
 	return offset, nil
 }
 
-// NewLocalQuerier returns a Querier that is asked for moments by this machine's clock.
+// NewLocalQuerier returns a Querier whose moments are by this machine's clock.
 func NewLocalQuerier(db Querier) Querier {
 	if c, ok := db.(Clocked); ok {
 		return localQuerier{db, c}
@@ -307,38 +307,38 @@ type localQuerier struct {
 func (l localQuerier) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
 	offset, err := l.clock.ClockOffset(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("what time it is there: %w", err)
+		return nil, fmt.Errorf("cannot read the server's time: %w", err)
 	}
 	return l.Querier.QueryInstant(ctx, query, at.Add(offset))
 }
 
-// serverClock is what a server's clock is ahead of this machine's, as exchanges
-// with it bound it.
+// serverClock represents how far a server's clock is ahead of this machine's, as bounded by
+// exchanges with it.
 type serverClock struct {
 	lo, hi time.Duration // it is ahead by something between
-	latest time.Time     // that it told
+	latest time.Time     // the latest time of the server
 }
 
-// Clock bounds: an offset beyond clockBound is worth a warning; a clock that is told
-// to be clockBack before what it told already went back. (Replicas behind one
-// address do not agree to the millisecond.)
+// Clock bounds. An offset beyond clockBound gives a warning. A clock that is more than clockBack
+// before its latest time went back. Replicas behind one address do not agree to the
+// millisecond.
 const (
 	clockBound = time.Second
 	clockBack  = time.Second
 )
 
-// addExchange takes one exchange by this machine's clock, and what the server told. The
-// offset is the smallest that explains what is known: where the clocks may agree,
-// they do, however long an exchange took.
-func (c *serverClock) addExchange(sent, got, told time.Time) (time.Duration, error) {
-	if back := c.latest.Sub(told); back > clockBack {
-		// What it holds of this moment is of an earlier one, and it takes nothing new.
-		return 0, fmt.Errorf("its clock went back by %s: nothing it holds is of now until it has caught up", back.Round(time.Millisecond))
+// addExchange adds one exchange: its times by this machine's clock, and the server's time. It returns
+// the smallest offset that explains all exchanges, which is 0 if the clocks may agree. It fails if
+// the server's clock went back.
+func (c *serverClock) addExchange(sent, got, server time.Time) (time.Duration, error) {
+	if back := c.latest.Sub(server); back > clockBack {
+		// Its data of this moment is of an earlier one, and it stores nothing new.
+		return 0, fmt.Errorf("the server's clock went back by %s, and its data is not current until it has caught up", back.Round(time.Millisecond))
 	}
-	if told.After(c.latest) {
-		c.latest = told
+	if server.After(c.latest) {
+		c.latest = server
 	}
-	lo, hi := told.Sub(got), told.Sub(sent)+time.Millisecond // it tells whole milliseconds
+	lo, hi := server.Sub(got), server.Sub(sent)+time.Millisecond // it has whole milliseconds
 	if l, h := max(c.lo, lo), min(c.hi, hi); l <= h {
 		lo, hi = l, h
 	}

@@ -171,9 +171,9 @@ func TestRule2Patience(t *testing.T) {
 		}
 		asked.Add(1)
 		if d, err := time.ParseDuration(r.FormValue("timeout")); err != nil || d > 300*time.Millisecond {
-			t.Errorf("the server is told that somebody waits for %s, %v", d, err)
+			t.Errorf("the server gets a timeout of %s, %v", d, err)
 		}
-		<-r.Context().Done() // until nobody waits any more
+		<-r.Context().Done() // until the client no longer waits
 		return true
 	}
 	s := DefaultSettings()
@@ -214,8 +214,8 @@ func TestRule5ServerClock(t *testing.T) {
 		var c serverClock
 		for i, x := range exchanges {
 			sent := base.Add(x.at)
-			told := sent.Add(x.took/2 + x.ahead)
-			got, err := c.addExchange(sent, sent.Add(x.took), told)
+			server := sent.Add(x.took/2 + x.ahead)
+			got, err := c.addExchange(sent, sent.Add(x.took), server)
 			if (err != nil) != x.back || err == nil && (got-x.want).Abs() > time.Millisecond {
 				t.Errorf("%s, exchange %d: %s, %v; want %s", name, i+1, got, err, x.want)
 			}
@@ -251,7 +251,7 @@ func TestRule6BoundsAndSecrets(t *testing.T) {
 	var header string
 	refuse := &api{before: func(w http.ResponseWriter, r *http.Request) bool {
 		header = r.Header.Get("Authorization")
-		http.Error(w, "nobody\nknows you", http.StatusUnauthorized)
+		http.Error(w, "unknown\nuser", http.StatusUnauthorized)
 		return true
 	}}
 	h = refuse.serve(t, func(o *HTTPOptions) { o.Client.BasicAuth = &config_util.BasicAuth{Username: "gray", Password: secret} })
@@ -284,10 +284,10 @@ func TestParseAnswer(t *testing.T) {
 		vector(`[{"metric":{},"value":[1]}]`):                                                 "number in quotes",
 		vector(`[{"metric":{},"value":[1,"x"]}]`):                                             "number in quotes",
 		vector(`{}`): "result",
-		`{"status":"success","data":{"resultType":"matrix","result":[]}}`: "vector is expected",
+		`{"status":"success","data":{"resultType":"matrix","result":[]}}`: "want vector",
 		`{"status":"error","errorType":"bad_data","error":"parse"}`:       "bad_data: parse",
-		`<html>`:    "not that of a Prometheus",
-		vector(`[`): "not that of a Prometheus",
+		`<html>`:    "not from Prometheus",
+		vector(`[`): "not from Prometheus",
 	} {
 		v, err := parseAnswer(strings.NewReader(text))
 		if want == "" && (err != nil || len(v) != 2) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -12,26 +12,25 @@ import (
 	"time"
 )
 
-// Neighbour is what a switch's port hears of its cable's far end by LLDP, as
-// fabric_switch_port_neighbor_info tells it: names as they were sent.
+// Neighbour represents the far end of the cable at a switch port, as LLDP reports it in
+// fabric_switch_port_neighbor_info. Names are as they were sent.
 type Neighbour struct {
 	Switch, Port    string
 	System, Chassis string // one of them may be empty
 	SystemPort      string
 }
 
-// neighbourSeries tells neighbours, whoever the receiver is.
+// neighbourSeries has the neighbours from any receiver.
 const neighbourSeries = "fabric_switch_port_neighbor_info"
 
-// neighbourSettles is how much later one neighbour of a port must have been told than
-// another to be the one that is there now. A series that is pushed ends without a
-// mark, and is an answer for five minutes more; pushes and scrapes come every ten
-// seconds or so.
+// neighbourSettles is how much newer the series of one neighbour of a port must be than that of
+// another to be the present neighbour. A pushed series ends without a mark, and stays in results
+// for five minutes. Pushes and scrapes come about every ten seconds.
 const neighbourSettles = 45 * time.Second
 
-// NeighboursAt are those of all switches, or of some, at a moment. A port that two
-// neighbours are told of at the same time is left out: which of them is at the cable
-// is not known.
+// NeighboursAt returns the neighbours of all switches, or of some, at a moment. It leaves out a port
+// with two neighbours at the same time, since it is unknown which of them is at the cable. It
+// fails if the query fails or its result is incomplete.
 func NeighboursAt(ctx context.Context, db Querier, at time.Time, switches []string) ([]Neighbour, error) {
 	only := ""
 	if len(switches) > 0 {
@@ -63,8 +62,8 @@ func NeighboursAt(ctx context.Context, db Querier, at time.Time, switches []stri
 	return out, nil
 }
 
-// ChangedNeighbours are the switches of which something is told that was not told at an
-// earlier moment, or the other way round.
+// ChangedNeighbours returns the switches whose series of neighbours differ from those of an earlier
+// moment. It fails if the query fails or its result is incomplete.
 func ChangedNeighbours(ctx context.Context, db Querier, at, since time.Time) ([]string, error) {
 	before := fmt.Sprintf("%s offset %dms", neighbourSeries, max(at.Sub(since).Milliseconds(), 1))
 	samples, err := rejectPartial(db.QueryInstant(ctx, fmt.Sprintf("count by (switch) (%[1]s unless %[2]s) or count by (switch) (%[2]s unless %[1]s)", neighbourSeries, before), at))

@@ -14,20 +14,20 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Rules of asking in two steps:
+// Rules of queries in two steps:
 //
-//  11. The overview is of every NIC in every cycle: what its node says of it, and what
-//     recording rules (rules/aggregates.rules.yaml) make of all its probes.
-//  12. It is asked of the present moment, and not of Lag ago: it decides whom to ask, and nothing else.
-//  13. Rules that are missing, or whose newest result is old, make no overview: a NIC of which
-//     nothing new is said is not quiet.
-//  14. What is as it usually is is not told, each row being paid for by both sides. A NIC without
-//     a ratio has none lost or marked where its delays are told, and the rule is at work; a
-//     clock without a state, or a count, is locked, and counted nothing, where its bound is
-//     told; a node that answers without a stall has none.
-//  15. What seldom changes, what paths may differ by and where clocks are, is asked about in one
-//     cycle of ten, and in the next one after a clock counted something or is new. A clock
-//     of which it is not known what its paths may differ by is taken for the worst.
+//  11. The overview covers every NIC in every cycle. It has the series that its node reports of
+//     it, and the recorded aggregates of all its probes (rules/aggregates.rules.yaml).
+//  12. It is of the present moment, and not of Lag ago, since it only selects the flows to query.
+//  13. If recording rules are missing, or their newest result is old, there is no overview. A NIC
+//     without new results is not healthy because of that.
+//  14. Normal values are left out of results, since each row costs both sides. A NIC without a
+//     ratio has lost or marked no packets, if its delays are present and the rule works. A clock
+//     without a state or count is locked and counted nothing, if its bound is present. A node
+//     that responds without a stall has none.
+//  15. The asymmetry of paths and the offsets of clocks seldom change. They are queried in one
+//     cycle of ten, and in the next one after a clock counted something or is new. A clock with an
+//     unknown asymmetry is treated as the worst one.
 
 // Metric is what a recorded series is about.
 type Metric uint8
@@ -45,7 +45,7 @@ const (
 var recorded = map[string]struct {
 	metric Metric
 	series string
-	only   string // what of it is told
+	only   string // which of its values are in the result
 }{
 	"nicP50":      {MedianDelay, "fabric:nic_owd_seconds:p50_2s", ""},
 	"nicP99":      {TailDelay, "fabric:nic_owd_seconds:p99_2s", ""},
@@ -54,10 +54,9 @@ var recorded = map[string]struct {
 	"nicAnswered": {Answered, "fabric:nic_probe_answered:ratio_2s", ""},
 }
 
-// OverviewQueries lists the questions of the overview by name, as Queries does. "nicRules" tells
-// by the label rule when each of those with a recorded series had its newest result, "flows" is
-// asked once. What nodes say of themselves and of their clocks has the names that it has in
-// Queries, and is asked in fewer words (rule 14).
+// OverviewQueries returns the queries of the overview by name, as WindowQueries does. "nicRules" returns the
+// time of the newest result of each recorded series, by the label rule. "flows" is queried once. Queries about
+// nodes and their clocks have their names in WindowQueries, and shorter results (rule 14).
 func (s Settings) OverviewQueries() map[string]string {
 	q := s.expandQueries(defaultOverviewQueries(), "")
 	for name, query := range s.WindowQueries() {
@@ -79,7 +78,7 @@ func (s Settings) OverviewQueries() map[string]string {
 	return q
 }
 
-// OverviewCache is what an overview asks about seldom, between those that do (rule 15).
+// OverviewCache holds the seldom queried values between the overviews that query them (rule 15).
 type OverviewCache struct {
 	untilDue        int // overviews until they do
 	rulesTrustedFor int // overviews for which the rules are taken to be at work
@@ -87,16 +86,16 @@ type OverviewCache struct {
 	counted         float64 // steps and drifts of all clocks
 }
 
-// seldomEvery is in one of how many overviews it is asked about.
+// seldomEvery is the number of overviews from one query of these values to the next.
 const seldomEvery = 10
 
-// rulesEvery is in one of how many overviews it is asked whether the rules are at work.
+// rulesEvery is the number of overviews from one check of the recording rules to the next.
 const rulesEvery = 3
 
-// seldomQueries are the names of those questions.
+// seldomQueries lists the names of the seldom queries.
 var seldomQueries = []string{"allowed", "offset", "drift"}
 
-// updateClocks keeps what was told, or puts in what was told before.
+// updateClocks stores the values of this cycle, or fills in those of an earlier one.
 func (r *OverviewCache) updateClocks(asked bool, each func(string, func(Sample)), clocks map[string]Clock) {
 	first := r.allowed == nil
 	if asked {
@@ -184,8 +183,8 @@ func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// ReadOverview is the first step. Where Missing says that there is none, Everything is what can be
-// asked. What seldom is asked about is kept in r from one overview to the next.
+// ReadOverview runs the first step. If it sets MissingReason, there is no overview, and ReadAllFlows has to be
+// used. r keeps the seldom queried values from one overview to the next.
 func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, error) {
 	queries := c.s.OverviewQueries()
 	delete(queries, "flows")
@@ -241,7 +240,7 @@ func (s Settings) checkRules(newest []Sample, now time.Time) string {
 	return ""
 }
 
-// StarvedHosts are the nodes that are starved, with the reason.
+// StarvedHosts returns the nodes that are starved, with the reason.
 func (o *Overview) StarvedHosts() map[string]string { return o.window.Hosts }
 
 // DropsUnread reports whether a NIC dropped packets before it read or verified them.
@@ -253,11 +252,11 @@ func (o *Overview) AgentAnswers(nic string) bool { return o.alive[nic] }
 // ClockUsable reports whether delays by the clock of a NIC mean something.
 func (o *Overview) ClockUsable(nic string) bool { return o.window.Clocks[nic].delaysUsable() }
 
-// Selection says which flows are asked about: those from some NICs and those to some, in both
+// Selection represents the queried flows: those from some NICs and those to some, in both
 // directions each.
 type Selection struct{ Sources, Destinations map[string]bool }
 
-// Contains reports whether a flow is asked about.
+// Contains reports whether a flow is queried.
 func (s Selection) Contains(e fabric.Flow) bool { return s.Sources[e.Src] || s.Destinations[e.Dst] }
 
 // labelMatchers select what a selection is made of.
@@ -277,7 +276,7 @@ func (s Selection) labelMatchers() (out []string) {
 	return out
 }
 
-// ReadFlows is the second step: it asks about some flows, after an overview.
+// ReadFlows runs the second step: it queries selected flows, after an overview. It fails if a query fails.
 func (c *Cycle) ReadFlows(ctx context.Context, o *Overview, only Selection) (Window, error) {
 	w := o.window
 	w.Hosts = maps.Clone(w.Hosts)

@@ -67,7 +67,7 @@ func TestRule13RulesThatAreMissingOrLate(t *testing.T) {
 	}
 }
 
-// TestRule13RulesThatStop are missed within three overviews of when they would be at once.
+// TestRule13RulesThatStop checks that they are missed within three overviews of when they would be at once.
 func TestRule13RulesThatStop(t *testing.T) {
 	var more strings.Builder
 	for _, r := range recorded {
@@ -106,8 +106,8 @@ func TestRule13RulesThatStop(t *testing.T) {
 	t.Error("never missed")
 }
 
-// TestRule14WhatIsAsUsualIsNotTold, and is known all the same.
-func TestRule14WhatIsAsUsualIsNotTold(t *testing.T) {
+// TestRule14NormalValuesAreLeftOut checks that they are known all the same.
+func TestRule14NormalValuesAreLeftOut(t *testing.T) {
 	s := healthy()
 	s.more = clockSeries
 	db := s.load(t)
@@ -124,7 +124,7 @@ func TestRule14WhatIsAsUsualIsNotTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, nic := range []string{"h7/eth1", "h8/eth1"} {
-		if have, want := told(o.window.Clocks[nic]), told(whole.Clocks[nic]); have != want {
+		if have, want := clockText(o.window.Clocks[nic]), clockText(whole.Clocks[nic]); have != want {
 			t.Errorf("%s: %s, want %s", nic, have, want)
 		}
 	}
@@ -156,7 +156,7 @@ const clockSeries = `  fabric_clock_error_bound_seconds{clock="h7/eth1"} 1e-6x60
   fabric_clock_error_bound_seconds{clock="h9/eth1"} _x40 1e-6x20
 `
 
-func told(c Clock) string {
+func clockText(c Clock) string {
 	v := func(x *float64) string {
 		if x == nil {
 			return "-"
@@ -194,16 +194,16 @@ func TestRule15WhatSeldomChangesIsAskedSeldom(t *testing.T) {
 			where = "0.25 0"
 		}
 		want := "holdover 10000" + step + "0 " + where
-		if have := told(o.window.Clocks["h8/eth1"]); have != want {
+		if have := clockText(o.window.Clocks["h8/eth1"]); have != want {
 			t.Errorf("%d s: %s, want %s", at, have, want)
 		}
-		if have := told(o.window.Clocks["h9/eth1"]); first >= 40 && !strings.HasPrefix(have, "locked 10000 0 0") {
+		if have := clockText(o.window.Clocks["h9/eth1"]); first >= 40 && !strings.HasPrefix(have, "locked 10000 0 0") {
 			t.Errorf("%d s: a new clock is %s: the worst allowance is expected", at, have)
 		}
 	}
 }
 
-// TestFlowsAreAskedAboutAlone: what is told of a flow does not depend on who else is asked.
+// TestFlowsAreAskedAboutAlone: the result of a flow does not depend on the other queried flows.
 func TestFlowsAreAskedAboutAlone(t *testing.T) {
 	s := healthy()
 	s.more = `  fabric_probe_sent_total{src="h1/eth1", dst="h3/eth1", flow="0", tier="2", plane="a", direction="forward"} 0+100x30

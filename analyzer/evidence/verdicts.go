@@ -31,7 +31,7 @@ type Point struct {
 	Value float64
 }
 
-// PastVerdict is what analyzers published of a verdict.
+// PastVerdict represents a verdict that analyzers published.
 type PastVerdict struct {
 	Element   fabric.Element
 	Scenario  fabric.Scenario
@@ -41,8 +41,8 @@ type PastVerdict struct {
 	Class     string
 	Symptom   fabric.Symptom
 	FirstSeen time.Time
-	// Cleared is zero where nobody said that it was over; LastSeen is when it was
-	// published last, to the resolution that was asked for.
+	// Cleared is zero if its end was not published. LastSeen is when it was last
+	// published, to the resolution of the query.
 	Cleared, LastSeen time.Time
 }
 
@@ -65,7 +65,7 @@ func defaultVerdictQueries() map[string]string {
 	}
 }
 
-// RecallVerdicts asks for the verdicts that were published within Past.Search before now,
+// RecallVerdicts returns the verdicts that were published within Past.Search before now,
 // the oldest first. Verdicts of two analyzers that have the same element and first moment are one.
 func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) ([]PastVerdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, recallPatience)
@@ -175,7 +175,7 @@ func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) (
 	return verdicts, nil
 }
 
-// timeFromSeconds is a time in seconds, to the millisecond; zero where it is none.
+// timeFromSeconds converts a time in seconds, to the millisecond. It returns the zero time for an invalid one.
 func timeFromSeconds(seconds float64) time.Time {
 	if !(seconds > 0 && seconds < 1e11) {
 		return time.Time{}

@@ -104,12 +104,12 @@ func TestRecallVerdicts(t *testing.T) {
 
 func TestParseMatrix(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"status":"success","data":{"resultType":"vector","result":[]}}`:                                                                        "matrix is expected",
+		`{"status":"success","data":{"resultType":"vector","result":[]}}`:                                                                        "want matrix",
 		`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[["1","2"]]}]}}`:                                      "a time and a number",
 		`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,2]]}]}}`:                                          "a time and a number",
 		`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"histograms":[[1,{}]]}]}}`:                                     "a histogram",
 		`{"status":"success","warnings":["half"],"data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1.5,"2"],[3,"NaN"]]}]}}`: "half",
-		`{`: "not that of a Prometheus",
+		`{`: "not from Prometheus",
 	} {
 		out, err := parseMatrix(strings.NewReader(text))
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -138,7 +138,7 @@ func checkKeys(n *yaml.Node, want ...string) error {
 	return nil
 }
 
-// oneLine is a decoder's error on one line.
+// oneLine returns a decoder's error on one line.
 func oneLine(err error) string {
 	return truncateText(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " "))
 }
@@ -211,7 +211,7 @@ func parseScontrol(file, text string, zone *time.Location) ([]Placement, error) 
 	return out, nil
 }
 
-// withLocation says where an error is, if it is one.
+// withLocation adds the file and line to an error, and returns nil for nil.
 func withLocation(file string, n int, err error) error {
 	if err == nil {
 		return nil
@@ -219,7 +219,7 @@ func withLocation(file string, n int, err error) error {
 	return fmt.Errorf("%s:%d: %w", file, n, err)
 }
 
-// fillFromSlurm fills in what Slurm tells of a job. skip: it does not run and never did here.
+// fillFromSlurm fills in the fields of a job from Slurm. It returns skip for a job that does not run.
 func (p *Placement) fillFromSlurm(state, start, end, nodes string, zone *time.Location) (skip bool, err error) {
 	running := map[string]bool{"RUNNING": true, "R": true, "COMPLETING": true, "CG": true, "SUSPENDED": true, "S": true}[state]
 	if !running {
@@ -389,8 +389,8 @@ func (f *File) ReloadIfChanged(r *Register) error {
 	return nil
 }
 
-// FollowFile keeps the file's placements in the register until ctx ends; what is wrong with it is
-// said once.
+// FollowFile keeps the file's placements in the register until ctx ends. It logs an error of the file
+// once.
 func (f *File) FollowFile(ctx context.Context, r *Register, every time.Duration, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -401,7 +401,7 @@ func (f *File) FollowFile(ctx context.Context, r *Register, every time.Duration,
 			said = ""
 		case err.Error() != said:
 			said = err.Error()
-			log.Error("placements not read; what was known stays", "err", err)
+			log.Error("cannot read placements, known ones are kept", "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -1,12 +1,12 @@
-// Package jobs knows which jobs run where, and which of them cross an element. Rules:
+// Package jobs holds the placements of jobs, and finds the jobs that cross an element. Rules:
 //
-//  1. A job is known by its nodes or NICs and its time. Nodes and NICs that the topology does
-//     not have are left out and counted; a job of which none is left is nobody's.
-//  2. Two jobs of one name that run at the same time are told apart by their identifiers.
+//  1. A placement consists of nodes or NICs and a time. Nodes and NICs that the topology does not
+//     have are left out and counted. A job without any remaining one is ignored.
+//  2. Identifiers distinguish two jobs of one name that run at the same time.
 //  3. A job crosses every cable and switch that a shortest path between two of its NICs on
 //     different nodes may take, and its own access links. Which of several equal paths its
 //     packets take is not known, and not guessed.
-//  4. That no placement is known is not that no job runs: then nothing is said of jobs.
+//  4. Without a known placement nothing is reported about jobs, since jobs may still run.
 //  5. A source that cannot be read changes nothing.
 package jobs
 
@@ -22,7 +22,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Placement is a job and where it runs.
+// Placement represents a job and its nodes or NICs.
 type Placement struct {
 	Job string `json:"job"`
 	// ID is the scheduler's, where it has another than the name.
@@ -39,7 +39,7 @@ func (p *Placement) runsAt(at time.Time) bool {
 	return !p.Start.After(at) && (p.End.IsZero() || p.End.After(at))
 }
 
-// Map is where the jobs of a moment run on a fabric.
+// Map holds the placements of a moment on a fabric.
 type Map struct {
 	g    *fabric.Graph
 	jobs map[string]*job
@@ -160,7 +160,7 @@ func sameNode(a, b map[string]bool) bool {
 	return len(a) == 1 && len(b) == 1 && maps.Equal(a, b)
 }
 
-// JobNames lists the jobs, sorted. nil: no placement is known.
+// JobNames returns the names of the jobs, sorted, or nil if no placement is known.
 func (m *Map) JobNames() []string {
 	if m == nil {
 		return nil
@@ -184,7 +184,7 @@ func (m *Map) FindJob(name string) (Placement, bool) {
 	return Placement{}, false
 }
 
-// NICsOf are those of a job, sorted.
+// NICsOf returns the NICs of a job, sorted.
 func (m *Map) NICsOf(name string) []string {
 	if j := m.jobs[name]; j != nil {
 		return slices.Sorted(maps.Keys(j.nics))
@@ -195,7 +195,7 @@ func (m *Map) NICsOf(name string) []string {
 // HasNIC reports whether a NIC is a job's.
 func (m *Map) HasNIC(name, nic string) bool { return m.jobs[name] != nil && m.jobs[name].nics[nic] }
 
-// DirectionsOf are the directed links that a job may cross.
+// DirectionsOf returns the directed links that a job may cross.
 func (m *Map) DirectionsOf(name string) map[fabric.Direction]bool {
 	if j := m.jobs[name]; j != nil {
 		return j.directions
@@ -203,8 +203,8 @@ func (m *Map) DirectionsOf(name string) map[fabric.Direction]bool {
 	return nil
 }
 
-// JobsCrossing lists the jobs that may cross what a verdict is about, sorted; in its direction,
-// where it has one. A clock hurts nobody.
+// JobsCrossing returns the jobs that may cross the element of a verdict, sorted, in its direction if it
+// has one. A clock affects no job.
 func (m *Map) JobsCrossing(v *fabric.Verdict) []string {
 	if m == nil || v.Kind == fabric.KindClock {
 		return nil
@@ -291,14 +291,14 @@ func NewRegister(g *fabric.Graph) *Register {
 	return &Register{graph: g, sources: map[string][]Placement{}, known: distances{}}
 }
 
-// ReplaceSource makes placements all that a source has.
+// ReplaceSource replaces the placements of a source.
 func (r *Register) ReplaceSource(source string, all []Placement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sources[source], r.lastMap = all, nil
 }
 
-// MapAt is where jobs run at a moment; nil: nobody has told.
+// MapAt returns the placements of a moment, or nil if none are known.
 func (r *Register) MapAt(at time.Time) *Map {
 	if r == nil {
 		return nil
@@ -400,7 +400,7 @@ func parseDigits(s string) (n int, err error) {
 	return n, nil
 }
 
-// truncateText is the beginning of a text that may be long.
+// truncateText returns the beginning of a text that may be long.
 func truncateText(s string) string {
 	const most = 60
 	if len(s) > most {

@@ -12,7 +12,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// graph is two planes of two spines and three leaves each, with two hosts under each pair of
+// graph returns two planes of two spines and three leaves each, with two hosts under each pair of
 // leaves; the node names are those that a scheduler would use.
 func graph(t testing.TB) *fabric.Graph {
 	t.Helper()
@@ -94,7 +94,7 @@ func TestCrossing(t *testing.T) {
 		}
 	}
 	if got := (*Map)(nil).JobsCrossing(&fabric.Verdict{}); got != nil {
-		t.Errorf("nobody knows: %q", got)
+		t.Errorf("without a known placement: %q", got)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestWhoRuns(t *testing.T) {
 	}
 	r := NewRegister(graph(t))
 	if r.MapAt(now) != nil || (*Register)(nil).MapAt(now) != nil {
-		t.Error("somebody told of nothing")
+		t.Error("placements without a source")
 	}
 	r.ReplaceSource("x", []Placement{{Job: "soon", Nodes: []string{"h1"}, Start: now.Add(time.Minute)}})
 	if first, again := r.MapAt(now), r.MapAt(now.Add(59*time.Second)); first != again || len(first.JobNames()) != 0 {

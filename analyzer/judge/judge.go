@@ -1,27 +1,27 @@
 // Package judge decides, flow by flow and window by window, whether what was
 // measured is normal. Its rules, in order:
 //
-//  1. A window touched by a starved host, or by a NIC that dropped packets before it
-//     read or verified them, is evidence of nothing.
-//  2. Delay is tested first on forward plus reverse, which no clock error can
-//     change; only what moves that sum can be a delay of the fabric.
+//  1. A window of a starved host, or of a NIC that dropped packets before it read or
+//     verified them, is excluded as evidence.
+//  2. Delay is first tested on the sum of forward and reverse, which no clock error can
+//     change. Only a shift of that sum can be a delay of the fabric.
 //  3. A shift of one direction beyond the clocks' bound, without an opposite
 //     shift of the other, has that direction. Opposite shifts that leave the
-//     sum alone are a clock's doing and are never a fabric delay.
+//     sum alone come from a clock and are never a fabric delay.
 //  4. A moved sum that cannot be split is a round trip: degraded, direction
 //     unknown.
 //  5. Loss counts have their direction from the counters; a count that could
 //     not be separated stays a round trip.
-//  6. What was not measured is undecided, never healthy.
-//  7. A delay by a clock that is not to be trusted is no evidence. What was lost is, and
-//     so is a sum of both directions that moved by more than noise and the histograms'
-//     resolution at such offsets: a round trip. Losses and marks keep their direction, and
-//     are told without it.
+//  6. A flow that was not measured is undecided, never healthy.
+//  7. A delay by an untrusted clock is no evidence. Losses are evidence, and so is a sum of
+//     both directions that moved by more than noise and the resolution of the histograms at
+//     such offsets, as a round trip. Losses and marks keep their direction, and do not need
+//     the clock.
 //  8. A tail that moved far beyond its median is jitter: one probe in ten beyond
 //     what one in a hundred was. Clocks move all quantiles alike and make none.
 //  9. Marks of congestion count like losses, against the ratio a healthy path has.
 //
-// It is pure: no I/O and no clock.
+// The package does no I/O and reads no clock.
 package judge
 
 import (
@@ -36,8 +36,8 @@ import (
 
 // Parameters are the one fixed set used on every fabric.
 type Parameters struct {
-	// ShiftMADs is how many median absolute deviations of the baseline's
-	// windows a window may move.
+	// ShiftMADs is the number of median absolute deviations of the baseline's
+	// windows by which a window may move.
 	ShiftMADs float64
 	// TailSpreads is how many times the baseline's p99-p50 a median may move.
 	TailSpreads float64
@@ -184,8 +184,8 @@ func reverseFinder(all []Finding) func(i int) *Finding {
 	}
 }
 
-// sumDirections is what no clock can change. A step within a window may tear the medians apart, but
-// not the means.
+// sumDirections sets the shift of the sum of both directions, which no clock can change. A step within a window may
+// separate the medians, but not the means.
 func (f *Finding) sumDirections(back *Finding) {
 	f.Sum, f.SumScale, f.HasSum = f.Shift+back.Shift, f.Scale+back.Scale, true
 	// A bucket of a native histogram of schema 4 is 4.4 % wide.
@@ -289,8 +289,8 @@ func checkDelay(f, back *Finding, p Parameters) (yes, roundTrip, clock bool) {
 	return false, false, false
 }
 
-// ClockBound is by how much the two clocks of an observation may be wrong in
-// all, nanoseconds; 0 where nobody says so.
+// ClockBound returns by how many nanoseconds the two clocks of an observation may be wrong
+// together. It is 0 where no bound is known.
 func ClockBound(o *fabric.Observation) int64 {
 	if o.ClockErrorNS == nil {
 		return 0
@@ -329,7 +329,7 @@ func tailShift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
 	return *o.OWD.P99 - *o.OWD.P50 - base, max(p.TailFloors*int64(p.shiftFloor(o)), int64(p.TailSpreads*float64(base))), true
 }
 
-// isJittery is rule 8. Without a 90th percentile the 99th has to move further.
+// isJittery reports whether a finding is jitter (rule 8). Without a 90th percentile the 99th has to move further.
 func isJittery(f *Finding) bool {
 	o := f.Obs
 	if o.OWD.P90 == nil {
@@ -338,7 +338,7 @@ func isJittery(f *Finding) bool {
 	return *o.OWD.P90-*o.OWD.P50-(*o.Baseline.P99-*o.Baseline.P50) > f.TailScale
 }
 
-// shiftFloor is the smallest shift that counts.
+// shiftFloor returns the smallest shift that counts.
 func (p Parameters) shiftFloor(o *fabric.Observation) time.Duration {
 	switch o.Timestamp {
 	case "hardware":
@@ -358,7 +358,7 @@ func commonQuantile(a, b *fabric.Quantiles) (x, y int64, ok bool) {
 	return 0, 0, false
 }
 
-// LossLLR is the log-likelihood ratio (nats) of lost out of sent under its own
+// LossLLR returns the log-likelihood ratio (nats) of lost out of sent under its own
 // ratio against the ratio base: 0 when it is no worse than base.
 func LossLLR(lost, sent uint64, base float64) float64 {
 	if sent == 0 || lost == 0 {
@@ -371,7 +371,7 @@ func LossLLR(lost, sent uint64, base float64) float64 {
 	return BinomialLL(lost, sent, q) - BinomialLL(lost, sent, base)
 }
 
-// BinomialLL is the log-likelihood of lost out of sent at loss ratio q, without
+// BinomialLL returns the log-likelihood of lost out of sent at loss ratio q, without
 // the binomial coefficient.
 func BinomialLL(lost, sent uint64, q float64) float64 {
 	const tiny = 1e-9

@@ -10,7 +10,7 @@ import (
 
 func ns(v int64) *int64 { return &v }
 
-// window is a flow's window with its median moved by shift from 5 us.
+// window returns a flow's window with its median moved by shift from 5 us.
 func window(edge string, shift int64, sent, lost uint64) *fabric.Observation {
 	o := &fabric.Observation{Edge: edge, Start: time.Unix(1000, 0), WindowNS: 2e9, Sent: sent, Lost: lost, Timestamp: "kernel",
 		OWD: &fabric.Quantiles{P50: ns(5000 + shift), P99: ns(9000 + shift)}, Baseline: &fabric.Quantiles{P50: ns(5000), P99: ns(9000)}}
@@ -53,7 +53,7 @@ func TestRules(t *testing.T) {
 		{"rule 6: nothing sent, nothing measured", &fabric.Observation{Edge: fwd, Src: "h1/eth1", Dst: "h2/eth1"}, nil, Undecided, Undecided, false, false},
 		{"rule 7: a clock that is not related", untrusted(window(fwd, 2e6, 200, 0)), untrusted(window(rev, -2e6, 200, 0)), Undecided, Undecided, false, true},
 		{"rule 7: but the sum moved", untrusted(window(fwd, 5e6, 200, 0)), untrusted(window(rev, -3e6, 200, 0)), Degraded, Degraded, true, false},
-		{"rule 7: by less than the histograms tell", untrusted(window(fwd, 5e9, 200, 0)), untrusted(window(rev, -4_998_000_000, 200, 0)), Undecided, Undecided, false, true},
+		{"rule 7: by less than the histograms resolve", untrusted(window(fwd, 5e9, 200, 0)), untrusted(window(rev, -4_998_000_000, 200, 0)), Undecided, Undecided, false, true},
 		{"rule 7: medians torn apart", mean(untrusted(window(fwd, 2e6, 200, 0)), 1e6), mean(untrusted(window(rev, 0, 200, 0)), -1e6), Undecided, Undecided, false, true},
 		{"rule 7: but lossy", untrusted(window(fwd, 2e6, 200, 20)), untrusted(window(rev, -2e6, 180, 0)), Degraded, Undecided, false, true},
 		{"faster than the baseline", window(fwd, -4000, 200, 0), window(rev, 0, 200, 0), Healthy, Healthy, false, false},

@@ -13,7 +13,7 @@ import (
 // API serves the register: GET lists windows, POST makes one, DELETE ends one.
 type API struct {
 	Register *Register
-	// Policy says who may make and end windows.
+	// Policy decides which clients may create and end windows.
 	Policy *webaccess.Policy
 	Now    func() time.Time
 }
@@ -28,7 +28,7 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// The client has gone when this fails; there is nobody left to tell.
+	// This fails only when the client has gone, so the error needs no report.
 	_ = plainjson.NewEncoder(w).Encode(v)
 }
 
@@ -38,7 +38,7 @@ func (a *API) handleList(w http.ResponseWriter, _ *http.Request) {
 	}{a.Register.CurrentWindows(a.Now())})
 }
 
-// request is what POST takes: until, or for how long.
+// request represents the body of POST, with the end or the duration.
 type request struct {
 	Element  string    `json:"element"`
 	From     time.Time `json:"from"`

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Kubernetes takes cordoned nodes for windows. A node is the topology's node of its name, or
+// Kubernetes is a source of windows from cordoned nodes. A node is the topology's node of its name, or
 // of its name up to the first dot.
 type Kubernetes struct {
 	Client *http.Client
@@ -21,7 +21,7 @@ type Kubernetes struct {
 // Name implements Source.
 func (k *Kubernetes) Name() string { return SourceKubernetes }
 
-// nodesAtOnce is how many nodes are asked for at a time, maxPages how often.
+// nodesAtOnce is the number of nodes in one request, and maxPages bounds the requests.
 const (
 	nodesAtOnce = 500
 	maxPages    = 1000
@@ -80,7 +80,7 @@ type nodeList struct {
 // cordonTaint is what Kubernetes adds to a node that is cordoned, and since when.
 const cordonTaint = "node.kubernetes.io/unschedulable"
 
-// parseNodes reads a page of nodes and how the next one is asked for. Nodes that the
+// parseNodes reads a page of nodes, and returns the token for the next page. Nodes that the
 // topology does not have are left out.
 func parseNodes(b []byte, check func(string) error) (out []Window, next string, err error) {
 	var list nodeList

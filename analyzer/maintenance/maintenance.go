@@ -1,18 +1,19 @@
-// Package maintenance knows which elements somebody works on, from a file, from the API
-// and from Alertmanager's silences. It keeps these rules, which the tests here and those of
-// analyzer.Loop are named after:
+// Package maintenance holds the elements under maintenance, from a file, from the API, from
+// Alertmanager's silences and from Kubernetes' cordons. The tests here and those of analyzer.Loop
+// are named after these rules:
 //
-//  1. A window covers its element and all that belongs to it: a switch its ports and links,
-//     a node its NICs, a NIC its cable, a port the cable in it.
-//  2. A flow that may cross a covered element takes no side while the window is in force, or
-//     was at any time since the flow's own evidence began: it neither alarms nor teaches.
-//  3. A covered element becomes no verdict; one that is open is closed when the window begins.
-//  4. What is left aside counts neither for nor against coverage.
-//  5. When a window ends, everything is as before it: nothing was learnt, nothing forgotten.
-//     Only a window that says so (relearn), or in which cables were found swapped, takes with
-//     it the baselines of the flows that it touched.
-//  6. A source that cannot be read changes nothing: what was known stays, until its end.
-//  7. An element that the topology does not have is an error, in silences it is nobody's.
+//  1. A window covers its element and everything that belongs to it: a switch with its ports and
+//     links, a node with its NICs, a NIC with its cable, a port with its cable.
+//  2. A flow that may cross a covered element is excluded while the window is in force, or if it
+//     was in force at any time since the flow's own evidence began. It neither raises an alarm
+//     nor changes a baseline.
+//  3. A covered element gets no verdict. An open verdict is closed when the window begins.
+//  4. Excluded flows and links count neither for nor against coverage.
+//  5. When a window ends, everything is as before it: nothing was learnt, and nothing forgotten.
+//     Only a window with relearn, or during which cables were found swapped, drops the baselines
+//     of the flows that it touched.
+//  6. A source that cannot be read changes nothing. Its known windows stay until they end.
+//  7. An element that the topology does not have is an error. In silences it is ignored.
 package maintenance
 
 import (
@@ -28,7 +29,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Window is a time in which somebody works on an element.
+// Window represents a time in which an element is under maintenance.
 type Window struct {
 	ID      string `json:"id"`
 	Element string `json:"element"`
@@ -66,8 +67,8 @@ func (w *Window) ownsEnd(end string) bool {
 	return w.Element == end || w.Element == fabric.OwnerOf(end)
 }
 
-// CoversVerdict reports whether the window covers what a verdict is about, or what its evidence
-// cannot tell from it.
+// CoversVerdict reports whether the window covers the element of a verdict, or one of its
+// equivalents.
 func (w *Window) CoversVerdict(g *fabric.Graph, v *fabric.Verdict) bool {
 	return w.coversElement(g, v.Element) || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return w.coversElement(g, e) })
 }
@@ -97,7 +98,7 @@ func (w *Window) coversElement(g *fabric.Graph, e fabric.Element) bool {
 	return false // a switch, a leaf's uplinks: only the switch itself covers them
 }
 
-// String says who works on what, and until when.
+// String returns the owner, the reason and the end of the window in words.
 func (w *Window) String() string {
 	s := "under maintenance"
 	if w.By != "" {
@@ -126,7 +127,7 @@ func NewRegister(g *fabric.Graph) *Register {
 	return &Register{graph: g, sources: map[string][]Window{}}
 }
 
-// CheckElement says why an element cannot be under maintenance: the topology does not have it.
+// CheckElement returns an error if the topology does not have an element.
 func (r *Register) CheckElement(element string) error {
 	g := r.graph
 	switch {
@@ -145,7 +146,7 @@ func (r *Register) CheckElement(element string) error {
 // of evidence.
 const keepEnded = time.Hour
 
-// ReplaceSource makes windows all that a source has. Those that it has no more end at now.
+// ReplaceSource replaces the windows of a source. Windows that it no longer has end at now.
 func (r *Register) ReplaceSource(source string, windows []Window, now time.Time) {
 	for i := range windows {
 		windows[i].Source = source
@@ -180,7 +181,7 @@ func windowID(w *Window) string {
 // maxWindows bounds what one source may hold.
 const maxWindows = 10_000
 
-// AddWindow takes one window of the API.
+// AddWindow adds a window of the API, and returns it with its identifier. The error names an invalid field.
 func (r *Register) AddWindow(w Window) (Window, error) {
 	if err := r.CheckElement(w.Element); err != nil {
 		return w, fmt.Errorf("field %q: %w", "element", err)

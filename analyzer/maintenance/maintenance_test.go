@@ -83,7 +83,7 @@ func TestCovers(t *testing.T) {
 	}
 	w := Window{Element: "leaf1"}
 	if !w.CoversVerdict(g, &fabric.Verdict{Element: fabric.Element{ID: "leaf2", Kind: fabric.KindSwitch}, Equivalent: []fabric.Element{{ID: "leaf1", Kind: fabric.KindSwitch}}}) {
-		t.Error("what cannot be told from it is not covered")
+		t.Error("an equivalent is not covered")
 	}
 }
 

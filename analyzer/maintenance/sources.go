@@ -19,15 +19,15 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Source tells of windows.
+// Source is a source of windows.
 type Source interface {
 	Name() string
-	// ReadWindows are all there are; nil, nil: the same as the last time.
+	// ReadWindows returns all windows. It returns nil and no error if they have not changed.
 	ReadWindows(ctx context.Context, r *Register) ([]Window, error)
 }
 
-// FollowSource keeps a source's windows in the register until ctx ends. A source that cannot be
-// read is told of once, and again when something else is wrong with it.
+// FollowSource keeps a source's windows in the register until ctx ends. It logs an error of the source
+// once, and again when the error changes.
 func FollowSource(ctx context.Context, r *Register, s Source, every time.Duration, log *slog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -38,7 +38,7 @@ func FollowSource(ctx context.Context, r *Register, s Source, every time.Duratio
 			said = ""
 		case ctx.Err() == nil && err.Error() != said:
 			said = err.Error()
-			log.Error("maintenance not read; what was known stays", "source", s.Name(), "err", err)
+			log.Error("cannot read maintenance windows, known ones are kept", "source", s.Name(), "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -162,12 +162,12 @@ func checkKeys(n *yaml.Node) error {
 	return nil
 }
 
-// yamlText is a decoder's error on one line.
+// yamlText returns a decoder's error on one line.
 func yamlText(err error) string {
 	return strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
 }
 
-// Alertmanager takes silences for windows: those that are about elements and nothing else.
+// Alertmanager is a source of windows from silences whose matchers are on elements alone.
 type Alertmanager struct {
 	Client *http.Client
 	URL    string // base, without a path
@@ -178,7 +178,7 @@ type Alertmanager struct {
 // Name implements Source.
 func (a *Alertmanager) Name() string { return SourceAlertmanager }
 
-// maxAnswer bounds what a server may answer, octets.
+// maxAnswer bounds the response of a server, in octets.
 const maxAnswer = 16 << 20
 
 // ReadWindows implements Source.
@@ -194,7 +194,7 @@ func (a *Alertmanager) ReadWindows(ctx context.Context, r *Register) ([]Window, 
 	return parseSilences(b, a.Elements, r.CheckElement)
 }
 
-// fetchJSON reads what a server answers.
+// fetchJSON reads the response of a server.
 func fetchJSON(ctx context.Context, client *http.Client, at, server string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
@@ -213,7 +213,7 @@ func fetchJSON(ctx context.Context, client *http.Client, at, server string) ([]b
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answered %s", server, resp.Status)
 	case len(b) > maxAnswer:
-		return nil, fmt.Errorf("the answer has more than %d octets", maxAnswer)
+		return nil, fmt.Errorf("the response has more than %d octets", maxAnswer)
 	}
 	return b, nil
 }
@@ -264,7 +264,7 @@ func parseSilences(b []byte, elements []string, check func(string) error) ([]Win
 	return out, nil
 }
 
-// silencedElements are those that a silence is about.
+// silencedElements returns the elements that a silence matches.
 func (s *silence) silencedElements(all []string) []string {
 	type test struct {
 		is    func(string) bool
@@ -289,7 +289,7 @@ func (s *silence) silencedElements(all []string) []string {
 		positive = positive || t.equal
 		tests = append(tests, t)
 	}
-	if !positive { // all but some: nobody drains a fabric
+	if !positive { // a silence of all elements but some is no maintenance
 		return nil
 	}
 	var out []string

@@ -15,7 +15,7 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-// large is 16,384 NICs: four planes of four pods with 32 leaves of 32 NICs.
+// large returns 16,384 NICs: four planes of four pods with 32 leaves of 32 NICs.
 func large() *fabric.Graph {
 	return fabric.NewGraph(clos.NewTopology(clos.Options{Tiers: 3, Planes: 4, Pods: 4, LeavesPerPod: 32, SpinesPerPod: 32, CoresPerRow: 8, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true}))
 }
@@ -79,7 +79,7 @@ func heapMB() float64 {
 	return float64(m.HeapAlloc) / 1e6
 }
 
-// rssMB is the process's resident memory and its greatest so far.
+// rssMB returns the process's resident memory and its greatest so far.
 func rssMB(b *testing.B) (now, most float64) {
 	data, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -96,7 +96,7 @@ func rssMB(b *testing.B) (now, most float64) {
 	return now, most
 }
 
-// BenchmarkMillion is a million flows over 16,384 NICs; run it with -benchtime 1x.
+// BenchmarkMillion measures a million flows over 16,384 NICs; run it with -benchtime 1x.
 func BenchmarkMillion(b *testing.B) {
 	const flows = 1_000_000
 	for range b.N {
@@ -113,7 +113,7 @@ func BenchmarkMillion(b *testing.B) {
 			return pathReport{source: BySightings, at: at, Resolved: resolved(p), since: at, sightedHops: 1<<len(p) - 1}
 		}
 		meshed(g, flows, rng, func(e fabric.Flow) {
-			tell(b, s, e, sightingOf(e, at))
+			applyReport(b, s, e, sightingOf(e, at))
 			if len(edges) < 100_000 {
 				edges = append(edges, e)
 			}
@@ -143,7 +143,7 @@ func BenchmarkMillion(b *testing.B) {
 		}
 		start = time.Now()
 		for i, w := range words {
-			tell(b, s, edges[i], w)
+			applyReport(b, s, edges[i], w)
 		}
 		b.ReportMetric(float64(time.Since(start).Microseconds())/1e3, "ms/1%")
 
@@ -166,7 +166,7 @@ func BenchmarkMillion(b *testing.B) {
 	}
 }
 
-// BenchmarkMillionSighted is the tables of all switches on the way of a million
+// BenchmarkMillionSighted measures the tables of all switches on the way of a million
 // flows; run it with -benchtime 1x.
 func BenchmarkMillionSighted(b *testing.B) {
 	const flows = 1_000_000

@@ -31,18 +31,18 @@ const (
 	maxMismatches      = 1 << 17 // flows
 )
 
-// Miscabling is two cables that are swapped.
+// Miscabling represents two swapped cables.
 type Miscabling struct {
-	// Topology are the links as the topology says, Fabric as they were found.
+	// Topology has the links of the topology, and Fabric the links as they were found.
 	Topology [2]string `json:"topology"`
 	Fabric   [2]string `json:"fabric"`
-	// Flows is how many flows showed it, LLDP whether neighbours did.
+	// Flows is the number of flows that showed it. LLDP is set if neighbours showed it.
 	Flows int       `json:"flows"`
 	LLDP  bool      `json:"lldp"`
 	Found time.Time `json:"found"`
 }
 
-// cabling is what contradicts the topology's cables.
+// cabling holds the observations that contradict the topology's cables.
 type cabling struct {
 	mismatches map[flowKey]timedMismatch
 	// neighbours are by source: switch port to port or NIC, of those with a cable.
@@ -70,7 +70,7 @@ func newCabling() *cabling {
 	return c
 }
 
-// recordMismatch takes what a flow shows; nil: nothing odd.
+// recordMismatch records the mismatch that a flow shows. Nil means that it shows none.
 func (c *cabling) recordMismatch(k flowKey, o *PortMismatch, at time.Time) {
 	have, ok := c.mismatches[k]
 	switch {
@@ -81,13 +81,13 @@ func (c *cabling) recordMismatch(k flowKey, o *PortMismatch, at time.Time) {
 	}
 }
 
-// setAgentNeighbours takes what LLDP told a switch, whole.
+// setAgentNeighbours replaces the LLDP neighbours that a switch's agent reported.
 func (s *Store) setAgentNeighbours(sw string, all []sighting.Neighbour) {
 	s.setNeighbours(fromFabric, sw, all)
 }
 
-// SetSeriesNeighbours takes what series tell of a switch's neighbours, whole. What it takes does
-// not replace what the switch's own agent tells.
+// SetSeriesNeighbours replaces the neighbours of a switch from series. They do not replace those that the
+// switch's own agent reports.
 func (s *Store) SetSeriesNeighbours(sw string, all []sighting.Neighbour) {
 	s.setNeighbours(fromSeries, sw, all)
 }
@@ -111,8 +111,8 @@ func (s *Store) setNeighbours(source int, sw string, all []sighting.Neighbour) {
 }
 
 // traceMismatch finds the one hop of a trace that did not come from where its ingress
-// port's cable leads; told is false when the trace does not say.
-func traceMismatch(g *fabric.Graph, src string, t fabric.Trace, r fabric.Resolved) (o *PortMismatch, told bool) {
+// port's cable leads. known is false if the trace does not show it.
+func traceMismatch(g *fabric.Graph, src string, t fabric.Trace, r fabric.Resolved) (o *PortMismatch, known bool) {
 	if r.State == fabric.PathValid {
 		return nil, true
 	}
@@ -134,7 +134,7 @@ func traceMismatch(g *fabric.Graph, src string, t fabric.Trace, r fabric.Resolve
 	return o, o != nil
 }
 
-// endOwner is the switch of a port, or the NIC itself.
+// endOwner returns the switch of a port, or the NIC itself.
 func endOwner(end string) string {
 	if fabric.IsNIC(end) {
 		return end
@@ -159,13 +159,13 @@ func sortedPair(a, b string) [2]string {
 	return [2]string{a, b}
 }
 
-// expectedOwners says from whom packets would come in at the four ends.
+// expectedOwners returns the switches or NICs from which packets would come in at the four ends.
 func (w swap) expectedOwners() map[string]string {
 	return map[string]string{w.a: endOwner(w.b), w.b: endOwner(w.a), w.aFar: endOwner(w.bFar), w.bFar: endOwner(w.aFar)}
 }
 
-// CheckCables names cables that are swapped, those found before included. changed
-// tells that the fabric's graph is another one since: Sightings must be recabled.
+// CheckCables returns the swapped cables, including those found before. changed reports whether
+// the graph of the fabric has changed, so that sightings must be bound again.
 func (s *Store) CheckCables(now time.Time) (standing []Miscabling, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +201,7 @@ type settledOwner struct {
 	flows int
 }
 
-// settledPorts are the ports at which what flows show holds.
+// settledPorts returns the ports at which flows have settled.
 func (s *Store) settledPorts(now time.Time) map[string]settledOwner {
 	type count struct {
 		settledOwner
@@ -251,7 +251,7 @@ func (s *Store) usedAsPlugged(in string, after time.Time) bool {
 	return slices.ContainsFunc(s.routes.routesCrossing(fabric.LinkID(in, peer)), func(r uint32) bool { return slices.ContainsFunc(s.routes.all.entryAt(r).flows, used) })
 }
 
-// byFlows lists the swaps that explain what holds.
+// byFlows returns the swaps that explain the settled ports.
 func (s *Store) byFlows(holding map[string]settledOwner) []swap {
 	best := map[string][]swap{} // by port that they explain
 	score := map[string]int{}
@@ -291,7 +291,7 @@ func (s *Store) byFlows(holding map[string]settledOwner) []swap {
 	return out
 }
 
-// countExplained counts the ports whose strangeness a swap explains; 0: it cannot be.
+// countExplained returns the number of ports whose mismatch a swap explains, or 0 if the swap is impossible.
 func (s *Store) countExplained(w swap, holding map[string]settledOwner) int {
 	tier := func(end string) int { return s.g.SwitchTier(fabric.OwnerOf(end)) }
 	if w.bFar == "" || w.aFar == w.b || tier(w.a) != tier(w.bFar) || tier(w.aFar) != tier(w.b) {
@@ -311,7 +311,7 @@ func (s *Store) countExplained(w swap, holding map[string]settledOwner) int {
 	return n
 }
 
-// mismatchSince is when the first flow showed something that a swap explains.
+// mismatchSince returns the time at which a flow first showed a mismatch that a swap explains.
 func (s *Store) mismatchSince(w swap, holding map[string]settledOwner) time.Time {
 	var first time.Time
 	want := w.expectedOwners()
@@ -323,17 +323,17 @@ func (s *Store) mismatchSince(w swap, holding map[string]settledOwner) time.Time
 	return first
 }
 
-// byLLDP lists the swaps that neighbours tell of.
+// byLLDP returns the swaps that neighbours show.
 func (s *Store) byLLDP() []swap {
-	told := map[string][]string{} // of every port, by itself and by others
+	reported := map[string][]string{} // of every port, by itself and by others
 	for _, known := range s.cabling.neighbours {
 		for a, b := range known {
-			told[a] = append(told[a], b)
-			told[b] = append(told[b], a)
+			reported[a] = append(reported[a], b)
+			reported[b] = append(reported[b], a)
 		}
 	}
 	says := func(a, b string) bool {
-		return !slices.ContainsFunc(told[a], func(x string) bool { return x != b })
+		return !slices.ContainsFunc(reported[a], func(x string) bool { return x != b })
 	}
 	var out []swap
 	for _, known := range s.cabling.neighbours {
@@ -349,13 +349,13 @@ func (s *Store) byLLDP() []swap {
 	return out
 }
 
-// hasNeighbour reports whether a port's neighbour is another, by either source.
+// hasNeighbour reports whether a port's neighbour is another port, by either source.
 func (c *cabling) hasNeighbour(port, other string) bool {
 	return c.neighbours[fromFabric][port] == other || c.neighbours[fromSeries][port] == other
 }
 
-// applySwap takes a swap into the graph. What traces told of paths over the two links
-// is not believed any more; what sightings told is read again.
+// applySwap applies a swap to the graph. It drops traced paths over the two links. Sightings are
+// bound again.
 func (s *Store) applySwap(w swap) {
 	for _, l := range w.topologyLinks() {
 		for _, r := range s.routes.routesCrossing(l) {

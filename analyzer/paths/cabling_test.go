@@ -44,7 +44,7 @@ func (m *miswired) route(flows int) {
 	}
 }
 
-// see tells the store what all switches see.
+// see passes the sightings of all switches to the store.
 func (m *miswired) see(at time.Time) {
 	for e, p := range m.truth {
 		all := sightings(p)
@@ -104,7 +104,7 @@ func TestMiscabledNamesTheSwap(t *testing.T) {
 			m.route(8 + 64/len(g.NICIDs()))
 			m.see(sec(10))
 			if m.visible(w) < 2 {
-				// What nothing crosses any more nobody can see.
+				// A link that nothing crosses any more has no sightings.
 				if got, _ := m.s.CheckCables(sec(60)); len(got) != 0 {
 					t.Fatalf("%s and %s: nothing crosses them; %+v", l1.ID(), l2.ID(), got)
 				}
@@ -206,7 +206,7 @@ func TestOddIsNotEnough(t *testing.T) {
 		}
 		for _, p := range g.ShortestPaths(e.Src, e.Dst, 3) {
 			if p[2].Switch+":"+p[2].In == in {
-				tell(t, s, e, traced(5, resolved(p)))
+				applyReport(t, s, e, traced(5, resolved(p)))
 			}
 		}
 		if got, _ := s.CheckCables(sec(60)); len(got) != 1 {
@@ -218,7 +218,7 @@ func TestOddIsNotEnough(t *testing.T) {
 		}
 		for _, p := range g.ShortestPaths(e.Src, e.Dst, 3) {
 			if p[2].Switch+":"+p[2].In == in {
-				tell(t, s, e, traced(15, resolved(p)))
+				applyReport(t, s, e, traced(15, resolved(p)))
 			}
 		}
 		if got, _ := s.CheckCables(sec(60)); len(got) != 0 {
@@ -228,7 +228,7 @@ func TestOddIsNotEnough(t *testing.T) {
 }
 
 // TestTracesShowMiscabling: traces of a leaf whose uplinks are swapped, and what
-// becomes of the paths that traces told before.
+// becomes of the paths that were traced before.
 func TestTracesShowMiscabling(t *testing.T) {
 	s := NewStore(graph(t))
 	trace := func(flow int, at float64, src, dst, h string) {
@@ -267,7 +267,7 @@ func TestTracesShowMiscabling(t *testing.T) {
 	}
 }
 
-// TestNeighboursShowSwappedNICs: hosts tell LLDP their names, too.
+// TestNeighboursShowSwappedNICs: hosts send their names by LLDP, too.
 func TestNeighboursShowSwappedNICs(t *testing.T) {
 	s := NewStore(graph(t))
 	s.setAgentNeighbours("leaf1", []sighting.Neighbour{{Port: "dn1", System: "h3", SystemPort: "eth1"}, {Port: "dn2", System: "h1", SystemPort: "eth1"}})
@@ -282,8 +282,8 @@ func TestNeighboursShowSwappedNICs(t *testing.T) {
 
 func TestNeighboursShowMiscabling(t *testing.T) {
 	for _, tt := range []struct {
-		name, told string
-		want       int
+		name, neighbours string
+		want             int
 	}{
 		{"one port", "leaf1:up1=spine2:dn1", 1},
 		{"both ends", "leaf1:up1=spine2:dn1 spine2:dn1=leaf1:up1", 1},
@@ -291,12 +291,12 @@ func TestNeighboursShowMiscabling(t *testing.T) {
 		{"the far end says no", "leaf1:up1=spine2:dn1 spine2:dn1=leaf1:up2", 0},
 		{"the other cable says no", "leaf1:up1=spine2:dn1 leaf1:up2=spine2:dn2", 0},
 		{"as the topology says", "leaf1:up1=spine1:dn1 leaf1:up2=spine2:dn1", 0},
-		{"a port nobody knows", "leaf1:up1=spine2:eth7 leaf1:up2=other:dn1", 0},
+		{"an unknown port", "leaf1:up1=spine2:eth7 leaf1:up2=other:dn1", 0},
 		{"a port without a cable", "leaf1:zz=spine2:dn1", 0},
 	} {
 		s := NewStore(graph(t))
 		of := map[string][]sighting.Neighbour{}
-		for _, f := range strings.Fields(tt.told) {
+		for _, f := range strings.Fields(tt.neighbours) {
 			near, far, _ := strings.Cut(f, "=")
 			sw, port, _ := fabric.SplitPort(near)
 			sys, sysPort, _ := fabric.SplitPort(far)

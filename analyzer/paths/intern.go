@@ -204,7 +204,7 @@ func endID(ends string, i int) uint32 {
 	return binary.LittleEndian.Uint32([]byte(ends[4*i : 4*i+4]))
 }
 
-// switchesOf are the numbers of those of a route, in order.
+// switchesOf returns the numbers of the switches of a route, in order.
 func (r *routes) switchesOf(id uint32) iter.Seq2[int, uint32] {
 	return func(yield func(int, uint32) bool) {
 		ends := r.all.entryAt(id).ends

@@ -1,6 +1,6 @@
-// Package paths keeps which switches, ports and links probe flows cross, and when:
-// as hop-limited traces told (fabric.Resolve), as switches that saw the probes told
-// (Stitch), or as InfiniBand's forwarding tables say (Tables).
+// Package paths keeps the switches, ports and links that probe flows cross, with times. They
+// come from hop-limited traces (fabric.ResolveTrace), from sightings of switches (Stitcher),
+// or from InfiniBand's forwarding tables (Tables).
 //
 // Rules of the store:
 //
@@ -11,12 +11,12 @@
 //     confirmation of the oldest path kept, nothing is known.
 //  3. What does not resolve leaves the last known path in place, stale: it is where
 //     the packets went before. Packets that are balanced one by one have no path.
-//  4. The newest word holds, be it of a trace or of sightings; a path is never made
-//     of both. A word that does not resolve is silent about a path of the other
-//     source, unless what was seen contradicts it.
-//  5. A path by sightings is confirmed by every answer of the switches that see it,
-//     unsaid; one by a trace by every trace. For a window that a switch has not told
-//     of yet a path by sightings is stale: another switch may have seen the flow.
+//  4. The newest report holds, from a trace or from sightings. A path is never made of both.
+//     A report that does not resolve leaves a path of the other source in place, unless the
+//     observed hops contradict it.
+//  5. Every response of the switches that see a path by sightings confirms it, also without
+//     a change, and every trace confirms a traced path. For a window that a switch has not
+//     reported yet, a path by sightings is stale, since another switch may have seen the flow.
 //  6. A path by forwarding tables is confirmed by readings of the tables, and valid
 //     only for windows between two of them.
 //  7. Without confirmation a path is stale after a while, and in the end forgotten.
@@ -40,7 +40,7 @@ const (
 	maxRoutes = 1_250_000
 
 	maxVersions   = 8  // paths that a flow had before, the newest ones
-	maxCandidates = 32 // more than these are not listed: they tell nothing apart
+	maxCandidates = 32 // more than these are not listed, since they distinguish nothing
 	maxNotes      = 4
 	maxNoteBytes  = 200 // bytes
 
@@ -53,7 +53,7 @@ const (
 	sightingHolds = 10 * time.Second
 )
 
-// Source is who told of a path.
+// Source is the source of a path.
 type Source string
 
 // Sources of paths.
@@ -64,13 +64,13 @@ const (
 	ByTables    Source = "forwarding_tables"
 )
 
-// Binding is what the store knows of one flow.
+// Binding represents the path of one flow and its state.
 type Binding struct {
 	Path       fabric.Path
 	State      fabric.PathState
 	Candidates []fabric.Path
 	Source     Source
-	// Version is the path map's when the path was bound.
+	// Version is the version of the path map when the path was bound.
 	Version uint64
 	// Since is when the path was first confirmed, Confirmed when last; Checked is
 	// when the flow was last heard of, resolved or not.
@@ -85,14 +85,14 @@ type flowKey struct{ src, dst, flow uint32 }
 
 const replyBit = 1 << 31
 
-// record is what is kept of one flow. Times are nanoseconds since 1970.
+// record represents one flow in the store. Times are nanoseconds since 1970.
 type record struct {
 	flowKey
 	route  uint32
 	index  uint32 // in the route's flows
 	state  uint8  // index of states
 	source uint8  // index of sources
-	live   bool   // false: a place in the slab that nobody uses
+	live   bool   // false for an unused place in the slab
 	ended  bool   // as in word, of what is known now
 	// sightedHops has a bit for every hop of the path that a switch saw itself.
 	sightedHops               uint32
@@ -102,7 +102,7 @@ type record struct {
 	details                   *detail
 }
 
-// version is a path of the past; route 0: it had none.
+// version represents a path of the past. Route 0 means that it had none.
 type version struct {
 	route        uint32
 	source       uint8
@@ -130,18 +130,18 @@ const (
 // until; heard is when it answered.
 type switchAnswer struct{ until, answeredAt int64 }
 
-// pathReport is what a source says of one flow at a moment.
+// pathReport represents the report of a source about one flow at a moment.
 type pathReport struct {
 	source Source
 	at     time.Time
 	fabric.Resolved
-	// repeated: the trace was told before; it is no news of where packets go now.
+	// repeated means that the trace was reported before, and does not show the present path.
 	repeated bool
 	// split: the packets have no one path, whatever path was known.
 	split bool
-	// ended: what was known ends here; the same path, told again, is another version.
+	// ended means that the known path ends here. The same path, reported again, is another version.
 	ended bool
-	// contradicts reports whether what was seen contradicts a path; nil: it cannot.
+	// contradicts reports whether the observed hops contradict a path. Nil means that they cannot.
 	contradicts func(fabric.Path) bool
 	// since is when the path was first seen, if not at; oldUntil is until when the
 	// one before it was seen, where that is known.
@@ -165,7 +165,7 @@ type Store struct {
 	version       uint64
 	stateCounts   [len(states)]int
 	switchAnswers []switchAnswer // by number of the switch
-	reportedUntil int64          // until when all switches have told what changed
+	reportedUntil int64          // until when all switches have reported their changes
 	// contested are the flows whose path by sightings a trace contradicted since.
 	contested map[flowKey]bool
 	cabling   *cabling
@@ -188,7 +188,7 @@ func NewStore(g *fabric.Graph) *Store {
 	return s
 }
 
-// Graph is the fabric with its cables as they were found.
+// Graph returns the fabric with its cables as they were found.
 func (s *Store) Graph() *fabric.Graph {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -212,7 +212,7 @@ func (s *Store) flowOf(k flowKey) fabric.Flow {
 	return fabric.Flow{Src: s.nicIDs[k.src], Dst: s.nicIDs[k.dst], Number: int(k.flow &^ replyBit), Reply: k.flow&replyBit != 0}
 }
 
-// accessPorts are the switch ports where packets of a flow enter and leave the fabric.
+// accessPorts returns the switch ports where packets of a flow enter and leave the fabric.
 func (s *Store) accessPorts(k flowKey) (from, to switchPort) {
 	if k.flow&replyBit != 0 {
 		return s.access[k.dst], s.access[k.src]
@@ -220,7 +220,7 @@ func (s *Store) accessPorts(k flowKey) (from, to switchPort) {
 	return s.access[k.src], s.access[k.dst]
 }
 
-// AddTrace takes a node's trace.
+// AddTrace adds a node's trace. It fails if the flow is not of this topology.
 func (s *Store) AddTrace(t fabric.Trace) error {
 	e, err := fabric.ParseFlow(t.Edge)
 	if err != nil {
@@ -233,17 +233,17 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 	src, dst := e.Endpoints()
 	g := s.Graph()
 	r := fabric.ResolveTrace(g, src, dst, t)
-	odd, told := traceMismatch(g, src, t, r)
+	odd, known := traceMismatch(g, src, t, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if told && t.State != fabric.PathStale {
+	if known && t.State != fabric.PathStale {
 		s.cabling.recordMismatch(k, odd, t.TracedAt)
 	}
 	s.applyReport(k, pathReport{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced})
 	return nil
 }
 
-// applyReport takes a word into the store. The lock is held.
+// applyReport applies a report to the store. The lock is held.
 func (s *Store) applyReport(k flowKey, w pathReport) {
 	at := w.at.UnixNano()
 	id, ok := s.flows[k]
@@ -332,7 +332,7 @@ func (s *Store) bindPath(id uint32, w pathReport, from, to switchPort) {
 	b.source, b.sightedHops, b.ended = sourceIndex(w.source), w.sightedHops, false
 }
 
-// markContested notes that a trace tells of another path than the switches did.
+// markContested notes that a trace has another path than the sightings.
 func (s *Store) markContested(b *record, w pathReport) {
 	if b.route != 0 && sources[b.source] == BySightings && w.source == ByTrace {
 		s.contested[b.flowKey] = true
@@ -415,14 +415,14 @@ func holdTime(s Source) time.Duration {
 	return traceHolds
 }
 
-// confirmedUntil is when a record's path was last confirmed: said, or vouched for by
-// the answers of all switches that see it.
+// confirmedUntil returns the time at which a record's path was last confirmed, by a report or by
+// the responses of all switches that see it.
 func (s *Store) confirmedUntil(b *record) int64 {
 	until, _ := s.switchesConfirmed(b)
 	return max(b.confirmed, until)
 }
 
-// lastReported is when the path was last spoken of.
+// lastReported returns the time of the last report of the path.
 func (s *Store) lastReported(b *record) int64 {
 	_, heard := s.switchesConfirmed(b)
 	return max(b.confirmed, heard)
@@ -449,8 +449,8 @@ func (s *Store) switchesConfirmed(b *record) (until, heard int64) {
 	return until, heard
 }
 
-// setReportedUntil takes until when all switches that tell have told what changed: a
-// later window may have another path, though none was heard of.
+// setReportedUntil sets the time until which all reporting switches have reported their changes. A
+// later window may have another path that is not reported yet.
 func (s *Store) setReportedUntil(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -634,7 +634,7 @@ func (s *Store) Version() uint64 {
 	return s.version
 }
 
-// Len is the number of flows that the store knows.
+// Len returns the number of flows in the store.
 func (s *Store) Len() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -65,7 +65,7 @@ func TestResolve(t *testing.T) {
 		cands    int
 	}{
 		{"every hop answers", "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.1 172.16.0.4", true, fabric.PathValid, viaSpine1, 0},
-		{"replies: nobody says that they arrived", "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.1 172.16.0.4 * *", false, fabric.PathValid, viaSpine1, 0},
+		{"replies: without evidence that they arrived", "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.1 172.16.0.4 * *", false, fabric.PathValid, viaSpine1, 0},
 		{"same leaf", "h1/eth1", "h3/eth1", "10.0.1.1", true, fabric.PathValid, "leaf1[dn1>dn2]", 0},
 		{"a silent spine given away by the next port", "h1/eth1", "h2/eth1", "10.0.1.1 * 172.16.0.6", true, fabric.PathValid, "leaf1[dn1>up2] spine2[dn1>dn2] leaf2[up2>dn1]", 0},
 		{"a silent last leaf", "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.1 *", true, fabric.PathValid, viaSpine1, 0},
@@ -73,7 +73,7 @@ func TestResolve(t *testing.T) {
 		{"it ends at the first leaf", "h1/eth1", "h2/eth1", "10.0.1.1 * *", false, fabric.PathUnknown, "", 2},
 		{"it ends at the spine", "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.1 *", false, fabric.PathUnknown, "", 1},
 		{"nothing answers", "h1/eth1", "h2/eth1", "* * *", false, fabric.PathUnknown, "", 2},
-		{"an address nobody knows", "h1/eth1", "h2/eth1", "10.0.1.1 9.9.9.9 172.16.0.4", true, fabric.PathUnknown, "", 0},
+		{"an unknown address", "h1/eth1", "h2/eth1", "10.0.1.1 9.9.9.9 172.16.0.4", true, fabric.PathUnknown, "", 0},
 		{"ports that no cable joins", "h1/eth1", "h2/eth1", "10.0.1.1 172.16.0.1 172.16.0.6", true, fabric.PathUnknown, "", 0},
 		{"the wrong first port", "h1/eth1", "h2/eth1", "10.0.3.1 172.16.0.1 172.16.0.4", true, fabric.PathUnknown, "", 0},
 		{"switches that answer by their own address", "h1/eth1", "h2/eth1", "192.168.255.1 192.168.255.11 172.16.0.4", true, fabric.PathValid, viaSpine1, 0},

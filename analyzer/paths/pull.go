@@ -27,13 +27,13 @@ const (
 	maxPulls = 16
 )
 
-// Puller asks switches for what changed of their tables.
+// Puller reads the changes of the sighting tables of switches.
 type Puller struct {
 	Sightings *Sightings
 	Client    *http.Client
-	// URL is a switch's base, without a path.
+	// URL returns the base URL of a switch, without a path.
 	URL func(sw string) string
-	// Switches are those that have an agent.
+	// Switches are the switches that have an agent.
 	Switches []string
 	Log      *slog.Logger
 
@@ -41,7 +41,7 @@ type Puller struct {
 	counts PullCounts
 }
 
-// PullCounts count questions to switches since the start.
+// PullCounts counts requests to switches since the start.
 type PullCounts struct{ Pulls, Failures uint64 }
 
 // TotalCounts returns the counts of all switches together.
@@ -51,8 +51,8 @@ func (p *Puller) TotalCounts() PullCounts {
 	return p.counts
 }
 
-// Run asks every switch each interval, one that fails less and less often, until
-// ctx ends.
+// Run reads from every switch each interval until ctx ends. It requests a failing switch less and
+// less often.
 func (p *Puller) Run(ctx context.Context, interval time.Duration) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -73,7 +73,7 @@ func (p *Puller) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// followSwitch asks one switch; first is when it begins.
+// followSwitch reads from one switch, from first on.
 func (p *Puller) followSwitch(ctx context.Context, sw string, first, interval time.Duration, turn chan struct{}) {
 	wait, failures := first, 0
 	for {
@@ -94,10 +94,9 @@ func (p *Puller) followSwitch(ctx context.Context, sw string, first, interval ti
 			continue
 		}
 		if failures == 0 {
-			p.Log.Warn("a switch does not tell what crosses it", "switch", sw, "err", err)
+			p.Log.Warn("cannot read sightings of a switch", "switch", sw, "err", err)
 		}
-		// After a gap in the versions the next question, for the whole table, comes as
-		// soon as any other.
+		// After a gap in the versions the next request, for the whole table, is not delayed.
 		wait = min(interval<<min(failures, 10), maxBackoff)
 		failures++
 	}
@@ -114,7 +113,7 @@ func (p *Puller) pullOnce(ctx context.Context, sw string) error {
 	return err
 }
 
-// fetchReport puts one question to a switch and takes the answer.
+// fetchReport requests a report of a switch, and applies it.
 func (p *Puller) fetchReport(ctx context.Context, sw string) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()

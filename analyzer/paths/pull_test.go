@@ -66,7 +66,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// TestPullErrors are counted and say whose they are.
+// TestPullErrors checks that errors are counted and name the switch.
 func TestPullErrors(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer http.HandlerFunc

@@ -10,7 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-// Bounds of what one switch may tell.
+// Bounds of the report of one switch.
 const (
 	maxFlows    = 1 << 16 // flows of its table; what is more is counted and dropped
 	maxPorts    = 16      // ports of one flow
@@ -47,9 +47,9 @@ type Sightings struct {
 	flows       map[flowKey][]switchSighting
 	ports       []string
 	portID      map[string]uint32
-	lastMoment  time.Time // of the last words
-	firstReport time.Time // when the first switch told
-	// allReported: whoever tells at all has told.
+	lastMoment  time.Time // of the last reports
+	firstReport time.Time // when the first switch reported
+	// allReported is set when every reporting switch has reported.
 	allReported bool
 }
 
@@ -92,8 +92,8 @@ func NewSightings(store *Store, m Mapper) *Sightings {
 	return &Sightings{mapper: m, store: store, stitcher: NewStitcher(store.Graph()), tables: map[string]*table{}, flows: map[flowKey][]switchSighting{}, ports: []string{noPort}, portID: map[string]uint32{}}
 }
 
-// NextQuery is what to ask a switch for: the changes since a version of an instance, or
-// all, "" and 0.
+// NextQuery returns the instance and version since which to request changes from a switch. It
+// returns "" and 0 to request the whole table.
 func (s *Sightings) NextQuery(sw string) (instance string, since uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *Sightings) NextQuery(sw string) (instance string, since uint64) {
 	return "", 0
 }
 
-// TableViews shows the state of every switch that tells.
+// TableViews returns the state of every switch that reports sightings.
 func (s *Sightings) TableViews() map[string]TableView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *Sightings) TableViews() map[string]TableView {
 	return out
 }
 
-// checkReport says what of a report cannot be used.
+// checkReport returns an error that names the first field of a report that cannot be used.
 func checkReport(sw string, r *sighting.Report) error {
 	bad := func(field, format string, args ...any) error {
 		return fmt.Errorf("report of switch %q: field %q: %s", sw, field, fmt.Sprintf(format, args...))
@@ -147,8 +147,8 @@ func checkReport(sw string, r *sighting.Report) error {
 	return nil
 }
 
-// ApplyReport takes a switch's answer to a question that was sent and answered at these
-// times. The error says what is wrong with it; nothing of it was used then.
+// ApplyReport applies a switch's response to a request that was sent and answered at these times. It
+// returns an error, and uses nothing of the report, if the report is invalid.
 func (s *Sightings) ApplyReport(sw string, r *sighting.Report, sent, received time.Time) error {
 	if err := checkReport(sw, r); err != nil {
 		return err
@@ -184,8 +184,8 @@ func (s *Sightings) ApplyReport(sw string, r *sighting.Report, sent, received ti
 		s.removeSightings(func(x switchSighting) bool { return x.sw == uint32(index) && x.round != t.round }, dirty)
 	}
 	t.Kind, t.Instance, t.version, t.Dropped = r.Kind, r.Instance, r.Version, r.Dropped
-	told := sent.Add(-r.At.Sub(r.Through))
-	t.AnsweredAt, t.reportedUntil, t.until = received, told, told.Add(-r.Fresh)
+	through := sent.Add(-r.At.Sub(r.Through))
+	t.AnsweredAt, t.reportedUntil, t.until = received, through, through.Add(-r.Fresh)
 	at := s.nextMoment(received)
 	for k := range dirty {
 		s.bindFlow(k, at)
@@ -197,7 +197,7 @@ func (s *Sightings) ApplyReport(sw string, r *sighting.Report, sent, received ti
 	return nil
 }
 
-// updateReportedUntil says until when all switches have told what changed.
+// updateReportedUntil updates the time until which all switches have reported their changes.
 func (s *Sightings) updateReportedUntil() {
 	var all time.Time
 	for _, t := range s.tables {
@@ -208,7 +208,7 @@ func (s *Sightings) updateReportedUntil() {
 	s.store.setReportedUntil(all)
 }
 
-// nextMoment is a time for words that is after that of all words before.
+// nextMoment returns a time for reports that is later than that of all earlier reports.
 func (s *Sightings) nextMoment(now time.Time) time.Time {
 	if !now.After(s.lastMoment) {
 		now = s.lastMoment.Add(1)
@@ -312,7 +312,7 @@ func (s *Sightings) stitchFlow(k flowKey) (r Stitched, all []Sighting) {
 	return s.stitcher.StitchPath(src, dst, all, silent), all
 }
 
-// bindFlow stitches a flow and tells the store.
+// bindFlow stitches a flow and binds the result in the store.
 func (s *Sightings) bindFlow(k flowKey, at time.Time) {
 	r, all := s.stitchFlow(k)
 	if len(all) == 0 {
@@ -321,8 +321,8 @@ func (s *Sightings) bindFlow(k flowKey, at time.Time) {
 	s.store.applySightings(k, r, all, at)
 }
 
-// Tick drops the tables of switches that were not heard of for long, and asks the
-// switches again about flows of which a trace told something else.
+// Tick drops the tables of switches that have not reported for long, and applies the sightings
+// of flows again whose traces had another path.
 func (s *Sightings) Tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,7 +350,7 @@ func (s *Sightings) Tick(now time.Time) {
 	}
 	for _, k := range s.store.contestedFlows() {
 		r, all := s.stitchFlow(k)
-		// They speak of the time that they vouch for.
+		// They report the time until which they are confirmed.
 		until := at
 		for i, h := range r.Path {
 			if t := s.tables[h.Switch]; t != nil && r.SightedHops&(1<<i) != 0 && t.until.Before(until) {
@@ -361,7 +361,7 @@ func (s *Sightings) Tick(now time.Time) {
 	}
 }
 
-// RebindAll reads everything again by the store's cables.
+// RebindAll stitches all flows again with the store's cables.
 func (s *Sightings) RebindAll(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,7 +372,7 @@ func (s *Sightings) RebindAll(now time.Time) {
 	}
 }
 
-// applySightings takes what sightings of a flow amount to.
+// applySightings applies the result of stitching a flow.
 func (s *Store) applySightings(k flowKey, r Stitched, all []Sighting, at time.Time) {
 	w := pathReport{source: BySightings, at: at, Resolved: r.Resolved, split: r.Split, since: r.Since, previousUntil: r.PreviousUntil, sightedHops: r.SightedHops}
 	if len(all) > 0 {

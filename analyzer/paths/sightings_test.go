@@ -14,7 +14,7 @@ import (
 
 var ports = Mapper{SourcePort: 49152, StampPort: 862}
 
-// wire is the 5-tuple of a flow from h1 to h2.
+// wire returns the 5-tuple of a flow from h1 to h2.
 func wire(n int) sighting.Flow {
 	return sighting.Flow{Src: netip.AddrPortFrom(netip.MustParseAddr("10.0.1.2"), uint16(49152+n)), Dst: netip.MustParseAddrPort("10.0.2.2:862")}
 }
@@ -55,8 +55,8 @@ func seenBy(at float64, what string) (out []sighting.FlowPorts) {
 	return out
 }
 
-// tell answers a question that was sent at a time; whole begins anew.
-func (r *rig) tell(sw string, at float64, whole bool, seen string, gone ...int) error {
+// report applies a report to a request that was sent at a time. whole replaces the table.
+func (r *rig) report(sw string, at float64, whole bool, seen string, gone ...int) error {
 	since := r.version[sw]
 	r.version[sw]++
 	rep := &sighting.Report{Switch: sw, Kind: sighting.KindEBPF, Instance: r.instance, Since: since, Version: r.version[sw], At: sec(at + 0.05).Add(-behind), Through: sec(at + 0.05).Add(-behind), Fresh: 3 * time.Second, Flows: seenBy(at, seen)}
@@ -71,12 +71,12 @@ func (r *rig) tell(sw string, at float64, whole bool, seen string, gone ...int) 
 
 func (r *rig) must(sw string, at float64, whole bool, seen string, gone ...int) {
 	r.t.Helper()
-	if err := r.tell(sw, at, whole, seen, gone...); err != nil {
+	if err := r.report(sw, at, whole, seen, gone...); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// quiet is a second in which nothing changes.
+// quiet reports a second in which nothing changes.
 func (r *rig) quiet(at float64, switches ...string) {
 	r.t.Helper()
 	for _, sw := range switches {
@@ -86,7 +86,7 @@ func (r *rig) quiet(at float64, switches ...string) {
 
 var four = []string{"leaf1", "leaf2", "spine1", "spine2"}
 
-// begin tells of flow 0 by spine1 and flow 1 by spine2.
+// begin reports flow 0 by spine1 and flow 1 by spine2.
 func (r *rig) begin(at float64) {
 	r.t.Helper()
 	r.must("leaf1", at, true, "0:dn1 1:dn1")
@@ -109,7 +109,7 @@ func TestTablesRule1Versions(t *testing.T) {
 	if i, v := r.s.NextQuery("leaf1"); i != "" || v != 0 {
 		t.Errorf("an unknown switch is asked from %q %d", i, v)
 	}
-	if err := r.tell("leaf1", 10, false, ""); err != nil {
+	if err := r.report("leaf1", 10, false, ""); err != nil {
 		t.Fatal(err) // version 0 to 1 is the whole table
 	}
 	r.begin(20)
@@ -118,14 +118,14 @@ func TestTablesRule1Versions(t *testing.T) {
 	}
 	r.want(0, fabric.PathValid, by(1))
 	r.instance = "other"
-	if err := r.tell("leaf2", 21, false, "", 0); err == nil {
+	if err := r.report("leaf2", 21, false, "", 0); err == nil {
 		t.Error("a change of another instance is taken")
 	}
 	r.instance, r.version["leaf2"] = "i", 0
 	r.must("leaf2", 21, true, "0:up1 1:up2")
 	// A gap: not used, and the whole table is wanted.
 	r.version["leaf2"] += 3
-	if err := r.tell("leaf2", 21, false, "", 0); err == nil || !strings.Contains(err.Error(), `"since"`) {
+	if err := r.report("leaf2", 21, false, "", 0); err == nil || !strings.Contains(err.Error(), `"since"`) {
 		t.Errorf("a gap: %v", err)
 	}
 	r.want(0, fabric.PathValid, by(1))
@@ -134,7 +134,7 @@ func TestTablesRule1Versions(t *testing.T) {
 	}
 	// Another instance, which has seen flow 1 only.
 	r.instance = "j"
-	if err := r.tell("leaf2", 22, false, "1:up2"); err == nil {
+	if err := r.report("leaf2", 22, false, "1:up2"); err == nil {
 		t.Error("another instance's change is taken")
 	}
 	r.must("leaf2", 23, true, "1:up2")
@@ -153,7 +153,7 @@ func TestTablesRule2OnlyWhatIsNamed(t *testing.T) {
 	if r.s.store.recordOf(flow(1)).checked != before {
 		t.Error("flow 1 was stitched anew")
 	}
-	r.must("leaf2", 12, false, "", 0, 5) // it never told of flow 5
+	r.must("leaf2", 12, false, "", 0, 5) // it never reported flow 5
 	r.want(0, fabric.PathStale, by(1))
 	for _, sw := range []string{"leaf1", "spine1"} {
 		r.must(sw, 13, false, "", 0)
@@ -179,7 +179,7 @@ func TestTablesRule3Times(t *testing.T) {
 	r.must("spine2", 20, false, "0:dn1")
 	r.must("leaf2", 20, false, "0:up2<up1")
 	r.must("spine1", 20, false, "")
-	// A switch that has not told of the window's end may have seen it go elsewhere.
+	// A switch that has not reported the window's end may have seen it go elsewhere.
 	ask(t, r.s.store, flow(0), asked{19.05, 19.5, fabric.PathStale, by(2), 0})
 	r.quiet(20, "leaf1")
 	b = r.want(0, fabric.PathValid, by(2))
@@ -241,7 +241,7 @@ func TestTablesRule5SilentSwitches(t *testing.T) {
 	}
 }
 
-// TestTablesRule5SilentFromTheStart: nothing is filled in before all had time to tell.
+// TestTablesRule5SilentFromTheStart: nothing is filled in before all had time to report.
 func TestTablesRule5SilentFromTheStart(t *testing.T) {
 	r := newRig(t)
 	r.must("leaf1", 10, true, "0:dn1")
@@ -256,7 +256,7 @@ func TestTablesRule5SilentFromTheStart(t *testing.T) {
 	r.want(0, fabric.PathValid, by(1))
 }
 
-// TestSwitchesAnswerATrace that told of another path.
+// TestSwitchesAnswerATrace checks that sightings replace a trace with another path.
 func TestSwitchesAnswerATrace(t *testing.T) {
 	r := newRig(t)
 	r.begin(10)
@@ -292,7 +292,7 @@ func TestSwitchesAnswerATrace(t *testing.T) {
 	}
 }
 
-// TestSightingsByOtherCables: what was told is read again when cables turn out to be
+// TestSightingsByOtherCables: sightings are bound again when cables turn out to be
 // swapped.
 func TestSightingsByOtherCables(t *testing.T) {
 	r := newRig(t)
@@ -323,7 +323,7 @@ func TestSightingsByOtherCables(t *testing.T) {
 	r.want(0, fabric.PathValid, want)
 }
 
-// TestReportsThatCannotBe are refused whole, by the name of the field.
+// TestReportsThatCannotBe checks that invalid reports are refused whole, with the name of the field.
 func TestReportsThatCannotBe(t *testing.T) {
 	good := func() *sighting.Report {
 		return &sighting.Report{Switch: "leaf1", Instance: "i", Version: 4, At: sec(10), Through: sec(10), Fresh: time.Second, Flows: seenBy(10, "0:dn1")}
@@ -360,7 +360,7 @@ func TestReportsThatCannotBe(t *testing.T) {
 	rep := good()
 	rep.Switch = "leaf9"
 	if err := s.ApplyReport("leaf9", rep, sec(10), sec(10)); err == nil {
-		t.Error("a switch nobody knows is heard")
+		t.Error("the report of an unknown switch is accepted")
 	}
 }
 

@@ -14,7 +14,7 @@ const maxHops = 32
 // maxSteps bounds the search for paths that fit.
 const maxSteps = 1 << 14
 
-// Sighting is what one switch tells of one flow.
+// Sighting represents the report of one switch about one flow.
 type Sighting struct {
 	Switch string
 	Port   string    // it came in by, last
@@ -35,7 +35,7 @@ type Stitched struct {
 	// Since is when the path was first seen whole; OldUntil is until when the one
 	// before it was seen, zero where that is not known.
 	Since, PreviousUntil time.Time
-	// SightedHops has a bit for every hop of the path that its switch told of.
+	// SightedHops has a bit for every hop of the path that its switch reported.
 	SightedHops uint32
 	// Mismatch is a cable that is not where the topology says.
 	Mismatch *PortMismatch
@@ -52,11 +52,10 @@ type PortMismatch struct{ At, From string }
 //
 //  1. An ingress port names the switch before it: from the destination's leaf back
 //     to the source's NIC every hop follows from the one after it.
-//  2. A switch that tells nothing is filled in when one shortest path fits that
-//     crosses every switch that saw the flow, no two such switches follow each
-//     other on it, and the flow came in by one port everywhere: what is told of
-//     different moments makes no path. Notes name the switch. One that does tell
-//     and did not see the flow is never filled in.
+//  2. A silent switch is filled in if one shortest path fits that crosses every switch
+//     that saw the flow, no two silent switches follow each other on it, and the flow came
+//     in by one port everywhere, since reports of different moments make no path. Notes
+//     name the switch. A switch that reports and did not see the flow is never filled in.
 //  3. A switch beside the path that saw the flow is explained by a change of route
 //     when a port that the flow came in by before leads to it. Else nothing is known.
 //  4. Two ports of one switch at the same time: the packets have no one path.
@@ -127,8 +126,8 @@ func (s *Stitcher) distancesFrom(leaf int) []uint8 {
 type sightingsBySwitch map[string]*Sighting
 
 // StitchPath binds the sightings of a flow from NIC src to NIC dst. silent reports
-// whether a switch tells nothing of any flow; nil: that is not known yet, and what is
-// not told whole is not looked into.
+// whether a switch reports no flow at all. Nil means that this is not known yet, and incomplete
+// sightings give no path then.
 func (s *Stitcher) StitchPath(src, dst string, seen []Sighting, silent func(sw string) bool) Stitched {
 	unknown := func(note string, cands []fabric.Path) Stitched {
 		return Stitched{Resolved: fabric.Resolved{State: fabric.PathUnknown, Candidates: cands, Notes: []string{note}}}
@@ -137,7 +136,7 @@ func (s *Stitcher) StitchPath(src, dst string, seen []Sighting, silent func(sw s
 	case n == 0:
 		return unknown("no switch sees it", nil)
 	case n > maxHops:
-		return unknown(fmt.Sprintf("%d switches see it, which no path crosses", n), nil)
+		return unknown(fmt.Sprintf("%d switches see it, more than any path crosses", n), nil)
 	}
 	at := make(sightingsBySwitch, len(seen))
 	balanced := ""
@@ -145,11 +144,11 @@ func (s *Stitcher) StitchPath(src, dst string, seen []Sighting, silent func(sw s
 		x := &seen[i]
 		for _, port := range append([]string{x.Port}, x.Older...) {
 			if s.g.Switch(x.Switch) == nil || s.g.LinkAt(x.Switch+":"+port) == nil {
-				return unknown(fmt.Sprintf("seen at %s:%s, which the topology does not know", x.Switch, port), nil)
+				return unknown(fmt.Sprintf("seen at %s:%s, which is not in the topology", x.Switch, port), nil)
 			}
 		}
 		if at[x.Switch] != nil {
-			return unknown(fmt.Sprintf("%s tells of it twice", x.Switch), nil)
+			return unknown(fmt.Sprintf("%s reports it twice", x.Switch), nil)
 		}
 		at[x.Switch] = x
 		if x.Balanced {
@@ -164,19 +163,19 @@ func (s *Stitcher) StitchPath(src, dst string, seen []Sighting, silent func(sw s
 	access := [2]fabric.Hop{{Switch: first, In: in}, {Switch: last, Out: out}}
 	if balanced != "" {
 		all, _ := s.fittingPaths(access, at)
-		r := unknown(fmt.Sprintf("balanced per packet: %s sees it come in by several ports in turns", balanced), all)
+		r := unknown(fmt.Sprintf("balanced per packet: it enters %s by several ports in turns", balanced), all)
 		r.Split = true
 		return r
 	}
 	if p, stop := s.walkBack(src, access[1], at); stop == "" {
 		if x := s.unexplainedSwitch(p, at); x != "" {
 			all, _ := s.fittingPaths(access, at)
-			return unknown(fmt.Sprintf("%s sees it, too, beside the path", x), all)
+			return unknown(fmt.Sprintf("%s also sees it, beside the path", x), all)
 		}
 		return provenPath(p, at, nil)
 	}
 	if silent == nil {
-		return unknown("not all switches have told yet", nil)
+		return unknown("not all switches have reported yet", nil)
 	}
 	all, whole := s.fittingPaths(access, at)
 	var fit []fabric.Path
@@ -190,16 +189,16 @@ func (s *Stitcher) StitchPath(src, dst string, seen []Sighting, silent func(sw s
 			return provenPath(fit[0], at, []string{note})
 		}
 	}
-	note := fmt.Sprintf("what switches saw of it does not join up to one path: %d fit", len(all))
+	note := fmt.Sprintf("the sightings do not form one path: %d paths fit", len(all))
 	if !whole {
-		note = fmt.Sprintf("what switches saw of it fits more than %d paths", maxCandidates)
+		note = fmt.Sprintf("the sightings fit more than %d paths", maxCandidates)
 	}
 	r := unknown(note, all)
 	r.Mismatch = s.findMismatch(src, access[1], at, silent)
 	return r
 }
 
-// provenPath is the result for a path that the sightings prove.
+// provenPath returns the result for a path that the sightings prove.
 func provenPath(p fabric.Path, at sightingsBySwitch, notes []string) Stitched {
 	r := Stitched{Resolved: fabric.Resolved{Path: p, State: fabric.PathValid, Notes: notes}}
 	for i, h := range p {
@@ -278,8 +277,8 @@ func (s *Stitcher) unexplainedSwitch(p fabric.Path, at sightingsBySwitch) string
 	return odd
 }
 
-// describeGaps notes the hops that no switch told of; ok is false where they are more than
-// a path can be told by.
+// describeGaps returns notes on the hops that no switch reported. ok is false if there are too many
+// for a path.
 func describeGaps(p fabric.Path, at sightingsBySwitch, silent func(string) bool) (note string, ok bool) {
 	gap := false
 	for _, h := range p {
@@ -357,7 +356,7 @@ func routeChanged(at sightingsBySwitch) bool {
 	return false
 }
 
-// currentPorts are those that packets of now come in by.
+// currentPorts returns the ports by which packets come in now.
 func (x *Sighting) currentPorts() []string {
 	if x.Balanced {
 		return append([]string{x.Port}, x.Older...)

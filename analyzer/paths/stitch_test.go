@@ -42,14 +42,14 @@ func TestStitch(t *testing.T) {
 		odd                string
 	}{
 		{name: "every switch sees it", seen: "leaf2:up1 leaf1:dn1 spine1:dn1", state: fabric.PathValid, path: viaSpine1},
-		{name: "nobody sees it", state: fabric.PathUnknown},
+		{name: "no switch sees it", state: fabric.PathUnknown},
 		{name: "a silent spine, given away by the port after it", seen: "leaf2:up2 leaf1:dn1", silent: "spine2", state: fabric.PathValid, path: viaSpine2},
 		{name: "a silent first leaf", seen: "leaf2:up2 spine2:dn1", silent: "leaf1", state: fabric.PathValid, path: viaSpine2},
 		{name: "a silent last leaf", seen: "leaf1:dn1 spine2:dn1", silent: "leaf2", state: fabric.PathValid, path: viaSpine2},
 		{name: "both leaves silent", seen: "spine2:dn1", silent: "leaf1 leaf2", state: fabric.PathValid, path: viaSpine2},
 		{name: "two silent in a row", seen: "leaf1:dn1", silent: "spine1 spine2 leaf2", state: fabric.PathUnknown, cands: 2},
 		{name: "two silent in a row, one way", seen: "leaf2:up1", silent: "spine1 leaf1", state: fabric.PathUnknown, cands: 1},
-		{name: "a spine that tells, and did not see it yet", seen: "leaf2:up2 leaf1:dn1", state: fabric.PathUnknown, cands: 1, odd: "leaf2:up2 leaf1"},
+		{name: "a spine that newer, and did not see it yet", seen: "leaf2:up2 leaf1:dn1", state: fabric.PathUnknown, cands: 1, odd: "leaf2:up2 leaf1"},
 		{name: "the far leaf did not see it yet", seen: "leaf1:dn1 spine2:dn1", state: fabric.PathUnknown, cands: 1},
 		{name: "route change: the old spine is explained", seen: "leaf1:dn1 spine1:dn1 spine2:dn1 leaf2:up2<up1", state: fabric.PathValid, path: viaSpine2},
 		{name: "route change, the new spine is silent", seen: "leaf1:dn1 spine1:dn1 leaf2:up2<up1", silent: "spine2", state: fabric.PathUnknown},
@@ -60,10 +60,10 @@ func TestStitch(t *testing.T) {
 		{name: "in turns by two ports", seen: "leaf1:dn1 spine1:dn1 spine2:dn1 leaf2:up1~up2", state: fabric.PathUnknown, cands: 2, split: true},
 		{name: "a loop", seen: "leaf1:up1 spine1:dn1 leaf2:up1", state: fabric.PathUnknown},
 		{name: "from another NIC's port", seen: "leaf1:dn2 spine1:dn1 leaf2:up1", state: fabric.PathUnknown, odd: "leaf1:dn2 h1/eth1"},
-		{name: "a port nobody knows", seen: "leaf1:dn7", state: fabric.PathUnknown},
-		{name: "a port nobody knows, before", seen: "leaf1:dn1<dn7", state: fabric.PathUnknown},
-		{name: "a switch nobody knows", seen: "leaf9:dn1", state: fabric.PathUnknown},
-		{name: "told twice", seen: "leaf1:dn1 leaf1:dn1 spine1:dn1 leaf2:up1", state: fabric.PathUnknown},
+		{name: "an unknown port", seen: "leaf1:dn7", state: fabric.PathUnknown},
+		{name: "an unknown port, before", seen: "leaf1:dn1<dn7", state: fabric.PathUnknown},
+		{name: "an unknown switch", seen: "leaf9:dn1", state: fabric.PathUnknown},
+		{name: "reported twice", seen: "leaf1:dn1 leaf1:dn1 spine1:dn1 leaf2:up1", state: fabric.PathUnknown},
 		{name: "swapped cables of a leaf", seen: "leaf1:dn1 spine2:dn1 leaf2:up1", state: fabric.PathUnknown, odd: "leaf2:up1 spine2"},
 		{name: "the same beside a silent spine", seen: "leaf1:dn1 spine2:dn1 leaf2:up1", silent: "spine1", state: fabric.PathUnknown},
 		{name: "the same on the move", seen: "leaf1:dn1 spine2:dn1 leaf2:up1<up2", state: fabric.PathUnknown},
@@ -86,7 +86,7 @@ func TestStitch(t *testing.T) {
 	}
 }
 
-// TestStitchTimes: since when, until when, and by whom.
+// TestStitchTimes: since when, until when, and by which switches.
 func TestStitchTimes(t *testing.T) {
 	seen := saw("leaf1:dn1 spine1:dn1 spine2:dn1 leaf2:up2<up1")
 	seen[2].First = sec(7)
@@ -125,7 +125,7 @@ func holdsKey(all []fabric.Path, p fabric.Path) bool {
 	return slices.ContainsFunc(all, func(c fabric.Path) bool { return c.CanonicalKey() == p.CanonicalKey() })
 }
 
-// TestStitchNeverWrong: with all switches telling it is the truth; with any of them
+// TestStitchNeverWrong: with all switches reporting it is the truth; with any of them
 // silent, or late, it is the truth or unknown, and candidates hold the truth.
 func TestStitchNeverWrong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -183,7 +183,7 @@ func TestStitchNeverWrong(t *testing.T) {
 }
 
 // TestStitchRouteChange: old and new at once are the new path, or unknown; the old
-// one only where no switch tells of anything else.
+// one only where no switch newer of anything else.
 func TestStitchRouteChange(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	changed := 0
@@ -214,7 +214,7 @@ func TestStitchRouteChange(t *testing.T) {
 			silence := rng.IntN(3)
 			silent := map[string]bool{}
 			var seen []Sighting
-			tells := false // of anything but the old path
+			newer := false // of anything but the old path
 			for _, p := range []fabric.Path{old, now} {
 				for _, h := range p {
 					x := at[h.Switch]
@@ -227,14 +227,14 @@ func TestStitchRouteChange(t *testing.T) {
 						continue
 					}
 					seen = append(seen, *x)
-					tells = tells || len(x.Older) > 0 || !slices.ContainsFunc(old, func(h fabric.Hop) bool { return h.Switch == x.Switch && h.In == x.Port })
+					newer = newer || len(x.Older) > 0 || !slices.ContainsFunc(old, func(h fabric.Hop) bool { return h.Switch == x.Switch && h.In == x.Port })
 				}
 			}
 			r := st.StitchPath(src, dst, seen, func(sw string) bool { return silent[sw] })
 			if silence == 0 && r.Path.CanonicalKey() != now.CanonicalKey() {
 				t.Fatalf("%+v: from %s to %s: %s %s %q", o, old.CanonicalKey(), now.CanonicalKey(), r.State, r.Path.CanonicalKey(), r.Notes)
 			}
-			if r.State == fabric.PathValid && r.Path.CanonicalKey() != now.CanonicalKey() && (tells || r.Path.CanonicalKey() != old.CanonicalKey()) {
+			if r.State == fabric.PathValid && r.Path.CanonicalKey() != now.CanonicalKey() && (newer || r.Path.CanonicalKey() != old.CanonicalKey()) {
 				t.Fatalf("%+v: from %s to %s is taken for %s; seen %+v silent %v", o, old.CanonicalKey(), now.CanonicalKey(), r.Path.CanonicalKey(), seen, silent)
 			}
 			changed++
@@ -245,7 +245,7 @@ func TestStitchRouteChange(t *testing.T) {
 	}
 }
 
-// FuzzStitch: whatever is told, a path is made of cables that exist, from end to end.
+// FuzzStitch: whatever the sightings, a path is made of cables that exist, from end to end.
 func FuzzStitch(f *testing.F) {
 	f.Add([]byte{0, 0, 4, 8, 7, 9}, uint8(0))
 	f.Add([]byte{1, 3, 250, 3, 9, 100}, uint8(255))

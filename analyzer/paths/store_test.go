@@ -15,7 +15,7 @@ var probe = fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
 
 func sec(n float64) time.Time { return time.Unix(1000, 0).Add(time.Duration(n * 1e9)) }
 
-// by is one of the two ways between h1 and h2.
+// by returns one of the two paths between h1 and h2.
 func by(spine int) fabric.Path {
 	up := fmt.Sprintf("up%d", spine)
 	return fabric.Path{{Switch: "leaf1", In: "dn1", Out: up}, {Switch: fmt.Sprintf("spine%d", spine), In: "dn1", Out: "dn2"}, {Switch: "leaf2", In: up, Out: "dn1"}}
@@ -29,7 +29,7 @@ func lost(cands ...fabric.Path) fabric.Resolved {
 	return fabric.Resolved{State: fabric.PathUnknown, Candidates: cands, Notes: []string{"lost"}}
 }
 
-func tell(t testing.TB, s *Store, e fabric.Flow, w pathReport) {
+func applyReport(t testing.TB, s *Store, e fabric.Flow, w pathReport) {
 	t.Helper()
 	k, ok := s.keyOf(e)
 	if !ok {
@@ -44,12 +44,12 @@ func traced(at float64, r fabric.Resolved) pathReport {
 	return pathReport{source: ByTrace, at: sec(at), Resolved: r}
 }
 
-// sighted is a path of which the switches leaf1 and leaf2 and the spine saw the flow.
+// sighted returns a report of a path of which the switches leaf1 and leaf2 and the spine saw the flow.
 func sighted(at, since float64, p fabric.Path) pathReport {
 	return pathReport{source: BySightings, at: sec(at), Resolved: resolved(p), since: sec(since), sightedHops: 1<<len(p) - 1}
 }
 
-func vouchAll(s *Store, until, heard float64, switches ...string) {
+func confirmAll(s *Store, until, heard float64, switches ...string) {
 	for _, sw := range switches {
 		s.recordSwitchAnswer(sw, sec(until), sec(heard))
 	}
@@ -74,11 +74,11 @@ func ask(t *testing.T, s *Store, e fabric.Flow, all ...asked) {
 
 func TestRule1AndRule2(t *testing.T) {
 	s := NewStore(graph(t))
-	tell(t, s, probe, traced(10, resolved(by(1))))
-	tell(t, s, probe, traced(20, resolved(by(1))))
-	tell(t, s, probe, traced(40, resolved(by(2))))
-	tell(t, s, probe, traced(50, resolved(by(2))))
-	tell(t, s, probe, traced(60, resolved(by(1))))
+	applyReport(t, s, probe, traced(10, resolved(by(1))))
+	applyReport(t, s, probe, traced(20, resolved(by(1))))
+	applyReport(t, s, probe, traced(40, resolved(by(2))))
+	applyReport(t, s, probe, traced(50, resolved(by(2))))
+	applyReport(t, s, probe, traced(60, resolved(by(1))))
 	ask(t, s, probe,
 		asked{5, 8, fabric.PathUnknown, nil, 1}, // before anything was known: what came later may have been
 		asked{8, 12, fabric.PathUnknown, nil, 1},
@@ -93,36 +93,36 @@ func TestRule1AndRule2(t *testing.T) {
 		t.Errorf("bound %+v, map version %d", b, s.Version())
 	}
 	// A path that is seen again without another in between held all the time.
-	tell(t, s, probe, traced(70, lost()))
+	applyReport(t, s, probe, traced(70, lost()))
 	ask(t, s, probe, asked{61, 65, fabric.PathStale, by(1), 0})
-	tell(t, s, probe, traced(80, resolved(by(1))))
+	applyReport(t, s, probe, traced(80, resolved(by(1))))
 	ask(t, s, probe, asked{61, 75, fabric.PathValid, by(1), 0})
 }
 
 func TestRule3UnresolvedLeavesTheOldPathStale(t *testing.T) {
 	s := NewStore(graph(t))
-	tell(t, s, probe, traced(10, lost(by(1), by(2))))
+	applyReport(t, s, probe, traced(10, lost(by(1), by(2))))
 	ask(t, s, probe, asked{11, 12, fabric.PathUnknown, nil, 2})
-	tell(t, s, probe, traced(20, resolved(by(1))))
-	tell(t, s, probe, traced(30, lost(by(1), by(2))))
+	applyReport(t, s, probe, traced(20, resolved(by(1))))
+	applyReport(t, s, probe, traced(30, lost(by(1), by(2))))
 	ask(t, s, probe, asked{31, 32, fabric.PathStale, by(1), 0}, asked{19.5, 20, fabric.PathUnknown, nil, 1})
 	// The old one ended when it was last confirmed, not when it was last looked for.
-	tell(t, s, probe, traced(40, resolved(by(2))))
+	applyReport(t, s, probe, traced(40, resolved(by(2))))
 	ask(t, s, probe, asked{25, 28, fabric.PathUnknown, nil, 2})
 	// Packets that are balanced one by one have no path, and had one before.
 	split := traced(50, lost(by(1), by(2)))
 	split.split = true
-	tell(t, s, probe, split)
+	applyReport(t, s, probe, split)
 	ask(t, s, probe, asked{40, 40, fabric.PathValid, by(2), 0}, asked{51, 52, fabric.PathUnknown, nil, 2})
-	tell(t, s, probe, traced(60, resolved(by(1))))
+	applyReport(t, s, probe, traced(60, resolved(by(1))))
 	ask(t, s, probe, asked{50, 50, fabric.PathUnknown, nil, 0}, asked{60, 61, fabric.PathValid, by(1), 0})
 }
 
 func TestRule4TheNewerWordHolds(t *testing.T) {
 	all := []string{"leaf1", "spine1", "spine2", "leaf2"}
 	s := NewStore(graph(t))
-	tell(t, s, probe, sighted(10, 5, by(1)))
-	vouchAll(s, 20, 23, all...)
+	applyReport(t, s, probe, sighted(10, 5, by(1)))
+	confirmAll(s, 20, 23, all...)
 	source := func(want Source, state fabric.PathState) {
 		t.Helper()
 		if b, _ := s.CurrentBinding(probe); b.Source != want || b.State != state {
@@ -130,30 +130,30 @@ func TestRule4TheNewerWordHolds(t *testing.T) {
 		}
 	}
 	// A trace from before what the switches vouch for.
-	tell(t, s, probe, traced(15, resolved(by(2))))
+	applyReport(t, s, probe, traced(15, resolved(by(2))))
 	source(BySightings, fabric.PathValid)
 	// A trace that got lost says nothing against them, nor does one that repeats itself.
-	tell(t, s, probe, traced(25, lost()))
+	applyReport(t, s, probe, traced(25, lost()))
 	again := traced(25.5, resolved(by(2)))
 	again.repeated = true
-	tell(t, s, probe, again)
+	applyReport(t, s, probe, again)
 	source(BySightings, fabric.PathValid)
 	// One that agrees changes nothing.
-	tell(t, s, probe, traced(26, resolved(by(1))))
+	applyReport(t, s, probe, traced(26, resolved(by(1))))
 	source(BySightings, fabric.PathValid)
 	// A newer one that does not.
-	tell(t, s, probe, traced(27, resolved(by(2))))
+	applyReport(t, s, probe, traced(27, resolved(by(2))))
 	source(ByTrace, fabric.PathValid)
 	if !s.contested[mustKey(t, s, probe)] {
 		t.Error("the switches are not asked what they say to it")
 	}
 	ask(t, s, probe, asked{5, 26, fabric.PathValid, by(1), 0}, asked{26.5, 27, fabric.PathUnknown, nil, 2}, asked{27, 28, fabric.PathValid, by(2), 0})
-	// Switches that see it but cannot tell the path are silent about what fits.
+	// Switches that see the flow but cannot show its path do not contradict what fits.
 	unsure := pathReport{source: BySightings, at: sec(30), Resolved: lost(), contradicts: func(p fabric.Path) bool { return p[1].Switch != "spine2" }}
-	tell(t, s, probe, unsure)
+	applyReport(t, s, probe, unsure)
 	source(ByTrace, fabric.PathValid)
 	unsure.at, unsure.contradicts = sec(31), func(p fabric.Path) bool { return p[1].Switch != "spine1" }
-	tell(t, s, probe, unsure)
+	applyReport(t, s, probe, unsure)
 	source(ByTrace, fabric.PathStale)
 }
 
@@ -168,15 +168,15 @@ func mustKey(t testing.TB, s *Store, e fabric.Flow) flowKey {
 
 func TestRule5AnswersConfirmUnsaid(t *testing.T) {
 	s := NewStore(graph(t))
-	tell(t, s, probe, sighted(10, 4, by(1)))
+	applyReport(t, s, probe, sighted(10, 4, by(1)))
 	ask(t, s, probe, asked{3, 5, fabric.PathUnknown, nil, 1})
-	vouchAll(s, 100, 103, "leaf1", "spine1", "leaf2")
+	confirmAll(s, 100, 103, "leaf1", "spine1", "leaf2")
 	s.setReportedUntil(sec(105))
 	ask(t, s, probe, asked{4, 105, fabric.PathValid, by(1), 0}, asked{100, 106, fabric.PathStale, by(1), 0})
 	s.setReportedUntil(sec(1e6))
 	ask(t, s, probe, asked{4, 100, fabric.PathValid, by(1), 0}, asked{100, 113, fabric.PathValid, by(1), 0}, asked{112, 114, fabric.PathStale, by(1), 0})
 	// Every switch that sees it has to answer; one that does not see it need not.
-	vouchAll(s, 200, 203, "leaf1", "spine2", "leaf2")
+	confirmAll(s, 200, 203, "leaf1", "spine2", "leaf2")
 	ask(t, s, probe, asked{112, 114, fabric.PathStale, by(1), 0})
 	if b, _ := s.CurrentBinding(probe); !b.Confirmed.Equal(sec(100)) {
 		t.Errorf("confirmed at %s", b.Confirmed)
@@ -184,12 +184,12 @@ func TestRule5AnswersConfirmUnsaid(t *testing.T) {
 	// The last sighting of the old path is known better than by the answers.
 	next := sighted(210, 206, by(2))
 	next.previousUntil = sec(205)
-	tell(t, s, probe, next)
+	applyReport(t, s, probe, next)
 	ask(t, s, probe, asked{4, 205, fabric.PathValid, by(1), 0}, asked{204, 206, fabric.PathUnknown, nil, 2}, asked{206, 207, fabric.PathValid, by(2), 0})
-	// What the switches cannot tell any more they do not vouch for.
-	vouchAll(s, 250, 253, "spine2")
-	tell(t, s, probe, pathReport{source: BySightings, at: sec(254), Resolved: lost()})
-	vouchAll(s, 300, 303, "leaf1", "spine2", "leaf2")
+	// Switches do not confirm what they no longer report.
+	confirmAll(s, 250, 253, "spine2")
+	applyReport(t, s, probe, pathReport{source: BySightings, at: sec(254), Resolved: lost()})
+	confirmAll(s, 300, 303, "leaf1", "spine2", "leaf2")
 	ask(t, s, probe, asked{260, 270, fabric.PathStale, by(2), 0})
 }
 
@@ -197,9 +197,9 @@ func TestRule7StaleAndForgotten(t *testing.T) {
 	s := NewStore(graph(t))
 	reply := probe
 	reply.Reply = true
-	tell(t, s, probe, traced(0, resolved(by(2))))
-	tell(t, s, probe, traced(10, resolved(by(1))))
-	tell(t, s, reply, sighted(10, 10, by(1)))
+	applyReport(t, s, probe, traced(0, resolved(by(2))))
+	applyReport(t, s, probe, traced(10, resolved(by(1))))
+	applyReport(t, s, reply, sighted(10, 10, by(1)))
 	states := func(valid, stale, unknown int) {
 		t.Helper()
 		n := s.StateCounts()
@@ -243,7 +243,7 @@ func empty(t *testing.T, s *Store) {
 func TestMemoryIsBounded(t *testing.T) {
 	s := NewStore(graph(t))
 	for i := range 100 {
-		tell(t, s, probe, traced(float64(i), resolved(by(1+i%2))))
+		applyReport(t, s, probe, traced(float64(i), resolved(by(1+i%2))))
 	}
 	b := s.recordOf(probe)
 	if len(b.past) != maxVersions || s.Version() != 100 {
@@ -262,21 +262,21 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	reply := probe
 	reply.Reply = true
-	tell(t, s, reply, traced(1, long))
+	applyReport(t, s, reply, traced(1, long))
 	got, _ := s.CurrentBinding(reply)
 	if len(got.Candidates) != 0 || len(got.Notes) != maxNotes || len(got.Notes[1]) != maxNoteBytes || got.Notes[maxNotes-1] != "33 candidates are not listed" {
 		t.Errorf("%d candidates, %d notes", len(got.Candidates), len(got.Notes))
 	}
 	long.Candidates = many[:maxCandidates]
-	tell(t, s, reply, traced(2, long))
+	applyReport(t, s, reply, traced(2, long))
 	if got, _ := s.CurrentBinding(reply); len(got.Candidates) != maxCandidates {
 		t.Errorf("%d candidates", len(got.Candidates))
 	}
 	// Where too many routes are known there is no past and there are no candidates.
 	s.maxRoutes = 0
-	tell(t, s, probe, traced(101, resolved(by(1))))
+	applyReport(t, s, probe, traced(101, resolved(by(1))))
 	long.Candidates = many[:2]
-	tell(t, s, reply, traced(102, long))
+	applyReport(t, s, reply, traced(102, long))
 	if got, _ := s.CurrentBinding(reply); len(got.Candidates) != 0 || len(b.past) != 0 {
 		t.Errorf("%d candidates, %d versions", len(got.Candidates), len(b.past))
 	}
@@ -284,15 +284,15 @@ func TestMemoryIsBounded(t *testing.T) {
 	empty(t, s)
 }
 
-// TestAccessPortsOtherThanTheTopologys are kept as they were told, also where
+// TestAccessPortsOtherThanTheTopologys checks that access ports are kept as reported, also where
 // another flow shares the rest of the path.
 func TestAccessPortsOtherThanTheTopologys(t *testing.T) {
 	s := NewStore(graph(t))
 	odd := by(1)
 	odd[0].In, odd[2].Out = "dn9", "dn8"
 	reply := fabric.Flow{Src: probe.Dst, Dst: probe.Src, Reply: true} // the same way as probe
-	tell(t, s, probe, traced(1, resolved(odd)))
-	tell(t, s, reply, traced(1, resolved(by(1))))
+	applyReport(t, s, probe, traced(1, resolved(odd)))
+	applyReport(t, s, reply, traced(1, resolved(by(1))))
 	for e, want := range map[fabric.Flow]fabric.Path{probe: odd, reply: by(1)} {
 		if b, _ := s.CurrentBinding(e); b.Path.CanonicalKey() != want.CanonicalKey() {
 			t.Errorf("%s goes %q, want %q", e, b.Path.CanonicalKey(), want.CanonicalKey())
@@ -336,7 +336,7 @@ func TestCrossing(t *testing.T) {
 		case 1:
 			w.Resolved, w.split = lost(ways...), true
 		}
-		tell(t, s, e, w)
+		applyReport(t, s, e, w)
 		if step%100 != 0 {
 			continue
 		}

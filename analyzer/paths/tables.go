@@ -44,7 +44,7 @@ type Tables struct {
 	lastSweep time.Time                // when flows were last forgotten
 }
 
-// trackedFlow is a flow whose path the tables tell.
+// trackedFlow represents a flow whose path comes from the tables.
 type trackedFlow struct {
 	boundWalk   uint64 // what it was last bound to; 0: nothing
 	lastRequest int64  // when it was last asked for
@@ -55,8 +55,8 @@ func NewTables(store *Store, sl uint8) *Tables {
 	return &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[flowKey]*trackedFlow{}, unbound: map[flowKey]*trackedFlow{}}
 }
 
-// FollowFlow takes care that a flow is bound from now on, if both its NICs are in the
-// fabric. One that is not asked for during keepFlows is forgotten.
+// FollowFlow binds a flow from now on, if both its NICs are in the fabric. A flow that is not queried
+// for keepFlows is forgotten.
 func (t *Tables) FollowFlow(e fabric.Flow, now time.Time) {
 	k, ok := t.store.keyOf(e)
 	if !ok {
@@ -76,7 +76,7 @@ func (t *Tables) FollowFlow(e fabric.Flow, now time.Time) {
 	t.bindFlow(k, f)
 }
 
-// ApplyReading takes a reading.
+// ApplyReading applies a reading of the forwarding tables.
 func (t *Tables) ApplyReading(r ibfabric.Reading) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,17 +116,17 @@ func (t *Tables) ApplyReading(r ibfabric.Reading) {
 	old := r.Ended.Add(-keepFlows).UnixNano()
 	for k, f := range t.flows {
 		if f.lastRequest < old {
-			t.endPath(k, f, r.Ended, "nobody asks for it")
+			t.endPath(k, f, r.Ended, "it is no longer queried")
 			delete(t.flows, k)
 			delete(t.unbound, k)
 		}
 	}
 }
 
-// sweepEvery is how often flows are looked through for those that nobody asks for.
+// sweepEvery is the interval at which flows that are no longer queried are dropped.
 const sweepEvery = time.Minute
 
-// locateNICs finds the topology's NICs in a fabric, and tells the store of its cables.
+// locateNICs finds the topology's NICs in a fabric, and passes its cables to the store.
 func (t *Tables) locateNICs(f *ibfabric.Fabric) {
 	t.lids = make([]ibfabric.LID, len(t.store.nicIDs))
 	g := t.store.Graph()
@@ -152,7 +152,7 @@ func (t *Tables) locateNICs(f *ibfabric.Fabric) {
 	}
 }
 
-// nicPort is the fabric's port of a NIC.
+// nicPort returns the fabric's port of a NIC.
 func nicPort(g *fabric.Graph, f *ibfabric.Fabric, id string) (ibfabric.End, bool) {
 	for _, a := range g.NIC(id).Aliases {
 		text, ok := strings.CutPrefix(a, "guid:")
@@ -168,7 +168,7 @@ func nicPort(g *fabric.Graph, f *ibfabric.Fabric, id string) (ibfabric.End, bool
 	return e, ok && int(e.Node) >= f.Switches
 }
 
-// endPath takes what is known of a flow's path as over.
+// endPath ends the known path of a flow.
 func (t *Tables) endPath(k flowKey, f *trackedFlow, at time.Time, why string) {
 	t.unbindFlow(k, f)
 	t.store.applyTables(k, pathReport{source: ByTables, at: at, ended: true, Resolved: fabric.Resolved{State: fabric.PathUnknown, Notes: []string{why}}})
@@ -214,7 +214,7 @@ func (t *Tables) bindFlow(k flowKey, f *trackedFlow) {
 	}
 }
 
-// unbindFlow takes a flow as bound to nothing: each reading is asked for its path.
+// unbindFlow marks a flow as unbound, so that each reading is searched for its path.
 func (t *Tables) unbindFlow(k flowKey, f *trackedFlow) {
 	f.boundWalk = 0
 	t.unbound[k] = f

@@ -14,8 +14,8 @@ import (
 	"github.com/graylink/graylink/internal/ibmad/madsim"
 )
 
-// told is a fabric of three leaves and two spines, and tables that read it.
-type told struct {
+// tablesRig is a fabric of three leaves and two spines, and tables that read it.
+type tablesRig struct {
 	*testing.T
 	f      *ibfabric.Fabric
 	store  *Store
@@ -23,7 +23,7 @@ type told struct {
 	start  time.Time
 }
 
-func newTold(t *testing.T) *told {
+func newTablesRig(t *testing.T) *tablesRig {
 	open := func(name string) *os.File {
 		f, err := os.Open("../../internal/ibfabric/testdata/" + name)
 		if err != nil {
@@ -40,23 +40,23 @@ func newTold(t *testing.T) *told {
 		t.Fatal(err)
 	}
 	topo, _ := f.BuildTopology()
-	x := &told{T: t, f: f, start: time.Unix(1_800_000_000, 0), store: NewStore(fabric.NewGraph(topo))}
+	x := &tablesRig{T: t, f: f, start: time.Unix(1_800_000_000, 0), store: NewStore(fabric.NewGraph(topo))}
 	x.tables = NewTables(x.store, 0)
 	return x
 }
 
-// at is a moment, in tenths of a second.
-func (t *told) at(tenths int) time.Time {
+// at returns a moment, in tenths of a second.
+func (t *tablesRig) at(tenths int) time.Time {
 	return t.start.Add(time.Duration(tenths) * 100 * time.Millisecond)
 }
 
 // read takes a reading that begins and ends at moments.
-func (t *told) read(f *ibfabric.Fabric, begun, ended int, broken bool) {
+func (t *tablesRig) read(f *ibfabric.Fabric, begun, ended int, broken bool) {
 	t.tables.ApplyReading(ibfabric.Reading{Fabric: f, Begun: t.at(begun), Ended: t.at(ended), Broken: broken})
 }
 
-// route is the fabric with another entry for h3 (LID 14) at leaf0.
-func (t *told) route(port uint8) *ibfabric.Fabric {
+// route returns the fabric with another entry for h3 (LID 14) at leaf0.
+func (t *tablesRig) route(port uint8) *ibfabric.Fabric {
 	e, ok := t.f.ByName("leaf0")
 	if !ok {
 		t.Fatal("no leaf0")
@@ -70,7 +70,7 @@ func (t *told) route(port uint8) *ibfabric.Fabric {
 var moved = fabric.Flow{Src: "h0/hca", Dst: "h3/hca"}
 
 // want says what a window is bound to.
-func (t *told) want(e fabric.Flow, start, end int, state fabric.PathState, path string) {
+func (t *tablesRig) want(e fabric.Flow, start, end int, state fabric.PathState, path string) {
 	t.Helper()
 	b, _ := t.store.BindingAt(e, t.at(start), t.at(end))
 	if got := b.Path.CanonicalKey(); b.State != state || got != path {
@@ -84,7 +84,7 @@ const (
 )
 
 func TestForwardingRule1ConfirmedBetweenReadings(t *testing.T) {
-	x := newTold(t)
+	x := newTablesRig(t)
 	x.tables.FollowFlow(moved, x.at(0)) // nothing is read yet
 	x.read(x.f, 0, 1, true)
 	x.tables.FollowFlow(moved, x.at(1))
@@ -96,7 +96,7 @@ func TestForwardingRule1ConfirmedBetweenReadings(t *testing.T) {
 	x.want(moved, 0, 10, fabric.PathUnknown, "")  // and before 1
 	reply := moved
 	reply.Reply = true
-	x.tables.FollowFlow(reply, x.at(11)) // nobody asked before; the tables were the same
+	x.tables.FollowFlow(reply, x.at(11)) // it was not queried before; the tables were the same
 	x.want(reply, 1, 10, fabric.PathValid, "leaf1[2>3] spine0[2>1] leaf0[3>1]")
 
 	// Another way, and another table of no importance to the replies.
@@ -112,7 +112,7 @@ func TestForwardingRule1ConfirmedBetweenReadings(t *testing.T) {
 }
 
 func TestForwardingRule2WhatDoesNotArrive(t *testing.T) {
-	x := newTold(t)
+	x := newTablesRig(t)
 	x.read(x.f, 0, 1, true)
 	x.tables.FollowFlow(moved, x.at(1))
 	x.read(x.f, 10, 11, false)
@@ -143,7 +143,7 @@ func TestForwardingRule2WhatDoesNotArrive(t *testing.T) {
 }
 
 func TestForwardingRule3Broken(t *testing.T) {
-	x := newTold(t)
+	x := newTablesRig(t)
 	x.read(x.f, 0, 1, true)
 	x.tables.FollowFlow(moved, x.at(1))
 	x.read(x.f, 10, 11, false)
@@ -166,7 +166,7 @@ func TestForwardingRule3Broken(t *testing.T) {
 }
 
 func TestForwardingRule4NICsAndSwitches(t *testing.T) {
-	x := newTold(t)
+	x := newTablesRig(t)
 	topo, _ := x.f.BuildTopology()
 	topo.Nodes[0].NICs[0].Aliases = []string{"mlx5_0", "guid:0x10000b"} // h0 is said to be h5
 	topo.Switches = slices.DeleteFunc(topo.Switches, func(s fabric.Switch) bool { return s.Name == "spine0" })
@@ -189,9 +189,9 @@ func TestForwardingRule4NICsAndSwitches(t *testing.T) {
 	}
 }
 
-// What nobody asks for any more is forgotten, and so are NICs that went.
+// Flows that are no longer queried are forgotten, and so are NICs that went.
 func TestForwardingForget(t *testing.T) {
-	x := newTold(t)
+	x := newTablesRig(t)
 	x.read(x.f, 0, 1, true)
 	x.tables.FollowFlow(moved, x.at(1))
 	x.read(x.f, 10, 11, false)
@@ -208,7 +208,7 @@ func TestForwardingForget(t *testing.T) {
 
 // Readings come while flows are followed and asked for: a race detector's test.
 func TestForwardingConcurrent(t *testing.T) {
-	x := newTold(t)
+	x := newTablesRig(t)
 	x.read(x.f, 0, 1, true)
 	other := x.route(3)
 	var wg sync.WaitGroup
@@ -227,9 +227,9 @@ func TestForwardingConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// A cable that is not where the topology has it is told as LLDP tells of them.
-func TestForwardingTellOfCables(t *testing.T) {
-	x := newTold(t)
+// A cable that is not where the topology has it is reported as by LLDP.
+func TestForwardingReportsCables(t *testing.T) {
+	x := newTablesRig(t)
 	topo, _ := x.f.BuildTopology()
 	for i := range topo.Links {
 		l := &topo.Links[i]
@@ -249,7 +249,7 @@ func TestForwardingTellOfCables(t *testing.T) {
 	}
 }
 
-// BenchmarkForwarding are the 419,256 edges of a fat tree of 54 switches and 648
+// BenchmarkForwarding measures the 419,256 edges of a fat tree of 54 switches and 648
 // HCAs, with a table that changed for one HCA, and without.
 func BenchmarkForwarding(b *testing.B) {
 	sim := madsim.FatTree(36, 18, 18, madsim.Options{})

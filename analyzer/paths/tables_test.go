@@ -30,15 +30,15 @@ type tracert struct {
 // it said: a valid path held all that time, whatever the order in which tables were
 // written and read.
 //
-// Once OpenSM's log tells of changes, which then come as they like; once nothing does,
+// Once OpenSM's log reports changes, which then come at any time. Once nothing does,
 // and no change is undone between two readings.
 func TestNoWindowIsBoundToAStaleTable(t *testing.T) {
 	ibtest.RequireTools(t)
-	t.Run("told", func(t *testing.T) { noStaleTable(t, true) })
+	t.Run("logged", func(t *testing.T) { noStaleTable(t, true) })
 	t.Run("polled", func(t *testing.T) { noStaleTable(t, false) })
 }
 
-func noStaleTable(t *testing.T, told bool) {
+func noStaleTable(t *testing.T, logged bool) {
 	sim := ibtest.Start(t, ibtest.FatTree(4, 3, 2), ibtest.Options{Engine: "ftree"})
 	transport, err := ibmad.DialIbsim(sim.SocketName(), "h1")
 	if err != nil {
@@ -47,7 +47,7 @@ func noStaleTable(t *testing.T, told bool) {
 	client := ibmad.NewClient(transport, ibmad.Config{})
 	defer client.Close()
 	watch := &ibfabric.Watch{Client: client, Now: time.Now, SettleTime: 500 * time.Millisecond, MaxGap: 10 * time.Second, CableInterval: time.Second}
-	if told {
+	if logged {
 		log, err := ibfabric.OpenLog(sim.LogPath())
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func noStaleTable(t *testing.T, told bool) {
 				}
 			}
 			wait(func() bool { return sim.CountSubnetUp() == n })
-			if read := reads.Load(); !told {
+			if read := reads.Load(); !logged {
 				wait(func() bool { return reads.Load() < read+20 })
 			}
 		}
@@ -182,7 +182,7 @@ func noStaleTable(t *testing.T, told bool) {
 	}
 }
 
-// named is ibtracert's route as a path.
+// named returns ibtracert's route as a path.
 func named(f *ibfabric.Fabric, from, to string, links []ibtest.Link) fabric.Path {
 	var p fabric.Path
 	for _, l := range links {

@@ -35,11 +35,11 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	// The client has gone when this fails; there is nobody left to tell.
+	// This fails only when the client has gone, so the error needs no report.
 	_ = plainjson.NewEncoder(w).Encode(v)
 }
 
-// handleVerdicts is the history, newest first; ?job= keeps those that touch a job.
+// handleVerdicts serves the state and all verdicts, newest first. ?job= keeps the verdicts that affect a job.
 func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 	s := a.Snapshot()
 	out := struct {
@@ -72,12 +72,12 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, out)
 }
 
-// handleJobs lists the jobs that run, with the answer for each.
+// handleJobs serves the running jobs with the state of the network for each.
 func (a *API) handleJobs(w http.ResponseWriter, _ *http.Request) {
 	s := a.Snapshot()
 	known := s.JobNames()
 	if known == nil {
-		http.Error(w, "no placement of jobs is known: the analyzer is not told of any", http.StatusNotFound)
+		http.Error(w, "no placement of jobs is known: the analyzer has no source of placements", http.StatusNotFound)
 		return
 	}
 	type entry struct {
@@ -97,14 +97,14 @@ func (a *API) handleJobs(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, out)
 }
 
-// handleJob answers whether the network is to blame for a job, by its name or identifier.
+// handleJob serves the state of the network for a job, which it finds by name or identifier.
 func (a *API) handleJob(w http.ResponseWriter, r *http.Request) {
 	s := a.Snapshot()
 	name := r.PathValue("name")
 	v, ok := s.FindJob(name)
 	switch {
 	case s.JobNames() == nil:
-		http.Error(w, "no placement of jobs is known: the analyzer is not told of any", http.StatusNotFound)
+		http.Error(w, "no placement of jobs is known: the analyzer has no source of placements", http.StatusNotFound)
 		return
 	case !ok:
 		http.Error(w, fmt.Sprintf("no job %q runs now on a node of the topology", name), http.StatusNotFound)
@@ -116,7 +116,7 @@ func (a *API) handleJob(w http.ResponseWriter, r *http.Request) {
 	}{s.At, v})
 }
 
-// BoundPath is one flow of /api/v1/paths.
+// BoundPath represents one flow of /api/v1/paths.
 type BoundPath struct {
 	Edge       string           `json:"edge"`
 	State      fabric.PathState `json:"state"`
@@ -130,17 +130,17 @@ type BoundPath struct {
 	Notes      []string         `json:"notes,omitempty"`
 }
 
-// maxPaths bounds an answer that is about no NIC in particular.
+// maxPaths bounds a response that is not restricted to a NIC.
 const maxPaths = 10_000
 
-// handlePaths lists flows, ?src= and ?dst= keep those of a probing and a probed NIC, ?at=
-// tells of a moment of the past.
+// handlePaths serves the paths of flows. ?src= and ?dst= keep the flows of a probing and a probed NIC, and ?at=
+// selects a moment in the past.
 func (a *API) handlePaths(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	src, dst := q.Get("src"), q.Get("dst")
 	for _, nic := range []string{src, dst} {
 		if nic != "" && !fabric.IsNIC(nic) {
-			http.Error(w, fmt.Sprintf("%q: a NIC is expected, node/device", nic), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("%q: want a NIC, node/device", nic), http.StatusBadRequest)
 			return
 		}
 	}
@@ -148,12 +148,12 @@ func (a *API) handlePaths(w http.ResponseWriter, r *http.Request) {
 	if s := q.Get("at"); s != "" {
 		var err error
 		if at, err = time.Parse(time.RFC3339, s); err != nil {
-			http.Error(w, fmt.Sprintf("field %q: an RFC 3339 time is expected", "at"), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("field %q: want an RFC 3339 time", "at"), http.StatusBadRequest)
 			return
 		}
 	}
 	if n := a.Store.Len(); src == "" && dst == "" && n > maxPaths {
-		http.Error(w, fmt.Sprintf("of %d flows not all are listed at once: src or dst is required", n), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("there are %d flows, too many for one response: set src or dst", n), http.StatusBadRequest)
 		return
 	}
 	out := struct {
@@ -185,8 +185,8 @@ func (a *API) handleLinks(w http.ResponseWriter, _ *http.Request) {
 	}{s.At, links})
 }
 
-// handleObservations is the last window of every flow as an observation file, so that
-// what the analyzer saw can be kept and given to graylink localize.
+// handleObservations serves the last window of every flow as an observation file, which graylink localize can
+// read.
 func (a *API) handleObservations(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	enc := plainjson.NewEncoder(w)

@@ -1,4 +1,4 @@
-// Package publish makes the analyzer's state readable: Prometheus series and
+// Package publish publishes the analyzer's state as Prometheus series and through
 // the HTTP API.
 package publish
 
@@ -16,11 +16,11 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// keepClearedSeries is how long a suspect's series stay, at 0, after the all-clear.
+// keepClearedSeries is the time for which the series of a cleared suspect stay at 0.
 const keepClearedSeries = 5 * time.Minute
 
-// maxMaintenance bounds the elements under maintenance that are published: more than that
-// is a fabric that is taken out of service, and the page and the API list them.
+// maxMaintenance bounds the elements under maintenance that are published. More elements mean a fabric that
+// is out of service, and the page and the API list all of them.
 const maxMaintenance = 1000
 
 // maxPathEdges bounds the edges whose path is published per verdict.
@@ -30,7 +30,7 @@ const maxPathEdges = 200
 type Collector struct {
 	Snapshot func() analyzer.Snapshot
 	Store    *paths.Store
-	// Switches are Loop.Switches; nil where no switch tells.
+	// Switches is Loop.SwitchStates, or nil if no switch reports sightings.
 	Switches func() (map[string]paths.TableView, paths.PullCounts)
 }
 
@@ -39,37 +39,37 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	suspectScore = newDesc("fabric_suspect_score", "Confidence that the element is at fault; 0 for five minutes after the all-clear.", "element", "kind")
-	suspectInfo  = newDesc("fabric_suspect_info", "The suspect's scenario, direction and place; 0 after the all-clear.",
+	suspectScore = newDesc("fabric_suspect_score", "Confidence that the element is at fault, and 0 for five minutes after the verdict clears.", "element", "kind")
+	suspectInfo  = newDesc("fabric_suspect_info", "The suspect's scenario, direction and place: 1 while the verdict is open, 0 after it clears.",
 		"element", "kind", "scenario", "from", "to", "tier", "plane", "class", "severity")
 	suspectDelay    = newDesc("fabric_suspect_added_delay_seconds", "One-way delay that the element adds.", "element", "kind")
 	suspectLoss     = newDesc("fabric_suspect_loss_ratio", "Share of packets that the element loses.", "element", "kind")
-	suspectFirst    = newDesc("fabric_suspect_first_seen_timestamp_seconds", "Since when the probes show it: with element and kind, what a verdict is known by.", "element", "kind")
-	suspectEnd      = newDesc("fabric_suspect_cleared_timestamp_seconds", "When it was cleared; absent while it is open.", "element", "kind")
-	suspectEdges    = newDesc("fabric_suspect_edges", "Degraded edges that the element explains.", "element", "kind")
-	suspectJobs     = newDesc("fabric_suspect_affected_jobs", "Jobs that may cross the element, since the verdict opened; absent where no placement is known.", "element", "kind")
-	suspectCause    = newDesc("fabric_suspect_cause_info", "What the suspect's own series say it is.", "element", "kind", "cause")
-	elementInfo     = newDesc("fabric_element_info", "Where an element under a verdict is.", "element", "kind", "switch", "port", "nic")
-	verdictState    = newDesc("fabric_verdict_state", "1 for the state that holds for the scope.", "scope", "state")
+	suspectFirst    = newDesc("fabric_suspect_first_seen_timestamp_seconds", "Time at which the fault was first seen. With element and kind it identifies the verdict.", "element", "kind")
+	suspectEnd      = newDesc("fabric_suspect_cleared_timestamp_seconds", "Time at which the verdict cleared. Absent while it is open.", "element", "kind")
+	suspectEdges    = newDesc("fabric_suspect_edges", "Number of degraded flows that the element explains.", "element", "kind")
+	suspectJobs     = newDesc("fabric_suspect_affected_jobs", "Number of jobs that may cross the element. Absent where no placement is known.", "element", "kind")
+	suspectCause    = newDesc("fabric_suspect_cause_info", "Causes of the fault according to the suspect's own series and the probes.", "element", "kind", "cause")
+	elementInfo     = newDesc("fabric_element_info", "Switches, ports and NICs of an element with an open verdict.", "element", "kind", "switch", "port", "nic")
+	verdictState    = newDesc("fabric_verdict_state", "State of the scope: 1 for the present state, 0 for the others.", "scope", "state")
 	coverage        = newDesc("fabric_evidence_coverage_ratio", "Share of link directions with fresh, path-bound evidence.", "scope")
-	linkDelay       = newDesc("fabric_link_added_delay_seconds", "Delay that one direction of a link adds, as the probes that cross it bound it.", "link", "from", "to")
-	linkEdges       = newDesc("fabric_link_probe_edges", "Edges with fresh evidence that cross one direction of a link.", "link", "from", "to")
-	pathVersion     = newDesc("fabric_path_map_version", "Counts the changes of any path.")
-	pathEdges       = newDesc("fabric_path_edges", "Directed flows by the state of their path.", "state")
-	edgePath        = newDesc("fabric_edge_path_info", "The path of an edge under a verdict.", "src", "dst", "flow", "direction", "path")
+	linkDelay       = newDesc("fabric_link_added_delay_seconds", "Delay that one direction of a link adds, as bounded by the probes that cross it.", "link", "from", "to")
+	linkEdges       = newDesc("fabric_link_probe_edges", "Number of flows with fresh evidence that cross one direction of a link.", "link", "from", "to")
+	pathVersion     = newDesc("fabric_path_map_version", "Version of all paths, which grows with each change.")
+	pathEdges       = newDesc("fabric_path_edges", "Number of directed flows by the state of their path.", "state")
+	edgePath        = newDesc("fabric_edge_path_info", "The path of a flow with an open verdict.", "src", "dst", "flow", "direction", "path")
 	pathHop         = newDesc("fabric_path_hop_info", "The hops of a published path.", "path", "hop", "switch", "ingress", "egress", "link")
-	lastCycle       = newDesc("graylink_analyzer_last_cycle_timestamp_seconds", "When the last cycle ended.")
-	maintenanceInfo = newDesc("fabric_maintenance_info", "Elements that take no part in the judgement because somebody works on them, by who announced it.", "element", "source")
-	warnings        = newDesc("graylink_analyzer_evidence_warnings", "Answers of the last cycle that Prometheus calls incomplete, and questions that were left out.")
-	baselines       = newDesc("graylink_analyzer_baselines", "Directed flows whose baseline is learnt.")
-	pending         = newDesc("graylink_analyzer_pending_edges", "Edges that look degraded and wait for confirmation.")
-	hostSuspect     = newDesc("graylink_analyzer_host_suspect", "1 for nodes whose probes are no evidence because the node is starved or silent.", "node")
-	swInfo          = newDesc("graylink_analyzer_switch_info", "How a switch sees the probes that cross it.", "switch", "kind")
-	swAnswered      = newDesc("graylink_analyzer_switch_answered_timestamp_seconds", "When a switch last told what crosses it.", "switch")
-	swFlows         = newDesc("graylink_analyzer_switch_flows", "Flows of a switch's table.", "switch")
-	swDropped       = newDesc("graylink_analyzer_switch_dropped_total", "What a switch lost because something was full.", "switch")
-	swForeign       = newDesc("graylink_analyzer_switch_foreign_flows_total", "Flows told of that belong to no edge.", "switch")
-	swPulls         = newDesc("graylink_analyzer_switch_pulls_total", "Questions to switches.", "result")
+	lastCycle       = newDesc("graylink_analyzer_last_cycle_timestamp_seconds", "Time at which the last cycle ended.")
+	maintenanceInfo = newDesc("fabric_maintenance_info", "Elements that are excluded because of maintenance, by source of the announcement.", "element", "source")
+	warnings        = newDesc("graylink_analyzer_evidence_warnings", "Number of incomplete query results and left-out queries in the last cycle.")
+	baselines       = newDesc("graylink_analyzer_baselines", "Number of directed flows with a baseline.")
+	pending         = newDesc("graylink_analyzer_pending_edges", "Number of flows that look degraded and wait for confirmation.")
+	hostSuspect     = newDesc("graylink_analyzer_host_suspect", "1 for nodes whose probes are excluded because the node is starved or silent.", "node")
+	swInfo          = newDesc("graylink_analyzer_switch_info", "How a switch observes the probes that cross it.", "switch", "kind")
+	swAnswered      = newDesc("graylink_analyzer_switch_answered_timestamp_seconds", "Time of the last response of a switch with its sightings.", "switch")
+	swFlows         = newDesc("graylink_analyzer_switch_flows", "Number of flows in a switch's table.", "switch")
+	swDropped       = newDesc("graylink_analyzer_switch_dropped_total", "Sightings that a switch lost because a table or buffer was full.", "switch")
+	swForeign       = newDesc("graylink_analyzer_switch_foreign_flows_total", "Flows that a switch reported and that belong to no edge.", "switch")
+	swPulls         = newDesc("graylink_analyzer_switch_pulls_total", "Requests to switches, by result.", "result")
 )
 
 var states = []fabric.State{fabric.Innocent, fabric.Suspect, fabric.InsufficientEvidence}
@@ -128,7 +128,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectMaintenance publishes the windows that are in force, not those to come.
+// collectMaintenance publishes the windows that are in force, and not future ones.
 func (c *Collector) collectMaintenance(s analyzer.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
 	type series struct{ element, source string }
 	done := map[series]bool{}
@@ -152,7 +152,7 @@ func oneIf(b bool) float64 {
 	return 0
 }
 
-// collectSwitches are the sources of sightings.
+// collectSwitches publishes the state of the switches that report sightings.
 func (c *Collector) collectSwitches(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {
 	if c.Switches == nil {
 		return
@@ -172,7 +172,7 @@ func (c *Collector) collectSwitches(ch chan<- prometheus.Metric, gauge func(*pro
 	count(swPulls, pulls.Failures, "failed")
 }
 
-// minOpenScore is the least score of what is open: 0 is an all-clear, and ends alerts.
+// minOpenScore is the lowest score of an open verdict, since 0 means that it has cleared, and ends alerts.
 const minOpenScore = 0.001
 
 func (c *Collector) collectSuspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
@@ -233,8 +233,8 @@ func tierLabel(n int) string {
 
 type location struct{ sw, port, nic string }
 
-// elementLocations lists the switches, ports and NICs of an element, under the names that the
-// series of ports and NICs have.
+// elementLocations returns the switches, ports and NICs of an element, under the names in the series of ports
+// and NICs.
 func elementLocations(e fabric.Element) (out []location) {
 	end := func(id string) location {
 		if sw, port, ok := fabric.SplitPort(id); ok {
@@ -259,7 +259,7 @@ func elementLocations(e fabric.Element) (out []location) {
 			}
 		}
 	}
-	return out // a host is no place of the fabric
+	return out // a host is not a part of the fabric
 }
 
 // collectPath publishes the bound path of an edge, each hop once.

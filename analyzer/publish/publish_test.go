@@ -116,8 +116,8 @@ func TestExposition(t *testing.T) {
 	}
 }
 
-// TestOpenIsNeverAnAllClear: an incident of which nothing is sure for a while is still open, and a
-// score of 0 would end its alert.
+// TestOpenIsNeverAnAllClear: an open incident with a confidence of 0 has a positive score, since a score of 0
+// would end its alert.
 func TestOpenIsNeverAnAllClear(t *testing.T) {
 	c, _, snap := fixture(t)
 	snap.Incidents[0].Confidence = 0
@@ -200,7 +200,7 @@ func TestObservationsAreAFile(t *testing.T) {
 	}
 }
 
-// TestNotAllPathsOfALargeFabric: who asks for all of them is told to say whose.
+// TestNotAllPathsOfALargeFabric: a request for all paths is refused, and the error names the parameters.
 func TestNotAllPathsOfALargeFabric(t *testing.T) {
 	_, api, _ := fixture(t)
 	mux := http.NewServeMux()
@@ -210,24 +210,24 @@ func TestNotAllPathsOfALargeFabric(t *testing.T) {
 		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
 		return rec.Code
 	}
-	tell := func(n int) {
+	addTraces := func(n int) {
 		for i := range n {
 			if err := api.Store.AddTrace(fabric.Trace{Edge: fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1", Number: i}.String(), TracedAt: now, State: fabric.PathUnknown}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	tell(maxPaths)
+	addTraces(maxPaths)
 	if got := status("/api/v1/paths"); got != 200 {
 		t.Errorf("%d flows: status %d", maxPaths, got)
 	}
-	tell(maxPaths + 1)
+	addTraces(maxPaths + 1)
 	if all, some := status("/api/v1/paths"), status("/api/v1/paths?dst=h2/eth1"); all != 400 || some != 200 {
 		t.Errorf("%d flows: status %d, and %d for one NIC", maxPaths+1, all, some)
 	}
 }
 
-// TestJobs: what is said of jobs, and that nothing is while nobody knows of any.
+// TestJobs checks the series and responses on jobs, and that there are none while no placement is known.
 func TestJobs(t *testing.T) {
 	c, api, snap := fixture(t)
 	mux := http.NewServeMux()
@@ -243,7 +243,7 @@ func TestJobs(t *testing.T) {
 		}
 	}
 	if strings.Contains(expose(t, c), "fabric_suspect_affected_jobs") {
-		t.Error("jobs are counted that nobody knows of")
+		t.Error("jobs are counted although none is known")
 	}
 	r := jobs.NewRegister(api.Store.Graph())
 	r.ReplaceSource("test", []jobs.Placement{{Job: "ml/train7", ID: "4711", Nodes: []string{"h1", "h2"}}})

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/sim/incident"
 )
 
-// BenchmarkRun is an inference over 30,000 flows on 2,500 directed links, up to eight of
+// BenchmarkRun measures an inference over 30,000 flows on 2,500 directed links, up to eight of
 // which drop packets silently.
 func BenchmarkRun(b *testing.B) {
 	f := incident.NewFabric(clos.NewTopology(clos.Options{Tiers: 3, Pods: 10, LeavesPerPod: 5, SpinesPerPod: 5, CoresPerRow: 5, NICsPerLeaf: 15}))
@@ -32,7 +32,7 @@ func BenchmarkRun(b *testing.B) {
 	}
 }
 
-// BenchmarkCycle is what a loop does once a second with a million flows on 98,304 links,
+// BenchmarkCycle measures the work of a loop once a second with a million flows on 98,304 links,
 // up to eight of which drop packets silently: judging and inference, the paths being
 // those of the cycle before.
 func BenchmarkCycle(b *testing.B) {

@@ -82,10 +82,10 @@ func NewEngine(g *fabric.Graph) *Engine {
 	return e
 }
 
-// Graph is the fabric whose places are numbered.
+// Graph returns the fabric whose components are numbered.
 func (e *Engine) Graph() *fabric.Graph { return e.g }
 
-// componentCount is the number of places there are; more may come while findings are bound.
+// componentCount returns the number of components. More may be added while findings are bound.
 func (e *Engine) componentCount() int { return e.ndirs + len(e.names) + len(e.unknown) }
 
 // isSwitch reports whether a place is a switch.
@@ -100,7 +100,7 @@ func (e *Engine) directionOf(p component) fabric.Direction {
 	return e.unknown[int(p)-e.ndirs-len(e.names)]
 }
 
-// reverseOf is the other way through a link, -1 where nothing went that way.
+// reverseOf returns the other direction of a link, or -1 if no flow crosses it.
 func (e *Engine) reverseOf(p component) component {
 	if int(p) < e.ndirs {
 		return p ^ 1
@@ -111,8 +111,8 @@ func (e *Engine) reverseOf(p component) component {
 	return -1
 }
 
-// unknownDirection is the number of a direction that the topology lacks: a path went by it all the
-// same.
+// unknownDirection returns the number of a directed link that a path crosses, but that the topology does not
+// have.
 func (e *Engine) unknownDirection(d fabric.Direction) component {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -226,9 +226,9 @@ type flow struct {
 	sent, lost uint64
 	decided    bool
 	crossed    []component   // crossed for certain
-	paths      *paths        // nil: that is all
+	paths      *paths        // nil means that there are no more
 	load       load          // on every path
-	partial    []partialLoad // what only some of its candidate paths suffer; nil: nothing
+	partial    []partialLoad // the load on only some of its candidate paths; may be nil
 	base       float64       // logarithm of the share of packets that healthy links let through
 	best       float64       // log-likelihood of its losses under their own ratio
 	cost       float64       // under its present loads
@@ -363,7 +363,7 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 	fl.setFinding(f, index)
 }
 
-// setFinding is what of a finding is asked for again and again.
+// setFinding copies the frequently used values of a finding.
 func (fl *flow) setFinding(f *judge.Finding, index int) {
 	fl.finding, fl.index, fl.decided = f, int32(index), f.Condition != judge.Undecided
 	fl.sent, fl.lost = f.Obs.Sent, min(f.Obs.Lost, f.Obs.Sent)
@@ -459,8 +459,8 @@ func (b *binder) bindStructural(src, dst string, roundTrip bool) (at []component
 	return append(at, inner.common...), inner.paths
 }
 
-// betweenLeaves is what flows between two leaves have in common and what they may differ in,
-// beyond the access links and the leaves.
+// betweenLeaves returns the components that flows between two leaves have in common, and those in which they may
+// differ, without the access links and the leaves.
 func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 	b.mu.Lock()
 	defer b.mu.Unlock()

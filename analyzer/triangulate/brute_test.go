@@ -8,7 +8,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// prepared is a search with its candidates, as Engine.Run makes it.
+// prepared returns a search with its candidates, as Engine.Run makes it.
 func prepared(g *fabric.Graph, findings []judge.Finding, p Parameters) *search {
 	e := NewEngine(g)
 	s := newSearch(e, e.bindFindings(findings), p)

@@ -38,7 +38,7 @@ type candidate struct {
 type member struct {
 	flow      int32
 	share     float64    // of its candidate paths
-	crossings []crossing // nil: all have the flow's load
+	crossings []crossing // nil means that all have the flow's load
 }
 
 type group struct {
@@ -64,8 +64,8 @@ func (c *candidate) crossedBy(path []component) bool {
 	return false
 }
 
-// crossingShare is how likely a flow crosses the element, before anything is named. shares
-// remembers that of candidate paths.
+// crossingShare returns the probability that a flow crosses the element, before anything is named. shares caches the
+// shares of candidate paths.
 func (c *candidate) crossingShare(fl *flow, shares map[*paths]float64) float64 {
 	if fl.paths == nil {
 		return 1 // it is in the lists of the element's places
@@ -96,8 +96,8 @@ type evidence struct {
 	flows          int32   // that cross it for certain
 }
 
-// lossExcess is the log-likelihood ratio of the losses at a place against none but healthy
-// links'. It is no less than any share of them can bring.
+// lossExcess returns the log-likelihood ratio of the losses at a component against those of healthy links alone. It
+// is an upper bound for any share of them.
 func (v *evidence) lossExcess() float64 {
 	if v.lost <= v.expected || v.lost == 0 {
 		return 0
@@ -105,7 +105,7 @@ func (v *evidence) lossExcess() float64 {
 	return v.lost*math.Log(v.lost/math.Max(v.expected, 1e-9)) - (v.lost - v.expected)
 }
 
-// delayMarkCap is what a flow's delays and marks can say at most.
+// delayMarkCap returns the largest log-likelihood ratio that a flow's delays and marks can have, in nats.
 func (p *Parameters) delayMarkCap(f *judge.Finding) (nats float64) {
 	if f.Delayed {
 		nats += p.Cap
@@ -227,7 +227,7 @@ func (l *listing) flowsAt(p component) []int32 {
 }
 
 // elementOf names the element a direction belongs to: the NIC for an access
-// link, since the NIC and its only cable cannot be told apart by probes.
+// link, since probes cannot distinguish the NIC from its only cable.
 func elementOf(d fabric.Direction) (fabric.Kind, string) {
 	switch {
 	case fabric.IsNIC(d.From):
@@ -238,7 +238,7 @@ func elementOf(d fabric.Direction) (fabric.Kind, string) {
 	return fabric.KindLink, d.LinkID()
 }
 
-// addCandidates are the elements that what was seen may be owed to.
+// addCandidates adds the elements that may have caused the observed evidence.
 func (s *search) addCandidates() {
 	e, seen := s.e, s.evidenceAt
 	wanted := make([]bool, len(seen))
@@ -287,7 +287,7 @@ func (s *search) addCandidates() {
 	s.addStretches()
 }
 
-// addQueues are the classes of packets that go through a port, where there are several.
+// addQueues adds the queues of a port, if packets of several classes cross it.
 func (s *search) addQueues(p component, d fabric.Direction) {
 	if !s.classes {
 		return
@@ -372,8 +372,8 @@ func (s *search) prepareWide(places []component, wanted []bool) (add func()) {
 	}
 }
 
-// addStretches are the corridors and pairs of leaves of degraded flows: part of what
-// crosses each of their links.
+// addStretches adds the corridors and leaf pairs of degraded flows, which are crossed by a part of the flows on
+// each of their links.
 func (s *search) addStretches() {
 	e := s.e
 	corridors := map[[2]component]int{}
@@ -431,8 +431,8 @@ func (s *search) addStretches() {
 // showsFault reports whether a place has evidence of its own that something is wrong.
 func (v *evidence) showsFault(p Parameters) bool { return v.late > 0 || v.lossExcess() >= p.MostExcess }
 
-// gainBound is what no effect at places gains more than: their losses count in one sum, as if
-// their flows were all alike, and each flow that is late or marked as much as one can.
+// gainBound returns an upper bound for the gain of any effect at components. It counts their losses in one sum, as if
+// all flows were alike, and each late or marked flow with its cap.
 func (s *search) gainBound(places ...component) float64 {
 	const rough = 1.1
 	var v evidence
@@ -445,8 +445,8 @@ func (s *search) gainBound(places ...component) float64 {
 	return 1 + late + rough*v.lossExcess()
 }
 
-// gainBoundOf is what no effect of a candidate gains more than beside what is named, its price
-// paid.
+// gainBoundOf returns an upper bound for the gain of a candidate beside the named elements, after its
+// price.
 func (s *search) gainBoundOf(c *candidate) float64 {
 	if c.allOf != nil || c.filter != nil {
 		// A part of what crosses a place may show more than the whole.
@@ -464,7 +464,7 @@ func (s *search) gainBoundOf(c *candidate) float64 {
 	return most - c.price
 }
 
-// memberCost is what would be gained if a candidate explained all its members perfectly.
+// memberCost returns the gain if a candidate explained all its members perfectly.
 func (s *search) memberCost(c *candidate) (nats float64) {
 	for _, m := range c.members {
 		nats += s.flows[m.flow].cost
@@ -475,7 +475,7 @@ func (s *search) memberCost(c *candidate) (nats float64) {
 // flowEvidence is what a flow says to the sums of its places.
 type flowEvidence struct{ lost, expected, late float64 }
 
-// remainingEvidence is what a flow can still say for elements that are not named.
+// remainingEvidence returns the evidence of a flow that is left for elements that are not named.
 func (s *search) remainingEvidence(fl *flow) flowEvidence {
 	out := flowEvidence{float64(fl.lost), float64(fl.sent) * s.m.hop * float64(fl.hops), s.p.delayMarkCap(fl.finding)}
 	l := fl.load
@@ -555,7 +555,7 @@ func (fl *flow) mayCross(places []component) bool {
 	return slices.ContainsFunc(fl.crossed, in) || fl.paths != nil && slices.ContainsFunc(fl.paths.at, in)
 }
 
-// mixBits is the finaliser of SplitMix64.
+// mixBits returns the bits of x mixed by the finaliser of SplitMix64.
 func mixBits(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9

@@ -23,7 +23,7 @@ func (l load) minus(e load) load {
 // lossOnly reports whether a load neither delays nor marks.
 func (l load) lossOnly() bool { return l.delay == 0 && l.tail == 0 && l.clear == 0 }
 
-// affectedShare is the share that a logarithm of the share let through leaves over.
+// affectedShare returns the affected share from the logarithm of the share let through.
 func affectedShare(through float64) float64 { return 0 - math.Expm1(through) } // not -0
 
 // model is the likelihood of a flow's window. All costs are in nats, against the
@@ -43,7 +43,7 @@ func (m *model) prepareFlow(fl *flow) {
 	}
 }
 
-// costOf is the negative log-likelihood of a flow whose packets suffer l.
+// costOf returns the negative log-likelihood of a flow whose packets have the load l.
 func (m *model) costOf(fl *flow, l load) float64 {
 	return m.delayCost(fl, l.delay) + m.tailCost(fl, l.tail) + m.lossCost(fl, l.survive) + m.markCost(fl, l.clear)
 }
@@ -158,8 +158,8 @@ func (m *model) updateCost(fl *flow) {
 	fl.cost = -math.Log(sum / float64(len(fl.paths.each)))
 }
 
-// memberGain is by how much an effect on a candidate makes a member's window likelier. Of the
-// candidate paths only one is the flow's: its likelihood is their mean.
+// memberGain returns by how many nats an effect on a candidate makes a member's window likelier. Only one of the
+// candidate paths is that of the flow, so its likelihood is their mean.
 func (m *model) memberGain(fl *flow, k *member, e load) float64 {
 	if k.crossings == nil {
 		delta := fl.cost - m.costOf(fl, fl.load.plus(e))
@@ -185,7 +185,7 @@ func (m *model) meanGain(fl *flow, k *member, e load, cost func(*flow, load) flo
 	return fl.cost + math.Log(sum/n)
 }
 
-// profileGain is gain for a flow that speaks for all of its profile.
+// profileGain returns the gain of a flow that represents all of its profile.
 func (m *model) profileGain(fl *flow, share float64, e load) float64 {
 	delta := m.costOf(fl, load{}) - m.costOf(fl, e)
 	if share >= 1 {
@@ -194,7 +194,7 @@ func (m *model) profileGain(fl *flow, share float64, e load) float64 {
 	return math.Log1p(share * math.Expm1(delta))
 }
 
-// lossGain is gain for an effect that only loses.
+// lossGain returns the gain of an effect that only loses.
 func (m *model) lossGain(fl *flow, k *member, survive float64) float64 {
 	if k.crossings != nil {
 		return m.memberGain(fl, k, load{survive: survive})
@@ -259,7 +259,7 @@ func (fl *flow) healthyProfile() (profile, bool) {
 
 // speaksForAll reports whether a flow is as any other of its profile: plainly healthy,
 // and what is named on its paths does no more than lose. (What is lost there does not
-// change what a flow without losses says of others, but where it tells its paths apart;
+// change what a flow without losses says of others, except where it distinguishes its paths;
 // that little is left out.)
 func (fl *flow) speaksForAll() bool {
 	return fl.profile >= 0 && fl.load.lossOnly() && !slices.ContainsFunc(fl.partial, func(s partialLoad) bool { return !s.load.lossOnly() })

@@ -23,7 +23,7 @@ type fit struct {
 
 // Loss ratios that a broken element may have, and the logarithms of how likely they are
 // before anything is seen. Most that break silently lose between one in a thousand and
-// one in thirty; of those that lose more or less nobody needs to be told twice, or once.
+// one in thirty. Those that lose more are obvious, and those that lose less matter little.
 var lossGrid, lossPrior = func() (grid, prior []float64) {
 	const least, most, perDecade = 5e-4, 0.9995, 6
 	sum := 0.0
@@ -141,7 +141,7 @@ func (s *search) splitMembers(c *candidate) {
 	}
 }
 
-// totalGain is the gain of an effect over all members.
+// totalGain returns the gain of an effect over all members.
 func (s *search) totalGain(c *candidate, e load) float64 {
 	g := 0.0
 	for i := range c.groups {
@@ -207,7 +207,7 @@ func (s *search) refitCandidate(c *candidate) {
 	c.fit.others = total - most
 }
 
-// medianRemainder is the median of what is left to explain of the members that say so.
+// medianRemainder returns the median of what is left to explain of the members that say selects.
 func (s *search) medianRemainder(c *candidate, says func(*judge.Finding) bool, rest func(*flow) (left, scale float64)) float64 {
 	var all []float64
 	for _, k := range c.special {
@@ -320,8 +320,8 @@ func (s *search) climbPeak(c *candidate, p peak, step float64) peak {
 	return p
 }
 
-// typicalLoss is the median loss ratio of the members whose losses stand out, 0 where
-// none do.
+// typicalLoss returns the median loss ratio of the members with significant losses, or 0 if
+// there are none.
 func (s *search) typicalLoss(c *candidate) float64 {
 	var all []float64
 	for i := range c.special {
@@ -339,7 +339,7 @@ func (s *search) typicalLoss(c *candidate) float64 {
 	return all[len(all)/2]
 }
 
-// parabolaVertex is where a parabola through three values, a step apart, is highest: in steps
+// parabolaVertex returns the position of the maximum of a parabola through three values, one step apart. It is in steps
 // from the middle one, at most one to either side.
 func parabolaVertex(l, m, r float64) float64 {
 	curve := l - 2*m + r
@@ -349,7 +349,7 @@ func parabolaVertex(l, m, r float64) float64 {
 	return math.Max(-1, math.Min(1, 0.5*(l-r)/curve))
 }
 
-// lossTotal is total for loss alone.
+// lossTotal returns the total gain for loss alone.
 func (s *search) lossTotal(c *candidate, survive float64) float64 {
 	g := 0.0
 	for i := range c.groups {
@@ -363,7 +363,7 @@ func (s *search) lossTotal(c *candidate, survive float64) float64 {
 	return g
 }
 
-// fitMarks is the share of marked packets among the flows that say so.
+// fitMarks returns the share of marked packets among the marked flows.
 func (s *search) fitMarks(c *candidate) float64 {
 	marks, sent := 0.0, 0.0
 	for _, k := range c.special {
@@ -403,8 +403,8 @@ func (s *search) refitAll(stale []*candidate) {
 	})
 }
 
-// bestCandidate is the candidate that pays most, nil if none pays. Among those the evidence
-// cannot tell from it, the narrowest is named.
+// bestCandidate returns the candidate with the largest gain after its price, or nil if none has one. Among those the evidence
+// cannot distinguish from it, the narrowest is named.
 func (s *search) bestCandidate() *candidate {
 	var top *candidate
 	better := func(c *candidate) {
@@ -458,7 +458,7 @@ func (s *search) isWorthNaming(c *candidate) bool {
 	return c.fit.gain >= s.requiredGain() && c.fit.useful >= s.p.MinEdges && c.fit.others >= s.p.MinOthers
 }
 
-// requiredGain is the gain from which an element is named. Most fabrics have nothing broken: the
+// requiredGain returns the gain from which an element is named. Most fabrics have nothing broken: the
 // first has to overcome that as well.
 func (s *search) requiredGain() float64 {
 	if s.namedCount == 0 {
@@ -479,7 +479,7 @@ func (s *search) applyCandidate(c *candidate, out bool) {
 		s.m.updateCost(fl)
 		s.worth += before - fl.cost
 		says := s.remainingEvidence(fl)
-		// What was healthy and is told to lose says of others what it said before.
+		// A healthy flow on a lossy element has the same evidence about other elements as before.
 		asBefore := e.lossOnly() && fl.speaksForAll()
 		if asBefore && says == said {
 			continue
@@ -550,7 +550,7 @@ func (s *search) reviseNamed() {
 		before := slices.Clone(s.named)
 		for i := 0; i < len(s.named); i++ {
 			if !s.named[i].loadsChanged {
-				continue // nobody changed what it is about
+				continue // its elements have not changed
 			}
 			was, fits := s.named[i], s.candidateStates()
 			gain := was.fit.gain
@@ -741,7 +741,7 @@ func (s *search) namedSuspects() []Suspect {
 			}
 		}
 		if !directed && c.Kind != fabric.KindQueue {
-			sus.Direction = fabric.Direction{} // nothing tells which way
+			sus.Direction = fabric.Direction{} // the direction is unknown
 		}
 		s.findRivals(c, &sus)
 		slices.Sort(sus.Explained)

@@ -17,7 +17,7 @@ const (
 	sweeps, settled = 60, 20
 	// leastNoise is that of a flow's median where all flows agree, ns.
 	leastNoise = 50
-	// mostUnknowns bounds the systems that are solved for who can be told apart.
+	// mostUnknowns bounds the systems that are solved to find identifiable delays.
 	mostUnknowns = 400
 )
 
@@ -69,11 +69,11 @@ func (e *Engine) linkDelays(flows []flow, named []*candidate) []LinkDelay {
 	t.noise = t.shiftSpread()
 	t.listSuspicious()
 	t.descendDelays()
-	told := t.identifiableDelays()
+	identifiable := t.identifiableDelays()
 	var out []LinkDelay
 	for p := range crossed {
 		if crossed[p] {
-			yes, asked := told[component(p)]
+			yes, asked := identifiable[component(p)]
 			out = append(out, LinkDelay{Direction: e.directionOf(component(p)), AddedDelayNS: int64(math.Round(t.delays[component(p)])), Identifiable: yes || !asked})
 		}
 	}
@@ -81,7 +81,7 @@ func (e *Engine) linkDelays(flows []flow, named []*candidate) []LinkDelay {
 	return out
 }
 
-// shiftSpread is the standard deviation of the shifts of flows that are not late.
+// shiftSpread returns the standard deviation of the shifts of flows that are not late.
 func (t *tomography) shiftSpread() float64 {
 	dev := make([]float64, 0, len(t.flows))
 	for i, fl := range t.flows {
@@ -156,7 +156,7 @@ func (t *tomography) descendDelays() {
 				left = append(left, t.unexplained[i]+t.delays[p])
 			}
 			slices.Sort(left)
-			// Others on the way of a flow may only add: the lower half tells.
+			// Other links on the path of a flow can only add delay, so the lower half decides.
 			by := left[(len(left)-1)/2]
 			if low := left[(len(left)-1)/4]; low < linkSigmas*t.noise/math.Sqrt(float64(len(left))) {
 				by = 0
@@ -176,8 +176,8 @@ func (t *tomography) descendDelays() {
 	}
 }
 
-// identifiableDelays tells of the places that only late flows cross whether these determine
-// what each adds. The rows of the system are the late flows, its unknowns those places.
+// identifiableDelays reports, for the components that only late flows cross, whether these flows determine what each
+// one adds. The rows of the system are the late flows, and its unknowns are these components.
 func (t *tomography) identifiableDelays() map[component]bool {
 	clear := map[component]bool{}
 	var unknowns []component
@@ -239,7 +239,7 @@ func (t *tomography) identifiableDelays() map[component]bool {
 	return clear
 }
 
-// linkShift is a flow's whole shift that links explain.
+// linkShift returns a flow's whole shift that links explain.
 func (t *tomography) linkShift(i int32) float64 {
 	sum := t.unexplained[i]
 	for _, p := range t.flows[i].crossed {

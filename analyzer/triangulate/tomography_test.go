@@ -13,7 +13,7 @@ import (
 
 // TestTomographyAgainstTheTruth: up to six directions add 3 us to 300 us each; every
 // flow's median wanders by half a microsecond. Errors are small where a delay is said
-// to be identifiable, and links that cannot be told apart are said to be so.
+// to be identifiable, and indistinguishable links are flagged.
 func TestTomographyAgainstTheTruth(t *testing.T) {
 	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 3}))
 	nics := g.NICIDs()
@@ -72,10 +72,10 @@ func TestTomographyAgainstTheTruth(t *testing.T) {
 	t.Logf("%d slow links: median error %.0f ns, P95 %.0f ns", len(slow), slow[len(slow)/2], slow[len(slow)*95/100])
 }
 
-// TestWhatCannotBeToldApartIsFlagged: the late flows by spine 1 all cross an up link and
-// a down link; nobody knows which of the two is slow. A flow that is not late clears all
+// TestIndistinguishableLinksAreFlagged: the late flows by spine 1 all cross an up link and
+// a down link, and the flows do not show which of the two is slow. A flow that is not late clears all
 // that it crosses.
-func TestWhatCannotBeToldApartIsFlagged(t *testing.T) {
+func TestIndistinguishableLinksAreFlagged(t *testing.T) {
 	g := graph(t)
 	fs := []judge.Finding{
 		finding(g, "a/e", "c/e", 0, 0, 500, 0), finding(g, "b/e", "d/e", 0, 0, 500, 0), finding(g, "a/e", "c/e", 1, 1, 0, 0),
@@ -87,7 +87,7 @@ func TestWhatCannotBeToldApartIsFlagged(t *testing.T) {
 	}
 	for d, want := range map[string]bool{"leaf1:u1->spine1:1": false, "spine1:2->leaf2:u1": false, "a/e->leaf1:1": true, "leaf2:2->d/e": true, "spine2:2->leaf2:u2": true} {
 		if yes, ok := got[d]; !ok || yes != want {
-			t.Errorf("%s: identifiable %v (told: %v), want %v", d, yes, ok, want)
+			t.Errorf("%s: identifiable %v (known: %v), want %v", d, yes, ok, want)
 		}
 	}
 }

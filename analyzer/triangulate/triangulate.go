@@ -126,7 +126,7 @@ type Suspect struct {
 	// Explained are the degraded flows it explains, Contrary the healthy ones
 	// that cross it all the same.
 	Explained, Contrary []int
-	// Equivalent are elements that the evidence cannot tell from this one.
+	// Equivalent are elements that the evidence cannot distinguish from this one.
 	Equivalent []Element
 }
 
@@ -145,8 +145,8 @@ type Result struct {
 type LinkDelay struct {
 	Direction    fabric.Direction
 	AddedDelayNS int64
-	// Identifiable is false when the flows do not tell what this link adds from what
-	// others do.
+	// Identifiable is false if the flows cannot distinguish what this link adds from what
+	// others add.
 	Identifiable bool
 }
 

@@ -36,7 +36,7 @@ func graph(t *testing.T) *fabric.Graph {
 	return fabric.NewGraph(tp)
 }
 
-// finding is a judged flow over the nth shortest path; shift in microseconds.
+// finding returns a judged flow over the nth shortest path. shift is in microseconds.
 func finding(g *fabric.Graph, src, dst string, flow, via int, shift int64, lost uint64) judge.Finding {
 	e := fabric.Flow{Src: src, Dst: dst, Number: flow}
 	o := &fabric.Observation{Edge: e.String(), Src: src, Dst: dst, Sent: 200, Lost: lost, Timestamp: "kernel", PathState: fabric.PathUnknown}
@@ -227,8 +227,8 @@ func TestASwitchCrossedBothWaysIsOnePlace(t *testing.T) {
 	}
 }
 
-// TestLinkDelaysAreBounds: what a clean flow crosses adds nothing, what nobody
-// measured is absent, and a named link has its fitted delay.
+// TestLinkDelaysAreBounds: a link that a clean flow crosses adds nothing, an unmeasured
+// link is absent, and a named link has its fitted delay.
 func TestLinkDelaysAreBounds(t *testing.T) {
 	g := graph(t)
 	fs := []judge.Finding{

@@ -155,7 +155,7 @@ func openPeer(verbs rdma.Verbs, device string, qkey uint32, gid int) (*peer, err
 
 // answerProbes answers each probe with the ports of its flow changed over: they are the immediate.
 func (p *peer) answerProbes() error {
-	in, out, done, count := make([]rdma.In, depth), make([]rdma.Out, depth), make([]rdma.Done, depth), make([]byte, 8)
+	in, out, done, count := make([]rdma.In, depth), make([]rdma.Out, depth), make([]rdma.Completion, depth), make([]byte, 8)
 	for {
 		if _, err := p.wake.Read(count); err != nil {
 			return err
@@ -182,7 +182,7 @@ func (p *peer) answerProbes() error {
 				o.QPN, o.QKey, o.Imm = in[i].SrcQPN, p.qkey, in[i].Imm<<16|in[i].Imm>>16
 				k++
 			}
-			p.q.Done(done)
+			p.q.PollSent(done)
 			if err := p.q.Send(out[:k]); err != nil {
 				return err
 			}
