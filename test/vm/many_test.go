@@ -86,7 +86,7 @@ func fleet(rdma bool, numbers []uint32, cadence time.Duration) string {
 	if rdma {
 		nic = fmt.Sprintf("{nic: h1/rxe0, rdma: {device: rxe0, port: 1, qkey: %d}}", qkey)
 	}
-	fmt.Fprintf(&b, "node: h1\ncadence: %v\nreply_timeout: %v\nstamp: {port: 8862, class: roce, dscp: 26}\nclock: {error_bound: 1ms}\ntrace: {packets_per_second: 1, concurrency: 1}\nnics: [%s]\npeers:\n", cadence, max(cadence, time.Second), nic)
+	fmt.Fprintf(&b, "node: h1\ncadence: %v\nreply_timeout: 30s\nstamp: {port: 8862, class: roce, dscp: 26}\nclock: {error_bound: 1ms}\ntrace: {packets_per_second: 1, concurrency: 1}\nnics: [%s]\npeers:\n", cadence, nic)
 	for i, n := range numbers {
 		at := fmt.Sprintf("address: %v", farAddress(i))
 		if rdma {
@@ -144,6 +144,23 @@ func hundreds(t *testing.T, near, far *Machine) {
 	t.Logf("%d queue pairs answer after %.1f s", count, time.Since(began).Seconds())
 	began = time.Now()
 	stop := m.run(fleet(true, numbers, 2*time.Second))
+	// Sums over the edges. The page of 250 edges costs a machine much of a second: it is read when it may be as wanted.
+	sums := func() (sent, answered float64) {
+		f := m.scrape()
+		of, _, _ := series(f, "fabric_nic_probe_sent_total", "side", "source")
+		_, found, _ := series(f, "fabric_nic_owd_seconds", "side", "source")
+		for _, v := range of {
+			sent += v
+		}
+		for _, h := range found {
+			answered += float64(h.GetHistogram().GetSampleCount())
+		}
+		return sent, answered
+	}
+	until(t, fmt.Sprintf("%d answers", 2*count), func() (string, bool) {
+		_, answered := sums()
+		return fmt.Sprint(answered), answered >= 2*count
+	})
 	m.all(count, 2)
 	t.Logf("all have answered twice after %.1f s", time.Since(began).Seconds())
 	if out := shell(t, m.m, "rdma resource show qp link rxe0/1"); strings.Count(out, "type UD") != 1 {
@@ -159,17 +176,14 @@ func hundreds(t *testing.T, near, far *Machine) {
 			t.Errorf("%s: %g, and none is expected", name, v)
 		}
 	}
-	// These peers tell no losses by direction, so that answers are counted: the last of each flow may be on its way.
-	_, acked := m.answers()
-	sent := 0.0
-	each, _, _ := series(m.edges(), "fabric_probe_sent_total", "direction", "forward")
-	for _, v := range each {
-		sent += v
-	}
-	if sent == 0 || sent-acked > count {
-		t.Errorf("%g of %g probes are answered", acked, sent)
-	}
-	t.Logf("%g of %g probes are answered", acked, sent)
+	// These peers tell no losses by direction, so that answers are counted: the last of each flow may be on its way, and
+	// where a machine is slow some more for a while. What is lost is missing for good.
+	var sent, answered float64
+	until(t, "all but the last of each flow are answered", func() (string, bool) {
+		sent, answered = sums()
+		return fmt.Sprintf("%g of %g", answered, sent), sent > 0 && sent-answered <= count
+	})
+	t.Logf("%g of %g probes are answered", answered, sent)
 	stop()
 }
 

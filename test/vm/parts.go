@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // ErrMissing is of a machine that cannot be had here: a program is not installed, or a
@@ -41,10 +42,37 @@ var (
 	excludePatterns = []string{"lib/modules/*/kernel/drivers/net/wireless/*", "lib/modules/*/kernel/drivers/net/ethernet/*", "lib/modules/*/kernel/drivers/net/usb/*"}
 )
 
-// Parts are what machines are made of: unpacked Debian packages, by name.
+// Parts are what machines are made of: unpacked Debian packages, by name, and the first program.
 type Parts struct {
 	dirs   map[string]string
 	kernel *kernel
+	init   *firstProgram
+}
+
+// firstProgram is the program init of this package, which is built when the first machine needs it.
+type firstProgram struct {
+	mu    sync.Mutex
+	image []byte // nil: it was not built yet
+}
+
+// first returns the first program of every machine.
+func (p *Parts) first(ctx context.Context) ([]byte, error) {
+	p.init.mu.Lock()
+	defer p.init.mu.Unlock()
+	if p.init.image != nil {
+		return p.init.image, nil
+	}
+	dir, err := os.MkdirTemp("", "graylink-vm-init")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // the image is in memory
+	files, err := BuildPrograms(ctx, dir, "github.com/graylink/graylink/test/vm/init")
+	if err != nil {
+		return nil, err
+	}
+	p.init.image, err = os.ReadFile(files[0])
+	return p.init.image, err
 }
 
 // FindParts has the packages that machines are made of: from the directory cache, by version,
@@ -68,7 +96,7 @@ func FindParts(ctx context.Context, cache string) (*Parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Parts{dirs: dirs}
+	p := &Parts{dirs: dirs, init: &firstProgram{}}
 	p.kernel, err = openKernel(dirs[kernelPackage])
 	return p, err
 }
@@ -82,7 +110,7 @@ func unpackAll(ctx context.Context, cache string) (map[string]string, error) {
 		return lastUnpacked(cache, file)
 	}
 	dirs, names := map[string]string{}, map[string]string{}
-	meta, err := packageControl(ctx, kernelPackage)
+	known, err := aptShow(ctx, append([]string{kernelPackage}, packages...)...)
 	if err != nil {
 		if dirs, err := lastUnpacked(cache, file); err == nil {
 			return dirs, nil // the list of packages is not here
@@ -90,16 +118,24 @@ func unpackAll(ctx context.Context, cache string) (map[string]string, error) {
 		return nil, err
 	}
 	image := ""
-	for d := range strings.SplitSeq(meta["Depends"], ",") {
+	for d := range strings.SplitSeq(known[kernelPackage]["Depends"], ",") {
 		if name := strings.Fields(d); len(name) > 0 && strings.HasPrefix(name[0], "linux-image-") {
 			image = name[0]
 		}
 	}
 	if image == "" {
-		return nil, fmt.Errorf("%s: a dependency linux-image-* is expected, it has %q", kernelPackage, meta["Depends"])
+		return nil, fmt.Errorf("%s: a dependency linux-image-* is expected, it has %q", kernelPackage, known[kernelPackage]["Depends"])
 	}
+	of, err := aptShow(ctx, image)
+	if err != nil {
+		if dirs, err := lastUnpacked(cache, file); err == nil {
+			return dirs, nil
+		}
+		return nil, err
+	}
+	known[image] = of[image]
 	for _, p := range append([]string{image}, packages...) {
-		dir, err := ensureUnpacked(ctx, cache, p)
+		dir, err := ensureUnpacked(ctx, cache, p, known[p])
 		if errors.Is(err, ErrMissing) {
 			if dirs, e := lastUnpacked(cache, file); e == nil {
 				return dirs, nil // those of before do, where nothing can be fetched
@@ -147,13 +183,27 @@ func lastUnpacked(cache, file string) (map[string]string, error) {
 	return dirs, nil
 }
 
-// packageControl is what apt knows of the version of a package that it would install.
-func packageControl(ctx context.Context, name string) (map[string]string, error) {
-	out, err := exec.CommandContext(ctx, "apt-cache", "--no-all-versions", "show", name).Output()
+// aptShow returns what apt knows of the versions of packages that it would install, by name. Each call of apt-cache
+// may read the lists of all packages anew, which takes most of a second.
+func aptShow(ctx context.Context, names ...string) (map[string]map[string]string, error) {
+	out, err := exec.CommandContext(ctx, "apt-cache", append([]string{"--no-all-versions", "show"}, names...)...).Output()
 	if err != nil {
-		return nil, fmt.Errorf("%w: apt knows no package %s: apt-get update", ErrMissing, name)
+		return nil, fmt.Errorf("%w: apt does not know all of the packages %s: apt-get update", ErrMissing, strings.Join(names, ", "))
 	}
-	return parseControl(out)
+	known := map[string]map[string]string{}
+	for paragraph := range strings.SplitSeq(strings.TrimSpace(string(out)), "\n\n") {
+		meta, err := parseControl([]byte(paragraph))
+		if err != nil {
+			return nil, err
+		}
+		known[meta["Package"]] = meta
+	}
+	for _, n := range names {
+		if known[n] == nil {
+			return nil, fmt.Errorf("%w: apt knows no package %s: apt-get update", ErrMissing, n)
+		}
+	}
+	return known, nil
 }
 
 // parseControl reads the first paragraph of a control file: deb822(5), fields that go on over
@@ -187,12 +237,8 @@ func parseControl(b []byte) (map[string]string, error) {
 	return out, nil
 }
 
-// ensureUnpacked is the directory of a package, which is unpacked where it is not there.
-func ensureUnpacked(ctx context.Context, cache, name string) (string, error) {
-	meta, err := packageControl(ctx, name)
-	if err != nil {
-		return "", err
-	}
+// ensureUnpacked returns the directory of a package that apt describes by meta. It is unpacked where it is not there.
+func ensureUnpacked(ctx context.Context, cache, name string, meta map[string]string) (string, error) {
 	version, sum := meta["Version"], meta["SHA256"]
 	if version == "" || len(sum) != 2*sha256.Size || strings.ContainsRune(version, '/') {
 		return "", fmt.Errorf("package %s: a version and a SHA256 are expected, not %q and %q", name, version, sum)

@@ -3,6 +3,8 @@ package vm
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +28,7 @@ type prober struct {
 
 const qkey = 0x11223344
 
-// config has each NIC twice: by UDP, and by RDMA beside it.
+// config has each NIC twice: by UDP, and by RDMA beside it. An answer may take as long as a slow machine needs.
 func (p *prober) config() string {
 	if p.own != nil {
 		return p.own()
@@ -37,6 +39,7 @@ func (p *prober) config() string {
 	}
 	out := fmt.Sprintf(`node: h%[1]d
 cadence: 20ms
+reply_timeout: 30s
 stamp: {port: 8862, class: roce, dscp: 26}
 clock: {error_bound: 1ms}
 nics:
@@ -59,12 +62,12 @@ func (p *prober) write() {
 }
 
 // begin starts the agent.
-func (p *prober) begin() {
+func (p *prober) begin(flags ...string) {
 	p.t.Helper()
 	p.write()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
-	proc, err := p.m.Start(ctx, "graylink-node", "--config.file=/etc/graylink/node.yaml")
+	proc, err := p.m.Start(ctx, append([]string{"graylink-node", "--config.file=/etc/graylink/node.yaml"}, flags...)...)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -177,6 +180,35 @@ func (p *prober) answered(device string, n float64) (a account) {
 	return a
 }
 
+// drain waits until what is on its way now has arrived: for as many answers as probes have none yet.
+func (p *prober) drain(device string) {
+	p.t.Helper()
+	x := p.edge(device)
+	p.answered(device, max(5, x.sent[0]-x.acked-x.lost[0]-x.lost[1]))
+}
+
+// steady waits for n answers in which nothing is lost and the delays of nearly all are known in both directions, and
+// returns what the edge did meanwhile. A reply tells when the one before it was sent. What was on its way when something
+// was changed may be lost, and so the first answers may not do.
+func (p *prober) steady(device string, n float64) (a account) {
+	p.t.Helper()
+	until(p.t, fmt.Sprintf("%g answers to %s of %s, no loss, and delays both ways", n, device, p.m.Name), func() (string, bool) {
+		a = p.answered(device, n)
+		return fmt.Sprintf("%+v", a), a.lost == [2]float64{} && min(a.delays[0], a.delays[1]) >= 0.9*a.acked
+	})
+	return a
+}
+
+// netem changes what an interface does to the packets that it sends.
+func netem(t *testing.T, m *Machine, what string) {
+	t.Helper()
+	shell(t, m, "tc qdisc replace dev eth0 root netem "+what)
+}
+
+func median(values []float64) float64 {
+	return slices.Sorted(slices.Values(values))[len(values)/2]
+}
+
 func (p *prober) value(family string, labels ...string) float64 {
 	p.t.Helper()
 	v, _, _ := series(p.scrape(), family, labels...)
@@ -187,28 +219,11 @@ func (p *prober) value(family string, labels ...string) float64 {
 	return sum
 }
 
-// Probes by unreliable datagrams between two machines, beside the same by UDP.
-func TestProbesOverRDMA(t *testing.T) {
-	parts := require(t)
-	built := withRDMA(t, "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/test/vm/peers")
-	plain, err := BuildPrograms(t.Context(), t.TempDir(), "github.com/graylink/graylink/cmd/graylink-node", "github.com/graylink/graylink/cmd/graylink-coordinator")
-	if err != nil {
-		t.Fatal(err)
-	}
-	device, err := BuildRDMATest(t.Context(), t.TempDir(), "rdmafault", "github.com/graylink/graylink/internal/rdma")
-	if err != nil {
-		t.Fatal(err)
-	}
-	net := network(t)
-	o := Options{Name: "h1", Networks: []*Network{net}, Parts: parts, Modules: append([]string{"sch_netem"}, SoftRoCE...), Programs: map[string]string{
-		"/usr/local/bin/graylink-node": built[0], "/usr/local/bin/peers": built[1], "/usr/local/bin/graylink-node-plain": plain[0],
-		"/usr/local/bin/graylink-coordinator": plain[1], "/usr/local/bin/rdma.test": device}}
-	other := o
-	other.Name = "h2"
-	machines := together(t, o, other)
+// probesOverRDMA checks probes by unreliable datagrams between two machines, beside the same by UDP.
+func probesOverRDMA(t *testing.T, machines *bed) {
 	probers := [2]*prober{}
-	for i := range probers {
-		probers[i] = &prober{agent: &agent{t: t, m: machines["h"+strconv.Itoa(i+1)]}, n: i + 1, other: 2 - i, qkey: qkey, peerQKey: qkey, busy: []string{"0s", "200us"}[i]}
+	for i, m := range []*Machine{machines.h1, machines.h2} {
+		probers[i] = &prober{agent: &agent{t: t, m: m}, n: i + 1, other: 2 - i, qkey: qkey, peerQKey: qkey, busy: []string{"0s", "200us"}[i]}
 	}
 	began := time.Now()
 	a, b := probers[0], probers[1]
@@ -269,12 +284,16 @@ func TestProbesOverRDMA(t *testing.T) {
 	// Directions are forward and reverse; clocks of the machines are not related, so that a
 	// delay of one direction has their difference in it, which does not change.
 	for _, p := range probers {
-		x := p.answered("rxe0", 50)
-		if x.timestamp != "user" || x.delays[0] < 45 || x.delays[1] < 45 || x.mean(0)+x.mean(1) <= 0 {
-			t.Errorf("%s: %+v: about 50 delays each way by the program's times, and a round trip above 0, are expected: a reply's is told by the next", p.m.Name, x)
+		x := p.steady("rxe0", 50)
+		if x.timestamp != "user" || x.mean(0)+x.mean(1) <= 0 {
+			t.Errorf("%s: %+v: delays by the program's times, and a round trip above 0, are expected", p.m.Name, x)
 		}
-		u := p.edge("eth0")
-		if !strings.HasPrefix(u.timestamp, "kernel") || u.acked < 50 { // where the host is slow, some stamps are missed
+		var u account
+		until(t, "50 answers by UDP to "+p.m.Name, func() (string, bool) {
+			u = p.edge("eth0")
+			return fmt.Sprintf("%+v", u), u.acked >= 50
+		})
+		if !strings.HasPrefix(u.timestamp, "kernel") { // where the host is slow, some stamps are missed
 			t.Errorf("%s: %+v: the same edge by UDP is expected, by the kernel's times", p.m.Name, u)
 		}
 		t.Logf("%s: round trip %.2f ms by RDMA, %.2f ms by UDP", p.m.Name, 1e3*(x.mean(0)+x.mean(1)), 1e3*(u.mean(0)+u.mean(1)))
@@ -284,25 +303,31 @@ func TestProbesOverRDMA(t *testing.T) {
 	}
 
 	t.Run("delay one way", func(t *testing.T) {
-		shell(t, a.m, "tc qdisc add dev eth0 root netem delay 0ms")
 		for i, p := range probers {
-			slow := i // what h1 sends: its probes, and its replies to h2
-			// With and without it by turns, until two turns had the host to themselves alike.
-			until(t, "5 ms more in direction "+strconv.Itoa(slow)+" of "+p.m.Name, func() (string, bool) {
-				shell(t, a.m, "tc qdisc change dev eth0 root netem delay 0ms")
-				p.answered("rxe0", 5) // those that were on their way
-				without := p.answered("rxe0", 25)
-				shell(t, a.m, "tc qdisc change dev eth0 root netem delay 5ms")
-				p.answered("rxe0", 5)
-				with := p.answered("rxe0", 25)
-				more, same := 1e3*(with.mean(slow)-without.mean(slow)), 1e3*(with.mean(1-slow)-without.mean(1-slow))
-				t.Logf("%s: %.2f ms more in direction %d, %.2f ms in the other", p.m.Name, more, slow, same)
-				return fmt.Sprint(more, same), more > 4 && more < 7 && same > -2 && same < 2
+			slow := i                // what h1 sends: its probes, and its replies to h2
+			var more, same []float64 // ms, of each turn
+			// The delay is far above what a machine adds that waits for a processor: 14 ms on a busy host, 100 ms with a
+			// twentieth of a core. The median of all turns, with and without it, comes closer to the truth with each.
+			until(t, "500 ms more in direction "+strconv.Itoa(slow)+" of "+p.m.Name, func() (string, bool) {
+				mean := func(what string) account {
+					netem(t, a.m, what)
+					p.drain("rxe0")
+					return p.answered("rxe0", 25)
+				}
+				without, with := mean("delay 0ms"), mean("delay 500ms")
+				more, same = append(more, 1e3*(with.mean(slow)-without.mean(slow))), append(same, 1e3*(with.mean(1-slow)-without.mean(1-slow)))
+				t.Logf("%s: %.2f ms more in direction %d, %.2f ms in the other", p.m.Name, more[len(more)-1], slow, same[len(same)-1])
+				return fmt.Sprint(more, same), math.Abs(median(more)-500) < 200 && math.Abs(median(same)) < 200
 			})
 		}
 	})
 	t.Run("loss one way", func(t *testing.T) {
-		shell(t, a.m, "tc qdisc change dev eth0 root netem delay 0ms loss 10%")
+		netem(t, a.m, "delay 0ms")
+		for _, p := range probers {
+			p.drain("rxe0")
+			p.steady("rxe0", 10) // nor is anything missing that was overtaken when the delay ended
+		}
+		netem(t, a.m, "loss 10%")
 		var before [2]account
 		for i, p := range probers {
 			before[i] = p.edge("rxe0")
@@ -333,25 +358,39 @@ func TestProbesOverRDMA(t *testing.T) {
 		for _, x := range []struct {
 			netem    string
 			from, to float64 // copies of 200 probes
-		}{{"delay 0ms duplicate 20%", 10, 80}, {"delay 30ms reorder 30% 50%", 0, 0}} {
-			shell(t, a.m, "tc qdisc replace dev eth0 root netem "+x.netem)
+			// late: a packet that is overtaken by longer than loss takes to settle counts as lost. 30 ms is less, but a machine
+			// may stand still between two packets: 200 answers without such a one have to come.
+			late bool
+		}{{"duplicate 20%", 10, 80, false}, {"delay 30ms reorder 30% 50%", 0, 0, true}} {
+			netem(t, a.m, "delay 0ms")
 			for _, p := range probers {
-				p.answered("rxe0", 5) // those that were on their way
+				p.drain("rxe0")
+				p.steady("rxe0", 10)
 			}
+			netem(t, a.m, x.netem)
 			var before [2]account
 			var copies [2]float64
-			for i, p := range probers {
-				before[i], copies[i] = p.edge("rxe0"), counted(p, "fabric_probe_duplicate_total")
+			begin := func(i int) {
+				before[i], copies[i] = probers[i].edge("rxe0"), counted(probers[i], "fabric_probe_duplicate_total")
 			}
+			begin(0)
+			begin(1)
 			for i, p := range probers {
+				var n float64
 				var y account
-				until(t, "200 answers to "+p.m.Name, func() (string, bool) {
-					y = p.edge("rxe0").since(before[i])
-					return fmt.Sprintf("%+v", y), y.acked >= 200
+				until(t, fmt.Sprintf("200 answers to %s, %s", p.m.Name, x.netem), func() (string, bool) {
+					if y = p.edge("rxe0").since(before[i]); y.acked < 200 {
+						return fmt.Sprintf("%+v", y), false
+					}
+					n = counted(p, "fabric_probe_duplicate_total") - copies[i]
+					t.Logf("%s, %s: %g answers, %g copies, %v lost", p.m.Name, x.netem, y.acked, n, y.lost)
+					if x.late && y.lost != [2]float64{} {
+						begin(i)
+						return fmt.Sprintf("%+v", y), false
+					}
+					return "", true
 				})
-				n := counted(p, "fabric_probe_duplicate_total") - copies[i]
-				t.Logf("%s, %s: %g answers, %g copies, %v lost", p.m.Name, x.netem, y.acked, n, y.lost)
-				if of := y.acked / 200; n < x.from*of || n > x.to*of || y.lost[0] != 0 || y.lost[1] != 0 {
+				if of := y.acked / 200; n < x.from*of || n > x.to*of || y.lost != [2]float64{} {
 					t.Errorf("%s, %s: %g copies in %+v: %g to %g of 200, and nothing lost, are expected", p.m.Name, x.netem, n, y, x.from, x.to)
 				}
 			}
@@ -411,14 +450,13 @@ func TestProbesOverRDMA(t *testing.T) {
 		a.peerQKey = qkey + 1
 		a.reload()
 		x := a.edge("rxe0")
-		until(t, "50 probes with a wrong Q_Key", func() (string, bool) {
-			y := a.edge("rxe0").since(x)
-			return fmt.Sprintf("%+v", y), y.sent[0] >= 50
+		until(t, "50 probes with a wrong Q_Key, none of which is answered", func() (string, bool) {
+			y := a.edge("rxe0")
+			if y.acked > x.acked { // one that was on its way with the right one: counted again from here
+				x = y
+			}
+			return fmt.Sprintf("%+v", y.since(x)), y.sent[0]-x.sent[0] >= 50
 		})
-		// Those that were on their way with the right one may still be answered.
-		if y := a.edge("rxe0").since(x); y.acked > 2 {
-			t.Errorf("%+v: no answers are expected", y)
-		}
 		t.Logf("port's Q_Key violations at h2: %g before, %g after", before, b.value("fabric_nic_rdma_port_qkey_violations", "nic", "h2/rxe0"))
 		a.peerQKey = qkey
 		a.reload()
@@ -447,9 +485,8 @@ func TestProbesOverRDMA(t *testing.T) {
 		}
 		learn()
 		for _, p := range probers {
-			x := p.answered("rxe0", 50)
-			if x.delays[0] < 45 || x.delays[1] < 45 || x.mean(0)+x.mean(1) <= 0 || x.lost[0]+x.lost[1] > 2 {
-				t.Errorf("%s: %+v: about 50 delays each way, and hardly a loss, are expected", p.m.Name, x)
+			if x := p.steady("rxe0", 50); x.mean(0)+x.mean(1) <= 0 {
+				t.Errorf("%s: %+v: a round trip above 0 is expected", p.m.Name, x)
 			}
 		}
 		if v := a.value("fabric_nic_rdma_dropped_total", "nic", nic, "reason", "headless"); v != 0 {
@@ -473,7 +510,7 @@ func TestProbesOverRDMA(t *testing.T) {
 	}
 	t.Run("by a coordinator", func(t *testing.T) { underCoordinator(t, a, b) })
 	t.Run("hundreds of peers", func(t *testing.T) { hundreds(t, a.m, b.m) })
-	t.Logf("%.1f s in the machines", time.Since(began).Seconds())
+	t.Logf("%.1f s in all", time.Since(began).Seconds())
 }
 
 const fleetTopology = `version: 1

@@ -255,7 +255,7 @@ scrape_configs:
 		}
 		return out
 	}
-	within(t, 3*patience, "the analyzer has a window of all flows, measured by RDMA", func() (string, bool) {
+	within(t, 3*time.Minute, "the analyzer has a window of all flows, measured by RDMA", func() (string, bool) {
 		n := map[string]bool{}
 		b := ask("/api/v1/observations")
 		for d := json.NewDecoder(bytes.NewReader(b)); d.More(); {
@@ -270,7 +270,7 @@ scrape_configs:
 		return fmt.Sprintf("%d pairs\n%s\n%s", len(n), b, said()), len(n) == 12
 	})
 	t.Logf("all pairs measured by RDMA after %.1f s", time.Since(began).Seconds())
-	within(t, 3*patience, "the network is innocent", func() (string, bool) {
+	within(t, 3*time.Minute, "the network is innocent", func() (string, bool) {
 		state, _, text := verdicts()
 		return text, state == fabric.Innocent
 	})
@@ -278,7 +278,7 @@ scrape_configs:
 
 	shell(t, machines["h3"], "tc qdisc add dev eth0 root netem delay 40ms")
 	broken := time.Now()
-	within(t, 3*patience, "a verdict names the NIC of h3", func() (string, bool) {
+	within(t, 3*time.Minute, "a verdict names the NIC of h3", func() (string, bool) {
 		_, all, text := verdicts()
 		for i := range all {
 			v := &all[i]
@@ -304,7 +304,7 @@ scrape_configs:
 		}
 	}
 	shell(t, machines["h3"], "tc qdisc del dev eth0 root")
-	within(t, 3*patience, "the network is innocent again", func() (string, bool) {
+	within(t, 3*time.Minute, "the network is innocent again", func() (string, bool) {
 		state, _, text := verdicts()
 		return text, state == fabric.Innocent
 	})

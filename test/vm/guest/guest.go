@@ -134,7 +134,7 @@ func (c *Command) execCmd(ctx context.Context) (*exec.Cmd, error) {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Env = append(os.Environ(), c.Env...)
 	// A program that left children behind, which hold its output, has ended all the same.
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	return cmd, nil
 }
 

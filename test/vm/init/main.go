@@ -21,7 +21,7 @@ import (
 const modules = "/etc/modules"
 
 // portPatience is how long the port of the host may take to appear once its driver is loaded.
-const portPatience = 30 * time.Second
+const portPatience = 5 * time.Minute
 
 func main() {
 	fmt.Fprintln(os.Stderr, "init:", run())

@@ -25,7 +25,7 @@ import (
 const depth = 32
 
 // patience is how long a new address may take to be a GID.
-const patience = 30 * time.Second
+const patience = 5 * time.Minute
 
 // bound is the error of its clock, which is of the machine alone: a second.
 var bound = stamp.NewErrorEstimate(int64(time.Second), false, true)
