@@ -795,7 +795,7 @@ func (l *Loop) collectQuestions(findings []judge.Finding) *questions {
 
 // segmentsOf returns the segments of an element. It returns nil for a kind that has none.
 func (a *planner) segmentsOf(g *fabric.Graph, p fabric.DirectedElement) []int32 {
-	el, kind := p.Element.ID, p.Kind
+	el, kind := p.ID, p.Kind
 	switch {
 	case p.Direction != (fabric.Direction{}):
 		return []int32{a.internSegment(p.Direction)}

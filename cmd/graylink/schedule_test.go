@@ -65,7 +65,7 @@ func TestScheduleArguments(t *testing.T) {
 		"a huge fan-out":      {[]string{"--topology", demoTopology, "--fan-out", "1,2,65"}, "fan-out 65 of tier 3"},
 		"no budget":           {[]string{"--topology", demoTopology, "--budget", "0"}, "--budget: want a positive value"},
 		"no cadence":          {[]string{"--topology", demoTopology, "--cadence", "0s"}, "--cadence: want a positive value"},
-		"one class twice":     {[]string{"--topology", demoTopology, "--class", "a", "--class", "a"}, `class 1 is "a"`},
+		"one class twice":     {[]string{"--topology", demoTopology, "--class", "a", "--class", "a"}, `class 1 is named "a", as another class is`},
 		"a stranger absent":   {[]string{"--topology", demoTopology, "--absent", "h99"}, "--absent h99: the topology has no such node"},
 		"a switch absent":     {[]string{"--topology", demoTopology, "--absent", "leaf1"}, "--absent leaf1: the topology has no such node"},
 		"an edge of no NIC":   {[]string{"--topology", demoTopology, "--explain", "h99/eth1>h1/eth1"}, `no NIC "h99/eth1"`},

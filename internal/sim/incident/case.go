@@ -60,10 +60,10 @@ type Fault struct {
 func (f *Fabric) onDirection(d int32, x Fault) Fault {
 	at := &f.dirs[d]
 	x.Direction = at.String()
-	x.Kind, x.Element.ID, x.Scenario = fabric.KindLink, at.LinkID(), fabric.Corridor
+	x.Kind, x.ID, x.Scenario = fabric.KindLink, at.LinkID(), fabric.Corridor
 	for _, end := range []string{at.From, at.To} {
 		if fabric.IsNIC(end) {
-			x.Kind, x.Element.ID, x.Scenario = fabric.KindNIC, end, fabric.BadNIC
+			x.Kind, x.ID, x.Scenario = fabric.KindNIC, end, fabric.BadNIC
 		}
 	}
 	return x
