@@ -206,8 +206,8 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 		variant string
 		about   func(f Fault) func(*fabric.Observation) bool
 	}{
-		{fabric.HotSpine, "delay", func(f Fault) func(*fabric.Observation) bool { return visits(f.Element.ID) }},
-		{fabric.SlowLeaf, "delay", func(f Fault) func(*fabric.Observation) bool { return visits(f.Element.ID) }},
+		{fabric.HotSpine, "delay", func(f Fault) func(*fabric.Observation) bool { return visits(f.ID) }},
+		{fabric.SlowLeaf, "delay", func(f Fault) func(*fabric.Observation) bool { return visits(f.ID) }},
 		{fabric.Corridor, "link-delay", func(f Fault) func(*fabric.Observation) bool { return crosses(f.Direction) }},
 		{fabric.Corridor, "path-delay", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
@@ -215,7 +215,7 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 			}
 		}},
 		{fabric.LeafUplinks, "", func(f Fault) func(*fabric.Observation) bool {
-			return func(o *fabric.Observation) bool { return len(o.Path) > 1 && visits(f.Element.ID)(o) }
+			return func(o *fabric.Observation) bool { return len(o.Path) > 1 && visits(f.ID)(o) }
 		}},
 		{fabric.BadNIC, "both-delay", func(f Fault) func(*fabric.Observation) bool { return touches(f.Element.ID) }},
 		{fabric.BadNIC, "in-delay", func(f Fault) func(*fabric.Observation) bool { return crosses(f.Direction) }},
