@@ -121,7 +121,7 @@ func contains(names []string, name string) bool {
 func (b *bench) writeFailure(cellName, who string, cs *incident.Case, a answer) {
 	fmt.Fprintf(b.log, "%s %s seed %d\n", cellName, who, cs.Truth.Seed)
 	for _, f := range cs.Truth.Faults {
-		fmt.Fprintf(b.log, "  fault   %s %s %s, %s, windows %d to %d; delay %d ns, loss %.4f, marks %.2f", f.Kind, f.Element.ID, f.Direction, f.Scenario, f.First, f.Last, f.DelayNS, f.Loss, f.ECN)
+		fmt.Fprintf(b.log, "  fault   %s %s %s, %s, windows %d to %d; delay %d ns, loss %.4f, marks %.2f", f.Kind, f.ID, f.Direction, f.Scenario, f.First, f.Last, f.DelayNS, f.Loss, f.ECN)
 		var sent, lost uint64
 		for _, o := range cs.Observations {
 			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {

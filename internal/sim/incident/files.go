@@ -116,7 +116,7 @@ func ParseTruth(text []byte) (Truth, error) {
 	}
 	for i, f := range t.Faults {
 		field := func(name string) string { return fmt.Sprintf("field \"faults[%d].%s\"", i, name) }
-		if f.Element.ID == "" || f.Kind == "" {
+		if f.ID == "" || f.Kind == "" {
 			return Truth{}, fmt.Errorf("%s: an element and its kind are expected", field("element"))
 		}
 		if f.Direction != "" {

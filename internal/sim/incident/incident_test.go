@@ -211,17 +211,17 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 		{fabric.Corridor, "link-delay", func(f Fault) func(*fabric.Observation) bool { return crosses(f.Direction) }},
 		{fabric.Corridor, "path-delay", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
-				return len(o.Path) == 3 && fmt.Sprintf("%s->%s->%s", o.Path[0].Switch, o.Path[1].Switch, o.Path[2].Switch) == f.Element.ID
+				return len(o.Path) == 3 && fmt.Sprintf("%s->%s->%s", o.Path[0].Switch, o.Path[1].Switch, o.Path[2].Switch) == f.ID
 			}
 		}},
 		{fabric.LeafUplinks, "", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool { return len(o.Path) > 1 && visits(f.ID)(o) }
 		}},
-		{fabric.BadNIC, "both-delay", func(f Fault) func(*fabric.Observation) bool { return touches(f.Element.ID) }},
+		{fabric.BadNIC, "both-delay", func(f Fault) func(*fabric.Observation) bool { return touches(f.ID) }},
 		{fabric.BadNIC, "in-delay", func(f Fault) func(*fabric.Observation) bool { return crosses(f.Direction) }},
 		{fabric.PairOnly, "delay", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
-				return len(o.Path) > 1 && o.Path[0].Switch+"->"+o.Path[len(o.Path)-1].Switch == f.Element.ID
+				return len(o.Path) > 1 && o.Path[0].Switch+"->"+o.Path[len(o.Path)-1].Switch == f.ID
 			}
 		}},
 		{fabric.Incast, "", func(f Fault) func(*fabric.Observation) bool { return crosses(f.Direction) }},
@@ -230,13 +230,13 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 		}},
 		{fabric.Host, "", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
-				return fabric.OwnerOf(o.Src) == f.Element.ID || fabric.OwnerOf(o.Dst) == f.Element.ID
+				return fabric.OwnerOf(o.Src) == f.ID || fabric.OwnerOf(o.Dst) == f.ID
 			}
 		}},
 		{fabric.ClockTrouble, "step", func(f Fault) func(*fabric.Observation) bool {
 			return func(o *fabric.Observation) bool {
 				return fabric.OwnerOf(o.Src) != fabric.OwnerOf(o.Dst) &&
-					(fabric.OwnerOf(o.Src) == fabric.OwnerOf(f.Element.ID) || fabric.OwnerOf(o.Dst) == fabric.OwnerOf(f.Element.ID))
+					(fabric.OwnerOf(o.Src) == fabric.OwnerOf(f.ID) || fabric.OwnerOf(o.Dst) == fabric.OwnerOf(f.ID))
 			}
 		}},
 	} {
@@ -258,7 +258,7 @@ func TestScenariosTouchWhatTheyAreAbout(t *testing.T) {
 				}
 			}
 			if right == 0 || bad > 0 {
-				t.Errorf("%s %s seed %d, %s %s: %d flows are as they should be while it lasts, %d of all are not", c.id, c.variant, seed, fault.Element.ID, fault.Direction, right, bad)
+				t.Errorf("%s %s seed %d, %s %s: %d flows are as they should be while it lasts, %d of all are not", c.id, c.variant, seed, fault.ID, fault.Direction, right, bad)
 			}
 		}
 	}
@@ -274,7 +274,7 @@ func TestHardFailureIsRoutedAround(t *testing.T) {
 		for _, o := range c.Observations {
 			flows[window(o)]++
 			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
-				if d.LinkID() != f.Element.ID {
+				if d.LinkID() != f.ID {
 					continue
 				}
 				if w := window(o); w >= f.First && w <= f.First+1 && o.Lost > 0 {
@@ -302,7 +302,7 @@ func TestFlapComesAndGoes(t *testing.T) {
 		bad, good := map[int]bool{}, map[int]bool{}
 		for _, o := range c.Observations {
 			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
-				if d.LinkID() == f.Element.ID && window(o) >= f.First {
+				if d.LinkID() == f.ID && window(o) >= f.First {
 					bad[window(o)] = bad[window(o)] || o.Lost > 0
 					good[window(o)] = good[window(o)] || o.Lost == 0
 				}
@@ -337,8 +337,8 @@ func TestMiscabledPathsFollowTheCables(t *testing.T) {
 				}
 			}
 		}
-		if len(against) != 2 || !against[x.Element.ID] || !against[x.Equivalent[0].ID] {
-			t.Errorf("seed %d: %s and %s are swapped, the paths contradict %v", seed, x.Element.ID, x.Equivalent[0].ID, against)
+		if len(against) != 2 || !against[x.ID] || !against[x.Equivalent[0].ID] {
+			t.Errorf("seed %d: %s and %s are swapped, the paths contradict %v", seed, x.ID, x.Equivalent[0].ID, against)
 		}
 	}
 }
