@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/maintenance"
-	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -44,7 +43,7 @@ func TestLoopDrainedSpine(t *testing.T) {
 	excluded := 0
 	for e, p := range r.w.paths {
 		from, to := e.Endpoints()
-		if paths.CrossesElement(p, from, to, fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}) {
+		if (fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}).CrossedBy(p, from, to) {
 			excluded++
 		}
 	}
@@ -66,7 +65,7 @@ func TestLoopDrainedSpine(t *testing.T) {
 	for e, was := range before {
 		p := r.w.paths[e]
 		from, to := e.Endpoints()
-		if is := r.normal()[e]; is != was && paths.CrossesElement(p, from, to, fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}) {
+		if is := r.normal()[e]; is != was && (fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}).CrossedBy(p, from, to) {
 			t.Errorf("%s: the drained spine taught its flow %d, was %d", e, is, was)
 		}
 	}
@@ -130,11 +129,11 @@ func TestLoopSilencedLinkDies(t *testing.T) {
 	old := map[fabric.Flow]fabric.Path{}
 	for e, p := range r.w.paths {
 		from, to := e.Endpoints()
-		if !paths.CrossesElement(p, from, to, el) {
+		if !el.CrossedBy(p, from, to) {
 			continue
 		}
 		for _, other := range r.w.g.ShortestPaths(from, to, 16) {
-			if !paths.CrossesElement(other, from, to, el) {
+			if !el.CrossedBy(other, from, to) {
 				old[e], r.w.paths[e] = p, other
 				break
 			}

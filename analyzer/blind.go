@@ -2,7 +2,7 @@ package analyzer
 
 import (
 	"context"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
@@ -224,16 +224,14 @@ func (l *Loop) InheritFrom(old *Loop) {
 
 // hasElement reports whether an element is part of a topology.
 func hasElement(g *fabric.Graph, e fabric.Element) bool {
-	if e.Kind == fabric.KindNIC || e.Kind == fabric.KindClock {
+	switch e.Kind {
+	case fabric.KindNIC, fabric.KindClock:
 		return g.NIC(e.ID) != nil
+	case fabric.KindLink, fabric.KindAccessLink:
+		a, b, ok := e.LinkEnds()
+		return ok && g.PeerOf(a) == b
+	case fabric.KindPair, fabric.KindCorridor:
+		return !slices.ContainsFunc(e.Waypoints(), func(sw string) bool { return len(g.EndsOf(sw)) == 0 })
 	}
-	if a, b, ok := fabric.SplitLink(e.ID); ok {
-		return g.PeerOf(a) == b
-	}
-	for _, part := range strings.Split(e.ID, "->") {
-		if len(g.EndsOf(fabric.OwnerOf(part))) == 0 {
-			return false
-		}
-	}
-	return true
+	return len(g.EndsOf(fabric.OwnerOf(e.ID))) > 0
 }

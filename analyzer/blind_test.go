@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/evidence"
-	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -183,7 +182,7 @@ func TestRule4NotClearedByTheFlowsThatNeverShowedIt(t *testing.T) {
 	}
 	for e, p := range r.w.paths {
 		src, dst := e.Endpoints()
-		if src == "h1/eth1" && !paths.CrossesElement(p, src, dst, s.Incidents[0].Element) {
+		if src == "h1/eth1" && !s.Incidents[0].Element.CrossedBy(p, src, dst) {
 			t.Fatal("no flow that could have cleared it was left")
 		}
 	}

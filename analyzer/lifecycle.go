@@ -6,7 +6,6 @@ import (
 
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/judge"
-	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -254,7 +253,7 @@ func (l *Loop) shouldClear(in *Incident, findings []judge.Finding, now time.Time
 			continue
 		}
 		src, dst := f.Flow.Endpoints()
-		if !paths.CrossesElement(f.Obs.Path, src, dst, in.Element) {
+		if !in.Element.CrossedBy(f.Obs.Path, src, dst) {
 			continue
 		}
 		switch f.Condition {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/judge"
-	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -414,7 +413,7 @@ func TestLoopLinkDown(t *testing.T) {
 	detour := func(e fabric.Flow) {
 		from, to := e.Endpoints()
 		for _, p := range r.w.g.ShortestPaths(from, to, 16) {
-			if !paths.CrossesElement(p, from, to, el) {
+			if !el.CrossedBy(p, from, to) {
 				old[e], r.w.paths[e] = r.w.paths[e], p
 				return
 			}
@@ -423,7 +422,7 @@ func TestLoopLinkDown(t *testing.T) {
 	// The switch at the link's end reroutes at once, the others three seconds later.
 	for e, p := range r.w.paths {
 		from, to := e.Endpoints()
-		if paths.CrossesElement(p, from, to, el) && len(p) > 1 && p[0].Switch == "leaf2" {
+		if el.CrossedBy(p, from, to) && len(p) > 1 && p[0].Switch == "leaf2" {
 			detour(e)
 		}
 	}
@@ -436,7 +435,7 @@ func TestLoopLinkDown(t *testing.T) {
 	}
 	for e, p := range r.w.paths {
 		from, to := e.Endpoints()
-		if paths.CrossesElement(p, from, to, el) {
+		if el.CrossedBy(p, from, to) {
 			detour(e)
 		}
 	}

@@ -289,50 +289,29 @@ func endRolesOf(g *fabric.Graph, v *fabric.Verdict) []endRole {
 		}
 		out = append(out, endRole{end, sends, receives})
 	}
-	way := func(from, to string) { add(from, true, false); add(to, false, true) }
-	both := func(a, b string) { way(a, b); way(b, a) }
-	name := v.Element.ID
+	way := func(d fabric.Direction) { add(d.From, true, false); add(d.To, false, true) }
 	if d, err := fabric.ParseDirection(v.Direction); err == nil {
-		way(d.From, d.To)
+		way(d)
 		return out
 	}
 	switch v.Kind {
-	case fabric.KindLink, fabric.KindAccessLink:
-		a, b, _ := fabric.SplitLink(name)
-		both(a, b)
-	case fabric.KindNIC:
-		both(name, g.PeerOf(name))
-	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(name, "@")
-		way(port, g.PeerOf(port))
-	case fabric.KindSwitch:
-		for _, end := range g.EndsOf(name) {
-			add(end, true, true)
-		}
-	case fabric.KindHost:
-		for _, end := range g.EndsOf(name) {
-			both(end, g.PeerOf(end))
-		}
-	case fabric.KindLeafUplinks:
-		for _, end := range uplinksOf(g, name) {
-			add(end, true, true)
-		}
-	case fabric.KindCorridor:
-		hops := strings.Split(name, "->")
-		for i := 1; i < len(hops); i++ {
-			for _, end := range g.EndsOf(hops[i-1]) {
-				if peer := g.PeerOf(end); fabric.OwnerOf(peer) == hops[i] && !fabric.IsNIC(peer) {
-					way(end, peer)
-				}
+	case fabric.KindSwitch, fabric.KindLeafUplinks:
+		for _, d := range v.Element.Footprint(g) {
+			if fabric.OwnerOf(d.From) == v.Element.ID {
+				add(d.From, true, true)
 			}
 		}
 	case fabric.KindPair:
-		from, to, _ := strings.Cut(name, "->")
-		for _, end := range uplinksOf(g, from) {
+		leaves := v.Element.Waypoints()
+		for _, end := range g.Uplinks(leaves[0]) {
 			add(end, true, false)
 		}
-		for _, end := range uplinksOf(g, to) {
+		for _, end := range g.Uplinks(leaves[len(leaves)-1]) {
 			add(end, false, true)
+		}
+	default:
+		for _, d := range v.Element.Footprint(g) {
+			way(d)
 		}
 	}
 	return out
@@ -351,16 +330,6 @@ func controlPlanesOf(v *fabric.Verdict, places []endRole) (out []endRole) {
 		sw, _, ok := fabric.SplitPort(p.end)
 		if ok && !slices.ContainsFunc(out, func(o endRole) bool { return o.end == sw }) {
 			out = append(out, endRole{sw, true, true})
-		}
-	}
-	return out
-}
-
-// uplinksOf returns the ports of a leaf that connect to switches.
-func uplinksOf(g *fabric.Graph, leaf string) (out []string) {
-	for _, end := range g.EndsOf(leaf) {
-		if peer := g.PeerOf(end); peer != "" && !fabric.IsNIC(peer) {
-			out = append(out, end)
 		}
 	}
 	return out

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/judge"
@@ -133,7 +132,7 @@ func (c *Scene) partOf(x, wide *suspicion) bool {
 	default:
 		return false
 	}
-	return (x.Kind == fabric.KindPair || x.Kind == fabric.KindCorridor) && slices.Contains(strings.Split(x.Name, "->"), wide.Name)
+	return slices.Contains(x.Named().Waypoints(), wide.Name)
 }
 
 // mildBeside reports whether a suspicion is no more severe than a wider one that explains nearly
@@ -308,7 +307,7 @@ func (c *Scene) switchesAt(x *suspicion) []string {
 	case fabric.KindSwitch, fabric.KindLeafUplinks:
 		return []string{x.Name}
 	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(x.Name, "@")
+		port := x.Named().Port()
 		if far := c.Graph.PeerOf(port); far != "" && !fabric.IsNIC(far) {
 			return []string{fabric.OwnerOf(port), fabric.OwnerOf(far)}
 		}
@@ -376,7 +375,7 @@ func (c *Scene) uplinksLeft(cases []*suspicion) []*suspicion {
 		case x.LossRatio >= hardLoss:
 			continue
 		case x.Kind == fabric.KindPair || x.Kind == fabric.KindCorridor:
-			at = strings.Split(x.Name, "->")
+			at = x.Named().Waypoints()
 		case x.Kind != fabric.KindLink && x.Kind != fabric.KindLeafUplinks:
 			continue
 		}
@@ -424,12 +423,7 @@ func (c *Scene) uplinksInUse(leaf string) (used map[string]bool, flows, all int)
 		used[fabric.LinkID(end, c.Graph.PeerOf(end))] = true
 		flows++
 	}
-	for _, end := range c.Graph.EndsOf(leaf) {
-		if !fabric.IsNIC(c.Graph.PeerOf(end)) {
-			all++
-		}
-	}
-	return used, flows, all
+	return used, flows, len(c.Graph.Uplinks(leaf))
 }
 
 // blocksAcrossPorts reports whether rule 9 applies to a switch: its egresses are bad together, not
@@ -604,7 +598,7 @@ func (c *Scene) parentSwitches(x *suspicion) []string {
 	case fabric.KindHost:
 		return c.leavesOf(c.Graph.EndsOf(x.Name))
 	case fabric.KindPair, fabric.KindCorridor:
-		return strings.Split(x.Name, "->")
+		return x.Named().Waypoints()
 	case fabric.KindLeafUplinks:
 		return []string{x.Name}
 	case fabric.KindLink:
@@ -665,6 +659,7 @@ func (c *Scene) healthyNearby(cases []*suspicion) []int {
 
 // tierAndPlane returns the tier and plane of an element. Those of a link are those of its upper switch.
 func tierAndPlane(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane string) {
+	element := fabric.Element{ID: name, Kind: kind}
 	var switches []string
 	switch kind {
 	case fabric.KindNIC:
@@ -680,11 +675,10 @@ func tierAndPlane(g *fabric.Graph, name string, kind fabric.Kind) (tier int, pla
 		_, plane = tierAndPlane(g, name, fabric.KindSwitch)
 		return 2, plane
 	case fabric.KindPair, fabric.KindCorridor:
-		switches = strings.Split(name, "->")
+		switches = element.Waypoints()
 		tier = 2
 	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(name, "@")
-		switches = []string{fabric.OwnerOf(port), fabric.OwnerOf(g.PeerOf(port))}
+		switches = []string{fabric.OwnerOf(element.Port()), fabric.OwnerOf(g.PeerOf(element.Port()))}
 	default:
 		a, b, _ := fabric.SplitLink(name)
 		switches = []string{fabric.OwnerOf(a), fabric.OwnerOf(b)}

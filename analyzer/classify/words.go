@@ -70,10 +70,9 @@ func subjectOf(v *fabric.Verdict) string {
 	case fabric.KindSwitch:
 		return "Switch " + name
 	case fabric.KindCorridor:
-		return "The path from " + strings.ReplaceAll(name, "->", " to ")
+		return "The path from " + strings.Join(v.Element.Waypoints(), " to ")
 	case fabric.KindPair:
-		from, to, _ := strings.Cut(name, "->")
-		return "A fault between leaf " + from + " and leaf " + to
+		return "A fault between leaf " + strings.Join(v.Element.Waypoints(), " and leaf ")
 	case fabric.KindLeafUplinks:
 		return "The uplink group of leaf " + name
 	case fabric.KindHost:

@@ -221,41 +221,26 @@ func (m *Map) JobsCrossing(v *fabric.Verdict) []string {
 
 func (m *Map) crossingTest(v *fabric.Verdict) func(*job) bool {
 	var all []fabric.Direction
-	name := v.Element.ID
-	add := func(from, to string) { all = append(all, fabric.Direction{From: from, To: to}) }
 	d, err := fabric.ParseDirection(v.Direction)
 	switch {
 	case err == nil && v.Kind != fabric.KindHost:
-		add(d.From, d.To)
-	case v.Kind == fabric.KindHost, v.Kind == fabric.KindSwitch, v.Kind == fabric.KindLeafUplinks:
-		for _, end := range m.g.EndsOf(name) {
-			if peer := m.g.PeerOf(end); v.Kind != fabric.KindLeafUplinks || !fabric.IsNIC(peer) {
-				add(end, peer)
-				add(peer, end)
-			}
-		}
-	case v.Kind == fabric.KindNIC:
-		add(name, m.g.PeerOf(name))
-	case v.Kind == fabric.KindPort, v.Kind == fabric.KindQueue:
-		port, _, _ := strings.Cut(name, "@")
-		add(port, m.g.PeerOf(port))
+		all = []fabric.Direction{d}
 	case v.Kind == fabric.KindPair:
-		from, to, _ := strings.Cut(name, "->")
+		way := v.Element.Waypoints()
+		from, to := way[0], way[len(way)-1]
 		return func(j *job) bool { return m.hasNICOn(j, from) && m.hasNICOn(j, to) }
 	case v.Kind == fabric.KindCorridor:
-		hops := strings.Split(name, "->")
+		way := v.Element.Waypoints()
 		return func(j *job) bool {
-			for i := 1; i < len(hops); i++ {
-				if !m.crossesBetween(j, hops[i-1], hops[i]) {
+			for i := 1; i < len(way); i++ {
+				if !m.crossesBetween(j, way[i-1], way[i]) {
 					return false
 				}
 			}
-			return len(hops) > 1
+			return len(way) > 1
 		}
 	default:
-		a, b, _ := fabric.SplitLink(name)
-		add(a, b)
-		add(b, a)
+		all = v.Element.Footprint(m.g)
 	}
 	return func(j *job) bool {
 		return slices.ContainsFunc(all, func(d fabric.Direction) bool { return j.directions[d] })
@@ -269,10 +254,7 @@ func (m *Map) hasNICOn(j *job, leaf string) bool {
 
 // crossesBetween reports whether a job may go from one switch to the next.
 func (m *Map) crossesBetween(j *job, from, to string) bool {
-	return slices.ContainsFunc(m.g.EndsOf(from), func(end string) bool {
-		peer := m.g.PeerOf(end)
-		return fabric.OwnerOf(peer) == to && j.directions[fabric.Direction{From: end, To: peer}]
-	})
+	return slices.ContainsFunc(m.g.LinksBetween(from, to), func(d fabric.Direction) bool { return j.directions[d] })
 }
 
 // Register holds the placements of all sources. A nil Register knows none.

@@ -22,7 +22,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -79,11 +78,10 @@ func (w *Window) coversElement(g *fabric.Graph, e fabric.Element) bool {
 	}
 	switch e.Kind {
 	case fabric.KindLink, fabric.KindAccessLink:
-		a, b, _ := fabric.SplitLink(e.ID)
+		a, b, _ := e.LinkEnds()
 		return w.TouchesDirection(fabric.Direction{From: a, To: b})
 	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(e.ID, "@")
-		return w.TouchesDirection(fabric.Direction{From: port, To: g.PeerOf(port)})
+		return w.TouchesDirection(fabric.Direction{From: e.Port(), To: g.PeerOf(e.Port())})
 	case fabric.KindNIC:
 		return w.TouchesDirection(fabric.Direction{From: e.ID, To: g.PeerOf(e.ID)})
 	case fabric.KindClock:
@@ -93,7 +91,7 @@ func (w *Window) coversElement(g *fabric.Graph, e fabric.Element) bool {
 		ends := g.EndsOf(e.ID)
 		return len(ends) == 1 && w.TouchesDirection(fabric.Direction{From: ends[0], To: g.PeerOf(ends[0])})
 	case fabric.KindPair, fabric.KindCorridor:
-		return slices.Contains(strings.Split(e.ID, "->"), w.Element)
+		return slices.Contains(e.Waypoints(), w.Element)
 	}
 	return false // a switch, a leaf's uplinks: only the switch itself covers them
 }

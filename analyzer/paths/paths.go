@@ -726,7 +726,7 @@ func (s *Store) FlowsCrossing(el fabric.Element) []fabric.Flow {
 			from, to := s.accessPorts(b.flowKey)
 			e := s.flowOf(b.flowKey)
 			src, dst := e.Endpoints()
-			if CrossesElement(s.routes.expandPath(b.route, from, to), src, dst, el) {
+			if el.CrossedBy(s.routes.expandPath(b.route, from, to), src, dst) {
 				out = append(out, e)
 			}
 		}
@@ -752,11 +752,10 @@ func (s *Store) crossingIndex(el fabric.Element) (nics []string, wider string) {
 	case fabric.KindHost:
 		return s.g.EndsOf(el.ID), ""
 	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(el.ID, "@")
+		port := el.Port()
 		return s.crossingIndex(fabric.Element{ID: fabric.LinkID(port, s.g.PeerOf(port)), Kind: fabric.KindLink})
 	case fabric.KindPair, fabric.KindCorridor:
-		wider, _, _ = strings.Cut(el.ID, "->")
-		return nil, wider
+		return nil, el.Waypoints()[0]
 	}
 	a, b, _ := fabric.SplitLink(el.ID)
 	for _, e := range []string{a, b} {
@@ -765,41 +764,4 @@ func (s *Store) crossingIndex(el fabric.Element) (nics []string, wider string) {
 		}
 	}
 	return nics, el.ID
-}
-
-// CrossesElement reports whether a path from src to dst crosses an element.
-func CrossesElement(p fabric.Path, src, dst string, el fabric.Element) bool {
-	switch el.Kind {
-	case fabric.KindNIC:
-		return src == el.ID || dst == el.ID
-	case fabric.KindHost:
-		return fabric.OwnerOf(src) == el.ID || fabric.OwnerOf(dst) == el.ID
-	case fabric.KindPort, fabric.KindQueue:
-		port, _, _ := strings.Cut(el.ID, "@")
-		return slices.ContainsFunc(p, func(h fabric.Hop) bool { return h.Switch+":"+h.Out == port })
-	case fabric.KindPair:
-		from, to, _ := strings.Cut(el.ID, "->")
-		return len(p) > 0 && p[0].Switch == from && p[len(p)-1].Switch == to
-	case fabric.KindCorridor:
-		way := strings.Split(el.ID, "->")
-		for i := range p {
-			if len(p)-i >= len(way) && slices.EqualFunc(p[i:i+len(way)], way, func(h fabric.Hop, sw string) bool { return h.Switch == sw }) {
-				return true
-			}
-		}
-		return false
-	case fabric.KindLeafUplinks:
-		return len(p) > 1 && (p[0].Switch == el.ID || p[len(p)-1].Switch == el.ID)
-	}
-	for _, h := range p {
-		if h.Switch == el.ID {
-			return true
-		}
-	}
-	for _, d := range p.LinkDirections(src, dst) {
-		if d.LinkID() == el.ID {
-			return true
-		}
-	}
-	return false
 }

@@ -345,7 +345,7 @@ func TestCrossing(t *testing.T) {
 			for _, e := range s.FlowsBetween("", "") {
 				b, _ := s.CurrentBinding(e)
 				from, to := e.Endpoints()
-				if CrossesElement(b.Path, from, to, el) {
+				if el.CrossedBy(b.Path, from, to) {
 					want = append(want, e)
 				}
 			}

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -242,21 +241,16 @@ func elementLocations(e fabric.Element) (out []location) {
 		}
 		return location{nic: id}
 	}
-	switch e.Kind {
-	case fabric.KindNIC, fabric.KindClock, fabric.KindPort:
-		return []location{end(e.ID)}
-	case fabric.KindQueue:
-		port, _, _ := strings.Cut(e.ID, "@")
-		return []location{end(port)}
-	case fabric.KindLink, fabric.KindAccessLink:
-		if a, b, ok := fabric.SplitLink(e.ID); ok {
-			return []location{end(a), end(b)}
-		}
-	case fabric.KindSwitch, fabric.KindLeafUplinks, fabric.KindCorridor, fabric.KindPair:
-		for _, sw := range strings.Split(e.ID, "->") {
-			if p := (location{sw: sw}); !slices.Contains(out, p) {
-				out = append(out, p)
-			}
+	for _, id := range e.Ends() {
+		out = append(out, end(id))
+	}
+	switches := e.Waypoints()
+	if e.Kind == fabric.KindSwitch || e.Kind == fabric.KindLeafUplinks {
+		switches = []string{e.ID}
+	}
+	for _, sw := range switches {
+		if p := (location{sw: sw}); !slices.Contains(out, p) {
+			out = append(out, p)
 		}
 	}
 	return out // a host is not a part of the fabric

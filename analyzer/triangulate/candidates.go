@@ -346,12 +346,8 @@ func (s *search) prepareWide(places []component, wanted []bool) (add func()) {
 	}
 	for _, leaf := range slices.Sorted(maps.Keys(leaves)) {
 		var any []component
-		local := false
-		for _, end := range e.g.EndsOf(leaf) {
-			if fabric.IsNIC(e.g.PeerOf(end)) {
-				local = true
-				continue
-			}
+		local := slices.ContainsFunc(e.g.EndsOf(leaf), func(end string) bool { return fabric.IsNIC(e.g.PeerOf(end)) })
+		for _, end := range e.g.Uplinks(leaf) {
 			_, port, _ := fabric.SplitPort(end)
 			d := e.switches[leaf].ports[port]
 			any = append(any, d, d^1)

@@ -105,6 +105,9 @@ type Element struct {
 	Class string
 }
 
+// Named returns the element by which a verdict names it.
+func (e Element) Named() fabric.Element { return fabric.Element{ID: e.Name, Kind: e.Kind} }
+
 // OneWay reports whether only one direction of a link is meant.
 func (e Element) OneWay() bool { return e.Direction.From != "" }
 

@@ -1,8 +1,6 @@
 package web
 
 import (
-	"strings"
-
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -75,33 +73,18 @@ func locateElement(g *fabric.Graph, el fabric.Element, direction string) target 
 	}
 	switch el.Kind {
 	case fabric.KindLink, fabric.KindAccessLink:
-		a, b, _ := fabric.SplitLink(el.ID)
-		if l := g.LinkAt(a); l != nil && g.PeerOf(a) == b {
-			both(l)
+		if a, b, _ := el.LinkEnds(); g.PeerOf(a) == b {
+			both(g.LinkAt(a))
 		}
-	case fabric.KindPort:
+	case fabric.KindPort: // the cable is drawn whole
 		both(g.LinkAt(el.ID))
-	case fabric.KindQueue:
-		port, _, _ := strings.Cut(el.ID, "@")
-		if peer := g.PeerOf(port); peer != "" {
-			t.dirs = append(t.dirs, fabric.Direction{From: port, To: peer})
-		}
-	case fabric.KindCorridor:
-		names := strings.Split(el.ID, "->")
-		for i := 1; i < len(names); i++ {
-			for _, end := range g.EndsOf(names[i-1]) {
-				if peer := g.PeerOf(end); fabric.OwnerOf(peer) == names[i] {
-					t.dirs = append(t.dirs, fabric.Direction{From: end, To: peer})
-				}
-			}
-		}
+	case fabric.KindQueue, fabric.KindCorridor:
+		t.dirs = el.Footprint(g)
 	case fabric.KindPair:
-		t.owners = strings.Split(el.ID, "->")
+		t.owners = el.Waypoints()
 	case fabric.KindLeafUplinks:
-		for _, end := range g.EndsOf(el.ID) {
-			if peer := g.PeerOf(end); g.SwitchTier(fabric.OwnerOf(peer)) > g.SwitchTier(el.ID) {
-				both(g.LinkAt(end))
-			}
+		for _, end := range g.Uplinks(el.ID) {
+			both(g.LinkAt(end))
 		}
 	case fabric.KindNIC, fabric.KindClock:
 		if n := g.NIC(el.ID); n != nil {

@@ -65,7 +65,7 @@ func (h *Handler) aboutElement(e fabric.Element) []promQuery {
 	}
 	switch e.Kind {
 	case fabric.KindLink, fabric.KindAccessLink:
-		for _, name := range strings.SplitN(e.ID, "--", 2) {
+		for _, name := range e.Ends() {
 			end(name)
 		}
 	case fabric.KindNIC, fabric.KindPort:

@@ -84,8 +84,8 @@ func (g *Graph) LinksBetween(from, to string) []Direction {
 
 // Footprint returns the directions of links in which packets meet an element: both directions of a link, the way
 // out of a port or queue, all links at a switch or host, the uplinks of a leaf, and the links from one switch to the
-// next along a corridor. A pair has none: packets between two leaves have no link in common. A direction whose far
-// end the topology does not have is left out.
+// next along a corridor. A pair has none, since packets between two leaves have no link in common, and neither has a
+// clock. A direction whose far end the topology does not have is left out.
 func (e Element) Footprint(g *Graph) []Direction {
 	var out []Direction
 	oneWay := func(from, to string) {
@@ -99,7 +99,7 @@ func (e Element) Footprint(g *Graph) []Direction {
 		if a, b, ok := e.LinkEnds(); ok && g.PeerOf(a) == b {
 			bothWays(a, b)
 		}
-	case KindNIC, KindClock:
+	case KindNIC:
 		bothWays(e.ID, g.PeerOf(e.ID))
 	case KindPort, KindQueue:
 		oneWay(e.Port(), g.PeerOf(e.Port()))

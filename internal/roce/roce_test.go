@@ -28,7 +28,7 @@ func packet(t testing.TB, p Packet) []byte {
 	return b
 }
 
-// captures returns packets that soft-RoCE of Linux 6.1 sent, and a copy as the tracer sends it (TestPathsOfRDMA of
+// captures returns packets that soft-RoCE of Linux 6.1 sent, and a copy as the tracer sends it (TestSoftRoCE/Paths of
 // test/vm with GRAYLINK_CAPTURE).
 func captures(t testing.TB) map[string][]byte {
 	t.Helper()

@@ -160,6 +160,14 @@ func newChain(t *testing.T, name string, analyzers int, replace ...string) *chai
 		"--web.listen-address", c.alertmanager, "--cluster.listen-address="))
 	c.run("prometheus", exec.Command(prometheus, "--config.file", c.file("prometheus.yml"), "--storage.tsdb.path", c.file("tsdb"),
 		"--web.listen-address", c.prometheus, "--enable-feature=native-histograms"))
+	c.wait(time.Minute, "Prometheus is ready", func() bool {
+		resp, err := http.Get("http://" + c.prometheus + "/-/ready")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 	for _, r := range c.analyzers {
 		c.analyze(r)
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -13,6 +14,9 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/gnmi/gnmitest"
 )
+
+// untyped matches the type of a family that has none.
+var untyped = regexp.MustCompile(`(?m)^# TYPE \S+ (untyped|unknown)$`)
 
 // collected checks the cause of a verdict from a Collector. Two switches report their pauses by gNMI, each as its
 // vendor does, to a Collector that Prometheus scrapes. A link is slow, and since then one of them is paused. That is
@@ -83,7 +87,7 @@ func (c *chain) collected() {
 		n, err := c.query(`count_over_time(` + series + `[20s]) >= 15`)
 		return err == nil && n == 2
 	})
-	if body, _ := c.get("http://"+metrics+"/metrics", nil); strings.Contains(string(body), " untyped") || strings.Contains(string(body), " unknown") {
+	if body, _ := c.get("http://"+metrics+"/metrics", nil); untyped.Match(body) {
 		t.Errorf("series without a type:\n%s", body)
 	} else {
 		lint := exec.Command(program(t, "promtool"), "check", "metrics")

@@ -278,7 +278,7 @@ func nothingElse(t *testing.T, out []demo.Outcome) {
 // TestDemoIsInterrupted: Ctrl-C at any time leaves nothing behind.
 func TestDemoIsInterrupted(t *testing.T) {
 	need(t)
-	for _, when := range []string{"building the fabric", "wrong on purpose", "agents probe", "breaking"} {
+	for _, when := range []string{"building the fabric", "wrong on purpose", "agents probe", "injecting a fault"} {
 		cmd := exec.Command(filepath.Join(bin, "graylink"), "demo", "--name", "e2e", "--web.listen-address", "127.0.0.1:0")
 		pipe, err := cmd.StderrPipe()
 		if err != nil {

@@ -29,7 +29,7 @@ func (c *chain) unplugged() {
 			for i := range incidents {
 				v := &incidents[i]
 				if a := v.Attribution; v.OpenedAt.After(began) && strings.Contains(v.Element.ID, "h1") && a != nil && slices.ContainsFunc(a.Causes, func(x fabric.Cause) bool {
-					return x.Cause == fabric.CauseDown && x.Element == nic && strings.Contains(x.Text, "it is not ACTIVE, it was ACTIVE before")
+					return x.Cause == fabric.CauseDown && x.Element == nic && strings.Contains(x.Text, "it is not ACTIVE, previously ACTIVE")
 				}) {
 					said[r.name] = fmt.Sprintf("%s %s: %s: %s", v.Kind, v.Element.ID, v.Scenario, a.Summary)
 				}

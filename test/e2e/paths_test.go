@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
@@ -486,7 +485,7 @@ func (w *ways) silent(t *testing.T) {
 	crossing := 0
 	for e, p := range truth {
 		from, to := e.Endpoints()
-		if paths.CrossesElement(p, from, to, fabric.Element{ID: sw, Kind: fabric.KindSwitch}) {
+		if (fabric.Element{ID: sw, Kind: fabric.KindSwitch}).CrossedBy(p, from, to) {
 			crossing++
 		}
 	}

@@ -38,7 +38,7 @@ func TestSimulatedDemo(t *testing.T) {
 				t.Errorf("%s: %v\n%s", kind, err, stderr.String())
 				return
 			}
-			for _, want := range []string{"you are not root", "SIMULATED"} {
+			for _, want := range []string{"needs root: the fabric is simulated", "SIMULATED"} {
 				if !strings.Contains(stderr.String(), want) {
 					t.Errorf("%s: the progress lacks %q:\n%s", kind, want, stderr.String())
 				}

@@ -102,7 +102,7 @@ func (p *prober) paths(hops int) (found map[string][]string, text string) {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		answer, err := p.m.DoRequest(ctx, guest.Request{URL: "http://127.0.0.1:9868/api/v1/trace", Method: http.MethodPost, Body: body, Limit: patience})
+		answer, err := p.m.DoRequest(ctx, guest.Request{URL: "http://127.0.0.1:9868/api/v1/trace", Method: http.MethodPost, Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Limit: patience})
 		if err != nil {
 			p.t.Fatal(err)
 		}
