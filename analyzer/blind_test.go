@@ -182,7 +182,7 @@ func TestRule4NotClearedByTheFlowsThatNeverShowedIt(t *testing.T) {
 	}
 	for e, p := range r.w.paths {
 		src, dst := e.Endpoints()
-		if src == "h1/eth1" && !s.Incidents[0].Element.CrossedBy(p, src, dst) {
+		if src == "h1/eth1" && !s.Incidents[0].CrossedBy(p, src, dst) {
 			t.Fatal("no flow that could have cleared it was left")
 		}
 	}

@@ -253,7 +253,7 @@ func (l *Loop) shouldClear(in *Incident, findings []judge.Finding, now time.Time
 			continue
 		}
 		src, dst := f.Flow.Endpoints()
-		if !in.Element.CrossedBy(f.Obs.Path, src, dst) {
+		if !in.CrossedBy(f.Obs.Path, src, dst) {
 			continue
 		}
 		switch f.Condition {

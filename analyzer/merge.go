@@ -211,7 +211,7 @@ func partOf(v, of fabric.Verdict) bool {
 	at := func(end string) bool { return fabric.OwnerOf(end) == of.Element.ID }
 	switch v.Kind {
 	case fabric.KindLink:
-		return slices.ContainsFunc(v.Element.Ends(), at)
+		return slices.ContainsFunc(v.Ends(), at)
 	case fabric.KindPort, fabric.KindQueue:
 		d, _ := fabric.ParseDirection(v.Direction)
 		return at(v.Element.ID) || at(d.To)

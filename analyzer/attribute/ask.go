@@ -296,13 +296,13 @@ func endRolesOf(g *fabric.Graph, v *fabric.Verdict) []endRole {
 	}
 	switch v.Kind {
 	case fabric.KindSwitch, fabric.KindLeafUplinks:
-		for _, d := range v.Element.Footprint(g) {
+		for _, d := range v.Footprint(g) {
 			if fabric.OwnerOf(d.From) == v.Element.ID {
 				add(d.From, true, true)
 			}
 		}
 	case fabric.KindPair:
-		leaves := v.Element.Waypoints()
+		leaves := v.Waypoints()
 		for _, end := range g.Uplinks(leaves[0]) {
 			add(end, true, false)
 		}
@@ -310,7 +310,7 @@ func endRolesOf(g *fabric.Graph, v *fabric.Verdict) []endRole {
 			add(end, false, true)
 		}
 	default:
-		for _, d := range v.Element.Footprint(g) {
+		for _, d := range v.Footprint(g) {
 			way(d)
 		}
 	}

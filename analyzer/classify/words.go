@@ -70,9 +70,9 @@ func subjectOf(v *fabric.Verdict) string {
 	case fabric.KindSwitch:
 		return "Switch " + name
 	case fabric.KindCorridor:
-		return "The path from " + strings.Join(v.Element.Waypoints(), " to ")
+		return "The path from " + strings.Join(v.Waypoints(), " to ")
 	case fabric.KindPair:
-		return "A fault between leaf " + strings.Join(v.Element.Waypoints(), " and leaf ")
+		return "A fault between leaf " + strings.Join(v.Waypoints(), " and leaf ")
 	case fabric.KindLeafUplinks:
 		return "The uplink group of leaf " + name
 	case fabric.KindHost:

@@ -226,11 +226,11 @@ func (m *Map) crossingTest(v *fabric.Verdict) func(*job) bool {
 	case err == nil && v.Kind != fabric.KindHost:
 		all = []fabric.Direction{d}
 	case v.Kind == fabric.KindPair:
-		way := v.Element.Waypoints()
+		way := v.Waypoints()
 		from, to := way[0], way[len(way)-1]
 		return func(j *job) bool { return m.hasNICOn(j, from) && m.hasNICOn(j, to) }
 	case v.Kind == fabric.KindCorridor:
-		way := v.Element.Waypoints()
+		way := v.Waypoints()
 		return func(j *job) bool {
 			for i := 1; i < len(way); i++ {
 				if !m.crossesBetween(j, way[i-1], way[i]) {
@@ -240,7 +240,7 @@ func (m *Map) crossingTest(v *fabric.Verdict) func(*job) bool {
 			return len(way) > 1
 		}
 	default:
-		all = v.Element.Footprint(m.g)
+		all = v.Footprint(m.g)
 	}
 	return func(j *job) bool {
 		return slices.ContainsFunc(all, func(d fabric.Direction) bool { return j.directions[d] })
