@@ -21,6 +21,7 @@ import (
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/sighting/source"
+	"github.com/graylink/graylink/internal/switchagent"
 	"github.com/graylink/graylink/internal/webserver"
 )
 
@@ -39,13 +40,13 @@ func run() int {
 	app.HelpFlag.Short('h')
 	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-switch"))
 	host, _ := os.Hostname()
-	var o fabricswitch.Options
+	var o switchagent.Options
 	app.Flag("switch", "Name of the switch in the topology.").Default(host).StringVar(&o.Switch)
 	app.Flag("ports", "Shell pattern of the interfaces that are ports. The flag may be repeated.").Default("*").StringsVar(&o.Ports)
 	app.Flag("ports.alias", "Name ports by the aliases of their interfaces, for switches whose names in the topology are not interface names.").BoolVar(&o.Aliases)
 	ports := app.Flag("stamp-port", "UDP port of the reflectors of probes. The flag may be repeated.").Default("862").Uint16List()
-	app.Flag("source", "Source of sightings of probes. The value auto tries eBPF first and then a packet socket.").Default(fabricswitch.SourceAuto).
-		EnumVar(&o.Source, fabricswitch.SourceAuto, string(sighting.KindEBPF), string(sighting.KindPacket), string(sighting.KindPsample))
+	app.Flag("source", "Source of sightings of probes. The value auto tries eBPF first and then a packet socket.").Default(switchagent.SourceAuto).
+		EnumVar(&o.Source, switchagent.SourceAuto, string(sighting.KindEBPF), string(sighting.KindPacket), string(sighting.KindPsample))
 	app.Flag("psample.group", "Sample group of the rule that hands samples to the kernel.").Default("862").Uint32Var(&o.Group)
 	app.Flag("packet.rate", "Approximate limit on the packets per second that are read from a packet socket.").Default("20000").IntVar(&o.Rate)
 	app.Flag("fresh", "Time for which a flow that is no longer seen counts as crossing a port.").Default("3s").DurationVar(&o.Fresh)
@@ -84,7 +85,7 @@ func run() int {
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	a, err := fabricswitch.Start(o, log)
+	a, err := switchagent.Start(o, log)
 	if err != nil {
 		log.Error("cannot start the agent", "err", err)
 		return 1
@@ -93,7 +94,7 @@ func run() int {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	policy := flags.NewPolicy(log)
-	server := flags.NewServer(a.Handler(policy, flags.Certificates()), policy, log)
+	server := flags.NewServer(fabricswitch.New(a, log).Handler(policy, flags.Certificates()), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	log.Info("watching the switch", "switch", o.Switch, "source", a.Kind(), "version", buildversion.Info())
@@ -129,8 +130,8 @@ func run() int {
 }
 
 // printRules writes to standard output the rules that make a switch of the kind sample the probes on its ports.
-func printRules(kind string, o *fabricswitch.Options, from, to net.IP) error {
-	links, err := fabricswitch.ListLinks(o.Aliases)
+func printRules(kind string, o *switchagent.Options, from, to net.IP) error {
+	links, err := switchagent.ListLinks(o.Aliases)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sim/agents"
 	"github.com/graylink/graylink/internal/sim/packets"
+	"github.com/graylink/graylink/internal/switchagent"
 	"github.com/graylink/graylink/internal/webaccess"
 	"github.com/graylink/graylink/internal/webserver"
 )
@@ -100,11 +101,11 @@ func (s *simulated) startSwitch(sw string) error {
 	if err != nil {
 		return err
 	}
-	a, err := fabricswitch.StartSimulated(fabricswitch.Simulated{Switch: sw, Ports: eyes.PortNames(), Source: eyes, Neighbours: eyes.Neighbours, Fresh: flowFreshness, Flows: switchFlows}, logOf(s.o, sw))
+	a, err := switchagent.StartSimulated(switchagent.Simulated{Switch: sw, Ports: eyes.PortNames(), Source: eyes, Neighbours: eyes.Neighbours, Fresh: flowFreshness, Flows: switchFlows}, logOf(s.o, sw))
 	if err != nil {
 		return fmt.Errorf("cannot start the agent of %s: %w", sw, err)
 	}
-	s.serveAgent(sw+":"+switchPort, &simAgent{agent: a}, s.agentPolicy(sw), a.SightingsHandler())
+	s.serveAgent(sw+":"+switchPort, &simAgent{agent: a}, s.agentPolicy(sw), fabricswitch.New(a, logOf(s.o, sw)).SightingsHandler())
 	return nil
 }
 

@@ -1,14 +1,12 @@
-package fabricswitch
+package switchagent
 
 import (
 	"errors"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/sighting/source"
-	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // Simulated represents a simulated switch: its ports, which do not change, the probes that cross it, and the neighbours
@@ -51,12 +49,3 @@ func (simulatedNeighbours) SendFrame(int, []byte) error {
 }
 
 func (simulatedNeighbours) Close() error { return nil }
-
-// SightingsHandler serves the sightings and the readiness of the agent, and no state of this machine's interfaces.
-func (a *Agent) SightingsHandler() http.Handler {
-	all := a.Handler(&webaccess.Policy{})
-	mux := http.NewServeMux()
-	mux.Handle("GET /-/ready", all)
-	mux.Handle("GET /api/v1/sightings", all)
-	return mux
-}

@@ -1,4 +1,4 @@
-package fabricswitch
+package switchagent
 
 import (
 	"fmt"
@@ -99,27 +99,27 @@ func listAddresses() (own map[uint32][]netip.Prefix, beyond map[uint32][]fabric.
 	return own, beyond, nil
 }
 
-// queue represents the queue of packets that a port is to send.
-type queue struct {
-	octets, packets   uint32
-	drops, overlimits uint32
+// Queue represents the queue of packets that a port is to send.
+type Queue struct {
+	Octets, Packets   uint32
+	Drops, Overlimits uint32
 }
 
 // listQueues returns the root queues of the interfaces by interface number. An interface that reports no queue has
 // none.
-func listQueues() (map[uint32]queue, error) {
+func listQueues() (map[uint32]Queue, error) {
 	list, err := netlink.QdiscList(nil)
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)
 	}
-	out := map[uint32]queue{}
+	out := map[uint32]Queue{}
 	for _, q := range list {
 		a := q.Attrs()
 		if a.Parent != netlink.HANDLE_ROOT || a.Statistics == nil || a.Statistics.Queue == nil {
 			continue
 		}
 		s := a.Statistics.Queue
-		out[uint32(a.LinkIndex)] = queue{s.Backlog, s.Qlen, s.Drops, s.Overlimits}
+		out[uint32(a.LinkIndex)] = Queue{s.Backlog, s.Qlen, s.Drops, s.Overlimits}
 	}
 	return out, nil
 }

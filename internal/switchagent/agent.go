@@ -1,5 +1,5 @@
-// Package fabricswitch is the agent of graylink-switch. It keeps the table of probes that cross the switch it runs on,
-// serves the table, and publishes the state of the ports.
+// Package switchagent keeps the table of probes that cross the switch that graylink-switch runs on, and reads the state of
+// the switch's ports. exporters/switch serves the table and publishes the state.
 //
 //  1. At least once a Period the agent lists the interfaces that are ports, hands them to the source, and adds what the
 //     source saw to the table. It does so more often if a round costs less than a hundredth of a processor.
@@ -7,7 +7,7 @@
 //     seen by its number are not reported under another name.
 //  3. If the source fails, the agent is not ready. Its table stays, and the age of the table is visible, because tables
 //     are made Through the last Period that succeeded.
-package fabricswitch
+package switchagent
 
 import (
 	"context"
@@ -95,14 +95,19 @@ type Agent struct {
 	announcedAt time.Time       // time of the last LLDP frames
 	reloads     chan chan error // requests of Reload for a round, each with the channel for its result
 
-	mu        sync.RWMutex
-	table     *sighting.Table
-	names     map[uint32]string
-	ports     []Link
-	roundEnd  time.Time
-	roundTime time.Duration
-	rounds    uint64
-	err       error
+	mu    sync.RWMutex
+	table *sighting.Table
+	last  round
+}
+
+// round represents what is known from the rounds until now.
+type round struct {
+	names map[uint32]string // of the ports, by interface number
+	ports []Link
+	end   time.Time // end of the last round that succeeded
+	took  time.Duration
+	done  uint64 // rounds that succeeded
+	err   error  // of the last round
 }
 
 // neighbourListener is the part of lldp.Listener that the agent uses. Simulated switches have another implementation.
@@ -137,7 +142,7 @@ func startOn(o Options, src source.Source, l neighbourListener, links func(bool)
 		return nil, errors.Join(err, l.Close(), src.Close())
 	}
 	a := &Agent{o: o, reloads: make(chan chan error), log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: links,
-		table: sighting.NewTable(o.Flows, o.Fresh), names: map[uint32]string{}}
+		table: sighting.NewTable(o.Flows, o.Fresh), last: round{names: map[uint32]string{}}}
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
 	if err := a.runRound(ctx); err != nil {
@@ -228,21 +233,21 @@ func (a *Agent) runRound(ctx context.Context) error {
 		}
 		a.announcePorts(links, began)
 		a.mu.Lock()
-		a.ports, a.names = links, names
+		a.last.ports, a.last.names = links, names
 		err = a.source.SweepFlows(ctx, func(key *sighting.Key, s sighting.Sample) {
 			if names[s.Port] != "" {
 				a.table.AddSample(key, s)
 			}
 		})
 		if err == nil {
-			a.roundEnd = time.Now()
-			a.table.EndRound(a.roundEnd.UnixNano(), a.source.ForgetFlow)
-			a.rounds++
+			a.last.end = time.Now()
+			a.table.EndRound(a.last.end.UnixNano(), a.source.ForgetFlow)
+			a.last.done++
 		}
 		a.mu.Unlock()
 	}
 	a.mu.Lock()
-	a.err, a.roundTime = err, time.Since(began)
+	a.last.err, a.last.took = err, time.Since(began)
 	a.mu.Unlock()
 	return err
 }
@@ -275,13 +280,13 @@ func (a *Agent) announcePorts(links []Link, now time.Time) {
 	}
 }
 
-// reportSince returns a report without flows whose other fields are complete. For an instance and a version of it that
+// ReportSince returns a report without flows whose other fields are complete. For an instance and a version of it that
 // the table can compare with, the report also has the flows that changed since then. Otherwise whole is true, and the
 // caller has to add the whole table.
-func (a *Agent) reportSince(instance string, since uint64) (r sighting.Report, whole bool) {
+func (a *Agent) ReportSince(instance string, since uint64) (r sighting.Report, whole bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	r = sighting.Report{Switch: a.o.Switch, Kind: a.source.Kind(), Instance: a.instance, Version: a.table.Version(), At: time.Now().UTC(), Through: a.roundEnd.UTC(), Fresh: a.o.Fresh,
+	r = sighting.Report{Switch: a.o.Switch, Kind: a.source.Kind(), Instance: a.instance, Version: a.table.Version(), At: time.Now().UTC(), Through: a.last.end.UTC(), Fresh: a.o.Fresh,
 		Dropped: a.source.Dropped() + a.table.Dropped, Neighbours: a.lldp.CurrentNeighbours(time.Now(), a.portName)}
 	if instance != a.instance || !a.table.CoversVersion(since) {
 		return r, true
@@ -292,10 +297,10 @@ func (a *Agent) reportSince(instance string, since uint64) (r sighting.Report, w
 }
 
 // portName returns the name of a port in the last Period, or "" if the number is not a port.
-func (a *Agent) portName(number uint32) string { return a.names[number] }
+func (a *Agent) portName(number uint32) string { return a.last.names[number] }
 
-// tablePart returns at most n flows of the table from a place on, and the place to continue at (see Table.TablePart).
-func (a *Agent) tablePart(from, n int) ([]sighting.FlowPorts, int) {
+// TablePart returns at most n flows of the table from a place on, and the place to continue at (see sighting.Table.TablePart).
+func (a *Agent) TablePart(from, n int) ([]sighting.FlowPorts, int) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.table.TablePart(from, n, a.portName)
@@ -305,7 +310,7 @@ func (a *Agent) tablePart(from, n int) ([]sighting.FlowPorts, int) {
 func (a *Agent) Ready() error {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.err
+	return a.last.err
 }
 
 // Close stops the agent and closes its source.
