@@ -80,7 +80,7 @@ func setIdentity(o *otlp.Options, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	o.Service, o.Version, o.Host, o.Instance = "graylink-node", buildversion.Version(), host, n.Name()
+	o.Identity = otlp.Identity{Service: "graylink-node", Version: buildversion.Version(), Host: host, Instance: n.Name()}
 	return nil
 }
 

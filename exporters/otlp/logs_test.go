@@ -310,7 +310,7 @@ func TestLogsOverGRPC(t *testing.T) {
 	r.answers = append(r.answers, fail(throttled), fail(throttled))
 	address := serveLogs(t, r, grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}})))
 	l, registry := newLogs(t, Options{Endpoint: address, TLS: TLSFiles{CA: write(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})))},
-		HeadersFile: write(t, "headers", "x-scope-orgid: fabric\n"), Timeout: 20 * time.Second, Service: "graylink-node", Host: "h1"})
+		HeadersFile: write(t, "headers", "x-scope-orgid: fabric\n"), Timeout: 20 * time.Second, Identity: Identity{Service: "graylink-node", Host: "h1"}})
 	start(t, l)
 	l.Offer(record("first"))
 	until(t, "the record, after two refusals", func() bool { return len(r.bodies()) == 1 })

@@ -39,7 +39,15 @@ const (
 	HTTP = "http"
 )
 
-// Options holds the options of a push. Endpoint, Gather and Service are required.
+// Identity holds the attributes of the resource that pushes describe.
+type Identity struct {
+	Service  string // service.name
+	Version  string // service.version
+	Host     string // host.name
+	Instance string // service.instance.id
+}
+
+// Options holds the options of a push. Endpoint, Gather and the service of Identity are required.
 type Options struct {
 	Endpoint string // host:port, or a URL
 	// LogsEndpoint is the endpoint of log records, in the same forms. If it is empty, they go to the endpoint of the
@@ -59,10 +67,7 @@ type Options struct {
 	// used.
 	Gather []prometheus.Gatherer
 
-	Service  string // service.name
-	Version  string // service.version
-	Host     string // host.name
-	Instance string // service.instance.id
+	Identity Identity
 
 	// Start is the start of the counts that have no start of their own. The default is the start of the process.
 	Start time.Time
@@ -149,13 +154,13 @@ func (o *Options) setDefaults() error {
 
 // buildScope returns the instrumentation scope of the pushes.
 func (o *Options) buildScope() *commonpb.InstrumentationScope {
-	return &commonpb.InstrumentationScope{Name: "github.com/graylink/graylink/exporters/otlp", Version: o.Version}
+	return &commonpb.InstrumentationScope{Name: "github.com/graylink/graylink/exporters/otlp", Version: o.Identity.Version}
 }
 
 // buildResource returns the resource that the pushes describe.
 func (o *Options) buildResource() *resourcepb.Resource {
-	r := &resourcepb.Resource{}
-	for _, a := range [][2]string{{"service.name", o.Service}, {"service.version", o.Version}, {"service.instance.id", o.Instance}, {"host.name", o.Host}} {
+	r, id := &resourcepb.Resource{}, &o.Identity
+	for _, a := range [][2]string{{"service.name", id.Service}, {"service.version", id.Version}, {"service.instance.id", id.Instance}, {"host.name", id.Host}} {
 		if a[1] != "" {
 			r.Attributes = append(r.Attributes, stringAttribute(a[0], a[1]))
 		}

@@ -126,7 +126,7 @@ func TestAReceiverThatComesBack(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counter)
 	e, _ := newExporter(t, Options{Endpoint: address, Insecure: true, Interval: 20 * time.Millisecond, Timeout: 5 * time.Second,
-		Service: "graylink-node", Host: "h1", Instance: "h1:9868", Version: "1.2.3", Start: time.Unix(1700000000, 0), Gather: []prometheus.Gatherer{registry}})
+		Identity: Identity{Service: "graylink-node", Host: "h1", Instance: "h1:9868", Version: "1.2.3"}, Start: time.Unix(1700000000, 0), Gather: []prometheus.Gatherer{registry}})
 	run(t, e)
 	until(t, "a failed attempt", func() bool { return value(t, e.series.pushes.WithLabelValues(resultRetry)) > 0 })
 	r := &receiver{}
