@@ -15,9 +15,9 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/analyzer/daemon"
-	"github.com/graylink/graylink/exporters/node"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/nichw"
+	"github.com/graylink/graylink/internal/nodeagent/health"
 )
 
 // tool returns the path of a program of a Debian package. It skips the test if the program is missing, and fails it in CI.
@@ -46,8 +46,8 @@ func read(t *testing.T, file string) string {
 // TestNICConfig checks that the example can be read and has a rate for every product of the table.
 func TestNICConfig(t *testing.T) {
 	for product, want := range map[string]int64{"NVIDIA A100-SXM4-80GB": 25e9, "NVIDIA H100 80GB HBM3": 50e9, "NVIDIA H200": 50e9, "NVIDIA B200": 50e9, "NVIDIA GB200": 50e9} {
-		o := node.DefaultHealth()
-		if err := node.LoadHealth("node/nic.yml", &o); err != nil {
+		o := health.DefaultOptions()
+		if err := health.LoadOptions("node/nic.yml", &o); err != nil {
 			t.Fatal(err)
 		}
 		o.Rules.GPU = product

@@ -18,6 +18,8 @@ import (
 	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nicethtool"
 	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/nodeagent"
+	"github.com/graylink/graylink/internal/nodeagent/health"
 	"github.com/graylink/graylink/internal/nvsentinel"
 )
 
@@ -28,20 +30,20 @@ type healthFlags struct {
 	nvsentinel  nvsentinel.Config
 	kubernetes  bool
 	kube        kubenode.Config
-	options     node.HealthOptions
+	options     health.Options
 }
 
 func addHealthFlags(app *kingpin.Application) *healthFlags {
-	f := &healthFlags{options: node.DefaultHealth()}
+	f := &healthFlags{options: health.DefaultOptions()}
 	app.Flag("nic.health", "Publish states and counters of this node's NICs, and report findings about them.").Default("true").BoolVar(&f.enabled)
 	app.Flag("nic.config", "YAML file that states what is normal on this node: management NICs, products, thresholds. An empty value selects the defaults.").StringVar(&f.config)
 	app.Flag("nic.gpu", "Name of the node's GPU product, for the table of expected rates. If it is empty, the name comes from --nic.config, or from NVIDIA's driver in procfs.").StringVar(&f.gpu)
 	app.Flag("nic.state-file", "File that keeps the reported findings, so that a restart does not report them again. If it is empty, nothing is kept.").StringVar(&f.options.StateFile)
-	app.Flag("nic.log", "Kernel log that is searched for messages of NIC drivers: kmsg, journal or off.").Default(node.LogKmsg).EnumVar(&f.options.Log, node.LogKmsg, node.LogJournal, node.LogOff)
+	app.Flag("nic.log", "Kernel log that is searched for messages of NIC drivers: kmsg, journal or off.").Default(health.LogKmsg).EnumVar(&f.options.Log, health.LogKmsg, health.LogJournal, health.LogOff)
 	app.Flag("nic.log-position-file", "File that keeps the position in the kernel log. A restart then reports no line again, and the first start begins at the oldest line. If it is empty, every start begins with new lines.").StringVar(&f.options.PositionFile)
 	app.Flag("nic.nvsentinel-socket", "Socket of NVSentinel's platform connector, which receives the events as well. If it is empty, events are not sent there.").StringVar(&f.nvsentinel.Socket)
 	f.options.Ethtool.Exclude = regexp.MustCompile(nicethtool.DefaultExclude)
-	app.Flag("nic.ethtool", "Read statistics of the driver, FEC, pause, link and module through ethtool: on, off, or auto, which means on unless --path.sysfs is set.").Default(node.EthtoolAuto).EnumVar(&f.options.Ethtool.Mode, node.EthtoolAuto, node.EthtoolOn, node.EthtoolOff)
+	app.Flag("nic.ethtool", "Read statistics of the driver, FEC, pause, link and module through ethtool: on, off, or auto, which means on unless --path.sysfs is set.").Default(health.EthtoolAuto).EnumVar(&f.options.Ethtool.Mode, health.EthtoolAuto, health.EthtoolOn, health.EthtoolOff)
 	app.Flag("nic.ethtool.interval", "Interval between reads of the counters through ethtool.").Default("5s").DurationVar(&f.options.Ethtool.Counters)
 	app.Flag("nic.module.interval", "Interval between reads of the memory of plugged modules.").Default("60s").DurationVar(&f.options.Ethtool.Modules)
 	app.Flag("nic.ethtool.exclude", "Regular expression of driver statistics that are left out. The default leaves out the statistics of queues.").RegexpVar(&f.options.Ethtool.Exclude)
@@ -57,14 +59,14 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 
 // startMonitor starts to watch the NICs, and pushes their events as the push flags say. The returned function waits
 // until the watch has ended, which happens after ctx is done.
-func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *pushFlags, log *slog.Logger) (wait func(), err error) {
+func (f *healthFlags) startMonitor(ctx context.Context, n *nodeagent.Node, series *node.Exporter, push *pushFlags, log *slog.Logger) (wait func(), err error) {
 	if !f.enabled {
 		return func() {}, nil
 	}
-	if err := node.LoadHealth(f.config, &f.options); err != nil {
+	if err := health.LoadOptions(f.config, &f.options); err != nil {
 		return nil, err
 	}
-	f.options.Rules.GPU = cmp.Or(f.gpu, f.options.Rules.GPU, node.GPUProduct(f.options.Proc))
+	f.options.Rules.GPU = cmp.Or(f.gpu, f.options.Rules.GPU, health.GPUProduct(f.options.Proc))
 	var running sync.WaitGroup
 	if f.nvsentinel.Socket != "" {
 		sink, err := nvsentinel.New(f.nvsentinel)
@@ -72,14 +74,14 @@ func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *push
 			return nil, fmt.Errorf("--nic.nvsentinel-socket: %w", err)
 		}
 		f.options.Sinks = append(f.options.Sinks, func(e nichealth.Event) { sink.Offer(e) })
-		n.AddGatherer(node.SinkSeries(sink.Stats))
+		series.AddNVSentinel(sink.Stats)
 		running.Go(func() {
 			if err := sink.Run(ctx); err != nil && ctx.Err() == nil {
 				log.Error("cannot send events to NVSentinel", "err", err)
 			}
 		})
 	}
-	logs, err := push.newLogPusher(n, log)
+	logs, err := push.newLogPusher(series.Registry(), n.Name(), log)
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +97,10 @@ func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *push
 			}
 		})
 	}
-	var h *node.Health
-	// The reporter reads the state only while it runs, and by then there is a Health.
+	var w *health.Watcher
+	// The reporter reads the state only while it runs, and by then there is a Watcher.
 	reporter, err := f.newReporter(func() kubenode.State {
-		open, read := h.OpenFindings()
+		open, read := w.OpenFindings()
 		return kubenode.State{Findings: open, Read: read}
 	}, log)
 	if err != nil {
@@ -106,14 +108,14 @@ func (f *healthFlags) startMonitor(ctx context.Context, n *node.Node, push *push
 	}
 	if reporter != nil {
 		f.options.Sinks = append(f.options.Sinks, reporter.Offer)
-		n.AddGatherer(node.KubernetesSeries(reporter.Stats))
-		n.AddCertificates(reporter)
+		series.AddKubernetes(reporter.Stats)
+		series.AddCertificates(reporter)
 	}
-	if h, err = node.NewHealth(n, f.options, log); err != nil {
+	if w, err = health.New(n.NICNames, f.options, log); err != nil {
 		return nil, err
 	}
-	n.AttachHealth(h)
-	running.Go(func() { h.Run(ctx) })
+	series.AddHealth(w)
+	running.Go(func() { w.Run(ctx) })
 	if reporter != nil {
 		running.Go(func() { reporter.Run(ctx) })
 	}

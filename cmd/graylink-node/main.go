@@ -14,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
+	"github.com/graylink/graylink/exporters/node"
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/webserver"
@@ -78,7 +79,8 @@ func run() int {
 		log.Error("cannot start the node", "err", err)
 		return exitSetup
 	}
-	healthEnded, err := health.startMonitor(ctx, n, push, log)
+	series := node.New(n, log)
+	healthEnded, err := health.startMonitor(ctx, n, series, push, log)
 	if err != nil {
 		log.Error("cannot start the NIC health monitor", "err", err)
 		if err := n.Close(); err != nil {
@@ -88,7 +90,7 @@ func run() int {
 	}
 	defer healthEnded()
 	defer stop() // it runs before healthEnded, so that every return ends the monitor
-	stopPush, err := push.startPush(ctx, n, started, log)
+	stopPush, err := push.startPush(ctx, series, n.Name(), started, log)
 	if err != nil {
 		log.Error("cannot start the OTLP push", "err", err)
 		if err := n.Close(); err != nil {
@@ -96,9 +98,9 @@ func run() int {
 		}
 		return exitSetup
 	}
-	n.AddCertificates(flags.Certificates(), push.certificates())
+	series.AddCertificates(flags.Certificates(), push.certificates())
 	policy := flags.NewPolicy(log, advertised)
-	server := flags.NewServer(n.Handler(policy), policy, log)
+	server := flags.NewServer(series.Handler(policy), policy, log)
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
 	log.Info("probing started", "version", buildversion.Info())

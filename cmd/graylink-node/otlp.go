@@ -41,21 +41,21 @@ func addPushFlags(app *kingpin.Application) *pushFlags {
 
 // startPush pushes the node's series until stop is called. If the flags name no endpoint, it pushes nothing, and stop
 // returns nil at once.
-func (f *pushFlags) startPush(ctx context.Context, n *node.Node, started time.Time, log *slog.Logger) (stop func() error, err error) {
+func (f *pushFlags) startPush(ctx context.Context, series *node.Exporter, instance string, started time.Time, log *slog.Logger) (stop func() error, err error) {
 	if f.options.Endpoint == "" {
 		return func() error { return nil }, nil
 	}
 	o := f.options
-	metrics, edges := n.Gatherers()
+	metrics, edges := series.Gatherers()
 	o.Gather = []prometheus.Gatherer{metrics}
 	if f.edges {
 		o.Gather = append(o.Gather, edges)
 	}
-	if err := setIdentity(&o, n); err != nil {
+	if err := setIdentity(&o, instance); err != nil {
 		return nil, err
 	}
 	o.Start, o.Log = started, log
-	e, err := otlp.New(o, n.Registry())
+	e, err := otlp.New(o, series.Registry())
 	if err != nil {
 		return nil, err
 	}
@@ -75,25 +75,25 @@ func (f *pushFlags) certificates() pki.Source {
 }
 
 // setIdentity sets the version, the host and the instance that pushes carry.
-func setIdentity(o *otlp.Options, n *node.Node) error {
+func setIdentity(o *otlp.Options, instance string) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return err
 	}
-	o.Identity = otlp.Identity{Service: "graylink-node", Version: buildversion.Version(), Host: host, Instance: n.Name()}
+	o.Identity = otlp.Identity{Service: "graylink-node", Version: buildversion.Version(), Host: host, Instance: instance}
 	return nil
 }
 
 // newLogPusher returns the pusher of health events. It returns nil if the flags disable log records or name no
 // endpoint.
-func (f *pushFlags) newLogPusher(n *node.Node, log *slog.Logger) (*otlp.Logs, error) {
+func (f *pushFlags) newLogPusher(r prometheus.Registerer, instance string, log *slog.Logger) (*otlp.Logs, error) {
 	if !f.logs || f.options.Endpoint == "" && f.options.LogsEndpoint == "" {
 		return nil, nil
 	}
 	o := f.options
 	o.Log = log
-	if err := setIdentity(&o, n); err != nil {
+	if err := setIdentity(&o, instance); err != nil {
 		return nil, err
 	}
-	return otlp.NewLogs(o, n.Registry())
+	return otlp.NewLogs(o, r)
 }

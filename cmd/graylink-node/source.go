@@ -10,61 +10,61 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"gopkg.in/yaml.v3"
 
-	"github.com/graylink/graylink/exporters/node"
 	"github.com/graylink/graylink/internal/buildversion"
+	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
 )
 
 // addSourceFlags adds the flags that state where the configuration comes from, which is a file or a coordinator. The
 // returned function starts the node that the flags describe, and returns the address that the node advertises.
-func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConfig, log *slog.Logger) (n *node.Node, advertised string, err error)) {
-	o := node.FleetOptions{Version: buildversion.Version()}
+func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConfig, log *slog.Logger) (n *nodeagent.Node, advertised string, err error)) {
+	o := nodeagent.FleetOptions{Version: buildversion.Version()}
 	app.Flag("config.file", "Configuration file (YAML). Without it, a coordinator assigns the edges to probe. With both, the coordinator is used for clocks only.").StringVar(&o.File)
-	app.Flag("coordinator.address", "Address of the coordinator: host:port, or unix:PATH.").StringVar(&o.Address)
-	app.Flag("coordinator.ca", "PEM file of the authorities that sign the coordinator's certificate.").StringVar(&o.Files.CA)
-	app.Flag("coordinator.cert", "PEM file of this node's certificate.").StringVar(&o.Files.Cert)
-	app.Flag("coordinator.key", "PEM file of this node's key.").StringVar(&o.Files.Key)
-	app.Flag("coordinator.server-name", `Name in the coordinator's certificate. The default is the host of its address, or "coordinator" for a unix socket.`).StringVar(&o.ServerName)
+	app.Flag("coordinator.address", "Address of the coordinator: host:port, or unix:PATH.").StringVar(&o.Coordinator.Address)
+	app.Flag("coordinator.ca", "PEM file of the authorities that sign the coordinator's certificate.").StringVar(&o.Coordinator.Files.CA)
+	app.Flag("coordinator.cert", "PEM file of this node's certificate.").StringVar(&o.Coordinator.Files.Cert)
+	app.Flag("coordinator.key", "PEM file of this node's key.").StringVar(&o.Coordinator.Files.Key)
+	app.Flag("coordinator.server-name", `Name in the coordinator's certificate. The default is the host of its address, or "coordinator" for a unix socket.`).StringVar(&o.Coordinator.ServerName)
 	app.Flag("node.name", "Name of this node in the topology. The default is the name in its certificate.").StringVar(&o.Node)
 	app.Flag("state.file", "File that keeps the last assignment of the coordinator, so that a restart does not need the coordinator. It holds secrets. FILE.life keeps the number of the agent's life, by which peers recognise packets from before a restart as replays.").StringVar(&o.StateFile)
 	app.Flag("web.advertise-address", "Address at which Prometheus scrapes this node, host:port. The default is the first listen address. If it has no host, the coordinator uses the address that this node connects from.").StringVar(&o.Web)
 	app.Flag("timestamps", `Time stamps to use with a coordinator: "" selects the NICs' own stamps if they have them, and kernel selects the kernel's.`).EnumVar(&o.Timestamps, "", "kernel")
 	app.Flag("rdma", "With a coordinator, probe by RDMA datagrams if both ends have a queue pair. It needs a build with the tag rdma.").BoolVar(&o.RDMA)
 	bound := app.Flag("clock.error-bound", "With a coordinator, error bound of this node's clock. A negative value means that the bound is unknown.").Default("-1s").Duration()
-	app.Flag("clock.sync", "With a coordinator, relate this node's clocks to its peers' clocks, and measure one-way delays by the result.").Default("true").BoolVar(&o.ClockSync)
-	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK). Once a second it receives the offset of the system clock from the coordinator's --clock.reference. If it is empty, no samples are sent.").StringVar(&o.ChronySock)
+	app.Flag("clock.sync", "With a coordinator, relate this node's clocks to its peers' clocks, and measure one-way delays by the result.").Default("true").BoolVar(&o.Clock.Sync)
+	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK). Once a second it receives the offset of the system clock from the coordinator's --clock.reference. If it is empty, no samples are sent.").StringVar(&o.Clock.ChronySock)
 	bend := addBendFlags(app)
-	return func(listener *web.FlagConfig, log *slog.Logger) (*node.Node, string, error) {
+	return func(listener *web.FlagConfig, log *slog.Logger) (*nodeagent.Node, string, error) {
 		advertised := o.Web
 		switch {
-		case o.File == "" && o.Address == "":
+		case o.File == "" && o.Coordinator.Address == "":
 			return nil, "", errors.New("--config.file or --coordinator.address is required; both are allowed")
-		case o.Address != "" && (o.Files.CA == "" || o.Files.Cert == "" || o.Files.Key == ""):
+		case o.Coordinator.Address != "" && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
 			return nil, "", errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
-		case o.ChronySock != "" && (o.Address == "" || !o.ClockSync):
+		case o.Clock.ChronySock != "" && (o.Coordinator.Address == "" || !o.Clock.Sync):
 			return nil, "", errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
 		}
 		bent, err := bend(log)
 		if err != nil {
 			return nil, "", err
 		}
-		if bent != nil && o.ChronySock != "" {
+		if bent != nil && o.Clock.ChronySock != "" {
 			return nil, "", errors.New("--clock.chrony-sock cannot be combined with the --clock-* flags for tests, which make the clock wrong")
 		}
-		if o.Address == "" {
-			n, err := node.Start(o.File, o.StateFile, bent, log)
+		if o.Coordinator.Address == "" {
+			n, err := nodeagent.Start(o.File, o.StateFile, bent, log)
 			return n, advertised, err
 		}
-		o.Bend = bent
+		o.Clock.Bend = bent
 		if listen := *listener.WebListenAddresses; o.Web == "" && len(listen) > 0 {
 			o.Web = listen[0]
 		}
 		o.WebScheme = listenerScheme(*listener.WebConfigFile)
 		if *bound >= 0 {
-			o.ErrorBound = new(time.Duration)
-			*o.ErrorBound = *bound
+			o.Clock.ErrorBound = new(time.Duration)
+			*o.Clock.ErrorBound = *bound
 		}
-		n, err := node.StartFleet(o, log)
+		n, err := nodeagent.StartFleet(o, log)
 		return n, advertised, err
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
 )
 
@@ -63,11 +64,22 @@ func (m *madeUp) Snapshot() *probe.Snapshot {
 	return s
 }
 
-func (m *madeUp) state() state {
-	return state{Source: m, started: time.Unix(1700000000, 0), loaded: time.Unix(1700000100, 500e6), reloadOK: true}
+func (m *madeUp) state() nodeagent.State {
+	return nodeagent.State{Source: m, Started: time.Unix(1700000000, 0), Loaded: time.Unix(1700000100, 500e6), ReloadOK: true}
 }
 
-func (m *madeUp) read(f func(state)) { f(m.state()) }
+func (m *madeUp) read(f func(nodeagent.State)) { f(m.state()) }
+
+// sources returns the sources of a node that has nothing but its engine. No time passes while they are read.
+func (m *madeUp) sources() *sources {
+	return &sources{readState: m.read, now: func() time.Time { return time.Unix(1700000300, 0) }}
+}
+
+// gatherers returns the gatherers of /metrics and /metrics/edges.
+func (m *madeUp) gatherers() (metrics, edges prometheus.Gatherer) {
+	r := newRuns()
+	return newGatherer(m.sources(), metricsConstructors(), r, true), newGatherer(m.sources(), edgesConstructors(), r, false)
+}
 
 // delays observes n delays as a loaded fabric shows them: a lognormal body, at times a queue, and rarely a stall of
 // milliseconds.
@@ -180,13 +192,14 @@ func expositions(m *madeUp) []struct {
 	own       prometheus.Gatherer
 	reference prometheus.Collector
 } {
+	metrics, edges := m.gatherers()
 	return []struct {
 		path      string
 		own       prometheus.Gatherer
 		reference prometheus.Collector
 	}{
-		{"metrics", gatherer{m.read, nicSeries}, newNICCollector(m.state())},
-		{"metrics-edges", gatherer{m.read, edgeSeries}, newEdgeCollector(m.state())},
+		{"metrics", metrics, newReference(m.state(), metricsReference())},
+		{"metrics-edges", edges, newReference(m.state(), edgesReference())},
 	}
 }
 
@@ -210,17 +223,25 @@ func TestExpositionIsWhatClientGolangWouldGive(t *testing.T) {
 			registry := prometheus.NewPedanticRegistry()
 			registry.MustRegister(e.reference)
 			want, got := gather(t, registry), gather(t, e.own)
-			if len(want) != len(got) {
-				t.Errorf("%s, %s: %d families, want %d", name, e.path, len(got), len(want))
-				continue
+			byName := map[string]*dto.MetricFamily{}
+			for _, g := range got {
+				byName[g.GetName()] = g
 			}
-			for i, w := range want {
-				g := got[i]
+			for _, w := range want {
+				g := byName[w.GetName()]
+				delete(byName, w.GetName())
+				if g == nil {
+					t.Errorf("%s, %s: no %s", name, e.path, w.GetName())
+					continue
+				}
 				slices.SortFunc(g.Metric, func(a, b *dto.Metric) int { return strings.Compare(series(a), series(b)) })
 				slices.SortFunc(w.Metric, func(a, b *dto.Metric) int { return strings.Compare(series(a), series(b)) })
-				if !proto.Equal(w, g) {
+				if w.Help = g.Help; !proto.Equal(w, g) {
 					t.Errorf("%s, %s: %s differs:\n%s\nwant\n%s", name, e.path, w.GetName(), dump(g), dump(w))
 				}
+			}
+			for left := range byName {
+				t.Errorf("%s, %s: %s is not in the reference", name, e.path, left)
 			}
 		}
 	}
@@ -352,7 +373,7 @@ func TestScrapeFitsTheBudget(t *testing.T) {
 		if testing.Short() && tc.leaves > 16 {
 			continue // under the race detector; make test runs all without it
 		}
-		g := gatherer{fleetNode(tc.leaves).read, nicSeries}
+		g, _ := fleetNode(tc.leaves).gatherers()
 		if n := len(encode(t, g, expfmt.NewFormat(tc.format))); n >= 1e6 {
 			t.Errorf("%d leaves, format %v: %d bytes, want less than 1 MB", tc.leaves, tc.format, n)
 		}

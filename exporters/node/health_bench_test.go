@@ -9,6 +9,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fakesys"
 	"github.com/graylink/graylink/internal/nichw"
+	"github.com/graylink/graylink/internal/nodeagent/health/healthtest"
 )
 
 // BenchmarkHealth34 measures the cost of reading the 34 devices of a node with SR-IOV, and of the reads that
@@ -19,7 +20,7 @@ func BenchmarkHealth34(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	root := inMemory(b)
+	root := healthtest.MemoryDir(b)
 	if err := fakesys.BuildTree(root, node); err != nil {
 		b.Fatal(err)
 	}
@@ -45,10 +46,11 @@ func BenchmarkHealth34(b *testing.B) {
 	}
 	b.Run("own/publish", func(b *testing.B) {
 		p := newPatient(b, "sriov34", nil)
-		p.run(2 * time.Second)
+		p.PollFor(2 * time.Second)
+		g := p.gatherer()
 		b.ReportAllocs()
 		for b.Loop() {
-			if f, err := p.h.Gather(); err != nil || len(f) == 0 {
+			if f, err := g.Gather(); err != nil || len(f) == 0 {
 				b.Fatal(err)
 			}
 		}

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/nodeagent/health"
 	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webaccess"
 )
@@ -42,22 +44,24 @@ type unreadJSON struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// addRoutes adds the API that lists the findings and resets latched ones.
-func (h *Health) addRoutes(mux *http.ServeMux, policy *webaccess.Policy) {
-	mux.HandleFunc("GET /api/v1/nic-health", h.serveFindings)
-	mux.HandleFunc("POST /api/v1/nic-health/reset", policy.AdminHandler(h.serveReset))
+// healthAPI lists the findings about the node's NICs and resets latched ones.
+type healthAPI struct {
+	watcher *health.Watcher
+	log     *slog.Logger
 }
 
-func (h *Health) serveFindings(w http.ResponseWriter, _ *http.Request) {
-	out := healthJSON{Findings: []findingJSON{}, Unread: []unreadJSON{}}
-	out.Node, _ = h.node()
-	h.mu.Lock()
-	if p := h.last; p != nil {
-		at, name := p.At, h.nicNames(p)
-		out.Polled = &at
-		for _, f := range h.monitor.OpenFindings() {
-			device, port := entityParts(f.Entity)
-			out.Findings = append(out.Findings, findingJSON{f.Entity, name(device, port, ""), f.Code, f.Fatal, f.Latched, f.Since, f.Message})
+func (a healthAPI) addRoutes(mux *http.ServeMux, policy *webaccess.Policy) {
+	mux.HandleFunc("GET /api/v1/nic-health", a.serveFindings)
+	mux.HandleFunc("POST /api/v1/nic-health/reset", policy.AdminHandler(a.serveReset))
+}
+
+func (a healthAPI) serveFindings(w http.ResponseWriter, _ *http.Request) {
+	s := a.watcher.Snapshot()
+	out := healthJSON{Node: s.Node, Findings: []findingJSON{}, Unread: []unreadJSON{}}
+	if p := s.Poll; p != nil {
+		out.Polled = &p.At
+		for _, f := range s.Findings {
+			out.Findings = append(out.Findings, findingJSON{f.Entity, f.NIC, f.Code, f.Fatal, f.Latched, f.Since, f.Message})
 		}
 		for i := range p.Errors {
 			e := &p.Errors[i]
@@ -68,12 +72,11 @@ func (h *Health) serveFindings(w http.ResponseWriter, _ *http.Request) {
 			out.Unread = append(out.Unread, u)
 		}
 	}
-	h.mu.Unlock()
-	h.writeJSON(w, out)
+	a.writeJSON(w, out)
 }
 
 // serveReset ends latched findings, of one entity or of all.
-func (h *Health) serveReset(w http.ResponseWriter, r *http.Request) {
+func (a healthAPI) serveReset(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Entity string `json:"entity"`
 	}
@@ -83,35 +86,20 @@ func (h *Health) serveReset(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `want {"entity":"mlx5_0_port1"}, or no body for all: `+err.Error(), http.StatusBadRequest)
 		return
 	}
-	h.mu.Lock()
-	var of nichealth.Entity
-	for _, f := range h.monitor.OpenFindings() {
-		if f.Entity.Value == body.Entity {
-			of = f.Entity
-		}
-	}
-	if body.Entity != "" && of == (nichealth.Entity{}) {
-		h.mu.Unlock()
-		http.Error(w, "no findings for "+body.Entity+"; GET /api/v1/nic-health lists the findings", http.StatusNotFound)
+	ended, err := a.watcher.Reset(body.Entity, time.Now())
+	if err != nil {
+		http.Error(w, err.Error()+"; GET /api/v1/nic-health lists the findings", http.StatusNotFound)
 		return
 	}
 	webaccess.AddLogAttrs(r, "entity", body.Entity)
-	events := h.monitor.Reset(of, time.Now())
-	for i := range events {
-		h.events[eventKey{events[i].ErrorCode[0], severityOf(&events[i])}]++
-	}
-	h.mu.Unlock()
-	for i := range events {
-		h.emitEvent(&events[i])
-	}
-	h.writeJSON(w, struct {
+	a.writeJSON(w, struct {
 		Reset int `json:"reset"`
-	}{len(events)})
+	}{ended})
 }
 
-func (h *Health) writeJSON(w http.ResponseWriter, v any) {
+func (a healthAPI) writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := plainjson.NewEncoder(w).Encode(v); err != nil {
-		h.log.Debug("cannot write the findings about NICs", "err", err)
+		a.log.Debug("cannot write the findings about NICs", "err", err)
 	}
 }

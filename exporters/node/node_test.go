@@ -18,6 +18,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/webaccess"
 )
@@ -44,9 +45,9 @@ peers: [{nic: h%[3]d/eth1, address: %[4]s, leaf: leaf%[3]d, tier: 2, plane: a}]
 	return file
 }
 
-func startNode(t *testing.T, file string) *Node {
+func startNode(t *testing.T, file string) *nodeagent.Node {
 	t.Helper()
-	n, err := Start(file, "", nil, slog.New(slog.DiscardHandler))
+	n, err := nodeagent.Start(file, "", nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,6 +57,11 @@ func startNode(t *testing.T, file string) *Node {
 		}
 	})
 	return n
+}
+
+// handlerOf returns the handler of a node's series and API, for a client that may do everything.
+func handlerOf(n *nodeagent.Node) http.Handler {
+	return New(n, slog.New(slog.DiscardHandler)).Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true})
 }
 
 // request returns a request from a loopback client.
@@ -71,7 +77,7 @@ func do(h http.Handler, r *http.Request) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-func scrape(t *testing.T, h http.Handler, path string) map[string]*dto.MetricFamily {
+func scrapePath(t *testing.T, h http.Handler, path string) map[string]*dto.MetricFamily {
 	t.Helper()
 	format := expfmt.NewFormat(expfmt.TypeProtoDelim)
 	r := request("GET", path, "")
@@ -116,10 +122,10 @@ func labels(m *dto.Metric) string {
 func TestSeriesAreThoseOfTheContract(t *testing.T) {
 	n := startNode(t, writeConfig(t, 1, 2, ""))
 	startNode(t, writeConfig(t, 2, 1, ""))
-	h := n.Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true})
+	h := handlerOf(n)
 	var edges map[string]*dto.MetricFamily
 	until(t, "20 measured replies", func() bool {
-		edges = scrape(t, h, "/metrics/edges")
+		edges = scrapePath(t, h, "/metrics/edges")
 		for _, m := range edges["fabric_probe_owd_seconds"].GetMetric() {
 			if m.GetHistogram().GetSampleCount() < 20 {
 				return false
@@ -127,7 +133,7 @@ func TestSeriesAreThoseOfTheContract(t *testing.T) {
 		}
 		return true
 	})
-	metrics := scrape(t, h, "/metrics")
+	metrics := scrapePath(t, h, "/metrics")
 
 	const flow, directed = "class,dst,flow,plane,src,tier", "class,direction,dst,flow,plane,src,tier"
 	const nic = "class,leaf,nic,peer_leaf,plane,side,tier"
@@ -190,7 +196,7 @@ func TestSeriesAreThoseOfTheContract(t *testing.T) {
 func TestAPI(t *testing.T) {
 	n := startNode(t, writeConfig(t, 1, 2, ""))
 	startNode(t, writeConfig(t, 2, 1, ""))
-	h := n.Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true})
+	h := handlerOf(n)
 	for _, path := range []string{"/-/healthy", "/-/ready"} {
 		if code, body := do(h, request("GET", path, "")); code != 200 {
 			t.Errorf("GET %s: %d %s", path, code, body)
@@ -232,7 +238,7 @@ func TestAPI(t *testing.T) {
 func TestReload(t *testing.T) {
 	file := writeConfig(t, 1, 2, "")
 	n := startNode(t, file)
-	h := n.Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true})
+	h := handlerOf(n)
 	good, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -244,10 +250,10 @@ func TestReload(t *testing.T) {
 		}
 	}
 	successful := func() float64 {
-		return scrape(t, h, "/metrics")["graylink_config_last_reload_successful"].GetMetric()[0].GetGauge().GetValue()
+		return scrapePath(t, h, "/metrics")["graylink_config_last_reload_successful"].GetMetric()[0].GetGauge().GetValue()
 	}
-	before := n.engine
-	if code, body := do(h, request("POST", "/-/reload", "")); code != 200 || n.engine != before {
+	before := n.Config()
+	if code, body := do(h, request("POST", "/-/reload", "")); code != 200 || n.Config() != before {
 		t.Errorf("unchanged file: %d %s", code, body)
 	}
 	for name, bad := range map[string]string{
@@ -258,19 +264,19 @@ func TestReload(t *testing.T) {
 		if code, body := do(h, request("POST", "/-/reload", "")); code != 500 || !strings.Contains(body, "the old configuration stays") {
 			t.Errorf("%s: %d %s", name, code, body)
 		}
-		if c := n.engine.Config(); c.NICs[0].Address.String() != loopback(1) || successful() != 0 || n.Ready() != nil {
+		if c := n.Config(); c.NICs[0].Address.String() != loopback(1) || successful() != 0 || n.Ready() != nil {
 			t.Errorf("%s: %+v runs", name, c)
 		}
 	}
 	write([]byte(string(good) + "cadence: 20ms\n"))
-	if code, body := do(h, request("POST", "/-/reload", "")); code != 200 || n.engine.Config().Cadence != 20*time.Millisecond || successful() != 1 {
+	if code, body := do(h, request("POST", "/-/reload", "")); code != 200 || n.Config().Cadence != 20*time.Millisecond || successful() != 1 {
 		t.Errorf("new cadence: %d %s", code, body)
 	}
 }
 
 func TestClockReportsABend(t *testing.T) {
 	file := writeConfig(t, 1, 2, "")
-	if code, body := do(startNode(t, file).Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true}), request("GET", "/api/v1/clock", "")); code != http.StatusOK || strings.TrimSpace(body) != `{"clocks":[],"relations":[]}` {
+	if code, body := do(handlerOf(startNode(t, file)), request("GET", "/api/v1/clock", "")); code != http.StatusOK || strings.TrimSpace(body) != `{"clocks":[],"relations":[]}` {
 		t.Errorf("a clock that is right: %d %s", code, body)
 	}
 	bendFile := filepath.Join(t.TempDir(), "h3.json")
@@ -278,13 +284,13 @@ func TestClockReportsABend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := Start(writeConfig(t, 3, 2, ""), "", bend, slog.New(slog.DiscardHandler))
+	n, err := nodeagent.Start(writeConfig(t, 3, 2, ""), "", bend, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
 	get := func() string {
-		_, body := do(n.Handler(&webaccess.Policy{AdminAPI: true, Lifecycle: true}), request("GET", "/api/v1/clock", ""))
+		_, body := do(handlerOf(n), request("GET", "/api/v1/clock", ""))
 		return strings.TrimSpace(body)
 	}
 	if want := `{"bend":{"ref_ns":1700000000000000000,"offset_ns":-3000000,"rate":0.000049999999999999996},"clocks":[],"relations":[]}`; get() != want {

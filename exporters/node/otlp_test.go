@@ -25,14 +25,14 @@ import (
 	"github.com/graylink/graylink/internal/otelname"
 )
 
-// collector is an OTLP/gRPC server that keeps the metrics it receives.
-type collector struct {
+// receiver is an OTLP/gRPC server that keeps the metrics it receives.
+type receiver struct {
 	collectorpb.UnimplementedMetricsServiceServer
 	mu  sync.Mutex
 	got *collectorpb.ExportMetricsServiceRequest
 }
 
-func (c *collector) Export(_ context.Context, q *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsServiceResponse, error) {
+func (c *receiver) Export(_ context.Context, q *collectorpb.ExportMetricsServiceRequest) (*collectorpb.ExportMetricsServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.got = proto.CloneOf(q)
@@ -46,7 +46,7 @@ func pushed(t *testing.T, protocol string, gs ...prometheus.Gatherer) []*metrics
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &collector{}
+	c := &receiver{}
 	server := grpc.NewServer()
 	collectorpb.RegisterMetricsServiceServer(server, c)
 	served := make(chan error, 1)
@@ -209,8 +209,8 @@ func TestScrapeAndPushAgree(t *testing.T) {
 		if testing.Short() && name == "fleet" {
 			continue // under the race detector; make test runs both without it
 		}
-		nics, edges := gatherer{m.read, nicSeries}, gatherer{m.read, edgeSeries}
-		want := scraped(t, nics, edges)
+		nics, edges := m.gatherers()
+		want := scraped(t, edges, nics) // in this order, /metrics has the runs of both
 		got := received(t, pushed(t, otlp.GRPC, nics, edges))
 		for k, w := range want {
 			if g, ok := got[k]; !ok {

@@ -4,197 +4,160 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
 )
 
-const (
-	stampHardware = "hardware"
-	stampKernel   = "kernel"
-	stampUser     = "user"
-)
+// A reference is a table of the series that a state has: the name of each family, its labels, and the fields that its
+// values have to equal. It publishes them by client_golang's own means: constant metrics, native histograms made from
+// bucket maps, and a registry that checks. The exposition has to give the same, except for the help texts, which the
+// golden files have.
 
-// The collectors below publish a state by client_golang's own means: constant metrics, native histograms made from
-// bucket maps, and a registry that checks. The exposition has to give the same.
-
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
+// family represents a row of the table. A family whose name ends in _total counts. Labels are separated by spaces.
+type family struct {
+	name, labels string
+	values       func(st nodeagent.State, add adder)
 }
 
-type sink struct {
-	ch      chan<- prometheus.Metric
-	created time.Time
+// adder takes a number or a *probe.Histogram, with the values of the labels.
+type adder func(v any, labels ...string)
+
+// ofNIC gives each NIC one value. A nil value is absent.
+func ofNIC(value func(n *probe.NICStats) any) func(nodeagent.State, adder) {
+	return eachNIC(func(n *probe.NICStats, add adder) { add(value(n), n.NIC) })
 }
 
-func (s sink) counter(d *prometheus.Desc, v float64, labels ...string) {
-	s.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
-}
-
-func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
-	s.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-}
-
-func (s sink) histogram(d *prometheus.Desc, h *probe.Histogram, labels ...string) {
-	counts := func(each iter.Seq2[int, uint64]) map[int]int64 {
-		m := map[int]int64{}
-		for i, n := range each {
-			m[i] = int64(n)
+// byKey gives each NIC a value for each key of a map.
+func byKey(counts func(n *probe.NICStats) map[string]uint64) func(nodeagent.State, adder) {
+	return eachNIC(func(n *probe.NICStats, add adder) {
+		for k, v := range counts(n) {
+			add(v, n.NIC, k)
 		}
-		return m
-	}
-	positive, negative := counts(h.PositiveBuckets), counts(h.NegativeBuckets)
-	m, err := prometheus.NewConstNativeHistogram(d, h.Count, h.SumNS/1e9, positive, negative, h.Zero,
-		probe.HistogramSchema, probe.HistogramZero, s.created, labels...)
-	if err != nil {
-		m = prometheus.NewInvalidMetric(d, fmt.Errorf("native histogram: %w", err))
-	}
-	s.ch <- m
+	})
 }
 
-// edgeCollector is the reference for edgeSeries.
-type edgeCollector struct {
-	state state
-
-	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, unplaced, received, stalled, unread, forged *prometheus.Desc
-}
-
-func newEdgeCollector(st state) *edgeCollector {
-	flow := []string{"src", "dst", "flow", "class", "tier", "plane"}
-	directed := []string{"src", "dst", "flow", "direction", "class", "tier", "plane"}
-	return &edgeCollector{
-		state:      st,
-		owd:        desc("fabric_probe_owd_seconds", "One-way delay of probes (forward) and replies (reverse) in seconds.", append(directed, "timestamp")...),
-		sent:       desc("fabric_probe_sent_total", "Probes sent (forward), and replies that the reflector reports as sent (reverse).", directed...),
-		lost:       desc("fabric_probe_lost_total", "Probes and replies lost, where Direct Measurement gives the direction.", directed...),
-		ecn:        desc("fabric_probe_ecn_marked_total", "Probes and replies that arrived marked as congestion experienced.", directed...),
-		acked:      desc("fabric_probe_acked_total", "Probes answered within the reply timeout.", flow...),
-		late:       desc("fabric_probe_late_total", "Probes answered after the reply timeout.", flow...),
-		duplicate:  desc("fabric_probe_duplicate_total", "Replies to probes that were already answered.", flow...),
-		reordered:  desc("graylink_node_probe_reordered_total", "Replies that arrived after the reply to a later probe.", flow...),
-		unresolved: desc("graylink_node_probe_unresolved", "Probes whose fate is not known: neither answered nor reported lost.", flow...),
-		unplaced:   desc("graylink_node_samples_unplaced_total", "Packets whose delay was not measured because the clocks of both ends are not related.", directed...),
-		received:   desc("fabric_probe_received_total", "Probes of a peer that this node received as their reflector.", flow...),
-		stalled:    stalledDesc(),
-		unread:     desc("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.", "nic", "reason"),
-		forged:     desc("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or unverified because too many had one, by source address.", "nic", "from"),
-	}
-}
-
-func stalledDesc() *prometheus.Desc {
-	return desc("graylink_node_stalled_seconds_total", "Time in seconds by which the probe loop of this host ran late, beyond 20 ms each time.", "nic")
-}
-
-func (c *edgeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.acked, c.late, c.duplicate, c.reordered, c.unresolved, c.unplaced, c.received, c.stalled, c.unread, c.forged} {
-		ch <- d
-	}
-}
-
-func (c *edgeCollector) Collect(ch chan<- prometheus.Metric) {
-	snap := c.state.Snapshot()
-	s := sink{ch, c.state.started}
-	for i := range snap.NICs {
-		n := &snap.NICs[i]
-		s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
-		for reason, v := range n.Unread {
-			s.counter(c.unread, float64(v), n.NIC, reason)
-		}
-		for _, f := range n.Forgers {
-			s.counter(c.forged, float64(f.Packets), n.NIC, f.From)
-		}
-		for j := range n.Edges {
-			c.edge(s, &n.Edges[j])
-		}
-		for _, r := range n.Received {
-			s.counter(c.received, float64(r.Received), r.Edge.Src, r.Edge.Dst, strconv.Itoa(r.Edge.Number), r.Class, strconv.Itoa(r.Tier), r.Plane)
+func eachNIC(f func(n *probe.NICStats, add adder)) func(nodeagent.State, adder) {
+	return func(st nodeagent.State, add adder) {
+		nics := st.Snapshot().NICs
+		for i := range nics {
+			f(&nics[i], add)
 		}
 	}
 }
 
-func (c *edgeCollector) edge(s sink, e *probe.EdgeStats) {
-	flow, tier := strconv.Itoa(e.Edge.Number), strconv.Itoa(e.Tier)
-	labels := []string{e.Edge.Src, e.Edge.Dst, flow, e.Class, tier, e.Plane}
-	sent := [2]uint64{e.Sent, e.RepliesSent}
-	for d, name := range directionNames {
-		directed := []string{e.Edge.Src, e.Edge.Dst, flow, name, e.Class, tier, e.Plane}
-		s.counter(c.sent, float64(sent[d]), directed...)
-		s.counter(c.lost, float64(e.Lost[d]), directed...)
-		s.counter(c.ecn, float64(e.ECN[d]), directed...)
-		if c.state.Config().ClockSync {
-			s.counter(c.unplaced, float64(e.Unplaced[d]), directed...)
-		}
-		if e.OWD[d].Hardware.Count > 0 {
-			s.histogram(c.owd, &e.OWD[d].Hardware, append(directed, stampHardware)...)
-		}
-		if e.OWD[d].Kernel.Count > 0 || e.OWD[d].Hardware.Count == 0 {
-			s.histogram(c.owd, &e.OWD[d].Kernel, append(directed, stampKernel)...)
-		}
-		if e.OWD[d].User.Count > 0 {
-			s.histogram(c.owd, &e.OWD[d].User, append(directed, stampUser)...)
+// ofState gives one value without labels.
+func ofState(value func(st nodeagent.State) any) func(nodeagent.State, adder) {
+	return func(st nodeagent.State, add adder) { add(value(st)) }
+}
+
+// withSync leaves the values out without clock sync.
+func withSync(values func(nodeagent.State, adder)) func(nodeagent.State, adder) {
+	return func(st nodeagent.State, add adder) {
+		if st.Config().ClockSync {
+			values(st, add)
 		}
 	}
-	s.counter(c.acked, float64(e.Acked), labels...)
-	s.counter(c.late, float64(e.Late), labels...)
-	s.counter(c.duplicate, float64(e.Duplicate), labels...)
-	s.counter(c.reordered, float64(e.Reordered), labels...)
-	s.gauge(c.unresolved, float64(e.Unresolved), labels...)
 }
 
-// nicCollector is the reference for nicSeries.
-type nicCollector struct {
-	state state
-
-	owd, sent, lost, ecn, kernelDelay, nicDelay, info, stampInfo, errorBound                                                            *prometheus.Desc
-	stalled, drops, sendErrors, icmpErrors, dropped, missing, unmatched, skipped, overrun, restarts, unbound, sessions, edges, lastTurn *prometheus.Desc
-	tracePackets, pathEdges, pathVersion, configHash, reloadOK, reloadTime                                                              *prometheus.Desc
+func stalledReference() family {
+	return family{"graylink_node_stalled_seconds_total", "nic", ofNIC(func(n *probe.NICStats) any { return n.Stalled.Seconds() })}
 }
 
-func newNICCollector(st state) *nicCollector {
-	perNIC := []string{"nic", "side", "leaf", "peer_leaf", "class", "tier", "plane"}
-	return &nicCollector{
-		state:        st,
-		owd:          desc("fabric_nic_owd_seconds", "One-way delay between a NIC and a peer leaf in seconds; side is the NIC's end of the path.", append(perNIC, "timestamp")...),
-		sent:         desc("fabric_nic_probe_sent_total", "Probes that a NIC sent, or replies that were sent to it, by peer leaf.", perNIC...),
-		lost:         desc("fabric_nic_probe_lost_total", "Probes or replies lost, by peer leaf.", perNIC...),
-		ecn:          desc("fabric_nic_probe_ecn_marked_total", "Probes or replies marked as congestion experienced, by peer leaf.", perNIC...),
-		kernelDelay:  desc("fabric_nic_kernel_delay_seconds", "Delay from user space to the kernel's transmit stamp in seconds.", "nic"),
-		nicDelay:     desc("fabric_nic_nic_delay_seconds", "Delay from the kernel's transmit stamp to the NIC's own in seconds.", "nic"),
-		unmatched:    desc("graylink_node_stamps_unmatched_total", "Transmit stamps of packets that are no longer kept.", "nic"),
-		skipped:      desc("graylink_node_probes_skipped_total", "Probes that were not sent because their time had passed.", "nic"),
-		overrun:      desc("graylink_node_exchanges_dropped_total", "Stamped packets that were discarded before clock sync used them.", "nic"),
-		info:         desc("fabric_nic_info", "Position of a NIC in the fabric.", "nic", "node", "leaf", "leaf_port", "plane", "rail", "pod", "side"),
-		stampInfo:    desc("fabric_nic_timestamp_info", "Kind of time stamps that a NIC's probes get.", "nic", "stamp", "kind"),
-		errorBound:   desc("fabric_clock_error_bound_seconds", "Bound of the clock's error against the frame in seconds, without asymmetry, or as configured.", "clock"),
-		stalled:      stalledDesc(),
-		drops:        desc("graylink_node_socket_drops_total", "Packets the kernel dropped because a socket's receive buffer was full.", "nic", "socket"),
-		sendErrors:   desc("graylink_node_send_errors_total", "Packets that could not be sent, by errno; none of them counts as sent.", "nic", "errno"),
-		icmpErrors:   desc("graylink_node_icmp_errors_total", "ICMP errors about probes and replies, by type and code.", "nic", "type", "code"),
-		dropped:      desc("graylink_node_dropped_packets_total", "Received packets that were not used, by reason.", "nic", "reason"),
-		missing:      desc("graylink_node_stamps_missing_total", "Samples that lack a stamp, by stamp T1 to T4.", "nic", "stamp"),
-		restarts:     desc("graylink_node_restarts_total", "Observed restarts of the senders and reflectors of peers.", "nic", "side"),
-		unbound:      desc("graylink_node_unbound_peers", "Peers whose authenticated packets carry no life number, so that old ones can be replayed.", "nic"),
-		sessions:     desc("graylink_node_reflector_sessions", "Sessions that the reflector keeps.", "nic"),
-		edges:        desc("graylink_node_edges", "Flows that a NIC probes.", "nic"),
-		lastTurn:     desc("graylink_node_last_cycle_timestamp_seconds", "Time of the last run of the probe loop in Unix seconds.", "nic"),
-		tracePackets: desc("graylink_node_trace_packets_total", "Trace packets, sent and answered.", "result"),
-		pathEdges:    desc("graylink_node_path_edges", "Flows traced by this node, by state of their path.", "state"),
-		pathVersion:  desc("graylink_node_path_map_version", "Version of the traced paths. It grows with every change."),
-		configHash:   desc("graylink_config_hash_info", "First eight octets of the configuration's SHA-256, as a label.", "hash"),
-		reloadOK:     desc("graylink_config_last_reload_successful", "Whether the last reload was successful."),
-		reloadTime:   desc("graylink_config_last_reload_success_timestamp_seconds", "Time when the running configuration was loaded, in Unix seconds."),
+// metricsReference returns the families of /metrics.
+func metricsReference() []family {
+	return []family{
+		stalledReference(),
+		{"fabric_nic_info", "nic node leaf leaf_port plane rail pod side", func(st nodeagent.State, add adder) {
+			eachNIC(func(n *probe.NICStats, add adder) {
+				rail := ""
+				if n.Rail != nil {
+					rail = strconv.Itoa(*n.Rail)
+				}
+				add(1, n.NIC, st.Config().Node, n.Leaf, n.LeafPort, n.Plane, rail, n.Pod, n.Side)
+			})(st, add)
+		}},
+		{"fabric_nic_timestamp_info", "nic stamp kind", eachNIC(func(n *probe.NICStats, add adder) {
+			for stamp, kind := range map[string]string{"tx": n.TxKind, "rx": n.RxKind} {
+				if kind != "" {
+					add(1, n.NIC, stamp, kind)
+				}
+			}
+		})},
+		{"fabric_clock_error_bound_seconds", "clock", func(st nodeagent.State, add adder) {
+			if bound := st.Config().ErrorBound; bound != nil {
+				ofNIC(func(*probe.NICStats) any { return bound.Seconds() })(st, add)
+			}
+		}},
+		{"fabric_nic_kernel_delay_seconds", "nic", ofNIC(func(n *probe.NICStats) any { return &n.KernelDelay })},
+		{"fabric_nic_nic_delay_seconds", "nic", eachNIC(func(n *probe.NICStats, add adder) {
+			if n.NICDelay.Count > 0 {
+				add(&n.NICDelay, n.NIC)
+			}
+		})},
+		{"graylink_node_stamps_unmatched_total", "nic", ofNIC(func(n *probe.NICStats) any { return n.Unmatched })},
+		{"graylink_node_probes_skipped_total", "nic", ofNIC(func(n *probe.NICStats) any { return n.Skipped })},
+		{"graylink_node_exchanges_dropped_total", "nic", withSync(ofNIC(func(n *probe.NICStats) any { return n.Overrun }))},
+		{"graylink_node_unbound_peers", "nic", ofNIC(func(n *probe.NICStats) any { return n.Unbound })},
+		{"graylink_node_reflector_sessions", "nic", ofNIC(func(n *probe.NICStats) any { return n.Sessions })},
+		{"graylink_node_edges", "nic", ofNIC(func(n *probe.NICStats) any { return len(n.Edges) })},
+		{"graylink_node_last_cycle_timestamp_seconds", "nic", ofNIC(func(n *probe.NICStats) any { return float64(n.LastTurn.UnixNano()) / 1e9 })},
+		{"graylink_node_send_errors_total", "nic errno", byKey(func(n *probe.NICStats) map[string]uint64 { return n.SendErrors })},
+		{"graylink_node_dropped_packets_total", "nic reason", byKey(func(n *probe.NICStats) map[string]uint64 { return n.Dropped })},
+		{"graylink_node_stamps_missing_total", "nic stamp", byKey(func(n *probe.NICStats) map[string]uint64 { return n.Missing })},
+		{"graylink_node_restarts_total", "nic side", byKey(func(n *probe.NICStats) map[string]uint64 { return n.Restarts })},
+		{"graylink_node_socket_drops_total", "nic socket", eachNIC(func(n *probe.NICStats, add adder) {
+			for _, s := range n.Sockets {
+				add(s.Drops, n.NIC, s.Name)
+			}
+		})},
+		{"graylink_node_icmp_errors_total", "nic type code", eachNIC(func(n *probe.NICStats, add adder) {
+			for _, e := range n.ICMPErrors {
+				add(e.Count, n.NIC, strconv.Itoa(int(e.Type)), strconv.Itoa(int(e.Code)))
+			}
+		})},
+		{"fabric_nic_probe_sent_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.sent, labels...) })},
+		{"fabric_nic_probe_lost_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.lost, labels...) })},
+		{"fabric_nic_probe_ecn_marked_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.ecn, labels...) })},
+		{"fabric_nic_owd_seconds", leafLabels + " timestamp", eachLeaf(func(a *aggregate, add adder, labels []string) { addDelays(add, &a.owd, labels) })},
+		{"graylink_node_trace_packets_total", "result", func(st nodeagent.State, add adder) {
+			sent, answered := st.TraceStats()
+			add(sent, "sent")
+			add(answered, "answered")
+		}},
+		{"graylink_node_path_edges", "state", func(st nodeagent.State, add adder) {
+			states := map[string]int{"valid": 0, "stale": 0, "unknown": 0}
+			_, paths := st.TracedPaths()
+			for _, p := range paths {
+				states[string(p.State)]++
+			}
+			for state, n := range states {
+				add(n, state)
+			}
+		}},
+		{"graylink_node_path_map_version", "", ofState(func(st nodeagent.State) any { v, _ := st.TracedPaths(); return v })},
+		{"graylink_config_hash_info", "hash", func(st nodeagent.State, add adder) { add(1, st.Config().Hash) }},
+		{"graylink_config_last_reload_successful", "", ofState(func(st nodeagent.State) any { return map[bool]int{true: 1}[st.ReloadOK] })},
+		{"graylink_config_last_reload_success_timestamp_seconds", "", ofState(func(st nodeagent.State) any { return float64(st.Loaded.UnixNano()) / 1e9 })},
+		{"graylink_node_collector_duration_seconds", "collector", ofCollectors(0)},
+		{"graylink_node_collector_success", "collector", ofCollectors(1)},
 	}
 }
 
-func (c *nicCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.owd, c.sent, c.lost, c.ecn, c.kernelDelay, c.nicDelay, c.info, c.stampInfo, c.errorBound,
-		c.stalled, c.drops, c.sendErrors, c.icmpErrors, c.dropped, c.missing, c.unmatched, c.skipped, c.overrun, c.restarts, c.unbound, c.sessions, c.edges, c.lastTurn,
-		c.tracePackets, c.pathEdges, c.pathVersion, c.configHash, c.reloadOK, c.reloadTime} {
-		ch <- d
+// ofCollectors gives each collector of a node without other sources the same value.
+func ofCollectors(v int) func(nodeagent.State, adder) {
+	return func(_ nodeagent.State, add adder) {
+		for _, name := range []string{"clocks", "config", "leaves", "nics", "paths", "rdma"} {
+			add(v, name)
+		}
 	}
 }
+
+const leafLabels = "nic side leaf peer_leaf class tier plane"
 
 type aggregate struct {
 	sent, lost, ecn uint64
@@ -207,113 +170,164 @@ type aggregateKey struct {
 	tier                   int
 }
 
-func (c *nicCollector) Collect(ch chan<- prometheus.Metric) {
-	snap := c.state.Snapshot()
-	s := sink{ch, c.state.started}
-	cfg, paths := c.nodeState(s)
-	for i := range snap.NICs {
-		c.nic(s, cfg, &snap.NICs[i])
-	}
-	states := map[string]int{"valid": 0, "stale": 0, "unknown": 0}
-	for _, p := range paths {
-		states[string(p.State)]++
-	}
-	for state, v := range states {
-		s.gauge(c.pathEdges, float64(v), state)
-	}
-}
-
-func (c *nicCollector) nic(s sink, cfg *probe.Config, n *probe.NICStats) {
-	rail := ""
-	if n.Rail != nil {
-		rail = strconv.Itoa(*n.Rail)
-	}
-	s.gauge(c.info, 1, n.NIC, cfg.Node, n.Leaf, n.LeafPort, n.Plane, rail, n.Pod, n.Side)
-	for _, k := range []struct{ stamp, kind string }{{"tx", n.TxKind}, {"rx", n.RxKind}} {
-		if k.kind != "" {
-			s.gauge(c.stampInfo, 1, n.NIC, k.stamp, k.kind)
-		}
-	}
-	if cfg.ErrorBound != nil {
-		s.gauge(c.errorBound, cfg.ErrorBound.Seconds(), n.NIC)
-	}
-	s.histogram(c.kernelDelay, &n.KernelDelay, n.NIC)
-	if n.NICDelay.Count > 0 {
-		s.histogram(c.nicDelay, &n.NICDelay, n.NIC)
-	}
-	s.counter(c.unmatched, float64(n.Unmatched), n.NIC)
-	s.counter(c.skipped, float64(n.Skipped), n.NIC)
-	if cfg.ClockSync {
-		s.counter(c.overrun, float64(n.Overrun), n.NIC)
-	}
-	s.counter(c.stalled, n.Stalled.Seconds(), n.NIC)
-	for _, sock := range n.Sockets {
-		s.counter(c.drops, float64(sock.Drops), n.NIC, sock.Name)
-	}
-	for _, by := range []struct {
-		desc   *prometheus.Desc
-		counts map[string]uint64
-	}{{c.sendErrors, n.SendErrors}, {c.dropped, n.Dropped}, {c.missing, n.Missing}, {c.restarts, n.Restarts}} {
-		for k, v := range by.counts {
-			s.counter(by.desc, float64(v), n.NIC, k)
-		}
-	}
-	for _, e := range n.ICMPErrors {
-		s.counter(c.icmpErrors, float64(e.Count), n.NIC, strconv.Itoa(int(e.Type)), strconv.Itoa(int(e.Code)))
-	}
-	s.gauge(c.unbound, float64(n.Unbound), n.NIC)
-	s.gauge(c.sessions, float64(n.Sessions), n.NIC)
-	s.gauge(c.edges, float64(len(n.Edges)), n.NIC)
-	s.gauge(c.lastTurn, float64(n.LastTurn.UnixNano())/1e9, n.NIC)
-
-	sums := map[aggregateKey]*aggregate{}
-	for i := range n.Edges {
-		e := &n.Edges[i]
-		sent := [2]uint64{e.Sent, e.RepliesSent}
-		for d := range directionNames {
-			k := aggregateKey{d, e.PeerLeaf, e.Class, e.Plane, e.Tier}
-			a := sums[k]
-			if a == nil {
-				a = &aggregate{}
-				sums[k] = a
+// eachLeaf calls f for the sums over the edges of each NIC toward each leaf, with the values of leafLabels.
+func eachLeaf(f func(a *aggregate, add adder, labels []string)) func(nodeagent.State, adder) {
+	return eachNIC(func(n *probe.NICStats, add adder) {
+		sums := map[aggregateKey]*aggregate{}
+		for i := range n.Edges {
+			e := &n.Edges[i]
+			for d, sent := range [2]uint64{e.Sent, e.RepliesSent} {
+				k := aggregateKey{d, e.PeerLeaf, e.Class, e.Plane, e.Tier}
+				if sums[k] == nil {
+					sums[k] = &aggregate{}
+				}
+				a := sums[k]
+				a.sent += sent
+				a.lost += e.Lost[d]
+				a.ecn += e.ECN[d]
+				a.owd.Hardware.Add(&e.OWD[d].Hardware)
+				a.owd.Kernel.Add(&e.OWD[d].Kernel)
+				a.owd.User.Add(&e.OWD[d].User)
 			}
-			a.sent += sent[d]
-			a.lost += e.Lost[d]
-			a.ecn += e.ECN[d]
-			a.owd.Hardware.Add(&e.OWD[d].Hardware)
-			a.owd.Kernel.Add(&e.OWD[d].Kernel)
-			a.owd.User.Add(&e.OWD[d].User)
 		}
+		for k, a := range sums {
+			f(a, add, []string{n.NIC, sideNames[k.side], n.Leaf, k.peerLeaf, k.class, strconv.Itoa(k.tier), k.plane})
+		}
+	})
+}
+
+func addDelays(add adder, d *probe.Delays, labels []string) {
+	if d.Hardware.Count > 0 {
+		add(&d.Hardware, append(labels, "hardware")...)
 	}
-	for k, a := range sums {
-		labels := []string{n.NIC, sideNames[k.side], n.Leaf, k.peerLeaf, k.class, strconv.Itoa(k.tier), k.plane}
-		s.counter(c.sent, float64(a.sent), labels...)
-		s.counter(c.lost, float64(a.lost), labels...)
-		s.counter(c.ecn, float64(a.ecn), labels...)
-		if a.owd.Hardware.Count > 0 {
-			s.histogram(c.owd, &a.owd.Hardware, append(labels, stampHardware)...)
+	if d.Kernel.Count > 0 || d.Hardware.Count == 0 {
+		add(&d.Kernel, append(labels, "kernel")...)
+	}
+	if d.User.Count > 0 {
+		add(&d.User, append(labels, "user")...)
+	}
+}
+
+const (
+	flowLabels     = "src dst flow class tier plane"
+	directedLabels = flowLabels + " direction"
+)
+
+// ofFlow gives each flow one value.
+func ofFlow(value func(e *probe.EdgeStats) any) func(nodeagent.State, adder) {
+	return eachNIC(func(n *probe.NICStats, add adder) {
+		for i := range n.Edges {
+			e := &n.Edges[i]
+			add(value(e), e.Edge.Src, e.Edge.Dst, strconv.Itoa(e.Edge.Number), e.Class, strconv.Itoa(e.Tier), e.Plane)
 		}
-		if a.owd.Kernel.Count > 0 || a.owd.Hardware.Count == 0 {
-			s.histogram(c.owd, &a.owd.Kernel, append(labels, stampKernel)...)
-		}
-		if a.owd.User.Count > 0 {
-			s.histogram(c.owd, &a.owd.User, append(labels, stampUser)...)
+	})
+}
+
+// directed calls f for both directions of each flow, with the values of directedLabels.
+func directed(f func(e *probe.EdgeStats, d int, add adder, labels []string)) func(nodeagent.State, adder) {
+	return func(st nodeagent.State, add adder) {
+		for d, name := range directionNames {
+			ofFlow(func(e *probe.EdgeStats) any { return e })(st, func(v any, labels ...string) { f(v.(*probe.EdgeStats), d, add, append(labels, name)) })
 		}
 	}
 }
 
-func (c *nicCollector) nodeState(s sink) (*probe.Config, []probe.TracedPath) {
-	version, paths := c.state.TracedPaths()
-	sent, answered := c.state.TraceStats()
-	s.counter(c.tracePackets, float64(sent), "sent")
-	s.counter(c.tracePackets, float64(answered), "answered")
-	s.gauge(c.pathVersion, float64(version))
-	s.gauge(c.configHash, 1, c.state.Config().Hash)
-	ok := 0.0
-	if c.state.reloadOK {
-		ok = 1
+// edgesReference returns the families of /metrics/edges.
+func edgesReference() []family {
+	return []family{
+		stalledReference(),
+		{"fabric_nic_unread_packets_total", "nic reason", byKey(func(n *probe.NICStats) map[string]uint64 { return n.Unread })},
+		{"fabric_nic_forged_packets_total", "nic from", eachNIC(func(n *probe.NICStats, add adder) {
+			for _, f := range n.Forgers {
+				add(f.Packets, n.NIC, f.From)
+			}
+		})},
+		{"fabric_probe_sent_total", directedLabels, directed(func(e *probe.EdgeStats, d int, add adder, labels []string) {
+			add([2]uint64{e.Sent, e.RepliesSent}[d], labels...)
+		})},
+		{"fabric_probe_lost_total", directedLabels, directed(func(e *probe.EdgeStats, d int, add adder, labels []string) { add(e.Lost[d], labels...) })},
+		{"fabric_probe_ecn_marked_total", directedLabels, directed(func(e *probe.EdgeStats, d int, add adder, labels []string) { add(e.ECN[d], labels...) })},
+		{"graylink_node_samples_unplaced_total", directedLabels, withSync(directed(func(e *probe.EdgeStats, d int, add adder, labels []string) { add(e.Unplaced[d], labels...) }))},
+		{"fabric_probe_owd_seconds", directedLabels + " timestamp", directed(func(e *probe.EdgeStats, d int, add adder, labels []string) { addDelays(add, &e.OWD[d], labels) })},
+		{"fabric_probe_acked_total", flowLabels, ofFlow(func(e *probe.EdgeStats) any { return e.Acked })},
+		{"fabric_probe_late_total", flowLabels, ofFlow(func(e *probe.EdgeStats) any { return e.Late })},
+		{"fabric_probe_duplicate_total", flowLabels, ofFlow(func(e *probe.EdgeStats) any { return e.Duplicate })},
+		{"graylink_node_probe_reordered_total", flowLabels, ofFlow(func(e *probe.EdgeStats) any { return e.Reordered })},
+		{"graylink_node_probe_unresolved", flowLabels, ofFlow(func(e *probe.EdgeStats) any { return e.Unresolved })},
+		{"fabric_probe_received_total", flowLabels, eachNIC(func(n *probe.NICStats, add adder) {
+			for _, r := range n.Received {
+				add(r.Received, r.Edge.Src, r.Edge.Dst, strconv.Itoa(r.Edge.Number), r.Class, strconv.Itoa(r.Tier), r.Plane)
+			}
+		})},
 	}
-	s.gauge(c.reloadOK, ok)
-	s.gauge(c.reloadTime, float64(c.state.loaded.UnixNano())/1e9)
-	return c.state.Config(), paths
+}
+
+// reference publishes a state by a table.
+type reference struct {
+	state    nodeagent.State
+	families []family
+}
+
+func newReference(st nodeagent.State, families []family) *reference { return &reference{st, families} }
+
+func (f *family) desc() *prometheus.Desc {
+	return prometheus.NewDesc(f.name, "See the golden files.", strings.Fields(f.labels), nil)
+}
+
+// Describe implements prometheus.Collector.
+func (r *reference) Describe(ch chan<- *prometheus.Desc) {
+	for i := range r.families {
+		ch <- r.families[i].desc()
+	}
+}
+
+// oneSnapshot is a source whose snapshot is taken once.
+type oneSnapshot struct {
+	nodeagent.Source
+	snap *probe.Snapshot
+}
+
+func (s oneSnapshot) Snapshot() *probe.Snapshot { return s.snap }
+
+// Collect implements prometheus.Collector.
+func (r *reference) Collect(ch chan<- prometheus.Metric) {
+	st := r.state
+	st.Source = oneSnapshot{st.Source, st.Snapshot()}
+	for i := range r.families {
+		f := &r.families[i]
+		desc, kind := f.desc(), prometheus.GaugeValue
+		if strings.HasSuffix(f.name, "_total") {
+			kind = prometheus.CounterValue
+		}
+		f.values(st, func(v any, labels ...string) {
+			switch v := v.(type) {
+			case *probe.Histogram:
+				ch <- nativeHistogram(desc, v, r.state.Started, labels)
+			case float64:
+				ch <- prometheus.MustNewConstMetric(desc, kind, v, labels...)
+			case uint64:
+				ch <- prometheus.MustNewConstMetric(desc, kind, float64(v), labels...)
+			case int:
+				ch <- prometheus.MustNewConstMetric(desc, kind, float64(v), labels...)
+			default:
+				ch <- prometheus.NewInvalidMetric(desc, fmt.Errorf("a value of the type %T", v))
+			}
+		})
+	}
+}
+
+func nativeHistogram(desc *prometheus.Desc, h *probe.Histogram, created time.Time, labels []string) prometheus.Metric {
+	counts := func(each iter.Seq2[int, uint64]) map[int]int64 {
+		m := map[int]int64{}
+		for i, n := range each {
+			m[i] = int64(n)
+		}
+		return m
+	}
+	m, err := prometheus.NewConstNativeHistogram(desc, h.Count, h.SumNS/1e9, counts(h.PositiveBuckets), counts(h.NegativeBuckets), h.Zero,
+		probe.HistogramSchema, probe.HistogramZero, created, labels...)
+	if err != nil {
+		return prometheus.NewInvalidMetric(desc, fmt.Errorf("native histogram: %w", err))
+	}
+	return m
 }

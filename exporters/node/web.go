@@ -23,8 +23,8 @@ const (
 
 // Handler returns the handler of the node's series and API. The policy states who may reload the configuration, trace
 // paths and reset findings.
-func (n *Node) Handler(policy *webaccess.Policy) http.Handler {
-	metrics, edges := n.Gatherers()
+func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
+	metrics, edges := e.Gatherers()
 	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
 
 	mux := http.NewServeMux()
@@ -32,32 +32,29 @@ func (n *Node) Handler(policy *webaccess.Policy) http.Handler {
 	mux.Handle("GET /metrics/edges", promhttp.HandlerFor(edges, opts))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
-		if err := n.Ready(); err != nil {
+		if err := e.node.Ready(); err != nil {
 			http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ready")
 	})
 	mux.HandleFunc("POST /-/reload", policy.ReloadHandler(func(w http.ResponseWriter, _ *http.Request) {
-		if err := n.Reload(); err != nil {
-			n.log.Error("cannot reload the configuration", "err", err)
+		if err := e.node.Reload(); err != nil {
+			e.log.Error("cannot reload the configuration", "err", err)
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		fmt.Fprintln(w, "reloaded")
 	}))
 	mux.HandleFunc("GET /api/v1/paths", func(w http.ResponseWriter, _ *http.Request) {
-		n.mu.RLock()
-		version, paths := n.engine.TracedPaths()
-		name := n.engine.Config().Node
-		n.mu.RUnlock()
-		n.writePaths(w, name, version, paths)
+		node, version, paths := e.node.TracedPaths()
+		e.writePaths(w, node, version, paths)
 	})
-	mux.HandleFunc("GET /api/v1/clock", n.serveClock)
-	mux.HandleFunc("GET /api/v1/nics", n.serveNICs)
-	mux.HandleFunc("POST /api/v1/trace", policy.FrequentAdminHandler(n.serveTrace))
-	if n.health != nil {
-		n.health.addRoutes(mux, policy)
+	mux.HandleFunc("GET /api/v1/clock", e.serveClock)
+	mux.HandleFunc("GET /api/v1/nics", e.serveNICs)
+	mux.HandleFunc("POST /api/v1/trace", policy.FrequentAdminHandler(e.serveTrace))
+	if e.health != nil {
+		healthAPI{e.health, e.log}.addRoutes(mux, policy)
 	}
 	return mux
 }
@@ -88,7 +85,7 @@ type pathsJSON struct {
 	Paths   []pathJSON `json:"paths"`
 }
 
-func (n *Node) writePaths(w http.ResponseWriter, node string, version uint64, paths []probe.TracedPath) {
+func (e *Exporter) writePaths(w http.ResponseWriter, node string, version uint64, paths []probe.TracedPath) {
 	out := pathsJSON{Node: node, Now: time.Now().UTC().Format(time.RFC3339Nano), Version: version, Paths: make([]pathJSON, len(paths))}
 	for i, p := range paths {
 		j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
@@ -105,69 +102,29 @@ func (n *Node) writePaths(w http.ResponseWriter, node string, version uint64, pa
 		}
 		out.Paths[i] = j
 	}
-	w.Header().Set("Content-Type", "application/json")
-	enc := plainjson.NewEncoder(w)
-	if err := enc.Encode(out); err != nil {
-		n.log.Debug("cannot write the paths", "err", err)
-	}
-}
-
-// bendJSON represents the error that a test gave the clock: at the true time t the clock shows t + offset_ns + rate x
-// (t - ref_ns).
-type bendJSON struct {
-	Ref    int64   `json:"ref_ns"`
-	Offset int64   `json:"offset_ns"`
-	Rate   float64 `json:"rate"`
-}
-
-// relationJSON represents the relation of an edge's far clock to the local clock: at the local time t the far clock
-// shows t + offset_ns + rate x (t - ref_ns), within bound_ns.
-type relationJSON struct {
-	Edge      string  `json:"edge"`
-	Timestamp string  `json:"timestamp"`
-	Ref       int64   `json:"ref_ns"`
-	Offset    int64   `json:"offset_ns"`
-	Rate      float64 `json:"rate"`
-	Bound     int64   `json:"bound_ns"`
-}
-
-// ownClockJSON represents what is known of a NIC's clock: at its time ref_ns it is offset_ns ahead of the frame, within
-// bound_ns and allowance_ns. Without an offset, nothing is known.
-type ownClockJSON struct {
-	NIC       string  `json:"nic"`
-	State     string  `json:"state"`
-	Frame     uint64  `json:"frame,string"`
-	Ref       int64   `json:"ref_ns"`
-	Offset    *int64  `json:"offset_ns,omitempty"`
-	Rate      float64 `json:"rate"`
-	Bound     int64   `json:"bound_ns"`
-	Allowance int64   `json:"allowance_ns"`
-}
-
-type clockJSON struct {
-	Bend      *bendJSON      `json:"bend,omitempty"`
-	Clocks    []ownClockJSON `json:"clocks"`
-	Relations []relationJSON `json:"relations"` // edges without a relation are absent
+	e.writeJSON(w, out, "the paths")
 }
 
 // serveClock answers GET /api/v1/clock.
-func (n *Node) serveClock(w http.ResponseWriter, _ *http.Request) {
-	out := clockJSON{Clocks: []ownClockJSON{}, Relations: []relationJSON{}}
-	if n.bend != nil {
-		s := n.bend.CurrentSegment()
-		out.Bend = &bendJSON{Ref: s.Ref, Offset: s.Offset, Rate: s.Rate}
-	}
-	if n.clocks != nil {
-		out.Clocks, out.Relations = n.clocks.listOwnClocks(), n.clocks.listRelations()
-	}
+func (e *Exporter) serveClock(w http.ResponseWriter, _ *http.Request) {
+	e.writeJSON(w, e.node.ReportClocks(), "the state of the clock")
+}
+
+// serveNICs answers GET /api/v1/nics.
+func (e *Exporter) serveNICs(w http.ResponseWriter, _ *http.Request) {
+	e.writeJSON(w, e.node.DescribeNICs(), "the list of NICs")
+}
+
+// writeJSON answers a request with a value. It logs at debug level if the client does not take it.
+func (e *Exporter) writeJSON(w http.ResponseWriter, v any, what string) {
 	w.Header().Set("Content-Type", "application/json")
-	if err := plainjson.NewEncoder(w).Encode(out); err != nil {
-		n.log.Debug("cannot write the state of the clock", "err", err)
+	if err := plainjson.NewEncoder(w).Encode(v); err != nil {
+		e.log.Debug("cannot write "+what, "err", err)
 	}
 }
 
 // serveTrace answers POST /api/v1/trace.
-func (n *Node) serveTrace(w http.ResponseWriter, r *http.Request) {
+func (e *Exporter) serveTrace(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Edges []string `json:"edges"`
 	}
@@ -183,18 +140,15 @@ func (n *Node) serveTrace(w http.ResponseWriter, r *http.Request) {
 	}
 	edges := make([]fabric.Flow, len(body.Edges))
 	for i, s := range body.Edges {
-		e, err := fabric.ParseFlow(s)
+		flow, err := fabric.ParseFlow(s)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		edges[i] = e
+		edges[i] = flow
 	}
 	webaccess.AddLogAttrs(r, "edges", len(edges))
-	n.mu.RLock()
-	engine := n.engine // a reload ends the trace
-	n.mu.RUnlock()
-	paths, err := engine.TraceFlows(r.Context(), edges)
+	node, version, paths, err := e.node.TraceFlows(r.Context(), edges)
 	var unknown probe.UnknownEdgeError
 	switch {
 	case errors.As(err, &unknown):
@@ -204,6 +158,5 @@ func (n *Node) serveTrace(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	version, _ := engine.TracedPaths()
-	n.writePaths(w, engine.Config().Node, version, paths)
+	e.writePaths(w, node, version, paths)
 }

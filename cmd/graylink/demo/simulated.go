@@ -14,6 +14,7 @@ import (
 	fabricswitch "github.com/graylink/graylink/exporters/switch"
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sim/agents"
 	"github.com/graylink/graylink/internal/sim/packets"
@@ -74,13 +75,13 @@ func (s *simulated) startNode(name, file string, b bend) error {
 		return err
 	}
 	address := name + ":" + agentPort
-	n, err := node.StartFleet(node.FleetOptions{Address: s.coordinator.listenAddress(), Files: s.coordinator.certificateFiles(nodeFile(name)), File: file, Version: buildversion.Version(),
-		Web: address, WebScheme: "http", ClockSync: true, Bend: clock, Engine: s.Start}, logOf(s.o, name))
+	n, err := nodeagent.StartFleet(nodeagent.FleetOptions{Coordinator: nodeagent.CoordinatorOptions{Address: s.coordinator.listenAddress(), Files: s.coordinator.certificateFiles(nodeFile(name))}, File: file,
+		Version: buildversion.Version(), Web: address, WebScheme: "http", Clock: nodeagent.ClockOptions{Sync: true, Bend: clock}, Engine: s.Start}, logOf(s.o, name))
 	if err != nil {
 		return fmt.Errorf("cannot start the agent of %s: %w", name, err)
 	}
 	policy := s.agentPolicy(name)
-	h := n.Handler(policy)
+	h := node.New(n, logOf(s.o, name)).Handler(policy)
 	s.serveAgent(address, &simAgent{agent: n}, policy, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Counters of two nodes are compared by the times they were read at.
 		s.CatchUp()

@@ -1,4 +1,4 @@
-package node
+package nodeagent
 
 import (
 	"bytes"
@@ -17,8 +17,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/graylink/graylink/internal/clocksync"
 	"github.com/graylink/graylink/internal/probe"
@@ -65,13 +63,10 @@ func waiting(t *testing.T, path string, c *net.UnixConn) [][]byte {
 func results(t *testing.T, s *steering) string {
 	t.Helper()
 	var out []string
+	counts := s.copyCounts()
 	for _, r := range []string{"sent", "failed", "relative", "reference", "settling"} {
-		var m dto.Metric
-		if err := s.samples.WithLabelValues(r).Write(&m); err != nil {
-			t.Fatal(err)
-		}
-		if v := m.GetCounter().GetValue(); v != 0 {
-			out = append(out, fmt.Sprintf("%s %g", r, v))
+		if v := counts[r]; v != 0 {
+			out = append(out, fmt.Sprintf("%s %d", r, v))
 		}
 	}
 	return strings.Join(out, ", ")
@@ -338,4 +333,14 @@ func TestChronydTakesSamples(t *testing.T) {
 		return true
 	})
 	t.Logf("after %v: %s", time.Since(start).Round(time.Millisecond), report)
+}
+
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatalf("%s: not within 20 s", what)
 }

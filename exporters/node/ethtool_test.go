@@ -1,18 +1,17 @@
 package node
 
 import (
-	"context"
-	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/mdlayher/netlink"
 
 	"github.com/graylink/graylink/internal/nicethtool/ethtooltest"
 	"github.com/graylink/graylink/internal/nicethtool/module"
+	"github.com/graylink/graylink/internal/nodeagent/health"
+	"github.com/graylink/graylink/internal/nodeagent/health/healthtest"
 )
 
 // qsfpDD returns the memory of a CMIS module whose first lane is dark.
@@ -57,12 +56,10 @@ func TestEthtoolSeries(t *testing.T) {
 	f := &ethtooltest.Interface{Driver: "mlx5_core", Names: []string{"rx_discards_phy", "outbound_pci_stalled_rd", "rx0_packets", "strange"}, Values: []uint64{11, 50, 1, 2},
 		Replies: map[uint8][][]byte{21: {frames}, 29: {fec}, 6: {link}}, Module: qsfpDD()}
 	k.SetInterface("eno3", f)
-	p := newPatient(t, "h100", func(o *HealthOptions) { o.Ethtool.Mode, o.Ethtool.Kernel = EthtoolOn, k })
-	p.run(time.Second)
+	p := newPatient(t, "h100", func(o *health.Options) { o.Ethtool.Mode, o.Ethtool.Kernel = health.EthtoolOn, k })
+	p.PollFor(time.Second)
 	ask := func() string {
-		for _, part := range p.h.ethtool.parts {
-			p.h.ethtool.pollPart(part, healthStart, p.h.ethtoolInterfaces())
-		}
+		p.PollEthtool(healthtest.Start)
 		return p.exposition()
 	}
 	got := ask()
@@ -91,31 +88,12 @@ func TestEthtoolSeries(t *testing.T) {
 			t.Errorf("%s", want)
 		}
 	}
-	log := p.log.String()
+	log := p.Log()
 	if n := strings.Count(log, "CAP_NET_ADMIN"); n != 1 {
 		t.Errorf("the missing privilege is logged %d times", n)
 	}
 	if n := strings.Count(log, "ethtool eno3 fec"); n != 1 {
 		t.Errorf("the failing part is logged %d times", n)
-	}
-}
-
-// TestEthtoolIsOffWithAnotherRoot checks that ethtool is not used for a tree, whose interfaces are not the machine's.
-func TestEthtoolIsOffWithAnotherRoot(t *testing.T) {
-	for _, tt := range []struct {
-		mode, sys string
-		want      bool
-	}{{EthtoolAuto, "", true}, {EthtoolAuto, "/sys", true}, {EthtoolAuto, "/tmp/tree", false}, {EthtoolOn, "/tmp/tree", true}, {EthtoolOff, "", false}} {
-		o := DefaultEthtool()
-		o.Mode = tt.mode
-		if got := newEthtool(o, tt.sys, nil) != nil; got != tt.want {
-			t.Errorf("%s with %q: %v", tt.mode, tt.sys, got)
-		}
-	}
-	o := DefaultEthtool()
-	o.Modules = 0
-	if err := o.validate(); err == nil || !strings.Contains(err.Error(), "--nic.module.interval") {
-		t.Errorf("an interval of 0: %v", err)
 	}
 }
 
@@ -127,21 +105,4 @@ func TestDriverCounter(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-}
-
-// TestEthtoolRuns checks that each part is read at its own interval, and that all reads have ended when run returns.
-func TestEthtoolRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &ethtooltest.Kernel{}
-		k.SetInterface("eno3", &ethtooltest.Interface{Driver: "x", Names: []string{"rx_packets"}, Values: []uint64{1}, Module: qsfpDD()})
-		o := DefaultEthtool()
-		o.Kernel = k
-		e := newEthtool(o, "", slog.New(slog.DiscardHandler))
-		ctx, cancel := context.WithTimeout(t.Context(), 62*time.Second)
-		defer cancel()
-		e.run(ctx, func() []string { return []string{"eno3"} })
-		if a, b := e.parts[0].polls, e.parts[1].polls; a != 13 || b != 2 {
-			t.Errorf("%d polls of counters and %d of modules, want 13 and 2", a, b)
-		}
-	})
 }

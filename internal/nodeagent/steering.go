@@ -1,14 +1,14 @@
-package node
+package nodeagent
 
 import (
 	"context"
 	"encoding/binary"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
+	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/graylink/graylink/internal/clocksync"
 )
@@ -27,9 +27,11 @@ import (
 //     that exists then.
 type steering struct {
 	socket       string
-	samples      *prometheus.CounterVec
 	log          *slog.Logger
 	writeTimeout time.Duration // limit for a write to a socket that is full
+
+	mu     sync.Mutex
+	counts map[string]uint64 // windows with a locked clock, by result
 
 	lastResult string        // result of the last window with a locked clock
 	epoch      int64         // wall time at mono 0, in ns; 0 if it is not known
@@ -58,13 +60,18 @@ const (
 )
 
 func newSteering(socket string, log *slog.Logger) *steering {
-	s := &steering{socket: socket, log: log, writeTimeout: sampleWait, quietUntil: settleTime, samples: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "graylink_node_chrony_samples_total",
-		Help: "Windows with a locked system clock, by result of the sample for chronyd."}, []string{"result"})}
+	s := &steering{socket: socket, log: log, writeTimeout: sampleWait, quietUntil: settleTime, counts: map[string]uint64{}}
 	for _, r := range []string{sampleSent, sampleFailed, sampleRelative, sampleReference, sampleSettling} {
-		s.samples.WithLabelValues(r)
+		s.counts[r] = 0
 	}
 	return s
+}
+
+// copyCounts returns the number of windows with a locked clock, by result.
+func (s *steering) copyCounts() map[string]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.counts)
 }
 
 // processWindow sends a sample, if the rules allow it, for what is known of the system clock at the end of a window.
@@ -91,7 +98,9 @@ func (s *steering) processWindow(ctx context.Context, k clocksync.Status, wall i
 			result, level, why = sampleFailed, slog.LevelWarn, err.Error()
 		}
 	}
-	s.samples.WithLabelValues(result).Inc()
+	s.mu.Lock()
+	s.counts[result]++
+	s.mu.Unlock()
 	if result != s.lastResult {
 		s.lastResult = result
 		s.log.Log(ctx, level, "chronyd steering changed", "samples", result, "why", why)

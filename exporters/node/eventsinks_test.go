@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,16 +22,18 @@ import (
 	"github.com/graylink/graylink/exporters/otlp"
 	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nichealth"
+	"github.com/graylink/graylink/internal/nodeagent/health"
+	"github.com/graylink/graylink/internal/nodeagent/health/healthtest"
 )
 
-// logCollector is an OTLP/gRPC server that keeps the log records it gets.
-type logCollector struct {
+// logReceiver is an OTLP/gRPC server that keeps the log records it gets.
+type logReceiver struct {
 	collectorpb.UnimplementedLogsServiceServer
 	mu  sync.Mutex
 	got []*logspb.LogRecord
 }
 
-func (c *logCollector) Export(_ context.Context, q *collectorpb.ExportLogsServiceRequest) (*collectorpb.ExportLogsServiceResponse, error) {
+func (c *logReceiver) Export(_ context.Context, q *collectorpb.ExportLogsServiceRequest) (*collectorpb.ExportLogsServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range proto.CloneOf(q).GetResourceLogs() {
@@ -43,7 +44,7 @@ func (c *logCollector) Export(_ context.Context, q *collectorpb.ExportLogsServic
 	return &collectorpb.ExportLogsServiceResponse{}, nil
 }
 
-func (c *logCollector) records() []*logspb.LogRecord {
+func (c *logReceiver) records() []*logspb.LogRecord {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.got)
@@ -71,7 +72,7 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &logCollector{}
+	c := &logReceiver{}
 	server := grpc.NewServer()
 	collectorpb.RegisterLogsServiceServer(server, c)
 	served := make(chan error, 1)
@@ -95,18 +96,18 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	observed := healthStart.Add(time.Hour)
-	p := newPatient(t, "h100", func(o *HealthOptions) {
+	observed := healthtest.Start.Add(time.Hour)
+	p := newPatient(t, "h100", func(o *health.Options) {
 		o.Sinks = append(o.Sinks, func(e nichealth.Event) {
 			r := otlp.Event{Name: nichealth.Name, At: e.GeneratedTimestamp, Observed: observed, Level: e.LogLevel(), Text: e.Message, Attributes: e.LogAttributes()}
 			logs.Offer(r.LogRecord())
 		})
 	})
-	p.run(3 * time.Second)
-	p.do("set mlx5_0/1 state 1: DOWN")
-	p.run(3 * time.Second)
-	p.do("set mlx5_0/1 state 4: ACTIVE")
-	p.run(3 * time.Second)
+	p.PollFor(3 * time.Second)
+	p.RunSteps("set mlx5_0/1 state 1: DOWN")
+	p.PollFor(3 * time.Second)
+	p.RunSteps("set mlx5_0/1 state 4: ACTIVE")
+	p.PollFor(3 * time.Second)
 	until(t, "two records", func() bool { return len(c.records()) >= 2 })
 	got := c.records()
 	if len(got) != 2 {
@@ -127,7 +128,7 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 		if r.GetSeverityNumber() != want.severity || r.GetBody().GetStringValue() != want.text || r.GetEventName() != "nic_health" || r.GetObservedTimeUnixNano() != uint64(observed.UnixNano()) {
 			t.Errorf("record %d: %v", i, r)
 		}
-		if from := healthStart.Add(time.Duration(3+3*i) * time.Second); at.Before(from) || at.After(from.Add(3*time.Second)) {
+		if from := healthtest.Start.Add(time.Duration(3+3*i) * time.Second); at.Before(from) || at.After(from.Add(3*time.Second)) {
 			t.Errorf("record %d: time %v, want within 3 s of %v", i, at, from)
 		}
 		fields := map[string]string{}
@@ -140,36 +141,10 @@ func TestEventsArriveAsLogRecords(t *testing.T) {
 	}
 }
 
-// TestFindingsForKubernetes checks the findings that Kubernetes gets for a tree, and their series.
-func TestFindingsForKubernetes(t *testing.T) {
-	p := newPatient(t, "h100", nil)
-	if _, read := p.h.OpenFindings(); !read.IsZero() {
-		t.Errorf("read at %v before the first poll", read)
-	}
-	p.run(3 * time.Second)
-	p.do("set mlx5_0/1 state 1: DOWN")
-	p.run(3 * time.Second)
-	open, read := p.h.OpenFindings()
-	if len(open) != 1 || open[0].Code != nichealth.CodeDown || !open[0].Fatal || open[0].Entity != nichealth.PortEntity("mlx5_0", 1) || p.now.Sub(read) > 2*time.Second {
-		t.Errorf("%+v, read at %v, now is %v", open, read, p.now)
-	}
-	// The list of devices cannot be read, because it is a link to itself.
-	dir := p.tree.Path("sys/class/infiniband")
-	if err := os.Rename(dir, dir+".away"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("infiniband", dir); err != nil {
-		t.Fatal(err)
-	}
-	p.run(30 * time.Second)
-	if open, late := p.h.OpenFindings(); len(open) != 1 || late.Sub(read) > time.Second {
-		t.Errorf("%+v, read at %v: the devices cannot be listed since %v", open, late, read)
-	}
-}
-
 func TestKubernetesSeries(t *testing.T) {
 	stats := kubenode.Stats{Requests: map[kubenode.Request]uint64{{Object: kubenode.ObjectEvent, Result: kubenode.ResultRetry}: 3}, Dropped: map[kubenode.Drop]uint64{kubenode.DropOld: 2}, Queued: 5}
-	s := kubernetesSeries{func() kubenode.Stats { return stats }, func() time.Time { return healthStart }}
+	from := &sources{readState: (&madeUp{}).read, kubernetes: func() kubenode.Stats { return stats }, now: func() time.Time { return healthtest.Start }}
+	s := newGatherer(from, []constructor{{"kubernetes", newKubernetesCollector}}, newRuns(), false)
 	text := func() string {
 		families, err := s.Gather()
 		if err != nil {
@@ -186,7 +161,7 @@ func TestKubernetesSeries(t *testing.T) {
 	if got := text(); strings.Contains(got, "\ngraylink_node_kubernetes_condition_age_seconds ") {
 		t.Errorf("an age of what was never written:\n%s", got)
 	}
-	stats.Written = healthStart.Add(-90 * time.Second)
+	stats.Written = healthtest.Start.Add(-90 * time.Second)
 	for _, want := range []string{`graylink_node_kubernetes_requests_total{object="event",result="retry"} 3`, `graylink_node_kubernetes_dropped_events_total{reason="too_old"} 2`,
 		"graylink_node_kubernetes_queued_events 5", "graylink_node_kubernetes_condition_age_seconds 90"} {
 		if got := text(); !strings.Contains(got, want) {

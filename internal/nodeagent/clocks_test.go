@@ -1,4 +1,4 @@
-package node
+package nodeagent
 
 import (
 	"log/slog"
@@ -74,7 +74,7 @@ func TestClocksRelateAndReport(t *testing.T) {
 		}
 		reports = append(reports, r)
 	}, slog.New(slog.DiscardHandler))
-	if _, ok := c.viewOf("h1/eth1"); ok {
+	if _, ok := c.ViewOf("h1/eth1"); ok {
 		t.Error("a view before the first window")
 	}
 	second := 0
@@ -92,7 +92,7 @@ func TestClocksRelateAndReport(t *testing.T) {
 	if !ok || math.Abs(float64(r.OffsetAt(w.to)-truth)) > 500 {
 		t.Errorf("by the pair alone h2 is %d ns ahead (%v), want %d", r.OffsetAt(w.to), ok, truth)
 	}
-	if v, ok := c.viewOf("h1/eth1"); !ok || v.State != clocksync.Converging || v.Known || len(w.bounds) != 0 {
+	if v, ok := c.ViewOf("h1/eth1"); !ok || v.State != clocksync.Converging || v.Known || len(w.bounds) != 0 {
 		t.Errorf("before the first update of the coordinator: %+v %v, bounds %v", v, ok, w.bounds)
 	}
 	last := reports[len(reports)-1]
@@ -110,7 +110,7 @@ func TestClocksRelateAndReport(t *testing.T) {
 	if b := w.bounds["h1/eth1"]; b < 160 || b > time.Microsecond {
 		t.Errorf("packets say a bound of %v", b)
 	}
-	v, _ := c.viewOf("h1/eth1")
+	v, _ := c.ViewOf("h1/eth1")
 	if v.State != clocksync.Locked || v.Offset != -4.25e9 || v.WholeSeconds != -4 || v.Steps != 1 {
 		t.Errorf("view %+v, want 4.25 s behind the frame, 4 of them whole", v)
 	}
@@ -122,7 +122,7 @@ func TestClocksRelateAndReport(t *testing.T) {
 	for range 6 {
 		turn()
 	}
-	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Holdover {
+	if v, _ := c.ViewOf("h1/eth1"); v.State != clocksync.Holdover {
 		t.Errorf("six silent seconds later: %v, want holdover", v.State)
 	}
 	truth = w.far(w.to) - w.to
@@ -173,13 +173,13 @@ func TestClocksThatMove(t *testing.T) {
 	}
 	update()
 	saw(3, 0)
-	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Locked || len(w.related) != 3 || len(w.bounds) != 1 {
+	if v, _ := c.ViewOf("h1/eth1"); v.State != clocksync.Locked || len(w.related) != 3 || len(w.bounds) != 1 {
 		t.Fatalf("at first: %v, %d edges related, bounds %v", v.State, len(w.related), w.bounds)
 	}
 
 	// One of three: that peer's clock, or its path's.
 	saw(3, 1)
-	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 2 {
+	if v, _ := c.ViewOf("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 2 {
 		t.Errorf("h2 moved: %v, %d edges related", v.State, len(w.related))
 	}
 	if _, ok := w.related[ids["h2"]]; ok {
@@ -203,7 +203,7 @@ func TestClocksThatMove(t *testing.T) {
 
 	// Two of three: the node's own clock.
 	saw(3, 2)
-	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Converging || v.Known || !v.Counted || v.Steps != 1 || len(w.related) != 0 || len(w.bounds) != 0 {
+	if v, _ := c.ViewOf("h1/eth1"); v.State != clocksync.Converging || v.Known || !v.Counted || v.Steps != 1 || len(w.related) != 0 || len(w.bounds) != 0 {
 		t.Errorf("its own clock moved: %+v, %d edges related, bounds %v", v, len(w.related), w.bounds)
 	}
 	if own := c.listOwnClocks(); len(own) != 1 || own[0].Offset != nil || own[0].State != "converging" {
@@ -217,12 +217,12 @@ func TestClocksThatMove(t *testing.T) {
 	update()
 	turn()
 	update()
-	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Converging {
+	if v, _ := c.ViewOf("h1/eth1"); v.State != clocksync.Converging {
 		t.Errorf("1.7 s later: %v", v.State)
 	}
 	turn()
 	update()
-	if v, _ := c.viewOf("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 3 || len(report.Pairs) != 3 {
+	if v, _ := c.ViewOf("h1/eth1"); v.State != clocksync.Locked || !v.Known || len(w.related) != 3 || len(report.Pairs) != 3 {
 		t.Errorf("2.7 s later: %v, %d edges related, %d pairs reported", v.State, len(w.related), len(report.Pairs))
 	}
 	if own := c.listOwnClocks(); len(own) != 1 || own[0].Offset == nil || own[0].Ref != w.to {

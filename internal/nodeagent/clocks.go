@@ -1,4 +1,4 @@
-package node
+package nodeagent
 
 import (
 	"context"
@@ -36,18 +36,28 @@ type clocks struct {
 	report func([]byte) // sends a report to the coordinator if it is connected; called with mu held
 	steer  *steering    // nil if the system clock is not steered by the frame
 
-	mu           sync.Mutex
-	pairs        map[clocksync.PairID]*clocksync.Pair
-	follower     *clocksync.Follower
-	related      map[clocksync.PairID]clocksync.Relation
-	wholeSeconds map[string]float64        // whole seconds off the frame when that was first known, by clock
-	kinds        map[string]clocksync.Kind // kind of the clock that stamps, by NIC
-	frame        uint64
-	buffer       []byte
-	endMono      time.Duration // of the last round
-	endWall      int64
-	latestMono   time.Duration // latest time at which anything was done
-	witnesses    []clocksync.Witness
+	mu        sync.Mutex
+	pairs     map[clocksync.PairID]*clocksync.Pair
+	follower  *clocksync.Follower
+	related   map[clocksync.PairID]clocksync.Relation
+	kinds     map[string]clocksync.Kind // kind of the clock that stamps, by NIC
+	frame     frameView
+	now       clockTimes
+	buffer    []byte
+	witnesses []clocksync.Witness
+}
+
+// frameView represents the frame as it is published.
+type frameView struct {
+	number       uint64
+	wholeSeconds map[string]float64 // whole seconds off the frame when that was first known, by clock
+}
+
+// clockTimes represents the times up to which the clocks are known.
+type clockTimes struct {
+	endMono    time.Duration // end of the last window
+	endWall    int64
+	latestMono time.Duration // latest time at which anything was done
 }
 
 // witnessEvery is the interval at which the engine's observations of moving clocks are read.
@@ -55,7 +65,7 @@ const witnessEvery = 100 * time.Millisecond
 
 func newClocks(node string, e exchanger, bend *probe.Bend, report func([]byte), log *slog.Logger) *clocks {
 	return &clocks{node: node, engine: e, bend: bend, log: log, report: report, pairs: map[clocksync.PairID]*clocksync.Pair{},
-		follower: clocksync.NewFollower(), related: map[clocksync.PairID]clocksync.Relation{}, wholeSeconds: map[string]float64{}, kinds: map[string]clocksync.Kind{}}
+		follower: clocksync.NewFollower(), related: map[clocksync.PairID]clocksync.Relation{}, kinds: map[string]clocksync.Kind{}, frame: frameView{wholeSeconds: map[string]float64{}}}
 }
 
 // run ends a window whenever one is full, until ctx ends.
@@ -86,7 +96,7 @@ func (c *clocks) run(ctx context.Context) {
 func (c *clocks) closeWindow(now int64, mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endMono, c.endWall, c.latestMono = mono, now, mono
+	c.now.endMono, c.now.endWall, c.now.latestMono = mono, now, mono
 	c.collectWitnesses()
 	c.engine.DrainExchanges(func(id clocksync.PairID, dir int, sent, received int64) {
 		p := c.pairs[id]
@@ -130,7 +140,7 @@ func (c *clocks) closeWindow(now int64, mono time.Duration) {
 func (c *clocks) checkWitnesses(mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.latestMono = mono
+	c.now.latestMono = mono
 	if c.collectWitnesses() {
 		c.updateRelations()
 	}
@@ -140,7 +150,7 @@ func (c *clocks) checkWitnesses(mono time.Duration) {
 func (c *clocks) collectWitnesses() bool {
 	c.witnesses = c.witnesses[:0]
 	c.engine.ClockWitnesses(func(w clocksync.Witness) { c.witnesses = append(c.witnesses, w) })
-	return c.follower.ApplyWitnesses(c.witnesses, c.latestMono)
+	return c.follower.ApplyWitnesses(c.witnesses, c.now.latestMono)
 }
 
 // dropUnprobedPairs drops pairs of edges that are no longer probed.
@@ -164,7 +174,7 @@ func (c *clocks) dropUnprobedPairs() {
 func (c *clocks) updateRelations() {
 	clear(c.related)
 	for id := range c.pairs {
-		if r, ok := c.follower.RelationFor(id, c.endWall, c.endMono); ok {
+		if r, ok := c.follower.RelationFor(id, c.now.endWall, c.now.endMono); ok {
 			c.related[id] = r
 		}
 	}
@@ -186,34 +196,34 @@ func (c *clocks) applyUpdate(update []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.collectWitnesses()
-	c.follower.ApplyUpdate(u, c.latestMono)
-	if u.Frame != c.frame {
-		c.frame = u.Frame
-		clear(c.wholeSeconds)
+	c.follower.ApplyUpdate(u, c.now.latestMono)
+	if u.Frame != c.frame.number {
+		c.frame.number = u.Frame
+		clear(c.frame.wholeSeconds)
 	}
 	c.updateRelations()
 }
 
 // clockStatus returns what is known of the clock that stamps at a NIC.
 func (c *clocks) clockStatus(nic string) clocksync.Status {
-	return c.follower.StatusOf(clocksync.ClockOf(nic, c.kinds[nic]), c.endWall, c.endMono)
+	return c.follower.StatusOf(clocksync.ClockOf(nic, c.kinds[nic]), c.now.endWall, c.now.endMono)
 }
 
 // systemStatus returns what is known of the system clock at the end of the last window.
 func (c *clocks) systemStatus() clocksync.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.follower.StatusOf(c.node, c.endWall, c.endMono)
+	return c.follower.StatusOf(c.node, c.now.endWall, c.now.endMono)
 }
 
 // listOwnClocks lists what is known of the clocks that stamp at the node's NICs.
-func (c *clocks) listOwnClocks() []ownClockJSON {
+func (c *clocks) listOwnClocks() []OwnClock {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]ownClockJSON, 0, len(c.kinds))
+	out := make([]OwnClock, 0, len(c.kinds))
 	for _, nic := range slices.Sorted(maps.Keys(c.kinds)) {
 		s := c.clockStatus(nic)
-		j := ownClockJSON{NIC: nic, State: s.State.String(), Frame: s.Frame, Ref: c.endWall}
+		j := OwnClock{NIC: nic, State: s.State.String(), Frame: s.Frame, Ref: c.now.endWall}
 		if s.Known {
 			j.Offset, j.Rate, j.Bound, j.Allowance = &s.Offset, s.Drift, s.Bound, s.Allowance
 		}
@@ -223,41 +233,41 @@ func (c *clocks) listOwnClocks() []ownClockJSON {
 }
 
 // listRelations lists the relations by which edges are placed now.
-func (c *clocks) listRelations() []relationJSON {
+func (c *clocks) listRelations() []RelationReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]relationJSON, 0, len(c.related))
+	out := make([]RelationReport, 0, len(c.related))
 	for id, r := range c.related {
 		kind := "kernel"
 		if id.Kind == clocksync.Hardware {
 			kind = kindHardware
 		}
 		e := probe.EdgeConfig{Src: id.Src, Dst: id.Dst, Flow: id.Flow}
-		out = append(out, relationJSON{Edge: e.ID().String(), Timestamp: kind, Ref: r.Ref, Offset: r.Offset, Rate: r.Rate, Bound: r.Bound})
+		out = append(out, RelationReport{Edge: e.ID().String(), Timestamp: kind, Ref: r.Ref, Offset: r.Offset, Rate: r.Rate, Bound: r.Bound})
 	}
-	slices.SortFunc(out, func(a, b relationJSON) int { return strings.Compare(a.Edge+a.Timestamp, b.Edge+b.Timestamp) })
+	slices.SortFunc(out, func(a, b RelationReport) int { return strings.Compare(a.Edge+a.Timestamp, b.Edge+b.Timestamp) })
 	return out
 }
 
-// clockView represents a NIC's clock as it is published.
-type clockView struct {
+// ClockView represents a NIC's clock as it is published.
+type ClockView struct {
 	clocksync.Status
 	WholeSeconds float64 // whole seconds of the offset, as they were when first known
 }
 
-// viewOf returns what is known of the clock that stamps at a NIC. It returns false before the first window has ended.
-func (c *clocks) viewOf(nic string) (v clockView, ok bool) {
+// ViewOf returns what is known of the clock that stamps at a NIC. It returns false before the first window has ended.
+func (c *clocks) ViewOf(nic string) (v ClockView, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.endWall == 0 {
+	if c.now.endWall == 0 {
 		return v, false
 	}
 	v.Status = c.clockStatus(nic)
 	if v.Known {
-		if _, had := c.wholeSeconds[nic]; !had {
-			c.wholeSeconds[nic] = math.Round(float64(v.Offset) / 1e9)
+		if _, had := c.frame.wholeSeconds[nic]; !had {
+			c.frame.wholeSeconds[nic] = math.Round(float64(v.Offset) / 1e9)
 		}
-		v.WholeSeconds = c.wholeSeconds[nic]
+		v.WholeSeconds = c.frame.wholeSeconds[nic]
 	}
 	return v, true
 }

@@ -1,4 +1,4 @@
-package node
+package nodeagent
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ func TestFleetConfig(t *testing.T) {
 	keys := &agentapi.Keys{Ids: []uint32{5, 4}, Peers: []*agentapi.PeerKeys{
 		{Node: "h2", Keys: []*agentapi.Key{{Id: 5, Secret: bytes.Repeat([]byte{1}, 32)}, {Id: 4, Secret: bytes.Repeat([]byte{2}, 32)}}}}}
 	show := func(a *agentapi.Assignment, k *agentapi.Keys) string {
-		c := fleetConfig(a, k, FleetOptions{Timestamps: "kernel"})
+		c := fleetConfig(a, k, &FleetOptions{Timestamps: "kernel"})
 		if err := c.Validate(); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ answer h3/eth1>h1/eth1#0 tier 1 every 10ms
 		t.Errorf("without:\n%swant\n%s", got, want)
 	}
 	for _, on := range []bool{true, false} {
-		if fleetConfig(open, nil, FleetOptions{ClockSync: on}).ClockSync != on {
+		if fleetConfig(open, nil, &FleetOptions{Clock: ClockOptions{Sync: on}}).ClockSync != on {
 			t.Errorf("clock sync asked for: %v, and it is not so", on)
 		}
 	}
@@ -107,10 +107,10 @@ func TestAssignedAddressesFollowTheDevice(t *testing.T) {
 		"none for the moment": {nil, nil, "10.0.0.1"},
 		"the device is gone":  {nil, fmt.Errorf("no such device"), "10.0.0.1"},
 	} {
-		n := &Node{assigned: map[string]netip.Addr{"h1/eth1": a("10.0.0.1")}, lookup: func(string) ([]netip.Addr, error) { return c.device, c.err }}
-		cfg := fleetConfig(exampleAssignment(), nil, FleetOptions{})
+		r := resolver{assigned: map[string]netip.Addr{"h1/eth1": a("10.0.0.1")}, lookup: func(string) ([]netip.Addr, error) { return c.device, c.err }}
+		cfg := fleetConfig(exampleAssignment(), nil, &FleetOptions{})
 		cfg.NICs[0].Address = netip.Addr{}
-		out, err := n.resolveAddresses(cfg, nil)
+		out, err := r.resolveAddresses(cfg, nil)
 		if err != nil || out.NICs[0].Address.String() != c.want {
 			t.Errorf("%s: %v %v, want %s", name, out.NICs[0].Address, err, c.want)
 		}

@@ -1,0 +1,82 @@
+// Package node publishes the state of internal/nodeagent as Prometheus series, one collector a topic, and serves the
+// node's HTTP API.
+package node
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/collectors/version"
+
+	"github.com/graylink/graylink/exporters/certificates"
+	"github.com/graylink/graylink/internal/kubenode"
+	"github.com/graylink/graylink/internal/nodeagent"
+	"github.com/graylink/graylink/internal/nodeagent/health"
+	"github.com/graylink/graylink/internal/nvsentinel"
+	"github.com/graylink/graylink/internal/pki"
+)
+
+// Exporter publishes the series of a node and of what works beside it, and serves their API. Parts are added before
+// Gatherers and Handler are called.
+type Exporter struct {
+	node     *nodeagent.Node
+	health   *health.Watcher // nil if the NICs are not watched
+	log      *slog.Logger
+	from     sources
+	runs     *runs
+	registry *prometheus.Registry
+	certs    *certificates.Collector
+}
+
+// New returns an Exporter of a node.
+func New(n *nodeagent.Node, log *slog.Logger) *Exporter {
+	e := &Exporter{node: n, log: log, runs: newRuns(), registry: processRegistry(), certs: certificates.NewCollector(n.Certificates()...)}
+	e.registry.MustRegister(e.certs)
+	e.from = sources{readState: n.ReadState, files: map[string]func() (done, failed uint64){}, now: time.Now}
+	if n.ChronySamples() != nil {
+		e.from.chrony = n.ChronySamples
+	}
+	if counts := n.AssignmentWrites(); counts != nil {
+		e.from.files[fileAssignment] = counts
+	}
+	return e
+}
+
+// AddHealth adds the series and the API of the health of the node's NICs.
+func (e *Exporter) AddHealth(w *health.Watcher) {
+	e.health, e.from.health = w, w.Snapshot
+	state, position := w.FileWrites()
+	if state != nil {
+		e.from.files[fileNICs] = state
+	}
+	if position != nil {
+		e.from.files[fileLogPosition] = position
+	}
+}
+
+// AddKubernetes adds the series of the requests to Kubernetes.
+func (e *Exporter) AddKubernetes(stats func() kubenode.Stats) { e.from.kubernetes = stats }
+
+// AddNVSentinel adds the series of the events for NVSentinel.
+func (e *Exporter) AddNVSentinel(stats func() nvsentinel.Stats) { e.from.nvsentinel = stats }
+
+// AddCertificates adds the certificates of other parts of the process.
+func (e *Exporter) AddCertificates(sources ...pki.Source) { e.certs.Add(sources...) }
+
+// Registry returns the registry for collectors of other parts of the process. They are added to /metrics.
+func (e *Exporter) Registry() *prometheus.Registry { return e.registry }
+
+// Gatherers returns the gatherers of /metrics and of /metrics/edges.
+func (e *Exporter) Gatherers() (metrics, edges prometheus.Gatherer) {
+	return disjoint{newGatherer(&e.from, metricsConstructors(), e.runs, true), e.registry}, newGatherer(&e.from, edgesConstructors(), e.runs, false)
+}
+
+// processRegistry returns a registry with the client library's series about the process.
+func processRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(version.NewCollector("graylink_node"), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}

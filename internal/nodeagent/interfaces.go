@@ -1,0 +1,166 @@
+package nodeagent
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/rdma"
+)
+
+// kindHardware is the kind of a NIC's own stamps.
+const kindHardware = "hardware"
+
+// maxInterfaces limits the interfaces that are reported. The first ones with addresses are.
+const maxInterfaces = agentapi.MaxInterfaces
+
+// Interfaces returns the interfaces of this host with their addresses. It implements client.Agent.
+func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	hardware, pairs := map[string]*bool{}, map[string]*agentapi.RDMA{}
+	for _, s := range f.node.engine.Snapshot().NICs {
+		if s.Device != "" && s.Port != nil {
+			pairs[s.Device] = advertisedQueuePair(&s)
+		}
+		if s.Device != "" && s.TxKind != "" && s.RxKind != "" {
+			hardware[s.Device] = proto.Bool(s.TxKind == kindHardware && s.RxKind == kindHardware)
+		}
+	}
+	var out []*agentapi.Interface
+	for _, i := range all {
+		if i.Flags&net.FlagLoopback != 0 || len(out) == maxInterfaces {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it vanished in the meantime
+		}
+		v := &agentapi.Interface{Name: i.Name, Mtu: uint32(i.MTU), Up: i.Flags&net.FlagUp != 0, SpeedBps: linkSpeed(i.Name), HardwareStamps: hardware[i.Name], Rdma: pairs[i.Name]}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && probe.CheckAddress(p.Addr()) == nil && len(v.Addresses) < agentapi.MaxInterfaceAddresses {
+				v.Addresses = append(v.Addresses, p.Addr().AsSlice())
+			}
+		}
+		if len(v.Addresses) > 0 {
+			out = append(out, v)
+		}
+	}
+	return out, nil
+}
+
+// advertisedQueuePair returns the queue pair of a NIC as peers see it. Without a queue pair, or without a GID, it
+// returns an RDMA that states only that there will be one.
+func advertisedQueuePair(s *probe.NICStats) *agentapi.RDMA {
+	p := s.Port
+	if !p.Queue || !p.GID.IsValid() {
+		return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port)}
+	}
+	gid := p.GID.As16()
+	return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port), Gid: gid[:], Qpn: p.QPN, QKey: s.RDMA.QKey, Lid: uint32(p.LID), Hardware: p.Hardware}
+}
+
+// rdmaPorts returns a function that finds the RDMA port of an interface, for queue pairs with one Q_Key.
+func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
+	return func(netdev string) *probe.RDMAConfig {
+		// Documentation/ABI/stable/sysfs-class-infiniband: the interface of each GID.
+		files, err := filepath.Glob(filepath.Join(sys, "class/infiniband/*/ports/*/gid_attrs/ndevs/[0-7]"))
+		if err != nil {
+			return nil
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil || strings.TrimSpace(string(b)) != netdev {
+				continue
+			}
+			port := filepath.Dir(filepath.Dir(filepath.Dir(f)))
+			number, err := strconv.Atoi(filepath.Base(port))
+			if err != nil {
+				continue
+			}
+			return &probe.RDMAConfig{Device: filepath.Base(filepath.Dir(filepath.Dir(port))), Port: number, PKey: rdma.DefaultPKey, QKey: qkey}
+		}
+		return nil
+	}
+}
+
+// linkSpeed returns a link's speed (Documentation/ABI/testing/sysfs-class-net, /sys/class/net/<iface>/speed, in Mbit/s,
+// negative when not known). It returns 0 if the speed is not known.
+func linkSpeed(name string) uint64 {
+	b, err := os.ReadFile(filepath.Join("/sys/class/net", name, "speed"))
+	if err != nil {
+		return 0
+	}
+	v, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil || v <= 0 {
+		return 0
+	}
+	return uint64(v) * 1e6
+}
+
+// DescribeNICs returns the node's NICs as they are configured, for programs that draw the fabric.
+func (n *Node) DescribeNICs() fabric.NodeView {
+	cfg := n.Config()
+	out := fabric.NodeView{Node: cfg.Node, NICs: make([]fabric.NICView, 0, len(cfg.NICs))}
+	byName, byAddress := localInterfaces()
+	for i := range cfg.NICs {
+		c := &cfg.NICs[i]
+		v := fabric.NICView{NIC: c.NIC, Addresses: []netip.Addr{}, Plane: c.Plane, Rail: c.Rail, Side: c.Side}
+		d, ok := byName[c.Device]
+		if !ok {
+			d = byAddress[c.Address]
+		}
+		v.MAC = d.mac
+		if c.Address.IsValid() {
+			v.Addresses = append(v.Addresses, c.Address)
+		} else {
+			v.Addresses = append(v.Addresses, d.addresses...)
+		}
+		out.NICs = append(out.NICs, v)
+	}
+	return out
+}
+
+// device represents an interface of the node.
+type device struct {
+	mac       string
+	addresses []netip.Addr
+}
+
+// localInterfaces returns the node's interfaces by name and by address. What cannot be read is absent.
+func localInterfaces() (byName map[string]device, byAddress map[netip.Addr]device) {
+	byName, byAddress = map[string]device{}, map[netip.Addr]device{}
+	list, err := net.Interfaces()
+	if err != nil {
+		return byName, byAddress
+	}
+	for _, i := range list {
+		d := device{mac: i.HardwareAddr.String()}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && !n.IP.IsLinkLocalUnicast() {
+				if ip, ok := netip.AddrFromSlice(n.IP); ok {
+					d.addresses = append(d.addresses, ip.Unmap())
+				}
+			}
+		}
+		byName[i.Name] = d
+		for _, a := range d.addresses {
+			byAddress[a] = d
+		}
+	}
+	return byName, byAddress
+}

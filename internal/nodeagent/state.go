@@ -1,0 +1,127 @@
+package nodeagent
+
+import (
+	"context"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/probe"
+)
+
+// Source is the interface through which the state of the probe engine is read. *probe.Engine implements it.
+type Source interface {
+	Snapshot() *probe.Snapshot
+	TracedPaths() (version uint64, paths []probe.TracedPath)
+	TraceStats() (sent, answered uint64)
+	Config() *probe.Config
+}
+
+// ClockReader is the interface through which the state of the NICs' clocks is read.
+type ClockReader interface {
+	// ViewOf returns what is known of the clock that stamps at a NIC. It returns false before the first window has
+	// ended.
+	ViewOf(nic string) (v ClockView, ok bool)
+}
+
+// State represents a source together with what the node itself knows about it.
+type State struct {
+	Source
+	Clocks   ClockReader // nil means that the clocks are not related
+	Started  time.Time   // start of the source's counts
+	Loaded   time.Time   // time when the running configuration was loaded
+	ReloadOK bool
+}
+
+// ReadState calls f with the current state, which is valid until f returns. The configuration does not change until
+// then.
+func (n *Node) ReadState(f func(State)) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	s := State{Source: n.engine, Started: n.started, Loaded: n.config.loaded, ReloadOK: n.config.reloadOK}
+	if n.clocks != nil {
+		s.Clocks = n.clocks
+	}
+	f(s)
+}
+
+// TracedPaths returns the node's name, and the traced paths with their version.
+func (n *Node) TracedPaths() (node string, version uint64, paths []probe.TracedPath) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	version, paths = n.engine.TracedPaths()
+	return n.engine.Config().Node, version, paths
+}
+
+// TraceFlows traces the paths of flows now. It returns the node's name, and the paths with the version that they are
+// part of. The error is a probe.UnknownEdgeError if the node has no such flow. A reload ends the trace.
+func (n *Node) TraceFlows(ctx context.Context, flows []fabric.Flow) (node string, version uint64, paths []probe.TracedPath, err error) {
+	n.mu.RLock()
+	engine := n.engine
+	n.mu.RUnlock()
+	if paths, err = engine.TraceFlows(ctx, flows); err != nil {
+		return "", 0, nil, err
+	}
+	version, _ = engine.TracedPaths()
+	return engine.Config().Node, version, paths, nil
+}
+
+// ChronySamples returns how many windows with a locked system clock there were, by result of the sample for chronyd. It
+// returns nil if chronyd gets no samples.
+func (n *Node) ChronySamples() map[string]uint64 {
+	if n.clocks == nil || n.clocks.steer == nil {
+		return nil
+	}
+	return n.clocks.steer.copyCounts()
+}
+
+// ClockReport represents what a node knows of its clocks, as GET /api/v1/clock answers it.
+type ClockReport struct {
+	Bend      *BendReport      `json:"bend,omitempty"`
+	Clocks    []OwnClock       `json:"clocks"`
+	Relations []RelationReport `json:"relations"` // edges without a relation are absent
+}
+
+// BendReport represents the error that a test gave the clock: at the true time t the clock shows t + offset_ns + rate x
+// (t - ref_ns).
+type BendReport struct {
+	Ref    int64   `json:"ref_ns"`
+	Offset int64   `json:"offset_ns"`
+	Rate   float64 `json:"rate"`
+}
+
+// RelationReport represents the relation of an edge's far clock to the local clock: at the local time t the far clock
+// shows t + offset_ns + rate x (t - ref_ns), within bound_ns.
+type RelationReport struct {
+	Edge      string  `json:"edge"`
+	Timestamp string  `json:"timestamp"`
+	Ref       int64   `json:"ref_ns"`
+	Offset    int64   `json:"offset_ns"`
+	Rate      float64 `json:"rate"`
+	Bound     int64   `json:"bound_ns"`
+}
+
+// OwnClock represents what is known of a NIC's clock: at its time ref_ns it is offset_ns ahead of the frame, within
+// bound_ns and allowance_ns. Without an offset, nothing is known.
+type OwnClock struct {
+	NIC       string  `json:"nic"`
+	State     string  `json:"state"`
+	Frame     uint64  `json:"frame,string"`
+	Ref       int64   `json:"ref_ns"`
+	Offset    *int64  `json:"offset_ns,omitempty"`
+	Rate      float64 `json:"rate"`
+	Bound     int64   `json:"bound_ns"`
+	Allowance int64   `json:"allowance_ns"`
+}
+
+// ReportClocks returns what is known of the node's clocks.
+func (n *Node) ReportClocks() ClockReport {
+	out := ClockReport{Clocks: []OwnClock{}, Relations: []RelationReport{}}
+	if n.bend != nil {
+		s := n.bend.CurrentSegment()
+		out.Bend = &BendReport{Ref: s.Ref, Offset: s.Offset, Rate: s.Rate}
+	}
+	if n.clocks != nil {
+		out.Clocks, out.Relations = n.clocks.listOwnClocks(), n.clocks.listRelations()
+	}
+	return out
+}
