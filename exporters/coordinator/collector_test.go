@@ -1,0 +1,72 @@
+package coordinator
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/graylink/graylink/internal/coordinator"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files of testdata")
+
+// madeUp publishes statistics that the test chooses.
+type madeUp struct {
+	collector
+	stats coordinator.Stats
+}
+
+func (m *madeUp) Collect(ch chan<- prometheus.Metric) {
+	for _, t := range m.topics {
+		t.collect(sink{ch}, &m.stats)
+	}
+}
+
+// TestSeriesOfACoordinator compares the series of a coordinator at work, and of one that has just started, with golden
+// files. -update writes them.
+func TestSeriesOfACoordinator(t *testing.T) {
+	working := coordinator.Stats{Agents: map[string]int{"connected": 3, "never": 1}, Sessions: map[string]uint64{"accepted": 4}, Whole: true, HasPlan: true, Conflicts: map[string]int{"address": 1},
+		Edges: map[string]int{"all": 20, "path": 18}, Runs: map[string]uint64{"done": 2, "failed": 1}, RunSeconds: 0.25, RunAt: time.Unix(1700000000, 0), Assignments: 5, KeysSent: 6, OutOfDate: 7,
+		KeysEpoch: 8, KeysHeld: 2, KeysUnconfirmed: 1, Traces: map[string]uint64{"taken": 9, "ignored": 0}, Refused: map[string]int{"loopback": 1},
+		Handshakes:   coordinator.Handshakes{Silent: 1, Running: 2, Waiting: 3, Dropped: map[string]uint64{"silent": 4}},
+		Clocks:       coordinator.ClockStats{States: map[string]int{"locked": 4}, Edges: map[string]int{"used": 12, "dropped": 1}, Seconds: 0.005, Reports: map[string]uint64{"taken": 99}},
+		ClockUpdates: 10, Moves: 11, Saves: map[string]uint64{"done": 12, "failed": 0}, StepAt: time.Unix(1700000001, 0), TopologyHash: "0123456789abcdef", ReloadOK: true, ReloadedAt: time.Unix(1699999999, 0),
+		LinkEdges: 4, Links: []coordinator.LinkEdges{{Direction: fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}, Edges: 5}, {Direction: fabric.Direction{From: "spine1:dn1", To: "leaf1:up1"}, Edges: 3}}}
+	for name, stats := range map[string]coordinator.Stats{"working": working, "started": {TopologyHash: "0123456789abcdef", ReloadedAt: time.Unix(1699999999, 0)}} {
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(&madeUp{*newCollector(nil), stats})
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		for _, f := range families {
+			if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		golden := "testdata/" + name + ".metrics"
+		if *update {
+			if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.String() != string(want) {
+			t.Errorf("the series differ from %s; now:\n%s", golden, &got)
+		}
+		if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) != 0 {
+			t.Errorf("%v, %v", problems, err)
+		}
+	}
+}

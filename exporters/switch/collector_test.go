@@ -1,0 +1,101 @@
+package fabricswitch
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
+	"github.com/vishvananda/netlink"
+
+	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/switchagent"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden file of testdata")
+
+// madeUp publishes a state that the test chooses.
+type madeUp struct {
+	topics []topic
+	status switchagent.Status
+	read   switchagent.Telemetry
+}
+
+func (m *madeUp) Describe(ch chan<- *prometheus.Desc) {
+	for _, t := range m.topics {
+		for _, d := range t.descs() {
+			ch <- d
+		}
+	}
+}
+
+func (m *madeUp) Collect(ch chan<- prometheus.Metric) {
+	for _, t := range m.topics {
+		t.collect(sink{ch, m.status.Switch}, &m.status, &m.read)
+	}
+}
+
+// TestSeriesOfASwitch compares the series of two ports, of which one reports nothing but its state, with a golden file.
+// -update writes it.
+func TestSeriesOfASwitch(t *testing.T) {
+	changes, rate := uint32(3), 12.5e9
+	var log bytes.Buffer
+	m := &madeUp{topics: newTopics(slog.New(slog.NewTextHandler(&log, nil))),
+		status: switchagent.Status{Switch: "leaf1", Kind: sighting.KindEBPF, Flows: 12, Version: 34, Dropped: 5, Rounds: 67, Took: 8 * time.Millisecond, LastEnd: time.Unix(1700000000, 0), MalformedLLDP: 9},
+		read: switchagent.Telemetry{QueueErr: errors.New("no netlink"), Ports: []switchagent.Port{
+			{Link: switchagent.Link{Name: "up1", MTU: 9000, Up: true, Running: true, Changes: &changes, Counters: &netlink.LinkStatistics64{RxPackets: 1, TxPackets: 2, RxBytes: 3, TxBytes: 4, RxDropped: 5, TxDropped: 6,
+				RxLengthErrors: 7, RxOverErrors: 8, RxCrcErrors: 9, RxFrameErrors: 10, RxFifoErrors: 11, RxMissedErrors: 12, TxAbortedErrors: 13, TxCarrierErrors: 14, TxFifoErrors: 15, TxHeartbeatErrors: 16}},
+				BytesPerSecond: &rate, Queue: &switchagent.Queue{Octets: 17, Packets: 18, Drops: 19, Overlimits: 20}},
+			{Link: switchagent.Link{Name: "dn1", MTU: 1500}}}}}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(m)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const golden = "testdata/switch.metrics"
+	if *update {
+		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("the series differ from %s; now:\n%s", golden, &got)
+	}
+	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) != 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+	if n := strings.Count(log.String(), "cannot read telemetry"); n != 2 || !strings.Contains(log.String(), "queues") {
+		t.Errorf("two scrapes without queues are logged %d times:\n%s", n, &log)
+	}
+}
+
+// TestSeriesDescsAreUnique checks that no two topics have one family.
+func TestSeriesDescsAreUnique(t *testing.T) {
+	var names []string
+	for _, d := range SeriesDescs() {
+		names = append(names, d.String())
+	}
+	slices.Sort(names)
+	if len(names) != len(slices.Compact(slices.Clone(names))) || len(names) < 25 {
+		t.Errorf("%d families: %q", len(names), names)
+	}
+}
