@@ -50,9 +50,9 @@ func gather(tb testing.TB, g prometheus.Gatherer) []*dto.MetricFamily {
 // TestExpositionIsWhatClientGolangWouldGive compares every message with the message of a registry that checks its
 // input.
 func TestExpositionIsWhatClientGolangWouldGive(t *testing.T) {
-	for name, m := range map[string]*madeUp{"small": smallNode(), "fleet": fleetNode(16)} {
+	for name, m := range map[string]*madeUp{"small": smallNode(), "filled": filledNode(), "fleet": fleetNode(16)} {
 		if testing.Short() && name == "fleet" {
-			continue // under the race detector; make test runs both without it
+			continue // under the race detector; make test runs all without it
 		}
 		for _, e := range expositions(m) {
 			registry := prometheus.NewPedanticRegistry()

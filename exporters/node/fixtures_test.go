@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -167,4 +168,44 @@ func smallNode() *madeUp {
 	hardware.Edges = []probe.EdgeStats{e}
 	m.snap = &probe.Snapshot{NICs: []probe.NICStats{n, hardware}}
 	return m
+}
+
+// filledNode returns a node whose counts all differ, also those of fields that no other node has. A series of the wrong
+// field has a wrong value.
+func filledNode() *madeUp {
+	m := smallNode()
+	next := uint64(1000)
+	for i := range m.snap.NICs {
+		n := &m.snap.NICs[i]
+		fillCounts(reflect.ValueOf(n).Elem(), &next)
+		for j := range n.Edges {
+			fillCounts(reflect.ValueOf(&n.Edges[j]).Elem(), &next)
+		}
+	}
+	return m
+}
+
+// fillCounts sets the whole numbers of a struct to numbers that grow from next on.
+func fillCounts(v reflect.Value, next *uint64) {
+	switch v.Kind() {
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[probe.Histogram]() {
+			return // its counts depend on each other
+		}
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				fillCounts(v.Field(i), next)
+			}
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fillCounts(v.Index(i), next)
+		}
+	case reflect.Uint64:
+		v.SetUint(*next)
+		*next++
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(*next))
+		*next++
+	}
 }
