@@ -49,7 +49,7 @@ func TestHealthEventsThroughTheCollectorsReceiver(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			address := freePort(t)
 			sink := logsSink(t, protocol, address)
-			logs, err := otlp.NewLogs(otlp.Options{Endpoint: address, Protocol: protocol, Insecure: true, Service: "graylink-node", Host: "h1"}, prometheus.NewRegistry())
+			logs, err := otlp.NewLogs(otlp.Options{Endpoint: address, Protocol: protocol, Insecure: true, Identity: otlp.Identity{Service: "graylink-node", Host: "h1"}}, prometheus.NewRegistry())
 			if err != nil {
 				t.Fatal(err)
 			}
