@@ -1,6 +1,8 @@
 package health_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -82,5 +84,53 @@ func TestFindingsForKubernetes(t *testing.T) {
 	p.PollFor(30 * time.Second)
 	if open, late := p.OpenFindings(); len(open) != 1 || late.Sub(read) > time.Second {
 		t.Errorf("%+v, read at %v: the devices cannot be listed since %v", open, late, read)
+	}
+}
+
+// TestRunPollsAndSaves checks that Run polls the files and the log, and writes the state file at its end at the latest.
+func TestRunPollsAndSaves(t *testing.T) {
+	dir := t.TempDir()
+	p := healthtest.NewPatient(t, "h100", func(o *health.Options) {
+		o.StateFile, o.PositionFile, o.Log = filepath.Join(dir, "nics.json"), filepath.Join(dir, "position.json"), health.LogKmsg
+		o.Rules.Every = 20 * time.Millisecond
+	})
+	p.RunSteps("kmsg 3 mlx5_core 0000:18:00.0: Port module event: module 0, Cable unplugged")
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan struct{})
+	go func() { defer close(ran); p.Run(ctx) }()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if s := p.Snapshot(); s.Polls >= 3 && s.Events[health.EventKey{Code: "module_absent", Severity: "warning"}] == 1 {
+			break
+		}
+	}
+	cancel()
+	<-ran
+	s := p.Snapshot()
+	if s.Polls < 3 || len(s.Ports) == 0 || s.Node != "h1" || s.Log.Lines[health.LogLine{Code: "module_absent", NIC: "h1/mlx5_0", Severity: "warning"}] != 1 {
+		t.Errorf("%d polls, %d ports of %s, lines %v", s.Polls, len(s.Ports), s.Node, s.Log.Lines)
+	}
+	state, position := p.FileWrites()
+	if done, failed := state(); done == 0 || failed != 0 {
+		t.Errorf("state file: %d writes, %d failures", done, failed)
+	}
+	if done, failed := position(); done == 0 || failed != 0 {
+		t.Errorf("position: %d writes, %d failures", done, failed)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "nics.json")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestResetNeedsFindings checks that a reset names the entity that has no findings.
+func TestResetNeedsFindings(t *testing.T) {
+	p := healthtest.NewPatient(t, "h100", nil)
+	p.PollFor(2 * time.Second)
+	if _, err := p.Reset("mlx5_7_port1", p.Now); !errors.Is(err, health.ErrNoFindings) || err.Error() != "no findings for mlx5_7_port1" {
+		t.Errorf("%v", err)
+	}
+	p.RunSteps("add mlx5_0/1 counters/link_downed 1")
+	p.PollFor(6 * time.Second)
+	if n, err := p.Reset("mlx5_0_port1", p.Now); n != 1 || err != nil || len(openFindings(p)) != 0 {
+		t.Errorf("%d findings ended, %v, %q are open", n, err, openFindings(p))
 	}
 }
