@@ -19,11 +19,11 @@ import (
 // Node runs the probe engine of a configuration and changes it while it runs.
 type Node struct {
 	log          *slog.Logger
-	bend         *probe.Bend  // nil if the clock is right
-	clocks       *clocks      // nil if they are not related
-	certificates []pki.Source // in use toward the coordinator
-	writes       func() (done, failed uint64)
-	started      time.Time // start of the engine, from which its counts begin
+	bend         *probe.Bend                  // nil if the clock is right
+	clocks       *clocks                      // nil if they are not related
+	certificates []pki.Source                 // in use toward the coordinator
+	writes       func() (done, failed uint64) // counts of the writes of the assignment; nil if it is not kept
+	started      time.Time                    // start of the engine, from which its counts begin
 	cancel       context.CancelFunc
 	wg           sync.WaitGroup
 
