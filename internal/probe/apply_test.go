@@ -3,7 +3,6 @@ package probe
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -253,7 +252,7 @@ func startIn(t *testing.T, ns string, c *Config) *Engine {
 	t.Helper()
 	var e *Engine
 	if err := unix.InNetns(ns, func() (err error) {
-		e, err = Start(c, slog.New(slog.DiscardHandler))
+		e, err = startHere(c)
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -13,11 +13,7 @@ func syncedPair(t testing.TB, offset time.Duration) (a, b idle) {
 	t.Helper()
 	ca := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	ca.ClockSync = true
-	a, b = newIdle(t, ca, kernelDevice{}), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
-	var err error
-	if b.wire.bend, err = NewBend(time.Now(), offset, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	a, b = newIdle(t, ca, HostDeps()), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), bentDeps(t, offset))
 	return a, b
 }
 
@@ -213,7 +209,7 @@ func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	e := a.edges[0]
 	e.next = a.monoTime() + int64(time.Hour) // never in turn
 	for i := range 20 {
-		before, batches := e.Sent, a.out.PendingCount()
+		before, batches := e.Sent, a.sockets().out.PendingCount()
 		if err := a.queueProbes(e); err != nil {
 			t.Fatal(err)
 		}
@@ -221,8 +217,8 @@ func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 		if i%pairEvery == pairEvery-1 {
 			want = 2
 		}
-		if got := e.Sent - before; got != want || a.out.PendingCount() != batches+int(want) {
-			t.Errorf("probe %d: %d packets, %d in the batch", i, got, a.out.PendingCount()-batches)
+		if got := e.Sent - before; got != want || a.sockets().out.PendingCount() != batches+int(want) {
+			t.Errorf("probe %d: %d packets, %d in the batch", i, got, a.sockets().out.PendingCount()-batches)
 		}
 		if err := a.flushBatch(); err != nil {
 			t.Fatal(err)
@@ -237,13 +233,13 @@ func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for a.out.PendingCount() < 31 {
+	for a.sockets().out.PendingCount() < 31 {
 		if err := a.queueProbe(e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := a.queueProbes(e); err != nil || a.out.PendingCount() != 2 {
-		t.Errorf("%d packets in the twins' batch, %v; want 2", a.out.PendingCount(), err)
+	if err := a.queueProbes(e); err != nil || a.sockets().out.PendingCount() != 2 {
+		t.Errorf("%d packets in the twins' batch, %v; want 2", a.sockets().out.PendingCount(), err)
 	}
 	if err := a.flushBatch(); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
@@ -43,7 +42,6 @@ const (
 // Engine probes and reflects on all NICs of a node.
 type Engine struct {
 	log    *slog.Logger
-	base   time.Time
 	wire   *wiring
 	tracer *tracer
 	ctx    context.Context // ends with Close
@@ -65,107 +63,17 @@ type Engine struct {
 	drained exchanges
 }
 
-// wiring holds what the NICs of an engine share: its poller, and the sockets by their tokens.
-type wiring struct {
-	poll   *unix.Poller
-	verbs  rdma.Verbs // nil if the program was built without RDMA
-	roce   roceHost
-	device stampDevice
-	bend   *Bend // nil if the clock is right
-	// virtual is the time in nanoseconds since the base if the time is simulated, and nil otherwise. turned is then the
-	// wall clock's time of the last turn.
-	virtual *atomic.Int64
-	turned  atomic.Int64
-
-	mu      sync.Mutex
-	sockets atomic.Pointer[[]*socket] // by token; never changed, only replaced
-	ssids   map[uint16]bool
-	lives   map[string]*peerLife // by node
-	life    ownLife
-}
-
-func (w *wiring) addSocket(s *socket) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := slices.Clone(*w.sockets.Load())
-	token := int32(len(all))
-	if i := slices.Index(all, nil); i >= 0 {
-		token = int32(i)
-	} else {
-		all = append(all, nil)
-	}
-	all[token] = s
-	if err := w.poll.Add(s.FD(), token); err != nil {
-		return err
-	}
-	w.sockets.Store(&all)
-	return nil
-}
-
-func (w *wiring) removeSocket(s *socket) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := slices.Clone(*w.sockets.Load())
-	if i := slices.Index(all, s); i >= 0 {
-		all[i] = nil
-		w.sockets.Store(&all)
-	}
-}
-
-// randomSSID returns an identifier that no other NIC of the node has.
-func (w *wiring) randomSSID() uint16 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for {
-		if id := uint16(1 + rand.IntN(ssidMask)); !w.ssids[id] {
-			w.ssids[id] = true
-			return id
-		}
-	}
-}
-
-// Start opens the sockets of every NIC and begins to probe. Close ends it. errors.Is holds for the socket errors of
+// New opens the sockets of every NIC. Start begins to probe, and Close ends it. errors.Is holds for the socket errors of
 // internal/unix.
-func Start(cfg *Config, log *slog.Logger) (*Engine, error) {
-	return StartBent(cfg, nil, log)
-}
-
-// StartBent does the same as Start with a clock that is wrong on purpose. A nil bend is a clock that is right. The
-// caller has to run FollowFile of the bend.
-func StartBent(cfg *Config, bend *Bend, log *slog.Logger) (*Engine, error) {
-	return startOn(cfg, log, kernelDevice{}, bend)
-}
-
-func startOn(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*Engine, error) {
-	e, err := newEngine(cfg, log, device, bend)
-	if err != nil {
-		return nil, err
-	}
-	e.wg.Go(func() {
-		if err := e.run(e.ctx); err != nil {
-			log.Error("probe loop ended", "err", err)
-			e.setError(err)
-		}
-	})
-	e.wg.Go(func() { e.tracer.run(e.ctx) })
-	return e, nil
-}
-
-// newEngine makes an engine whose loop does not run yet.
-func newEngine(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*Engine, error) {
-	return newEngineOn(cfg, log, device, rdma.Library(), bend)
-}
-
-func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.Verbs, bend *Bend) (*Engine, error) {
+func New(cfg *Config, deps Deps, log *slog.Logger) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	poll, err := unix.NewPoller()
+	poll, err := deps.Network.OpenPoller()
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, verbs: verbs, roce: sysHost{"/sys"}, bend: bend, ssids: map[uint16]bool{}}}
-	e.wire.sockets.Store(&[]*socket{})
+	e := &Engine{log: log, wire: newWiring(deps, poll)}
 	nics, err := e.rebuildNICs(cfg, nil)
 	if err != nil {
 		return nil, errors.Join(err, e.closeNICs(nics), poll.Close())
@@ -173,8 +81,27 @@ func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.V
 	e.cfg, e.nics = cfg, nics
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.tracer = newTracer(cfg.Trace, e.allNICs, log)
-	e.planned.Store(int64(time.Since(e.base)))
+	if deps.KnownPath != nil {
+		e.tracer.seek = e.tracer.followKnown(deps.KnownPath)
+	}
+	e.planned.Store(e.wire.monoTime())
 	return e, nil
+}
+
+// Start begins to probe, to reflect and to trace.
+func (e *Engine) Start() {
+	e.wg.Go(func() {
+		if err := e.run(e.ctx); err != nil {
+			e.log.Error("probe loop ended", "err", err)
+			e.setError(err)
+		}
+	})
+	e.startTracing()
+}
+
+// startTracing begins to trace flows without a valid path.
+func (e *Engine) startTracing() {
+	e.wg.Go(func() { e.tracer.run(e.ctx) })
 }
 
 // Apply changes the configuration. What both configurations have continues without interruption: the probes of an edge
@@ -193,8 +120,8 @@ func (e *Engine) Apply(cfg *Config) error {
 	if closed {
 		return ErrClosed
 	}
-	if e.wire.poll == nil {
-		return errors.New("cannot change the configuration of a simulated engine")
+	if err := e.wire.deps.Frozen; err != nil {
+		return err
 	}
 	nics, err := e.rebuildNICs(cfg, old)
 	e.mu.Lock()
@@ -209,14 +136,14 @@ func (e *Engine) Apply(cfg *Config) error {
 // left out, and the error has the reason.
 func (e *Engine) rebuildNICs(cfg *Config, old []*nic) (nics []*nic, err error) {
 	e.every.Store(int64(turnOf(cfg)))
-	e.wire.life.raiseTo(cfg.Life)
+	e.wire.lives.own.raiseTo(cfg.Life)
 	var errs []error
 	for _, c := range cfg.NICs {
 		var n *nic
 		if i := slices.IndexFunc(old, func(n *nic) bool { return n.nicName() == c.NIC }); i >= 0 {
 			n = old[i]
 		} else {
-			fresh, err := openNIC(c, cfg, e.base, e.wire, e.log)
+			fresh, err := openNIC(c, cfg, e.wire, e.log)
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -276,10 +203,10 @@ func (e *Engine) run(ctx context.Context) error {
 		}
 	})
 	defer stop()
-	last, heard := e.monoTime(), int64(-1)<<32
+	last, heard := e.wire.monoTime(), int64(-1)<<32
 	due := last
 	for ctx.Err() == nil {
-		now := e.monoTime()
+		now := e.wire.monoTime()
 		planned := min(now+int64(longestWait), due)
 		busy := now-heard < int64(quietAfter)
 		if every := e.every.Load(); busy || planned < last+every {
@@ -296,7 +223,7 @@ func (e *Engine) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		last = e.monoTime()
+		last = e.wire.monoTime()
 		var got bool
 		if due, got, err = e.runTurn(last, planned, events); err != nil {
 			return err
@@ -313,31 +240,31 @@ func (e *Engine) run(ctx context.Context) error {
 func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, err error) {
 	e.planned.Store(now) // the time up to here is accounted for
 	stalled := stallTime(now, planned)
-	sockets := *e.wire.sockets.Load()
+	sockets := *e.wire.poll.sockets.Load()
 	// Under a flood half of the time is left for sending, and for other processes.
 	half := e.every.Load() / 2
 	until := now + half
 	for i := range events {
 		token, readable, queued := e.wire.poll.EventAt(i)
-		if token < 0 || int(token) >= len(sockets) || sockets[token] == nil {
+		if token < 0 || int(token) >= len(sockets) || sockets[token].socket == nil {
 			continue
 		}
-		s := sockets[token]
-		s.nic.mu.Lock()
+		s, n := sockets[token].socket, sockets[token].nic
+		n.mu.Lock()
 		if !s.closed {
 			if queued {
-				err = s.nic.drainErrors(s)
+				err = n.drainErrors(s)
 			}
 			// An error without an entry in the queue is cleared only by a receive. Otherwise it would wake the loop for
 			// ever.
 			if err == nil {
-				err = s.nic.receivePackets(s, until)
+				err = n.receivePackets(s, until)
 			}
 		}
-		s.nic.mu.Unlock()
+		n.mu.Unlock()
 		got = got || readable
 		if err != nil {
-			return 0, got, fmt.Errorf("NIC %s: %w", s.nic.nicName(), err)
+			return 0, got, fmt.Errorf("NIC %s: %w", n.nicName(), err)
 		}
 	}
 	due = math.MaxInt64
@@ -356,8 +283,6 @@ func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, e
 	}
 	return due, got, nil
 }
-
-func (e *Engine) monoTime() int64 { return int64(time.Since(e.base)) }
 
 // stallTime returns the time by which now is later than planned, beyond stallAfter.
 func stallTime(now, planned int64) int64 { return max(0, now-planned-int64(stallAfter)) }
@@ -406,11 +331,7 @@ func (e *Engine) Close() error {
 	e.wg.Wait()
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	err := e.closeNICs(e.allNICs())
-	if e.wire.poll != nil { // nil if it is simulated
-		err = errors.Join(err, e.wire.poll.Close())
-	}
-	return err
+	return errors.Join(e.closeNICs(e.allNICs()), e.wire.poll.Close())
 }
 
 func (e *Engine) closeNICs(nics []*nic) error {
@@ -423,13 +344,11 @@ func (e *Engine) closeNICs(nics []*nic) error {
 	return errors.Join(errs...)
 }
 
-// Now returns the true time by which the engine works. It is the wall clock's, unless time is simulated.
-func (e *Engine) Now() time.Time {
-	if v := e.wire.virtual; v != nil {
-		return e.base.Add(time.Duration(v.Load()))
-	}
-	return time.Now()
-}
+// Now returns the true time by which the engine works. It is the time of its clock's Now.
+func (e *Engine) Now() time.Time { return e.wire.Now() }
+
+// NodeTime returns the time that the node's clock shows at the true time t, in Unix nanoseconds.
+func (e *Engine) NodeTime(t int64) int64 { return e.wire.NodeTime(t) }
 
 // Config returns the configuration that the engine runs.
 func (e *Engine) Config() *Config {
@@ -517,9 +436,6 @@ func (e *Engine) Snapshot() *Snapshot {
 	planned := e.planned.Load()
 	for i, n := range nics {
 		s.NICs[i] = n.copyStats(planned)
-		if e.wire.virtual != nil {
-			s.NICs[i].LastTurn = time.Unix(0, e.wire.turned.Load())
-		}
 	}
 	return s
 }
@@ -534,11 +450,11 @@ func (n *nic) nicName() string {
 func (n *nic) copyStats(planned int64) NICStats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now := n.monoTime()
+	now := n.wire.monoTime()
 	s := NICStats{NICConfig: n.cfg, KernelDelay: n.kernelDelay.Clone(), NICDelay: n.nicDelay.Clone(), Sessions: len(n.sessions),
 		Stalled:    time.Duration(n.stalled + stallTime(now, planned)),
 		SendErrors: map[string]uint64{}, Dropped: map[string]uint64{}, Missing: map[string]uint64{}, Unmatched: n.unmatched, Skipped: n.skipped,
-		Restarts: map[string]uint64{"sender": n.restarts}, LastTurn: n.base.Add(time.Duration(min(planned, now))), KindWhy: n.kindWhy}
+		Restarts: map[string]uint64{"sender": n.restarts}, LastTurn: time.Now().Add(-time.Duration(max(0, now-planned))), KindWhy: n.kindWhy}
 	for k := kernelStamps; k < stampKinds; k++ {
 		if n.stamps[0][k] {
 			s.TxKind = kindNames[k]

@@ -52,9 +52,18 @@ func (c *Config) reconnect(peers ...filePeer) {
 	c.connectPeers(peers)
 }
 
+// startHere starts an engine on this host.
+func startHere(c *Config) (*Engine, error) {
+	e, err := New(c, HostDeps(), slog.New(slog.DiscardHandler))
+	if err == nil {
+		e.Start()
+	}
+	return e, err
+}
+
 func start(t *testing.T, c *Config) *Engine {
 	t.Helper()
-	e, err := Start(c, slog.New(slog.DiscardHandler))
+	e, err := startHere(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +149,7 @@ func TestSeveralNICs(t *testing.T) {
 
 func TestReflectorRestartIsNotLoss(t *testing.T) {
 	a := start(t, loopConfig("h1", 1, 2, "h2/eth1", 1))
-	b, err := Start(loopConfig("h2", 2, 1, "h1/eth1", 1), slog.New(slog.DiscardHandler))
+	b, err := startHere(loopConfig("h2", 2, 1, "h1/eth1", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,9 +243,8 @@ func TestReflectorAnswersPeersOnly(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
 	taken := client(t, 1, 8862)
-	_, err := Start(loopConfig("h1", 1, 2, "h2/eth1", 1), log)
+	_, err := startHere(loopConfig("h1", 1, 2, "h2/eth1", 1))
 	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), fmt.Sprintf("UDP %v:8862 is in use", loopback(1))) {
 		t.Errorf("port in use: %v", err)
 	}
@@ -245,7 +253,7 @@ func TestStartErrors(t *testing.T) {
 	}
 	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	c.NICs[0].Address = netip.MustParseAddr("192.0.2.1")
-	if _, err = Start(c, log); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "192.0.2.1 is not an address of this host") {
+	if _, err = startHere(c); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "192.0.2.1 is not an address of this host") {
 		t.Errorf("no such address: %v", err)
 	}
 }
@@ -256,18 +264,24 @@ type idle struct {
 	e *Engine
 }
 
+// sockets returns the transport by UDP.
+func (i idle) sockets() *sockets { return i.link.(*sockets) }
+
 // step runs one turn.
 func (i idle) step(t testing.TB) {
 	t.Helper()
 	k, err := i.e.wire.poll.Wait(0)
 	if err == nil {
-		now := i.e.monoTime()
+		now := i.monoTime()
 		_, _, err = i.e.runTurn(now, now, k)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
+
+// monoTime returns the engine's time.
+func (i idle) monoTime() int64 { return i.e.wire.monoTime() }
 
 // dueNow makes every edge due.
 func (i idle) dueNow() {
@@ -276,15 +290,14 @@ func (i idle) dueNow() {
 	}
 }
 
-func newIdle(t testing.TB, c *Config, device stampDevice) idle {
+func newIdle(t testing.TB, c *Config, deps Deps) idle {
 	t.Helper()
-	e, err := newEngine(c, slog.New(slog.DiscardHandler), device, nil)
+	e, err := New(c, deps, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		e.cancel()
-		if err := errors.Join(e.closeNICs(e.nics), e.wire.poll.Close()); err != nil {
+		if err := e.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
 	})
@@ -294,7 +307,7 @@ func newIdle(t testing.TB, c *Config, device stampDevice) idle {
 // pair returns two NICs that probe each other and that only the test drives.
 func pair(t testing.TB) (a, b idle) {
 	t.Helper()
-	return newIdle(t, loopConfig("h1", 1, 2, "h2/eth1", 1), kernelDevice{}), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
+	return newIdle(t, loopConfig("h1", 1, 2, "h2/eth1", 1), HostDeps()), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), HostDeps())
 }
 
 // authenticate gives the peers of a configuration a key.
@@ -322,7 +335,7 @@ func TestTurnAllocatesNothing(t *testing.T) {
 			ca.ClockSync = true
 			authenticate(ca, mode.keys...)
 			authenticate(cb, mode.keys...)
-			a, b := newIdle(t, ca, kernelDevice{}), newIdle(t, cb, kernelDevice{})
+			a, b := newIdle(t, ca, HostDeps()), newIdle(t, cb, HostDeps())
 			step := func() {
 				for _, n := range []idle{a, b, a, b} {
 					n.step(t)
@@ -358,7 +371,7 @@ func BenchmarkExchange(b *testing.B) {
 				cx.ClockSync = synced
 				authenticate(cx, mode.keys...)
 				authenticate(cy, mode.keys...)
-				x, y := newIdle(b, cx, kernelDevice{}), newIdle(b, cy, kernelDevice{})
+				x, y := newIdle(b, cx, HostDeps()), newIdle(b, cy, HostDeps())
 				b.ReportAllocs()
 				for b.Loop() {
 					x.dueNow()
@@ -435,8 +448,7 @@ func TestStallsAreSummed(t *testing.T) {
 	a, _ := pair(t)
 	const second = int64(time.Second)
 	stalled := func() time.Duration { return a.e.Snapshot().NICs[0].Stalled }
-	past := a.base.Add(-time.Minute) // room for it
-	a.base, a.e.base = past, past
+	a.wire.base = a.wire.base.Add(-time.Minute) // room for it
 	a.e.planned.Store(a.monoTime())
 	if got := stalled(); got != 0 {
 		t.Errorf("%v stalled on time", got)
@@ -551,7 +563,7 @@ func (l *line) start(node, self, peer string) *Engine {
 	c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: other, Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
 	var e *Engine
 	if err := unix.InNetns(l.name(node), func() (err error) {
-		e, err = Start(&c, slog.New(slog.DiscardHandler))
+		e, err = startHere(&c)
 		return err
 	}); err != nil {
 		l.t.Fatal(err)

@@ -69,11 +69,11 @@ func TestForgedPacketsCostNoProbe(t *testing.T) {
 func TestBudgetIsForExpectedPackets(t *testing.T) {
 	c := loopConfig("h2", 2, 1, "h1/eth1", 1)
 	authenticate(c, key(1))
-	n := newIdle(t, c, kernelDevice{}).nic
+	n := newIdle(t, c, HostDeps()).nic
 	pr := n.peers[loopback(1)]
 	fail := func(*stamp.Authenticator) error { return stamp.ErrHMAC }
 	pass := func(*stamp.Authenticator) error { return nil }
-	mono := n.monoTime()
+	mono := n.wire.monoTime()
 	for _, step := range []struct {
 		what           string
 		own, budget    float64

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type fakeDevice struct {
 	clock   fakeClock
 }
 
+func (d *fakeDevice) InterfaceName(netip.Addr) (string, error)             { return "eth1", nil }
 func (d *fakeDevice) Capabilities(string) (unix.StampCaps, error)          { return d.caps, nil }
 func (d *fakeDevice) CurrentFilter(string) (unix.StampFilter, bool, error) { return d.rx, d.tx, nil }
 func (d *fakeDevice) SetFilter(_ string, rx unix.StampFilter) (unix.StampFilter, error) {
@@ -31,7 +33,7 @@ func (d *fakeDevice) SetFilter(_ string, rx unix.StampFilter) (unix.StampFilter,
 	d.rx, d.tx = d.makes, true
 	return d.rx, nil
 }
-func (d *fakeDevice) OpenClock(int) (hardwareClock, error) { return &d.clock, d.openErr }
+func (d *fakeDevice) OpenClock(int) (HardwareClock, error) { return &d.clock, d.openErr }
 
 // fakeClock counts from another epoch than the system's, at another rate.
 type fakeClock struct {
@@ -178,16 +180,17 @@ func (c liveClock) CrossTimestamp() (phc, system, width int64, err error) {
 
 type liveDevice struct{ *fakeDevice }
 
-func (d liveDevice) OpenClock(int) (hardwareClock, error) { return liveClock{&d.clock}, nil }
+func (d liveDevice) OpenClock(int) (HardwareClock, error) { return liveClock{&d.clock}, nil }
 
 // hardwareIdle returns an engine whose NIC stamps in hardware, by a clock of its own epoch and rate.
-func hardwareIdle(t *testing.T, c *Config, epoch int64, rate float64, receive bool) idle {
+func hardwareIdle(t *testing.T, c *Config, deps Deps, clock fakeClock, receive bool) idle {
 	t.Helper()
-	d := liveDevice{&fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 1 << unix.StampAll}, makes: unix.StampAll, clock: fakeClock{epoch: epoch, rate: rate}}}
+	d := liveDevice{&fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 1 << unix.StampAll}, makes: unix.StampAll, clock: clock}}
 	c.NICs[0].Device = "eth1"
-	n := newIdle(t, c, d)
+	deps.Device = d
+	n := newIdle(t, c, deps)
 	f := &fakeNIC{Batch: unix.NewBatch(unix.BatchSize), clock: &d.clock, receive: receive}
-	n.in, n.errs = f, f
+	n.sockets().in, n.sockets().errs = f, f
 	return n
 }
 
@@ -218,7 +221,7 @@ func TestHardwareStampsEndToEnd(t *testing.T) {
 			ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
 			ca.Peers[0].Hardware, cb.Peers[0].Hardware = tc.declared, tc.declared
 			cb.Edges = nil
-			a, b := hardwareIdle(t, ca, 5e17, 20e-6, true), hardwareIdle(t, cb, -3e17, -30e-6, tc.receive)
+			a, b := hardwareIdle(t, ca, HostDeps(), fakeClock{epoch: 5e17, rate: 20e-6}, true), hardwareIdle(t, cb, HostDeps(), fakeClock{epoch: -3e17, rate: -30e-6}, tc.receive)
 			a.crossed(t)
 			b.crossed(t)
 			until(t, 20*time.Second, "200 answers", func() bool {

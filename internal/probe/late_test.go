@@ -107,7 +107,7 @@ func TestLateStampsFindTheirPackets(t *testing.T) {
 			for _, s := range n.senders {
 				l.dropped[s.Endpoint.(*unix.UDP)] = &lostT1
 			}
-			n.errs = l
+			n.link.(*sockets).errs = l
 			n.mu.Unlock()
 		}
 	}

@@ -20,7 +20,7 @@ func newMeeting(t *testing.T) *meeting {
 	ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
 	authenticate(ca, key(1))
 	authenticate(cb, key(1))
-	return &meeting{t: t, a: newIdle(t, ca, kernelDevice{}), b: newIdle(t, cb, kernelDevice{}), wall: time.Now()}
+	return &meeting{t: t, a: newIdle(t, ca, HostDeps()), b: newIdle(t, cb, HostDeps()), wall: time.Now()}
 }
 
 // probe returns a probe that h1 sends in a life, at a time of its clock. A life of 0 stands for an older version of the
@@ -30,7 +30,7 @@ func (e *meeting) probe(life uint64, seq uint32, at time.Time) []byte {
 	pr := e.a.peers[loopback(2)]
 	buf := make([]byte, unix.MaxDatagram)
 	if life != 0 {
-		e.a.wire.life.now.Store(life)
+		e.a.wire.lives.own.now.Store(life)
 		return buf[:e.a.putRequest(buf, seq, at.UnixNano(), e.a.ssid, seq+1, 0, pr.sendKey())]
 	}
 	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(at.UnixNano()), ErrorEstimate: e.a.estimate, SSID: e.a.ssid}
@@ -145,7 +145,7 @@ func TestLivesAreOfOnePacketAndOneNIC(t *testing.T) {
 	k := e.b.peers[loopback(1)].sendKey()
 	// This is a probe of h2 with the number that h1's next one has, and h1's base packet.
 	own := make([]byte, unix.MaxDatagram)
-	e.b.wire.life.now.Store(900)
+	e.b.wire.lives.own.now.Store(900)
 	own = own[:e.b.putRequest(own, 1, e.wall.UnixNano(), e.b.ssid, 1, 0, k)]
 	joined := append(append([]byte{}, e.probe(5, 1, e.wall)[:stamp.AuthBaseLen]...), own[stamp.AuthBaseLen:]...)
 	e.arrive(joined)
@@ -216,7 +216,7 @@ func TestLivesRule6(t *testing.T) {
 	take := func(reply []byte) {
 		e.a.handleReply(ed.sock, &unix.Datagram{Data: reply, From: ed.target}, time.Now())
 	}
-	own := &e.a.wire.life
+	own := &e.a.wire.lives.own
 	probe := func(life uint64) []byte {
 		seq, _ := ed.nextProbe(e.a.monoTime(), e.wall.UnixNano())
 		return e.probe(life, seq, e.wall)

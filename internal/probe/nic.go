@@ -156,7 +156,6 @@ type socket struct {
 	link      Transport
 	rdma      bool
 	refsOwner *socket // the socket that has the awaited packets: itself, or the queue pair's
-	nic       *nic
 	name      string
 	port      uint16
 	queue     sendQueue // edges probed over it
@@ -239,9 +238,8 @@ func (q *sendQueue) dropGone() {
 // nic probes from one NIC and reflects what its peers send to it. mu guards all of it, because the engine's loop, the
 // tracer's sends, the scrapes and changes of the configuration use it.
 type nic struct {
-	sockets
+	link Transport // by UDP
 	log  *slog.Logger
-	base time.Time
 	wire *wiring
 
 	mu        sync.Mutex
@@ -314,20 +312,13 @@ const (
 
 var dropNames = [dropReasons]string{"malformed", "oversized", "unregistered", "bad_hmac", "replay", "rate_limited", "session_limit", "unsolicited", "foreign_ssid", "trace_copy", "foreign_port", "unverified"}
 
-func (n *nic) monoTime() int64 {
-	if v := n.wire.virtual; v != nil {
-		return v.Load()
-	}
-	return int64(time.Since(n.base))
-}
-
 // openNIC opens a NIC without peers. applyConfig adds them.
-func openNIC(cfg NICConfig, node *Config, base time.Time, w *wiring, log *slog.Logger) (_ *nic, err error) {
-	n := &nic{sockets: newSockets(), cfg: cfg, node: node, bound: stamp.UnknownBound, log: log.With("nic", cfg.NIC), base: base, wire: w,
+func openNIC(cfg NICConfig, node *Config, w *wiring, log *slog.Logger) (_ *nic, err error) {
+	n := &nic{link: w.deps.Network.NewTransport(), cfg: cfg, node: node, bound: stamp.UnknownBound, log: log.With("nic", cfg.NIC), wire: w,
 		senders: map[socketKey]*socket{}, peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{},
 		sendErrors: map[syscall.Errno]uint64{}, awaited: map[uint32]*traceProbe{}, icmpErrors: map[[2]uint8]uint64{}}
 	n.failed = n.sendFailed
-	n.budget, n.forgers = newBucket(forgedBudget, forgedBurst, n.monoTime()), []Forger{{From: otherForgers}}
+	n.budget, n.forgers = newBucket(forgedBudget, forgedBurst, n.wire.monoTime()), []Forger{{From: otherForgers}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.openReflectors(); err != nil {
@@ -351,10 +342,10 @@ func (n *nic) openReflectors() (err error) {
 	if n.cfg.Timestamps == TimestampsAuto {
 		name := n.cfg.Device
 		if name == "" {
-			name, err = interfaceOf(n.cfg.Address)
+			name, err = n.wire.deps.Device.InterfaceName(n.cfg.Address)
 		}
 		if err == nil {
-			n.clock, err = hardwareOf(n.wire.device, name)
+			n.clock, err = hardwareOf(n.wire.deps.Device, name)
 		}
 		if err != nil {
 			n.kindWhy = err.Error()
@@ -372,7 +363,7 @@ func (n *nic) openReflectors() (err error) {
 
 func (n *nic) openSocket(name string, port uint16) (*socket, error) {
 	at := netip.AddrPortFrom(n.cfg.Address, port)
-	u, err := unix.ListenUDP(at, unix.UDPOptions{ReceiveBuffer: receiveBuffer, Hardware: n.clock != nil})
+	u, err := n.wire.deps.Network.OpenUDP(at, unix.UDPOptions{ReceiveBuffer: receiveBuffer, Hardware: n.clock != nil})
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		return nil, fmt.Errorf("NIC %s: UDP %v is in use, want a free port: %w", n.cfg.NIC, at, err)
@@ -383,10 +374,10 @@ func (n *nic) openSocket(name string, port uint16) (*socket, error) {
 	case err != nil:
 		return nil, fmt.Errorf("NIC %s: %w", n.cfg.NIC, err)
 	}
-	s := &socket{Endpoint: u, link: &n.sockets, nic: n, name: name, port: port}
+	s := &socket{Endpoint: u, link: n.link, name: name, port: port}
 	s.refsOwner = s
 	s.reserveRefs(0)
-	if err := n.wire.addSocket(s); err != nil {
+	if err := n.wire.poll.addSocket(s, n); err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
 	return s, nil
@@ -394,7 +385,7 @@ func (n *nic) openSocket(name string, port uint16) (*socket, error) {
 
 func (n *nic) closeSocket(s *socket) error {
 	s.closed = true
-	n.wire.removeSocket(s)
+	n.wire.poll.removeSocket(s)
 	n.overflown += s.Drops()
 	if n.outSocket == s {
 		n.outSocket = nil
@@ -441,7 +432,7 @@ func (n *nic) applyConfig(cfg NICConfig, node *Config, phase func() float64) err
 	case cfg.SSID != 0:
 		n.ssid = cfg.SSID
 	case n.ssid == 0:
-		n.ssid = n.wire.randomSSID()
+		n.ssid = n.wire.ssids.drawSSID()
 	}
 	if moved {
 		if err := n.closeSockets(); err != nil {
@@ -496,7 +487,7 @@ func (n *nic) applyPeers(node *Config) {
 		}
 	}
 	n.peers = make(map[netip.Addr]*peer, len(wanted))
-	mono := n.monoTime()
+	mono := n.wire.monoTime()
 	for i := range node.Peers {
 		cfg := node.Peers[i]
 		byRDMA := n.rdma != nil && cfg.RDMA != nil
@@ -522,7 +513,7 @@ func (n *nic) applyPeers(node *Config) {
 			p.forger, p.failures = 0, 0
 		}
 		p.cfg, p.rdma = cfg, byRDMA
-		p.life, p.nameHash = n.wire.lifeOf(fabric.OwnerOf(cfg.NIC)), nameHash(cfg.NIC)
+		p.life, p.nameHash = n.wire.lives.lifeOf(fabric.OwnerOf(cfg.NIC)), nameHash(cfg.NIC)
 		old := p.answers
 		p.answers = make(map[int]*answeredFlow, len(asked[cfg.NIC]))
 		for _, a := range asked[cfg.NIC] {
@@ -552,7 +543,7 @@ func (n *nic) applyEdges(node *Config, moved bool, phase func() float64) error {
 		byNIC[p.cfg.NIC] = p
 	}
 	rates := map[*socket]float64{}
-	mono := n.monoTime()
+	mono := n.wire.monoTime()
 	for i := range node.Edges {
 		cfg := node.Edges[i]
 		if cfg.Src != n.cfg.NIC {
@@ -634,7 +625,7 @@ func (n *nic) nextDue() int64 {
 // runTurn sends the due probes and settles the accounts.
 func (n *nic) runTurn(now, horizon int64) error {
 	if n.clock != nil {
-		if err := n.clock.readIfDue(time.Now().UnixNano()); err != nil {
+		if err := n.clock.readIfDue(n.wire.Now().UnixNano()); err != nil {
 			n.log.Warn("cannot use the NIC's clock for hardware samples", "err", err)
 		}
 	}
@@ -701,9 +692,9 @@ func (n *nic) queueProbe(e *edge) error {
 	if err != nil {
 		return err
 	}
-	wall := time.Now()
-	user := n.wire.bend.BentTime(wall.UnixNano())
-	seq, tx := e.nextProbe(int64(wall.Sub(n.base)), user)
+	wall := n.wire.Now()
+	user := n.wire.NodeTime(wall.UnixNano())
+	seq, tx := e.nextProbe(n.wire.monoAt(wall), user)
 	size := n.putRequest(buf, seq, user, n.ssid, tx, e.dscp, e.peer.sendKey())
 	id := e.sock.link.Commit(e.sock.Endpoint, size, e.target, e.dscp<<2|ect0, 0)
 	n.registerSent(sentRef{id: id, wants: n.txStampKinds(e.sock), edge: e, seq: seq, user: user})
@@ -739,7 +730,7 @@ func (n *nic) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uin
 	b = stamp.AppendDirectMeasurement(b, tx)
 	b = stamp.AppendFollowUp(b)
 	if a != nil {
-		b = stamp.AppendLives(b, n.wire.life.now.Load(), nameHash(n.cfg.NIC))
+		b = stamp.AppendLives(b, n.wire.lives.own.now.Load(), nameHash(n.cfg.NIC))
 		b = stamp.AppendHMAC(b, base, a)
 	}
 	if pad := n.node.Stamp.Padding; pad > 0 {
@@ -779,7 +770,7 @@ func (n *nic) flushBatch() error {
 		return err
 	}
 	if at != 0 {
-		at = n.wire.bend.BentTime(at)
+		at = n.wire.NodeTime(at)
 		for _, r := range batch {
 			switch {
 			case r.edge != nil:
@@ -814,7 +805,7 @@ func (n *nic) drainErrors(s *socket) error {
 		}
 		for i := range k {
 			r := s.link.ReportAt(i)
-			r.Stamp = n.wire.bend.BentTime(r.Stamp)
+			r.Stamp = n.wire.NodeTime(r.Stamp)
 			switch r.Kind {
 			case unix.ReportTxStamp:
 				n.txStamp(s, r)
@@ -891,7 +882,7 @@ func (n *nic) clockFor(rdma bool) *nicClock {
 // hardwareTime translates a stamp of a clock to the node's time. It returns false if that is not possible.
 func (n *nic) hardwareTime(c *nicClock, raw int64) (at int64, ok bool) {
 	at, ok = c.systemTime(raw)
-	return n.wire.bend.BentTime(at), ok
+	return n.wire.NodeTime(at), ok
 }
 
 // receivedAt returns the time at which a datagram arrived, by every kind of stamp that it has.
@@ -916,10 +907,10 @@ func (n *nic) receivePackets(s *socket, until int64) error {
 		if err != nil {
 			return err
 		}
-		wall := time.Now()
+		wall := n.wire.Now()
 		for i := range k {
 			g := s.link.DatagramAt(i)
-			g.Stamp = n.wire.bend.BentTime(g.Stamp)
+			g.Stamp = n.wire.NodeTime(g.Stamp)
 			if g.Truncated {
 				n.dropped[dropOversized]++
 				continue
@@ -939,7 +930,7 @@ func (n *nic) receivePackets(s *socket, until int64) error {
 		if err := n.flushBatch(); err != nil {
 			return err
 		}
-		if k < unix.BatchSize || int64(wall.Sub(n.base)) >= until {
+		if k < unix.BatchSize || n.wire.monoAt(wall) >= until {
 			return nil
 		}
 	}
@@ -962,9 +953,9 @@ func (n *nic) socketOf(s *socket, g *unix.Datagram) *socket {
 // readTime returns the time at which the program read a datagram, which was at wall by its clock.
 func (n *nic) readTime(g *unix.Datagram, wall time.Time) int64 {
 	if g.User != 0 {
-		return n.wire.bend.BentTime(g.User)
+		return n.wire.NodeTime(g.User)
 	}
-	return n.wire.bend.BentTime(wall.UnixNano())
+	return n.wire.NodeTime(wall.UnixNano())
 }
 
 // handleReply processes a reply at a sender's socket.
@@ -974,7 +965,7 @@ func (n *nic) handleReply(s *socket, g *unix.Datagram, wall time.Time) {
 		n.dropped[dropUnregistered]++
 		return
 	}
-	mono, user := int64(wall.Sub(n.base)), n.readTime(g, wall)
+	mono, user := n.wire.monoAt(wall), n.readTime(g, wall)
 	var p stamp.ReflectorPacket
 	var a *stamp.Authenticator
 	base := stamp.BaseLen
@@ -1007,7 +998,7 @@ func (n *nic) handleReply(s *socket, g *unix.Datagram, wall time.Time) {
 		if !n.admitLife(pr, lives.Reflector, true, mono) {
 			return
 		}
-		if lives != (stamp.Lives{}) && !n.wire.life.mayBeOwn(lives.Sender) {
+		if lives != (stamp.Lives{}) && !n.wire.lives.own.mayBeOwn(lives.Sender) {
 			n.dropped[dropReplay]++
 			return
 		}
@@ -1148,7 +1139,7 @@ func (n *nic) reflectProbe(g *unix.Datagram, wall time.Time) error {
 		n.dropped[dropUnregistered]++
 		return nil
 	}
-	mono, user := int64(wall.Sub(n.base)), n.readTime(g, wall)
+	mono, user := n.wire.monoAt(wall), n.readTime(g, wall)
 	var p stamp.SenderPacket
 	var a *stamp.Authenticator
 	base := stamp.BaseLen
@@ -1232,7 +1223,7 @@ func (n *nic) reflectProbe(g *unix.Datagram, wall time.Time) error {
 	if err != nil {
 		return err
 	}
-	sent := n.wire.bend.BentTime(time.Now().UnixNano())
+	sent := n.wire.nodeNow()
 	r := stamp.ReflectorPacket{Seq: seq, Timestamp: stamp.TimestampPTP(sent), ErrorEstimate: n.estimate,
 		Receive: stamp.TimestampPTP(at[kind]), SenderTTL: g.TTL}
 	r.EchoProbe(&p)
@@ -1241,7 +1232,7 @@ func (n *nic) reflectProbe(g *unix.Datagram, wall time.Time) error {
 	} else {
 		r.PutAuth(buf, a)
 	}
-	v.Life, v.Who = n.wire.life.now.Load(), nameHash(n.cfg.NIC)
+	v.Life, v.Who = n.wire.lives.own.now.Load(), nameHash(n.cfg.NIC)
 	done := v.ReflectVerified(buf, g.Data, base, a, checked)
 	if a != nil && done.Integrity {
 		n.dropped[dropBadHMAC]++

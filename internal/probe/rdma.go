@@ -129,7 +129,7 @@ func (t *queuePair) ReportAt(i int) *unix.Report { return &t.reports[i] }
 // portClock is the device's clock. It closes with the port.
 type portClock struct{ *rdma.Port }
 
-// Close does nothing. It implements hardwareClock.
+// Close does nothing. It implements HardwareClock.
 func (portClock) Close() error { return nil }
 
 // lane is the endpoint of one port of a flow on a queue pair. Port 0 is the queue pair's own, on which the poller
@@ -165,15 +165,15 @@ func (l *lane) Close() error {
 
 // openRDMA opens the NIC's RDMA port. The caller holds mu.
 func (n *nic) openRDMA() error {
-	port, err := rdma.Open(n.cfg.RDMA.portOptions(), n.wire.verbs, n.log)
+	port, err := rdma.Open(n.cfg.RDMA.portOptions(), n.wire.deps.Verbs, n.log)
 	if err != nil {
 		return fmt.Errorf("NIC %s: RDMA: %w", n.cfg.NIC, err)
 	}
-	n.rdma, n.copies = newQueuePair(port), newCopier(n.wire.roce)
-	n.rdmaQueue = &socket{Endpoint: &lane{pair: n.rdma}, link: n.rdma, rdma: true, nic: n, name: "rdma"}
+	n.rdma, n.copies = newQueuePair(port), newCopier(sysHost{"/sys"})
+	n.rdmaQueue = &socket{Endpoint: &lane{pair: n.rdma}, link: n.rdma, rdma: true, name: "rdma"}
 	n.rdmaQueue.refsOwner = n.rdmaQueue
 	n.rdmaQueue.reserveRefs(0)
-	if err := n.wire.addSocket(n.rdmaQueue); err != nil {
+	if err := n.wire.poll.addSocket(n.rdmaQueue, n); err != nil {
 		return err
 	}
 	n.rdmaReflector = n.newLane("rdma_reflector", n.node.Stamp.Port)
@@ -182,7 +182,7 @@ func (n *nic) openRDMA() error {
 
 // newLane returns a socket for a port on the queue pair.
 func (n *nic) newLane(name string, port uint16) *socket {
-	return &socket{Endpoint: &lane{n.rdma, port}, link: n.rdma, rdma: true, nic: n, name: name, port: port, refsOwner: n.rdmaQueue}
+	return &socket{Endpoint: &lane{n.rdma, port}, link: n.rdma, rdma: true, name: name, port: port, refsOwner: n.rdmaQueue}
 }
 
 // maintainRDMA reads completions of sent packets, and tracks whether the device stamps them.
@@ -200,7 +200,7 @@ func (n *nic) maintainRDMA() error {
 		}
 	}
 	if n.rdmaClock != nil {
-		if err := n.rdmaClock.readIfDue(time.Now().UnixNano()); err != nil {
+		if err := n.rdmaClock.readIfDue(n.wire.Now().UnixNano()); err != nil {
 			n.log.Warn("cannot use the RDMA device's clock for hardware samples", "err", err)
 		}
 	}

@@ -33,17 +33,9 @@ func rdmaConfig(self, other int, qpn uint32) *Config {
 
 func newIdleRDMA(t testing.TB, c *Config, v rdma.Verbs) idle {
 	t.Helper()
-	e, err := newEngineOn(c, slog.New(slog.DiscardHandler), kernelDevice{}, v, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		e.cancel()
-		if err := errors.Join(e.closeNICs(e.nics), e.wire.poll.Close()); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return idle{e.nics[0], e}
+	deps := HostDeps()
+	deps.Verbs = v
+	return newIdle(t, c, deps)
 }
 
 func (i idle) qpn() uint32 { return i.e.Snapshot().NICs[0].Port.QPN }
@@ -182,7 +174,7 @@ func TestRDMABesideUDP(t *testing.T) {
 	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	c.NICs[0].RDMA = rdmaConfig(1, 2, 0).NICs[0].RDMA
 	a := newIdleRDMA(t, c, f.HostVerbs("h1"))
-	b := newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
+	b := newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), HostDeps())
 	until(t, 20*time.Second, "20 answers by UDP", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= 20 })
 	if a.edges[0].sock.rdma || a.edges[0].userStampsOnly {
 		t.Error("a peer without RDMA is probed by it")
@@ -235,7 +227,9 @@ func TestRDMABesideUDP(t *testing.T) {
 // A program without RDMA reports that, and a missing device is not an error.
 func TestRDMAStartErrors(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	if _, err := newEngineOn(rdmaConfig(1, 2, 9), log, kernelDevice{}, nil, nil); !errors.Is(err, rdma.ErrNotBuilt) || !strings.Contains(err.Error(), "NIC h1/rdma0: RDMA: ") {
+	deps := HostDeps()
+	deps.Verbs = nil
+	if _, err := New(rdmaConfig(1, 2, 9), deps, log); !errors.Is(err, rdma.ErrNotBuilt) || !strings.Contains(err.Error(), "NIC h1/rdma0: RDMA: ") {
 		t.Errorf("%v", err)
 	}
 	a := newIdleRDMA(t, rdmaConfig(1, 2, 9), rdmatest.New(func() int64 { return 1 }).HostVerbs("h1"))

@@ -1,20 +1,21 @@
 package probe
 
 import (
-	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/netip"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/stamp"
+	"github.com/graylink/graylink/internal/unix"
 )
 
-// Simulated is an engine without sockets. A simulated fabric states when its packets leave and arrive, and the engine
-// keeps the same accounts of them as one with sockets. Times are nanoseconds since the base that it was started with.
+// Simulated drives an engine without sockets. A simulated fabric states when its packets leave and arrive, and the
+// engine keeps the same accounts of them as one with sockets. Times are nanoseconds since the start of the engine's
+// clock.
 type Simulated struct {
 	*Engine
 	suspendedAt int64 // time since which it does not run; -1: it runs
@@ -42,69 +43,85 @@ type SimPacket struct {
 	estimate stamp.ErrorEstimate
 }
 
-// StartSimulated makes an engine for a configuration, which never changes. base is the moment of its time 0, and walk
-// returns the path of an edge through the fabric at once.
-func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Flow) (hops []Hop, reached bool), log *slog.Logger) (*Simulated, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	e := &Engine{log: log, base: base, wire: &wiring{bend: bend, virtual: new(atomic.Int64), ssids: map[uint16]bool{}}, cfg: cfg}
-	for _, c := range cfg.NICs {
-		n := &nic{cfg: c, node: cfg, bound: stamp.UnknownBound, log: log.With("nic", c.NIC), base: base, wire: e.wire, ssid: e.wire.randomSSID(),
-			peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{}, kindWhy: "the NIC is simulated", forgers: []Forger{{From: otherForgers}}}
+// SimulatedDeps returns the dependencies of an engine for DriveSimulated. path returns the path of an edge through the
+// fabric at once.
+func SimulatedDeps(clock Clock, path func(fabric.Flow) (hops []Hop, reached bool)) Deps {
+	return Deps{Clock: clock, Network: noNetwork{}, Device: noDevice{}, KnownPath: path, Frozen: errors.New("cannot change the configuration of a simulated engine")}
+}
+
+// noNetwork is a network whose sockets carry nothing, because the packets are simulated.
+type noNetwork struct{}
+
+// OpenPoller returns a poller without events. It implements Network.
+func (noNetwork) OpenPoller() (Poller, error) { return noPoller{}, nil }
+
+// OpenUDP returns an endpoint that carries nothing. It implements Network.
+func (noNetwork) OpenUDP(at netip.AddrPort, _ unix.UDPOptions) (Endpoint, error) {
+	return noEndpoint{at}, nil
+}
+
+// NewTransport returns nil, since nothing is sent or received over the endpoints. It implements Network.
+func (noNetwork) NewTransport() Transport { return nil }
+
+type noPoller struct{}
+
+func (noPoller) Add(int, int32) error            { return nil }
+func (noPoller) Wait(time.Duration) (int, error) { return 0, nil }
+func (noPoller) EventAt(int) (int32, bool, bool) { return -1, false, false }
+func (noPoller) Wake() error                     { return nil }
+func (noPoller) Close() error                    { return nil }
+
+type noEndpoint struct{ at netip.AddrPort }
+
+func (e noEndpoint) LocalAddr() netip.AddrPort { return e.at }
+func (noEndpoint) FD() int                     { return -1 }
+func (noEndpoint) Drops() uint64               { return 0 }
+func (noEndpoint) Close() error                { return nil }
+
+// noDevice is a host whose NICs do not stamp.
+type noDevice struct{ StampDevice }
+
+// InterfaceName returns the reason why the NICs do not stamp. It implements StampDevice.
+func (noDevice) InterfaceName(netip.Addr) (string, error) { return "", errSimulated }
+
+// Capabilities does the same. It implements StampDevice.
+func (noDevice) Capabilities(string) (unix.StampCaps, error) { return unix.StampCaps{}, errSimulated }
+
+var errSimulated = errNoHardware{"the NIC is simulated"}
+
+// DriveSimulated begins to trace the flows of an engine that has SimulatedDeps, and returns what drives the engine in
+// place of Start.
+func DriveSimulated(e *Engine) *Simulated {
+	for _, n := range e.nics {
 		n.stamps[0][kernelStamps], n.stamps[1][kernelStamps] = true, true
-		n.setEstimate()
-		n.applyPeers(cfg)
-		n.maxSess = max(64, 4*len(cfg.Answers))
-		e.nics = append(e.nics, n)
-	}
-	e.ctx, e.cancel = context.WithCancel(context.Background())
-	e.tracer = newTracer(cfg.Trace, e.allNICs, log)
-	e.tracer.seek = func(_ context.Context, f traceFlow) (TracedPath, error) {
-		p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
-		p.Hops, p.Reached = walk(f.edge)
-		q := pathTrace{tracer: e.tracer, flow: f}
-		q.concludeState(&p, false)
-		return p, nil
 	}
 	e.planned.Store(unplanned)
-	e.wg.Go(func() { e.tracer.run(e.ctx) })
-	return &Simulated{Engine: e, suspendedAt: -1}, nil
+	e.startTracing()
+	return &Simulated{Engine: e, suspendedAt: -1}
 }
 
 // unplanned is the time of the next turn of an engine that is never late.
 const unplanned = math.MaxInt64 / 2
 
-// CreateFlows returns the engine's edges. It must be called once, before the first probe.
-func (s *Simulated) CreateFlows() ([]*SimFlow, error) {
+// ListFlows returns the engine's edges. It must be called before the first probe.
+func (s *Simulated) ListFlows() ([]*SimFlow, error) {
 	var out []*SimFlow
 	cfg := s.cfg
 	for _, n := range s.nics {
-		byNIC := make(map[string]*peer, len(n.peers))
-		for _, p := range n.peers {
-			byNIC[p.cfg.NIC] = p
+		n.mu.Lock()
+		for _, e := range n.edges {
+			out = append(out, &SimFlow{Edge: e.id, Cadence: e.cfg.Cadence, Phase: time.Duration(e.next),
+				SrcPort: e.sock.port, DstPort: cfg.Stamp.Port, engine: s, edge: e, nic: n})
 		}
-		for i := range cfg.Edges {
-			c := cfg.Edges[i]
-			p := byNIC[c.Dst]
-			if c.Src != n.cfg.NIC {
-				continue
-			}
-			if p == nil {
-				return nil, fmt.Errorf("edge %v: the configuration has no peer %s", c.ID(), c.Dst)
-			}
-			e := &edge{flow: newFlow(c.Cadence, cfg.ReplyTimeout), cfg: c, id: c.ID(), peer: p,
-				target: netip.AddrPortFrom(p.cfg.Address, cfg.Stamp.Port)}
-			e.setClockSync(cfg.ClockSync, c.Cadence)
-			n.mu.Lock()
-			p.edges[c.Flow] = e
-			n.edges = append(n.edges, e)
-			n.mu.Unlock()
-			out = append(out, &SimFlow{Edge: e.id, Cadence: c.Cadence, Phase: time.Duration(s.nextPhase() * float64(c.Cadence)),
-				SrcPort: cfg.Stamp.SourcePort + uint16(c.Flow), DstPort: cfg.Stamp.Port, engine: s, edge: e, nic: n})
-		}
+		n.mu.Unlock()
 	}
-	return out, nil
+	if len(out) == len(cfg.Edges) {
+		return out, nil
+	}
+	missing := slices.IndexFunc(cfg.Edges, func(c EdgeConfig) bool {
+		return !slices.ContainsFunc(out, func(f *SimFlow) bool { return f.Edge == c.ID() })
+	})
+	return nil, fmt.Errorf("edge %v: the configuration has no peer %s", cfg.Edges[missing].ID(), cfg.Edges[missing].Dst)
 }
 
 // SetReflector sets the engine that answers a flow's probes. It returns false if that engine does not know the flow.
@@ -126,7 +143,7 @@ func (f *SimFlow) SetReflector(far *Simulated) bool {
 }
 
 // wallTime returns the time that the engine's clock shows.
-func (s *Simulated) wallTime(at int64) int64 { return s.wire.bend.BentTime(s.base.UnixNano() + at) }
+func (s *Simulated) wallTime(at int64) int64 { return s.wire.NodeTime(s.wire.base.UnixNano() + at) }
 
 // DuePackets returns the number of probes that are due together: one, or two for one with a twin.
 func (f *SimFlow) DuePackets() int {
@@ -214,12 +231,8 @@ func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool) {
 	}
 }
 
-// AdvanceTo settles the accounts up to now, which is the engine's time from then on.
+// AdvanceTo settles the accounts up to now, which the engine's clock shows already.
 func (s *Simulated) AdvanceTo(now int64) {
-	s.wire.virtual.Store(now)
-	if s.suspendedAt < 0 {
-		s.wire.turned.Store(time.Now().UnixNano())
-	}
 	for _, n := range s.nics {
 		n.mu.Lock()
 		if s.suspendedAt < 0 && now-n.settled >= int64(settleEvery) {

@@ -123,7 +123,7 @@ type traceAnswer struct {
 type tracer struct {
 	nics func() []*nic
 	log  *slog.Logger
-	seek func(context.Context, traceFlow) (TracedPath, error) // findPath, unless the fabric is simulated
+	seek func(context.Context, traceFlow) (TracedPath, error) // finds the path of one flow
 
 	mu           sync.Mutex
 	pace         bucket
@@ -292,7 +292,7 @@ func (n *nic) traceableFlows() []traceFlow {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := make([]traceFlow, 0, len(n.edges)+len(n.peers))
-	now := n.monoTime()
+	now := n.wire.monoTime()
 	// The last answer of a slow edge may be as old as its cadence.
 	lately := func(at int64, cadence time.Duration) bool {
 		return at > 0 && now-at < int64(n.node.ReplyTimeout+cadence)
@@ -480,7 +480,7 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	}
 	n.traceSeq++
 	key = n.traceSeq
-	user := n.wire.bend.BentTime(time.Now().UnixNano())
+	user := n.wire.nodeNow()
 	ssid := n.ssid | traceSSID
 	if f.edge.Reply {
 		ssid |= traceReplySSID
@@ -526,7 +526,7 @@ func (n *nic) handleICMP(s *socket, r *unix.Report) {
 		n.icmpErrors[[2]uint8{r.Type, r.Code}]++
 		return
 	}
-	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, n.wire.bend.BentTime(time.Now().UnixNano())) - p.sent)}
+	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, n.wire.nodeNow()) - p.sent)}
 	switch {
 	case isTimeExceeded(r):
 		a.ext, a.extErr = extensionOf(r)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sighting"
@@ -48,7 +49,7 @@ type bench struct {
 	*testing.T
 	*Fabric
 	engines map[string]*probe.Engine
-	bends   map[string]*probe.Bend
+	bends   map[string]*bentclock.Clock
 	at      time.Duration
 }
 
@@ -59,7 +60,7 @@ const flows = 4
 func newBench(t *testing.T, load float64, sync bool) *bench {
 	topo := small(t)
 	base := time.Now()
-	b := &bench{T: t, Fabric: New(topo, base, load, 1, slog.New(slog.DiscardHandler)), engines: map[string]*probe.Engine{}, bends: map[string]*probe.Bend{}}
+	b := &bench{T: t, Fabric: New(topo, base, load, 1, slog.New(slog.DiscardHandler)), engines: map[string]*probe.Engine{}, bends: map[string]*bentclock.Clock{}}
 	for _, n := range topo.Nodes {
 		cfg := &probe.Config{Node: n.Name, Cadence: 10 * time.Millisecond, ReplyTimeout: time.Second, ClockSync: sync, Stamp: probe.StampConfig{Port: 862, SourcePort: 49152, Classes: []probe.ClassConfig{{}}},
 			Trace: probe.TraceConfig{PacketsPerSecond: 100, PacketsPerSwitch: 10, Concurrency: 4}}
@@ -76,7 +77,7 @@ func newBench(t *testing.T, load float64, sync bool) *bench {
 				cfg.Answers = append(cfg.Answers, probe.EdgeConfig{Src: peer, Dst: own, Flow: flow, Tier: 2, Cadence: cfg.Cadence})
 			}
 		}
-		bend, err := probe.NewBend(base, 0, 0, "")
+		bend, err := bentclock.New(base, 0, 0, "")
 		if err != nil {
 			t.Fatal(err)
 		}
