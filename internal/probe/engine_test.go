@@ -265,7 +265,17 @@ type idle struct {
 }
 
 // sockets returns the transport by UDP.
-func (i idle) sockets() *sockets { return i.link.(*sockets) }
+func (i idle) sockets() *sockets { return i.ports.udp.link.(*sockets) }
+
+// takeProbe lets the reflector by UDP take a packet.
+func (i idle) takeProbe(g *unix.Datagram, wall time.Time) error {
+	return i.dispatchPacket(i.ports.udp.reflector, g, wall)
+}
+
+// takeReply lets an edge's socket take a packet.
+func (i idle) takeReply(s *socket, g *unix.Datagram, wall time.Time) error {
+	return i.dispatchPacket(s, g, wall)
+}
 
 // step runs one turn.
 func (i idle) step(t testing.TB) {
@@ -285,7 +295,7 @@ func (i idle) monoTime() int64 { return i.e.wire.monoTime() }
 
 // dueNow makes every edge due.
 func (i idle) dueNow() {
-	for _, e := range i.edges {
+	for _, e := range i.sender.edges {
 		e.next = i.monoTime()
 	}
 }
@@ -341,15 +351,15 @@ func TestTurnAllocatesNothing(t *testing.T) {
 					n.step(t)
 				}
 			}
-			until(t, 10*time.Second, "100 answers", func() bool { step(); return a.edges[0].Acked >= 100 })
-			before := a.edges[0].Acked
+			until(t, 10*time.Second, "100 answers", func() bool { step(); return a.sender.edges[0].Acked >= 100 })
+			before := a.sender.edges[0].Acked
 			if n := testing.AllocsPerRun(100, func() {
 				a.dueNow()
 				step()
 			}); n != 0 {
 				t.Errorf("%v allocations per probe, reply and stamps, want 0", n)
 			}
-			if got := a.edges[0].Acked - before; got < 90 {
+			if got := a.sender.edges[0].Acked - before; got < 90 {
 				t.Errorf("%d answers in 101 rounds", got)
 			}
 		})
@@ -375,14 +385,14 @@ func BenchmarkExchange(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					x.dueNow()
-					for _, s := range y.sessions {
+					for _, s := range y.reflector.sessions {
 						s.bucket.tokens = s.bucket.burst // at any rate
 					}
 					x.step(b)
 					y.step(b)
 					x.step(b)
 				}
-				if e := x.edges[0]; e.Acked+10 < e.Sent {
+				if e := x.sender.edges[0]; e.Acked+10 < e.Sent {
 					b.Errorf("%d of %d answered", e.Acked, e.Sent)
 				}
 			})
@@ -395,7 +405,7 @@ func BenchmarkExchange(b *testing.B) {
 func FuzzPackets(f *testing.F) {
 	a, _ := pair(f)
 	peer := netip.AddrPortFrom(loopback(2), a.node.Stamp.Port)
-	a.edges[0].nextProbe(a.monoTime(), time.Now().UnixNano())
+	a.sender.edges[0].nextProbe(a.monoTime(), time.Now().UnixNano())
 	f.Add(request(0, 10), uint8(0))
 	f.Add(request(0, 10)[:20], uint8(0))
 	buf := make([]byte, unix.MaxDatagram)
@@ -410,15 +420,15 @@ func FuzzPackets(f *testing.F) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		now := time.Now()
-		if err := a.reflectProbe(&unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now); err != nil {
+		if err := a.takeProbe(&unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now); err != nil {
 			t.Fatal(err)
 		}
-		a.handleReply(a.edges[0].sock, &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
-		a.handleICMP(a.edges[0].sock, &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
-		if err := a.flushBatch(); err != nil {
+		a.takeReply(a.sender.edges[0].sock, &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
+		a.traces.handleICMP(a.sender.edges[0].sock, &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
+		if err := a.out.flushBatch(); err != nil {
 			t.Fatal(err)
 		}
-		e := a.edges[0]
+		e := a.sender.edges[0]
 		if e.Acked+e.Late > e.Sent {
 			t.Fatalf("%d answered of %d sent", e.Acked+e.Late, e.Sent)
 		}
@@ -430,17 +440,17 @@ func TestSendErrorsAreCountedAndNoLoss(t *testing.T) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	// Port 0 cannot be sent to: EINVAL, whatever is tried.
-	a.edges[0].target = netip.AddrPortFrom(loopback(2), 0)
+	a.sender.edges[0].target = netip.AddrPortFrom(loopback(2), 0)
 	for range 5 {
-		if err := a.queueProbe(a.edges[0]); err != nil {
+		if err := a.sender.queueProbe(a.sender.edges[0]); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.flushBatch(); err != nil {
+		if err := a.out.flushBatch(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if e := a.edges[0]; e.Sent != 0 || a.sendErrors[syscall.EINVAL] != 5 {
-		t.Errorf("%d sent, errors %v; want none sent and five EINVAL", e.Sent, a.sendErrors)
+	if e := a.sender.edges[0]; e.Sent != 0 || a.out.sendErrors[syscall.EINVAL] != 5 {
+		t.Errorf("%d sent, errors %v; want none sent and five EINVAL", e.Sent, a.out.sendErrors)
 	}
 }
 
@@ -449,12 +459,12 @@ func TestStallsAreSummed(t *testing.T) {
 	const second = int64(time.Second)
 	stalled := func() time.Duration { return a.e.Snapshot().NICs[0].Stalled }
 	a.wire.base = a.wire.base.Add(-time.Minute) // room for it
-	a.e.planned.Store(a.monoTime())
+	a.e.turns.planned.Store(a.monoTime())
 	if got := stalled(); got != 0 {
 		t.Errorf("%v stalled on time", got)
 	}
 	late := a.monoTime() - second
-	a.e.planned.Store(late)
+	a.e.turns.planned.Store(late)
 	ongoing := stalled()
 	if ongoing < time.Second-stallAfter || ongoing > 2*time.Second {
 		t.Errorf("%v stalled one second late, before the loop has run", ongoing)
@@ -470,14 +480,14 @@ func TestStallsAreSummed(t *testing.T) {
 // After a stall the missed probes are not sent later.
 func TestNoBurstAfterAStall(t *testing.T) {
 	a, _ := pair(t)
-	a.edges[0].next = a.monoTime() - int64(5*time.Second)
+	a.sender.edges[0].next = a.monoTime() - int64(5*time.Second)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.sendDue(a.monoTime(), a.monoTime()); err != nil {
+	if err := a.sender.sendDue(a.monoTime(), a.monoTime()); err != nil {
 		t.Fatal(err)
 	}
-	if got := a.edges[0].Sent; got > 2 || a.skipped < 498 {
-		t.Errorf("%d probes at once after five seconds and %d skipped, want two at most and the rest", got, a.skipped)
+	if got := a.sender.edges[0].Sent; got > 2 || a.sender.skipped < 498 {
+		t.Errorf("%d probes at once after five seconds and %d skipped, want two at most and the rest", got, a.sender.skipped)
 	}
 }
 

@@ -497,6 +497,14 @@ type session struct {
 	restarts       uint64
 }
 
+// nextReply counts a reply, and returns its sequence number.
+func (s *session) nextReply() (seq uint32) {
+	seq = s.seq
+	s.seq++
+	s.tx++
+	return seq
+}
+
 // followsKept limits the transmit stamps that wait to be reported. Replies to probes that were read together leave
 // before the first one's stamp is available. Each later reply carries one stamp, the oldest, so that none is skipped.
 const followsKept = 16

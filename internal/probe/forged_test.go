@@ -86,19 +86,19 @@ func TestBudgetIsForExpectedPackets(t *testing.T) {
 		{"nothing is left", 0, 0, true, false},
 	} {
 		pr.forged.tokens, pr.forged.refilledAt = step.own, mono
-		n.budget.tokens, n.budget.refilledAt = step.budget, mono
-		unverified := n.dropped[dropUnverified]
-		got := n.verifyPacket(pr, step.expected, mono, pass) != nil
-		if got != step.want || (n.dropped[dropUnverified] == unverified) != step.want {
-			t.Errorf("%s: verified %v, want %v; counted as unverified: %d", step.what, got, step.want, n.dropped[dropUnverified]-unverified)
+		n.filter.budget.tokens, n.filter.budget.refilledAt = step.budget, mono
+		unverified := n.filter.dropped[dropUnverified]
+		got := n.filter.verifyPacket(pr, step.expected, mono, pass) != nil
+		if got != step.want || (n.filter.dropped[dropUnverified] == unverified) != step.want {
+			t.Errorf("%s: verified %v, want %v; counted as unverified: %d", step.what, got, step.want, n.filter.dropped[dropUnverified]-unverified)
 		}
 	}
-	pr.forged.tokens, n.budget.tokens = 1, 5
+	pr.forged.tokens, n.filter.budget.tokens = 1, 5
 	for range 3 {
-		n.verifyPacket(pr, true, mono, fail)
+		n.filter.verifyPacket(pr, true, mono, fail)
 	}
-	if pr.forged.tokens != 0 || n.budget.tokens != 3 {
-		t.Errorf("three forged packets leave %v of the peer's allowance and %v of the budget, want 0 and 3", pr.forged.tokens, n.budget.tokens)
+	if pr.forged.tokens != 0 || n.filter.budget.tokens != 3 {
+		t.Errorf("three forged packets leave %v of the peer's allowance and %v of the budget, want 0 and 3", pr.forged.tokens, n.filter.budget.tokens)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestSessionExpects(t *testing.T) {
 // TestForgersAreBounded checks that the number of series is limited, however many peers' addresses are forged, and that
 // every packet is in one of them.
 func TestForgersAreBounded(t *testing.T) {
-	n := &nic{forgers: []Forger{{From: otherForgers}}}
+	n := newPacketFilter(0)
 	for i := range 3 * maxForgers {
 		pr := &peer{cfg: PeerConfig{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
 		for range 2 * forgerFrom {

@@ -197,12 +197,12 @@ func hardwareIdle(t *testing.T, c *Config, deps Deps, clock fakeClock, receive b
 // crossed gives the NIC's clock two readings, a second apart.
 func (i idle) crossed(t *testing.T) {
 	t.Helper()
-	if err := i.clock.readIfDue(time.Now().UnixNano()); err != nil {
+	if err := i.ports.udp.clock.readIfDue(time.Now().UnixNano()); err != nil {
 		t.Fatal(err)
 	}
-	i.clock.sys -= crossEvery
-	i.clock.phc = i.clock.clock.(liveClock).at(i.clock.sys)
-	i.clock.last -= crossEvery
+	i.ports.udp.clock.sys -= crossEvery
+	i.ports.udp.clock.phc = i.ports.udp.clock.clock.(liveClock).at(i.ports.udp.clock.sys)
+	i.ports.udp.clock.last -= crossEvery
 }
 
 // Delays between two NICs' stamps are published under their own label, although their clocks have nothing in common.
@@ -229,7 +229,7 @@ func TestHardwareStampsEndToEnd(t *testing.T) {
 				for _, n := range []idle{a, b, a, b} {
 					n.step(t)
 				}
-				return a.edges[0].Acked >= 200
+				return a.sender.edges[0].Acked >= 200
 			})
 			s := a.e.Snapshot().NICs[0]
 			e := s.Edges[0]

@@ -59,7 +59,7 @@ func TestBentClocksShowInEveryStamp(t *testing.T) {
 	} {
 		t.Run(kindNames[kind], func(t *testing.T) {
 			a, b := open(t, loopConfig("h1", 1, 2, "h2/eth1", 1), HostDeps()), open(t, loopConfig("h2", 2, 1, "h1/eth1", 1), bentDeps(t, offset))
-			f := &a.edges[0].flow
+			f := &a.sender.edges[0].flow
 			until(t, 20*time.Second, "20 delays each way", func() bool {
 				a.dueNow()
 				for _, n := range []idle{a, b, a, b} {
@@ -72,8 +72,8 @@ func TestBentClocksShowInEveryStamp(t *testing.T) {
 					t.Errorf("direction %d: median %v ns, want about %v", d, got, want)
 				}
 			}
-			if late := f.Late + f.Lost[forward] + f.Lost[reverse] + f.Duplicate; late != 0 || f.Restarts+b.restarts != 0 {
-				t.Errorf("the accounts depend on the clock: %+v, %d restarts of the sender", f.FlowCounters, b.restarts)
+			if late := f.Late + f.Lost[forward] + f.Lost[reverse] + f.Duplicate; late != 0 || f.Restarts+b.reflector.restarts != 0 {
+				t.Errorf("the accounts depend on the clock: %+v, %d restarts of the sender", f.FlowCounters, b.reflector.restarts)
 			}
 		})
 	}

@@ -93,9 +93,9 @@ var errSimulated = errNoHardware{"the NIC is simulated"}
 // place of Start.
 func DriveSimulated(e *Engine) *Simulated {
 	for _, n := range e.nics {
-		n.stamps[0][kernelStamps], n.stamps[1][kernelStamps] = true, true
+		n.ports.stamped[0][kernelStamps], n.ports.stamped[1][kernelStamps] = true, true
 	}
-	e.planned.Store(unplanned)
+	e.turns.planned.Store(unplanned)
 	e.startTracing()
 	return &Simulated{Engine: e, suspendedAt: -1}
 }
@@ -109,7 +109,7 @@ func (s *Simulated) ListFlows() ([]*SimFlow, error) {
 	cfg := s.cfg
 	for _, n := range s.nics {
 		n.mu.Lock()
-		for _, e := range n.edges {
+		for _, e := range n.sender.edges {
 			out = append(out, &SimFlow{Edge: e.id, Cadence: e.cfg.Cadence, Phase: time.Duration(e.next),
 				SrcPort: e.sock.port, DstPort: cfg.Stamp.Port, engine: s, edge: e, nic: n})
 		}
@@ -160,7 +160,7 @@ func (f *SimFlow) DuePackets() int {
 func (f *SimFlow) SkipProbes(probes int) {
 	f.nic.mu.Lock()
 	defer f.nic.mu.Unlock()
-	f.nic.skipped += uint64(probes)
+	f.nic.sender.skipped += uint64(probes)
 }
 
 // SendProbe makes p a probe that the program sends at now and that the kernel stamps at stamped.
@@ -170,7 +170,7 @@ func (f *SimFlow) SendProbe(p *SimPacket, now, stamped int64) {
 	*p = SimPacket{flow: f, user: f.engine.wallTime(now)}
 	p.seq, p.tx = f.edge.nextProbe(now, p.user)
 	f.edge.txStamp(p.seq, kernelStamps, f.engine.wallTime(stamped))
-	f.nic.kernelDelay.Observe(stamped - now)
+	f.nic.out.kernelDelay.Observe(stamped - now)
 }
 
 // ReflectProbe makes the reply to a probe in place of it, at the engine far that SetReflector named. The far kernel
@@ -180,26 +180,13 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 	n, pr := p.flow.far, p.flow.senderPeer
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	asked := pr.answers[p.flow.Edge.Number]
-	sess := n.sessionFor(pr, asked, sessionKey{netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid}, now)
+	sess := n.reflector.countProbe(sessionProbe{peer: pr, key: sessionKey{netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid},
+		flow: p.flow.Edge.Number, seq: p.seq, sentAt: p.user, mono: now})
 	if sess == nil {
-		n.dropped[dropSessions]++
 		return false
 	}
-	before := sess.restarts
-	came := sess.acceptProbe(p.seq, p.user, false)
-	n.restarts += sess.restarts - before
-	sess.lastSeen = now
-	if asked != nil && came == arrivalNew {
-		asked.received++
-		asked.arrived = now
-	}
-	if !sess.bucket.takeToken(now) {
-		n.dropped[dropRate]++
-		return false
-	}
-	sess.tx++
-	p.reply = reply{seq: sess.seq, senderSeq: p.seq, t2: s.wallTime(arrived), t3: s.wallTime(now)}
+	seq := sess.nextReply()
+	p.reply = reply{seq: seq, senderSeq: p.seq, t2: s.wallTime(arrived), t3: s.wallTime(now)}
 	a := &p.reply.answers
 	a.Has = stamp.NewTypeSet(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	a.TimestampInfo.MethodIn = kernelStamps.stampMethod()
@@ -209,9 +196,8 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 	a.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: sess.rx, ReflectorTx: sess.tx}
 	a.FollowUp = sess.nextFollowUp()
 	p.estimate = n.estimate
-	n.kernelDelay.Observe(stamped - now)
-	sess.addFollowUp(stamp.FollowUp{Seq: sess.seq, Timestamp: stamp.TimestampPTP(s.wallTime(stamped)), Method: kernelStamps.stampMethod()})
-	sess.seq++
+	n.out.kernelDelay.Observe(stamped - now)
+	sess.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(s.wallTime(stamped)), Method: kernelStamps.stampMethod()})
 	return true
 }
 
@@ -225,21 +211,15 @@ func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool) {
 	if marked {
 		p.reply.ecn = ceMark
 	}
-	e.peer.estimate = p.estimate
-	if e.acceptReply(now, &p.reply) == outcomeUnsolicited {
-		n.dropped[dropUnsolicited]++
-	}
+	n.sender.acceptReply(e, now, p.estimate, &p.reply)
 }
 
 // AdvanceTo settles the accounts up to now, which the engine's clock shows already.
 func (s *Simulated) AdvanceTo(now int64) {
 	for _, n := range s.nics {
 		n.mu.Lock()
-		if s.suspendedAt < 0 && now-n.settled >= int64(settleEvery) {
-			n.settled = now
-			for _, e := range n.edges {
-				e.settleLoss()
-			}
+		if s.suspendedAt < 0 {
+			n.sender.settleIfDue(now)
 		}
 		n.mu.Unlock()
 	}
@@ -248,7 +228,7 @@ func (s *Simulated) AdvanceTo(now int64) {
 // SuspendAt states that the program gets no processor from now on.
 func (s *Simulated) SuspendAt(now int64) {
 	s.suspendedAt = now
-	s.planned.Store(now)
+	s.turns.planned.Store(now)
 }
 
 // ResumeAt ends the suspension that SuspendAt began.
@@ -256,7 +236,7 @@ func (s *Simulated) ResumeAt(now int64) {
 	if s.suspendedAt < 0 {
 		return
 	}
-	s.planned.Store(unplanned)
+	s.turns.planned.Store(unplanned)
 	for _, n := range s.nics {
 		n.mu.Lock()
 		n.stalled += stallTime(now, s.suspendedAt)

@@ -137,7 +137,7 @@ func (q *pathTrace) sendPackets(ctx context.Context, packets map[int]int) error 
 	short := false
 	if !q.flow.rdma { // copies can be distinguished by more fields
 		q.flow.nic.mu.Lock()
-		short = q.flow.nic.shortQuotes
+		short = q.flow.nic.traces.shortQuotes
 		q.flow.nic.mu.Unlock()
 	}
 	var rounds [][]int
