@@ -49,8 +49,8 @@ func (w *wire) reflect(p sentProbe) *reply {
 	r.answers.Has = stamp.NewTypeSet(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	r.answers.TimestampInfo.MethodIn = stamp.MethodSoftware
 	r.answers.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: w.sess.rx, ReflectorTx: w.sess.tx}
-	r.answers.FollowUp = w.sess.nextFollowUp()
-	w.sess.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(t2 + 21_000), Method: stamp.MethodSoftware})
+	r.answers.FollowUp = w.sess.follows.nextFollowUp()
+	w.sess.follows.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(t2 + 21_000), Method: stamp.MethodSoftware})
 	return r
 }
 
@@ -437,7 +437,7 @@ func TestRule7HardwareStamps(t *testing.T) {
 		}
 		w.take(r)
 		// The next reply has the stamp of this one.
-		w.sess.follows[(w.sess.firstFollow+w.sess.pendingFollows-1)%followsKept] = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(r.t3 + 1000), Method: t3.stampMethod()}
+		w.sess.follows.kept[(w.sess.follows.first+w.sess.follows.pending-1)%followsKept] = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(r.t3 + 1000), Method: t3.stampMethod()}
 	}
 	for range 5 {
 		probe(hardwareStamps, hardwareStamps, hardwareStamps, hardwareStamps)
@@ -574,21 +574,21 @@ func TestSessionReorderedProbes(t *testing.T) {
 // with one in each later reply.
 func TestFollowUpsOfBatchedReplies(t *testing.T) {
 	var s session
-	if f := s.nextFollowUp(); f != (stamp.FollowUp{}) {
+	if f := s.follows.nextFollowUp(); f != (stamp.FollowUp{}) {
 		t.Errorf("a new session reports %+v", f)
 	}
 	for seq := range uint32(3) {
-		s.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(int64(seq) + 1)})
+		s.follows.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(int64(seq) + 1)})
 	}
 	for _, want := range []uint32{0, 1, 2, 2} {
-		if got := s.nextFollowUp(); got.Seq != want {
+		if got := s.follows.nextFollowUp(); got.Seq != want {
 			t.Errorf("reported %d, want %d", got.Seq, want)
 		}
 	}
 	for seq := range uint32(2*followsKept + 3) {
-		s.addFollowUp(stamp.FollowUp{Seq: seq})
+		s.follows.addFollowUp(stamp.FollowUp{Seq: seq})
 	}
-	if got := s.nextFollowUp(); got.Seq != followsKept+3 {
+	if got := s.follows.nextFollowUp(); got.Seq != followsKept+3 {
 		t.Errorf("reported %d first when too many wait, want %d", got.Seq, followsKept+3)
 	}
 }

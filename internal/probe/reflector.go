@@ -85,7 +85,7 @@ func (f *reflector) reflectProbe(s *socket, g arrivedPacket) error {
 			return nil
 		}
 		seq = sess.nextReply()
-		v.RxCount, v.TxCount, v.FollowUp = sess.rx, sess.tx, sess.nextFollowUp()
+		v.RxCount, v.TxCount, v.FollowUp = sess.rx, sess.tx, sess.follows.nextFollowUp()
 	}
 	return f.sendReply(s, &q, sess, seq, at[kind], &v)
 }

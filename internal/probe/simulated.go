@@ -194,10 +194,10 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 		a.ClassOfService.ECN = ceMark
 	}
 	a.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: sess.rx, ReflectorTx: sess.tx}
-	a.FollowUp = sess.nextFollowUp()
+	a.FollowUp = sess.follows.nextFollowUp()
 	p.estimate = n.estimate
 	n.out.kernelDelay.Observe(stamped - now)
-	sess.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(s.wallTime(stamped)), Method: kernelStamps.stampMethod()})
+	sess.follows.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(s.wallTime(stamped)), Method: kernelStamps.stampMethod()})
 	return true
 }
 

@@ -118,7 +118,7 @@ func (o *outbox) flushBatch() error {
 			case r.edge != nil:
 				r.edge.setSendTime(r.seq, at)
 			case r.sess != nil && r.sent && seqNewer(r.sess.seq, r.seq):
-				r.sess.addFollowUp(stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(at), Method: userStamps.stampMethod()})
+				r.sess.follows.addFollowUp(stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(at), Method: userStamps.stampMethod()})
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func (o *outbox) txStamp(s *socket, r *unix.Report) {
 	case ref.sess != nil:
 		// A session that started anew in the meantime has other numbers.
 		if kind == o.ports.kindFor(ref.sess.peer) && seqNewer(ref.sess.seq, ref.seq) {
-			ref.sess.addFollowUp(stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.TimestampPTP(at), Method: kind.stampMethod()})
+			ref.sess.follows.addFollowUp(stamp.FollowUp{Seq: ref.seq, Timestamp: stamp.TimestampPTP(at), Method: kind.stampMethod()})
 		}
 	case ref.edge != nil:
 		ref.edge.txStamp(ref.seq, kind, at)
