@@ -39,29 +39,6 @@ type replySlot struct {
 	t4       stampedTime
 }
 
-// stampKind is the kind of a time: taken by the program, by the kernel or by the NIC, whose clock is translated to the
-// system's (hwstamp.go). A higher kind is better.
-type stampKind uint8
-
-const (
-	userStamps stampKind = iota
-	kernelStamps
-	hardwareStamps
-	stampKinds
-)
-
-var kindNames = [stampKinds]string{"user", "kernel", "hardware"}
-
-// stampedTime represents one moment by each kind of stamp; 0 means that the kind is not known.
-type stampedTime [stampKinds]int64
-
-func (t *stampedTime) bestSoftware() int64 {
-	if t[kernelStamps] != 0 {
-		return t[kernelStamps]
-	}
-	return t[userStamps]
-}
-
 const (
 	forward = iota
 	reverse
@@ -328,22 +305,6 @@ func (f *flow) acceptReply(mono int64, r *reply) outcome {
 	f.Acked++
 	f.lastAcked = mono
 	return outcomeAcked
-}
-
-// kindOf translates a method of RFC 8972 section 5.5. Reflectors of this project write HW Assist for the NIC's stamps,
-// SW Local for the kernel's and Control Plane for user space.
-func kindOf(m stamp.Method) stampKind {
-	switch m {
-	case stamp.MethodHardware:
-		return hardwareStamps
-	case stamp.MethodSoftware:
-		return kernelStamps
-	}
-	return userStamps
-}
-
-func (k stampKind) stampMethod() stamp.Method {
-	return [stampKinds]stamp.Method{stamp.MethodControl, stamp.MethodSoftware, stamp.MethodHardware}[k]
 }
 
 // countReply does the accounting by the reflector's sequence number and counters. It returns false for a copy of a

@@ -102,23 +102,6 @@ func TestBudgetIsForExpectedPackets(t *testing.T) {
 	}
 }
 
-// TestSessionExpects checks that a session expects the next probes, and those of the window that have not arrived.
-func TestSessionExpects(t *testing.T) {
-	s := &session{}
-	if s.expectsSeq(0) {
-		t.Error("a session that has not begun expects a probe")
-	}
-	for _, seq := range []uint32{1000, 1001, 1003} {
-		s.acceptProbe(seq, int64(seq), true)
-	}
-	for seq, want := range map[uint32]bool{1003: false, 1002: true, 1001: false, 1000: false, 999: true, 1003 - sessionWindow + 1: true, 1003 - sessionWindow: false,
-		1004: true, 1003 + sessionAhead: true, 1004 + sessionAhead: false, 0: false} {
-		if s.expectsSeq(seq) != want {
-			t.Errorf("probe %d after 1003: expected %v, want %v", seq, !want, want)
-		}
-	}
-}
-
 // TestForgersAreBounded checks that the number of series is limited, however many peers' addresses are forged, and that
 // every packet is in one of them.
 func TestForgersAreBounded(t *testing.T) {
