@@ -447,3 +447,30 @@ func TestBadFaults(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestAgentWithARightClock starts an agent without a bend: its clock shows the time of the fabric, and no fault can
+// change that.
+func TestAgentWithARightClock(t *testing.T) {
+	topo := small(t)
+	base := time.Now()
+	f := New(topo, base, 0, 1, slog.New(slog.DiscardHandler))
+	n := &topo.Nodes[0]
+	cfg := &probe.Config{Node: n.Name, Cadence: time.Second, ReplyTimeout: time.Second, Stamp: probe.StampConfig{Port: 862, SourcePort: 49152, Classes: []probe.ClassConfig{{}}},
+		NICs: []probe.NICConfig{{NIC: n.Name + "/e", Address: n.NICs[0].Addresses[0]}}, Trace: probe.TraceConfig{PacketsPerSecond: 100, PacketsPerSwitch: 10, Concurrency: 4}}
+	e, err := f.Start(cfg, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	f.AdvanceTo(time.Second)
+	now := base.Add(time.Second)
+	if !e.Now().Equal(now) || e.NodeTime(now.UnixNano()) != now.UnixNano() {
+		t.Errorf("the clock shows %v at %v, want the time of the fabric, %v", e.NodeTime(now.UnixNano()), e.Now(), now)
+	}
+	if _, err := f.AddFault(Fault{Kind: "clock-step", At: n.Name + "/e"}); err == nil {
+		t.Error("a clock that cannot be made wrong was stepped")
+	}
+	if _, err := f.Start(cfg, nil, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a second agent of the node was started")
+	}
+}
