@@ -31,7 +31,7 @@ type FleetOptions struct {
 	Timestamps  string // kind of time stamps, as in the configuration file
 	RDMA        bool   // probe by RDMA if both ends have it
 	// Engine makes the probe engine of a configuration. If it is nil, the engine has sockets.
-	Engine func(*probe.Config, *probe.Bend, *slog.Logger) (*probe.Engine, error)
+	Engine func(*probe.Config, *slog.Logger) (*probe.Engine, error)
 }
 
 // CoordinatorOptions holds the options of the connection to the coordinator.
@@ -46,7 +46,7 @@ type ClockOptions struct {
 	Sync       bool           // relate the clocks, and measure delays by the result
 	ErrorBound *time.Duration // error bound of the node's clock; nil: not known
 	ChronySock string         // socket of a SOCK reference clock of chronyd, through which chronyd can steer the system clock by the frame; empty: none
-	Bend       *probe.Bend    // makes the clock wrong, for tests; nil: it is right
+	Node       probe.Clock    // clock of the node; nil: the kernel's
 }
 
 // fleet represents the node toward its coordinator. Its methods are called by the client's only goroutine.
@@ -89,7 +89,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		n.writes = c.StateWrites
 	}
 	if o.Clock.Sync {
-		n.clocks = newClocks(o.Node, n.engine, o.Clock.Bend, c.ReportClock, log)
+		n.clocks = newClocks(o.Node, n.engine, c.ReportClock, log)
 		if o.Clock.ChronySock != "" {
 			n.clocks.steer = newSteering(o.Clock.ChronySock, log)
 		}
@@ -130,7 +130,7 @@ func (o *FleetOptions) newEngineNode(own *probe.Config, log *slog.Logger) (*Node
 	if own == nil {
 		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
 	}
-	n := newNode(wanted, now, o.Clock.Bend, log)
+	n := newNode(wanted, now, o.Clock.Node, log)
 	n.config.file, n.config.clockSync = o.File, o.Clock.Sync
 	if o.RDMA {
 		if rdma.Library() == nil {
@@ -142,14 +142,14 @@ func (o *FleetOptions) newEngineNode(own *probe.Config, log *slog.Logger) (*Node
 	if err != nil {
 		return nil, err
 	}
-	start := probe.StartBent
+	start := n.startEngine
 	if o.Engine != nil {
 		start = o.Engine
 	}
 	if resolved.Life, err = nextLife(lifeFile(o.StateFile), now); err != nil {
 		log.Error("cannot take a life number from the state file; the coordinator has to assign one", "err", err)
 	}
-	n.engine, err = start(resolved, o.Clock.Bend, log)
+	n.engine, err = start(resolved, log)
 	return n, err
 }
 

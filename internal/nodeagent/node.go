@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/probe"
 )
@@ -19,7 +20,7 @@ import (
 // Node runs the probe engine of a configuration and changes it while it runs.
 type Node struct {
 	log          *slog.Logger
-	bend         *probe.Bend                  // nil if the clock is right
+	clock        probe.Clock                  // nil: the kernel's
 	clocks       *clocks                      // nil if they are not related
 	certificates []pki.Source                 // in use toward the coordinator
 	writes       func() (done, failed uint64) // counts of the writes of the assignment; nil if it is not kept
@@ -47,16 +48,15 @@ type configuration struct {
 // opened are tried again.
 const addressEvery = time.Second
 
-// Start loads the configuration file and starts probing. bend makes the clock wrong, for tests; a nil bend leaves it
-// right. The number of the node's life is kept in a file beside the state file. If state is empty, the node has no such
-// number.
-func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error) {
+// Start loads the configuration file and starts probing. clock is the node's; nil means the kernel's. The number of the
+// node's life is kept in a file beside the state file. If state is empty, the node has no such number.
+func Start(file, state string, clock probe.Clock, log *slog.Logger) (*Node, error) {
 	cfg, err := probe.LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	n := newNode(cfg, now, bend, log)
+	n := newNode(cfg, now, clock, log)
 	n.config.file = file
 	resolved, err := n.addresses.resolveAddresses(cfg, nil)
 	if err != nil {
@@ -66,7 +66,7 @@ func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error
 		log.Error("cannot take a life number; peers cannot recognise this node's packets from before a restart as replays", "err", err)
 	}
 	resolved.Life = cfg.Life
-	if n.engine, err = probe.StartBent(resolved, bend, log); err != nil {
+	if n.engine, err = n.startEngine(resolved, log); err != nil {
 		return nil, err
 	}
 	n.startRefreshing()
@@ -74,8 +74,22 @@ func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error
 }
 
 // newNode returns a node without an engine.
-func newNode(wanted *probe.Config, now time.Time, bend *probe.Bend, log *slog.Logger) *Node {
-	return &Node{log: log, bend: bend, started: now, addresses: resolver{lookup: deviceAddresses}, config: configuration{wanted: wanted, loaded: now, reloadOK: true}}
+func newNode(wanted *probe.Config, now time.Time, clock probe.Clock, log *slog.Logger) *Node {
+	return &Node{log: log, clock: clock, started: now, addresses: resolver{lookup: deviceAddresses}, config: configuration{wanted: wanted, loaded: now, reloadOK: true}}
+}
+
+// startEngine starts an engine on this host, by the node's clock.
+func (n *Node) startEngine(cfg *probe.Config, log *slog.Logger) (*probe.Engine, error) {
+	deps := probe.HostDeps()
+	if n.clock != nil {
+		deps.Clock = n.clock
+	}
+	e, err := probe.New(cfg, deps, log)
+	if err != nil {
+		return nil, err
+	}
+	e.Start()
+	return e, nil
 }
 
 // loadConfig reads a configuration file, with clock sync if sync is true.
@@ -92,8 +106,8 @@ func loadConfig(file string, sync bool) (*probe.Config, error) {
 func (n *Node) startRefreshing() (ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
-	if n.bend != nil {
-		n.wg.Go(func() { n.bend.FollowFile(ctx, n.log) })
+	if bent, ok := n.clock.(*bentclock.Clock); ok {
+		n.wg.Go(func() { bent.FollowFile(ctx, n.log) })
 	}
 	n.wg.Go(func() {
 		tick := time.NewTicker(addressEvery)

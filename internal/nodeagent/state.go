@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
 )
@@ -116,8 +117,8 @@ type OwnClock struct {
 // ReportClocks returns what is known of the node's clocks.
 func (n *Node) ReportClocks() ClockReport {
 	out := ClockReport{Clocks: []OwnClock{}, Relations: []RelationReport{}}
-	if n.bend != nil {
-		s := n.bend.CurrentSegment()
+	if bent, ok := n.clock.(*bentclock.Clock); ok {
+		s := bent.CurrentSegment()
 		out.Bend = &BendReport{Ref: s.Ref, Offset: s.Offset, Rate: s.Rate}
 	}
 	if n.clocks != nil {
