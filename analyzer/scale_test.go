@@ -1,6 +1,6 @@
 //go:build scale
 
-package analyzer
+package analyzer_test
 
 import (
 	"bytes"
@@ -31,7 +31,13 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/baseline"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/looptest"
+	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -60,7 +66,7 @@ type scaleWorld struct {
 }
 
 func newScaleWorld(t *testing.T, nics int) *scaleWorld {
-	w := &scaleWorld{nics: nics, g: clos(t, scaleSpines, nics/scaleLeaf, scaleLeaf)}
+	w := &scaleWorld{nics: nics, g: worldtest.NewClos(t, scaleSpines, nics/scaleLeaf, scaleLeaf)}
 	w.bad = fabric.Direction{From: "leaf3:up2", To: "spine2:dn3"}
 	w.last = time.Now().Truncate(time.Second)
 	w.calm = w.last.Add(-(scaleScrapes - scaleCalm) * time.Second)
@@ -167,7 +173,7 @@ func TestScale(t *testing.T) {
 		found := 0
 		for i := 1; found == 0 && i < 20; i++ {
 			s := step(w.last)
-			v := openVerdicts(s)
+			v := looptest.OpenVerdicts(s)
 			if len(v) > 0 {
 				found = i
 			}
@@ -178,8 +184,8 @@ func TestScale(t *testing.T) {
 		if found == 0 {
 			t.Errorf("%s: nothing is found in 20 cycles", name)
 		}
-		t.Logf("%s: after %d cycles %q; %+v; warnings %q", name, found, openVerdicts(snap), *snap.Queries, snap.Warnings)
-		if v := openVerdicts(snap); len(v) != 1 || !strings.HasPrefix(v[0], w.bad.LinkID()) {
+		t.Logf("%s: after %d cycles %q; %+v; warnings %q", name, found, looptest.OpenVerdicts(snap), *snap.Queries, snap.Warnings)
+		if v := looptest.OpenVerdicts(snap); len(v) != 1 || !strings.HasPrefix(v[0], w.bad.LinkID()) {
 			t.Errorf("%s: %q, want %s", name, v, w.bad)
 		}
 	}
@@ -197,9 +203,9 @@ func (f *frozen) ClockOffset(context.Context) (time.Duration, error) { return f.
 
 // loop returns a loop that has paths and baselines from all edges. step lets a second pass, and shows the loop a
 // window that ended at a given time.
-func (d *scaleWriter) loop(w *scaleWorld, db evidence.Querier, s evidence.Settings, all evidence.Window) (*Loop, func(time.Time) Snapshot) {
+func (d *scaleWriter) loop(w *scaleWorld, db evidence.Querier, s evidence.Settings, all evidence.Window) (*analyzer.Loop, func(time.Time) snapshot.Snapshot) {
 	f := &frozen{Querier: db}
-	l := NewLoop(LoopOptions{Graph: w.g, DB: f, Settings: s, TwoSteps: DefaultTwoStepOptions(), NoTraces: true})
+	l := analyzer.NewLoop(analyzer.LoopOptions{Graph: w.g, DB: f, Settings: s, TwoSteps: selection.DefaultOptions()})
 	h := evidence.History{Flows: map[fabric.Flow]evidence.Delays{}, Expected: len(all.Observations)}
 	at := time.Now()
 	for _, o := range all.Observations {
@@ -208,7 +214,7 @@ func (d *scaleWriter) loop(w *scaleWorld, db evidence.Querier, s evidence.Settin
 			d.t.Fatal(err)
 		}
 		var past evidence.Delays
-		for i := range int64(learnWindows) {
+		for i := range int64(baseline.LearnWindows) {
 			past.P50, past.P99 = append(past.P50, *o.OWD.P50+i), append(past.P99, *o.OWD.P99+i)
 		}
 		h.Flows[e] = past
@@ -223,13 +229,13 @@ func (d *scaleWriter) loop(w *scaleWorld, db evidence.Querier, s evidence.Settin
 			}
 			trace.Hops = append(trace.Hops, hop)
 		}
-		if err := l.store.AddTrace(trace); err != nil {
+		if err := l.PathStore().AddTrace(trace); err != nil {
 			d.t.Fatal(err)
 		}
 	}
-	l.seedBaselines(h)
+	l.SeedBaselines(h)
 	now := at.Truncate(time.Second)
-	return l, func(end time.Time) Snapshot {
+	return l, func(end time.Time) snapshot.Snapshot {
 		now = now.Add(time.Second)
 		f.by = end.Add(s.Lag).Sub(now)
 		if err := l.RunCycle(d.t.Context(), now); err != nil {

@@ -5,7 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -95,7 +96,7 @@ type cable struct {
 	sameRow        bool
 }
 
-func (h *Handler) drawFabric(s analyzer.Snapshot, open []analyzer.Incident, pod string) drawing {
+func (h *Handler) drawFabric(s snapshot.Snapshot, open []incident.Incident, pod string) drawing {
 	g := h.Store.Graph()
 	m := newMarks(g, open)
 	pinned := map[string]bool{}
@@ -126,7 +127,7 @@ func (h *Handler) drawFabric(s analyzer.Snapshot, open []analyzer.Incident, pod 
 }
 
 // gatherCables gathers links into cables and sums up the evidence about each direction.
-func gatherCables(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*cable {
+func gatherCables(g *fabric.Graph, s snapshot.Snapshot, f *folded, m marks) []*cable {
 	views := newLinkViews(s.Links)
 	tabs := map[string]*tab{}
 	for _, b := range f.boxes {
@@ -176,20 +177,20 @@ func gatherCables(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*c
 // linkViews finds the view of a direction. The analyzer lists two for each
 // link, in the topology's order; the index serves lists that do not.
 type linkViews struct {
-	list  []analyzer.LinkView
-	index map[fabric.Direction]*analyzer.LinkView
+	list  []snapshot.LinkView
+	index map[fabric.Direction]*snapshot.LinkView
 }
 
-func newLinkViews(list []analyzer.LinkView) *linkViews { return &linkViews{list: list} }
+func newLinkViews(list []snapshot.LinkView) *linkViews { return &linkViews{list: list} }
 
-func (v *linkViews) viewOf(link int, d fabric.Direction) *analyzer.LinkView {
+func (v *linkViews) viewOf(link int, d fabric.Direction) *snapshot.LinkView {
 	for i := 2 * link; i < min(2*link+2, len(v.list)); i++ {
 		if l := &v.list[i]; l.From == d.From && l.To == d.To {
 			return l
 		}
 	}
 	if v.index == nil {
-		v.index = make(map[fabric.Direction]*analyzer.LinkView, len(v.list))
+		v.index = make(map[fabric.Direction]*snapshot.LinkView, len(v.list))
 		for i := range v.list {
 			v.index[fabric.Direction{From: v.list[i].From, To: v.list[i].To}] = &v.list[i]
 		}
@@ -610,7 +611,7 @@ func shortGroup(b *box) string {
 // maxLabels bounds the suspects that are pinned and labelled in the drawing.
 const maxLabels = 8
 
-func (d *drawing) addLabels(g *fabric.Graph, open []analyzer.Incident, f *folded, at map[fabric.Direction]point) {
+func (d *drawing) addLabels(g *fabric.Graph, open []incident.Incident, f *folded, at map[fabric.Direction]point) {
 	for _, in := range open[:min(len(open), maxLabels)] {
 		t := locateElement(g, in.Element, in.Direction)
 		p, ok, side := point{}, false, beside
@@ -647,7 +648,7 @@ const (
 	below
 )
 
-func (d *drawing) newCallout(in analyzer.Incident, p point, side int) label {
+func (d *drawing) newCallout(in incident.Incident, p point, side int) label {
 	mark := suspect
 	second := formatSymptom(in.Symptom)
 	if second == "" {

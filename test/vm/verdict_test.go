@@ -26,7 +26,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/test/vm/guest"
 )
@@ -236,11 +236,11 @@ scrape_configs:
 		}
 		return b
 	}
-	verdicts := func() (state fabric.State, open []analyzer.Incident, text string) {
+	verdicts := func() (state fabric.State, open []incident.Incident, text string) {
 		b := ask("/api/v1/verdicts")
 		var v struct {
 			State    fabric.State
-			Verdicts []analyzer.Incident
+			Verdicts []incident.Incident
 		}
 		if len(b) > 0 {
 			if err := json.Unmarshal(b, &v); err != nil {
