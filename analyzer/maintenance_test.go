@@ -1,7 +1,6 @@
 package analyzer_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -77,118 +76,6 @@ func TestLoopDrainedSpine(t *testing.T) {
 	}
 	r.World.Slow["spine2"] = 5e6
 	r.Until(8, "a verdict, when it is not under maintenance", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-}
-
-// TestLoopMaintenanceClosesVerdicts checks rule 3. A fault that is still there opens a new verdict.
-func TestLoopMaintenanceClosesVerdicts(t *testing.T) {
-	r := newMaintenanceRig(t, 1)
-	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
-	r.World.Delay[d] = 2e6
-	r.Until(8, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-	drain(r, false, d.LinkID())
-	for range 10 {
-		s := r.Step()
-		if in := s.Incidents[0]; len(s.Report.Verdicts) != 0 || in.Closed != "under maintenance by ann: optics" || in.Cleared == nil || in.Open {
-			t.Fatalf("%q; %+v", looptest.OpenVerdicts(s), in)
-		}
-	}
-	// Elsewhere everything is as ever.
-	o := fabric.Direction{From: "leaf3:up2", To: "spine2:dn3"}
-	r.World.Delay[o] = 2e6
-	r.Until(8, "a verdict elsewhere", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-	if v := looptest.OpenVerdicts(r.Loop.Snapshot()); len(v) != 1 || !strings.HasPrefix(v[0], o.LinkID()) {
-		t.Errorf("verdicts %q", v)
-	}
-	drain(r, false)
-	r.Until(12, "the verdict anew", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 2 })
-}
-
-// TestLoopSilencedLinkDies: a link under maintenance is pulled, routed around and plugged
-// again.
-func TestLoopSilencedLinkDies(t *testing.T) {
-	r := newMaintenanceRig(t, 3)
-	d := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
-	el := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
-	drain(r, false, d.LinkID())
-	quiet := func(n int) {
-		t.Helper()
-		for range n {
-			if s := r.Step(); len(s.Incidents) != 0 {
-				t.Fatalf("verdicts %q", looptest.OpenVerdicts(s))
-			}
-		}
-	}
-	r.World.Loss[d], r.World.Loss[d.Reverse()] = 1, 1
-	quiet(3)
-	old := map[fabric.Flow]fabric.Path{}
-	for e, p := range r.World.Paths {
-		from, to := e.Endpoints()
-		if !el.CrossedBy(p, from, to) {
-			continue
-		}
-		for _, other := range r.World.Graph.ShortestPaths(from, to, 16) {
-			if !el.CrossedBy(other, from, to) {
-				old[e], r.World.Paths[e] = p, other
-				break
-			}
-		}
-	}
-	quiet(20)
-	clear(r.World.Loss)
-	quiet(5)
-	for e, p := range old {
-		r.World.Paths[e] = p
-	}
-	quiet(10)
-	drain(r, false)
-	quiet(20)
-	if s := r.Loop.Snapshot(); s.Report.State != fabric.Innocent {
-		t.Errorf("afterwards: %s, %+v", s.Report.State, s.Report)
-	}
-}
-
-// TestLoopRecabling checks that baselines are relearned after maintenance that requests it.
-func TestLoopRecabling(t *testing.T) {
-	for _, relearn := range []bool{true, false} {
-		r := newMaintenanceRig(t, 1)
-		d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
-		drain(r, relearn, d.LinkID())
-		for range 5 {
-			r.Step()
-		}
-		r.World.Delay[d] = 1e6 // a longer way
-		for range 5 {
-			r.Step()
-		}
-		drain(r, false)
-		some := false
-		for range 40 {
-			some = some || len(r.Step().Incidents) > 0
-		}
-		if some == relearn {
-			t.Errorf("relearn %v: a verdict: %v", relearn, some)
-		}
-		if s := r.Loop.Snapshot(); relearn && (s.Report.State != fabric.Innocent || s.Baselines != len(r.World.Flows)) {
-			t.Errorf("afterwards: %s, %d baselines", s.Report.State, s.Baselines)
-		}
-	}
-}
-
-// TestLoopMaintenanceOfANode checks that there are no verdicts on its host, NICs and clock.
-func TestLoopMaintenanceOfANode(t *testing.T) {
-	r := newMaintenanceRig(t, 6)
-	r.Steps = map[string]float64{"h2/eth1": 3}
-	r.Step()
-	drain(r, false, "h2")
-	r.Steps["h2/eth1"] = 4
-	r.Silent["h2"] = true
-	r.World.Clock["h2/eth1"] = 5e6
-	r.World.Loss[fabric.Direction{From: r.World.Graph.PeerOf("h2/eth1"), To: "h2/eth1"}] = 1
-	for range 15 {
-		if s := r.Step(); len(s.Incidents) != 0 {
-			t.Fatalf("verdicts %q", looptest.OpenVerdicts(s))
-		}
-	}
 }
 
 // TestLoopMaintenanceHasItsTime checks that a future window covers nothing, and a past window no fault

@@ -125,29 +125,6 @@ func TestLoopAHostIsNotTheNetwork(t *testing.T) {
 	}
 }
 
-// TestLoopScopesWithoutEvidence: rule 3 of scopes.
-func TestLoopScopesWithoutEvidence(t *testing.T) {
-	r, placeJobs := newJobsRig(t)
-	placeJobs(jobs.Placement{Job: "a", Nodes: []string{"h1", "h3"}})
-	r.Step()
-	if sc := scopeOf(t, r.Step(), "job_name:a"); sc.State != fabric.InsufficientEvidence {
-		t.Errorf("without baselines: %+v", sc)
-	}
-	r.Learn()
-	r.Silent["h1"] = true
-	if sc := scopeOf(t, r.Step(), "job_name:a"); sc.State != fabric.InsufficientEvidence || !strings.HasPrefix(sc.Why, "insufficient evidence:") {
-		t.Errorf("a silent host: %+v", sc)
-	}
-	r.Silent["h1"] = false
-	r.Until(6, "innocence", func(s snapshot.Snapshot) bool { return scopeOf(t, s, "job_name:a").State == fabric.Innocent })
-	r.StepWithoutEvidence(1)
-	for _, sc := range r.Loop.Snapshot().Scopes {
-		if sc.State != fabric.InsufficientEvidence || sc.Coverage.Links != 0 {
-			t.Errorf("blind: %+v", sc)
-		}
-	}
-}
-
 // TestTwoLoopsAgree: two analyzers on one Prometheus, their cycles some hundred milliseconds
 // apart, give the same verdicts the same identifiers.
 func TestTwoLoopsAgree(t *testing.T) {
