@@ -1,7 +1,9 @@
 package web
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -215,44 +217,12 @@ func (d *drawing) layOutRows(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 		}
 		perPlane[b.plane][b.tier]++
 	}
-	weight := func(p string) (n int) {
-		for _, k := range perPlane[p] {
-			n = max(n, k)
-		}
-		return n
-	}
-	need := 0.0
-	for _, p := range f.planes {
-		need += float64(weight(p))*26 + 20
-	}
 	bottom := 0.0
 	for _, b := range rows[0] {
 		bottom += nodeNeed(b)
 	}
-	d.W = leftMargin + max(minWidth-leftMargin-margin, need, bottom) + margin
-	d.Wide = d.W > screen
-	inner := d.W - leftMargin - margin
-
-	total := 0
-	for _, p := range f.planes {
-		total += weight(p)
-	}
-	x := leftMargin
-	span := map[string][2]float64{}
-	for _, p := range f.planes {
-		w := inner * float64(weight(p)) / float64(max(total, 1))
-		span[p] = [2]float64{x, w}
-		if len(f.planes) > 1 && p != "" {
-			d.Planes = append(d.Planes, caption{int(x + w/2), 12, "plane " + shortenMiddle(p, 40)})
-		}
-		x += w
-	}
-
-	var tiers []int
-	for t := range rows {
-		tiers = append(tiers, t)
-	}
-	slices.SortFunc(tiers, func(a, b int) int { return b - a })
+	span := d.layOutPlanes(f.planes, perPlane, bottom)
+	tiers := slices.SortedFunc(maps.Keys(rows), func(a, b int) int { return b - a })
 	gap := 92.0
 	if len(tiers) > 3 {
 		gap = 66
@@ -266,43 +236,76 @@ func (d *drawing) layOutRows(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 		if t == 0 {
 			break
 		}
-		row := rows[t]
-		slices.SortFunc(row, func(a, b *box) int {
-			if c := compareNatural(a.plane, b.plane); c != 0 {
-				return c
-			}
-			if c := compareNatural(g.Switch(a.members[0]).Pod, g.Switch(b.members[0]).Pod); c != 0 {
-				return c
-			}
-			return compareNatural(a.members[0], b.members[0])
-		})
-		height := 0.0
-		at := map[string]int{}
-		for _, b := range row {
-			n := perPlane[b.plane][t]
-			pitch := span[b.plane][1] / float64(n)
-			b.w, b.h = min(132, pitch-12), 27
-			if b.group {
-				b.w, b.h = min(150, pitch-8), 38
-			}
-			if pitch < 74 {
-				b.w, b.h = min(26, pitch-5), 92
-			}
-			b.x = span[b.plane][0] + (float64(at[b.plane])+0.5)*pitch - b.w/2
-			b.y = y
-			at[b.plane]++
-			height = max(height, b.h)
-		}
-		d.Tiers = append(d.Tiers, caption{4, int(y + height/2), tierName(g, row)})
+		sortRow(g, rows[t])
+		height := placeRow(rows[t], y, span, perPlane)
+		d.Tiers = append(d.Tiers, caption{4, int(y + height/2), tierName(g, rows[t])})
 		y += height + gap
 	}
 	if len(rows[0]) > 0 {
-		y = d.layOutNodes(g, f, rows[0], y, inner/max(bottom, 1))
+		y = d.layOutNodes(g, f, rows[0], y, (d.W-leftMargin-margin)/max(bottom, 1))
 	} else {
 		y -= gap
 	}
 	d.H = y + 10
 	return rows
+}
+
+// extent is where a plane begins, and how wide it is.
+type extent struct{ x, width float64 }
+
+// layOutPlanes sets the width of the drawing, and divides it among the planes by the switches of their widest tier.
+// bottom is the width that the nodes need.
+func (d *drawing) layOutPlanes(planes []string, perPlane map[string]map[int]int, bottom float64) map[string]extent {
+	weight := map[string]int{}
+	need, total := 0.0, 0
+	for _, p := range planes {
+		for _, k := range perPlane[p] {
+			weight[p] = max(weight[p], k)
+		}
+		need += float64(weight[p])*26 + 20
+		total += weight[p]
+	}
+	d.W = leftMargin + max(minWidth-leftMargin-margin, need, bottom) + margin
+	d.Wide = d.W > screen
+	inner := d.W - leftMargin - margin
+	x := leftMargin
+	span := map[string]extent{}
+	for _, p := range planes {
+		w := inner * float64(weight[p]) / float64(max(total, 1))
+		span[p] = extent{x, w}
+		if len(planes) > 1 && p != "" {
+			d.Planes = append(d.Planes, caption{int(x + w/2), 12, "plane " + shortenMiddle(p, 40)})
+		}
+		x += w
+	}
+	return span
+}
+
+// sortRow sorts the switches of a tier by plane, pod and name.
+func sortRow(g *fabric.Graph, row []*box) {
+	slices.SortFunc(row, func(a, b *box) int {
+		return cmp.Or(compareNatural(a.plane, b.plane), compareNatural(g.Switch(a.members[0]).Pod, g.Switch(b.members[0]).Pod), compareNatural(a.members[0], b.members[0]))
+	})
+}
+
+// placeRow places the switches of a tier beside each other, and returns the height of the row.
+func placeRow(row []*box, y float64, span map[string]extent, perPlane map[string]map[int]int) (height float64) {
+	at := map[string]int{}
+	for _, b := range row {
+		pitch := span[b.plane].width / float64(perPlane[b.plane][b.tier])
+		b.w, b.h = min(132, pitch-12), 27
+		if b.group {
+			b.w, b.h = min(150, pitch-8), 38
+		}
+		if pitch < 74 {
+			b.w, b.h = min(26, pitch-5), 92
+		}
+		b.x = span[b.plane].x + (float64(at[b.plane])+0.5)*pitch - b.w/2
+		b.y = y
+		at[b.plane]++
+		height = max(height, b.h)
+	}
+	return height
 }
 
 func tierName(g *fabric.Graph, row []*box) string {
