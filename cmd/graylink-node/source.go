@@ -11,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/exporters/node"
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/probe"
 )
@@ -33,7 +34,7 @@ func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConf
 	bound := app.Flag("clock.error-bound", "With a coordinator, error bound of this node's clock. A negative value means that the bound is unknown.").Default("-1s").Duration()
 	app.Flag("clock.sync", "With a coordinator, relate this node's clocks to its peers' clocks, and measure one-way delays by the result.").Default("true").BoolVar(&o.ClockSync)
 	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK). Once a second it receives the offset of the system clock from the coordinator's --clock.reference. If it is empty, no samples are sent.").StringVar(&o.ChronySock)
-	bend := addBendFlags(app)
+	readClock := addClockFlags(app)
 	return func(listener *web.FlagConfig, log *slog.Logger) (*node.Node, string, error) {
 		advertised := o.Web
 		switch {
@@ -44,18 +45,18 @@ func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConf
 		case o.ChronySock != "" && (o.Address == "" || !o.ClockSync):
 			return nil, "", errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
 		}
-		bent, err := bend(log)
+		clock, err := readClock(log)
 		if err != nil {
 			return nil, "", err
 		}
-		if bent != nil && o.ChronySock != "" {
+		if clock != nil && o.ChronySock != "" {
 			return nil, "", errors.New("--clock.chrony-sock cannot be combined with the --clock-* flags for tests, which make the clock wrong")
 		}
 		if o.Address == "" {
-			n, err := node.Start(o.File, o.StateFile, bent, log)
+			n, err := node.Start(o.File, o.StateFile, clock, log)
 			return n, advertised, err
 		}
-		o.Bend = bent
+		o.Clock = clock
 		if listen := *listener.WebListenAddresses; o.Web == "" && len(listen) > 0 {
 			o.Web = listen[0]
 		}
@@ -69,18 +70,18 @@ func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConf
 	}
 }
 
-// addBendFlags adds the flags that make the clock wrong for a test. The returned function returns the error that they
+// addClockFlags adds the flags that make the clock wrong for a test. The returned function returns the clock that they
 // describe, or nil if none of them is set.
-func addBendFlags(app *kingpin.Application) func(*slog.Logger) (*probe.Bend, error) {
+func addClockFlags(app *kingpin.Application) func(*slog.Logger) (probe.Clock, error) {
 	offset := app.Flag("clock-offset", "For tests: error of the clock from the start.").Duration()
 	drift := app.Flag("clock-drift-ppm", "For tests: rate error of the clock in parts per million.").Float64()
 	file := app.Flag("clock-bend-file", `For tests: file {"step_ns":N,"drift_ppm":F} with an error that is added while the file exists.`).String()
-	return func(log *slog.Logger) (*probe.Bend, error) {
+	return func(log *slog.Logger) (probe.Clock, error) {
 		if *offset == 0 && *drift == 0 && *file == "" {
 			return nil, nil
 		}
 		log.Warn("the clock is wrong on purpose for a test; the times that this node reports are wrong", "offset", *offset, "drift_ppm", *drift, "file", *file)
-		return probe.NewBend(time.Now(), *offset, *drift, *file)
+		return bentclock.New(time.Now(), *offset, *drift, *file)
 	}
 }
 

@@ -23,6 +23,7 @@ type exchanger interface {
 	ClockKinds(yield func(nic string, k clocksync.Kind, width int64))
 	ClockWitnesses(yield func(clocksync.Witness))
 	Now() time.Time
+	NodeTime(t int64) int64
 }
 
 // clocks estimates the clocks of a node's peers once a window, and reports the estimates to the coordinator. It places
@@ -31,7 +32,6 @@ type exchanger interface {
 type clocks struct {
 	node   string
 	engine exchanger
-	bend   *probe.Bend // nil if the clock is right
 	log    *slog.Logger
 	report func([]byte) // sends a report to the coordinator if it is connected; called with mu held
 	steer  *steering    // nil if the system clock is not steered by the frame
@@ -53,8 +53,8 @@ type clocks struct {
 // witnessEvery is the interval at which the engine's observations of moving clocks are read.
 const witnessEvery = 100 * time.Millisecond
 
-func newClocks(node string, e exchanger, bend *probe.Bend, report func([]byte), log *slog.Logger) *clocks {
-	return &clocks{node: node, engine: e, bend: bend, log: log, report: report, pairs: map[clocksync.PairID]*clocksync.Pair{},
+func newClocks(node string, e exchanger, report func([]byte), log *slog.Logger) *clocks {
+	return &clocks{node: node, engine: e, log: log, report: report, pairs: map[clocksync.PairID]*clocksync.Pair{},
 		follower: clocksync.NewFollower(), related: map[clocksync.PairID]clocksync.Relation{}, wholeSeconds: map[string]float64{}, kinds: map[string]clocksync.Kind{}}
 }
 
@@ -73,7 +73,7 @@ func (c *clocks) run(ctx context.Context) {
 			c.checkWitnesses(c.engine.Now().Sub(base))
 		case <-tick.C:
 			now := c.engine.Now()
-			wall, mono := c.bend.BentTime(now.UnixNano()), now.Sub(base)
+			wall, mono := c.engine.NodeTime(now.UnixNano()), now.Sub(base)
 			c.closeWindow(wall, mono)
 			if c.steer != nil {
 				c.steer.processWindow(ctx, c.systemStatus(), wall, mono)

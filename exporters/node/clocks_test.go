@@ -48,7 +48,8 @@ func (w *wires) SetClockBound(nic string, bound time.Duration, known bool) {
 	}
 }
 
-func (w *wires) Now() time.Time { return time.Unix(0, w.to) }
+func (w *wires) NodeTime(t int64) int64 { return t }
+func (w *wires) Now() time.Time         { return time.Unix(0, w.to) }
 
 func (w *wires) Config() *probe.Config { return &probe.Config{Edges: w.edges} }
 
@@ -67,7 +68,7 @@ func (w *wires) ClockKinds(yield func(nic string, k clocksync.Kind, width int64)
 func TestClocksRelateAndReport(t *testing.T) {
 	w := &wires{edges: []probe.EdgeConfig{{Src: "h1/eth1", Dst: "h2/eth1", Cadence: 10 * time.Millisecond}}, from: 1e18, bounds: map[string]time.Duration{}}
 	var reports []*clocksync.Report
-	c := newClocks("h1", w, nil, func(b []byte) {
+	c := newClocks("h1", w, func(b []byte) {
 		r, err := clocksync.ParseReport(b)
 		if err != nil {
 			t.Fatal(err)
@@ -147,7 +148,7 @@ func TestClocksThatMove(t *testing.T) {
 		ids[peer] = clocksync.PairID{Src: "h1/eth1", Dst: peer + "/eth1"}
 	}
 	var report *clocksync.Report
-	c := newClocks("h1", w, nil, func(b []byte) { report, _ = clocksync.ParseReport(b) }, slog.New(slog.DiscardHandler))
+	c := newClocks("h1", w, func(b []byte) { report, _ = clocksync.ParseReport(b) }, slog.New(slog.DiscardHandler))
 	second := 0
 	turn := func() {
 		second++
@@ -235,7 +236,7 @@ func TestClocksThatMove(t *testing.T) {
 func TestClocksJoinANICsOwn(t *testing.T) {
 	w := &wires{edges: []probe.EdgeConfig{{Src: "h1/eth1", Dst: "h2/eth1", Cadence: 10 * time.Millisecond}}, kind: clocksync.Hardware, from: 1e18, to: 1e18 + 1e9, bounds: map[string]time.Duration{}}
 	var report *clocksync.Report
-	c := newClocks("h1", w, nil, func(b []byte) { report, _ = clocksync.ParseReport(b) }, slog.New(slog.DiscardHandler))
+	c := newClocks("h1", w, func(b []byte) { report, _ = clocksync.ParseReport(b) }, slog.New(slog.DiscardHandler))
 	c.closeWindow(w.to, time.Second)
 	if report == nil || len(report.Joins) != 1 || report.Joins[0] != (clocksync.Join{A: "h1", B: "h1/eth1", Ref: w.to, Width: 800}) {
 		t.Errorf("report %+v, want the NIC's clock joined to the system's by a reading 800 ns wide", report)

@@ -41,9 +41,9 @@ type FleetOptions struct {
 	ClockSync  bool           // relate the clocks, and measure delays by the result
 	RDMA       bool           // probe by RDMA if both ends have it
 	ChronySock string         // socket of a SOCK reference clock of chronyd, through which chronyd can steer the system clock by the frame; empty: none
-	Bend       *probe.Bend    // makes the clock wrong, for tests; nil: it is right
+	Clock      probe.Clock    // of the node; nil: the kernel's
 	// Engine makes the probe engine of a configuration. If it is nil, the engine has sockets.
-	Engine func(*probe.Config, *probe.Bend, *slog.Logger) (*probe.Engine, error)
+	Engine func(*probe.Config, *slog.Logger) (*probe.Engine, error)
 }
 
 // Defaults of a node without a configuration file.
@@ -102,7 +102,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	if own == nil {
 		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
 	}
-	n := &Node{file: o.File, clockSync: o.ClockSync, log: log, lookup: deviceAddresses, bend: o.Bend, registry: processRegistry(), certs: certificates.NewCollector(keeper), wanted: wanted, started: now, loaded: now, reloadOK: true}
+	n := &Node{file: o.File, clockSync: o.ClockSync, log: log, lookup: deviceAddresses, clock: o.Clock, registry: processRegistry(), certs: certificates.NewCollector(keeper), wanted: wanted, started: now, loaded: now, reloadOK: true}
 	n.registry.MustRegister(&n.writes, n.certs)
 	if o.RDMA {
 		if rdma.Library() == nil {
@@ -114,7 +114,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	start := probe.StartBent
+	start := n.startEngine
 	if o.Engine != nil {
 		start = o.Engine
 	}
@@ -123,7 +123,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		log.Error("cannot take a life number from the state file; the coordinator has to assign one", "err", err)
 	}
 	resolved.Life = life
-	if n.engine, err = start(resolved, o.Bend, log); err != nil {
+	if n.engine, err = start(resolved, log); err != nil {
 		return nil, err
 	}
 	f := &fleet{node: n, options: o, lastCounts: map[fabric.Flow]probeCounts{}}
@@ -136,7 +136,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		n.writes.addFile(fileAssignment, c.StateWrites)
 	}
 	if o.ClockSync {
-		n.clocks = newClocks(o.Node, n.engine, o.Bend, c.ReportClock, log)
+		n.clocks = newClocks(o.Node, n.engine, c.ReportClock, log)
 		if o.ChronySock != "" {
 			n.clocks.steer = newSteering(o.ChronySock, log)
 			n.registry.MustRegister(n.clocks.steer.samples)

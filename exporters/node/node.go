@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors/version"
 
 	"github.com/graylink/graylink/exporters/certificates"
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/probe"
 )
@@ -34,7 +35,7 @@ type Node struct {
 
 	clocks *clocks // nil if they are not related
 
-	bend     *probe.Bend // nil if the clock is right
+	clock    probe.Clock // nil: the kernel's
 	registry *prometheus.Registry
 	writes   stateWrites
 	certs    *certificates.Collector
@@ -55,16 +56,15 @@ type Node struct {
 // opened are tried again.
 const addressEvery = time.Second
 
-// Start loads the configuration file and starts probing. bend makes the clock wrong, for tests; a nil bend leaves it
-// right. The number of the node's life is kept in a file beside the state file. If state is empty, the node has no such
+// Start loads the configuration file and starts probing. clock is the node's; nil means the kernel's. The number of the node's life is kept in a file beside the state file. If state is empty, the node has no such
 // number.
-func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error) {
+func Start(file, state string, clock probe.Clock, log *slog.Logger) (*Node, error) {
 	cfg, err := probe.LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	n := &Node{file: file, log: log, lookup: deviceAddresses, bend: bend, registry: processRegistry(), certs: certificates.NewCollector(), wanted: cfg, started: now, loaded: now, reloadOK: true}
+	n := &Node{file: file, log: log, lookup: deviceAddresses, clock: clock, registry: processRegistry(), certs: certificates.NewCollector(), wanted: cfg, started: now, loaded: now, reloadOK: true}
 	n.registry.MustRegister(&n.writes, n.certs)
 	resolved, err := n.resolveAddresses(cfg, nil)
 	if err != nil {
@@ -74,11 +74,25 @@ func Start(file, state string, bend *probe.Bend, log *slog.Logger) (*Node, error
 		log.Error("cannot take a life number; peers cannot recognise this node's packets from before a restart as replays", "err", err)
 	}
 	resolved.Life = cfg.Life
-	if n.engine, err = probe.StartBent(resolved, bend, log); err != nil {
+	if n.engine, err = n.startEngine(resolved, log); err != nil {
 		return nil, err
 	}
 	n.startRefreshing()
 	return n, nil
+}
+
+// startEngine starts an engine on this host, by the node's clock.
+func (n *Node) startEngine(cfg *probe.Config, log *slog.Logger) (*probe.Engine, error) {
+	deps := probe.HostDeps()
+	if n.clock != nil {
+		deps.Clock = n.clock
+	}
+	e, err := probe.New(cfg, deps, log)
+	if err != nil {
+		return nil, err
+	}
+	e.Start()
+	return e, nil
 }
 
 // loadConfig reads a configuration file, with clock sync if sync is true.
@@ -95,8 +109,8 @@ func loadConfig(file string, sync bool) (*probe.Config, error) {
 func (n *Node) startRefreshing() (ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
-	if n.bend != nil {
-		n.wg.Go(func() { n.bend.FollowFile(ctx, n.log) })
+	if bent, ok := n.clock.(*bentclock.Clock); ok {
+		n.wg.Go(func() { bent.FollowFile(ctx, n.log) })
 	}
 	n.wg.Go(func() {
 		tick := time.NewTicker(addressEvery)

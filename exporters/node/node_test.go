@@ -18,7 +18,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
-	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -274,7 +274,7 @@ func TestClockReportsABend(t *testing.T) {
 		t.Errorf("a clock that is right: %d %s", code, body)
 	}
 	bendFile := filepath.Join(t.TempDir(), "h3.json")
-	bend, err := probe.NewBend(time.Unix(1700000000, 0), -3*time.Millisecond, 50, bendFile)
+	bend, err := bentclock.New(time.Unix(1700000000, 0), -3*time.Millisecond, 50, bendFile)
 	if err != nil {
 		t.Fatal(err)
 	}

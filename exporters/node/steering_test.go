@@ -226,6 +226,7 @@ func (still) DrainExchanges(func(clocksync.PairID, int, int64, int64)) {}
 func (still) SetRelations(map[clocksync.PairID]clocksync.Relation)     {}
 func (still) SetClockBound(string, time.Duration, bool)                {}
 func (still) ClockWitnesses(func(clocksync.Witness))                   {}
+func (still) NodeTime(t int64) int64                                   { return t }
 func (still) Now() time.Time                                           { return time.Now() }
 func (still) Config() *probe.Config                                    { return &probe.Config{Node: "h1"} }
 func (still) ClockKinds(func(string, clocksync.Kind, int64))           {}
@@ -236,7 +237,7 @@ func TestClocksSteer(t *testing.T) {
 	socket := listen(t, path)
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
-		c := newClocks("h1", still{}, nil, func([]byte) {}, log)
+		c := newClocks("h1", still{}, func([]byte) {}, log)
 		c.steer = newSteering(path, log)
 		c.steer.writeTimeout = patience
 		done := make(chan struct{})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/probe"
@@ -153,8 +154,8 @@ type clockJSON struct {
 // serveClock answers GET /api/v1/clock.
 func (n *Node) serveClock(w http.ResponseWriter, _ *http.Request) {
 	out := clockJSON{Clocks: []ownClockJSON{}, Relations: []relationJSON{}}
-	if n.bend != nil {
-		s := n.bend.CurrentSegment()
+	if bent, ok := n.clock.(*bentclock.Clock); ok {
+		s := bent.CurrentSegment()
 		out.Bend = &bendJSON{Ref: s.Ref, Offset: s.Offset, Rate: s.Rate}
 	}
 	if n.clocks != nil {

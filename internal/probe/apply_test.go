@@ -3,10 +3,8 @@ package probe
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -253,7 +251,7 @@ func startIn(t *testing.T, ns string, c *Config) *Engine {
 	t.Helper()
 	var e *Engine
 	if err := unix.InNetns(ns, func() (err error) {
-		e, err = Start(c, slog.New(slog.DiscardHandler))
+		e, err = startHere(c)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -356,29 +354,5 @@ func TestMTU(t *testing.T) {
 	answered(t, a, ab, 30)
 	if e := edgeOf(a, ab); e.Lost != was.Lost {
 		t.Errorf("lost %v, before %v: what never left is not lost", e.Lost, was.Lost)
-	}
-}
-
-func TestSendQueueIsInOrder(t *testing.T) {
-	var q sendQueue
-	var want []int64
-	for i := range 200 {
-		at := int64(i*7919%200) * 3
-		q.pushEdge(&edge{next: at, gone: i%5 == 0})
-		if i%5 != 0 {
-			want = append(want, at)
-		}
-	}
-	slices.Sort(want)
-	q.dropGone()
-	if len(q) != len(want) {
-		t.Fatalf("%d edges, want %d", len(q), len(want))
-	}
-	for i, at := range want {
-		if q[0].next != at {
-			t.Fatalf("edge %d is due at %d, want %d", i, q[0].next, at)
-		}
-		q[0].next = 1 << 60
-		q.siftDown()
 	}
 }

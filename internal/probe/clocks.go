@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"sync"
 	"time"
 
 	"github.com/graylink/graylink/internal/clocksync"
@@ -148,12 +149,18 @@ type exchanges struct {
 	runs []exchangeRun
 }
 
+// exchangeDrain is the memory of DrainExchanges.
+type exchangeDrain struct {
+	mu        sync.Mutex // held for one call of DrainExchanges at a time
+	exchanges exchanges
+}
+
 // drainExchanges moves the exchanges of a NIC to x.
 func (n *nic) drainExchanges(x *exchanges) {
 	x.all, x.runs = x.all[:0], x.runs[:0]
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, e := range n.edges {
+	for _, e := range n.sender.edges {
 		if e.clocks == nil {
 			continue
 		}
@@ -170,13 +177,13 @@ func (n *nic) drainExchanges(x *exchanges) {
 // for probes, for which the local clock is the sender's, and 1 for replies. A NIC's loop waits only while its exchanges
 // are copied. yield may call the engine, except for DrainExchanges.
 func (e *Engine) DrainExchanges(yield func(id clocksync.PairID, dir int, sent, received int64)) {
-	e.drainMu.Lock()
-	defer e.drainMu.Unlock()
+	e.drain.mu.Lock()
+	defer e.drain.mu.Unlock()
 	for _, n := range e.allNICs() {
-		n.drainExchanges(&e.drained)
-		rest := e.drained.all
-		for i := range e.drained.runs {
-			run := &e.drained.runs[i]
+		n.drainExchanges(&e.drain.exchanges)
+		rest := e.drain.exchanges.all
+		for i := range e.drain.exchanges.runs {
+			run := &e.drain.exchanges.runs[i]
 			for _, x := range rest[:run.n] {
 				yield(pairOf(&run.edge, x.kind), run.dir, x.sent, x.received)
 			}
@@ -202,7 +209,7 @@ func (e *Engine) SetRelations(related map[clocksync.PairID]clocksync.Relation) {
 func (e *Engine) visitRelations(visit func(clocksync.PairID, *relation)) {
 	for _, n := range e.allNICs() {
 		n.mu.Lock()
-		for _, e := range n.edges {
+		for _, e := range n.sender.edges {
 			if e.clocks == nil {
 				continue
 			}
@@ -238,16 +245,22 @@ func (e *Engine) ClockWitnesses(yield func(clocksync.Witness)) {
 func (e *Engine) ClockKinds(yield func(nic string, k clocksync.Kind, width int64)) {
 	for _, n := range e.allNICs() {
 		n.mu.Lock()
-		nic, k, width := n.cfg.NIC, clocksync.Kernel, int64(0)
-		if n.stamps[0][hardwareStamps] && n.stamps[1][hardwareStamps] && n.clock != nil {
-			k, width = clocksync.Hardware, n.clock.width
-		}
-		if n.reflector == nil && n.rdmaClock != nil {
-			k, width = clocksync.Hardware, n.rdmaClock.width
-		}
+		nic := n.cfg.NIC
+		k, width := n.ports.clockKind()
 		n.mu.Unlock()
 		yield(nic, k, width)
 	}
+}
+
+// clockKind returns the kind of clock that stamps all packets of the NIC, and the width of its readings in nanoseconds.
+func (p *ports) clockKind() (k clocksync.Kind, width int64) {
+	switch {
+	case p.udp.reflector == nil && p.rdma.clock != nil:
+		return clocksync.Hardware, p.rdma.clock.width
+	case p.stamped[0][hardwareStamps] && p.stamped[1][hardwareStamps] && p.udp.clock != nil:
+		return clocksync.Hardware, p.udp.clock.width
+	}
+	return clocksync.Kernel, 0
 }
 
 // SetClockBound sets the error bound that packets of a NIC state for its clock. The frame is a relative one, so packets
@@ -264,18 +277,6 @@ func (e *Engine) SetClockBound(nic string, bound time.Duration, known bool) {
 			n.setEstimate()
 		}
 		n.mu.Unlock()
-	}
-}
-
-// setEstimate sets the error estimate that packets carry for the NIC's clock.
-func (n *nic) setEstimate() {
-	switch {
-	case n.node.ClockSync:
-		n.estimate = stamp.NewErrorEstimate(n.bound, false, true)
-	case n.node.ErrorBound != nil:
-		n.estimate = stamp.NewErrorEstimate(int64(*n.node.ErrorBound), true, true)
-	default:
-		n.estimate = stamp.NewErrorEstimate(stamp.UnknownBound, false, true)
 	}
 }
 

@@ -13,20 +13,16 @@ func syncedPair(t testing.TB, offset time.Duration) (a, b idle) {
 	t.Helper()
 	ca := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	ca.ClockSync = true
-	a, b = newIdle(t, ca, kernelDevice{}), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
-	var err error
-	if b.wire.bend, err = NewBend(time.Now(), offset, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	a, b = newIdle(t, ca, HostDeps()), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), bentDeps(t, offset))
 	return a, b
 }
 
 // rounds lets n probes of a be answered.
 func rounds(t testing.TB, a, b idle, n uint64) {
 	t.Helper()
-	for end := a.edges[0].Acked + n; a.edges[0].Acked < end; {
+	for end := a.sender.edges[0].Acked + n; a.sender.edges[0].Acked < end; {
 		a.dueNow()
-		for _, s := range b.sessions {
+		for _, s := range b.reflector.sessions {
 			s.bucket.tokens = s.bucket.burst // at any rate
 		}
 		for _, i := range []idle{a, b, a, b} {
@@ -104,7 +100,7 @@ func TestClocksRule1HardwareExchangesAreTheNICsClock(t *testing.T) {
 func TestClocksRules2And3DelaysNeedARelation(t *testing.T) {
 	const offset = int64(5 * time.Second)
 	a, b := syncedPair(t, time.Duration(offset))
-	f := &a.edges[0].flow
+	f := &a.sender.edges[0].flow
 	rounds(t, a, b, 300)
 	if f.owd[forward][kernelStamps].Count+f.owd[reverse][kernelStamps].Count+f.owd[forward][userStamps].Count+f.owd[reverse][userStamps].Count != 0 {
 		t.Error("a delay was measured without a relation")
@@ -210,21 +206,21 @@ func TestClocksRule4AClockThatMovesIsPlacedNoMore(t *testing.T) {
 
 func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	a, b := syncedPair(t, 0)
-	e := a.edges[0]
+	e := a.sender.edges[0]
 	e.next = a.monoTime() + int64(time.Hour) // never in turn
 	for i := range 20 {
-		before, batches := e.Sent, a.out.PendingCount()
-		if err := a.queueProbes(e); err != nil {
+		before, batches := e.Sent, a.sockets().out.PendingCount()
+		if err := a.sender.queueProbes(e); err != nil {
 			t.Fatal(err)
 		}
 		want := uint64(1)
 		if i%pairEvery == pairEvery-1 {
 			want = 2
 		}
-		if got := e.Sent - before; got != want || a.out.PendingCount() != batches+int(want) {
-			t.Errorf("probe %d: %d packets, %d in the batch", i, got, a.out.PendingCount()-batches)
+		if got := e.Sent - before; got != want || a.sockets().out.PendingCount() != batches+int(want) {
+			t.Errorf("probe %d: %d packets, %d in the batch", i, got, a.sockets().out.PendingCount()-batches)
 		}
-		if err := a.flushBatch(); err != nil {
+		if err := a.out.flushBatch(); err != nil {
 			t.Fatal(err)
 		}
 		for _, n := range []idle{b, a} {
@@ -233,19 +229,19 @@ func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	}
 	// A twin never begins a batch.
 	for range pairEvery - 1 {
-		if err := a.queueProbes(e); err != nil {
+		if err := a.sender.queueProbes(e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for a.out.PendingCount() < 31 {
-		if err := a.queueProbe(e); err != nil {
+	for a.sockets().out.PendingCount() < 31 {
+		if err := a.sender.queueProbe(e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := a.queueProbes(e); err != nil || a.out.PendingCount() != 2 {
-		t.Errorf("%d packets in the twins' batch, %v; want 2", a.out.PendingCount(), err)
+	if err := a.sender.queueProbes(e); err != nil || a.sockets().out.PendingCount() != 2 {
+		t.Errorf("%d packets in the twins' batch, %v; want 2", a.sockets().out.PendingCount(), err)
 	}
-	if err := a.flushBatch(); err != nil {
+	if err := a.out.flushBatch(); err != nil {
 		t.Fatal(err)
 	}
 	// Without clock sync there are none.
@@ -253,13 +249,13 @@ func TestClocksRule5EveryFifthProbeHasATwin(t *testing.T) {
 	if err := a.e.Apply(c); err != nil {
 		t.Fatal(err)
 	}
-	before := a.edges[0].Sent
+	before := a.sender.edges[0].Sent
 	for range 10 {
-		if err := a.queueProbes(a.edges[0]); err != nil {
+		if err := a.sender.queueProbes(a.sender.edges[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := a.edges[0].Sent - before; got != 10 || a.edges[0].clocks != nil {
+	if got := a.sender.edges[0].Sent - before; got != 10 || a.sender.edges[0].clocks != nil {
 		t.Errorf("%d packets in 10 turns without clock sync", got)
 	}
 }
@@ -268,7 +264,7 @@ func TestClockBoundsAreReported(t *testing.T) {
 	a, b := syncedPair(t, 0)
 	peerBound := func() *time.Duration { return b.e.Snapshot().NICs[0].Edges[0].PeerBound }
 	ask := func() {
-		for before := b.edges[0].Acked; b.edges[0].Acked < before+2; {
+		for before := b.sender.edges[0].Acked; b.sender.edges[0].Acked < before+2; {
 			b.dueNow()
 			for _, n := range []idle{b, a, b} {
 				n.step(t)

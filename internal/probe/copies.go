@@ -277,13 +277,13 @@ type tuple struct {
 // planCopies returns the parameters by which a flow's copies are sent. The error states what is missing.
 func (n *nic) planCopies(f traceFlow) (*copyPlan, error) {
 	n.mu.Lock()
-	pair, copies := n.rdma, n.copies
+	pair, copies := n.ports.rdma.pair, n.ports.rdma.copies
 	var size int
 	var pkey uint16
 	if !n.closed && n.cfg.RDMA != nil {
 		pkey = n.cfg.RDMA.PKey
 		var scratch [unix.MaxDatagram]byte
-		size = n.putRequest(scratch[:], 0, 0, n.ssid|traceSSID, 0, f.dscp, f.peer.sendKey())
+		size = n.putRequest(scratch[:], 0, 0, n.ssid|traceSSID, 0, f.dscp, f.peer.keys.sendKey())
 	}
 	n.mu.Unlock()
 	if pair == nil || copies == nil || size == 0 {

@@ -141,7 +141,7 @@ func icmpError(typ, code byte, quote, extension []byte) []byte {
 func copying(t *testing.T, h *fakeHost) (n idle, traceFlows []traceFlow) {
 	t.Helper()
 	a, _, _ := rdmaPair(t)
-	a.copies.host = h
+	a.ports.rdma.copies.host = h
 	flows := a.traceableFlows()
 	slices.SortFunc(flows, func(x, y traceFlow) int { return strings.Compare(x.edge.String(), y.edge.String()) })
 	return a, flows
@@ -158,7 +158,7 @@ func copyingV6(t *testing.T, h *fakeHost) (n idle, flows []traceFlow) {
 	if err := n.e.Apply(c); err != nil {
 		t.Fatal(err)
 	}
-	n.copies.host = h
+	n.ports.rdma.copies.host = h
 	return n, n.traceableFlows()
 }
 
@@ -209,7 +209,7 @@ func TestCopyRule1CopiesAreThePacketsOfTheFlow(t *testing.T) {
 			if len(flows) != 4 {
 				t.Fatalf("%d flows, want two to the peer and two from it", len(flows))
 			}
-			s := n.rdma.Status()
+			s := n.ports.rdma.pair.Status()
 			ports := map[uint16]bool{}
 			for _, f := range flows {
 				h.sent = nil
@@ -429,7 +429,7 @@ func TestCopierOpensAnew(t *testing.T) {
 		if h.open != 1 || len(h.opened) != 2 {
 			t.Errorf("%d open of %v", h.open, h.opened)
 		}
-		c := n.copies
+		c := n.ports.rdma.copies
 		if err := c.Close(); err != nil || h.open != 0 {
 			t.Errorf("close: %v, %d open", err, h.open)
 		}

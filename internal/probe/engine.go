@@ -2,170 +2,55 @@
 // kernel or the NIC stamps, and traces the paths of the packets. A reply is the answer of the reflecting agent to a
 // probe. An agent replies only to the probes of registered peers.
 //
-// One loop with a thread of its own serves all NICs of a node (engine.go). What a NIC sends and receives is in nic.go.
-// What a flow's packets mean is decided in flow.go, without sockets or clocks.
+// One loop with a thread of its own serves all NICs of a node (loop.go). A NIC (nic.go) has a sender (sender.go) and a
+// reflector (reflector.go), which share what sends batches and matches transmit stamps (stampmatch.go). What a flow's
+// packets mean is decided in flow.go and session.go, without sockets or clocks. What the engine needs of its host is
+// in deps.go.
 package probe
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
-	"math/rand/v2"
-	"runtime"
 	"slices"
-	"strconv"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
-
-	"github.com/graylink/graylink/internal/fabric"
-	"github.com/graylink/graylink/internal/rdma"
-	"github.com/graylink/graylink/internal/unix"
-)
-
-const (
-	longestWait = 50 * time.Millisecond // of the loop if nothing is due
-	stallAfter  = 20 * time.Millisecond // a turn that is later than this shows a stall of the host
-	// Between two turns, while packets arrive, there are turnMin to turnMax. The interval is longer if there are fewer
-	// packets, so that a turn has turnPackets to process. Probes that become due between two turns leave together, and
-	// so do replies. The times that matter are the kernel's or the NIC's, so waiting for the turn costs no accuracy and
-	// saves most of the system calls and wake-ups.
-	turnMin, turnMax = 2 * time.Millisecond, 5 * time.Millisecond
-	turnPackets      = 16
-	// quietAfter is the time after the last packet from which on the loop waits for the next packet rather than for its
-	// turn.
-	quietAfter = 100 * time.Millisecond
 )
 
 // Engine probes and reflects on all NICs of a node.
 type Engine struct {
 	log    *slog.Logger
-	base   time.Time
 	wire   *wiring
 	tracer *tracer
+	turns  turnTimes
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	phases uint64 // number of assigned phases; guarded by applying
-
-	planned atomic.Int64 // time of the loop's next turn, monotonic nanoseconds
-	every   atomic.Int64 // interval between turns, nanoseconds
 
 	applying sync.Mutex // held for one change of the configuration at a time
-	mu       sync.Mutex
-	cfg      *Config
-	nics     []*nic // never changed, only replaced
-	closed   bool
-	err      error // reason why the loop ended
+	phases   uint64     // number of assigned phases; guarded by applying
 
-	drainMu sync.Mutex // held for one call of DrainExchanges at a time
-	drained exchanges
+	mu     sync.Mutex
+	cfg    *Config
+	nics   []*nic // never changed, only replaced
+	closed bool
+	err    error // reason why the loop ended
+
+	drain exchangeDrain
 }
 
-// wiring holds what the NICs of an engine share: its poller, and the sockets by their tokens.
-type wiring struct {
-	poll   *unix.Poller
-	verbs  rdma.Verbs // nil if the program was built without RDMA
-	roce   roceHost
-	device stampDevice
-	bend   *Bend // nil if the clock is right
-	// virtual is the time in nanoseconds since the base if the time is simulated, and nil otherwise. turned is then the
-	// wall clock's time of the last turn.
-	virtual *atomic.Int64
-	turned  atomic.Int64
-
-	mu      sync.Mutex
-	sockets atomic.Pointer[[]*socket] // by token; never changed, only replaced
-	ssids   map[uint16]bool
-	lives   map[string]*peerLife // by node
-	life    ownLife
-}
-
-func (w *wiring) addSocket(s *socket) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := slices.Clone(*w.sockets.Load())
-	token := int32(len(all))
-	if i := slices.Index(all, nil); i >= 0 {
-		token = int32(i)
-	} else {
-		all = append(all, nil)
-	}
-	all[token] = s
-	if err := w.poll.Add(s.FD(), token); err != nil {
-		return err
-	}
-	w.sockets.Store(&all)
-	return nil
-}
-
-func (w *wiring) removeSocket(s *socket) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := slices.Clone(*w.sockets.Load())
-	if i := slices.Index(all, s); i >= 0 {
-		all[i] = nil
-		w.sockets.Store(&all)
-	}
-}
-
-// randomSSID returns an identifier that no other NIC of the node has.
-func (w *wiring) randomSSID() uint16 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for {
-		if id := uint16(1 + rand.IntN(ssidMask)); !w.ssids[id] {
-			w.ssids[id] = true
-			return id
-		}
-	}
-}
-
-// Start opens the sockets of every NIC and begins to probe. Close ends it. errors.Is holds for the socket errors of
+// New opens the sockets of every NIC. Start begins to probe, and Close ends it. errors.Is holds for the socket errors of
 // internal/unix.
-func Start(cfg *Config, log *slog.Logger) (*Engine, error) {
-	return StartBent(cfg, nil, log)
-}
-
-// StartBent does the same as Start with a clock that is wrong on purpose. A nil bend is a clock that is right. The
-// caller has to run FollowFile of the bend.
-func StartBent(cfg *Config, bend *Bend, log *slog.Logger) (*Engine, error) {
-	return startOn(cfg, log, kernelDevice{}, bend)
-}
-
-func startOn(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*Engine, error) {
-	e, err := newEngine(cfg, log, device, bend)
-	if err != nil {
-		return nil, err
-	}
-	e.wg.Go(func() {
-		if err := e.run(e.ctx); err != nil {
-			log.Error("probe loop ended", "err", err)
-			e.setError(err)
-		}
-	})
-	e.wg.Go(func() { e.tracer.run(e.ctx) })
-	return e, nil
-}
-
-// newEngine makes an engine whose loop does not run yet.
-func newEngine(cfg *Config, log *slog.Logger, device stampDevice, bend *Bend) (*Engine, error) {
-	return newEngineOn(cfg, log, device, rdma.Library(), bend)
-}
-
-func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.Verbs, bend *Bend) (*Engine, error) {
+func New(cfg *Config, deps Deps, log *slog.Logger) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	poll, err := unix.NewPoller()
+	poll, err := deps.Network.OpenPoller()
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{log: log, base: time.Now(), wire: &wiring{poll: poll, device: device, verbs: verbs, roce: sysHost{"/sys"}, bend: bend, ssids: map[uint16]bool{}}}
-	e.wire.sockets.Store(&[]*socket{})
+	e := &Engine{log: log, wire: newWiring(deps, poll)}
 	nics, err := e.rebuildNICs(cfg, nil)
 	if err != nil {
 		return nil, errors.Join(err, e.closeNICs(nics), poll.Close())
@@ -173,8 +58,27 @@ func newEngineOn(cfg *Config, log *slog.Logger, device stampDevice, verbs rdma.V
 	e.cfg, e.nics = cfg, nics
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.tracer = newTracer(cfg.Trace, e.allNICs, log)
-	e.planned.Store(int64(time.Since(e.base)))
+	if deps.KnownPath != nil {
+		e.tracer.seek = e.tracer.followKnown(deps.KnownPath)
+	}
+	e.turns.planned.Store(e.wire.monoTime())
 	return e, nil
+}
+
+// Start begins to probe, to reflect and to trace.
+func (e *Engine) Start() {
+	e.wg.Go(func() {
+		if err := e.run(e.ctx); err != nil {
+			e.log.Error("probe loop ended", "err", err)
+			e.setError(err)
+		}
+	})
+	e.startTracing()
+}
+
+// startTracing begins to trace flows without a valid path.
+func (e *Engine) startTracing() {
+	e.wg.Go(func() { e.tracer.run(e.ctx) })
 }
 
 // Apply changes the configuration. What both configurations have continues without interruption: the probes of an edge
@@ -193,8 +97,8 @@ func (e *Engine) Apply(cfg *Config) error {
 	if closed {
 		return ErrClosed
 	}
-	if e.wire.poll == nil {
-		return errors.New("cannot change the configuration of a simulated engine")
+	if err := e.wire.deps.Frozen; err != nil {
+		return err
 	}
 	nics, err := e.rebuildNICs(cfg, old)
 	e.mu.Lock()
@@ -208,15 +112,15 @@ func (e *Engine) Apply(cfg *Config) error {
 // rebuildNICs makes the NICs of a configuration, and reuses old ones that are the same. A NIC that cannot be opened is
 // left out, and the error has the reason.
 func (e *Engine) rebuildNICs(cfg *Config, old []*nic) (nics []*nic, err error) {
-	e.every.Store(int64(turnOf(cfg)))
-	e.wire.life.raiseTo(cfg.Life)
+	e.turns.every.Store(int64(turnOf(cfg)))
+	e.wire.lives.own.raiseTo(cfg.Life)
 	var errs []error
 	for _, c := range cfg.NICs {
 		var n *nic
 		if i := slices.IndexFunc(old, func(n *nic) bool { return n.nicName() == c.NIC }); i >= 0 {
 			n = old[i]
 		} else {
-			fresh, err := openNIC(c, cfg, e.base, e.wire, e.log)
+			fresh, err := openNIC(c, cfg, e.wire, e.log)
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -262,106 +166,7 @@ func (e *Engine) allNICs() []*nic {
 	return e.nics
 }
 
-// run runs the engine's loop until ctx ends. The loop has a thread of its own, so that no other goroutine's work delays
-// a probe.
-func (e *Engine) run(ctx context.Context) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.TightTimers(); err != nil {
-		e.log.Warn("cannot set tight timers; turns of the probe loop may be late", "err", err)
-	}
-	stop := context.AfterFunc(ctx, func() {
-		if err := e.wire.poll.Wake(); err != nil {
-			e.log.Error("cannot wake the probe loop", "err", err)
-		}
-	})
-	defer stop()
-	last, heard := e.monoTime(), int64(-1)<<32
-	due := last
-	for ctx.Err() == nil {
-		now := e.monoTime()
-		planned := min(now+int64(longestWait), due)
-		busy := now-heard < int64(quietAfter)
-		if every := e.every.Load(); busy || planned < last+every {
-			planned = last + every
-		}
-		planned = max(planned, now)
-		e.planned.Store(planned)
-		wait := time.Duration(planned - now)
-		if busy {
-			unix.Nanosleep(wait)
-			wait = 0
-		}
-		events, err := e.wire.poll.Wait(wait)
-		if err != nil {
-			return err
-		}
-		last = e.monoTime()
-		var got bool
-		if due, got, err = e.runTurn(last, planned, events); err != nil {
-			return err
-		}
-		if got {
-			heard = last
-		}
-	}
-	return nil
-}
-
-// runTurn runs one turn of the loop, which was planned for planned. It returns the time of the next probe, and whether
-// packets arrived.
-func (e *Engine) runTurn(now, planned int64, events int) (due int64, got bool, err error) {
-	e.planned.Store(now) // the time up to here is accounted for
-	stalled := stallTime(now, planned)
-	sockets := *e.wire.sockets.Load()
-	// Under a flood half of the time is left for sending, and for other processes.
-	half := e.every.Load() / 2
-	until := now + half
-	for i := range events {
-		token, readable, queued := e.wire.poll.EventAt(i)
-		if token < 0 || int(token) >= len(sockets) || sockets[token] == nil {
-			continue
-		}
-		s := sockets[token]
-		s.nic.mu.Lock()
-		if !s.closed {
-			if queued {
-				err = s.nic.drainErrors(s)
-			}
-			// An error without an entry in the queue is cleared only by a receive. Otherwise it would wake the loop for
-			// ever.
-			if err == nil {
-				err = s.nic.receivePackets(s, until)
-			}
-		}
-		s.nic.mu.Unlock()
-		got = got || readable
-		if err != nil {
-			return 0, got, fmt.Errorf("NIC %s: %w", s.nic.nicName(), err)
-		}
-	}
-	due = math.MaxInt64
-	for _, n := range e.allNICs() {
-		n.mu.Lock()
-		n.stalled += stalled
-		if !n.closed {
-			if err = n.runTurn(now, now+half); err == nil {
-				due = min(due, n.nextDue())
-			}
-		}
-		n.mu.Unlock()
-		if err != nil {
-			return 0, got, fmt.Errorf("NIC %s: %w", n.nicName(), err)
-		}
-	}
-	return due, got, nil
-}
-
-func (e *Engine) monoTime() int64 { return int64(time.Since(e.base)) }
-
-// stallTime returns the time by which now is later than planned, beyond stallAfter.
-func stallTime(now, planned int64) int64 { return max(0, now-planned-int64(stallAfter)) }
-
+// setError records the reason why the loop ended.
 func (e *Engine) setError(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -406,11 +211,7 @@ func (e *Engine) Close() error {
 	e.wg.Wait()
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	err := e.closeNICs(e.allNICs())
-	if e.wire.poll != nil { // nil if it is simulated
-		err = errors.Join(err, e.wire.poll.Close())
-	}
-	return err
+	return errors.Join(e.closeNICs(e.allNICs()), e.wire.poll.Close())
 }
 
 func (e *Engine) closeNICs(nics []*nic) error {
@@ -423,207 +224,15 @@ func (e *Engine) closeNICs(nics []*nic) error {
 	return errors.Join(errs...)
 }
 
-// Now returns the true time by which the engine works. It is the wall clock's, unless time is simulated.
-func (e *Engine) Now() time.Time {
-	if v := e.wire.virtual; v != nil {
-		return e.base.Add(time.Duration(v.Load()))
-	}
-	return time.Now()
-}
+// Now returns the true time by which the engine works. It is the time of its clock's Now.
+func (e *Engine) Now() time.Time { return e.wire.Now() }
+
+// NodeTime returns the time that the node's clock shows at the true time t, in Unix nanoseconds.
+func (e *Engine) NodeTime(t int64) int64 { return e.wire.NodeTime(t) }
 
 // Config returns the configuration that the engine runs.
 func (e *Engine) Config() *Config {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.cfg
-}
-
-// Delays holds the one-way delays of one direction, by the kind of their stamps.
-type Delays struct {
-	Hardware, Kernel, User Histogram
-}
-
-// EdgeStats holds the state of one edge.
-type EdgeStats struct {
-	FlowCounters
-	Edge           fabric.Flow
-	Class          string
-	Tier           int
-	Plane          string
-	Leaf, PeerLeaf string
-	OWD            [2]Delays      // forward, reverse
-	Unresolved     uint64         // probes that nothing is known about
-	PeerBound      *time.Duration // error bound of the peer's clock, as its replies state it; nil: not known
-}
-
-// ReceivedStats counts the probes of one flow of a peer.
-type ReceivedStats struct {
-	Edge     fabric.Flow
-	Class    string
-	Tier     int
-	Plane    string
-	Received uint64
-}
-
-// SocketStats holds the state of one socket.
-type SocketStats struct {
-	Name  string
-	Drops uint64 // datagrams that the kernel dropped because the receive buffer was full
-}
-
-// ICMPErrors counts the ICMP errors of one type and code (RFC 792).
-type ICMPErrors struct {
-	Type, Code uint8
-	Count      uint64
-}
-
-// NICStats holds the state of one NIC.
-type NICStats struct {
-	NICConfig
-	Edges       []EdgeStats
-	Received    []ReceivedStats
-	Sockets     []SocketStats
-	KernelDelay Histogram         // from user space to the kernel's stamp, of sent packets
-	NICDelay    Histogram         // from the kernel's stamp to the NIC's, of sent packets
-	Stalled     time.Duration     // time by which the loop ran late, beyond 20 ms each time
-	SendErrors  map[string]uint64 // by errno
-	Dropped     map[string]uint64 // by reason
-	Forgers     []Forger          // sources of packets that failed verification, by address; the first one stands for all others
-	Unread      map[string]uint64 // packets for the NIC that were lost here and not in the network, by reason
-	ICMPErrors  []ICMPErrors      // about probes and replies
-	Missing     map[string]uint64 // samples that lack a stamp, by stamp
-	Unmatched   uint64            // transmit stamps of packets that are no longer known
-	Skipped     uint64            // probes that were not sent because their time had passed
-	Unbound     int               // peers whose authenticated packets carry no life number
-	Overrun     uint64            // exchanges that were discarded before clock sync read them
-	Sessions    int
-	Restarts    map[string]uint64 // observed restarts of senders and of reflectors
-	TxKind      string            // hardware or kernel, or user by RDMA; empty before the first stamp
-	RxKind      string
-	KindWhy     string       // reason why the NIC's own stamps are not used; empty if they are
-	LastTurn    time.Time    // time at which the loop last planned its next turn
-	Port        *rdma.Status // of the RDMA port; nil if it has none
-}
-
-// Snapshot holds the state of a node at one moment.
-type Snapshot struct {
-	NICs []NICStats
-}
-
-// Snapshot returns a copy of the state. It blocks a NIC's loop for the time that copying that NIC's counts takes.
-func (e *Engine) Snapshot() *Snapshot {
-	nics := e.allNICs()
-	s := &Snapshot{NICs: make([]NICStats, len(nics))}
-	planned := e.planned.Load()
-	for i, n := range nics {
-		s.NICs[i] = n.copyStats(planned)
-		if e.wire.virtual != nil {
-			s.NICs[i].LastTurn = time.Unix(0, e.wire.turned.Load())
-		}
-	}
-	return s
-}
-
-// nicName returns the NIC's name, which never changes.
-func (n *nic) nicName() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.cfg.NIC
-}
-
-func (n *nic) copyStats(planned int64) NICStats {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	now := n.monoTime()
-	s := NICStats{NICConfig: n.cfg, KernelDelay: n.kernelDelay.Clone(), NICDelay: n.nicDelay.Clone(), Sessions: len(n.sessions),
-		Stalled:    time.Duration(n.stalled + stallTime(now, planned)),
-		SendErrors: map[string]uint64{}, Dropped: map[string]uint64{}, Missing: map[string]uint64{}, Unmatched: n.unmatched, Skipped: n.skipped,
-		Restarts: map[string]uint64{"sender": n.restarts}, LastTurn: n.base.Add(time.Duration(min(planned, now))), KindWhy: n.kindWhy}
-	for k := kernelStamps; k < stampKinds; k++ {
-		if n.stamps[0][k] {
-			s.TxKind = kindNames[k]
-		}
-		if n.stamps[1][k] {
-			s.RxKind = kindNames[k]
-		}
-	}
-	for errno, v := range n.sendErrors {
-		s.SendErrors[errnoName(errno)] = v
-	}
-	for k, v := range n.icmpErrors {
-		s.ICMPErrors = append(s.ICMPErrors, ICMPErrors{Type: k[0], Code: k[1], Count: v})
-	}
-	for i, v := range n.dropped {
-		s.Dropped[dropNames[i]] = v
-	}
-	s.Forgers = slices.Clone(n.forgers)
-	s.Unread = map[string]uint64{"unverified": n.dropped[dropUnverified], "socket_full": n.overflown, "no_life": n.unproven}
-	for _, p := range n.peers {
-		if p.unbound && len(p.auth) > 0 {
-			s.Unbound++
-		}
-	}
-	if n.rdma != nil {
-		st := n.rdma.Status()
-		s.Port = &st
-		if n.reflector == nil && st.Queue {
-			s.TxKind = kindNames[userStamps]
-			if n.rdmaClock != nil {
-				s.TxKind = kindNames[hardwareStamps]
-			}
-			s.RxKind = s.TxKind
-		}
-	}
-	missing := [4]uint64{1: n.missing[0]}
-	for _, e := range n.edges {
-		for i, v := range e.Missing {
-			missing[i] += v
-		}
-		s.Restarts["reflector"] += e.Restarts
-		if e.clocks != nil {
-			s.Overrun += e.clocks.rings[forward].overrun + e.clocks.rings[reverse].overrun
-		}
-		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Class: n.node.Stamp.ClassOf(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
-			Leaf: n.cfg.Leaf, PeerLeaf: e.peer.cfg.Leaf, Unresolved: e.unresolvedProbes(), PeerBound: e.peer.clockBound()}
-		for d := range directions {
-			es.OWD[d] = Delays{Hardware: e.owd[d][hardwareStamps].Clone(), Kernel: e.owd[d][kernelStamps].Clone(), User: e.owd[d][userStamps].Clone()}
-		}
-		s.Edges = append(s.Edges, es)
-	}
-	for i, v := range missing {
-		s.Missing["t"+strconv.Itoa(i+1)] = v
-	}
-	byNIC := make(map[string]*peer, len(n.peers))
-	for _, p := range n.peers {
-		byNIC[p.cfg.NIC] = p
-	}
-	for i := range n.node.Answers {
-		c := &n.node.Answers[i]
-		if p := byNIC[c.Src]; p != nil && c.Dst == n.cfg.NIC {
-			s.Received = append(s.Received, ReceivedStats{Edge: c.ID(), Class: n.node.Stamp.ClassOf(c.Flow).Name,
-				Tier: c.Tier, Plane: p.cfg.Plane, Received: p.answers[c.Flow].received})
-		}
-	}
-	socks := make([]*socket, 0, len(n.senders)+1)
-	for _, sock := range n.senders {
-		if !sock.rdma {
-			socks = append(socks, sock)
-		}
-	}
-	slices.SortFunc(socks, func(a, b *socket) int { return int(a.port) - int(b.port) })
-	if n.reflector != nil {
-		socks = append(socks, n.reflector)
-	}
-	for _, sock := range socks {
-		s.Sockets = append(s.Sockets, SocketStats{Name: sock.name, Drops: sock.Drops()})
-		s.Unread["socket_full"] += sock.Drops()
-	}
-	return s
-}
-
-func errnoName(e syscall.Errno) string {
-	if name := unix.ErrnoName(e); name != "" {
-		return name
-	}
-	return fmt.Sprintf("errno%d", int(e))
 }

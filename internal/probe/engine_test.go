@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,9 +50,18 @@ func (c *Config) reconnect(peers ...filePeer) {
 	c.connectPeers(peers)
 }
 
+// startHere starts an engine on this host.
+func startHere(c *Config) (*Engine, error) {
+	e, err := New(c, HostDeps(), slog.New(slog.DiscardHandler))
+	if err == nil {
+		e.Start()
+	}
+	return e, err
+}
+
 func start(t *testing.T, c *Config) *Engine {
 	t.Helper()
-	e, err := Start(c, slog.New(slog.DiscardHandler))
+	e, err := startHere(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +147,7 @@ func TestSeveralNICs(t *testing.T) {
 
 func TestReflectorRestartIsNotLoss(t *testing.T) {
 	a := start(t, loopConfig("h1", 1, 2, "h2/eth1", 1))
-	b, err := Start(loopConfig("h2", 2, 1, "h1/eth1", 1), slog.New(slog.DiscardHandler))
+	b, err := startHere(loopConfig("h2", 2, 1, "h1/eth1", 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,9 +241,8 @@ func TestReflectorAnswersPeersOnly(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
 	taken := client(t, 1, 8862)
-	_, err := Start(loopConfig("h1", 1, 2, "h2/eth1", 1), log)
+	_, err := startHere(loopConfig("h1", 1, 2, "h2/eth1", 1))
 	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), fmt.Sprintf("UDP %v:8862 is in use", loopback(1))) {
 		t.Errorf("port in use: %v", err)
 	}
@@ -245,56 +251,15 @@ func TestStartErrors(t *testing.T) {
 	}
 	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	c.NICs[0].Address = netip.MustParseAddr("192.0.2.1")
-	if _, err = Start(c, log); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "192.0.2.1 is not an address of this host") {
+	if _, err = startHere(c); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "192.0.2.1 is not an address of this host") {
 		t.Errorf("no such address: %v", err)
 	}
-}
-
-// idle is an engine with one NIC that only the test drives.
-type idle struct {
-	*nic
-	e *Engine
-}
-
-// step runs one turn.
-func (i idle) step(t testing.TB) {
-	t.Helper()
-	k, err := i.e.wire.poll.Wait(0)
-	if err == nil {
-		now := i.e.monoTime()
-		_, _, err = i.e.runTurn(now, now, k)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// dueNow makes every edge due.
-func (i idle) dueNow() {
-	for _, e := range i.edges {
-		e.next = i.monoTime()
-	}
-}
-
-func newIdle(t testing.TB, c *Config, device stampDevice) idle {
-	t.Helper()
-	e, err := newEngine(c, slog.New(slog.DiscardHandler), device, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		e.cancel()
-		if err := errors.Join(e.closeNICs(e.nics), e.wire.poll.Close()); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return idle{e.nics[0], e}
 }
 
 // pair returns two NICs that probe each other and that only the test drives.
 func pair(t testing.TB) (a, b idle) {
 	t.Helper()
-	return newIdle(t, loopConfig("h1", 1, 2, "h2/eth1", 1), kernelDevice{}), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
+	return newIdle(t, loopConfig("h1", 1, 2, "h2/eth1", 1), HostDeps()), newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), HostDeps())
 }
 
 // authenticate gives the peers of a configuration a key.
@@ -322,21 +287,21 @@ func TestTurnAllocatesNothing(t *testing.T) {
 			ca.ClockSync = true
 			authenticate(ca, mode.keys...)
 			authenticate(cb, mode.keys...)
-			a, b := newIdle(t, ca, kernelDevice{}), newIdle(t, cb, kernelDevice{})
+			a, b := newIdle(t, ca, HostDeps()), newIdle(t, cb, HostDeps())
 			step := func() {
 				for _, n := range []idle{a, b, a, b} {
 					n.step(t)
 				}
 			}
-			until(t, 10*time.Second, "100 answers", func() bool { step(); return a.edges[0].Acked >= 100 })
-			before := a.edges[0].Acked
+			until(t, 10*time.Second, "100 answers", func() bool { step(); return a.sender.edges[0].Acked >= 100 })
+			before := a.sender.edges[0].Acked
 			if n := testing.AllocsPerRun(100, func() {
 				a.dueNow()
 				step()
 			}); n != 0 {
 				t.Errorf("%v allocations per probe, reply and stamps, want 0", n)
 			}
-			if got := a.edges[0].Acked - before; got < 90 {
+			if got := a.sender.edges[0].Acked - before; got < 90 {
 				t.Errorf("%d answers in 101 rounds", got)
 			}
 		})
@@ -358,18 +323,18 @@ func BenchmarkExchange(b *testing.B) {
 				cx.ClockSync = synced
 				authenticate(cx, mode.keys...)
 				authenticate(cy, mode.keys...)
-				x, y := newIdle(b, cx, kernelDevice{}), newIdle(b, cy, kernelDevice{})
+				x, y := newIdle(b, cx, HostDeps()), newIdle(b, cy, HostDeps())
 				b.ReportAllocs()
 				for b.Loop() {
 					x.dueNow()
-					for _, s := range y.sessions {
+					for _, s := range y.reflector.sessions {
 						s.bucket.tokens = s.bucket.burst // at any rate
 					}
 					x.step(b)
 					y.step(b)
 					x.step(b)
 				}
-				if e := x.edges[0]; e.Acked+10 < e.Sent {
+				if e := x.sender.edges[0]; e.Acked+10 < e.Sent {
 					b.Errorf("%d of %d answered", e.Acked, e.Sent)
 				}
 			})
@@ -382,7 +347,7 @@ func BenchmarkExchange(b *testing.B) {
 func FuzzPackets(f *testing.F) {
 	a, _ := pair(f)
 	peer := netip.AddrPortFrom(loopback(2), a.node.Stamp.Port)
-	a.edges[0].nextProbe(a.monoTime(), time.Now().UnixNano())
+	a.sender.edges[0].nextProbe(a.monoTime(), time.Now().UnixNano())
 	f.Add(request(0, 10), uint8(0))
 	f.Add(request(0, 10)[:20], uint8(0))
 	buf := make([]byte, unix.MaxDatagram)
@@ -397,15 +362,15 @@ func FuzzPackets(f *testing.F) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		now := time.Now()
-		if err := a.reflectProbe(&unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now); err != nil {
+		if err := a.takeProbe(&unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now); err != nil {
 			t.Fatal(err)
 		}
-		a.handleReply(a.edges[0].sock, &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
-		a.handleICMP(a.edges[0].sock, &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
-		if err := a.flushBatch(); err != nil {
+		a.takeReply(a.sender.edges[0].sock, &unix.Datagram{Data: b, From: peer, Stamp: now.UnixNano()}, now)
+		a.traces.handleICMP(a.sender.edges[0].sock, &unix.Report{Kind: unix.ReportICMP, Type: icmp, Dst: peer, Offender: peer.Addr(), Data: b})
+		if err := a.out.flushBatch(); err != nil {
 			t.Fatal(err)
 		}
-		e := a.edges[0]
+		e := a.sender.edges[0]
 		if e.Acked+e.Late > e.Sent {
 			t.Fatalf("%d answered of %d sent", e.Acked+e.Late, e.Sent)
 		}
@@ -417,17 +382,17 @@ func TestSendErrorsAreCountedAndNoLoss(t *testing.T) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	// Port 0 cannot be sent to: EINVAL, whatever is tried.
-	a.edges[0].target = netip.AddrPortFrom(loopback(2), 0)
+	a.sender.edges[0].target = netip.AddrPortFrom(loopback(2), 0)
 	for range 5 {
-		if err := a.queueProbe(a.edges[0]); err != nil {
+		if err := a.sender.queueProbe(a.sender.edges[0]); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.flushBatch(); err != nil {
+		if err := a.out.flushBatch(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if e := a.edges[0]; e.Sent != 0 || a.sendErrors[syscall.EINVAL] != 5 {
-		t.Errorf("%d sent, errors %v; want none sent and five EINVAL", e.Sent, a.sendErrors)
+	if e := a.sender.edges[0]; e.Sent != 0 || a.out.sendErrors[syscall.EINVAL] != 5 {
+		t.Errorf("%d sent, errors %v; want none sent and five EINVAL", e.Sent, a.out.sendErrors)
 	}
 }
 
@@ -435,14 +400,13 @@ func TestStallsAreSummed(t *testing.T) {
 	a, _ := pair(t)
 	const second = int64(time.Second)
 	stalled := func() time.Duration { return a.e.Snapshot().NICs[0].Stalled }
-	past := a.base.Add(-time.Minute) // room for it
-	a.base, a.e.base = past, past
-	a.e.planned.Store(a.monoTime())
+	a.wire.base = a.wire.base.Add(-time.Minute) // room for it
+	a.e.turns.planned.Store(a.monoTime())
 	if got := stalled(); got != 0 {
 		t.Errorf("%v stalled on time", got)
 	}
 	late := a.monoTime() - second
-	a.e.planned.Store(late)
+	a.e.turns.planned.Store(late)
 	ongoing := stalled()
 	if ongoing < time.Second-stallAfter || ongoing > 2*time.Second {
 		t.Errorf("%v stalled one second late, before the loop has run", ongoing)
@@ -458,295 +422,15 @@ func TestStallsAreSummed(t *testing.T) {
 // After a stall the missed probes are not sent later.
 func TestNoBurstAfterAStall(t *testing.T) {
 	a, _ := pair(t)
-	a.edges[0].next = a.monoTime() - int64(5*time.Second)
+	a.sender.edges[0].next = a.monoTime() - int64(5*time.Second)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.sendDue(a.monoTime(), a.monoTime()); err != nil {
+	if err := a.sender.sendDue(a.monoTime(), a.monoTime()); err != nil {
 		t.Fatal(err)
 	}
-	if got := a.edges[0].Sent; got > 2 || a.skipped < 498 {
-		t.Errorf("%d probes at once after five seconds and %d skipped, want two at most and the rest", got, a.skipped)
+	if got := a.sender.edges[0].Sent; got > 2 || a.sender.skipped < 498 {
+		t.Errorf("%d probes at once after five seconds and %d skipped, want two at most and the rest", got, a.sender.skipped)
 	}
-}
-
-// skip skips a test for lack of a feature, unless all tests are required to run.
-func skip(t *testing.T, reason string) {
-	t.Helper()
-	if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-		t.Fatalf("required, but cannot run: %s", reason)
-	}
-	t.Skip(reason)
-}
-
-// line is h1 - r1 - r2 - h2 in network namespaces of their own.
-type line struct {
-	t    *testing.T
-	name func(string) string
-}
-
-func newLine(t *testing.T) *line {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "network namespaces need root")
-	}
-	for _, tool := range []string{"ip", "iptables"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			skip(t, "no "+tool+" (Debian packages iproute2 and iptables)")
-		}
-	}
-	l := &line{t: t, name: func(n string) string { return fmt.Sprintf("glprobetest-%d-%s", os.Getpid(), n) }}
-	for _, n := range []string{"h1", "r1", "r2", "h2"} {
-		if err := unix.CreateNetns(l.name(n)); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := unix.RemoveNetns(l.name(n)); err != nil {
-				t.Errorf("remove namespace: %v", err)
-			}
-		})
-		l.run("ip", "-n", l.name(n), "link", "set", "lo", "up")
-		for k, v := range map[string]string{"ip_forward": "1", "icmp_ratelimit": "0", "icmp_errors_use_inbound_ifaddr": "1", "conf/all/rp_filter": "0"} {
-			if err := unix.InNetns(l.name(n), func() error {
-				return os.WriteFile(filepath.Join("/proc/sys/net/ipv4", k), []byte(v), 0o644)
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for _, k := range [][6]string{
-		{"h1", "eth1", "10.83.1.2/24", "r1", "dn1", "10.83.1.1/24"},
-		{"r1", "up1", "10.83.9.1/24", "r2", "up1", "10.83.9.2/24"},
-		{"h2", "eth1", "10.83.2.2/24", "r2", "dn1", "10.83.2.1/24"},
-	} {
-		l.run("ip", "link", "add", k[1], "netns", l.name(k[0]), "type", "veth", "peer", "name", k[4], "netns", l.name(k[3]))
-		for i := 0; i < 6; i += 3 {
-			l.run("ip", "-n", l.name(k[i]), "addr", "add", k[i+2], "dev", k[i+1])
-			l.run("ip", "-n", l.name(k[i]), "link", "set", k[i+1], "up")
-		}
-	}
-	for n, via := range map[string]string{"h1": "10.83.1.1", "r1": "10.83.9.2", "r2": "10.83.9.1", "h2": "10.83.2.1"} {
-		l.run("ip", "-n", l.name(n), "route", "add", "default", "via", via)
-	}
-	return l
-}
-
-func (l *line) run(argv ...string) {
-	l.t.Helper()
-	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-		l.t.Fatalf("%s: %v: %s", strings.Join(argv, " "), err, out)
-	}
-}
-
-func (l *line) iptables(ns string, args ...string) {
-	l.t.Helper()
-	l.run(append([]string{"ip", "netns", "exec", l.name(ns), "iptables", "-w"}, args...)...)
-}
-
-func (l *line) start(node, self, peer string) *Engine {
-	l.t.Helper()
-	c := defaultConfig()
-	c.Node = node
-	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: netip.MustParseAddr(self)}}
-	other := map[string]string{"h1": "h2/eth1", "h2": "h1/eth1"}[node]
-	c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: other, Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
-	var e *Engine
-	if err := unix.InNetns(l.name(node), func() (err error) {
-		e, err = Start(&c, slog.New(slog.DiscardHandler))
-		return err
-	}); err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			l.t.Errorf("close: %v", err)
-		}
-	})
-	return e
-}
-
-func hops(p TracedPath) string {
-	s := make([]string, len(p.Hops))
-	for i, h := range p.Hops {
-		s[i] = "*"
-		if h.Address.IsValid() {
-			s[i] = h.Address.String()
-		}
-	}
-	return strings.Join(s, " ")
-}
-
-// forgetAll resets a tracer to one that has traced nothing yet.
-func (t *tracer) forgetAll() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.budgets.mu.Lock()
-	defer t.budgets.mu.Unlock()
-	clear(t.budgets.known)
-	clear(t.budgets.positions)
-	clear(t.budgets.lastBefore)
-	clear(t.first)
-	clear(t.lengths)
-	clear(t.paths)
-}
-
-func TestBetweenNamespaces(t *testing.T) {
-	l := newLine(t)
-	outer := t
-	a, b := l.start("h1", "10.83.1.2", "10.83.2.2"), l.start("h2", "10.83.2.2", "10.83.1.2")
-	edge := func() EdgeStats { return a.Snapshot().NICs[0].Edges[0] }
-	more := func(n uint64) {
-		l.t.Helper()
-		from := edge().Acked
-		until(l.t, 30*time.Second, fmt.Sprintf("%d more answers", n), func() bool { return edge().Acked >= from+n })
-	}
-	more(50)
-	// The probes that h1 sent before h2 was up stay unresolved.
-	early := edge().Unresolved
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	fwd := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
-	rev := fwd
-	rev.Reply = true
-
-	t.Cleanup(func() { l.t = outer }) // before what newLine registered
-	t.Run("every flow is traced as soon as it has answers", func(t *testing.T) {
-		until(t, 20*time.Second, "two paths each", func() bool {
-			_, pa := a.TracedPaths()
-			_, pb := b.TracedPaths()
-			return len(pa) == 2 && len(pb) == 2
-		})
-		_, paths := a.TracedPaths()
-		for i, want := range []struct {
-			edge, hops string
-			reached    bool
-		}{
-			{"h1/eth1>h2/eth1#0", "10.83.1.1 10.83.9.2", true},
-			{"h2/eth1>h1/eth1#0/r", "10.83.1.1 10.83.9.2", false},
-		} {
-			p := paths[i]
-			if p.Edge.String() != want.edge || hops(p) != want.hops || p.Reached != want.reached || p.State != fabric.PathValid {
-				t.Errorf("path %+v, want %+v valid", p, want)
-			}
-		}
-		_, paths = b.TracedPaths()
-		if p := paths[0]; p.Edge != rev || hops(p) != "10.83.2.1 10.83.9.1" {
-			t.Errorf("replies' path %+v", p)
-		}
-	})
-	t.Run("tracing leaves the accounts alone", func(t *testing.T) {
-		for range 5 {
-			if _, err := a.TraceFlows(ctx, []fabric.Flow{fwd}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := b.TraceFlows(ctx, []fabric.Flow{rev}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		more(50)
-		until(t, 20*time.Second, "all probes answered", func() bool { return edge().Unresolved <= early+5 })
-		if e := edge(); e.Lost != [2]uint64{} || e.Duplicate != 0 {
-			t.Errorf("lost %v, duplicate %d", e.Lost, e.Duplicate)
-		}
-	})
-	t.Run("a switch that answered before is limited, not silent", func(t *testing.T) {
-		l.t = t
-		l.iptables("r1", "-A", "OUTPUT", "-p", "icmp", "-j", "DROP")
-		defer l.iptables("r1", "-F", "OUTPUT")
-		paths, err := a.TraceFlows(ctx, []fabric.Flow{fwd})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := paths[0]; hops(p) != "10.83.1.1 10.83.9.2" || !p.Reached || p.State != fabric.PathValid || !strings.Contains(strings.Join(p.Notes, "\n"), "hop 1: rate limited") {
-			t.Errorf("path %+v, want the old one and a note", p)
-		}
-	})
-	t.Run("a silent hop keeps its place", func(t *testing.T) {
-		l.t = t
-		l.iptables("r1", "-A", "OUTPUT", "-p", "icmp", "-j", "DROP")
-		defer l.iptables("r1", "-F", "OUTPUT")
-		a.tracer.forgetAll()
-		defer a.tracer.forgetAll()
-		paths, err := a.TraceFlows(ctx, []fabric.Flow{fwd})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := paths[0]; hops(p) != "* 10.83.9.2" || !p.Reached || p.State != fabric.PathValid {
-			t.Errorf("path %+v", p)
-		}
-	})
-	t.Run("per-packet balancing is reported", func(t *testing.T) {
-		l.t = t
-		// Every other packet of hop limit 2 ends at r1 already.
-		l.iptables("r1", "-t", "mangle", "-A", "PREROUTING", "-i", "dn1", "-m", "ttl", "--ttl-eq", "2", "-m", "statistic", "--mode", "nth", "--every", "2", "--packet", "0", "-j", "TTL", "--ttl-set", "1")
-		defer l.iptables("r1", "-t", "mangle", "-F")
-		paths, err := a.TraceFlows(ctx, []fabric.Flow{fwd})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := paths[0]; p.State == fabric.PathValid || !p.Balanced || !strings.Contains(strings.Join(p.Notes, "\n"), "per-packet balancing") {
-			t.Errorf("path %+v", p)
-		}
-	})
-	t.Run("loss forward and a stale path", func(t *testing.T) {
-		l.t = t
-		if _, err := a.TraceFlows(ctx, []fabric.Flow{fwd}); err != nil {
-			t.Fatal(err)
-		}
-		received := func() uint64 { return b.Snapshot().NICs[0].Received[0].Received }
-		l.iptables("r2", "-A", "FORWARD", "-i", "up1", "-j", "DROP")
-		paths, err := a.TraceFlows(ctx, []fabric.Flow{fwd})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := paths[0]; p.State != fabric.PathStale || hops(p) != "10.83.1.1 10.83.9.2" || len(p.Notes) == 0 {
-			t.Errorf("path %+v, want the old one, stale", p)
-		}
-		before, sent := received(), edge().Sent
-		until(t, 20*time.Second, "60 probes", func() bool { return edge().Sent >= sent+60 })
-		if got := received(); got != before {
-			t.Errorf("%d probes received through the drop", got-before)
-		}
-		l.iptables("r2", "-F", "FORWARD")
-		more(30)
-		until(t, 20*time.Second, "the loss settled", func() bool { e := edge(); return e.Lost[0] >= 50 && e.Unresolved < early+5 })
-		if e := edge(); e.Lost[1] != 0 {
-			t.Errorf("%d lost in reverse, want none", e.Lost[1])
-		}
-	})
-	t.Run("loss in reverse", func(t *testing.T) {
-		l.t = t
-		l.iptables("r2", "-A", "FORWARD", "-i", "dn1", "-j", "DROP")
-		was := edge()
-		// Some more than are checked below, because the last replies are still to come.
-		until(t, 20*time.Second, "60 probes", func() bool { return edge().Sent >= was.Sent+60 })
-		l.iptables("r2", "-F", "FORWARD")
-		more(30)
-		until(t, 20*time.Second, "the loss settled", func() bool { return edge().Lost[1] >= was.Lost[1]+50 })
-		if e := edge(); e.Lost[0] != was.Lost[0] {
-			t.Errorf("%d lost forward, want none", e.Lost[0]-was.Lost[0])
-		}
-	})
-	t.Run("CE marks", func(t *testing.T) {
-		l.t = t
-		l.iptables("r2", "-t", "mangle", "-A", "FORWARD", "-i", "up1", "-p", "udp", "-j", "TOS", "--set-tos", "3/3")
-		until(t, 20*time.Second, "20 marks", func() bool { return edge().ECN[0] >= 20 })
-		l.iptables("r2", "-t", "mangle", "-F")
-		if e := edge(); e.ECN[1] != 0 {
-			t.Errorf("%d replies marked, want none", e.ECN[1])
-		}
-	})
-	t.Run("interface down", func(t *testing.T) {
-		l.t = t
-		l.run("ip", "-n", l.name("h1"), "link", "set", "eth1", "down")
-		until(t, 20*time.Second, "send errors", func() bool { return len(a.Snapshot().NICs[0].SendErrors) > 0 })
-		was := edge()
-		l.run("ip", "-n", l.name("h1"), "link", "set", "eth1", "up")
-		l.run("ip", "-n", l.name("h1"), "route", "replace", "default", "via", "10.83.1.1")
-		more(30)
-		if e := edge(); e.Lost[0] > was.Lost[0]+30 || a.Err() != nil {
-			t.Errorf("lost %v after %v; %v", e.Lost, was.Lost, a.Err())
-		}
-	})
 }
 
 func TestTraceUnknownEdge(t *testing.T) {

@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"math"
 	"math/bits"
 	"time"
 
@@ -38,29 +37,6 @@ type replySlot struct {
 	measured bool  // its reverse delay is in a histogram
 	t3       int64 // user-space transmit time, from the reply itself
 	t4       stampedTime
-}
-
-// stampKind is the kind of a time: taken by the program, by the kernel or by the NIC, whose clock is translated to the
-// system's (hwstamp.go). A higher kind is better.
-type stampKind uint8
-
-const (
-	userStamps stampKind = iota
-	kernelStamps
-	hardwareStamps
-	stampKinds
-)
-
-var kindNames = [stampKinds]string{"user", "kernel", "hardware"}
-
-// stampedTime represents one moment by each kind of stamp; 0 means that the kind is not known.
-type stampedTime [stampKinds]int64
-
-func (t *stampedTime) bestSoftware() int64 {
-	if t[kernelStamps] != 0 {
-		return t[kernelStamps]
-	}
-	return t[userStamps]
 }
 
 const (
@@ -115,14 +91,7 @@ type flow struct {
 	highestAnswered uint32 // highest sequence number that was answered
 	lastAcked       int64  // time of the last answer within the timeout, monotonic nanoseconds
 
-	hasBase          bool // reports whether the fields below are valid
-	baseSeq          uint32
-	lastS, lastR     uint32 // S_TxC, R_RxC, R_TxC of the newest replies
-	lastX            uint32
-	lastT2           int64 // T2 of the reply that lastR came with
-	cumS, cumR, cumX int64
-	received         int64 // replies since baseSeq, without copies
-	lowestGap        [2]int64
+	losses lossAccount
 }
 
 // settleEvery is the time that a gap must last to count as loss. Packets of one flow overtake each other on a fabric
@@ -338,30 +307,13 @@ func (f *flow) acceptReply(mono int64, r *reply) outcome {
 	return outcomeAcked
 }
 
-// kindOf translates a method of RFC 8972 section 5.5. Reflectors of this project write HW Assist for the NIC's stamps,
-// SW Local for the kernel's and Control Plane for user space.
-func kindOf(m stamp.Method) stampKind {
-	switch m {
-	case stamp.MethodHardware:
-		return hardwareStamps
-	case stamp.MethodSoftware:
-		return kernelStamps
-	}
-	return userStamps
-}
-
-func (k stampKind) stampMethod() stamp.Method {
-	return [stampKinds]stamp.Method{stamp.MethodControl, stamp.MethodSoftware, stamp.MethodHardware}[k]
-}
-
 // countReply does the accounting by the reflector's sequence number and counters. It returns false for a copy of a
 // reply.
 func (f *flow) countReply(r *reply) bool {
 	direct := r.answers.Has.Has(stamp.TypeDirectMeasurement)
-	dm := r.answers.DirectMeasurement
-	if direct && f.hasBase && f.reflectorRestarted(r) {
+	if direct && f.losses.reflectorRestarted(r, f.highestAnswered) {
 		f.Restarts++
-		f.hasBase = false
+		f.losses.hasBase = false
 		for i := range f.replies {
 			f.closeReply(&f.replies[i])
 			f.replies[i] = replySlot{}
@@ -377,62 +329,19 @@ func (f *flow) countReply(r *reply) bool {
 		f.closeReply(slot)
 		*slot = replySlot{seq: r.seq, used: true, t3: r.t3, t4: r.t4}
 	}
-	if !direct {
-		return true
+	if direct {
+		f.RepliesSent += f.losses.countReply(r)
 	}
-	if !f.hasBase {
-		f.hasBase = true
-		f.baseSeq = r.seq
-		f.lastS, f.lastR, f.lastX, f.lastT2 = dm.SenderTx, dm.ReflectorRx, dm.ReflectorTx, r.t2
-		f.cumS++
-		f.cumR++
-		f.cumX++
-		f.received++
-		f.RepliesSent++
-		return true
-	}
-	if seqNewer(dm.SenderTx, f.lastS) {
-		f.cumS += int64(dm.SenderTx - f.lastS)
-		f.lastS = dm.SenderTx
-	}
-	if seqNewer(dm.ReflectorRx, f.lastR) {
-		f.cumR += int64(dm.ReflectorRx - f.lastR)
-		f.lastR, f.lastT2 = dm.ReflectorRx, r.t2
-	}
-	if seqNewer(dm.ReflectorTx, f.lastX) {
-		f.cumX += int64(dm.ReflectorTx - f.lastX)
-		f.RepliesSent += uint64(dm.ReflectorTx - f.lastX)
-		f.lastX = dm.ReflectorTx
-	}
-	if !seqNewer(f.baseSeq, r.seq) {
-		f.received++
-	}
-	gap := f.missingPackets()
-	f.lowestGap[forward] = min(f.lowestGap[forward], gap[forward])
-	f.lowestGap[reverse] = min(f.lowestGap[reverse], gap[reverse])
 	return true
 }
 
-// reflectorRestarted reports whether a reply comes from a reflector that has lost the earlier ones. Such a reflector
-// answers a later probe and yet has received fewer. A reply that was overtaken answers an earlier probe. If the order
-// changed in both directions, its T2 is the earlier one and its count is close. T2 alone is not sufficient, because the
-// reflector's clock may have been set back.
-func (f *flow) reflectorRestarted(r *reply) bool {
-	rx := r.answers.DirectMeasurement.ReflectorRx
-	return seqNewer(f.lastR, rx) && seqNewer(r.senderSeq, f.highestAnswered) && (r.t2 > f.lastT2 || f.lastR-rx > sessionWindow)
-}
-
-// missingPackets returns the numbers of packets that are missing now, by direction.
-func (f *flow) missingPackets() [2]int64 { return [2]int64{f.cumS - f.cumR, f.cumX - f.received} }
-
 // settleLoss counts gaps that lasted since the last call as loss. It must be called every settleEvery.
 func (f *flow) settleLoss() {
-	gap := f.missingPackets()
+	gap := f.losses.settleGaps()
 	for d := range directions {
-		if lost := min(f.lowestGap[d], gap[d]); lost > int64(f.Lost[d]) {
-			f.Lost[d] = uint64(lost)
+		if gap[d] > int64(f.Lost[d]) {
+			f.Lost[d] = uint64(gap[d])
 		}
-		f.lowestGap[d] = gap[d]
 	}
 }
 
@@ -470,198 +379,4 @@ func (f *flow) unresolvedProbes() uint64 {
 		return 0
 	}
 	return f.Sent - known
-}
-
-// session is the reflector's side of one sender's session, which is stateful (RFC 8762 section 4.3). It is identified
-// by source address, port and SSID.
-type session struct {
-	key          sessionKey
-	peer         *peer
-	rx, tx       uint32 // R_RxC, R_TxC
-	seq          uint32 // of the next reply
-	highestSeq   uint32 // sequence number of the sender
-	highestTS    int64  // the sender's time in that packet
-	receivedBits uint64 // bit i: highest-i was received
-	stepSeq      uint32 // the highest one before the sender's clock was set back
-	stepTS       int64  // the sender's time in that packet; 0: never
-	started      bool
-	life         uint64 // of the sender; 0: not known
-	firstLife    uint64 // the sender's first life in which this session continues
-
-	follows        [followsKept]stamp.FollowUp // transmit stamps that are not yet reported, oldest first
-	firstFollow    int
-	pendingFollows int
-	cadence        time.Duration // cadence that the bucket is made for
-	bucket         bucket
-	lastSeen       int64 // monotonic nanoseconds
-	restarts       uint64
-}
-
-// followsKept limits the transmit stamps that wait to be reported. Replies to probes that were read together leave
-// before the first one's stamp is available. Each later reply carries one stamp, the oldest, so that none is skipped.
-const followsKept = 16
-
-// addFollowUp records the transmit stamp of a reply. If too many wait, the oldest is discarded.
-func (s *session) addFollowUp(f stamp.FollowUp) {
-	if s.pendingFollows == followsKept {
-		s.firstFollow = (s.firstFollow + 1) % followsKept
-		s.pendingFollows--
-	}
-	s.follows[(s.firstFollow+s.pendingFollows)%followsKept] = f
-	s.pendingFollows++
-}
-
-// nextFollowUp returns the oldest stamp that is not yet reported. If there is none, it returns the one reported last,
-// or zero.
-func (s *session) nextFollowUp() stamp.FollowUp {
-	if s.pendingFollows == 0 {
-		return s.follows[(s.firstFollow+followsKept-1)%followsKept]
-	}
-	f := s.follows[s.firstFollow]
-	s.firstFollow = (s.firstFollow + 1) % followsKept
-	s.pendingFollows--
-	return f
-}
-
-// arrival is the class of a probe within its session.
-type arrival uint8
-
-const (
-	arrivalNew  arrival = iota
-	arrivalCopy         // a copy of a probe that was received before
-	arrivalOld          // too far behind for the session to know
-)
-
-// sessionWindow is the number of past sequence numbers that a session knows.
-const sessionWindow = 64
-
-// sessionAhead is the number of sequence numbers by which an expected probe may be ahead of the last one. A fast flow
-// sends that many during an outage of seconds.
-const sessionAhead = 1024
-
-// expectsSeq reports whether a probe with this sequence number is one of the next, or one of the last that have not
-// arrived yet.
-func (s *session) expectsSeq(seq uint32) bool {
-	ahead := int32(seq - s.highestSeq)
-	return s.started && ahead > -sessionWindow && ahead <= sessionAhead && (ahead > 0 || s.receivedBits&(1<<-ahead) == 0)
-}
-
-// continuesLife reports whether a life is one that the session knows of the process that sends to it now.
-func (s *session) continuesLife(life uint64) bool {
-	return s != nil && s.started && life != 0 && life >= s.firstLife && life <= s.life
-}
-
-// acceptInLife accounts for an authentic probe with a life number that was admitted.
-func (s *session) acceptInLife(life uint64, seq uint32, ts int64) arrival {
-	switch ahead := int32(seq - s.highestSeq); {
-	case !s.started || life > s.life && (ahead <= 0 || ahead > sessionAhead):
-		s.beginSession(seq, ts)
-		s.firstLife, s.life = life, life
-	case life < s.firstLife:
-		return arrivalOld // the session has a later life
-	default:
-		if s.life = max(s.life, life); s.firstLife == 0 {
-			s.firstLife = life // the sessions before it had none
-		}
-		if came := s.acceptSeq(ahead, seq, ts, true); came != arrivalNew {
-			return came
-		}
-	}
-	s.rx++
-	return arrivalNew
-}
-
-// acceptProbe accounts for a probe of the session that carries no life number. A lower sequence number with a later
-// time shows that the sender restarted. One with an earlier time was overtaken, and so was one of a sender that set its
-// clock back in the meantime. Unless strict is true, a probe that is too old to be known counts as new. Only authentic
-// packets allow a late probe to be distinguished from a replayed one.
-func (s *session) acceptProbe(seq uint32, ts int64, strict bool) arrival {
-	ahead := int32(seq - s.highestSeq)
-	if !s.started || ahead <= 0 && ts > s.highestTS && !s.beforeStep(ahead, ts) {
-		s.beginSession(seq, ts)
-		s.firstLife, s.life = 0, 0
-	} else if came := s.acceptSeq(ahead, seq, ts, strict); came != arrivalNew {
-		return came
-	}
-	s.rx++
-	return arrivalNew
-}
-
-// beginSession starts the session, or starts it anew, with a probe.
-func (s *session) beginSession(seq uint32, ts int64) {
-	if s.started {
-		s.restarts++
-		s.rx, s.tx, s.seq = 0, 0, 0
-		s.pendingFollows = 0
-		s.follows = [followsKept]stamp.FollowUp{}
-	}
-	s.started = true
-	s.highestSeq, s.highestTS, s.receivedBits = seq, ts, 1
-	s.stepTS = 0
-}
-
-// acceptSeq accounts for the sequence number of a probe of a session that continues.
-func (s *session) acceptSeq(ahead int32, seq uint32, ts int64, strict bool) arrival {
-	switch {
-	case ahead > 0:
-		if ts < s.highestTS {
-			s.stepSeq, s.stepTS = s.highestSeq, s.highestTS
-		}
-		s.highestSeq, s.highestTS = seq, ts
-		s.receivedBits = s.receivedBits<<min(ahead, sessionWindow) | 1
-	case ahead > -sessionWindow:
-		bit := uint64(1) << -ahead
-		if s.receivedBits&bit != 0 {
-			return arrivalCopy
-		}
-		s.receivedBits |= bit
-	case strict:
-		return arrivalOld
-	}
-	return arrivalNew
-}
-
-// beforeStep reports whether a probe with a later time than that of the newest one left before the sender set its clock
-// back.
-func (s *session) beforeStep(ahead int32, ts int64) bool {
-	return s.stepTS != 0 && ts <= s.stepTS && ahead > -sessionWindow && int32(uint32(ahead)+s.highestSeq-s.stepSeq) <= 0
-}
-
-// bucket is a token bucket with rate tokens per second and at most burst of them.
-type bucket struct {
-	rate, burst float64
-	tokens      float64
-	refilledAt  int64 // monotonic nanoseconds
-}
-
-func newBucket(rate, burst float64, mono int64) bucket {
-	return bucket{rate: rate, burst: burst, tokens: burst, refilledAt: mono}
-}
-
-// hasToken reports whether there is a token.
-func (b *bucket) hasToken(mono int64) bool {
-	b.tokens = math.Min(b.burst, b.tokens+float64(mono-b.refilledAt)*b.rate/1e9)
-	b.refilledAt = mono
-	return b.tokens >= 1
-}
-
-// maySpend reports whether a packet may be verified. An expected packet may be as long as there is a token, and any
-// other packet only as long as the bucket is half full.
-func (b *bucket) maySpend(mono int64, expected bool) bool {
-	return b.hasToken(mono) && (expected || b.tokens >= b.burst/2)
-}
-
-// spendTokens takes tokens even if there are not enough, so that the balance may become negative.
-func (b *bucket) spendTokens(mono int64, tokens float64) {
-	b.hasToken(mono)
-	b.tokens = max(0, b.tokens-tokens)
-}
-
-// takeToken takes one token if there is one, and reports whether it did.
-func (b *bucket) takeToken(mono int64) bool {
-	if !b.hasToken(mono) {
-		return false
-	}
-	b.tokens--
-	return true
 }

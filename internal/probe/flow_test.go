@@ -49,8 +49,8 @@ func (w *wire) reflect(p sentProbe) *reply {
 	r.answers.Has = stamp.NewTypeSet(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	r.answers.TimestampInfo.MethodIn = stamp.MethodSoftware
 	r.answers.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: w.sess.rx, ReflectorTx: w.sess.tx}
-	r.answers.FollowUp = w.sess.nextFollowUp()
-	w.sess.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(t2 + 21_000), Method: stamp.MethodSoftware})
+	r.answers.FollowUp = w.sess.follows.nextFollowUp()
+	w.sess.follows.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(t2 + 21_000), Method: stamp.MethodSoftware})
 	return r
 }
 
@@ -321,37 +321,6 @@ func TestRule5ReorderingBothWaysIsNoRestart(t *testing.T) {
 	}
 }
 
-func TestRule5ASendersClockThatStepsBackIsNoRestart(t *testing.T) {
-	const before, after = int64(2e15), int64(1e15)
-	for _, strict := range []bool{false, true} {
-		s := &session{}
-		for i, tc := range []struct {
-			seq      uint32
-			ts       int64
-			want     arrival
-			restarts uint64
-		}{
-			{100, before, arrivalNew, 0},
-			{103, before + 30, arrivalNew, 0},
-			{105, after, arrivalNew, 0}, // the clock was set back after 103 or 104
-			{102, before + 20, arrivalNew, 0},
-			{102, before + 20, arrivalCopy, 0},
-			{106, after + 10, arrivalNew, 0},
-			{101, before + 10, arrivalNew, 0},
-			{0, after + 20, arrivalNew, 1}, // it did start anew
-			{1, after + 30, arrivalNew, 1},
-			{0, after + 20, arrivalCopy, 1},
-		} {
-			if got := s.acceptProbe(tc.seq, tc.ts, strict); got != tc.want || s.restarts != tc.restarts {
-				t.Errorf("strict %v, packet %d, number %d: arrival %d, %d restarts; want %d, %d", strict, i, tc.seq, got, s.restarts, tc.want, tc.restarts)
-			}
-		}
-		if s.rx != 2 {
-			t.Errorf("R_RxC %d, want 2", s.rx)
-		}
-	}
-}
-
 func TestRule6WrapAround(t *testing.T) {
 	w := newWire(t)
 	ring := uint32(len(w.flow.replies))
@@ -437,7 +406,7 @@ func TestRule7HardwareStamps(t *testing.T) {
 		}
 		w.take(r)
 		// The next reply has the stamp of this one.
-		w.sess.follows[(w.sess.firstFollow+w.sess.pendingFollows-1)%followsKept] = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(r.t3 + 1000), Method: t3.stampMethod()}
+		w.sess.follows.kept[(w.sess.follows.first+w.sess.follows.pending-1)%followsKept] = stamp.FollowUp{Seq: r.seq, Timestamp: stamp.TimestampPTP(r.t3 + 1000), Method: t3.stampMethod()}
 	}
 	for range 5 {
 		probe(hardwareStamps, hardwareStamps, hardwareStamps, hardwareStamps)
@@ -489,23 +458,6 @@ func TestPaceKeepsWhatIsOnItsWay(t *testing.T) {
 	}
 }
 
-func TestStrictSessionKnowsOldPackets(t *testing.T) {
-	var s session
-	for i := range uint32(200) {
-		if got := s.acceptProbe(i, int64(i+1), true); got != arrivalNew {
-			t.Fatalf("packet %d: %v", i, got)
-		}
-	}
-	for _, step := range []struct {
-		seq  uint32
-		want arrival
-	}{{199, arrivalCopy}, {140, arrivalCopy}, {135, arrivalOld}, {0, arrivalOld}} {
-		if got := s.acceptProbe(step.seq, int64(step.seq+1), true); got != step.want || s.rx != 200 {
-			t.Errorf("packet %d again: %v, %d received; want %v, 200", step.seq, got, s.rx, step.want)
-		}
-	}
-}
-
 func TestECNByDirection(t *testing.T) {
 	w := newWire(t)
 	w.exchange(1)
@@ -531,64 +483,4 @@ func TestFailedSendIsNotSent(t *testing.T) {
 	}
 	w.exchange(5)
 	w.want(counts{sent: 10, acked: 10})
-}
-
-func TestBucket(t *testing.T) {
-	b := newBucket(100, 10, 0)
-	n := 0
-	for range 50 {
-		if b.takeToken(0) {
-			n++
-		}
-	}
-	for at := int64(0); at <= 1e9; at += ms {
-		if b.takeToken(at) {
-			n++
-		}
-	}
-	if n < 109 || n > 111 {
-		t.Errorf("%d tokens in the burst and one second, want 110", n)
-	}
-}
-
-func TestSessionReorderedProbes(t *testing.T) {
-	var s session
-	for _, step := range []struct {
-		seq  uint32
-		ts   int64
-		dup  bool
-		rx   uint32
-		over uint64
-	}{
-		{0, 10, false, 1, 0}, {1, 20, false, 2, 0}, {3, 40, false, 3, 0}, {2, 30, false, 4, 0},
-		{2, 30, true, 4, 0}, {3, 40, true, 4, 0}, {200, 2000, false, 5, 0}, {150, 1500, false, 6, 0},
-		{0, 3000, false, 1, 1}, {1, 3010, false, 2, 1},
-	} {
-		if dup := s.acceptProbe(step.seq, step.ts, false) == arrivalCopy; dup != step.dup || s.rx != step.rx || s.restarts != step.over {
-			t.Fatalf("%+v: duplicate %v, R_RxC %d, %d restarts", step, dup, s.rx, s.restarts)
-		}
-	}
-}
-
-// TestFollowUpsOfBatchedReplies checks that the stamps of replies that left together are all reported, oldest first,
-// with one in each later reply.
-func TestFollowUpsOfBatchedReplies(t *testing.T) {
-	var s session
-	if f := s.nextFollowUp(); f != (stamp.FollowUp{}) {
-		t.Errorf("a new session reports %+v", f)
-	}
-	for seq := range uint32(3) {
-		s.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(int64(seq) + 1)})
-	}
-	for _, want := range []uint32{0, 1, 2, 2} {
-		if got := s.nextFollowUp(); got.Seq != want {
-			t.Errorf("reported %d, want %d", got.Seq, want)
-		}
-	}
-	for seq := range uint32(2*followsKept + 3) {
-		s.addFollowUp(stamp.FollowUp{Seq: seq})
-	}
-	if got := s.nextFollowUp(); got.Seq != followsKept+3 {
-		t.Errorf("reported %d first when too many wait, want %d", got.Seq, followsKept+3)
-	}
 }

@@ -69,11 +69,11 @@ func TestForgedPacketsCostNoProbe(t *testing.T) {
 func TestBudgetIsForExpectedPackets(t *testing.T) {
 	c := loopConfig("h2", 2, 1, "h1/eth1", 1)
 	authenticate(c, key(1))
-	n := newIdle(t, c, kernelDevice{}).nic
+	n := newIdle(t, c, HostDeps()).nic
 	pr := n.peers[loopback(1)]
 	fail := func(*stamp.Authenticator) error { return stamp.ErrHMAC }
 	pass := func(*stamp.Authenticator) error { return nil }
-	mono := n.monoTime()
+	mono := n.wire.monoTime()
 	for _, step := range []struct {
 		what           string
 		own, budget    float64
@@ -86,43 +86,26 @@ func TestBudgetIsForExpectedPackets(t *testing.T) {
 		{"nothing is left", 0, 0, true, false},
 	} {
 		pr.forged.tokens, pr.forged.refilledAt = step.own, mono
-		n.budget.tokens, n.budget.refilledAt = step.budget, mono
-		unverified := n.dropped[dropUnverified]
-		got := n.verifyPacket(pr, step.expected, mono, pass) != nil
-		if got != step.want || (n.dropped[dropUnverified] == unverified) != step.want {
-			t.Errorf("%s: verified %v, want %v; counted as unverified: %d", step.what, got, step.want, n.dropped[dropUnverified]-unverified)
+		n.filter.budget.tokens, n.filter.budget.refilledAt = step.budget, mono
+		unverified := n.filter.dropped[dropUnverified]
+		got := n.filter.verifyPacket(pr, step.expected, mono, pass) != nil
+		if got != step.want || (n.filter.dropped[dropUnverified] == unverified) != step.want {
+			t.Errorf("%s: verified %v, want %v; counted as unverified: %d", step.what, got, step.want, n.filter.dropped[dropUnverified]-unverified)
 		}
 	}
-	pr.forged.tokens, n.budget.tokens = 1, 5
+	pr.forged.tokens, n.filter.budget.tokens = 1, 5
 	for range 3 {
-		n.verifyPacket(pr, true, mono, fail)
+		n.filter.verifyPacket(pr, true, mono, fail)
 	}
-	if pr.forged.tokens != 0 || n.budget.tokens != 3 {
-		t.Errorf("three forged packets leave %v of the peer's allowance and %v of the budget, want 0 and 3", pr.forged.tokens, n.budget.tokens)
-	}
-}
-
-// TestSessionExpects checks that a session expects the next probes, and those of the window that have not arrived.
-func TestSessionExpects(t *testing.T) {
-	s := &session{}
-	if s.expectsSeq(0) {
-		t.Error("a session that has not begun expects a probe")
-	}
-	for _, seq := range []uint32{1000, 1001, 1003} {
-		s.acceptProbe(seq, int64(seq), true)
-	}
-	for seq, want := range map[uint32]bool{1003: false, 1002: true, 1001: false, 1000: false, 999: true, 1003 - sessionWindow + 1: true, 1003 - sessionWindow: false,
-		1004: true, 1003 + sessionAhead: true, 1004 + sessionAhead: false, 0: false} {
-		if s.expectsSeq(seq) != want {
-			t.Errorf("probe %d after 1003: expected %v, want %v", seq, !want, want)
-		}
+	if pr.forged.tokens != 0 || n.filter.budget.tokens != 3 {
+		t.Errorf("three forged packets leave %v of the peer's allowance and %v of the budget, want 0 and 3", pr.forged.tokens, n.filter.budget.tokens)
 	}
 }
 
 // TestForgersAreBounded checks that the number of series is limited, however many peers' addresses are forged, and that
 // every packet is in one of them.
 func TestForgersAreBounded(t *testing.T) {
-	n := &nic{forgers: []Forger{{From: otherForgers}}}
+	n := newPacketFilter(0)
 	for i := range 3 * maxForgers {
 		pr := &peer{cfg: PeerConfig{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
 		for range 2 * forgerFrom {

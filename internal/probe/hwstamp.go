@@ -27,25 +27,28 @@ const (
 	maxCrossAge = 10 * crossEvery
 )
 
-// stampDevice is the interface to the host's hardware time stamping.
-type stampDevice interface {
+// StampDevice is the interface to the host's hardware time stamping.
+type StampDevice interface {
+	// InterfaceName returns the name of the interface that has an address.
+	InterfaceName(a netip.Addr) (string, error)
 	Capabilities(name string) (unix.StampCaps, error)
 	CurrentFilter(name string) (rx unix.StampFilter, tx bool, err error)
 	SetFilter(name string, rx unix.StampFilter) (unix.StampFilter, error)
-	OpenClock(n int) (hardwareClock, error)
+	OpenClock(n int) (HardwareClock, error)
 }
 
-// hardwareClock is the interface to the clock of a NIC. Cross reads it and the system's clock at one moment, which is
+// HardwareClock is the interface to the clock of a NIC. CrossTimestamp reads it and the system's clock at one moment, which is
 // known to within width nanoseconds.
-type hardwareClock interface {
+type HardwareClock interface {
 	CrossTimestamp() (phc, system, width int64, err error)
 	Close() error
 }
 
-// kernelDevice is the stampDevice of the host.
+// kernelDevice is the StampDevice of the host.
 type kernelDevice struct{ unix.StampDevice }
 
-func (d kernelDevice) OpenClock(n int) (hardwareClock, error) {
+// OpenClock opens the clock of a NIC. It implements StampDevice.
+func (d kernelDevice) OpenClock(n int) (HardwareClock, error) {
 	c, err := d.OpenPHC(n)
 	if err != nil {
 		return nil, err
@@ -60,7 +63,7 @@ func (e errNoHardware) Error() string { return e.why }
 
 // hardwareOf switches an interface's stamps on and opens its clock. It returns an errNoHardware if the NIC cannot
 // stamp.
-func hardwareOf(d stampDevice, name string) (*nicClock, error) {
+func hardwareOf(d StampDevice, name string) (*nicClock, error) {
 	caps, err := d.Capabilities(name)
 	switch {
 	case err != nil:
@@ -89,8 +92,8 @@ func hardwareOf(d stampDevice, name string) (*nicClock, error) {
 	return &nicClock{clock: c}, nil
 }
 
-// interfaceOf returns the name of the interface that has an address.
-func interfaceOf(a netip.Addr) (string, error) {
+// InterfaceName returns the name of the interface that has an address. It implements StampDevice.
+func (kernelDevice) InterfaceName(a netip.Addr) (string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
 		return "", fmt.Errorf("list interfaces: %w", err)
@@ -111,7 +114,7 @@ func interfaceOf(a netip.Addr) (string, error) {
 
 // nicClock translates a NIC's stamps to the system's time.
 type nicClock struct {
-	clock        hardwareClock
+	clock        HardwareClock
 	last         int64 // system time of the last reading, including one that failed
 	goodReadings int   // readings that agree, up to two
 	phc          int64 // the NIC's time of the last good reading

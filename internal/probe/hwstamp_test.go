@@ -2,6 +2,7 @@ package probe
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type fakeDevice struct {
 	clock   fakeClock
 }
 
+func (d *fakeDevice) InterfaceName(netip.Addr) (string, error)             { return "eth1", nil }
 func (d *fakeDevice) Capabilities(string) (unix.StampCaps, error)          { return d.caps, nil }
 func (d *fakeDevice) CurrentFilter(string) (unix.StampFilter, bool, error) { return d.rx, d.tx, nil }
 func (d *fakeDevice) SetFilter(_ string, rx unix.StampFilter) (unix.StampFilter, error) {
@@ -31,7 +33,7 @@ func (d *fakeDevice) SetFilter(_ string, rx unix.StampFilter) (unix.StampFilter,
 	d.rx, d.tx = d.makes, true
 	return d.rx, nil
 }
-func (d *fakeDevice) OpenClock(int) (hardwareClock, error) { return &d.clock, d.openErr }
+func (d *fakeDevice) OpenClock(int) (HardwareClock, error) { return &d.clock, d.openErr }
 
 // fakeClock counts from another epoch than the system's, at another rate.
 type fakeClock struct {
@@ -178,28 +180,29 @@ func (c liveClock) CrossTimestamp() (phc, system, width int64, err error) {
 
 type liveDevice struct{ *fakeDevice }
 
-func (d liveDevice) OpenClock(int) (hardwareClock, error) { return liveClock{&d.clock}, nil }
+func (d liveDevice) OpenClock(int) (HardwareClock, error) { return liveClock{&d.clock}, nil }
 
 // hardwareIdle returns an engine whose NIC stamps in hardware, by a clock of its own epoch and rate.
-func hardwareIdle(t *testing.T, c *Config, epoch int64, rate float64, receive bool) idle {
+func hardwareIdle(t *testing.T, c *Config, deps Deps, clock fakeClock, receive bool) idle {
 	t.Helper()
-	d := liveDevice{&fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 1 << unix.StampAll}, makes: unix.StampAll, clock: fakeClock{epoch: epoch, rate: rate}}}
+	d := liveDevice{&fakeDevice{caps: unix.StampCaps{TxHardware: true, RxFilters: 1 << unix.StampAll}, makes: unix.StampAll, clock: clock}}
 	c.NICs[0].Device = "eth1"
-	n := newIdle(t, c, d)
+	deps.Device = d
+	n := newIdle(t, c, deps)
 	f := &fakeNIC{Batch: unix.NewBatch(unix.BatchSize), clock: &d.clock, receive: receive}
-	n.in, n.errs = f, f
+	n.sockets().in, n.sockets().errs = f, f
 	return n
 }
 
 // crossed gives the NIC's clock two readings, a second apart.
 func (i idle) crossed(t *testing.T) {
 	t.Helper()
-	if err := i.clock.readIfDue(time.Now().UnixNano()); err != nil {
+	if err := i.ports.udp.clock.readIfDue(time.Now().UnixNano()); err != nil {
 		t.Fatal(err)
 	}
-	i.clock.sys -= crossEvery
-	i.clock.phc = i.clock.clock.(liveClock).at(i.clock.sys)
-	i.clock.last -= crossEvery
+	i.ports.udp.clock.sys -= crossEvery
+	i.ports.udp.clock.phc = i.ports.udp.clock.clock.(liveClock).at(i.ports.udp.clock.sys)
+	i.ports.udp.clock.last -= crossEvery
 }
 
 // Delays between two NICs' stamps are published under their own label, although their clocks have nothing in common.
@@ -218,7 +221,7 @@ func TestHardwareStampsEndToEnd(t *testing.T) {
 			ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
 			ca.Peers[0].Hardware, cb.Peers[0].Hardware = tc.declared, tc.declared
 			cb.Edges = nil
-			a, b := hardwareIdle(t, ca, 5e17, 20e-6, true), hardwareIdle(t, cb, -3e17, -30e-6, tc.receive)
+			a, b := hardwareIdle(t, ca, HostDeps(), fakeClock{epoch: 5e17, rate: 20e-6}, true), hardwareIdle(t, cb, HostDeps(), fakeClock{epoch: -3e17, rate: -30e-6}, tc.receive)
 			a.crossed(t)
 			b.crossed(t)
 			until(t, 20*time.Second, "200 answers", func() bool {
@@ -226,7 +229,7 @@ func TestHardwareStampsEndToEnd(t *testing.T) {
 				for _, n := range []idle{a, b, a, b} {
 					n.step(t)
 				}
-				return a.edges[0].Acked >= 200
+				return a.sender.edges[0].Acked >= 200
 			})
 			s := a.e.Snapshot().NICs[0]
 			e := s.Edges[0]

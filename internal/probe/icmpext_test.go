@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -296,7 +295,7 @@ func TestExtensionsOfAnswers(t *testing.T) {
 			c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: "h2/eth1", Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
 			var e *Engine
 			if err := unix.InNetns(r.ns, func() (err error) {
-				e, err = Start(&c, slog.New(slog.DiscardHandler))
+				e, err = startHere(&c)
 				return err
 			}); err != nil {
 				t.Fatal(err)

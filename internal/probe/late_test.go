@@ -104,10 +104,10 @@ func TestLateStampsFindTheirPackets(t *testing.T) {
 			n.mu.Lock()
 			l := &lateReports{real: unix.NewBatch(unix.BatchSize), rng: rand.New(rand.NewPCG(uint64(seed), uint64(i))), drop: &drop,
 				held: map[*unix.UDP][]heldReport{}, dropped: map[*unix.UDP]*atomic.Int64{}, base: time.Now()}
-			for _, s := range n.senders {
+			for _, s := range n.sender.sockets {
 				l.dropped[s.Endpoint.(*unix.UDP)] = &lostT1
 			}
-			n.errs = l
+			n.ports.udp.link.(*sockets).errs = l
 			n.mu.Unlock()
 		}
 	}

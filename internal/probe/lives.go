@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -104,32 +105,37 @@ func (o *ownLife) mayBeOwn(life uint64) bool {
 	return life <= o.now.Load() && life >= o.first.Load()
 }
 
-// SetLife gives the engine its life number. A number lower than the current one changes nothing.
-func (e *Engine) SetLife(life uint64) { e.wire.life.raiseTo(life) }
+// nodeLives holds what an engine knows of lives: its own, and those of the nodes that it exchanges packets with.
+type nodeLives struct {
+	own ownLife
 
-// Life returns the engine's life number, or 0 if it has none.
-func (e *Engine) Life() uint64 { return e.wire.life.now.Load() }
-
-// KnowLives records the life numbers of nodes that the coordinator reports.
-func (e *Engine) KnowLives(lives map[string]uint64) {
-	mono := e.monoTime()
-	for node, life := range lives {
-		e.wire.lifeOf(node).learnLife(life, mono)
-	}
+	mu    sync.Mutex
+	peers map[string]*peerLife // by node
 }
 
 // lifeOf returns what is known of a node's lives. It returns the same value for as long as the engine exists, whatever
 // happens to the node's sessions and edges.
-func (w *wiring) lifeOf(node string) *peerLife {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	l := w.lives[node]
-	if l == nil {
-		if w.lives == nil {
-			w.lives = map[string]*peerLife{}
-		}
-		l = &peerLife{}
-		w.lives[node] = l
+func (l *nodeLives) lifeOf(node string) *peerLife {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.peers[node]
+	if p == nil {
+		p = &peerLife{}
+		l.peers[node] = p
 	}
-	return l
+	return p
+}
+
+// SetLife gives the engine its life number. A number lower than the current one changes nothing.
+func (e *Engine) SetLife(life uint64) { e.wire.lives.own.raiseTo(life) }
+
+// Life returns the engine's life number, or 0 if it has none.
+func (e *Engine) Life() uint64 { return e.wire.lives.own.now.Load() }
+
+// KnowLives records the life numbers of nodes that the coordinator reports.
+func (e *Engine) KnowLives(lives map[string]uint64) {
+	mono := e.wire.monoTime()
+	for node, life := range lives {
+		e.wire.lives.lifeOf(node).learnLife(life, mono)
+	}
 }

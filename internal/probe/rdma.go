@@ -129,7 +129,7 @@ func (t *queuePair) ReportAt(i int) *unix.Report { return &t.reports[i] }
 // portClock is the device's clock. It closes with the port.
 type portClock struct{ *rdma.Port }
 
-// Close does nothing. It implements hardwareClock.
+// Close does nothing. It implements HardwareClock.
 func (portClock) Close() error { return nil }
 
 // lane is the endpoint of one port of a flow on a queue pair. Port 0 is the queue pair's own, on which the poller
@@ -163,65 +163,53 @@ func (l *lane) Close() error {
 	return l.pair.Close()
 }
 
-// openRDMA opens the NIC's RDMA port. The caller holds mu.
-func (n *nic) openRDMA() error {
-	port, err := rdma.Open(n.cfg.RDMA.portOptions(), n.wire.verbs, n.log)
+// openRDMA opens the NIC's RDMA port.
+func (p *ports) openRDMA() error {
+	port, err := rdma.Open(p.self.cfg.RDMA.portOptions(), p.wire.deps.Verbs, p.log)
 	if err != nil {
-		return fmt.Errorf("NIC %s: RDMA: %w", n.cfg.NIC, err)
+		return fmt.Errorf("NIC %s: RDMA: %w", p.self.cfg.NIC, err)
 	}
-	n.rdma, n.copies = newQueuePair(port), newCopier(n.wire.roce)
-	n.rdmaQueue = &socket{Endpoint: &lane{pair: n.rdma}, link: n.rdma, rdma: true, nic: n, name: "rdma"}
-	n.rdmaQueue.refsOwner = n.rdmaQueue
-	n.rdmaQueue.reserveRefs(0)
-	if err := n.wire.addSocket(n.rdmaQueue); err != nil {
-		return err
-	}
-	n.rdmaReflector = n.newLane("rdma_reflector", n.node.Stamp.Port)
-	return nil
+	pair := newQueuePair(port)
+	queue := &socket{Endpoint: &lane{pair: pair}, link: pair, rdma: true, name: "rdma", refs: make([]sentRef, smallestRefs)}
+	queue.refsOwner = queue
+	p.rdma = rdmaPort{pair: pair, queue: queue, copies: newCopier(sysHost{"/sys"})}
+	p.rdma.reflector = p.newLane("rdma_reflector", p.self.node.Stamp.Port)
+	return p.wire.poll.addSocket(queue, p.reader)
 }
 
 // newLane returns a socket for a port on the queue pair.
-func (n *nic) newLane(name string, port uint16) *socket {
-	return &socket{Endpoint: &lane{n.rdma, port}, link: n.rdma, rdma: true, nic: n, name: name, port: port, refsOwner: n.rdmaQueue}
+func (p *ports) newLane(name string, port uint16) *socket {
+	return &socket{Endpoint: &lane{p.rdma.pair, port}, link: p.rdma.pair, rdma: true, name: name, port: port, refsOwner: p.rdma.queue}
 }
 
-// maintainRDMA reads completions of sent packets, and tracks whether the device stamps them.
-func (n *nic) maintainRDMA() error {
-	if n.rdma == nil {
-		return nil
+// trackRDMAClock checks whether the device stamps packets, and returns true if that changed.
+func (p *ports) trackRDMAClock() bool {
+	hardware := p.rdma.pair.HasHardwareStamps() && p.self.cfg.Timestamps == TimestampsAuto
+	if hardware == (p.rdma.clock != nil) {
+		return false
 	}
-	if hardware := n.rdma.HasHardwareStamps() && n.cfg.Timestamps == TimestampsAuto; hardware != (n.rdmaClock != nil) {
-		n.rdmaClock = nil
-		if hardware {
-			n.rdmaClock = &nicClock{clock: portClock{n.rdma.Port}}
-		}
-		for _, e := range n.edges {
-			e.userStampsOnly = e.sock.rdma && !hardware
-		}
+	p.rdma.clock = nil
+	if hardware {
+		p.rdma.clock = &nicClock{clock: portClock{p.rdma.pair.Port}}
 	}
-	if n.rdmaClock != nil {
-		if err := n.rdmaClock.readIfDue(time.Now().UnixNano()); err != nil {
-			n.log.Warn("cannot use the RDMA device's clock for hardware samples", "err", err)
-		}
-	}
-	return n.drainErrors(n.rdmaQueue)
+	return true
 }
 
 // configureRDMA sets the peers and classes of the port.
-func (n *nic) configureRDMA() {
-	if n.rdma == nil {
+func (p *ports) configureRDMA(peers map[netip.Addr]*peer) {
+	if p.rdma.pair == nil {
 		return
 	}
-	var peers []rdma.Peer
-	for gid, p := range n.peers {
-		if p.rdma {
-			peers = append(peers, rdma.Peer{GID: gid, QPN: p.cfg.RDMA.QPN, QKey: p.cfg.RDMA.QKey, LID: p.cfg.RDMA.LID})
+	var reachable []rdma.Peer
+	for gid, pr := range peers {
+		if pr.rdma {
+			reachable = append(reachable, rdma.Peer{GID: gid, QPN: pr.cfg.RDMA.QPN, QKey: pr.cfg.RDMA.QKey, LID: pr.cfg.RDMA.LID})
 		}
 	}
-	n.rdma.SetPeers(peers)
+	p.rdma.pair.SetPeers(reachable)
 	var sl [64]uint8
-	for _, c := range n.node.Stamp.Classes {
+	for _, c := range p.self.node.Stamp.Classes {
 		sl[c.DSCP] = c.SL
 	}
-	n.rdma.SetClasses(sl)
+	p.rdma.pair.SetClasses(sl)
 }

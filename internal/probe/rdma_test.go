@@ -33,17 +33,9 @@ func rdmaConfig(self, other int, qpn uint32) *Config {
 
 func newIdleRDMA(t testing.TB, c *Config, v rdma.Verbs) idle {
 	t.Helper()
-	e, err := newEngineOn(c, slog.New(slog.DiscardHandler), kernelDevice{}, v, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		e.cancel()
-		if err := errors.Join(e.closeNICs(e.nics), e.wire.poll.Close()); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return idle{e.nics[0], e}
+	deps := HostDeps()
+	deps.Verbs = v
+	return newIdle(t, c, deps)
 }
 
 func (i idle) qpn() uint32 { return i.e.Snapshot().NICs[0].Port.QPN }
@@ -79,7 +71,7 @@ func TestRDMAEndToEnd(t *testing.T) {
 	a, b, _ := rdmaPair(t)
 	until(t, 20*time.Second, "50 answers each way", func() bool {
 		exchangeAll(t, a, b)
-		return a.edges[0].Acked >= 50 && a.edges[1].Acked >= 50 && b.edges[0].Acked >= 50
+		return a.sender.edges[0].Acked >= 50 && a.sender.edges[1].Acked >= 50 && b.sender.edges[0].Acked >= 50
 	})
 	for _, n := range []idle{a, b} {
 		s := n.e.Snapshot().NICs[0]
@@ -114,16 +106,19 @@ func TestRDMAEndToEnd(t *testing.T) {
 // Loss has its direction by RDMA as well.
 func TestRDMALossHasItsDirection(t *testing.T) {
 	a, b, da := rdmaPair(t)
-	until(t, 20*time.Second, "20 answers", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= 20 && b.edges[0].Acked >= 20 })
-	before := [2]FlowCounters{a.edges[0].FlowCounters, b.edges[0].FlowCounters}
+	until(t, 20*time.Second, "20 answers", func() bool {
+		exchangeAll(t, a, b)
+		return a.sender.edges[0].Acked >= 20 && b.sender.edges[0].Acked >= 20
+	})
+	before := [2]FlowCounters{a.sender.edges[0].FlowCounters, b.sender.edges[0].FlowCounters}
 	n := 0
 	da.SetLoss(func([]byte) bool { n++; return n%5 == 0 })
-	until(t, 20*time.Second, "100 more answers", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= before[0].Acked+100 })
+	until(t, 20*time.Second, "100 more answers", func() bool { exchangeAll(t, a, b); return a.sender.edges[0].Acked >= before[0].Acked+100 })
 	da.SetLoss(nil)
 	for range 3 {
 		exchangeAll(t, a, b)
 	}
-	for i, e := range []*edge{a.edges[0], b.edges[0]} {
+	for i, e := range []*edge{a.sender.edges[0], b.sender.edges[0]} {
 		for range 2 { // a gap that lasts from one to the next is loss
 			e.settleLoss()
 		}
@@ -151,15 +146,15 @@ func TestRDMAHardwareStamps(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.step(t) // which sees that the device stamps, and reads its clock
-		n.rdmaClock.sys -= crossEvery
-		n.rdmaClock.phc -= crossEvery
-		n.rdmaClock.last -= crossEvery
+		n.ports.rdma.clock.sys -= crossEvery
+		n.ports.rdma.clock.phc -= crossEvery
+		n.ports.rdma.clock.last -= crossEvery
 		n.step(t)
 	}
 	a, b := ends[0], ends[1]
 	until(t, 20*time.Second, "50 delays each way by the devices' stamps", func() bool {
 		exchangeAll(t, a, b)
-		e := a.edges[0]
+		e := a.sender.edges[0]
 		return e.owd[forward][hardwareStamps].Count >= 50 && e.owd[reverse][hardwareStamps].Count >= 50
 	})
 	if s := a.e.Snapshot().NICs[0]; s.TxKind != "hardware" || s.RxKind != "hardware" {
@@ -170,7 +165,7 @@ func TestRDMAHardwareStamps(t *testing.T) {
 			t.Errorf("the clock of %s is of kind %v", nic, k)
 		}
 	})
-	if e := a.edges[0]; e.owd[forward][userStamps].Count > 20 {
+	if e := a.sender.edges[0]; e.owd[forward][userStamps].Count > 20 {
 		t.Errorf("%d delays by the program's times", e.owd[forward][userStamps].Count)
 	}
 }
@@ -182,9 +177,9 @@ func TestRDMABesideUDP(t *testing.T) {
 	c := loopConfig("h1", 1, 2, "h2/eth1", 1)
 	c.NICs[0].RDMA = rdmaConfig(1, 2, 0).NICs[0].RDMA
 	a := newIdleRDMA(t, c, f.HostVerbs("h1"))
-	b := newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), kernelDevice{})
-	until(t, 20*time.Second, "20 answers by UDP", func() bool { exchangeAll(t, a, b); return a.edges[0].Acked >= 20 })
-	if a.edges[0].sock.rdma || a.edges[0].userStampsOnly {
+	b := newIdle(t, loopConfig("h2", 2, 1, "h1/eth1", 1), HostDeps())
+	until(t, 20*time.Second, "20 answers by UDP", func() bool { exchangeAll(t, a, b); return a.sender.edges[0].Acked >= 20 })
+	if a.sender.edges[0].sock.rdma || a.sender.edges[0].userStampsOnly {
 		t.Error("a peer without RDMA is probed by it")
 	}
 	// It gets a queue pair: the edge continues by RDMA, with its numbers.
@@ -209,10 +204,10 @@ func TestRDMABesideUDP(t *testing.T) {
 	if err := errors.Join(a.e.Apply(&with), b2.e.Apply(&far)); err != nil {
 		t.Fatal(err)
 	}
-	seq, acked := a.edges[0].seq, a.edges[0].Acked
-	until(t, 20*time.Second, "20 answers by RDMA", func() bool { exchangeAll(t, a, b2); return a.edges[0].Acked >= acked+20 })
-	if !a.edges[0].sock.rdma || a.edges[0].seq <= seq || a.edges[0].Lost != [2]uint64{} {
-		t.Errorf("%+v", a.edges[0].FlowCounters)
+	seq, acked := a.sender.edges[0].seq, a.sender.edges[0].Acked
+	until(t, 20*time.Second, "20 answers by RDMA", func() bool { exchangeAll(t, a, b2); return a.sender.edges[0].Acked >= acked+20 })
+	if !a.sender.edges[0].sock.rdma || a.sender.edges[0].seq <= seq || a.sender.edges[0].Lost != [2]uint64{} {
+		t.Errorf("%+v", a.sender.edges[0].FlowCounters)
 	}
 	// Packets that it sends by UDP now do not count as its probes, and neither do those from an address that is its
 	// GID.
@@ -222,12 +217,12 @@ func TestRDMABesideUDP(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, from := range []netip.Addr{loopback(2), netip.MustParseAddr("fd00::2")} {
-		drops := a.dropped[dropUnregistered]
-		if err := a.reflectProbe(&unix.Datagram{Data: request(0, 10), From: netip.AddrPortFrom(from, 49152)}, time.Now()); err != nil || a.dropped[dropUnregistered] != drops+1 {
-			t.Errorf("a UDP packet of a peer by RDMA from %v: %v, %d dropped", from, err, a.dropped[dropUnregistered]-drops)
+		drops := a.filter.dropped[dropUnregistered]
+		if err := a.takeProbe(&unix.Datagram{Data: request(0, 10), From: netip.AddrPortFrom(from, 49152)}, time.Now()); err != nil || a.filter.dropped[dropUnregistered] != drops+1 {
+			t.Errorf("a UDP packet of a peer by RDMA from %v: %v, %d dropped", from, err, a.filter.dropped[dropUnregistered]-drops)
 		}
 	}
-	if s := a.socketOf(a.rdmaQueue, &unix.Datagram{}); s != nil {
+	if s := a.socketOf(a.ports.rdma.queue, &unix.Datagram{}); s != nil {
 		t.Errorf("a datagram for port 0 of the queue pair is for %s", s.name)
 	}
 }
@@ -235,7 +230,9 @@ func TestRDMABesideUDP(t *testing.T) {
 // A program without RDMA reports that, and a missing device is not an error.
 func TestRDMAStartErrors(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	if _, err := newEngineOn(rdmaConfig(1, 2, 9), log, kernelDevice{}, nil, nil); !errors.Is(err, rdma.ErrNotBuilt) || !strings.Contains(err.Error(), "NIC h1/rdma0: RDMA: ") {
+	deps := HostDeps()
+	deps.Verbs = nil
+	if _, err := New(rdmaConfig(1, 2, 9), deps, log); !errors.Is(err, rdma.ErrNotBuilt) || !strings.Contains(err.Error(), "NIC h1/rdma0: RDMA: ") {
 		t.Errorf("%v", err)
 	}
 	a := newIdleRDMA(t, rdmaConfig(1, 2, 9), rdmatest.New(func() int64 { return 1 }).HostVerbs("h1"))
@@ -278,13 +275,13 @@ func TestRDMAConfigurationErrors(t *testing.T) {
 // allocates, apart from the device.
 func BenchmarkExchangeRDMA(b *testing.B) {
 	x, y, _ := rdmaPair(b)
-	for x.edges[0].Acked == 0 || x.edges[1].Acked == 0 { // address handles are made beside
+	for x.sender.edges[0].Acked == 0 || x.sender.edges[1].Acked == 0 { // address handles are made beside
 		exchangeAll(b, x, y)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, n := range []idle{x, y} {
-			for _, s := range n.sessions {
+			for _, s := range n.reflector.sessions {
 				s.bucket.tokens = s.bucket.burst
 			}
 		}

@@ -1,20 +1,21 @@
 package probe
 
 import (
-	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/netip"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/stamp"
+	"github.com/graylink/graylink/internal/unix"
 )
 
-// Simulated is an engine without sockets. A simulated fabric states when its packets leave and arrive, and the engine
-// keeps the same accounts of them as one with sockets. Times are nanoseconds since the base that it was started with.
+// Simulated drives an engine without sockets. A simulated fabric states when its packets leave and arrive, and the
+// engine keeps the same accounts of them as one with sockets. Times are nanoseconds since the start of the engine's
+// clock.
 type Simulated struct {
 	*Engine
 	suspendedAt int64 // time since which it does not run; -1: it runs
@@ -42,69 +43,85 @@ type SimPacket struct {
 	estimate stamp.ErrorEstimate
 }
 
-// StartSimulated makes an engine for a configuration, which never changes. base is the moment of its time 0, and walk
-// returns the path of an edge through the fabric at once.
-func StartSimulated(cfg *Config, bend *Bend, base time.Time, walk func(fabric.Flow) (hops []Hop, reached bool), log *slog.Logger) (*Simulated, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+// SimulatedDeps returns the dependencies of an engine for DriveSimulated. path returns the path of an edge through the
+// fabric at once.
+func SimulatedDeps(clock Clock, path func(fabric.Flow) (hops []Hop, reached bool)) Deps {
+	return Deps{Clock: clock, Network: noNetwork{}, Device: noDevice{}, KnownPath: path, Frozen: errors.New("cannot change the configuration of a simulated engine")}
+}
+
+// noNetwork is a network whose sockets carry nothing, because the packets are simulated.
+type noNetwork struct{}
+
+// OpenPoller returns a poller without events. It implements Network.
+func (noNetwork) OpenPoller() (Poller, error) { return noPoller{}, nil }
+
+// OpenUDP returns an endpoint that carries nothing. It implements Network.
+func (noNetwork) OpenUDP(at netip.AddrPort, _ unix.UDPOptions) (Endpoint, error) {
+	return noEndpoint{at}, nil
+}
+
+// NewTransport returns nil, since nothing is sent or received over the endpoints. It implements Network.
+func (noNetwork) NewTransport() Transport { return nil }
+
+type noPoller struct{}
+
+func (noPoller) Add(int, int32) error            { return nil }
+func (noPoller) Wait(time.Duration) (int, error) { return 0, nil }
+func (noPoller) EventAt(int) (int32, bool, bool) { return -1, false, false }
+func (noPoller) Wake() error                     { return nil }
+func (noPoller) Close() error                    { return nil }
+
+type noEndpoint struct{ at netip.AddrPort }
+
+func (e noEndpoint) LocalAddr() netip.AddrPort { return e.at }
+func (noEndpoint) FD() int                     { return -1 }
+func (noEndpoint) Drops() uint64               { return 0 }
+func (noEndpoint) Close() error                { return nil }
+
+// noDevice is a host whose NICs do not stamp.
+type noDevice struct{ StampDevice }
+
+// InterfaceName returns the reason why the NICs do not stamp. It implements StampDevice.
+func (noDevice) InterfaceName(netip.Addr) (string, error) { return "", errSimulated }
+
+// Capabilities does the same. It implements StampDevice.
+func (noDevice) Capabilities(string) (unix.StampCaps, error) { return unix.StampCaps{}, errSimulated }
+
+var errSimulated = errNoHardware{"the NIC is simulated"}
+
+// DriveSimulated begins to trace the flows of an engine that has SimulatedDeps, and returns what drives the engine in
+// place of Start.
+func DriveSimulated(e *Engine) *Simulated {
+	for _, n := range e.nics {
+		n.ports.stamped[0][kernelStamps], n.ports.stamped[1][kernelStamps] = true, true
 	}
-	e := &Engine{log: log, base: base, wire: &wiring{bend: bend, virtual: new(atomic.Int64), ssids: map[uint16]bool{}}, cfg: cfg}
-	for _, c := range cfg.NICs {
-		n := &nic{cfg: c, node: cfg, bound: stamp.UnknownBound, log: log.With("nic", c.NIC), base: base, wire: e.wire, ssid: e.wire.randomSSID(),
-			peers: map[netip.Addr]*peer{}, sessions: map[sessionKey]*session{}, kindWhy: "the NIC is simulated", forgers: []Forger{{From: otherForgers}}}
-		n.stamps[0][kernelStamps], n.stamps[1][kernelStamps] = true, true
-		n.setEstimate()
-		n.applyPeers(cfg)
-		n.maxSess = max(64, 4*len(cfg.Answers))
-		e.nics = append(e.nics, n)
-	}
-	e.ctx, e.cancel = context.WithCancel(context.Background())
-	e.tracer = newTracer(cfg.Trace, e.allNICs, log)
-	e.tracer.seek = func(_ context.Context, f traceFlow) (TracedPath, error) {
-		p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
-		p.Hops, p.Reached = walk(f.edge)
-		q := pathTrace{tracer: e.tracer, flow: f}
-		q.concludeState(&p, false)
-		return p, nil
-	}
-	e.planned.Store(unplanned)
-	e.wg.Go(func() { e.tracer.run(e.ctx) })
-	return &Simulated{Engine: e, suspendedAt: -1}, nil
+	e.turns.planned.Store(unplanned)
+	e.startTracing()
+	return &Simulated{Engine: e, suspendedAt: -1}
 }
 
 // unplanned is the time of the next turn of an engine that is never late.
 const unplanned = math.MaxInt64 / 2
 
-// CreateFlows returns the engine's edges. It must be called once, before the first probe.
-func (s *Simulated) CreateFlows() ([]*SimFlow, error) {
+// ListFlows returns the engine's edges. It must be called before the first probe.
+func (s *Simulated) ListFlows() ([]*SimFlow, error) {
 	var out []*SimFlow
 	cfg := s.cfg
 	for _, n := range s.nics {
-		byNIC := make(map[string]*peer, len(n.peers))
-		for _, p := range n.peers {
-			byNIC[p.cfg.NIC] = p
+		n.mu.Lock()
+		for _, e := range n.sender.edges {
+			out = append(out, &SimFlow{Edge: e.id, Cadence: e.cfg.Cadence, Phase: time.Duration(e.next),
+				SrcPort: e.sock.port, DstPort: cfg.Stamp.Port, engine: s, edge: e, nic: n})
 		}
-		for i := range cfg.Edges {
-			c := cfg.Edges[i]
-			p := byNIC[c.Dst]
-			if c.Src != n.cfg.NIC {
-				continue
-			}
-			if p == nil {
-				return nil, fmt.Errorf("edge %v: the configuration has no peer %s", c.ID(), c.Dst)
-			}
-			e := &edge{flow: newFlow(c.Cadence, cfg.ReplyTimeout), cfg: c, id: c.ID(), peer: p,
-				target: netip.AddrPortFrom(p.cfg.Address, cfg.Stamp.Port)}
-			e.setClockSync(cfg.ClockSync, c.Cadence)
-			n.mu.Lock()
-			p.edges[c.Flow] = e
-			n.edges = append(n.edges, e)
-			n.mu.Unlock()
-			out = append(out, &SimFlow{Edge: e.id, Cadence: c.Cadence, Phase: time.Duration(s.nextPhase() * float64(c.Cadence)),
-				SrcPort: cfg.Stamp.SourcePort + uint16(c.Flow), DstPort: cfg.Stamp.Port, engine: s, edge: e, nic: n})
-		}
+		n.mu.Unlock()
 	}
-	return out, nil
+	if len(out) == len(cfg.Edges) {
+		return out, nil
+	}
+	missing := slices.IndexFunc(cfg.Edges, func(c EdgeConfig) bool {
+		return !slices.ContainsFunc(out, func(f *SimFlow) bool { return f.Edge == c.ID() })
+	})
+	return nil, fmt.Errorf("edge %v: the configuration has no peer %s", cfg.Edges[missing].ID(), cfg.Edges[missing].Dst)
 }
 
 // SetReflector sets the engine that answers a flow's probes. It returns false if that engine does not know the flow.
@@ -126,7 +143,7 @@ func (f *SimFlow) SetReflector(far *Simulated) bool {
 }
 
 // wallTime returns the time that the engine's clock shows.
-func (s *Simulated) wallTime(at int64) int64 { return s.wire.bend.BentTime(s.base.UnixNano() + at) }
+func (s *Simulated) wallTime(at int64) int64 { return s.wire.NodeTime(s.wire.base.UnixNano() + at) }
 
 // DuePackets returns the number of probes that are due together: one, or two for one with a twin.
 func (f *SimFlow) DuePackets() int {
@@ -143,7 +160,7 @@ func (f *SimFlow) DuePackets() int {
 func (f *SimFlow) SkipProbes(probes int) {
 	f.nic.mu.Lock()
 	defer f.nic.mu.Unlock()
-	f.nic.skipped += uint64(probes)
+	f.nic.sender.skipped += uint64(probes)
 }
 
 // SendProbe makes p a probe that the program sends at now and that the kernel stamps at stamped.
@@ -153,7 +170,7 @@ func (f *SimFlow) SendProbe(p *SimPacket, now, stamped int64) {
 	*p = SimPacket{flow: f, user: f.engine.wallTime(now)}
 	p.seq, p.tx = f.edge.nextProbe(now, p.user)
 	f.edge.txStamp(p.seq, kernelStamps, f.engine.wallTime(stamped))
-	f.nic.kernelDelay.Observe(stamped - now)
+	f.nic.out.kernelDelay.Observe(stamped - now)
 }
 
 // ReflectProbe makes the reply to a probe in place of it, at the engine far that SetReflector named. The far kernel
@@ -163,26 +180,13 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 	n, pr := p.flow.far, p.flow.senderPeer
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	asked := pr.answers[p.flow.Edge.Number]
-	sess := n.sessionFor(pr, asked, sessionKey{netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid}, now)
+	sess := n.reflector.countProbe(sessionProbe{peer: pr, key: sessionKey{netip.AddrPortFrom(pr.cfg.Address, p.flow.SrcPort), p.flow.nic.ssid},
+		flow: p.flow.Edge.Number, seq: p.seq, sentAt: p.user, mono: now})
 	if sess == nil {
-		n.dropped[dropSessions]++
 		return false
 	}
-	before := sess.restarts
-	came := sess.acceptProbe(p.seq, p.user, false)
-	n.restarts += sess.restarts - before
-	sess.lastSeen = now
-	if asked != nil && came == arrivalNew {
-		asked.received++
-		asked.arrived = now
-	}
-	if !sess.bucket.takeToken(now) {
-		n.dropped[dropRate]++
-		return false
-	}
-	sess.tx++
-	p.reply = reply{seq: sess.seq, senderSeq: p.seq, t2: s.wallTime(arrived), t3: s.wallTime(now)}
+	seq := sess.nextReply()
+	p.reply = reply{seq: seq, senderSeq: p.seq, t2: s.wallTime(arrived), t3: s.wallTime(now)}
 	a := &p.reply.answers
 	a.Has = stamp.NewTypeSet(stamp.TypeTimestampInfo, stamp.TypeClassOfService, stamp.TypeDirectMeasurement, stamp.TypeFollowUp)
 	a.TimestampInfo.MethodIn = kernelStamps.stampMethod()
@@ -190,11 +194,10 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 		a.ClassOfService.ECN = ceMark
 	}
 	a.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: sess.rx, ReflectorTx: sess.tx}
-	a.FollowUp = sess.nextFollowUp()
+	a.FollowUp = sess.follows.nextFollowUp()
 	p.estimate = n.estimate
-	n.kernelDelay.Observe(stamped - now)
-	sess.addFollowUp(stamp.FollowUp{Seq: sess.seq, Timestamp: stamp.TimestampPTP(s.wallTime(stamped)), Method: kernelStamps.stampMethod()})
-	sess.seq++
+	n.out.kernelDelay.Observe(stamped - now)
+	sess.follows.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(s.wallTime(stamped)), Method: kernelStamps.stampMethod()})
 	return true
 }
 
@@ -208,25 +211,15 @@ func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool) {
 	if marked {
 		p.reply.ecn = ceMark
 	}
-	e.peer.estimate = p.estimate
-	if e.acceptReply(now, &p.reply) == outcomeUnsolicited {
-		n.dropped[dropUnsolicited]++
-	}
+	n.sender.acceptReply(e, now, p.estimate, &p.reply)
 }
 
-// AdvanceTo settles the accounts up to now, which is the engine's time from then on.
+// AdvanceTo settles the accounts up to now, which the engine's clock shows already.
 func (s *Simulated) AdvanceTo(now int64) {
-	s.wire.virtual.Store(now)
-	if s.suspendedAt < 0 {
-		s.wire.turned.Store(time.Now().UnixNano())
-	}
 	for _, n := range s.nics {
 		n.mu.Lock()
-		if s.suspendedAt < 0 && now-n.settled >= int64(settleEvery) {
-			n.settled = now
-			for _, e := range n.edges {
-				e.settleLoss()
-			}
+		if s.suspendedAt < 0 {
+			n.sender.settleIfDue(now)
 		}
 		n.mu.Unlock()
 	}
@@ -235,7 +228,7 @@ func (s *Simulated) AdvanceTo(now int64) {
 // SuspendAt states that the program gets no processor from now on.
 func (s *Simulated) SuspendAt(now int64) {
 	s.suspendedAt = now
-	s.planned.Store(now)
+	s.turns.planned.Store(now)
 }
 
 // ResumeAt ends the suspension that SuspendAt began.
@@ -243,7 +236,7 @@ func (s *Simulated) ResumeAt(now int64) {
 	if s.suspendedAt < 0 {
 		return
 	}
-	s.planned.Store(unplanned)
+	s.turns.planned.Store(unplanned)
 	for _, n := range s.nics {
 		n.mu.Lock()
 		n.stalled += stallTime(now, s.suspendedAt)

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -99,31 +98,11 @@ func (e UnknownEdgeError) Error() string {
 	return fmt.Sprintf("edge %q does not belong to this node: want a flow that it probes, or one that it answers with /r", e.Edge)
 }
 
-// traceProbe represents a trace packet whose answer is awaited.
-type traceProbe struct {
-	key       uint32
-	sock      *socket
-	dst       netip.AddrPort
-	authentic bool
-	sent      int64 // Unix nanoseconds
-	answer    chan traceAnswer
-}
-
-type traceAnswer struct {
-	key     uint32
-	from    netip.Addr
-	rtt     time.Duration
-	reached bool
-	closed  bool // the far end answered that its port is closed
-	ext     extension
-	extErr  error // the extension could not be read
-}
-
 // tracer traces the node's flows.
 type tracer struct {
 	nics func() []*nic
 	log  *slog.Logger
-	seek func(context.Context, traceFlow) (TracedPath, error) // findPath, unless the fabric is simulated
+	seek func(context.Context, traceFlow) (TracedPath, error) // finds the path of one flow
 
 	mu           sync.Mutex
 	pace         bucket
@@ -291,25 +270,21 @@ func (f *traceFlow) forgetKeys(keys []uint32) {
 func (n *nic) traceableFlows() []traceFlow {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := make([]traceFlow, 0, len(n.edges)+len(n.peers))
-	now := n.monoTime()
+	out := make([]traceFlow, 0, len(n.sender.edges)+len(n.peers))
+	now := n.wire.monoTime()
 	// The last answer of a slow edge may be as old as its cadence.
 	lately := func(at int64, cadence time.Duration) bool {
 		return at > 0 && now-at < int64(n.node.ReplyTimeout+cadence)
 	}
-	for _, e := range n.edges {
+	for _, e := range n.sender.edges {
 		out = append(out, traceFlow{nic: n, edge: e.id, sock: e.sock, dst: e.target, dscp: e.dscp, peer: e.peer,
 			answered: lately(e.lastAcked, e.cfg.Cadence), rdma: e.peer.rdma})
 	}
 	for _, p := range n.peers {
-		from := n.reflector
-		if p.rdma {
-			from = n.rdmaReflector
-		}
 		for f, a := range p.answers {
 			id := a.cfg.ID()
 			id.Reply = true
-			out = append(out, traceFlow{nic: n, edge: id, sock: from, dst: netip.AddrPortFrom(p.remoteAddr(), n.node.Stamp.SourcePort+uint16(f)),
+			out = append(out, traceFlow{nic: n, edge: id, sock: n.ports.reflectorFor(p), dst: netip.AddrPortFrom(p.remoteAddr(), n.node.Stamp.SourcePort+uint16(f)),
 				dscp: n.node.Stamp.ClassOf(f).DSCP, peer: p, answered: lately(a.arrived, a.cfg.Cadence), rdma: p.rdma})
 		}
 	}
@@ -474,23 +449,22 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	if f.sock == nil || f.sock.closed {
 		return 0, errGone
 	}
-	buf, err := n.outBuffer(f.sock)
+	buf, err := n.out.outBuffer(f.sock)
 	if err != nil {
 		return 0, err
 	}
-	n.traceSeq++
-	key = n.traceSeq
-	user := n.wire.bend.BentTime(time.Now().UnixNano())
+	key = n.traces.nextKey()
+	user := n.wire.nodeNow()
 	ssid := n.ssid | traceSSID
 	if f.edge.Reply {
 		ssid |= traceReplySSID
 	}
 	// A reply's copy has the layout of a probe up to the SSID, and the length of a reply.
-	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.peer.sendKey())
+	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.peer.keys.sendKey())
 	id := f.sock.link.Commit(f.sock.Endpoint, size, f.dst, f.dscp<<2|ect0, ttl)
-	n.registerSent(sentRef{id: id, wants: n.txStampKinds(f.sock), seq: key, user: user})
-	n.awaited[key] = &traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.sendKey() != nil, sent: user, answer: answer}
-	if err := n.flushBatch(); err != nil {
+	n.out.registerSent(sentRef{id: id, wants: n.ports.txStampKinds(f.sock), seq: key, user: user})
+	n.traces.awaitAnswer(&traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.keys.sendKey() != nil, sent: user, answer: answer})
+	if err := n.out.flushBatch(); err != nil {
 		return 0, err
 	}
 	return key, nil
@@ -501,89 +475,6 @@ func (n *nic) forgetTraces(keys []uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, k := range keys {
-		delete(n.awaited, k)
+		delete(n.traces.awaited, k)
 	}
-}
-
-// deliverAnswer passes an answer to the trace that waits for it. The channel has room for every packet of a hop limit.
-func (n *nic) deliverAnswer(p *traceProbe, a traceAnswer) {
-	delete(n.awaited, p.key)
-	a.key = p.key
-	p.answer <- a
-}
-
-// traceReached processes the reflector's answer to a trace packet.
-func (n *nic) traceReached(key uint32, at int64) {
-	if p := n.awaited[key]; p != nil {
-		n.deliverAnswer(p, traceAnswer{reached: true, rtt: time.Duration(at - p.sent)})
-	}
-}
-
-// handleICMP processes an ICMP error about a packet that was sent over s.
-func (n *nic) handleICMP(s *socket, r *unix.Report) {
-	p := n.quotedProbe(s, r)
-	if p == nil {
-		n.icmpErrors[[2]uint8{r.Type, r.Code}]++
-		return
-	}
-	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, n.wire.bend.BentTime(time.Now().UnixNano())) - p.sent)}
-	switch {
-	case isTimeExceeded(r):
-		a.ext, a.extErr = extensionOf(r)
-	case isUnreachable(r) && r.Offender == p.dst.Addr():
-		a.closed = true
-	default:
-		return // a switch without a route counts as silent
-	}
-	n.deliverAnswer(p, a)
-}
-
-// quotedSSID is the offset of the SSID in a STAMP packet (RFC 8972 section 3), plain and authenticated. A quote must
-// reach beyond it.
-const (
-	quotedSSID     = 14
-	quotedAuthSSID = 26
-)
-
-// quotedProbe finds the trace packet that an ICMP error quotes. It identifies the packet by its number. If the quote
-// ends before the number (RFC 792 requires the UDP header only), the packet must be the only one of its flow in flight.
-func (n *nic) quotedProbe(s *socket, r *unix.Report) *traceProbe {
-	if len(r.Data) >= 4 {
-		p := n.awaited[binary.BigEndian.Uint32(r.Data)]
-		at := quotedSSID
-		if p != nil && p.authentic {
-			at = quotedAuthSSID
-		}
-		// Missing octets of a quote before an extension are filled with zeros (RFC 4884 section 4.5), and no trace
-		// packet has a zero as the first octet of its SSID.
-		if len(r.Data) >= at+2 && (r.Extension == nil || !allZero(r.Data[at:])) {
-			if p == nil || binary.BigEndian.Uint16(r.Data[at:])&^traceReplySSID != n.ssid|traceSSID {
-				return nil
-			}
-			return p
-		}
-	}
-	if !isTimeExceeded(r) {
-		return nil
-	}
-	n.shortQuotes = true
-	var only *traceProbe
-	for _, p := range n.awaited {
-		if p.dst == r.Dst && p.sock == s {
-			if only != nil {
-				return nil
-			}
-			only = p
-		}
-	}
-	return only
-}
-
-func allZero(b []byte) bool {
-	for _, v := range b {
-		if v != 0 {
-			return false
-		}
-	}
-	return true
 }

@@ -85,7 +85,7 @@ func TestICMPQuotes(t *testing.T) {
 	other := netip.AddrPortFrom(loopback(3), 862)
 	await := func(key uint32, dst netip.AddrPort) chan traceAnswer {
 		c := make(chan traceAnswer, 1)
-		a.awaited[key] = &traceProbe{key: key, sock: a.edges[0].sock, dst: dst, answer: c}
+		a.traces.awaited[key] = &traceProbe{key: key, sock: a.sender.edges[0].sock, dst: dst, answer: c}
 		return c
 	}
 	quote := func(n idle, key uint32, ssid uint16) []byte {
@@ -105,27 +105,27 @@ func TestICMPQuotes(t *testing.T) {
 		}
 	}
 	c := await(1, one)
-	a.handleICMP(a.edges[0].sock, report(one, quote(a, 1, a.ssid)))
-	a.handleICMP(a.edges[0].sock, report(one, quote(b, 1, b.ssid|traceSSID)))
-	a.handleICMP(a.edges[0].sock, report(one, quote(a, 2, a.ssid|traceSSID)))
+	a.traces.handleICMP(a.sender.edges[0].sock, report(one, quote(a, 1, a.ssid)))
+	a.traces.handleICMP(a.sender.edges[0].sock, report(one, quote(b, 1, b.ssid|traceSSID)))
+	a.traces.handleICMP(a.sender.edges[0].sock, report(one, quote(a, 2, a.ssid|traceSSID)))
 	if answered(c) {
 		t.Error("a probe's, another node's or an unknown packet's error was taken for an answer")
 	}
-	a.handleICMP(a.edges[0].sock, report(one, quote(a, 1, a.ssid|traceSSID)[:stamp.BaseLen]))
+	a.traces.handleICMP(a.sender.edges[0].sock, report(one, quote(a, 1, a.ssid|traceSSID)[:stamp.BaseLen]))
 	if !answered(c) {
 		t.Error("a quoted trace packet was not recognised")
 	}
 	c, d := await(3, one), await(4, other)
-	a.handleICMP(a.edges[0].sock, report(one, nil))
+	a.traces.handleICMP(a.sender.edges[0].sock, report(one, nil))
 	if !answered(c) || answered(d) {
 		t.Error("a short quote was not matched by its destination")
 	}
 	c, d = await(5, one), await(6, one)
-	a.handleICMP(a.edges[0].sock, report(one, nil))
+	a.traces.handleICMP(a.sender.edges[0].sock, report(one, nil))
 	if answered(c) || answered(d) {
 		t.Error("a short quote was matched although two packets were on their way")
 	}
-	if n := a.icmpErrors[[2]uint8{icmpTimeExceeded, 0}]; n != 4 {
+	if n := a.traces.icmpErrors[[2]uint8{icmpTimeExceeded, 0}]; n != 4 {
 		t.Errorf("%d errors counted as none of the tracer's, want 4", n)
 	}
 }

@@ -59,10 +59,6 @@ type sockets struct {
 	errs reports
 }
 
-func newSockets() sockets {
-	return sockets{in: unix.NewBatch(unix.BatchSize), out: unix.NewBatch(unix.BatchSize), errs: unix.NewBatch(unix.BatchSize)}
-}
-
 // OutBuffer returns the memory for the next packet. It implements Transport.
 func (t *sockets) OutBuffer() []byte { return t.out.OutBuffer() }
 

@@ -114,9 +114,13 @@ func (tr *tracers) start() (stop func()) {
 			tr.t.Fatal(err)
 		}
 		if err := unix.InNetns(netns, func() error {
-			e, err := probe.Start(c, slog.New(slog.DiscardHandler))
+			e, err := probe.New(c, probe.HostDeps(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			e.Start()
 			tr.engines[node.Name] = e
-			return err
+			return nil
 		}); err != nil {
 			tr.t.Fatal(err)
 		}

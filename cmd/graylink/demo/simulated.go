@@ -12,6 +12,7 @@ import (
 
 	"github.com/graylink/graylink/exporters/node"
 	fabricswitch "github.com/graylink/graylink/exporters/switch"
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/internal/probe"
@@ -68,13 +69,14 @@ func (s *simulated) AddFault(_ context.Context, f lab.Fault) (string, error) {
 func (s *simulated) ClearFault(_ context.Context, id string) error { return s.Fabric.ClearFault(id) }
 
 func (s *simulated) startNode(name, file string, b bend) error {
-	clock, err := probe.NewBend(s.base, b.offset, b.ppm, "")
+	clock, err := bentclock.New(s.base, b.offset, b.ppm, "")
 	if err != nil {
 		return err
 	}
+	start := func(cfg *probe.Config, log *slog.Logger) (*probe.Engine, error) { return s.Start(cfg, clock, log) }
 	address := name + ":" + agentPort
 	n, err := node.StartFleet(node.FleetOptions{Address: s.coordinator.listenAddress(), Files: s.coordinator.certificateFiles(nodeFile(name)), File: file, Version: buildversion.Version(),
-		Web: address, WebScheme: "http", ClockSync: true, Bend: clock, Engine: s.Start}, logOf(s.o, name))
+		Web: address, WebScheme: "http", ClockSync: true, Clock: clock, Engine: start}, logOf(s.o, name))
 	if err != nil {
 		return fmt.Errorf("cannot start the agent of %s: %w", name, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/internal/probe"
@@ -49,7 +50,7 @@ func simulate(t testing.TB, topo *fabric.Topology) *agents.Fabric {
 			t.Fatal(err)
 		}
 		cfg.ClockSync = true
-		bend, err := probe.NewBend(base, 0, 0, "")
+		bend, err := bentclock.New(base, 0, 0, "")
 		if err != nil {
 			t.Fatal(err)
 		}

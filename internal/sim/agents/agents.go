@@ -1,5 +1,5 @@
 // Package agents runs the agents of a simulated fabric: nodes that probe, answer
-// and trace by engines without sockets (probe.Simulated), on the packets and the
+// and trace by engines without sockets (probe.DriveSimulated), on the packets and the
 // faults of internal/sim/packets. The rules, which the tests are named after:
 //
 //  1. From the sample on everything is as on a real fabric: accounts, histograms,
@@ -23,8 +23,10 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sighting"
@@ -70,11 +72,29 @@ type Fabric struct {
 type agent struct {
 	f           *Fabric
 	engine      *probe.Simulated
-	bend        *probe.Bend
+	clock       *clock
 	asleep      bool
 	asleepUntil int64 // it sleeps
 	nextTurn    int64 // when its program reads what came since the turn before
 	lastLeft    int64 // when its last packet did
+}
+
+// clock is a node's. It shows the time of the fabric, bent if bend is not nil.
+type clock struct {
+	base time.Time
+	now  atomic.Int64 // nanoseconds since the base
+	bend *bentclock.Clock
+}
+
+// Now returns the time of the fabric. It implements probe.Clock.
+func (c *clock) Now() time.Time { return c.base.Add(time.Duration(c.now.Load())) }
+
+// NodeTime returns the time that the node's clock shows. It implements probe.Clock.
+func (c *clock) NodeTime(t int64) int64 {
+	if c.bend == nil {
+		return t
+	}
+	return c.bend.NodeTime(t)
 }
 
 // readTime returns when the program reads a packet that the kernel stamped. Packets are read in the order in which
@@ -105,18 +125,19 @@ func (f *Fabric) Topology() *fabric.Topology { return f.topo }
 
 // Start makes the agent of a node, which probes from now on. bend is its clock. Nil means that the clock is right and
 // cannot be made wrong.
-func (f *Fabric) Start(cfg *probe.Config, bend *probe.Bend, log *slog.Logger) (*probe.Engine, error) {
+func (f *Fabric) Start(cfg *probe.Config, bend *bentclock.Clock, log *slog.Logger) (*probe.Engine, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.agents[cfg.Node] != nil {
 		return nil, fmt.Errorf("node %s has an agent already", cfg.Node)
 	}
-	engine, err := probe.StartSimulated(cfg, bend, f.base, f.traceEdge, log)
+	a := &agent{f: f, clock: &clock{base: f.base, bend: bend}}
+	engine, err := probe.New(cfg, probe.SimulatedDeps(a.clock, f.traceEdge), log)
 	if err != nil {
 		return nil, err
 	}
-	a := &agent{f: f, engine: engine, bend: bend}
-	flows, err := engine.CreateFlows()
+	a.engine = probe.DriveSimulated(engine)
+	flows, err := a.engine.ListFlows()
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +159,7 @@ func (f *Fabric) Start(cfg *probe.Config, bend *probe.Bend, log *slog.Logger) (*
 		f.flows = append(f.flows, fl)
 	}
 	f.agents[cfg.Node] = a
-	return engine.Engine, nil
+	return engine, nil
 }
 
 // hashOf returns the hash of the fields that switches hash of a flow's packets.
@@ -206,6 +227,7 @@ func (f *Fabric) stepTowards(to time.Duration) bool {
 	f.net.Run(min(int64(to), f.net.Now()+int64(slice)))
 	now := f.net.Now()
 	for _, a := range f.agents {
+		a.clock.now.Store(now)
 		a.engine.AdvanceTo(now)
 	}
 	return now < int64(to)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sighting"
@@ -48,7 +49,7 @@ type bench struct {
 	*testing.T
 	*Fabric
 	engines map[string]*probe.Engine
-	bends   map[string]*probe.Bend
+	bends   map[string]*bentclock.Clock
 	at      time.Duration
 }
 
@@ -59,7 +60,7 @@ const flows = 4
 func newBench(t *testing.T, load float64, sync bool) *bench {
 	topo := small(t)
 	base := time.Now()
-	b := &bench{T: t, Fabric: New(topo, base, load, 1, slog.New(slog.DiscardHandler)), engines: map[string]*probe.Engine{}, bends: map[string]*probe.Bend{}}
+	b := &bench{T: t, Fabric: New(topo, base, load, 1, slog.New(slog.DiscardHandler)), engines: map[string]*probe.Engine{}, bends: map[string]*bentclock.Clock{}}
 	for _, n := range topo.Nodes {
 		cfg := &probe.Config{Node: n.Name, Cadence: 10 * time.Millisecond, ReplyTimeout: time.Second, ClockSync: sync, Stamp: probe.StampConfig{Port: 862, SourcePort: 49152, Classes: []probe.ClassConfig{{}}},
 			Trace: probe.TraceConfig{PacketsPerSecond: 100, PacketsPerSwitch: 10, Concurrency: 4}}
@@ -76,7 +77,7 @@ func newBench(t *testing.T, load float64, sync bool) *bench {
 				cfg.Answers = append(cfg.Answers, probe.EdgeConfig{Src: peer, Dst: own, Flow: flow, Tier: 2, Cadence: cfg.Cadence})
 			}
 		}
-		bend, err := probe.NewBend(base, 0, 0, "")
+		bend, err := bentclock.New(base, 0, 0, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -444,5 +445,32 @@ func TestBadFaults(t *testing.T) {
 	b.pass(time.Second)
 	if s := b.over(time.Second, "h1", "h2"); ratio(s.acked, s.sent) < 0.98 || s.lost != [2]uint64{} {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestAgentWithARightClock starts an agent without a bend: its clock shows the time of the fabric, and no fault can
+// change that.
+func TestAgentWithARightClock(t *testing.T) {
+	topo := small(t)
+	base := time.Now()
+	f := New(topo, base, 0, 1, slog.New(slog.DiscardHandler))
+	n := &topo.Nodes[0]
+	cfg := &probe.Config{Node: n.Name, Cadence: time.Second, ReplyTimeout: time.Second, Stamp: probe.StampConfig{Port: 862, SourcePort: 49152, Classes: []probe.ClassConfig{{}}},
+		NICs: []probe.NICConfig{{NIC: n.Name + "/e", Address: n.NICs[0].Addresses[0]}}, Trace: probe.TraceConfig{PacketsPerSecond: 100, PacketsPerSwitch: 10, Concurrency: 4}}
+	e, err := f.Start(cfg, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	f.AdvanceTo(time.Second)
+	now := base.Add(time.Second)
+	if !e.Now().Equal(now) || e.NodeTime(now.UnixNano()) != now.UnixNano() {
+		t.Errorf("the clock shows %v at %v, want the time of the fabric, %v", e.NodeTime(now.UnixNano()), e.Now(), now)
+	}
+	if _, err := f.AddFault(Fault{Kind: "clock-step", At: n.Name + "/e"}); err == nil {
+		t.Error("a clock that cannot be made wrong was stepped")
+	}
+	if _, err := f.Start(cfg, nil, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a second agent of the node was started")
 	}
 }

@@ -371,11 +371,11 @@ func (n *agent) wakeUp(now int64) {
 // bendClock makes a node's clock wrong, beyond what it was already.
 func (f *Fabric) bendClock(a *activeFault, fault Fault) error {
 	n := f.agents[fabric.OwnerOf(fault.At)]
-	if f.graph.NIC(fault.At) == nil || n == nil || n.bend == nil {
+	if f.graph.NIC(fault.At) == nil || n == nil || n.clock.bend == nil {
 		return errors.New("a NIC of a node with an agent is expected")
 	}
 	ask := func(step time.Duration, ppm float64) {
-		n.bend.SetBend(step, ppm, f.base.UnixNano()+f.net.Now())
+		n.clock.bend.SetError(step, ppm, f.base.UnixNano()+f.net.Now())
 	}
 	a.undo = func() error { ask(0, 0); return nil }
 	switch {

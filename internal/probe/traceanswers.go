@@ -1,0 +1,140 @@
+package probe
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// traceProbe represents a trace packet whose answer is awaited.
+type traceProbe struct {
+	key       uint32
+	sock      *socket
+	dst       netip.AddrPort
+	authentic bool
+	sent      int64 // Unix nanoseconds
+	answer    chan traceAnswer
+}
+
+type traceAnswer struct {
+	key     uint32
+	from    netip.Addr
+	rtt     time.Duration
+	reached bool
+	closed  bool // the far end answered that its port is closed
+	ext     extension
+	extErr  error // the extension could not be read
+}
+
+// traceAnswers matches what comes back for a NIC's trace packets, and counts the ICMP errors about other packets.
+type traceAnswers struct {
+	self  *identity
+	clock *timeline
+
+	lastKey     uint32
+	awaited     map[uint32]*traceProbe
+	shortQuotes bool                // switches quote too little to distinguish a flow's packets
+	icmpErrors  map[[2]uint8]uint64 // about probes and replies, by type and code
+}
+
+// nextKey returns the number of the next trace packet.
+func (t *traceAnswers) nextKey() uint32 {
+	t.lastKey++
+	return t.lastKey
+}
+
+// awaitAnswer waits for the answer to a trace packet.
+func (t *traceAnswers) awaitAnswer(p *traceProbe) { t.awaited[p.key] = p }
+
+// deliverAnswer passes an answer to the trace that waits for it. The channel has room for every packet of a hop limit.
+func (t *traceAnswers) deliverAnswer(p *traceProbe, a traceAnswer) {
+	delete(t.awaited, p.key)
+	a.key = p.key
+	p.answer <- a
+}
+
+// traceReached processes the reflector's answer to a trace packet.
+func (t *traceAnswers) traceReached(key uint32, at int64) {
+	if p := t.awaited[key]; p != nil {
+		t.deliverAnswer(p, traceAnswer{reached: true, rtt: time.Duration(at - p.sent)})
+	}
+}
+
+// handleICMP processes an ICMP error about a packet that was sent over s.
+func (t *traceAnswers) handleICMP(s *socket, r *unix.Report) {
+	p := t.quotedProbe(s, r)
+	if p == nil {
+		t.icmpErrors[[2]uint8{r.Type, r.Code}]++
+		return
+	}
+	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, t.clock.nodeNow()) - p.sent)}
+	switch {
+	case isTimeExceeded(r):
+		a.ext, a.extErr = extensionOf(r)
+	case isUnreachable(r) && r.Offender == p.dst.Addr():
+		a.closed = true
+	default:
+		return // a switch without a route counts as silent
+	}
+	t.deliverAnswer(p, a)
+}
+
+// quotedSSID is the offset of the SSID in a STAMP packet (RFC 8972 section 3), plain and authenticated. A quote must
+// reach beyond it.
+const (
+	quotedSSID     = 14
+	quotedAuthSSID = 26
+)
+
+// quotedProbe finds the trace packet that an ICMP error quotes. It identifies the packet by its number. If the quote
+// ends before the number (RFC 792 requires the UDP header only), the packet must be the only one of its flow in flight.
+func (t *traceAnswers) quotedProbe(s *socket, r *unix.Report) *traceProbe {
+	if len(r.Data) >= 4 {
+		p := t.awaited[binary.BigEndian.Uint32(r.Data)]
+		at := quotedSSID
+		if p != nil && p.authentic {
+			at = quotedAuthSSID
+		}
+		// Missing octets of a quote before an extension are filled with zeros (RFC 4884 section 4.5), and no trace
+		// packet has a zero as the first octet of its SSID.
+		if len(r.Data) >= at+2 && (r.Extension == nil || !allZero(r.Data[at:])) {
+			if p == nil || binary.BigEndian.Uint16(r.Data[at:])&^traceReplySSID != t.self.ssid|traceSSID {
+				return nil
+			}
+			return p
+		}
+	}
+	if !isTimeExceeded(r) {
+		return nil
+	}
+	t.shortQuotes = true
+	var only *traceProbe
+	for _, p := range t.awaited {
+		if p.dst == r.Dst && p.sock == s {
+			if only != nil {
+				return nil
+			}
+			only = p
+		}
+	}
+	return only
+}
+
+func allZero(b []byte) bool {
+	for _, v := range b {
+		if v != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// stampOr returns the kernel's stamp if there is one, and otherwise the program's time.
+func stampOr(kernel, user int64) int64 {
+	if kernel != 0 {
+		return kernel
+	}
+	return user
+}
