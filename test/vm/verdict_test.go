@@ -284,7 +284,7 @@ scrape_configs:
 			v := &all[i]
 			if v.OpenedAt.After(broken) && (v.Element.ID == "h3/eth0" && v.Kind == fabric.KindNIC || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return e.ID == "h3/eth0" })) {
 				t.Logf("after %.1f s: %s", time.Since(broken).Seconds(), v.Summary)
-				// While its clock is in doubt round trips tell, and they have no direction.
+				// While its clock is in doubt round trips decide, and they have no direction.
 				if v.Direction != "h3/eth0->leaf1:dn3" && v.Direction != "" || v.Symptom.AddedDelayNS < 30e6 || v.Symptom.AddedDelayNS > 60e6 {
 					t.Errorf("%s, %v ns more: what it sends is expected to be 40 ms late", v.Direction, v.Symptom.AddedDelayNS)
 				}
