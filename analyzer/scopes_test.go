@@ -1,23 +1,29 @@
-package analyzer
+package analyzer_test
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/looptest"
+	"github.com/graylink/graylink/analyzer/scope"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// run places jobs on a rig's fabric: leaf1 has h1 and h2, leaf2 h3 and h4, and so on.
-func (r *rig) run(all ...jobs.Placement) {
-	r.loop.opts.Jobs = jobs.NewRegister(r.w.g)
-	r.loop.opts.Jobs.ReplaceSource("test", all)
+// newJobsRig returns a rig whose loop knows the placements of jobs.
+func newJobsRig(t *testing.T) (r *looptest.Rig, placeJobs func(...jobs.Placement)) {
+	r = looptest.NewRig(t, 1)
+	reg := jobs.NewRegister(r.World.Graph)
+	r.Configure(func(o *analyzer.LoopOptions) { o.Jobs = reg })
+	// leaf1 has h1 and h2, leaf2 h3 and h4, and so on.
+	return r, func(all ...jobs.Placement) { reg.ReplaceSource("test", all) }
 }
 
-func scope(t *testing.T, s Snapshot, name string) Scope {
+func scopeOf(t *testing.T, s snapshot.Snapshot, name string) scope.Scope {
 	t.Helper()
 	for _, sc := range s.Scopes {
 		if sc.Scope == name {
@@ -25,31 +31,31 @@ func scope(t *testing.T, s Snapshot, name string) Scope {
 		}
 	}
 	t.Fatalf("no scope %s in %+v", name, s.Scopes)
-	return Scope{}
+	return scope.Scope{}
 }
 
 // TestLoopJobs: a verdict names the affected jobs, and is critical because of them. The network is innocent for
 // the other jobs.
 func TestLoopJobs(t *testing.T) {
-	r := newRig(t, 1)
-	r.learn()
-	r.run(jobs.Placement{Job: "hurt", Nodes: []string{"h1", "h3"}}, jobs.Placement{Job: "peer", Nodes: []string{"h2", "h5"}}, jobs.Placement{Job: "far", ID: "77", Nodes: []string{"h5", "h7"}})
-	s := r.step()
+	r, placeJobs := newJobsRig(t)
+	r.Learn()
+	placeJobs(jobs.Placement{Job: "hurt", Nodes: []string{"h1", "h3"}}, jobs.Placement{Job: "peer", Nodes: []string{"h2", "h5"}}, jobs.Placement{Job: "far", ID: "77", Nodes: []string{"h5", "h7"}})
+	s := r.Step()
 	for _, name := range []string{"fabric", "plane:a", "job_name:hurt", "job_name:peer", "job_name:far"} {
-		if sc := scope(t, s, name); sc.State != fabric.Innocent || sc.Coverage.Links < 1 || sc.Coverage.Edges < 1 || sc.Flows == 0 || sc.Clean != sc.Flows {
+		if sc := scopeOf(t, s, name); sc.State != fabric.Innocent || sc.Coverage.Links < 1 || sc.Coverage.Edges < 1 || sc.Flows == 0 || sc.Clean != sc.Flows {
 			t.Errorf("before: %+v", sc)
 		}
 	}
 	d := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
-	r.w.delay[d] = 2e6
-	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-	s = r.loop.Snapshot()
+	r.World.Delay[d] = 2e6
+	r.Until(8, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	s = r.Loop.Snapshot()
 	in := s.Incidents[0]
 	if !slices.Equal(in.Jobs, []string{"hurt"}) || in.BlastRadius.Jobs == nil || *in.BlastRadius.Jobs != 1 || in.Severity != fabric.SeverityCritical {
 		t.Errorf("jobs %q, %+v, %s", in.Jobs, in.BlastRadius, in.Severity)
 	}
 	for name, want := range map[string]fabric.State{"fabric": fabric.Suspect, "plane:a": fabric.Suspect, "job_name:hurt": fabric.Suspect, "job_name:peer": fabric.Innocent, "job_name:far": fabric.Innocent} {
-		if sc := scope(t, s, name); sc.State != want {
+		if sc := scopeOf(t, s, name); sc.State != want {
 			t.Errorf("%+v, want %s", sc, want)
 		}
 	}
@@ -67,15 +73,15 @@ func TestLoopJobs(t *testing.T) {
 		t.Error("a job that does not run is answered for")
 	}
 	// It ends meanwhile: it was hurt.
-	r.run()
-	s = r.step()
+	placeJobs()
+	s = r.Step()
 	if in := s.Incidents[0]; !slices.Equal(in.Jobs, []string{"hurt"}) {
 		t.Errorf("jobs %q", in.Jobs)
 	}
-	delete(r.w.delay, d)
-	r.until(12, "the all-clear", func(s Snapshot) bool { return len(s.Report.Verdicts) == 0 })
-	r.run(jobs.Placement{Job: "hurt", Nodes: []string{"h1", "h3"}})
-	s = r.step()
+	delete(r.World.Delay, d)
+	r.Until(12, "the all-clear", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+	placeJobs(jobs.Placement{Job: "hurt", Nodes: []string{"h1", "h3"}})
+	s = r.Step()
 	if v, _ := s.FindJob("hurt"); len(v.Before) != 1 || len(v.Verdicts) != 0 {
 		t.Errorf("%d verdicts before, %d now", len(v.Before), len(v.Verdicts))
 	}
@@ -84,67 +90,38 @@ func TestLoopJobs(t *testing.T) {
 // TestLoopNoJobAffected: where placements are known, a verdict that affects no job and few NICs is a warning.
 // Where none is known, the symptom decides.
 func TestLoopNoJobAffected(t *testing.T) {
-	r := newRig(t, 1)
-	r.learn()
-	r.w.loss[fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}] = 1
-	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-	s := r.loop.Snapshot()
+	r := looptest.NewRig(t, 1)
+	r.Learn()
+	r.World.Loss[fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}] = 1
+	r.Until(8, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	s := r.Loop.Snapshot()
 	if in := s.Incidents[0]; in.Severity != fabric.SeverityCritical || in.BlastRadius.Jobs != nil || s.JobNames() != nil {
 		t.Errorf("no placements: %s, %+v", in.Severity, in.BlastRadius)
 	}
-	r.run(jobs.Placement{Job: "far", Nodes: []string{"h5", "h7"}})
-	if in := r.step().Incidents[0]; in.Severity != fabric.SeverityWarning || *in.BlastRadius.Jobs != 0 {
+	r.Reload(func(o *analyzer.LoopOptions) {
+		o.Jobs = jobs.NewRegister(r.World.Graph)
+		o.Jobs.ReplaceSource("test", []jobs.Placement{{Job: "far", Nodes: []string{"h5", "h7"}}})
+	})
+	if in := r.Step().Incidents[0]; in.Severity != fabric.SeverityWarning || *in.BlastRadius.Jobs != 0 {
 		t.Errorf("no job affected: %s, %d jobs", in.Severity, *in.BlastRadius.Jobs)
 	}
-	r.loop.opts.PageNICs = 3
-	if in := r.step().Incidents[0]; in.Severity != fabric.SeverityCritical || in.BlastRadius.NICs <= 3 {
+	r.Reload(func(o *analyzer.LoopOptions) { o.PageNICs = 3 })
+	if in := r.Step().Incidents[0]; in.Severity != fabric.SeverityCritical || in.BlastRadius.NICs <= 3 {
 		t.Errorf("%d NICs: %s", in.BlastRadius.NICs, in.Severity)
 	}
 }
 
 // TestLoopAHostIsNotTheNetwork: rule 2 of scopes.
 func TestLoopAHostIsNotTheNetwork(t *testing.T) {
-	r := newRig(t, 1)
-	r.learn()
-	r.run(jobs.Placement{Job: "a", Nodes: []string{"h2", "h5"}})
-	r.w.clock["h2/eth1"] = 5e6
-	r.until(8, "a verdict", func(s Snapshot) bool { return len(s.Report.Verdicts) > 0 })
-	s := r.step()
+	r, placeJobs := newJobsRig(t)
+	r.Learn()
+	placeJobs(jobs.Placement{Job: "a", Nodes: []string{"h2", "h5"}})
+	r.World.Clock["h2/eth1"] = 5e6
+	r.Until(8, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	s := r.Step()
 	v, _ := s.FindJob("a")
 	if v.State == fabric.Suspect || len(v.Verdicts) != 1 || v.Verdicts[0].Kind != fabric.KindClock || len(v.Verdicts[0].Jobs) != 0 {
 		t.Errorf("%+v", v)
-	}
-}
-
-// TestLoopScopesWithoutEvidence: rule 3 of scopes.
-func TestLoopScopesWithoutEvidence(t *testing.T) {
-	r := newRig(t, 1)
-	r.run(jobs.Placement{Job: "a", Nodes: []string{"h1", "h3"}})
-	r.step()
-	if sc := scope(t, r.step(), "job_name:a"); sc.State != fabric.InsufficientEvidence {
-		t.Errorf("without baselines: %+v", sc)
-	}
-	r.learn()
-	r.silent["h1"] = true
-	if sc := scope(t, r.step(), "job_name:a"); sc.State != fabric.InsufficientEvidence || !strings.HasPrefix(sc.Why, "insufficient evidence:") {
-		t.Errorf("a silent host: %+v", sc)
-	}
-	r.silent["h1"] = false
-	r.until(6, "innocence", func(s Snapshot) bool { return scope(t, s, "job_name:a").State == fabric.Innocent })
-	r.loop.recordNoEvidence(os.ErrDeadlineExceeded)
-	for _, sc := range r.loop.Snapshot().Scopes {
-		if sc.State != fabric.InsufficientEvidence || sc.Coverage.Links != 0 {
-			t.Errorf("blind: %+v", sc)
-		}
-	}
-}
-
-// TestRunbooksExist: every kind's is a page of the tree.
-func TestRunbooksExist(t *testing.T) {
-	for _, kind := range []fabric.Kind{fabric.KindLink, fabric.KindNIC, fabric.KindSwitch, fabric.KindHost, fabric.KindClock, fabric.KindLeafUplinks} {
-		if _, err := os.Stat("../" + runbookFor(&fabric.Verdict{Element: fabric.Element{Kind: kind}})); err != nil {
-			t.Errorf("%s: %v", kind, err)
-		}
 	}
 }
 
@@ -152,34 +129,30 @@ func TestRunbooksExist(t *testing.T) {
 // apart, give the same verdicts the same identifiers.
 func TestTwoLoopsAgree(t *testing.T) {
 	for _, apart := range []time.Duration{300 * time.Millisecond, 900 * time.Millisecond} {
-		r := newRig(t, 1)
-		other := NewLoop(r.loop.opts)
-		both := func() (a, b Snapshot) {
-			a = r.step()
-			traces := make([]fabric.Trace, 0, len(r.w.paths))
-			for e := range r.w.paths {
-				traces = append(traces, r.trace(e))
+		r := looptest.NewRig(t, 1)
+		other := r.NewLoop()
+		both := func() (a, b snapshot.Snapshot) {
+			a = r.Step()
+			for e := range r.World.Paths {
+				if err := other.PathStore().AddTrace(r.World.TraceOf(e, r.Now)); err != nil {
+					t.Fatal(err)
+				}
 			}
-			other.storeTraces(traces)
-			if err := other.RunCycle(r.t.Context(), r.now.Add(apart)); err != nil {
+			if err := other.RunCycle(t.Context(), r.Now.Add(apart)); err != nil {
 				t.Fatal(err)
 			}
-			for len(other.traceRequests) > 0 {
-				<-other.traceRequests
-			}
+			other.AnswerQueued(t.Context())
 			return a, other.Snapshot()
 		}
-		for e := range r.w.paths {
-			r.loop.storeTraces([]fabric.Trace{r.trace(e)})
-		}
+		r.TraceAll()
 		for range 15 {
 			both()
 		}
 		for i, d := range []fabric.Direction{{From: "leaf1:up1", To: "spine1:dn1"}, {From: "spine2:dn3", To: "leaf3:up2"}} {
 			if i == 0 {
-				r.w.delay[d] = 2e6
+				r.World.Delay[d] = 2e6
 			} else {
-				r.w.loss[d] = 1
+				r.World.Loss[d] = 1
 			}
 			for range 8 {
 				a, b := both()
@@ -187,8 +160,8 @@ func TestTwoLoopsAgree(t *testing.T) {
 					t.Errorf("%s apart: %q and %q", apart, x, y)
 				}
 			}
-			clear(r.w.delay)
-			clear(r.w.loss)
+			clear(r.World.Delay)
+			clear(r.World.Loss)
 			for range 15 {
 				both()
 			}
@@ -200,19 +173,8 @@ func TestTwoLoopsAgree(t *testing.T) {
 	}
 }
 
-// TestCyclesBeginTogether: whenever an analyzer was started, and however long its cycles take.
-func TestCyclesBeginTogether(t *testing.T) {
-	for _, ms := range []int64{0, 1, 49, 50, 51, 500, 999} {
-		now := time.UnixMilli(1_800_000_000_000 + ms)
-		wait := untilNext(now, time.Second)
-		if next := now.Add(wait); wait <= 0 || wait > time.Second || next.UnixMilli()%1000 != 50 {
-			t.Errorf("%d ms after the second: %s, at %s", ms, wait, next)
-		}
-	}
-}
-
 // identities returns the properties of the incidents that two replicas must agree on.
-func identities(s Snapshot) string {
+func identities(s snapshot.Snapshot) string {
 	var out []string
 	for _, in := range s.Incidents {
 		state := "closed"

@@ -717,3 +717,8 @@ func structuralEquivalents(g *fabric.Graph, x *suspicion) []fabric.Element {
 	}
 	return nil
 }
+
+// SpansWindows reports whether a scenario is one that a single window cannot show.
+func SpansWindows(s fabric.Scenario) bool {
+	return s == fabric.Flap || s == fabric.HOLCross || s == fabric.Host
+}

@@ -18,9 +18,10 @@ import (
 	config_util "github.com/prometheus/common/config"
 	"gopkg.in/yaml.v3"
 
-	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
 )
@@ -145,11 +146,11 @@ type History struct {
 
 // DefaultConfig returns the values that hold where a file sets none.
 func DefaultConfig() Config {
-	two := analyzer.DefaultTwoStepOptions()
+	two := selection.DefaultOptions()
 	return Config{
 		Prometheus: Prometheus{Endpoint: Endpoint{Client: config_util.DefaultHTTPClientConfig}, Backend: backendHTTP, Timeout: 5 * time.Second, MaxAnswer: 256 << 20},
 		Evidence:   Evidence{Scrape: time.Second, Parallel: 4, DetailBelow: two.MinFlows, MostEdges: two.MaxFlows, Round: two.Round},
-		PageNICs:   analyzer.DefaultPageNICs,
+		PageNICs:   incident.DefaultPageNICs,
 		History:    History{Span: 10 * time.Minute, Search: 24 * time.Hour},
 	}
 }

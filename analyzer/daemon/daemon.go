@@ -34,6 +34,8 @@ import (
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/webaccess"
@@ -67,7 +69,7 @@ type instance struct {
 	loop   *analyzer.Loop
 	// followers reread files and servers.
 	followers []func(ctx context.Context)
-	targets   *analyzer.Targets // nil if no coordinator is configured
+	targets   *tracing.Targets // nil if no coordinator is configured
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
 }
@@ -132,9 +134,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
 	w.db = db
-	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), DB: w.db, Settings: c.settings, Log: d.log, NoTraces: c.Agents == nil}
+	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), DB: w.db, Settings: c.settings, Log: d.log}
 	o.Settings.Observe = d.health.observeQuery
-	o.TwoSteps = analyzer.TwoStepOptions{MinFlows: c.Evidence.DetailBelow, MaxFlows: c.Evidence.MostEdges, Round: c.Evidence.Round}
+	o.TwoSteps = selection.Options{MinFlows: c.Evidence.DetailBelow, MaxFlows: c.Evidence.MostEdges, Round: c.Evidence.Round}
 	o.Recall = func(ctx context.Context) (evidence.History, error) {
 		return evidence.RecallHistory(ctx, api, o.Settings, time.Now())
 	}
@@ -142,12 +144,12 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		return evidence.RecallVerdicts(ctx, api, o.Settings, time.Now())
 	}
 	if a := c.Agents; a != nil {
-		agents := analyzer.HTTPAgents{URL: a.urlTemplate(urlPlaceholders["agents"])}
+		agents := tracing.HTTPAgents{URL: a.urlTemplate(urlPlaceholders["agents"])}
 		if agents.Client, err = a.newClient(); err != nil {
 			return nil, fmt.Errorf("agents: %w", err)
 		}
 		if a.Coordinator != nil {
-			w.targets = &analyzer.Targets{Coordinator: a.Coordinator.URL, Log: d.log}
+			w.targets = &tracing.Targets{Coordinator: a.Coordinator.URL, Log: d.log}
 			if w.targets.Client, err = a.Coordinator.newClient(); err != nil {
 				return nil, fmt.Errorf("agents.coordinator: %w", err)
 			}
@@ -160,7 +162,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		if err != nil {
 			return nil, fmt.Errorf("switches: %w", err)
 		}
-		o.SwitchAgents = &analyzer.SwitchAgents{Client: client, URL: s.urlTemplate(urlPlaceholders["switches"]), Switches: s.Names,
+		o.SwitchAgents = &tracing.SwitchAgents{Client: client, URL: s.urlTemplate(urlPlaceholders["switches"]), Switches: s.Names,
 			Mapper: paths.Mapper{SourcePort: s.SourcePort, StampPort: s.StampPort}}
 	}
 	o.Causes = &attribute.Attributor{DB: evidence.NewLocalQuerier(w.db), Scrape: cmp.Or(c.Evidence.Ports, c.Evidence.Scrape)}

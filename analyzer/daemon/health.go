@@ -49,8 +49,8 @@ func (h loopHealth) Collect(ch chan<- prometheus.Metric) {
 	count(cycles, c.Cycles, "answered")
 	count(cycles, c.Failed, "failed")
 	count(cycles, c.Skipped, "skipped")
-	count(droppedTraces, c.TracesDropped)
-	for r, n := range h.l.TracesRefused() {
+	count(droppedTraces, h.l.Sources().Tracer().DroppedRequests())
+	for r, n := range h.l.Sources().Tracer().RefusedTraces() {
 		count(refusedTraces, n, r.Node, r.Reason)
 	}
 	if c.Cycles+c.Failed > 0 {

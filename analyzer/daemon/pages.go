@@ -27,7 +27,7 @@ type PageOptions struct {
 // checks.
 func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http.ServeMux {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.SwitchStates},
+	reg.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.Sources().SwitchStates},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), loopHealth{l})
 	reg.MustRegister(more...)
 	mux := http.NewServeMux()

@@ -101,6 +101,12 @@ type Settings struct {
 	Observe func(query string, took time.Duration, err error)
 }
 
+// defaultCycle is the time between two cycles, unless the settings have a scrape interval.
+const defaultCycle = time.Second
+
+// CycleInterval returns the time between two cycles: the scrape interval, or one second.
+func (s *Settings) CycleInterval() time.Duration { return cmp.Or(s.Scrape, defaultCycle) }
+
 // SettingsFor returns the settings for a scrape interval. Windows are multiples of it.
 func SettingsFor(scrape time.Duration) Settings {
 	return Settings{Scrape: scrape, Lag: scrape + max(300*time.Millisecond, scrape/10), Delay: 2 * scrape, Hard: scrape, Stall: 0.15, Patience: max(5*time.Second, scrape), Past: defaultPast}

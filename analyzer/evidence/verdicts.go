@@ -70,109 +70,137 @@ func defaultVerdictQueries() map[string]string {
 func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) ([]PastVerdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, recallPatience)
 	defer cancel()
-	now = now.Truncate(time.Second)
-	queries := s.VerdictQueries()
-	ask := func(name string) ([]Series, error) {
-		series, err := db.QueryRange(ctx, queries[name], now.Add(-s.Past.Search), now, verdictStep)
-		var partial *PartialError
-		if err != nil && !errors.As(err, &partial) {
-			return nil, fmt.Errorf("query %q: %w", name, err)
-		}
-		return series, nil
-	}
-	named, err := ask("pastVerdicts")
+	q := &verdictQuery{ctx: ctx, db: db, settings: &s, now: now.Truncate(time.Second)}
+	named, err := q.readSeries("pastVerdicts")
 	if err != nil {
 		return nil, err
 	}
-	of := func(s *Series) fabric.Element {
-		return fabric.Element{ID: s.Labels["element"], Kind: fabric.Kind(s.Labels["kind"])}
-	}
-	all := map[fabric.Element]map[time.Time]*PastVerdict{}
+	all := pastVerdicts{}
 	for i := range named {
-		s := &named[i]
-		for _, p := range s.Points {
-			el, first := of(s), timeFromSeconds(p.Value)
-			if first.IsZero() || el.ID == "" {
-				continue
-			}
-			v := all[el][first]
-			if v == nil {
-				if all[el] == nil {
-					all[el] = map[time.Time]*PastVerdict{}
-				}
-				v = &PastVerdict{Element: el, FirstSeen: first}
-				all[el][first] = v
-			}
-			if p.At.Before(v.LastSeen) {
-				continue
-			}
-			v.LastSeen, v.Scenario, v.Severity = p.At, fabric.Scenario(s.Labels["scenario"]), s.Labels["severity"]
-			v.Plane, v.Class, v.Direction = s.Labels["plane"], s.Labels["class"], fabric.Direction{From: s.Labels["from"], To: s.Labels["to"]}
+		for _, p := range named[i].Points {
+			all.addPoint(&named[i], p)
 		}
 	}
-	var out []*PastVerdict
+	for _, part := range []struct {
+		query string
+		take  func(fabric.Element, Point)
+	}{{"pastCleared", all.addEnd}, {"pastDelay", all.addDelay}, {"pastLoss", all.addLoss}} {
+		if err := q.eachPoint(part.query, part.take); err != nil {
+			return nil, err
+		}
+	}
+	return all.list(), nil
+}
+
+// verdictQuery reads the series of verdicts that were published before a moment.
+type verdictQuery struct {
+	ctx      context.Context
+	db       Ranger
+	settings *Settings
+	now      time.Time
+}
+
+// readSeries returns the series of a named query. It fails if the query does, except that a partial result is used.
+func (q *verdictQuery) readSeries(name string) ([]Series, error) {
+	series, err := q.db.QueryRange(q.ctx, q.settings.VerdictQueries()[name], q.now.Add(-q.settings.Past.Search), q.now, verdictStep)
+	var partial *PartialError
+	if err != nil && !errors.As(err, &partial) {
+		return nil, fmt.Errorf("query %q: %w", name, err)
+	}
+	return series, nil
+}
+
+// eachPoint calls take for every point of a named query.
+func (q *verdictQuery) eachPoint(name string, take func(fabric.Element, Point)) error {
+	series, err := q.readSeries(name)
+	for i := range series {
+		for _, p := range series[i].Points {
+			take(elementOf(&series[i]), p)
+		}
+	}
+	return err
+}
+
+func elementOf(s *Series) fabric.Element {
+	return fabric.Element{ID: s.Labels["element"], Kind: fabric.Kind(s.Labels["kind"])}
+}
+
+// pastVerdicts are verdicts by element and start.
+type pastVerdicts map[fabric.Element]map[time.Time]*PastVerdict
+
+// addPoint adds a point of the series that has a verdict's start as its value. The latest point has the properties.
+func (all pastVerdicts) addPoint(s *Series, p Point) {
+	el, first := elementOf(s), timeFromSeconds(p.Value)
+	if first.IsZero() || el.ID == "" {
+		return
+	}
+	v := all[el][first]
+	if v == nil {
+		if all[el] == nil {
+			all[el] = map[time.Time]*PastVerdict{}
+		}
+		v = &PastVerdict{Element: el, FirstSeen: first}
+		all[el][first] = v
+	}
+	if p.At.Before(v.LastSeen) {
+		return
+	}
+	v.LastSeen, v.Scenario, v.Severity = p.At, fabric.Scenario(s.Labels["scenario"]), s.Labels["severity"]
+	v.Plane, v.Class, v.Direction = s.Labels["plane"], s.Labels["class"], fabric.Direction{From: s.Labels["from"], To: s.Labels["to"]}
+}
+
+// addEnd adds a point of the series that has the end of a verdict as its value.
+func (all pastVerdicts) addEnd(el fabric.Element, p Point) {
+	end := timeFromSeconds(p.Value)
+	if v := all.openAt(el, end); v != nil && end.After(v.Cleared) {
+		v.Cleared = end
+	}
+}
+
+// addDelay adds a point of the series of added delays, in seconds.
+func (all pastVerdicts) addDelay(el fabric.Element, p Point) {
+	v := all.measuredAt(el, p.At)
+	v.Symptom.AddedDelayNS = max(v.Symptom.AddedDelayNS, int64(math.Round(p.Value*1e9)))
+}
+
+// addLoss adds a point of the series of losses.
+func (all pastVerdicts) addLoss(el fabric.Element, p Point) {
+	v := all.measuredAt(el, p.At)
+	v.Symptom.LossRatio = max(v.Symptom.LossRatio, p.Value)
+}
+
+// openAt returns the latest verdict on an element that had begun at a moment, or nil.
+func (all pastVerdicts) openAt(el fabric.Element, t time.Time) (found *PastVerdict) {
+	for _, v := range all[el] {
+		if !v.FirstSeen.After(t) && (found == nil || v.FirstSeen.After(found.FirstSeen)) {
+			found = v
+		}
+	}
+	return found
+}
+
+// measuredAt returns the verdict that a value of a moment belongs to. If that was over by then, it returns one that
+// nothing has.
+func (all pastVerdicts) measuredAt(el fabric.Element, t time.Time) *PastVerdict {
+	v := all.openAt(el, t)
+	if v == nil || !v.Cleared.IsZero() && t.After(v.Cleared) {
+		return &PastVerdict{}
+	}
+	return v
+}
+
+// list returns the verdicts by start.
+func (all pastVerdicts) list() []PastVerdict {
+	out := []PastVerdict{}
 	for _, of := range all {
 		for _, v := range of {
-			out = append(out, v)
+			out = append(out, *v)
 		}
 	}
-	slices.SortFunc(out, func(a, b *PastVerdict) int {
+	slices.SortFunc(out, func(a, b PastVerdict) int {
 		return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Element.ID, b.Element.ID), cmp.Compare(a.Element.Kind, b.Element.Kind))
 	})
-	// at is the verdict of an element that was open at a moment.
-	at := func(el fabric.Element, t time.Time) (found *PastVerdict) {
-		for _, v := range all[el] {
-			if !v.FirstSeen.After(t) && (found == nil || v.FirstSeen.After(found.FirstSeen)) {
-				found = v
-			}
-		}
-		return found
-	}
-	each := func(name string, take func(of fabric.Element, p Point)) error {
-		series, err := ask(name)
-		for i := range series {
-			for _, p := range series[i].Points {
-				take(of(&series[i]), p)
-			}
-		}
-		return err
-	}
-	err = each("pastCleared", func(of fabric.Element, p Point) {
-		end := timeFromSeconds(p.Value)
-		if v := at(of, end); v != nil && end.After(v.Cleared) {
-			v.Cleared = end
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	// during is the verdict that a value is of, unless that was over by then.
-	during := func(of fabric.Element, p Point) *PastVerdict {
-		v := at(of, p.At)
-		if v == nil || !v.Cleared.IsZero() && p.At.After(v.Cleared) {
-			return &PastVerdict{}
-		}
-		return v
-	}
-	err = each("pastDelay", func(of fabric.Element, p Point) {
-		v := during(of, p)
-		v.Symptom.AddedDelayNS = max(v.Symptom.AddedDelayNS, int64(math.Round(p.Value*1e9)))
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = each("pastLoss", func(of fabric.Element, p Point) {
-		v := during(of, p)
-		v.Symptom.LossRatio = max(v.Symptom.LossRatio, p.Value)
-	})
-	if err != nil {
-		return nil, err
-	}
-	verdicts := make([]PastVerdict, len(out))
-	for i, v := range out {
-		verdicts[i] = *v
-	}
-	return verdicts, nil
+	return out
 }
 
 // timeFromSeconds converts a time in seconds, to the millisecond. It returns the zero time for an invalid one.

@@ -7,10 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/scope"
+	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plainjson"
 )
@@ -19,7 +22,7 @@ func formatInt(n int) string { return strconv.Itoa(n) }
 
 // API serves the analyzer's state as JSON.
 type API struct {
-	Snapshot func() analyzer.Snapshot
+	Snapshot func() snapshot.Snapshot
 	Store    *paths.Store
 }
 
@@ -50,12 +53,12 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		Hosts       map[string]string    `json:"hosts,omitempty"`
 		Floods      []evidence.Flood     `json:"floods,omitempty"`
 		Findings    []string             `json:"findings,omitempty"` // in words
-		Scopes      []analyzer.Scope     `json:"scopes"`
-		Asking      *analyzer.QueryStats `json:"asking,omitempty"`
+		Scopes      []scope.Scope        `json:"scopes"`
+		Asking      *selection.Stats     `json:"asking,omitempty"`
 		Maintenance []maintenance.Window `json:"maintenance,omitempty"`
 		Warnings    []string             `json:"warnings,omitempty"`
-		Verdicts    []analyzer.Incident  `json:"verdicts"`
-	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []analyzer.Incident{}}
+		Verdicts    []incident.Incident  `json:"verdicts"`
+	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}}
 	for _, f := range s.Floods {
 		out.Findings = append(out.Findings, f.String())
 	}
@@ -112,7 +115,7 @@ func (a *API) handleJob(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, struct {
 		At time.Time `json:"at"`
-		analyzer.JobView
+		snapshot.JobView
 	}{s.At, v})
 }
 
@@ -177,11 +180,11 @@ func (a *API) handleLinks(w http.ResponseWriter, _ *http.Request) {
 	s := a.Snapshot()
 	links := s.Links
 	if links == nil {
-		links = []analyzer.LinkView{}
+		links = []snapshot.LinkView{}
 	}
 	writeJSON(w, struct {
 		At    time.Time           `json:"at"`
-		Links []analyzer.LinkView `json:"links"`
+		Links []snapshot.LinkView `json:"links"`
 	}{s.At, links})
 }
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -27,9 +27,9 @@ const maxPathEdges = 200
 
 // Collector turns the analyzer's snapshot into series at each scrape.
 type Collector struct {
-	Snapshot func() analyzer.Snapshot
+	Snapshot func() snapshot.Snapshot
 	Store    *paths.Store
-	// Switches is Loop.SwitchStates, or nil if no switch reports sightings.
+	// Switches is tracing.Sources.SwitchStates, or nil if no switch reports sightings.
 	Switches func() (map[string]paths.TableView, paths.PullCounts)
 }
 
@@ -128,7 +128,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // collectMaintenance publishes the windows that are in force, and not future ones.
-func (c *Collector) collectMaintenance(s analyzer.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
+func (c *Collector) collectMaintenance(s snapshot.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
 	type series struct{ element, source string }
 	done := map[series]bool{}
 	for i := range s.Maintenance {
@@ -174,7 +174,7 @@ func (c *Collector) collectSwitches(ch chan<- prometheus.Metric, gauge func(*pro
 // minOpenScore is the lowest score of an open verdict, since 0 means that it has cleared, and ends alerts.
 const minOpenScore = 0.001
 
-func (c *Collector) collectSuspects(s analyzer.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
+func (c *Collector) collectSuspects(s snapshot.Snapshot, gauge func(*prometheus.Desc, float64, ...string)) {
 	done := map[fabric.Element]bool{}
 	published := map[string]bool{}
 	for i := range s.Incidents {

@@ -16,11 +16,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/scope"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
 )
@@ -39,7 +41,7 @@ links:
 
 var now = time.Unix(1_800_000_000, 0).UTC()
 
-func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
+func fixture(t *testing.T) (*Collector, *API, *snapshot.Snapshot) {
 	t.Helper()
 	tp, found := fabric.ParseTopology("t.yaml", []byte(topo))
 	if err := found.Err(); err != nil {
@@ -56,12 +58,12 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 	}
 	cleared, old := now.Add(-time.Minute), now.Add(-10*time.Minute)
 	added, zero := int64(48000), int64(0)
-	snap := &analyzer.Snapshot{At: now, PathMap: 1, Paths: store.StateCounts(), Expected: 4, Baselines: 4, Hosts: map[string]string{"h2": "late"},
+	snap := &snapshot.Snapshot{At: now, PathMap: 1, Paths: store.StateCounts(), Expected: 4, Baselines: 4, Hosts: map[string]string{"h2": "late"},
 		Report: fabric.Report{State: fabric.Suspect, Coverage: fabric.Coverage{Links: 0.5, Edges: 0.25}},
-		Links: []analyzer.LinkView{{Link: "leaf1:up1--spine1:dn1", From: "leaf1:up1", To: "spine1:dn1", Edges: 3, AddedDelayNS: &added},
+		Links: []snapshot.LinkView{{Link: "leaf1:up1--spine1:dn1", From: "leaf1:up1", To: "spine1:dn1", Edges: 3, AddedDelayNS: &added},
 			{Link: "leaf1:up1--spine1:dn1", From: "spine1:dn1", To: "leaf1:up1", Edges: 0},
 			{Link: "h1/eth1--leaf1:dn1", From: "h1/eth1", To: "leaf1:dn1", Edges: 1, AddedDelayNS: &zero}},
-		Incidents: []analyzer.Incident{
+		Incidents: []incident.Incident{
 			{Open: true, OpenedAt: now, Verdict: fabric.Verdict{ID: "a", FirstSeen: now.Add(-5500 * time.Millisecond), Element: fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Direction: "leaf1:up1->spine1:dn1",
 				Confidence: 0.99, Symptom: fabric.Symptom{AddedDelayNS: 48000}, Scenario: fabric.Corridor, Tier: 2, Plane: "a", Severity: "warning",
 				Evidence: fabric.EvidenceCount{ExplainedEdges: 3}, Edges: []string{"h1/eth1>h2/eth1#0"}, Causes: []string{"congestion", "drops", "congestion"}, Jobs: []string{"train7"}}},
@@ -72,7 +74,7 @@ func fixture(t *testing.T) (*Collector, *API, *analyzer.Snapshot) {
 		{ID: "3", Element: "leaf2", From: now.Add(time.Hour), Source: maintenance.SourceAPI}}
 	snap.Warnings = []string{"lost: an incomplete answer"}
 	snap.Floods = []evidence.Flood{{NIC: "h2/eth1", From: "10.0.1.2", PerSecond: 5012.4, Unread: true}}
-	get := func() analyzer.Snapshot { return *snap }
+	get := func() snapshot.Snapshot { return *snap }
 	switches := func() (map[string]paths.TableView, paths.PullCounts) {
 		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, AnsweredAt: now, Dropped: 1, OverLimit: 2, Foreign: 3}}, paths.PullCounts{Pulls: 9, Failures: 4}
 	}
@@ -170,7 +172,7 @@ func TestPlaces(t *testing.T) {
 // TestNothingBeforeTheFirstCycle: silence is insufficient evidence, and no count of 0.
 func TestNothingBeforeTheFirstCycle(t *testing.T) {
 	c, _, snap := fixture(t)
-	*snap = analyzer.Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence}}
+	*snap = snapshot.Snapshot{Report: fabric.Report{State: fabric.InsufficientEvidence}}
 	got := expose(t, c)
 	if !strings.Contains(got, `fabric_verdict_state{scope="fabric",state="insufficient_evidence"} 1`) || strings.Contains(got, "coverage") {
 		t.Errorf("before the first cycle:\n%s", got)
@@ -181,7 +183,7 @@ func TestNothingBeforeTheFirstCycle(t *testing.T) {
 func TestObservationsAreAFile(t *testing.T) {
 	_, api, snap := fixture(t)
 	p50, bound := int64(5000), int64(2000)
-	snap.Edges = []analyzer.EdgeView{{Obs: fabric.Observation{Edge: "h1/eth1>h2/eth1#0", Src: "h1/eth1", Dst: "h2/eth1", Start: now, WindowNS: 2e9, Sent: 200,
+	snap.Edges = []snapshot.EdgeView{{Obs: fabric.Observation{Edge: "h1/eth1>h2/eth1#0", Src: "h1/eth1", Dst: "h2/eth1", Start: now, WindowNS: 2e9, Sent: 200,
 		OWD: &fabric.Quantiles{P50: &p50}, ClockErrorNS: &bound, Timestamp: "kernel", PathState: fabric.PathUnknown}}}
 	mux := http.NewServeMux()
 	api.RegisterHandlers(mux)
@@ -249,7 +251,7 @@ func TestJobs(t *testing.T) {
 	r.ReplaceSource("test", []jobs.Placement{{Job: "ml/train7", ID: "4711", Nodes: []string{"h1", "h2"}}})
 	n := 1
 	snap.Placed, snap.Incidents[0].Jobs, snap.Incidents[0].BlastRadius.Jobs = r.MapAt(now), []string{"ml/train7"}, &n
-	snap.Scopes = []analyzer.Scope{{Scope: "fabric", State: fabric.Suspect}, {Scope: "job_name:ml/train7", State: fabric.Suspect, Coverage: fabric.Coverage{Links: 0.75}, Why: "because"}}
+	snap.Scopes = []scope.Scope{{Scope: "fabric", State: fabric.Suspect}, {Scope: "job_name:ml/train7", State: fabric.Suspect, Coverage: fabric.Coverage{Links: 0.75}, Why: "because"}}
 	for path, want := range map[string][]string{
 		"/api/v1/jobs":              {`"job":"ml/train7","state":"suspect","why":"because"`},
 		"/api/v1/jobs/ml/train7":    {`"scope":"job_name:ml/train7"`, `"state":"suspect"`, `"id":"4711"`, `"element":"leaf1:up1--spine1:dn1"`, `"peers":[]`},

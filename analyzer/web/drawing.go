@@ -1,11 +1,14 @@
 package web
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -95,7 +98,7 @@ type cable struct {
 	sameRow        bool
 }
 
-func (h *Handler) drawFabric(s analyzer.Snapshot, open []analyzer.Incident, pod string) drawing {
+func (h *Handler) drawFabric(s snapshot.Snapshot, open []incident.Incident, pod string) drawing {
 	g := h.Store.Graph()
 	m := newMarks(g, open)
 	pinned := map[string]bool{}
@@ -126,7 +129,7 @@ func (h *Handler) drawFabric(s analyzer.Snapshot, open []analyzer.Incident, pod 
 }
 
 // gatherCables gathers links into cables and sums up the evidence about each direction.
-func gatherCables(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*cable {
+func gatherCables(g *fabric.Graph, s snapshot.Snapshot, f *folded, m marks) []*cable {
 	views := newLinkViews(s.Links)
 	tabs := map[string]*tab{}
 	for _, b := range f.boxes {
@@ -176,20 +179,20 @@ func gatherCables(g *fabric.Graph, s analyzer.Snapshot, f *folded, m marks) []*c
 // linkViews finds the view of a direction. The analyzer lists two for each
 // link, in the topology's order; the index serves lists that do not.
 type linkViews struct {
-	list  []analyzer.LinkView
-	index map[fabric.Direction]*analyzer.LinkView
+	list  []snapshot.LinkView
+	index map[fabric.Direction]*snapshot.LinkView
 }
 
-func newLinkViews(list []analyzer.LinkView) *linkViews { return &linkViews{list: list} }
+func newLinkViews(list []snapshot.LinkView) *linkViews { return &linkViews{list: list} }
 
-func (v *linkViews) viewOf(link int, d fabric.Direction) *analyzer.LinkView {
+func (v *linkViews) viewOf(link int, d fabric.Direction) *snapshot.LinkView {
 	for i := 2 * link; i < min(2*link+2, len(v.list)); i++ {
 		if l := &v.list[i]; l.From == d.From && l.To == d.To {
 			return l
 		}
 	}
 	if v.index == nil {
-		v.index = make(map[fabric.Direction]*analyzer.LinkView, len(v.list))
+		v.index = make(map[fabric.Direction]*snapshot.LinkView, len(v.list))
 		for i := range v.list {
 			v.index[fabric.Direction{From: v.list[i].From, To: v.list[i].To}] = &v.list[i]
 		}
@@ -214,44 +217,12 @@ func (d *drawing) layOutRows(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 		}
 		perPlane[b.plane][b.tier]++
 	}
-	weight := func(p string) (n int) {
-		for _, k := range perPlane[p] {
-			n = max(n, k)
-		}
-		return n
-	}
-	need := 0.0
-	for _, p := range f.planes {
-		need += float64(weight(p))*26 + 20
-	}
 	bottom := 0.0
 	for _, b := range rows[0] {
 		bottom += nodeNeed(b)
 	}
-	d.W = leftMargin + max(minWidth-leftMargin-margin, need, bottom) + margin
-	d.Wide = d.W > screen
-	inner := d.W - leftMargin - margin
-
-	total := 0
-	for _, p := range f.planes {
-		total += weight(p)
-	}
-	x := leftMargin
-	span := map[string][2]float64{}
-	for _, p := range f.planes {
-		w := inner * float64(weight(p)) / float64(max(total, 1))
-		span[p] = [2]float64{x, w}
-		if len(f.planes) > 1 && p != "" {
-			d.Planes = append(d.Planes, caption{int(x + w/2), 12, "plane " + shortenMiddle(p, 40)})
-		}
-		x += w
-	}
-
-	var tiers []int
-	for t := range rows {
-		tiers = append(tiers, t)
-	}
-	slices.SortFunc(tiers, func(a, b int) int { return b - a })
+	span := d.layOutPlanes(f.planes, perPlane, bottom)
+	tiers := slices.SortedFunc(maps.Keys(rows), func(a, b int) int { return b - a })
 	gap := 92.0
 	if len(tiers) > 3 {
 		gap = 66
@@ -265,43 +236,76 @@ func (d *drawing) layOutRows(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 		if t == 0 {
 			break
 		}
-		row := rows[t]
-		slices.SortFunc(row, func(a, b *box) int {
-			if c := compareNatural(a.plane, b.plane); c != 0 {
-				return c
-			}
-			if c := compareNatural(g.Switch(a.members[0]).Pod, g.Switch(b.members[0]).Pod); c != 0 {
-				return c
-			}
-			return compareNatural(a.members[0], b.members[0])
-		})
-		height := 0.0
-		at := map[string]int{}
-		for _, b := range row {
-			n := perPlane[b.plane][t]
-			pitch := span[b.plane][1] / float64(n)
-			b.w, b.h = min(132, pitch-12), 27
-			if b.group {
-				b.w, b.h = min(150, pitch-8), 38
-			}
-			if pitch < 74 {
-				b.w, b.h = min(26, pitch-5), 92
-			}
-			b.x = span[b.plane][0] + (float64(at[b.plane])+0.5)*pitch - b.w/2
-			b.y = y
-			at[b.plane]++
-			height = max(height, b.h)
-		}
-		d.Tiers = append(d.Tiers, caption{4, int(y + height/2), tierName(g, row)})
+		sortRow(g, rows[t])
+		height := placeRow(rows[t], y, span, perPlane)
+		d.Tiers = append(d.Tiers, caption{4, int(y + height/2), tierName(g, rows[t])})
 		y += height + gap
 	}
 	if len(rows[0]) > 0 {
-		y = d.layOutNodes(g, f, rows[0], y, inner/max(bottom, 1))
+		y = d.layOutNodes(g, f, rows[0], y, (d.W-leftMargin-margin)/max(bottom, 1))
 	} else {
 		y -= gap
 	}
 	d.H = y + 10
 	return rows
+}
+
+// extent is where a plane begins, and how wide it is.
+type extent struct{ x, width float64 }
+
+// layOutPlanes sets the width of the drawing, and divides it among the planes by the switches of their widest tier.
+// bottom is the width that the nodes need.
+func (d *drawing) layOutPlanes(planes []string, perPlane map[string]map[int]int, bottom float64) map[string]extent {
+	weight := map[string]int{}
+	need, total := 0.0, 0
+	for _, p := range planes {
+		for _, k := range perPlane[p] {
+			weight[p] = max(weight[p], k)
+		}
+		need += float64(weight[p])*26 + 20
+		total += weight[p]
+	}
+	d.W = leftMargin + max(minWidth-leftMargin-margin, need, bottom) + margin
+	d.Wide = d.W > screen
+	inner := d.W - leftMargin - margin
+	x := leftMargin
+	span := map[string]extent{}
+	for _, p := range planes {
+		w := inner * float64(weight[p]) / float64(max(total, 1))
+		span[p] = extent{x, w}
+		if len(planes) > 1 && p != "" {
+			d.Planes = append(d.Planes, caption{int(x + w/2), 12, "plane " + shortenMiddle(p, 40)})
+		}
+		x += w
+	}
+	return span
+}
+
+// sortRow sorts the switches of a tier by plane, pod and name.
+func sortRow(g *fabric.Graph, row []*box) {
+	slices.SortFunc(row, func(a, b *box) int {
+		return cmp.Or(compareNatural(a.plane, b.plane), compareNatural(g.Switch(a.members[0]).Pod, g.Switch(b.members[0]).Pod), compareNatural(a.members[0], b.members[0]))
+	})
+}
+
+// placeRow places the switches of a tier beside each other, and returns the height of the row.
+func placeRow(row []*box, y float64, span map[string]extent, perPlane map[string]map[int]int) (height float64) {
+	at := map[string]int{}
+	for _, b := range row {
+		pitch := span[b.plane].width / float64(perPlane[b.plane][b.tier])
+		b.w, b.h = min(132, pitch-12), 27
+		if b.group {
+			b.w, b.h = min(150, pitch-8), 38
+		}
+		if pitch < 74 {
+			b.w, b.h = min(26, pitch-5), 92
+		}
+		b.x = span[b.plane].x + (float64(at[b.plane])+0.5)*pitch - b.w/2
+		b.y = y
+		at[b.plane]++
+		height = max(height, b.h)
+	}
+	return height
 }
 
 func tierName(g *fabric.Graph, row []*box) string {
@@ -610,7 +614,7 @@ func shortGroup(b *box) string {
 // maxLabels bounds the suspects that are pinned and labelled in the drawing.
 const maxLabels = 8
 
-func (d *drawing) addLabels(g *fabric.Graph, open []analyzer.Incident, f *folded, at map[fabric.Direction]point) {
+func (d *drawing) addLabels(g *fabric.Graph, open []incident.Incident, f *folded, at map[fabric.Direction]point) {
 	for _, in := range open[:min(len(open), maxLabels)] {
 		t := locateElement(g, in.Element, in.Direction)
 		p, ok, side := point{}, false, beside
@@ -647,7 +651,7 @@ const (
 	below
 )
 
-func (d *drawing) newCallout(in analyzer.Incident, p point, side int) label {
+func (d *drawing) newCallout(in incident.Incident, p point, side int) label {
 	mark := suspect
 	second := formatSymptom(in.Symptom)
 	if second == "" {

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -89,18 +90,18 @@ func (c clos) graph(t testing.TB) *fabric.Graph {
 }
 
 // healthy returns a snapshot in which every link is crossed and clean.
-func healthy(g *fabric.Graph) analyzer.Snapshot {
-	s := analyzer.Snapshot{At: noon(), Expected: 112, Baselines: 112,
+func healthy(g *fabric.Graph) snapshot.Snapshot {
+	s := snapshot.Snapshot{At: noon(), Expected: 112, Baselines: 112,
 		Report: fabric.Report{State: fabric.Innocent, Coverage: fabric.Coverage{Links: 1, Edges: 1}, Edges: fabric.EdgeCounts{Total: 112}}}
 	for _, l := range g.Topo.Links {
 		for _, d := range []fabric.Direction{{From: l.A, To: l.B}, {From: l.B, To: l.A}} {
-			s.Links = append(s.Links, analyzer.LinkView{Link: l.ID(), From: d.From, To: d.To, Edges: 7, AddedDelayNS: ns(0)})
+			s.Links = append(s.Links, snapshot.LinkView{Link: l.ID(), From: d.From, To: d.To, Edges: 7, AddedDelayNS: ns(0)})
 		}
 	}
 	return s
 }
 
-func linkOf(s *analyzer.Snapshot, d fabric.Direction) *analyzer.LinkView {
+func linkOf(s *snapshot.Snapshot, d fabric.Direction) *snapshot.LinkView {
 	for i := range s.Links {
 		if s.Links[i].From == d.From && s.Links[i].To == d.To {
 			return &s.Links[i]
@@ -110,12 +111,12 @@ func linkOf(s *analyzer.Snapshot, d fabric.Direction) *analyzer.LinkView {
 }
 
 // blame opens an incident for one direction of a link.
-func blame(s *analyzer.Snapshot, d fabric.Direction, added int64, loss float64) *analyzer.Incident {
+func blame(s *snapshot.Snapshot, d fabric.Direction, added int64, loss float64) *incident.Incident {
 	s.Report.State = fabric.Suspect
 	if v := linkOf(s, d); v != nil {
 		v.AddedDelayNS, v.LossRatio, v.Degraded = ns(added), loss, 6
 	}
-	in := analyzer.Incident{Open: true, OpenedAt: noon().Add(-40 * time.Second), LastSeen: noon(), Verdict: fabric.Verdict{
+	in := incident.Incident{Open: true, OpenedAt: noon().Add(-40 * time.Second), LastSeen: noon(), Verdict: fabric.Verdict{
 		ID: fmt.Sprintf("id%d", len(s.Incidents)), Element: fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}, Direction: d.String(), Confidence: 0.998,
 		Symptom: fabric.Symptom{AddedDelayNS: added, LossRatio: loss}, Scenario: fabric.Corridor, Tier: 2, Plane: "a",
 		Severity: fabric.SeverityWarning, Evidence: fabric.EvidenceCount{DegradedEdges: 6, ExplainedEdges: 6, HealthyEdgesThroughParent: 41},
@@ -127,14 +128,14 @@ func blame(s *analyzer.Snapshot, d fabric.Direction, added int64, loss float64) 
 }
 
 // degradedEdge returns a flow whose median is above its baseline.
-func degradedEdge(src, dst string, p fabric.Path) analyzer.EdgeView {
-	return analyzer.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: fabric.Flow{Src: src, Dst: dst}.String(), Src: src, Dst: dst,
+func degradedEdge(src, dst string, p fabric.Path) snapshot.EdgeView {
+	return snapshot.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: fabric.Flow{Src: src, Dst: dst}.String(), Src: src, Dst: dst,
 		Sent: 200, Lost: 3, OWD: &fabric.Quantiles{P50: ns(2_005_000), P99: ns(2_300_000)},
 		Baseline: &fabric.Quantiles{P50: ns(4_900), P99: ns(8_800)}, Path: p, PathState: fabric.PathValid}}
 }
 
 // demoFault returns the demo's fabric with 2 ms on the way down from spine1 to leaf1.
-func demoFault(t testing.TB) (*fabric.Graph, analyzer.Snapshot) {
+func demoFault(t testing.TB) (*fabric.Graph, snapshot.Snapshot) {
 	t.Helper()
 	g := loadDemo(t)
 	s := healthy(g)
@@ -148,8 +149,8 @@ func demoFault(t testing.TB) (*fabric.Graph, analyzer.Snapshot) {
 	return g, s
 }
 
-func handler(g *fabric.Graph, s analyzer.Snapshot) *Handler {
-	return &Handler{Snapshot: func() analyzer.Snapshot { return s }, Store: paths.NewStore(g), Title: "Graylink demo",
+func handler(g *fabric.Graph, s snapshot.Snapshot) *Handler {
+	return &Handler{Snapshot: func() snapshot.Snapshot { return s }, Store: paths.NewStore(g), Title: "Graylink demo",
 		Now: func() time.Time { return noon().Add(800 * time.Millisecond) }}
 }
 

@@ -3,7 +3,7 @@ package web
 import (
 	"fmt"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -41,7 +41,7 @@ type hopView struct {
 	LinkTo          string // the next end the packet comes in by
 }
 
-func (h *Handler) lookUpFlows(s analyzer.Snapshot, q query) lookup {
+func (h *Handler) lookUpFlows(s snapshot.Snapshot, q query) lookup {
 	l := lookup{Src: q.src, Dst: q.dst}
 	if q.src == "" && q.dst == "" {
 		return l
@@ -59,7 +59,7 @@ func (h *Handler) lookUpFlows(s analyzer.Snapshot, q query) lookup {
 		l.Error = fmt.Sprintf("src and dst are both %q; expected two different NICs", ids[0])
 		return l
 	}
-	last := map[fabric.Flow]*analyzer.EdgeView{}
+	last := map[fabric.Flow]*snapshot.EdgeView{}
 	for i := range s.Edges {
 		o := &s.Edges[i].Obs
 		if o.Src == ids[0] && o.Dst == ids[1] || o.Src == ids[1] && o.Dst == ids[0] {
@@ -89,7 +89,7 @@ func (h *Handler) anyNIC() string {
 	return "h1/eth1"
 }
 
-func (h *Handler) newFlowView(e fabric.Flow, last *analyzer.EdgeView) (flowView, bool) {
+func (h *Handler) newFlowView(e fabric.Flow, last *snapshot.EdgeView) (flowView, bool) {
 	b, known := h.Store.CurrentBinding(e)
 	if !known && last == nil {
 		return flowView{}, false

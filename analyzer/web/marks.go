@@ -1,7 +1,7 @@
 package web
 
 import (
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -30,7 +30,7 @@ type target struct {
 	nics, owners []string
 }
 
-func newMarks(g *fabric.Graph, open []analyzer.Incident) marks {
+func newMarks(g *fabric.Graph, open []incident.Incident) marks {
 	m := marks{map[fabric.Direction]level{}, map[string]level{}, map[string]level{}}
 	for _, in := range open {
 		l := suspect

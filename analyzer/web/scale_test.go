@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -15,7 +15,7 @@ import (
 const pageLimit = 1 << 19
 
 // worst fills every list of the page, with more than it shows.
-func worst(g *fabric.Graph) analyzer.Snapshot {
+func worst(g *fabric.Graph) snapshot.Snapshot {
 	s := healthy(g)
 	for i := range 20 {
 		l := g.Topo.Links[i*len(g.Topo.Links)/20]
@@ -88,7 +88,7 @@ func TestFoldedSaysSo(t *testing.T) {
 	g := clos{pods: 32, leaves: 16, spines: 16, cores: 64, nodesPerLeaf: 32}.graph(t)
 	s := healthy(g)
 	blame(&s, fabric.Direction{From: "spine7-3:dn5", To: "leaf7-5:up3"}, 2_000_000, 0)
-	*linkOf(&s, fabric.Direction{From: "spine9-1:dn2", To: "leaf9-2:up1"}) = analyzer.LinkView{}
+	*linkOf(&s, fabric.Direction{From: "spine9-1:dn2", To: "leaf9-2:up1"}) = snapshot.LinkView{}
 	_, all := page(t, handler(g, s), "/")
 	note := one(t, all, "data-folded", "true")
 	contains(t, note.text, "1,086 switches are drawn as groups", "16,384 nodes are drawn as groups")

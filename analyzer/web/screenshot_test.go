@@ -14,7 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -88,15 +89,15 @@ func colours(img image.Image) map[[3]uint32]int {
 type scene struct {
 	name, path string
 	dark       bool
-	make       func() (*fabric.Graph, analyzer.Snapshot)
+	make       func() (*fabric.Graph, snapshot.Snapshot)
 }
 
 // gallery returns the snapshots to look at after a change of the page.
 func gallery(t *testing.T) []scene {
 	big := clos{planes: 1, pods: 32, leaves: 16, spines: 16, cores: 64, nodesPerLeaf: 32}
 	return []scene{
-		{"innocent", "/", false, func() (*fabric.Graph, analyzer.Snapshot) { g := loadDemo(t); return g, healthy(g) }},
-		{"insufficient-dark", "/", true, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"innocent", "/", false, func() (*fabric.Graph, snapshot.Snapshot) { g := loadDemo(t); return g, healthy(g) }},
+		{"insufficient-dark", "/", true, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := loadDemo(t)
 			s := healthy(g)
 			s.Report.State, s.Baselines, s.Pending = fabric.InsufficientEvidence, 40, 3
@@ -109,22 +110,22 @@ func gallery(t *testing.T) []scene {
 			}
 			return g, s
 		}},
-		{"stale", "/", false, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"stale", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
 			g, s := demoFault(t)
 			s.At = noon().Add(-90 * time.Second)
 			return g, s
 		}},
-		{"held-and-switch", "/", false, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"held-and-switch", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
 			g, s := demoFault(t)
 			s.Incidents[0].Held = "no healthy probe has crossed it since: the fabric shows it unused"
-			s.Incidents = append(s.Incidents, analyzer.Incident{Open: true, Verdict: fabric.Verdict{ID: "sw", Element: fabric.Element{ID: "spine2", Kind: fabric.KindSwitch},
+			s.Incidents = append(s.Incidents, incident.Incident{Open: true, Verdict: fabric.Verdict{ID: "sw", Element: fabric.Element{ID: "spine2", Kind: fabric.KindSwitch},
 				Symptom: fabric.Symptom{AddedDelayNS: 340_000}, Scenario: fabric.HotSpine, Severity: fabric.SeverityCritical, Confidence: 0.97, FirstSeen: noon(), Summary: "Switch spine2 adds 340 µs."}},
-				analyzer.Incident{Open: true, Verdict: fabric.Verdict{ID: "nic", Element: fabric.Element{ID: "h6/eth1", Kind: fabric.KindNIC}, Direction: "leaf3:dn2->h6/eth1",
+				incident.Incident{Open: true, Verdict: fabric.Verdict{ID: "nic", Element: fabric.Element{ID: "h6/eth1", Kind: fabric.KindNIC}, Direction: "leaf3:dn2->h6/eth1",
 					Symptom: fabric.Symptom{LossRatio: 0.13}, Scenario: fabric.BadNIC, Severity: fabric.SeverityWarning, Confidence: 0.91, FirstSeen: noon(), Summary: "NIC h6/eth1 loses 13 % of what it receives."}})
 			linkOf(&s, fabric.Direction{From: "leaf3:dn2", To: "h6/eth1"}).LossRatio = 0.13
 			return g, s
 		}},
-		{"scale", "/", false, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"scale", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := loadDemo(t)
 			s := healthy(g)
 			for i := range s.Links {
@@ -134,31 +135,31 @@ func gallery(t *testing.T) []scene {
 			}
 			return g, s
 		}},
-		{"three-tier", "/", false, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"three-tier", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := clos{pods: 4, leaves: 4, spines: 2, cores: 4, nodesPerLeaf: 3}.graph(t)
 			s := healthy(g)
 			blame(&s, fabric.Direction{From: "spine2-1:up3", To: "core3:dn3"}, 350_000, 0.01)
 			return g, s
 		}},
-		{"planes-dark", "/", true, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"planes-dark", "/", true, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := clos{planes: 2, pods: 1, leaves: 4, spines: 4, nodesPerLeaf: 4, rails: 2}.graph(t)
 			s := healthy(g)
 			blame(&s, fabric.Direction{From: "leafb1-2:up3", To: "spineb1-3:dn2"}, 15_000_000, 0)
 			return g, s
 		}},
-		{"64-nodes-8-nics", "/", false, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"64-nodes-8-nics", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := clos{pods: 1, leaves: 32, spines: 8, nodesPerLeaf: 16, rails: 8}.graph(t)
 			s := healthy(g)
 			blame(&s, fabric.Direction{From: "leaf1-9:up3", To: "spine1-3:dn9"}, 700_000, 0)
 			return g, s
 		}},
-		{"16384", "/", false, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"16384", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := big.graph(t)
 			s := healthy(g)
 			blame(&s, fabric.Direction{From: "spine7-3:dn5", To: "leaf7-5:up3"}, 2_000_000, 0)
 			return g, s
 		}},
-		{"16384-pod-dark", "/?pod=p7", true, func() (*fabric.Graph, analyzer.Snapshot) {
+		{"16384-pod-dark", "/?pod=p7", true, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := big.graph(t)
 			s := healthy(g)
 			blame(&s, fabric.Direction{From: "spine7-3:dn5", To: "leaf7-5:up3"}, 2_000_000, 0)
@@ -168,7 +169,7 @@ func gallery(t *testing.T) []scene {
 }
 
 func TestScreenshots(t *testing.T) {
-	demo := func() (*fabric.Graph, analyzer.Snapshot) { return demoFault(t) }
+	demo := func() (*fabric.Graph, snapshot.Snapshot) { return demoFault(t) }
 	scenes := []scene{{"demo-light", "/", false, demo}, {"demo-dark", "/", true, demo}}
 	if os.Getenv("GRAYLINK_SCREENSHOTS") != "" {
 		scenes = append(scenes, gallery(t)...)
@@ -195,7 +196,7 @@ func TestRefreshInABrowser(t *testing.T) {
 	good := healthy(g)
 	var cycles atomic.Int64
 	h := handler(g, good)
-	h.Snapshot = func() analyzer.Snapshot {
+	h.Snapshot = func() snapshot.Snapshot {
 		if cycles.Add(1) == 1 {
 			return good
 		}

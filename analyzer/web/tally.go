@@ -3,7 +3,7 @@ package web
 import (
 	"fmt"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/snapshot"
 )
 
 // delaySteps holds the labels of the delay scale, which has one step for each decade from 10 µs on.
@@ -19,7 +19,7 @@ type tally struct {
 	mark                   level
 }
 
-func (t *tally) addLink(v *analyzer.LinkView, m level) {
+func (t *tally) addLink(v *snapshot.LinkView, m level) {
 	t.links++
 	t.mark = max(t.mark, m)
 	if v == nil || v.Edges == 0 {

@@ -3,7 +3,7 @@ package web
 import (
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
 )
 
 // The timeline shows timelineSpan, with a mark at every multiple of timelineTick, and at
@@ -49,7 +49,7 @@ type timeBar struct {
 
 // newTimeline draws incidents, the newest first, against the hour that ended with the last
 // cycle.
-func newTimeline(incidents []analyzer.Incident, until time.Time) timeline {
+func newTimeline(incidents []incident.Incident, until time.Time) timeline {
 	t := timeline{W: timelineWidth, Left: timelineLeft}
 	from := until.Add(-timelineSpan)
 	x := func(at time.Time) float64 {

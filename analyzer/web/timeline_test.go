@@ -7,12 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/scope"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
 // past closes an incident that lasted from so long before noon, for so long.
-func past(s *analyzer.Snapshot, d fabric.Direction, before, lasted time.Duration) {
+func past(s *snapshot.Snapshot, d fabric.Direction, before, lasted time.Duration) {
 	in := blame(s, d, 90_000, 0)
 	in.FirstSeen = noon().Add(-before)
 	end := in.FirstSeen.Add(lasted)
@@ -107,7 +108,7 @@ func TestNamesCannotLeaveTheirQuotes(t *testing.T) {
 func TestScopesThatAreNotInnocentComeFirst(t *testing.T) {
 	g := loadDemo(t)
 	s := healthy(g)
-	s.Scopes = []analyzer.Scope{{Scope: "fabric", State: fabric.Suspect}, {Scope: "plane:a", State: fabric.Innocent},
+	s.Scopes = []scope.Scope{{Scope: "fabric", State: fabric.Suspect}, {Scope: "plane:a", State: fabric.Innocent},
 		{Scope: "job_name:train", State: fabric.Suspect, Why: "leaf1 is on its way", Clean: 9, Degraded: 3}, {Scope: "pod:p1", State: fabric.InsufficientEvidence}}
 	rows, n := scopeRows(s.Scopes)
 	if n != 3 || rows[0].Scope != "job_name:train" || rows[1].Scope != "pod:p1" || rows[2].State != "innocent" {

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/scope"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -63,7 +65,7 @@ type banner struct {
 }
 
 type verdictView struct {
-	analyzer.Incident
+	incident.Incident
 	Level, Symptom, ConfidenceText string
 	From, To, Where                string
 	Since, Until, Lasted           string
@@ -85,9 +87,9 @@ type edgeRow struct {
 	Asks                           []promQuery
 }
 
-func (h *Handler) buildView(s analyzer.Snapshot, now time.Time, q query) view {
+func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 	v := view{Title: cmp.Or(h.Title, "Graylink")}
-	var open, past []analyzer.Incident
+	var open, past []incident.Incident
 	for _, in := range s.Incidents {
 		if in.Open {
 			open = append(open, in)
@@ -124,8 +126,8 @@ func (h *Handler) buildView(s analyzer.Snapshot, now time.Time, q query) view {
 }
 
 // compareStrength orders incidents: fresh ones before held ones, then by severity, then by confidence.
-func compareStrength(a, b analyzer.Incident) int {
-	weight := func(in analyzer.Incident) int {
+func compareStrength(a, b incident.Incident) int {
+	weight := func(in incident.Incident) int {
 		w := map[string]int{fabric.SeverityWarning: 1, fabric.SeverityCritical: 2}[in.Severity]
 		if in.Held == "" {
 			w += 10
@@ -135,7 +137,7 @@ func compareStrength(a, b analyzer.Incident) int {
 	return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(b.Confidence, a.Confidence))
 }
 
-func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) banner {
+func newBanner(s snapshot.Snapshot, open []incident.Incident, now time.Time) banner {
 	b := banner{At: clockTime(s.At), CycleError: s.CycleError}
 	c := s.Report.Coverage
 	b.Coverage = fmt.Sprintf("Evidence covers %s of the link directions and %s of %s.",
@@ -173,7 +175,7 @@ func newBanner(s analyzer.Snapshot, open []analyzer.Incident, now time.Time) ban
 	return b
 }
 
-func suspectLine(in analyzer.Incident) string {
+func suspectLine(in incident.Incident) string {
 	out := "Suspect: " + in.Element.ID
 	if s := formatSymptom(in.Symptom); s != "" {
 		out += ", " + s
@@ -190,7 +192,7 @@ func suspectLine(in analyzer.Incident) string {
 }
 
 // missingEvidence returns the reasons why the evidence is insufficient.
-func missingEvidence(s analyzer.Snapshot) []string {
+func missingEvidence(s snapshot.Snapshot) []string {
 	var out []string
 	if s.Baselines < s.Expected {
 		out = append(out, fmt.Sprintf("baselines are known for %s of %s flows", formatCount(s.Baselines), formatCount(s.Expected)))
@@ -230,7 +232,7 @@ func missingEvidence(s analyzer.Snapshot) []string {
 	return out
 }
 
-func newVerdict(in analyzer.Incident, now time.Time) verdictView {
+func newVerdict(in incident.Incident, now time.Time) verdictView {
 	v := verdictView{Incident: in, Level: "suspect", Symptom: cmp.Or(formatSymptom(in.Symptom), absent), ConfidenceText: formatPercent(in.Confidence),
 		Since: clockTime(in.FirstSeen), Lasted: formatAge(now.Sub(in.FirstSeen))}
 	if in.Held != "" {
@@ -261,13 +263,13 @@ func newVerdict(in analyzer.Incident, now time.Time) verdictView {
 
 // scopeRows returns the rows of all scopes except the first, the whole fabric, which the banner shows. The total counts
 // also those beyond maxRows.
-func scopeRows(all []analyzer.Scope) (rows []scopeRow, total int) {
+func scopeRows(all []scope.Scope) (rows []scopeRow, total int) {
 	if len(all) < 2 {
 		return nil, 0
 	}
 	parts := slices.Clone(all[1:])
 	badness := map[fabric.State]int{fabric.Suspect: 0, fabric.InsufficientEvidence: 1, fabric.Innocent: 2}
-	slices.SortStableFunc(parts, func(a, b analyzer.Scope) int {
+	slices.SortStableFunc(parts, func(a, b scope.Scope) int {
 		return cmp.Or(cmp.Compare(badness[a.State], badness[b.State]), compareNatural(a.Scope, b.Scope))
 	})
 	for _, s := range parts[:min(len(parts), maxRows)] {
@@ -277,20 +279,20 @@ func scopeRows(all []analyzer.Scope) (rows []scopeRow, total int) {
 }
 
 // linkRows returns the link directions that add delay or lose packets, the worst first.
-func linkRows(links []analyzer.LinkView) (rows []linkRow, total int) {
-	var out []analyzer.LinkView
+func linkRows(links []snapshot.LinkView) (rows []linkRow, total int) {
+	var out []snapshot.LinkView
 	for _, l := range links {
 		if l.LossRatio > 0 || l.AddedDelayNS != nil && *l.AddedDelayNS > 0 {
 			out = append(out, l)
 		}
 	}
-	ns := func(l analyzer.LinkView) int64 {
+	ns := func(l snapshot.LinkView) int64 {
 		if l.AddedDelayNS == nil {
 			return 0
 		}
 		return *l.AddedDelayNS
 	}
-	slices.SortStableFunc(out, func(a, b analyzer.LinkView) int {
+	slices.SortStableFunc(out, func(a, b snapshot.LinkView) int {
 		return cmp.Or(cmp.Compare(b.LossRatio, a.LossRatio), cmp.Compare(ns(b), ns(a)))
 	})
 	for _, l := range out[:min(len(out), maxRows)] {
@@ -299,15 +301,15 @@ func linkRows(links []analyzer.LinkView) (rows []linkRow, total int) {
 	return rows, len(out)
 }
 
-func (h *Handler) edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int) {
-	var out []*analyzer.EdgeView
+func (h *Handler) edgeRows(edges []snapshot.EdgeView) (rows []edgeRow, total int) {
+	var out []*snapshot.EdgeView
 	for i := range edges {
 		if edges[i].Condition == "degraded" {
 			out = append(out, &edges[i])
 		}
 	}
-	loss := func(e *analyzer.EdgeView) float64 { r, _ := e.Obs.LossRatio(); return r }
-	slices.SortStableFunc(out, func(a, b *analyzer.EdgeView) int {
+	loss := func(e *snapshot.EdgeView) float64 { r, _ := e.Obs.LossRatio(); return r }
+	slices.SortStableFunc(out, func(a, b *snapshot.EdgeView) int {
 		return cmp.Or(cmp.Compare(loss(b), loss(a)), cmp.Compare(medianShift(b), medianShift(a)))
 	})
 	for _, e := range out[:min(len(out), maxEdges)] {
@@ -321,14 +323,14 @@ func (h *Handler) edgeRows(edges []analyzer.EdgeView) (rows []edgeRow, total int
 }
 
 // medianShift returns by how many nanoseconds the median is above its baseline, or 0 when either is absent.
-func medianShift(e *analyzer.EdgeView) int64 {
+func medianShift(e *snapshot.EdgeView) int64 {
 	if e.Obs.OWD == nil || e.Obs.OWD.P50 == nil || e.Obs.Baseline == nil || e.Obs.Baseline.P50 == nil {
 		return 0
 	}
 	return *e.Obs.OWD.P50 - *e.Obs.Baseline.P50
 }
 
-func newEdge(e *analyzer.EdgeView) edgeRow {
+func newEdge(e *snapshot.EdgeView) edgeRow {
 	o := &e.Obs
 	r := edgeRow{Edge: o.Edge, Src: o.Src, Dst: o.Dst, Condition: strings.ReplaceAll(e.Condition, "_", " "), Path: formatPath(o.Path),
 		PathState: string(cmp.Or(o.PathState, fabric.PathUnknown)), P50: absent, P99: absent, Base50: absent, Base99: absent, Loss: absent}

@@ -26,8 +26,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/snapshot"
 )
 
 //go:embed assets
@@ -43,7 +43,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 // default to "Graylink" and time.Now. Its links are relative, so that a reverse
 // proxy may mount it under a prefix.
 type Handler struct {
-	Snapshot func() analyzer.Snapshot
+	Snapshot func() snapshot.Snapshot
 	Store    *paths.Store
 	Title    string
 	// Prometheus is the base URL at which browsers reach the Prometheus server. With ""

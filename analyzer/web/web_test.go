@@ -11,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -110,34 +111,34 @@ func TestAnswer(t *testing.T) {
 	down := fabric.Direction{From: "spine1:dn1", To: "leaf1:up1"}
 	for _, c := range []struct {
 		name  string
-		set   func(*analyzer.Snapshot)
+		set   func(*snapshot.Snapshot)
 		state string
 		head  string
 		words []string
 		stale bool
 	}{
-		{"innocent", func(*analyzer.Snapshot) {}, "innocent", "The network is innocent", []string{"Evidence covers 100 % of the link directions", "112 flows", "1 s ago"}, false},
-		{"suspect", func(s *analyzer.Snapshot) { blame(s, down, 2_000_000, 0) }, "suspect",
+		{"innocent", func(*snapshot.Snapshot) {}, "innocent", "The network is innocent", []string{"Evidence covers 100 % of the link directions", "112 flows", "1 s ago"}, false},
+		{"suspect", func(s *snapshot.Snapshot) { blame(s, down, 2_000_000, 0) }, "suspect",
 			"Suspect: leaf1:up1--spine1:dn1, adds 2.0 ms from spine1 to leaf1", nil, false},
-		{"lossy suspect", func(s *analyzer.Snapshot) { blame(s, down, 0, 0.1) }, "suspect",
+		{"lossy suspect", func(s *snapshot.Snapshot) { blame(s, down, 0, 0.1) }, "suspect",
 			"Suspect: leaf1:up1--spine1:dn1, loses 10 % from spine1 to leaf1", nil, false},
-		{"held", func(s *analyzer.Snapshot) { blame(s, down, 2_000_000, 0).Held = "nothing has crossed it" }, "suspect",
+		{"held", func(s *snapshot.Snapshot) { blame(s, down, 2_000_000, 0).Held = "nothing has crossed it" }, "suspect",
 			"Suspect: leaf1:up1--spine1:dn1, adds 2.0 ms from spine1 to leaf1 (held open)", []string{"nothing has crossed it"}, false},
-		{"the one still felt comes before the one held", func(s *analyzer.Snapshot) {
+		{"the one still felt comes before the one held", func(s *snapshot.Snapshot) {
 			blame(s, down, 2_000_000, 0).Held = "unused"
 			blame(s, fabric.Direction{From: "leaf2:up1", To: "spine1:dn2"}, 90_000, 0)
 		}, "suspect", "Suspect: leaf2:up1--spine1:dn2, adds 90 µs from leaf2 to spine1", []string{"(held open)"}, false},
-		{"insufficient", func(s *analyzer.Snapshot) {
+		{"insufficient", func(s *snapshot.Snapshot) {
 			s.Report.State, s.Baselines, s.Pending = fabric.InsufficientEvidence, 40, 3
 			s.Report.Coverage = fabric.Coverage{Links: 0.625, Edges: 0.5}
 			s.Report.Edges.UnknownPath = 9
 			s.Hosts = map[string]string{"h2": "does not answer"}
 		}, "insufficient", "Insufficient evidence", []string{"baselines are known for 40 of 112 flows", "62.5 %", "1 host provides no evidence: h2 (does not answer)", "3 flows wait", "9 flows have no known path"}, false},
-		{"no cycle yet", func(s *analyzer.Snapshot) { *s = analyzer.Snapshot{} }, "insufficient", "Insufficient evidence", []string{"has not finished a cycle"}, false},
-		{"stale innocence is no innocence", func(s *analyzer.Snapshot) { s.At = noon().Add(-14 * time.Second) }, "innocent",
+		{"no cycle yet", func(s *snapshot.Snapshot) { *s = snapshot.Snapshot{} }, "insufficient", "Insufficient evidence", []string{"has not finished a cycle"}, false},
+		{"stale innocence is no innocence", func(s *snapshot.Snapshot) { s.At = noon().Add(-14 * time.Second) }, "innocent",
 			"Last known: The network is innocent", []string{"STALE: the last cycle ended 15 s ago"}, true},
-		{"a cycle in fifteen seconds", func(s *analyzer.Snapshot) { s.At, s.Every = noon().Add(-14*time.Second), 15*time.Second }, "innocent", "The network is innocent", nil, false},
-		{"failed cycle", func(s *analyzer.Snapshot) { s.CycleError = "evidence: no answer" }, "innocent", "The network is innocent",
+		{"a cycle in fifteen seconds", func(s *snapshot.Snapshot) { s.At, s.Every = noon().Add(-14*time.Second), 15*time.Second }, "innocent", "The network is innocent", nil, false},
+		{"failed cycle", func(s *snapshot.Snapshot) { s.CycleError = "evidence: no answer" }, "innocent", "The network is innocent",
 			[]string{"The last cycle failed: evidence: no answer"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -172,7 +173,7 @@ func strokeOf(t testing.TB, all []*element, from, to string) *element {
 
 func TestFabricOfTheDemo(t *testing.T) {
 	g, s := demoFault(t)
-	*linkOf(&s, fabric.Direction{From: "leaf3:up1", To: "spine1:dn3"}) = analyzer.LinkView{Link: "leaf3:up1--spine1:dn3", From: "leaf3:up1", To: "spine1:dn3"}
+	*linkOf(&s, fabric.Direction{From: "leaf3:up1", To: "spine1:dn3"}) = snapshot.LinkView{Link: "leaf3:up1--spine1:dn3", From: "leaf3:up1", To: "spine1:dn3"}
 	linkOf(&s, fabric.Direction{From: "leaf4:up1", To: "spine1:dn4"}).AddedDelayNS = nil
 	linkOf(&s, fabric.Direction{From: "leaf2:up2", To: "spine2:dn2"}).LossRatio = 0.02
 	linkOf(&s, fabric.Direction{From: "spine2:dn3", To: "leaf3:up2"}).Degraded = 7
@@ -233,7 +234,7 @@ func TestEveryKindIsMarked(t *testing.T) {
 		t.Run(string(c.el.Kind)+" "+c.direction, func(t *testing.T) {
 			g := loadDemo(t)
 			s := healthy(g)
-			s.Incidents = []analyzer.Incident{{Open: true, Verdict: fabric.Verdict{ID: "x", Element: c.el, Direction: c.direction}}}
+			s.Incidents = []incident.Incident{{Open: true, Verdict: fabric.Verdict{ID: "x", Element: c.el, Direction: c.direction}}}
 			_, all := page(t, handler(g, s), "/")
 			marked := with(all, "data-mark", "suspect")
 			if len(marked) != c.n || len(with(marked, c.attr, c.value)) != 1 {
@@ -249,7 +250,7 @@ func TestElementOutsideTheTopologyIsListedOnly(t *testing.T) {
 	for _, k := range []fabric.Kind{fabric.KindLink, fabric.KindPort, fabric.KindNIC, fabric.KindSwitch, fabric.KindQueue, fabric.KindCorridor,
 		fabric.KindPair, fabric.KindLeafUplinks, fabric.KindHost, fabric.KindClock, "novel"} {
 		s := healthy(g)
-		s.Incidents = []analyzer.Incident{{Open: true, Verdict: fabric.Verdict{ID: "x", Element: fabric.Element{ID: "nowhere:1--else:2", Kind: k}, Direction: "nowhere:1->else:2"}}}
+		s.Incidents = []incident.Incident{{Open: true, Verdict: fabric.Verdict{ID: "x", Element: fabric.Element{ID: "nowhere:1--else:2", Kind: k}, Direction: "nowhere:1->else:2"}}}
 		_, all := page(t, handler(g, s), "/")
 		one(t, all, "data-verdict", "x")
 		if n := len(with(all, "data-mark", "")); n != 0 {
@@ -276,7 +277,7 @@ func TestVerdictCarriesItsEvidence(t *testing.T) {
 	g, s := demoFault(t)
 	closed := noon().Add(-time.Hour)
 	for i := range 60 {
-		in := analyzer.Incident{Cleared: &closed, Closed: "healed: probes are clean", Verdict: s.Incidents[0].Verdict}
+		in := incident.Incident{Cleared: &closed, Closed: "healed: probes are clean", Verdict: s.Incidents[0].Verdict}
 		in.ID = fmt.Sprintf("past%d", i)
 		s.Incidents = append(s.Incidents, in)
 	}
@@ -295,8 +296,8 @@ func TestVerdictCarriesItsEvidence(t *testing.T) {
 
 func TestDegradedFlows(t *testing.T) {
 	g, s := demoFault(t)
-	s.Edges = append(s.Edges, analyzer.EdgeView{Condition: "healthy", Obs: fabric.Observation{Edge: "h2/eth1>h3/eth1#0", Src: "h2/eth1", Dst: "h3/eth1"}})
-	bare := analyzer.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: "h2/eth1>h5/eth1#0", Src: "h2/eth1", Dst: "h5/eth1"}}
+	s.Edges = append(s.Edges, snapshot.EdgeView{Condition: "healthy", Obs: fabric.Observation{Edge: "h2/eth1>h3/eth1#0", Src: "h2/eth1", Dst: "h3/eth1"}})
+	bare := snapshot.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: "h2/eth1>h5/eth1#0", Src: "h2/eth1", Dst: "h5/eth1"}}
 	s.Edges = append(s.Edges, bare)
 	_, all := page(t, handler(g, s), "/")
 	rows := with(all, "data-edge", "")
@@ -375,7 +376,7 @@ func noForeignScript(t testing.TB, all []*element) {
 }
 
 // hostileFabric carries one name wherever a name can stand.
-func hostileFabric(name string) (*fabric.Graph, analyzer.Snapshot) {
+func hostileFabric(name string) (*fabric.Graph, snapshot.Snapshot) {
 	topo := &fabric.Topology{Switches: []fabric.Switch{{Name: name, Role: fabric.Leaf, Pod: name, Plane: name}, {Name: name + "2", Role: fabric.Spine, Plane: "b"}},
 		Nodes: []fabric.Node{{Name: "h1", NICs: []fabric.NIC{{Node: "h1", Device: name, Plane: name}}}},
 		Links: []fabric.Link{{A: "h1/" + name, B: name + ":dn1"}, {A: name + ":" + name, B: name + "2:dn"}}}
@@ -388,7 +389,7 @@ func hostileFabric(name string) (*fabric.Graph, analyzer.Snapshot) {
 	past.Open, past.Closed = false, name
 	s.Incidents = append(s.Incidents, past)
 	s.Hosts, s.CycleError = map[string]string{name: name}, name
-	s.Edges = []analyzer.EdgeView{degradedEdge("h1/"+name, "h2/"+name, fabric.Path{{Switch: name, In: name, Out: name}})}
+	s.Edges = []snapshot.EdgeView{degradedEdge("h1/"+name, "h2/"+name, fabric.Path{{Switch: name, In: name, Out: name}})}
 	return g, s
 }
 
@@ -478,7 +479,7 @@ func TestFragmentIsThePageWithoutItsFrame(t *testing.T) {
 
 func TestTablesAndHeadings(t *testing.T) {
 	g, s := demoFault(t)
-	s.Incidents = append(s.Incidents, analyzer.Incident{Verdict: s.Incidents[0].Verdict})
+	s.Incidents = append(s.Incidents, incident.Incident{Verdict: s.Incidents[0].Verdict})
 	_, all := page(t, handler(g, s), "/?src=h3/eth1&dst=h1/eth1")
 	ids := map[string]bool{}
 	for _, e := range all {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -54,7 +54,7 @@ func addJob(app *kingpin.Application, commands map[string]command) {
 // jobReply represents the analyzer's answer about a job.
 type jobReply struct {
 	At time.Time `json:"at"`
-	analyzer.JobView
+	snapshot.JobView
 }
 
 // Bounds of the request to an analyzer.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/localize"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plainjson"
 )
@@ -39,7 +39,7 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 		if err != nil {
 			return fmt.Errorf("cannot read observations from %s: %w", *file, err)
 		}
-		rep, wrong, err := analyzer.Localizer{Graph: g, Window: *window, Progress: func(done, of int) {
+		rep, wrong, err := localize.Localizer{Graph: g, Window: *window, Progress: func(done, of int) {
 			report.printIfDue("%d of %d windows explained", done, of)
 		}}.Run(obs)
 		if err != nil {
@@ -70,7 +70,7 @@ const maxObservations = 5_000_000
 func readObservations(in io.Reader, g *fabric.Graph, c *lineErrors, report *progress) (obs []*fabric.Observation, lines []int, err error) {
 	known := fabric.NewInterner()
 	err = fabric.ReadObservations(in, func(line int, o *fabric.Observation) error {
-		if err := analyzer.CheckObservation(g, o); err != nil {
+		if err := localize.CheckObservation(g, o); err != nil {
 			c.addBadLine(line, err)
 			return nil
 		}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
-	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/classify"
+	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
@@ -64,7 +64,7 @@ func (t *traceFlags) runTrace(ctx context.Context) error {
 		return err
 	}
 	from, to := e.Endpoints()
-	agents := analyzer.HTTPAgents{Client: http.DefaultClient, URL: func(string) string { return t.agent }}
+	agents := tracing.HTTPAgents{Client: http.DefaultClient, URL: func(string) string { return t.agent }}
 	var g *fabric.Graph
 	switch {
 	case t.lab != "":

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/localize"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule/clos"
 	"github.com/graylink/graylink/internal/sim/incident"
@@ -63,7 +63,7 @@ func TestVerdictsPage(t *testing.T) {
 	f := incident.NewFabric(topo)
 	for i, p := range page {
 		c := p.scenario.MakeCase(f, uint64(i+1))
-		rep, err := analyzer.LocalizeFaults(f.Graph, c.Observations, incident.Window)
+		rep, err := localize.FindFaults(f.Graph, c.Observations, incident.Window)
 		if err != nil {
 			t.Fatal(err)
 		}

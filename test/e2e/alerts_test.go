@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
@@ -65,7 +65,7 @@ type alerted struct {
 }
 
 // named returns the incidents that name a fault in an analyzer since a moment.
-func (c *chain) named(r *replica, p demo.PlannedFault, since time.Time) (out []analyzer.Incident) {
+func (c *chain) named(r *replica, p demo.PlannedFault, since time.Time) (out []incident.Incident) {
 	_, incidents := c.verdicts(r)
 	for i := range incidents {
 		if incidents[i].OpenedAt.After(since) && p.NamedBy(&incidents[i].Verdict) {

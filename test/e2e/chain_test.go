@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/dashboards"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -262,11 +262,11 @@ func (c *chain) ask(r *replica, path string, answer any) bool {
 }
 
 // verdicts returns an analyzer's state and the incidents that it knows, newest first.
-func (c *chain) verdicts(r *replica) (state fabric.State, incidents []analyzer.Incident) {
+func (c *chain) verdicts(r *replica) (state fabric.State, incidents []incident.Incident) {
 	c.t.Helper()
 	var v struct {
 		State    fabric.State
-		Verdicts []analyzer.Incident
+		Verdicts []incident.Incident
 	}
 	c.ask(r, "/api/v1/verdicts", &v)
 	return v.State, v.Verdicts

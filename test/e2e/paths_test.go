@@ -491,7 +491,7 @@ func (w *ways) silent(t *testing.T) {
 	}
 	// Its table is believed for ten seconds after its last answer; then its flows are bound without it.
 	ignored := func() bool {
-		tables, _ := w.Loop().SwitchStates()
+		tables, _ := w.Loop().Sources().SwitchStates()
 		return time.Since(tables[sw].AnsweredAt) > 12*time.Second
 	}
 	for end := time.Now().Add(time.Minute); !ignored(); time.Sleep(200 * time.Millisecond) {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -59,7 +59,7 @@ func (w *witness) look(name, address string) {
 			return
 		case <-tick.C:
 		}
-		var v struct{ Verdicts []analyzer.Incident }
+		var v struct{ Verdicts []incident.Incident }
 		if json.Unmarshal(get("/api/v1/verdicts"), &v) != nil {
 			continue
 		}

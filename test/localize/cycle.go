@@ -6,19 +6,17 @@ import (
 	"math"
 	"slices"
 
-	"github.com/graylink/graylink/analyzer"
-	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/clocks"
+	"github.com/graylink/graylink/analyzer/evaluate"
 	"github.com/graylink/graylink/analyzer/judge"
-	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sim/incident"
 )
 
 // runCycle runs one cycle of inference: judge, find moved clocks, triangulate, classify.
 func runCycle(g *fabric.Graph, obs []*fabric.Observation) answer {
-	scene := &classify.Scene{Graph: g, Findings: judge.FindingsOf(obs, judge.DefaultParameters()), First: incident.Epoch}
-	return report(analyzer.InferReport(triangulate.NewEngine(g), scene, clocks.FindSuspects(scene.Findings), len(obs)))
+	findings := judge.FindingsOf(obs, judge.DefaultParameters())
+	return report(evaluate.NewFileEvaluator(0).InferReport(&evaluate.Moment{Graph: g, Findings: findings, Moved: clocks.FindSuspects(findings), First: incident.Epoch, Expected: len(obs)}))
 }
 
 // estimates are the delays that links are said to add.

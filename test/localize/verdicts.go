@@ -6,7 +6,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/localize"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sim/incident"
 )
@@ -19,7 +19,7 @@ type report fabric.Report
 
 // runVerdicts runs the shipped program, from observations to verdicts.
 func runVerdicts(g *fabric.Graph, obs []*fabric.Observation) answer {
-	rep, err := analyzer.LocalizeFaults(g, obs, incident.Window)
+	rep, err := localize.FindFaults(g, obs, incident.Window)
 	if err != nil {
 		panic(fmt.Sprintf("the generator made what the analyzer refuses: %v", err))
 	}

@@ -82,6 +82,67 @@ func (v *result) isBroken() bool {
 	return false
 }
 
+// moment is what a contender has used and counted up to a moment.
+type moment struct {
+	at time.Time
+	usage
+	packets uint64
+	counts
+}
+
+// readMoment reads what a contender has used and counted. It fails if one of its processes has ended.
+func (r *rig) readMoment(c *contender) (m moment, err error) {
+	for _, p := range c.processes {
+		if err := p.endedError(); err != nil {
+			return m, err
+		}
+	}
+	if c.count != nil {
+		if m.counts, err = c.count(); err != nil {
+			return m, err
+		}
+	}
+	if m.packets, err = r.packetsOut(0); err != nil {
+		return m, err
+	}
+	m.at = time.Now()
+	for _, p := range c.measured {
+		u, err := usageOf(p.cmd.Process.Pid)
+		if err != nil {
+			return m, err
+		}
+		m.cpu += u.cpu
+		m.rss += u.rss
+		m.hwm += u.hwm
+	}
+	return m, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// passTime waits for the length of a run, and scrapes the contender meanwhile if that is wanted.
+func (r *rig) passTime(ctx context.Context, c *contender) (err error) {
+	if r.scrapeEvery == 0 || len(c.scraped) == 0 {
+		return pause(ctx, r.length)
+	}
+	for end := time.Now().Add(r.length); err == nil && time.Now().Before(end); err = errors.Join(err, pause(ctx, r.scrapeEvery)) {
+		for _, url := range c.scraped {
+			_, e := r.scrapeHost(0, url)
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
 // measureRun lets a contender run and takes the difference between the end of the
 // warm-up and the end.
 func (r *rig) measureRun(ctx context.Context, c *contender, asked int) (_ *result, err error) {
@@ -92,72 +153,33 @@ func (r *rig) measureRun(ctx context.Context, c *contender, asked int) (_ *resul
 		}
 	}()
 	fmt.Fprintf(r.log, "%s at %d/s: %v of warm-up, %v measured\n", c.name, asked, r.warm, r.length)
-	type moment struct {
-		at time.Time
-		usage
-		packets uint64
-		counts
-	}
-	look := func() (m moment, err error) {
-		for _, p := range c.processes {
-			if err := p.endedError(); err != nil {
-				return m, err
-			}
-		}
-		if c.count != nil {
-			if m.counts, err = c.count(); err != nil {
-				return m, err
-			}
-		}
-		if m.packets, err = r.packetsOut(0); err != nil {
-			return m, err
-		}
-		m.at = time.Now()
-		for _, p := range c.measured {
-			u, err := usageOf(p.cmd.Process.Pid)
-			if err != nil {
-				return m, err
-			}
-			m.cpu += u.cpu
-			m.rss += u.rss
-			m.hwm += u.hwm
-		}
-		return m, nil
-	}
-	pause := func(d time.Duration) error {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
-			return nil
-		}
-	}
-	if err := pause(r.warm); err != nil {
+	if err := pause(ctx, r.warm); err != nil {
 		return nil, err
 	}
-	a, err := look()
+	a, err := r.readMoment(c)
 	if err != nil {
 		return nil, err
 	}
-	if r.scrapeEvery == 0 || len(c.scraped) == 0 {
-		err = pause(r.length)
-	} else {
-		for end := a.at.Add(r.length); err == nil && time.Now().Before(end); err = errors.Join(err, pause(r.scrapeEvery)) {
-			for _, url := range c.scraped {
-				_, e := r.scrapeHost(0, url)
-				err = errors.Join(err, e)
-			}
-		}
+	if err := r.passTime(ctx, c); err != nil {
+		return nil, err
 	}
+	b, err := r.readMoment(c)
 	if err != nil {
 		return nil, err
 	}
-	b, err := look()
-	if err != nil {
+	v := resultOf(c, asked, &a, &b)
+	stopped = true
+	if err := c.stop(); err != nil {
 		return nil, err
 	}
+	if c.final != nil {
+		v.Final = c.final()
+	}
+	return v, nil
+}
+
+// resultOf returns what a contender used and counted between two moments.
+func resultOf(c *contender, asked int, a, b *moment) *result {
 	seconds := b.at.Sub(a.at).Seconds()
 	v := &result{Contender: c.name, Description: c.description, RequestedRate: asked, Seconds: seconds, Probes: float64(b.packets-a.packets) / c.perProbe, OwnCount: b.sent - a.sent,
 		CPU: b.cpu - a.cpu, RSS: b.rss, HWM: b.hwm, Stamped: -1, Symptoms: map[string]float64{}}
@@ -177,14 +199,7 @@ func (r *rig) measureRun(ctx context.Context, c *contender, asked int) (_ *resul
 	if rate < 0.99*float64(asked) {
 		v.Symptoms[tooFew] = float64(asked) - rate
 	}
-	stopped = true
-	if err := c.stop(); err != nil {
-		return nil, err
-	}
-	if c.final != nil {
-		v.Final = c.final()
-	}
-	return v, nil
+	return v
 }
 
 func main() {
@@ -194,21 +209,35 @@ func main() {
 	}
 }
 
-func run() (err error) {
-	node := kingpin.Flag("node", "The graylink-node to measure.").Default("bin/graylink-node").String()
-	rate := kingpin.Flag("rate", "Probes per second, and as many reflections.").Default("1000").Int()
-	cadence := kingpin.Flag("cadence", "Between probes of one edge, or to one target.").Default("10ms").Duration()
-	length := kingpin.Flag("length", "Measured time of a run.").Default("60s").Duration()
-	warm := kingpin.Flag("warm", "Time before it, not measured.").Default("5s").Duration()
-	only := kingpin.Flag("only", "Contenders to run, by comma: floor, graylink, irtt, smokeping.").Default("floor,graylink,irtt,smokeping").String()
-	ticks := kingpin.Flag("floor.ticks", "Ticks of the bare loop, by comma; each is a run.").Default("10ms,1ms").String()
-	ladder := kingpin.Flag("ladder", "Rates for graylink-node alone, by comma; empty: none.").Default("1000,10000,20000,50000,100000").String()
-	ladderLength := kingpin.Flag("ladder.length", "Measured time of a rung.").Default("20s").Duration()
-	direct := kingpin.Flag("direct", "One virtual cable between the hosts, no leaf.").Bool()
-	scrapeEvery := kingpin.Flag("scrape", "Scrape graylink-node's series, per edge as well, that often while measuring; 0: only before and after.").Default("0s").Duration()
-	format := kingpin.Flag("format", "Output.").Default("text").Enum("text", "json")
-	kingpin.Parse()
+// options are the flags.
+type options struct {
+	node, only, ticks, ladder, format          *string
+	rate                                       *int
+	cadence, length, warm, ladderLen, scraping *time.Duration
+	direct                                     *bool
+}
 
+func parseFlags() *options {
+	o := &options{
+		node:      kingpin.Flag("node", "The graylink-node to measure.").Default("bin/graylink-node").String(),
+		rate:      kingpin.Flag("rate", "Probes per second, and as many reflections.").Default("1000").Int(),
+		cadence:   kingpin.Flag("cadence", "Between probes of one edge, or to one target.").Default("10ms").Duration(),
+		length:    kingpin.Flag("length", "Measured time of a run.").Default("60s").Duration(),
+		warm:      kingpin.Flag("warm", "Time before it, not measured.").Default("5s").Duration(),
+		only:      kingpin.Flag("only", "Contenders to run, by comma: floor, graylink, irtt, smokeping.").Default("floor,graylink,irtt,smokeping").String(),
+		ticks:     kingpin.Flag("floor.ticks", "Ticks of the bare loop, by comma; each is a run.").Default("10ms,1ms").String(),
+		ladder:    kingpin.Flag("ladder", "Rates for graylink-node alone, by comma; empty: none.").Default("1000,10000,20000,50000,100000").String(),
+		ladderLen: kingpin.Flag("ladder.length", "Measured time of a rung.").Default("20s").Duration(),
+		direct:    kingpin.Flag("direct", "One virtual cable between the hosts, no leaf.").Bool(),
+		scraping:  kingpin.Flag("scrape", "Scrape graylink-node's series, per edge as well, that often while measuring; 0: only before and after.").Default("0s").Duration(),
+		format:    kingpin.Flag("format", "Output.").Default("text").Enum("text", "json"),
+	}
+	kingpin.Parse()
+	return o
+}
+
+func run() (err error) {
+	o := parseFlags()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	dir, err := os.MkdirTemp("", "peers")
@@ -216,83 +245,93 @@ func run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	r := &rig{dir: dir, bin: dir, warm: *warm, length: *length, scrapeEvery: *scrapeEvery, log: os.Stderr}
-	if r.node, err = filepath.Abs(*node); err != nil {
+	r := &rig{dir: dir, bin: dir, warm: *o.warm, length: *o.length, scrapeEvery: *o.scraping, log: os.Stderr}
+	if r.node, err = filepath.Abs(*o.node); err != nil {
 		return err
 	}
 	if err := compileFloor(ctx, r.bin); err != nil {
 		return err
 	}
-	if r.pair, err = buildPair(maxAddresses, *direct); err != nil {
+	if r.pair, err = buildPair(maxAddresses, *o.direct); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.removeNamespaces()) }()
-
-	var table, rungs []*result
-	add := func(to *[]*result, asked int, c *contender, err error) error {
-		if err != nil {
-			return err
-		}
-		v, err := r.measureRun(ctx, c, asked)
-		if err == nil {
-			*to = append(*to, v)
-		}
+	table, err := r.measureContenders(ctx, o)
+	if err != nil {
 		return err
 	}
-	wanted := strings.Split(*only, ",")
-	for _, name := range wanted {
-		if !slices.Contains([]string{"", "floor", "graylink", "irtt", "smokeping"}, name) {
-			return fmt.Errorf("--only: %q, want floor, graylink, irtt or smokeping", name)
-		}
+	r.length = *o.ladderLen
+	rungs, err := r.climbLadder(ctx, o)
+	if err != nil {
+		return err
 	}
-	if slices.Contains(wanted, "floor") {
-		for _, s := range strings.Split(*ticks, ",") {
-			tick, err := time.ParseDuration(s)
-			if err != nil {
-				return fmt.Errorf("--floor.ticks: %w", err)
-			}
-			c, err := r.startFloor(*rate, tick)
-			if err := add(&table, *rate, c, err); err != nil {
-				return err
-			}
-		}
-	}
-	if slices.Contains(wanted, "graylink") {
-		c, err := r.startGraylink(*rate, *cadence)
-		if err := add(&table, *rate, c, err); err != nil {
-			return err
-		}
-	}
-	if slices.Contains(wanted, "irtt") {
-		c, err := r.startIRTT(*rate, *warm+*length+5*time.Second)
-		if err := add(&table, *rate, c, err); err != nil {
-			return err
-		}
-	}
-	if slices.Contains(wanted, "smokeping") {
-		c, err := r.startSmokeping(*rate, *cadence)
-		if err := add(&table, *rate, c, err); err != nil {
-			return err
-		}
-	}
-	r.length = *ladderLength
-	for _, s := range strings.FieldsFunc(*ladder, func(c rune) bool { return c == ',' }) {
-		asked, err := strconv.Atoi(s)
-		if err != nil {
-			return fmt.Errorf("--ladder: %w", err)
-		}
-		c, err := r.startGraylink(asked, *cadence)
-		if err := add(&rungs, asked, c, err); err != nil {
-			return err
-		}
-		if rungs[len(rungs)-1].Symptoms[tooFew] > 0 {
-			break
-		}
-	}
-	if *format == "json" {
+	if *o.format == "json" {
 		return json.NewEncoder(os.Stdout).Encode(map[string][]*result{"contenders": table, "ladder": rungs})
 	}
 	return writeReport(os.Stdout, table, rungs)
+}
+
+// measureContenders measures the wanted contenders at one rate.
+func (r *rig) measureContenders(ctx context.Context, o *options) (table []*result, err error) {
+	wanted := strings.Split(*o.only, ",")
+	for _, name := range wanted {
+		if !slices.Contains([]string{"", "floor", "graylink", "irtt", "smokeping"}, name) {
+			return nil, fmt.Errorf("--only: %q, want floor, graylink, irtt or smokeping", name)
+		}
+	}
+	var starts []func() (*contender, error)
+	if slices.Contains(wanted, "floor") {
+		for _, s := range strings.Split(*o.ticks, ",") {
+			tick, err := time.ParseDuration(s)
+			if err != nil {
+				return nil, fmt.Errorf("--floor.ticks: %w", err)
+			}
+			starts = append(starts, func() (*contender, error) { return r.startFloor(*o.rate, tick) })
+		}
+	}
+	if slices.Contains(wanted, "graylink") {
+		starts = append(starts, func() (*contender, error) { return r.startGraylink(*o.rate, *o.cadence) })
+	}
+	if slices.Contains(wanted, "irtt") {
+		starts = append(starts, func() (*contender, error) { return r.startIRTT(*o.rate, *o.warm+*o.length+5*time.Second) })
+	}
+	if slices.Contains(wanted, "smokeping") {
+		starts = append(starts, func() (*contender, error) { return r.startSmokeping(*o.rate, *o.cadence) })
+	}
+	for _, start := range starts {
+		c, err := start()
+		if err != nil {
+			return nil, err
+		}
+		v, err := r.measureRun(ctx, c, *o.rate)
+		if err != nil {
+			return nil, err
+		}
+		table = append(table, v)
+	}
+	return table, nil
+}
+
+// climbLadder measures graylink-node at rising rates, until it sends too few probes.
+func (r *rig) climbLadder(ctx context.Context, o *options) (rungs []*result, err error) {
+	for _, s := range strings.FieldsFunc(*o.ladder, func(c rune) bool { return c == ',' }) {
+		asked, err := strconv.Atoi(s)
+		if err != nil {
+			return nil, fmt.Errorf("--ladder: %w", err)
+		}
+		c, err := r.startGraylink(asked, *o.cadence)
+		if err != nil {
+			return nil, err
+		}
+		v, err := r.measureRun(ctx, c, asked)
+		if err != nil {
+			return nil, err
+		}
+		if rungs = append(rungs, v); v.Symptoms[tooFew] > 0 {
+			break
+		}
+	}
+	return rungs, nil
 }
 
 // compileFloor builds the bare loop.

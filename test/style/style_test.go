@@ -1,27 +1,13 @@
 package style
 
 import (
-	"flag"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 )
 
-var listAll = flag.Bool("style.list", false, "print every problem, also those of files that are not yet rewritten")
-
 const root = "../.."
-
-// unfinished lists the directories of packages, and the documents, that break rules 2 to 5 still. An entry that
-// breaks none any more has to leave the list, so that the list only shrinks.
-func unfinished(t *testing.T) []string {
-	t.Helper()
-	b, err := os.ReadFile("testdata/unfinished")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Fields(string(b))
-}
 
 func sources(t *testing.T) []Source {
 	t.Helper()
@@ -44,11 +30,10 @@ func TestRule1NamesHaveTwoWords(t *testing.T) {
 }
 
 func TestRules2To5(t *testing.T) {
-	found := map[string][]Problem{}
 	for _, s := range sources(t) {
-		for _, of := range [][]Problem{s.CheckNames(), s.CheckWords(), s.CheckFunctionComments(), s.CheckHelp()} {
+		for _, problems := range [][]Problem{s.CheckNames(), s.CheckWords(), s.CheckFunctionComments(), s.CheckHelp()} {
 			if s.Dir() != "test/style" { // it has the words that are banned
-				found[s.Dir()] = append(found[s.Dir()], of...)
+				reportProblems(t, problems)
 			}
 		}
 	}
@@ -57,33 +42,18 @@ func TestRules2To5(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range documents {
-		if found[d], err = CheckDocument(root, d); err != nil {
+		problems, err := CheckDocument(root, d)
+		if err != nil {
 			t.Fatal(err)
 		}
+		reportProblems(t, problems)
 	}
-	allowed := unfinished(t)
-	n := 0
-	for where, problems := range found {
-		n += len(problems)
-		for i, p := range problems {
-			if i == 20 && !*listAll {
-				t.Logf("%s: %d more", where, len(problems)-i)
-				break
-			}
-			switch {
-			case !slices.Contains(allowed, where):
-				t.Error(p)
-			case *listAll:
-				t.Log(p)
-			}
-		}
+}
+
+func reportProblems(t *testing.T, problems []Problem) {
+	for _, p := range problems {
+		t.Error(p)
 	}
-	for _, a := range allowed {
-		if len(found[a]) == 0 {
-			t.Errorf("testdata/unfinished: %s breaks no rule any more and has to leave the list", a)
-		}
-	}
-	t.Logf("%d problems in %d places that are not yet rewritten", n, len(allowed))
 }
 
 // The checks find what they are for.

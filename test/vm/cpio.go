@@ -54,7 +54,7 @@ func (a *archive) writeEntry(name string, mode, major, minor uint32, data []byte
 
 func padding(n int) string { return "\x00\x00\x00"[:-n&3] }
 
-// cleanName is a name as it is in the archive: without the slash of the root.
+// cleanName returns a name as it is in the archive: without the slash of the root.
 func cleanName(name string) (string, error) {
 	c := strings.TrimPrefix(path.Clean("/"+name), "/")
 	if c == "" || strings.ContainsRune(c, 0) {

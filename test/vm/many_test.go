@@ -54,7 +54,7 @@ func farAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 0, byte(1 + i/256), byte(i)})
 }
 
-// answering has count peers answer, and tells the numbers of their queue pairs.
+// answering has count peers answer, and returns the numbers of their queue pairs.
 func (m *many) answering(rdma bool, count int) []uint32 {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
@@ -79,7 +79,7 @@ func (m *many) answering(rdma bool, count int) []uint32 {
 	return numbers
 }
 
-// fleet is a configuration with the first peers, each a flow.
+// fleet returns a configuration with the first peers, each a flow.
 func fleet(rdma bool, numbers []uint32, cadence time.Duration) string {
 	var b strings.Builder
 	nic := "{nic: h1/eth0, device: eth0, address: 10.0.0.1}"
@@ -115,7 +115,7 @@ func (m *many) run(config string) (stop func()) {
 	}
 }
 
-// answers are the answers of each flow.
+// answers returns the answers of each flow.
 func (m *many) answers() (each []float64, sum float64) {
 	m.t.Helper()
 	each, _, _ = series(m.edges(), "fabric_probe_acked_total")
@@ -176,7 +176,7 @@ func hundreds(t *testing.T, near, far *Machine) {
 			t.Errorf("%s: %g, and none is expected", name, v)
 		}
 	}
-	// These peers tell no losses by direction, so that answers are counted: the last of each flow may be on its way, and
+	// These peers report no losses by direction, so that answers are counted: the last of each flow may be on its way, and
 	// where a machine is slow some more for a while. What is lost is missing for good.
 	var sent, answered float64
 	until(t, "all but the last of each flow are answered", func() (string, bool) {
@@ -187,7 +187,7 @@ func hundreds(t *testing.T, near, far *Machine) {
 	stop()
 }
 
-// busy is for how long the sender's processor was busy, seconds.
+// busy returns for how long the sender's processor was busy, seconds.
 func (m *many) busy() (s float64) {
 	m.t.Helper()
 	// cpu user nice system idle iowait irq softirq ...
@@ -205,7 +205,7 @@ func (m *many) busy() (s float64) {
 	return s
 }
 
-// BenchmarkProbes is what a probe and its answer cost the machine that sends it, by RDMA beside UDP, with one
+// BenchmarkProbes measures what a probe and its answer cost the machine that sends it, by RDMA beside UDP, with one
 // peer and with hundreds. It is the slope between two rates, so that what goes on without probes is not in it. Code
 // is translated in these machines: only ratios mean something.
 func BenchmarkProbes(b *testing.B) {

@@ -66,7 +66,7 @@ func readModinfo(file string) (modinfo, error) {
 	return m, nil
 }
 
-// moduleName is a name as the kernel writes it: it takes - and _ for the same.
+// moduleName returns a name as the kernel writes it: it takes - and _ for the same.
 func moduleName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
 // kernel is a kernel as its package has it.

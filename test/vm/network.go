@@ -52,7 +52,7 @@ func NewNetwork() (*Network, error) {
 
 func (n *Network) socketPath() string { return n.listener.Addr().String() }
 
-// FrameCount is how many frames came from machines.
+// FrameCount returns how many frames came from machines.
 func (n *Network) FrameCount() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -142,7 +142,7 @@ func readFrame(r io.Reader, buf []byte) ([]byte, error) {
 	return buf[:4+size], nil
 }
 
-// routeFrame tells to which ports a frame goes, and learns where its sender is.
+// routeFrame returns to which ports a frame goes, and learns where its sender is.
 func (n *Network) routeFrame(from *port, frame []byte) (to []*port) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

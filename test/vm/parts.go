@@ -160,7 +160,7 @@ func unpackAll(ctx context.Context, cache string) (map[string]string, error) {
 	return dirs, os.WriteFile(file, text, 0o644)
 }
 
-// lastUnpacked are the directories that were unpacked last.
+// lastUnpacked returns the directories that were unpacked last.
 func lastUnpacked(cache, file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

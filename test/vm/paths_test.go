@@ -63,7 +63,7 @@ func routers(t *testing.T, m *Machine) {
 	shell(t, m, "set -e; "+strings.Join(lines, "; "))
 }
 
-// paths are those that an agent knows, by edge: addresses of the hops, for those that are valid and of which every hop
+// paths returns those that an agent knows, by edge: addresses of the hops, for those that are valid and of which every hop
 // answered. Others are traced again: an answer of a slow machine may come too late for a trace.
 func (p *prober) paths(hops int) (found map[string][]string, text string) {
 	p.t.Helper()

@@ -85,7 +85,7 @@ func (p *prober) reload() {
 	p.line(func(l string) bool { return strings.Contains(l, "msg=reloaded") })
 }
 
-// qpn waits for the queue pair, and tells its number.
+// qpn waits for the queue pair, and returns its number.
 func (p *prober) qpn() (qpn string) {
 	p.t.Helper()
 	until(p.t, "the queue pair of "+p.m.Name, func() (string, bool) {
@@ -103,7 +103,7 @@ func (p *prober) qpn() (qpn string) {
 	return qpn
 }
 
-// edges is what the agent publishes of its edges.
+// edges returns what the agent publishes of its edges.
 func (p *prober) edges() map[string]*dto.MetricFamily {
 	p.t.Helper()
 	return p.families("/metrics/edges")
@@ -169,7 +169,7 @@ func (p *prober) edge(device string) (a account) {
 	return a
 }
 
-// answered waits for n more answers on an edge, and tells what the edge did meanwhile.
+// answered waits for n more answers on an edge, and returns what the edge did meanwhile.
 func (p *prober) answered(device string, n float64) (a account) {
 	p.t.Helper()
 	before := p.edge(device)
@@ -188,7 +188,7 @@ func (p *prober) drain(device string) {
 }
 
 // steady waits for n answers in which nothing is lost and the delays of nearly all are known in both directions, and
-// returns what the edge did meanwhile. A reply tells when the one before it was sent. What was on its way when something
+// returns what the edge did meanwhile. A reply says when the one before it was sent. What was on its way when something
 // was changed may be lost, and so the first answers may not do.
 func (p *prober) steady(device string, n float64) (a account) {
 	p.t.Helper()
@@ -413,7 +413,7 @@ func probesOverRDMA(t *testing.T, machines *bed) {
 		netem(t, a.m, "")
 	})
 
-	// again waits until both measure, and tells how long that took after what was done.
+	// again waits until both measure, and returns how long that took after what was done.
 	again := func(t *testing.T, what string, since time.Time) {
 		t.Helper()
 		for _, p := range probers {
@@ -435,7 +435,7 @@ func probesOverRDMA(t *testing.T, machines *bed) {
 		}
 	})
 	t.Run("device deleted and added", func(t *testing.T) {
-		shell(t, a.m, "rdma link delete rxe0") // returns when nobody has it open
+		shell(t, a.m, "rdma link delete rxe0") // returns when no process has it open
 		a.is(1, "fabric_nic_rdma_queue_pair_state", "nic", nic, "state", "absent")
 		a.is(1, "fabric_nic_rdma_events_total", "nic", nic, "event", "device_gone")
 		shell(t, a.m, "rdma link add rxe0 type rxe netdev eth0")
@@ -567,7 +567,7 @@ func underCoordinator(t *testing.T, a, b *prober) {
 			x := p.edge("eth0")
 			y := x.since(since)
 			return fmt.Sprintf("%+v, before %+v; agent:\n%s\ncoordinator:\n%s", x, since, strings.Join(p.p.Lines, "\n"), strings.Join(c.Lines, "\n")),
-				y.acked >= 20 && y.user[0] >= 20 && y.user[1] >= 20 // the first may go by UDP, until both queue pairs are told
+				y.acked >= 20 && y.user[0] >= 20 && y.user[1] >= 20 // the first may go by UDP, until both queue pairs are announced
 		})
 	}
 	started := time.Now()

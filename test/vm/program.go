@@ -72,7 +72,7 @@ func (s search) addProgram(a *archive, at, file string) error {
 	return nil
 }
 
-// linkedLibraries tells the dynamic linker and the libraries of a program or library; a static one,
+// linkedLibraries returns the dynamic linker and the libraries of a program or library; a static one,
 // and a script, have none.
 func linkedLibraries(file string) (interpreter string, needed []string, err error) {
 	f, err := elf.Open(file)

@@ -133,7 +133,7 @@ func coordinate(ctx context.Context, t *testing.T, on *Machine, address, topolog
 	return c
 }
 
-// follow starts the agent of a node that its coordinator, at an address, tells what to do.
+// follow starts the agent of a node, which gets its work from the coordinator at an address.
 func follow(ctx context.Context, t *testing.T, m *Machine, name, address string, flags ...string) *Process {
 	t.Helper()
 	key := "/etc/fleet/" + name
@@ -181,7 +181,7 @@ func until(t testing.TB, what string, ok func() (string, bool)) {
 	within(t, patience, what, ok)
 }
 
-// within is until with another patience. It leaves the machines at least as much time as its questions take.
+// within does what until does with another patience. It leaves the machines at least as much time as its questions take.
 func within(t testing.TB, patience time.Duration, what string, ok func() (string, bool)) {
 	t.Helper()
 	last := ""
@@ -240,7 +240,7 @@ func (a *agent) line(wanted func(string) bool) string {
 	return a.p.Lines[at]
 }
 
-// event waits for one of NIC health, and tells when it was by the machine's clock.
+// event waits for one of NIC health, and returns when it was by the machine's clock.
 func (a *agent) event(code, entity string, healthy bool) time.Time {
 	a.t.Helper()
 	l := a.line(func(l string) bool {
@@ -255,7 +255,7 @@ func (a *agent) event(code, entity string, healthy bool) time.Time {
 
 var fields = regexp.MustCompile(`([A-Za-z_]+)=("(?:[^"\\]|\\.)*"|\S*)`)
 
-// field is one of a line in slog's text.
+// field returns one of a line in slog's text.
 func field(line, name string) string {
 	for _, m := range fields.FindAllStringSubmatch(line, -1) {
 		if m[1] == name {
@@ -268,13 +268,13 @@ func field(line, name string) string {
 	return ""
 }
 
-// scrape is what the agent publishes.
+// scrape returns what the agent publishes.
 func (a *agent) scrape() map[string]*dto.MetricFamily {
 	a.t.Helper()
 	return a.families("/metrics")
 }
 
-// families are those of one of its pages.
+// families returns those of one of its pages.
 func (a *agent) families(page string) map[string]*dto.MetricFamily {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
@@ -291,7 +291,7 @@ func (a *agent) families(page string) map[string]*dto.MetricFamily {
 	return out
 }
 
-// series are those of a family that have the labels, with their values; text is for telling.
+// series returns those of a family that have the labels, with their values. text is for messages.
 func series(families map[string]*dto.MetricFamily, family string, labels ...string) (values []float64, found []*dto.Metric, text string) {
 	for _, m := range families[family].GetMetric() {
 		text += m.String() + "\n"
@@ -326,7 +326,7 @@ var rxeCounters = []string{
 	"rdma_sends", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err", "send_rnr_err", "sent_pkts",
 }
 
-// detection is how soon the agent has to tell of a port that is down, by the clock of the
+// detection is how soon the agent has to report a port that is down, by the clock of the
 // machine: the next poll, 1 s, and the confirmation of 500 ms, which the rules of nichealth
 // have, and what a poll takes. The time that this host kept the machine waiting is added.
 const detection = 2 * time.Second
@@ -361,7 +361,7 @@ func (m *Machine) stalled(t *testing.T) (d time.Duration) {
 	return d + number("/proc/stat", 8)*10*time.Millisecond // in ticks of 100 Hz
 }
 
-// nicHealth checks what the agent tells of a real RDMA device: states, rate, counters, GIDs and the kernel's log; a port
+// nicHealth checks what the agent reports of a real RDMA device: states, rate, counters, GIDs and the kernel's log; a port
 // that goes down and comes back; a device that goes and comes back.
 func nicHealth(t *testing.T, b *bed) {
 	m := b.h1
@@ -391,9 +391,9 @@ func nicHealth(t *testing.T, b *bed) {
 	}
 	took := a.event("state_down", "NICPort:rxe0_port1", false).Sub(down.Began)
 	stalled := m.stalled(t) - before
-	t.Logf("state_down told %s after the command began, by the clock of the machine; it waited %s for a processor", took.Round(time.Millisecond), stalled.Round(time.Millisecond))
+	t.Logf("state_down came %s after the command began, by the clock of the machine; it waited %s for a processor", took.Round(time.Millisecond), stalled.Round(time.Millisecond))
 	if took > detection+stalled || took < 0 {
-		t.Errorf("state_down told after %s, at most %s and the %s that the machine waited are expected", took, detection, stalled)
+		t.Errorf("state_down came after %s, at most %s and the %s that the machine waited are expected", took, detection, stalled)
 	}
 	a.is(1, "fabric_nic_port_state", "nic", nic, "state", "DOWN")
 	a.is(1, "fabric_nic_port_phys_state", "nic", nic, "state", "Disabled")
@@ -409,10 +409,10 @@ func nicHealth(t *testing.T, b *bed) {
 	}
 	took = a.event("device_disappeared", "NIC:rxe0", false).Sub(gone.Began)
 	stalled = m.stalled(t) - before
-	t.Logf("device_disappeared told %s after the command began; the machine waited %s", took.Round(time.Millisecond), stalled.Round(time.Millisecond))
+	t.Logf("device_disappeared came %s after the command began; the machine waited %s", took.Round(time.Millisecond), stalled.Round(time.Millisecond))
 	// An event has the time at which its poll began: the poll that first misses the device may have begun before it went.
 	if took < 2*time.Second-100*time.Millisecond-stalled {
-		t.Errorf("device_disappeared told after %s: three polls a second apart have to miss it", took)
+		t.Errorf("device_disappeared came after %s: three polls a second apart have to miss it", took)
 	}
 	shell(t, m, "rdma link add rxe0 type rxe netdev eth0")
 	a.event("device_disappeared", "NIC:rxe0", true)
@@ -535,7 +535,7 @@ func TestMachineWithAModuleThatIsNotThere(t *testing.T) {
 	}
 }
 
-// A machine that does not come up is told with what it wrote, and leaves nothing.
+// A machine that does not come up is reported with what it wrote, and leaves nothing.
 func TestMachineThatDoesNotStart(t *testing.T) {
 	parts := require(t)
 	broken := *parts

@@ -26,7 +26,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/test/vm/guest"
 )
@@ -236,11 +236,11 @@ scrape_configs:
 		}
 		return b
 	}
-	verdicts := func() (state fabric.State, open []analyzer.Incident, text string) {
+	verdicts := func() (state fabric.State, open []incident.Incident, text string) {
 		b := ask("/api/v1/verdicts")
 		var v struct {
 			State    fabric.State
-			Verdicts []analyzer.Incident
+			Verdicts []incident.Incident
 		}
 		if len(b) > 0 {
 			if err := json.Unmarshal(b, &v); err != nil {
@@ -284,7 +284,7 @@ scrape_configs:
 			v := &all[i]
 			if v.OpenedAt.After(broken) && (v.Element.ID == "h3/eth0" && v.Kind == fabric.KindNIC || slices.ContainsFunc(v.Equivalent, func(e fabric.Element) bool { return e.ID == "h3/eth0" })) {
 				t.Logf("after %.1f s: %s", time.Since(broken).Seconds(), v.Summary)
-				// While its clock is in doubt round trips tell, and they have no direction.
+				// While its clock is in doubt round trips decide, and they have no direction.
 				if v.Direction != "h3/eth0->leaf1:dn3" && v.Direction != "" || v.Symptom.AddedDelayNS < 30e6 || v.Symptom.AddedDelayNS > 60e6 {
 					t.Errorf("%s, %v ns more: what it sends is expected to be 40 ms late", v.Direction, v.Symptom.AddedDelayNS)
 				}

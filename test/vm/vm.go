@@ -106,7 +106,7 @@ type Machine struct {
 const bootPatience = 10 * time.Minute
 
 // Start starts a machine and waits until it answers. It ends with ctx. Errors of what is not
-// to be had here are ErrMissing; a machine that does not start is told with its console.
+// to be had here are ErrMissing; a machine that does not start is reported with its console.
 func Start(ctx context.Context, o Options) (m *Machine, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func Start(ctx context.Context, o Options) (m *Machine, err error) {
 	if err := m.launchQEMU(ctx, o.qemuArgs(initramfs, filepath.Join(dir, "console"), control.Addr().String())); err != nil {
 		return m, err
 	}
-	// QEMU connects when it starts; where it ends before, nobody will.
+	// QEMU connects when it starts; where it ends before, nothing will.
 	accepted := make(chan struct{})
 	defer close(accepted)
 	go func() {
@@ -175,7 +175,7 @@ func Start(ctx context.Context, o Options) (m *Machine, err error) {
 	return m, nil
 }
 
-// qemuArgs are QEMU's.
+// qemuArgs returns QEMU's.
 func (o *Options) qemuArgs(initramfs, console, control string) []string {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max",
@@ -189,16 +189,16 @@ func (o *Options) qemuArgs(initramfs, console, control string) []string {
 	}
 	for i, n := range o.Networks {
 		id := "net" + strconv.Itoa(i)
-		// Soft-RoCE says at every look that it does not know the speed of an interface that tells none.
+		// Soft-RoCE says at every look that it does not know the speed of an interface that has none.
 		args = append(args, "-netdev", "stream,id="+id+",server=off,addr.type=unix,addr.path="+escapeOption(n.socketPath()), "-device", "virtio-net-pci,netdev="+id+",mac="+macAddress(o.Name, i)+",romfile=,speed=10000,duplex=full")
 	}
 	return args
 }
 
-// escapeOption is for a value of QEMU's lists of options.
+// escapeOption escapes a value of QEMU's lists of options.
 func escapeOption(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
-// macAddress is a locally administered one of an interface: of QEMU's prefix, and the same for
+// macAddress returns a locally administered one of an interface: of QEMU's prefix, and the same for
 // the same name.
 func macAddress(name string, i int) string {
 	h := fnv.New32a()
@@ -207,7 +207,7 @@ func macAddress(name string, i int) string {
 	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", byte(s>>16), byte(s>>8), byte(s))
 }
 
-// launchQEMU starts QEMU on a thread of its own: QEMU is told to die with the thread that started
+// launchQEMU starts QEMU on a thread of its own: QEMU is made to die with the thread that started
 // it, so that it never outlives this process.
 func (m *Machine) launchQEMU(ctx context.Context, args []string) error {
 	cmd := exec.CommandContext(ctx, qemu, args...)
@@ -356,7 +356,7 @@ func findTool(name, of string) (string, error) {
 	return "", fmt.Errorf("%w: %s is not installed: apt-get install %s", ErrMissing, name, of)
 }
 
-// BuildPrograms builds Go programs that need no library of the system, and tells their files.
+// BuildPrograms builds Go programs that need no library of the system, and returns their files.
 func BuildPrograms(ctx context.Context, dir string, packages ...string) ([]string, error) {
 	return goBuild(ctx, dir, "", packages)
 }
@@ -403,7 +403,7 @@ func BuildRDMATest(ctx context.Context, dir, tags, pkg string) (string, error) {
 	return file, nil
 }
 
-// ConsoleOutput is what the kernel and the first program wrote, and QEMU itself.
+// ConsoleOutput returns what the kernel and the first program wrote, and QEMU itself.
 func (m *Machine) ConsoleOutput() string {
 	var out strings.Builder
 	for _, name := range []string{"qemu", "console"} {
@@ -526,7 +526,7 @@ func (m *Machine) Start(ctx context.Context, args ...string) (*Process, error) {
 // pollFor is how long one question for more lines waits, in the machine.
 const pollFor = 30 * time.Second
 
-// WaitForLine reads output until a line after the first from is as wanted, and tells which it is.
+// WaitForLine reads output until a line after the first from is as wanted, and returns which it is.
 // That the program ended before is an error.
 func (p *Process) WaitForLine(ctx context.Context, from int, wanted func(line string) bool) (int, error) {
 	for {
@@ -546,7 +546,7 @@ func (p *Process) WaitForLine(ctx context.Context, from int, wanted func(line st
 	}
 }
 
-// WaitForExit waits until the program has ended, and tells its exit code.
+// WaitForExit waits until the program has ended, and returns its exit code.
 func (p *Process) WaitForExit(ctx context.Context) (int, error) {
 	for {
 		var out guest.Output

@@ -20,8 +20,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/daemon"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/webaccess"
 )
@@ -92,7 +92,7 @@ func (b *beside) write(name, text string) string {
 }
 
 // wait waits until the state of every daemon meets a condition.
-func (b *beside) wait(limit time.Duration, what string, ok func(analyzer.Snapshot) bool) {
+func (b *beside) wait(limit time.Duration, what string, ok func(snapshot.Snapshot) bool) {
 	b.t.Helper()
 	end := time.Now().Add(limit)
 	for name, a := range b.daemons {
@@ -105,7 +105,7 @@ func (b *beside) wait(limit time.Duration, what string, ok func(analyzer.Snapsho
 	}
 }
 
-func innocent(s analyzer.Snapshot) bool { return s.Report.State == fabric.Innocent }
+func innocent(s snapshot.Snapshot) bool { return s.Report.State == fabric.Innocent }
 
 // direct returns the configuration of daemons of both backends that query the server itself.
 func direct(address string) map[string]daemon.Prometheus {
@@ -133,7 +133,7 @@ func TestDaemonBesideARealPrometheus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wait(30*time.Second, "the all-clear", func(s analyzer.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+	wait(30*time.Second, "the all-clear", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
 	own := d.Loop().Snapshot().Incidents
 	for backend, a := range daemons {
 		s := a.CurrentLoop().Snapshot()
@@ -154,10 +154,10 @@ func TestDaemonBesideARealPrometheus(t *testing.T) {
 	if _, err := d.site.AddFault(t.Context(), p.Fault); err != nil {
 		t.Fatal(err)
 	}
-	open := func(s analyzer.Snapshot) bool { return len(s.Report.Verdicts) == 1 && p.NamedBy(&s.Report.Verdicts[0]) }
+	open := func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 1 && p.NamedBy(&s.Report.Verdicts[0]) }
 	wait(30*time.Second, "the verdict", open)
 	b.server.signal(syscall.SIGSTOP)
-	wait(30*time.Second, "blindness", func(s analyzer.Snapshot) bool { return s.CycleError != "" })
+	wait(30*time.Second, "blindness", func(s snapshot.Snapshot) bool { return s.CycleError != "" })
 	if err := d.site.ClearFault(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}

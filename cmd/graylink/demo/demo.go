@@ -24,8 +24,10 @@ import (
 	"github.com/graylink/graylink/analyzer/attribute"
 	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/internal/plainjson"
@@ -304,11 +306,11 @@ func (d *Demo) startSwitchAgents() error {
 }
 
 // newSightings returns the client for the sightings of switches, and nil if no switch has an agent.
-func (d *Demo) newSightings() *analyzer.SwitchAgents {
+func (d *Demo) newSightings() *tracing.SwitchAgents {
 	if len(d.switchAgents) == 0 {
 		return nil
 	}
-	return &analyzer.SwitchAgents{Client: httpClient(d.site.dialAgent), URL: SwitchURL, Switches: d.switchAgents,
+	return &tracing.SwitchAgents{Client: httpClient(d.site.dialAgent), URL: SwitchURL, Switches: d.switchAgents,
 		Mapper: paths.Mapper{SourcePort: SourcePort, StampPort: StampPort}}
 }
 
@@ -333,10 +335,10 @@ func httpClient(dial func(context.Context, string, string) (net.Conn, error)) *h
 }
 
 // LabAgents reaches the agents that run in a lab, at the loopback of their namespaces.
-func LabAgents(l *lab.Lab) analyzer.HTTPAgents {
+func LabAgents(l *lab.Lab) tracing.HTTPAgents {
 	c := httpClient(l.DialLoopback)
 	c.Transport = loopbackHost{c.Transport}
-	return analyzer.HTTPAgents{Client: c, URL: AgentURL}
+	return tracing.HTTPAgents{Client: c, URL: AgentURL}
 }
 
 // loopbackHost sends requests with the Host of a loopback address: agents answer to that
@@ -366,9 +368,12 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 	if d.db, err = evidence.NewEmbedded(evidence.EmbeddedOptions{Dial: d.dialContext, Targets: targets, Log: d.o.Log}); err != nil {
 		return err
 	}
-	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Agents: analyzer.HTTPAgents{Client: httpClient(d.site.dialAgent), URL: AgentURL},
-		Settings: evidence.DefaultSettings(), Expected: d.mesh.DirectedFlows(), Log: d.o.Log, SwitchAgents: d.newSightings(), NoTraces: d.o.NoTraces,
-		Causes: &attribute.Attributor{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g)})
+	var agents tracing.Agents
+	if !d.o.NoTraces {
+		agents = tracing.HTTPAgents{Client: httpClient(d.site.dialAgent), URL: AgentURL}
+	}
+	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Settings: evidence.DefaultSettings(), Expected: d.mesh.DirectedFlows(), Agents: agents, SwitchAgents: d.newSightings(),
+		Causes: &attribute.Attributor{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g), Log: d.o.Log})
 
 	policy := &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: d.o.AllowedHosts, Log: d.o.Log}
 	mux := daemon.NewMux(d.loop, daemon.PageOptions{Title: d.pageTitle(), Policy: policy})
@@ -534,8 +539,8 @@ func describeFault(p PlannedFault) string {
 }
 
 // incidentsSince lists the incidents opened after a moment, oldest first.
-func (d *Demo) incidentsSince(t time.Time) []analyzer.Incident {
-	var out []analyzer.Incident
+func (d *Demo) incidentsSince(t time.Time) []incident.Incident {
+	var out []incident.Incident
 	for _, in := range d.loop.Snapshot().Incidents {
 		if in.OpenedAt.After(t) {
 			out = append(out, in)

@@ -77,94 +77,21 @@ func PlanFault(g *fabric.Graph, kind string, seed uint64, p Params) (PlannedFaul
 	h.Write([]byte(kind))
 	rng := rand.New(rand.NewPCG(seed, h.Sum64()))
 	out := PlannedFault{Fault: lab.Fault{Kind: kind}, Params: map[string]any{}}
-	switch kind {
-	case lab.KindDelay, lab.KindNICSlow, lab.KindSwitchSlow, lab.KindCongest, lab.KindIncast:
-		out.Fault.Delay = p.Delay
-		out.Params["delay_ns"] = int64(p.Delay)
-	case lab.KindLoss:
-		out.Fault.Loss = p.Loss
-		out.Params["loss"] = p.Loss
-	case lab.KindClockStep:
-		out.Fault.Step = p.Step
-		out.Params["step_ns"] = int64(p.Step)
-	case lab.KindClockDrift:
-		out.Fault.DriftPPM = p.DriftPPM
-		out.Params["drift_ppm"] = p.DriftPPM
-	}
+	out.setStrength(p)
+	var err error
 	switch kind {
 	case KindNone:
 		return out, nil
 	case lab.KindDelay, lab.KindLoss, lab.KindBlackhole, lab.KindECN, lab.KindLinkDown, lab.KindFlap:
-		links := fabricLinks(g)
-		if kind == lab.KindLinkDown || kind == lab.KindFlap {
-			links = linksLosingPackets(g, links)
-		}
-		if len(links) == 0 {
-			return out, fmt.Errorf("fault %s: the topology has no link between switches", kind)
-		}
-		l := links[rng.IntN(len(links))]
-		out.Element, out.Kind, out.Scenarios = l.ID(), fabric.KindLink, []fabric.Scenario{fabric.Corridor}
-		if kind == lab.KindBlackhole || kind == lab.KindLinkDown {
-			out.Scenarios = []fabric.Scenario{fabric.HardFailure}
-		}
-		if kind == lab.KindFlap {
-			out.Scenarios = []fabric.Scenario{fabric.Flap}
-		}
-		if kind != lab.KindLinkDown && kind != lab.KindFlap {
-			d := fabric.Direction{From: l.A, To: l.B}
-			if rng.IntN(2) == 1 {
-				d = d.Reverse()
-			}
-			out.Direction = d.String()
-			out.Fault.Direction = out.Direction
-		}
+		err = out.strikeLink(g, rng)
 	case lab.KindMiscable:
-		pairs := swappableCables(g)
-		if len(pairs) == 0 {
-			return out, fmt.Errorf("fault %s: the topology has no two cables between switches to swap", kind)
-		}
-		pair := pairs[rng.IntN(len(pairs))]
-		out.Element, out.Kind, out.Scenarios = pair[0], fabric.KindLink, []fabric.Scenario{fabric.Miscabled}
-		out.OtherLink = pair[1]
-		out.Params["swapped_with"] = pair[1]
-		out.Fault.At = pair[0] + "," + pair[1]
-		return out, nil
+		err = out.swapCables(g, rng)
 	case lab.KindMute:
-		sw := g.Topo.Switches[rng.IntN(len(g.Topo.Switches))]
-		out.Element = sw.Name
+		out.Element = g.Topo.Switches[rng.IntN(len(g.Topo.Switches))].Name
 	case lab.KindCongest:
-		links := fabricLinks(g)
-		if len(links) == 0 {
-			return out, fmt.Errorf("fault %s: the topology has no link between switches", kind)
-		}
-		l := links[rng.IntN(len(links))]
-		d := fabric.Direction{From: l.A, To: l.B}
-		if rng.IntN(2) == 1 {
-			d = d.Reverse()
-		}
-		out.Element, out.Kind, out.Direction = l.ID(), fabric.KindLink, d.String()
-		out.Scenarios = []fabric.Scenario{fabric.Corridor, fabric.HOLSame}
-		out.Fault.At = d.From
-		return out, nil
-	case lab.KindIncast:
-		nics := g.NICIDs()
-		nic := nics[rng.IntN(len(nics))]
-		out.Element, out.Kind, out.Scenarios = nic, fabric.KindNIC, []fabric.Scenario{fabric.Incast, fabric.BadNIC}
-		out.Direction = fabric.Direction{From: g.PeerOf(nic), To: nic}.String()
-	case lab.KindNICSlow:
-		nics := g.NICIDs()
-		nic := nics[rng.IntN(len(nics))]
-		out.Element, out.Kind, out.Scenarios = nic, fabric.KindNIC, []fabric.Scenario{fabric.BadNIC}
-		out.Fault.Direction = []string{lab.DirectionIn, lab.DirectionOut, lab.DirectionBoth}[rng.IntN(3)]
-		out.Params["way"] = out.Fault.Direction
-		in := fabric.Direction{From: g.PeerOf(nic), To: nic}
-		switch out.Fault.Direction {
-		case lab.DirectionIn:
-			out.Direction = in.String()
-			out.Scenarios = append(out.Scenarios, fabric.Incast)
-		case lab.DirectionOut:
-			out.Direction = in.Reverse().String()
-		}
+		err = out.congestPort(g, rng)
+	case lab.KindIncast, lab.KindNICSlow:
+		out.strikeNIC(g, rng)
 	case lab.KindSwitchSlow:
 		sw := g.Topo.Switches[rng.IntN(len(g.Topo.Switches))]
 		out.Element, out.Kind, out.Scenarios = sw.Name, fabric.KindSwitch, []fabric.Scenario{fabric.HotSpine}
@@ -178,10 +105,115 @@ func PlanFault(g *fabric.Graph, kind string, seed uint64, p Params) (PlannedFaul
 		node := g.Topo.Nodes[rng.IntN(len(g.Topo.Nodes))]
 		out.Element, out.Scenarios = node.Name, []fabric.Scenario{fabric.Host}
 	default:
-		return out, fmt.Errorf("fault %q: one of %s is expected", kind, strings.Join(FaultKinds(), ", "))
+		err = fmt.Errorf("fault %q: one of %s is expected", kind, strings.Join(FaultKinds(), ", "))
 	}
-	out.Fault.At = out.Element
-	return out, nil
+	if err == nil && out.Fault.At == "" {
+		out.Fault.At = out.Element
+	}
+	return out, err
+}
+
+// setStrength sets how strong the fault is.
+func (f *PlannedFault) setStrength(p Params) {
+	switch f.Fault.Kind {
+	case lab.KindDelay, lab.KindNICSlow, lab.KindSwitchSlow, lab.KindCongest, lab.KindIncast:
+		f.Fault.Delay = p.Delay
+		f.Params["delay_ns"] = int64(p.Delay)
+	case lab.KindLoss:
+		f.Fault.Loss = p.Loss
+		f.Params["loss"] = p.Loss
+	case lab.KindClockStep:
+		f.Fault.Step = p.Step
+		f.Params["step_ns"] = int64(p.Step)
+	case lab.KindClockDrift:
+		f.Fault.DriftPPM = p.DriftPPM
+		f.Params["drift_ppm"] = p.DriftPPM
+	}
+}
+
+// pickDirection returns one of the directions of a link.
+func pickDirection(rng *rand.Rand, l fabric.Link) fabric.Direction {
+	d := fabric.Direction{From: l.A, To: l.B}
+	if rng.IntN(2) == 1 {
+		d = d.Reverse()
+	}
+	return d
+}
+
+// strikeLink chooses a link between switches, and a direction if the fault has one.
+func (f *PlannedFault) strikeLink(g *fabric.Graph, rng *rand.Rand) error {
+	kind, links := f.Fault.Kind, fabricLinks(g)
+	whole := kind == lab.KindLinkDown || kind == lab.KindFlap
+	if whole {
+		links = linksLosingPackets(g, links)
+	}
+	if len(links) == 0 {
+		return fmt.Errorf("fault %s: the topology has no link between switches", kind)
+	}
+	l := links[rng.IntN(len(links))]
+	f.Element, f.Kind, f.Scenarios = l.ID(), fabric.KindLink, []fabric.Scenario{fabric.Corridor}
+	switch kind {
+	case lab.KindBlackhole, lab.KindLinkDown:
+		f.Scenarios = []fabric.Scenario{fabric.HardFailure}
+	case lab.KindFlap:
+		f.Scenarios = []fabric.Scenario{fabric.Flap}
+	}
+	if !whole {
+		f.Direction = pickDirection(rng, l).String()
+		f.Fault.Direction = f.Direction
+	}
+	return nil
+}
+
+// swapCables chooses two cables between switches.
+func (f *PlannedFault) swapCables(g *fabric.Graph, rng *rand.Rand) error {
+	pairs := swappableCables(g)
+	if len(pairs) == 0 {
+		return fmt.Errorf("fault %s: the topology has no two cables between switches to swap", f.Fault.Kind)
+	}
+	pair := pairs[rng.IntN(len(pairs))]
+	f.Element, f.Kind, f.Scenarios = pair[0], fabric.KindLink, []fabric.Scenario{fabric.Miscabled}
+	f.OtherLink = pair[1]
+	f.Params["swapped_with"] = pair[1]
+	f.Fault.At = pair[0] + "," + pair[1]
+	return nil
+}
+
+// congestPort chooses a port of a switch that leads to another switch.
+func (f *PlannedFault) congestPort(g *fabric.Graph, rng *rand.Rand) error {
+	links := fabricLinks(g)
+	if len(links) == 0 {
+		return fmt.Errorf("fault %s: the topology has no link between switches", f.Fault.Kind)
+	}
+	l := links[rng.IntN(len(links))]
+	d := pickDirection(rng, l)
+	f.Element, f.Kind, f.Direction = l.ID(), fabric.KindLink, d.String()
+	f.Scenarios = []fabric.Scenario{fabric.Corridor, fabric.HOLSame}
+	f.Fault.At = d.From
+	return nil
+}
+
+// strikeNIC chooses a NIC, and which way it is slow.
+func (f *PlannedFault) strikeNIC(g *fabric.Graph, rng *rand.Rand) {
+	nics := g.NICIDs()
+	nic := nics[rng.IntN(len(nics))]
+	in := fabric.Direction{From: g.PeerOf(nic), To: nic}
+	f.Element, f.Kind = nic, fabric.KindNIC
+	if f.Fault.Kind == lab.KindIncast {
+		f.Scenarios = []fabric.Scenario{fabric.Incast, fabric.BadNIC}
+		f.Direction = in.String()
+		return
+	}
+	f.Scenarios = []fabric.Scenario{fabric.BadNIC}
+	f.Fault.Direction = []string{lab.DirectionIn, lab.DirectionOut, lab.DirectionBoth}[rng.IntN(3)]
+	f.Params["way"] = f.Fault.Direction
+	switch f.Fault.Direction {
+	case lab.DirectionIn:
+		f.Direction = in.String()
+		f.Scenarios = append(f.Scenarios, fabric.Incast)
+	case lab.DirectionOut:
+		f.Direction = in.Reverse().String()
+	}
 }
 
 // swappableCables returns the pairs of cables between switches of the same two tiers that can be swapped without

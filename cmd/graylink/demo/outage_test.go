@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/daemon"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -194,7 +194,7 @@ func (b *beside) in(t *testing.T, run func()) {
 }
 
 // during looks at every daemon while a trouble lasts; last is the last look.
-func (b *beside) during(x trouble, look func(name string, s analyzer.Snapshot, hurt, settled, last bool)) {
+func (b *beside) during(x trouble, look func(name string, s snapshot.Snapshot, hurt, settled, last bool)) {
 	b.t.Helper()
 	began := time.Now()
 	x.begin()
@@ -222,7 +222,7 @@ const again = 3 * time.Minute
 
 // see waits until every daemon has had more cycles with evidence than clear an incident, and
 // looks at them meanwhile.
-func (b *beside) see(look func(name string, s analyzer.Snapshot)) {
+func (b *beside) see(look func(name string, s snapshot.Snapshot)) {
 	b.t.Helper()
 	const cycles = 8
 	began, seen := time.Now(), map[string]uint64{}
@@ -243,7 +243,7 @@ func (b *beside) see(look func(name string, s analyzer.Snapshot)) {
 func (b *beside) healthy(x trouble) {
 	t := b.t
 	before := b.known()
-	b.during(x, func(name string, s analyzer.Snapshot, hurt, settled, last bool) {
+	b.during(x, func(name string, s snapshot.Snapshot, hurt, settled, last bool) {
 		if len(s.Incidents) != before[name] || s.Report.State == fabric.Suspect {
 			t.Fatalf("%s: %s, %+v", name, s.Report.State, s.Incidents[0].Verdict)
 		}
@@ -262,7 +262,7 @@ func (b *beside) healthy(x trouble) {
 			t.Logf("%s: %s, coverage of flows %.2f, %q", name, s.Report.State, s.Report.Coverage.Edges, s.CycleError)
 		}
 	})
-	b.see(func(string, analyzer.Snapshot) {})
+	b.see(func(string, snapshot.Snapshot) {})
 	b.wait(again, "innocence", innocent)
 	if now := b.known(); fmt.Sprint(now) != fmt.Sprint(before) {
 		t.Errorf("incidents: %v, before it %v", now, before)
@@ -277,18 +277,18 @@ func (b *beside) faulty(x trouble, p PlannedFault) {
 	if _, err := b.d.site.AddFault(t.Context(), p.Fault); err != nil {
 		t.Fatal(err)
 	}
-	open := func(s analyzer.Snapshot) bool { return len(s.Report.Verdicts) == 1 && p.NamedBy(&s.Report.Verdicts[0]) }
+	open := func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 1 && p.NamedBy(&s.Report.Verdicts[0]) }
 	b.wait(45*time.Second, "the verdict", open)
 	id := map[string]string{}
 	for name, a := range b.daemons {
 		id[name] = a.CurrentLoop().Snapshot().Report.Verdicts[0].ID
 	}
-	same := func(name string, s analyzer.Snapshot) {
+	same := func(name string, s snapshot.Snapshot) {
 		if !open(s) || s.Report.Verdicts[0].ID != id[name] || s.Report.State != fabric.Suspect || len(s.Incidents) != before[name]+1 {
 			t.Fatalf("%s: %s, %d incidents where %d were before the fault, open %+v; want that of %s only", name, s.Report.State, len(s.Incidents), before[name], s.Report.Verdicts, id[name])
 		}
 	}
-	b.during(x, func(name string, s analyzer.Snapshot, hurt, settled, last bool) {
+	b.during(x, func(name string, s snapshot.Snapshot, hurt, settled, last bool) {
 		same(name, s)
 		if settled && hurt && x.blind && (s.Incidents[0].Held == "" || s.Report.Coverage != (fabric.Coverage{})) {
 			t.Errorf("%s is blind: held %q, coverage %+v", name, s.Incidents[0].Held, s.Report.Coverage)

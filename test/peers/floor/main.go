@@ -75,116 +75,148 @@ func run(ctx context.Context, local, remote string, rate int, tick time.Duration
 	if err != nil {
 		return nil, fmt.Errorf("--remote: %w", err)
 	}
-	sender, err := unix.ListenUDP(netip.AddrPortFrom(from, senderPort), unix.UDPOptions{ReceiveBuffer: receiveBuffer})
-	if err != nil {
+	l := &loop{rate: rate, tick: tick, target: netip.AddrPortFrom(to, reflectorPort), in: unix.NewBatch(unix.BatchSize), out: unix.NewBatch(unix.BatchSize)}
+	l.failed = func(int, syscall.Errno) { l.totals.Failed++ }
+	if l.sender, err = unix.ListenUDP(netip.AddrPortFrom(from, senderPort), unix.UDPOptions{ReceiveBuffer: receiveBuffer}); err != nil {
 		return nil, err
 	}
-	defer sender.Close()
-	reflector, err := unix.ListenUDP(netip.AddrPortFrom(from, reflectorPort), unix.UDPOptions{ReceiveBuffer: receiveBuffer})
-	if err != nil {
+	defer l.sender.Close()
+	if l.reflector, err = unix.ListenUDP(netip.AddrPortFrom(from, reflectorPort), unix.UDPOptions{ReceiveBuffer: receiveBuffer}); err != nil {
 		return nil, err
 	}
-	defer reflector.Close()
-	poll, err := unix.NewPoller()
-	if err != nil {
+	defer l.reflector.Close()
+	if l.poll, err = unix.NewPoller(); err != nil {
 		return nil, err
 	}
-	defer poll.Close()
-	if err := errors.Join(poll.Add(sender.FD(), senderToken), poll.Add(reflector.FD(), senderToken+1)); err != nil {
+	defer l.poll.Close()
+	if err := errors.Join(l.poll.Add(l.sender.FD(), senderToken), l.poll.Add(l.reflector.FD(), senderToken+1)); err != nil {
 		return nil, err
 	}
-	stopped := context.AfterFunc(ctx, func() { _ = poll.Wake() })
+	stopped := context.AfterFunc(ctx, func() { _ = l.poll.Wake() })
 	defer stopped()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.TightTimers(); err != nil {
 		return nil, err
 	}
-
-	t := &totals{}
-	size, target := probeLen(), netip.AddrPortFrom(to, reflectorPort)
-	in, out := unix.NewBatch(unix.BatchSize), unix.NewBatch(unix.BatchSize)
-	failed := func(int, syscall.Errno) { t.Failed++ }
-	stamps := func(s *unix.UDP) error {
-		for n := unix.BatchSize; n == unix.BatchSize; {
-			var err error
-			if n, err = in.RecvErrors(s); err != nil {
-				return err
-			}
-			for i := range n {
-				if r := in.ReportAt(i); r.Kind == unix.ReportTxStamp && r.Stamp != 0 {
-					t.TxStamps++
-				}
-			}
-		}
-		return nil
+	if err := l.exchangePackets(ctx); err != nil {
+		return nil, err
 	}
-	flush := func(s *unix.UDP) error {
-		if out.PendingCount() == 0 {
-			return nil
-		}
-		if err := out.Send(s, failed); err != nil {
+	return &l.totals, nil
+}
+
+// loop sends and reflects packets.
+type loop struct {
+	rate              int
+	tick              time.Duration
+	target            netip.AddrPort
+	sender, reflector *unix.UDP
+	poll              *unix.Poller
+	in, out           *unix.Batch
+	totals            totals
+	failed            func(int, syscall.Errno) // counts a packet that could not be sent
+}
+
+// exchangePackets sends and reflects packets until ctx ends.
+func (l *loop) exchangePackets(ctx context.Context) error {
+	began := time.Now()
+	due := l.tick
+	for ctx.Err() == nil {
+		events, err := l.poll.Wait(due - time.Since(began))
+		if err != nil {
 			return err
 		}
-		return stamps(s)
-	}
-	began := time.Now()
-	due := tick
-	for ctx.Err() == nil {
-		events, err := poll.Wait(due - time.Since(began))
-		if err != nil {
-			return nil, err
-		}
 		for i := range events {
-			token, readable, queued := poll.EventAt(i)
-			s := sender
+			token, readable, queued := l.poll.EventAt(i)
+			s := l.sender
 			if token < 0 {
 				continue
 			} else if token != senderToken {
-				s = reflector
+				s = l.reflector
 			}
-			if queued {
-				if err := stamps(s); err != nil {
-					return nil, err
-				}
-			}
-			for n := unix.BatchSize; (readable || queued) && n == unix.BatchSize; {
-				if n, err = in.Recv(s); err != nil {
-					return nil, err
-				}
-				for j := range n {
-					g := in.DatagramAt(j)
-					if g.Stamp != 0 {
-						t.RxStamps++
-					}
-					if s == sender {
-						t.Replies++
-						continue
-					}
-					t.Reflected++
-					out.Commit(s, copy(out.OutBuffer(), g.Data), g.From, 0, 0)
-				}
-				if err := flush(s); err != nil {
-					return nil, err
-				}
+			if err := l.serveSocket(s, readable, queued); err != nil {
+				return err
 			}
 		}
-		// Every tick sends what the rate requires up to now.
 		if now := time.Since(began); now >= due {
-			for ; due <= now; due += tick {
+			for ; due <= now; due += l.tick {
 			}
-			for want := uint64(float64(rate) * now.Seconds()); t.Sent < want; t.Sent++ {
-				if out.OutBuffer() == nil {
-					if err := flush(sender); err != nil {
-						return nil, err
-					}
-				}
-				out.Commit(sender, size, target, 0, 0)
-			}
-			if err := flush(sender); err != nil {
-				return nil, err
+			if err := l.sendDue(now); err != nil {
+				return err
 			}
 		}
 	}
-	return t, nil
+	return nil
+}
+
+// serveSocket reads what a socket has, and reflects probes.
+func (l *loop) serveSocket(s *unix.UDP, readable, queued bool) error {
+	if queued {
+		if err := l.readStamps(s); err != nil {
+			return err
+		}
+	}
+	for n := unix.BatchSize; (readable || queued) && n == unix.BatchSize; {
+		var err error
+		if n, err = l.in.Recv(s); err != nil {
+			return err
+		}
+		for j := range n {
+			g := l.in.DatagramAt(j)
+			if g.Stamp != 0 {
+				l.totals.RxStamps++
+			}
+			if s == l.sender {
+				l.totals.Replies++
+				continue
+			}
+			l.totals.Reflected++
+			l.out.Commit(s, copy(l.out.OutBuffer(), g.Data), g.From, 0, 0)
+		}
+		if err := l.sendBatch(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readStamps counts the transmit stamps of a socket.
+func (l *loop) readStamps(s *unix.UDP) error {
+	for n := unix.BatchSize; n == unix.BatchSize; {
+		var err error
+		if n, err = l.in.RecvErrors(s); err != nil {
+			return err
+		}
+		for i := range n {
+			if r := l.in.ReportAt(i); r.Kind == unix.ReportTxStamp && r.Stamp != 0 {
+				l.totals.TxStamps++
+			}
+		}
+	}
+	return nil
+}
+
+// sendBatch sends the packets that are committed to a socket.
+func (l *loop) sendBatch(s *unix.UDP) error {
+	if l.out.PendingCount() == 0 {
+		return nil
+	}
+	if err := l.out.Send(s, l.failed); err != nil {
+		return err
+	}
+	return l.readStamps(s)
+}
+
+// sendDue sends what the rate requires up to now.
+func (l *loop) sendDue(now time.Duration) error {
+	size := probeLen()
+	for want := uint64(float64(l.rate) * now.Seconds()); l.totals.Sent < want; l.totals.Sent++ {
+		if l.out.OutBuffer() == nil {
+			if err := l.sendBatch(l.sender); err != nil {
+				return err
+			}
+		}
+		l.out.Commit(l.sender, size, l.target, 0, 0)
+	}
+	return l.sendBatch(l.sender)
 }

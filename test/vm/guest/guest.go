@@ -138,7 +138,7 @@ func (c *Command) execCmd(ctx context.Context) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// exitCode is the exit code: 128 and the signal's number for a program that was ended by one.
+// exitCode returns the exit code: 128 and the signal's number for a program that was ended by one.
 func exitCode(state *os.ProcessState) int {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return 128 + int(w.Signal())
@@ -201,13 +201,13 @@ func (p *process) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// notifyWaiters tells those that wait; mu is held.
+// notifyWaiters wakes those that wait. mu is held.
 func (p *process) notifyWaiters() {
 	close(p.more)
 	p.more = make(chan struct{})
 }
 
-// Start starts a program, and tells its number here.
+// Start starts a program, and returns its number here.
 func (s *Service) Start(c Command, id *int) error {
 	cmd, err := c.execCmd(context.Background())
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *Service) findProcess(id int) (*process, error) {
 	return s.started[id], nil
 }
 
-// Output tells what a program wrote, and waits where it wrote nothing more yet.
+// Output returns what a program wrote, and waits where it wrote nothing more yet.
 func (s *Service) Output(r Read, out *Output) error {
 	p, err := s.findProcess(r.ID)
 	if err != nil {

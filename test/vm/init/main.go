@@ -93,7 +93,7 @@ func loadModule(file, parameters string) error {
 	return nil
 }
 
-// openPort finds the virtio-serial port of a name. The driver makes its device, and tells its
+// openPort finds the virtio-serial port of a name. The driver makes its device, and reports its
 // name, from a work queue: it is there soon after the driver was loaded, and not at once.
 func openPort(name string) (*os.File, error) {
 	deadline := time.Now().Add(portPatience)
@@ -113,6 +113,6 @@ func openPort(name string) (*os.File, error) {
 		if time.Now().After(deadline) {
 			return nil, fmt.Errorf("no virtio-serial port %s after %s: virtio_console has to be loaded", name, portPatience)
 		}
-		time.Sleep(10 * time.Millisecond) // asked again; nothing tells when
+		time.Sleep(10 * time.Millisecond) // asked again; no event says when
 	}
 }

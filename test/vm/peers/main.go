@@ -113,7 +113,7 @@ func byUDP(s *net.UDPConn) error {
 	}
 }
 
-// peer is a queue pair and whom it answers.
+// peer is a queue pair and the peer that it answers.
 type peer struct {
 	q       rdma.Queue
 	qkey    uint32
@@ -127,7 +127,7 @@ type handle struct {
 	tclass uint8
 }
 
-// waitForGID tells the index of an address in the device's table, which follows those of the
+// waitForGID returns the index of an address in the device's table, which follows those of the
 // interface some time after.
 func waitForGID(verbs rdma.Verbs, device string, addr netip.Addr) (int, error) {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) { // asked again

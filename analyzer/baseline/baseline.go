@@ -1,0 +1,214 @@
+// Package baseline remembers flows over windows: what is normal for a flow, and which conditions
+// several windows confirm.
+//
+// A baseline is what is normal for a flow: the median and the spread of its delay while nothing
+// is suspected.
+//
+// Rules:
+//
+//  1. A flow is degraded when it was in 3 of the last 4 windows, or with hard loss over two
+//     consecutive windows. A condition that has just begun or ended is undecided.
+//  2. Routing may avoid a hard failure before every flow has evidence of it, so a confirmed hard
+//     loss is remembered for some cycles, with the path that it was measured on.
+//  3. Windows confirm each other if every cycle in between queried the flow and there was no gap
+//     in the evidence.
+//  4. Nothing is learnt from the first windows of a flow, from windows that are not healthy, from
+//     delays of inexact clocks, or while an incident is open, so that a fault does not become
+//     normal.
+//  5. Baselines are kept for flows that are not seen, for some hours.
+package baseline
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+const (
+	// ConfirmWindows is the number of windows of which confirmOf must be degraded (rule 1).
+	ConfirmWindows, confirmOf = 4, 3
+	// hardMemory is the number of cycles for which a hard loss is remembered (rule 2).
+	hardMemory = 5
+	// LearnWindows is the number of windows that a baseline needs, keepWindows the number that it keeps.
+	LearnWindows, keepWindows = 8, 120
+	// WarmUp is the number of windows of a flow from which nothing is learnt (rule 4).
+	WarmUp = 2
+	// maxLearnBound is the bound of the two clocks of a flow, in nanoseconds, from which a known
+	// baseline learns nothing. Clocks begin with less: clocksync.LockBound each.
+	maxLearnBound = 2e6
+	// recomputeEvery is the number of cycles between two computations of a known baseline, if
+	// every cycle queries every flow.
+	recomputeEvery = 10
+)
+
+// Lifetimes of flows in cycles. A flow seen in the last ExpectedCycles is expected. Baselines are kept for
+// forgetAfter cycles (rule 5).
+const (
+	ExpectedCycles = 600
+	forgetAfter    = 6 * 3600
+)
+
+// Book holds the records of all flows. Its methods must not be called concurrently. Cycles count from 1.
+type Book struct {
+	records map[fabric.Flow]*record
+}
+
+// NewBook returns a Book without flows.
+func NewBook() *Book { return &Book{records: map[fabric.Flow]*record{}} }
+
+// record represents what is remembered of one flow.
+type record struct {
+	p50, p99    []int64
+	baseline    *fabric.Quantiles
+	baselineMAD int64
+	windowCount int
+	lastCycle   int // the latest cycle with an observation
+	confirmation
+}
+
+// BaselineOf returns the baseline of a flow, and the median absolute deviation of its medians in nanoseconds. It
+// returns nil if the flow has no baseline.
+func (b *Book) BaselineOf(f fabric.Flow) (base *fabric.Quantiles, madNS int64) {
+	if r := b.records[f]; r != nil {
+		return r.baseline, r.baselineMAD
+	}
+	return nil, 0
+}
+
+// HasBaseline reports whether a flow has a baseline.
+func (b *Book) HasBaseline(f fabric.Flow) bool {
+	r := b.records[f]
+	return r != nil && r.baseline != nil
+}
+
+// CountBaselines returns the number of flows with a baseline.
+func (b *Book) CountBaselines() (n int) {
+	for _, r := range b.records {
+		if r.baseline != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// IsEmpty reports whether no flow is remembered.
+func (b *Book) IsEmpty() bool { return len(b.records) == 0 }
+
+// IsExpected reports whether a flow was seen in the ExpectedCycles before a cycle.
+func (b *Book) IsExpected(f fabric.Flow, cycle int) bool {
+	r := b.records[f]
+	return r != nil && cycle-r.lastCycle <= ExpectedCycles
+}
+
+// ExpectedFlows yields the flows that are expected in a cycle, and whether they have a baseline.
+func (b *Book) ExpectedFlows(cycle int) iter.Seq2[fabric.Flow, bool] {
+	return func(yield func(fabric.Flow, bool) bool) {
+		for f, r := range b.records {
+			if cycle-r.lastCycle <= ExpectedCycles && !yield(f, r.baseline != nil) {
+				return
+			}
+		}
+	}
+}
+
+func (b *Book) recordFor(f fabric.Flow) *record {
+	r := b.records[f]
+	if r == nil {
+		r = &record{}
+		b.records[f] = r
+	}
+	return r
+}
+
+// Learning describes the conditions under which a cycle learns.
+type Learning struct {
+	Cycle int
+	// Frozen means that an incident is open, so that known baselines stay as they are.
+	Frozen bool
+	// Seldom means that a cycle does not query every flow, so that each window counts at once.
+	Seldom bool
+	// Excluded reports whether nothing is learnt from a flow. It may be nil.
+	Excluded func(fabric.Flow) bool
+}
+
+// LearnWindows adds the healthy windows among findings to the baselines (rule 4).
+func (b *Book) LearnWindows(findings []judge.Finding, how Learning) {
+	for i := range findings {
+		f := &findings[i]
+		r := b.recordFor(f.Flow)
+		r.windowCount++
+		if how.Excluded != nil && how.Excluded(f.Flow) || r.windowCount <= WarmUp || f.Obs.OWD == nil || f.Obs.OWD.P50 == nil || f.HostSuspect || f.ClockSuspect {
+			continue
+		}
+		if r.baseline != nil && (how.Frozen || f.Condition != judge.Healthy || judge.ClockBound(f.Obs) > maxLearnBound) {
+			continue
+		}
+		r.p50 = appendBounded(r.p50, *f.Obs.OWD.P50)
+		if f.Obs.OWD.P99 != nil {
+			r.p99 = appendBounded(r.p99, *f.Obs.OWD.P99)
+		}
+		if len(r.p50) < LearnWindows || r.baseline != nil && how.Cycle%recomputeEvery != 0 && !how.Seldom {
+			continue
+		}
+		r.recomputeBaseline()
+	}
+}
+
+// SeedFlow sets the windows of a flow from history, the oldest first. A flow with too few windows for a baseline keeps
+// them as the first windows of one.
+func (b *Book) SeedFlow(f fabric.Flow, p50, p99 []int64) {
+	r := b.recordFor(f)
+	r.p50, r.p99, r.windowCount = p50, p99, WarmUp
+	if len(r.p50) >= LearnWindows {
+		r.recomputeBaseline()
+	}
+}
+
+// ForgetFlow drops all that is remembered of a flow.
+func (b *Book) ForgetFlow(f fabric.Flow) { delete(b.records, f) }
+
+// ForgetUnseen drops the flows that were not seen for some hours, and returns them.
+func (b *Book) ForgetUnseen(cycle int) (forgotten []fabric.Flow) {
+	for f, r := range b.records {
+		if cycle-r.lastCycle > forgetAfter {
+			delete(b.records, f)
+			forgotten = append(forgotten, f)
+		}
+	}
+	return forgotten
+}
+
+// recomputeBaseline computes the baseline from the remembered windows.
+func (r *record) recomputeBaseline() {
+	p50, mad := MedianMAD(slices.Clone(r.p50))
+	r.baseline, r.baselineMAD = &fabric.Quantiles{P50: &p50}, mad
+	if len(r.p99) > 0 {
+		p99, _ := MedianMAD(slices.Clone(r.p99))
+		r.baseline.P99 = &p99
+	}
+}
+
+func appendBounded(ring []int64, v int64) []int64 {
+	ring = append(ring, v)
+	if len(ring) > keepWindows {
+		ring = ring[1:]
+	}
+	return ring
+}
+
+// MedianMAD returns the median and the median absolute deviation. It reorders v.
+func MedianMAD(v []int64) (median, mad int64) {
+	if len(v) == 0 {
+		return 0, 0
+	}
+	slices.Sort(v)
+	median = v[len(v)/2]
+	dev := make([]int64, len(v))
+	for i, x := range v {
+		dev[i] = max(x-median, median-x)
+	}
+	slices.Sort(dev)
+	return median, dev[len(dev)/2]
+}

@@ -1,0 +1,67 @@
+package evaluate
+
+import (
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/triangulate"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Coverage that the fabric, or a part of it, needs before it can be called innocent.
+const (
+	MinLinkCoverage = 0.9
+	MinEdgeCoverage = 0.9
+)
+
+// measureCoverage returns how much of the expected flows and of the directed links is decided.
+func measureCoverage(m *Moment, res triangulate.Result) (fabric.EdgeCounts, fabric.Coverage) {
+	c := fabric.EdgeCounts{Degraded: len(res.Degraded)}
+	more, usable, unqueried := m.Carried.FlowTotals()
+	expected := m.Expected - unqueried
+	decided := make(map[fabric.Flow]bool, len(m.Findings))
+	for i := range m.Findings {
+		f := &m.Findings[i]
+		if m.Excluder.ExcludesFlow(f.Flow) {
+			expected--
+			continue
+		}
+		decided[f.Flow] = decided[f.Flow] || f.Condition != judge.Undecided && len(f.Obs.Path) > 0
+		if f.Obs.PathState == fabric.PathUnknown {
+			c.UnknownPath++
+		}
+		if f.ClockSuspect {
+			c.ClockSuspect++
+		}
+		if f.HostSuspect {
+			c.HostSuspect++
+		}
+		if f.Obs.Unread {
+			c.Unread++
+		}
+	}
+	c.Total = max(expected, len(decided)+more)
+	var cov fabric.Coverage
+	if c.Total > 0 {
+		for _, yes := range decided {
+			if yes {
+				usable++
+			}
+		}
+		cov.Edges = float64(usable) / float64(c.Total)
+	}
+	n, crossed := 0, 0
+	for i := range m.Graph.Topo.Links {
+		l := &m.Graph.Topo.Links[i]
+		for _, d := range []fabric.Direction{{From: l.A, To: l.B}, {From: l.B, To: l.A}} {
+			if m.Excluder.ExcludesDirection(d) {
+				continue
+			}
+			if n++; res.Crossed[d] > 0 || m.Carried.CrossingCount(d) > 0 {
+				crossed++
+			}
+		}
+	}
+	if n > 0 {
+		cov.Links = float64(crossed) / float64(n)
+	}
+	return c, cov
+}

@@ -1,0 +1,116 @@
+package incident
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/worldtest"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// TestBlockingIsConfirmed checks that the switch's own series confirm a suspicion.
+func TestBlockingIsConfirmed(t *testing.T) {
+	in := &Incident{telemetryCause: &fabric.Attribution{State: fabric.CauseFound, Causes: []fabric.Cause{
+		{Cause: fabric.CauseCongestion, Element: "s1:p1", Weight: 0.9, Text: "9 MB waited"}, {Cause: fabric.CauseDrops, Element: "s1:p2", Weight: 0.5, Text: "discards"}}}}
+	v := fabric.Verdict{Element: fabric.Element{ID: "s1", Kind: fabric.KindSwitch}, Scenario: fabric.HOLCross, Summary: "Suspected head-of-line blocking: unrelated flows."}
+	in.adoptVerdict(v)
+	if want := "Head-of-line blocking, confirmed by the switch's counters: at s1:p1, 9 MB waited; at s1:p2, discards: unrelated flows."; in.Summary != want {
+		t.Errorf("%q, want %q", in.Summary, want)
+	}
+	in.telemetryCause.Causes = in.telemetryCause.Causes[:1]
+	if in.adoptVerdict(v); in.Summary != v.Summary {
+		t.Errorf("by a queue alone: %q", in.Summary)
+	}
+}
+
+// TestRunbooksExist: every kind's is a page of the tree.
+func TestRunbooksExist(t *testing.T) {
+	for _, kind := range []fabric.Kind{fabric.KindLink, fabric.KindNIC, fabric.KindSwitch, fabric.KindHost, fabric.KindClock, fabric.KindLeafUplinks} {
+		if _, err := os.Stat("../../" + runbookFor(&fabric.Verdict{Element: fabric.Element{Kind: kind}})); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+// newTestTracker returns a tracker on a small fabric, with an open incident on a link.
+func newTestTracker(t *testing.T) (*Tracker, *Incident) {
+	t.Helper()
+	g := worldtest.NewClos(t, 2, 4, 2)
+	tr := NewTracker(Options{Graph: g, Settings: evidence.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
+	v := fabric.Verdict{Element: fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, Edges: []string{"h1/eth1>h3/eth1", "h1/eth1>h4/eth1"}}
+	tr.openIncident(&pendingSuspect{verdict: v}, &Moment{Now: time.Unix(1000, 0), Flows: &fakeFlows{}})
+	return tr, tr.open[0]
+}
+
+// fakeFlows are flows that are all expected and have baselines.
+type fakeFlows struct{ queried map[fabric.Flow]bool }
+
+func (f *fakeFlows) FlowsCrossing(fabric.Element) []fabric.Flow { return nil }
+func (f *fakeFlows) HasBaseline(fabric.Flow) bool               { return true }
+func (f *fakeFlows) IsExpected(fabric.Flow) bool                { return true }
+func (f *fakeFlows) QueriesAll() bool                           { return f.queried == nil }
+func (f *fakeFlows) IsQueried(e fabric.Flow) bool               { return f.queried == nil || f.queried[e] }
+func (f *fakeFlows) CurrentPath(fabric.Flow) (fabric.Path, time.Time, bool) {
+	return nil, time.Time{}, false
+}
+
+// TestRule4FlowsThatAreNotQueried checks that an incident is not observed while none of its flows is queried, and is
+// when all are decided.
+func TestRule4FlowsThatAreNotQueried(t *testing.T) {
+	_, in := newTestTracker(t)
+	if in.mostlyObserved(&Moment{Flows: &fakeFlows{queried: map[fabric.Flow]bool{}}}) {
+		t.Error("observed, although no flow was queried")
+	}
+	m := &Moment{Flows: &fakeFlows{queried: map[fabric.Flow]bool{}}}
+	for _, name := range in.Edges {
+		e, err := fabric.ParseFlow(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Findings = append(m.Findings, judge.Finding{Flow: e, Condition: judge.Healthy})
+	}
+	if !in.mostlyObserved(m) {
+		t.Error("not observed, although all flows that showed it are decided")
+	}
+	m.Findings = m.Findings[:1]
+	if m.Flows = (&fakeFlows{}); !in.mostlyObserved(m) {
+		t.Error("not observed, although half of the flows are decided")
+	}
+	if m.Findings = nil; in.mostlyObserved(m) {
+		t.Error("observed, although no flow has evidence")
+	}
+}
+
+// TestInheritedIncidents checks that incidents on elements that a new topology lacks are closed, and others stay open.
+func TestInheritedIncidents(t *testing.T) {
+	old, in := newTestTracker(t)
+	same := NewTracker(old.opts)
+	same.InheritFrom(old, in.OpenedAt)
+	if len(same.open) != 1 || len(same.past) != 0 {
+		t.Errorf("in the same topology: open %+v, past %+v", same.open, same.past)
+	}
+	o := old.opts
+	o.Graph = fabric.NewGraph(&fabric.Topology{})
+	small := NewTracker(o)
+	small.InheritFrom(old, in.OpenedAt)
+	if len(small.open) != 0 || len(small.past) != 1 || small.past[0].Closed == "" {
+		t.Errorf("open %+v, past %+v", small.open, small.past)
+	}
+}
+
+// TestCausesOfClosedIncidents checks that requests for the causes of closed incidents are forgotten.
+func TestCausesOfClosedIncidents(t *testing.T) {
+	tr, in := newTestTracker(t)
+	tr.causes.requestedIn[in.ID] = 3
+	if tr.ApplyCauses(); len(tr.causes.requestedIn) != 1 {
+		t.Error("an open incident is forgotten")
+	}
+	tr.CloseCovered(func(*fabric.Verdict) (string, bool) { return "maintenance", true }, in.OpenedAt)
+	if tr.ApplyCauses(); len(tr.causes.requestedIn) != 0 {
+		t.Errorf("closed incidents are remembered: %v", tr.causes.requestedIn)
+	}
+}

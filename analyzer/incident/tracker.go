@@ -1,0 +1,341 @@
+package incident
+
+import (
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/classify"
+	"github.com/graylink/graylink/analyzer/clocks"
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+const (
+	// An element must be named in openAfter consecutive cycles (hardOpenAfter for a hard
+	// failure) while few flows wait for confirmation, otherwise in openAnyway cycles (rule 1).
+	openAfter, hardOpenAfter, openAnyway = 2, 1, 4
+	// If no single flow is degraded, but many lost a little, the reason may be one burst.
+	// The element must then be named for the time of several windows.
+	softOpenAfter = 8
+	// While flows without evidence could distinguish an element from its equivalents, a
+	// verdict waits for so many cycles (rule 2). Routing may avoid a hard failure.
+	distinguishCycles, hardDistinguishCycles = 8, 3
+	// keepPast is the number of closed incidents that are kept.
+	keepPast = 1000
+)
+
+// NoEvidence is the reason for which an incident is held while there is no evidence.
+const NoEvidence = "no evidence is available at the moment"
+
+// Options configure a Tracker.
+type Options struct {
+	Graph    *fabric.Graph
+	Settings evidence.Settings
+	// Causes finds why an element is at fault. Nil means that causes are not queried.
+	Causes Causes
+	// PageNICs is the blast radius above which a verdict that affects no job is critical. 0
+	// means DefaultPageNICs.
+	PageNICs int
+	// Log must not be nil.
+	Log *slog.Logger
+}
+
+// Flows is what a Tracker has to know about flows in a cycle, besides their findings.
+type Flows interface {
+	// FlowsCrossing returns the flows whose present path crosses an element.
+	FlowsCrossing(fabric.Element) []fabric.Flow
+	// CurrentPath returns the present path of a flow, and the time since which the flow has it. It reports false if
+	// the path is stale or unknown.
+	CurrentPath(fabric.Flow) (p fabric.Path, since time.Time, valid bool)
+	HasBaseline(fabric.Flow) bool
+	// IsExpected reports whether a flow was seen lately.
+	IsExpected(fabric.Flow) bool
+	// IsQueried reports whether the cycle queries a flow, and QueriesAll whether it queries every flow.
+	IsQueried(fabric.Flow) bool
+	QueriesAll() bool
+}
+
+// Moment is what a cycle found.
+type Moment struct {
+	Now time.Time
+	// Cycle is the number of the cycle.
+	Cycle    int
+	Report   fabric.Report
+	Findings []judge.Finding
+	// Pending is the number of flows that wait for confirmation.
+	Pending int
+	Flows   Flows
+}
+
+// Tracker holds the open and the closed incidents. Its methods must not be called concurrently, except Run.
+type Tracker struct {
+	opts       Options
+	pending    map[fabric.Element]*pendingSuspect
+	open, past []*Incident
+	resumption resumption
+	causes     *causeQueue
+}
+
+// NewTracker returns a Tracker without incidents.
+func NewTracker(o Options) *Tracker {
+	return &Tracker{opts: o, pending: map[fabric.Element]*pendingSuspect{}, causes: newCauseQueue()}
+}
+
+// InheritFrom takes over the incidents of another tracker, which has stopped. Open incidents on elements that the
+// graph no longer has end at the given time.
+func (t *Tracker) InheritFrom(old *Tracker, at time.Time) {
+	t.past = old.past
+	for _, in := range old.open {
+		if hasElement(t.opts.Graph, in.Element) {
+			t.open = append(t.open, in)
+			continue
+		}
+		t.closeIncident(in, "the topology no longer has the element", at)
+	}
+}
+
+// hasElement reports whether an element is part of a topology.
+func hasElement(g *fabric.Graph, e fabric.Element) bool {
+	switch e.Kind {
+	case fabric.KindNIC, fabric.KindClock:
+		return g.NIC(e.ID) != nil
+	case fabric.KindLink, fabric.KindAccessLink:
+		a, b, ok := e.LinkEnds()
+		return ok && g.PeerOf(a) == b
+	case fabric.KindPair, fabric.KindCorridor:
+		return !slices.ContainsFunc(e.Waypoints(), func(sw string) bool { return len(g.EndsOf(sw)) == 0 })
+	}
+	return len(g.EndsOf(fabric.OwnerOf(e.ID))) > 0
+}
+
+// OpenIncidents returns the open incidents, the oldest first. They must not be changed, and hold until the next call of
+// another method.
+func (t *Tracker) OpenIncidents() []*Incident { return t.open }
+
+// HasOpen reports whether an incident is open.
+func (t *Tracker) HasOpen() bool { return len(t.open) > 0 }
+
+// ListIncidents returns copies of the incidents, the newest first, and the open ones before the closed ones.
+func (t *Tracker) ListIncidents() (out []Incident) {
+	for _, in := range slices.Backward(t.open) {
+		out = append(out, *in)
+	}
+	for _, in := range slices.Backward(t.past) {
+		out = append(out, *in)
+	}
+	return out
+}
+
+// SuspectVerdicts returns the verdicts of the open incidents, and of suspects that are not named often enough yet.
+func (t *Tracker) SuspectVerdicts() (out []*fabric.Verdict) {
+	for _, in := range t.open {
+		out = append(out, &in.Verdict)
+	}
+	for _, c := range t.pending {
+		out = append(out, &c.verdict)
+	}
+	return out
+}
+
+// WatchedFlows yields the flows that crossed the elements of the open incidents, and of those that closed after a
+// moment.
+func (t *Tracker) WatchedFlows(closedAfter time.Time) iter.Seq[fabric.Flow] {
+	return func(yield func(fabric.Flow) bool) {
+		watched := slices.Clone(t.open)
+		for _, in := range slices.Backward(t.past) {
+			if !in.Cleared.After(closedAfter) {
+				break
+			}
+			watched = append(watched, in)
+		}
+		for _, in := range watched {
+			for f := range in.crossingFlows {
+				if !yield(f) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// OpenClocks returns the clocks whose verdicts are open. Delays measured with them are no
+// evidence until they have been steady for a while.
+func (t *Tracker) OpenClocks() (out []clocks.Suspect) {
+	for _, in := range t.open {
+		if in.Kind != fabric.KindClock {
+			continue
+		}
+		s := clocks.Suspect{NIC: in.Element.ID}
+		for _, e := range in.Equivalent {
+			s.Others = append(s.Others, e.ID)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// HoldOpen holds the open incidents in a cycle without evidence.
+func (t *Tracker) HoldOpen() {
+	for _, in := range t.open {
+		in.Held = NoEvidence
+	}
+}
+
+// ResetAfterGap forgets, at the first evidence after a gap, everything that counts only over consecutive cycles.
+func (t *Tracker) ResetAfterGap(now time.Time) {
+	clear(t.pending)
+	for _, in := range t.open {
+		if in.Kind == fabric.KindClock {
+			in.LastSeen = now // it has to be observed steady
+		}
+	}
+}
+
+// CloseCovered closes the open incidents for whose verdict cover returns true, with the reason that it returns.
+func (t *Tracker) CloseCovered(cover func(*fabric.Verdict) (why string, covered bool), now time.Time) {
+	t.open = slices.DeleteFunc(t.open, func(in *Incident) bool {
+		why, covered := cover(&in.Verdict)
+		if covered {
+			t.closeIncident(in, why, now)
+			t.opts.Log.Info("closed verdict", "element", in.Element.ID, "why", in.Closed)
+		}
+		return covered
+	})
+}
+
+// closeIncident moves an incident to the past ones. The caller removes it from the open ones.
+func (t *Tracker) closeIncident(in *Incident, why string, now time.Time) {
+	in.Open, in.Cleared, in.Closed = false, &now, why
+	t.past = append(t.past, in)
+}
+
+// pendingSuspect represents an element that the last cycles named, and on which no incident is open.
+type pendingSuspect struct {
+	verdict     fabric.Verdict
+	firstSeen   time.Time
+	namedCycles int
+	lastCycle   int
+}
+
+// TrackVerdicts opens, refreshes, holds and clears incidents.
+func (t *Tracker) TrackVerdicts(m *Moment) {
+	named := map[fabric.Element]bool{}
+	replaced := map[*Incident]fabric.Verdict{}
+	for _, v := range m.Report.Verdicts {
+		named[v.Element] = true
+		in := t.openFor(v)
+		if in == nil {
+			if c := t.addPending(v, m.Cycle); c.isDue(m) && !t.awaitsFlows(c, m) {
+				t.openIncident(c, m)
+			}
+			continue
+		}
+		named[in.Element] = true
+		if in.supersededBy(v) {
+			replaced[in] = v
+		} else {
+			in.addEvidence(v, m.Now)
+		}
+	}
+	maps.DeleteFunc(t.pending, func(_ fabric.Element, c *pendingSuspect) bool { return c.lastCycle != m.Cycle })
+	var still []*Incident
+	var better []*pendingSuspect
+	for _, in := range t.open {
+		v, yes := replaced[in]
+		if yes {
+			better = append(better, &pendingSuspect{verdict: v, firstSeen: in.FirstSeen})
+			in.Closed = "replaced: the evidence now names " + v.Element.ID
+		}
+		if yes || !named[in.Element] && t.shouldClear(in, m) {
+			t.closeIncident(in, in.Closed, m.Now)
+			t.opts.Log.Info("cleared verdict", "element", in.Element.ID, "why", in.Closed)
+			continue
+		}
+		still = append(still, in)
+	}
+	t.open = still
+	for _, c := range better {
+		t.openIncident(c, m)
+	}
+	t.endResume(m.Now)
+	if len(t.past) > keepPast {
+		t.past = t.past[len(t.past)-keepPast:]
+	}
+}
+
+// addPending counts a cycle that names an element without an open incident.
+func (t *Tracker) addPending(v fabric.Verdict, cycle int) *pendingSuspect {
+	c := t.pending[v.Element]
+	if c == nil || c.lastCycle != cycle-1 {
+		c = &pendingSuspect{firstSeen: v.FirstSeen}
+		t.pending[v.Element] = c
+	}
+	c.verdict, c.lastCycle = v, cycle
+	c.namedCycles++
+	return c
+}
+
+// isDue reports whether a suspect was named in enough consecutive cycles (rule 1).
+func (c *pendingSuspect) isDue(m *Moment) bool {
+	v := &c.verdict
+	need := openAfter
+	switch {
+	case v.Kind == fabric.KindHost, v.Kind == fabric.KindCorridor, v.Kind == fabric.KindPair:
+		// A host may stall for a moment. An element that only a few flows share may turn out to be a
+		// link, once the others have evidence.
+		need = openAnyway
+	case v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0, v.Scenario == fabric.Miscabled:
+		// Clean flows through a dead element mean that not all flows have fresh evidence yet.
+		need = hardOpenAfter
+	}
+	if v.Evidence.DegradedEdges == 0 && v.Kind != fabric.KindClock && v.Scenario != fabric.Miscabled && c.namedCycles < softOpenAfter {
+		return false
+	}
+	settled := m.Pending*4 <= m.Report.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
+	return c.namedCycles >= openAnyway || c.namedCycles >= need && settled
+}
+
+// awaitsFlows reports whether a suspect waits for flows that could distinguish it from its equivalents (rule 2).
+func (t *Tracker) awaitsFlows(c *pendingSuspect, m *Moment) bool {
+	longest := distinguishCycles
+	if c.verdict.Scenario == fabric.HardFailure {
+		longest = hardDistinguishCycles
+	}
+	return c.namedCycles < longest && couldDistinguish(&c.verdict, m)
+}
+
+// openFor returns the open incident that a verdict belongs to, or nil. It has the same element, or one that the
+// evidence could not distinguish from it.
+func (t *Tracker) openFor(v fabric.Verdict) *Incident {
+	for _, in := range t.open {
+		if in.Element == v.Element || slices.Contains(in.Equivalent, v.Element) || slices.Contains(v.Equivalent, in.Element) {
+			return in
+		}
+	}
+	return nil
+}
+
+func (t *Tracker) openIncident(c *pendingSuspect, m *Moment) {
+	v := c.verdict
+	v.FirstSeen = t.resumedFirstSeen(&v, c.firstSeen, m.Now)
+	v.ID = classify.VerdictID(v.Kind, v.Element.ID, v.FirstSeen)
+	in := &Incident{Open: true, OpenedAt: m.Now, LastSeen: m.Now, crossingFlows: map[fabric.Flow]bool{}}
+	in.adoptVerdict(v)
+	for _, e := range m.Flows.FlowsCrossing(v.Element) {
+		in.crossingFlows[e] = true
+	}
+	for _, s := range v.Edges {
+		// The paths of flows are no evidence about a clock.
+		if e, err := fabric.ParseFlow(s); err == nil && v.Kind != fabric.KindClock {
+			in.crossingFlows[e] = true
+		}
+	}
+	t.open = append(t.open, in)
+	delete(t.pending, v.Element)
+	t.opts.Log.Warn("opened verdict", "element", v.Element.ID, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,
+		"confidence", v.Confidence, "flows", v.Evidence.ExplainedEdges)
+}

@@ -1,0 +1,212 @@
+package looptest
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// answerQuery answers one of the loop's queries from what the world showed last.
+func (r *Rig) answerQuery(query string) []evidence.Sample {
+	var out []evidence.Sample
+	query, only := unrestricted(r.t, query)
+	name := r.names[query]
+	if name == "" {
+		r.t.Errorf("unknown query %s", query)
+	}
+	if r.Asked != nil {
+		r.Asked(name, only)
+	}
+	out = append(out, r.overviewOf(name)...)
+	out = append(out, r.nicSamples(name)...)
+	for e, o := range r.frame {
+		if only(e) && (r.Prometheus.Hidden == nil || !r.Prometheus.Hidden(e)) {
+			out = append(out, r.flowSamples(name, e, o)...)
+		}
+	}
+	return out
+}
+
+// nicSamples returns what the nodes publish of their NICs.
+func (r *Rig) nicSamples(name string) (out []evidence.Sample) {
+	for _, nic := range r.World.Graph.NICIDs() {
+		node := fabric.OwnerOf(nic)
+		switch name {
+		case "age":
+			age := 0.4
+			if r.Silent[node] {
+				age = 5
+			}
+			out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic}, Value: age})
+		case "stalled":
+			v := 0.0
+			if r.Late[node] {
+				v = 2
+			}
+			out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic}, Value: v})
+		case "clock":
+			out = append(out, evidence.Sample{Labels: map[string]string{"clock": nic}, Value: 1e-6})
+		case "steps":
+			if v, ok := r.Steps[nic]; ok {
+				out = append(out, evidence.Sample{Labels: map[string]string{"clock": nic}, Value: v})
+			}
+		case "state":
+			if v, ok := r.States[nic]; ok {
+				out = append(out, evidence.Sample{Labels: map[string]string{"clock": nic, "state": v}, Value: 1})
+			}
+		}
+	}
+	return out
+}
+
+// flowSamples returns what the nodes publish of a flow.
+func (r *Rig) flowSamples(name string, e fabric.Flow, o *fabric.Observation) (out []evidence.Sample) {
+	put := func(v float64) {
+		labels := map[string]string{"src": e.Src, "dst": e.Dst, "flow": strconv.Itoa(e.Number), "tier": strconv.Itoa(o.Tier), "plane": o.Plane, "direction": "forward", "timestamp": "kernel"}
+		if e.Reply {
+			labels["direction"] = "reverse"
+		}
+		out = append(out, evidence.Sample{Labels: labels, Value: v})
+	}
+	back := r.frame[fabric.Flow{Src: e.Src, Dst: e.Dst, Reply: true}]
+	got, returned := float64(o.Sent-o.Lost), 0.0
+	if !e.Reply {
+		returned = float64(back.Sent - back.Lost)
+	}
+	blackout := !e.Reply && returned == 0
+	switch name {
+	case "sent":
+		put(float64(o.Sent))
+	case "lost":
+		if !e.Reply && blackout || e.Reply && o.Lost == o.Sent {
+			put(0) // nothing came to account for it
+		} else {
+			put(float64(o.Lost))
+		}
+	case "back":
+		if !e.Reply {
+			put(returned)
+		}
+	case "hardSent":
+		if !e.Reply {
+			put(float64(o.Sent) / 2)
+		}
+	case "hardGot":
+		if !e.Reply {
+			put(got / 2)
+		}
+	case "hardBack":
+		if second := r.Now.Unix() % 2; !e.Reply && r.Bursts {
+			put(float64(o.Sent)/2 - float64(second)*(float64(o.Sent)-returned))
+		} else if !e.Reply {
+			put(returned / 2)
+		}
+	case "count":
+		if o.OWD != nil {
+			put(float64(o.Sent - o.Lost))
+		}
+	case "p50":
+		if o.OWD != nil {
+			put(float64(*o.OWD.P50) / 1e9)
+		}
+	case "p99":
+		if o.OWD != nil {
+			put(float64(*o.OWD.P99) / 1e9)
+		}
+	}
+	return out
+}
+
+var restriction = regexp.MustCompile(`\{(src|dst)=~("(?:[^"\\]|\\.)*")\}|, (src|dst)=~("(?:[^"\\]|\\.)*")`)
+
+// unrestricted returns a query without its restriction to flows, and the flows that it selects.
+func unrestricted(t *testing.T, query string) (string, func(fabric.Flow) bool) {
+	m := restriction.FindStringSubmatch(query)
+	if m == nil {
+		return query, func(fabric.Flow) bool { return true }
+	}
+	text, err := strconv.Unquote(m[2] + m[4])
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile("^(?:" + text + ")$")
+	return restriction.ReplaceAllString(query, ""), func(e fabric.Flow) bool {
+		if m[1]+m[3] == "dst" {
+			return names.MatchString(e.Dst)
+		}
+		return names.MatchString(e.Src)
+	}
+}
+
+// overviewOf returns the values that the recording rules would have.
+func (r *Rig) overviewOf(name string) (out []evidence.Sample) {
+	switch name {
+	case "flows":
+		return []evidence.Sample{{Value: float64(len(r.frame))}}
+	case "nicRules":
+		for _, rule := range []string{"nicP50", "nicP99", "nicLost", "nicMarked", "nicAnswered"} {
+			if r.Recorded == nil || r.Recorded(rule) {
+				out = append(out, evidence.Sample{Labels: map[string]string{"rule": rule}, Value: float64(r.Now.Unix())})
+			}
+		}
+		return out
+	case "nicP50", "nicP99", "nicLost", "nicAnswered":
+	default:
+		return nil
+	}
+	type key struct{ nic, side, tier string }
+	type sum struct {
+		delays     []int64
+		sent, lost float64
+	}
+	sums := map[key]*sum{}
+	for e, o := range r.frame {
+		if r.World.FlowDelay[e] > 0 {
+			continue // one among hundreds
+		}
+		k := key{e.Src, "source", strconv.Itoa(o.Tier)}
+		if e.Reply {
+			k.side = "destination"
+		}
+		s := sums[k]
+		if s == nil {
+			s = &sum{}
+			sums[k] = s
+		}
+		if e.Reply && o.Lost == o.Sent {
+			continue // nothing came back that would have it
+		}
+		s.sent += float64(o.Sent)
+		if e.Reply || r.frame[fabric.Flow{Src: e.Src, Dst: e.Dst, Reply: true}].Sent > 0 {
+			s.lost += float64(o.Lost)
+		}
+		for i := range 50 {
+			if d := o.OWD; d != nil && i < 49 {
+				s.delays = append(s.delays, *d.P50)
+			} else if d != nil {
+				s.delays = append(s.delays, *d.P99)
+			}
+		}
+	}
+	for k, s := range sums {
+		slices.Sort(s.delays)
+		l := map[string]string{"nic": k.nic, "side": k.side, "tier": k.tier, "plane": "a", "timestamp": "kernel"}
+		quantile := map[string]int{"nicP50": 50, "nicP99": 99}[name]
+		switch {
+		case quantile > 0 && len(s.delays) > 0:
+			out = append(out, evidence.Sample{Labels: l, Value: float64(s.delays[len(s.delays)*quantile/100]) / 1e9})
+		case name == "nicLost" && s.lost > 0:
+			delete(l, "timestamp")
+			out = append(out, evidence.Sample{Labels: l, Value: s.lost / s.sent})
+		case name == "nicAnswered" && k.side == "source":
+			if back := sums[key{k.nic, "destination", k.tier}]; back != nil {
+				out = append(out, evidence.Sample{Labels: map[string]string{"nic": k.nic, "plane": "a", "tier": k.tier}, Value: back.sent / s.sent})
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,151 @@
+package analyzer
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/scope"
+	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Counts holds the counters of a loop since its start.
+type Counts struct {
+	Cycles  uint64 // with evidence
+	Failed  uint64 // without
+	Skipped uint64 // left out, since the cycle before took too long
+	// Last is the duration of the last cycle.
+	Last time.Duration
+}
+
+// published represents what others may read while a cycle runs.
+type published struct {
+	mu     sync.RWMutex
+	snap   snapshot.Snapshot
+	counts Counts
+}
+
+func (p *published) inheritFrom(old *published) { p.snap, p.counts = old.snap, old.counts }
+
+// Snapshot returns the state after the last cycle.
+func (l *Loop) Snapshot() snapshot.Snapshot {
+	l.published.mu.RLock()
+	defer l.published.mu.RUnlock()
+	return l.published.snap
+}
+
+// CycleCounts returns the counters of the loop.
+func (l *Loop) CycleCounts() Counts {
+	l.published.mu.RLock()
+	defer l.published.mu.RUnlock()
+	return l.published.counts
+}
+
+// measureCycle runs the cycle of a moment, and counts it. before is the moment of the last cycle, and zero for the first one.
+func (p *published) measureCycle(now, before time.Time, interval time.Duration, step func() error) {
+	began := time.Now()
+	err := step()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts.Last = time.Since(began)
+	if err == nil {
+		p.counts.Cycles++
+	} else {
+		p.counts.Failed++
+	}
+	if !before.IsZero() {
+		if late := int64(now.Sub(before)+interval/2) / int64(interval); late > 1 {
+			p.counts.Skipped += uint64(late - 1)
+		}
+	}
+}
+
+func (p *published) countFailure() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts.Failed++
+}
+
+// recordNoEvidence publishes that a cycle had no evidence: open incidents are held, and nothing is innocent.
+func (p *published) recordNoEvidence(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	incidents := slices.Clone(p.snap.Incidents)
+	for i := range incidents {
+		if incidents[i].Open {
+			incidents[i].Held = incident.NoEvidence
+		}
+	}
+	p.snap.Incidents = incidents
+	p.snap.CycleError = err.Error()
+	p.snap.Report.Coverage = fabric.Coverage{}
+	p.snap.Scopes = scope.WithoutEvidence(p.snap.Scopes)
+	if p.snap.Report.State == fabric.Innocent {
+		p.snap.Report.State = fabric.InsufficientEvidence
+	}
+}
+
+// cycleResult represents what a cycle found.
+type cycleResult struct {
+	now               time.Time
+	report            fabric.Report
+	findings          []judge.Finding
+	carried           *selection.Carried
+	window            *evidence.Window
+	running           *jobs.Map
+	pending, expected int
+}
+
+// publishSnapshot publishes the state after a cycle.
+func (l *Loop) publishSnapshot(c *cycleResult) {
+	w := c.window
+	snap := snapshot.Snapshot{At: c.now, Every: l.opts.Settings.CycleInterval(), Report: c.report, Incidents: l.incidents.ListIncidents(), Paths: l.store.StateCounts(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods,
+		Baselines: l.baselines.CountBaselines(), Expected: c.expected, Pending: c.pending, Maintenance: l.opts.Maintenance.CurrentWindows(c.now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset), Placed: c.running}
+	if l.planner.IsEnabled() {
+		stats := l.planner.CycleStats()
+		snap.Queries = &stats
+	}
+	snap.Report.Verdicts = []fabric.Verdict{}
+	for i := range snap.Incidents {
+		if snap.Incidents[i].Open {
+			snap.Report.Verdicts = append(snap.Report.Verdicts, snap.Incidents[i].Verdict)
+		}
+	}
+	switch {
+	case l.incidents.HasOpen():
+		snap.Report.State = fabric.Suspect
+	case c.report.State == fabric.Suspect || snap.Baselines+l.excludedWithoutBaseline() < c.expected:
+		snap.Report.State = fabric.InsufficientEvidence
+	}
+	snap.Links = snapshot.ViewLinks(l.store.Graph(), c.report, c.findings, c.carried)
+	snap.Edges = snapshot.ViewEdges(c.findings, l.excluder)
+	snap.Scopes = scope.EvaluateScopes(&scope.Input{Graph: l.store.Graph(), Cycle: l.progress.cycle, Report: &snap.Report, Links: scopeLinks(snap.Links), Findings: c.findings,
+		Open: l.incidents.OpenIncidents(), Jobs: c.running, Baselines: l.baselines, Planner: l.planner, Excluder: l.excluder})
+	l.published.mu.Lock()
+	l.published.snap = snap
+	l.published.mu.Unlock()
+}
+
+func scopeLinks(views []snapshot.LinkView) []scope.Link {
+	out := make([]scope.Link, len(views))
+	for i, v := range views {
+		out[i] = scope.Link{Direction: fabric.Direction{From: v.From, To: v.To}, Covered: v.Edges > 0}
+	}
+	return out
+}
+
+// excludedWithoutBaseline returns the number of excluded flows without a baseline. The state does not wait for them.
+func (l *Loop) excludedWithoutBaseline() (n int) {
+	for e := range l.excluder.ExcludedFlows() {
+		if !l.baselines.HasBaseline(e) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,329 @@
+// Package scope judges the parts of the fabric: planes, pods, and the paths of jobs.
+package scope
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/graylink/graylink/analyzer/baseline"
+	"github.com/graylink/graylink/analyzer/evaluate"
+	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Scope represents the state of a part of the fabric, or of the network for a job. Rules:
+//
+//  1. A plane or pod consists of its switches with all their cables, and of the flows from or to
+//     its NICs. A job consists of all paths that its packets may take. A flow from or to its NICs
+//     is evidence about the job if it stays on these paths.
+//  2. A scope is suspect while a verdict blames an element in it, or, for a job, an element that
+//     it may cross. A starved host or a clock is not the network.
+//  3. A scope is innocent if the decided flows cover enough of it, none of them is degraded, and
+//     all flows have a baseline. Otherwise the evidence is insufficient.
+type Scope struct {
+	Scope    string          `json:"scope"` // fabric, plane:a, pod:p1, job_name:x
+	State    fabric.State    `json:"state"`
+	Coverage fabric.Coverage `json:"coverage"`
+	// Flows is the number of expected flows. Clean and Degraded are the numbers of decided ones.
+	Flows    int `json:"flows"`
+	Clean    int `json:"clean"`
+	Degraded int `json:"degraded"`
+	// Why is the reason for the state, in words.
+	Why string `json:"why"`
+}
+
+// Names of scopes.
+const (
+	scopeFabric = "fabric"
+	scopePlane  = "plane:"
+	scopePod    = "pod:"
+	// JobPrefix begins the names of the scopes of jobs.
+	JobPrefix = "job_name:"
+)
+
+// tally counts the links and flows of a scope.
+type tally struct {
+	Scope
+	directions, crossed     int
+	usable, withoutBaseline int // decided flows with a path; flows without a baseline
+}
+
+// Link is a directed link, and whether decided flows cover it.
+type Link struct {
+	Direction fabric.Direction
+	Covered   bool
+}
+
+// Input is what a cycle knows about the fabric.
+type Input struct {
+	Graph *fabric.Graph
+	Cycle int
+	// Report has the state, the coverage and the number of flows of the whole fabric.
+	Report    *fabric.Report
+	Links     []Link
+	Findings  []judge.Finding
+	Open      []*incident.Incident
+	Jobs      *jobs.Map // nil if placements are unknown
+	Baselines *baseline.Book
+	Planner   *selection.Planner
+	Excluder  *maintenance.Excluder
+}
+
+// tallies are the counts of the planes, pods and jobs, by name.
+type tallies map[string]*tally
+
+func (all tallies) at(name string) *tally {
+	t := all[name]
+	if t == nil {
+		t = &tally{Scope: Scope{Scope: name}}
+		all[name] = t
+	}
+	return t
+}
+
+// EvaluateScopes returns the scopes: first the whole fabric, then the planes, the pods and the jobs.
+func EvaluateScopes(in *Input) []Scope {
+	all := tallies{}
+	all.countLinks(in)
+	all.countFlows(in)
+	out := []Scope{wholeFabric(in)}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, all[name].finishScope(blamingIncidents(in.Open, func(x *incident.Incident) bool { return concernsScope(in.Graph, x, name) })))
+	}
+	return out
+}
+
+// wholeFabric returns the scope of the whole fabric, whose state the report has.
+func wholeFabric(in *Input) Scope {
+	whole := Scope{Scope: scopeFabric, State: in.Report.State, Coverage: in.Report.Coverage, Flows: in.Report.Edges.Total, Degraded: in.Report.Edges.Degraded}
+	for i := range in.Findings {
+		if in.Findings[i].Condition == judge.Healthy {
+			whole.Clean++
+		}
+	}
+	if in.Planner.IsEnabled() {
+		whole.Clean += in.Planner.CycleStats().CarriedFlows
+	}
+	whole.Why = stateReason(&whole, blamingIncidents(in.Open, func(*incident.Incident) bool { return true }))
+	return whole
+}
+
+// countLinks counts the directed links of each scope, except those under maintenance.
+func (all tallies) countLinks(in *Input) {
+	covered := map[fabric.Direction]bool{}
+	for _, l := range in.Links {
+		covered[l.Direction] = l.Covered
+		if in.Excluder.ExcludesDirection(l.Direction) {
+			continue
+		}
+		for _, name := range scopesOf(in.Graph, l.Direction.From, l.Direction.To) {
+			all.at(name).countDirection(l.Covered)
+		}
+	}
+	for _, name := range in.Jobs.JobNames() {
+		t := all.at(JobPrefix + name)
+		for d := range in.Jobs.DirectionsOf(name) {
+			if !in.Excluder.ExcludesDirection(d) {
+				t.countDirection(covered[d])
+			}
+		}
+	}
+}
+
+// countFlows counts the expected flows of each scope, except those under maintenance.
+func (all tallies) countFlows(in *Input) {
+	g := in.Graph
+	jobsOf := map[string][]string{} // by NIC
+	for _, name := range in.Jobs.JobNames() {
+		for _, nic := range in.Jobs.NICsOf(name) {
+			jobsOf[nic] = append(jobsOf[nic], name)
+		}
+	}
+	findingOf := make(map[fabric.Flow]*judge.Finding, len(in.Findings))
+	for i := range in.Findings {
+		findingOf[in.Findings[i].Flow] = &in.Findings[i]
+	}
+	for e, learnt := range in.Baselines.ExpectedFlows(in.Cycle) {
+		if in.Excluder.ExcludesFlow(e) {
+			continue
+		}
+		src, dst := e.Endpoints()
+		x := flowEvidence{finding: findingOf[e], hasBaseline: learnt}
+		if x.finding == nil {
+			x.carried, x.hasPath = in.Planner.IsCarried(e)
+		}
+		for _, name := range scopesOf(g, src, g.PeerOf(src), dst, g.PeerOf(dst)) {
+			all.at(name).countFlow(x, true)
+		}
+		for _, name := range unionOf(jobsOf[src], jobsOf[dst]) {
+			all.at(JobPrefix+name).countFlow(x, x.finding == nil || staysWithin(in.Jobs.DirectionsOf(name), x.finding.Obs.Path, src, dst))
+		}
+	}
+}
+
+// scopesOf returns the planes and pods that ends belong to.
+func scopesOf(g *fabric.Graph, ends ...string) (out []string) {
+	add := func(kind, name string) {
+		if s := kind + name; name != "" && !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	for _, end := range ends {
+		if s := g.Switch(fabric.OwnerOf(end)); s != nil && !fabric.IsNIC(end) {
+			add(scopePlane, s.Plane)
+			add(scopePod, s.Pod)
+		} else if n := g.NIC(end); n != nil {
+			add(scopePlane, n.Plane)
+		}
+	}
+	return out
+}
+
+// unionOf returns the union of two short lists.
+func unionOf(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, s := range b {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// staysWithin reports whether all links of a path are in a set of directed links.
+func staysWithin(ways map[fabric.Direction]bool, p fabric.Path, src, dst string) bool {
+	return !slices.ContainsFunc(p.LinkDirections(src, dst), func(d fabric.Direction) bool { return !ways[d] })
+}
+
+func (t *tally) countDirection(covered bool) {
+	t.directions++
+	if covered {
+		t.crossed++
+	}
+}
+
+// flowEvidence represents what a cycle knows about a flow.
+type flowEvidence struct {
+	finding     *judge.Finding // nil if it has none in this cycle
+	hasBaseline bool
+	// carried means that the flow was not queried and is known to be healthy, and hasPath that its path is known.
+	carried, hasPath bool
+}
+
+// countFlow counts a flow. inside reports whether the flow stays on the links of a job: a degraded flow that leaves
+// them is not counted.
+func (t *tally) countFlow(x flowEvidence, inside bool) {
+	t.Flows++
+	if !x.hasBaseline {
+		t.withoutBaseline++
+	}
+	f := x.finding
+	switch {
+	case f == nil && x.carried:
+		t.Clean++
+		if x.hasPath {
+			t.usable++
+		}
+		return
+	case f == nil || f.Condition == judge.Undecided:
+		return
+	case f.Condition == judge.Healthy:
+		t.Clean++
+	case inside:
+		t.Degraded++
+	}
+	if len(f.Obs.Path) > 0 {
+		t.usable++
+	}
+}
+
+func (t *tally) finishScope(blame []*incident.Incident) Scope {
+	s := t.Scope
+	if t.directions > 0 {
+		s.Coverage.Links = float64(t.crossed) / float64(t.directions)
+	}
+	if t.Flows > 0 {
+		s.Coverage.Edges = float64(t.usable) / float64(t.Flows)
+	}
+	switch {
+	case len(blame) > 0:
+		s.State = fabric.Suspect
+	case s.Degraded == 0 && t.withoutBaseline == 0 && s.Coverage.Links >= evaluate.MinLinkCoverage && s.Coverage.Edges >= evaluate.MinEdgeCoverage:
+		s.State = fabric.Innocent
+	default:
+		s.State = fabric.InsufficientEvidence
+	}
+	s.Why = stateReason(&s, blame)
+	return s
+}
+
+// WithoutEvidence returns the scopes for a cycle without evidence. Suspect scopes stay suspect, and none is innocent.
+func WithoutEvidence(all []Scope) []Scope {
+	out := slices.Clone(all)
+	for i := range out {
+		s := &out[i]
+		s.Coverage, s.Clean, s.Degraded = fabric.Coverage{}, 0, 0
+		if s.State == fabric.Innocent {
+			s.State = fabric.InsufficientEvidence
+		}
+		if s.State != fabric.Suspect {
+			s.Why = "insufficient evidence: " + incident.NoEvidence
+		}
+	}
+	return out
+}
+
+// stateReason returns the reason for a scope's state, in words.
+func stateReason(s *Scope, blame []*incident.Incident) string {
+	evidence := fmt.Sprintf("flows with evidence cover %.0f %% of the link directions; %d of %d flows are clean and %d degraded", s.Coverage.Links*100, s.Clean, s.Flows, s.Degraded)
+	switch {
+	case len(blame) > 0:
+		return fmt.Sprintf("%s (%s): %s", blame[0].Element.ID, blame[0].Scenario, evidence)
+	case s.State == fabric.Innocent:
+		return "no flow is degraded: " + evidence
+	}
+	return "insufficient evidence: " + evidence
+}
+
+// blamingIncidents returns the open incidents that blame the network and for which keep returns true, the most
+// confident first.
+func blamingIncidents(open []*incident.Incident, keep func(*incident.Incident) bool) (out []*incident.Incident) {
+	for _, in := range open {
+		if incident.BlamesNetwork(&in.Verdict) && keep(in) {
+			out = append(out, in)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *incident.Incident) int { return cmp.Compare(b.Confidence, a.Confidence) })
+	return out
+}
+
+// concernsScope reports whether the element of an incident is in a scope.
+func concernsScope(g *fabric.Graph, in *incident.Incident, scope string) bool {
+	if name, ok := strings.CutPrefix(scope, JobPrefix); ok {
+		return slices.Contains(in.Jobs, name)
+	}
+	if name, ok := strings.CutPrefix(scope, scopePlane); ok && in.Plane == name {
+		return true
+	}
+	return slices.Contains(scopesOf(g, placesOf(g, in.Element)...), scope)
+}
+
+// placesOf returns the ends and switches of an element, and the far end of a NIC or port.
+func placesOf(g *fabric.Graph, e fabric.Element) []string {
+	switch e.Kind {
+	case fabric.KindNIC, fabric.KindClock, fabric.KindPort:
+		return []string{e.ID, g.PeerOf(e.ID)}
+	case fabric.KindLink, fabric.KindAccessLink, fabric.KindQueue:
+		return e.Ends()
+	case fabric.KindPair, fabric.KindCorridor:
+		return e.Waypoints()
+	}
+	return []string{e.ID}
+}

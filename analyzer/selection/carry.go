@@ -1,0 +1,244 @@
+package selection
+
+import (
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/baseline"
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// flowState represents a flow between the cycles that query it.
+type flowState struct {
+	flow         fabric.Flow
+	src, dst     *nicState
+	segments     []int32 // segments that its path crosses
+	wasHealthy   bool    // when it was queried
+	queriedCycle int
+	queriedAt    time.Time
+	carried      bool // in this cycle
+	forgotten    bool
+}
+
+// segmentTable numbers what paths consist of: directed links, and switches as directions without To.
+type segmentTable struct {
+	id  map[fabric.Direction]int32
+	all []fabric.Direction
+}
+
+func (t *segmentTable) internSegment(d fabric.Direction) int32 {
+	id, ok := t.id[d]
+	if !ok {
+		id = int32(len(t.all))
+		t.id[d] = id
+		t.all = append(t.all, d)
+	}
+	return id
+}
+
+// appendPath appends the segments that a path crosses.
+func (t *segmentTable) appendPath(out []int32, p fabric.Path, e fabric.Flow) []int32 {
+	src, dst := e.Endpoints()
+	for _, d := range p.LinkDirections(src, dst) {
+		out = append(out, t.internSegment(d))
+	}
+	for _, h := range p {
+		out = append(out, t.internSegment(fabric.Direction{From: h.Switch}))
+	}
+	return out
+}
+
+// Moment is what a cycle found of the queried flows.
+type Moment struct {
+	Now       time.Time
+	Cycle     int
+	Raw       []judge.Finding // of this window alone
+	Findings  []judge.Finding // as several windows confirm
+	Baselines *baseline.Book
+	Excluder  *maintenance.Excluder
+	Graph     *fabric.Graph
+	// Suspects are the verdicts of open and pending incidents.
+	Suspects []*fabric.Verdict
+}
+
+// Carried represents the flows that a cycle did not query, and that are known to be healthy
+// (rule 8). A nil Carried has no flows.
+type Carried struct {
+	flows, usable  int
+	excluded       int     // not queried, and under maintenance
+	flowsBySegment []int32 // number of flows by segment
+	segments       *segmentTable
+}
+
+// CrossingCount returns the number of carried flows that cross a directed link.
+func (c *Carried) CrossingCount(d fabric.Direction) int {
+	if c == nil {
+		return 0
+	}
+	if id, ok := c.segments.id[d]; ok && int(id) < len(c.flowsBySegment) {
+		return int(c.flowsBySegment[id])
+	}
+	return 0
+}
+
+// FlowTotals returns the number of carried flows, of those among them with a known path, and of flows that were not
+// queried because they are under maintenance.
+func (c *Carried) FlowTotals() (flows, usable, excluded int) {
+	if c == nil {
+		return 0, 0, 0
+	}
+	return c.flows, c.usable, c.excluded
+}
+
+// IsCarried reports whether a flow is carried forward in this cycle, and whether its path is known.
+func (p *Planner) IsCarried(f fabric.Flow) (carried, hasPath bool) {
+	s := p.states[f]
+	if s == nil || !s.carried {
+		return false, false
+	}
+	return true, len(s.segments) > 0
+}
+
+// RecordFlows records the states of the queried flows.
+func (p *Planner) RecordFlows(m *Moment) {
+	if !p.IsEnabled() || p.peakFlowCount() < p.opts.MinFlows {
+		return
+	}
+	sick, unlearnt := map[*nicState]bool{}, map[*nicState]bool{}
+	for i := range m.Raw {
+		f := &m.Raw[i]
+		s := p.states[f.Flow]
+		if s == nil {
+			s = &flowState{flow: f.Flow, src: p.nicFor(f.Flow.Src), dst: p.nicFor(f.Flow.Dst)}
+			p.states[f.Flow] = s
+			p.flows = append(p.flows, s)
+		}
+		s.queriedCycle, s.queriedAt, s.wasHealthy = m.Cycle, m.Now, false
+		if len(f.Obs.Path) > 0 {
+			s.segments = p.segments.appendPath(s.segments[:0], f.Obs.Path, f.Flow)
+		} else {
+			s.segments = nil
+		}
+		if f.Condition == judge.Degraded && (p.current == nil || !p.current.Destinations[f.Flow.Dst]) {
+			s.src.lastDegraded = m.Cycle
+		}
+		if f.Condition != judge.Healthy {
+			sick[s.src] = true
+		}
+		if !m.Baselines.HasBaseline(f.Flow) && !m.Excluder.ExcludesFlow(f.Flow) {
+			unlearnt[s.src] = true
+		}
+	}
+	for i := range m.Findings {
+		if f := &m.Findings[i]; f.Condition == judge.Healthy {
+			p.states[f.Flow].wasHealthy = true
+		}
+	}
+	for _, s := range p.sortedNICs {
+		if p.current == nil {
+			s.queriedAt, s.queriedFrom = m.Now, m.Cycle
+		}
+		if s.queriedFrom == m.Cycle {
+			p.recordNIC(s, m.Cycle, sick[s], unlearnt[s])
+		}
+	}
+}
+
+// recordNIC records what the flows from a queried NIC showed. sick means that one of them was not healthy, and
+// unlearnt that one has no baseline. The aggregates of a NIC that moved become normal when all of its flows have been
+// healthy for a while (rule 10).
+func (p *Planner) recordNIC(s *nicState, cycle int, sick, unlearnt bool) {
+	switch {
+	case unlearnt && s.learnCycles < 0:
+		s.learnCycles = 0
+	case unlearnt:
+		s.learnCycles++
+	default:
+		s.learnCycles = -1
+	}
+	if s.lastMoved != cycle || sick {
+		s.calmCycles = 0
+		return
+	}
+	if s.calmCycles++; s.calmCycles < settledAfter {
+		return
+	}
+	s.calmCycles = 0
+	s.groups = slices.DeleteFunc(s.groups, func(g *group) bool {
+		if g.lastReported != cycle && g.deviatingCycles > 0 {
+			delete(p.groups, g.key) // the NIC no longer reports this series
+			return true
+		}
+		if g.deviatingCycles > 0 {
+			g.values, g.med, g.mad, g.hasNormal = []float32{float32(g.value)}, g.value, 0, true
+		}
+		return false
+	})
+}
+
+// CarryForward returns the flows that were not queried and are known to be healthy, or nil if every flow was queried.
+// It selects flows that the next cycles query for comparison.
+func (p *Planner) CarryForward(m *Moment) *Carried {
+	if p.current == nil {
+		for _, s := range p.flows {
+			s.carried = false
+		}
+		return nil
+	}
+	v := &Carried{flowsBySegment: make([]int32, len(p.segments.all)), segments: &p.segments}
+	excluded := make([]bool, len(p.segments.all))
+	for i, d := range p.segments.all {
+		excluded[i] = m.Excluder.IsActive() && d.To != "" && m.Excluder.ExcludesDirection(d)
+	}
+	round := p.opts.roundDuration(p.peakFlowCount())
+	sure := map[*nicState]bool{}
+	for _, s := range p.sortedNICs {
+		sure[s] = s.canDetectMove()
+	}
+	q := p.collectQuestions(m)
+	kept := p.flows[:0]
+	for _, s := range p.flows {
+		if s.forgotten {
+			continue
+		}
+		kept = append(kept, s)
+		s.carried = false
+		if s.src.queriedFrom == m.Cycle || s.dst.queriedTo == m.Cycle {
+			continue
+		}
+		if slices.ContainsFunc(s.segments, func(i int32) bool { return excluded[i] }) {
+			v.excluded++
+			m.Excluder.ExcludeFlow(s.flow, p.linksOf(s))
+			continue
+		}
+		q.offerFlow(s)
+		if !s.wasHealthy || m.Now.Sub(s.queriedAt) > round || s.src.lastMoved > s.queriedCycle || s.dst.lastMoved > s.queriedCycle || !sure[s.src] || !sure[s.dst] {
+			continue
+		}
+		s.carried = true
+		v.flows++
+		if len(s.segments) > 0 {
+			v.usable++
+		}
+		for _, i := range s.segments {
+			v.flowsBySegment[i]++
+		}
+	}
+	clear(p.flows[len(kept):])
+	p.flows = kept
+	q.scheduleComparisons(m.Cycle)
+	p.stats.CarriedFlows = v.flows
+	return v
+}
+
+// linksOf returns the directed links that a flow crosses.
+func (p *Planner) linksOf(s *flowState) (out []fabric.Direction) {
+	for _, i := range s.segments {
+		if d := p.segments.all[i]; d.To != "" {
+			out = append(out, d)
+		}
+	}
+	return out
+}

@@ -1,0 +1,231 @@
+// Package selection decides which flows a cycle queries, and reads their evidence: in a large fleet it queries
+// aggregates of every NIC first, and then the flows that matter (docs/adr/0012-two-step-evidence.md). Rules, with their
+// numbers among the rules of package analyzer:
+//
+//  7. Every cycle queries aggregates of every NIC. It queries single flows of the NICs whose turn
+//     it is in a round over all, that moved, that had flows in trouble recently, or whose flows
+//     show an open or pending incident, and of some that cross the same elements for
+//     comparison.
+//  8. The result of a flow that was not queried is carried forward if the flow was healthy when
+//     it was last queried, less than a round ago, and neither of its NICs moved since. Such a
+//     flow counts for coverage and for the state innocent. It is not a finding, so it neither
+//     blames nor clears.
+//  9. Consecutive windows that confirm a fault are windows of cycles that queried the flow.
+//  10. The normal values of a NIC are not learnt while an incident is open, nor from values that
+//     are not normal, unless all flows from it are healthy for half a minute.
+//  11. A cycle queries no more flows than its budget allows, and reports what it left out.
+//  12. Every flow is queried if there are few flows, or no recording rules.
+package selection
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/baseline"
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Options configures when and how a cycle queries selected flows instead of all.
+type Options struct {
+	// MinFlows is the number of directed flows from which flows are selected. 0 means never.
+	MinFlows int
+	// MaxFlows is roughly the number of directed flows that one cycle queries.
+	MaxFlows int
+	// Round is the time in which every flow is queried. 0 means the longer of one minute and
+	// one millisecond per flow, so that a calm cycle of one second queries a thousand
+	// flows.
+	Round time.Duration
+}
+
+// roundDuration returns the time of a round over so many flows.
+func (o Options) roundDuration(flows int) time.Duration {
+	if o.Round > 0 {
+		return o.Round
+	}
+	return max(time.Minute, time.Duration(flows)*time.Millisecond)
+}
+
+// DefaultOptions returns options that suit a Prometheus server with two cores.
+func DefaultOptions() Options { return Options{MinFlows: 5000, MaxFlows: 5000} }
+
+// Stats describes which flows a cycle queried.
+type Stats struct {
+	// TwoSteps means that the cycle did not query every flow. Missing is the reason why a large fleet is queried whole.
+	TwoSteps bool   `json:"two_steps"`
+	Missing  string `json:"missing,omitempty"`
+	// QueriedFlows were queried. CarriedFlows were not, and count with their last condition.
+	QueriedFlows int `json:"edges"`
+	CarriedFlows int `json:"vouched_edges"`
+	// Moved is the number of NICs whose aggregates are not normal. LeftOut is the number of them, and of
+	// NICs with flows in trouble, that exceed the budget.
+	Moved   int `json:"moved_nics"`
+	LeftOut int `json:"left_out_nics"`
+	// Late means that the budget does not suffice to query every flow within a round.
+	Late bool `json:"late,omitempty"`
+}
+
+// Planner selects the flows to query, and remembers what it needs for that. Its methods must not be called
+// concurrently.
+type Planner struct {
+	opts  Options
+	stats Stats
+	// flowCounts has the numbers of directed flows of the last cycles.
+	flowCounts []int
+	nics       map[string]*nicState
+	sortedNICs []*nicState
+	groups     map[evidence.NICSeries]*group
+	states     map[fabric.Flow]*flowState
+	flows      []*flowState        // in the order in which they appeared
+	current    *evidence.Selection // of this cycle; nil means all flows
+	previous   *evidence.Selection // of the cycle before
+	lastQuery  time.Time
+	seldom     evidence.OverviewCache
+	segments   segmentTable
+}
+
+// NewPlanner returns a Planner that has not queried anything.
+func NewPlanner(o Options) *Planner {
+	return &Planner{opts: o, nics: map[string]*nicState{}, groups: map[evidence.NICSeries]*group{}, states: map[fabric.Flow]*flowState{}, segments: segmentTable{id: map[fabric.Direction]int32{}}}
+}
+
+// InheritFrom takes over what another planner remembers, which is not used any more.
+func (p *Planner) InheritFrom(old *Planner) {
+	opts := p.opts
+	*p = *old
+	p.opts = opts
+}
+
+// IsEnabled reports whether flows are selected where there are many.
+func (p *Planner) IsEnabled() bool { return p.opts.MinFlows > 0 }
+
+// CycleStats describes which flows the cycle queried.
+func (p *Planner) CycleStats() Stats { return p.stats }
+
+// peakFlowCount returns the number of directed flows that there are to query.
+func (p *Planner) peakFlowCount() int { return slices.Max(append(p.flowCounts, 0)) }
+
+// AddFlowCount adds the number of directed flows of a cycle, and returns the largest number of the last cycles. That is
+// the expected number, which does not shrink when fewer flows report.
+func (p *Planner) AddFlowCount(flows int) int {
+	if p.flowCounts = append(p.flowCounts, flows); len(p.flowCounts) > baseline.ExpectedCycles {
+		p.flowCounts = p.flowCounts[1:]
+	}
+	return p.peakFlowCount()
+}
+
+// Request is what a cycle gives a Planner.
+type Request struct {
+	DB       evidence.Querier
+	Settings evidence.Settings
+	Graph    *fabric.Graph
+	Now      time.Time
+	Cycle    int
+	// Suspects are the verdicts of open and pending incidents, and Frozen means that an incident is open.
+	Suspects []*fabric.Verdict
+	Frozen   bool
+}
+
+// QueryEvidence reads the evidence of a cycle, in one step or in two. It fails if a query fails.
+func (p *Planner) QueryEvidence(ctx context.Context, r *Request) (evidence.Window, error) {
+	if !p.IsEnabled() {
+		return evidence.ReadWindow(ctx, r.DB, r.Settings, r.Now)
+	}
+	ctx, cancel := r.Settings.WithPatience(ctx)
+	defer cancel()
+	c, err := evidence.BeginCycle(ctx, r.DB, r.Settings, r.Now)
+	if err != nil {
+		return evidence.Window{}, err
+	}
+	if len(p.flowCounts) == 0 {
+		first, err := c.CountFlows(ctx)
+		if err != nil {
+			return evidence.Window{}, err
+		}
+		p.flowCounts = append(p.flowCounts, first)
+	}
+	state := Stats{}
+	if p.peakFlowCount() >= p.opts.MinFlows {
+		overview, err := c.ReadOverview(ctx, &p.seldom)
+		if err != nil {
+			return evidence.Window{}, err
+		}
+		if state.Missing = overview.MissingReason; state.Missing == "" {
+			return p.querySelected(ctx, c, &overview, r)
+		}
+	}
+	w, err := c.ReadAllFlows(ctx)
+	if err != nil {
+		return w, err
+	}
+	if state.Missing != "" {
+		w.Warnings = append(slices.Clone(w.Warnings), "every flow is queried: "+state.Missing)
+	}
+	state.QueriedFlows = w.Flows
+	p.stats, p.previous, p.current, p.lastQuery = state, p.current, nil, r.Now
+	return w, nil
+}
+
+// querySelected queries the flows that an overview and the state of the planner select.
+func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview *evidence.Overview, r *Request) (evidence.Window, error) {
+	p.applyOverview(overview, r.Cycle, r.Frozen)
+	sel, state := p.selectFlows(r)
+	w, err := c.ReadFlows(ctx, overview, sel)
+	if err != nil {
+		return w, err
+	}
+	state.TwoSteps, state.QueriedFlows = true, w.Flows
+	for nic := range sel.Sources {
+		s := p.nicFor(nic)
+		s.queriedAt, s.queriedFrom, s.sourceFlows = r.Now, r.Cycle, w.BySource[nic]
+	}
+	for nic := range sel.Destinations {
+		p.nicFor(nic).queriedTo = r.Cycle
+	}
+	w.Flows = 0
+	for _, s := range p.sortedNICs {
+		w.Flows += s.sourceFlows
+	}
+	if state.LeftOut > 0 {
+		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("%d NICs that moved, or whose flows are in trouble, are not queried: the budget of a cycle is %d flows", state.LeftOut, p.opts.MaxFlows))
+	}
+	if state.Late {
+		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("a round over all flows takes longer than %s: half of the budget of %d flows per cycle does not suffice", p.opts.roundDuration(p.peakFlowCount()), p.opts.MaxFlows))
+	}
+	p.stats, p.previous, p.current, p.lastQuery = state, p.current, &sel, r.Now
+	if p.previous == nil {
+		p.previous = &evidence.Selection{}
+	}
+	return w, nil
+}
+
+func (p *Planner) nicFor(name string) *nicState {
+	s := p.nics[name]
+	if s == nil {
+		s = &nicState{name: name}
+		p.nics[name] = s
+		i, _ := slices.BinarySearchFunc(p.sortedNICs, name, func(s *nicState, name string) int { return cmp.Compare(s.name, name) })
+		p.sortedNICs = slices.Insert(p.sortedNICs, i, s)
+	}
+	return s
+}
+
+// WasQueried reports whether the cycle before this one queried a flow.
+func (p *Planner) WasQueried(e fabric.Flow) bool { return p.previous == nil || p.previous.Contains(e) }
+
+// IsQueried reports whether this cycle queries a flow.
+func (p *Planner) IsQueried(e fabric.Flow) bool { return p.current == nil || p.current.Contains(e) }
+
+// QueriesAll reports whether this cycle queries every flow.
+func (p *Planner) QueriesAll() bool { return p.current == nil }
+
+// ForgetFlow drops what is remembered of a flow.
+func (p *Planner) ForgetFlow(f fabric.Flow) {
+	if s := p.states[f]; s != nil {
+		s.forgotten = true
+		delete(p.states, f)
+	}
+}

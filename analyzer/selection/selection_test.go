@@ -1,0 +1,99 @@
+package selection
+
+import (
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/baseline"
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/worldtest"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// newRecordedPlanner returns a planner that has recorded a cycle in which every flow of a fabric was queried and
+// healthy, and the moment of the next cycle, which queries the flows from h1 only.
+func newRecordedPlanner(t *testing.T) (*Planner, *Moment) {
+	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 1)
+	p := NewPlanner(Options{MinFlows: 1, MaxFlows: 1000, Round: 10 * time.Second})
+	m := &Moment{Now: time.Unix(1000, 0), Cycle: 1, Baselines: baseline.NewBook(), Excluder: maintenance.NewExcluder(), Graph: w.Graph}
+	m.Raw = judge.FindingsOf(w.Observe(0), judge.DefaultParameters())
+	m.Findings = m.Raw
+	p.AddFlowCount(len(m.Raw))
+	p.RecordFlows(m)
+	if p.CarryForward(m) != nil {
+		t.Fatal("flows are carried, though all were queried")
+	}
+	p.current, p.previous = &evidence.Selection{Sources: map[string]bool{"h1/eth1": true}}, p.current
+	p.nicFor("h1/eth1").queriedFrom = 2
+	return p, &Moment{Now: m.Now.Add(time.Second), Cycle: 2, Baselines: m.Baselines, Excluder: m.Excluder, Graph: m.Graph}
+}
+
+// TestRule8WhichFlowsAreCarried checks that flows are not carried if they are queried, if their NIC moved, if they were
+// queried too long ago, or if they were not healthy then.
+func TestRule8WhichFlowsAreCarried(t *testing.T) {
+	const all, queried = 8 * 7 * 2, 7 * 2
+	other := fabric.Flow{Src: "h2/eth1", Dst: "h5/eth1"}
+	for name, tt := range map[string]struct {
+		change func(p *Planner, m *Moment)
+		want   int
+	}{
+		"all healthy":        {func(*Planner, *Moment) {}, all - queried},
+		"one was not":        {func(p *Planner, _ *Moment) { p.states[other].wasHealthy = false }, all - queried - 1},
+		"one is forgotten":   {func(p *Planner, _ *Moment) { p.ForgetFlow(other) }, all - queried - 1},
+		"a NIC moved":        {func(p *Planner, m *Moment) { p.nics["h2/eth1"].lastMoved = m.Cycle }, all - queried - (2*7-1)*2},
+		"it moved before":    {func(p *Planner, m *Moment) { p.nics["h2/eth1"].lastMoved = m.Cycle - 1 }, all - queried},
+		"a round ago":        {func(p *Planner, m *Moment) { m.Now = m.Now.Add(p.opts.Round) }, 0},
+		"nothing normal yet": {func(p *Planner, _ *Moment) { p.nics["h2/eth1"].groups = []*group{{}} }, all - queried - (2*7-1)*2},
+	} {
+		p, m := newRecordedPlanner(t)
+		tt.change(p, m)
+		carried := p.CarryForward(m)
+		if flows, usable, excluded := carried.FlowTotals(); flows != tt.want || usable != tt.want || excluded != 0 {
+			t.Errorf("%s: %d flows are carried, %d of them with a path, %d excluded; want %d", name, flows, usable, excluded, tt.want)
+		}
+		if yes, _ := p.IsCarried(fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}); yes {
+			t.Errorf("%s: a flow is carried that was queried", name)
+		}
+	}
+}
+
+// TestRule7RoundLength checks that a round takes a minute, or as long as keeps a calm cycle's work the same.
+func TestRule7RoundLength(t *testing.T) {
+	for _, tt := range []struct {
+		set   time.Duration
+		flows int
+		want  time.Duration
+	}{{0, 0, time.Minute}, {0, 60000, time.Minute}, {0, 100000, 100 * time.Second}, {30 * time.Second, 100000, 30 * time.Second}, {5 * time.Minute, 10, 5 * time.Minute}} {
+		if got := (Options{Round: tt.set}).roundDuration(tt.flows); got != tt.want {
+			t.Errorf("%s set, %d flows: %s, want %s", tt.set, tt.flows, got, tt.want)
+		}
+	}
+}
+
+// TestRule10NewValuesBecomeNormal checks that new values of a NIC become normal when all flows from it have been healthy
+// for a while, and not before.
+func TestRule10NewValuesBecomeNormal(t *testing.T) {
+	for name, sick := range map[string]bool{"healthy": false, "a flow is not healthy": true} {
+		p := NewPlanner(DefaultOptions())
+		s := p.nicFor("h1/eth1")
+		g := &group{key: evidence.NICSeries{NIC: "h1/eth1", Metric: evidence.MedianDelay, Timestamp: "kernel"}, nic: s, value: 10e-6}
+		s.groups, p.groups[g.key] = []*group{g}, g
+		for cycle := 1; cycle <= baseline.LearnWindows; cycle++ {
+			g.learnValue(cycle)
+		}
+		off := 0
+		for cycle := 10; cycle < 10+2*settledAfter; cycle++ {
+			g.value, g.lastReported = 1e-3, cycle
+			if moved, known := g.updateDeviation(cycle); moved && known {
+				off++
+				s.lastMoved = cycle
+			}
+			p.recordNIC(s, cycle, sick, false)
+		}
+		if want := map[bool]int{false: settledAfter, true: 2 * settledAfter}[sick]; off != want {
+			t.Errorf("%s: the NIC is off for %d cycles, want %d", name, off, want)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+// Package tracing feeds the store of paths: it has the nodes trace their flows, pulls the sightings of switches, and
+// reads forwarding tables and neighbours.
+package tracing
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibfabric"
+)
+
+// pullEvery is the interval at which sightings are pulled from switches, and tablesEvery the one at which forwarding
+// tables are read.
+const (
+	pullEvery   = 500 * time.Millisecond
+	tablesEvery = 500 * time.Millisecond
+)
+
+// SwitchAgents configures the access to the agents of switches, and the mapping of their sightings to flows.
+type SwitchAgents struct {
+	Client   *http.Client
+	URL      func(sw string) string // returns the base URL of a switch, without a path
+	Switches []string
+	Mapper   paths.Mapper
+}
+
+// Options configure Sources.
+type Options struct {
+	Store    *paths.Store
+	DB       evidence.Querier
+	Settings evidence.Settings
+	// Agents trace flows. Nil means that paths come from sightings or forwarding tables alone.
+	Agents Agents
+	// SwitchAgents are the switches that report sightings. Nil means that none does.
+	SwitchAgents *SwitchAgents
+	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does.
+	// Nil means that there is no such fabric.
+	Tables func(context.Context) (ibfabric.Reading, error)
+	// Log must not be nil.
+	Log *slog.Logger
+}
+
+// Sources are all that paths come from.
+type Sources struct {
+	opts       Options
+	tracer     *Tracer
+	sightings  *paths.Sightings // nil if no switch reports sightings
+	puller     *paths.Puller
+	neighbours *neighbourPoller
+	tables     *paths.Tables // binds flows of InfiniBand; nil if Options.Tables is
+}
+
+// NewSources returns Sources that do not run yet.
+func NewSources(o Options) *Sources {
+	s := &Sources{opts: o, neighbours: newNeighbourPoller(o.DB, o.Settings, o.Store), tracer: NewTracer(TracerOptions{Agents: o.Agents, Store: o.Store, Log: o.Log})}
+	if o.Tables != nil {
+		s.tables = paths.NewTables(o.Store, 0)
+	}
+	if from := o.SwitchAgents; from != nil {
+		s.sightings = paths.NewSightings(o.Store, from.Mapper)
+		s.puller = &paths.Puller{Sightings: s.sightings, Client: from.Client, URL: from.URL, Switches: from.Switches, Log: o.Log}
+	}
+	return s
+}
+
+// InheritFrom takes over the counters of other Sources, which have stopped.
+func (s *Sources) InheritFrom(old *Sources) {
+	s.tracer.InheritFrom(old.tracer)
+}
+
+// Tracer returns what has the nodes trace flows.
+func (s *Sources) Tracer() *Tracer { return s.tracer }
+
+// Run feeds the store until ctx ends, and waits for the goroutines that it started.
+func (s *Sources) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if s.puller != nil {
+		wg.Go(func() { s.puller.Run(ctx, pullEvery) })
+	}
+	wg.Go(func() { s.neighbours.watchNeighbours(ctx, s.opts.Log) })
+	if s.tables != nil {
+		wg.Go(func() { s.watchTables(ctx) })
+	}
+	wg.Go(func() { s.tracer.Run(ctx) })
+}
+
+func (s *Sources) watchTables(ctx context.Context) {
+	tick := time.NewTicker(tablesEvery)
+	defer tick.Stop()
+	for {
+		s.ReadTables(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ReadTables reads the forwarding tables once. A reading that fails confirms nothing, and paths are
+// stale until two more succeed.
+func (s *Sources) ReadTables(ctx context.Context) {
+	r, err := s.opts.Tables(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.opts.Log.Error("cannot read forwarding tables", "err", err)
+		}
+		return
+	}
+	s.tables.ApplyReading(r)
+}
+
+// SwitchStates returns the states of the switches that report sightings, and the numbers of
+// requests to them.
+func (s *Sources) SwitchStates() (map[string]paths.TableView, paths.PullCounts) {
+	if s.puller == nil {
+		return nil, paths.PullCounts{}
+	}
+	return s.sightings.TableViews(), s.puller.TotalCounts()
+}
+
+// BindPath sets the path that a flow took during the window of an observation, or the paths that it may have taken.
+func (s *Sources) BindPath(o *fabric.Observation) {
+	e, err := o.ParseFlow()
+	if err != nil {
+		return
+	}
+	end := o.Start.Add(time.Duration(o.WindowNS))
+	if s.tables != nil {
+		s.tables.FollowFlow(e, end)
+	}
+	b, _ := s.opts.Store.BindingAt(e, o.Start, end)
+	if b.State == fabric.PathUnknown && len(b.Before) > 0 && lostAll(o) {
+		// The flow took the old path, since packets arrived by the new one.
+		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil
+	}
+	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Confirmed
+}
+
+// lostAll reports whether (nearly) everything a flow sent in its window was lost.
+func lostAll(o *fabric.Observation) bool {
+	return o.Sent > 0 && o.Lost*10 >= o.Sent*9
+}
+
+// CheckCables returns the cables that are not where the topology has them. From then on paths follow the fabric as it
+// is.
+func (s *Sources) CheckCables(now time.Time) []paths.Miscabling {
+	standing, changed := s.opts.Store.CheckCables(now)
+	if changed && s.sightings != nil {
+		s.sightings.RebindAll(now)
+	}
+	return standing
+}

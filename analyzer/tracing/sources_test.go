@@ -1,0 +1,89 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/worldtest"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibfabric"
+)
+
+// Observations of flows between InfiniBand NICs get the path of the forwarding tables
+// that two readings around their window confirm.
+func TestLoopBindsByForwardingTables(t *testing.T) {
+	open := func(name string) *os.File {
+		f, err := os.Open("../../internal/ibfabric/testdata/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	f, _, err := ibfabric.ReadNetDiscover("tree", open("tree.ibnetdiscover"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, _, err = f.ReadLFTs("lfts", open("tree.lfts")); err != nil {
+		t.Fatal(err)
+	}
+	topo, _ := f.BuildTopology()
+	now := time.Unix(1_800_000_000, 0)
+	var failed error
+	l := NewSources(Options{Store: paths.NewStore(fabric.NewGraph(topo)), Log: slog.New(slog.DiscardHandler), Tables: func(context.Context) (ibfabric.Reading, error) {
+		now = now.Add(time.Second)
+		return ibfabric.Reading{Fabric: f, Begun: now, Ended: now.Add(10 * time.Millisecond)}, failed
+	}})
+	bound := func(start time.Time) *fabric.Observation {
+		o := &fabric.Observation{Edge: "h0/hca>h3/hca#0/r", Src: "h3/hca", Dst: "h0/hca", Start: start, WindowNS: int64(time.Second)}
+		l.BindPath(o)
+		return o
+	}
+	l.ReadTables(t.Context())
+	start := now.Add(20 * time.Millisecond)
+	if o := bound(start); o.PathState != fabric.PathStale {
+		t.Errorf("after one reading: %s %v", o.PathState, o.Path)
+	}
+	l.ReadTables(t.Context())
+	l.ReadTables(t.Context())
+	if o := bound(start); o.PathState != fabric.PathValid || o.Path.CanonicalKey() != "leaf1[2>3] spine0[2>1] leaf0[3>1]" {
+		t.Errorf("between readings: %s %v", o.PathState, o.Path)
+	}
+	failed = errors.New("no answer")
+	l.ReadTables(t.Context())
+	if o := bound(now); o.PathState != fabric.PathStale {
+		t.Errorf("after a reading that failed: %s %v", o.PathState, o.Path)
+	}
+}
+
+// TestLostFlowsTookTheOldPath: between two traces a flow may have taken
+// either path, unless all it sent was lost: the new one carries packets.
+func TestLostFlowsTookTheOldPath(t *testing.T) {
+	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 8)
+	s := NewSources(Options{Store: paths.NewStore(w.Graph), Log: slog.New(slog.DiscardHandler)})
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h8/eth1"}
+	ways := w.Graph.ShortestPaths("h1/eth1", "h8/eth1", 2)
+	at := time.Unix(100000, 0)
+	for i, p := range ways {
+		w.Paths[e] = p
+		if err := s.opts.Store.AddTrace(w.TraceOf(e, at.Add(time.Duration(i)*4*time.Second))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		lost  uint64
+		state fabric.PathState
+		path  string
+	}{{100, fabric.PathStale, ways[0].CanonicalKey()}, {50, fabric.PathUnknown, ""}, {0, fabric.PathUnknown, ""}} {
+		o := &fabric.Observation{Edge: e.String(), Src: e.Src, Dst: e.Dst, Start: at.Add(time.Second), WindowNS: 1e9, Sent: 100, Lost: tt.lost}
+		s.BindPath(o)
+		if o.PathState != tt.state || o.Path.CanonicalKey() != tt.path || (tt.path == "") != (len(o.Paths) == 2) {
+			t.Errorf("%d of 100 lost: %s %q, %d candidates; want %s %q", tt.lost, o.PathState, o.Path.CanonicalKey(), len(o.Paths), tt.state, tt.path)
+		}
+	}
+}

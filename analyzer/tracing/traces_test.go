@@ -1,0 +1,186 @@
+package tracing
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/worldtest"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// TestTracesOfOthersAreRefused: a node that reports paths of flows that it does not send, or
+// times that have not come, changes no path. Otherwise it could lay the flows that suffer
+// over any link.
+func TestTracesOfOthersAreRefused(t *testing.T) {
+	at := time.Unix(100000, 0)
+	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 1)
+	store := paths.NewStore(w.Graph)
+	tracer := NewTracer(TracerOptions{Store: store, Log: slog.New(slog.DiscardHandler)})
+	mine := fabric.Flow{Src: "h1/eth1", Dst: "h3/eth1"}
+	reply := fabric.Flow{Src: "h3/eth1", Dst: "h1/eth1", Reply: true}
+	other := fabric.Flow{Src: "h2/eth1", Dst: "h3/eth1"}
+	tracer.acceptTraces("h1", []fabric.Trace{w.TraceOf(mine, at), w.TraceOf(reply, at)}, at)
+	tracer.acceptTraces("h2", []fabric.Trace{w.TraceOf(other, at)}, at)
+	before := map[fabric.Flow]fabric.Path{}
+	for _, e := range []fabric.Flow{mine, reply, other} {
+		b, ok := store.CurrentBinding(e)
+		if !ok || b.State != fabric.PathValid {
+			t.Fatalf("%s: the sender's own trace is not used: %+v", e, b)
+		}
+		before[e] = b.Path
+	}
+
+	// h1 lays the flows of h2, and the replies to its own probes, over other links.
+	moved := func(e fabric.Flow) fabric.Trace {
+		honest := w.Paths[e]
+		i := slices.IndexFunc(w.Flows, func(o fabric.Flow) bool {
+			a, b := e.Endpoints()
+			c, d := o.Endpoints()
+			return a == c && b == d && !slices.Equal(w.Paths[o], honest)
+		})
+		if i >= 0 {
+			w.Paths[e] = w.Paths[w.Flows[i]]
+		} else {
+			w.Paths[e] = w.Graph.ShortestPaths(e.Src, e.Dst, 8)[0]
+			if slices.Equal(w.Paths[e], honest) {
+				w.Paths[e] = w.Graph.ShortestPaths(e.Src, e.Dst, 8)[1]
+			}
+		}
+		lie := w.TraceOf(e, at)
+		w.Paths[e] = honest
+		return lie
+	}
+	lie := moved(other)
+	lie.TracedAt = at.Add(500 * time.Millisecond)
+	own := fabric.Flow{Src: "h3/eth1", Dst: "h2/eth1"}
+	tracer.acceptTraces("h1", []fabric.Trace{lie, {Edge: own.String()}, {Edge: "h1/eth1>h3/eth1#0/r"}, {Edge: "nonsense"}}, at.Add(time.Second))
+	if b, _ := store.CurrentBinding(other); !slices.Equal(b.Path, before[other]) {
+		t.Errorf("the path of %s is %v, as h1 says", other, b.Path)
+	}
+
+	// Times ahead: what is within the clocks' difference is now, a day is refused.
+	ahead := moved(mine)
+	ahead.TracedAt = at.Add(24 * time.Hour)
+	tracer.acceptTraces("h1", []fabric.Trace{ahead}, at)
+	if b, _ := store.CurrentBinding(mine); !slices.Equal(b.Path, before[mine]) {
+		t.Errorf("the path of %s is of tomorrow", mine)
+	}
+	near := w.TraceOf(mine, at)
+	near.TracedAt = at.Add(maxTraceLead / 2)
+	tracer.acceptTraces("h1", []fabric.Trace{near}, at.Add(time.Millisecond))
+	if b, _ := store.CurrentBinding(mine); b.Checked.After(at.Add(time.Millisecond)) {
+		t.Errorf("%s was checked at %s, which has not come", mine, b.Checked)
+	}
+	want := map[TraceRefusal]uint64{{"h1", foreignFlow}: 3, {"h1", unknownEdge}: 1, {"h1", futureTrace}: 1}
+	got := tracer.RefusedTraces()
+	for k, n := range want {
+		if got[k] != n {
+			t.Errorf("%d refused for %v, want %d: %v", got[k], k, n, got)
+		}
+	}
+	// What was true an hour later is not hidden by what was said before.
+	later := w.TraceOf(mine, at)
+	later.TracedAt = at.Add(time.Minute)
+	tracer.acceptTraces("h1", []fabric.Trace{later}, at.Add(time.Minute))
+	if b, _ := store.CurrentBinding(mine); !b.Checked.Equal(later.TracedAt) {
+		t.Errorf("%s was last checked at %s, want %s", mine, b.Checked, later.TracedAt)
+	}
+}
+
+// TestTimesOfNodesBecomeLocal: the times of a node whose clock is a minute ahead are moved by
+// what its answer says, those of an agent that sends no time are left.
+func TestTimesOfNodesBecomeLocal(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		ahead time.Duration
+		now   bool
+		limit time.Duration
+	}{{"a minute ahead", time.Minute, true, time.Second}, {"a minute behind", -time.Minute, true, time.Second},
+		{"in step", 0, true, time.Second}, {"an older agent", 0, false, time.Second}} {
+		traced := time.Now().Add(-10 * time.Second)
+		agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			text := `{"node":"h1",`
+			if tc.now {
+				text += `"now":"` + time.Now().Add(tc.ahead).UTC().Format(time.RFC3339Nano) + `",`
+			}
+			text += `"paths":[{"edge":"h1/eth1>h2/eth1","traced_at":"` + traced.Add(tc.ahead).UTC().Format(time.RFC3339Nano) + `"}]}`
+			if _, err := w.Write([]byte(text)); err != nil {
+				t.Error(err)
+			}
+		}))
+		got, err := HTTPAgents{Client: agent.Client(), URL: func(string) string { return agent.URL }}.TracedPaths(t.Context(), "h1")
+		agent.Close()
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%s: %v, %v", tc.name, got, err)
+		}
+		if off := got[0].TracedAt.Sub(traced).Abs(); off > tc.limit {
+			t.Errorf("%s: %s off", tc.name, off)
+		}
+	}
+}
+
+// hungAgents answer for nodes that are not listed, and never for those that are.
+type hungAgents struct {
+	hung  map[string]bool
+	mu    sync.Mutex
+	asked map[string][]time.Time
+}
+
+func (a *hungAgents) TracedPaths(ctx context.Context, node string) ([]fabric.Trace, error) {
+	a.mu.Lock()
+	a.asked[node] = append(a.asked[node], time.Now())
+	a.mu.Unlock()
+	if a.hung[node] {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, nil
+}
+
+func (a *hungAgents) TraceFlows(context.Context, string, []string) ([]fabric.Trace, error) {
+	return nil, nil
+}
+
+// TestHungAgentsStallNoOther: with most agents hung, each that answers is asked within the first
+// second and every second, and those that hang are asked ever less often.
+func TestHungAgentsStallNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &hungAgents{hung: map[string]bool{"h1": true, "h2": true, "h3": true}, asked: map[string][]time.Time{}}
+		g := worldtest.NewClos(t, 2, 4, 2)
+		tracer := NewTracer(TracerOptions{Agents: a, Store: paths.NewStore(g), Log: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		done := make(chan struct{})
+		go func() { tracer.pollPaths(ctx); close(done) }()
+		time.Sleep(time.Minute)
+		cancel()
+		<-done
+		for i := range g.Topo.Nodes {
+			node := g.Topo.Nodes[i].Name
+			at := a.asked[node]
+			if len(at) == 0 || at[0].Sub(began) > time.Second {
+				t.Errorf("%s was asked at %v, began at %v", node, at, began)
+				continue
+			}
+			if a.hung[node] {
+				if len(at) > 6 {
+					t.Errorf("%s hangs, and was asked %d times in a minute", node, len(at))
+				}
+				continue
+			}
+			for k := 1; k < len(at); k++ {
+				if apart := at[k].Sub(at[k-1]); apart > pollPathsEvery+100*time.Millisecond {
+					t.Errorf("%s was not asked for %s", node, apart)
+				}
+			}
+		}
+	})
+}

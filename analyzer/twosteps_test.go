@@ -1,0 +1,252 @@
+package analyzer_test
+
+import (
+	"flag"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/looptest"
+	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/analyzer/worldtest"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// long leaves a test out with -short, as make test's race detector runs them: two others of this file have the same loop
+// under it.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: a hundred cycles take minutes under the race detector")
+	}
+}
+
+// newTwoStepRig returns a rig of 32 NICs with 12 peers each, 768 directed flows, that queries in two
+// steps or all flows.
+func newTwoStepRig(t *testing.T, seed uint64, two bool) *looptest.Rig {
+	r := looptest.NewRigOf(t, worldtest.NewClos(t, 4, 8, 4), seed)
+	nics := r.World.Graph.NICIDs()
+	r.World.Flows = slices.DeleteFunc(r.World.Flows, func(e fabric.Flow) bool {
+		apart := (slices.Index(nics, e.Dst) - slices.Index(nics, e.Src) + len(nics)) % len(nics)
+		skip := apart > 3 && apart%3 != 0
+		if skip {
+			delete(r.World.Paths, e)
+		}
+		return skip
+	})
+	r.Configure(func(o *analyzer.LoopOptions) {
+		o.Expected, o.Maintenance = 0, maintenance.NewRegister(r.World.Graph)
+		if two {
+			o.TwoSteps = selection.Options{MinFlows: 300, MaxFlows: 400, Round: 10 * time.Second}
+		}
+	})
+	r.TraceAll()
+	r.Until(80, "baselines and innocence", func(s snapshot.Snapshot) bool {
+		return s.Baselines == len(r.World.Flows) && s.Report.State == fabric.Innocent
+	})
+	for range 12 { // one more round: all NICs are known by then
+		r.Step()
+	}
+	return r
+}
+
+var twoStepSeeds = flag.Int("asking.seeds", 0, "fabrics for each fault of TestTwoStepsSayWhatEverythingSays; 0: one, and not all faults")
+
+// TestTwoStepsSayWhatEverythingSays: the same faults on the same fabrics, whose noise is the
+// same, end in the same verdicts. make bench-evidence has all of them (ten seconds each).
+func TestTwoStepsSayWhatEverythingSays(t *testing.T) {
+	up, down := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}, fabric.Direction{From: "spine2:dn3", To: "leaf3:up2"}
+	access := func(r *looptest.Rig, nic string) fabric.Direction {
+		return fabric.Direction{From: r.World.Graph.PeerOf(nic), To: nic}
+	}
+	for name, fault := range map[string]func(*looptest.Rig){
+		"nothing":               func(*looptest.Rig) {},
+		"delay on an uplink":    func(r *looptest.Rig) { r.World.Delay[up] = 2e6 },
+		"delay on a downlink":   func(r *looptest.Rig) { r.World.Delay[down] = 1e5 },
+		"loss on a link":        func(r *looptest.Rig) { r.World.Loss[up] = 0.2 },
+		"loss the other way":    func(r *looptest.Rig) { r.World.Loss[down] = 0.05 },
+		"a dead direction":      func(r *looptest.Rig) { r.World.Loss[down] = 1 },
+		"a dead link":           func(r *looptest.Rig) { r.World.Loss[up], r.World.Loss[up.Reverse()] = 1, 1 },
+		"a slow spine":          func(r *looptest.Rig) { r.World.Slow["spine3"] = 1e6 },
+		"a slow leaf":           func(r *looptest.Rig) { r.World.Slow["leaf2"] = 1e6 },
+		"a NIC that is slow in": func(r *looptest.Rig) { r.World.Delay[access(r, "h5/eth1")] = 1e6 },
+		"a NIC that loses out":  func(r *looptest.Rig) { r.World.Loss[access(r, "h5/eth1").Reverse()] = 0.1 },
+		"a dead NIC":            func(r *looptest.Rig) { d := access(r, "h5/eth1"); r.World.Loss[d], r.World.Loss[d.Reverse()] = 1, 1 },
+		"a starved host":        func(r *looptest.Rig) { r.Late["h7"] = true; r.World.Delay[access(r, "h7/eth1")] = 3e6 },
+		"a clock":               func(r *looptest.Rig) { r.World.Clock["h9/eth1"] = 2e6 },
+		"two links": func(r *looptest.Rig) {
+			r.World.Delay[up] = 2e6
+			r.World.Loss[down] = 0.3
+		},
+	} {
+		if testing.Short() && name != "delay on an uplink" {
+			continue
+		}
+		if *twoStepSeeds == 0 && !slices.Contains([]string{"nothing", "delay on an uplink", "a slow leaf", "a clock"}, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(max(1, *twoStepSeeds)) {
+				var said [2][]string
+				var first [2]int
+				for i, two := range []bool{false, true} {
+					r := newTwoStepRig(t, seed+1, two)
+					fault(r)
+					for n := range 20 {
+						if s := r.Step(); first[i] == 0 && len(s.Report.Verdicts) > 0 {
+							first[i] = n + 1
+						}
+					}
+					s := r.Loop.Snapshot()
+					if said[i] = looptest.OpenVerdicts(s); two != (s.Queries != nil && s.Queries.TwoSteps) {
+						t.Fatalf("two steps %v: %+v", two, s.Queries)
+					}
+					slices.Sort(said[i])
+					if two && s.Queries.QueriedFlows > 450 {
+						t.Errorf("seed %d: %d flows are asked about, where there is room for 400", seed, s.Queries.QueriedFlows)
+					}
+					if name == "nothing" && (s.Report.State != fabric.Innocent || s.Report.Coverage != fabric.Coverage{Links: 1, Edges: 1} || two && s.Queries.QueriedFlows > 150) {
+						t.Errorf("seed %d: %s with coverage %+v; %+v", seed, s.Report.State, s.Report.Coverage, s.Queries)
+					}
+				}
+				if !slices.Equal(said[0], said[1]) {
+					t.Errorf("seed %d: everything says %q, two steps say %q", seed, said[0], said[1])
+				}
+				if first[1] > first[0]+2 {
+					t.Errorf("seed %d: everything said it after %d cycles, two steps after %d", seed, first[0], first[1])
+				}
+			}
+		})
+	}
+}
+
+// conditionOf returns the condition of a flow in a snapshot.
+func conditionOf(s snapshot.Snapshot, e fabric.Flow) string {
+	for i := range s.Edges {
+		if s.Edges[i].Obs.Edge == e.String() {
+			return s.Edges[i].Condition
+		}
+	}
+	return ""
+}
+
+// TestRule7OneFlowIsFoundWithinARound, though no aggregate shows it.
+func TestRule7OneFlowIsFoundWithinARound(t *testing.T) {
+	t.Parallel()
+	r := newTwoStepRig(t, 1, true)
+	e := fabric.Flow{Src: "h4/eth1", Dst: "h7/eth1"}
+	r.World.FlowDelay[e] = 5e6
+	r.Until(10+confirmOf, "the flow is degraded", func(s snapshot.Snapshot) bool {
+		if s.Queries.Moved > 0 {
+			t.Fatalf("%d NICs moved: the test shows nothing", s.Queries.Moved)
+		}
+		return conditionOf(s, e) == "degraded"
+	})
+	for range 20 {
+		if s := r.Step(); conditionOf(s, e) != "degraded" {
+			t.Fatalf("%q: a flow in trouble is queried", conditionOf(s, e))
+		}
+	}
+}
+
+// TestRule8WhoIsNotAskedClearsNothing checks that an incident clears by the flows that are queried because they showed
+// it.
+func TestRule8WhoIsNotAskedClearsNothing(t *testing.T) {
+	long(t)
+	t.Parallel()
+	r := newTwoStepRig(t, 1, true)
+	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
+	r.World.Delay[d] = 2e6
+	r.Until(10, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	delete(r.World.Delay, d)
+	r.Until(20, "the all-clear", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+	r.Until(12, "innocence", func(s snapshot.Snapshot) bool { return s.Report.State == fabric.Innocent })
+}
+
+// TestRule10WhatIsNormalOfANIC checks that an incident does not become normal.
+func TestRule10WhatIsNormalOfANIC(t *testing.T) {
+	long(t)
+	t.Parallel()
+	r := newTwoStepRig(t, 1, true)
+	d := fabric.Direction{From: r.World.Graph.PeerOf("h5/eth1"), To: "h5/eth1"}
+	r.World.Delay[d] = 1e6
+	for range 100 {
+		r.Step()
+	}
+	if s := r.Loop.Snapshot(); s.Queries.Moved == 0 || len(s.Report.Verdicts) != 1 {
+		t.Errorf("after 100 cycles %d NICs are off, %q", s.Queries.Moved, looptest.OpenVerdicts(s))
+	}
+	delete(r.World.Delay, d)
+	r.Until(30, "the all-clear", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+}
+
+func TestRule11WhatThereIsNoRoomForIsSaid(t *testing.T) {
+	long(t)
+	t.Parallel()
+	r := newTwoStepRig(t, 1, true)
+	r.Reload(func(o *analyzer.LoopOptions) { o.TwoSteps.MaxFlows = 200 })
+	r.World.Slow["spine3"] = 1e6
+	s := r.Step()
+	for range 6 {
+		s = r.Step()
+	}
+	if s.Queries.LeftOut == 0 || s.Queries.QueriedFlows > 250 || !slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.Contains(w, "the budget of a cycle is 200 flows") }) {
+		t.Errorf("%+v, warnings %q", *s.Queries, s.Warnings)
+	}
+	r.Reload(func(o *analyzer.LoopOptions) { o.TwoSteps.MaxFlows = 40 })
+	r.Until(15, "a round that takes too long is said", func(s snapshot.Snapshot) bool {
+		return s.Queries.Late && s.Report.State != fabric.Innocent && slices.ContainsFunc(s.Warnings, func(w string) bool { return strings.Contains(w, "takes longer than") })
+	})
+}
+
+func TestRule12WithoutRulesEverythingIsAsked(t *testing.T) {
+	long(t)
+	t.Parallel()
+	r := newTwoStepRig(t, 1, true)
+	for _, rule := range []string{"nicP50", "nicP99", "nicLost", "nicMarked", "nicAnswered"} {
+		r.Recorded = func(name string) bool { return name != rule }
+		r.Until(3, "it is seen that "+rule+" is missing", func(s snapshot.Snapshot) bool { return !s.Queries.TwoSteps })
+		s := r.Loop.Snapshot()
+		if s.Queries.TwoSteps || s.Queries.CarriedFlows != 0 || s.Queries.QueriedFlows != len(r.World.Flows) || len(s.Edges) != len(r.World.Flows) || s.Report.State != fabric.Innocent {
+			t.Errorf("without %s: %+v, %s", rule, *s.Queries, s.Report.State)
+		}
+		if !strings.Contains(s.Queries.Missing, "nothing records fabric:nic_") || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], s.Queries.Missing) {
+			t.Errorf("without %s: %+v, warnings %q", rule, *s.Queries, s.Warnings)
+		}
+		r.Recorded = nil
+		if s := r.Step(); !s.Queries.TwoSteps || s.Report.State != fabric.Innocent || s.Report.Coverage.Edges != 1 {
+			t.Errorf("with %s again: %+v, %s", rule, *s.Queries, s.Report.State)
+		}
+	}
+	few := looptest.NewRig(t, 1)
+	few.Configure(func(o *analyzer.LoopOptions) { o.Expected, o.TwoSteps = 0, selection.DefaultOptions() })
+	few.Asked = func(name string, _ func(fabric.Flow) bool) {
+		if strings.HasPrefix(name, "nic") {
+			t.Errorf("%s is asked about %d flows", name, len(few.World.Flows))
+		}
+	}
+	few.Learn()
+	if s := few.Step(); s.Queries.TwoSteps || s.Queries.Missing != "" || len(s.Warnings) > 0 {
+		t.Errorf("few flows: %+v, %q", *s.Queries, s.Warnings)
+	}
+}
+
+// TestMaintenanceOfFlowsThatAreNotAsked checks that they are excluded, too.
+func TestMaintenanceOfFlowsThatAreNotAsked(t *testing.T) {
+	long(t)
+	t.Parallel()
+	r := newTwoStepRig(t, 1, true)
+	if _, err := r.Loop.MaintenanceRegister().AddWindow(maintenance.Window{Element: "spine3", From: r.Now.Add(-time.Second), Until: r.Now.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	s := r.Step()
+	crossing := len(r.Loop.PathStore().FlowsCrossing(fabric.Element{ID: "spine3", Kind: fabric.KindSwitch}))
+	if s.Report.Edges.Total != len(r.World.Flows)-crossing || s.Report.State != fabric.Innocent {
+		t.Errorf("%d flows are to be excluded, %+v, %s", crossing, s.Report.Edges, s.Report.State)
+	}
+}

@@ -1,0 +1,178 @@
+// Package worldtest is a fabric with faults, for tests: it measures flows, and traces them.
+package worldtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// World represents a fabric with the faults of a test. Its noise has an exponential tail, which is not the
+// inference's error model.
+type World struct {
+	Graph *fabric.Graph
+	Paths map[fabric.Flow]fabric.Path
+	Flows []fabric.Flow
+	// Delay and Loss are what directed links add, in nanoseconds, and lose. Slow is what whole switches add.
+	Delay map[fabric.Direction]int64
+	Loss  map[fabric.Direction]float64
+	Slow  map[string]int64
+	// Clock is by how much a NIC's clock is ahead, in nanoseconds.
+	Clock map[string]int64
+	// FlowDelay is what single flows suffer, in nanoseconds.
+	FlowDelay map[fabric.Flow]int64
+	// HiddenShare is the share of flows whose path is unknown.
+	HiddenShare float64
+	// WithBaselines means that observations carry a baseline.
+	WithBaselines bool
+
+	// Random is the source of the noise.
+	Random *rand.Rand
+}
+
+// NewClos returns a fabric of spines and leaves, with hosts of one NIC at each leaf.
+func NewClos(t testing.TB, spines, leaves, hosts int) *fabric.Graph {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("version: 1\nswitches:\n")
+	for s := 1; s <= spines; s++ {
+		fmt.Fprintf(&b, "  - {name: spine%d, role: spine, plane: a}\n", s)
+	}
+	for l := 1; l <= leaves; l++ {
+		fmt.Fprintf(&b, "  - {name: leaf%d, role: leaf, plane: a}\n", l)
+	}
+	b.WriteString("nodes:\n")
+	for h := 1; h <= leaves*hosts; h++ {
+		fmt.Fprintf(&b, "  - {name: h%d, nics: [{device: eth1, plane: a}]}\n", h)
+	}
+	b.WriteString("links:\n")
+	for l := 1; l <= leaves; l++ {
+		for h := 1; h <= hosts; h++ {
+			n := (l-1)*hosts + h
+			fmt.Fprintf(&b, "  - {a: \"h%d/eth1\", b: \"leaf%d:dn%d\", a_address: 10.%d.%d.2/24, b_address: 10.%d.%d.1/24}\n", n, l, h, n/256, n%256, n/256, n%256)
+		}
+		for s := 1; s <= spines; s++ {
+			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\", a_address: 172.16.%d.%d/31, b_address: 172.16.%d.%d/31}\n", l, s, s, l, l, 2*s, l, 2*s+1)
+		}
+	}
+	topo, found := fabric.ParseTopology("t.yaml", []byte(b.String()))
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return fabric.NewGraph(topo)
+}
+
+// NewWorld returns a world without faults, in which all NICs probe each other. A seed always gives the same world.
+func NewWorld(g *fabric.Graph, seed uint64) *World {
+	w := &World{Graph: g, Random: rand.New(rand.NewPCG(seed, 7)), Paths: map[fabric.Flow]fabric.Path{}, Delay: map[fabric.Direction]int64{},
+		Loss: map[fabric.Direction]float64{}, Slow: map[string]int64{}, Clock: map[string]int64{}, FlowDelay: map[fabric.Flow]int64{}, WithBaselines: true}
+	for _, src := range g.NICIDs() {
+		for _, dst := range g.NICIDs() {
+			if src == dst {
+				continue
+			}
+			for _, reply := range []bool{false, true} {
+				e := fabric.Flow{Src: src, Dst: dst, Reply: reply}
+				from, to := e.Endpoints()
+				all := g.ShortestPaths(from, to, 16)
+				w.Paths[e] = all[w.Random.IntN(len(all))]
+				w.Flows = append(w.Flows, e)
+			}
+		}
+	}
+	return w
+}
+
+// Observe measures every flow once, in a window that starts n windows after the epoch.
+func (w *World) Observe(n int) []*fabric.Observation {
+	var out []*fabric.Observation
+	alive := map[fabric.Flow]uint64{} // probes that arrived
+	for _, e := range w.Flows {
+		from, to := e.Endpoints()
+		p := w.Paths[e]
+		added, survive := w.Clock[to]-w.Clock[from]+w.FlowDelay[e], 1.0
+		for _, d := range p.LinkDirections(from, to) {
+			added += w.Delay[d]
+			survive *= 1 - w.Loss[d]
+		}
+		for _, h := range p {
+			added += w.Slow[h.Switch]
+		}
+		base := int64(1500 + 1000*len(p))
+		p50 := base + added + int64(w.Random.ExpFloat64()*300)
+		p99 := p50 + 4000 + int64(w.Random.ExpFloat64()*4000)
+		sent := uint64(200)
+		if e.Reply {
+			sent = alive[e.ProbeFlow()]
+		}
+		var lost uint64
+		for range sent {
+			if w.Random.Float64() > survive {
+				lost++
+			}
+		}
+		if !e.Reply {
+			alive[e] = sent - lost
+		}
+		o := &fabric.Observation{Edge: e.String(), Src: from, Dst: to, Tier: w.Graph.PathTier(from, to), Plane: "a", Start: time.Unix(int64(1000+10*n), 0).UTC(),
+			WindowNS: 2e9, Sent: sent, Lost: lost, Timestamp: "kernel", Path: p, PathState: fabric.PathValid}
+		if sent > lost {
+			o.OWD = &fabric.Quantiles{P50: &p50, P99: &p99}
+		}
+		if w.WithBaselines {
+			b50, b99 := base+300, base+8300
+			o.Baseline = &fabric.Quantiles{P50: &b50, P99: &b99}
+		}
+		if w.Random.Float64() < w.HiddenShare {
+			o.Path, o.PathState = nil, fabric.PathUnknown
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// FabricDirections returns the directed links between switches.
+func (w *World) FabricDirections() []fabric.Direction {
+	var out []fabric.Direction
+	for _, l := range w.Graph.Topo.Links {
+		if !l.IsAccess() {
+			d := fabric.Direction{From: l.A, To: l.B}
+			out = append(out, d, d.Reverse())
+		}
+	}
+	return out
+}
+
+// TraceOf returns what a node traces of a flow. The switches answer, hop by hop, until the flow's packets are lost.
+func (w *World) TraceOf(e fabric.Flow, at time.Time) fabric.Trace {
+	from, to := e.Endpoints()
+	t := fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: at, Reached: !e.Reply}
+	p := w.Paths[e]
+	dirs := p.LinkDirections(from, to)
+	for i := range p {
+		hop := fabric.RawHop{TTL: i + 1}
+		for _, d := range dirs[:i+1] {
+			if w.Loss[d] >= 1 {
+				t.Reached, t.State = false, fabric.PathUnknown
+			}
+		}
+		if t.State == fabric.PathValid {
+			hop.Address = w.addressOf(dirs[i].To)
+		}
+		t.Hops = append(t.Hops, hop)
+	}
+	return t
+}
+
+func (w *World) addressOf(end string) netip.Addr {
+	l := w.Graph.LinkAt(end)
+	if l.A == end {
+		return l.AAddress.Addr()
+	}
+	return l.BAddress.Addr()
+}
