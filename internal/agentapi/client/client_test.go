@@ -343,3 +343,27 @@ func FuzzState(f *testing.F) {
 		}
 	})
 }
+
+func TestReporterSendsAgainWhatABrokenSessionMayHaveLost(t *testing.T) {
+	now := time.Now()
+	r := pathReporter{reported: map[string]reportedTrace{"old": {at: now.Add(-2 * resendWithin)}, "new": {at: now.Add(-time.Second)}}}
+	r.beginSession(now)
+	if _, kept := r.reported["old"]; !kept || len(r.reported) != 1 || !r.resend {
+		t.Errorf("%v, resend %t; want the old report alone, and another look at all traces", r.reported, r.resend)
+	}
+	r.resend = false
+	r.forgetTraces()
+	if len(r.reported) != 0 || !r.resend {
+		t.Errorf("%v, resend %t after all traces were requested", r.reported, r.resend)
+	}
+}
+
+func TestClockReportOfAnEndedSessionIsDropped(t *testing.T) {
+	c := client(t, &recorder{}, "")
+	c.clock.connected.Store(true)
+	c.ReportClock([]byte{1})
+	c.clock.endSession()
+	if _, dropped := c.ClockReports(); dropped != 1 || c.clock.connected.Load() || len(c.clock.reports) != 0 {
+		t.Errorf("%d dropped, %d wait", dropped, len(c.clock.reports))
+	}
+}
