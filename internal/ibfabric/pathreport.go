@@ -96,10 +96,7 @@ func ReadPath(ctx context.Context, client *ibmad.Client, src, dst string, sl uin
 	if first.Fabric != second.Fabric {
 		before, _, err := first.Fabric.FindPath(src, dst, sl)
 		if err != nil || describeHops(before.Hops) != describeHops(out.Hops) {
-			out.Notes = append(out.Notes, "the tables change: two readings differ on this path")
-			if out.State == fabric.PathValid {
-				out.State = fabric.PathStale
-			}
+			out.markChanged()
 		}
 	}
 	if out.State == fabric.PathValid {
@@ -114,6 +111,14 @@ func ReadPath(ctx context.Context, client *ibmad.Client, src, dst string, sl uin
 		}
 	}
 	return out, nil
+}
+
+// markChanged notes that an earlier reading has another path, so that this one is stale.
+func (p *PathReport) markChanged() {
+	p.Notes = append(p.Notes, "the tables change: two readings differ on this path")
+	if p.State == fabric.PathValid {
+		p.State = fabric.PathStale
+	}
 }
 
 func describeHops(hops []HopReport) string {

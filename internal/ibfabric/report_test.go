@@ -1,8 +1,10 @@
 package ibfabric
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -69,5 +71,56 @@ func TestReadPath(t *testing.T) {
 	}
 	if _, err := ReadPath(context.Background(), w.Client, "h9/hca", "h3/hca", 0); err == nil {
 		t.Error("a node that the fabric lacks is accepted")
+	}
+}
+
+func TestPathsThatAreNotKnown(t *testing.T) {
+	f := tree(t)
+	leaf0, _ := f.ByName("leaf0")
+	f.Adaptive = make([]*Adaptive, f.Switches)
+	f.Adaptive[leaf0.Node] = &Adaptive{SLs: 1 << 2, Ports: map[LID][]uint8{14: {3, 4}}}
+	p, _, err := f.FindPath("h0/hca", "14", 2)
+	if err != nil || p.State != fabric.PathUnknown || len(p.Hops) != 0 || len(p.Candidates) != 2 || len(p.Notes) != 1 || !strings.HasPrefix(p.Notes[0], "adaptive routing") {
+		t.Errorf("with a choice: %+v, %v", p, err)
+	}
+	tables, err := os.ReadFile("testdata/tree.lfts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := tables[:bytes.LastIndexByte(tables[:len(tables)/2], '\n')]
+	net, err := os.ReadFile("testdata/tree.ibnetdiscover")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, _, err = ReadNetDiscover("tree", bytes.NewReader(net)); err != nil {
+		t.Fatal(err)
+	}
+	if f, _, err = f.ReadLFTs("half", bytes.NewReader(half)); err != nil {
+		t.Fatal(err)
+	}
+	if p, _, err = f.FindPath("2", "h4/hca", 0); err != nil || p.State != fabric.PathUnknown || len(p.Notes) != 1 {
+		t.Errorf("without tables: %+v, %v", p, err)
+	}
+}
+
+func TestReadPathWithoutFabric(t *testing.T) {
+	sim := ibtest.Start(t, ibtest.FatTree(2, 2, 2), ibtest.Options{})
+	w, _ := watchOn(t, sim, "h0")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := ReadPath(ctx, w.Client, "h0/hca", "h3/hca", 0); err == nil {
+		t.Error("a fabric that cannot be read has a path")
+	}
+}
+
+func TestChangedPathIsStale(t *testing.T) {
+	for before, after := range map[fabric.PathState]fabric.PathState{fabric.PathValid: fabric.PathStale, fabric.PathUnknown: fabric.PathUnknown} {
+		p := PathReport{State: before}
+		if p.markChanged(); p.State != after || len(p.Notes) != 1 {
+			t.Errorf("%s becomes %+v", before, p)
+		}
+	}
+	if got := describeHops([]HopReport{{Switch: "leaf0", In: "1", Out: "3"}, {Switch: "spine0", In: "1", Out: "2"}}); got != "leaf0[1>3]spine0[1>2]" {
+		t.Error(got)
 	}
 }
