@@ -3,25 +3,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
-	"net/http"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
-	"time"
-
-	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/buildversion"
-	"github.com/graylink/graylink/internal/webserver"
+	"github.com/graylink/graylink/internal/program"
 )
 
 const help = `Reads the fabric's probes from a Prometheus, names the element that is at fault, and serves the verdicts as series, by an API and as a page.
@@ -39,30 +33,19 @@ const (
 func main() { os.Exit(run(os.Args[1:], os.Stdout)) }
 
 func run(args []string, stdout io.Writer) int {
-	app := kingpin.New("graylink-analyzer", help)
-	app.HelpFlag.Short('h')
-	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-analyzer"))
-	file := app.Flag("config.file", "Configuration (YAML): docs/analyzer.md.").Required().String()
-	check := app.Flag("check-config", "Check the configuration and the topology, print their errors, and exit.").Bool()
-	show := app.Flag("print-queries", "Print the queries to Prometheus by name, and exit.").Bool()
-	level := app.Flag("log.level", "Only messages of this level and above.").Default("info").Enum("debug", "info", "warn", "error")
-	webFlags := webserver.AddFlags(app, "127.0.0.1:9872")
-	webFlags.AddLifecycle(app)
-	webFlags.AddAdminAPI(app, "POST and DELETE of /api/v1/maintenance")
-	if _, err := app.Parse(args); err != nil {
-		app.Errorf("%s, try --help", err)
+	p := program.New("graylink-analyzer", help)
+	file := p.App.Flag("config.file", "Configuration (YAML): docs/analyzer.md.").Required().String()
+	check := p.App.Flag("check-config", "Check the configuration and the topology, print their errors, and exit.").Bool()
+	show := p.App.Flag("print-queries", "Print the queries to Prometheus by name, and exit.").Bool()
+	p.AddFlags("127.0.0.1:9872", "POST and DELETE of /api/v1/maintenance")
+	log, ok := p.Parse(args)
+	if !ok {
 		return exitSetup
 	}
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(*level)); err != nil {
-		app.Errorf("%s", err)
-		return exitSetup
-	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
 	if *check || *show {
 		c, err := daemon.LoadConfig(*file)
 		if err != nil {
-			app.Errorf("%s", err)
+			p.App.Errorf("%s", err)
 			return exitSetup
 		}
 		if *show {
@@ -73,51 +56,30 @@ func run(args []string, stdout io.Writer) int {
 		}
 		return 0
 	}
-	if err := webFlags.Validate(); err != nil {
+	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot listen", "err", err)
 		return exitSetup
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := program.StopSignals()
 	defer stop()
-	return serveDaemon(ctx, *file, webFlags, log)
+	return serveDaemon(ctx, *file, p, log)
 }
 
-func serveDaemon(ctx context.Context, file string, webFlags *webserver.Flags, log *slog.Logger) int {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	policy := webFlags.NewPolicy(log)
-	used := certificates.NewCollector(webFlags.Certificates())
+func serveDaemon(ctx context.Context, file string, p *program.Program, log *slog.Logger) (code int) {
+	hangup, stopHangup := program.ReloadSignals()
+	defer stopHangup()
+	policy := p.Web.NewPolicy(log)
+	used := certificates.NewCollector(p.Web.Certificates())
 	d, err := daemon.New(file, policy, log, used)
 	if err != nil {
 		log.Error("cannot start", "err", err)
 		return exitSetup
 	}
 	used.Add(d)
-	server := webFlags.NewServer(d, policy, log)
-	served := make(chan error, 1)
-	go func() { served <- server.ListenAndServe(webFlags.Toolkit, log) }()
+	service := p.StartService(p.Web.NewServer(d, policy, log), log)
 	log.Info("analyzing", "version", buildversion.Info())
-
-	code := 0
-	for running := true; running; {
-		select {
-		case <-ctx.Done():
-			running = false
-		case <-hangup:
-			_ = d.ReloadConfig() // it logs the error
-		case err := <-served:
-			log.Error("web server failed", "err", err)
-			code, running = exitFailed, false
-			served <- http.ErrServerClosed
-		}
-	}
-	shutdown, done := context.WithTimeout(context.Background(), 5*time.Second)
-	defer done()
-	if err := server.Shutdown(shutdown); err != nil {
-		log.Warn("cannot stop the web server", "err", err)
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+	web, _ := service.Wait(ctx, program.Events{Hangup: hangup, Reload: func() { _ = d.ReloadConfig() }}) // it logs the error
+	if err := cmp.Or(web, service.Stop()); err != nil {
 		log.Error("web server failed", "err", err)
 		code = exitFailed
 	}

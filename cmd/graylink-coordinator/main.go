@@ -4,16 +4,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -22,9 +18,9 @@ import (
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/coordinator"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/program"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/unix"
-	"github.com/graylink/graylink/internal/webserver"
 )
 
 const help = `Schedules the probes of a fleet, hands assignments and keys to its agents over gRPC with mutual TLS, and serves them to Prometheus as targets.
@@ -131,29 +127,18 @@ func (s *settings) resolveOptions() error {
 }
 
 func run() int {
-	app := kingpin.New("graylink-coordinator", help)
-	app.HelpFlag.Short('h')
-	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-coordinator"))
-	level := app.Flag("log.level", "Minimum level of log messages.").Default("info").Enum("debug", "info", "warn", "error")
-	s := defineFlags(app)
-	webFlags := webserver.AddFlags(app, "127.0.0.1:9869")
-	webFlags.AddLifecycle(app)
-	webFlags.AddAdminAPI(app, "POST /api/v1/keys/rotate")
-	if _, err := app.Parse(os.Args[1:]); err != nil {
-		app.Errorf("%s, try --help", err)
+	p := program.New("graylink-coordinator", help)
+	s := defineFlags(p.App)
+	p.AddFlags("127.0.0.1:9869", "POST /api/v1/keys/rotate")
+	log, ok := p.Parse(os.Args[1:])
+	if !ok {
 		return exitSetup
 	}
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(*level)); err != nil {
-		app.Errorf("%s", err)
-		return exitSetup
-	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
 	if err := s.resolveOptions(); err != nil {
-		app.Errorf("%s", err)
+		p.App.Errorf("%s", err)
 		return exitSetup
 	}
-	if err := webFlags.Validate(); err != nil {
+	if err := p.Web.Validate(); err != nil {
 		log.Error("invalid flags of the web listener", "err", err)
 		return exitSetup
 	}
@@ -162,12 +147,12 @@ func run() int {
 		log.Warn("the limit of open files limits the number of agents", "limit", n, "err", err)
 	}
 	s.options.OpenFiles = n
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := program.StopSignals()
 	defer stop()
-	return runCoordinator(ctx, s, webFlags, log)
+	return runCoordinator(ctx, s, p, log)
 }
 
-func runCoordinator(ctx context.Context, s *settings, webFlags *webserver.Flags, log *slog.Logger) int {
+func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *slog.Logger) (code int) {
 	certificates, err := pki.Open(s.certificateFiles, func(err error) { log.Error("cannot use the changed certificate files", "err", err) })
 	if err != nil {
 		log.Error("cannot read the certificate files", "err", err)
@@ -178,21 +163,19 @@ func runCoordinator(ctx context.Context, s *settings, webFlags *webserver.Flags,
 		log.Error("cannot start the coordinator", "err", err)
 		return exitSetup
 	}
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-
+	hangup, stopHangup := program.ReloadSignals()
+	defer stopHangup()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failed := make(chan error, len(s.listenAddresses)+2)
-	var wg sync.WaitGroup
 	agents := coordinator.NewServer(c, certificates)
+	failed := make(chan error, len(s.listenAddresses))
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	for _, address := range s.listenAddresses {
 		listener, err := coordinator.Listen(ctx, address)
 		if err != nil {
 			log.Error("cannot listen for agents", "err", err)
 			agents.Stop()
-			wg.Wait()
 			return exitSetup
 		}
 		log.Info("listening for agents", "address", address)
@@ -202,44 +185,28 @@ func runCoordinator(ctx context.Context, s *settings, webFlags *webserver.Flags,
 			}
 		})
 	}
-	policy := webFlags.NewPolicy(log)
-	httpServer := webFlags.NewServer(exporter.Handler(c, policy, log, certificates, webFlags.Certificates()), policy, log)
-	wg.Go(func() {
-		if err := httpServer.ListenAndServe(webFlags.Toolkit, log); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			failed <- fmt.Errorf("serve the web listener: %w", err)
-		}
-	})
+	policy := p.Web.NewPolicy(log)
+	service := p.StartService(p.Web.NewServer(exporter.Handler(c, policy, log, certificates, p.Web.Certificates()), policy, log), log)
 	saved := make(chan error, 1)
 	wg.Go(func() { saved <- c.Run(ctx) })
 	log.Info("coordinator started", "version", buildversion.Info())
 
-	code := 0
-	for running := true; running; {
-		select {
-		case <-ctx.Done():
-			running = false
-		case <-hangup:
-			if err := c.Reload(); err != nil {
-				log.Error("cannot reload the topology", "err", err)
-			} else {
-				log.Info("reloaded")
-			}
-		case err := <-failed:
-			log.Error("a listener failed", "err", err)
-			code, running = exitFailed, false
-		}
+	web, err := service.Wait(ctx, program.Events{Hangup: hangup, Failed: failed, Reload: program.LogReload(log, "cannot reload the topology", c.Reload)})
+	if web != nil {
+		err = fmt.Errorf("serve the web listener: %w", web)
+	}
+	if err != nil {
+		log.Error("a listener failed", "err", err)
+		code = exitFailed
 	}
 	agents.Stop()
-	shutdown, done := context.WithTimeout(context.Background(), 5*time.Second)
-	defer done()
-	if err := httpServer.Shutdown(shutdown); err != nil {
-		log.Warn("cannot stop the web server", "err", err)
+	if err := service.Stop(); err != nil {
+		log.Warn("web server failed", "err", err)
 	}
 	cancel()
 	if err := <-saved; err != nil {
 		log.Error("cannot write the state at the end", "err", err)
 		code = exitFailed
 	}
-	wg.Wait()
 	return code
 }

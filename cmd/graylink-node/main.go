@@ -4,20 +4,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
-
-	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/exporters/node"
 	"github.com/graylink/graylink/internal/buildversion"
+	"github.com/graylink/graylink/internal/nodeagent"
+	"github.com/graylink/graylink/internal/program"
 	"github.com/graylink/graylink/internal/rdma"
-	"github.com/graylink/graylink/internal/webserver"
 )
 
 const help = `Probes other NICs of the fabric, reflects their probes and serves the measurements.
@@ -36,112 +31,84 @@ var selfTestCodes = map[rdma.SelfTestResult]int{rdma.SelfTestOK: 0, rdma.SelfTes
 func main() { os.Exit(run()) }
 
 func run() int {
-	app := kingpin.New("graylink-node", help)
-	app.HelpFlag.Short('h')
-	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink-node"))
-	start := addSourceFlags(app)
-	level := app.Flag("log.level", "Lowest level of messages that are logged.").Default("info").Enum("debug", "info", "warn", "error")
-	flags := webserver.AddFlags(app, "127.0.0.1:9868")
-	flags.AddLifecycle(app)
-	flags.AddAdminAPI(app, "POST /api/v1/trace and /api/v1/nic-health/reset")
-	push := addPushFlags(app)
-	selfTest := app.Flag("selftest", "Check that the host has what this feature needs, print the result and exit. The only feature is rdma.").Default("").Enum("", "rdma")
-	health := addHealthFlags(app)
-	if _, err := app.Parse(os.Args[1:]); err != nil {
-		app.Errorf("%s, try --help", err)
+	p := program.New("graylink-node", help)
+	start := addSourceFlags(p.App)
+	p.AddFlags("127.0.0.1:9868", "POST /api/v1/trace and /api/v1/nic-health/reset")
+	push := addPushFlags(p.App)
+	selfTest := p.App.Flag("selftest", "Check that the host has what this feature needs, print the result and exit. The only feature is rdma.").Default("").Enum("", "rdma")
+	health := addHealthFlags(p.App)
+	log, ok := p.Parse(os.Args[1:])
+	if !ok {
 		return exitSetup
 	}
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(*level)); err != nil {
-		app.Errorf("%s", err)
-		return exitSetup
-	}
+	ctx, stop := program.StopSignals()
+	defer stop()
 	if *selfTest != "" {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
 		return selfTestCodes[rdma.SelfTest(ctx, rdma.Library(), os.Stdout)]
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
-	if err := flags.Validate(); err != nil {
+	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot open the web listener", "err", err)
 		return exitSetup
 	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-
+	hangup, stopHangup := program.ReloadSignals()
+	defer stopHangup()
 	started := time.Now()
-	n, advertised, err := start(flags.Toolkit, log)
+	n, advertised, err := start(p.Web.Toolkit, log)
 	if err != nil {
 		log.Error("cannot start the node", "err", err)
 		return exitSetup
 	}
 	series := node.New(n, log)
-	healthEnded, err := health.startMonitor(ctx, n, series, push, log)
-	if err != nil {
-		log.Error("cannot start the NIC health monitor", "err", err)
-		if err := n.Close(); err != nil {
-			log.Error("cannot stop probing", "err", err)
-		}
-		return exitSetup
-	}
+	healthEnded, stopPush, err := startSinks(ctx, n, series, health, push, started, log)
 	defer healthEnded()
 	defer stop() // it runs before healthEnded, so that every return ends the monitor
-	stopPush, err := push.startPush(ctx, series, n.Name(), started, log)
 	if err != nil {
-		log.Error("cannot start the OTLP push", "err", err)
 		if err := n.Close(); err != nil {
 			log.Error("cannot stop probing", "err", err)
 		}
 		return exitSetup
 	}
-	series.AddCertificates(flags.Certificates(), push.certificates())
-	policy := flags.NewPolicy(log, advertised)
-	server := flags.NewServer(series.Handler(policy), policy, log)
-	served := make(chan error, 1)
-	go func() { served <- server.ListenAndServe(flags.Toolkit, log) }()
+	series.AddCertificates(p.Web.Certificates(), push.certificates())
+	policy := p.Web.NewPolicy(log, advertised)
+	service := p.StartService(p.Web.NewServer(series.Handler(policy), policy, log), log)
 	log.Info("probing started", "version", buildversion.Info())
-
-	code := 0
-	watch := time.NewTicker(time.Second)
-	defer watch.Stop()
-	for running := true; running; {
-		select {
-		case <-ctx.Done():
-			running = false
-		case <-hangup:
-			if err := n.Reload(); err != nil {
-				log.Error("cannot reload the configuration", "err", err)
-			} else {
-				log.Info("reloaded")
-			}
-		case <-watch.C:
-			if err := n.Ready(); err != nil {
-				code, running = exitFailed, false
-			}
-		case err := <-served:
-			log.Error("web server failed", "err", err)
-			served <- nil
-			code, running = exitSetup, false
-		}
-	}
-	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := server.Shutdown(shutdown); err != nil {
-		log.Warn("cannot stop the web server", "err", err)
-	}
-	if err := <-served; err != nil && !errors.Is(err, http.ErrServerClosed) {
-		log.Warn("web server failed", "err", err)
-	}
+	code := serve(ctx, n, service, hangup, log)
 	if err := stopPush(); err != nil {
 		log.Warn("cannot stop the OTLP push", "err", err)
 	}
 	if err := n.Close(); err != nil {
 		log.Error("cannot stop probing", "err", err)
 		return exitFailed
+	}
+	return code
+}
+
+// startSinks starts the monitor of the NICs and the OTLP push, and logs an error of either. ended waits until the
+// monitor has ended, which happens after ctx is done; it is never nil.
+func startSinks(ctx context.Context, n *nodeagent.Node, series *node.Exporter, health *healthFlags, push *pushFlags, started time.Time, log *slog.Logger) (ended func(), stopPush func() error, err error) {
+	ended, err = health.startMonitor(ctx, n, series, push, log)
+	if err != nil {
+		log.Error("cannot start the NIC health monitor", "err", err)
+		return func() {}, nil, err
+	}
+	if stopPush, err = push.startPush(ctx, series, n.Name(), started, log); err != nil {
+		log.Error("cannot start the OTLP push", "err", err)
+	}
+	return ended, stopPush, err
+}
+
+// serve serves until ctx ends, probing fails or the web listener fails. It returns the exit code.
+func serve(ctx context.Context, n *nodeagent.Node, service *program.Service, hangup <-chan os.Signal, log *slog.Logger) (code int) {
+	web, failed := service.Wait(ctx, program.Events{Hangup: hangup, Check: n.Ready, Reload: program.LogReload(log, "cannot reload the configuration", n.Reload)})
+	switch {
+	case web != nil:
+		log.Error("web server failed", "err", web)
+		code = exitSetup
+	case failed != nil:
+		code = exitFailed
+	}
+	if err := service.Stop(); err != nil {
+		log.Warn("web server failed", "err", err)
 	}
 	return code
 }

@@ -26,7 +26,7 @@ import (
 
 const namespace = "graylink-switch-test"
 
-var program string
+var switchProgram string
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
-		program = filepath.Join(dir, "graylink-switch")
-		if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		switchProgram = filepath.Join(dir, "graylink-switch")
+		if out, err := exec.Command("go", "build", "-o", switchProgram, ".").CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "building graylink-switch: %v\n%s", err, out)
 			return 1
 		}
@@ -97,7 +97,7 @@ func start(t testing.TB, args ...string) *bench {
 		if err != nil {
 			return err
 		}
-		x.cmd = exec.Command(program, append([]string{"--switch", "leaf1", "--ports", "b", "--web.listen-address", "127.0.0.1:9871"}, args...)...)
+		x.cmd = exec.Command(switchProgram, append([]string{"--switch", "leaf1", "--ports", "b", "--web.listen-address", "127.0.0.1:9871"}, args...)...)
 		x.log, err = os.Create(filepath.Join(t.TempDir(), "log"))
 		if err != nil {
 			return err
@@ -241,7 +241,7 @@ func TestBadArguments(t *testing.T) {
 		{[]string{"--flows", "0"}, "flows 0"},
 		{[]string{"--print-rules", "sonic", "--ports", "*"}, "expected"},
 	} {
-		out, err := exec.Command(program, c.args...).CombinedOutput()
+		out, err := exec.Command(switchProgram, c.args...).CombinedOutput()
 		if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 1 || !strings.Contains(string(out), c.says) {
 			t.Errorf("%v: %v\n%s", c.args, err, out)
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fakesys"
 )
@@ -57,20 +56,8 @@ func buildFakesys(out io.Writer, profile, file, dir string) error {
 	if err := fakesys.BuildTree(dir, n); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s: %s; its roots are %s/sys, %s/proc and %s/dev\n", dir, fakesysSummary(n), dir, dir, dir)
+	fmt.Fprintf(out, "%s: %s; its roots are %s/sys, %s/proc and %s/dev\n", dir, n.Summary(), dir, dir, dir)
 	return nil
-}
-
-// fakesysSummary counts what a node has.
-func fakesysSummary(n fakesys.Node) string {
-	rdma, nets := 0, 1 // lo
-	for _, d := range n.Devices {
-		nets += len(d.Net)
-		if d.RDMA != nil {
-			rdma++
-		}
-	}
-	return fmt.Sprintf("RDMA devices: %d, interfaces: %d", rdma, nets)
 }
 
 func playFakesys(ctx context.Context, in io.Reader, out io.Writer, script, dir string) error {
@@ -118,10 +105,5 @@ func showFakesys(out io.Writer, profile string) error {
 	if err != nil {
 		return err
 	}
-	enc := yaml.NewEncoder(out)
-	enc.SetIndent(2)
-	if err := enc.Encode(n); err != nil {
-		return err
-	}
-	return enc.Close()
+	return n.WriteYAML(out)
 }

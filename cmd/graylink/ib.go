@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -106,34 +104,6 @@ func printWarnings(of string, found []string) int {
 	return len(found)
 }
 
-// ibFabric is the published form of a discovery.
-type ibFabric struct {
-	Nodes  []ibNode              `json:"nodes"`
-	Ports  []ibfabric.Connection `json:"ports"`
-	Silent []ibUnanswered        `json:"silent"`
-	Notes  []string              `json:"notes"`
-}
-
-type ibNode struct {
-	Name        string       `json:"name"`
-	Type        string       `json:"type"`
-	GUID        string       `json:"guid"`
-	System      string       `json:"system_guid"`
-	LID         ibfabric.LID `json:"lid,omitempty"`
-	Vendor      string       `json:"vendor_id,omitempty"`
-	Device      uint16       `json:"device_id,omitempty"`
-	Ports       int          `json:"ports"`
-	Description string       `json:"description"`
-}
-
-// ibUnanswered is a question that was not answered.
-type ibUnanswered struct {
-	Near  string `json:"near"`
-	Route string `json:"route"`
-	Query string `json:"asked"`
-	Error string `json:"error"`
-}
-
 func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
 	c := ib.Command("discover", "List the nodes and cables of an InfiniBand subnet. Exit code 0: done, 1: bad arguments or no answer from the own port, 3: done, but with contradictions or missing answers.")
 	var s ibSource
@@ -163,7 +133,7 @@ func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
 			}
 			took = time.Since(begun)
 		}
-		out := describeFabric(f, found)
+		out := f.Describe(found)
 		var err error
 		switch *format {
 		case "json":
@@ -171,57 +141,13 @@ func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
 		case "topology":
 			err = writeTopology(f, found, "")
 		default:
-			err = printFabric(os.Stdout, f, out, took)
+			err = out.WriteText(os.Stdout, f, took)
 		}
 		if err == nil && len(found)+len(out.Silent) > 0 {
 			err = exitError{code: 3}
 		}
 		return err
 	}
-}
-
-func describeFabric(f *ibfabric.Fabric, found []string) ibFabric {
-	out := ibFabric{Nodes: []ibNode{}, Ports: f.ListConnections(), Silent: []ibUnanswered{}, Notes: append([]string{}, found...)}
-	for i := range f.Nodes {
-		n := &f.Nodes[i]
-		x := ibNode{Name: f.NodeName(int32(i)), Type: n.Type.String(), GUID: n.GUID.String(), System: n.System.String(), LID: f.FirstLID(ibfabric.End{Node: int32(i), Port: 1}),
-			Device: n.Device, Ports: max(len(n.Ports)-1, 0), Description: n.Description}
-		if n.Vendor != 0 {
-			x.Vendor = fmt.Sprintf("%#06x", n.Vendor)
-		}
-		out.Nodes = append(out.Nodes, x)
-	}
-	for _, q := range f.Unanswered {
-		out.Silent = append(out.Silent, ibUnanswered{Near: f.EndName(q.Near), Route: q.Route.String(), Query: q.Query, Error: q.Err.Error()})
-	}
-	return out
-}
-
-func printFabric(w io.Writer, f *ibfabric.Fabric, out ibFabric, took time.Duration) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "port\tLID\tpeer\tLID\trate\n")
-	for _, l := range f.ListCables() {
-		rate := "*"
-		if p := f.PortAt(l.A); p.Width > 0 && p.Speed > 0 {
-			rate = fmt.Sprintf("%dx %s", p.Width, p.Speed)
-		}
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%d\t%s\n", fabric.DecodeName(f.EndName(l.A)), f.FirstLID(l.A), fabric.DecodeName(f.EndName(l.B)), f.FirstLID(l.B), rate)
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	for _, q := range out.Silent {
-		fmt.Fprintf(w, "does not answer: %s near %s, route %s: %s\n", q.Query, fabric.DecodeName(q.Near), q.Route, q.Error)
-	}
-	for _, n := range out.Notes {
-		fmt.Fprintf(w, "note: %s\n", n)
-	}
-	fmt.Fprintf(w, "%d switches, %d other nodes, %d cables", f.Switches, len(f.Nodes)-f.Switches, len(f.ListCables()))
-	if took > 0 {
-		fmt.Fprintf(w, ", read in %s", took.Round(time.Millisecond))
-	}
-	_, err := fmt.Fprintln(w)
-	return err
 }
 
 // writeTopology writes a topology file, to standard output without a name; findings
@@ -259,26 +185,6 @@ func writeImported(t *fabric.Topology, found, left []string, file string) error 
 	return nil
 }
 
-// ibHop and ibPath are a traced path's published form, with LIDs.
-type ibHop struct {
-	Switch string       `json:"switch"`
-	In     string       `json:"in"`
-	Out    string       `json:"out"`
-	LID    ibfabric.LID `json:"lid,omitempty"`
-	VL     *uint8       `json:"vl,omitempty"` // by which it leaves the switch
-}
-
-type ibPath struct {
-	Edge       string           `json:"edge"`
-	State      fabric.PathState `json:"state"`
-	SrcLID     ibfabric.LID     `json:"src_lid"`
-	DstLID     ibfabric.LID     `json:"dst_lid"`
-	SL         *uint8           `json:"sl,omitempty"`
-	Hops       []ibHop          `json:"hops"`
-	Candidates [][]ibHop        `json:"candidates,omitempty"`
-	Notes      []string         `json:"notes"`
-}
-
 type ibPaths struct {
 	ibSource
 	src, dst, format string
@@ -313,7 +219,7 @@ func (p *ibPaths) runPaths(ctx context.Context) error {
 	if p.format == "json" {
 		err = plainjson.NewEncoder(os.Stdout).Encode(out)
 	} else {
-		err = printIBPath(os.Stdout, out)
+		err = out.WriteText(os.Stdout)
 	}
 	if err == nil && out.State != fabric.PathValid {
 		err = exitError{code: 2}
@@ -322,13 +228,13 @@ func (p *ibPaths) runPaths(ctx context.Context) error {
 }
 
 // findPath reads the fabric and walks the forwarding tables.
-func (p *ibPaths) findPath(ctx context.Context) (*ibPath, error) {
+func (p *ibPaths) findPath(ctx context.Context) (*ibfabric.PathReport, error) {
 	if p.from != "" {
 		f, found, err := p.readFiles()
 		if err != nil {
 			return nil, err
 		}
-		out, _, err := p.walkTables(f)
+		out, _, err := f.FindPath(p.src, p.dst, p.sl)
 		if err == nil {
 			out.Notes = append(append(out.Notes, found...), "as the files have it; what the fabric does now is not known")
 		}
@@ -339,118 +245,7 @@ func (p *ibPaths) findPath(ctx context.Context) (*ibPath, error) {
 		return nil, err
 	}
 	defer client.Close()
-	w := ibfabric.Watch{Client: client, Now: time.Now, MaxGap: time.Minute, CableInterval: time.Minute}
-	first, err := w.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	second, err := w.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out, hops, err := p.walkTables(second.Fabric)
-	if err != nil {
-		return nil, err
-	}
-	if first.Fabric != second.Fabric {
-		before, _, err := p.walkTables(first.Fabric)
-		if err != nil || describeHops(before.Hops) != describeHops(out.Hops) {
-			out.Notes = append(out.Notes, "the tables change: two readings differ on this path")
-			if out.State == fabric.PathValid {
-				out.State = fabric.PathStale
-			}
-		}
-	}
-	if out.State == fabric.PathValid {
-		lanes, err := ibfabric.ReadVirtualLanes(ctx, client, second.Fabric, hops, p.sl)
-		if err != nil {
-			out.Notes = append(out.Notes, "virtual lanes: "+err.Error())
-			return out, nil
-		}
-		out.SL = &p.sl
-		for i := range lanes {
-			out.Hops[i].VL = &lanes[i]
-		}
-	}
-	return out, nil
-}
-
-func describeHops(hops []ibHop) string {
-	s := ""
-	for _, h := range hops {
-		s += h.Switch + "[" + h.In + ">" + h.Out + "]"
-	}
-	return s
-}
-
-// maxCandidates bounds the candidates that are listed.
-const maxCandidates = 32
-
-func (p *ibPaths) walkTables(f *ibfabric.Fabric) (*ibPath, []ibfabric.Hop, error) {
-	src, err := f.FindLID(p.src)
-	if err != nil {
-		return nil, nil, err
-	}
-	dst, err := f.FindLID(p.dst)
-	if err != nil {
-		return nil, nil, err
-	}
-	from, _ := f.ByLID(src)
-	to, _ := f.ByLID(dst)
-	out := &ibPath{Edge: f.EndName(from) + ">" + f.EndName(to) + "#0", State: fabric.PathValid, SrcLID: src, DstLID: dst, Notes: []string{}}
-	hops, failed := f.Walk(src, dst)
-	all, whole, _ := f.CandidateWalks(src, dst, p.sl, maxCandidates)
-	out.Hops = nameHops(f, hops)
-	switch {
-	case failed != nil:
-		out.State = fabric.PathUnknown
-		out.Notes = append(out.Notes, failed.Error())
-	case len(all) > 1:
-		out.State, out.Hops = fabric.PathUnknown, []ibHop{}
-		for _, hops := range all {
-			out.Candidates = append(out.Candidates, nameHops(f, hops))
-		}
-		out.Notes = append(out.Notes, "adaptive routing: switches may choose between ports")
-		if !whole {
-			out.Notes = append(out.Notes, fmt.Sprintf("only %d candidates are listed", maxCandidates))
-		}
-	}
-	return out, hops, nil
-}
-
-func nameHops(f *ibfabric.Fabric, hops []ibfabric.Hop) []ibHop {
-	out := make([]ibHop, len(hops))
-	for i, h := range hops {
-		out[i] = ibHop{Switch: f.NodeName(h.Switch), In: strconv.Itoa(int(h.In)), Out: strconv.Itoa(int(h.Out)), LID: f.FirstLID(ibfabric.End{Node: h.Switch})}
-	}
-	return out
-}
-
-func printIBPath(w io.Writer, p *ibPath) error {
-	fmt.Fprintf(w, "path of %s, LID %d to LID %d: %s\n", fabric.DecodeName(p.Edge), p.SrcLID, p.DstLID, p.State)
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "hop\tswitch\tLID\tin\tout\tVL\n")
-	list := func(hops []ibHop) {
-		for i, h := range hops {
-			vl := "*"
-			if h.VL != nil {
-				vl = strconv.Itoa(int(*h.VL))
-			}
-			fmt.Fprintf(tw, "%3d\t%s\t%d\t%s\t%s\t%s\n", i+1, fabric.DecodeName(h.Switch), h.LID, h.In, h.Out, vl)
-		}
-	}
-	list(p.Hops)
-	for i, hops := range p.Candidates {
-		fmt.Fprintf(tw, "candidate %d\n", i+1)
-		list(hops)
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	for _, n := range p.Notes {
-		fmt.Fprintf(w, "  note: %s\n", n)
-	}
-	return nil
+	return ibfabric.ReadPath(ctx, client, p.src, p.dst, p.sl)
 }
 
 // addTopologyImport adds the command topology import, which writes a topology file from the output of other programs.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
 )
 
@@ -20,12 +21,12 @@ const (
 func TestIBPathsOfFiles(t *testing.T) {
 	files := []string{"ib", "paths", "--from", treeNet, "--lfts", treeLFTs}
 	stdout, stderr, code := program(t, "", append(files, "h0/hca", "15", "--format", "json")...)
-	var p ibPath
+	var p ibfabric.PathReport
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 {
 		t.Fatal(err, code, stdout, stderr)
 	}
 	if p.Edge != "h0/hca>h3/hca#0" || p.State != fabric.PathValid || p.SrcLID != 2 || p.DstLID != 15 || p.SL != nil ||
-		len(p.Hops) != 3 || p.Hops[1] != (ibHop{Switch: "spine0", In: "1", Out: "2", LID: 10}) || len(p.Notes) != 1 {
+		len(p.Hops) != 3 || p.Hops[1] != (ibfabric.HopReport{Switch: "spine0", In: "1", Out: "2", LID: 10}) || len(p.Notes) != 1 {
 		t.Errorf("%+v", p)
 	}
 	short := filepath.Join(t.TempDir(), "lfts")
@@ -99,7 +100,7 @@ func TestIBLive(t *testing.T) {
 	}
 	device := []string{"--device", "ibsim:" + sim.SocketName() + "/h1", "--m-key-file", key}
 	stdout, stderr, code := program(t, "", append([]string{"ib", "discover", "--format", "json"}, device...)...)
-	var f ibFabric
+	var f ibfabric.FabricReport
 	if err := json.Unmarshal([]byte(stdout), &f); err != nil || code != 0 || len(f.Nodes) != 11 || len(f.Ports) != 24 || len(f.Silent) != 0 {
 		t.Error(err, code, stdout, stderr)
 	}
@@ -107,7 +108,7 @@ func TestIBLive(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	stdout, stderr, code = program(t, "", append([]string{"ib", "paths", "h0/hca", "h5/hca", "--sl", "5", "--format", "json"}, device...)...)
-	var p ibPath
+	var p ibfabric.PathReport
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 || p.State != fabric.PathValid || len(p.Hops) != 3 || *p.SL != 5 || p.Hops[0].VL == nil {
 		t.Error(err, code, stdout, stderr)
 	}

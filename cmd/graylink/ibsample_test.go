@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
+	"github.com/graylink/graylink/internal/ibsample"
 )
 
 func TestIBSampleArguments(t *testing.T) {
@@ -51,7 +52,7 @@ func TestIBSampleAndServe(t *testing.T) {
 
 	stdout, stderr, code := program(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:*", "--format", "json")
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
-	var p portSample
+	var p ibsample.PortSample
 	if code != 0 || len(lines) != 4 || json.Unmarshal([]byte(lines[1]), &p) != nil {
 		t.Fatalf("exit code %d, %s%s", code, stdout, stderr)
 	}

@@ -39,25 +39,6 @@ type traceFlags struct {
 	reverse                                bool
 }
 
-// tracedHop and traced are the published form of a trace.
-type tracedHop struct {
-	Switch  string `json:"switch"`
-	In      string `json:"in"`
-	Out     string `json:"out"`
-	Address string `json:"address,omitempty"`
-	RTTNS   *int64 `json:"rtt_ns,omitempty"`
-
-	Interface *fabric.Interface `json:"interface,omitempty"`
-	MPLS      []fabric.Label    `json:"mpls,omitempty"`
-}
-
-type traced struct {
-	Edge  string           `json:"edge"`
-	State fabric.PathState `json:"state"`
-	Hops  []tracedHop      `json:"hops"`
-	Notes []string         `json:"notes"`
-}
-
 func (t *traceFlags) runTrace(ctx context.Context) error {
 	e := fabric.Flow{Src: t.src, Dst: t.dst, Number: t.flow, Reply: t.reverse}
 	if _, err := fabric.ParseFlow(e.String()); err != nil {
@@ -96,7 +77,7 @@ func (t *traceFlags) runTrace(ctx context.Context) error {
 	if len(traces) != 1 {
 		return fmt.Errorf("the agent of %q answered %d traces, want one", fabric.OwnerOf(from), len(traces))
 	}
-	out := describeTrace(g, e, traces[0])
+	out := fabric.NameTrace(g, e, traces[0])
 	if t.format == "json" {
 		err = plainjson.NewEncoder(os.Stdout).Encode(out)
 	} else {
@@ -111,60 +92,9 @@ func (t *traceFlags) runTrace(ctx context.Context) error {
 	return nil
 }
 
-// describeTrace names the hops by the topology. Without a topology they have addresses only.
-func describeTrace(g *fabric.Graph, e fabric.Flow, t fabric.Trace) traced {
-	out := traced{Edge: e.String(), State: t.State, Hops: []tracedHop{}, Notes: append([]string{}, t.Notes...)}
-	var path fabric.Path
-	if g != nil {
-		from, to := e.Endpoints()
-		r := fabric.ResolveTrace(g, from, to, t)
-		out.State, path = r.State, r.Path
-		out.Notes = append([]string{}, r.Notes...)
-		for _, c := range r.Candidates {
-			out.Notes = append(out.Notes, "candidate: "+c.CanonicalKey())
-		}
-	}
-	for i := range max(len(t.Hops), len(path)) {
-		var h tracedHop
-		if i < len(path) {
-			h.Switch, h.In, h.Out = path[i].Switch, path[i].In, path[i].Out
-		}
-		if i < len(t.Hops) {
-			raw := t.Hops[i]
-			if raw.Address.IsValid() {
-				h.Address = raw.Address.String()
-				if g != nil && h.Switch == "" {
-					h.nameSwitch(g, raw)
-				}
-			}
-			h.RTTNS, h.Interface, h.MPLS = raw.RTTNS, raw.Interface, raw.MPLS
-		}
-		out.Hops = append(out.Hops, h)
-	}
-	return out
-}
-
-// nameSwitch returns the switch that answered, and its port if it is known.
-func (h *tracedHop) nameSwitch(g *fabric.Graph, raw fabric.RawHop) {
-	end, _ := fabric.IngressPort(g, raw)
-	if sw, port, ok := fabric.SplitPort(end); ok {
-		h.Switch, h.In = sw, port
-	} else if g.Switch(end) != nil {
-		h.Switch = end
-	}
-}
-
-// portID returns the name of a hop's port as links have it, and "" if it is not known.
-func (h *tracedHop) portID(port string) string {
-	if h.Switch == "" || port == "" {
-		return ""
-	}
-	return h.Switch + ":" + port
-}
-
 // printTrace writes a line for every switch, and one for the far end, each with
 // the link that leads there.
-func printTrace(w io.Writer, t traced, from, to string) error {
+func printTrace(w io.Writer, t fabric.NamedTrace, from, to string) error {
 	fmt.Fprintf(w, "trace of %s, from %s to %s: path %s\n", t.Edge, from, to, t.State)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "hop\tswitch\tin\tout\tanswered from\tRTT at least\tover link\n")
@@ -178,8 +108,8 @@ func printTrace(w io.Writer, t traced, from, to string) error {
 		if in == "" && h.Interface != nil {
 			in = h.Interface.Name
 		}
-		fmt.Fprintf(tw, "%3d\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, orStar(h.Switch), orStar(in), orStar(h.Out), orStar(h.Address), rtt, linkOrStar(behind, h.portID(h.In)))
-		behind = h.portID(h.Out)
+		fmt.Fprintf(tw, "%3d\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, orStar(h.Switch), orStar(in), orStar(h.Out), orStar(h.Address), rtt, linkOrStar(behind, h.PortID(h.In)))
+		behind = h.PortID(h.Out)
 	}
 	fmt.Fprintf(tw, "\t%s\t\t\t\t\t%s\n", to, linkOrStar(behind, to))
 	if err := tw.Flush(); err != nil {

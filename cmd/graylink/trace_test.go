@@ -56,7 +56,7 @@ hop  switch   in         out  answered from  RTT at least  over link
 `},
 	} {
 		var b strings.Builder
-		if err := printTrace(&b, describeTrace(c.g, edge, c.t), "h1/eth1", "h8/eth1"); err != nil || b.String() != c.want[1:] {
+		if err := printTrace(&b, fabric.NameTrace(c.g, edge, c.t), "h1/eth1", "h8/eth1"); err != nil || b.String() != c.want[1:] {
 			t.Errorf("%s: %v\n%swant%s", name, err, b.String(), c.want)
 		}
 	}

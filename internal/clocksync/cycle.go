@@ -11,73 +11,102 @@ import (
 // set.
 const runningRate = 1000e-6
 
-// cycle is the working memory of Solve. It numbers the clocks with estimates in the order of their
-// names.
+// cycle is the working memory of Solve.
 type cycle struct {
-	number             []int32 // by index in Frame.clocks; negative if the clock has no number
-	estimates, stopped []int32 // by index in Frame.clocks
-	missedEstimates    []int32 // by index in Frame.clocks: estimates that peers no longer have
+	presence  clockPresence
+	edges     []*frameEdge
+	terms     []term
+	graph     termGraph
+	fit       lineFit
+	equations normalEquations
+	doubts    clockDoubts
+	outliers  outlierScores
+	errors    solutionErrors
+	votes     []vote
+	sample    []float64
+}
+
+// clockPresence counts the estimates of every clock, by index in Frame.clocks. It numbers the clocks
+// with usable estimates in the order of their names.
+type clockPresence struct {
+	number             []int32 // negative if the clock has no number
+	estimates, stopped []int32
+	missed             []int32 // estimates that peers no longer have
 	clocks             []int32 // indexes in Frame.clocks, by number
+}
 
-	edges []*frameEdge
-	terms []term
+// reset forgets the counts of n clocks.
+func (p *clockPresence) reset(n int) {
+	p.number, p.estimates, p.stopped, p.missed = resizeSlice(p.number, n), resizeSlice(p.estimates, n), resizeSlice(p.stopped, n), resizeSlice(p.missed, n)
+	clear(p.estimates)
+	clear(p.stopped)
+	clear(p.missed)
+}
 
-	offsets, rates laplacian // both have the same shape
-	termOf         []int32   // term of an entry of the matrices
-	next           []int32
-	union          unionFind
-	component      []int32 // index of the part, by number
-	parts          []part
-	members        []int32 // numbers, sorted by part
-	partIndex      []int32 // index within the part, by number
+// lineFit has the lines of clocks, by number.
+type lineFit struct {
+	lines       []line
+	predicted   []line    // predictions of the lines
+	unpredicted []bool    // the clock had no prediction
+	keepsFrame  []bool    // the frame continues by the prediction of this clock, among others
+	spread      []float64 // s: deviation of the times of a clock's estimates
+}
 
-	lines          []line
-	predictedLines []line    // predictions of the lines
-	unpredicted    []bool    // by number: the clock had no prediction
-	keepsFrame     []bool    // by number: the frame continues by the prediction of this clock, among others
-	spread         []float64 // s: deviation of the times of a clock's estimates
+// normalEquations solves for the corrections x of the right-hand sides b.
+type normalEquations struct {
+	solver conjugateSolver
+	b, x   []float64
+	rx     []float64 // corrections of the rates
+}
 
-	solver                     conjugateSolver
-	b, x, rx                   []float64
-	dense                      []*denseFactor // of parts that needed one
-	worstChecked, worstOverall []float64      // worst score of a clock's estimates that others check, and of all of its estimates
-	rejectCandidates           []rejectCandidate
-	termCounts, outlierCounts  []int32   // number of a clock's terms, and of those that stand out
-	contradictions             []float64 // size of the contradiction between a clock's terms; 0 if there is none
-	doubted                    []bool    // the clock's terms have no effect in this cycle
-	votes                      []vote
-	sample                     []float64
-	widened                    []float64 // ns^2, from contradicting terms that stay
-	sigma, rateSigma           []float64
-	// Variances of unobserved changes of clocks.
-	wander, rateWander []float64
+// clockDoubts has what shows that a clock moves, by number.
+type clockDoubts struct {
+	terms, outliers []int32   // number of a clock's terms, and of those that stand out
+	contradictions  []float64 // size of the contradiction between a clock's terms; 0 if there is none
+	doubted         []bool    // the clock's terms have no effect in this cycle
+}
+
+// reset forgets the counts of n clocks, but not which of them are in doubt.
+func (d *clockDoubts) reset(n int) {
+	d.terms, d.outliers, d.contradictions = resizeSlice(d.terms, n), resizeSlice(d.outliers, n), resizeSlice(d.contradictions, n)
+	clear(d.terms)
+	clear(d.outliers)
+	clear(d.contradictions)
+}
+
+// outlierScores has the worst scores of the terms of every clock, by number.
+type outlierScores struct {
+	worstChecked, worstOverall []float64 // of a clock's terms that others check, and of all of its terms
+	candidates                 []rejectCandidate
+}
+
+// reset forgets the scores of n clocks.
+func (o *outlierScores) reset(n int) {
+	o.worstChecked, o.worstOverall, o.candidates = resizeSlice(o.worstChecked, n), resizeSlice(o.worstOverall, n), o.candidates[:0]
+	clear(o.worstChecked)
+	clear(o.worstOverall)
+}
+
+// solutionErrors has the deviations of the solution, by number.
+type solutionErrors struct {
+	dense              []*denseFactor // by part, of those that needed one
+	widened            []float64      // ns^2, from contradicting terms that stay
+	sigma, rateSigma   []float64
+	wander, rateWander []float64 // variances of unobserved changes of clocks
 }
 
 // term is an estimate in this cycle. Before the solution, d (for offsets, ns) and g (for rates) are the
 // wanted correction of its local clock less that of the far clock. After the solution they are the
 // residuals.
 type term struct {
-	e                      *frameEdge
-	a, b                   int32 // numbers of the local and the far clock
-	inA, inB               int32 // indexes of their entries in the matrices
-	rejected, predicted    bool
-	ref, offset, allowance int64
-	rate                   float64
-	variance, rateVariance float64
-	d, g                   float64
+	clockDifference
+	e                   *frameEdge
+	a, b                int32 // numbers of the local and the far clock
+	inA, inB            int32 // indexes of their entries in the matrices
+	rejected, predicted bool
+	allowance           int64
+	d, g                float64
 }
-
-// part is a connected component.
-type part struct {
-	first, last    int32 // bounds in members
-	terms          int
-	id             uint32
-	continuedID    uint32  // component whose predictions the part continues; 0 if there is none
-	reference      int32   // number of the reference clock, or -1
-	unit, rateUnit float64 // variance of unit weight, at least 1
-}
-
-func (p *part) clockCount() int { return int(p.last - p.first) }
 
 // Solve runs a cycle at a monotonic time: it uses the estimates that arrived within the last FreshFor,
 // updates maps and states, and returns a summary. It is meant to run once a second.
@@ -89,7 +118,7 @@ func (f *Frame) Solve(mono time.Duration) *Summary {
 	s := &Summary{}
 	c := &f.cycle
 	if len(c.terms) > 0 {
-		c.buildParts()
+		c.graph.build(len(c.presence.clocks), c.terms)
 		f.seedLines()
 		f.identifyParts()
 		s.Iterations = f.fitLines()
@@ -105,12 +134,27 @@ func (f *Frame) Solve(mono time.Duration) *Summary {
 // gatherTerms collects the usable estimates between running clocks as terms, in the order of nodes and
 // of their reports.
 func (f *Frame) gatherTerms(mono time.Duration) {
+	f.countEstimates(mono)
+	f.numberClocks(mono)
 	c := &f.cycle
-	c.number, c.stopped, c.estimates = resizeSlice(c.number, len(f.clocks)), resizeSlice(c.stopped, len(f.clocks)), resizeSlice(c.estimates, len(f.clocks))
-	c.missedEstimates = resizeSlice(c.missedEstimates, len(f.clocks))
-	clear(c.stopped)
-	clear(c.missedEstimates)
-	clear(c.estimates)
+	c.terms = resizeSlice(c.terms, len(c.edges))
+	for i, e := range c.edges {
+		warm := 0.0
+		if e.predicted {
+			warm = thermalOffset(mono-e.measuredAt) / BoundSigmas
+		}
+		c.terms[i] = term{e: e, a: c.presence.number[e.local], b: c.presence.number[e.peer], rejected: e.rejected, clockDifference: e.clockDifference, allowance: e.allowance, predicted: e.predicted}
+		c.terms[i].variance += warm * warm
+	}
+	c.boundWeights(f.sorted)
+}
+
+// countEstimates counts the estimates of every clock, and collects those between running clocks as
+// edges.
+func (f *Frame) countEstimates(mono time.Duration) {
+	c := &f.cycle
+	p := &c.presence
+	p.reset(len(f.clocks))
 	c.edges = c.edges[:0]
 	for _, n := range f.sorted {
 		for i := range n.edges {
@@ -120,62 +164,57 @@ func (f *Frame) gatherTerms(mono time.Duration) {
 				continue
 			case e.absent:
 				if e.missed > 0 {
-					c.estimates[e.peer]++
-					c.missedEstimates[e.peer]++
+					p.estimates[e.peer]++
+					p.missed[e.peer]++
 				}
 				if e.missed > 1 {
-					c.stopped[e.peer]++
+					p.stopped[e.peer]++
 				}
 				continue
 			}
-			c.estimates[e.local]++
-			c.estimates[e.peer]++
+			p.estimates[e.local]++
+			p.estimates[e.peer]++
 			if math.Abs(e.rate) > runningRate {
-				c.stopped[e.local]++
-				c.stopped[e.peer]++
+				p.stopped[e.local]++
+				p.stopped[e.peer]++
 				continue
 			}
 			c.edges = append(c.edges, e)
 		}
 	}
+}
+
+// numberClocks numbers the clocks with edges, without those that stand still.
+func (f *Frame) numberClocks(mono time.Duration) {
+	c := &f.cycle
+	p := &c.presence
 	const unnumbered, atStandstill = -1, -2
-	for i := range c.number {
-		c.number[i] = unnumbered
-		if c.estimates[i] > 0 {
+	for i := range p.number {
+		p.number[i] = unnumbered
+		if p.estimates[i] > 0 {
 			f.clocks[i].estimatedAt = mono
 		}
-		if 2*c.stopped[i] > c.estimates[i] {
-			c.number[i] = atStandstill
+		if 2*p.stopped[i] > p.estimates[i] {
+			p.number[i] = atStandstill
 			f.clocks[i].markLost()
 		}
-		f.clocks[i].missed = 2*c.missedEstimates[i] > c.estimates[i]
+		f.clocks[i].missed = 2*p.missed[i] > p.estimates[i]
 	}
 	c.edges = slices.DeleteFunc(c.edges, func(e *frameEdge) bool {
-		return c.number[e.local] == atStandstill || c.number[e.peer] == atStandstill
+		return p.number[e.local] == atStandstill || p.number[e.peer] == atStandstill
 	})
-	clear(c.estimates)
+	clear(p.estimates)
 	for _, e := range c.edges {
-		c.estimates[e.local]++
-		c.estimates[e.peer]++
+		p.estimates[e.local]++
+		p.estimates[e.peer]++
 	}
-	c.clocks = c.clocks[:0]
+	p.clocks = p.clocks[:0]
 	for _, i := range f.order {
-		if c.estimates[i] > 0 {
-			c.number[i] = int32(len(c.clocks))
-			c.clocks = append(c.clocks, i)
+		if p.estimates[i] > 0 {
+			p.number[i] = int32(len(p.clocks))
+			p.clocks = append(p.clocks, i)
 		}
 	}
-
-	c.terms = resizeSlice(c.terms, len(c.edges))
-	for i, e := range c.edges {
-		warm := 0.0
-		if e.predicted {
-			warm = thermalOffset(mono-e.measuredAt) / BoundSigmas
-		}
-		c.terms[i] = term{e: e, a: c.number[e.local], b: c.number[e.peer], rejected: e.rejected, ref: e.ref, offset: e.offset, rate: e.rate,
-			variance: e.variance + warm*warm, rateVariance: e.rateVariance, allowance: e.allowance, predicted: e.predicted}
-	}
-	c.boundWeights(f.sorted)
 }
 
 // boundWeights raises the variances of terms whose node claims much more certainty than nodes typically
@@ -226,102 +265,33 @@ func (e *frameEdge) tooUncertain() bool {
 	return e.rateVariance > runningRate*runningRate || e.variance > LockBound*LockBound
 }
 
-// buildParts builds the shape of the matrices and the parts. Rejected terms count again where no other
-// term connects the clocks.
-func (c *cycle) buildParts() {
-	n := len(c.clocks)
-	c.union.reset(n)
-	for i := range c.terms {
-		if t := &c.terms[i]; !t.rejected {
-			c.union.joinSets(t.a, t.b)
-		}
-	}
-	for i := range c.terms {
-		if t := &c.terms[i]; t.rejected && c.union.joinSets(t.a, t.b) {
-			t.rejected, t.e.rejected = false, false
-		}
-	}
-
-	start := resizeSlice(c.offsets.start, n+1)
-	clear(start)
-	for i := range c.terms {
-		start[c.terms[i].a+1]++
-		start[c.terms[i].b+1]++
-	}
-	for k := range n {
-		start[k+1] += start[k]
-	}
-	c.offsets.start, c.rates.start = start, start
-	m := 2 * len(c.terms)
-	c.next, c.termOf = resizeSlice(c.next, n), resizeSlice(c.termOf, m)
-	copy(c.next, start[:n])
-	for _, l := range []*laplacian{&c.offsets, &c.rates} {
-		l.entries, l.diag = resizeSlice(l.entries, m), resizeSlice(l.diag, n)
-	}
-	for i := range c.terms {
-		t := &c.terms[i]
-		t.inA, t.inB = c.next[t.a], c.next[t.b]
-		c.next[t.a]++
-		c.next[t.b]++
-		c.termOf[t.inA], c.termOf[t.inB] = int32(i), int32(i)
-		c.offsets.entries[t.inA].to, c.offsets.entries[t.inB].to = t.b, t.a
-		c.rates.entries[t.inA].to, c.rates.entries[t.inB].to = t.b, t.a
-	}
-
-	c.component, c.parts = resizeSlice(c.component, n), c.parts[:0]
-	for k := range n {
-		root := c.union.find(int32(k)) // the smallest number of its component
-		if int(root) == k {
-			c.component[k] = int32(len(c.parts))
-			c.parts = append(c.parts, part{reference: -1, unit: 1, rateUnit: 1})
-		} else {
-			c.component[k] = c.component[root]
-		}
-		c.parts[c.component[k]].last++
-	}
-	at := int32(0)
-	for i := range c.parts {
-		p := &c.parts[i]
-		p.first, p.last, at = at, at, at+p.last
-	}
-	c.members, c.partIndex = resizeSlice(c.members, n), resizeSlice(c.partIndex, n)
-	for k := range n {
-		p := &c.parts[c.component[k]]
-		c.members[p.last], c.partIndex[k] = int32(k), p.last-p.first
-		p.last++
-	}
-	for i := range c.terms {
-		c.parts[c.component[c.terms[i].a]].terms++
-	}
-}
-
 // seedLines gives every clock a line at the middle time of its estimates: its prediction, or the line
 // that follows from a neighbour's line and one estimate.
 func (f *Frame) seedLines() {
 	c := &f.cycle
-	n := len(c.clocks)
-	c.lines, c.predictedLines, c.unpredicted, c.spread = resizeSlice(c.lines, n), resizeSlice(c.predictedLines, n), resizeSlice(c.unpredicted, n), resizeSlice(c.spread, n)
+	n := len(c.presence.clocks)
+	c.fit.lines, c.fit.predicted, c.fit.unpredicted, c.fit.spread = resizeSlice(c.fit.lines, n), resizeSlice(c.fit.predicted, n), resizeSlice(c.fit.unpredicted, n), resizeSlice(c.fit.spread, n)
 	reached := make([]bool, n)
 	queue := make([]int32, 0, n)
-	for k, i := range c.clocks {
-		c.unpredicted[k] = !f.clocks[i].known
-		if !c.unpredicted[k] {
-			c.lines[k], reached[k] = f.clocks[i].line, true
+	for k, i := range c.presence.clocks {
+		c.fit.unpredicted[k] = !f.clocks[i].known
+		if !c.fit.unpredicted[k] {
+			c.fit.lines[k], reached[k] = f.clocks[i].line, true
 			queue = append(queue, int32(k))
 		}
 	}
 	queue = c.extendLines(queue, 0, reached)
 	for root := range n {
 		if !reached[root] {
-			c.lines[root], reached[root] = line{}, true // its own time, until judgeClocks sets the time of the part
+			c.fit.lines[root], reached[root] = line{}, true // its own time, until judgeClocks sets the time of the part
 			queue = c.extendLines(append(queue, int32(root)), len(queue), reached)
 		}
 	}
 
-	first, middle, counts := make([]int64, n), resizeSlice(c.x, n), make([]int32, n)
-	c.x = middle
+	first, middle, counts := make([]int64, n), resizeSlice(c.equations.x, n), make([]int32, n)
+	c.equations.x = middle
 	clear(middle)
-	clear(c.spread)
+	clear(c.fit.spread)
 	for i := range c.terms {
 		t := &c.terms[i]
 		for _, m := range [2]struct {
@@ -333,21 +303,21 @@ func (f *Frame) seedLines() {
 			}
 			since := float64(m.t - first[m.k])
 			middle[m.k] += since
-			c.spread[m.k] += since * since
+			c.fit.spread[m.k] += since * since
 			counts[m.k]++
 		}
 	}
 	for k := range n {
 		mean := middle[k] / float64(counts[k])
-		c.spread[k] = math.Sqrt(max(0, c.spread[k]/float64(counts[k])-mean*mean)) * 1e-9
-		c.lines[k].moveRef(first[k] + int64(mean))
-		c.predictedLines[k] = c.lines[k]
+		c.fit.spread[k] = math.Sqrt(max(0, c.fit.spread[k]/float64(counts[k])-mean*mean)) * 1e-9
+		c.fit.lines[k].moveRef(first[k] + int64(mean))
+		c.fit.predicted[k] = c.fit.lines[k]
 	}
 	// An estimate at another time than the middle has additional variance, since rates wander in
 	// between.
 	for i := range c.terms {
 		t := &c.terms[i]
-		wander := GrownSigma(0, 0, time.Duration(t.ref-c.lines[t.a].ref))
+		wander := GrownSigma(0, 0, time.Duration(t.ref-c.fit.lines[t.a].ref))
 		t.variance += wander * wander
 	}
 }
@@ -357,9 +327,9 @@ func (f *Frame) seedLines() {
 func (c *cycle) extendLines(queue []int32, from int, reached []bool) []int32 {
 	for ; from < len(queue); from++ {
 		k := queue[from]
-		for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
-			if j, t := c.offsets.entries[i].to, &c.terms[c.termOf[i]]; !reached[j] && !t.rejected {
-				c.lines[j], reached[j] = t.neighbourLine(c.lines[k], k), true
+		for i := c.graph.offsets.start[k]; i < c.graph.offsets.start[k+1]; i++ {
+			if j, t := c.graph.offsets.entries[i].to, &c.terms[c.graph.termOf[i]]; !reached[j] && !t.rejected {
+				c.fit.lines[j], reached[j] = t.neighbourLine(c.fit.lines[k], k), true
 				queue = append(queue, j)
 			}
 		}
@@ -388,9 +358,9 @@ func (f *Frame) identifyParts() {
 		n    int
 	}
 	counts := map[share]int{}
-	for k, i := range c.clocks {
-		if !c.unpredicted[k] {
-			counts[share{id: f.clocks[i].component, part: c.component[k]}]++
+	for k, i := range c.presence.clocks {
+		if !c.fit.unpredicted[k] {
+			counts[share{id: f.clocks[i].component, part: c.graph.component[k]}]++
 		}
 	}
 	shares := make([]share, 0, len(counts))
@@ -403,7 +373,7 @@ func (f *Frame) identifyParts() {
 	})
 	taken := map[uint32]bool{}
 	for _, s := range shares {
-		p := &c.parts[s.part]
+		p := &c.graph.parts[s.part]
 		if p.continuedID == 0 {
 			p.continuedID = s.id
 		}
@@ -411,53 +381,28 @@ func (f *Frame) identifyParts() {
 			p.id, taken[s.id] = s.id, true
 		}
 	}
-	for i := range c.parts {
-		if p := &c.parts[i]; p.id == 0 {
+	for i := range c.graph.parts {
+		if p := &c.graph.parts[i]; p.id == 0 {
 			f.lastComponent++
 			p.id = f.lastComponent
 		}
 	}
-	if i, ok := f.byName[f.opts.Reference]; ok && c.number[i] >= 0 {
-		c.parts[c.component[c.number[i]]].reference = c.number[i]
+	if i, ok := f.byName[f.opts.Reference]; ok && c.presence.number[i] >= 0 {
+		c.graph.parts[c.graph.component[c.presence.number[i]]].reference = c.presence.number[i]
 	}
 
 	// Clocks that were locked come before those that were converging.
-	c.keepsFrame = resizeSlice(c.keepsFrame, len(c.clocks))
-	locked := make([]bool, len(c.parts))
+	c.fit.keepsFrame = resizeSlice(c.fit.keepsFrame, len(c.presence.clocks))
+	locked := make([]bool, len(c.graph.parts))
 	for pass := range 2 {
-		for k, i := range c.clocks {
-			p, o := c.component[k], &f.clocks[i]
-			mine := !c.unpredicted[k] && o.component == c.parts[p].continuedID
+		for k, i := range c.presence.clocks {
+			p, o := c.graph.component[k], &f.clocks[i]
+			mine := !c.fit.unpredicted[k] && o.component == c.graph.parts[p].continuedID
 			if pass == 0 {
-				locked[p] = locked[p] || mine && o.agreedCycles >= lockAfter
+				locked[p] = locked[p] || mine && o.agreement.cycles >= lockAfter
 			} else {
-				c.keepsFrame[k] = mine && (o.agreedCycles >= lockAfter || !locked[p])
+				c.fit.keepsFrame[k] = mine && (o.agreement.cycles >= lockAfter || !locked[p])
 			}
 		}
 	}
-}
-
-// unionFind joins numbers to sets. The smallest number identifies a set.
-type unionFind struct{ parents []int32 }
-
-func (u *unionFind) reset(n int) {
-	u.parents = resizeSlice(u.parents, n)
-	for i := range u.parents {
-		u.parents[i] = int32(i)
-	}
-}
-
-func (u *unionFind) find(i int32) int32 {
-	for u.parents[i] != i {
-		u.parents[i] = u.parents[u.parents[i]]
-		i = u.parents[i]
-	}
-	return i
-}
-
-// joinSets joins the sets of two numbers. It reports whether the sets were different.
-func (u *unionFind) joinSets(i, j int32) bool {
-	i, j = u.find(i), u.find(j)
-	u.parents[max(i, j)] = min(i, j)
-	return i != j
 }

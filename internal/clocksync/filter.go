@@ -169,3 +169,25 @@ func (f *filter) freezeDelay() {
 		}
 	}
 }
+
+// predictionErrors are the last errors of a pair's predictions.
+type predictionErrors struct {
+	lean       float64 // mean of the last errors, in standard deviations
+	misfit     float64 // squared ratio of errors to their expectation
+	wanderPace float64 // factor by which clocks wander more than usual
+}
+
+// startWindow sets the pace for a window.
+func (e *predictionErrors) startWindow() { e.wanderPace = 1 + leanGain*max(0, math.Abs(e.lean)-0.5) }
+
+// surpriseVariance adds the error of a prediction, ns, and its expected variance, ns^2. It returns the
+// variance that the filter must add to accept an improbable measurement: a change of an oscillator is
+// accepted within a window.
+func (e *predictionErrors) surpriseVariance(off, expected float64) float64 {
+	e.misfit = max(1, e.misfit+(min(off*off/expected, 9)-e.misfit)/30)
+	e.lean += (max(-3, min(3, off/math.Sqrt(expected))) - e.lean) / 6
+	if off*off > 9*expected {
+		return off * off
+	}
+	return 0
+}

@@ -57,51 +57,51 @@ type rejectCandidate struct {
 // number of iterations.
 func (f *Frame) fitLines() (iterations int) {
 	c := &f.cycle
-	n := len(c.clocks)
-	c.b, c.x = resizeSlice(c.b, n), resizeSlice(c.x, n)
-	c.doubted = resizeSlice(c.doubted, n)
-	clear(c.doubted)
+	n := len(c.presence.clocks)
+	c.equations.b, c.equations.x = resizeSlice(c.equations.b, n), resizeSlice(c.equations.x, n)
+	c.doubts.doubted = resizeSlice(c.doubts.doubted, n)
+	clear(c.doubts.doubted)
 	for pass, changed := 0, true; ; pass++ {
 		if changed {
 			c.fillWeights()
 		}
 		// Rates come first: with them, estimates of different moments can be compared.
-		clear(c.b)
+		clear(c.equations.b)
 		for i := range c.terms {
 			t := &c.terms[i]
-			t.g = (1+c.lines[t.b].rate)*(1+t.rate) - (1 + c.lines[t.a].rate)
+			t.g = (1+c.fit.lines[t.b].rate)*(1+t.rate) - (1 + c.fit.lines[t.a].rate)
 			if !t.rejected {
-				c.b[t.a] += t.g / t.rateVariance
-				c.b[t.b] -= t.g / t.rateVariance
+				c.equations.b[t.a] += t.g / t.rateVariance
+				c.equations.b[t.b] -= t.g / t.rateVariance
 			}
 		}
-		iterations += c.solver.solve(&c.rates, c.b, c.x, solveTolerance)
-		for k := range c.lines {
-			c.lines[k].rate += c.x[k]
+		iterations += c.equations.solver.solve(&c.graph.rates, c.equations.b, c.equations.x, solveTolerance)
+		for k := range c.fit.lines {
+			c.fit.lines[k].rate += c.equations.x[k]
 		}
-		c.rx = append(c.rx[:0], c.x...)
-		for i := range c.parts {
-			f.centerRates(&c.parts[i])
+		c.equations.rx = append(c.equations.rx[:0], c.equations.x...)
+		for i := range c.graph.parts {
+			f.centerRates(&c.graph.parts[i])
 		}
 
-		clear(c.b)
+		clear(c.equations.b)
 		for i := range c.terms {
 			t := &c.terms[i]
-			t.g -= c.rx[t.a] - c.rx[t.b]
-			near, nearFrac := c.lines[t.a].timeAt(t.ref)
-			far, farFrac := c.lines[t.b].timeAt(t.ref + t.offset)
+			t.g -= c.equations.rx[t.a] - c.equations.rx[t.b]
+			near, nearFrac := c.fit.lines[t.a].timeAt(t.ref)
+			far, farFrac := c.fit.lines[t.b].timeAt(t.ref + t.offset)
 			t.d = float64(far-near) + (farFrac - nearFrac)
 			if !t.rejected {
-				c.b[t.a] += t.d / t.variance
-				c.b[t.b] -= t.d / t.variance
+				c.equations.b[t.a] += t.d / t.variance
+				c.equations.b[t.b] -= t.d / t.variance
 			}
 		}
-		iterations += c.solver.solve(&c.offsets, c.b, c.x, solveTolerance)
+		iterations += c.equations.solver.solve(&c.graph.offsets, c.equations.b, c.equations.x, solveTolerance)
 		moved := 0.0
-		for k := range c.lines {
-			c.lines[k].frac += c.x[k]
-			c.lines[k].normalize()
-			moved = max(moved, math.Abs(c.x[k]))
+		for k := range c.fit.lines {
+			c.fit.lines[k].frac += c.equations.x[k]
+			c.fit.lines[k].normalize()
+			moved = max(moved, math.Abs(c.equations.x[k]))
 		}
 		c.measureUnits()
 		last := pass == mostPasses-1
@@ -123,37 +123,33 @@ func (f *Frame) fitLines() (iterations int) {
 // It reports whether there are such clocks.
 func (f *Frame) discountMovingClocks() bool {
 	c := &f.cycle
-	n := len(c.clocks)
-	c.outlierCounts, c.termCounts = resizeSlice(c.outlierCounts, n), resizeSlice(c.termCounts, n)
-	clear(c.outlierCounts)
-	clear(c.termCounts)
+	n := len(c.presence.clocks)
+	c.doubts.reset(n)
 	candidates := 0
 	for i := range c.terms {
 		t := &c.terms[i]
 		if t.rejected {
 			continue
 		}
-		if c.termCounts[t.a]++; t.residualSigmas() >= outlierSigmas {
-			c.outlierCounts[t.a]++
-			c.outlierCounts[t.b]++
+		if c.doubts.terms[t.a]++; t.residualSigmas() >= outlierSigmas {
+			c.doubts.outliers[t.a]++
+			c.doubts.outliers[t.b]++
 			candidates++
 		}
-		c.termCounts[t.b]++
+		c.doubts.terms[t.b]++
 	}
 	if candidates < doubtTerms/2+1 {
 		return false
 	}
-	c.contradictions = resizeSlice(c.contradictions, n)
-	clear(c.contradictions)
 	for k := range n {
-		if 2*c.outlierCounts[k] >= c.termCounts[k] && c.termCounts[k] >= doubtTerms && !c.doubted[k] {
-			c.contradictions[k] = c.medianResidual(int32(k))
+		if 2*c.doubts.outliers[k] >= c.doubts.terms[k] && c.doubts.terms[k] >= doubtTerms && !c.doubts.doubted[k] {
+			c.doubts.contradictions[k] = c.medianResidual(int32(k))
 		}
 	}
 	any := false
 	for k := range n {
-		if c.contradictions[k] > 0 && c.mostDoubtful(int32(k)) && c.contradictions[k] > doubtTypical*c.typicalResidual(c.component[k]) && f.inflateTerms(int32(k)) {
-			c.doubted[k], any = true, true
+		if c.doubts.contradictions[k] > 0 && c.mostDoubtful(int32(k)) && c.doubts.contradictions[k] > doubtTypical*c.typicalResidual(c.graph.component[k]) && f.inflateTerms(int32(k)) {
+			c.doubts.doubted[k], any = true, true
 		}
 	}
 	return any
@@ -175,8 +171,8 @@ func (t *term) residualSigmas() float64 {
 // or a few of them contradict all others.
 func (c *cycle) medianResidual(k int32) float64 {
 	c.sample = c.sample[:0]
-	for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
-		if t := &c.terms[c.termOf[i]]; !t.rejected {
+	for i := c.graph.offsets.start[k]; i < c.graph.offsets.start[k+1]; i++ {
+		if t := &c.terms[c.graph.termOf[i]]; !t.rejected {
 			c.sample = append(c.sample, t.residualSigmas())
 		}
 	}
@@ -189,8 +185,8 @@ func (c *cycle) medianResidual(k int32) float64 {
 }
 
 func (c *cycle) mostDoubtful(k int32) bool {
-	for _, e := range c.offsets.entries[c.offsets.start[k]:c.offsets.start[k+1]] {
-		if c.contradictions[e.to] >= c.contradictions[k] {
+	for _, e := range c.graph.offsets.entries[c.graph.offsets.start[k]:c.graph.offsets.start[k+1]] {
+		if c.doubts.contradictions[e.to] >= c.doubts.contradictions[k] {
 			return false
 		}
 	}
@@ -200,9 +196,9 @@ func (c *cycle) mostDoubtful(k int32) bool {
 // typicalResidual returns the median size of the residuals of a part's terms.
 func (c *cycle) typicalResidual(part int32) float64 {
 	c.sample = c.sample[:0]
-	every, seen := 1+c.parts[part].terms/sampleMost, 0
+	every, seen := 1+c.graph.parts[part].terms/sampleMost, 0
 	for i := range c.terms {
-		if t := &c.terms[i]; c.component[t.a] == part && !t.rejected {
+		if t := &c.terms[i]; c.graph.component[t.a] == part && !t.rejected {
 			if seen++; seen%every == 0 {
 				c.sample = append(c.sample, t.residualSigmas())
 			}
@@ -219,18 +215,18 @@ func (c *cycle) typicalResidual(part int32) float64 {
 // usual. It reports whether it did.
 func (f *Frame) inflateTerms(k int32) bool {
 	c := &f.cycle
-	from, to := c.offsets.start[k], c.offsets.start[k+1]
+	from, to := c.graph.offsets.start[k], c.graph.offsets.start[k+1]
 	var d, g, n float64
-	for _, i := range c.termOf[from:to] {
+	for _, i := range c.graph.termOf[from:to] {
 		if t := &c.terms[i]; !t.rejected {
 			d, g, n = d+t.d*t.d, g+t.g*t.g, n+1
 		}
 	}
 	d, g = d/n, g/n
-	if least := leastJump(f.clocks[c.clocks[k]].name) / 4; d < least*least && g < driftFloor*driftFloor/16 {
+	if least := leastJump(f.clocks[c.presence.clocks[k]].name) / 4; d < least*least && g < driftFloor*driftFloor/16 {
 		return false
 	}
-	for _, i := range c.termOf[from:to] {
+	for _, i := range c.graph.termOf[from:to] {
 		c.terms[i].variance += d
 		c.terms[i].rateVariance += g
 	}
@@ -239,33 +235,32 @@ func (f *Frame) inflateTerms(k int32) bool {
 
 // fillWeights fills the matrices.
 func (c *cycle) fillWeights() {
-	clear(c.offsets.diag)
-	clear(c.rates.diag)
+	clear(c.graph.offsets.diag)
+	clear(c.graph.rates.diag)
 	for i := range c.terms {
 		t := &c.terms[i]
 		var w, rw float32
 		if !t.rejected {
 			w, rw = float32(1/t.variance), float32(1/t.rateVariance)
 		}
-		c.offsets.entries[t.inA].w, c.offsets.entries[t.inB].w = w, w
-		c.rates.entries[t.inA].w, c.rates.entries[t.inB].w = rw, rw
-		c.offsets.diag[t.a] += float64(w)
-		c.offsets.diag[t.b] += float64(w)
-		c.rates.diag[t.a] += float64(rw)
-		c.rates.diag[t.b] += float64(rw)
+		c.graph.offsets.entries[t.inA].w, c.graph.offsets.entries[t.inB].w = w, w
+		c.graph.rates.entries[t.inA].w, c.graph.rates.entries[t.inB].w = rw, rw
+		c.graph.offsets.diag[t.a] += float64(w)
+		c.graph.offsets.diag[t.b] += float64(w)
+		c.graph.rates.diag[t.a] += float64(rw)
+		c.graph.rates.diag[t.b] += float64(rw)
 	}
-	c.dense = resizeSlice(c.dense, len(c.parts))
-	clear(c.dense)
+	c.errors.dense = resizeSlice(c.errors.dense, len(c.graph.parts))
+	clear(c.errors.dense)
 }
 
 // rejectOutliers leaves out terms that stand out, and reports whether it did. With last it leaves out
 // no further terms. An outlier that stays widens the sigmas of its clocks.
 func (c *cycle) rejectOutliers(last bool) bool {
-	n := len(c.clocks)
-	c.worstChecked, c.worstOverall, c.widened, c.rejectCandidates = resizeSlice(c.worstChecked, n), resizeSlice(c.worstOverall, n), resizeSlice(c.widened, n), c.rejectCandidates[:0]
-	clear(c.worstChecked)
-	clear(c.worstOverall)
-	clear(c.widened)
+	n := len(c.presence.clocks)
+	c.outliers.reset(n)
+	c.errors.widened = resizeSlice(c.errors.widened, n)
+	clear(c.errors.widened)
 	for i := range c.terms {
 		t := &c.terms[i]
 		score := c.outlierScore(t)
@@ -276,38 +271,38 @@ func (c *cycle) rejectOutliers(last bool) bool {
 		if score < outlierSigmas {
 			continue
 		}
-		c.worstOverall[t.a], c.worstOverall[t.b] = max(c.worstOverall[t.a], score), max(c.worstOverall[t.b], score)
+		c.outliers.worstOverall[t.a], c.outliers.worstOverall[t.b] = max(c.outliers.worstOverall[t.a], score), max(c.outliers.worstOverall[t.b], score)
 		if last || !c.crossChecked(t) {
-			c.widened[t.a] += t.d * t.d
-			c.widened[t.b] += t.d * t.d
+			c.errors.widened[t.a] += t.d * t.d
+			c.errors.widened[t.b] += t.d * t.d
 			continue
 		}
-		c.rejectCandidates = append(c.rejectCandidates, rejectCandidate{int32(i), score})
-		c.worstChecked[t.a], c.worstChecked[t.b] = max(c.worstChecked[t.a], score), max(c.worstChecked[t.b], score)
+		c.outliers.candidates = append(c.outliers.candidates, rejectCandidate{int32(i), score})
+		c.outliers.worstChecked[t.a], c.outliers.worstChecked[t.b] = max(c.outliers.worstChecked[t.a], score), max(c.outliers.worstChecked[t.b], score)
 	}
-	c.rejectCandidates = slices.DeleteFunc(c.rejectCandidates, func(p rejectCandidate) bool {
+	c.outliers.candidates = slices.DeleteFunc(c.outliers.candidates, func(p rejectCandidate) bool {
 		t := &c.terms[p.term]
-		return p.score < c.worstChecked[t.a] || p.score < c.worstChecked[t.b] || c.overshadowedByNeighbour(t.a, p.score) || c.overshadowedByNeighbour(t.b, p.score)
+		return p.score < c.outliers.worstChecked[t.a] || p.score < c.outliers.worstChecked[t.b] || c.overshadowedByNeighbour(t.a, p.score) || c.overshadowedByNeighbour(t.b, p.score)
 	})
-	if len(c.rejectCandidates) == 0 {
+	if len(c.outliers.candidates) == 0 {
 		return false
 	}
-	for _, p := range c.rejectCandidates {
+	for _, p := range c.outliers.candidates {
 		c.terms[p.term].rejected = true
 	}
-	c.union.reset(n)
+	c.graph.union.reset(n)
 	for i := range c.terms {
 		if t := &c.terms[i]; !t.rejected {
-			c.union.joinSets(t.a, t.b)
+			c.graph.union.joinSets(t.a, t.b)
 		}
 	}
-	slices.SortFunc(c.rejectCandidates, func(x, y rejectCandidate) int {
+	slices.SortFunc(c.outliers.candidates, func(x, y rejectCandidate) int {
 		return cmp.Or(cmp.Compare(x.score, y.score), cmp.Compare(x.term, y.term))
 	})
 	left := false
-	for _, p := range c.rejectCandidates {
+	for _, p := range c.outliers.candidates {
 		t := &c.terms[p.term]
-		t.rejected = !c.union.joinSets(t.a, t.b)
+		t.rejected = !c.graph.union.joinSets(t.a, t.b)
 		t.e.rejected = t.rejected
 		left = left || t.rejected
 	}
@@ -317,8 +312,8 @@ func (c *cycle) rejectOutliers(last bool) bool {
 // overshadowedByNeighbour reports whether a neighbour of a clock has a much worse estimate that may be
 // the cause of the score, whether others check it or not.
 func (c *cycle) overshadowedByNeighbour(k int32, score float64) bool {
-	for _, e := range c.offsets.entries[c.offsets.start[k]:c.offsets.start[k+1]] {
-		if c.worstOverall[e.to] > 2*score {
+	for _, e := range c.graph.offsets.entries[c.graph.offsets.start[k]:c.graph.offsets.start[k+1]] {
+		if c.outliers.worstOverall[e.to] > 2*score {
 			return true
 		}
 	}
@@ -328,7 +323,7 @@ func (c *cycle) overshadowedByNeighbour(k int32, score float64) bool {
 // outlierScore returns the residual of a term in standard deviations, in time or in rate, whichever is
 // larger.
 func (c *cycle) outlierScore(t *term) float64 {
-	p := &c.parts[c.component[t.a]]
+	p := &c.graph.parts[c.graph.component[t.a]]
 	score := 0.0
 	if d := math.Abs(t.d); d > outlierFloor {
 		score = d / math.Sqrt(t.variance*p.unit)
@@ -343,14 +338,14 @@ func (c *cycle) outlierScore(t *term) float64 {
 // the others. In large components that share follows from the two clocks' weights alone, as if they had
 // no common neighbour.
 func (c *cycle) crossChecked(t *term) bool {
-	part := c.component[t.a]
-	variance := 1/c.offsets.diag[t.a] + 1/c.offsets.diag[t.b]
-	if p := &c.parts[part]; p.clockCount() <= denseMost {
-		if c.dense[part] == nil {
-			c.dense[part] = newDense(&c.offsets, c.members[p.first:p.last], c.partIndex, -1)
+	part := c.graph.component[t.a]
+	variance := 1/c.graph.offsets.diag[t.a] + 1/c.graph.offsets.diag[t.b]
+	if p := &c.graph.parts[part]; p.clockCount() <= denseMost {
+		if c.errors.dense[part] == nil {
+			c.errors.dense[part] = newDense(&c.graph.offsets, c.graph.members[p.first:p.last], c.graph.partIndex, -1)
 		}
-		if d := c.dense[part]; d != nil {
-			variance = d.differenceVariance(int(c.partIndex[t.a]), int(c.partIndex[t.b]))
+		if d := c.errors.dense[part]; d != nil {
+			variance = d.differenceVariance(int(c.graph.partIndex[t.a]), int(c.graph.partIndex[t.b]))
 		}
 	}
 	return 1-variance/t.variance >= crossCheckedShare
@@ -362,19 +357,19 @@ const sampleMost = 4096
 // measureUnits subtracts the corrections x from the residuals, and computes the variance of unit weight
 // of every part from their median, so that outliers do not count.
 func (c *cycle) measureUnits() {
-	seen := make([]int, len(c.parts))
-	samples, rateSamples := make([][]float64, len(c.parts)), make([][]float64, len(c.parts))
+	seen := make([]int, len(c.graph.parts))
+	samples, rateSamples := make([][]float64, len(c.graph.parts)), make([][]float64, len(c.graph.parts))
 	for i := range c.terms {
 		t := &c.terms[i]
-		t.d -= c.x[t.a] - c.x[t.b]
-		k := c.component[t.a]
-		if seen[k]++; !t.rejected && seen[k]%(1+c.parts[k].terms/sampleMost) == 0 {
+		t.d -= c.equations.x[t.a] - c.equations.x[t.b]
+		k := c.graph.component[t.a]
+		if seen[k]++; !t.rejected && seen[k]%(1+c.graph.parts[k].terms/sampleMost) == 0 {
 			samples[k] = append(samples[k], t.d*t.d/t.variance)
 			rateSamples[k] = append(rateSamples[k], t.g*t.g/t.rateVariance)
 		}
 	}
-	for k := range c.parts {
-		p := &c.parts[k]
+	for k := range c.graph.parts {
+		p := &c.graph.parts[k]
 		p.unit, p.rateUnit = 1, 1
 		// With fewer redundant terms the median depends more on the graph's shape than on noise.
 		if spare := p.terms - p.clockCount() + 1; spare >= minSpare {
@@ -399,11 +394,11 @@ func medianSquare(v []float64) float64 {
 // averageWander computes the variance of unobserved changes of clocks from their estimates, weighted
 // like these.
 func (c *cycle) averageWander() {
-	n := len(c.clocks)
-	c.wander, c.rateWander, c.sample = resizeSlice(c.wander, n), resizeSlice(c.rateWander, n), resizeSlice(c.sample, 2*n)
+	n := len(c.presence.clocks)
+	c.errors.wander, c.errors.rateWander, c.sample = resizeSlice(c.errors.wander, n), resizeSlice(c.errors.rateWander, n), resizeSlice(c.sample, 2*n)
 	weights, rateWeights := c.sample[:n], c.sample[n:]
-	clear(c.wander)
-	clear(c.rateWander)
+	clear(c.errors.wander)
+	clear(c.errors.rateWander)
 	clear(c.sample)
 	for i := range c.terms {
 		t := &c.terms[i]
@@ -412,16 +407,16 @@ func (c *cycle) averageWander() {
 		}
 		w, rw := 1/t.variance, 1/t.rateVariance
 		for _, k := range [2]int32{t.a, t.b} {
-			c.wander[k] += w * t.e.wander
-			c.rateWander[k] += rw * t.e.rateWander
+			c.errors.wander[k] += w * t.e.wander
+			c.errors.rateWander[k] += rw * t.e.rateWander
 			weights[k] += w
 			rateWeights[k] += rw
 		}
 	}
 	for k := range n {
 		if weights[k] > 0 {
-			c.wander[k] /= weights[k]
-			c.rateWander[k] /= rateWeights[k]
+			c.errors.wander[k] /= weights[k]
+			c.errors.rateWander[k] /= rateWeights[k]
 		}
 	}
 }
@@ -429,13 +424,13 @@ func (c *cycle) averageWander() {
 // computeSigmas computes the sigmas of the solution. It returns the number of iterations.
 func (f *Frame) computeSigmas() (iterations int) {
 	c := &f.cycle
-	n := len(c.clocks)
-	c.sigma, c.rateSigma = resizeSlice(c.sigma, n), resizeSlice(c.rateSigma, n)
+	n := len(c.presence.clocks)
+	c.errors.sigma, c.errors.rateSigma = resizeSlice(c.errors.sigma, n), resizeSlice(c.errors.rateSigma, n)
 	c.averageWander()
 	work := 0
 	var large []*part
-	for i := range c.parts {
-		p := &c.parts[i]
+	for i := range c.graph.parts {
+		p := &c.graph.parts[i]
 		if s := p.clockCount(); s <= denseMost && work+s*s*s <= denseWork {
 			work += s * s * s
 			if c.exactVariances(i) {
@@ -446,15 +441,15 @@ func (f *Frame) computeSigmas() (iterations int) {
 	}
 	if len(large) > 0 {
 		turn := int(f.cycles % 2)
-		iterations += f.sketchVariances(large, &c.offsets, c.sigma, turn, func(o *frameClock) *sketch { return &o.offsets })
-		iterations += f.sketchVariances(large, &c.rates, c.rateSigma, 1-turn, func(o *frameClock) *sketch { return &o.rates })
+		iterations += f.sketchVariances(large, &c.graph.offsets, c.errors.sigma, turn, func(o *frameClock) *sketch { return &o.sketches.offsets })
+		iterations += f.sketchVariances(large, &c.graph.rates, c.errors.rateSigma, 1-turn, func(o *frameClock) *sketch { return &o.sketches.rates })
 	}
 	for k := range n {
-		p := &c.parts[c.component[k]]
-		rate := c.rateSigma[k]*p.rateUnit + c.rateWander[k] // variance
-		c.rateSigma[k] = math.Sqrt(rate)
-		met := c.spread[k] * 1e9
-		c.sigma[k] = math.Sqrt(c.sigma[k]*p.unit + c.wander[k] + rate*met*met + c.widened[k])
+		p := &c.graph.parts[c.graph.component[k]]
+		rate := c.errors.rateSigma[k]*p.rateUnit + c.errors.rateWander[k] // variance
+		c.errors.rateSigma[k] = math.Sqrt(rate)
+		met := c.fit.spread[k] * 1e9
+		c.errors.sigma[k] = math.Sqrt(c.errors.sigma[k]*p.unit + c.errors.wander[k] + rate*met*met + c.errors.widened[k])
 	}
 	return iterations
 }
@@ -462,22 +457,22 @@ func (f *Frame) computeSigmas() (iterations int) {
 // exactVariances computes the variances of a part's offsets and rates. It returns false if rounding
 // prevents that.
 func (c *cycle) exactVariances(i int) bool {
-	p := &c.parts[i]
-	members, ground := c.members[p.first:p.last], -1
+	p := &c.graph.parts[i]
+	members, ground := c.graph.members[p.first:p.last], -1
 	if p.reference >= 0 {
-		ground = int(c.partIndex[p.reference])
+		ground = int(c.graph.partIndex[p.reference])
 	}
-	offsets := c.dense[i]
+	offsets := c.errors.dense[i]
 	if offsets == nil || ground >= 0 {
-		offsets = newDense(&c.offsets, members, c.partIndex, ground)
+		offsets = newDense(&c.graph.offsets, members, c.graph.partIndex, ground)
 	}
-	rates := newDense(&c.rates, members, c.partIndex, ground)
+	rates := newDense(&c.graph.rates, members, c.graph.partIndex, ground)
 	if offsets == nil || rates == nil {
 		return false
 	}
 	variances, rateVariances := offsets.variances(), rates.variances()
 	for j, k := range members {
-		c.sigma[k], c.rateSigma[k] = variances[j], rateVariances[j]
+		c.errors.sigma[k], c.errors.rateSigma[k] = variances[j], rateVariances[j]
 	}
 	return true
 }
@@ -488,7 +483,7 @@ func (f *Frame) sketchVariances(large []*part, l *laplacian, out []float64, samp
 	c := &f.cycle
 	members := func(yield func(p *part, k int32) bool) {
 		for _, p := range large {
-			for _, k := range c.members[p.first:p.last] {
+			for _, k := range c.graph.members[p.first:p.last] {
 				if !yield(p, k) {
 					return
 				}
@@ -500,36 +495,36 @@ func (f *Frame) sketchVariances(large []*part, l *laplacian, out []float64, samp
 		size += p.clockCount()
 	}
 	samples = max(samples, min(sketchesMost, sketchWork/size))
-	in := make([]bool, len(c.parts))
+	in := make([]bool, len(c.graph.parts))
 	for _, k := range members {
-		in[c.component[k]] = true
-		if of(&f.clocks[c.clocks[k]]).n < sketchEnough {
+		in[c.graph.component[k]] = true
+		if of(&f.clocks[c.presence.clocks[k]]).n < sketchEnough {
 			samples = max(samples, sketchesAtFirst)
 		}
 	}
 	random := f.cycles
 	for range samples {
-		clear(c.b)
-		for k := range c.clocks {
-			if !in[c.component[k]] {
+		clear(c.equations.b)
+		for k := range c.presence.clocks {
+			if !in[c.graph.component[k]] {
 				continue
 			}
 			for _, e := range l.entries[l.start[k]:l.start[k+1]] {
 				if int(e.to) > k {
 					random = nextRandom(random)
 					v := math.Copysign(math.Sqrt(float64(e.w)), float64(int64(random)))
-					c.b[k] += v
-					c.b[e.to] -= v
+					c.equations.b[k] += v
+					c.equations.b[e.to] -= v
 				}
 			}
 		}
-		iterations += c.solver.solve(l, c.b, c.x, sketchTolerance)
+		iterations += c.equations.solver.solve(l, c.equations.b, c.equations.x, sketchTolerance)
 		for _, k := range members {
-			of(&f.clocks[c.clocks[k]]).addSample(l.diag[k], c.b[k], c.x[k])
+			of(&f.clocks[c.presence.clocks[k]]).addSample(l.diag[k], c.equations.b[k], c.equations.x[k])
 		}
 	}
 	for _, k := range members {
-		out[k] = of(&f.clocks[c.clocks[k]]).variance(l.diag[k])
+		out[k] = of(&f.clocks[c.presence.clocks[k]]).variance(l.diag[k])
 	}
 	for _, p := range large {
 		if p.reference >= 0 {
@@ -543,21 +538,21 @@ func (f *Frame) sketchVariances(large []*part, l *laplacian, out []float64, samp
 // reference. The covariances with the reference are one column of the inverse, exactly. It returns the
 // number of iterations.
 func (c *cycle) relateToReference(p *part, l *laplacian, out []float64) int {
-	members, r := c.members[p.first:p.last], p.reference
+	members, r := c.graph.members[p.first:p.last], p.reference
 	scale := math.Sqrt(l.diag[r])
-	clear(c.b)
+	clear(c.equations.b)
 	for _, k := range members {
-		c.b[k] = -scale / float64(p.clockCount())
+		c.equations.b[k] = -scale / float64(p.clockCount())
 	}
-	c.b[r] += scale
-	iterations := c.solver.solve(l, c.b, c.x, sketchTolerance)
+	c.equations.b[r] += scale
+	iterations := c.equations.solver.solve(l, c.equations.b, c.equations.x, sketchTolerance)
 	mean := 0.0
 	for _, k := range members {
-		mean += c.x[k] / float64(p.clockCount())
+		mean += c.equations.x[k] / float64(p.clockCount())
 	}
-	own := (c.x[r] - mean) / scale
+	own := (c.equations.x[r] - mean) / scale
 	for _, k := range members {
-		out[k] = max(1/l.diag[k], out[k]+own-2*(c.x[k]-mean)/scale)
+		out[k] = max(1/l.diag[k], out[k]+own-2*(c.equations.x[k]-mean)/scale)
 	}
 	out[r] = 0
 	return iterations

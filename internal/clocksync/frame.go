@@ -97,37 +97,54 @@ const (
 
 // frameClock is the state of a clock between cycles.
 type frameClock struct {
-	name  string
-	known bool // line predicts the clock
-	line
-	sigma, rateSigma      float64
-	solvedSigma           float64 // sigma of the solution, without the part for lag
-	lastMiss              float64 // ns: difference from its prediction
-	state                 State
-	component             uint32
-	steps, drifts         uint32
-	peers                 uint32
-	allowance             int64
-	wasLocked             bool          // it was locked, and has not been lost since
-	missed                bool          // most of its estimates have disappeared
-	agreedCycles          int           // consecutive cycles that agreed with its prediction
-	solvedAt, estimatedAt time.Duration // times of its line and of its last estimate
-	measuredAt            time.Duration // time of its last estimate that was not predicted
-	usualRate             float64       // slow average of the rate
-	settlingCycles        int           // cycles in which usualRate follows at once
-	certainAnchor         anchor
-	uncertainCycles       int // consecutive cycles in which the line was uncertain
-	offsets, rates        sketch
+	name        string
+	known       bool // the solution predicts the clock
+	solvedLine       // the last solution
+	state       State
+	peers       uint32
+	allowance   int64
+	missed      bool          // most of its estimates have disappeared
+	estimatedAt time.Duration // time of its last estimate
+	measuredAt  time.Duration // time of its last estimate that was not predicted
+	agreement   predictionAgreement
+	steps       stepDetector
+	drifts      driftDetector
+	sketches    clockSketches
 }
 
-// anchor is the last certain line of a clock. A step is the difference from it, since the step may have
-// distorted the lines in between.
-type anchor struct {
+// solvedLine is the line of a clock in a cycle's solution.
+type solvedLine struct {
 	line
 	sigma, rateSigma float64
 	component        uint32        // 0 if there is none
 	solvedAt         time.Duration // time of its cycle
 }
+
+// predictionAgreement is what is known of the agreement of a clock with its predictions.
+type predictionAgreement struct {
+	cycles      int     // consecutive cycles that agreed with the prediction
+	wasLocked   bool    // it was locked, and has not been lost since
+	lastMiss    float64 // ns: difference from the prediction
+	solvedSigma float64 // sigma of the solution, without the part for lag
+}
+
+// stepDetector counts the steps of a clock. A step is the difference from the last certain line, the
+// anchor, since the step may have distorted the lines in between.
+type stepDetector struct {
+	anchor          solvedLine
+	uncertainCycles int // consecutive cycles in which the line was uncertain
+	count           uint32
+}
+
+// driftDetector counts the changes of a clock's rate.
+type driftDetector struct {
+	usualRate      float64 // slow average of the rate
+	settlingCycles int     // cycles in which usualRate follows at once
+	count          uint32
+}
+
+// clockSketches estimate the variances of a clock.
+type clockSketches struct{ offsets, rates sketch }
 
 // line converts a clock's times into the frame: t + off + frac + rate (t - ref).
 type line struct {
@@ -164,22 +181,27 @@ type frameNode struct {
 
 // frameEdge is the latest estimate of one pair, or the latest reading of a join.
 type frameEdge struct {
-	id           PairID // for a join: the clocks, and flow -1
-	local, peer  int32  // indexes in clocks
-	reportedAt   time.Duration
-	measuredAt   time.Duration // time when it was last measured and not predicted
+	clockDifference
+	id          PairID // for a join: the clocks, and flow -1
+	local, peer int32  // indexes in clocks
+	reportedAt  time.Duration
+	measuredAt  time.Duration // time when it was last measured and not predicted
+	wander      float64       // variance of unobserved changes of either clock
+	rateWander  float64
+	allowance   int64
+	predicted   bool // the last window had no measurement
+	rejected    bool // it is left out
+	absent      bool // the last report does not have it
+	missed      int  // consecutive reports without it that had most others
+	readings    []reading
+}
+
+// clockDifference is an estimated difference of two clocks: the far one against the local one.
+type clockDifference struct {
 	ref, offset  int64
 	rate         float64
 	variance     float64 // variance of the offset
 	rateVariance float64
-	wander       float64 // variance of unobserved changes of either clock
-	rateWander   float64
-	allowance    int64
-	predicted    bool // the last window had no measurement
-	rejected     bool // it is left out
-	absent       bool // the last report does not have it
-	missed       int  // consecutive reports without it that had most others
-	readings     []reading
 }
 
 type reading struct{ ref, offset int64 }
@@ -387,7 +409,7 @@ func (c *frameClock) asMap() Map {
 		l.off--
 	}
 	return Map{State: c.state, Ref: l.ref, Offset: l.off, Rate: l.rate, Sigma: c.sigma, RateSigma: c.rateSigma, Allowance: c.allowance,
-		Component: c.component, Steps: c.steps, Drifts: c.drifts, Peers: c.peers}
+		Component: c.component, Steps: c.steps.count, Drifts: c.drifts.count, Peers: c.peers}
 }
 
 // SolvedAt returns the monotonic time of the cycle that a clock's map is from. After that time the map

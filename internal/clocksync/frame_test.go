@@ -278,7 +278,7 @@ func TestRule1MinimumVariance(t *testing.T) {
 		if d := float64(m.FrameTime(0)) + x[i] - base; math.Abs(d) > 1.5 { // each is rounded
 			t.Errorf("clock %d is %v ns from the closed form", i, d)
 		}
-		p := &f.cycle.parts[0]
+		p := &f.cycle.graph.parts[0]
 		want := math.Sqrt(variance[i] * p.unit)
 		// The difference of the moments adds to it, here by the length of an offset.
 		if m.Sigma < want*(1-1e-6) || m.Sigma > want*1.001+0.01 {
@@ -323,20 +323,20 @@ func TestRule3Covariance(t *testing.T) {
 
 	for _, reference := range []int32{-1, 7} {
 		f, c := w.frame, &w.frame.cycle
-		c.parts[0].reference = reference
+		c.graph.parts[0].reference = reference
 		if !c.exactVariances(0) {
 			t.Fatal("no factorisation")
 		}
-		exact, exactRate := slices.Clone(c.sigma), slices.Clone(c.rateSigma)
+		exact, exactRate := slices.Clone(c.errors.sigma), slices.Clone(c.errors.rateSigma)
 		for i := range f.clocks {
-			f.clocks[i].offsets, f.clocks[i].rates = sketch{}, sketch{}
+			f.clocks[i].sketches = clockSketches{}
 		}
 		for range 60 {
 			f.cycles++
-			f.sketchVariances([]*part{&c.parts[0]}, &c.offsets, c.sigma, 1, func(o *frameClock) *sketch { return &o.offsets })
-			f.sketchVariances([]*part{&c.parts[0]}, &c.rates, c.rateSigma, 1, func(o *frameClock) *sketch { return &o.rates })
+			f.sketchVariances([]*part{&c.graph.parts[0]}, &c.graph.offsets, c.errors.sigma, 1, func(o *frameClock) *sketch { return &o.sketches.offsets })
+			f.sketchVariances([]*part{&c.graph.parts[0]}, &c.graph.rates, c.errors.rateSigma, 1, func(o *frameClock) *sketch { return &o.sketches.rates })
 		}
-		for _, p := range []struct{ sketch, exact []float64 }{{c.sigma, exact}, {c.rateSigma, exactRate}} {
+		for _, p := range []struct{ sketch, exact []float64 }{{c.errors.sigma, exact}, {c.errors.rateSigma, exactRate}} {
 			low, mean := 0, 0.0
 			for k := range n {
 				if k == int(reference) {
@@ -400,7 +400,7 @@ func TestRule3SketchFollows(t *testing.T) {
 	if !c.exactVariances(0) {
 		t.Fatal("no factorisation")
 	}
-	for k, variance := range c.sigma {
+	for k, variance := range c.errors.sigma {
 		if exact := math.Sqrt(variance); after[k] > 1.5*exact || after[k] < exact/1.25 {
 			t.Fatalf("clock %d: sigma %v, exactly %v, before %v", k, after[k], exact, before)
 		}

@@ -41,7 +41,7 @@ func (o *frameClock) markLost() {
 	if o.component != 0 {
 		o.state = Lost
 	}
-	o.known, o.wasLocked, o.agreedCycles, o.peers = false, false, 0, 0
+	o.known, o.agreement.wasLocked, o.agreement.cycles, o.peers = false, false, 0, 0
 }
 
 // centerRates shifts a part's rates so that the frame's rate stays as it was.
@@ -50,16 +50,16 @@ func (f *Frame) centerRates(p *part) {
 	var gain float64 // change of the frame's rate, to be subtracted
 	switch {
 	case p.reference >= 0:
-		gain = c.lines[p.reference].rate
+		gain = c.fit.lines[p.reference].rate
 	case p.continuedID == 0:
 		gain, _ = c.centerVotes(p, func(k int32) vote {
-			return vote{c.lines[k].rate, runningRate, 1}
+			return vote{c.fit.lines[k].rate, runningRate, 1}
 		})
 	default:
 		gain = f.rateChange(p)
 	}
-	for _, k := range c.members[p.first:p.last] {
-		c.lines[k].rate = (1+c.lines[k].rate)/(1+gain) - 1
+	for _, k := range c.graph.members[p.first:p.last] {
+		c.fit.lines[k].rate = (1+c.fit.lines[k].rate)/(1+gain) - 1
 	}
 }
 
@@ -68,8 +68,8 @@ func (f *Frame) centerRates(p *part) {
 func (f *Frame) rateChange(p *part) float64 {
 	c := &f.cycle
 	change, _ := c.centerVotes(p, func(k int32) vote {
-		sigma := f.clocks[c.clocks[k]].rateSigma
-		return vote{value: c.lines[k].rate - c.predictedLines[k].rate, tolerance: driftFloor + jumpSigmas*sigma, weight: 1 / (temperatureStep*temperatureStep + sigma*sigma)}
+		sigma := f.clocks[c.presence.clocks[k]].rateSigma
+		return vote{value: c.fit.lines[k].rate - c.fit.predicted[k].rate, tolerance: driftFloor + jumpSigmas*sigma, weight: 1 / (temperatureStep*temperatureStep + sigma*sigma)}
 	})
 	return change
 }
@@ -83,8 +83,8 @@ type vote struct{ value, tolerance, weight float64 }
 // them or more; then the result is the median.
 func (c *cycle) centerVotes(p *part, of func(k int32) vote) (center float64, agreed bool) {
 	c.votes, c.sample = c.votes[:0], c.sample[:0]
-	for _, k := range c.members[p.first:p.last] {
-		if c.keepsFrame[k] || p.continuedID == 0 {
+	for _, k := range c.graph.members[p.first:p.last] {
+		if c.fit.keepsFrame[k] || p.continuedID == 0 {
 			v := of(k)
 			c.votes, c.sample = append(c.votes, v), append(c.sample, v.value)
 		}
@@ -125,13 +125,13 @@ func (f *Frame) judgeClocks(mono time.Duration) {
 	c := &f.cycle
 	fresh := f.describeClocks()
 	anew := false
-	for i := range c.parts {
-		p := &c.parts[i]
+	for i := range c.graph.parts {
+		p := &c.graph.parts[i]
 		// miss returns how far a clock is off its prediction, and how far it may be off without a jump.
 		miss := func(k int32) vote {
-			o, b, l := &f.clocks[c.clocks[k]], &c.predictedLines[k], &c.lines[k]
+			o, b, l := &f.clocks[c.presence.clocks[k]], &c.fit.predicted[k], &c.fit.lines[k]
 			age := mono - o.solvedAt
-			spread := math.Hypot(GrownSigma(o.sigma, o.rateSigma, age), c.sigma[k])
+			spread := math.Hypot(GrownSigma(o.sigma, o.rateSigma, age), c.errors.sigma[k])
 			turned := math.Abs(l.rate-b.rate) * float64(age+rateUnnoticed)
 			return vote{value: float64(l.off-b.off) + l.frac - b.frac, weight: 1 / (spread*spread + turned*turned + 1),
 				tolerance: leastJump(o.name) + jumpSigmas*spread + temperatureStep*float64(age) + turned}
@@ -145,30 +145,30 @@ func (f *Frame) judgeClocks(mono time.Duration) {
 			gain = f.rateChange(p)
 		}
 		referred := p.reference >= 0 && p.id != f.absolute
-		members := c.members[p.first:p.last]
+		members := c.graph.members[p.first:p.last]
 		for _, k := range members {
-			o := &f.clocks[c.clocks[k]]
-			news := c.lines[k].ref != o.ref
+			o := &f.clocks[c.presence.clocks[k]]
+			news := c.fit.lines[k].ref != o.ref
 			moved, lag := 0.0, 0.0
 			switch v := miss(k); {
-			case c.unpredicted[k] || o.component != p.continuedID:
-				o.agreedCycles, o.wasLocked = 0, false
+			case c.fit.unpredicted[k] || o.component != p.continuedID:
+				o.agreement.cycles, o.agreement.wasLocked = 0, false
 			case referred || !agreed:
-				o.agreedCycles = 0
+				o.agreement.cycles = 0
 			case math.Abs(v.value-center) > v.tolerance:
-				o.agreedCycles = 0
+				o.agreement.cycles = 0
 			case news && fresh[k]:
-				o.agreedCycles = min(o.agreedCycles+1, lockAfter)
+				o.agreement.cycles = min(o.agreement.cycles+1, lockAfter)
 				moved = v.value - center
-				lag = lagSigmas * estimateLag(o.lastMiss, moved, GrownSigma(o.solvedSigma, o.rateSigma, mono-o.solvedAt), c.sigma[k])
+				lag = lagSigmas * estimateLag(o.agreement.lastMiss, moved, GrownSigma(o.agreement.solvedSigma, o.rateSigma, mono-o.solvedAt), c.errors.sigma[k])
 			}
-			o.lastMiss, o.solvedSigma = moved, c.sigma[k]
-			c.sigma[k] = math.Hypot(c.sigma[k], lag)
+			o.agreement.lastMiss, o.agreement.solvedSigma = moved, c.errors.sigma[k]
+			c.errors.sigma[k] = math.Hypot(c.errors.sigma[k], lag)
 		}
 		slip := 0.0 // difference of the frame from the prediction of most clocks, ns
 		switch {
 		case p.reference >= 0:
-			r := c.lines[p.reference]
+			r := c.fit.lines[p.reference]
 			c.shiftTime(members, r.off, r.frac)
 			slip = float64(r.off) + r.frac - center
 			if referred {
@@ -181,29 +181,29 @@ func (f *Frame) judgeClocks(mono time.Duration) {
 			c.shiftTime(members, 0, center)
 		}
 		for _, k := range members {
-			o := &f.clocks[c.clocks[k]]
-			o.usualRate += gain
-			if c.unpredicted[k] && !o.certainAnchor.stillValid(p, mono) {
-				o.usualRate, o.settlingCycles = c.lines[k].rate, driftCycles
+			o := &f.clocks[c.presence.clocks[k]]
+			o.drifts.usualRate += gain
+			if c.fit.unpredicted[k] && !o.steps.anchor.stillValid(p, mono) {
+				o.drifts.usualRate, o.drifts.settlingCycles = c.fit.lines[k].rate, driftCycles
 			}
-			if fresh[k] || c.unpredicted[k] {
+			if fresh[k] || c.fit.unpredicted[k] {
 				o.measuredAt = mono
 			} else {
 				c.widenForTemperature(k, mono-o.measuredAt)
 			}
-			o.known, o.line, o.sigma, o.rateSigma, o.component, o.solvedAt = true, c.lines[k], c.sigma[k], c.rateSigma[k], p.id, mono
+			o.known, o.line, o.sigma, o.rateSigma, o.component, o.solvedAt = true, c.fit.lines[k], c.errors.sigma[k], c.errors.rateSigma[k], p.id, mono
 			if agreed && !referred {
 				f.countChanges(k, p, slip, gain, mono)
 			} else {
-				o.certainAnchor = anchor{}
+				o.steps.anchor = solvedLine{}
 			}
 			switch {
 			case math.Abs(o.rate) > runningRate:
 				o.markLost()
-			case o.agreedCycles < lockAfter || BoundSigmas*o.sigma > o.boundLimit():
+			case o.agreement.cycles < lockAfter || BoundSigmas*o.sigma > o.boundLimit():
 				o.state = Converging
 			case fresh[k]:
-				o.state, o.wasLocked = Locked, true
+				o.state, o.agreement.wasLocked = Locked, true
 			default:
 				o.state = Holdover
 			}
@@ -216,7 +216,7 @@ func (f *Frame) judgeClocks(mono time.Duration) {
 
 // boundLimit returns the bound, ns, up to which a clock stays related.
 func (o *frameClock) boundLimit() float64 {
-	if o.wasLocked {
+	if o.agreement.wasLocked {
 		return LostBound
 	}
 	return LockBound
@@ -224,7 +224,7 @@ func (o *frameClock) boundLimit() float64 {
 
 // stillValid reports whether a part continues the frame of an anchor, and whether the anchor is recent
 // enough.
-func (a *anchor) stillValid(p *part, mono time.Duration) bool {
+func (a *solvedLine) stillValid(p *part, mono time.Duration) bool {
 	return a.component != 0 && a.component == p.continuedID && mono-a.solvedAt <= anchorKept
 }
 
@@ -234,16 +234,16 @@ func (a *anchor) stillValid(p *part, mono time.Duration) bool {
 // from the prediction of most clocks.
 func (f *Frame) countChanges(k int32, p *part, slip, gain float64, mono time.Duration) {
 	c := &f.cycle
-	o := &f.clocks[c.clocks[k]]
-	a := &o.certainAnchor
-	turning := math.Abs(o.rate-c.predictedLines[k].rate-gain) * float64(rateUnnoticed)
+	o := &f.clocks[c.presence.clocks[k]]
+	a := &o.steps.anchor
+	turning := math.Abs(o.rate-c.fit.predicted[k].rate-gain) * float64(rateUnnoticed)
 	least := leastJump(o.name)
-	if certain := jumpSigmas*o.sigma+turning <= least/2; certain && !c.unpredicted[k] {
-		o.uncertainCycles = 0
+	if certain := jumpSigmas*o.sigma+turning <= least/2; certain && !c.fit.unpredicted[k] {
+		o.steps.uncertainCycles = 0
 	} else {
-		o.uncertainCycles++
+		o.steps.uncertainCycles++
 	}
-	certain := o.uncertainCycles == 0 || o.uncertainCycles > mostUnsure
+	certain := o.steps.uncertainCycles == 0 || o.steps.uncertainCycles > mostUnsure
 	if a.stillValid(p, mono) {
 		a.moveRef(o.ref)
 		a.frac -= slip
@@ -254,16 +254,16 @@ func (f *Frame) countChanges(k int32, p *part, slip, gain float64, mono time.Dur
 		spread := math.Hypot(GrownSigma(a.sigma, a.rateSigma, age), o.sigma)
 		off := float64(o.off-a.off) + o.frac - a.frac
 		if math.Abs(off) > least+jumpSigmas*spread+thermalOffset(max(age, FreshFor))+turned {
-			o.steps++
-			*a = anchor{}
+			o.steps.count++
+			*a = solvedLine{}
 		}
 	} else {
-		*a = anchor{}
+		*a = solvedLine{}
 	}
 	if certain {
-		o.countDrift()
-		if o.agreedCycles >= lockAfter {
-			*a = anchor{o.line, o.sigma, o.rateSigma, p.id, mono}
+		o.drifts.addRate(&o.solvedLine)
+		if o.agreement.cycles >= lockAfter {
+			*a = o.solvedLine
 		}
 	}
 }
@@ -284,20 +284,20 @@ func estimateLag(last, now, before, after float64) float64 {
 // widenForTemperature widens the sigma of a clock that was measured age ago: if its temperature has
 // changed since, all of its predictions have the same error.
 func (c *cycle) widenForTemperature(k int32, age time.Duration) {
-	c.sigma[k] = math.Hypot(c.sigma[k], thermalOffset(age)/BoundSigmas)
-	c.rateSigma[k] = math.Hypot(c.rateSigma[k], temperatureStep/BoundSigmas)
+	c.errors.sigma[k] = math.Hypot(c.errors.sigma[k], thermalOffset(age)/BoundSigmas)
+	c.errors.rateSigma[k] = math.Hypot(c.errors.rateSigma[k], temperatureStep/BoundSigmas)
 }
 
 // describeClocks counts every clock's peers and computes its share of the allowance. It returns which
 // clocks a pair measured, rather than predicted.
 func (f *Frame) describeClocks() (measured []bool) {
 	c := &f.cycle
-	measured = make([]bool, len(c.clocks))
-	allowance := make([]int64, len(c.clocks))
+	measured = make([]bool, len(c.presence.clocks))
+	allowance := make([]int64, len(c.presence.clocks))
 	for i := range c.terms {
 		t := &c.terms[i]
 		if t.rejected || t.predicted {
-			c.termOf[t.inA], c.termOf[t.inB] = noTerm, noTerm
+			c.graph.termOf[t.inA], c.graph.termOf[t.inB] = noTerm, noTerm
 		} else {
 			measured[t.a], measured[t.b] = true, true
 		}
@@ -305,12 +305,12 @@ func (f *Frame) describeClocks() (measured []bool) {
 			allowance[t.a], allowance[t.b] = max(allowance[t.a], share), max(allowance[t.b], share)
 		}
 	}
-	counted := make([]int32, len(c.clocks)) // by peer: the last clock that it counted for, plus one
-	for k := range c.clocks {
-		o := &f.clocks[c.clocks[k]]
+	counted := make([]int32, len(c.presence.clocks)) // by peer: the last clock that it counted for, plus one
+	for k := range c.presence.clocks {
+		o := &f.clocks[c.presence.clocks[k]]
 		o.allowance, o.peers = allowance[k], 0
-		for i := c.offsets.start[k]; i < c.offsets.start[k+1]; i++ {
-			if j := c.offsets.entries[i].to; c.termOf[i] != noTerm && counted[j] != int32(k)+1 {
+		for i := c.graph.offsets.start[k]; i < c.graph.offsets.start[k+1]; i++ {
+			if j := c.graph.offsets.entries[i].to; c.graph.termOf[i] != noTerm && counted[j] != int32(k)+1 {
 				counted[j] = int32(k) + 1
 				o.peers++
 			}
@@ -322,26 +322,26 @@ func (f *Frame) describeClocks() (measured []bool) {
 // noTerm replaces a term that measures nothing.
 const noTerm = -1
 
-// countDrift counts a change of rate. A change that has no effect on the clock's place by the time that
-// it is over is not distinguishable from noise.
-func (o *frameClock) countDrift() {
-	least := max(driftFloor, jumpSigmas*max(o.rateSigma, o.sigma/float64(driftCycles*Window)))
-	switch change := math.Abs(o.rate - o.usualRate); {
-	case o.settlingCycles > 0:
-		o.usualRate = o.rate
-		o.settlingCycles--
+// addRate adds the rate of a line, and counts it if it changed. A change that has no effect on the
+// clock's place by the time that it is over is not distinguishable from noise.
+func (d *driftDetector) addRate(l *solvedLine) {
+	least := max(driftFloor, jumpSigmas*max(l.rateSigma, l.sigma/float64(driftCycles*Window)))
+	switch change := math.Abs(l.rate - d.usualRate); {
+	case d.settlingCycles > 0:
+		d.usualRate = l.rate
+		d.settlingCycles--
 	case change > least:
-		o.drifts++
-		o.usualRate, o.settlingCycles = o.rate, driftCycles
+		d.count++
+		d.usualRate, d.settlingCycles = l.rate, driftCycles
 	default:
-		o.usualRate += (o.rate - o.usualRate) / usualCycles
+		d.usualRate += (l.rate - d.usualRate) / usualCycles
 	}
 }
 
 // shiftTime subtracts a time from the frame's time.
 func (c *cycle) shiftTime(members []int32, whole int64, frac float64) {
 	for _, k := range members {
-		l := &c.lines[k]
+		l := &c.fit.lines[k]
 		l.off -= whole
 		l.frac -= frac
 		l.normalize()
@@ -351,7 +351,7 @@ func (c *cycle) shiftTime(members []int32, whole int64, frac float64) {
 func (c *cycle) medianOffset(members []int32) int64 {
 	offs := make([]int64, len(members))
 	for i, k := range members {
-		offs[i] = c.lines[k].off
+		offs[i] = c.fit.lines[k].off
 	}
 	slices.Sort(offs)
 	return offs[(len(offs)-1)/2]
@@ -361,7 +361,7 @@ func (c *cycle) medianOffset(members []int32) int64 {
 func (f *Frame) updateIdleClocks(mono time.Duration) {
 	for i := range f.clocks {
 		o := &f.clocks[i]
-		if !o.known || f.cycle.number[i] >= 0 {
+		if !o.known || f.cycle.presence.number[i] >= 0 {
 			continue
 		}
 		o.peers = 0
@@ -387,7 +387,7 @@ func (f *Frame) fillSummary(s *Summary) {
 	if len(c.terms) == 0 {
 		return
 	}
-	s.Components = len(c.parts)
+	s.Components = len(c.graph.parts)
 	var out []int32
 	for i := range c.terms {
 		if c.terms[i].rejected {
@@ -398,6 +398,6 @@ func (f *Frame) fillSummary(s *Summary) {
 	slices.SortStableFunc(out, func(x, y int32) int { return cmp.Compare(c.outlierScore(&c.terms[y]), c.outlierScore(&c.terms[x])) })
 	for _, i := range out[:min(len(out), mostOutliers)] {
 		t := &c.terms[i]
-		s.Outliers = append(s.Outliers, Outlier{A: f.clocks[c.clocks[t.a]].name, B: f.clocks[c.clocks[t.b]].name, ID: t.e.id, Error: t.d, Rate: t.g})
+		s.Outliers = append(s.Outliers, Outlier{A: f.clocks[c.presence.clocks[t.a]].name, B: f.clocks[c.presence.clocks[t.b]].name, ID: t.e.id, Error: t.d, Rate: t.g})
 	}
 }

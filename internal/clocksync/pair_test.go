@@ -448,7 +448,7 @@ func TestPairRule11WhatAQueueHidesIsSharedByAll(t *testing.T) {
 				t.Errorf("seed %d: %.0f ns off, wander %.0f, inherited %.0f", seed, wrong, e.Wander, e.Inherited)
 			}
 		}
-		if !p.coarseAsymmetry {
+		if !p.path.coarseAsymmetry {
 			t.Errorf("seed %d: %+v: the test shows nothing", seed, p.estimate)
 		}
 	}

@@ -19,9 +19,10 @@ import (
 // itself. The comparison also shows the quality of the scores: an apparent slope of few samples does
 // not occur in the other direction.
 type shape struct {
-	scale  float64 // ns: the bins' width near zero is a quarter of it
-	counts [2][bins]float64
-	total  [2]float64
+	scale   float64 // ns: the bins' width near zero is a quarter of it
+	counts  [2][bins]float64
+	total   [2]float64
+	windows float64 // number of windows that it learnt from
 
 	score    [2][bins]float64 // from a direction's own counts
 	slope    [2]float64       // slope of a direction's mean score, by the other's scores, against a shift, per sample

@@ -95,7 +95,7 @@ func (p *plan) resolveAddresses(in planInput) {
 		rep := in.reported[nic.Node]
 		f, usable := rep.interfaceOf(nic)
 		if f != nil {
-			p.iface[i], p.hardware[i] = f.Name, f.Hardware
+			p.endpoints[i].iface, p.endpoints[i].hardware = f.Name, f.Hardware
 			r.reportedNICs = append(r.reportedNICs, reportedNIC{int32(i), rep.order, f, usable})
 		}
 		r.fromTopology(int32(i), nic, usable)
@@ -172,7 +172,7 @@ func (r *resolver) fromTopology(i int32, nic *fabric.NIC, usable []netip.Addr) {
 		return
 	}
 	r.nicByAddress[address] = i
-	r.p.addr[i] = address
+	r.p.endpoints[i].addr = address
 }
 
 // refusalReason returns why a NIC may not have an address, independent of the claims of other NICs, and
@@ -203,7 +203,7 @@ func (r *resolver) fromReports() {
 		return len(addressesOf(p.graph, p.graph.NIC(p.sched.NICs[w.nic]))) > 0
 	})
 	take := func(w reportedNIC, a netip.Addr, order uint64) {
-		owner[a], p.addr[w.nic] = w.nic, a
+		owner[a], p.endpoints[w.nic].addr = w.nic, a
 		id := p.sched.NICs[w.nic]
 		c := p.claims[id]
 		c.address, c.addressOrder = a, order
@@ -225,7 +225,7 @@ func (r *resolver) fromReports() {
 		id := p.sched.NICs[w.nic]
 		var outside netip.Addr
 		for _, a := range w.usable {
-			if p.addr[w.nic].IsValid() {
+			if p.endpoints[w.nic].addr.IsValid() {
 				break
 			}
 			reason, of := r.refusalReason(fabric.OwnerOf(id), a)
@@ -242,7 +242,7 @@ func (r *resolver) fromReports() {
 				take(w, a, r.lastOrder)
 			}
 		}
-		if !p.addr[w.nic].IsValid() && outside.IsValid() {
+		if !p.endpoints[w.nic].addr.IsValid() && outside.IsValid() {
 			r.addConflict(conflictPrefix, "%v of %s lies outside the prefixes for addresses of agents", outside, id)
 		}
 	}
@@ -256,7 +256,7 @@ func (r *resolver) queuePairs() {
 	take := func(w reportedNIC, order uint64) {
 		q := w.f.RDMA
 		owner[q.GID] = w.nic
-		p.rdma[w.nic] = &agentapi.RDMA{Device: q.Device, Port: q.Port, Gid: q.GID.AsSlice(), Qpn: q.QPN, QKey: q.QKey, Lid: q.LID, Hardware: q.Hardware}
+		p.endpoints[w.nic].rdma = &agentapi.RDMA{Device: q.Device, Port: q.Port, Gid: q.GID.AsSlice(), Qpn: q.QPN, QKey: q.QKey, Lid: q.LID, Hardware: q.Hardware}
 		id := p.sched.NICs[w.nic]
 		c := p.claims[id]
 		c.gid, c.gidOrder = q.GID, order
@@ -272,7 +272,7 @@ func (r *resolver) queuePairs() {
 		}
 	}
 	for _, w := range with {
-		if p.rdma[w.nic] != nil {
+		if p.endpoints[w.nic].rdma != nil {
 			continue
 		}
 		id, gid := p.sched.NICs[w.nic], agentapi.AddrFromBytes(w.f.RDMA.GID.AsSlice())
@@ -301,7 +301,7 @@ func (r *resolver) gidRefusalReason(w reportedNIC) (reason, owner string) {
 	gid := q.GID.Unmap()
 	reason, owner = r.refusalReason(fabric.OwnerOf(id), gid)
 	local := gid.IsLinkLocalUnicast() || q.LID != 0 && gid.Is6()
-	if reason == conflictPrefix && (local || gid == r.p.addr[w.nic] || r.owners[gid] == fabric.OwnerOf(id)) {
+	if reason == conflictPrefix && (local || gid == r.p.endpoints[w.nic].addr || r.owners[gid] == fabric.OwnerOf(id)) {
 		return "", ""
 	}
 	return reason, owner

@@ -21,8 +21,8 @@ func (f *fixture) reportInterfaces(s *session, in ...*agentapi.Interface) {
 
 func (f *fixture) wantConflict(reason, text string) {
 	f.t.Helper()
-	if !slices.ContainsFunc(f.plan.conflicts, func(c conflict) bool { return c.reason == reason && strings.Contains(c.text, text) }) {
-		f.t.Errorf("conflicts %v, want one of %q with %q", f.plan.conflicts, reason, text)
+	if !slices.ContainsFunc(f.planning.plan.conflicts, func(c conflict) bool { return c.reason == reason && strings.Contains(c.text, text) }) {
+		f.t.Errorf("conflicts %v, want one of %q with %q", f.planning.plan.conflicts, reason, text)
 	}
 	if f.Stats().Conflicts[reason] == 0 {
 		f.t.Errorf("no conflict of %q is counted", reason)
@@ -31,7 +31,7 @@ func (f *fixture) wantConflict(reason, text string) {
 
 func (f *fixture) wantAddress(host int, want string) {
 	f.t.Helper()
-	got := f.plan.nicAddress(fmt.Sprintf("h%d/mlx5_0", host))
+	got := f.planning.plan.nicAddress(fmt.Sprintf("h%d/mlx5_0", host))
 	if want == "" && !got.IsValid() {
 		return
 	}
@@ -60,8 +60,8 @@ func TestRule2TheTopologysAddressWins(t *testing.T) {
 		for h := 1; h <= 4; h++ {
 			f.wantAddress(h, addr(h))
 		}
-		if f.plan.unaddressed != 0 {
-			t.Errorf("%s: %d edges lost an address", lie, f.plan.unaddressed)
+		if f.planning.plan.unaddressed != 0 {
+			t.Errorf("%s: %d edges lost an address", lie, f.planning.plan.unaddressed)
 		}
 		f.wantConflict(conflictTopology, "the topology gives "+addr(1)+" to h1/mlx5_0, and its agent reports "+lie)
 		for i, s := range sessions[1:] {
@@ -72,8 +72,8 @@ func TestRule2TheTopologysAddressWins(t *testing.T) {
 	}
 	// A NIC that has the topology's address among others is no conflict.
 	f.reportInterfaces(sessions[0], iface("eth0", "10.99.0.1"), iface("eth1", "fe80::1", "2001:db8::7", "10.77.0.8", addr(1)))
-	if len(f.plan.conflicts) != 0 {
-		t.Errorf("conflicts %v, want none", f.plan.conflicts)
+	if len(f.planning.plan.conflicts) != 0 {
+		t.Errorf("conflicts %v, want none", f.planning.plan.conflicts)
 	}
 	if f.ring.count() != runs {
 		t.Error("a change of addresses ran the schedule")
@@ -135,7 +135,7 @@ func TestRule2TheOlderClaimStays(t *testing.T) {
 	for h := 2; h <= 4; h++ {
 		f.reportInterfaces(sessions[h-1], iface("eth1", addr(h)))
 	}
-	edges := len(f.plan.sched.Edges)
+	edges := len(f.planning.plan.sched.Edges)
 	f.reportInterfaces(sessions[0], iface("eth1", addr(4), addr(1)))
 	f.wantAddress(4, addr(4))
 	f.wantAddress(1, addr(1))
@@ -144,8 +144,8 @@ func TestRule2TheOlderClaimStays(t *testing.T) {
 	f.wantAddress(4, addr(4))
 	f.wantAddress(1, "")
 	f.wantConflict(conflictClaimed, addr(4)+" of h4/mlx5_0 is also claimed by h1/mlx5_0")
-	if f.plan.unaddressed == 0 || f.plan.unaddressed == edges {
-		t.Errorf("%d of %d edges cannot be probed, want those of h1", f.plan.unaddressed, edges)
+	if f.planning.plan.unaddressed == 0 || f.planning.plan.unaddressed == edges {
+		t.Errorf("%d of %d edges cannot be probed, want those of h1", f.planning.plan.unaddressed, edges)
 	}
 	// h4 is gone, and the coordinator restarts: neither gives h4's address to h1.
 	f.endSession(sessions[3])

@@ -265,8 +265,8 @@ func (c *Coordinator) stepClocks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range reporting {
-		if a := c.agents[n]; a != nil && a.session != nil {
-			a.session.wantClocks = true
+		if a := c.registry.agents[n]; a != nil && a.session != nil {
+			a.session.want.clocks = true
 			a.session.wakeSender()
 		}
 	}

@@ -58,7 +58,7 @@ func (f *fixture) tick(sessions []*session, cycles int) {
 // clockUpdate returns the clock update that an agent is sent, or nil if there is none.
 func (f *fixture) clockUpdate(s *session) (u *clocksync.Update) {
 	f.t.Helper()
-	for _, m := range f.pendingMessages(s) {
+	for _, m := range f.messagesFor(s) {
 		if c := m.GetClock(); c != nil {
 			var err error
 			if u, err = clocksync.ParseUpdate(c.GetUpdate()); err != nil || c.GetFormat() != agentapi.ClockFormat {

@@ -211,7 +211,7 @@ type inbox struct {
 }
 
 func (f *fixture) receive(s *session) (in inbox) {
-	for _, m := range f.pendingMessages(s) {
+	for _, m := range f.messagesFor(s) {
 		switch b := m.GetBody().(type) {
 		case *agentapi.CoordinatorMessage_Assignment:
 			in.assignment = b.Assignment

@@ -76,6 +76,14 @@ func (k *keyring) epochIDs() []uint32 {
 	return out
 }
 
+// newestID returns the highest number of an epoch.
+func (k *keyring) newestID() (id uint32) {
+	for _, e := range k.epochs {
+		id = max(id, e.ID)
+	}
+	return id
+}
+
 func (k *keyring) pendingEpoch() (id uint32, ok bool) {
 	for _, e := range k.epochs[1:] {
 		if e.Pending {

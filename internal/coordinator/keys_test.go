@@ -108,10 +108,10 @@ func (fl *fleet) check(what string) {
 func (fl *fleet) probed(n *fakeNode) bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	if fl.plan == nil {
+	if fl.planning.plan == nil {
 		return false
 	}
-	_, planned := fl.plan.hash[n.name]
+	_, planned := fl.planning.plan.hash[n.name]
 	return planned
 }
 
@@ -135,7 +135,7 @@ func TestRule7NoNodeSendsWithAKeyThatAPeerLacks(t *testing.T) {
 						h := hello(n.name, 0)
 						h.Applied = &agentapi.Applied{KeyIds: n.holds}
 						if a := f.agents1(n.name); a != nil {
-							h.Applied.Hash = a.hash[:]
+							h.Applied.Hash = a.assigned.hash[:]
 						}
 						n.session = f.mustConnect(h)
 					}
@@ -150,7 +150,7 @@ func TestRule7NoNodeSendsWithAKeyThatAPeerLacks(t *testing.T) {
 					if n.next != nil {
 						n.holds, n.next = n.next, nil
 					}
-					f.beat(n.session, &agentapi.Applied{Hash: n.session.agent.hash[:], KeyIds: n.holds})
+					f.beat(n.session, &agentapi.Applied{Hash: n.session.agent.assigned.hash[:], KeyIds: n.holds})
 				}
 			}
 			fl.check(fmt.Sprintf("seed %d, step %d", seed, step))
@@ -243,14 +243,14 @@ func TestRule7KeysAreWrittenBeforeTheyAreHandedOut(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions, _ := f.agents(4)
 	file := f.opts.StateFile
-	f.Coordinator.opts.StateFile = file + "/not a directory"
+	f.file.path = file + "/not a directory"
 	if err := f.RotateKeys(); err == nil {
 		t.Fatal("a rotation that could not be written began")
 	}
 	if in := f.receive(sessions[0]); in.keys != nil || len(f.keys.epochs) != 1 {
 		t.Error("a key was handed out that a restart would forget")
 	}
-	f.Coordinator.opts.StateFile = file
+	f.file.path = file
 	if err := f.RotateKeys(); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func FuzzMessage(f *testing.F) {
 		defer c.endSession(s)
 		if h := m.GetHello(); h != nil {
 			if s, err := c.registerAgent(h, identity{names: []string{h.GetNode()}}); err == nil {
-				c.pendingMessages(s)
+				c.messagesFor(s)
 				c.endSession(s)
 			}
 			return

@@ -50,7 +50,7 @@ func (c *Coordinator) livesOf(p *plan, node string) *agentapi.Lives {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range peers {
-		if a := c.agents[n]; a != nil && a.life != 0 {
+		if a := c.registry.agents[n]; a != nil && a.life != 0 {
 			out.Nodes = append(out.Nodes, &agentapi.NodeLife{Node: n, Life: a.life})
 		}
 	}

@@ -52,11 +52,11 @@ func TestLivesOnlyGrow(t *testing.T) {
 	f.restart()
 	connect("coordinator restarted with its clock set back", alive("h1", 3, 0, false))
 	for range lifeBlock {
-		f.lives.assignLife(&agentapi.Hello{})
+		f.registry.lives.assignLife(&agentapi.Hello{})
 	}
-	last = f.lives.lastGiven
-	if f.lives.reserved <= last {
-		t.Errorf("number %d was given, reserved are %d", last, f.lives.reserved)
+	last = f.registry.lives.lastGiven
+	if f.registry.lives.reserved <= last {
+		t.Errorf("number %d was given, reserved are %d", last, f.registry.lives.reserved)
 	}
 	if _, err := f.connect(alive("h1", 4, agentapi.MaxLife+1, false)); err == nil {
 		t.Error("a life beyond the limit was taken")
@@ -80,9 +80,9 @@ func TestPeersGetLives(t *testing.T) {
 		sessions["h1"] = s
 		out := map[string]uint64{}
 		f.mu.Lock()
-		s.wantLives = true
+		s.want.lives = true
 		f.mu.Unlock()
-		for _, m := range f.pendingMessages(s) {
+		for _, m := range f.messagesFor(s) {
 			for _, n := range m.GetLives().GetNodes() {
 				out[n.GetNode()] = n.GetLife()
 			}
@@ -97,11 +97,11 @@ func TestPeersGetLives(t *testing.T) {
 	f.restart()
 	f.run(time.Second)
 	sessions["h1"] = f.mustConnect(alive("h1", 2, 0, false))
-	if got := f.livesOf(f.plan, "h1"); len(got.Nodes) != 2 || got.Nodes[0].Life != h2 {
+	if got := f.livesOf(f.planning.plan, "h1"); len(got.Nodes) != 2 || got.Nodes[0].Life != h2 {
 		t.Errorf("after a restart of the coordinator h1 gets %v", got)
 	}
 	f.mustConnect(hello("h2", 1))
-	if got := f.livesOf(f.plan, "h1"); len(got.Nodes) != 1 {
+	if got := f.livesOf(f.planning.plan, "h1"); len(got.Nodes) != 1 {
 		t.Errorf("h2 has an older version now, and h1 gets %v", got)
 	}
 }

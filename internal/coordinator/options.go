@@ -58,28 +58,60 @@ type Options struct {
 	Schedule     schedule.Options // the coordinator sets Absent, Moves and Classes
 	Stamp        Stamp
 
-	AddressPrefixes []netip.Prefix // prefixes of addresses that agents may report for NICs without one in the topology
-	WebPrefixes     []netip.Prefix // prefixes of addresses that agents may be scraped at, besides the one that they connect from
-	WebPorts        PortRanges     // ports that agents may be scraped at; the first one replaces a port outside
-	WebScheme       string         // scheme that agents are scraped with: http or https
+	// AddressPrefixes are those of addresses that agents may report for NICs without one in the topology.
+	AddressPrefixes []netip.Prefix
 
+	TargetOptions
+	ConnectionOptions
+	AgentOptions
+	PlanOptions
+	KeyOptions
+	LinkOptions
+	ClockOptions
+}
+
+// TargetOptions say where agents may be scraped.
+type TargetOptions struct {
+	WebPrefixes []netip.Prefix // prefixes of addresses that agents may be scraped at, besides the one that they connect from
+	WebPorts    PortRanges     // ports that agents may be scraped at; the first one replaces a port outside
+	WebScheme   string         // scheme that agents are scraped with: http or https
+}
+
+// ConnectionOptions limit the connections of agents.
+type ConnectionOptions struct {
 	HandshakesPerAddress int    // maximum number of concurrent handshakes
 	OpenFiles            uint64 // limit of open files of the process; 0 if it is not known
+}
 
+// AgentOptions say when agents count as present.
+type AgentOptions struct {
 	Heartbeat      time.Duration // time between two heartbeats of an agent
 	AbsentAfter    time.Duration // silence after which a node leaves the schedule
-	Settle         time.Duration // time without a change before the schedule is computed again
-	SettleMost     time.Duration // maximum time before that while changes continue
 	RegistrySettle time.Duration // time after a start without state until the registry counts as whole
-	Changeover     time.Duration // time between an assignment and its first probe on a new edge
+}
 
+// PlanOptions say when the schedule is computed and used.
+type PlanOptions struct {
+	Settle     time.Duration // time without a change before the schedule is computed again
+	SettleMost time.Duration // maximum time before that while changes continue
+	Changeover time.Duration // time between an assignment and its first probe on a new edge
+}
+
+// KeyOptions are the options of the keys of probes.
+type KeyOptions struct {
 	Keys        bool // probes are authenticated
 	KeysGrace   time.Duration
 	RotateEvery time.Duration // 0 means only by request
+}
 
+// LinkOptions say when source ports are moved.
+type LinkOptions struct {
 	LinkEdges      int           // bound edges wanted on every directed link; 0 means that source ports are never moved
 	RebalanceEvery time.Duration // minimum time between rounds
+}
 
+// ClockOptions are the options of the clocks.
+type ClockOptions struct {
 	ClockEvery     time.Duration // time between the cycles that relate the clocks
 	ClockAllowance time.Duration // allowance for asymmetry in the offset of two clocks; 0 means that the topology decides
 	ClockReference string        // node whose system clock is the frame; if empty, the frame is relative
@@ -94,11 +126,17 @@ func DefaultOptions() Options {
 	if err != nil {
 		panic(err) // the texts are constants
 	}
-	return Options{AddressPrefixes: prefixes, WebPorts: PortRanges{{9868, 9868}}, WebScheme: "http", HandshakesPerAddress: 64,
-		Clock: SystemClock(), Stamp: Stamp{Port: 862, SourcePort: 49152, Classes: []Class{{}}},
-		Heartbeat: 5 * time.Second, AbsentAfter: 5 * time.Minute, Settle: 2 * time.Second, SettleMost: 10 * time.Second,
-		RegistrySettle: 30 * time.Second, Changeover: 3 * time.Second,
-		Keys: true, KeysGrace: 10 * time.Minute, RotateEvery: 24 * time.Hour, LinkEdges: 3, RebalanceEvery: 30 * time.Second, ClockEvery: time.Second,
+	return Options{
+		AddressPrefixes:   prefixes,
+		Clock:             SystemClock(),
+		Stamp:             Stamp{Port: 862, SourcePort: 49152, Classes: []Class{{}}},
+		TargetOptions:     TargetOptions{WebPorts: PortRanges{{9868, 9868}}, WebScheme: "http"},
+		ConnectionOptions: ConnectionOptions{HandshakesPerAddress: 64},
+		AgentOptions:      AgentOptions{Heartbeat: 5 * time.Second, AbsentAfter: 5 * time.Minute, RegistrySettle: 30 * time.Second},
+		PlanOptions:       PlanOptions{Settle: 2 * time.Second, SettleMost: 10 * time.Second, Changeover: 3 * time.Second},
+		KeyOptions:        KeyOptions{Keys: true, KeysGrace: 10 * time.Minute, RotateEvery: 24 * time.Hour},
+		LinkOptions:       LinkOptions{LinkEdges: 3, RebalanceEvery: 30 * time.Second},
+		ClockOptions:      ClockOptions{ClockEvery: time.Second},
 	}
 }
 

@@ -210,14 +210,13 @@ func (s *pathStore) hasTraces(node string) bool {
 		return false
 	}
 	for _, i := range s.plan.nics[node] {
-		for k := s.plan.firstEdge[i]; k < s.plan.firstEdge[i+1]; k++ {
-			e := s.plan.sched.Edges[k]
+		for _, e := range s.plan.outgoing(i) {
 			if _, ok := s.edges[edgeKey(e.Src, e.Dst, int(e.Flow), false)]; ok {
 				return true
 			}
 		}
-		for k := s.plan.firstIncoming[i]; k < s.plan.firstIncoming[i+1]; k++ {
-			e := s.plan.sched.Edges[s.plan.incoming[k]]
+		for _, k := range s.plan.incoming(i) {
+			e := s.plan.sched.Edges[k]
 			if _, ok := s.edges[edgeKey(e.Src, e.Dst, int(e.Flow), true)]; ok {
 				return true
 			}

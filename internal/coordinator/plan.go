@@ -35,27 +35,41 @@ func ssidOf(nic string) uint16 {
 // plan is a schedule with the addresses and identifiers that agents need to act on it. It does not
 // change.
 type plan struct {
-	graph         *fabric.Graph
-	sched         *schedule.Schedule
-	stamp         *agentapi.Stamp
-	authenticated bool
-	changeover    uint64
-	cadence       uint64
-
-	addr          []netip.Addr       // by NIC; invalid if none is known
-	iface         []string           // by NIC: the interface that has the address
-	hardware      []bool             // by NIC: it stamps in hardware
-	rdma          []*agentapi.RDMA   // queue pairs by NIC; nil means that the NIC is probed by UDP
-	nics          map[string][]int32 // indexes of NICs by node
-	index         map[string]int32   // index by name of a NIC
-	firstEdge     []int32            // by NIC: index of its first edge, and one more at the end
-	incoming      []int32            // indexes of edges, sorted by destination
-	firstIncoming []int32            // by NIC: its first place in incoming, and one more at the end
-	hash          map[string][hashSize]byte
+	graph     *fabric.Graph
+	sched     *schedule.Schedule
+	settings  probeSettings
+	endpoints []endpoint         // by NIC
+	nics      map[string][]int32 // indexes of NICs by node
+	index     map[string]int32   // index by name of a NIC
+	edges     edgeIndex
+	hash      map[string][hashSize]byte
 
 	unaddressed int              // edges that cannot be sent for lack of an address
 	conflicts   []conflict       // reported addresses that are not used
 	claims      map[string]claim // by NIC: the reported addresses that are used
+}
+
+// probeSettings are the settings of probes that all nodes have in common.
+type probeSettings struct {
+	stamp         *agentapi.Stamp
+	authenticated bool
+	changeover    uint64 // ns
+}
+
+// endpoint is how a NIC is probed.
+type endpoint struct {
+	addr     netip.Addr     // invalid if none is known
+	iface    string         // interface that has the address
+	hardware bool           // it stamps in hardware
+	rdma     *agentapi.RDMA // queue pair; nil means that the NIC is probed by UDP
+}
+
+// edgeIndex finds the edges of a NIC in a schedule.
+type edgeIndex struct {
+	first         []int32 // by NIC: index of its first edge, and one more at the end
+	incoming      []int32 // indexes of edges, sorted by destination
+	firstIncoming []int32 // by NIC: its first place in incoming, and one more at the end
+	cadence       uint64  // ns: the shortest of all edges
 }
 
 // planInput has everything that a plan depends on. The maps and slices in it do not change.
@@ -71,36 +85,17 @@ type planInput struct {
 var errEdgeOutOfRange = errors.New("the schedule has an edge whose end is not among its NICs")
 
 // newPlan returns a plan of a schedule with addresses.
-func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenticated bool, changeover uint64) (*plan, error) {
-	p := &plan{graph: in.graph, sched: s, stamp: stamp, authenticated: authenticated, changeover: changeover,
-		addr: make([]netip.Addr, len(s.NICs)), iface: make([]string, len(s.NICs)), hardware: make([]bool, len(s.NICs)), rdma: make([]*agentapi.RDMA, len(s.NICs)),
-		nics: map[string][]int32{}, index: make(map[string]int32, len(s.NICs)),
-		firstEdge: make([]int32, len(s.NICs)+1), firstIncoming: make([]int32, len(s.NICs)+1), incoming: make([]int32, len(s.Edges)),
-		hash: map[string][hashSize]byte{}}
+func newPlan(in planInput, s *schedule.Schedule, settings probeSettings) (*plan, error) {
+	edges, err := indexEdges(s)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{graph: in.graph, sched: s, settings: settings, edges: edges, endpoints: make([]endpoint, len(s.NICs)),
+		nics: map[string][]int32{}, index: make(map[string]int32, len(s.NICs)), hash: map[string][hashSize]byte{}}
 	for i, id := range s.NICs {
 		node, _, _ := fabric.SplitNIC(id)
 		p.nics[node] = append(p.nics[node], int32(i))
 		p.index[id] = int32(i)
-	}
-	n := int32(len(s.NICs))
-	for i, e := range s.Edges {
-		if e.Src < 0 || e.Src >= n || e.Dst < 0 || e.Dst >= n {
-			return nil, errEdgeOutOfRange
-		}
-		p.firstEdge[e.Src+1]++
-		p.firstIncoming[e.Dst+1]++
-		if c := uint64(e.Cadence); i == 0 || c < p.cadence {
-			p.cadence = c
-		}
-	}
-	for i := range s.NICs {
-		p.firstEdge[i+1] += p.firstEdge[i]
-		p.firstIncoming[i+1] += p.firstIncoming[i]
-	}
-	at := slices.Clone(p.firstIncoming)
-	for i, e := range s.Edges {
-		p.incoming[at[e.Dst]] = int32(i)
-		at[e.Dst]++
 	}
 	p.resolveAddresses(in)
 	for _, e := range s.Edges {
@@ -111,9 +106,45 @@ func newPlan(in planInput, s *schedule.Schedule, stamp *agentapi.Stamp, authenti
 	return p, p.hashAll(in.present)
 }
 
+// indexEdges returns the index of a schedule's edges.
+func indexEdges(s *schedule.Schedule) (edgeIndex, error) {
+	n := int32(len(s.NICs))
+	x := edgeIndex{first: make([]int32, n+1), firstIncoming: make([]int32, n+1), incoming: make([]int32, len(s.Edges))}
+	for i, e := range s.Edges {
+		if e.Src < 0 || e.Src >= n || e.Dst < 0 || e.Dst >= n {
+			return edgeIndex{}, errEdgeOutOfRange
+		}
+		x.first[e.Src+1]++
+		x.firstIncoming[e.Dst+1]++
+		if c := uint64(e.Cadence); i == 0 || c < x.cadence {
+			x.cadence = c
+		}
+	}
+	for i := range n {
+		x.first[i+1] += x.first[i]
+		x.firstIncoming[i+1] += x.firstIncoming[i]
+	}
+	at := slices.Clone(x.firstIncoming)
+	for i, e := range s.Edges {
+		x.incoming[at[e.Dst]] = int32(i)
+		at[e.Dst]++
+	}
+	return x, nil
+}
+
+// outgoing returns the edges that a NIC probes.
+func (p *plan) outgoing(nic int32) []schedule.Edge {
+	return p.sched.Edges[p.edges.first[nic]:p.edges.first[nic+1]]
+}
+
+// incoming returns the indexes of the edges that a NIC answers.
+func (p *plan) incoming(nic int32) []int32 {
+	return p.edges.incoming[p.edges.firstIncoming[nic]:p.edges.firstIncoming[nic+1]]
+}
+
 // canProbe reports whether an edge can be probed: both ends have an address, of the same family.
 func (p *plan) canProbe(e *schedule.Edge) bool {
-	src, dst := p.addr[e.Src], p.addr[e.Dst]
+	src, dst := p.endpoints[e.Src].addr, p.endpoints[e.Dst].addr
 	return src.IsValid() && dst.IsValid() && src.Is4() == dst.Is4()
 }
 
@@ -124,14 +155,14 @@ func isProbeable(a netip.Addr) bool {
 
 func (p *plan) nicAddress(nic string) netip.Addr {
 	if i, ok := p.index[nic]; ok {
-		return p.addr[i]
+		return p.endpoints[i].addr
 	}
 	return netip.Addr{}
 }
 
 // findEdge returns the index of an edge in the schedule, or -1.
 func (p *plan) findEdge(src, dst int32, flow int) int32 {
-	lo, hi := int(p.firstEdge[src]), int(p.firstEdge[src+1])
+	lo, hi := int(p.edges.first[src]), int(p.edges.first[src+1])
 	i := lo + sort.Search(hi-lo, func(i int) bool {
 		e := p.sched.Edges[lo+i]
 		return e.Dst > dst || e.Dst == dst && int(e.Flow) >= flow
@@ -188,50 +219,51 @@ func hashOf(a *agentapi.Assignment) (out [hashSize]byte, err error) {
 // assignmentFor returns the assignment of a node under the plan, without version and hash. It leaves
 // out NICs without an address and their edges.
 func (p *plan) assignmentFor(node string) *agentapi.Assignment {
-	a := &agentapi.Assignment{Node: node, Stamp: p.stamp, Authenticated: p.authenticated, ChangeoverNs: p.changeover, CadenceNs: p.cadence}
+	a := &agentapi.Assignment{Node: node, Stamp: p.settings.stamp, Authenticated: p.settings.authenticated, ChangeoverNs: p.settings.changeover, CadenceNs: p.edges.cadence}
 	own := map[int32]uint32{}
 	for _, i := range p.nics[node] {
-		if p.addr[i].IsValid() {
+		if p.endpoints[i].addr.IsValid() {
 			own[i] = uint32(len(a.Nics))
 			a.Nics = append(a.Nics, p.nicMessage(i))
 		}
 	}
 	var peers []int32
 	for _, i := range p.nics[node] {
-		if !p.addr[i].IsValid() {
+		if !p.endpoints[i].addr.IsValid() {
 			continue
 		}
-		for e := p.firstEdge[i]; e < p.firstEdge[i+1]; e++ {
-			peers = append(peers, p.sched.Edges[e].Dst)
+		for _, e := range p.outgoing(i) {
+			peers = append(peers, e.Dst)
 		}
-		for e := p.firstIncoming[i]; e < p.firstIncoming[i+1]; e++ {
-			peers = append(peers, p.sched.Edges[p.incoming[e]].Src)
+		for _, k := range p.incoming(i) {
+			peers = append(peers, p.sched.Edges[k].Src)
 		}
 	}
 	slices.Sort(peers)
-	peers = slices.DeleteFunc(slices.Compact(peers), func(i int32) bool { return !p.addr[i].IsValid() })
+	peers = slices.DeleteFunc(slices.Compact(peers), func(i int32) bool { return !p.endpoints[i].addr.IsValid() })
 	place := make(map[int32]uint32, len(peers))
 	a.Peers = make([]*agentapi.Peer, len(peers))
 	for k, i := range peers {
 		place[i] = uint32(k)
-		nic := p.sched.NICs[i]
+		nic, end := p.sched.NICs[i], &p.endpoints[i]
 		leaf, _ := p.graph.LeafOf(nic)
-		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: p.addr[i].AsSlice(), Leaf: leaf, Plane: p.planeOf(nic), Ssid: uint32(ssidOf(nic)), Hardware: p.hardware[i], Rdma: p.rdma[i]}
+		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: end.addr.AsSlice(), Leaf: leaf, Plane: p.planeOf(nic), Ssid: uint32(ssidOf(nic)), Hardware: end.hardware, Rdma: end.rdma}
 	}
 	edge := func(nic uint32, peer int32, e *schedule.Edge) *agentapi.Edge {
 		return &agentapi.Edge{Nic: nic, Peer: place[peer], Flow: uint32(e.Flow), Tier: uint32(e.Tier), CadenceNs: uint64(e.Cadence)}
 	}
 	for _, i := range p.nics[node] {
-		if !p.addr[i].IsValid() {
+		if !p.endpoints[i].addr.IsValid() {
 			continue
 		}
-		for k := p.firstEdge[i]; k < p.firstEdge[i+1]; k++ {
-			if e := &p.sched.Edges[k]; p.canProbe(e) {
+		out := p.outgoing(i)
+		for k := range out {
+			if e := &out[k]; p.canProbe(e) {
 				a.Edges = append(a.Edges, edge(own[i], e.Dst, e))
 			}
 		}
-		for k := p.firstIncoming[i]; k < p.firstIncoming[i+1]; k++ {
-			if e := &p.sched.Edges[p.incoming[k]]; p.canProbe(e) {
+		for _, k := range p.incoming(i) {
+			if e := &p.sched.Edges[k]; p.canProbe(e) {
 				a.Answers = append(a.Answers, edge(own[i], e.Src, e))
 			}
 		}
@@ -253,7 +285,7 @@ func (p *plan) planeOf(nic string) string {
 func (p *plan) nicMessage(i int32) *agentapi.NIC {
 	id := p.sched.NICs[i]
 	leaf, port := p.graph.LeafOf(id)
-	n := &agentapi.NIC{Nic: id, Address: p.addr[i].AsSlice(), Device: p.iface[i], Leaf: leaf, LeafPort: port, Plane: p.planeOf(id), Ssid: uint32(ssidOf(id))}
+	n := &agentapi.NIC{Nic: id, Address: p.endpoints[i].addr.AsSlice(), Device: p.endpoints[i].iface, Leaf: leaf, LeafPort: port, Plane: p.planeOf(id), Ssid: uint32(ssidOf(id))}
 	if sw := p.graph.Switch(leaf); sw != nil {
 		n.Pod = sw.Pod
 	}
@@ -274,11 +306,11 @@ func (p *plan) peerNodes(node string) []string {
 		seen[n] = true
 	}
 	for _, i := range p.nics[node] {
-		for e := p.firstEdge[i]; e < p.firstEdge[i+1]; e++ {
-			add(p.sched.Edges[e].Dst)
+		for _, e := range p.outgoing(i) {
+			add(e.Dst)
 		}
-		for e := p.firstIncoming[i]; e < p.firstIncoming[i+1]; e++ {
-			add(p.sched.Edges[p.incoming[e]].Src)
+		for _, k := range p.incoming(i) {
+			add(p.sched.Edges[k].Src)
 		}
 	}
 	out := make([]string, 0, len(seen))

@@ -62,15 +62,15 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.restart()
-	k := f.plan.index["h1/mlx5_0"]
-	if got := f.plan.rdma[k]; !proto.Equal(got, queuePair("10.0.0.1", 18)) {
+	k := f.planning.plan.index["h1/mlx5_0"]
+	if got := f.planning.plan.endpoints[k].rdma; !proto.Equal(got, queuePair("10.0.0.1", 18)) {
 		t.Errorf("after a restart %v", got)
 	}
 	h := hello("h1", 0)
 	h.Interfaces = []*agentapi.Interface{iface("eth1", addr(1))}
 	f.mustConnect(h)
 	f.run(f.opts.Settle + stepEvery)
-	if got := f.plan.rdma[k]; got != nil {
+	if got := f.planning.plan.endpoints[k].rdma; got != nil {
 		t.Errorf("%v is probed by RDMA, though its agent no longer reports a queue pair", got)
 	}
 }
@@ -79,7 +79,7 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 func TestRule2OneNICPerGID(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	sessions, _ := f.agents(4)
-	has := func(nic string) bool { return f.plan.rdma[f.plan.index[nic]] != nil }
+	has := func(nic string) bool { return f.planning.plan.endpoints[f.planning.plan.index[nic]].rdma != nil }
 	f.reportQueuePair(sessions[1], 2, "10.0.0.1")
 	f.reportQueuePair(sessions[0], 1, "10.0.0.1")
 	if has("h1/mlx5_0") || !has("h2/mlx5_0") {
@@ -102,7 +102,7 @@ func TestRule2GIDsAreCheckedAsAddresses(t *testing.T) {
 		{addr(1), ""}, {"10.77.0.1", ""}, {"fd00::1", ""}, {"fe80::1", ""},
 	} {
 		f.reportQueuePair(sessions[0], 1, c.gid)
-		if got := f.plan.rdma[f.plan.index["h1/mlx5_0"]] != nil; got != (c.reason == "") {
+		if got := f.planning.plan.endpoints[f.planning.plan.index["h1/mlx5_0"]].rdma != nil; got != (c.reason == "") {
 			t.Errorf("%s: used: %v", c.gid, got)
 		}
 		if c.reason != "" {

@@ -101,7 +101,7 @@ func TestRule3TwoAgentsWithOneName(t *testing.T) {
 func (f *fixture) agents1(node string) *agent {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.Coordinator.agents[node]
+	return f.registry.agents[node]
 }
 
 func TestRule4OneRunForManyAgentsAndAMessageForTheChangedOnly(t *testing.T) {
@@ -145,7 +145,7 @@ func TestRule4OneRunForManyAgentsAndAMessageForTheChangedOnly(t *testing.T) {
 	for range 12 {
 		f.mustConnect(hello("h14", 0))
 		f.mu.Lock()
-		f.Coordinator.agents["h14"].present = false
+		f.registry.agents["h14"].present = false
 		f.mu.Unlock()
 		f.run(time.Second)
 	}
@@ -172,8 +172,8 @@ func TestRule4SilenceIsEvidenceUntilItIsAbsence(t *testing.T) {
 	if f.ring.count() != runs+1 || f.Agents()[3].State != StateAbsent {
 		t.Fatalf("after 305 s: %d runs more, state %s", f.ring.count()-runs, f.Agents()[3].State)
 	}
-	for _, e := range f.plan.sched.Edges {
-		if strings.HasPrefix(f.plan.sched.NICs[e.Src], "h4/") || strings.HasPrefix(f.plan.sched.NICs[e.Dst], "h4/") {
+	for _, e := range f.planning.plan.sched.Edges {
+		if strings.HasPrefix(f.planning.plan.sched.NICs[e.Src], "h4/") || strings.HasPrefix(f.planning.plan.sched.NICs[e.Dst], "h4/") {
 			t.Fatal("the absent node is still scheduled")
 		}
 	}
@@ -525,8 +525,8 @@ func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 	}
 	all(0)
 	f.run(31 * time.Second)
-	if asked != 1 || len(f.moves) != 1 {
-		t.Fatalf("asked %d times, %d moves", asked, len(f.moves))
+	if asked != 1 || len(f.moves.list) != 1 {
+		t.Fatalf("asked %d times, %d moves", asked, len(f.moves.list))
 	}
 	in := f.receive(sessions[0])
 	if in.assignment == nil || in.assignment.Edges[0].Flow != 1 {
@@ -540,14 +540,14 @@ func TestRule12SourcePortsAreMovedAFewAtATime(t *testing.T) {
 	f.run(31 * time.Second)
 	all(2)
 	f.run(2 * time.Minute)
-	if asked != 3 || len(f.moves) != 2 || f.Stats().Moves != 2 {
-		t.Errorf("asked %d times, %d moves; want three, the last without a proposal", asked, len(f.moves))
+	if asked != 3 || len(f.moves.list) != 2 || f.Stats().Moves != 2 {
+		t.Errorf("asked %d times, %d moves; want three, the last without a proposal", asked, len(f.moves.list))
 	}
 	before, _, _ := f.ScheduleOf("")
 	f.restart()
 	after, _, _ := f.ScheduleOf("")
-	if len(f.moves) != 2 || before.Hash != after.Hash {
-		t.Errorf("%d moves after a restart, schedule %s then %s", len(f.moves), before.Hash, after.Hash)
+	if len(f.moves.list) != 2 || before.Hash != after.Hash {
+		t.Errorf("%d moves after a restart, schedule %s then %s", len(f.moves.list), before.Hash, after.Hash)
 	}
 }
 

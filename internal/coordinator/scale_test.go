@@ -57,7 +57,7 @@ func TestScaleOfAPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if plans[k], err = newPlan(in, s, &agentapi.Stamp{Port: 862, SourcePort: 49152}, true, 0); err != nil {
+		if plans[k], err = newPlan(in, s, probeSettings{stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}, authenticated: true}); err != nil {
 			t.Fatal(err)
 		}
 		if k == 0 {

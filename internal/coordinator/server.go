@@ -77,7 +77,7 @@ type Server struct {
 // ends sessions whose certificates are no longer accepted.
 func NewServer(c *Coordinator, certificates Certificates) *Server {
 	s := &Server{c: c, certificates: certificates, admission: newAdmission(c.opts.HandshakesPerAddress, c.unfinishedMost)}
-	c.watchCertificates(certificates, s.admission)
+	c.server.start(certificates, s.admission)
 	s.grpc = grpc.NewServer(
 		grpc.Creds(&boundedCreds{credentials.NewTLS(certificates.ServerConfig()), s.admission}),
 		grpc.ConnectionTimeout(connectWithin),
@@ -98,7 +98,7 @@ func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 // Stop ends all sessions and waits for them.
 func (s *Server) Stop() {
 	s.c.mu.Lock()
-	for _, a := range s.c.agents {
+	for _, a := range s.c.registry.agents {
 		if a.session != nil {
 			a.session.endWith(errStopping)
 		}
@@ -203,7 +203,7 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 			}
 			return err
 		case <-ses.wake:
-			for _, m := range s.c.pendingMessages(ses) {
+			for _, m := range s.c.messagesFor(ses) {
 				if err := stream.Send(m); err != nil {
 					return err
 				}

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -40,19 +39,19 @@ type session struct {
 	bootID   string
 	expires  time.Time           // expiry of the certificate
 	chain    []*x509.Certificate // chain that the client sent, its own certificate first
+	since    time.Duration       // its start
 	life     uint64              // given to the agent's process; 0 means that its version has no life numbers
 	wake     chan struct{}
 	ended    chan error // buffers one error
 
 	// The fields below need the coordinator's mu.
 	sent           [hashSize]byte // hash of the assignment that the agent has, or was sent
-	wantAssignment bool
-	wantKeys       bool
-	wantLives      bool
-	wantPaths      bool
-	wantClocks     bool
+	want           pendingMessages
 	pathsRequested bool
 }
+
+// pendingMessages says which messages a session has to send.
+type pendingMessages struct{ assignment, keys, lives, paths, clocks bool }
 
 func (s *session) wakeSender() {
 	select {
@@ -92,7 +91,7 @@ const (
 var sessionResults = []string{resultAccepted, resultTakeover, resultIdentity, resultTopology, resultDuplicate, resultTakeovers, resultMalformed, resultRevoked}
 
 func (c *Coordinator) refuseSession(result string, code codes.Code, format string, args ...any) error {
-	c.count.sessions[result]++
+	c.counters.addSession(result)
 	return status.Errorf(code, format, args...)
 }
 
@@ -102,59 +101,30 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
-	if err := checkHello(h); err != nil {
-		return nil, c.refuseSession(resultMalformed, codes.InvalidArgument, "%v", err)
+	a, err := c.admitAgent(h, id, mono)
+	if err != nil {
+		return nil, err
 	}
-	node := h.GetNode()
-	if !slices.Contains(id.names, node) {
-		return nil, c.refuseSession(resultIdentity, codes.PermissionDenied, "the certificate is for %q, not for node %q", id.names, node)
-	}
-	if !c.nodes[node] {
-		return nil, c.refuseSession(resultTopology, codes.NotFound, "node %q is not in the topology", node)
-	}
-	a := c.agents[node]
-	if a == nil {
-		a = &agent{node: node}
-		c.agents[node] = a
-	}
-	if old := a.session; old != nil {
-		switch {
-		case bytes.Equal(old.instance, h.GetInstance()):
-			// The process is the same: its old stream broke without notice.
-		case mono-a.lastMessageAt >= silentBeats*c.opts.Heartbeat:
-			c.log.Warn("replacing a silent agent", "node", node, "silent", mono-a.lastMessageAt)
-		case old.bootID != h.GetBootId() || h.GetBootId() == "":
-			return nil, c.refuseSession(resultDuplicate, codes.AlreadyExists, "node %q already has a live agent on another host", node)
-		default:
-			a.takeovers = slices.DeleteFunc(a.takeovers, func(t time.Duration) bool { return mono-t >= takeoversIn })
-			if len(a.takeovers) >= takeoversMost {
-				return nil, c.refuseSession(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, which was replaced %d times within %v: two agents may use its name", node, len(a.takeovers), takeoversIn)
-			}
-			a.takeovers = append(a.takeovers, mono)
-			c.count.sessions[resultTakeover]++
-		}
-		old.endWith(status.Errorf(codes.Aborted, "another agent of node %q has taken over", node))
-	}
-	s := &session{agent: a, instance: slices.Clone(h.GetInstance()), bootID: h.GetBootId(), expires: id.expires, chain: id.chain,
+	s := &session{agent: a, instance: slices.Clone(h.GetInstance()), bootID: h.GetBootId(), expires: id.expires, chain: id.chain, since: mono,
 		wake: make(chan struct{}, 1), ended: make(chan error, 1)}
 	copy(s.sent[:], h.GetApplied().GetHash())
-	c.count.sessions[resultAccepted]++
-	a.session, a.sessionSince, a.lastMessageAt, a.lastSeen = s, mono, mono, wall
-	a.applied, a.silentEdges, a.silentNames, a.applyError = h.GetApplied(), 0, nil, ""
-	a.version = max(a.version, h.GetApplied().GetVersion())
-	web, scheme, from := h.GetWeb().GetAddress(), h.GetWeb().GetScheme(), cmp.Or(id.from, sourceSocket)
-	if a.webAddress != web || a.webScheme != scheme || a.sessionFrom != from || a.software != h.GetVersion() {
-		a.webAddress, a.webScheme, a.sessionFrom, a.software, c.unsaved = web, scheme, from, h.GetVersion(), true
+	c.counters.addSession(resultAccepted)
+	a.session, a.lastMessageAt, a.lastSeen = s, mono, wall
+	a.status = agentStatus{applied: h.GetApplied(), stalled: a.status.stalled, clockOffset: a.status.clockOffset}
+	a.assigned.version = max(a.assigned.version, h.GetApplied().GetVersion())
+	web := webAccess{address: h.GetWeb().GetAddress(), scheme: h.GetWeb().GetScheme(), from: cmp.Or(id.from, sourceSocket), refused: a.web.refused}
+	if a.web != web || a.software != h.GetVersion() {
+		a.web, a.software, c.file.unsaved = web, h.GetVersion(), true
 	}
 	c.checkTarget(a)
 	if h.Life != nil {
 		save := false
-		s.life, save = c.lives.assignLife(h)
-		c.unsaved = c.unsaved || save
+		s.life, save = c.registry.lives.assignLife(h)
+		c.file.unsaved = c.file.unsaved || save
 	} else if a.life != 0 {
-		a.life, c.unsaved = 0, true // an older version was given to it
+		a.life, c.file.unsaved = 0, true // an older version was given to it
 	}
-	s.wantLives = true
+	s.want.lives = true
 	a.ownConfiguration = h.GetOwnConfiguration()
 	if a.ownConfiguration && a.present {
 		a.present = false
@@ -162,42 +132,84 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 	}
 	c.updateInterfaces(a, h.GetInterfaces(), mono)
 	c.joinSchedule(a, mono)
-	current := bytes.Equal(h.GetApplied().GetHash(), a.hash[:])
 	if c.keys != nil && !a.ownConfiguration {
-		s.wantKeys = !current || !slices.Equal(h.GetApplied().GetKeyIds(), c.keys.epochIDs())
+		s.want.keys = !a.upToDate() || !slices.Equal(h.GetApplied().GetKeyIds(), c.keys.epochIDs())
 	}
-	a.queueUpdates(c)
+	c.queueUpdates(a)
 	s.wakeSender()
 	return s, nil
 }
 
+// admitAgent returns the agent that sent a hello, whose earlier session it ends, or a gRPC status with
+// the reason why the agent gets no session. It needs mu.
+func (c *Coordinator) admitAgent(h *agentapi.Hello, id identity, mono time.Duration) (*agent, error) {
+	if err := checkHello(h); err != nil {
+		return nil, c.refuseSession(resultMalformed, codes.InvalidArgument, "%v", err)
+	}
+	node := h.GetNode()
+	if !slices.Contains(id.names, node) {
+		return nil, c.refuseSession(resultIdentity, codes.PermissionDenied, "the certificate is for %q, not for node %q", id.names, node)
+	}
+	if !c.topology.nodes[node] {
+		return nil, c.refuseSession(resultTopology, codes.NotFound, "node %q is not in the topology", node)
+	}
+	a := c.registry.agentOf(node)
+	old := a.session
+	if old == nil {
+		return a, nil
+	}
+	switch {
+	case bytes.Equal(old.instance, h.GetInstance()):
+		// The process is the same: its old stream broke without notice.
+	case mono-a.lastMessageAt >= silentBeats*c.opts.Heartbeat:
+		c.log.Warn("replacing a silent agent", "node", node, "silent", mono-a.lastMessageAt)
+	case old.bootID != h.GetBootId() || h.GetBootId() == "":
+		return nil, c.refuseSession(resultDuplicate, codes.AlreadyExists, "node %q already has a live agent on another host", node)
+	default:
+		a.takeovers = slices.DeleteFunc(a.takeovers, func(t time.Duration) bool { return mono-t >= takeoversIn })
+		if len(a.takeovers) >= takeoversMost {
+			return nil, c.refuseSession(resultTakeovers, codes.AlreadyExists, "node %q already has an agent, which was replaced %d times within %v: two agents may use its name", node, len(a.takeovers), takeoversIn)
+		}
+		a.takeovers = append(a.takeovers, mono)
+		c.counters.addSession(resultTakeover)
+	}
+	old.endWith(status.Errorf(codes.Aborted, "another agent of node %q has taken over", node))
+	return a, nil
+}
+
 // updateInterfaces stores the interfaces that an agent reports. It needs mu.
 func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono time.Duration) {
-	var out []interfaceState
+	before := a.interfaces.interfaces
+	out := mergeInterfaces(before, in)
+	same := slices.EqualFunc(before, out, func(x, y interfaceState) bool {
+		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.equal(y.RDMA) && slices.Equal(x.Addresses, y.Addresses)
+	})
+	if !same {
+		c.registry.reports++
+		a.interfaces = interfaceReport{out, c.registry.reports}
+		c.markDirty(false, mono)
+	}
+}
+
+// mergeInterfaces returns the interfaces of a report. What a report leaves out stays as it was before.
+func mergeInterfaces(before []interfaceState, in []*agentapi.Interface) (out []interfaceState) {
 	for _, f := range in {
 		s := interfaceState{Name: f.GetName(), Hardware: f.GetHardwareStamps()}
+		i := slices.IndexFunc(before, func(o interfaceState) bool { return o.Name == s.Name })
 		if f.HardwareStamps == nil {
-			i := slices.IndexFunc(a.interfaces, func(o interfaceState) bool { return o.Name == s.Name })
-			s.Hardware = i >= 0 && a.interfaces[i].Hardware
+			s.Hardware = i >= 0 && before[i].Hardware
 		}
 		if r := f.GetRdma(); r.GetQpn() != 0 {
 			s.RDMA = &rdmaState{Device: r.GetDevice(), Port: r.GetPort(), GID: netip.AddrFrom16([16]byte(r.GetGid())), QPN: r.GetQpn(), QKey: r.GetQKey(), LID: r.GetLid(), Hardware: r.GetHardware()}
-		} else if i := slices.IndexFunc(a.interfaces, func(o interfaceState) bool { return o.Name == s.Name }); r != nil && i >= 0 {
-			s.RDMA = a.interfaces[i].RDMA // it has no queue pair now, and does not change to UDP because of that
+		} else if r != nil && i >= 0 {
+			s.RDMA = before[i].RDMA // it has no queue pair now, and does not change to UDP because of that
 		}
 		for _, b := range f.GetAddresses() {
 			s.Addresses = append(s.Addresses, agentapi.AddrFromBytes(b))
 		}
 		out = append(out, s)
 	}
-	same := slices.EqualFunc(a.interfaces, out, func(x, y interfaceState) bool {
-		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.equal(y.RDMA) && slices.Equal(x.Addresses, y.Addresses)
-	})
-	if !same {
-		c.reports++
-		a.interfaces, a.reported = out, c.reports
-		c.markDirty(false, mono)
-	}
+	return out
 }
 
 // endSession ends a session. The agent stays known.
@@ -223,10 +235,7 @@ func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error 
 	}
 	if p := m.GetPaths(); p != nil {
 		taken := c.paths.addTraces(s.agent.node, p.GetTraces())
-		c.mu.Lock()
-		c.count.traces["taken"] += uint64(taken)
-		c.count.traces["ignored"] += uint64(len(p.GetTraces()) - taken)
-		c.mu.Unlock()
+		c.counters.addTraces(taken, len(p.GetTraces())-taken)
 	}
 	if r := m.GetClock(); r != nil {
 		c.clocks.handleReport(s.agent.node, r, c.opts.Clock.MonoTime())
@@ -245,12 +254,12 @@ func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error 
 	case *agentapi.AgentMessage_Heartbeat:
 		h := b.Heartbeat
 		if s.life != a.life { // the agent has had the number since the welcome
-			a.life, c.unsaved = s.life, true
+			a.life, c.file.unsaved = s.life, true
 		}
-		a.applied, a.silentEdges, a.silentNames = h.GetApplied(), int(h.GetSilentEdgesTotal()), h.GetSilentEdges()
-		a.stalled, a.applyError = time.Duration(h.GetStalledNs()), h.GetApplyError()
+		a.status = agentStatus{applied: h.GetApplied(), silentEdges: int(h.GetSilentEdgesTotal()), silentNames: h.GetSilentEdges(),
+			stalled: time.Duration(h.GetStalledNs()), applyError: h.GetApplyError(), clockOffset: a.status.clockOffset}
 		if h.GetUnixTimeNs() != 0 {
-			a.clockOffset = time.Unix(0, h.GetUnixTimeNs()).Sub(wall)
+			a.status.clockOffset = time.Unix(0, h.GetUnixTimeNs()).Sub(wall)
 		}
 	case *agentapi.AgentMessage_Addresses:
 		c.updateInterfaces(a, b.Addresses.GetInterfaces(), mono)
@@ -265,46 +274,42 @@ func (c *Coordinator) joinSchedule(a *agent, mono time.Duration) {
 	if a.present || a.ownConfiguration {
 		return
 	}
-	if ids := a.applied.GetKeyIds(); c.keys != nil && (len(ids) == 0 || ids[0] != c.keys.epochs[0].ID) {
+	if ids := a.status.applied.GetKeyIds(); c.keys != nil && (len(ids) == 0 || ids[0] != c.keys.epochs[0].ID) {
 		return
 	}
 	a.present = true
 	c.markDirty(true, mono)
 }
 
-// pendingMessages returns and clears the pending messages of a session. Keys come before the assignment
-// that needs them.
-func (c *Coordinator) pendingMessages(s *session) (out []*agentapi.CoordinatorMessage) {
+// takePending returns what a session has to send, and clears it. With an assignment it returns its
+// version and hash. Life numbers wait for the plan.
+func (c *Coordinator) takePending(s *session) (want pendingMessages, p *plan, keys *keyring, assigned assignedVersion) {
 	c.mu.Lock()
-	p, keys, a := c.plan, c.keys, s.agent
-	wantLives := s.wantLives && p != nil && !a.ownConfiguration
-	s.wantLives = s.wantLives && !wantLives
-	wantKeys, wantAssignment, wantPaths, wantClocks := s.wantKeys && keys != nil, s.wantAssignment && p != nil, s.wantPaths, s.wantClocks
-	s.wantKeys, s.wantAssignment, s.wantPaths, s.wantClocks = false, false, false, false
-	node, version, hash := a.node, a.version, a.hash
-	if wantAssignment {
-		// A plan in which the node is absent has no assignment for it.
-		if p.hash[node] != hash {
-			wantAssignment = false
-		} else {
-			s.sent = hash
-			c.count.assignments++
-		}
+	defer c.mu.Unlock()
+	p, keys, assigned, want = c.planning.plan, c.keys, s.agent.assigned, s.want
+	want.lives = want.lives && p != nil && !s.agent.ownConfiguration
+	s.want = pendingMessages{lives: s.want.lives && !want.lives}
+	want.keys = want.keys && keys != nil
+	// A plan in which the node is absent has no assignment for it.
+	want.assignment = want.assignment && p != nil && p.hash[s.agent.node] == assigned.hash
+	if want.assignment {
+		s.sent = assigned.hash
 	}
-	if wantKeys {
-		c.count.keysSent++
-	}
-	if wantClocks {
-		c.count.clockUpdates++
-	}
-	c.mu.Unlock()
+	return want, p, keys, assigned
+}
 
-	if wantLives {
+// messagesFor returns and clears the pending messages of a session. Keys come before the assignment
+// that needs them.
+func (c *Coordinator) messagesFor(s *session) (out []*agentapi.CoordinatorMessage) {
+	want, p, keys, assigned := c.takePending(s)
+	c.counters.addSent(want)
+	node := s.agent.node
+	if want.lives {
 		if m := c.livesOf(p, node); len(m.Nodes) > 0 {
 			out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Lives{Lives: m}})
 		}
 	}
-	if wantKeys {
+	if want.keys {
 		m := &agentapi.Keys{Ids: keys.epochIDs()}
 		if p != nil {
 			for _, peer := range p.peerNodes(node) {
@@ -313,253 +318,17 @@ func (c *Coordinator) pendingMessages(s *session) (out []*agentapi.CoordinatorMe
 		}
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Keys{Keys: m}})
 	}
-	if wantAssignment {
+	if want.assignment {
 		m := p.assignmentFor(node)
-		m.Version, m.Hash = version, hash[:]
+		m.Version, m.Hash = assigned.version, assigned.hash[:]
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Assignment{Assignment: m}})
 	}
-	if wantPaths {
+	if want.paths {
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_PathsWanted{PathsWanted: &agentapi.PathsWanted{}}})
 	}
-	if wantClocks {
+	if want.clocks {
 		m := &agentapi.ClockUpdate{Format: agentapi.ClockFormat, Update: c.clocks.encodedUpdate(node)}
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Clock{Clock: m}})
 	}
 	return out
-}
-
-// Agent is the state of an agent, as the API serves it.
-type Agent struct {
-	Node             string    `json:"node"`
-	State            string    `json:"state"`
-	Software         string    `json:"version,omitempty"`
-	Web              string    `json:"web,omitempty"`
-	WebRefused       string    `json:"web_refused,omitempty"`
-	LastSeen         time.Time `json:"last_seen,omitzero"`
-	ConnectedSeconds *float64  `json:"connected_seconds,omitempty"`
-	SilentSeconds    *float64  `json:"silent_seconds,omitempty"`
-	Assigned         uint64    `json:"assigned_version,omitempty"`
-	Applied          *uint64   `json:"applied_version,omitempty"`
-	UpToDate         *bool     `json:"up_to_date,omitempty"`
-	KeyIDs           []uint32  `json:"key_ids,omitempty"`
-	SilentEdges      *int      `json:"silent_edges,omitempty"`
-	SilentNames      []string  `json:"silent_edge_names,omitempty"`
-	StalledSeconds   *float64  `json:"stalled_seconds,omitempty"`
-	ClockOffset      *float64  `json:"wall_clock_offset_seconds,omitempty"`
-	ApplyError       string    `json:"apply_error,omitempty"`
-}
-
-// States of agents. A node of the topology that never had an agent is "never".
-const (
-	StateConnected = "connected"
-	StateSilent    = "silent" // not heard from, but still part of the schedule
-	StateAbsent    = "absent"
-	StateNever     = "never"
-)
-
-// AgentStates lists all states of agents.
-var AgentStates = []string{StateConnected, StateSilent, StateAbsent, StateNever}
-
-// stateName returns the state of the agent. It needs mu.
-func (a *agent) stateName(mono, heartbeat time.Duration) string {
-	switch {
-	case a == nil:
-		return StateNever
-	case a.session != nil && mono-a.lastMessageAt < silentBeats*heartbeat:
-		return StateConnected
-	case a.present:
-		return StateSilent
-	}
-	return StateAbsent
-}
-
-// Agents returns the state of every node of the topology.
-func (c *Coordinator) Agents() []Agent {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	mono := c.opts.Clock.MonoTime()
-	out := make([]Agent, 0, len(c.nodes))
-	for i := range c.graph.Topo.Nodes {
-		node := c.graph.Topo.Nodes[i].Name
-		a := c.agents[node]
-		v := Agent{Node: node, State: a.stateName(mono, c.opts.Heartbeat)}
-		if a == nil {
-			out = append(out, v)
-			continue
-		}
-		v.Software, v.LastSeen, v.Assigned = a.software, a.lastSeen, a.version
-		if a.webAddress != "" {
-			v.Web, v.WebRefused = c.targetOf(a)
-		}
-		silent := max(0, mono-a.lastMessageAt).Seconds()
-		v.SilentSeconds = &silent
-		if a.session != nil {
-			connected, applied, stalled, offset, edges := (mono - a.sessionSince).Seconds(), a.applied.GetVersion(), a.stalled.Seconds(), a.clockOffset.Seconds(), a.silentEdges
-			current := bytes.Equal(a.applied.GetHash(), a.hash[:])
-			v.ConnectedSeconds, v.Applied, v.UpToDate, v.SilentEdges, v.StalledSeconds, v.ClockOffset = &connected, &applied, &current, &edges, &stalled, &offset
-			v.KeyIDs, v.SilentNames, v.ApplyError = a.applied.GetKeyIds(), a.silentNames, a.applyError
-		}
-		out = append(out, v)
-	}
-	slices.SortFunc(out, func(x, y Agent) int { return compareNames(x.Node, y.Node) })
-	return out
-}
-
-func compareNames(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// Edge is a scheduled edge, as the API serves it.
-type Edge struct {
-	Edge      string `json:"edge"`
-	Tier      int    `json:"tier"`
-	Class     string `json:"class"`
-	CadenceNS int64  `json:"cadence_ns"`
-}
-
-// Schedule is a summary of the schedule.
-type Schedule struct {
-	Hash       string   `json:"hash"`
-	NICs       int      `json:"nics"`
-	Edges      int      `json:"edges"`
-	Components int      `json:"components"`
-	Findings   []string `json:"findings"`
-}
-
-// ScheduleOf returns a summary of the schedule, and the edges that a node probes if a node is named. ok
-// is false before there is a schedule.
-func (c *Coordinator) ScheduleOf(node string) (sum Schedule, edges []Edge, ok bool) {
-	c.mu.Lock()
-	p := c.plan
-	c.mu.Unlock()
-	if p == nil {
-		return sum, nil, false
-	}
-	sum = Schedule{Hash: fmt.Sprintf("%016x", scheduleHash(p.sched)), NICs: len(p.sched.NICs), Edges: len(p.sched.Edges),
-		Components: len(p.sched.Components), Findings: append([]string{}, p.sched.Findings...)}
-	for _, f := range p.conflicts {
-		sum.Findings = append(sum.Findings, f.text)
-	}
-	for _, i := range p.nics[node] {
-		for _, e := range p.sched.Edges[p.firstEdge[i]:p.firstEdge[i+1]] {
-			v := Edge{Edge: p.sched.FlowID(e).String(), Tier: int(e.Tier), CadenceNS: int64(e.Cadence)}
-			if int(e.Class) < len(p.sched.Classes) {
-				v.Class = p.sched.Classes[e.Class]
-			}
-			edges = append(edges, v)
-		}
-	}
-	return sum, edges, true
-}
-
-// Stats are the statistics that the coordinator publishes about itself.
-type Stats struct {
-	Agents          map[string]int    // number by state
-	Sessions        map[string]uint64 // number by result
-	Whole           bool
-	HasPlan         bool
-	Conflicts       map[string]int // reported addresses and GIDs that are not used, by reason; nil without a plan
-	Edges           map[string]int // number by state
-	Runs            map[string]uint64
-	RunSeconds      float64
-	RunAt           time.Time
-	Assignments     uint64
-	KeysSent        uint64
-	OutOfDate       int // connected agents that have not applied their assignment
-	KeysEpoch       uint32
-	KeysHeld        int
-	KeysUnconfirmed int // connected agents that have not confirmed the newest key
-	Traces          map[string]uint64
-	Refused         map[string]int // agents that are not scraped at their advertised address, by reason
-	Handshakes      Handshakes
-	Clocks          ClockStats
-	ClockUpdates    uint64
-	Moves           uint64
-	Saves           map[string]uint64
-	StepAt          time.Time
-	TopologyHash    string
-	ReloadOK        bool
-	ReloadedAt      time.Time
-	Links           []LinkEdges // nil before the first path is bound
-	LinkEdges       int         // number wanted on every link
-}
-
-// Stats returns the present statistics.
-func (c *Coordinator) Stats() Stats {
-	links, probes, _ := c.paths.linkCounts()
-	clocks := c.clocks.clockStats()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	mono := c.opts.Clock.MonoTime()
-	s := Stats{Agents: map[string]int{}, Sessions: map[string]uint64{}, Whole: c.registryWhole, HasPlan: c.plan != nil, Edges: map[string]int{},
-		Runs: map[string]uint64{"done": c.count.runs["done"], "failed": c.count.runs["failed"]}, RunSeconds: c.count.runSeconds, RunAt: c.count.runAt,
-		Assignments: c.count.assignments, KeysSent: c.count.keysSent, Traces: map[string]uint64{"taken": c.count.traces["taken"], "ignored": c.count.traces["ignored"]},
-		Clocks: clocks, ClockUpdates: c.count.clockUpdates, Moves: c.count.moves, Saves: map[string]uint64{"done": c.count.saves["done"], "failed": c.count.saves["failed"]},
-		StepAt: c.count.stepAt, TopologyHash: c.topoSum, ReloadOK: c.reloadOK, ReloadedAt: c.reloadedAt, Links: links, LinkEdges: c.opts.LinkEdges}
-	for _, st := range AgentStates {
-		s.Agents[st] = 0
-	}
-	for _, r := range sessionResults {
-		s.Sessions[r] = c.count.sessions[r]
-	}
-	newest := uint32(0)
-	if c.keys != nil {
-		s.KeysEpoch, s.KeysHeld = c.keys.epochs[0].ID, len(c.keys.epochs)
-		for _, e := range c.keys.epochs {
-			newest = max(newest, e.ID)
-		}
-	}
-	s.Refused = map[string]int{}
-	for _, r := range refusedReasons {
-		s.Refused[r] = 0
-	}
-	if c.admission != nil {
-		s.Handshakes = c.admission.handshakeStats()
-	}
-	silent := 0
-	for n := range c.nodes {
-		a := c.agents[n]
-		if a != nil && a.webRefused != "" {
-			s.Refused[a.webRefused]++
-		}
-		s.Agents[a.stateName(mono, c.opts.Heartbeat)]++
-		if a == nil || a.session == nil || a.ownConfiguration {
-			continue
-		}
-		silent += a.silentEdges
-		if !bytes.Equal(a.applied.GetHash(), a.hash[:]) {
-			s.OutOfDate++
-		}
-		if newest != 0 && !containsID(a.applied.GetKeyIds(), newest) {
-			s.KeysUnconfirmed++
-		}
-	}
-	if c.plan != nil {
-		s.Conflicts = map[string]int{}
-		for _, reason := range conflictReasons {
-			s.Conflicts[reason] = 0
-		}
-		for _, f := range c.plan.conflicts {
-			s.Conflicts[f.reason]++
-		}
-		total := len(c.plan.sched.Edges)
-		s.Edges = map[string]int{"all": total, "unaddressed": c.plan.unaddressed, "silent": silent, "path_known": probes, "path_unknown": total - probes}
-	}
-	return s
-}
-
-// Ready returns nil if agents get assignments, and an error before the first schedule.
-func (c *Coordinator) Ready() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.plan == nil {
-		return errNoPlan
-	}
-	return nil
 }

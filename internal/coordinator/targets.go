@@ -62,14 +62,14 @@ type Target struct {
 func (c *Coordinator) Targets() (out []Target, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.registryWhole {
+	if !c.registry.whole {
 		return nil, false
 	}
-	for n, a := range c.agents {
-		if a.webAddress == "" {
+	for n, a := range c.registry.agents {
+		if a.web.address == "" {
 			continue
 		}
-		address, _ := c.targetOf(a)
+		address, _ := c.opts.targetOf(c.topology, a)
 		out = append(out, Target{Node: n, Address: address, Scheme: c.opts.WebScheme, Software: a.software, Connected: a.session != nil})
 	}
 	slices.SortFunc(out, func(x, y Target) int { return compareNames(x.Node, y.Node) })
@@ -79,13 +79,13 @@ func (c *Coordinator) Targets() (out []Target, ok bool) {
 // checkTarget checks whether an agent may be scraped at its advertised address, and logs when the
 // result changes. It needs mu.
 func (c *Coordinator) checkTarget(a *agent) {
-	before := a.webRefused
-	if a.webRefused = ""; a.webAddress == "" {
+	before := a.web.refused
+	if a.web.refused = ""; a.web.address == "" {
 		return
 	}
-	address, reason := c.targetOf(a)
-	if a.webRefused = reason; reason != "" && reason != before {
-		c.log.Warn("an agent is not scraped at its advertised address", "node", a.node, "advertised", a.webAddress, "advertised_scheme", a.webScheme, "from", a.sessionFrom, "reason", reason,
+	address, reason := c.opts.targetOf(c.topology, a)
+	if a.web.refused = reason; reason != "" && reason != before {
+		c.log.Warn("an agent is not scraped at its advertised address", "node", a.node, "advertised", a.web.address, "advertised_scheme", a.web.scheme, "from", a.web.from, "reason", reason,
 			"scraped_at", address, "scheme", c.opts.WebScheme)
 	}
 }
@@ -93,32 +93,32 @@ func (c *Coordinator) checkTarget(a *agent) {
 // targetOf returns the address at which an agent is scraped, and the reason if that is not the
 // advertised one. It uses the advertised host if the agent's session came from there, if the topology
 // has it as the node's address, or if it lies in the prefixes for targets. Otherwise it uses the node's
-// address in the topology, else the host of the session, else the node's name, which is the topology's.
-// It needs mu.
-func (c *Coordinator) targetOf(a *agent) (address, reason string) {
-	host, portText, err := net.SplitHostPort(a.webAddress)
+// address in the topology, else the host of the session, else the node's name, which is the topology's. It
+// needs mu.
+func (o *TargetOptions) targetOf(t *topology, a *agent) (address, reason string) {
+	host, portText, err := net.SplitHostPort(a.web.address)
 	port, errPort := strconv.ParseUint(portText, 10, 16)
-	if err != nil || errPort != nil || !c.opts.WebPorts.contains(uint16(port)) {
-		port, reason = uint64(c.opts.WebPorts[0].First), refusedPort
+	if err != nil || errPort != nil || !o.WebPorts.contains(uint16(port)) {
+		port, reason = uint64(o.WebPorts[0].First), refusedPort
 	}
 	given := ""
-	if n := c.graph.Node(a.node); n != nil {
+	if n := t.graph.Node(a.node); n != nil {
 		given = n.Address
 	}
 	own := given
-	if own == "" && a.sessionFrom != sourceSocket {
-		own = a.sessionFrom
+	if own == "" && a.web.from != sourceSocket {
+		own = a.web.from
 	}
 	if own == "" {
 		own = a.node
 	}
-	if why := c.refuseHost(a, host, given, own); why != "" {
+	if why := o.refuseHost(t, a, host, given, own); why != "" {
 		host, reason = own, why
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = own
 	}
-	if reason == "" && a.webScheme != "" && a.webScheme != c.opts.WebScheme {
+	if reason == "" && a.web.scheme != "" && a.web.scheme != o.WebScheme {
 		reason = refusedScheme
 	}
 	return net.JoinHostPort(host, strconv.FormatUint(port, 10)), reason
@@ -126,7 +126,7 @@ func (c *Coordinator) targetOf(a *agent) (address, reason string) {
 
 // refuseHost returns the reason why an agent may not be scraped at a host, or an empty reason when it
 // may. An empty or unspecified host stands for own.
-func (c *Coordinator) refuseHost(a *agent, host, given, own string) string {
+func (o *TargetOptions) refuseHost(t *topology, a *agent, host, given, own string) string {
 	if host == "" || host == own || host == given {
 		return ""
 	}
@@ -135,7 +135,7 @@ func (c *Coordinator) refuseHost(a *agent, host, given, own string) string {
 		return refusedAddress
 	}
 	ip = ip.Unmap()
-	from, err := netip.ParseAddr(a.sessionFrom)
+	from, err := netip.ParseAddr(a.web.from)
 	remote := err == nil && !from.IsLoopback()
 	switch {
 	case ip.IsUnspecified() || err == nil && ip == from:
@@ -145,10 +145,10 @@ func (c *Coordinator) refuseHost(a *agent, host, given, own string) string {
 	case ip.IsLoopback() && err == nil:
 		return ""
 	}
-	if owner := c.owners[ip]; owner != "" && owner != a.node {
+	if owner := t.owners[ip]; owner != "" && owner != a.node {
 		return refusedForeign
 	}
-	if inPrefixes(c.opts.WebPrefixes, ip) {
+	if inPrefixes(o.WebPrefixes, ip) {
 		return ""
 	}
 	return refusedAddress

@@ -15,9 +15,9 @@ import (
 // blockWrites makes every write of the state fail until unblock is called.
 func (f *fixture) blockWrites() (unblock func()) {
 	f.t.Helper()
-	file := f.Coordinator.opts.StateFile
-	f.Coordinator.opts.StateFile = filepath.Join(file, "full")
-	return func() { f.Coordinator.opts.StateFile = file }
+	file := f.file.path
+	f.file.path = filepath.Join(file, "full")
+	return func() { f.file.path = file }
 }
 
 func TestRule5AStateThatCanOnlyBeReadIsEnoughToStart(t *testing.T) {
@@ -48,12 +48,12 @@ func TestRule5AStateThatCanOnlyBeReadIsEnoughToStart(t *testing.T) {
 	if n := strings.Count(f.logs.String(), "cannot write the state"); n != 1 {
 		t.Errorf("logged %d times, want once", n)
 	}
-	f.Coordinator.opts.StateFile = filepath.Join(filepath.Dir(long), "state.json")
+	f.file.path = filepath.Join(filepath.Dir(long), "state.json")
 	f.run(3 * time.Second)
 	if s := f.Stats(); s.Saves["done"] == 0 || !strings.Contains(f.logs.String(), "the state is written again") {
 		t.Errorf("writes %v after there is room", s.Saves)
 	}
-	if s, err := readState(f.Coordinator.opts.StateFile); err != nil || len(s.Agents) != 4 || len(s.Keys) != 1 {
+	if s, err := readState(f.file.path); err != nil || len(s.Agents) != 4 || len(s.Keys) != 1 {
 		t.Errorf("%v, %+v", err, s)
 	}
 }
@@ -115,7 +115,7 @@ func TestRule7NoKeyRotatesWhileTheStateCannotBeWritten(t *testing.T) {
 	}
 	unblock = f.blockWrites()
 	f.mu.Lock()
-	f.unsaved = true
+	f.file.unsaved = true
 	f.mu.Unlock()
 	held := f.keys.epochIDs()
 	day(30 * time.Hour)

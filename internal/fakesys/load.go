@@ -3,6 +3,7 @@ package fakesys
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"regexp"
@@ -50,6 +51,28 @@ func ParseNode(file string, text []byte) (Node, error) {
 		return Node{}, err
 	}
 	return n, nil
+}
+
+// WriteYAML writes the node as LoadNode reads it.
+func (n *Node) WriteYAML(w io.Writer) error {
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	if err := enc.Encode(n); err != nil {
+		return err
+	}
+	return enc.Close()
+}
+
+// Summary returns the numbers of the node's devices and interfaces as text.
+func (n *Node) Summary() string {
+	rdma, nets := 0, 1 // lo
+	for _, d := range n.Devices {
+		nets += len(d.Net)
+		if d.RDMA != nil {
+			rdma++
+		}
+	}
+	return fmt.Sprintf("RDMA devices: %d, interfaces: %d", rdma, nets)
 }
 
 // checkType checks a YAML value against a type: yaml.v3 itself names Go types in its errors, and

@@ -130,3 +130,21 @@ func TestExamplesOfTheDocument(t *testing.T) {
 		}
 	}
 }
+
+func TestWriteYAMLIsWhatLoadNodeReads(t *testing.T) {
+	n, err := FindProfile("rxe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := n.WriteYAML(&b); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ParseNode("written", []byte(b.String()))
+	if err != nil || !reflect.DeepEqual(n, again) {
+		t.Errorf("%+v, %v; want %+v", again, err, n)
+	}
+	if got := n.Summary(); got != "RDMA devices: 1, interfaces: 2" {
+		t.Errorf("summary %q", got)
+	}
+}

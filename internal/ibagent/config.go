@@ -3,10 +3,14 @@ package ibagent
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"time"
+
+	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/ibsample"
 )
@@ -65,6 +69,25 @@ type TLS struct {
 func DefaultConfig() Config {
 	return Config{Device: "umad0", Interval: time.Second, Sample: true, Discovery: 30 * time.Second, Forget: 10 * time.Minute, Redundancy: 1,
 		Timeout: 100 * time.Millisecond, Retries: 2}
+}
+
+// LoadConfig reads a configuration from a YAML file, on top of the defaults.
+func LoadConfig(file string) (Config, error) {
+	config := DefaultConfig()
+	f, err := os.Open(file)
+	if err != nil {
+		return config, err
+	}
+	defer f.Close()
+	d := yaml.NewDecoder(f)
+	d.KnownFields(true)
+	if err := d.Decode(&config); err != nil && !errors.Is(err, io.EOF) {
+		return config, fmt.Errorf("%s: %w", file, err)
+	}
+	if err := config.Validate(); err != nil {
+		return config, fmt.Errorf("%s: %w", file, err)
+	}
+	return config, nil
 }
 
 // Validate returns an error that names the first key with a wrong value.

@@ -5,12 +5,14 @@ package gnmireceiver
 
 import (
 	"context"
+	"log/slog"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/graylink/graylink/internal/gnmi"
+	"github.com/graylink/graylink/receivers/internal/runloop"
 )
 
 // Type is the receiver's name in a configuration.
@@ -22,6 +24,11 @@ func NewFactory() receiver.Factory {
 		receiver.WithMetrics(createMetrics, component.StabilityLevelDevelopment))
 }
 
+// gnmiReceiver runs an agent and passes on its points once an interval.
+type gnmiReceiver = runloop.AgentReceiver[gnmi.Point]
+
 func createMetrics(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-	return &gnmiReceiver{config: c.(*Config).Config, settings: s, next: next}, nil
+	config := c.(*Config).Config
+	return &gnmiReceiver{Settings: s, Next: next, Build: buildMetrics, Interval: config.Interval,
+		Open: func(log *slog.Logger) (runloop.Agent[gnmi.Point], error) { return gnmi.Start(config, log) }}, nil
 }

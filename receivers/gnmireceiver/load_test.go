@@ -224,7 +224,7 @@ func underLoad(b *testing.B, rate int, interval time.Duration) {
 		b.Fatal(err)
 	}
 	count := func() (updates, dropped float64) {
-		for _, p := range r.(*gnmiReceiver).agent.CollectPoints(time.Now()) {
+		for _, p := range r.(*gnmiReceiver).Agent.CollectPoints(time.Now()) {
 			switch p.Family.Name {
 			case "graylink_gnmi_updates_total":
 				updates += p.Value

@@ -84,7 +84,7 @@ func TestBadConfigs(t *testing.T) {
 }
 
 // running returns a receiver on a fabric in memory whose ports have been read twice.
-func running(t *testing.T) (*ibReceiver, *consumertest.MetricsSink) {
+func running(t *testing.T) (*ibReceiver, *Config, *consumertest.MetricsSink) {
 	f := madsim.FatTree(2, 2, 2, madsim.Options{})
 	f.SetVendor("spine0", madsim.QDR)
 	f.SetVendor("spine1", madsim.DDR)
@@ -96,12 +96,8 @@ func running(t *testing.T) (*ibReceiver, *consumertest.MetricsSink) {
 	c.Name, c.Interval, c.Timeout, c.Retries = "s", 200*time.Millisecond, 5*time.Millisecond, 0
 	files := pkitest.New(t, "s")
 	c.TLS = ibagent.TLS{CA: files.CA, Cert: files.Cert, Key: files.Key}
-	made, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(Type), c, sink)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := made.(*ibReceiver)
-	r.open = func(string) (ibmad.Transport, error) { return f.AttachTransport("h0"), nil }
+	open := func(string) (ibmad.Transport, error) { return f.AttachTransport("h0"), nil }
+	r := newReceiver(receivertest.NewNopSettings(Type), c, sink, open)
 	if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +116,7 @@ func running(t *testing.T) (*ibReceiver, *consumertest.MetricsSink) {
 			}
 		}
 		if rated == 2*(2+2)+2*2+4 {
-			return r, sink
+			return r, c, sink
 		}
 		if time.Now().After(end) {
 			t.Fatalf("%d ports have rates", rated)
@@ -180,14 +176,14 @@ func flatten(t *testing.T, m pmetric.Metrics) map[string]flat {
 // TestPushedIsWhatIsScraped checks that an agent's points, by OTLP and back to Prometheus, are those of the
 // exporter's collector.
 func TestPushedIsWhatIsScraped(t *testing.T) {
-	r, _ := running(t)
+	r, _, _ := running(t)
 	if err := r.Shutdown(t.Context()); err != nil { // so that nothing is counted between the two
 		t.Fatal(err)
 	}
 	now := time.Now()
-	pushed := flatten(t, buildMetrics(r.agent.CollectPoints(now), r.agent.Expiries(), r.began, now))
+	pushed := flatten(t, buildMetrics(r.Agent.CollectPoints(now), r.Agent.Expiries(), r.Began, now))
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(ibfabric.NewCollector(r.agent, func() time.Time { return now }), certificates.NewCollector(r.agent))
+	registry.MustRegister(ibfabric.NewCollector(r.Agent.(*ibagent.Agent), func() time.Time { return now }), certificates.NewCollector(r.Agent))
 	scraped, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -243,8 +239,8 @@ func TestPushedIsWhatIsScraped(t *testing.T) {
 // TestCertificates checks that the ends of the certificates in use are passed on, also those of files that are
 // replaced. When files are removed, the old certificates remain in use.
 func TestCertificates(t *testing.T) {
-	r, sink := running(t)
-	tls := &r.config.TLS
+	r, config, sink := running(t)
+	tls := &config.TLS
 	files := pkitest.Files{CA: tls.CA, Cert: tls.Cert, Key: tls.Key}
 	ends := func(what string) {
 		t.Helper()
@@ -270,7 +266,7 @@ func TestCertificates(t *testing.T) {
 	if err := os.Remove(tls.CA); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(r.agent.Expiries()); got != 2 {
+	if got := len(r.Agent.Expiries()); got != 2 {
 		t.Errorf("%d certificates in use, want 2", got)
 	}
 }

@@ -3,9 +3,6 @@ package ufmreceiver
 import (
 	"time"
 
-	"go.opentelemetry.io/collector/pdata/pcommon"
-	"go.opentelemetry.io/collector/pdata/pmetric"
-
 	"github.com/graylink/graylink/internal/ufm"
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 )
@@ -72,45 +69,26 @@ func columnFamily(m *ufm.Metric, nic bool) *family {
 
 // batch collects points until they are passed on.
 type batch struct {
-	metrics pmetric.Metrics
-	scope   pmetric.MetricSlice
-	lists   map[*family]pmetric.NumberDataPointSlice
-	n       int
+	*metricfamily.Batch[*family]
+	n int
 }
 
 func newBatch() *batch {
-	b := &batch{metrics: pmetric.NewMetrics(), lists: map[*family]pmetric.NumberDataPointSlice{}}
-	scope := b.metrics.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
-	scope.Scope().SetName(scopeName)
-	b.scope = scope.Metrics()
-	return b
-}
-
-func (b *batch) pointList(f *family) pmetric.NumberDataPointSlice {
-	list, there := b.lists[f]
-	if there {
-		return list
-	}
-	list = metricfamily.InitMetric(b.scope.AppendEmpty(), f.name, f.help, f.counter)
-	b.lists[f] = list
-	return list
+	return &batch{Batch: metricfamily.NewBatch(scopeName, func(f *family) metricfamily.Family {
+		return metricfamily.Family{Name: f.name, Help: f.help, Counter: f.counter}
+	})}
 }
 
 // addPoint adds a point; values belong to the family's labels. A counter runs since then, or since its reading
 // if that was earlier.
 func (b *batch) addPoint(f *family, v float64, at, since time.Time, values ...string) {
-	d := b.pointList(f).AppendEmpty()
-	d.SetDoubleValue(v)
-	d.SetTimestamp(pcommon.NewTimestampFromTime(at))
-	if f.counter {
-		if since.After(at) {
-			since = at
-		}
-		d.SetStartTimestamp(pcommon.NewTimestampFromTime(since))
+	if since.After(at) {
+		since = at
 	}
-	d.Attributes().EnsureCapacity(len(values))
+	labels := b.AddPoint(f, v, at, since)
+	labels.EnsureCapacity(len(values))
 	for i, l := range f.labels {
-		d.Attributes().PutStr(l, values[i])
+		labels.PutStr(l, values[i])
 	}
 	b.n++
 }

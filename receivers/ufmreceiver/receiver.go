@@ -10,11 +10,10 @@ import (
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/receiver"
-	"go.uber.org/zap/exp/zapslog"
 
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/ufm"
-	"github.com/graylink/graylink/receivers/internal/metricfamily"
+	"github.com/graylink/graylink/receivers/internal/runloop"
 )
 
 // ufmReceiver reads one UFM, with a goroutine for its REST interface and one for each telemetry service. It is
@@ -29,12 +28,11 @@ type ufmReceiver struct {
 	mu      sync.Mutex // guards the following fields
 	started bool
 	failed  error // the error of Start
-	stop    context.CancelFunc
+	loops   runloop.Loops
 
 	log     *slog.Logger
 	names   ufm.Directory
 	began   time.Time
-	wg      sync.WaitGroup
 	closers []func()
 }
 
@@ -46,21 +44,19 @@ func (r *ufmReceiver) Start(context.Context, component.Host) error {
 		return r.failed
 	}
 	r.started = true
-	r.log = slog.New(zapslog.NewHandler(r.settings.Logger.Core()))
+	r.log = runloop.NewLog(r.settings)
 	r.began = time.Now()
 	r.failed = r.startReaders()
 	return r.failed
 }
 
 func (r *ufmReceiver) startReaders() error {
-	ctx, stop := context.WithCancel(context.Background())
-	r.stop = stop
-	var loops []func()
+	var loops []func(context.Context)
 	add := func(every time.Duration, t *target, read func(context.Context) error) {
 		if len(loops) == 0 {
 			t.certificates = pki.NewWatch(r.config.certificates()...)
 		}
-		loops = append(loops, func() { r.readLoop(ctx, every, t, read) })
+		loops = append(loops, func(ctx context.Context) { r.readLoop(ctx, every, t, read) })
 	}
 	if r.config.Endpoint != "" {
 		p, err := r.newRESTReader()
@@ -80,9 +76,7 @@ func (r *ufmReceiver) startReaders() error {
 		}
 		add(t.Interval, p.target, p.readDocument)
 	}
-	for _, loop := range loops {
-		r.wg.Go(loop)
-	}
+	r.loops.Start(loops...)
 	return nil
 }
 
@@ -91,10 +85,7 @@ func (r *ufmReceiver) Shutdown(context.Context) error {
 	r.ended()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stop != nil {
-		r.stop()
-	}
-	r.wg.Wait()
+	r.loops.Stop()
 	for _, c := range r.closers {
 		c()
 	}
@@ -118,7 +109,7 @@ type target struct {
 
 func newTarget(name string) *target { return &target{name: name, errors: map[ufm.Kind]uint64{}} }
 
-// failure counts the errors of one reading, except the first, which readLoop counts and logs.
+// failure counts the errors of one reading, except the first, which readOnce counts and logs.
 type failure struct {
 	target *target
 	first  error
@@ -136,28 +127,24 @@ func (f *failure) addError(err error) {
 
 // readLoop reads at once, and then at every interval.
 func (r *ufmReceiver) readLoop(ctx context.Context, every time.Duration, t *target, read func(context.Context) error) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		began := time.Now()
-		err := read(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			t.errors[ufm.KindOf(err)]++
-			r.log.Warn("cannot read target", "target", t.name, "kind", string(ufm.KindOf(err)), "err", err)
-		}
-		now := time.Now()
-		if err := r.publishBatch(ctx, r.healthBatch(t, err == nil, now, now.Sub(began))); err != nil {
-			t.errors[ufm.KindConsumer]++
-			r.log.Warn("cannot pass on metrics", "target", t.name, "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	runloop.EveryTick(ctx, every, true, func(time.Time) { r.readOnce(ctx, t, read) })
+}
+
+// readOnce reads a target, and passes on the series about that.
+func (r *ufmReceiver) readOnce(ctx context.Context, t *target, read func(context.Context) error) {
+	began := time.Now()
+	err := read(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		t.errors[ufm.KindOf(err)]++
+		r.log.Warn("cannot read target", "target", t.name, "kind", string(ufm.KindOf(err)), "err", err)
+	}
+	now := time.Now()
+	if err := r.publishBatch(ctx, r.healthBatch(t, err == nil, now, now.Sub(began))); err != nil {
+		t.errors[ufm.KindConsumer]++
+		r.log.Warn("cannot pass on metrics", "target", t.name, "err", err)
 	}
 }
 
@@ -185,7 +172,7 @@ func (r *ufmReceiver) healthBatch(t *target, ok bool, now time.Time, d time.Dura
 			b.addPoint(f, float64(*n), now, r.began, t.name)
 		}
 	}
-	b.n += metricfamily.AddExpiries(b.scope, pki.Expiries(t.certificates), now)
+	b.n += b.AddExpiries(pki.Expiries(t.certificates), now)
 	return b
 }
 
@@ -194,7 +181,7 @@ func (r *ufmReceiver) publishBatch(ctx context.Context, b *batch) error {
 	if b.n == 0 || r.metrics == nil {
 		return nil
 	}
-	if err := r.metrics.ConsumeMetrics(ctx, b.metrics); err != nil {
+	if err := r.metrics.ConsumeMetrics(ctx, b.Metrics); err != nil {
 		return &ufm.Error{Kind: ufm.KindConsumer, Err: err}
 	}
 	return nil

@@ -193,23 +193,23 @@ func TestAssignmentsAndKeysAreAppliedInSteps(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	c := client(t, r, file)
 	c.takeKeys(keys([]uint32{7}, "h2", "h3"))
-	if len(r.applied) != 0 || !slices.Equal(c.applied.KeyIds, []uint32{7}) {
-		t.Fatalf("keys alone: applied %q, confirms %v", r.applied, c.applied)
+	if len(r.applied) != 0 || !slices.Equal(c.assignment.applied.KeyIds, []uint32{7}) {
+		t.Fatalf("keys alone: applied %q, confirms %v", r.applied, c.assignment.applied)
 	}
 	c.takeAssignment(assignment(1, "2:0 3:0", "2:0 3:0"))
-	c.endChangeover()
+	c.assignment.end()
 	c.takeKeys(keys([]uint32{7, 8}, "h2", "h4"))
-	if !slices.Equal(c.applied.KeyIds, []uint32{7, 8}) || len(r.keys[2].Peers) != 3 {
-		t.Errorf("confirms %v; %d peers have keys, want three: h3 is still probed", c.applied.KeyIds, len(r.keys[2].Peers))
+	if !slices.Equal(c.assignment.applied.KeyIds, []uint32{7, 8}) || len(r.keys[2].Peers) != 3 {
+		t.Errorf("confirms %v; %d peers have keys, want three: h3 is still probed", c.assignment.applied.KeyIds, len(r.keys[2].Peers))
 	}
 	c.takeAssignment(assignment(2, "2:0 4:0", "2:0 4:0"))
-	if c.applied.Version != 2 || !bytes.Equal(c.applied.Hash, []byte{2}) {
-		t.Errorf("confirms %v", c.applied)
+	if c.assignment.applied.Version != 2 || !bytes.Equal(c.assignment.applied.Hash, []byte{2}) {
+		t.Errorf("confirms %v", c.assignment.applied)
 	}
 	if len(r.keys[3].Peers) != 3 {
 		t.Errorf("%d peers have keys, want three: h3 is still answered", len(r.keys[3].Peers))
 	}
-	c.endChangeover()
+	c.assignment.end()
 	want := []string{" | 2:0 3:0", "2:0 3:0 | 2:0 3:0", "2:0 3:0 | 2:0 3:0", "2:0 | 2:0 3:0 4:0", "2:0 4:0 | 2:0 4:0"}
 	if !slices.Equal(r.applied, want) {
 		t.Errorf("applied %q, want %q", r.applied, want)
@@ -220,8 +220,8 @@ func TestAssignmentsAndKeysAreAppliedInSteps(t *testing.T) {
 	// A restarted process continues where the first one was, at once.
 	again := &recorder{}
 	c = client(t, again, file)
-	if !slices.Equal(again.applied, want[4:]) || c.applied.Version != 2 || !slices.Equal(c.applied.KeyIds, []uint32{7, 8}) {
-		t.Errorf("after a restart: %q, %v", again.applied, c.applied)
+	if !slices.Equal(again.applied, want[4:]) || c.assignment.applied.Version != 2 || !slices.Equal(c.assignment.applied.KeyIds, []uint32{7, 8}) {
+		t.Errorf("after a restart: %q, %v", again.applied, c.assignment.applied)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
@@ -235,19 +235,19 @@ func TestWhatCannotBeAppliedIsTriedAgainAndNotConfirmed(t *testing.T) {
 	c.takeAssignment(assignment(1, "2:0", "2:0"))
 	r.err = errors.New("no such address")
 	c.takeAssignment(assignment(2, "2:1", "2:0"))
-	if c.applied.Version != 1 || c.applyError == "" {
-		t.Errorf("confirms %v, failed %q", c.applied, c.applyError)
+	if c.assignment.applied.Version != 1 || c.assignment.failure == "" {
+		t.Errorf("confirms %v, failed %q", c.assignment.applied, c.assignment.failure)
 	}
 	r.err = nil
-	c.beginChangeover()
-	if c.applied.Version != 2 || c.applyError != "" {
-		t.Errorf("confirms %v, failed %q", c.applied, c.applyError)
+	c.assignment.begin()
+	if c.assignment.applied.Version != 2 || c.assignment.failure != "" {
+		t.Errorf("confirms %v, failed %q", c.assignment.applied, c.assignment.failure)
 	}
 	bad := assignment(3, "2:0", "")
 	bad.Edges[0].Peer = 9
 	c.takeAssignment(bad)
-	if c.applied.Version != 2 || !strings.Contains(c.applyError, "assignment.edges[0].peer: 9 of 1") {
-		t.Errorf("confirms %v, failed %q", c.applied, c.applyError)
+	if c.assignment.applied.Version != 2 || !strings.Contains(c.assignment.failure, "assignment.edges[0].peer: 9 of 1") {
+		t.Errorf("confirms %v, failed %q", c.assignment.applied, c.assignment.failure)
 	}
 }
 
@@ -257,7 +257,7 @@ func TestClockReportsAreDroppedWithoutAReceiver(t *testing.T) {
 	if sent, dropped := c.ClockReports(); sent != 0 || dropped != 1 {
 		t.Errorf("without a session: %d sent, %d dropped", sent, dropped)
 	}
-	c.connected.Store(true)
+	c.clock.connected.Store(true)
 	samples := []byte{2}
 	c.ReportClock(samples)
 	samples[0] = 3
@@ -266,7 +266,7 @@ func TestClockReportsAreDroppedWithoutAReceiver(t *testing.T) {
 	if _, dropped := c.ClockReports(); dropped != 3 {
 		t.Errorf("%d dropped, want three: the session is busy with the first, and the last is too large", dropped)
 	}
-	if r := <-c.clockReports; r.GetFormat() != agentapi.ClockFormat || !bytes.Equal(r.GetSamples(), []byte{2}) {
+	if r := <-c.clock.reports; r.GetFormat() != agentapi.ClockFormat || !bytes.Equal(r.GetSamples(), []byte{2}) {
 		t.Errorf("%v", r)
 	}
 }
@@ -342,4 +342,28 @@ func FuzzState(f *testing.F) {
 			t.Fatal("an assignment that cannot be used was read")
 		}
 	})
+}
+
+func TestReporterSendsAgainWhatABrokenSessionMayHaveLost(t *testing.T) {
+	now := time.Now()
+	r := pathReporter{reported: map[string]reportedTrace{"old": {at: now.Add(-2 * resendWithin)}, "new": {at: now.Add(-time.Second)}}}
+	r.beginSession(now)
+	if _, kept := r.reported["old"]; !kept || len(r.reported) != 1 || !r.resend {
+		t.Errorf("%v, resend %t; want the old report alone, and another look at all traces", r.reported, r.resend)
+	}
+	r.resend = false
+	r.forgetTraces()
+	if len(r.reported) != 0 || !r.resend {
+		t.Errorf("%v, resend %t after all traces were requested", r.reported, r.resend)
+	}
+}
+
+func TestClockReportOfAnEndedSessionIsDropped(t *testing.T) {
+	c := client(t, &recorder{}, "")
+	c.clock.connected.Store(true)
+	c.ReportClock([]byte{1})
+	c.clock.endSession()
+	if _, dropped := c.ClockReports(); dropped != 1 || c.clock.connected.Load() || len(c.clock.reports) != 0 {
+		t.Errorf("%d dropped, %d wait", dropped, len(c.clock.reports))
+	}
 }

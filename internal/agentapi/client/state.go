@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -15,6 +17,34 @@ import (
 )
 
 const stateVersion = 1
+
+// stateFile writes the agent's state. The counts may be read from any goroutine.
+type stateFile struct {
+	path, node   string // without a path no state is kept
+	log          *slog.Logger
+	unsaved      bool // the last write failed
+	done, failed atomic.Uint64
+}
+
+// write writes the state, and logs when the result of writing changes.
+func (f *stateFile) write(a *agentapi.Assignment, k *agentapi.Keys, l *agentapi.Lives) {
+	if f.path == "" {
+		return
+	}
+	if err := writeState(f.path, f.node, a, k, l); err != nil {
+		f.failed.Add(1)
+		if !f.unsaved {
+			f.log.Error("cannot write the state file: until a later write succeeds, this agent needs the coordinator after a restart", "file", f.path, "err", err)
+		}
+		f.unsaved = true
+		return
+	}
+	f.done.Add(1)
+	if f.unsaved {
+		f.log.Info("the state file is written again", "file", f.path)
+	}
+	f.unsaved = false
+}
 
 // savedState is the content of an agent's state file. It holds secrets.
 type savedState struct {

@@ -22,14 +22,20 @@ func OTLPName(prometheus string, counter bool) (name, unit string) {
 	return otelname.Metric(prometheus, kind)
 }
 
-// InitMetric gives m the properties of the family, and returns where its points go: of a cumulative monotonic
+// Family has the properties of a family in Prometheus.
+type Family struct {
+	Name, Help string
+	Counter    bool // a gauge otherwise
+}
+
+// initMetric gives m the properties of the family, and returns where its points go: of a cumulative monotonic
 // sum for a counter, of a gauge otherwise.
-func InitMetric(m pmetric.Metric, prometheus, help string, counter bool) pmetric.NumberDataPointSlice {
-	name, unit := OTLPName(prometheus, counter)
+func (f *Family) initMetric(m pmetric.Metric) pmetric.NumberDataPointSlice {
+	name, unit := OTLPName(f.Name, f.Counter)
 	m.SetName(name)
 	m.SetUnit(unit)
-	m.SetDescription(help)
-	if !counter {
+	m.SetDescription(f.Help)
+	if !f.Counter {
 		return m.SetEmptyGauge().DataPoints()
 	}
 	sum := m.SetEmptySum()
@@ -38,12 +44,53 @@ func InitMetric(m pmetric.Metric, prometheus, help string, counter bool) pmetric
 	return sum.DataPoints()
 }
 
-// AddExpiries adds the family of certificates in use to the metrics of a scope. It returns the number of points.
-func AddExpiries(to pmetric.MetricSlice, expiries []pki.Expiry, now time.Time) int {
+// Batch collects points by their families, which are of type F.
+type Batch[F comparable] struct {
+	Metrics  pmetric.Metrics
+	describe func(F) Family
+	scope    pmetric.MetricSlice
+	lists    map[F]pointList
+}
+
+// pointList has the points of a family.
+type pointList struct {
+	points  pmetric.NumberDataPointSlice
+	counter bool
+}
+
+// NewBatch returns an empty batch of a scope.
+func NewBatch[F comparable](scope string, describe func(F) Family) *Batch[F] {
+	b := &Batch[F]{Metrics: pmetric.NewMetrics(), describe: describe, lists: map[F]pointList{}}
+	s := b.Metrics.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty()
+	s.Scope().SetName(scope)
+	b.scope = s.Metrics()
+	return b
+}
+
+// AddPoint adds a point and returns its labels. A counter runs since then.
+func (b *Batch[F]) AddPoint(f F, v float64, at, since time.Time) pcommon.Map {
+	list, there := b.lists[f]
+	if !there {
+		family := b.describe(f)
+		list = pointList{family.initMetric(b.scope.AppendEmpty()), family.Counter}
+		b.lists[f] = list
+	}
+	d := list.points.AppendEmpty()
+	d.SetDoubleValue(v)
+	d.SetTimestamp(pcommon.NewTimestampFromTime(at))
+	if list.counter {
+		d.SetStartTimestamp(pcommon.NewTimestampFromTime(since))
+	}
+	return d.Attributes()
+}
+
+// AddExpiries adds the family of certificates in use. It returns the number of points.
+func (b *Batch[F]) AddExpiries(expiries []pki.Expiry, now time.Time) int {
 	if len(expiries) == 0 {
 		return 0
 	}
-	points := InitMetric(to.AppendEmpty(), pki.ExpirySeries, pki.ExpiryHelp, false)
+	expiry := Family{Name: pki.ExpirySeries, Help: pki.ExpiryHelp}
+	points := expiry.initMetric(b.scope.AppendEmpty())
 	labels := pki.ExpiryLabels()
 	for _, e := range expiries {
 		p := points.AppendEmpty()

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/config"
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/cmd/graylink/demo"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
+)
+
+// discovery says who is asked for the parts of a topology, and where the topology is written.
+type discovery struct {
+	switches, nodes        []string // base URLs
+	prometheus, httpConfig string
+	lab, output            string
+	timeout                time.Duration
+}
+
+// addDiscover adds the command topology discover, which writes a topology file from the reports of switches and
+// nodes.
+func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
+	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch, or series of LLDP neighbours in Prometheus) and nodes (graylink-node) report about their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or no answer, 3: done, but with contradictions or missing answers.")
+	var d discovery
+	cmd.Flag("switch", "Address of a graylink-switch, http://HOST:PORT; may be repeated.").StringsVar(&d.switches)
+	cmd.Flag("node", "Address of a graylink-node; may be repeated.").StringsVar(&d.nodes)
+	cmd.Flag("prometheus", "Base URL of a Prometheus that has fabric_switch_port_neighbor_info (for example from the gNMI receiver). Its switches are used if no graylink-switch reports them.").StringVar(&d.prometheus)
+	cmd.Flag("prometheus.http-config", "HTTP client configuration for that (TLS, credentials), as promtool's --http.config.file.").StringVar(&d.httpConfig)
+	cmd.Flag("lab", "Query the switches and nodes of this lab (graylink demo --keep) instead.").StringVar(&d.lab)
+	cmd.Flag("output", "File to write. Default: standard output.").StringVar(&d.output)
+	cmd.Flag("timeout", "Timeout for each switch and node.").Default("5s").DurationVar(&d.timeout)
+	commands[cmd.FullCommand()] = d.runDiscover
+}
+
+func (d *discovery) runDiscover(ctx context.Context) error {
+	client, err := d.newClient()
+	if err != nil {
+		return err
+	}
+	if len(d.switches) == 0 && d.prometheus == "" {
+		return errors.New("no source: want --switch, --prometheus or --lab")
+	}
+	views, hosts, silent := d.collectViews(ctx, client)
+	if len(views) == 0 {
+		return errors.New("no switch answers: there is nothing to write")
+	}
+	t, found := fabric.DiscoverTopology(views, hosts)
+	text, err := yaml.Marshal(t)
+	if err == nil && d.output == "" {
+		_, err = os.Stdout.Write(text)
+	} else if err == nil {
+		err = os.WriteFile(d.output, text, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the topology: %w", err)
+	}
+	_, checked := fabric.ParseTopology("the discovered topology", text)
+	for _, f := range append(found, checked...) {
+		fmt.Fprintln(os.Stderr, f)
+	}
+	bad := len(found.OnlyErrors()) + len(checked.OnlyErrors())
+	fmt.Fprintf(os.Stderr, "%d switches, %d nodes, %d links; %d errors, %d warnings; %d did not answer\n", len(t.Switches), len(t.Nodes), len(t.Links), bad, len(found)+len(checked)-bad, silent)
+	if bad+silent > 0 {
+		return exitError{code: 3}
+	}
+	return nil
+}
+
+// newClient returns the client of the requests. With a lab it adds the lab's switches and nodes.
+func (d *discovery) newClient() (*http.Client, error) {
+	client := &http.Client{Timeout: d.timeout}
+	if d.lab == "" {
+		return client, nil
+	}
+	l, err := lab.Open(d.lab)
+	if err != nil {
+		return nil, err
+	}
+	client.Transport = demo.LabAgents(l).Client.Transport
+	for _, sw := range l.Topology().Switches {
+		d.switches = append(d.switches, demo.SwitchURL(sw.Name))
+	}
+	for _, n := range l.Topology().Nodes {
+		d.nodes = append(d.nodes, demo.AgentURL(n.Name))
+	}
+	return client, nil
+}
+
+// collectViews returns what switches and nodes report. It prints the errors of the others, and returns their number.
+func (d *discovery) collectViews(ctx context.Context, client *http.Client) (views []fabric.SwitchView, hosts []fabric.NodeView, silent int) {
+	answered := func(err error) bool {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			silent++
+		}
+		return err == nil
+	}
+	for _, url := range d.switches {
+		var v fabric.SwitchView
+		if answered(getJSON(ctx, client, strings.TrimSuffix(url, "/")+"/api/v1/ports", &v)) {
+			views = append(views, v)
+		}
+	}
+	if d.prometheus != "" {
+		neighbours, err := neighbourViews(ctx, d.prometheus, d.httpConfig, d.timeout)
+		answered(err)
+		for _, v := range neighbours {
+			if !slices.ContainsFunc(views, func(w fabric.SwitchView) bool { return w.Switch == v.Switch }) {
+				views = append(views, v)
+			}
+		}
+	}
+	for _, url := range d.nodes {
+		var v fabric.NodeView
+		if answered(getJSON(ctx, client, strings.TrimSuffix(url, "/")+"/api/v1/nics", &v)) {
+			hosts = append(hosts, v)
+		}
+	}
+	return views, hosts, silent
+}
+
+// neighbourViews returns the switches that have series of neighbours. Their ports have a neighbour and only its name.
+func neighbourViews(ctx context.Context, url, httpConfig string, timeout time.Duration) ([]fabric.SwitchView, error) {
+	o := evidence.HTTPOptions{URL: url, Client: config.DefaultHTTPClientConfig, Timeout: timeout}
+	if httpConfig != "" {
+		c, _, err := config.LoadHTTPConfigFile(httpConfig)
+		if err != nil {
+			return nil, err
+		}
+		o.Client = *c
+	}
+	db, err := evidence.NewHTTP(o)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	neighbours, err := evidence.NeighboursAt(ctx, evidence.NewLocalQuerier(db), time.Now(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", url, err)
+	}
+	var out []fabric.SwitchView
+	for _, n := range neighbours { // by switch and port
+		if len(out) == 0 || out[len(out)-1].Switch != n.Switch {
+			out = append(out, fabric.SwitchView{Switch: n.Switch})
+		}
+		v := &out[len(out)-1]
+		v.Ports = append(v.Ports, fabric.PortView{Port: n.Port, Up: true, System: cmp.Or(n.System, n.Chassis), SystemPort: n.SystemPort})
+	}
+	return out, nil
+}
+
+// maxAnswer bounds the number of octets that are read of an answer.
+const maxAnswer = 64 << 20
+
+func getJSON(ctx context.Context, client *http.Client, url string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, resp.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(into); err != nil {
+		return fmt.Errorf("%s: %w", url, err)
+	}
+	return nil
+}
