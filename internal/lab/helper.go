@@ -30,8 +30,9 @@ func HelperArgs(name, id string) []string {
 // readyFD is the descriptor on which a helper reports: "ok", or what is wrong.
 const readyFD = 3
 
-// helperStart bounds the wait for a helper's report.
-const helperStart = 10 * time.Second
+// helperStart bounds the wait for a helper's report. It is for helpers that hang: one that looks for flows through a
+// port takes a second, and longer on a machine that is busy.
+const helperStart = time.Minute
 
 // startHelper starts the fault's helper and waits until it works.
 func (l *Lab) startHelper(st *state, f *ActiveFault) error {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -38,7 +39,8 @@ func (c *chain) fault(f lab.Fault) (id string) {
 	c.t.Helper()
 	id, err := c.l.AddFault(c.t.Context(), f)
 	if err != nil {
-		c.t.Fatal(err)
+		// The parts of the test that follow need a healthy fabric.
+		c.t.Fatal(errors.Join(err, c.l.ClearFault(c.t.Context(), "")))
 	}
 	return id
 }
