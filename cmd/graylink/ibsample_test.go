@@ -50,15 +50,24 @@ func TestIBSampleAndServe(t *testing.T) {
 	sim.RunConsole(`PerformanceSet "leaf0"[2] PortCounters.SymbolErrorCounter=65535`)
 	device := "ibsim:" + sim.SocketName() + "/h0"
 
-	stdout, stderr, code := program(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:*", "--format", "json")
-	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	var stdout, stderr string
+	var code int
 	var p ibsample.PortSample
-	if code != 0 || len(lines) != 4 || json.Unmarshal([]byte(lines[1]), &p) != nil {
-		t.Fatalf("exit code %d, %s%s", code, stdout, stderr)
+	// A busy machine may leave a query without an answer in time. Its counters are absent then, in that sample.
+	for range 20 {
+		stdout, stderr, code = program(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:*", "--format", "json")
+		lines := strings.Split(strings.TrimSpace(stdout), "\n")
+		p = ibsample.PortSample{}
+		if code != 0 || len(lines) != 4 || json.Unmarshal([]byte(lines[1]), &p) != nil {
+			t.Fatalf("exit code %d, %s%s", code, stdout, stderr)
+		}
+		if p.Counters["PortCountersExtended.PortRcvData"].Rate != nil && p.Counters["PortCounters.SymbolErrorCounter"].Saturated {
+			break
+		}
 	}
 	octets, errors := p.Counters["PortCountersExtended.PortRcvData"], p.Counters["PortCounters.SymbolErrorCounter"]
 	if p.Port != "leaf0:2" || p.LID == 0 || octets.Raw != 5_000_000_000 || octets.Rate == nil || *octets.Rate != 0 || errors.Raw != 65535 || !errors.Saturated || errors.Rate != nil {
-		t.Errorf("%s", lines[1])
+		t.Errorf("%s", stdout)
 	}
 	stdout, stderr, code = program(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:2")
 	if code != 0 || !strings.Contains(stdout, ">=65535") || strings.Contains(stdout, "leaf0:1 ") {
