@@ -13,9 +13,9 @@
 //
 // Switches that connect by themselves have rules of their own (dialout.go).
 //
-// The library's own client (gnmic's target) reads credentials once, dials with a
-// deadline of its own and restarts streams by itself. Sessions therefore use the
-// generated messages, and the library only parses paths.
+// gnmic's library parses paths, builds the requests, and is the target that connects and
+// requests Capabilities. Its subscriptions are not used, because they restart by themselves
+// and lose errors (docs/adr/0017-named-packages.md).
 package gnmi
 
 import (
@@ -47,6 +47,7 @@ type Agent struct {
 	preset    *preset.Preset
 	tree      *preset.Tree
 	requests  []*request
+	poll      *gpb.SubscribeRequest // requests everything once more
 	encodings []gpb.Encoding
 	mode      gpb.SubscriptionList_Mode
 	onChange  bool           // changes are subscribed to
@@ -81,9 +82,6 @@ func startWithDialer(config Config, log *slog.Logger, dial dialer) (*Agent, erro
 	if a.tree, err = preset.CompileRules(rules); err != nil {
 		return nil, err
 	}
-	if a.requests, err = buildRequests(a.preset, rules); err != nil {
-		return nil, err
-	}
 	switch config.Mode {
 	case "once":
 		a.mode = gpb.SubscriptionList_ONCE
@@ -98,6 +96,9 @@ func startWithDialer(config Config, log *slog.Logger, dial dialer) (*Agent, erro
 	}
 	for _, n := range names {
 		a.encodings = append(a.encodings, gpb.Encoding(gpb.Encoding_value[n]))
+	}
+	if err := a.buildRequests(rules); err != nil {
+		return nil, err
 	}
 	workers := max(1, min(runtime.GOMAXPROCS(0), config.targetLimit(), config.Queue))
 	for range workers {

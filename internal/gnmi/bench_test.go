@@ -3,12 +3,14 @@ package gnmi
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"testing"
 	"time"
 
 	gpb "github.com/openconfig/gnmi/proto/gnmi"
+	"github.com/openconfig/gnmic/pkg/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -289,5 +291,86 @@ func BenchmarkDialOut(b *testing.B) {
 			}
 			b.ReportMetric(float64(messages*perMessage)/b.Elapsed().Seconds(), "updates/s")
 		})
+	}
+}
+
+// BenchmarkReceive measures messages from a generator in the same process, without decoding them: by a stream of the
+// target's client, as sessions read it, and by the target's own subscription, which passes each message through a
+// channel.
+func BenchmarkReceive(b *testing.B) {
+	for _, size := range []int{1, perMessage} {
+		for _, by := range []string{"stream", "channel"} {
+			b.Run(fmt.Sprintf("%s of %d", by, size), func(b *testing.B) {
+				g, address := serving(b)
+				for _, m := range g.messages {
+					m.GetUpdate().Update = m.GetUpdate().Update[:size]
+				}
+				ctx, stop := context.WithCancel(context.Background())
+				receive := receiver(ctx, b, by, address)
+				b.Cleanup(func() {
+					stop()
+					for receive() == nil {
+					}
+				})
+				if err := receive(); err != nil {
+					b.Fatal(err)
+				}
+				messages := b.N/size + 1
+				b.ReportAllocs()
+				b.ResetTimer()
+				g.start <- messages
+				for range messages {
+					if err := receive(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(messages*size)/b.Elapsed().Seconds(), "updates/s")
+			})
+		}
+	}
+}
+
+// receiver subscribes to a switch, and returns what receives its next message.
+func receiver(ctx context.Context, b *testing.B, by, address string) func() error {
+	b.Helper()
+	t, err := api.NewTarget(api.Address(address), api.Insecure(true))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := t.CreateGNMIClient(ctx, grpc.WithNoProxy(), grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(1<<20)); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = t.Close() })
+	request, err := api.NewSubscribeRequest(api.EncodingPROTO(), api.SubscriptionListModeSTREAM(), api.Subscription(api.Path("/qos")))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if by == "channel" {
+		messages, errs := t.SubscribeChan(ctx, request, by)
+		return func() error {
+			select {
+			case m := <-messages:
+				if m == nil {
+					return io.EOF
+				}
+				return nil
+			case e := <-errs:
+				if e == nil {
+					return io.EOF
+				}
+				return e.Err
+			}
+		}
+	}
+	stream, err := t.Client.Subscribe(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := stream.Send(request); err != nil {
+		b.Fatal(err)
+	}
+	return func() error {
+		_, err := stream.Recv()
+		return err
 	}
 }

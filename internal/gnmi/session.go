@@ -2,30 +2,21 @@ package gnmi
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	gpb "github.com/openconfig/gnmi/proto/gnmi"
-	"github.com/openconfig/gnmic/pkg/api/path"
-	"google.golang.org/grpc"
+	"github.com/openconfig/gnmic/pkg/api/target"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-
-	"github.com/graylink/graylink/internal/gnmi/preset"
 )
 
 // Kinds of errors, as they are counted.
@@ -134,17 +125,11 @@ func (s *session) run(ctx context.Context) {
 // runSession uses one connection, from Capabilities to the first error. tunnel is nil if the switch is dialled.
 func (s *session) runSession(ctx context.Context, tunnel *offer) error {
 	c := &s.agent.config
-	opts, err := s.dialOptions()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	address := s.address
-	switch dial := s.agent.dial; {
-	case tunnel != nil:
-		address = "passthrough:///" + address
-		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return tunnel.openSession(ctx) }))
+	dial := s.agent.dial
+	if tunnel != nil {
+		dial = func(ctx context.Context, _ string) (net.Conn, error) { return tunnel.openSession(ctx) }
 		var ended sync.WaitGroup
 		defer ended.Wait()
 		defer cancel(nil)
@@ -155,25 +140,21 @@ func (s *session) runSession(ctx context.Context, tunnel *offer) error {
 			case <-ctx.Done():
 			}
 		})
-	case dial != nil:
-		address = "passthrough:///" + address
-		opts = append(opts, grpc.WithContextDialer(dial))
 	}
-	conn, err := grpc.NewClient(address, opts...)
+	t, err := s.openTarget(ctx, dial)
 	if err != nil {
-		return &failure{kindConnect, err}
+		return err
 	}
-	defer conn.Close()
+	defer t.Close()
 	s.connects.Add(1)
-	client := gpb.NewGNMIClient(conn)
-	encoding, err := s.negotiateEncoding(ctx, client)
+	encoding, err := s.negotiateEncoding(ctx, t)
 	if err != nil {
 		return causeOr(ctx, err)
 	}
 	var wg sync.WaitGroup
 	for _, request := range s.agent.requests {
 		wg.Go(func() {
-			if err := s.runSubscription(ctx, client, request, encoding); err != nil {
+			if err := s.runSubscription(ctx, t.Client, request, encoding); err != nil {
 				cancel(err)
 			}
 		})
@@ -188,11 +169,11 @@ func (s *session) runSession(ctx context.Context, tunnel *offer) error {
 }
 
 // negotiateEncoding requests the switch's capabilities and chooses an encoding.
-func (s *session) negotiateEncoding(ctx context.Context, client gpb.GNMIClient) (gpb.Encoding, error) {
+func (s *session) negotiateEncoding(ctx context.Context, t *target.Target) (gpb.Encoding, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.agent.config.Timeout)
 	defer cancel()
 	want := s.agent.encodings
-	reply, err := client.Capabilities(ctx, &gpb.CapabilityRequest{}, grpc.WaitForReady(false))
+	reply, err := t.Capabilities(ctx)
 	switch status.Code(err) {
 	case codes.OK:
 	case codes.Unimplemented:
@@ -227,13 +208,12 @@ func (s *session) runSubscription(ctx context.Context, client gpb.GNMIClient, r 
 		if err != nil {
 			return causeOr(ctx, err)
 		}
-		list := r.subscriptionList(encoding, s.agent.mode, interval)
-		if err := stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Subscribe{Subscribe: list}}); err != nil && !errors.Is(err, io.EOF) {
+		if err := stream.Send(r.messages[encoding]); err != nil && !errors.Is(err, io.EOF) {
 			return causeOr(ctx, err)
 		}
 		var polls sync.WaitGroup
 		if s.agent.mode == gpb.SubscriptionList_POLL {
-			polls.Go(func() { sendPolls(stream, interval) })
+			polls.Go(func() { sendPolls(stream, s.agent.poll, interval) })
 		} else if err := stream.CloseSend(); err != nil {
 			return causeOr(ctx, err)
 		}
@@ -251,11 +231,11 @@ func (s *session) runSubscription(ctx context.Context, client gpb.GNMIClient, r 
 }
 
 // sendPolls requests everything at once, and then at every interval, until the stream ends.
-func sendPolls(stream gpb.GNMI_SubscribeClient, interval time.Duration) {
+func sendPolls(stream gpb.GNMI_SubscribeClient, poll *gpb.SubscribeRequest, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		if stream.Send(&gpb.SubscribeRequest{Request: &gpb.SubscribeRequest_Poll{Poll: &gpb.Poll{}}}) != nil {
+		if stream.Send(poll) != nil {
 			return // receiveUpdates gets the error
 		}
 		select {
@@ -329,151 +309,4 @@ func (s *session) handleResponse(ctx context.Context, reply *gpb.SubscribeRespon
 		return &failure{kindRequest, errors.New(x.Error.GetMessage())} //nolint:staticcheck // as above
 	}
 	return nil
-}
-
-// dialOptions returns the options for dialling the switch. Files are read again for every connection.
-func (s *session) dialOptions() ([]grpc.DialOption, error) {
-	c := &s.agent.config
-	opts := []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithUserAgent("graylink"),
-		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
-		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(1 << 20)}
-	if c.TLS.Insecure {
-		return append(opts, grpc.WithTransportCredentials(insecure.NewCredentials())), nil
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.TLS.Server, InsecureSkipVerify: c.TLS.SkipVerify} //nolint:gosec // as configured
-	if c.TLS.CA != "" {
-		var err error
-		if config.RootCAs, err = loadCertPool(c.TLS.CA); err != nil {
-			return nil, &failure{kindConnect, err}
-		}
-	}
-	if c.TLS.Cert != "" {
-		pair, err := loadKeyPair(c.TLS.Cert, c.TLS.Key)
-		if err != nil {
-			return nil, &failure{kindConnect, err}
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	opts = append(opts, grpc.WithTransportCredentials(credentials.NewTLS(config)))
-	header := callMetadata{}
-	switch {
-	case c.TokenFile != "":
-		token, err := readSecret(c.TokenFile)
-		if err != nil {
-			return nil, &failure{kindAuth, err}
-		}
-		header["authorization"] = "Bearer " + token
-	case c.PasswordFile != "":
-		user, err := readSecret(c.UsernameFile)
-		if err != nil {
-			return nil, &failure{kindAuth, err}
-		}
-		password, err := readSecret(c.PasswordFile)
-		if err != nil {
-			return nil, &failure{kindAuth, err}
-		}
-		if s.agent.preset.Basic {
-			header["authorization"] = "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
-		} else {
-			header["username"], header["password"] = user, password
-		}
-	default:
-		return opts, nil
-	}
-	return append(opts, grpc.WithPerRPCCredentials(header)), nil
-}
-
-// loadCertPool returns the certificates of a file.
-func loadCertPool(file string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s: holds no PEM certificate", file)
-	}
-	return pool, nil
-}
-
-// loadKeyPair returns the key pair of two files.
-func loadKeyPair(cert, key string) (tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return pair, fmt.Errorf("%s with %s: %w", cert, key, err)
-	}
-	return pair, nil
-}
-
-// callMetadata is the metadata of every call.
-type callMetadata map[string]string
-
-func (l callMetadata) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return l, nil
-}
-
-func (callMetadata) RequireTransportSecurity() bool { return true }
-
-// request is a subscription to all paths of one target of the prefix.
-type request struct {
-	target  string
-	paths   []wantedPath
-	samples bool
-}
-
-type wantedPath struct {
-	path     *gpb.Path
-	onChange bool
-}
-
-// subscriptionList returns the request as a message.
-func (r *request) subscriptionList(encoding gpb.Encoding, mode gpb.SubscriptionList_Mode, interval time.Duration) *gpb.SubscriptionList {
-	l := &gpb.SubscriptionList{Mode: mode, Encoding: encoding}
-	if r.target != "" {
-		l.Prefix = &gpb.Path{Target: r.target}
-	}
-	for _, w := range r.paths {
-		x := &gpb.Subscription{Path: w.path}
-		if mode == gpb.SubscriptionList_STREAM {
-			if x.Mode = gpb.SubscriptionMode_ON_CHANGE; !w.onChange {
-				x.Mode, x.SampleInterval = gpb.SubscriptionMode_SAMPLE, uint64(interval)
-			}
-		}
-		l.Subscription = append(l.Subscription, x)
-	}
-	return l
-}
-
-// buildRequests returns the subscriptions of a preset and a user's rules.
-func buildRequests(p *preset.Preset, rules []preset.Rule) ([]*request, error) {
-	var out []*request
-	add := func(target string, x *gpb.Path, onChange bool) {
-		i := slices.IndexFunc(out, func(r *request) bool { return r.target == target })
-		if i < 0 {
-			i = len(out)
-			out = append(out, &request{target: target})
-		}
-		out[i].paths = append(out[i].paths, wantedPath{x, onChange})
-		out[i].samples = out[i].samples || !onChange
-	}
-	for _, a := range p.Subscriptions {
-		x, err := path.ParsePath(a.Path)
-		if err != nil {
-			return nil, fmt.Errorf("path %q: %w", a.Path, err)
-		}
-		add(a.Target, x, a.OnChange)
-	}
-	for _, r := range rules {
-		if slices.ContainsFunc(p.Subscriptions, func(a preset.Subscription) bool {
-			return a.Target == r.Target && len(r.Path) > len(a.Path) && r.Path[:len(a.Path)+1] == a.Path+"/"
-		}) {
-			continue
-		}
-		x, err := r.RequestPath()
-		if err != nil {
-			return nil, fmt.Errorf("path %q: %w", r.Path, err)
-		}
-		add(r.Target, x, r.OnChange)
-	}
-	return out, nil
 }
