@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/graylink/graylink/internal/rdmadev"
 )
 
 // Open attaches to the port that a device names: ibsim:SOCKET/NODE, umad0 or its path, or an RDMA device,
@@ -33,7 +35,10 @@ func Open(device string) (Transport, error) {
 		}
 		port = n
 	}
-	path, err := UmadDevice(os.DirFS("/sys"), name, port)
+	if err := checkUmadABI(os.DirFS("/sys")); err != nil {
+		return nil, fmt.Errorf("device %q: %w", device, err)
+	}
+	path, err := rdmadev.Open("").UmadNode(name, port)
 	if err != nil {
 		return nil, fmt.Errorf("device %q: %w", device, err)
 	}

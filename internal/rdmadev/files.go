@@ -71,6 +71,12 @@ func (f Files) hasInterface(device, netdev string) bool {
 	return false
 }
 
+// DeviceInterfaces implements Mapper.
+func (f Files) DeviceInterfaces(device string) ([]string, error) {
+	netdevs, err := f.listNames("class/net")
+	return selectInterfaces(f, netdevs, device), err
+}
+
 // findNodes lists the directories of a class that belong to a device, among those with a prefix.
 func (f Files) findNodes(class, prefix, device string) ([]string, error) {
 	names, err := f.listNames("class", class)

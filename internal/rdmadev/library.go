@@ -63,33 +63,43 @@ func (l Library) InterfaceDevice(netdev string) (device string, err error) {
 	return device, err
 }
 
-// findNode returns the node of a device whose name begins with a prefix.
-func (Library) findNode(class, prefix, device string) (string, error) {
+// DeviceInterfaces implements Mapper.
+func (l Library) DeviceInterfaces(device string) ([]string, error) {
+	netdevs, err := Files{Root: liveRoot}.listNames("class/net")
+	return selectInterfaces(l, netdevs, device), err
+}
+
+// findNode returns the node of a device whose name begins with a prefix, and "" if there is none.
+func (Library) findNode(prefix, device string) (string, error) {
 	var nodes []string
-	if err := guardCall(func() { nodes = rdmamap.GetRdmaCharDevices(device) }); err != nil {
-		return "", err
-	}
+	err := guardCall(func() { nodes = rdmamap.GetRdmaCharDevices(device) })
 	for _, node := range nodes {
 		if strings.HasPrefix(filepath.Base(node), prefix) {
 			return node, nil
 		}
 	}
-	return "", errNoNode(class, device)
+	return "", err
 }
 
 // UverbsNode implements Mapper.
 func (l Library) UverbsNode(device string) (string, error) {
-	return l.findNode(verbsClass, "uverbs", device)
+	node, err := l.findNode("uverbs", device)
+	if err == nil && node == "" {
+		err = errNoNode(verbsClass, device)
+	}
+	return node, err
 }
 
 // UmadNode implements Mapper. The library has no ports: the node of a second port is found by Files.
 func (l Library) UmadNode(device string, port int) (string, error) {
-	node, err := l.findNode(madClass, "umad", device)
-	if err != nil {
-		return "", err
-	}
+	node, err := l.findNode("umad", device)
 	files := Files{Root: liveRoot}
-	if files.isPort(filepath.Base(node), port) {
+	switch {
+	case err != nil:
+		return "", err
+	case node == "":
+		return "", errNoNode(madClass, fmt.Sprintf("%s port %d", device, port))
+	case files.isPort(filepath.Base(node), port):
 		return node, nil
 	}
 	return files.UmadNode(device, port)

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 )
 
 // Mapper finds RDMA devices and their nodes. Its methods may be called by several goroutines, and hang if the kernel
@@ -27,6 +28,8 @@ type Mapper interface {
 	// InterfaceDevice returns the RDMA device of a network interface: that of its function, and otherwise that whose
 	// GIDs are of the interface. It returns "" if there is none.
 	InterfaceDevice(netdev string) (string, error)
+	// DeviceInterfaces lists the interfaces whose InterfaceDevice is a device, in the order of their names.
+	DeviceInterfaces(device string) ([]string, error)
 	// UverbsNode returns the node of a device for verbs, as "/dev/infiniband/uverbs0". errors.Is(err, fs.ErrNotExist)
 	// holds if there is none.
 	UverbsNode(device string) (string, error)
@@ -59,6 +62,15 @@ const (
 	verbsClass = "infiniband_verbs"
 	madClass   = "infiniband_mad"
 )
+
+// selectInterfaces returns those of the interfaces whose RDMA device is the given one. An interface that cannot be
+// mapped is not among them.
+func selectInterfaces(m Mapper, netdevs []string, device string) []string {
+	return slices.DeleteFunc(netdevs, func(netdev string) bool {
+		owner, err := m.InterfaceDevice(netdev)
+		return err != nil || owner != device
+	})
+}
 
 // isAbsent reports whether an error means that a file is not there.
 func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -102,8 +102,9 @@ func describe(m Mapper) string {
 		fmt.Fprintf(&b, "%s: function %v %v, device %q %v\n", name, functions, err, device, failed)
 	}
 	for _, name := range []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_4", "mlx5_5", "mlx5_6", "rxe0", "none_0"} {
+		netdevs, failed := m.DeviceInterfaces(name)
 		uverbs, err := m.UverbsNode(name)
-		fmt.Fprintf(&b, "%s: %q %v", name, uverbs, errors.Is(err, fs.ErrNotExist))
+		fmt.Fprintf(&b, "%s: %v %v, %q %v", name, netdevs, failed, uverbs, errors.Is(err, fs.ErrNotExist))
 		for port := 1; port <= 2; port++ {
 			umad, err := m.UmadNode(name, port)
 			fmt.Fprintf(&b, ", %q %v", umad, errors.Is(err, fs.ErrNotExist))
@@ -121,14 +122,14 @@ rep0: function [mlx5_5 mlx5_6] <nil>, device "mlx5_6" <nil>
 soft0: function [] <nil>, device "rxe0" <nil>
 plain0: function [] <nil>, device "" <nil>
 none0: function [] <nil>, device "" <nil>
-mlx5_0: "/dev/infiniband/uverbs1" false, "/dev/infiniband/umad1" false, "/dev/infiniband/umad7" false
-mlx5_1: "" true, "" true, "" true
-mlx5_2: "/dev/infiniband/uverbs2" false, "/dev/infiniband/umad2" false, "" true
-mlx5_4: "/dev/infiniband/uverbs3" false, "/dev/infiniband/umad3" false, "" true
-mlx5_5: "/dev/infiniband/uverbs4" false, "/dev/infiniband/umad4" false, "" true
-mlx5_6: "/dev/infiniband/uverbs5" false, "/dev/infiniband/umad5" false, "" true
-rxe0: "/dev/infiniband/uverbs6" false, "/dev/infiniband/umad6" false, "" true
-none_0: "" true, "" true, "" true
+mlx5_0: [pf0] <nil>, "/dev/infiniband/uverbs1" false, "/dev/infiniband/umad1" false, "/dev/infiniband/umad7" false
+mlx5_1: [] <nil>, "" true, "" true, "" true
+mlx5_2: [vf0] <nil>, "/dev/infiniband/uverbs2" false, "/dev/infiniband/umad2" false, "" true
+mlx5_4: [sf4] <nil>, "/dev/infiniband/uverbs3" false, "/dev/infiniband/umad3" false, "" true
+mlx5_5: [uplink] <nil>, "/dev/infiniband/uverbs4" false, "/dev/infiniband/umad4" false, "" true
+mlx5_6: [rep0] <nil>, "/dev/infiniband/uverbs5" false, "/dev/infiniband/umad5" false, "" true
+rxe0: [soft0] <nil>, "/dev/infiniband/uverbs6" false, "/dev/infiniband/umad6" false, "" true
+none_0: [] <nil>, "" true, "" true, "" true
 `
 
 func TestFiles(t *testing.T) {
