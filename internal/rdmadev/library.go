@@ -10,7 +10,7 @@ import (
 	"github.com/Mellanox/rdmamap"
 )
 
-// Library is the Mapper that reads the machine's /sys by rdmamap. The library's version 1.1.0 (2023) has these limits,
+// Library is the Mapper that reads the machine's /sys by rdmamap. The library's version 1.1.0 (August 2022) has these limits,
 // and none of them leaves this type:
 //
 //   - It panics on an empty node_guid, and on an IPoIB interface with a short address.
