@@ -2,11 +2,8 @@ package ibmad
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
-
-	"github.com/graylink/graylink/internal/rdmadev"
 )
 
 // Open attaches to the port that a device names: ibsim:SOCKET/NODE, umad0 or its path, or an RDMA device,
@@ -35,10 +32,7 @@ func Open(device string) (Transport, error) {
 		}
 		port = n
 	}
-	if err := checkUmadABI(os.DirFS("/sys")); err != nil {
-		return nil, fmt.Errorf("device %q: %w", device, err)
-	}
-	path, err := rdmadev.Open("").UmadNode(name, port)
+	path, err := findUmad("/sys", name, port)
 	if err != nil {
 		return nil, fmt.Errorf("device %q: %w", device, err)
 	}

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/graylink/graylink/internal/rdmadev"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -48,18 +49,19 @@ type Umad struct {
 // umadAgents are the kernel's numbers of the registered agents, one for each class.
 type umadAgents struct{ lid, directed, performance uint32 }
 
-// checkUmadABI returns an error if the kernel has no device for management datagrams, or one of another ABI
-// (Documentation/ABI/stable/sysfs-class-infiniband). Without one, the error is fs.ErrNotExist.
-func checkUmadABI(sysfs fs.FS) error {
-	const file = "class/infiniband_mad/abi_version"
-	abi, err := fs.ReadFile(sysfs, file)
+// findUmad finds the umad device of a port, such as "/dev/infiniband/umad0" of mlx5_0 port 1, and checks its ABI
+// (Documentation/ABI/stable/sysfs-class-infiniband). sys is the root of sysfs. The error is fs.ErrNotExist if there is
+// none.
+func findUmad(sys, device string, port int) (string, error) {
+	file := filepath.Join(sys, "class/infiniband_mad/abi_version")
+	abi, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("is ib_umad loaded? %w", err)
+		return "", fmt.Errorf("is ib_umad loaded? %w", err)
 	}
 	if got := strings.TrimSpace(string(abi)); got != strconv.Itoa(umadABI) {
-		return fmt.Errorf("%s is %q, want %d", file, got, umadABI)
+		return "", fmt.Errorf("%s is %q, want %d", file, got, umadABI)
 	}
-	return nil
+	return rdmadev.Open(sys).UmadNode(device, port)
 }
 
 // OpenUmad opens a device by its path, as "/dev/infiniband/umad0".

@@ -148,10 +148,16 @@ func (m *Machine) ModuleEEPROM(name string) (memory []byte, err error) {
 		memory, err = e.ModuleEeprom(name)
 		return err
 	})
-	if errno := syscall.Errno(0); err != nil && !errors.As(err, &errno) {
-		return nil, malformedError("%v", err)
+	return memory, libraryError(err)
+}
+
+// libraryError returns an error of the library: that of the kernel as it is, and the library's own, which has no type
+// and is about the answer, as malformed.
+func libraryError(err error) error {
+	if errno := syscall.Errno(0); err == nil || errors.As(err, &errno) {
+		return err
 	}
-	return memory, err
+	return malformedError("%v", err)
 }
 
 // callLibrary calls the library for ioctls with a socket of its own, in the network namespace of the calling thread.

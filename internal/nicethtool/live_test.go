@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/safchain/ethtool"
+
+	"github.com/graylink/graylink/internal/nichw"
 )
 
 // need skips a test for want of a declared feature, and fails where all have to be there.
@@ -99,6 +101,18 @@ func TestLargeStack(t *testing.T) {
 	}
 	if _, err := (&Machine{}).ModuleEEPROM("lo"); !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Errorf("%v, want %v", err, syscall.EOPNOTSUPP)
+	}
+}
+
+func TestLibraryError(t *testing.T) {
+	if err := libraryError(nil); err != nil {
+		t.Error(err)
+	}
+	if err := libraryError(syscall.EPERM); !errors.Is(err, os.ErrPermission) || errors.Is(err, nichw.ErrMalformed) {
+		t.Error(err)
+	}
+	if err := libraryError(errors.New("eeprom size: 1024 is larger than buffer size: 640")); !errors.Is(err, nichw.ErrMalformed) {
+		t.Error(err)
 	}
 }
 

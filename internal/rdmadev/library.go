@@ -10,8 +10,8 @@ import (
 	"github.com/Mellanox/rdmamap"
 )
 
-// Library is the Mapper that reads the machine's /sys by rdmamap. The library's version 1.1.0 (August 2022) has these limits,
-// and none of them leaves this type:
+// Library is the Mapper that reads the machine's /sys by rdmamap. The library's version 1.1.0 (August 2022) has these
+// limits, and none of them leaves this type:
 //
 //   - It panics on an empty node_guid, and on an IPoIB interface with a short address.
 //   - It compares an IPoIB address with node_guid, which is not the GUID of every port, and one node_guid that cannot
