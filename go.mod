@@ -3,6 +3,7 @@ module github.com/graylink/graylink
 go 1.26.0
 
 require (
+	github.com/Mellanox/rdmamap v1.1.0 // its list of versions is refused here: ask for the exact one
 	github.com/alecthomas/kingpin/v2 v2.4.0
 	github.com/cilium/ebpf v0.22.0
 	github.com/coreos/go-systemd/v22 v22.7.0

@@ -13,6 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/program"
 	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/rdmadev"
 )
 
 const help = `Probes other NICs of the fabric, reflects their probes and serves the measurements.
@@ -44,7 +45,7 @@ func run() int {
 	ctx, stop := program.StopSignals()
 	defer stop()
 	if *selfTest != "" {
-		return selfTestCodes[rdma.SelfTest(ctx, rdma.Library(), os.Stdout)]
+		return selfTestCodes[rdma.SelfTest(ctx, rdma.Library(), rdmadev.Open(health.options.Sys), os.Stdout)]
 	}
 	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot open the web listener", "err", err)

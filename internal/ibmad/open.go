@@ -2,7 +2,6 @@ package ibmad
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 )
@@ -33,7 +32,7 @@ func Open(device string) (Transport, error) {
 		}
 		port = n
 	}
-	path, err := UmadDevice(os.DirFS("/sys"), name, port)
+	path, err := findUmad("/sys", name, port)
 	if err != nil {
 		return nil, fmt.Errorf("device %q: %w", device, err)
 	}

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/graylink/graylink/internal/rdmadev"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -49,39 +49,22 @@ type Umad struct {
 // umadAgents are the kernel's numbers of the registered agents, one for each class.
 type umadAgents struct{ lid, directed, performance uint32 }
 
-// UmadDevice finds the umad device of a port, such as "/dev/infiniband/umad0" of mlx5_0 port 1, in the
-// class/infiniband_mad directory of sysfs (Documentation/ABI/stable/sysfs-class-infiniband). The error is
-// fs.ErrNotExist if there is none.
-func UmadDevice(sysfs fs.FS, device string, port int) (string, error) {
-	const class = "class/infiniband_mad"
-	abi, err := fs.ReadFile(sysfs, class+"/abi_version")
+// findUmad finds the umad device of a port, such as "/dev/infiniband/umad0" of mlx5_0 port 1, and checks its ABI
+// (Documentation/ABI/stable/sysfs-class-infiniband). sys is the root of sysfs. The error is fs.ErrNotExist if there is
+// none.
+func findUmad(sys, device string, port int) (string, error) {
+	file := filepath.Join(sys, "class/infiniband_mad/abi_version")
+	abi, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("is ib_umad loaded? %w", err)
 	}
 	if got := strings.TrimSpace(string(abi)); got != strconv.Itoa(umadABI) {
-		return "", fmt.Errorf("%s/abi_version is %q, want %d", class, got, umadABI)
+		return "", fmt.Errorf("%s is %q, want %d", file, got, umadABI)
 	}
-	names, err := fs.Glob(sysfs, class+"/umad*")
-	if err != nil {
-		return "", err
-	}
-	for _, name := range names {
-		dev, err := fs.ReadFile(sysfs, name+"/ibdev")
-		if err != nil {
-			return "", err
-		}
-		number, err := fs.ReadFile(sysfs, name+"/port")
-		if err != nil {
-			return "", err
-		}
-		if strings.TrimSpace(string(dev)) == device && strings.TrimSpace(string(number)) == strconv.Itoa(port) {
-			return "/dev/infiniband/" + path.Base(name), nil
-		}
-	}
-	return "", fmt.Errorf("%s: no device of %s port %d: %w", class, device, port, fs.ErrNotExist)
+	return rdmadev.Open(sys).UmadNode(device, port)
 }
 
-// OpenUmad opens a device that UmadDevice found.
+// OpenUmad opens a device by its path, as "/dev/infiniband/umad0".
 func OpenUmad(name string) (*Umad, error) {
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {

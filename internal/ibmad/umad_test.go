@@ -10,10 +10,10 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
@@ -22,25 +22,29 @@ import (
 // This machine has no channel adapter: the framing is tested against a test in the role of the kernel, and
 // against umad2sim, which has that role for OpenSM. The ioctls have never run on a device.
 
-func TestUmadDevice(t *testing.T) {
-	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
-	sys := fstest.MapFS{
-		"class/infiniband_mad/abi_version": file("5\n"),
-		"class/infiniband_mad/umad0/ibdev": file("mlx5_0\n"), "class/infiniband_mad/umad0/port": file("1\n"),
-		"class/infiniband_mad/umad7/ibdev": file("mlx5_1\n"), "class/infiniband_mad/umad7/port": file("2\n"),
-		"class/infiniband_mad/issm7/port": file("2\n"),
-	}
-	if got, err := UmadDevice(sys, "mlx5_1", 2); err != nil || got != "/dev/infiniband/umad7" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := UmadDevice(sys, "mlx5_1", 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "mlx5_1 port 1") {
-		t.Errorf("a port that is not there: %v", err)
-	}
-	if _, err := UmadDevice(fstest.MapFS{}, "mlx5_0", 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "ib_umad") {
+func TestFindUmad(t *testing.T) {
+	sys := t.TempDir()
+	if _, err := findUmad(sys, "mlx5_0", 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "ib_umad") {
 		t.Errorf("no module: %v", err)
 	}
-	sys["class/infiniband_mad/abi_version"] = file("6\n")
-	if _, err := UmadDevice(sys, "mlx5_0", 1); err == nil || !strings.Contains(err.Error(), `"6", want 5`) {
+	write := func(file, text string) {
+		t.Helper()
+		file = filepath.Join(sys, "class/infiniband_mad", file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text+"\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, text := range map[string]string{"abi_version": "5", "umad0/ibdev": "mlx5_0", "umad0/port": "1", "umad7/ibdev": "mlx5_1", "umad7/port": "2", "issm7/port": "2"} {
+		write(file, text)
+	}
+	if got, err := findUmad(sys, "mlx5_1", 2); err != nil || got != "/dev/infiniband/umad7" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := findUmad(sys, "mlx5_1", 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "mlx5_1 port 1") {
+		t.Errorf("a port that is not there: %v", err)
+	}
+	write("abi_version", "6")
+	if _, err := findUmad(sys, "mlx5_0", 1); err == nil || !strings.Contains(err.Error(), `"6", want 5`) {
 		t.Errorf("another ABI: %v", err)
 	}
 	if _, err := OpenUmad("/dev/null"); !errors.Is(err, syscall.ENOTTY) {

@@ -1,6 +1,7 @@
 package nicethtool
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/safchain/ethtool"
+
+	"github.com/graylink/graylink/internal/nichw"
 )
 
 // need skips a test for want of a declared feature, and fails where all have to be there.
@@ -42,6 +47,111 @@ func TestLoopback(t *testing.T) {
 			t.Errorf("a missing interface gave %q", got)
 		}
 	}
+}
+
+// callAtDepth calls f with more or less of the stack in use.
+//
+//go:noinline
+func callAtDepth(n int, f func()) uint64 {
+	frame := [2]uint64{uint64(n)}
+	if n == 0 {
+		f()
+	} else {
+		frame[1] = callAtDepth(n-1, f)
+	}
+	return frame[0] + frame[1]
+}
+
+// TestLargeStack reads the link state of the loopback with any use of the stack: the library alone gives an empty answer
+// where its stack grows in the call.
+func TestLargeStack(t *testing.T) {
+	empty := func(call func(*ethtool.Ethtool, func(*ethtool.Ethtool) error) error) (n int) {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		for depth := range 500 {
+			up, done := uint32(0), make(chan error)
+			go func() { // with a stack of its own
+				var err error
+				callAtDepth(depth, func() {
+					err = call(e, func(e *ethtool.Ethtool) (err error) {
+						up, err = e.LinkState("lo")
+						return err
+					})
+				})
+				done <- err
+			}()
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if up == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	if n := empty(callOnLargeStack); n > 0 {
+		t.Errorf("%d empty answers on a large stack", n)
+	}
+	t.Logf("%d empty answers without it", empty(func(e *ethtool.Ethtool, call func(*ethtool.Ethtool) error) error { return call(e) }))
+	if _, err := (&Machine{}).DriverInfo("an-interface-with-a-long-name"); !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("%v, want %v", err, syscall.ENODEV)
+	}
+	if _, err := (&Machine{}).ModuleEEPROM("lo"); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("%v, want %v", err, syscall.EOPNOTSUPP)
+	}
+}
+
+func TestLibraryError(t *testing.T) {
+	if err := libraryError(nil); err != nil {
+		t.Error(err)
+	}
+	if err := libraryError(syscall.EPERM); !errors.Is(err, os.ErrPermission) || errors.Is(err, nichw.ErrMalformed) {
+		t.Error(err)
+	}
+	if err := libraryError(errors.New("eeprom size: 1024 is larger than buffer size: 640")); !errors.Is(err, nichw.ErrMalformed) {
+		t.Error(err)
+	}
+}
+
+// BenchmarkStatistics compares reading the statistics of a driver with the library doing so, on the interface of this
+// machine that has the most.
+func BenchmarkStatistics(b *testing.B) {
+	m := &Machine{}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		b.Fatal(err)
+	}
+	name, most := "", 0
+	for _, i := range interfaces {
+		if d, err := readDriver(m, i.Name); err == nil && d.number > most {
+			name, most = i.Name, d.number
+		}
+	}
+	if most == 0 {
+		b.Skip("needs an interface whose driver has statistics")
+	}
+	b.Run(fmt.Sprintf("own/%d", most), func(b *testing.B) {
+		var have *statisticNames
+		b.ReportAllocs()
+		for b.Loop() {
+			s, err := readStatistics(m, name, have)
+			if err != nil {
+				b.Fatal(err)
+			}
+			have = s.names
+		}
+	})
+	b.Run(fmt.Sprintf("library/%d", most), func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := callLibrary(name, func(e *ethtool.Ethtool) error { _, err := e.Stats(name); return err }); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
 
 // TestVeth: statistics of a pair in a network of its own.

@@ -18,6 +18,7 @@ import (
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/genetlink/genltest"
 	"github.com/mdlayher/netlink"
+	"github.com/safchain/ethtool"
 
 	"github.com/graylink/graylink/internal/nicethtool/ethtooltest"
 	"github.com/graylink/graylink/internal/nicethtool/module"
@@ -280,7 +281,7 @@ func TestRule2APartFailsByItself(t *testing.T) {
 		{"two replies", func(f *ethtooltest.Interface) { f.Replies[getPause] = [][]byte{pauseReply(), pauseReply()} }, without("pause"), "[ethtool eth0 pause malformed]", "[]"},
 		{"no reply", func(f *ethtooltest.Interface) { f.Replies[getLinkState] = nil }, without("state"), "[ethtool eth0 link state malformed]", "[]"},
 		{"no statistics", func(f *ethtooltest.Interface) { f.Names = nil }, without("statistics"), "[]", "[]"},
-		{"statistics fail", func(f *ethtooltest.Interface) { f.Errors[getStatistics+256] = syscall.EIO }, without("statistics"), "[ethtool eth0 statistics unreadable]", "[]"},
+		{"statistics fail", func(f *ethtooltest.Interface) { f.Errors[ethtool.ETHTOOL_GSTATS+256] = syscall.EIO }, without("statistics"), "[ethtool eth0 statistics unreadable]", "[]"},
 		{"fewer values than names, always", func(f *ethtooltest.Interface) { f.Values = f.Values[:2] }, without("statistics"), "[ethtool eth0 statistics malformed]", "[]"},
 		{"no privileges", func(f *ethtooltest.Interface) { f.Errors[getEEPROM] = syscall.EPERM }, without("module"), "[]", "[module]"},
 		{"no module", func(f *ethtooltest.Interface) { f.Module = nil }, without("module"), "[]", "[]"},
@@ -439,32 +440,31 @@ func TestTheOlderWay(t *testing.T) {
 	}
 	qsfp[128+3*128] = 70 // page 03h, offset 128: high alarm of 70 degrees
 	for _, tt := range []struct {
-		kind   uint32
+		name   string
 		memory []byte
 		want   string
 		errors string
 	}{
-		{sff8079, sfp("PLAIN"), "PLAIN absent", "[]"},
-		{sff8472, diagnostics, "OLD 33", "[]"},
-		{sff8636, qsfp, "QSFP-OLD 44", "[]"},
-		{9, sfp("X"), "none", "[ethtool eth0 module lower memory malformed]"},
-		{sff8079, make([]byte, 100), "none", "[ethtool eth0 module lower memory malformed]"},
-		{sff8079, make([]byte, 1<<20), "none", "[ethtool eth0 module lower memory malformed]"},
+		{"SFF-8079", sfp("PLAIN"), "PLAIN absent", "[]"},
+		{"SFF-8472", diagnostics, "OLD 33", "[]"},
+		{"SFF-8636", qsfp, "QSFP-OLD 44", "[]"},
+		{"too short", make([]byte, 100), "none", "[ethtool eth0 module lower memory malformed]"},
+		{"too long", make([]byte, 1<<20), "none", "[ethtool eth0 module lower memory malformed]"},
 	} {
 		k := &ethtooltest.Kernel{}
-		k.SetInterface("eth0", &ethtooltest.Interface{Ioctl: tt.memory, Kind: tt.kind})
+		k.SetInterface("eth0", &ethtooltest.Interface{Ioctl: tt.memory})
 		r := reader(k)
 		for range 2 {
 			p := r.Poll(at, []string{"eth0"}, ReadModules)
 			got := "none"
 			if m := p.Interfaces[0].Module; m != nil {
 				got = m.Serial + " " + optional(m.Temperature)
-				if tt.kind == sff8636 && (m.Thresholds.Temperature == nil || m.Thresholds.Temperature.HighAlarm != 70) {
+				if tt.name == "SFF-8636" && (m.Thresholds.Temperature == nil || m.Thresholds.Temperature.HighAlarm != 70) {
 					t.Errorf("page 03h is elsewhere: %+v", m.Thresholds)
 				}
 			}
 			if got != tt.want || fmt.Sprint(failures(p)) != tt.errors {
-				t.Errorf("kind %d: %s %v, want %s %s", tt.kind, got, failures(p), tt.want, tt.errors)
+				t.Errorf("%s: %s %v, want %s %s", tt.name, got, failures(p), tt.want, tt.errors)
 			}
 		}
 	}
@@ -544,19 +544,17 @@ func FuzzStatistics(f *testing.F) {
 	f.Add(uint32(2), uint32(1<<31), uint32(2), []byte("name"))
 	f.Add(uint32(2), uint32(2), uint32(1<<31), []byte("name"))
 	f.Fuzz(func(t *testing.T, drivers, strings, values uint32, text []byte) {
-		k := rawKernel(func(data []byte) error {
+		k := rawKernel{drivers, func(data []byte) error {
 			put := binary.NativeEndian.PutUint32
 			switch binary.NativeEndian.Uint32(data) {
-			case getDriver:
-				put(data[180:], drivers)
-			case getStrings:
+			case ethtool.ETHTOOL_GSTRINGS:
 				put(data[8:], strings)
 				copy(data[12:], text)
-			case getStatistics:
+			case ethtool.ETHTOOL_GSTATS:
 				put(data[4:], values)
 			}
 			return nil
-		})
+		}}
 		s, err := readStatistics(k, "eth0", nil)
 		if err == nil && len(s.values) != len(s.names.all) || err != nil && !errors.Is(err, nichw.ErrMalformed) {
 			t.Errorf("%+v, %v", s, err)
@@ -564,10 +562,17 @@ func FuzzStatistics(f *testing.F) {
 	})
 }
 
-type rawKernel func(data []byte) error
+type rawKernel struct {
+	statistics uint32
+	ioctl      func(data []byte) error
+}
 
 func (rawKernel) SendRequest(uint8, []byte) ([][]byte, error) { return nil, syscall.EOPNOTSUPP }
-func (k rawKernel) Ioctl(_ string, data []byte) error         { return k(data) }
+func (rawKernel) ModuleEEPROM(string) ([]byte, error)         { return nil, syscall.EOPNOTSUPP }
+func (k rawKernel) Ioctl(_ string, data []byte) error         { return k.ioctl(data) }
+func (k rawKernel) DriverInfo(string) (ethtool.DrvInfo, error) {
+	return ethtool.DrvInfo{NStats: k.statistics}, nil
+}
 
 // BenchmarkPoll polls 8 interfaces of 3000 statistics, of which 100 are not of queues, and a module each.
 func BenchmarkPoll(b *testing.B) {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/graylink/graylink/internal/rdmadev"
 )
 
 var errNoPorts = errors.New("a device without ports")
@@ -16,6 +18,7 @@ type interfaceFiles struct {
 	stale      bool
 	ignored    bool // it is not of interest
 	function   *file
+	rdma       *file // RDMA devices of the function
 	slaves     *file
 	pci        *pciFiles
 	operstate  *file
@@ -26,19 +29,21 @@ type interfaceFiles struct {
 	counters   counterFiles
 }
 
-func newInterfaceFiles(sys, name string) *interfaceFiles {
+func newInterfaceFiles(sys string, m rdmadev.Mapper, name string) *interfaceFiles {
 	dir := filepath.Join(sys, "class/net", name)
 	f := func(name string, k kind) *file {
 		return &file{path: filepath.Join(dir, name), kind: k, toleratesInvalid: true}
 	}
-	return &interfaceFiles{name: name, stale: true, function: f("device", kindTarget), slaves: f("bonding/slaves", kindText), pci: newPCIFiles(filepath.Join(dir, "device")),
+	rdma := f("device/infiniband", kindAnswer)
+	rdma.query = func() (any, error) { return m.FunctionDevices(name) }
+	return &interfaceFiles{name: name, stale: true, function: f("device", kindTarget), rdma: rdma, slaves: f("bonding/slaves", kindText), pci: newPCIFiles(filepath.Join(dir, "device")),
 		operstate: f("operstate", kindText), carrier: f("carrier", kindNumber), speed: f("speed", kindText), mtu: f("mtu", kindNumber), master: f("master", kindTarget),
 		// Not under statistics/, where the seed has it.
 		changes: f("carrier_changes", kindNumber), counters: counterFiles{dir: f("statistics", kindNames)}}
 }
 
 func (s *interfaceFiles) directoryFiles() *fileGroup {
-	return &fileGroup{device: s.name, files: []*file{s.function, s.counters.dir}}
+	return &fileGroup{device: s.name, files: []*file{s.function, s.rdma, s.counters.dir}}
 }
 
 func (s *interfaceFiles) applyListing(of func(name string, device bool) bool) {
@@ -47,7 +52,16 @@ func (s *interfaceFiles) applyListing(of func(name string, device bool) bool) {
 	}
 	s.ignored = !of(s.name, s.function.ok)
 	s.counters.applyListing()
-	s.stale = s.counters.dir.err != nil || s.function.err != nil
+	s.stale = s.counters.dir.err != nil || s.function.err != nil || s.rdma.err != nil
+}
+
+// functionDevices returns the RDMA devices of the interface's function as they were last listed.
+func (s *interfaceFiles) functionDevices() []string {
+	if !s.rdma.ok {
+		return nil
+	}
+	devices, _ := s.rdma.answer.([]string)
+	return devices
 }
 
 func (s *interfaceFiles) filesToRead(parts Parts) *fileGroup {
@@ -69,7 +83,7 @@ func (s *interfaceFiles) filesToRead(parts Parts) *fileGroup {
 }
 
 func (s *interfaceFiles) buildInterface(errs *fileErrors) Interface {
-	errs.addFrom(s.function, s.slaves, s.operstate, s.carrier, s.speed, s.mtu, s.master, s.changes, s.counters.dir)
+	errs.addFrom(s.function, s.rdma, s.slaves, s.operstate, s.carrier, s.speed, s.mtu, s.master, s.changes, s.counters.dir)
 	out := Interface{Name: s.name, Kind: Ethernet, Function: s.pci.sriovFunction(), PCI: s.pci.buildPCI(s.name, errs), Counters: s.counters.counterValues(errs)}
 	if s.pci.driver.ok {
 		out.Driver = s.pci.driver.text

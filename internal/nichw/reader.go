@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/graylink/graylink/internal/rdmadev"
 )
 
 // Options configure where and what to read.
@@ -158,6 +160,7 @@ type Poll struct {
 // Reader polls. It is for one goroutine.
 type Reader struct {
 	o     Options
+	rdmas rdmadev.Mapper
 	files fileReader
 	polls int
 
@@ -175,7 +178,7 @@ func New(o Options) *Reader {
 	if o.Interface == nil {
 		o.Interface = func(_ string, device bool) bool { return device }
 	}
-	r := &Reader{o: o, files: fileReader{patience: o.Patience, now: time.Now, fetchPath: fetchPath}, devices: map[string]*deviceFiles{}, interfaces: map[string]*interfaceFiles{}}
+	r := &Reader{o: o, rdmas: rdmadev.Open(o.Sys), files: fileReader{patience: o.Patience, now: time.Now, fetchPath: fetchPath}, devices: map[string]*deviceFiles{}, interfaces: map[string]*interfaceFiles{}}
 	r.rdma = r.lists.addFile(filepath.Join(o.Sys, "class/infiniband"), kindNames)
 	r.net = r.lists.addFile(filepath.Join(o.Sys, "class/net"), kindNames)
 	return r
@@ -189,17 +192,18 @@ func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
 	p.DevicesKnown, p.InterfacesKnown = known(r.rdma), known(r.net)
 	again := r.polls%r.o.RelistEvery == 0
 	r.polls++
+	changed := false // RDMA devices came or went, so that functions have others
 	if p.DevicesKnown {
-		syncByName(r.devices, r.rdma.names, r.rdma.ok, func(name string) *deviceFiles { return newDeviceFiles(r.o.Sys, name) })
+		changed = syncByName(r.devices, r.rdma.names, r.rdma.ok, func(name string) *deviceFiles { return newDeviceFiles(r.o.Sys, name) })
 	}
 	if p.InterfacesKnown {
-		syncByName(r.interfaces, r.net.names, r.net.ok, func(name string) *interfaceFiles { return newInterfaceFiles(r.o.Sys, name) })
+		syncByName(r.interfaces, r.net.names, r.net.ok, func(name string) *interfaceFiles { return newInterfaceFiles(r.o.Sys, r.rdmas, name) })
 	}
 	for _, s := range r.devices {
 		s.stale = s.stale || again
 	}
 	for _, s := range r.interfaces {
-		s.stale = s.stale || again
+		s.stale = s.stale || again || changed
 	}
 	// A device is read in two steps: first the list of its ports, then their files.
 	r.listDirectories()
@@ -213,21 +217,24 @@ func (r *Reader) Poll(at time.Time, parts Parts) *Poll {
 // RelistAll makes the next poll list all directories again, and call Options.Interface again.
 func (r *Reader) RelistAll() { r.polls = 0 }
 
-// syncByName makes the shelves those of the names.
-func syncByName[S any](have map[string]S, now []string, ok bool, make func(string) S) {
+// syncByName makes the shelves those of the names, and reports whether that changed them.
+func syncByName[S any](have map[string]S, now []string, ok bool, make func(string) S) (changed bool) {
 	if !ok {
 		now = nil
 	}
 	for name := range have {
 		if !slices.Contains(now, name) {
 			delete(have, name)
+			changed = true
 		}
 	}
 	for _, name := range now {
 		if _, is := have[name]; !is {
 			have[name] = make(name)
+			changed = true
 		}
 	}
+	return changed
 }
 
 // listDirectories reads the directories of those that have to be looked up.
@@ -280,7 +287,7 @@ func (r *Reader) assemblePoll(p *Poll) {
 	}
 	slices.SortFunc(p.Devices, func(a, b Device) int { return byName(a.Name, b.Name) })
 	slices.SortFunc(p.Interfaces, func(a, b Interface) int { return byName(a.Name, b.Name) })
-	p.linkPortsToInterfaces()
+	p.linkPortsToInterfaces(func(name string) []string { return r.interfaces[name].functionDevices() })
 	slices.SortFunc(errs, func(a, b FileError) int { return cmp.Compare(a.Path, b.Path) })
 	p.Errors, p.Hanging = errs, r.files.hangingCount()
 }
@@ -314,31 +321,30 @@ func (e *fileErrors) addMalformed(device string, f *file, err error) {
 	*e = append(*e, FileError{Device: device, Path: f.path, Sort: Malformed, Err: err})
 }
 
-// linkPortsToInterfaces finds the interfaces of ports, and the devices of interfaces, where they share a
-// PCI function and nothing better is known.
-func (p *Poll) linkPortsToInterfaces() {
-	byPCI := map[string][]*Interface{}
+// linkPortsToInterfaces finds the interfaces of ports, and the devices of interfaces, where they share a function and
+// nothing better is known. functionDevices returns the RDMA devices of an interface's function.
+func (p *Poll) linkPortsToInterfaces(functionDevices func(netdev string) []string) {
+	byDevice := map[string][]*Interface{}
 	for i := range p.Interfaces {
-		if f := &p.Interfaces[i]; f.PCI != nil {
-			byPCI[f.PCI.Address] = append(byPCI[f.PCI.Address], f)
+		for _, device := range functionDevices(p.Interfaces[i].Name) {
+			byDevice[device] = append(byDevice[device], &p.Interfaces[i])
 		}
 	}
 	byInterface := map[string]string{}
 	for i := range p.Devices {
 		d := &p.Devices[i]
+		same := byDevice[d.Name]
 		for j := range d.Ports {
 			port := &d.Ports[j]
-			if port.Netdev == "" && d.PCI != nil && len(d.Ports) == 1 && len(byPCI[d.PCI.Address]) == 1 {
-				port.Netdev = byPCI[d.PCI.Address][0].Name
+			if port.Netdev == "" && len(d.Ports) == 1 && len(same) == 1 {
+				port.Netdev = same[0].Name
 			}
 			if port.Netdev != "" {
 				byInterface[port.Netdev] = d.Name
 			}
 		}
-		if d.PCI != nil {
-			for _, f := range byPCI[d.PCI.Address] {
-				f.Device = d.Name
-			}
+		for _, f := range same {
+			f.Device = d.Name
 		}
 	}
 	for i := range p.Interfaces {

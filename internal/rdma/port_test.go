@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/rdma/rdmatest"
+	"github.com/graylink/graylink/internal/rdmadev"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -319,24 +323,58 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
+// nodes maps every device to one interface and one node.
+type nodes struct {
+	rdmadev.Mapper
+	uverbs string
+	err    error // of the node
+}
+
+func (n nodes) DeviceInterfaces(string) ([]string, error) { return []string{"eth0"}, nil }
+func (n nodes) UverbsNode(string) (string, error)         { return n.uverbs, n.err }
+func (n nodes) UmadNode(_ string, port int) (string, error) {
+	return fmt.Sprintf("/dev/infiniband/umad%d", port), nil
+}
+
 func TestSelfTest(t *testing.T) {
-	run := func(v rdma.Verbs) (rdma.SelfTestResult, string) {
-		var b strings.Builder
-		return rdma.SelfTest(t.Context(), v, &b), b.String()
+	node := filepath.Join(t.TempDir(), "uverbs0")
+	if err := os.WriteFile(node, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if r, text := run(nil); r != rdma.SelfTestNotBuilt || !strings.Contains(text, "-tags rdma") {
+	run := func(v rdma.Verbs, n nodes) (rdma.SelfTestResult, string) {
+		var b strings.Builder
+		return rdma.SelfTest(t.Context(), v, n, &b), b.String()
+	}
+	usable := nodes{uverbs: node}
+	if r, text := run(nil, usable); r != rdma.SelfTestNotBuilt || !strings.Contains(text, "-tags rdma") {
 		t.Errorf("%v %q", r, text)
 	}
 	f := rdmatest.New(func() int64 { return 1 })
-	if r, text := run(f.HostVerbs("h1")); r != rdma.SelfTestNoDevices || !strings.Contains(text, "devices: none") {
+	if r, text := run(f.HostVerbs("h1"), usable); r != rdma.SelfTestNoDevices || !strings.Contains(text, "devices: none") {
 		t.Errorf("%v %q", r, text)
 	}
 	f.AddDevice("h1", "rdma0", "10.0.0.1")
-	if r, text := run(f.HostVerbs("h1")); r != rdma.SelfTestOK || !strings.Contains(text, "rdma0 port 1: ok, 10 datagrams") {
-		t.Errorf("%v %q", r, text)
+	r, text := run(f.HostVerbs("h1"), usable)
+	for _, want := range []string{"rdma0: interfaces [eth0], verbs by " + node, "rdma0 port 1: management datagrams by /dev/infiniband/umad1", "rdma0 port 1: ok, 10 datagrams"} {
+		if r != rdma.SelfTestOK || !strings.Contains(text, want) {
+			t.Errorf("%v %q, want %q", r, text, want)
+		}
+	}
+	for _, tt := range []struct {
+		nodes nodes
+		want  string
+	}{
+		{nodes{uverbs: node + "1"}, "rdma0: FAILED: want access for reading and writing: open " + node + "1: no such file"},
+		{nodes{err: fs.ErrNotExist}, "rdma0: FAILED: is ib_uverbs loaded? file does not exist"},
+		{nodes{err: syscall.EIO}, "rdma0: FAILED: verbs node: input/output error"},
+	} {
+		// The port is tried all the same.
+		if r, text := run(f.HostVerbs("h1"), tt.nodes); r != rdma.SelfTestFailed || !strings.Contains(text, tt.want) || !strings.Contains(text, "rdma0 port 1: ok") {
+			t.Errorf("%v %q, want %q", r, text, tt.want)
+		}
 	}
 	f.AddDevice("h1", "rdma1")
-	if r, text := run(f.HostVerbs("h1")); r != rdma.SelfTestFailed || !strings.Contains(text, "rdma1 port 1: FAILED: RDMA device rdma1 port 1: GID table: the table is empty") {
+	if r, text := run(f.HostVerbs("h1"), usable); r != rdma.SelfTestFailed || !strings.Contains(text, "rdma1 port 1: FAILED: RDMA device rdma1 port 1: GID table: the table is empty") {
 		t.Errorf("%v %q", r, text)
 	}
 }

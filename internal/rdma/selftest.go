@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/graylink/graylink/internal/rdmadev"
 )
 
 // SelfTestResult is the result of a self-test.
@@ -38,7 +42,8 @@ func RandomQKey() uint32 {
 }
 
 // SelfTest checks on every port of the host's devices what probes need, and writes its findings to w.
-func SelfTest(ctx context.Context, v Verbs, w io.Writer) SelfTestResult {
+// m finds the devices' interfaces and nodes.
+func SelfTest(ctx context.Context, v Verbs, m rdmadev.Mapper, w io.Writer) SelfTestResult {
 	if v == nil {
 		fmt.Fprintln(w, ErrNotBuilt)
 		return SelfTestNotBuilt
@@ -55,6 +60,10 @@ func SelfTest(ctx context.Context, v Verbs, w io.Writer) SelfTestResult {
 	fmt.Fprintf(w, "devices: %s\n", strings.Join(devices, ", "))
 	result := SelfTestOK
 	for _, d := range devices {
+		if err := checkNode(m, d, w); err != nil {
+			fmt.Fprintf(w, "%s: FAILED: %v\n", d, err)
+			result = SelfTestFailed
+		}
 		for port := 1; port <= maxPorts; port++ {
 			table, err := v.GIDs(d, port)
 			if port > 1 && err == nil && len(table) == 0 {
@@ -65,6 +74,9 @@ func SelfTest(ctx context.Context, v Verbs, w io.Writer) SelfTestResult {
 				for _, g := range table {
 					fmt.Fprintf(w, "  index %d: %v (%v)\n", g.Index, g.Addr, g.Type)
 				}
+				if node, failed := m.UmadNode(d, port); failed == nil {
+					fmt.Fprintf(w, "%s port %d: management datagrams by %s\n", d, port, node)
+				}
 				err = tryPort(ctx, v, d, port, w)
 			}
 			if err != nil {
@@ -74,6 +86,28 @@ func SelfTest(ctx context.Context, v Verbs, w io.Writer) SelfTestResult {
 		}
 	}
 	return result
+}
+
+// checkNode prints the interfaces and the verbs node of a device. It returns an error if the node cannot be opened or is
+// missing.
+func checkNode(m rdmadev.Mapper, device string, w io.Writer) error {
+	netdevs, err := m.DeviceInterfaces(device)
+	if err != nil {
+		return fmt.Errorf("interfaces: %w", err)
+	}
+	node, err := m.UverbsNode(device)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("is ib_uverbs loaded? %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("verbs node: %w", err)
+	}
+	fmt.Fprintf(w, "%s: interfaces [%s], verbs by %s\n", device, strings.Join(netdevs, " "), node)
+	f, err := os.OpenFile(node, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("want access for reading and writing: %w", err)
+	}
+	return f.Close()
 }
 
 // tryPort sends datagrams from one queue pair of a port to another. It returns the reason if they do not arrive.

@@ -41,7 +41,7 @@ func TestSoftRoCE(t *testing.T) {
 		h2["/usr/local/bin/graylink-node"], h2["/usr/local/bin/peers"], h2["/usr/local/bin/rdma.test"] = rdma[0], rdma[1], device
 	}
 	right := network(t)
-	modules := append([]string{"sch_netem"}, SoftRoCE...)
+	modules := append([]string{"sch_netem", "ib_umad"}, SoftRoCE...)
 	machines := together(t,
 		Options{Name: "h1", Networks: []*Network{b.middle, b.left}, Modules: modules, Programs: h1, Parts: parts},
 		Options{Name: "h2", Networks: []*Network{b.middle, right}, Modules: modules, Programs: h2, Parts: parts},
@@ -56,6 +56,7 @@ func TestSoftRoCE(t *testing.T) {
 		{"NICHealth", false, nicHealth},
 		{"TwoMachines", false, twoMachines},
 		{"Modules", false, modulesLoad},
+		{"Mapping", true, deviceMapping},
 		{"Probes", true, probesOverRDMA},
 		{"Paths", true, pathsOfRDMA},
 	} {
@@ -76,6 +77,7 @@ func fresh(t *testing.T, m *Machine) {
 	t.Helper()
 	shell(t, m, `killall -9 graylink-node graylink-node-plain graylink-coordinator peers rdma.test ibv_ud_pingpong 2>/dev/null
 rdma link delete rxe0 2>/dev/null
+rdma link delete rxe1 2>/dev/null
 for i in eth0 eth1; do
   tc qdisc del dev $i root 2>/dev/null
   ip addr flush dev $i

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/mdlayher/netlink"
+	"github.com/safchain/ethtool"
 
 	"github.com/graylink/graylink/internal/nicethtool/module"
 )
@@ -25,9 +26,8 @@ type Interface struct {
 	Errors map[int]error
 	// Module is read block by block, or by ioctl only. Nil means EOPNOTSUPP.
 	Module module.Image
-	// Ioctl is the module's memory as the driver lays it end to end, of kind Kind.
+	// Ioctl is the module's memory as the driver lays it end to end.
 	Ioctl []byte
-	Kind  uint32
 	// Hang is called before an answer, by command as in Errors.
 	Hang map[int]func()
 }
@@ -144,35 +144,53 @@ func (k *Kernel) SendRequest(command uint8, attributes []byte) ([][]byte, error)
 	})}, nil
 }
 
+// DriverInfo implements nicethtool.Kernel.
+func (k *Kernel) DriverInfo(name string) (ethtool.DrvInfo, error) {
+	f, err := k.findIoctl(name, ethtool.ETHTOOL_GDRVINFO)
+	if err != nil {
+		return ethtool.DrvInfo{}, err
+	}
+	if f.Names == nil {
+		return ethtool.DrvInfo{}, syscall.EOPNOTSUPP
+	}
+	return ethtool.DrvInfo{Driver: f.Driver, BusInfo: f.Bus, NStats: uint32(len(f.Names))}, nil
+}
+
+// ModuleEEPROM implements nicethtool.Kernel.
+func (k *Kernel) ModuleEEPROM(name string) ([]byte, error) {
+	f, err := k.findIoctl(name, ethtool.ETHTOOL_GMODULEEEPROM)
+	if err != nil {
+		return nil, err
+	}
+	if f.Ioctl == nil {
+		return nil, syscall.EOPNOTSUPP
+	}
+	return f.Ioctl, nil
+}
+
+func (k *Kernel) findIoctl(name string, command int) (*Interface, error) {
+	return k.findInterface(name, command+256, fmt.Sprintf("ioctl %d", command))
+}
+
 // Ioctl implements nicethtool.Kernel.
 func (k *Kernel) Ioctl(name string, data []byte) error {
 	command := binary.NativeEndian.Uint32(data)
-	f, err := k.findInterface(name, int(command)+256, fmt.Sprintf("ioctl %d", command))
+	f, err := k.findIoctl(name, int(command))
 	if err != nil {
 		return err
 	}
 	put := binary.NativeEndian.PutUint32
 	switch {
-	case command == 0x03 && f.Names != nil: // ETHTOOL_GDRVINFO
-		copy(data[4:36], f.Driver)
-		copy(data[100:132], f.Bus)
-		put(data[180:], uint32(len(f.Names)))
-	case command == 0x1b && f.Names != nil: // ETHTOOL_GSTRINGS
+	case command == ethtool.ETHTOOL_GSTRINGS && f.Names != nil:
 		put(data[8:], uint32(len(f.Names)))
 		for i, n := range f.Names {
 			copy(data[12+32*i:12+32*i+32], n)
 		}
-	case command == 0x1d && f.Names != nil: // ETHTOOL_GSTATS
+	case command == ethtool.ETHTOOL_GSTATS && f.Names != nil:
 		put(data[4:], uint32(len(f.Values)))
 		for i, v := range f.Values {
 			binary.NativeEndian.PutUint64(data[8+8*i:], v)
 		}
-	case command == 0x42 && f.Ioctl != nil: // ETHTOOL_GMODULEINFO
-		put(data[4:], f.Kind)
-		put(data[8:], uint32(len(f.Ioctl)))
-	case command == 0x43 && f.Ioctl != nil: // ETHTOOL_GMODULEEEPROM
-		at, n := binary.NativeEndian.Uint32(data[8:]), binary.NativeEndian.Uint32(data[12:])
-		copy(data[16:], f.Ioctl[at:at+n])
 	default:
 		return syscall.EOPNOTSUPP
 	}
