@@ -45,7 +45,7 @@ collector:
 demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 	$(BIN)/graylink demo
 
-# What CI runs, in less than fifteen minutes on two cores with warm caches. docs/testing.md has what is in make test-all only.
+# What CI runs, in about eighteen minutes on two cores. docs/testing.md has what is in make test-all only.
 test: test-tools build
 	@echo "building otelcol-graylink, which one of the tests runs (the first time compiles for a minute or two)"
 	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
