@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/graylink/graylink/analyzer/looptest"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -17,9 +16,7 @@ const (
 	openAfter         = 2 // cycles
 	distinguishCycles = 8
 	clearAfter        = 4
-	clockSteady       = 10 * time.Second
 	causesEvery       = 5 // cycles
-	settledAfter      = 30
 )
 
 // TestLoopWaitsForDistinguishingFlows: while the other leaves are silent, the two links

@@ -1,21 +1,15 @@
 package coordinator
 
 import (
-	"bytes"
-	"flag"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/prometheus/common/expfmt"
 
+	"github.com/graylink/graylink/exporters/internal/seriestest"
 	"github.com/graylink/graylink/internal/coordinator"
 	"github.com/graylink/graylink/internal/fabric"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files of testdata")
 
 // madeUp publishes statistics that the test chooses.
 type madeUp struct {
@@ -40,33 +34,6 @@ func TestSeriesOfACoordinator(t *testing.T) {
 		ClockUpdates: 10, Moves: 11, Saves: map[string]uint64{"done": 12, "failed": 0}, StepAt: time.Unix(1700000001, 0), TopologyHash: "0123456789abcdef", ReloadOK: true, ReloadedAt: time.Unix(1699999999, 0),
 		LinkEdges: 4, Links: []coordinator.LinkEdges{{Direction: fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}, Edges: 5}, {Direction: fabric.Direction{From: "spine1:dn1", To: "leaf1:up1"}, Edges: 3}}}
 	for name, stats := range map[string]coordinator.Stats{"working": working, "started": {TopologyHash: "0123456789abcdef", ReloadedAt: time.Unix(1699999999, 0)}} {
-		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(&madeUp{*newCollector(nil), stats})
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got bytes.Buffer
-		for _, f := range families {
-			if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {
-				t.Fatal(err)
-			}
-		}
-		golden := "testdata/" + name + ".metrics"
-		if *update {
-			if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.String() != string(want) {
-			t.Errorf("the series differ from %s; now:\n%s", golden, &got)
-		}
-		if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) != 0 {
-			t.Errorf("%v, %v", problems, err)
-		}
+		seriestest.CompareGolden(t, &madeUp{*newCollector(nil), stats}, "testdata/"+name+".metrics")
 	}
 }

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -68,22 +67,9 @@ func plain(v *commonpb.AnyValue) string {
 
 // TestEventsArriveAsLogRecords checks the way of events from files of a tree to a receiver.
 func TestEventsArriveAsLogRecords(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := &logReceiver{}
-	server := grpc.NewServer()
-	collectorpb.RegisterLogsServiceServer(server, c)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	defer func() {
-		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
-	logs, err := otlp.NewLogs(otlp.Options{Endpoint: l.Addr().String(), Insecure: true, Timeout: 20 * time.Second}, prometheus.NewRegistry())
+	address := serveOTLP(t, func(s *grpc.Server) { collectorpb.RegisterLogsServiceServer(s, c) })
+	logs, err := otlp.NewLogs(otlp.Options{Endpoint: address, Insecure: true, Timeout: 20 * time.Second}, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

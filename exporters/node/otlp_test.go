@@ -39,25 +39,32 @@ func (c *receiver) Export(_ context.Context, q *collectorpb.ExportMetricsService
 	return &collectorpb.ExportMetricsServiceResponse{}, nil
 }
 
-// pushed pushes the gatherers' series to a real OTLP receiver, and returns the metrics that it receives.
-func pushed(t *testing.T, protocol string, gs ...prometheus.Gatherer) []*metricspb.Metric {
+// serveOTLP runs a real OTLP receiver until the test ends, and returns its address.
+func serveOTLP(t *testing.T, register func(*grpc.Server)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &receiver{}
 	server := grpc.NewServer()
-	collectorpb.RegisterMetricsServiceServer(server, c)
+	register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	defer func() {
+	t.Cleanup(func() {
 		server.Stop()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-	}()
-	e, err := otlp.New(otlp.Options{Endpoint: l.Addr().String(), Protocol: protocol, Insecure: true, Interval: 20 * time.Millisecond, Timeout: 20 * time.Second,
+	})
+	return l.Addr().String()
+}
+
+// pushed pushes the gatherers' series to a real OTLP receiver, and returns the metrics that it receives.
+func pushed(t *testing.T, protocol string, gs ...prometheus.Gatherer) []*metricspb.Metric {
+	t.Helper()
+	c := &receiver{}
+	address := serveOTLP(t, func(s *grpc.Server) { collectorpb.RegisterMetricsServiceServer(s, c) })
+	e, err := otlp.New(otlp.Options{Endpoint: address, Protocol: protocol, Insecure: true, Interval: 20 * time.Millisecond, Timeout: 20 * time.Second,
 		Gather: gs, Start: time.Unix(1700000000, 0)}, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)

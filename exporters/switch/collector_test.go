@@ -3,24 +3,19 @@ package fabricswitch
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/prometheus/common/expfmt"
 	"github.com/vishvananda/netlink"
 
+	"github.com/graylink/graylink/exporters/internal/seriestest"
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/switchagent"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden file of testdata")
 
 // madeUp publishes a state that the test chooses.
 type madeUp struct {
@@ -55,34 +50,7 @@ func TestSeriesOfASwitch(t *testing.T) {
 				RxLengthErrors: 7, RxOverErrors: 8, RxCrcErrors: 9, RxFrameErrors: 10, RxFifoErrors: 11, RxMissedErrors: 12, TxAbortedErrors: 13, TxCarrierErrors: 14, TxFifoErrors: 15, TxHeartbeatErrors: 16}},
 				BytesPerSecond: &rate, Queue: &switchagent.Queue{Octets: 17, Packets: 18, Drops: 19, Overlimits: 20}},
 			{Link: switchagent.Link{Name: "dn1", MTU: 1500}}}}}
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(m)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got bytes.Buffer
-	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const golden = "testdata/switch.metrics"
-	if *update {
-		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.String() != string(want) {
-		t.Errorf("the series differ from %s; now:\n%s", golden, &got)
-	}
-	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) != 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
+	seriestest.CompareGolden(t, m, "testdata/switch.metrics")
 	if n := strings.Count(log.String(), "cannot read telemetry"); n != 2 || !strings.Contains(log.String(), "queues") {
 		t.Errorf("two scrapes without queues are logged %d times:\n%s", n, &log)
 	}
