@@ -30,7 +30,7 @@ type Clock struct {
 	segments atomic.Pointer[bent]
 
 	inForce  bendFile    // content of the file that is in force
-	lastInfo os.FileInfo // the file when it was last read; nil: it did not exist
+	lastInfo os.FileInfo // the file when it was last read; nil means it did not exist
 }
 
 // Segment represents a stretch of a bent clock. Times are nanoseconds of the true clock.

@@ -12,7 +12,7 @@ import (
 // resolver finds the addresses of NICs that are configured by their devices.
 type resolver struct {
 	lookup   func(device string) ([]netip.Addr, error)
-	rdmaOf   func(device string) *probe.RDMAConfig // returns the RDMA port of an interface; nil: NICs of an assignment are probed by UDP
+	rdmaOf   func(device string) *probe.RDMAConfig // returns the RDMA port of an interface; nil means NICs of an assignment are probed by UDP
 	assigned map[string]netip.Addr                 // address from the coordinator, by NIC
 }
 

@@ -44,9 +44,9 @@ type CoordinatorOptions struct {
 // ClockOptions holds the options of a node's clocks.
 type ClockOptions struct {
 	Sync       bool           // relate the clocks, and measure delays by the result
-	ErrorBound *time.Duration // error bound of the node's clock; nil: not known
+	ErrorBound *time.Duration // error bound of the node's clock; nil means not known
 	ChronySock string         // socket of a SOCK reference clock of chronyd, through which chronyd can steer the system clock by the frame; empty: none
-	Node       probe.Clock    // clock of the node; nil: the kernel's
+	Node       probe.Clock    // clock of the node; nil means the kernel's
 }
 
 // fleet represents the node toward its coordinator. Its methods are called by the client's only goroutine.

@@ -20,7 +20,7 @@ import (
 // Node runs the probe engine of a configuration and changes it while it runs.
 type Node struct {
 	log          *slog.Logger
-	clock        probe.Clock                  // nil: the kernel's
+	clock        probe.Clock                  // nil means the kernel's
 	clocks       *clocks                      // nil if they are not related
 	certificates []pki.Source                 // in use toward the coordinator
 	writes       func() (done, failed uint64) // counts of the writes of the assignment; nil if it is not kept

@@ -17,7 +17,7 @@ type Config struct {
 	Cadence      time.Duration // of the file: interval between probes of one edge
 	ReplyTimeout time.Duration
 	Stamp        StampConfig
-	ErrorBound   *time.Duration // error bound of the node's clock; nil: not known
+	ErrorBound   *time.Duration // error bound of the node's clock; nil means not known
 	ClockSync    bool           // relate clocks by the exchanges, and measure delays by the relations
 	NICs         []NICConfig
 	Peers        []PeerConfig
@@ -68,7 +68,7 @@ type NICConfig struct {
 	Side       string
 	SSID       uint16      // STAMP Session Identifier of its probes; 0: chosen at random
 	Timestamps string      // TimestampsAuto, TimestampsKernel
-	RDMA       *RDMAConfig // its port; peers that also have one are probed by RDMA; nil: none are
+	RDMA       *RDMAConfig // its port; peers that also have one are probed by RDMA; nil means none are
 }
 
 // Values of NICConfig.Timestamps.

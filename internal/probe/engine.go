@@ -2,8 +2,8 @@
 // kernel or the NIC stamps, and traces the paths of the packets. A reply is the answer of the reflecting agent to a
 // probe. An agent replies only to the probes of registered peers.
 //
-// One loop with a thread of its own serves all NICs of a node (loop.go). A NIC (nic.go) has a sender (sender.go) and a
-// reflector (reflector.go), which share what sends batches and matches transmit stamps (stampmatch.go). What a flow's
+// One loop serves all NICs of a node (loop.go). A NIC (nic.go) has a sender (sender.go) and a reflector
+// (reflector.go), which share what sends batches and matches transmit stamps (stampmatch.go). What a flow's
 // packets mean is decided in flow.go and session.go, without sockets or clocks. What the engine needs of its host is
 // in deps.go.
 package probe

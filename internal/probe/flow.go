@@ -76,7 +76,7 @@ type FlowCounters struct {
 type flow struct {
 	FlowCounters
 	owd            [directions][stampKinds]Histogram
-	clocks         *clocks // nil: the far stamps are used as they are
+	clocks         *clocks // nil means the far stamps are used as they are
 	userStampsOnly bool    // there are only the program's own stamps
 
 	timeout int64 // nanoseconds

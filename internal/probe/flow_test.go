@@ -484,3 +484,25 @@ func TestFailedSendIsNotSent(t *testing.T) {
 	w.exchange(5)
 	w.want(counts{sent: 10, acked: 10})
 }
+
+// TestMissingStampsAreCounted: an answered probe without a whole pair of stamps counts by the stamp that is missing.
+func TestMissingStampsAreCounted(t *testing.T) {
+	for _, tt := range []struct {
+		what string
+		slot sentSlot
+		want [4]uint64
+	}{
+		{"T1 by the kernel, T2 by the program", sentSlot{state: slotAnswered, t1: stampedTime{userStamps: 1, kernelStamps: 1}, t2Kind: userStamps}, [4]uint64{0, 1}},
+		{"T2 by the kernel alone", sentSlot{state: slotAnswered, t1: stampedTime{userStamps: 1}, t2Kind: kernelStamps}, [4]uint64{1, 0}},
+		{"neither", sentSlot{state: slotAnswered, t1: stampedTime{userStamps: 1}, t2Kind: userStamps}, [4]uint64{1, 1}},
+		{"T2 by the NIC, T1 by the kernel", sentSlot{state: slotAnswered, t1: stampedTime{userStamps: 1, kernelStamps: 1}, t2Kind: hardwareStamps}, [4]uint64{1, 0}},
+		{"measured already", sentSlot{state: slotAnswered, measured: true}, [4]uint64{}},
+		{"not answered", sentSlot{t1: stampedTime{userStamps: 1}}, [4]uint64{}},
+	} {
+		f := newFlow(10*time.Millisecond, time.Second)
+		f.closeSent(&tt.slot)
+		if f.Missing != tt.want {
+			t.Errorf("%s: missing %v, want %v", tt.what, f.Missing, tt.want)
+		}
+	}
+}

@@ -16,7 +16,7 @@ import (
 type lateReports struct {
 	real    *unix.Batch
 	rng     *rand.Rand
-	dropped map[*unix.UDP]*atomic.Int64 // nil: not counted
+	dropped map[*unix.UDP]*atomic.Int64 // nil means not counted
 	drop    *atomic.Bool
 	held    map[*unix.UDP][]heldReport
 	out     []unix.Report

@@ -31,14 +31,8 @@ type turnTimes struct {
 	every   atomic.Int64 // interval between turns, nanoseconds
 }
 
-// run runs the engine's loop until ctx ends. The loop has a thread of its own, so that no other goroutine's work delays
-// a probe.
+// run runs the engine's loop until ctx ends.
 func (e *Engine) run(ctx context.Context) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := unix.TightTimers(); err != nil {
-		e.log.Warn("cannot set tight timers; turns of the probe loop may be late", "err", err)
-	}
 	stop := context.AfterFunc(ctx, func() {
 		if err := e.wire.poll.Wake(); err != nil {
 			e.log.Error("cannot wake the probe loop", "err", err)
@@ -56,7 +50,12 @@ func (e *Engine) run(ctx context.Context) error {
 		}
 		planned = max(planned, now)
 		e.turns.planned.Store(planned)
-		wait := time.Duration(planned - now)
+		// A goroutine that runs for 10 ms by the scheduler's account loses its processor at its next system call, and
+		// the runtime's monitor then wakes up every 20 us for a while. Waiting here counts as running, and without the
+		// yield the monitor costs as much as the probes do. What else runs meanwhile is part of the wait. (With a thread
+		// of its own the loop would hand its processor over at every yield, which takes long on a busy machine.)
+		runtime.Gosched()
+		wait := time.Duration(max(0, planned-e.wire.monoTime()))
 		if busy {
 			unix.Nanosleep(wait)
 			wait = 0

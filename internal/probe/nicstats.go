@@ -28,7 +28,7 @@ type EdgeStats struct {
 	Leaf, PeerLeaf string
 	OWD            [2]Delays      // forward, reverse
 	Unresolved     uint64         // probes that nothing is known about
-	PeerBound      *time.Duration // error bound of the peer's clock, as its replies state it; nil: not known
+	PeerBound      *time.Duration // error bound of the peer's clock, as its replies state it; nil means not known
 }
 
 // ReceivedStats counts the probes of one flow of a peer.

@@ -15,7 +15,7 @@ type RDMAConfig struct {
 	Device   string
 	Port     int
 	GID      netip.Addr // IPv4 as mapped or plain; invalid: the best one that exists
-	GIDIndex *int       // nil: any index
+	GIDIndex *int       // nil means any index
 	PKey     uint16
 	QKey     uint32
 	BusyPoll time.Duration // time after a packet for which the receiver polls without sleeping

@@ -48,7 +48,7 @@ func (f *reflector) applyPeers(peers map[netip.Addr]*peer) {
 type incomingProbe struct {
 	arrivedPacket
 	stamp.SenderPacket
-	key     *stamp.Authenticator // that verified it; nil: it is not authenticated
+	key     *stamp.Authenticator // that verified it; nil means it is not authenticated
 	base    int                  // octets before the TLVs
 	checked stamp.VerifiedTLVs
 	life    uint64

@@ -107,9 +107,10 @@ type tracer struct {
 	mu           sync.Mutex
 	pace         bucket
 	budgets      *budgets
-	first        map[string]*firstHop   // by NIC
-	lengths      map[nicDestination]int // hop limit of a destination's answer
-	slots        chan struct{}          // has an element for each flow that may be traced at the same time
+	first        map[string]*firstHop          // by NIC
+	lengths      map[nicDestination]int        // hop limit of a destination's answer
+	slots        chan struct{}                 // has an element for each flow that may be traced at the same time
+	running      map[fabric.Flow]chan struct{} // of flows that are being traced; closed at the end
 	version      uint64
 	paths        map[fabric.Flow]*TracedPath
 	sharedTraces map[tuple]*sharedTrace // of flows by RDMA
@@ -119,7 +120,7 @@ type tracer struct {
 
 func newTracer(cfg TraceConfig, nics func() []*nic, log *slog.Logger) *tracer {
 	t := &tracer{nics: nics, log: log, pace: newPaceBucket(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
-		lengths: map[nicDestination]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Flow]*TracedPath{}, sharedTraces: map[tuple]*sharedTrace{}}
+		lengths: map[nicDestination]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Flow]*TracedPath{}, sharedTraces: map[tuple]*sharedTrace{}, running: map[fabric.Flow]chan struct{}{}}
 	t.seek = t.findPath
 	return t
 }
@@ -379,8 +380,39 @@ func (t *tracer) traceAndKeep(ctx context.Context, f traceFlow) (TracedPath, err
 	return t.storePath(p), nil
 }
 
+// beginTrace waits until no other trace of the flow runs, and returns the function that ends this one. Two at the same
+// time would take each other's answers where switches quote too little of a packet to identify it.
+func (t *tracer) beginTrace(ctx context.Context, flow fabric.Flow) (end func(), err error) {
+	for {
+		t.mu.Lock()
+		other := t.running[flow]
+		if other == nil {
+			done := make(chan struct{})
+			t.running[flow] = done
+			t.mu.Unlock()
+			return func() {
+				t.mu.Lock()
+				delete(t.running, flow)
+				t.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		t.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 // withSlot traces one flow when a slot is free. The slots limit the flows that are traced at the same time.
 func (t *tracer) withSlot(ctx context.Context, f traceFlow) (TracedPath, error) {
+	end, err := t.beginTrace(ctx, f.edge)
+	if err != nil {
+		return TracedPath{}, err
+	}
+	defer end()
 	t.mu.Lock()
 	slots := t.slots
 	t.mu.Unlock()

@@ -25,7 +25,7 @@ func newWiring(deps Deps, poll Poller) *wiring {
 
 // polledSocket represents a socket that the poller waits on, and the NIC that reads it.
 type polledSocket struct {
-	socket *socket // nil: the token is free
+	socket *socket // nil means the token is free
 	nic    *nic
 }
 

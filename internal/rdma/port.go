@@ -100,7 +100,7 @@ type Status struct {
 	Strangers      uint64  // datagrams from GIDs that are not peers
 	WrongQPN       uint64  // datagrams from another queue pair than the peer's
 	Headless       uint64  // datagrams without a header, or without an immediate that identifies the flow
-	QKeyViolations *uint32 // as counted by the port; nil: not known
+	QKeyViolations *uint32 // as counted by the port; nil means not known
 }
 
 // Arrival represents a received datagram. Data is valid until the next Recv.

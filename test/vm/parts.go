@@ -52,7 +52,7 @@ type Parts struct {
 // firstProgram is the program init of this package, which is built when the first machine needs it.
 type firstProgram struct {
 	mu    sync.Mutex
-	image []byte // nil: it was not built yet
+	image []byte // nil means it was not built yet
 }
 
 // first returns the first program of every machine.

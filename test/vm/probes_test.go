@@ -23,7 +23,7 @@ type prober struct {
 	peerQKey uint32        // what it takes the peer's for
 	peerQPN  string        // "": the peer is not known
 	ipv6     bool          // by RoCE over IPv6
-	own      func() string // another configuration; nil: that of config
+	own      func() string // another configuration; nil means that of config
 }
 
 const qkey = 0x11223344

@@ -13,7 +13,7 @@ import (
 type bed struct {
 	h1, h2, routers *Machine
 	middle, left    *Network
-	withoutRDMA     error // why h1 and h2 have no programs with RDMA; nil: they have them
+	withoutRDMA     error // why h1 and h2 have no programs with RDMA; nil means they have them
 }
 
 // TestSoftRoCE boots three machines once. Each subtest begins with fresh, so that it can be run alone.

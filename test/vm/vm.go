@@ -60,7 +60,7 @@ type Options struct {
 	Programs map[string]string
 	// Files are what else the machine has.
 	Files map[string][]byte
-	// Parts are what it is made of; nil: FindParts.
+	// Parts are what it is made of; nil means FindParts.
 	Parts *Parts
 }
 
