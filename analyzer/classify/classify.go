@@ -128,9 +128,12 @@ func (c *Scene) newVerdict(x *suspicion, around int) fabric.Verdict {
 // roundRatio rounds a fitted ratio to four digits.
 func roundRatio(r float64) float64 { return math.Max(0, math.Round(r*1e4)/1e4) }
 
-// severityOf returns critical for hard failures and for faults of a whole switch, otherwise warning.
+// severityOf returns critical for hard failures and for faults of a whole switch, info for a delay that no single flow
+// shows, otherwise warning.
 func severityOf(x *suspicion) string {
 	switch {
+	case x.Small:
+		return fabric.SeverityInfo
 	case x.scenario == fabric.HardFailure, x.LossRatio >= hardLoss && x.scenario != fabric.Flap:
 		return fabric.SeverityCritical
 	case x.Kind == fabric.KindSwitch && x.scenario != fabric.HOLCross:

@@ -201,53 +201,6 @@ func (c *Scene) joinHosts(cases []*suspicion) []*suspicion {
 	return cases
 }
 
-// StarvedHostVerdicts returns verdicts on nodes that were starved in most moments and whose flows
-// were late or lossy, although these flows are excluded as evidence. Nodes that already have a
-// verdict are left out.
-func (c *Scene) StarvedHostVerdicts(named []fabric.Verdict) []fabric.Verdict {
-	var out []fabric.Verdict
-	for _, node := range starvedNodes(c.Findings) {
-		el := fabric.Element{ID: node, Kind: fabric.KindHost}
-		if c.History != nil && c.History.StarvedShare(node) < 0.5 || slices.ContainsFunc(named, func(v fabric.Verdict) bool { return v.Element == el }) {
-			continue
-		}
-		s := triangulate.Suspect{Element: triangulate.Element{Kind: el.Kind, Name: node}, Confidence: 0.9}
-		var sent, lost uint64
-		var shifts []int64
-		for i := range c.Findings {
-			f := &c.Findings[i]
-			if !f.HostSuspect || f.Obs.Unread || fabric.OwnerOf(f.Flow.Src) != node && fabric.OwnerOf(f.Flow.Dst) != node {
-				continue
-			}
-			late := f.HasShift && f.Shift > f.Scale+judge.ClockBound(f.Obs)
-			lossy := judge.LossLLR(f.Obs.Lost, f.Obs.Sent, judge.DefaultParameters().BaseLoss) >= judge.DefaultParameters().LossEvidence
-			if late {
-				shifts = append(shifts, f.Shift)
-			}
-			if lossy {
-				sent, lost = sent+f.Obs.Sent, lost+f.Obs.Lost
-			}
-			if late || lossy {
-				s.Explained = append(s.Explained, i)
-			}
-		}
-		if len(s.Explained) < 2 {
-			continue
-		}
-		if len(shifts) > 0 {
-			slices.Sort(shifts)
-			s.AddedDelayNS = shifts[len(shifts)/2]
-		}
-		if sent > 0 {
-			s.LossRatio = float64(lost) / float64(sent)
-		}
-		x := c.newSuspicion(s)
-		x.starved, x.scenario = true, fabric.Host
-		out = append(out, c.newVerdict(x, c.healthyNearby([]*suspicion{x})[0]))
-	}
-	return out
-}
-
 // onlyNIC returns the NIC of a node at which nearly all of its bad flows end. It reports false if
 // there is none, or if the node has only one NIC.
 func (c *Scene) onlyNIC(x *suspicion) (nic string, alone bool) {
@@ -634,6 +587,11 @@ func (c *Scene) healthyNearby(cases []*suspicion) []int {
 			at[sw] |= 1 << i
 		}
 		out[i] = -len(x.Contrary)
+		for _, e := range x.Explained {
+			if c.Findings[e].Condition == judge.Healthy { // for a delay that no single flow shows
+				out[i]--
+			}
+		}
 	}
 	if len(at) == 0 {
 		return out

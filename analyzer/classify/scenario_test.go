@@ -647,3 +647,14 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("%d flows and %d nodes are remembered after %d moments", flows, nodes, 10*Depth)
 	}
 }
+
+// TestASmallDelayIsInfo: what no single flow shows is reported with the severity info.
+func TestASmallDelayIsInfo(t *testing.T) {
+	for _, small := range []bool{false, true} {
+		x := &suspicion{Suspect: triangulate.Suspect{Element: triangulate.Element{Kind: fabric.KindSwitch, Name: "spine1"}, Small: small, AddedDelayNS: 3000}, scenario: fabric.HotSpine}
+		want := map[bool]string{false: fabric.SeverityCritical, true: fabric.SeverityInfo}[small]
+		if got := severityOf(x); got != want {
+			t.Errorf("small %v: %s, want %s", small, got, want)
+		}
+	}
+}

@@ -51,6 +51,9 @@ func recommendedAction(v *fabric.Verdict) string {
 // against it, and the confidence.
 func summaryOf(v *fabric.Verdict, x *suspicion) string {
 	text := []string{subjectOf(v) + " " + describeEffects(v, x) + "."}
+	if x.Small {
+		text = append(text, "No flow shows this by itself, but all of them together do.")
+	}
 	if w := scenarioReason(v, x); w != "" {
 		text = append(text, w)
 	}

@@ -3,7 +3,8 @@
 //
 //  1. A clock that moved shifts the two directions of all its flows by opposite
 //     amounts and leaves their sums alone. Flows with a moved sum are not moved by a
-//     clock, and are excluded.
+//     clock. A path moves one direction, and the sum by as much. Which of the two it was
+//     is decided by likelihood over all flows of the NIC that moved.
 //  2. A clock is named when its having moved makes the flows with at least two
 //     other nodes agree again, and more than twice as many flows as it sets at
 //     odds. Two clocks alone do not show which one moved.
@@ -41,6 +42,9 @@ const (
 	// slack is how far, as a share of the offset, flows may differ over it: their
 	// windows do not begin at one instant.
 	slack = 0.25
+	// maxVote limits the log-likelihood ratio of one flow, in nats, so that one flow over
+	// another fault does not outvote the others.
+	maxVote = 2.0
 )
 
 // Suspect is a clock that moved.
@@ -70,7 +74,19 @@ type pair struct {
 	nics     [2]string // NICs: from, to
 	offset   float64   // of the clock of ends[1] against that of ends[0], ns
 	limit    float64   // what is less is nothing
+	sum      float64   // of the shifts of both directions, ns
+	sumMoved bool      // by more than a clock explains
 	findings [2]int    // findings
+}
+
+// clockVote returns the log-likelihood ratio of an opposite shift of both directions against a shift of one, at most
+// maxVote either way. The deviation of one direction is taken as the limit.
+func (p *pair) clockVote() float64 {
+	// The directions moved by sum/2 + offset and sum/2 - offset. A clock leaves half of the sum in each of them
+	// unexplained, a path leaves the lesser of the two.
+	byClock := p.sum * p.sum / 2
+	byPath := math.Abs(p.offset) - math.Abs(p.sum)/2
+	return min(max((byPath*byPath-byClock)/(2*p.limit*p.limit), -maxVote), maxVote)
 }
 
 func (p *pair) withinLimit(tolerance float64) bool { return math.Abs(p.offset) <= p.limit+tolerance }
@@ -90,7 +106,7 @@ func FindSuspects(findings []judge.Finding) []Suspect {
 	return joinByNode(out)
 }
 
-// pairsOf returns the pairs of forward and reverse findings whose sums did not move (rule 1).
+// pairsOf returns the pairs of forward and reverse findings, and marks those whose sums moved (rule 1).
 func pairsOf(findings []judge.Finding) []*pair {
 	replies := map[fabric.Flow]int{}
 	for i := range findings {
@@ -109,10 +125,9 @@ func pairsOf(findings []judge.Finding) []*pair {
 		if !f.HasShift || !r.HasShift || f.HostSuspect || r.HostSuspect {
 			continue
 		}
-		if sum, limit := f.Shift+r.Shift, f.Scale+r.Scale; sum > limit || sum < -limit {
-			continue
-		}
-		out = append(out, &pair{nics: [2]string{f.Flow.Src, f.Flow.Dst}, offset: float64(f.Shift-r.Shift) / 2,
+		sum, limit := f.Shift+r.Shift, f.Scale+r.Scale
+		out = append(out, &pair{sum: float64(sum), sumMoved: sum > limit || sum < -limit,
+			nics: [2]string{f.Flow.Src, f.Flow.Dst}, offset: float64(f.Shift-r.Shift) / 2,
 			limit: float64(max(f.Scale, r.Scale) + judge.ClockBound(f.Obs)), findings: [2]int{i, j}})
 	}
 	return out
@@ -137,6 +152,9 @@ func extractBest(pairs []*pair) (Suspect, bool) {
 		return Suspect{}, false
 	}
 	for _, p := range of[top.NIC] {
+		if p.sumMoved {
+			continue
+		}
 		p.offset -= offsetSign(p, top.NIC) * float64(*top.Offset)
 		if p.withinLimit(slack * math.Abs(float64(*top.Offset))) {
 			p.offset = 0
@@ -157,7 +175,7 @@ func offsetSign(p *pair, nic string) float64 {
 func evaluateMove(nic string, pairs []*pair) (s Suspect, gain int) {
 	var moved []float64
 	for _, p := range pairs {
-		if !p.withinLimit(0) {
+		if !p.sumMoved && !p.withinLimit(0) {
 			moved = append(moved, offsetSign(p, nic)*p.offset)
 		}
 	}
@@ -169,8 +187,15 @@ func evaluateMove(nic string, pairs []*pair) (s Suspect, gain int) {
 	s = Suspect{NIC: nic, Offset: new(int64)}
 	*s.Offset = int64(offset)
 	peers := map[string]bool{}
-	right, wrong := 0, 0
+	right, wrong, votes := 0, 0, 0.0
 	for _, p := range pairs {
+		// A flow that moved the other way has another cause.
+		if !p.withinLimit(0) && offsetSign(p, nic)*p.offset*offset > 0 {
+			votes += p.clockVote()
+		}
+		if p.sumMoved {
+			continue
+		}
 		after := *p
 		after.offset -= offsetSign(p, nic) * offset
 		switch was, is := p.withinLimit(0), after.withinLimit(slack*math.Abs(offset)); {
@@ -184,7 +209,7 @@ func evaluateMove(nic string, pairs []*pair) (s Suspect, gain int) {
 	}
 	s.Peers = len(peers) - 1
 	s.Contrary = 2 * wrong
-	if s.Peers < minPeers || right <= 2*wrong {
+	if s.Peers < minPeers || right <= 2*wrong || votes <= 0 {
 		return s, 0
 	}
 	return s, right - wrong

@@ -62,6 +62,7 @@ func NewRig(t *testing.T, seed uint64) *Rig { return NewRigOf(t, worldtest.NewCl
 func NewRigOf(t *testing.T, g *fabric.Graph, seed uint64) *Rig {
 	r := &Rig{t: t, World: worldtest.NewWorld(g, seed), Now: time.Unix(100000, 0).UTC(), names: map[string]string{}, Silent: map[string]bool{}, Late: map[string]bool{}}
 	s := evidence.DefaultSettings()
+	s.Patience = 0 // the rig answers the queries itself, as fast as a busy machine lets it
 	for name, q := range s.WindowQueries() {
 		r.names[q] = name
 	}

@@ -127,6 +127,19 @@ func holdsKey(all []fabric.Path, p fabric.Path) bool {
 
 // TestStitchNeverWrong: with all switches reporting it is the truth; with any of them
 // silent, or late, it is the truth or unknown, and candidates hold the truth.
+// TestStitchPreviousUntil checks that the path before lasted until the first switch saw the flow come another way.
+func TestStitchPreviousUntil(t *testing.T) {
+	at := sightingsBySwitch{"a": {Older: []string{"1"}, OldLast: sec(4)}, "b": {Older: []string{"1"}, OldLast: sec(3)}, "c": {OldLast: sec(1)}, "d": {Older: []string{"1"}, OldLast: sec(5)}}
+	for range 10 { // in any order
+		if r := provenPath(nil, at, nil); !r.PreviousUntil.Equal(sec(3)) {
+			t.Fatalf("until %v, want %v", r.PreviousUntil, sec(3))
+		}
+	}
+	if r := provenPath(nil, sightingsBySwitch{"c": at["c"]}, nil); !r.PreviousUntil.IsZero() {
+		t.Errorf("no switch saw another way, and the path before lasted until %v", r.PreviousUntil)
+	}
+}
+
 func TestStitchNeverWrong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	found, filled, unsure := 0, 0, 0

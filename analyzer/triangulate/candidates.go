@@ -287,24 +287,37 @@ func (s *search) addCandidates() {
 	s.addStretches()
 }
 
-// addQueues adds the queues of a port, if packets of several classes cross it.
+// cleanClass is by how much symptoms have to be rarer among the other classes at a port than in a class before a queue
+// of that class is a candidate.
+const cleanClass = 4
+
+// addQueues adds the queues of a port, if packets of several classes cross it and those of the other classes are clean
+// where a fault of the port would have shown: each class has its own delays and losses by chance, and two queues would
+// always fit a fault of the port a little better than the port itself.
 func (s *search) addQueues(p component, d fabric.Direction) {
-	if !s.classes {
+	if !s.classes || fabric.IsNIC(d.From) {
 		return
 	}
-	classes := map[string]bool{}
-	bad := map[string]bool{}
+	type tally struct{ flows, bad int }
+	of, all := map[string]*tally{}, tally{}
 	for _, i := range s.list.flowsAt(p) {
 		f := s.flows[i].finding
-		classes[f.Obs.Class] = true
+		t := of[f.Obs.Class]
+		if t == nil {
+			t = &tally{}
+			of[f.Obs.Class] = t
+		}
+		t.flows, all.flows = t.flows+1, all.flows+1
 		if hasSymptom(f) {
-			bad[f.Obs.Class] = true
+			t.bad, all.bad = t.bad+1, all.bad+1
 		}
 	}
-	if len(classes) < 2 || fabric.IsNIC(d.From) {
-		return
-	}
-	for _, class := range slices.Sorted(maps.Keys(bad)) {
+	for _, class := range slices.Sorted(maps.Keys(of)) {
+		in := of[class]
+		others := tally{all.flows - in.flows, all.bad - in.bad}
+		if in.bad == 0 || others.flows == 0 || cleanClass*others.bad*in.flows > in.bad*others.flows {
+			continue
+		}
 		s.addCandidate(&candidate{Element: Element{Kind: fabric.KindQueue, Name: d.From + "@" + class, Direction: d, Class: class}, price: s.p.PriceQueue,
 			anyOf: []component{p}, filter: func(fl *flow) bool { return fl.finding.Obs.Class == class }})
 	}

@@ -93,7 +93,6 @@ func (t *tomography) shiftSpread() float64 {
 		return leastNoise
 	}
 	slices.Sort(dev)
-	const madToSigma = 1.4826
 	return max(leastNoise, madToSigma*dev[len(dev)/2])
 }
 

@@ -24,6 +24,8 @@
 //     equivalents. One fault is one suspect: both ways of a link are joined, and a link of
 //     a switch that is named, which adds no more than the switch itself, is part of it.
 //  7. What healthy links lose is estimated from flows that cross nothing suspicious.
+//  8. Where nothing is named, a link or switch is that adds a delay which no single flow shows, but
+//     all together beyond six standard errors. Noise of hosts and errors of clocks are taken off.
 //
 // The package is pure: no I/O and no clock. docs/adr/0011-likelihood-of-elements.md has
 // the reasons, docs/localization.md the figures.
@@ -84,10 +86,7 @@ func DefaultParameters() Parameters {
 // scalePrices makes elements of a large fabric less likely to be broken: how many are at one
 // time depends on those who repair them, not on how many there are.
 func (p *Parameters) scalePrices(directions int) {
-	by := math.Log(float64(directions)/p.Broken) - p.PriceDirection
-	if by <= 0 {
-		return
-	}
+	by := max(0, math.Log(float64(directions)/p.Broken)-p.PriceDirection)
 	for _, price := range []*float64{&p.PriceDirection, &p.PriceBoth, &p.PriceQueue, &p.PriceHost, &p.PriceSwitch, &p.PriceUplinks, &p.PriceCorridor, &p.PricePair} {
 		*price += by
 	}
@@ -129,6 +128,8 @@ type Suspect struct {
 	// Explained are the degraded flows it explains, Contrary the healthy ones
 	// that cross it all the same.
 	Explained, Contrary []int
+	// Small is set if no single flow shows the delay, only all flows together.
+	Small bool
 	// Equivalent are elements that the evidence cannot distinguish from this one.
 	Equivalent []Element
 }
@@ -180,6 +181,9 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 	s.reviseNamed()
 	res.Suspects = absorbSwitchLinks(mergeDirections(s.namedSuspects()))
 	sort.SliceStable(res.Suspects, func(i, j int) bool { return res.Suspects[i].Gain > res.Suspects[j].Gain })
+	if len(s.named) == 0 {
+		res.Suspects = mergeDirections(s.smallShifts())
+	}
 	explained := map[int]bool{}
 	for _, sus := range res.Suspects {
 		for _, i := range sus.Explained {

@@ -396,3 +396,36 @@ func TestEachPortIsAsFullAsItIs(t *testing.T) {
 		}
 	}
 }
+
+// TestAQueueNeedsOtherClassesThatAreClean checks both sides of the limit: symptoms of eight of eight flows of one class
+// at a port, and of some of eight of the other.
+func TestAQueueNeedsOtherClassesThatAreClean(t *testing.T) {
+	g := graph(t)
+	for bad, want := range map[int]bool{0: true, 2: true, 3: false, 8: false} {
+		var fs []judge.Finding
+		add := func(class, src, dst string, n int, slow bool) {
+			shift := int64(0)
+			if slow {
+				shift = 500
+			}
+			f := finding(g, src, dst, n, n%2, shift, 0)
+			f.Obs.Class = class
+			fs = append(fs, f)
+		}
+		for n := range 8 {
+			src := []string{"a/e", "b/e"}[n/2%2]
+			add("x", src, "c/e", n, true)
+			add("y", src, "c/e", 8+n, n < bad)
+			add("x", src, "d/e", n, false)
+			add("y", src, "d/e", 8+n, false)
+		}
+		queue := false
+		r := Run(g, fs, DefaultParameters())
+		for _, s := range r.Suspects {
+			queue = queue || s.Kind == fabric.KindQueue
+		}
+		if queue != want {
+			t.Errorf("%d of 8 flows of the other class are slow: named %q, want a queue: %v", bad, names(r), want)
+		}
+	}
+}

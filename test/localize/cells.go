@@ -109,6 +109,9 @@ func scenarioCells() []cell {
 		}
 		add(twoPlanes, incident.Scenario{ID: s, CrossTraffic: true}, "cross-%s", name)
 		add(twoPlanes, incident.Scenario{ID: s, Hardware: true}, "hardware-%s", name)
+		add(twoPlanes, incident.Scenario{ID: s, Marked: 1}, "marked-%s", name)
+		add(twoPlanes, incident.Scenario{ID: s, Marked: 3}, "marked3-%s", name)
+		add(twoPlanes, incident.Scenario{ID: s, Classes: true}, "classes-%s", name)
 	}
 	return out
 }
@@ -128,8 +131,22 @@ func floorCells() []cell {
 	us := time.Microsecond
 	delay("kernel", false, 5*us, 10*us, 15*us, 20*us, 30*us, 40*us, 60*us)
 	delay("hardware", true, us/2, us, 2*us, 3*us, 5*us, 10*us, 20*us)
+	for _, d := range []time.Duration{3 * us, 5 * us, 8 * us, 12 * us, 20 * us} {
+		o := incident.Scenario{Variant: "link-delay", Quiet: true, Delay: [2]time.Duration{d, d}}
+		add(fmt.Sprintf("quiet-%dus", d/us), o)
+		o.Bursts = true
+		add(fmt.Sprintf("bursts-%dus", d/us), o)
+	}
 	for _, q := range []float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02} {
 		add(fmt.Sprintf("loss-%g%%", q*100), incident.Scenario{Variant: "link-loss", Loss: [2]float64{q, q}})
+	}
+	for _, healthy := range []struct {
+		name string
+		incident.Scenario
+	}{{"quiet", incident.Scenario{Quiet: true}}, {"bursts", incident.Scenario{Quiet: true, Bursts: true}}, {"kernel", incident.Scenario{}}, {"hardware", incident.Scenario{Hardware: true}}} {
+		o := healthy.Scenario
+		o.Windows, o.Probes = 5, 1000
+		out = append(out, cell{"floor-none-" + healthy.name, twoPlanes, o.MakeCase, []contestant{{name: "graylink", run: runVerdicts}}})
 	}
 	return out
 }

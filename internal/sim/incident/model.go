@@ -46,6 +46,9 @@ type stamps struct {
 }
 
 var kernelStamps = stamps{"kernel", 2500, 4000, 150e3, 2000}
+
+// quietStamps are those of a kernel whose host has little else to do.
+var quietStamps = stamps{"kernel", 1500, 2500, 30e3, 2000}
 var hardwareStamps = stamps{"hardware", 15, 15, 0, 200}
 
 // outlierShare of the probes, of 65,536, meet an interrupt that comes late.
@@ -108,6 +111,7 @@ type model struct {
 	effects     []effect
 	hosts       map[string]*host
 	bound       map[string]float64 // ns, that a node's clock claims
+	bursts      bool
 	starved     func(node string, window int) float64
 	clock       func(node string, window, slot int) float64 // ns beyond the bound
 	lateSamples [4096]float32                               // a sample of how late stamps are, of median 1
@@ -259,6 +263,15 @@ func (m *model) drawHost(node string, window int) {
 		h.offset[s] = float32(wander)
 		if m.clock != nil && window >= 0 {
 			h.offset[s] += float32(m.clock(node, window, s))
+		}
+	}
+	if m.bursts && window >= 0 && rng.IntN(5) == 0 {
+		by := 8e3 * rng.Float64()
+		for s := range h.stall {
+			h.stall[s] = float32(by * (0.8 + 0.4*rng.Float64()))
+			if rng.IntN(20) == 0 {
+				h.stall[s] += float32(40e3 * rng.ExpFloat64())
+			}
 		}
 	}
 	if m.starved == nil || window < 0 {

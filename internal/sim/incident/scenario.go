@@ -28,8 +28,18 @@ type Scenario struct {
 	Loss  [2]float64
 	// Hardware time stamps instead of the kernel's.
 	Hardware bool
+	// Quiet hosts and queues: time stamps of the kernel with a median of 4 us, and idle queues.
+	Quiet bool
+	// Bursts of other work keep one host in five busy in a window: by up to 8 us all the time, and by some 40 us in one
+	// twentieth of it.
+	Bursts bool
 	// CrossTraffic of bulk transfers comes and goes on one queue in ten.
 	CrossTraffic bool
+	// Classes is set if every scenario has flows of two classes. Otherwise only those of head-of-line
+	// blocking do.
+	Classes bool
+	// Marked is how many nodes without a fault report in most windows that they are starved.
+	Marked int
 }
 
 // variants of the scenarios that have several faces.
@@ -96,11 +106,19 @@ func (o Scenario) MakeCase(f *Fabric, seed uint64) *Case {
 	if o.Hardware {
 		st = hardwareStamps
 	}
+	if o.Quiet {
+		st = quietStamps
+	}
 	classes := []string{""}
-	if o.ID == fabric.HOLSame || o.ID == fabric.HOLCross {
+	if o.Classes || o.ID == fabric.HOLSame || o.ID == fabric.HOLCross {
 		classes = []string{"tc0", "tc3"}
 	}
 	in.f, in.m = f, newModel(f, rng, st, classes, o.CrossTraffic)
+	if in.m.bursts = o.Bursts; o.Quiet {
+		for i := range in.m.load {
+			in.m.load[i] /= 20
+		}
+	}
 	up := f.newRoutes(rng.Uint64(), nil)
 	in.routes = slices.Repeat([]*routes{up}, o.Windows)
 	in.flagged = make([]map[string]bool, o.Windows)
@@ -109,6 +127,7 @@ func (o Scenario) MakeCase(f *Fabric, seed uint64) *Case {
 	for range o.Several {
 		in.causeAnother()
 	}
+	in.markInnocent(seed)
 	for w := -baselineWindows; w < 0; w++ {
 		in.m.beginWindow(w)
 		in.observeWindow(w, up)
@@ -127,6 +146,37 @@ func (o Scenario) MakeCase(f *Fabric, seed uint64) *Case {
 		}
 	}
 	return c
+}
+
+// markInnocent marks nodes as starved that are not, each in three windows of four. The draws are its own, so that the
+// marks change nothing else of a case.
+func (in *incident) markInnocent(seed uint64) {
+	if in.o.Marked == 0 {
+		return
+	}
+	rng := rand.New(rand.NewPCG(seed, 0x6d61_726b))
+	guilty := map[string]bool{}
+	for _, f := range in.truth.Faults {
+		guilty[f.ID] = true
+	}
+	var nodes []string
+	for _, n := range in.f.Graph.Topo.Nodes {
+		if !guilty[n.Name] {
+			nodes = append(nodes, n.Name)
+		}
+	}
+	rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	for _, node := range nodes[:min(in.o.Marked, len(nodes))] {
+		for w := range in.flagged {
+			if rng.Float64() >= 0.75 {
+				continue
+			}
+			if in.flagged[w] == nil {
+				in.flagged[w] = map[string]bool{}
+			}
+			in.flagged[w][node] = true
+		}
+	}
 }
 
 // learnBaseline takes the medians of the windows before the fault as the baseline.

@@ -1,0 +1,79 @@
+package classify
+
+import (
+	"testing"
+
+	"github.com/graylink/graylink/analyzer/triangulate"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// Tests on both sides of limits that no scenario reaches exactly.
+
+// flowsUpTo returns the flows a>b#0 to a>b#n-1.
+func flowsUpTo(n int) (out []fabric.Flow) {
+	for i := range n {
+		out = append(out, fabric.Flow{Src: "a/e", Dst: "b/e", Number: i})
+	}
+	return out
+}
+
+func TestRule2APartSharesFourFifthsOfItsFlows(t *testing.T) {
+	suspected := func(delay int64, loss float64, edges []fabric.Flow) *suspicion {
+		return &suspicion{Suspect: triangulate.Suspect{AddedDelayNS: delay, LossRatio: loss}, edges: edges}
+	}
+	five := flowsUpTo(5)
+	for _, tt := range []struct {
+		what    string
+		x, wide *suspicion
+		want    bool
+	}{
+		{"four of five flows", suspected(0, 0, five), suspected(0, 0, five[:4]), true},
+		{"three of five", suspected(0, 0, five), suspected(0, 0, five[:3]), false},
+		{"eight of ten", suspected(0, 0, flowsUpTo(10)), suspected(0, 0, flowsUpTo(8)), true},
+		{"seven of ten", suspected(0, 0, flowsUpTo(10)), suspected(0, 0, flowsUpTo(7)), false},
+		{"as late", suspected(1000, 0, five), suspected(1000, 0, five), true},
+		{"later", suspected(1001, 0, five), suspected(1000, 0, five), false},
+		{"loses twice as much and a little", suspected(0, 0.2+cleanLoss, five), suspected(0, 0.1, five), true},
+		{"loses more than that", suspected(0, 0.201+cleanLoss, five), suspected(0, 0.1, five), false},
+	} {
+		if got := tt.x.mildBeside(tt.wide); got != tt.want {
+			t.Errorf("%s: part of the wider one: %v", tt.what, got)
+		}
+	}
+}
+
+func TestRule5AThirdOfTheFlowsFlaps(t *testing.T) {
+	edges := flowsUpTo(4)
+	for _, tt := range []struct {
+		of     int
+		outage mask
+		want   bool
+	}{{3, 0b00100100, true}, {4, 0b00100100, false}, {3, 0b00110000, false}} {
+		h := &History{moments: 8, flows: map[fabric.Flow]*flowHistory{edges[0]: {last: 8, outage: tt.outage, clean: 0b11011011}}}
+		s, yes := h.comesAndGoes(edges[:tt.of])
+		if yes != tt.want || yes && s.times != 2 {
+			t.Errorf("one of %d flows with outages %b: comes and goes: %v, %d times", tt.of, tt.outage, yes, s.times)
+		}
+	}
+}
+
+func TestRule9HalfOfAGroupIsBad(t *testing.T) {
+	flows := flowsUpTo(6)
+	for _, tt := range []struct{ second, moments, alone int }{{2, 1, 0}, {3, 0, 1}} {
+		h := &History{moments: 1, flows: map[fabric.Flow]*flowHistory{}}
+		add := func(group []fabric.Flow) {
+			for i, e := range group {
+				h.flows[e] = &flowHistory{last: 1, decided: 1}
+				if i == 0 {
+					h.flows[e].bad = 1
+				}
+			}
+		}
+		groups := [][]fabric.Flow{flows[:2], flows[2 : 2+tt.second]}
+		add(groups[0])
+		add(groups[1])
+		if _, moments, alone := h.badTogether(groups); moments != tt.moments || alone != tt.alone {
+			t.Errorf("one of 2 flows and one of %d are bad: %d moments together and %d alone, want %d and %d", tt.second, moments, alone, tt.moments, tt.alone)
+		}
+	}
+}
