@@ -667,9 +667,11 @@ func TestWhatIsServed(t *testing.T) {
 		"/api/v1/schedule?node=h1": `"edge":"h1/eth1>`,
 		"/metrics":                 `graylink_coordinator_agents{state="connected"} 4`,
 	} {
-		if code, body := r.get(path); code != http.StatusOK || !strings.Contains(body, want) {
-			t.Errorf("%s: %d, want %s in\n%.2000s", path, code, want, body)
-		}
+		// An agent whose heartbeats a busy machine delays is silent for a moment.
+		until(t, fmt.Sprintf("%s has %s", path, want), func() bool {
+			code, body := r.get(path)
+			return code == http.StatusOK && strings.Contains(body, want)
+		})
 	}
 	if code, _ := r.get("/api/v1/schedule?node=h9"); code != http.StatusNotFound {
 		t.Errorf("a node without edges: %d", code)

@@ -25,7 +25,7 @@ import (
 )
 
 func addDemo(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or rightly none), 1: the demo could not run, 2: the verdict was wrong.")
+	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or rightly none), 1: the demo could not run, 2: the verdict was wrong, or there was another one besides.")
 	var o demoFlags
 	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds())+", several separated by commas.").Default("delay").StringVar(&o.faults)
 	cmd.Flag("seed", "Seed that chooses the place of the fault.").Default("1").Uint64Var(&o.seed)
@@ -227,8 +227,8 @@ func outcomeText(o demo.Outcome) string {
 	if o.SecondsToClear != nil {
 		s += fmt.Sprintf("  all clear  %.1f s after healing\n", *o.SecondsToClear)
 	}
-	if n := len(o.FalseVerdicts); n > 0 {
-		s += fmt.Sprintf("  besides    %d verdicts that were not right\n", n)
+	for _, v := range o.FalseVerdicts {
+		s += fmt.Sprintf("  besides    a verdict that is NOT right: %s (%s, %s)\n", v.Element.ID, v.Kind, v.Scenario)
 	}
 	return s + "\n"
 }

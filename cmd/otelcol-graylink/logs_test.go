@@ -67,8 +67,9 @@ func TestHealthEventsThroughTheCollectorsReceiver(t *testing.T) {
 			if err := <-ran; err != nil {
 				t.Error(err)
 			}
-			if sink.LogRecordCount() != 1 {
-				t.Fatalf("%d records, want 1", sink.LogRecordCount())
+			// The end may cut off the acknowledgement, and what is not acknowledged is sent once more.
+			if n := sink.LogRecordCount(); n < 1 || n > 2 {
+				t.Fatalf("%d records, want 1, or 2 if its acknowledgement was lost", n)
 			}
 			of := sink.AllLogs()[0].ResourceLogs().At(0)
 			if host, ok := of.Resource().Attributes().Get("host.name"); !ok || host.Str() != "h1" {

@@ -21,6 +21,15 @@ func TestBound(t *testing.T) {
 			}
 		}
 	}
+	// What docs/clocksync.md says of both parts, and where one becomes the other.
+	for _, tt := range []struct {
+		age  time.Duration
+		want float64
+	}{{FreshFor, 150}, {-FreshFor, 150}, {FreshFor + 1, 3015}, {10 * time.Minute, 1.2e6}, {20 * time.Minute, 3.6e6}} {
+		if got := thermalOffset(tt.age); math.Abs(got-tt.want) > 0.1 {
+			t.Errorf("after %v temperature may have moved it by %g ns, want %g", tt.age, got, tt.want)
+		}
+	}
 	if b := StatisticalBound(10, 1e-9, time.Second); math.Abs(b-math.Sqrt(50*50+5*5+37.3*37.3)-16.7) > 0.1 {
 		t.Errorf("bound %v", b)
 	}

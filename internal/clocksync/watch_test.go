@@ -150,6 +150,45 @@ func TestWatchRule5ARelationThatContradictsIsTakenAtItsWord(t *testing.T) {
 	}
 }
 
+// TestWatchLimits adds exchanges on both sides of the limits of rules 1 and 2.
+func TestWatchLimits(t *testing.T) {
+	learnt := func() *Watch {
+		w := &Watch{}
+		for range watchLearn {
+			w.AddProbe(20_000)
+			w.AddReply(Kernel, 20_000, watchedBound)
+		}
+		return w
+	}
+	add := func(w *Watch, there, back int64) int {
+		w.AddProbe(20_000 + there)
+		w.AddReply(Kernel, 20_000+back, watchedBound)
+		return w.run
+	}
+	if run := add(learnt(), 50_000, -30_000); run != 1 {
+		t.Errorf("a sum of half of what the directions are apart: %d exchanges are unusual, want 1", run)
+	}
+	if run := add(learnt(), 50_000, -29_990); run != 0 {
+		t.Errorf("a larger sum: %d exchanges are unusual, want none", run)
+	}
+	limit := int64(Kernel.minJump()) + watchedBound
+	if run := add(learnt(), limit, -limit); run != 0 {
+		t.Errorf("directions apart by the limit: %d exchanges are unusual, want none", run)
+	}
+	if run := add(learnt(), limit+1, -limit-1); run != 1 {
+		t.Errorf("directions apart by more: %d exchanges are unusual, want 1", run)
+	}
+	for _, tt := range []struct {
+		second int64
+		want   int
+	}{{80_000, 2}, {80_002, 1}, {27_000, 2}, {26_000, 1}} { // less than half as much again, or two thirds
+		w := learnt()
+		if add(w, 40_000, -40_000); add(w, tt.second, -tt.second) != tt.want {
+			t.Errorf("apart by 40 us and then by %d ns: a run of %d, want %d", tt.second, w.run, tt.want)
+		}
+	}
+}
+
 func TestWatchAllocatesNothing(t *testing.T) {
 	w := newWatched(Kernel)
 	if n := testing.AllocsPerRun(100, func() { w.until(10) }); n != 0 {

@@ -116,7 +116,11 @@ func (fl *fleet) probed(n *fakeNode) bool {
 }
 
 func TestRule7NoNodeSendsWithAKeyThatAPeerLacks(t *testing.T) {
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		f := start(t, clos(2, 4), func(o *Options) { o.AbsentAfter, o.KeysGrace = 20*time.Second, time.Minute })
 		fl := &fleet{fixture: f}
@@ -172,6 +176,30 @@ func TestRule7NoNodeSendsWithAKeyThatAPeerLacks(t *testing.T) {
 		}
 		if rotations < 4 {
 			t.Fatalf("seed %d: %d rotations", seed, rotations)
+		}
+	}
+}
+
+// TestRule7WhenARotationGoesOn checks the moments at which its two steps become possible.
+func TestRule7WhenARotationGoesOn(t *testing.T) {
+	const heartbeat, grace = time.Second, time.Minute
+	pending := keyring{epochs: []keyState{{ID: 1}, {ID: 2, Pending: true}}, phaseStart: time.Hour}
+	sending := keyring{epochs: []keyState{{ID: 2}, {ID: 1}}, phaseStart: time.Hour}
+	all, silent := []keyHolder{{true, []uint32{2, 1}}}, []keyHolder{{true, []uint32{2, 1}}, {false, []uint32{1}}}
+	for _, tt := range []struct {
+		what    string
+		k       keyring
+		holders []keyHolder
+		after   time.Duration
+		want    bool
+	}{
+		{"one key", keyring{epochs: pending.epochs[:1], phaseStart: time.Hour}, all, time.Hour, false},
+		{"before a heartbeat", pending, all, heartbeat - 1, false}, {"after one", pending, all, heartbeat, true},
+		{"a silent agent, before the grace is over", pending, silent, grace - 1, false}, {"after it", pending, silent, grace, true},
+		{"the old key, before the grace is over", sending, all, grace - 1, false}, {"the old key after it", sending, all, grace, true},
+	} {
+		if next := tt.k.advanceRotation(tt.holders, heartbeat, grace, 0, time.Time{}, time.Hour+tt.after); (next != nil) != tt.want {
+			t.Errorf("%s: goes on: %v, want %v", tt.what, next != nil, tt.want)
 		}
 	}
 }

@@ -38,14 +38,14 @@ func TestCongest(t *testing.T) {
 			// The queue fills within a second: it gets a twentieth more than it lets go.
 			var r result
 			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
-				if r = measure(t, l, f, 200, time.Millisecond, time.Second); median(r.fwd) > 5*time.Millisecond {
+				if r = measure(t, l, f, 200, time.Millisecond, time.Second); quantileOf(r.fwd, 0.5) > 5*time.Millisecond {
 					break
 				}
 			}
-			if m := median(r.fwd); m < 5*time.Millisecond || m > 12*time.Millisecond {
-				t.Errorf("forward median %v, want about 10ms; before %v", m, median(before.fwd))
+			if m := quantileOf(r.fwd, 0.5); m < 5*time.Millisecond || m > 12*time.Millisecond {
+				t.Errorf("forward median %v, want about 10ms; before %v", m, quantileOf(before.fwd, 0.5))
 			}
-			if m := median(r.rev); m > 2*time.Millisecond {
+			if m := delayOf(r.rev); m > 2*time.Millisecond {
 				t.Errorf("reverse median %v", m)
 			}
 			if loss := r.fwdLoss(); loss > 0.4 {
@@ -55,8 +55,8 @@ func TestCongest(t *testing.T) {
 				t.Errorf("reverse loss %.2f", loss)
 			}
 			clearFaults(t, l)
-			if r := measure(t, l, f, 200, time.Millisecond, time.Second); r.gotBack != 200 || median(r.fwd) > 2*time.Millisecond {
-				t.Errorf("cleared: %d of 200 came back, forward median %v", r.gotBack, median(r.fwd))
+			if r := measure(t, l, f, 200, time.Millisecond, time.Second); r.gotBack != 200 || delayOf(r.fwd) > 2*time.Millisecond {
+				t.Errorf("cleared: %d of 200 came back, forward delay %v", r.gotBack, delayOf(r.fwd))
 			}
 			err := l.fabricOf(t).onInterface(c.d.From, func(h *netlink.Handle, link netlink.Link) error {
 				list, err := h.QdiscList(link)

@@ -604,6 +604,34 @@ func TestGIDTables(t *testing.T) {
 	b.want("filled", "-gid_table_empty of mlx5_1_port1")
 }
 
+// TestMissingIPv4NeedsTwoAndMostOfTheOthers: one port without an IPv4 GID stands out only if at least two others, and
+// more than not, have one.
+func TestMissingIPv4NeedsTwoAndMostOfTheOthers(t *testing.T) {
+	for _, tt := range []struct {
+		with, without int // other ports
+		want          bool
+	}{{1, 0, false}, {2, 0, true}, {2, 1, true}, {2, 2, false}, {3, 2, true}} {
+		b := h100(t, nil)
+		for i := range 8 {
+			p := b.port(fmt.Sprintf("mlx5_%d", i))
+			p.LinkLayer, p.GIDs, p.GIDsKnown = "Ethernet", addresses(4), true
+		}
+		b.run(2 * time.Second)
+		for i := range 8 {
+			p := b.port(fmt.Sprintf("mlx5_%d", i))
+			p.GIDsKnown = i <= tt.with+tt.without
+			if i == 0 || i > tt.with {
+				p.GIDs = addresses(1)
+			}
+		}
+		b.run(2 * time.Second)
+		said := slices.Contains(b.events, "gid_ipv4_missing of mlx5_0_port1")
+		if said != tt.want {
+			t.Errorf("%d other ports have one and %d have none: reported: %v, want %v (%q)", tt.with, tt.without, said, tt.want, b.events)
+		}
+	}
+}
+
 func TestInterfaces(t *testing.T) {
 	b := h100(t, nil)
 	b.p.Interfaces = append(b.p.Interfaces, nichw.Interface{Name: "ib0", Device: "mlx5_0", OperState: "down"}, nichw.Interface{Name: "p0", Device: "mlx5_8", Master: "bond0", OperState: "up"})

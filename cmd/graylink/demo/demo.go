@@ -127,8 +127,9 @@ type FaultJSON struct {
 	Params    map[string]any `json:"params"`
 }
 
-// IsCorrect reports whether the outcome is what it should be.
-func (o Outcome) IsCorrect() bool { return o.ElementMatch }
+// IsCorrect reports whether the outcome is what it should be: the right element is named, or rightly none, and nothing
+// besides.
+func (o Outcome) IsCorrect() bool { return o.ElementMatch && len(o.FalseVerdicts) == 0 }
 
 func (d *Demo) printProgress(format string, args ...any) {
 	fmt.Fprintf(d.o.Progress, "[%5.1fs] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
