@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
+# Without paths of this machine in it, what one checkout has compiled serves the next one as well.
+export GOFLAGS := $(GOFLAGS) -trimpath
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Programs that the demo and the tests run, as program:Debian package.
 DEMO_TOOLS := ip:iproute2 iptables:iptables
@@ -13,7 +15,7 @@ TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdum
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
+.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -45,7 +47,7 @@ collector:
 demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 	$(BIN)/graylink demo
 
-# What CI runs, in about eighteen minutes on two cores. docs/testing.md has what is in make test-all only.
+# What CI runs, in about seventeen minutes on two cores. docs/testing.md has what is in make test-all only.
 test: test-tools build
 	@echo "building otelcol-graylink, which one of the tests runs (the first time compiles for a minute or two)"
 	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
@@ -60,6 +62,11 @@ test-all: test-tools build
 FUZZTIME ?= 10s
 fuzz:
 	GO="$(GO)" test/fuzz $(FUZZTIME)
+
+# Operators and constants of packages, changed one by one: which changes no test notices. docs/testing.md has examples.
+PKG ?= ./analyzer/judge
+mutate:
+	$(GO) run ./test/mutate $(MUTATE_FLAGS) $(PKG)
 
 # Virtual machines with soft-RoCE: NIC health, and probes by RDMA (five minutes): docs/testbed.md.
 test-rdma:

@@ -304,21 +304,25 @@ func (f *fleet) crossTraffic(pps int) (end func()) {
 func TestClocks(t *testing.T) {
 	f := newFleet(t, "e2ek", "../../deploy/lab/demo.yaml", "--agent.heartbeat=1s", "--agent.absent-after=30s")
 	f.startCoordinator()
-	for _, n := range f.nodes() {
-		f.startAgent(n)
+	var straight map[string]float64
+	if everything { // delays between clocks that are right, to compare with
+		for _, n := range f.nodes() {
+			f.startAgent(n)
+		}
+		f.connected(8)
+		f.probing(8)
+		f.answering(50)
+		f.locked(30*time.Second, f.nodes())
+		before := f.owds()
+		time.Sleep(*clockSpan)
+		straight = meanOWDs(before, f.owds())
+		for _, n := range f.nodes() {
+			stop(t, f.agents[n])
+		}
 	}
-	f.connected(8)
-	f.probing(8)
-	f.answering(50)
-	f.locked(30*time.Second, f.nodes())
-	before := f.owds()
-	time.Sleep(*clockSpan)
-	straight := meanOWDs(before, f.owds())
 
-	// The same agents again, bent.
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, n := range f.nodes() {
-		stop(t, f.agents[n])
 		offset := time.Duration((rng.Float64()*2 - 1) * 5e9)
 		ppm := (rng.Float64()*2 - 1) * 30
 		f.startAgent(n, fmt.Sprintf("--clock-offset=%v", offset), fmt.Sprintf("--clock-drift-ppm=%.3f", ppm), "--clock-bend-file="+f.l.BendFile(n))
@@ -359,7 +363,7 @@ func TestClocks(t *testing.T) {
 			}
 		}
 		t.Logf("forward less reverse, halved, with bent clocks and with straight ones differ by p50 %.2f us, max %.2f us over %d edges", percentile(apart, 0.5), percentile(apart, 1), len(apart))
-		if percentile(apart, 0.5) > 1 {
+		if everything && percentile(apart, 0.5) > 1 {
 			t.Errorf("directions differ by %.2f us more with bent clocks than with straight ones", percentile(apart, 0.5))
 		}
 	})

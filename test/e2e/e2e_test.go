@@ -55,14 +55,36 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/graylink", "../../cmd/graylink-node", "../../cmd/graylink-switch", "../../cmd/graylink-coordinator", "../../cmd/graylink-analyzer")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "building the programs:", err)
+	if err := copyPrograms(os.Getenv("GRAYLINK_PROGRAMS"), dir); err != nil {
+		fmt.Fprintln(os.Stderr, "the programs under test:", err)
 		return 1
 	}
 	bin = dir
 	return m.Run()
+}
+
+// copyPrograms puts the programs under test into a directory: those of from, or, if that is empty, new builds.
+func copyPrograms(from, to string) error {
+	names := []string{"graylink", "graylink-node", "graylink-switch", "graylink-coordinator", "graylink-analyzer"}
+	if from == "" {
+		args := []string{"build", "-o", to + "/"}
+		for _, n := range names {
+			args = append(args, "../../cmd/"+n)
+		}
+		build := exec.Command("go", args...)
+		build.Stderr = os.Stderr
+		return build.Run()
+	}
+	for _, n := range names {
+		b, err := os.ReadFile(filepath.Join(from, n))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, n), b, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // programs skips a test that runs them where they are not built.
@@ -175,9 +197,10 @@ func percentile(v []float64, p float64) float64 {
 	return s[min(len(s)-1, int(p*float64(len(s))))]
 }
 
-// judge checks outcomes against the project's targets: at most wrong of them
-// may miss, directions must be right, verdicts and all-clears in time.
-func judge(t *testing.T, out []demo.Outcome, wrong int) {
+// judge checks that each outcome names the right element and nothing besides, with the right direction and scenario,
+// and that the all-clear came. It logs the seconds, which depend on what else the machine does: make table measures
+// them. (The demo itself waits 45 s for a verdict.)
+func judge(t *testing.T, out []demo.Outcome) {
 	t.Helper()
 	missed := 0
 	var verdict, clear []float64
@@ -189,7 +212,7 @@ func judge(t *testing.T, out []demo.Outcome, wrong int) {
 			if o.Verdict != nil {
 				got = o.Verdict.Summary
 			}
-			t.Logf("missed: %s: %s", where, got)
+			t.Errorf("missed: %s: %s", where, got)
 			continue
 		}
 		if !o.DirectionMatch {
@@ -199,7 +222,7 @@ func judge(t *testing.T, out []demo.Outcome, wrong int) {
 			t.Errorf("%s: scenario %s", where, o.Verdict.Scenario)
 		}
 		for _, v := range o.FalseVerdicts {
-			t.Logf("besides: %s: %s", where, v.Summary)
+			t.Errorf("besides: %s: %s", where, v.Summary)
 		}
 		if o.SecondsToVerdict != nil {
 			verdict = append(verdict, *o.SecondsToVerdict)
@@ -212,27 +235,19 @@ func judge(t *testing.T, out []demo.Outcome, wrong int) {
 	}
 	t.Logf("%d of %d right; verdict median %.1f s, P90 %.1f s; all-clear median %.1f s, max %.1f s", len(out)-missed, len(out),
 		percentile(verdict, 0.5), percentile(verdict, 0.9), percentile(clear, 0.5), percentile(clear, 1))
-	if missed > wrong {
-		t.Errorf("%d of %d missed", missed, len(out))
-	}
-	if p := percentile(verdict, 0.9); p > 15 {
-		t.Errorf("verdict P90 %.1f s, 15 are allowed", p)
-	}
-	if p := percentile(clear, 1); p > 30 {
-		t.Errorf("slowest all-clear %.1f s, 30 are allowed", p)
-	}
 }
 
 // TestDemoFaults: in one fabric one after the other, a host that is starved of CPU makes no
-// verdict against the fabric; packets lost without a queue are no congestion; what marks,
-// is down and slows is named. (TestAlerts has a healthy fabric, blackhole and congest. Other kinds
-// are named in simulated fabrics by TestSimulatedFaults, and here with the tag "all".)
+// verdict against the fabric; packets lost without a queue are no congestion. (TestAlerts has a healthy fabric,
+// blackhole and congest. Other kinds are named in simulated fabrics by TestSimulatedFaults, and here with the tag
+// "all".)
 func TestDemoFaults(t *testing.T) {
 	need(t)
-	kinds := []struct {
+	type kindsCheck struct {
 		of    string
 		check func(t *testing.T, out []demo.Outcome)
-	}{
+	}
+	kinds := []kindsCheck{
 		{"host-stall", func(t *testing.T, out []demo.Outcome) {
 			if !out[0].ElementMatch {
 				t.Errorf("%s: not seen", out[0].Fault.Kind)
@@ -240,12 +255,14 @@ func TestDemoFaults(t *testing.T) {
 			nothingElse(t, out)
 		}},
 		{"loss", func(t *testing.T, out []demo.Outcome) {
-			judge(t, out, 0)
+			judge(t, out)
 			if v := out[0].Verdict; v != nil && slices.Contains(v.Causes, fabric.CauseCongestion) {
 				t.Errorf("causes %q, %+v", v.Causes, v.Attribution)
 			}
 		}},
-		{hardKinds, func(t *testing.T, out []demo.Outcome) { judge(t, out, strings.Count(hardKinds, ",")/4) }},
+	}
+	if everything {
+		kinds = append(kinds, kindsCheck{"incast,flap,link-down,switch-slow,nic-slow", judge})
 	}
 	var all []string
 	for _, k := range kinds {

@@ -286,7 +286,12 @@ func (f *fleet) answering(n float64) map[string]edgeCounts {
 	f.wait(60*time.Second, fmt.Sprintf("%v more answers on each of %d edges", n, len(before)), func() bool {
 		now = f.edges()
 		for id, b := range before {
-			if now[id].acked < b.acked+n {
+			e, is := now[id]
+			if !is { // an agent had not applied the schedule yet
+				before = now
+				return false
+			}
+			if e.acked < b.acked+n {
 				return false
 			}
 		}

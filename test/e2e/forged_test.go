@@ -227,7 +227,7 @@ func forgedFloods(t *testing.T, secret string) {
 			t.Errorf("loss is reported: %+v", s.degraded[0].Obs)
 		}
 	})
-	t.Run("50000", func(t *testing.T) {
+	runInAll(t, "50000", func(t *testing.T) {
 		a.t = t
 		if s, _ := w.flood(50_000, func() {}); len(s.degraded) != 0 {
 			t.Errorf("loss is reported: %+v", s.degraded[0].Obs)

@@ -1,3 +1,5 @@
+//go:build all
+
 package e2e
 
 import (
@@ -16,8 +18,6 @@ import (
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 )
-
-const udp = 17
 
 // TestHealthyFabric looks at a fabric in which nothing is broken: every flow's
 // traced path is the kernel's own choice, both ways; kernel stamps are on

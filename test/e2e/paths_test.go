@@ -22,9 +22,11 @@ import (
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
-// fabricOfForty returns three tiers: two pods of four leaves and two spines, four cores, 24 hosts: 40 namespaces.
-func fabricOfForty() *fabric.Topology {
-	return clos.NewTopology(clos.Options{Tiers: 3, Pods: 2, LeavesPerPod: 4, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 3})
+const udp = 17
+
+// threeTierFabric returns three tiers: two pods of four leaves and two spines, four cores, 16 or 24 hosts.
+func threeTierFabric() *fabric.Topology {
+	return clos.NewTopology(clos.Options{Tiers: 3, Pods: 2, LeavesPerPod: 4, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: hostsPerLeaf})
 }
 
 // ways is a demo whose paths are looked at.
@@ -132,7 +134,7 @@ func (w *ways) traced() map[fabric.Flow]fabric.Resolved {
 func TestPaths(t *testing.T) {
 	need(t)
 	const name = "e2ep"
-	d, err := demo.Start(t.Context(), demo.Options{Name: name, Topology: fabricOfForty(), Listen: "127.0.0.1:0", Flows: 2, Cadence: 50 * time.Millisecond,
+	d, err := demo.Start(t.Context(), demo.Options{Name: name, Topology: threeTierFabric(), Listen: "127.0.0.1:0", Flows: 2, Cadence: 50 * time.Millisecond,
 		NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink"), NoTraces: true, Progress: io.Discard})
 	defer func() {
 		if err := d.Close(); err != nil {

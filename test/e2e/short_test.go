@@ -9,14 +9,13 @@ import "time"
 const (
 	everything         = false
 	weightedRoutes     = false
+	hostsPerLeaf       = 2 // of TestPaths
 	silenceSpanDefault = 20 * time.Second
 	floodLasts         = 5 * time.Second
 	lieSpan            = 12 * time.Second
-	hardKinds          = "link-down,nic-slow"
 )
 
 var (
-	lieKinds          = []string{"delay", "blackhole"}
-	healthyTopologies = []string{"../../deploy/lab/demo.yaml"}
-	muteTopologies    = []string{"../../internal/lab/testdata/clos3.yaml"}
+	lieKinds       = []string{"blackhole"}
+	muteTopologies = []string{"../../internal/lab/testdata/clos3.yaml"}
 )

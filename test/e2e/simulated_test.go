@@ -53,7 +53,7 @@ func TestSimulatedDemo(t *testing.T) {
 
 // TestSimulatedFaults: in fabrics that are simulated packet by packet, side by side, agents,
 // clocks, Prometheus, analyzer and demo name what make test breaks in no fabric of the kernel:
-// flaps, a slow spine, clocks that move; and a delay in three tiers, and among odd names,
+// flaps, links that are down, slow spines and NICs, clocks that move; and a delay in three tiers, and among odd names,
 // absent addresses and uneven leaves. What the faults do to packets in the kernel is measured in
 // internal/lab; with the tag "all" the same demos run there.
 func TestSimulatedFaults(t *testing.T) {
@@ -62,6 +62,7 @@ func TestSimulatedFaults(t *testing.T) {
 	for _, tc := range []struct{ topology, faults string }{
 		{"../../deploy/lab/demo.yaml", "clock-step,clock-drift"},
 		{"../../deploy/lab/demo.yaml", "flap,switch-slow"},
+		{"../../deploy/lab/demo.yaml", "link-down,nic-slow"},
 		{"../../internal/lab/testdata/clos3.yaml", "delay"},
 		{"../../internal/lab/testdata/odd.yaml", "delay"},
 	} {
@@ -72,8 +73,7 @@ func TestSimulatedFaults(t *testing.T) {
 			if len(out) != strings.Count(tc.faults, ",")+1 {
 				t.Fatalf("%d outcomes:\n%s", len(out), stderr)
 			}
-			judge(t, out, 0)
-			nothingElse(t, out)
+			judge(t, out)
 		})
 	}
 }
