@@ -56,6 +56,8 @@ require (
 	k8s.io/client-go v0.37.0
 )
 
+require github.com/go-json-experiment/json v1.27.2
+
 require (
 	cloud.google.com/go/auth v0.23.2 // indirect
 	cloud.google.com/go/auth/oauth2adapt v0.2.8 // indirect

@@ -17,6 +17,9 @@ import (
 // Evaluator evaluates one moment after the other. It remembers the conditions of the flows in the last moments and the
 // clocks that moved. Its methods must not be called concurrently.
 type Evaluator struct {
+	// EnterPhase is called at the beginning of each phase of an inference. It may be nil.
+	EnterPhase func(triangulate.Phase)
+
 	interval time.Duration
 	engine   *triangulate.Engine // of the last moment's graph
 	history  *classify.History   // nil if moments do not follow each other
@@ -107,6 +110,7 @@ func (e *Evaluator) sceneOf(m *Moment) *classify.Scene {
 func (e *Evaluator) InferReport(m *Moment) fabric.Report {
 	if e.engine == nil || e.engine.Graph() != m.Graph {
 		e.engine = triangulate.NewEngine(m.Graph)
+		e.engine.EnterPhase = e.EnterPhase
 	}
 	res := e.engine.Run(m.Findings, triangulate.DefaultParameters())
 	rep := fabric.Report{Verdicts: e.sceneOf(m).VerdictsFor(res.Suspects), LinkDelays: []fabric.LinkDelay{}}

@@ -10,6 +10,7 @@ import (
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/evaluate"
 	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -24,6 +25,8 @@ type Localizer struct {
 	Window time.Duration
 	// Progress is called with the number of finished windows and of all windows. It may be nil.
 	Progress func(done, of int)
+	// EnterPhase is called at the beginning of each phase of the work. It may be nil.
+	EnterPhase func(triangulate.Phase)
 }
 
 // BadPath represents an observation whose path crosses a link that the topology does not have, and that no
@@ -46,6 +49,10 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 	if l.Window <= 0 {
 		return fabric.Report{}, nil, fmt.Errorf("window %s: want a positive duration", l.Window)
 	}
+	if l.EnterPhase == nil {
+		l.EnterPhase = func(triangulate.Phase) {}
+	}
+	l.EnterPhase(triangulate.Binding)
 	expected := map[string]bool{}
 	for _, o := range obs {
 		if err := CheckObservation(l.Graph, o); err != nil {
@@ -72,6 +79,8 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 		step = 0
 	}
 	out, evaluator := newMerger(), evaluate.NewFileEvaluator(step)
+	evaluator.EnterPhase = l.EnterPhase
+	l.EnterPhase(triangulate.Inference)
 	for i, w := range windows {
 		if step > 0 {
 			for _, moment := range splitWindows(w, step) {

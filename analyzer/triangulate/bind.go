@@ -20,10 +20,22 @@ const maxStructural = 64
 // component is the number of a directed link or of a switch in an Engine.
 type component = int32
 
+// Phase is a part of the work of a run.
+type Phase string
+
+// Phases of a run, in their order.
+const (
+	Binding   Phase = "binding"   // flows to the places on their paths
+	Inference Phase = "inference" // the search for elements
+)
+
 // Engine is one fabric with its places numbered. It may be kept as long as the graph
 // is; one Run at a time. It remembers the paths of the run before by the slices that
 // hold them: these are not to be changed, as no path is.
 type Engine struct {
+	// EnterPhase is called at the beginning of each phase of a run. It may be nil.
+	EnterPhase func(Phase)
+
 	g        *fabric.Graph
 	switches map[string]*swIndex
 	nics     map[string]component // the direction that leaves the NIC
@@ -84,6 +96,12 @@ func NewEngine(g *fabric.Graph) *Engine {
 
 // Graph returns the fabric whose components are numbered.
 func (e *Engine) Graph() *fabric.Graph { return e.g }
+
+func (e *Engine) enterPhase(p Phase) {
+	if e.EnterPhase != nil {
+		e.EnterPhase(p)
+	}
+}
 
 // componentCount returns the number of components. More may be added while findings are bound.
 func (e *Engine) componentCount() int { return e.ndirs + len(e.names) + len(e.unknown) }

@@ -170,7 +170,10 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 			res.Degraded = append(res.Degraded, i)
 		}
 	}
-	s := newSearch(e, e.bindFindings(findings), p)
+	e.enterPhase(Binding)
+	flows := e.bindFindings(findings)
+	e.enterPhase(Inference)
+	s := newSearch(e, flows, p)
 	for at := range s.evidenceAt {
 		if s.evidenceAt[at].flows > 0 && !e.isSwitch(component(at)) {
 			res.Crossed[e.directionOf(component(at))] = int(s.evidenceAt[at].flows)

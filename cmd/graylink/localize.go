@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/analyzer/localize"
+	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plainjson"
 )
@@ -20,6 +21,7 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 	topo := cmd.Flag("topology", "Topology file (YAML).").Required().String()
 	file := cmd.Flag("observations", "Observation file (JSON lines); - is standard input.").Required().String()
 	format := cmd.Flag("format", "Output format.").Default("text").Enum("text", "json")
+	stats := cmd.Flag("stats", "Print the time that reading, binding and inference took, on standard error.").Bool()
 	window := cmd.Flag("window", "Observations are judged together in windows of this length.").Default("10s").Duration()
 	commands[cmd.FullCommand()] = func(context.Context) error {
 		_, g, err := loadGraph(*topo)
@@ -33,6 +35,7 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 			}
 			defer in.Close()
 		}
+		watch := newStopwatch("reading")
 		c := &lineErrors{w: os.Stderr, file: *file}
 		report := newProgress(os.Stderr)
 		obs, lines, err := readObservations(in, g, c, report)
@@ -41,9 +44,12 @@ func addLocalize(app *kingpin.Application, commands map[string]command) {
 		}
 		rep, wrong, err := localize.Localizer{Graph: g, Window: *window, Progress: func(done, of int) {
 			report.printIfDue("%d of %d windows explained", done, of)
-		}}.Run(obs)
+		}, EnterPhase: func(p triangulate.Phase) { watch.enterPhase(string(p)) }}.Run(obs)
 		if err != nil {
 			return err
+		}
+		if *stats {
+			fmt.Fprintf(os.Stderr, "%d observations: %s\n", len(obs), watch.stopAndDescribe())
 		}
 		for _, w := range wrong {
 			c.addBadLine(lines[w.Observation], w.Err)
@@ -68,7 +74,6 @@ const maxObservations = 5_000_000
 
 // readObservations reads the observations whose elements the topology has, with their line numbers.
 func readObservations(in io.Reader, g *fabric.Graph, c *lineErrors, report *progress) (obs []*fabric.Observation, lines []int, err error) {
-	known := fabric.NewInterner()
 	err = fabric.ReadObservations(in, func(line int, o *fabric.Observation) error {
 		if err := localize.CheckObservation(g, o); err != nil {
 			c.addBadLine(line, err)
@@ -77,7 +82,6 @@ func readObservations(in io.Reader, g *fabric.Graph, c *lineErrors, report *prog
 		if len(obs) == maxObservations {
 			return fmt.Errorf("line %d: more than %d observations", line, maxObservations)
 		}
-		known.InternObservation(o)
 		obs, lines = append(obs, o), append(lines, line)
 		report.countLine(line)
 		return nil
@@ -136,6 +140,38 @@ func (p *progress) printIfDue(format string, args ...any) {
 		p.last = now
 		fmt.Fprintf(p.w, format+"\n", args...)
 	}
+}
+
+// stopwatch measures how long the phases of a work take together, however often each is entered.
+type stopwatch struct {
+	phases []string // in the order in which they were entered first
+	taken  map[string]time.Duration
+	phase  string // that runs
+	since  time.Time
+}
+
+func newStopwatch(phase string) *stopwatch {
+	return &stopwatch{phases: []string{phase}, taken: map[string]time.Duration{phase: 0}, phase: phase, since: time.Now()}
+}
+
+// enterPhase ends the phase that runs and begins another.
+func (w *stopwatch) enterPhase(phase string) {
+	now := time.Now()
+	w.taken[w.phase] += now.Sub(w.since)
+	if _, known := w.taken[phase]; !known {
+		w.phases, w.taken[phase] = append(w.phases, phase), 0
+	}
+	w.phase, w.since = phase, now
+}
+
+// stopAndDescribe ends the phase that runs, and returns what each took.
+func (w *stopwatch) stopAndDescribe() string {
+	w.enterPhase(w.phase)
+	var out []string
+	for _, p := range w.phases {
+		out = append(out, fmt.Sprintf("%s %.3f s", p, w.taken[p].Seconds()))
+	}
+	return strings.Join(out, ", ")
 }
 
 func printReport(w io.Writer, rep fabric.Report) error {

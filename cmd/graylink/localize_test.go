@@ -167,3 +167,16 @@ func TestTopologyCheckPrintsAllFindings(t *testing.T) {
 		t.Errorf("printed\n%s\nwant\n%s", got, want)
 	}
 }
+
+// TestLocalizeStats checks that the phases are those that ran, in their order, and that the report is the same.
+func TestLocalizeStats(t *testing.T) {
+	args := []string{"localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl"}
+	want, _, _ := program(t, "", args...)
+	stdout, stderr, code := program(t, "", append(args, "--stats")...)
+	if code != 0 || stdout != want {
+		t.Errorf("exit code %d, %q, want %q", code, stdout, want)
+	}
+	if form := regexp.MustCompile(`^\d+ observations: reading \d+\.\d{3} s, binding \d+\.\d{3} s, inference \d+\.\d{3} s\n$`); !form.MatchString(stderr) {
+		t.Errorf("standard error %q", stderr)
+	}
+}

@@ -1,14 +1,8 @@
 package fabric
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -88,20 +82,9 @@ func (o *Observation) LossRatio() (r float64, ok bool) {
 	return float64(min(o.Lost, o.Sent)) / float64(o.Sent), true
 }
 
-// LineError is an unreadable line of an observation file.
-type LineError struct {
-	Line int
-	Err  error
-}
-
-func (e LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
-func (e LineError) Unwrap() error { return e.Err }
-
 // What a line may hold. Within these bounds no sum or difference of a window's numbers
 // overflows, however many windows are joined.
 const (
-	// MaxObservationLine bounds one line of an observation file, in bytes.
-	MaxObservationLine = 1 << 20
 	// maxCount bounds counts of packets, maxDelayNS delays either way (nine years: a
 	// clock may be that wrong), maxWindowNS a window.
 	maxCount    = 1 << 40
@@ -119,123 +102,11 @@ var (
 	maxStart = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// ReadObservations reads JSON lines from r and hands each to fn. A line that
-// cannot be read is reported to bad with its number and skipped. The error is
-// that of reading r itself, or fn's.
-func ReadObservations(r io.Reader, fn func(line int, o *Observation) error, bad func(LineError)) error {
-	br := bufio.NewReaderSize(r, 64<<10)
-	for n := 1; ; n++ {
-		line, tooLong, err := readLine(br, MaxObservationLine)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if tooLong {
-			bad(LineError{n, fmt.Errorf("longer than %d bytes", MaxObservationLine)})
-		} else if len(bytes.TrimSpace(line)) > 0 {
-			o, perr := ParseObservation(line)
-			if perr != nil {
-				bad(LineError{n, perr})
-			} else if ferr := fn(n, o); ferr != nil {
-				return ferr
-			}
-		}
-		if err != nil {
-			return nil
-		}
-	}
-}
-
-// Interner keeps one copy of each name and path that observations have in common.
-type Interner struct {
-	text  map[string]string
-	paths map[string]Path
-	key   []byte
-}
-
-// NewInterner returns an empty interner.
-func NewInterner() *Interner {
-	return &Interner{text: map[string]string{}, paths: map[string]Path{}}
-}
-
-// InternObservation replaces an observation's names and paths by those of earlier ones that are equal.
-func (in *Interner) InternObservation(o *Observation) {
-	for _, s := range []*string{&o.Edge, &o.Src, &o.Dst, &o.Plane, &o.Class, &o.Timestamp} {
-		*s = in.internText(*s)
-	}
-	o.Path = in.internPath(o.Path)
-	for i := range o.Paths {
-		o.Paths[i] = in.internPath(o.Paths[i])
-	}
-}
-
-func (in *Interner) internText(s string) string {
-	have, ok := in.text[s]
-	if !ok {
-		in.text[s] = s
-		return s
-	}
-	return have
-}
-
-func (in *Interner) internPath(p Path) Path {
-	if len(p) == 0 {
-		return p
-	}
-	in.key = in.key[:0]
-	for _, h := range p {
-		for _, s := range []string{h.Switch, h.In, h.Out} {
-			in.key = append(append(in.key, s...), 0)
-		}
-	}
-	if have, ok := in.paths[string(in.key)]; ok {
-		return have
-	}
-	for i := range p {
-		p[i] = Hop{in.internText(p[i].Switch), in.internText(p[i].In), in.internText(p[i].Out)}
-	}
-	in.paths[string(in.key)] = p
-	return p
-}
-
-// readLine reads to the next newline; what is beyond limit is read and dropped.
-func readLine(br *bufio.Reader, limit int) (line []byte, tooLong bool, err error) {
-	for {
-		frag, err := br.ReadSlice('\n')
-		if len(line)+len(frag) > limit+1 {
-			tooLong = true
-			line = line[:0]
-		} else if !tooLong {
-			line = append(line, frag...)
-		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
-		}
-		return line, tooLong, err
-	}
-}
-
-// ParseObservation reads one line and checks the fields nothing can do without.
-func ParseObservation(line []byte) (*Observation, error) {
-	var raw struct {
-		Observation
-		WindowNS *int64  `json:"window_ns"`
-		Sent     *uint64 `json:"sent"`
-		Lost     *uint64 `json:"lost"`
-	}
-	if err := json.Unmarshal(line, &raw); err != nil {
-		var te *json.UnmarshalTypeError
-		if errors.As(err, &te) {
-			return nil, fmt.Errorf("field %q: %s where %s is expected", strings.TrimPrefix(te.Field, "Observation."), te.Value, te.Type)
-		}
-		if pe := new(time.ParseError); errors.As(err, &pe) {
-			return nil, fmt.Errorf("field %q: %s where an RFC 3339 time is expected", "start", pe.Value)
-		}
-		return nil, fmt.Errorf("not a JSON object: %w", err)
-	}
-	o := raw.Observation
+// completeLine checks the fields that nothing can do without, and fills in what may be left out.
+func (o *Observation) completeLine() error {
 	e, err := ParseFlow(o.Edge)
 	if err != nil {
-		return nil, fmt.Errorf("field %q: %w", "edge", err)
+		return fmt.Errorf("field %q: %w", "edge", err)
 	}
 	o.Edge = e.String() // "#0" may be missing
 	from, to := e.Endpoints()
@@ -243,32 +114,25 @@ func ParseObservation(line []byte) (*Observation, error) {
 		o.Src, o.Dst = from, to
 	}
 	if o.Src != from || o.Dst != to {
-		return nil, fmt.Errorf("field %q: src %q and dst %q are not the ends of edge %q in the direction it measures", "src", o.Src, o.Dst, o.Edge)
+		return fmt.Errorf("field %q: src %q and dst %q are not the ends of edge %q in the direction it measures", "src", o.Src, o.Dst, o.Edge)
 	}
 	if o.Start.IsZero() {
-		return nil, fmt.Errorf("field %q: an RFC 3339 time is required", "start")
+		return fmt.Errorf("field %q: an RFC 3339 time is required", "start")
 	}
-	if raw.WindowNS == nil || *raw.WindowNS <= 0 {
-		return nil, fmt.Errorf("field %q: a positive number of nanoseconds is required", "window_ns")
-	}
-	if raw.Sent == nil || raw.Lost == nil {
-		return nil, fmt.Errorf("fields %q and %q: both counts are required", "sent", "lost")
-	}
-	o.WindowNS, o.Sent, o.Lost = *raw.WindowNS, *raw.Sent, *raw.Lost
 	if err := o.checkNumbers(); err != nil {
-		return nil, err
+		return err
 	}
 	if o.LossScope != "" && o.LossScope != LossRoundTrip {
-		return nil, fmt.Errorf("field %q: %q, want %q or nothing", "loss_scope", o.LossScope, LossRoundTrip)
+		return fmt.Errorf("field %q: %q, want %q or nothing", "loss_scope", o.LossScope, LossRoundTrip)
 	}
 	switch o.PathState {
 	case PathValid, PathStale:
 		if len(o.Path) == 0 {
-			return nil, fmt.Errorf("field %q: %q without a path", "path_state", o.PathState)
+			return fmt.Errorf("field %q: %q without a path", "path_state", o.PathState)
 		}
 	case PathUnknown:
 		if len(o.Path) > 0 {
-			return nil, fmt.Errorf("field %q: unknown, but a path is given", "path_state")
+			return fmt.Errorf("field %q: unknown, but a path is given", "path_state")
 		}
 	case "":
 		o.PathState = PathUnknown
@@ -276,9 +140,9 @@ func ParseObservation(line []byte) (*Observation, error) {
 			o.PathState = PathValid
 		}
 	default:
-		return nil, fmt.Errorf("field %q: %q, want valid, stale or unknown", "path_state", o.PathState)
+		return fmt.Errorf("field %q: %q, want valid, stale or unknown", "path_state", o.PathState)
 	}
-	return &o, nil
+	return nil
 }
 
 // checkNumbers refuses what cannot have been measured.

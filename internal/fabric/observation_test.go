@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -104,22 +105,66 @@ func FuzzParseObservation(f *testing.F) {
 	})
 }
 
-func TestInternerSharesWhatIsEqual(t *testing.T) {
-	in := NewInterner()
-	read := func() *Observation {
-		o, err := ParseObservation([]byte(goodLine))
-		if err != nil {
-			t.Fatal(err)
+// TestPathsAreShared: equal paths are one, however their text is written, and others are not.
+func TestPathsAreShared(t *testing.T) {
+	lines := []string{goodLine, goodLine, strings.ReplaceAll(goodLine, `{"switch":"spine1",`, `{ "switch" : "spine\u0031", "tier": 2, `), strings.ReplaceAll(goodLine, "spine1", "spine2")}
+	lines = append(lines, strings.Replace(goodLine, `"path":[{`, `"paths":[[],null,[{"switch":"leaf1","in":"dn1","out":"up1"}]],"path":[{`, 1))
+	var all []*Observation
+	err := ReadObservations(strings.NewReader(strings.Join(lines, "\n")), func(_ int, o *Observation) error { all = append(all, o); return nil },
+		func(e LineError) { t.Error(e) })
+	if err != nil || len(all) != len(lines) {
+		t.Fatalf("%d observations, %v", len(all), err)
+	}
+	for i, want := range []string{0: "spine1", 1: "spine1", 2: "spine1", 3: "spine2", 4: "spine1"} {
+		if got := all[i].Path.CanonicalKey(); got != "leaf1[dn1>up1] "+want+"[dn1>dn2] leaf2[up1>dn1]" {
+			t.Errorf("line %d: %s", i+1, got)
 		}
-		in.InternObservation(o)
-		return o
+		if same := &all[i].Path[0] == &all[0].Path[0]; same != (want == "spine1") {
+			t.Errorf("line %d shares the path of line 1: %v", i+1, same)
+		}
 	}
-	a, b := read(), read()
-	if &a.Path[0] != &b.Path[0] || a.Path.CanonicalKey() != "leaf1[dn1>up1] spine1[dn1>dn2] leaf2[up1>dn1]" {
-		t.Errorf("two copies of %s", b.Path.CanonicalKey())
+	if p := all[4].Paths; len(p) != 3 || len(p[0]) != 0 || len(p[1]) != 0 || p[2].CanonicalKey() != "leaf1[dn1>up1]" {
+		t.Errorf("candidates %v", p)
 	}
-	b.Path = Path{{"leaf1", "dn1", "up1"}}
-	if in.InternObservation(b); b.Path.CanonicalKey() != "leaf1[dn1>up1]" {
-		t.Errorf("another path became %s", b.Path.CanonicalKey())
+}
+
+// TestObservationErrorsNameTheField checks the whole text: where, what is there, and what is expected.
+func TestObservationErrorsNameTheField(t *testing.T) {
+	for _, tt := range []struct{ old, new, want string }{
+		{`"sent":1000`, `"sent":"many"`, `field "sent": a string where a whole number of at least 0 is expected`},
+		{`"sent":1000`, `"sent":1.5`, `field "sent": 1.5 where a whole number of at least 0 is expected`},
+		{`"p50":5000`, `"p50":[]`, `field "owd_ns.p50": an array where a whole number is expected`},
+		{`2026-11-20T10:00:00Z`, `yesterday`, `field "start": a string where an RFC 3339 time is expected`},
+		{`{"switch":"spine1"`, `{"switch":7`, `field "path.1.switch": a number where a string is expected`},
+		{`"path":[`, `"path":[7,`, `field "path.0": a number where an object is expected`},
+		{`"path":[`, `"path":{},"paths":[`, `field "path": an object where an array is expected`},
+		{`"host_suspect":false`, `"host_suspect":0`, `field "host_suspect": a number where true or false is expected`},
+		{goodLine, `[1]`, `an array where a JSON object is expected`},
+		{`"lost":0`, `"lost":0,"lost":1`, `not a JSON object: jsontext: duplicate object member name "lost"`},
+	} {
+		if _, err := ParseObservation([]byte(strings.Replace(goodLine, tt.old, tt.new, 1))); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("%s: %v\nwant %s", tt.new, err, tt.want)
+		}
+	}
+}
+
+func BenchmarkReadObservations(b *testing.B) {
+	var file strings.Builder
+	var candidates []string
+	for i := range 25 {
+		candidates = append(candidates, fmt.Sprintf(`[{"switch":"leaf1","in":"dn1","out":"up%d"},{"switch":"spine%d","in":"dn1","out":"dn2"},{"switch":"leaf2","in":"up%d","out":"dn1"}]`, i, i, i))
+	}
+	for n := range 1000 {
+		line := strings.Replace(goodLine, "#0", fmt.Sprintf("#%d", n), 1)
+		if n%2 == 0 {
+			line = line[:strings.Index(line, `"path"`)] + `"paths":[` + strings.Join(candidates, ",") + "]}"
+		}
+		file.WriteString(line + "\n")
+	}
+	b.SetBytes(int64(file.Len()))
+	for b.Loop() {
+		if err := ReadObservations(strings.NewReader(file.String()), func(int, *Observation) error { return nil }, func(e LineError) { b.Fatal(e) }); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
