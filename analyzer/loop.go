@@ -112,7 +112,7 @@ func NewLoop(o LoopOptions) *Loop {
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps), baselines: baseline.NewBook(), evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
 	l.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
-	l.published.snap.Report = fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, LinkDelays: []fabric.LinkDelay{}}
+	l.published.snap.Report = fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, Candidates: []fabric.Candidate{}, LinkDelays: []fabric.LinkDelay{}}
 	return l
 }
 
@@ -264,11 +264,14 @@ func (l *Loop) miscablingVerdicts(now time.Time) []fabric.Verdict {
 	return out
 }
 
-// applyMaintenance removes verdicts on elements under maintenance from a report, and closes their open
+// applyMaintenance removes verdicts and candidates on elements under maintenance from a report, and closes their open
 // incidents.
 func (l *Loop) applyMaintenance(rep *fabric.Report, now time.Time) {
 	windowOf := func(v *fabric.Verdict) *maintenance.Window { return l.excluder.WindowCovering(l.opts.Graph, v) }
 	rep.Verdicts = slices.DeleteFunc(rep.Verdicts, func(v fabric.Verdict) bool { return windowOf(&v) != nil })
+	rep.Candidates = slices.DeleteFunc(rep.Candidates, func(c fabric.Candidate) bool {
+		return windowOf(&fabric.Verdict{Element: c.Element, Direction: c.Direction}) != nil
+	})
 	l.incidents.CloseCovered(func(v *fabric.Verdict) (why string, covered bool) {
 		if w := windowOf(v); w != nil {
 			return w.String(), true

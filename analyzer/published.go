@@ -117,6 +117,7 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 			snap.Report.Verdicts = append(snap.Report.Verdicts, snap.Incidents[i].Verdict)
 		}
 	}
+	snap.Report.Candidates = l.withoutVerdict(c.report.Candidates)
 	switch {
 	case l.incidents.HasOpen():
 		snap.Report.State = fabric.Suspect
@@ -130,6 +131,15 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	l.published.mu.Lock()
 	l.published.snap = snap
 	l.published.mu.Unlock()
+}
+
+// withoutVerdict returns the candidates that no open verdict names.
+func (l *Loop) withoutVerdict(candidates []fabric.Candidate) []fabric.Candidate {
+	return slices.DeleteFunc(slices.Clone(candidates), func(c fabric.Candidate) bool {
+		return slices.ContainsFunc(l.incidents.OpenIncidents(), func(in *incident.Incident) bool {
+			return in.Element == c.Element || slices.Contains(in.Equivalent, c.Element)
+		})
+	})
 }
 
 func scopeLinks(views []snapshot.LinkView) []scope.Link {

@@ -3,6 +3,8 @@
 package evaluate
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
@@ -114,6 +116,7 @@ func (e *Evaluator) InferReport(m *Moment) fabric.Report {
 	}
 	res := e.engine.Run(m.Findings, triangulate.DefaultParameters())
 	rep := fabric.Report{Verdicts: e.sceneOf(m).VerdictsFor(res.Suspects), LinkDelays: []fabric.LinkDelay{}}
+	rep.Candidates = candidatesOf(res.Unnamed, rep.Verdicts)
 	for _, s := range m.Moved {
 		if s.Dragged {
 			continue
@@ -136,6 +139,36 @@ func (e *Evaluator) InferReport(m *Moment) fabric.Report {
 		rep.State = fabric.InsufficientEvidence
 	}
 	return rep
+}
+
+// candidatesOf returns the candidates among the unnamed elements. What a verdict names, or lists as an equivalent, is
+// none: scenarios may name another element than the inference did.
+func candidatesOf(unnamed []triangulate.Unnamed, verdicts []fabric.Verdict) []fabric.Candidate {
+	out := []fabric.Candidate{}
+	for _, u := range unnamed {
+		c := fabric.Candidate{Element: u.Named(), Probability: math.Round(u.Probability*1000) / 1000, Edges: len(u.Explained),
+			Equivalent: elementsOf(u.Equivalent), Rivals: elementsOf(u.Rivals), WouldSplit: []fabric.Measurement{}}
+		if u.OneWay() {
+			c.Direction = u.Direction.String()
+		}
+		for _, e := range append(slices.Clone(u.Rivals), u.Equivalent...) {
+			c.Others = append(c.Others, fabric.DirectedElement{Element: e.Named(), Direction: e.Direction})
+		}
+		if !slices.ContainsFunc(verdicts, func(v fabric.Verdict) bool { return v.Element == c.Element || slices.Contains(v.Equivalent, c.Element) }) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func elementsOf(in []triangulate.Element) []fabric.Element {
+	out := []fabric.Element{}
+	for _, e := range in {
+		if el := e.Named(); !slices.Contains(out, el) {
+			out = append(out, el)
+		}
+	}
+	return out
 }
 
 // StarvedHosts returns verdicts on the starved hosts of a moment that the known verdicts do not name.

@@ -6,6 +6,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/asking"
 	"github.com/graylink/graylink/analyzer/baseline"
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/evaluate"
@@ -104,6 +105,7 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 		rep.State = fabric.Suspect
 	}
 	rep.Edges.Duplicates = countDuplicates(obs)
+	rep.Candidates = asking.NewPlanner(cabling.Graph).AddMeasurements(rep.Candidates)
 	sort.SliceStable(rep.Verdicts, func(i, j int) bool { return rep.Verdicts[i].Confidence > rep.Verdicts[j].Confidence })
 	return rep, bad, nil
 }

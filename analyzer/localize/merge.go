@@ -2,10 +2,12 @@ package localize
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
+	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -20,6 +22,7 @@ type merger struct {
 	faults     []*fault
 	delays     map[string][]fabric.LinkDelay // by direction
 	directions []string
+	candidates []fabric.Candidate // with the sums of their probabilities
 	out        fabric.Report
 	windows    int
 }
@@ -59,6 +62,7 @@ func (m *merger) addWindow(rep fabric.Report) {
 		}
 		m.delays[d.Direction] = append(m.delays[d.Direction], d)
 	}
+	m.addCandidates(rep.Candidates)
 	if m.windows++; m.windows == 1 {
 		m.out = rep
 		return
@@ -150,6 +154,37 @@ func (f *fault) strongestNaming() *naming {
 	return top
 }
 
+// addCandidates adds the candidates of the next window.
+func (m *merger) addCandidates(of []fabric.Candidate) {
+	for _, c := range of {
+		i := slices.IndexFunc(m.candidates, func(have fabric.Candidate) bool { return have.Element == c.Element && have.Direction == c.Direction })
+		if i < 0 {
+			m.candidates = append(m.candidates, c)
+			continue
+		}
+		have := &m.candidates[i]
+		c.Probability += have.Probability
+		if have.Edges > c.Edges {
+			c.Edges, c.Equivalent, c.Rivals, c.Others = have.Edges, have.Equivalent, have.Rivals, have.Others
+		}
+		*have = c
+	}
+}
+
+// mergedCandidates returns the candidates that no verdict names, with the means of their probabilities over all windows.
+func (m *merger) mergedCandidates(verdicts []fabric.Verdict) []fabric.Candidate {
+	out := []fabric.Candidate{}
+	for _, c := range m.candidates {
+		c.Probability = math.Round(c.Probability/float64(m.windows)*1000) / 1000
+		named := slices.ContainsFunc(verdicts, func(v fabric.Verdict) bool { return v.Element == c.Element || slices.Contains(v.Equivalent, c.Element) })
+		if !named && c.Probability >= triangulate.LeastProbability {
+			out = append(out, c)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b fabric.Candidate) int { return cmp.Compare(b.Probability, a.Probability) })
+	return out[:min(len(out), triangulate.MaxUnnamed)]
+}
+
 func (m *merger) mergedReport() fabric.Report {
 	m.out.Verdicts = []fabric.Verdict{}
 	verdicts := make([]fabric.Verdict, len(m.faults))
@@ -187,6 +222,7 @@ func (m *merger) mergedReport() fabric.Report {
 	case m.out.State == fabric.Suspect:
 		m.out.State = fabric.InsufficientEvidence // flows were degraded, but no element is named
 	}
+	m.out.Candidates = m.mergedCandidates(m.out.Verdicts)
 	m.out.LinkDelays = []fabric.LinkDelay{}
 	for _, d := range m.directions {
 		all := m.delays[d]

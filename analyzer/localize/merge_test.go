@@ -56,3 +56,20 @@ func TestMerger(t *testing.T) {
 		}
 	}
 }
+
+// TestMergerOfCandidates: a probability is the mean over all windows, and what a verdict names is no candidate.
+func TestMergerOfCandidates(t *testing.T) {
+	candidate := func(name string, p float64, flows int) fabric.Candidate {
+		return fabric.Candidate{Element: fabric.Element{ID: name, Kind: fabric.KindLink}, Probability: p, Edges: flows}
+	}
+	named := fabric.Verdict{Element: fabric.Element{ID: "named", Kind: fabric.KindLink}, Equivalent: []fabric.Element{{ID: "alike", Kind: fabric.KindLink}}, Symptom: fabric.Symptom{AddedDelayNS: 5}, Edges: []string{"x"}}
+	m := newMerger()
+	m.addWindow(fabric.Report{Candidates: []fabric.Candidate{candidate("once", 0.1, 2), candidate("twice", 0.2, 5), candidate("named", 0.9, 2), candidate("alike", 0.9, 2)}})
+	m.addWindow(fabric.Report{Candidates: []fabric.Candidate{candidate("twice", 0.5, 3)}, Verdicts: []fabric.Verdict{named}})
+	m.addWindow(fabric.Report{Candidates: []fabric.Candidate{candidate("rare", 0.3, 1)}})
+	got := m.mergedReport().Candidates
+	want := []fabric.Candidate{candidate("twice", 0.233, 5), candidate("rare", 0.1, 1)}
+	if len(got) != 2 || got[0].Element != want[0].Element || got[0].Probability != want[0].Probability || got[0].Edges != 5 || got[1].Element != want[1].Element || got[1].Probability != want[1].Probability {
+		t.Errorf("%+v", got)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/asking"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/maintenance"
@@ -42,7 +43,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = plainjson.NewEncoder(w).Encode(v)
 }
 
-// handleVerdicts serves the state and all verdicts, newest first. ?job= keeps the verdicts that affect a job.
+// handleVerdicts serves the state and all verdicts, newest first. ?job= keeps the verdicts that affect a job, and leaves out the
+// candidates.
 func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 	s := a.Snapshot()
 	out := struct {
@@ -58,11 +60,15 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		Maintenance []maintenance.Window `json:"maintenance,omitempty"`
 		Warnings    []string             `json:"warnings,omitempty"`
 		Verdicts    []incident.Incident  `json:"verdicts"`
-	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}}
+		Candidates  []fabric.Candidate   `json:"candidates"`
+	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}, []fabric.Candidate{}}
 	for _, f := range s.Floods {
 		out.Findings = append(out.Findings, f.String())
 	}
 	job := r.URL.Query().Get("job")
+	if job == "" {
+		out.Candidates = append(out.Candidates, asking.NewPlanner(a.Store.Graph()).AddMeasurements(s.Report.Candidates)...)
+	}
 	for _, in := range s.Incidents {
 		keep := job == ""
 		for _, j := range in.Jobs {

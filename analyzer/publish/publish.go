@@ -48,6 +48,7 @@ var (
 	suspectEdges    = newDesc("fabric_suspect_edges", "Number of degraded flows that the element explains.", "element", "kind")
 	suspectJobs     = newDesc("fabric_suspect_affected_jobs", "Number of jobs that may cross the element. Absent where no placement is known.", "element", "kind")
 	suspectCause    = newDesc("fabric_suspect_cause_info", "Causes of the fault according to the suspect's own series and the probes.", "element", "kind", "cause")
+	candidateChance = newDesc("fabric_candidate_probability", "Probability that an element without a verdict is at fault, for the likeliest.", "element", "kind")
 	elementInfo     = newDesc("fabric_element_info", "Switches, ports and NICs of an element with an open verdict.", "element", "kind", "switch", "port", "nic")
 	verdictState    = newDesc("fabric_verdict_state", "State of the scope: 1 for the present state, 0 for the others.", "scope", "state")
 	coverage        = newDesc("fabric_evidence_coverage_ratio", "Share of link directions with fresh, path-bound evidence.", "scope")
@@ -75,7 +76,7 @@ var states = []fabric.State{fabric.Innocent, fabric.Suspect, fabric.Insufficient
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, elementInfo, verdictState, coverage, linkDelay,
+	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, candidateChance, elementInfo, verdictState, coverage, linkDelay,
 		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, maintenanceInfo, warnings, baselines, pending, hostSuspect,
 		swInfo, swAnswered, swFlows, swDropped, swForeign, swPulls} {
 		ch <- d
@@ -97,6 +98,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	gauge(coverage, s.Report.Coverage.Links, "fabric")
+	collectCandidates(s.Report.Candidates, gauge)
 	for i := range s.Scopes {
 		sc := &s.Scopes[i]
 		if sc.Scope == "fabric" {
@@ -124,6 +126,17 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(pending, float64(s.Pending))
 	for node := range s.Hosts {
 		gauge(hostSuspect, 1, node)
+	}
+}
+
+// collectCandidates publishes the probabilities of the candidates, of both directions of an element the larger one.
+func collectCandidates(candidates []fabric.Candidate, gauge func(*prometheus.Desc, float64, ...string)) {
+	most := map[fabric.Element]float64{}
+	for _, c := range candidates {
+		most[c.Element] = max(most[c.Element], c.Probability)
+	}
+	for e, p := range most {
+		gauge(candidateChance, p, e.ID, string(e.Kind))
 	}
 }
 

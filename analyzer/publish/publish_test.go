@@ -72,6 +72,9 @@ func fixture(t *testing.T) (*Collector, *API, *snapshot.Snapshot) {
 		}}
 	snap.Maintenance = []maintenance.Window{{ID: "1", Element: "spine1", Source: maintenance.SourceFile}, {ID: "2", Element: "spine1", From: now.Add(-time.Minute), Source: maintenance.SourceFile},
 		{ID: "3", Element: "leaf2", From: now.Add(time.Hour), Source: maintenance.SourceAPI}}
+	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
+	snap.Report.Candidates = []fabric.Candidate{{Element: link, Direction: "leaf2:up1->spine1:dn2", Probability: 0.4, Edges: 3,
+		Others: []fabric.DirectedElement{{Element: fabric.Element{ID: "h2/eth1", Kind: fabric.KindNIC}}}}, {Element: link, Direction: "spine1:dn2->leaf2:up1", Probability: 0.1}}
 	snap.Warnings = []string{"lost: an incomplete answer"}
 	snap.Floods = []evidence.Flood{{NIC: "h2/eth1", From: "10.0.1.2", PerSecond: 5012.4, Unread: true}}
 	get := func() snapshot.Snapshot { return *snap }
@@ -321,5 +324,27 @@ func TestAPI(t *testing.T) {
 				t.Errorf("%s holds %s", tt.path, n)
 			}
 		}
+	}
+}
+
+// TestCandidatesSayWhatWouldSplitThem: a hop-limited probe that ends at the leaf does not reach the NIC behind it.
+func TestCandidatesSayWhatWouldSplitThem(t *testing.T) {
+	_, api, snap := fixture(t)
+	mux := http.NewServeMux()
+	api.RegisterHandlers(mux)
+	rec := httptest.NewRecorder()
+	mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/api/v1/verdicts", nil))
+	var got struct {
+		Candidates []fabric.Candidate `json:"candidates"`
+	}
+	if err := json.Unmarshal(rec.Body.Bytes(), &got); err != nil || len(got.Candidates) != 2 {
+		t.Fatalf("%v: %s", err, rec.Body)
+	}
+	c := got.Candidates[0]
+	if len(c.WouldSplit) != 1 || c.WouldSplit[0].Meets.ID != "h2/eth1" && c.WouldSplit[0].EndsAt != "leaf2" || c.Probability != 0.4 || c.Edges != 3 {
+		t.Errorf("%+v", c)
+	}
+	if len(snap.Report.Candidates[0].WouldSplit) != 0 {
+		t.Error("the snapshot was changed")
 	}
 }

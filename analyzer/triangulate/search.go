@@ -62,7 +62,8 @@ type search struct {
 	named        []*candidate
 	evidenceAt   []evidence // at every place, beside what is named
 	visitStamp   int32
-	namedCount   int // of what is named
+	rivals       []Unnamed // of what is named
+	namedCount   int       // of what is named
 	// classes: there are several classes of packets.
 	classes bool
 	// worth is how much likelier what is named makes the evidence, its prices paid.
@@ -757,6 +758,7 @@ func (s *search) namedSuspects() []Suspect {
 // explained flows are stamped.
 func (s *search) findRivals(c *candidate, sus *Suspect) {
 	rest := math.Exp(-c.fit.gain) // nothing is broken
+	var rivals []*candidate
 	for _, r := range s.cands {
 		if r == c || r.named || r.Name == c.Name && r.Kind == c.Kind && r.Class == c.Class {
 			continue
@@ -771,11 +773,13 @@ func (s *search) findRivals(c *candidate, sus *Suspect) {
 		for _, k := range r.special {
 			if s.flows[k.flow].stamp == s.visitStamp {
 				rest += math.Exp(math.Min(r.fit.gain-c.fit.gain, 10))
+				rivals = append(rivals, r)
 				break
 			}
 		}
 	}
 	sus.Confidence = 1 / (1 + rest)
+	s.addRivals(c, rivals, 1+rest)
 }
 
 // sameMembers reports whether two candidates, listed, are crossed by the same flows.

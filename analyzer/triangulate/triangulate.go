@@ -57,6 +57,8 @@ type Parameters struct {
 	// MinGain is the gain from which an element is named, FirstGain that from which the
 	// first is.
 	MinGain, FirstGain float64
+	// UnnamedDoubt is how much less likely an element beside others that are named is than its gain says.
+	UnnamedDoubt float64
 	// MinEdges is the least number of flows behind a verdict, MinOthers what all but the
 	// one that speaks loudest must say together: no flow decides alone.
 	MinEdges  int
@@ -80,7 +82,7 @@ type Parameters struct {
 func DefaultParameters() Parameters {
 	return Parameters{Cap: 12, TailCap: 4, MarkCap: 6,
 		PriceDirection: 5.7, PriceBoth: 8.7, PriceQueue: 7.7, PriceHost: 10, PriceSwitch: 10, PriceUplinks: 11, PriceCorridor: 10, PricePair: 11,
-		Broken: 8, Occam: 3, MinGain: 2, FirstGain: 4.5, MinEdges: 2, MinOthers: 2, SameGain: 1, MaxElements: 64, LeastHop: 5e-5, MostHop: 2e-4, BaseMark: 0.02, MarkPackets: 12, MostExcess: 3}
+		Broken: 8, Occam: 3, MinGain: 2, FirstGain: 4.5, UnnamedDoubt: 1.3, MinEdges: 2, MinOthers: 2, SameGain: 1, MaxElements: 64, LeastHop: 5e-5, MostHop: 2e-4, BaseMark: 0.02, MarkPackets: 12, MostExcess: 3}
 }
 
 // scalePrices makes elements of a large fabric less likely to be broken: how many are at one
@@ -143,6 +145,8 @@ type Result struct {
 	Crossed map[fabric.Direction]int
 	// Links estimates what every crossed direction adds, those named first.
 	Links []LinkDelay
+	// Unnamed are elements that may be at fault besides, the likeliest first.
+	Unnamed []Unnamed
 }
 
 // LinkDelay is the delay one direction of a link adds, in nanoseconds.
@@ -199,6 +203,7 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 		}
 	}
 	res.Links = e.linkDelays(s.flows, s.named)
+	res.Unnamed = s.unnamedElements()
 	return res
 }
 

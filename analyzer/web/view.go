@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/asking"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -28,6 +29,8 @@ const (
 	maxRows    = 30
 	maxHosts   = 20
 	maxFloods  = 8
+	// maxCandidates bounds the elements without a verdict.
+	maxCandidates = 8
 )
 
 type query struct{ src, dst, pod string }
@@ -45,6 +48,7 @@ type view struct {
 	// Scopes lists the parts of the fabric and the jobs. Those that are not innocent come first.
 	Scopes     []scopeRow
 	ScopeTotal int
+	Candidates []candidateRow
 	// Maintenance lists the elements under maintenance, with the owner and the end of the work.
 	Maintenance []string
 	Links       []linkRow
@@ -71,6 +75,11 @@ type verdictView struct {
 	Since, Until, Lasted           string
 	Equivalents                    []string
 	Asks                           []promQuery
+}
+
+type candidateRow struct {
+	Element, Kind, Probability, Flows string
+	WouldSplit                        []string
 }
 
 type scopeRow struct{ Scope, State, Clean, Degraded, Coverage, Why string }
@@ -117,12 +126,31 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 		}
 		v.Maintenance = append(v.Maintenance, w.Element+from+": "+w.String())
 	}
+	v.Candidates = h.candidateRows(s.Report.Candidates)
 	v.Timeline = newTimeline(s.Incidents, s.At)
 	v.Scopes, v.ScopeTotal = scopeRows(s.Scopes)
 	v.Links, v.LinkTotal = linkRows(s.Links)
 	v.Edges, v.EdgeTotal = h.edgeRows(s.Edges)
 	v.Lookup = h.lookUpFlows(s, q)
 	return v
+}
+
+// candidateRows returns the likeliest candidates, with the measurements that would show more of them.
+func (h *Handler) candidateRows(of []fabric.Candidate) (out []candidateRow) {
+	if len(of) == 0 {
+		return nil
+	}
+	for _, c := range asking.NewPlanner(h.Store.Graph()).AddMeasurements(of[:min(len(of), maxCandidates)]) {
+		row := candidateRow{Element: c.Element.ID, Kind: strings.ReplaceAll(string(c.Kind), "_", " "), Probability: formatPercent(c.Probability), Flows: formatCount(c.Edges)}
+		if from, to, ok := directionOwners(c.Direction); ok {
+			row.Element += ", from " + from + " to " + to
+		}
+		for i := range c.WouldSplit {
+			row.WouldSplit = append(row.WouldSplit, c.WouldSplit[i].String())
+		}
+		out = append(out, row)
+	}
+	return out
 }
 
 // compareStrength orders incidents: fresh ones before held ones, then by severity, then by confidence.

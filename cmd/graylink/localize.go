@@ -186,8 +186,29 @@ func printReport(w io.Writer, rep fabric.Report) error {
 	for _, v := range rep.Verdicts {
 		text += verdictText(v)
 	}
+	text += candidatesText(rep.Candidates)
 	_, err := io.WriteString(w, text)
 	return err
+}
+
+// candidatesText returns the elements that may be at fault besides, as text for a terminal.
+func candidatesText(candidates []fabric.Candidate) string {
+	if len(candidates) == 0 {
+		return ""
+	}
+	s := "Not enough evidence for a verdict:\n"
+	for i := range candidates {
+		c := &candidates[i]
+		at := c.Element.ID
+		if c.Direction != "" {
+			at = c.Direction
+		}
+		s += fmt.Sprintf("  %s  (%s, probability %.2f, %d flows)\n", at, c.Kind, c.Probability, c.Edges)
+		for j := range c.WouldSplit {
+			s += fmt.Sprintf("    more would be known if %s\n", &c.WouldSplit[j])
+		}
+	}
+	return s
 }
 
 // verdictText returns a verdict as text for a terminal.

@@ -303,16 +303,20 @@ func (g *Graph) PathTier(src, dst string) int {
 // ShortestPaths lists up to limit equal-cost shortest paths between two NICs,
 // in a fixed order.
 func (g *Graph) ShortestPaths(src, dst string, limit int) []Path {
-	start, _ := g.LeafOf(src)
+	goal, _ := g.LeafOf(dst)
+	if goal == "" {
+		return nil
+	}
+	return g.PathsAlong(g.SwitchDistances(goal), src, dst, limit)
+}
+
+// PathsAlong returns the same, by the distances of all switches to the leaf of dst.
+func (g *Graph) PathsAlong(dist map[string]int, src, dst string, limit int) []Path {
+	start, first := g.LeafOf(src)
 	goal, last := g.LeafOf(dst)
-	if start == "" || goal == "" {
+	if _, ok := dist[start]; !ok || goal == "" {
 		return nil
 	}
-	dist := g.SwitchDistances(goal)
-	if _, ok := dist[start]; !ok {
-		return nil
-	}
-	_, first := g.LeafOf(src)
 	var out []Path
 	var walk func(sw, in string, p Path)
 	walk = func(sw, in string, p Path) {

@@ -1,6 +1,10 @@
 package fabric
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
 // State is the answer for a scope. Silence is never innocence: without enough
 // fresh healthy evidence the answer is InsufficientEvidence.
@@ -205,10 +209,55 @@ type EdgeCounts struct {
 	Duplicates   int `json:"duplicates,omitempty"`
 }
 
+// Candidate is an element that may be at fault, by evidence that is not enough for a verdict.
+type Candidate struct {
+	Element
+	Direction string `json:"direction,omitempty"`
+	// Probability that the element is at fault, beside those of the verdicts.
+	Probability float64 `json:"probability"`
+	Edges       int     `json:"explained_edges"`
+	// Equivalent are elements that the same flows cross.
+	Equivalent []Element `json:"equivalent"`
+	// Rivals are other elements that would explain some of these flows and are at least as likely.
+	Rivals []Element `json:"rivals"`
+	// WouldSplit are measurements that would distinguish the element from its equivalents and rivals, if some would.
+	WouldSplit []Measurement `json:"would_split"`
+
+	// Others are the rivals and then the equivalents, with their directions. They are not part of the file format.
+	Others []DirectedElement `json:"-"`
+}
+
+// Measurement is a probe that meets one of two elements and not the other: a flow from one NIC to another by a path, or
+// a hop-limited probe of such a flow that a switch on the way answers.
+type Measurement struct {
+	// Meets is the element that the probe meets, and Avoids the one that it does not.
+	Meets  Element `json:"meets"`
+	Avoids Element `json:"avoids"`
+	Src    string  `json:"src"`
+	Dst    string  `json:"dst"`
+	Path   Path    `json:"path"`
+	// EndsAt is the switch that answers a hop-limited probe, and "" for a flow.
+	EndsAt string `json:"ends_at,omitempty"`
+}
+
+// String describes the probe, and what it would show.
+func (m *Measurement) String() string {
+	var way []string
+	for _, h := range m.Path {
+		way = append(way, h.Switch)
+	}
+	probe := fmt.Sprintf("a flow from %s to %s by %s", m.Src, m.Dst, strings.Join(way, ", "))
+	if m.EndsAt != "" {
+		probe = fmt.Sprintf("a hop-limited probe from %s toward %s that ends at %s", m.Src, m.Dst, m.EndsAt)
+	}
+	return fmt.Sprintf("%s crosses %s and avoids %s", probe, m.Meets.ID, m.Avoids.ID)
+}
+
 // Report is the outcome of one inference.
 type Report struct {
 	State      State       `json:"state"`
 	Verdicts   []Verdict   `json:"verdicts"`
+	Candidates []Candidate `json:"candidates"` // the likeliest first
 	LinkDelays []LinkDelay `json:"link_delays"`
 	Coverage   Coverage    `json:"coverage"`
 	Edges      EdgeCounts  `json:"edges"`

@@ -63,7 +63,7 @@ func dropCells(kind string, o func(incident.Knowledge) incident.Drops) []cell {
 	add := func(topo func() *fabric.Topology, o incident.Drops, name string, args ...any) {
 		who := methods
 		if o.Know == incident.Known && o.MostFaults > 0 {
-			who = append(slices.Clone(methods), contestant{name: "oracle", runWithTruth: runOracle})
+			who = append(slices.Clone(methods), contestant{name: "oracle", runWithTruth: runOracle}, contestant{name: "unnamed", run: claimUnnamed})
 		}
 		out = append(out, cell{kind + "-" + fmt.Sprintf(name, args...), topo, o.MakeCase, who})
 	}

@@ -347,6 +347,28 @@ func TestCasesThroughFiles(t *testing.T) {
 	}
 }
 
+// TestUnnamedProbabilitiesHold compares what the probabilities of unnamed elements claim with how many of these are at
+// fault, on other seeds than those of docs/localization.md.
+func TestUnnamedProbabilitiesHold(t *testing.T) {
+	f := incident.NewFabric(fatTree(10)())
+	var claims []claim
+	for seed := uint64(9101); seed < 9261; seed++ {
+		cs := incident.ThinDrops(incident.Known).MakeCase(f, seed)
+		claims = append(claims, claimUnnamed(f.Graph, cs.Observations).gradeCase(cs).claims...)
+	}
+	claimed, right := 0.0, 0.0
+	for _, c := range claims {
+		if claimed += c.confidence; c.right {
+			right++
+		}
+	}
+	n := float64(len(claims))
+	t.Logf("%d claims, %.3f claimed, %.3f right", len(claims), claimed/n, right/n)
+	if len(claims) < 20 || math.Abs(claimed-right)/n > 0.1 {
+		t.Errorf("%d claims: %.3f are claimed to be right, and %.3f are", len(claims), claimed/n, right/n)
+	}
+}
+
 // TestHeldOutSeeds grades seeds that no figure of docs/localization.md comes from, with floors just under what they
 // showed. A change that moves one of them is measured by make bench-localize.
 func TestHeldOutSeeds(t *testing.T) {

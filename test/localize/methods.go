@@ -29,6 +29,17 @@ func runGraylink(g *fabric.Graph, obs []*fabric.Observation) answer {
 	return out
 }
 
+// claimUnnamed claims what the shipped method lists as possible, with the probabilities. It is no method to find faults:
+// what counts is how well the probabilities hold.
+func claimUnnamed(g *fabric.Graph, obs []*fabric.Observation) answer {
+	res := triangulate.Run(g, judge.FindingsOf(obs, judge.DefaultParameters()), triangulate.DefaultParameters())
+	var out blames
+	for _, u := range res.Unnamed {
+		out = append(out, blame{dirs: accusedLinks(g, u.Kind, u.Name, u.Direction), confidence: u.Probability})
+	}
+	return out
+}
+
 // accusedLinks returns every directed link that an answer accuses: for a link without direction both of its own, for
 // a switch all that it has, for a corridor those that lead along it, for a pair those out of the first leaf and into
 // the second that lead to other switches.
