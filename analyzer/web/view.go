@@ -141,7 +141,7 @@ func (h *Handler) candidateRows(of []fabric.Candidate) (out []candidateRow) {
 		return nil
 	}
 	for _, c := range asking.NewPlanner(h.Store.Graph()).AddMeasurements(of[:min(len(of), maxCandidates)]) {
-		row := candidateRow{Element: c.Element.ID, Kind: strings.ReplaceAll(string(c.Kind), "_", " "), Probability: formatPercent(c.Probability), Flows: formatCount(c.Edges)}
+		row := candidateRow{Element: c.ID, Kind: strings.ReplaceAll(string(c.Kind), "_", " "), Probability: formatPercent(c.Probability), Flows: formatCount(c.Edges)}
 		if from, to, ok := directionOwners(c.Direction); ok {
 			row.Element += ", from " + from + " to " + to
 		}

@@ -199,7 +199,7 @@ func candidatesText(candidates []fabric.Candidate) string {
 	s := "Not enough evidence for a verdict:\n"
 	for i := range candidates {
 		c := &candidates[i]
-		at := c.Element.ID
+		at := c.ID
 		if c.Direction != "" {
 			at = c.Direction
 		}
