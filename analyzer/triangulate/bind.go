@@ -245,6 +245,7 @@ type flow struct {
 	decided    bool
 	crossed    []component   // crossed for certain
 	paths      *paths        // nil means that there are no more
+	roundTrip  *roundTrip    // nil unless the finding is of both directions together, and their paths are known
 	load       load          // on every path
 	partial    []partialLoad // the load on only some of its candidate paths; may be nil
 	base       float64       // logarithm of the share of packets that healthy links let through
@@ -254,6 +255,14 @@ type flow struct {
 	profile    int32 // of what is plainly healthy; -1: looked at alone
 	hops       int32 // directed links
 	stamp      int32 // scratch of who visits flows
+}
+
+// roundTrip is what a probe crosses, and what its reply does.
+type roundTrip struct{ there, back []component }
+
+// crossesBothWays reports whether probe and reply both cross a candidate.
+func (r *roundTrip) crossesBothWays(c *candidate) bool {
+	return r != nil && c.crossedBy(r.there) && c.crossedBy(r.back)
 }
 
 // partialLoad is a load of those candidate paths that are listed, by index.
@@ -274,8 +283,9 @@ func (e *Engine) bindFindings(findings []judge.Finding) []flow {
 	if len(findings) < 4096 {
 		workers = 1
 	}
+	replies := pathsOfReplies(findings)
 	splitWork(len(findings), workers, func(_, lo, hi int) {
-		b := binder{Engine: e, next: min(lo, len(e.previousWalks))}
+		b := binder{Engine: e, next: min(lo, len(e.previousWalks)), replies: replies}
 		for i := lo; i < hi; i++ {
 			flows[i], walked[i] = flow{}, walk{}
 			b.bindFlow(&flows[i], &findings[i], i, &walked[i])
@@ -289,6 +299,33 @@ func (e *Engine) bindFindings(findings []judge.Finding) []flow {
 		}
 	}
 	return kept
+}
+
+// pathsOfReplies returns the known paths of the other direction of findings that are of both directions together.
+func pathsOfReplies(findings []judge.Finding) map[fabric.Flow]fabric.Path {
+	other := func(e fabric.Flow) fabric.Flow {
+		e.Reply = !e.Reply
+		return e
+	}
+	var out map[fabric.Flow]fabric.Path
+	for i := range findings {
+		if f := &findings[i]; f.RoundTrip {
+			if out == nil {
+				out = map[fabric.Flow]fabric.Path{}
+			}
+			out[f.Flow] = nil
+		}
+	}
+	if out == nil {
+		return nil
+	}
+	for i := range findings {
+		f := &findings[i]
+		if _, wanted := out[other(f.Flow)]; wanted {
+			out[other(f.Flow)] = f.Obs.Path
+		}
+	}
+	return out
 }
 
 // reuseSlice returns a slice of n items in the memory of another if that is large enough, and
@@ -312,6 +349,8 @@ type binder struct {
 	count []int32 // scratch of newPaths, by place
 	sets  map[uint64]boundPaths
 	next  int // of the walks of the run before
+	// replies are the paths of the other direction of round trips, where they are known.
+	replies map[fabric.Flow]fabric.Path
 }
 
 type boundPaths struct {
@@ -340,12 +379,14 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		w.components = nil
 		b.arena = b.appendComponents(b.arena, o.Path, src, dst)
 		if f.RoundTrip {
-			// The trouble may be on the way back, whose path is at best the reverse.
-			// A switch that is crossed both ways is one place: it delays the sum once.
-			there := b.arena[start:]
-			b.arena = b.appendComponents(b.arena, reversePath(o.Path), dst, src)
-			back := b.arena[start+len(there):]
-			b.arena = b.arena[:start+len(there)]
+			// The trouble may be on the way back. Where its path is not known, it is at best the reverse.
+			reply := b.replies[f.Flow]
+			if len(reply) == 0 {
+				reply = reversePath(o.Path)
+			}
+			there := slices.Clone(b.arena[start:])
+			back := b.appendComponents(nil, reply, dst, src)
+			fl.roundTrip = &roundTrip{there, back}
 			for _, p := range back {
 				if !slices.Contains(there, p) {
 					b.arena = append(b.arena, p)

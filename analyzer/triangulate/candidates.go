@@ -39,6 +39,7 @@ type member struct {
 	flow      int32
 	share     float64    // of its candidate paths
 	crossings []crossing // nil means that all have the flow's load
+	bothWays  bool       // a round trip crosses the candidate there and back
 }
 
 type group struct {
@@ -519,7 +520,7 @@ func (s *search) listFlows(c *candidate) {
 	c.listed = true
 	shares := map[*paths]float64{}
 	take := func(i int32, share float64) {
-		c.members = append(c.members, member{flow: i, share: share})
+		c.members = append(c.members, member{flow: i, share: share, bothWays: s.flows[i].roundTrip.crossesBothWays(c)})
 		c.fingerprint += mixBits(uint64(i)<<20 ^ uint64(share*(1<<19)))
 	}
 	if c.allOf != nil {

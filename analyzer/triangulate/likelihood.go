@@ -9,15 +9,22 @@ import (
 
 // load is what broken elements do to the packets that cross them: nanoseconds added to
 // the median and, beyond that, to the tail; the logarithms of the shares neither lost
-// nor marked. Loads of elements on one path add up.
-type load struct{ delay, tail, survive, clear float64 }
+// nor marked. Loads of elements on one path add up. again is what an element may add once more to a
+// round trip that crosses it both ways: it may be slow in one direction only.
+type load struct{ delay, tail, survive, clear, again float64 }
 
 func (l load) plus(e load) load {
-	return load{l.delay + e.delay, l.tail + e.tail, l.survive + e.survive, l.clear + e.clear}
+	return load{l.delay + e.delay, l.tail + e.tail, l.survive + e.survive, l.clear + e.clear, l.again + e.again}
 }
 
 func (l load) minus(e load) load {
-	return load{l.delay - e.delay, l.tail - e.tail, l.survive - e.survive, l.clear - e.clear}
+	return load{l.delay - e.delay, l.tail - e.tail, l.survive - e.survive, l.clear - e.clear, l.again - e.again}
+}
+
+// onRoundTrip returns the load of an element on a flow that crosses it both ways.
+func (l load) onRoundTrip() load {
+	l.again = l.delay
+	return l
 }
 
 // lossOnly reports whether a load neither delays nor marks.
@@ -45,10 +52,11 @@ func (m *model) prepareFlow(fl *flow) {
 
 // costOf returns the negative log-likelihood of a flow whose packets have the load l.
 func (m *model) costOf(fl *flow, l load) float64 {
-	return m.delayCost(fl, l.delay) + m.tailCost(fl, l.tail) + m.lossCost(fl, l.survive) + m.markCost(fl, l.clear)
+	return m.delayCost(fl, l.delay, l.again) + m.tailCost(fl, l.tail) + m.lossCost(fl, l.survive) + m.markCost(fl, l.clear)
 }
 
-func (m *model) delayCost(fl *flow, d float64) float64 {
+// delayCost returns what a flow's shift costs under an added delay of d to d + again.
+func (m *model) delayCost(fl *flow, d, again float64) float64 {
 	f := fl.finding
 	if !f.HasShift || f.ClockSuspect {
 		return 0
@@ -58,6 +66,7 @@ func (m *model) delayCost(fl *flow, d float64) float64 {
 	if !f.Delayed && a <= float64(f.Scale) {
 		a = 0
 	}
+	d = min(max(a, d), d+again)
 	// The scale of the error grows with the delay itself: a queue is not a constant.
 	scale := max(float64(f.Scale)/2, 0.1*max(d, a), 1)
 	return min(math.Abs(a-d)/scale, m.p.Cap)
@@ -161,6 +170,9 @@ func (m *model) updateCost(fl *flow) {
 // memberGain returns by how many nats an effect on a candidate makes a member's window likelier. Only one of the
 // candidate paths is that of the flow, so its likelihood is their mean.
 func (m *model) memberGain(fl *flow, k *member, e load) float64 {
+	if k.bothWays {
+		e = e.onRoundTrip()
+	}
 	if k.crossings == nil {
 		delta := fl.cost - m.costOf(fl, fl.load.plus(e))
 		if k.share >= 1 {
@@ -208,6 +220,9 @@ func (m *model) lossGain(fl *flow, k *member, survive float64) float64 {
 
 // applyLoad takes an element that is named into a flow's loads, or out of them again.
 func (fl *flow) applyLoad(c *candidate, share float64, e load, out bool) {
+	if fl.roundTrip.crossesBothWays(c) {
+		e = e.onRoundTrip()
+	}
 	switch {
 	case share >= 1 && out:
 		fl.load = fl.load.minus(e)

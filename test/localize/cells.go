@@ -98,6 +98,9 @@ func scenarioCells() []cell {
 		}
 		add(in.topo, incident.Scenario{Several: 4}, "%s-several", in.name)
 		add(in.topo, incident.Scenario{}, "%s-none", in.name)
+		for n := 2; n <= incident.MaxMixed; n++ {
+			add(in.topo, incident.Scenario{Mixed: n}, "%s-mixed%d", in.name, n)
+		}
 	}
 	for _, s := range append(incident.AllScenarios(), "") {
 		name := s

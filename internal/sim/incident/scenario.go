@@ -19,7 +19,9 @@ type Scenario struct {
 	Variant string
 	// Several directed links and NICs with a delay or loss each, at once.
 	Several int
-	Know    Knowledge
+	// Mixed faults of different kinds at once, on different switches and nodes; at most MaxMixed.
+	Mixed int
+	Know  Knowledge
 	// Windows in all, of Probes per flow each; 0: 8 and 250.
 	Windows, Probes int
 	// Delay and Loss bound what the fault does, drawn on a logarithmic scale;
@@ -53,6 +55,14 @@ var variants = map[fabric.Scenario][]string{
 	fabric.ClockTrouble: {"step", "drift"},
 }
 
+// mixable are the faults that Mixed draws from: those that leave the routes alone.
+var mixable = []Scenario{{ID: fabric.HotSpine}, {ID: fabric.Corridor, Variant: "link-delay"}, {ID: fabric.Corridor, Variant: "link-loss"}, {ID: fabric.BadNIC, Variant: "out-delay"},
+	{ID: fabric.BadNIC, Variant: "in-loss"}, {ID: fabric.Incast}, {ID: fabric.HardFailure, Variant: "nic"}, {ID: fabric.HardFailure, Variant: "one-way"},
+	{ID: fabric.SlowLeaf}, {ID: fabric.PairOnly, Variant: "delay"}, {ID: fabric.Host}, {ID: fabric.ClockTrouble, Variant: "step"}}
+
+// MaxMixed is the largest number of mixed faults.
+const MaxMixed = 5
+
 // VariantsOf lists the variants of a scenario. Nil means that it has one.
 func VariantsOf(s fabric.Scenario) []string { return variants[s] }
 
@@ -76,6 +86,8 @@ type incident struct {
 	// routes in each window; reported as traced in the same window.
 	routes  []*routes
 	flagged []map[string]bool // nodes that report that they are starved, by window
+	// taken are the switches and nodes that a mixed fault has, and that no other may have.
+	taken map[string]bool
 }
 
 // MakeCase draws a case; f is left as it is. It panics on a scenario that is none and
@@ -98,7 +110,7 @@ func (o Scenario) MakeCase(f *Fabric, seed uint64) *Case {
 		o.Variant = v[rng.IntN(len(v))]
 	}
 	c := &Case{Topology: f.Graph.Topo, Truth: Truth{Seed: seed, Windows: o.Windows, Faults: []Fault{}}}
-	in := &incident{o: o, rng: rng, truth: &c.Truth, first: min(1+rng.IntN(2), o.Windows-1)}
+	in := &incident{o: o, rng: rng, taken: map[string]bool{}, truth: &c.Truth, first: min(1+rng.IntN(2), o.Windows-1)}
 	if o.ID == fabric.Miscabled {
 		f = in.swapCables(f)
 	}
@@ -127,6 +139,7 @@ func (o Scenario) MakeCase(f *Fabric, seed uint64) *Case {
 	for range o.Several {
 		in.causeAnother()
 	}
+	in.causeMixed()
 	in.markInnocent(seed)
 	for w := -baselineWindows; w < 0; w++ {
 		in.m.beginWindow(w)
@@ -270,19 +283,44 @@ func (in *incident) queuesOf(dirs ...int32) []int32 {
 	return out
 }
 
-// drawTrunk draws a cable between switches of the lower tiers, downwards or upwards.
-func (in *incident) drawTrunk() int32 { return in.f.drawCable(in.rng, false) }
-
-func (in *incident) someNIC() *nic { return &in.f.nics[in.rng.IntN(len(in.f.nics))] }
-
-func (in *incident) someLeaf() int32 { return in.f.leaves[in.rng.IntN(len(in.f.leaves))] }
-
-func (in *incident) someSpine() int32 {
-	for {
-		if i := in.rng.IntN(len(in.f.switches)); in.f.switches[i].tier == 2 {
-			return int32(i)
+// drawFree draws until what it drew is at switches and nodes that no other fault has.
+func drawFree[T any](in *incident, draw func() T, places func(T) []string) T {
+	for range 10_000 {
+		v := draw()
+		if !slices.ContainsFunc(places(v), func(p string) bool { return in.taken[p] }) {
+			return v
 		}
 	}
+	panic("incident: the fabric is too small for so many faults")
+}
+
+// drawTrunk draws a cable between switches of the lower tiers, downwards or upwards.
+func (in *incident) drawTrunk() int32 {
+	return drawFree(in, func() int32 { return in.f.drawCable(in.rng, false) }, func(d int32) []string {
+		return []string{fabric.OwnerOf(in.f.dirs[d].From), fabric.OwnerOf(in.f.dirs[d].To)}
+	})
+}
+
+func (in *incident) someNIC() *nic {
+	return drawFree(in, func() *nic { return &in.f.nics[in.rng.IntN(len(in.f.nics))] }, func(n *nic) []string {
+		return []string{n.node, in.f.switches[n.leaf].name}
+	})
+}
+
+func (in *incident) nameOf(sw int32) []string { return []string{in.f.switches[sw].name} }
+
+func (in *incident) someLeaf() int32 {
+	return drawFree(in, func() int32 { return in.f.leaves[in.rng.IntN(len(in.f.leaves))] }, in.nameOf)
+}
+
+func (in *incident) someSpine() int32 {
+	return drawFree(in, func() int32 {
+		for {
+			if i := in.rng.IntN(len(in.f.switches)); in.f.switches[i].tier == 2 {
+				return int32(i)
+			}
+		}
+	}, in.nameOf)
 }
 
 // linksAt returns the directed links out of a switch, or into it as well.
@@ -636,6 +674,37 @@ func (in *incident) causeAnother() {
 	}
 	in.addEffect(x)
 	in.recordFault(x.fillFault(in.f.onDirection(d, Fault{})))
+}
+
+// causeMixed causes faults of different kinds, and takes the switches and nodes of each.
+func (in *incident) causeMixed() {
+	if in.o.Mixed == 0 {
+		return
+	}
+	if in.o.Mixed > MaxMixed {
+		panic(fmt.Sprintf("incident: %d mixed faults, at most %d are possible", in.o.Mixed, MaxMixed))
+	}
+	kinds := slices.Clone(mixable)
+	in.rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	for _, k := range kinds[:in.o.Mixed] {
+		if in.o.ID, in.o.Variant = k.ID, k.Variant; in.o.Variant == "" && len(variants[k.ID]) > 0 {
+			in.o.Variant = variants[k.ID][in.rng.IntN(len(variants[k.ID]))]
+		}
+		in.causeFault()
+		for _, p := range in.placesOf(&in.truth.Faults[len(in.truth.Faults)-1]) {
+			in.taken[p] = true
+		}
+	}
+	in.o.ID, in.o.Variant = "", ""
+}
+
+// placesOf returns the switches and nodes that a fault has: of a NIC its leaf as well.
+func (in *incident) placesOf(f *Fault) []string {
+	out := append([]string{f.ID}, f.Waypoints()...)
+	for _, end := range f.Ends() {
+		out = append(out, fabric.OwnerOf(end), fabric.OwnerOf(in.f.Graph.PeerOf(end)))
+	}
+	return out
 }
 
 // swapCables swaps two cables between the same tiers and returns the fabric as it
