@@ -24,6 +24,7 @@ package analyzer
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"sort"
@@ -179,7 +180,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 		l.expireFlows(now)
 	}
 	l.baselines.LearnWindows(raw, baseline.Learning{Cycle: l.progress.cycle, Frozen: l.incidents.HasOpen(), Seldom: !l.planner.QueriesAll(), Excluded: l.excluder.ExcludesFlow})
-	l.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear))})
+	l.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear))})
 	l.publishSnapshot(&cycleResult{now: now, report: rep, findings: findings, carried: carried, window: &w, running: running, pending: pending, expected: expected})
 	return nil
 }
@@ -196,9 +197,13 @@ func (l *Loop) expectedFlows(found int) int {
 func (l *Loop) bindPaths(obs []*fabric.Observation) {
 	sort.Slice(obs, func(i, j int) bool { return obs[i].Edge < obs[j].Edge })
 	for _, o := range obs {
-		l.sources.BindPath(o)
+		changed := l.sources.BindPath(o)
 		if e, err := o.ParseFlow(); err == nil {
-			if base, mad := l.baselines.BaselineOf(e); base != nil {
+			if o.PathState == fabric.PathValid {
+				l.baselines.FollowRoute(e, o.Path)
+			}
+			// While the path changes, no delay is normal.
+			if base, mad := l.baselines.BaselineOf(e); base != nil && !changed {
 				o.Baseline, o.BaselineMADNS = base, &mad
 			}
 		}
@@ -222,6 +227,18 @@ func (l *Loop) excludeMaintenance(raw []judge.Finding, now time.Time) {
 	g := l.store.Graph()
 	l.excluder.ExcludeFindings(g, raw)
 	l.baselines.DropHardLosses(func(f *judge.Finding) bool { return l.excluder.MayTouch(g, f) })
+}
+
+// nearlyDegraded yields the flows that one more window confirms as degraded.
+func (l *Loop) nearlyDegraded(raw []judge.Finding) iter.Seq[fabric.Flow] {
+	return func(yield func(fabric.Flow) bool) {
+		for i := range raw {
+			f := &raw[i]
+			if f.Condition == judge.Degraded && l.baselines.DegradedWindows(f.Flow) == baseline.ConfirmedBy-1 && !yield(f.Flow) {
+				return
+			}
+		}
+	}
 }
 
 func (l *Loop) forgetFlow(e fabric.Flow) {

@@ -16,6 +16,9 @@
 //     delays of inexact clocks, or while an incident is open, so that a fault does not become
 //     normal.
 //  5. Baselines are kept for flows that are not seen, for some hours.
+//  6. A baseline belongs to a path. When a flow takes another one, it gets the baseline that it had
+//     there. Otherwise its own is moved by what the two paths usually differ, by the baselines of all
+//     flows. On a path of a length that no flow takes it learns anew.
 package baseline
 
 import (
@@ -27,8 +30,8 @@ import (
 )
 
 const (
-	// ConfirmWindows is the number of windows of which confirmOf must be degraded (rule 1).
-	ConfirmWindows, confirmOf = 4, 3
+	// ConfirmWindows is the number of windows of which ConfirmedBy must be degraded (rule 1).
+	ConfirmWindows, ConfirmedBy = 4, 3
 	// hardMemory is the number of cycles for which a hard loss is remembered (rule 2).
 	hardMemory = 5
 	// LearnWindows is the number of windows that a baseline needs, keepWindows the number that it keeps.
@@ -53,6 +56,7 @@ const (
 // Book holds the records of all flows. Its methods must not be called concurrently. Cycles count from 1.
 type Book struct {
 	records map[fabric.Flow]*record
+	usual   *usualDelays // nil until a cycle needs it
 }
 
 // NewBook returns a Book without flows.
@@ -64,8 +68,24 @@ type record struct {
 	baseline    *fabric.Quantiles
 	baselineMAD int64
 	windowCount int
-	lastCycle   int // the latest cycle with an observation
+	lastCycle   int             // the latest cycle with an observation
+	route       fabric.Path     // of the last window with a known path
+	routeKey    uint64          // 0 while there is none
+	estimated   bool            // the baseline was not learnt on this route
+	earlier     []routeBaseline // the latest last
 	confirmation
+}
+
+// DegradedWindows returns how many of the last windows of a flow were degraded.
+func (b *Book) DegradedWindows(f fabric.Flow) (n int) {
+	if r := b.records[f]; r != nil {
+		for _, c := range r.recentConditions {
+			if c == judge.Degraded {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // BaselineOf returns the baseline of a flow, and the median absolute deviation of its medians in nanoseconds. It
@@ -135,6 +155,7 @@ type Learning struct {
 
 // LearnWindows adds the healthy windows among findings to the baselines (rule 4).
 func (b *Book) LearnWindows(findings []judge.Finding, how Learning) {
+	b.usual = nil
 	for i := range findings {
 		f := &findings[i]
 		r := b.recordFor(f.Flow)
@@ -183,6 +204,7 @@ func (b *Book) ForgetUnseen(cycle int) (forgotten []fabric.Flow) {
 // recomputeBaseline computes the baseline from the remembered windows.
 func (r *record) recomputeBaseline() {
 	p50, mad := MedianMAD(slices.Clone(r.p50))
+	r.estimated = false
 	r.baseline, r.baselineMAD = &fabric.Quantiles{P50: &p50}, mad
 	if len(r.p99) > 0 {
 		p99, _ := MedianMAD(slices.Clone(r.p99))

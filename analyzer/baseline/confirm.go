@@ -74,12 +74,12 @@ func (c *confirmation) confirmFinding(f *judge.Finding, cycle int) (waits bool) 
 	}
 	switch f.Condition {
 	case judge.Degraded:
-		if bad < confirmOf && !hard {
+		if bad < ConfirmedBy && !hard {
 			f.Condition = judge.Undecided
 			waits = true
 		}
 	case judge.Healthy:
-		if bad >= ConfirmWindows-confirmOf+1 || endedIn(f) {
+		if bad >= ConfirmWindows-ConfirmedBy+1 || endedIn(f) {
 			f.Condition = judge.Undecided
 		}
 	}

@@ -20,6 +20,9 @@
 //     estimate of the clock followed it. Delays by this clock have no direction then.
 //  7. An offset that grows by about as much in every window is a drift, one that
 //     stays is a step. Before that is known it is neither.
+//  8. With time stamps of the kernel, the NICs of a node share its clock. Where the sums of most of a
+//     NIC's flows have moved, these cannot show that the clock moved: if another NIC of the node
+//     shows it, and this one looks moved the same way, it is listed with that one.
 //
 // The package does no I/O, and time is passed in.
 package clocks
@@ -76,7 +79,9 @@ type pair struct {
 	limit    float64   // what is less is nothing
 	sum      float64   // of the shifts of both directions, ns
 	sumMoved bool      // by more than a clock explains
-	findings [2]int    // findings
+	// systemClock is set if both NICs stamp by the clocks of their nodes, and not by clocks of their own.
+	systemClock bool
+	findings    [2]int // findings
 }
 
 // clockVote returns the log-likelihood ratio of an opposite shift of both directions against a shift of one, at most
@@ -103,7 +108,48 @@ func FindSuspects(findings []judge.Finding) []Suspect {
 		}
 		out = append(out, s)
 	}
-	return joinByNode(out)
+	out = joinByNode(out)
+	addSharedClocks(out, pairs)
+	return out
+}
+
+// addSharedClocks lists the NICs that share the clock of a suspect and cannot show that it moved (rule 8).
+func addSharedClocks(suspects []Suspect, pairs []*pair) {
+	if len(suspects) == 0 {
+		return
+	}
+	of := map[string][]*pair{}
+	for _, p := range pairs {
+		if p.systemClock {
+			of[p.nics[0]] = append(of[p.nics[0]], p)
+			of[p.nics[1]] = append(of[p.nics[1]], p)
+		}
+	}
+	named := map[string]bool{}
+	for _, s := range suspects {
+		named[s.NIC] = true
+		for _, nic := range s.Others {
+			named[nic] = true
+		}
+	}
+	for _, nic := range slices.Sorted(maps.Keys(of)) {
+		i := slices.IndexFunc(suspects, func(s Suspect) bool { return fabric.OwnerOf(s.NIC) == fabric.OwnerOf(nic) })
+		if i < 0 || named[nic] || len(of[suspects[i].NIC]) == 0 {
+			continue
+		}
+		unable, alike := 0, 0
+		for _, p := range of[nic] {
+			if p.sumMoved {
+				unable++
+			}
+			if !p.withinLimit(0) && offsetSign(p, nic)*p.offset*float64(*suspects[i].Offset) > 0 {
+				alike++
+			}
+		}
+		if n := len(of[nic]); 2*unable > n && 2*alike > n {
+			suspects[i].Others = append(suspects[i].Others, nic)
+		}
+	}
 }
 
 // pairsOf returns the pairs of forward and reverse findings, and marks those whose sums moved (rule 1).
@@ -128,7 +174,8 @@ func pairsOf(findings []judge.Finding) []*pair {
 		sum, limit := f.Shift+r.Shift, f.Scale+r.Scale
 		out = append(out, &pair{sum: float64(sum), sumMoved: sum > limit || sum < -limit,
 			nics: [2]string{f.Flow.Src, f.Flow.Dst}, offset: float64(f.Shift-r.Shift) / 2,
-			limit: float64(max(f.Scale, r.Scale) + judge.ClockBound(f.Obs)), findings: [2]int{i, j}})
+			systemClock: f.Obs.Timestamp == "kernel" && r.Obs.Timestamp == "kernel",
+			limit:       float64(max(f.Scale, r.Scale) + judge.ClockBound(f.Obs)), findings: [2]int{i, j}})
 	}
 	return out
 }

@@ -98,6 +98,35 @@ func TestRules1To4WhichClocksMoved(t *testing.T) {
 	}
 }
 
+// TestRule8NICsOfANodeShareItsClock: one NIC of h3 is slow both ways, so that only the other can show the clock.
+func TestRule8NICsOfANodeShareItsClock(t *testing.T) {
+	two := []string{"h1/eth1", "h1/eth2", "h2/eth1", "h2/eth2", "h3/eth1", "h3/eth2", "h4/eth1", "h4/eth2"}
+	slow := map[[2]string]int64{}
+	for _, far := range two {
+		slow[[2]string{far, "h3/eth2"}], slow[[2]string{"h3/eth2", far}] = 300_000, 300_000
+	}
+	for _, tc := range []struct {
+		name  string
+		clock map[string]int64
+		stamp string
+		want  string
+	}{
+		{"one clock", map[string]int64{"h3/eth1": 1e6, "h3/eth2": 1e6}, "kernel", "h3/eth1=h3/eth2"},
+		{"clocks of the NICs", map[string]int64{"h3/eth1": 1e6, "h3/eth2": 1e6}, "hardware", "h3/eth1"},
+		{"the slow NIC has not moved", map[string]int64{"h3/eth1": 1e6}, "kernel", "h3/eth1"},
+		{"it moved the other way", map[string]int64{"h3/eth1": 1e6, "h3/eth2": -1e6}, "kernel", "h3/eth1"},
+		{"no NIC shows it", map[string]int64{"h3/eth2": 1e6}, "kernel", ""},
+	} {
+		f := mesh(two, tc.clock, slow)
+		for i := range f {
+			f[i].Obs.Timestamp = tc.stamp
+		}
+		if got := FindSuspects(f); names(got) != tc.want {
+			t.Errorf("%s: named %q, want %q", tc.name, names(got), tc.want)
+		}
+	}
+}
+
 // h9 is probed by two clocks only, and both moved.
 func TestRule3WhatTheFirstExplainAccusesNoOther(t *testing.T) {
 	f := slices.DeleteFunc(mesh(nodes(9), map[string]int64{"h3/eth1": 1e6, "h5/eth1": 1e6}, nil), func(f judge.Finding) bool {

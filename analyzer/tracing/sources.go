@@ -127,21 +127,23 @@ func (s *Sources) SwitchStates() (map[string]paths.TableView, paths.PullCounts) 
 }
 
 // BindPath sets the path that a flow took during the window of an observation, or the paths that it may have taken.
-func (s *Sources) BindPath(o *fabric.Observation) {
+func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 	e, err := o.ParseFlow()
 	if err != nil {
-		return
+		return false
 	}
 	end := o.Start.Add(time.Duration(o.WindowNS))
 	if s.tables != nil {
 		s.tables.FollowFlow(e, end)
 	}
 	b, _ := s.opts.Store.BindingAt(e, o.Start, end)
+	changed = b.State == fabric.PathUnknown && len(b.Before) > 0
 	if b.State == fabric.PathUnknown && len(b.Before) > 0 && lostAll(o) {
 		// The flow took the old path, since packets arrived by the new one.
 		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil
 	}
 	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Confirmed
+	return changed
 }
 
 // lostAll reports whether (nearly) everything a flow sent in its window was lost.

@@ -89,11 +89,13 @@ type Demand struct {
 	Interval time.Duration
 	Expected int
 	Findings []judge.Finding
+	// Pending yields the flows that will be degraded if the next window confirms it. Their path may have changed.
+	Pending iter.Seq[fabric.Flow]
 	// Watched yields the flows that cross suspects, or crossed those of late.
 	Watched iter.Seq[fabric.Flow]
 }
 
-// RequestTraces queues traces of degraded flows, of flows that cross a suspect and of flows without a path,
+// RequestTraces queues traces of degraded flows and of those that are about to be, of flows that cross a suspect and of flows without a path,
 // and slowly of all flows.
 func (t *Tracer) RequestTraces(d *Demand) {
 	if t.opts.Agents == nil {
@@ -114,6 +116,9 @@ func (t *Tracer) RequestTraces(d *Demand) {
 		case f.Obs.PathState != fabric.PathValid:
 			old(f.Flow, 2*retraceAfter)
 		}
+	}
+	for e := range d.Pending {
+		old(e, retraceAfter)
 	}
 	// Flows that routing moved away from a suspect return when it has healed.
 	for e := range d.Watched {

@@ -396,7 +396,7 @@ func TestHeldOutSeeds(t *testing.T) {
 	}
 	// One seed of each scenario, each time another, and of several faults, marks and classes.
 	seed := uint64(9001)
-	for _, s := range append(incident.AllScenarios(), "several", "none") {
+	for _, s := range append(incident.AllScenarios(), "several", "mixed2", "mixed5", "none") {
 		for _, kind := range []string{"duo", "marked3", "classes"} {
 			c, ok := cells[fmt.Sprintf("scenario-%s-%s", kind, s)]
 			if !ok || kind != "duo" && seed%3 != 0 {

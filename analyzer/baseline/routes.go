@@ -1,0 +1,159 @@
+package baseline
+
+import (
+	"hash/maphash"
+	"slices"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// maxRoutes is the number of earlier routes of a flow whose baselines are remembered.
+const maxRoutes = 4
+
+// routeSeed makes the keys of paths. They are never stored.
+var routeSeed = maphash.MakeSeed()
+
+// routeBaseline is what was learnt of a flow on an earlier route.
+type routeBaseline struct {
+	key      uint64
+	p50, p99 []int64
+	baseline *fabric.Quantiles
+	mad      int64
+}
+
+// keyOf returns a key of a path. It is never 0.
+func keyOf(p fabric.Path) uint64 {
+	var h maphash.Hash
+	h.SetSeed(routeSeed)
+	for i := range p {
+		for _, s := range []string{p[i].Switch, p[i].In, p[i].Out} {
+			h.WriteString(s)
+			h.WriteByte(0)
+		}
+	}
+	return h.Sum64() | 1
+}
+
+// FollowRoute states the path of a flow. If it is another one than before, the baseline becomes that of the new path
+// (rule 6).
+func (b *Book) FollowRoute(f fabric.Flow, p fabric.Path) {
+	r := b.records[f]
+	if r == nil || len(p) == 0 || len(p) == len(r.route) && &p[0] == &r.route[0] {
+		return
+	}
+	was, wasKey, key := r.route, r.routeKey, keyOf(p)
+	changed := wasKey != 0 && wasKey != key && r.baseline != nil
+	if changed && b.usual == nil {
+		b.usual = b.learnUsual()
+	}
+	r.route, r.routeKey = p, key
+	if !changed {
+		return
+	}
+	if !r.estimated {
+		r.earlier = append(r.earlier, routeBaseline{wasKey, r.p50, r.p99, r.baseline, r.baselineMAD})
+		r.earlier = r.earlier[max(0, len(r.earlier)-maxRoutes):]
+	}
+	if i := slices.IndexFunc(r.earlier, func(e routeBaseline) bool { return e.key == r.routeKey }); i >= 0 {
+		e := r.earlier[i]
+		r.earlier = slices.Delete(r.earlier, i, i+1)
+		r.p50, r.p99, r.baseline, r.baselineMAD, r.estimated = e.p50, e.p99, e.baseline, e.mad, false
+		return
+	}
+	more, spread, known := b.usual.exchangePaths(was, p)
+	r.p50, r.p99 = nil, nil
+	if !known {
+		r.baseline, r.baselineMAD, r.estimated, r.windowCount = nil, 0, false, 0
+		return
+	}
+	p50 := *r.baseline.P50 + more
+	base := &fabric.Quantiles{P50: &p50}
+	if r.baseline.P99 != nil {
+		p99 := *r.baseline.P99 + more
+		base.P99 = &p99
+	}
+	r.baseline, r.baselineMAD, r.estimated = base, max(r.baselineMAD, spread), true
+}
+
+// usualDelays are what is usual by all flows that learnt on their path: the median baseline on paths of so many hops,
+// and by how much that of flows that leave a switch by a port differs from it.
+type usualDelays struct {
+	byHops map[int]int64
+	byPort map[fabric.Hop]int64 // Switch and Out
+	spread int64                // median absolute deviation of what this does not explain
+}
+
+func (b *Book) learnUsual() *usualDelays {
+	u := &usualDelays{byHops: map[int]int64{}, byPort: map[fabric.Hop]int64{}}
+	byHops := map[int][]int64{}
+	for _, r := range b.records {
+		if r.learntOnRoute() {
+			byHops[len(r.route)] = append(byHops[len(r.route)], *r.baseline.P50)
+		}
+	}
+	for hops, all := range byHops {
+		u.byHops[hops], _ = MedianMAD(all)
+	}
+	byPort := map[fabric.Hop][]int64{}
+	for _, r := range b.records {
+		if r.learntOnRoute() {
+			for _, h := range portsBetween(r.route) {
+				byPort[h] = append(byPort[h], *r.baseline.P50-u.byHops[len(r.route)])
+			}
+		}
+	}
+	for port, all := range byPort {
+		u.byPort[port], _ = MedianMAD(all)
+	}
+	var left []int64
+	for _, r := range b.records {
+		if r.learntOnRoute() {
+			usual, _ := u.delayOf(r.route)
+			left = append(left, *r.baseline.P50-usual)
+		}
+	}
+	_, u.spread = MedianMAD(left)
+	return u
+}
+
+// learntOnRoute reports whether a flow has a baseline that was measured on its path.
+func (r *record) learntOnRoute() bool { return r.baseline != nil && !r.estimated && len(r.route) > 0 }
+
+// portsBetween returns the ports by which a path leaves its switches, but for the port to the receiver.
+func portsBetween(p fabric.Path) []fabric.Hop {
+	out := make([]fabric.Hop, 0, len(p))
+	for _, h := range p[:len(p)-1] {
+		out = append(out, fabric.Hop{Switch: h.Switch, Out: h.Out})
+	}
+	return out
+}
+
+// delayOf returns the usual delay of a path, and whether every port of it is known. The excess of ports counts once:
+// flows that cross one long cable cross others behind it, which look as long.
+func (u *usualDelays) delayOf(p fabric.Path) (int64, bool) {
+	usual, known := u.byHops[len(p)]
+	most := int64(0)
+	for _, h := range portsBetween(p) {
+		by, ok := u.byPort[h]
+		if known = known && ok; max(by, -by) > max(most, -most) {
+			most = by
+		}
+	}
+	return usual + most, known
+}
+
+// exchangePaths returns by how much a flow's delay usually differs on another path, and the spread of such estimates.
+// Where it knows only the lengths of the paths, it compares these. It reports false if no flow takes a path of that length.
+func (u *usualDelays) exchangePaths(was, is fabric.Path) (more, spread int64, known bool) {
+	before, allBefore := u.delayOf(was)
+	after, allAfter := u.delayOf(is)
+	if allBefore && allAfter {
+		return after - before, u.spread, true
+	}
+	if len(was) == len(is) {
+		return 0, u.spread, true
+	}
+	before, lengthBefore := u.byHops[len(was)]
+	after, lengthAfter := u.byHops[len(is)]
+	return after - before, u.spread, lengthBefore && lengthAfter
+}
