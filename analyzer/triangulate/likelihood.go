@@ -40,12 +40,18 @@ type model struct {
 	p Parameters
 	// hop is the loss ratio of a healthy directed link.
 	hop float64
+	// burst is the mean number of packets that are lost in one event; 1 if losses are single ones.
+	burst float64
 }
 
 // prepareFlow works out what of a flow's likelihood does not change.
 func (m *model) prepareFlow(fl *flow) {
 	fl.base = -m.hop * float64(fl.hops)
-	if fl.lost > 0 {
+	switch {
+	case fl.lost == 0:
+	case m.burst > 1 && fl.lost <= exactLosses:
+		fl.best = m.bestBurstLL(fl.lost, fl.sent)
+	default:
 		fl.best = judge.BinomialLL(fl.lost, fl.sent, float64(fl.lost)/float64(fl.sent))
 	}
 }
@@ -92,11 +98,15 @@ func (m *model) lossCost(fl *flow, survive float64) float64 {
 	}
 	through := fl.base + survive
 	if fl.lost == 0 {
-		return min(-float64(fl.sent)*through, m.p.Cap)
+		return min(-float64(fl.sent)*through/m.burst, m.p.Cap)
+	}
+	if m.burst > 1 && fl.lost <= exactLosses {
+		return min(max(0, fl.best-m.burstLL(fl.lost, float64(fl.sent)*affectedShare(through)/m.burst)), m.p.Cap)
 	}
 	lost := float64(fl.lost)
 	now := lost*math.Log(max(affectedShare(through), 1e-12)) + (float64(fl.sent)-lost)*through
-	return min(max(0, fl.best-now), m.p.Cap)
+	// The variance of a sum of geometric lengths is so many times that of single losses.
+	return min(max(0, fl.best-now)/(2*m.burst-1), m.p.Cap)
 }
 
 func (m *model) markCost(fl *flow, clear float64) float64 {

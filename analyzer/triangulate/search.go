@@ -73,7 +73,7 @@ type search struct {
 func newSearch(e *Engine, flows []flow, p Parameters) *search {
 	p.scalePrices(e.ndirs)
 	assignProfiles(flows)
-	s := &search{e: e, p: p, flows: flows, m: model{p: p, hop: healthyHop(e, flows, p)}, candidatesAt: make([][]int32, e.componentCount())}
+	s := &search{e: e, p: p, flows: flows, m: model{p: p, hop: healthyHop(e, flows, p), burst: estimateBurst(e, flows, p)}, candidatesAt: make([][]int32, e.componentCount())}
 	for i := range flows {
 		s.m.prepareFlow(&flows[i])
 		s.m.updateCost(&flows[i])
@@ -462,10 +462,14 @@ func (s *search) isWorthNaming(c *candidate) bool {
 // requiredGain returns the gain from which an element is named. Most fabrics have nothing broken: the
 // first has to overcome that as well.
 func (s *search) requiredGain() float64 {
+	least := s.p.MinGain
 	if s.namedCount == 0 {
-		return s.p.FirstGain
+		least = s.p.FirstGain
 	}
-	return s.p.MinGain
+	if s.m.burst > 1 {
+		least += s.p.BurstGain
+	}
+	return least
 }
 
 // applyCandidate takes a candidate's effect into the loads of the flows that cross it, or out.

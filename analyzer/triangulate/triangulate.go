@@ -23,7 +23,8 @@
 //  6. Of elements that the same flows cross the narrowest is named, the others are its
 //     equivalents. One fault is one suspect: both ways of a link are joined, and a link of
 //     a switch that is named, which adds no more than the switch itself, is part of it.
-//  7. What healthy links lose is estimated from flows that cross nothing suspicious.
+//  7. What healthy links lose is estimated from flows that cross nothing suspicious, and so is how
+//     many packets are lost one after the other: a burst is one event.
 //  8. Where nothing is named, a link or switch is that adds a delay which no single flow shows, but
 //     all together beyond six standard errors. Noise of hosts and errors of clocks are taken off.
 //
@@ -57,6 +58,8 @@ type Parameters struct {
 	// MinGain is the gain from which an element is named, FirstGain that from which the
 	// first is.
 	MinGain, FirstGain float64
+	// BurstGain is by how much more an element must gain where losses come in bursts, whose length is an estimate.
+	BurstGain float64
 	// UnnamedDoubt is how much less likely an element beside others that are named is than its gain says.
 	UnnamedDoubt float64
 	// MinEdges is the least number of flows behind a verdict, MinOthers what all but the
@@ -82,7 +85,7 @@ type Parameters struct {
 func DefaultParameters() Parameters {
 	return Parameters{Cap: 12, TailCap: 4, MarkCap: 6,
 		PriceDirection: 5.7, PriceBoth: 8.7, PriceQueue: 7.7, PriceHost: 10, PriceSwitch: 10, PriceUplinks: 11, PriceCorridor: 10, PricePair: 11,
-		Broken: 8, Occam: 3, MinGain: 2, FirstGain: 4.5, UnnamedDoubt: 1.3, MinEdges: 2, MinOthers: 2, SameGain: 1, MaxElements: 64, LeastHop: 5e-5, MostHop: 2e-4, BaseMark: 0.02, MarkPackets: 12, MostExcess: 3}
+		Broken: 8, Occam: 3, MinGain: 2, FirstGain: 4.5, UnnamedDoubt: 1.3, BurstGain: 1, MinEdges: 2, MinOthers: 2, SameGain: 1, MaxElements: 64, LeastHop: 5e-5, MostHop: 2e-4, BaseMark: 0.02, MarkPackets: 12, MostExcess: 3}
 }
 
 // scalePrices makes elements of a large fabric less likely to be broken: how many are at one

@@ -78,6 +78,11 @@ func dropCells(kind string, o func(incident.Knowledge) incident.Drops) []cell {
 		}
 	}
 	add(railClos, o(incident.Known), "rail-known")
+	for _, mean := range []float64{3, 10} {
+		bursts := o(incident.Known)
+		bursts.Burst = mean
+		add(fatTree(10), bursts, "k10-bursts%.0f", mean)
+	}
 	return out
 }
 

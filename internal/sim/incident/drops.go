@@ -45,6 +45,9 @@ type Drops struct {
 	// Least and Most bound the share of packets such a link drops, Background
 	// that of any other.
 	Least, Most, Background float64
+	// Burst is the mean number of packets of a flow that are lost one after the other, by faults and background alike
+	// (Gilbert, Bell System Technical Journal 39, 1960). 0 or 1: each is lost by itself.
+	Burst float64
 	// Delays: the flows' delays are measured too, and every other fault adds one
 	// instead of dropping packets.
 	Delays bool
@@ -114,7 +117,7 @@ func (o Drops) MakeCase(f *Fabric, seed uint64) *Case {
 			}
 			ob := fabric.Observation{Edge: edgeName(src.id, dst.id, k), Src: src.id, Dst: dst.id, Tier: f.highestTier(way), Plane: src.plane,
 				Start: Epoch, WindowNS: int64(Window), Sent: o.packetCount(rng)}
-			ob.Lost = drawBinomial(rng, ob.Sent, 1-survive)
+			ob.Lost = o.drawLosses(rng, ob.Sent, 1-survive)
 			if o.Delays {
 				ob.OWD, ob.Baseline = drawDelays(rng, len(way), late), drawDelays(rng, len(way), 0)
 				ob.Timestamp = kernelStamps.name
@@ -160,6 +163,25 @@ func (o Drops) packetCount(rng *rand.Rand) uint64 {
 	}
 	pareto := math.Pow(1-rng.Float64(), -1/1.05)
 	return uint64(min(2000, max(5, 5*pareto)))
+}
+
+// drawLosses draws how many of a flow's packets are lost, each with chance p.
+func (o Drops) drawLosses(rng *rand.Rand, sent uint64, p float64) uint64 {
+	if o.Burst <= 1 {
+		return drawBinomial(rng, sent, p)
+	}
+	// Bursts begin at a rate that loses as many packets as single losses would.
+	begin := math.Log1p(-min(p/o.Burst, 1-1e-9))
+	var lost uint64
+	for at := 0.0; ; {
+		at += math.Floor(math.Log(1-rng.Float64())/begin) + 1
+		if at > float64(sent) {
+			return lost
+		}
+		length := math.Floor(math.Log(1-rng.Float64())/math.Log1p(-1/o.Burst)) + 1
+		length = min(length, float64(sent)-at+1)
+		lost, at = lost+uint64(length), at+length-1
+	}
 }
 
 // drawBinomial draws how many of n happen, each with chance p, by the gaps between

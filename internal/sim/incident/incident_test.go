@@ -385,3 +385,22 @@ func TestAllVariants(t *testing.T) {
 		}
 	}
 }
+
+// TestBurstsLoseAsMany: however long bursts are, the share that is lost stays, and the losses of a flow vary more.
+func TestBurstsLoseAsMany(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 9))
+	const flows, sent, p = 20_000, 1000, 0.02
+	for _, mean := range []float64{1, 3, 10} {
+		sum, squares := 0.0, 0.0
+		for range flows {
+			lost := float64(Drops{Burst: mean}.drawLosses(rng, sent, p))
+			sum, squares = sum+lost, squares+lost*lost
+		}
+		average := sum / flows
+		variance := squares/flows - average*average
+		// A sum of geometric lengths, of which Poisson many begin, has 2 * mean - 1 times the variance of single losses.
+		if want := sent * p; math.Abs(average-want) > 0.03*want || math.Abs(variance/average-(2*mean-1)) > 0.15*(2*mean-1) {
+			t.Errorf("bursts of %g: %.2f of %d lost, want %.0f; variance %.2f times that, want %.0f", mean, average, sent, want, variance/average, 2*mean-1)
+		}
+	}
+}
