@@ -66,8 +66,9 @@ func TestTomographyAgainstTheTruth(t *testing.T) {
 		}
 	}
 	slices.Sort(slow)
-	if len(slow) < 80 || slow[len(slow)/2] > 500 {
-		t.Errorf("%d slow links identified, median error %.0f ns", len(slow), slow[len(slow)/2])
+	// docs/localization.md has these figures: 80 and 230 ns.
+	if len(slow) < 80 || slow[len(slow)/2] > 100 || slow[len(slow)*95/100] > 300 {
+		t.Errorf("%d slow links identified, median error %.0f ns, P95 %.0f ns", len(slow), slow[len(slow)/2], slow[len(slow)*95/100])
 	}
 	t.Logf("%d slow links: median error %.0f ns, P95 %.0f ns", len(slow), slow[len(slow)/2], slow[len(slow)*95/100])
 }

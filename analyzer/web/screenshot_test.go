@@ -125,6 +125,11 @@ func gallery(t *testing.T) []scene {
 			linkOf(&s, fabric.Direction{From: "leaf3:dn2", To: "h6/eth1"}).LossRatio = 0.13
 			return g, s
 		}},
+		{"candidates", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
+			g, s := demoFault(t)
+			s.Report.Candidates = demoCandidates()
+			return g, s
+		}},
 		{"scale", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := loadDemo(t)
 			s := healthy(g)

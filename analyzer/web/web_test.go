@@ -500,14 +500,19 @@ func TestTablesAndHeadings(t *testing.T) {
 	}
 }
 
+func demoCandidates() []fabric.Candidate {
+	return []fabric.Candidate{{Element: fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}, Direction: "leaf2:up1->spine1:dn2", Probability: 0.417, Edges: 3,
+		Others: []fabric.DirectedElement{{Element: fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}}}},
+		{Element: fabric.Element{ID: "h4/eth1", Kind: fabric.KindNIC}, Probability: 0.08, Edges: 1}}
+}
+
 // TestCandidatesAreListedQuietly: below the verdicts and folded, with what would show more; the answer does not change.
 func TestCandidatesAreListedQuietly(t *testing.T) {
 	g, s := demoFault(t)
 	plain, _ := page(t, handler(g, s), "/")
-	s.Report.Candidates = []fabric.Candidate{{Element: fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}, Direction: "leaf2:up1->spine1:dn2", Probability: 0.417, Edges: 3,
-		Others: []fabric.DirectedElement{{Element: fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}}}}}
+	s.Report.Candidates = demoCandidates()[:1]
 	body, _ := page(t, handler(g, s), "/")
-	contains(t, body, "<summary>Not enough evidence for a verdict (1)</summary>", `data-candidate="leaf2:up1--spine1:dn2, from leaf2 to spine1"`, "41.7 %", "a flow from ", " crosses spine1 and avoids leaf2:up1--spine1:dn2")
+	contains(t, body, `<details id="candidates"><summary>Not enough evidence for a verdict (1)</summary>`, `data-candidate="leaf2:up1--spine1:dn2, from leaf2 to spine1"`, "41.7 %", "a flow from ", " crosses spine1 and avoids leaf2:up1--spine1:dn2")
 	answer := func(p string) string { return p[strings.Index(p, `id="answer"`):strings.Index(p, `id="fabric"`)] }
 	if strings.Contains(plain, "Not enough evidence") || answer(plain) != answer(body) {
 		t.Error("candidates change the answer, or are listed where there are none")
