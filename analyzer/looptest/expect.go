@@ -2,6 +2,7 @@ package looptest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,10 @@ func parseExpectation(text string) (expectation, error) {
 		return func(_ *run, s *snapshot.Snapshot) error { return compare("verdicts", len(s.Report.Verdicts), 0) }, nil
 	case "no incident":
 		return func(_ *run, s *snapshot.Snapshot) error { return compare("incidents", len(s.Incidents), 0) }, nil
+	case "no candidate":
+		return func(_ *run, s *snapshot.Snapshot) error {
+			return compare("candidates", len(s.Report.Candidates), 0)
+		}, nil
 	case "baselines all":
 		return func(r *run, s *snapshot.Snapshot) error {
 			return compare("baselines", s.Baselines, len(r.World.Flows))
@@ -46,6 +51,13 @@ func parseExpectation(text string) (expectation, error) {
 		return parseCount(word, strings.TrimPrefix(rest, "suspects "))
 	case "verdict":
 		return parseVerdict(rest)
+	case "candidate":
+		return func(_ *run, s *snapshot.Snapshot) error {
+			if !slices.ContainsFunc(s.Report.Candidates, func(c fabric.Candidate) bool { return c.ID == rest }) {
+				return fmt.Errorf("candidates %+v", s.Report.Candidates)
+			}
+			return nil
+		}, nil
 	case "state":
 		return func(_ *run, s *snapshot.Snapshot) error {
 			return compare("state", s.Report.State, fabric.State(rest))

@@ -49,7 +49,7 @@ import (
 //	now EXPECTATION                   it holds now
 //
 // Expectations are joined by " and ": "verdict ELEMENT DIRECTION SCENARIO" (the only open verdict, - for no direction),
-// "no verdict", "no incident", "verdicts N", "incidents N", "state STATE", "held" (the newest incident is, with a
+// "no verdict", "no incident", "candidate ELEMENT", "no candidate", "verdicts N", "incidents N", "state STATE", "held" (the newest incident is, with a
 // reason), "closed TEXT", "summary TEXT" (of the newest incident, in part), "severity TEXT", "jobs NAME,NAME" (that it
 // affects), "scope NAME STATE", "clock suspects N", "degraded N" (flows), "baselines all", "excluded NODE".
 func RunScripts(t *testing.T, pattern string) {
