@@ -86,7 +86,7 @@ func (p *Planner) findSplit(a, b target) (fabric.Measurement, bool) {
 				if meets, avoids, ok := chooseMet(a, b, a.metBy(path, src, dst), b.metBy(path, src, dst)); ok {
 					return fabric.Measurement{Meets: meets, Avoids: avoids, Src: src, Dst: dst, Path: path}, true
 				}
-				for n := 1; n < len(path) && hop == nil; n++ {
+				for n := 0; n < len(path) && hop == nil; n++ {
 					if meets, avoids, ok := chooseMet(a, b, a.metBefore(path, n, src, dst), b.metBefore(path, n, src, dst)); ok {
 						hop = &fabric.Measurement{Meets: meets, Avoids: avoids, Src: src, Dst: dst, Path: path, EndsAt: path[n].Switch}
 					}

@@ -8,79 +8,133 @@ import (
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
-// directedLinks returns all directions of a topology's links as targets.
-func directedLinks(g *fabric.Graph) (out []target) {
+// allTargets returns all directions of a topology's links, and all elements that probes may cross.
+func allTargets(g *fabric.Graph) (out []target) {
 	for _, l := range g.Topo.Links {
 		d := fabric.Direction{From: l.A, To: l.B}
-		for _, d := range []fabric.Direction{d, d.Reverse()} {
-			kind := fabric.KindLink
-			id := d.LinkID()
-			for _, end := range []string{l.A, l.B} {
-				if fabric.IsNIC(end) {
-					kind, id = fabric.KindNIC, end
-				}
+		e := fabric.Element{ID: l.ID(), Kind: fabric.KindLink}
+		out = append(out, target{e, d}, target{e, d.Reverse()}, target{Element: e})
+		for _, end := range []string{l.A, l.B} {
+			if fabric.IsNIC(end) {
+				out = append(out, target{Element: fabric.Element{ID: end, Kind: fabric.KindNIC}}, target{Element: fabric.Element{ID: fabric.OwnerOf(end), Kind: fabric.KindHost}})
+			} else {
+				out = append(out, target{Element: fabric.Element{ID: end, Kind: fabric.KindPort}}, target{Element: fabric.Element{ID: end + "@tc3", Kind: fabric.KindQueue}})
 			}
-			out = append(out, target{fabric.Element{ID: id, Kind: kind}, d})
 		}
+	}
+	for _, s := range g.Topo.Switches {
+		out = append(out, target{Element: fabric.Element{ID: s.Name, Kind: fabric.KindSwitch}})
 	}
 	return out
 }
 
-// TestEverySplitThatExistsIsFound compares with all shortest paths between all NICs, for all pairs of directed links: a
-// flow distinguishes them, or only a hop-limited probe, or nothing.
+// probe is what a packet crosses, in order: NICs, hosts, ports, links and switches by their names. If it ends at a
+// switch, that switch is its end.
+type probe struct {
+	crossed map[string]bool
+	end     string
+}
+
+// probesOf returns the flow from one NIC to another by a path, and the probes of it that end at each of its switches.
+func probesOf(path fabric.Path, src, dst string) (flow probe, hops []probe) {
+	now := probe{crossed: map[string]bool{src: true, fabric.OwnerOf(src): true}}
+	from := src
+	cross := func(to string) {
+		d := fabric.Direction{From: from, To: to}
+		now.crossed[d.String()], now.crossed[d.LinkID()], now.crossed["by "+from] = true, true, true
+	}
+	for _, h := range path {
+		cross(h.Switch + ":" + h.In)
+		ended := probe{crossed: map[string]bool{}, end: h.Switch}
+		for name := range now.crossed {
+			ended.crossed[name] = true
+		}
+		hops = append(hops, ended)
+		now.crossed[h.Switch] = true
+		from = h.Switch + ":" + h.Out
+	}
+	cross(dst)
+	now.crossed[dst], now.crossed[fabric.OwnerOf(dst)] = true, true
+	return now, hops
+}
+
+// nameOf returns the name of a target among what probes cross.
+func nameOf(t target) string {
+	switch {
+	case t.Direction.From != "":
+		return t.Direction.String()
+	case t.Port() != "":
+		return "by " + t.Port()
+	}
+	return t.ID
+}
+
+func (p *probe) splits(a, b target) bool {
+	if p.end != "" && (p.end == a.ID || p.end == b.ID) {
+		return false
+	}
+	return p.crossed[nameOf(a)] != p.crossed[nameOf(b)]
+}
+
+// TestEverySplitThatExistsIsFound compares with all shortest paths between all NICs, for all pairs of elements: a flow
+// distinguishes them, or only a hop-limited probe, or nothing.
 func TestEverySplitThatExistsIsFound(t *testing.T) {
 	for name, o := range map[string]clos.Options{
+		"two nodes":  {LeavesPerPod: 2, SpinesPerPod: 1, NICsPerLeaf: 1},
 		"two tiers":  {LeavesPerPod: 3, SpinesPerPod: 2, NICsPerLeaf: 2},
 		"two pods":   {Tiers: 3, Pods: 2, LeavesPerPod: 2, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 1},
 		"three pods": {Tiers: 3, Pods: 3, LeavesPerPod: 2, SpinesPerPod: 2, CoresPerRow: 1, NICsPerLeaf: 1},
 	} {
 		g := fabric.NewGraph(clos.NewTopology(o))
-		var paths [][]fabric.Direction
+		var flows, hops []probe
 		for _, src := range g.NICIDs() {
 			for _, dst := range g.NICIDs() {
 				if src != dst {
 					for _, p := range g.ShortestPaths(src, dst, 100) {
-						paths = append(paths, p.LinkDirections(src, dst))
+						flow, ended := probesOf(p, src, dst)
+						flows, hops = append(flows, flow), append(hops, ended...)
 					}
 				}
 			}
 		}
-		all := directedLinks(g)
-		byFlow, byHop, by := 0, 0, map[string]int{}
+		all := allTargets(g)
+		planner := NewPlanner(g)
+		by := map[string]int{}
 		for i, a := range all {
 			for _, b := range all[:i] {
-				flow, hop := false, false
-				for _, p := range paths {
-					atA, atB := slices.Index(p, a.Direction), slices.Index(p, b.Direction)
-					flow = flow || (atA < 0) != (atB < 0)
-					// A hop-limited probe ends at a switch between the two.
-					hop = hop || atA >= 0 && atB >= 0
+				splits := func(p probe) bool { return p.splits(a, b) }
+				want := "nothing"
+				if slices.ContainsFunc(flows, splits) {
+					want = "flow"
+				} else if slices.ContainsFunc(hops, splits) {
+					want = "hop"
 				}
-				m, ok := NewPlanner(g).findSplit(a, b)
-				switch {
-				case ok != (flow || hop):
-					t.Fatalf("%s: %s and %s: found %v, want by a flow %v, by a hop %v", name, a.Direction, b.Direction, ok, flow, hop)
-				case !ok:
-					continue
-				case (m.EndsAt == "") != flow:
-					t.Fatalf("%s: %s and %s: %s, want by a flow %v", name, a.Direction, b.Direction, &m, flow)
+				by[want]++
+				m, ok := planner.findSplit(a, b)
+				got := "nothing"
+				if ok {
+					flow, ended := probesOf(m.Path, m.Src, m.Dst)
+					found := flow
+					if got = "flow"; m.EndsAt != "" {
+						got = "hop"
+						found = ended[slices.IndexFunc(m.Path, func(h fabric.Hop) bool { return h.Switch == m.EndsAt })]
+					}
+					met := a
+					if found.crossed[nameOf(b)] {
+						met = b
+					}
+					if !found.splits(a, b) || m.Meets != met.Element {
+						t.Fatalf("%s: %s and %s: %s", name, nameOf(a), nameOf(b), &m)
+					}
 				}
-				by[m.EndsAt]++
-				crossed := m.Path.LinkDirections(m.Src, m.Dst)
-				if byHop++; flow {
-					byFlow, byHop = byFlow+1, byHop-1
-				} else {
-					end := slices.IndexFunc(m.Path, func(h fabric.Hop) bool { return h.Switch == m.EndsAt })
-					crossed = crossed[:end+1]
-				}
-				if meetsA := slices.Contains(crossed, a.Direction); meetsA == slices.Contains(crossed, b.Direction) || meetsA != (m.Meets == a.Element) && a.Element != b.Element {
-					t.Fatalf("%s: %s and %s: %s crosses %v", name, a.Direction, b.Direction, &m, crossed)
+				if got != want {
+					t.Fatalf("%s: %s %s and %s %s: split by %s, want %s", name, a.Kind, nameOf(a), b.Kind, nameOf(b), got, want)
 				}
 			}
 		}
-		t.Logf("%s: %d pairs by a flow, %d by a hop-limited probe only", name, byFlow, byHop)
-		if byFlow == 0 || (byHop > 0) != (name == "two pods") {
-			t.Errorf("%s: %d pairs by a flow, %d by a hop", name, byFlow, byHop)
+		t.Logf("%s: %v", name, by)
+		if by["flow"] == 0 || by["nothing"] == 0 || (by["hop"] > 0) == (name == "two tiers" || name == "three pods") {
+			t.Errorf("%s: %v", name, by)
 		}
 	}
 }
