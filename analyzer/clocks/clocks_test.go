@@ -158,6 +158,12 @@ func TestRule1OnlyWhatWasMeasuredTakesPart(t *testing.T) {
 	if got := FindSuspects(f); len(got) != 0 {
 		t.Errorf("named %q by flows of a starved host", names(got))
 	}
+	for i := range f { // in one direction only
+		f[i].HostSuspect = f[i].HostSuspect && f[i].Flow.Reply
+	}
+	if got := FindSuspects(f); len(got) != 0 {
+		t.Errorf("named %q by flows of a host that was starved in one direction", names(got))
+	}
 	f = slices.DeleteFunc(mesh(nodes(8), map[string]int64{"h2/eth1": 1e6}, nil), func(f judge.Finding) bool { return f.Flow.Reply })
 	if got := FindSuspects(f); len(got) != 0 {
 		t.Errorf("named %q by one direction", names(got))

@@ -10,17 +10,22 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
 // CorpusSize is the number of cases that CorpusCase makes.
-const CorpusSize = 80
+const CorpusSize = 120
 
-// CorpusCase returns a small fabric, and four windows of its flows in which up to three things are wrong. What is drawn
+// CorpusCase returns a small fabric, and four windows of its flows in which up to four things are wrong. What is drawn
 // touches every field of an observation, so that a change of what is made of them shows in some case.
 func CorpusCase(t testing.TB, n int) (*fabric.Graph, [][]*fabric.Observation) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(uint64(n), 0x636f_7270))
-	w := NewWorld(NewClos(t, 1+rng.IntN(3), 2+rng.IntN(2), 1+rng.IntN(2)), uint64(n))
+	g := NewClos(t, 1+rng.IntN(3), 2+rng.IntN(2), 1+rng.IntN(2))
+	if n%2 == 1 { // nodes with two NICs
+		g = fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 1 + rng.IntN(3), NICsPerLeaf: 4, NICsPerNode: 2}))
+	}
+	w := NewWorld(g, uint64(n))
 	nics, links := w.Graph.NICIDs(), w.Graph.Topo.Links
 	someDirection := func() fabric.Direction {
 		l := &links[rng.IntN(len(links))]
@@ -32,8 +37,8 @@ func CorpusCase(t testing.TB, n int) (*fabric.Graph, [][]*fabric.Observation) {
 	}
 	size := func(least, most int64) int64 { return least + rng.Int64N(most-least) }
 	marked, jittery, starved := fabric.Direction{}, fabric.Direction{}, ""
-	for range rng.IntN(4) {
-		switch rng.IntN(8) {
+	for range rng.IntN(5) {
+		switch rng.IntN(9) {
 		case 0:
 			w.Delay[someDirection()] = size(3e3, 60e3)
 		case 1:
@@ -49,12 +54,19 @@ func CorpusCase(t testing.TB, n int) (*fabric.Graph, [][]*fabric.Observation) {
 		case 6:
 			jittery = someDirection()
 		case 7:
+			by := size(60e3, 900e3)
+			node := fabric.OwnerOf(nics[rng.IntN(len(nics))])
+			for _, end := range w.Graph.EndsOf(node) {
+				d := fabric.Direction{From: end, To: w.Graph.PeerOf(end)}
+				w.Delay[d], w.Delay[d.Reverse()] = by, by
+			}
+		case 8:
 			starved = fabric.OwnerOf(nics[rng.IntN(len(nics))])
 		}
 	}
 	kind := []string{"kernel", "kernel", "hardware", "user"}[rng.IntN(4)]
 	classes := rng.IntN(2)
-	w.HiddenShare = []float64{0, 0, 0.3}[rng.IntN(3)]
+	w.HiddenShare = []float64{0, 0.2, 0.6}[rng.IntN(3)]
 	var windows [][]*fabric.Observation
 	for window := range 4 {
 		obs := w.Observe(window)
