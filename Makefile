@@ -47,13 +47,13 @@ collector:
 demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 	$(BIN)/graylink demo
 
-# What CI runs, in about seventeen minutes on two cores. docs/testing.md has what is in make test-all only.
+# What CI runs, in 12 to 15 minutes on two cores. docs/testing.md has what is in make test-all only.
 test: test-tools build
 	@echo "building otelcol-graylink, which one of the tests runs (the first time compiles for a minute or two)"
 	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	GO="$(GO)" test/run
 
-# Everything: more faults and topologies in the kernel, longer spans, a Prometheus that fails (45 minutes).
+# Everything: more faults and topologies in the kernel, longer spans, a Prometheus that fails (34 minutes).
 test-all: test-tools build
 	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	GO="$(GO)" test/run all

@@ -388,7 +388,7 @@ func TestHeldOutSeeds(t *testing.T) {
 		name              string
 		seeds             uint64
 		precision, recall float64
-	}{{"thin-k10-known", 20, 0.99, 0.91}, {"thin-k10-lossy-traced", 4, 0.99, 0.84}, {"probe-k10-known", 4, 1, 1}} {
+	}{{"thin-k10-known", 20, 0.99, 0.91}, {"thin-k10-lossy-traced", 4, 0.99, 0.84}, {"probe-k10-known", 4, 1, 1}, {"thin-k10-bursts3", 10, 0.999, 0.65}, {"thin-k10-bursts10", 10, 0.999, 0.15}} {
 		s := sumScores(tt.name, "graylink", gradeSeeds(cells[tt.name], 9001, tt.seeds))
 		if s.Precision < tt.precision || s.Recall < tt.recall {
 			t.Errorf("%s: precision %.4f and recall %.4f, at least %g and %g are expected", tt.name, s.Precision, s.Recall, tt.precision, tt.recall)
