@@ -110,3 +110,36 @@ func TestALinkAddsWhatItsLowerHalfIsLateBy(t *testing.T) {
 		}
 	}
 }
+
+func TestADelayOfHostNoiseIsNotReported(t *testing.T) {
+	s := &search{p: DefaultParameters(), flows: []flow{{finding: &judge.Finding{Obs: &fabric.Observation{}}}}}
+	at := func(kind fabric.Kind, l load) *candidate {
+		c := &candidate{Element: Element{Kind: kind}, special: []member{{}}}
+		c.fit.load = l
+		return c
+	}
+	lossy := load{delay: 5000, survive: math.Log(0.9)}
+	for _, tt := range []struct {
+		what   string
+		stamps string
+		c      *candidate
+		want   bool
+	}{
+		{"just below", "kernel", at(fabric.KindNIC, load{delay: 24_999}), true},
+		{"at it", "kernel", at(fabric.KindNIC, load{delay: 25_000}), false},
+		{"hardware, below", "hardware", at(fabric.KindNIC, load{delay: 2499}), true},
+		{"hardware, at it", "hardware", at(fabric.KindNIC, load{delay: 2500}), false},
+		{"user, below", "user", at(fabric.KindNIC, load{delay: 249_999}), true},
+		{"user, at it", "user", at(fabric.KindNIC, load{delay: 250_000}), false},
+		{"a host", "kernel", at(fabric.KindHost, load{delay: 24_999}), true},
+		{"a link", "kernel", at(fabric.KindLink, load{delay: 24_999}), false},
+		{"a switch", "kernel", at(fabric.KindSwitch, load{delay: 24_999}), false},
+		{"with loss", "kernel", at(fabric.KindNIC, lossy), false},
+		{"a tail", "kernel", at(fabric.KindNIC, load{delay: 5000, tail: 300_000}), false},
+	} {
+		s.flows[0].finding.Obs.Timestamp = tt.stamps
+		if got := s.isHostNoise(tt.c); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.what, got, tt.want)
+		}
+	}
+}

@@ -711,10 +711,24 @@ func (s *search) hasStampedFlow(c *candidate, stamp int32) bool {
 	return slices.ContainsFunc(c.special, func(k member) bool { return s.flows[k.flow].stamp == stamp })
 }
 
+// isHostNoise reports whether all that a NIC or host does is a delay that the noise of a busy host and the error of its
+// clock may add up to: both are on all flows of a NIC, as the delay of a slow NIC is. Such an element explains its flows,
+// and is not reported.
+func (s *search) isHostNoise(c *candidate) bool {
+	if c.Kind != fabric.KindNIC && c.Kind != fabric.KindHost || len(c.special) == 0 {
+		return false
+	}
+	only := load{delay: c.fit.delay, again: c.fit.again}
+	return c.fit.load == only && c.fit.delay < hostNoise(s.flows[c.special[0].flow].finding.Obs.Timestamp)
+}
+
 // namedSuspects describes what is named, each beside the others.
 func (s *search) namedSuspects() []Suspect {
 	var out []Suspect
 	for _, c := range s.named {
+		if s.isHostNoise(c) {
+			continue
+		}
 		f := c.fit
 		s.applyCandidate(c, true)
 		s.refitCandidate(c)

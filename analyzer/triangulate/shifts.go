@@ -26,6 +26,30 @@ const (
 	madToSigma, medianError = 1.4826, math.Pi / 2
 )
 
+// leastShift returns the smallest shift that is named, in nanoseconds: an eighth of the floor for single flows. Less differs
+// between paths for reasons that concern nothing.
+func leastShift(stamps string) float64 {
+	switch stamps {
+	case "hardware":
+		return 125
+	case "user":
+		return 25_000
+	}
+	return 1250
+}
+
+// hostNoise returns what a busy host and the error of its clock add to all flows of a NIC at most, by the time stamps, in
+// nanoseconds: two and a half times the floor for single flows, a little more than that for a program's own stamps.
+func hostNoise(stamps string) float64 {
+	switch stamps {
+	case "hardware":
+		return 2500
+	case "user":
+		return 250_000
+	}
+	return 25_000
+}
+
 // shifts searches links and switches that add a delay too small to be seen on a single flow. A flow's shift is what its
 // sender adds, what its receiver adds, and what the places on its path add. Noise of a host, and an error of its clock,
 // are on all flows of a NIC in one direction, so that flows of the same NICs that go elsewhere take them off; a place
@@ -45,6 +69,7 @@ type shiftRow struct {
 	src, dst int32
 	shift    float64 // ns, without what was found
 	owd      float64 // ns
+	least    float64 // ns, that is named
 	crossed  []component
 }
 
@@ -96,7 +121,7 @@ func (s *search) shiftRows() *shifts {
 			continue
 		}
 		src, dst := f.Flow.Endpoints()
-		row := shiftRow{flow: int32(i), src: number(src), dst: number(dst), shift: float64(f.Shift), crossed: fl.crossed}
+		row := shiftRow{flow: int32(i), src: number(src), dst: number(dst), shift: float64(f.Shift), least: leastShift(f.Obs.Timestamp), crossed: fl.crossed}
 		if b := f.Obs.Baseline; b != nil && b.P50 != nil {
 			row.owd = math.Abs(float64(*b.P50))
 		}
@@ -242,6 +267,7 @@ func (t *shifts) measurePlace(p component, common float64) *placeShift {
 	c := &placeShift{at: p, left: map[int32]float64{}}
 	var left []float64
 	var owd []float64
+	least := 0.0
 	from, to := map[int32]bool{}, map[int32]bool{}
 	for _, i := range t.rowsOn[p] {
 		r := &t.rows[i]
@@ -252,6 +278,7 @@ func (t *shifts) measurePlace(p component, common float64) *placeShift {
 		c.left[i] = d
 		c.sameRows += mixBits(uint64(i) + 1)
 		left, owd = append(left, d), append(owd, r.owd)
+		least = max(least, r.least)
 		from[r.src], to[r.dst] = true, true
 	}
 	if len(left) < leastShiftFlows || len(from) < 2 || len(to) < 2 {
@@ -276,7 +303,7 @@ func (t *shifts) measurePlace(p component, common float64) *placeShift {
 		byNICs += 1 / float64(x.received[n].of) / float64(len(to)*len(to))
 	}
 	c.err = common * math.Sqrt(medianError*(own*own/float64(len(left))+sigma*sigma*byNICs))
-	if agree*4 < len(left)*3 || math.Abs(c.by) < bucketWidth*medianFloat(owd) {
+	if agree*4 < len(left)*3 || math.Abs(c.by) < max(least, bucketWidth*medianFloat(owd)) {
 		return nil
 	}
 	return c

@@ -70,6 +70,7 @@ func TestRule8SmallShifts(t *testing.T) {
 		{"a link adds 2 us", wide, on(link, 2000), "link " + up.LinkID() + " " + up.String(), 2000},
 		{"a link adds 8 us", wide, on(link, 8000), "link " + up.LinkID() + " " + up.String(), 8000},
 		{"a link adds too little", wide, on(link, 50), "", 0},
+		{"a link adds less than is named", wide, on(link, 1000), "", 0},
 		{"a link became faster", wide, on(link, -4000), "", 0},
 		{"a switch adds 3 us", wide, on(func(d fabric.Direction) bool { return fabric.OwnerOf(d.From) == spine }, 3000), "switch " + spine, 3000},
 		{"a NIC adds 5 us", wide, on(func(d fabric.Direction) bool { return d.From == nic }, 5000), "", 0},
