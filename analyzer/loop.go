@@ -40,6 +40,7 @@ import (
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/questions"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
@@ -64,6 +65,8 @@ type LoopOptions struct {
 	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does.
 	// Nil means that there is no such fabric.
 	Tables func(context.Context) (ibfabric.Reading, error)
+	// Asker asks for flows that distinguish suspects. Nil means that nothing is asked.
+	Asker questions.Asker
 	// Causes finds why an element is at fault. Nil means that causes are not queried.
 	Causes incident.Causes
 	// Maintenance has the maintenance windows. Nil means that there are none.
@@ -87,7 +90,7 @@ type LoopOptions struct {
 type Loop struct {
 	opts      LoopOptions
 	store     *paths.Store
-	sources   *tracing.Sources
+	mesh      mesh
 	planner   *selection.Planner
 	baselines *baseline.Book
 	evaluator *evaluate.Evaluator
@@ -95,6 +98,12 @@ type Loop struct {
 	incidents *incident.Tracker
 	progress  progress
 	published published
+}
+
+// mesh is what the loop has the nodes do: trace flows, and measure flows that distinguish suspects.
+type mesh struct {
+	sources   *tracing.Sources
+	questions *questions.Desk // nil if nothing is asked
 }
 
 // progress represents how far the loop has come.
@@ -111,7 +120,8 @@ func NewLoop(o LoopOptions) *Loop {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps), baselines: baseline.NewBook(), evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
-	l.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, Log: o.Log})
+	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, Log: o.Log})
+	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
 	l.published.snap.Report = fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, Candidates: []fabric.Candidate{}, LinkDelays: []fabric.LinkDelay{}}
 	return l
@@ -123,7 +133,8 @@ func (l *Loop) InheritFrom(old *Loop) {
 	if l.opts.Maintenance != nil && old.opts.Maintenance != nil {
 		l.opts.Maintenance.InheritFrom(old.opts.Maintenance)
 	}
-	l.sources.InheritFrom(old.sources)
+	l.mesh.sources.InheritFrom(old.mesh.sources)
+	l.mesh.questions.InheritFrom(old.mesh.questions)
 	l.planner.InheritFrom(old.planner)
 	l.evaluator.InheritFrom(old.evaluator)
 	l.incidents.InheritFrom(old.incidents, old.Snapshot().At)
@@ -131,14 +142,15 @@ func (l *Loop) InheritFrom(old *Loop) {
 	l.published.inheritFrom(&old.published)
 }
 
-// AnswerQueued answers the requests for traces and causes that are queued now, for callers that do not use Run.
+// AnswerQueued answers the requests for traces, flows and causes that are queued now, for callers that do not use Run.
 func (l *Loop) AnswerQueued(ctx context.Context) {
-	l.sources.Tracer().AnswerQueued(ctx)
+	l.mesh.sources.Tracer().AnswerQueued(ctx)
+	l.mesh.questions.AnswerQueued(ctx)
 	l.incidents.AnswerQueued(ctx)
 }
 
 // Sources returns what feeds the store of paths.
-func (l *Loop) Sources() *tracing.Sources { return l.sources }
+func (l *Loop) Sources() *tracing.Sources { return l.mesh.sources }
 
 // PathStore returns the store of the bound paths.
 func (l *Loop) PathStore() *paths.Store { return l.store }
@@ -153,7 +165,7 @@ func (l *Loop) MaintenanceRegister() *maintenance.Register { return l.opts.Maint
 // evidence cannot be read.
 func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	w, err := l.planner.QueryEvidence(ctx, &selection.Request{DB: l.opts.DB, Settings: l.opts.Settings, Graph: l.opts.Graph, Now: now.Truncate(l.opts.Settings.Scrape),
-		Cycle: l.progress.cycle + 1, Suspects: l.incidents.SuspectVerdicts(), Frozen: l.incidents.HasOpen()})
+		Cycle: l.progress.cycle + 1, Suspects: l.incidents.SuspectVerdicts(), Frozen: l.incidents.HasOpen(), Asked: l.mesh.questions.Sources()})
 	if err != nil {
 		err = fmt.Errorf("evidence: %w", err)
 		l.recordNoEvidence(err)
@@ -165,7 +177,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	l.bindPaths(w.Observations)
 	raw := judge.FindingsOf(w.Observations, judge.DefaultParameters())
 	l.excludeMaintenance(raw, now)
-	moved := l.evaluator.MovedClocks(w.At, raw, clockSeries(w.Clocks))
+	moved := l.evaluator.MovedClocks(w.At, withoutTemporary(raw), clockSeries(w.Clocks))
 	l.evaluator.AddMoment(raw, append(l.incidents.OpenClocks(), moved...))
 	findings, pending := l.baselines.ConfirmFindings(raw, l.progress.cycle, l.planner.WasQueried)
 	carried := l.carryForward(raw, findings, now)
@@ -174,15 +186,25 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	rep.Verdicts = append(rep.Verdicts, swapped...)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)
+	l.mesh.questions.Review(now, l.store.Graph(), l.incidents.OpenIncidents(), rep.Candidates, findings)
 	running := l.opts.Jobs.MapAt(now)
 	l.incidents.UpdateImpact(running)
 	if l.progress.cycle%expireEvery == 0 {
 		l.expireFlows(now)
 	}
 	l.baselines.LearnWindows(raw, baseline.Learning{Cycle: l.progress.cycle, Frozen: l.incidents.HasOpen(), Seldom: !l.planner.QueriesAll(), Excluded: l.excluder.ExcludesFlow})
-	l.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear))})
+	l.mesh.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear))})
 	l.publishSnapshot(&cycleResult{now: now, report: rep, findings: findings, carried: carried, window: &w, running: running, pending: pending, expected: expected})
 	return nil
+}
+
+// withoutTemporary returns the findings of flows that stay. What is usual on a path does not have the error of the clocks of
+// a flow, so the others say nothing of clocks.
+func withoutTemporary(in []judge.Finding) []judge.Finding {
+	if !slices.ContainsFunc(in, func(f judge.Finding) bool { return f.Flow.IsTemporary() }) {
+		return in
+	}
+	return slices.DeleteFunc(slices.Clone(in), func(f judge.Finding) bool { return f.Flow.IsTemporary() })
 }
 
 // expectedFlows returns the expected number of directed flows, of which a cycle has found so many (rule 3).
@@ -197,8 +219,12 @@ func (l *Loop) expectedFlows(found int) int {
 func (l *Loop) bindPaths(obs []*fabric.Observation) {
 	sort.Slice(obs, func(i, j int) bool { return obs[i].Edge < obs[j].Edge })
 	for _, o := range obs {
-		changed := l.sources.BindPath(o)
-		if e, err := o.ParseFlow(); err == nil {
+		changed := l.mesh.sources.BindPath(o)
+		if e, err := o.ParseFlow(); err == nil && e.IsTemporary() {
+			if base, mad := l.baselines.EstimateOnRoute(o.Path); base != nil && !changed {
+				o.Baseline, o.BaselineMADNS = base, &mad
+			}
+		} else if err == nil {
 			if o.PathState == fabric.PathValid {
 				l.baselines.FollowRoute(e, o.Path)
 			}
@@ -274,7 +300,7 @@ func (l *Loop) carryForward(raw, findings []judge.Finding, now time.Time) *selec
 // paths follow the fabric as it is.
 func (l *Loop) miscablingVerdicts(now time.Time) []fabric.Verdict {
 	var out []fabric.Verdict
-	for _, m := range l.sources.CheckCables(now) {
+	for _, m := range l.mesh.sources.CheckCables(now) {
 		out = append(out, classify.SwapVerdict(l.opts.Graph, classify.Swap{Topology: m.Topology, Fabric: m.Fabric, Flows: m.Flows, LLDP: m.LLDP, First: m.Found}))
 	}
 	l.excluder.MarkRecabled(l.opts.Graph, out)
@@ -299,7 +325,7 @@ func (l *Loop) applyMaintenance(rep *fabric.Report, now time.Time) {
 
 // trackIncidents passes a report to the incidents, with their causes as far as they are known.
 func (l *Loop) trackIncidents(rep fabric.Report, findings []judge.Finding, pending int, now time.Time) {
-	m := &incident.Moment{Now: now, Cycle: l.progress.cycle, Report: rep, Findings: findings, Pending: pending, Flows: flowFacts{l}}
+	m := &incident.Moment{Now: now, Cycle: l.progress.cycle, Report: rep, Findings: findings, Pending: pending, Flows: flowFacts{l}, Asked: l.mesh.questions}
 	l.incidents.TrackVerdicts(m)
 	l.incidents.ApplyCauses()
 	l.incidents.RequestCauses(m)
@@ -308,8 +334,10 @@ func (l *Loop) trackIncidents(rep fabric.Report, findings []judge.Finding, pendi
 // flowFacts is what the incidents have to know about flows. It implements incident.Flows.
 type flowFacts struct{ l *Loop }
 
-func (f flowFacts) FlowsCrossing(e fabric.Element) []fabric.Flow { return f.l.store.FlowsCrossing(e) }
-func (f flowFacts) HasBaseline(e fabric.Flow) bool               { return f.l.baselines.HasBaseline(e) }
+func (f flowFacts) FlowsCrossing(e fabric.Element) []fabric.Flow {
+	return slices.DeleteFunc(f.l.store.FlowsCrossing(e), fabric.Flow.IsTemporary)
+}
+func (f flowFacts) HasBaseline(e fabric.Flow) bool { return f.l.baselines.HasBaseline(e) }
 func (f flowFacts) IsExpected(e fabric.Flow) bool {
 	return f.l.baselines.IsExpected(e, f.l.progress.cycle)
 }

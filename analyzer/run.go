@@ -18,7 +18,8 @@ const maxCycleGap = time.Minute
 func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { l.sources.Run(ctx) })
+	wg.Go(func() { l.mesh.sources.Run(ctx) })
+	wg.Go(func() { l.mesh.questions.Run(ctx) })
 	if l.opts.Causes != nil {
 		wg.Go(func() { l.incidents.Run(ctx) })
 	}

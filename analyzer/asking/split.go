@@ -65,6 +65,24 @@ func (p *Planner) AddMeasurements(candidates []fabric.Candidate) []fabric.Candid
 	return out
 }
 
+// AddVerdictMeasurements returns verdicts with the measurements that would distinguish the element of each from the first of
+// the equivalents that the same flows cross.
+func (p *Planner) AddVerdictMeasurements(verdicts []fabric.Verdict) []fabric.Verdict {
+	out := slices.Clone(verdicts)
+	for i := range out {
+		v := &out[i]
+		own := target{Element: v.Element}
+		own.Direction, _ = fabric.ParseDirection(v.Direction)
+		v.WouldSplit = nil
+		for _, other := range firstOf(v.SameFlowEquivalents, maxRivals) {
+			if m, ok := p.findSplit(own, target(other)); ok {
+				v.WouldSplit = append(v.WouldSplit, m)
+			}
+		}
+	}
+	return out
+}
+
 func firstOf[T any](v []T, n int) []T { return v[:min(len(v), n)] }
 
 // target is an element, or one direction of it.

@@ -19,6 +19,9 @@
 //  6. A baseline belongs to a path. When a flow takes another one, it gets the baseline that it had
 //     there. Otherwise its own is moved by what the two paths usually differ, by the baselines of all
 //     flows. On a path of a length that no flow takes it learns anew.
+//  7. Temporary flows are not expected, and learn nothing. What is usual on their path is their baseline. They are undecided
+//     until enough windows could confirm a fault, since those that are healthy would count before those that are not,
+//     and while their path is unknown.
 package baseline
 
 import (
@@ -119,14 +122,14 @@ func (b *Book) IsEmpty() bool { return len(b.records) == 0 }
 // IsExpected reports whether a flow was seen in the ExpectedCycles before a cycle.
 func (b *Book) IsExpected(f fabric.Flow, cycle int) bool {
 	r := b.records[f]
-	return r != nil && cycle-r.lastCycle <= ExpectedCycles
+	return r != nil && !f.IsTemporary() && cycle-r.lastCycle <= ExpectedCycles
 }
 
 // ExpectedFlows yields the flows that are expected in a cycle, and whether they have a baseline.
 func (b *Book) ExpectedFlows(cycle int) iter.Seq2[fabric.Flow, bool] {
 	return func(yield func(fabric.Flow, bool) bool) {
 		for f, r := range b.records {
-			if cycle-r.lastCycle <= ExpectedCycles && !yield(f, r.baseline != nil) {
+			if !f.IsTemporary() && cycle-r.lastCycle <= ExpectedCycles && !yield(f, r.baseline != nil) {
 				return
 			}
 		}
@@ -158,6 +161,9 @@ func (b *Book) LearnWindows(findings []judge.Finding, how Learning) {
 	b.usual = nil
 	for i := range findings {
 		f := &findings[i]
+		if f.Flow.IsTemporary() {
+			continue
+		}
 		r := b.recordFor(f.Flow)
 		r.windowCount++
 		if how.Excluded != nil && how.Excluded(f.Flow) || r.windowCount <= WarmUp || f.Obs.OWD == nil || f.Obs.OWD.P50 == nil || f.HostSuspect || f.ClockSuspect {

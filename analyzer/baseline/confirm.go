@@ -32,6 +32,9 @@ func (b *Book) ConfirmFindings(raw []judge.Finding, cycle int, wasQueried func(f
 			r.recentConditions, r.lastSent, r.lastLost = nil, 0, 0
 		}
 		waits := r.confirmFinding(&f, cycle)
+		if f.Flow.IsTemporary() && (len(r.recentConditions) < ConfirmedBy || len(f.Obs.Path) == 0) {
+			f.Condition, waits = judge.Undecided, false
+		}
 		if waits {
 			pending++
 		}

@@ -81,6 +81,7 @@ type usualDelays struct {
 	byHops map[int]int64
 	byPort map[fabric.Hop]int64 // Switch and Out
 	spread int64                // median absolute deviation of what this does not explain
+	tail   int64                // median distance of the 99th percentile from the median
 }
 
 func (b *Book) learnUsual() *usualDelays {
@@ -113,7 +114,31 @@ func (b *Book) learnUsual() *usualDelays {
 		}
 	}
 	_, u.spread = MedianMAD(left)
+	var tails []int64
+	for _, r := range b.records {
+		if r.learntOnRoute() && r.baseline.P99 != nil {
+			tails = append(tails, *r.baseline.P99-*r.baseline.P50)
+		}
+	}
+	u.tail, _ = MedianMAD(tails)
 	return u
+}
+
+// EstimateOnRoute returns what is usual on a path, for a flow without windows of its own, and the median absolute
+// deviation of such estimates in nanoseconds. It returns nil if no flow has learnt at one of the path's ports.
+func (b *Book) EstimateOnRoute(p fabric.Path) (base *fabric.Quantiles, madNS int64) {
+	if len(p) == 0 {
+		return nil, 0
+	}
+	if b.usual == nil {
+		b.usual = b.learnUsual()
+	}
+	p50, known := b.usual.delayOf(p)
+	if !known {
+		return nil, 0
+	}
+	p99 := p50 + b.usual.tail
+	return &fabric.Quantiles{P50: &p50, P99: &p99}, b.usual.spread
 }
 
 // learntOnRoute reports whether a flow has a baseline that was measured on its path.

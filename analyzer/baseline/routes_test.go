@@ -2,6 +2,7 @@ package baseline
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/graylink/graylink/analyzer/judge"
@@ -122,4 +123,59 @@ func TestEarlierRoutesAreBounded(t *testing.T) {
 	b.wantBaseline(t, "a late one", f, 1000*(maxRoutes+1))
 	b.FollowRoute(f, way(0))
 	b.wantBaseline(t, "the first is forgotten, and as many hops keep the present one", f, 1000*(maxRoutes+1))
+}
+
+// TestRule7WhatIsUsualOnAPath: the estimate for a flow without windows has the port that takes longer, and is absent where
+// no flow has learnt at a port.
+func TestRule7WhatIsUsualOnAPath(t *testing.T) {
+	b := NewBook()
+	path := func(spine, leaf string) fabric.Path {
+		return fabric.Path{{Switch: "leaf1", In: "dn1", Out: spine}, {Switch: spine, In: "dn1", Out: leaf}, {Switch: leaf, In: spine, Out: "dn1"}}
+	}
+	n := 0
+	for _, spine := range []string{"spine1", "spine2", "spine3"} {
+		for _, leaf := range []string{"leaf2", "leaf3", "leaf4"} {
+			f := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1", Number: n}
+			n++
+			delay := int64(5000)
+			if spine == "spine3" {
+				delay = 25_000 // a long cable
+			}
+			b.FollowRoute(f, path(spine, leaf)) // not remembered yet
+			b.SeedFlow(f, slices.Repeat([]int64{delay}, LearnWindows), slices.Repeat([]int64{delay + 4000}, LearnWindows))
+			b.FollowRoute(f, path(spine, leaf))
+		}
+	}
+	for _, tt := range []struct {
+		p    fabric.Path
+		want int64
+	}{{path("spine1", "leaf3"), 5000}, {path("spine3", "leaf3"), 25_000}} {
+		base, mad := b.EstimateOnRoute(tt.p)
+		if base == nil || *base.P50 != tt.want || *base.P99 != tt.want+4000 || mad != 0 {
+			t.Errorf("%v: %+v, MAD %d, want %d", tt.p, base, mad, tt.want)
+		}
+	}
+	for _, p := range []fabric.Path{path("spine4", "leaf3"), path("spine1", "leaf5"), nil} {
+		if base, _ := b.EstimateOnRoute(p); base != nil {
+			t.Errorf("%v: %d, want nothing", p, *base.P50)
+		}
+	}
+	temporary := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1", Number: 48}
+	p50 := int64(5000)
+	for cycle := 1; cycle < 30; cycle++ {
+		found := []judge.Finding{{Flow: temporary, Condition: judge.Healthy, Obs: &fabric.Observation{OWD: &fabric.Quantiles{P50: &p50}, Path: path("spine1", "leaf2")}}}
+		out, _ := b.ConfirmFindings(found, cycle, func(fabric.Flow) bool { return true })
+		if want := cycle >= ConfirmedBy; (out[0].Condition == judge.Healthy) != want {
+			t.Errorf("cycle %d: condition %v", cycle, out[0].Condition)
+		}
+		b.LearnWindows(found, Learning{Cycle: cycle})
+	}
+	if b.HasBaseline(temporary) || b.IsExpected(temporary, 30) {
+		t.Error("a temporary flow has learnt, or is expected")
+	}
+	for f := range b.ExpectedFlows(30) {
+		if f.IsTemporary() {
+			t.Error("a temporary flow is expected")
+		}
+	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/internal/agentapi/client"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
 )
@@ -41,6 +42,8 @@ type Config struct {
 	// Maintenance configures the sources of maintenance windows, and Jobs the sources of placements.
 	Maintenance Maintenance  `yaml:"maintenance"`
 	Jobs        []Placements `yaml:"jobs"`
+	// Asking configures the coordinator that grants temporary flows. Nil means that nothing is asked.
+	Asking *Asking `yaml:"asking"`
 	// PageNICs is the blast radius above which a verdict that affects no job is critical.
 	PageNICs int `yaml:"page_above_nics"`
 	// Queries replaces queries to Prometheus, by name.
@@ -85,6 +88,33 @@ type Agents struct {
 // Coordinator configures the coordinator that has the addresses of the agents.
 type Coordinator struct {
 	Endpoint `yaml:",inline"`
+}
+
+// Asking configures the coordinator that grants temporary flows, and the certificate that the analyzer shows it.
+type Asking struct {
+	// Address is where the coordinator accepts agents: host:port or unix:PATH.
+	Address string `yaml:"address"`
+	// ServerName is the name in its certificate. The default is the host of Address.
+	ServerName string `yaml:"server_name"`
+	CAFile     string `yaml:"ca_file"`
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+}
+
+func (a *Asking) files() pki.Files {
+	return pki.Files{CA: a.CAFile, Cert: a.CertFile, Key: a.KeyFile}
+}
+
+func (a *Asking) validate() error {
+	for _, f := range []struct{ key, value string }{{"address", a.Address}, {"ca_file", a.CAFile}, {"cert_file", a.CertFile}, {"key_file", a.KeyFile}} {
+		if f.value == "" {
+			return keyErrorf("asking."+f.key, "a value is required")
+		}
+	}
+	if _, err := client.ServerNameFor(a.Address, a.ServerName); err != nil {
+		return keyErrorf("asking.address", "%w", err)
+	}
+	return nil
 }
 
 // Switches configures the agents of switches, by a URL with "{switch}" in it.
@@ -257,6 +287,11 @@ func parseConfig(b []byte, dir string) (*Config, error) {
 	for _, e := range c.endpointsByKey() {
 		e.Client.SetDirectory(dir)
 	}
+	if a := c.Asking; a != nil {
+		for _, f := range []*string{&a.CAFile, &a.CertFile, &a.KeyFile} {
+			*f = config_util.JoinDir(dir, *f)
+		}
+	}
 	return &c, nil
 }
 
@@ -292,6 +327,9 @@ func (c *Config) certificates(file string) (out []pki.CertificateFile) {
 			}
 		}
 		out = append(out, files...)
+	}
+	if a := c.Asking; a != nil {
+		out = append(out, pki.FilesOf(a.CAFile, a.CertFile)...)
 	}
 	for _, e := range c.endpointsByKey() {
 		add(&e.Client.TLSConfig)
@@ -338,6 +376,11 @@ func (c *Config) validate() error {
 			return keyErrorf("jobs", "entry %d: a file is required", i+1)
 		case !slices.Contains(jobs.FormatNames(), j.Format):
 			return keyErrorf("jobs", "entry %d: format %q: one of %s is expected", i+1, j.Format, strings.Join(jobs.FormatNames(), ", "))
+		}
+	}
+	if c.Asking != nil {
+		if err := c.Asking.validate(); err != nil {
+			return err
 		}
 	}
 	if c.PageNICs < 1 {

@@ -165,6 +165,11 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		o.SwitchAgents = &tracing.SwitchAgents{Client: client, URL: s.urlTemplate(urlPlaceholders["switches"]), Switches: s.Names,
 			Mapper: paths.Mapper{SourcePort: s.SourcePort, StampPort: s.StampPort}}
 	}
+	if a := c.Asking; a != nil {
+		if o.Asker, err = a.NewAsker(d.log); err != nil {
+			return nil, fmt.Errorf("asking: %w", err)
+		}
+	}
 	o.Causes = &attribute.Attributor{DB: evidence.NewLocalQuerier(w.db), Scrape: cmp.Or(c.Evidence.Ports, c.Evidence.Scrape)}
 	if err := d.addSources(w, &o); err != nil {
 		return nil, err

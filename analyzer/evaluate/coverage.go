@@ -20,6 +20,9 @@ func measureCoverage(m *Moment, res triangulate.Result) (fabric.EdgeCounts, fabr
 	decided := make(map[fabric.Flow]bool, len(m.Findings))
 	for i := range m.Findings {
 		f := &m.Findings[i]
+		if f.Flow.IsTemporary() {
+			continue
+		}
 		if m.Excluder.ExcludesFlow(f.Flow) {
 			expected--
 			continue

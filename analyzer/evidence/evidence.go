@@ -221,7 +221,7 @@ type Window struct {
 	// Sent is the number of probes per second asked of the whole fabric.
 	Sent float64
 	// Flows is the number of directed flows that are counted at all, BySource by the NIC that
-	// probes.
+	// probes. Temporary flows are not counted.
 	Flows    int
 	BySource map[string]int
 	// ClockOffset is how far the server's clock is ahead of this machine's.
@@ -465,8 +465,10 @@ func (s Settings) gatherObservations(each func(string, func(Sample)), alive map[
 	}
 	w.BySource = map[string]int{}
 	for k, d := range flows {
-		w.Flows += len(d.sent)
-		w.BySource[k.edge.Src] += len(d.sent)
+		if !k.edge.IsTemporary() {
+			w.Flows += len(d.sent)
+			w.BySource[k.edge.Src] += len(d.sent)
+		}
 		for _, nic := range []string{k.edge.Src, k.edge.Dst} {
 			if node := fabric.OwnerOf(nic); !alive[nic] && w.Hosts[node] == "" {
 				w.Hosts[node] = "its agent does not answer"

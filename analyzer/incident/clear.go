@@ -42,7 +42,7 @@ func (t *Tracker) shouldClear(in *Incident, m *Moment) bool {
 	clean, bad := 0, 0
 	for i := range m.Findings {
 		f := &m.Findings[i]
-		if f.Obs.PathState != fabric.PathValid || !f.Obs.PathSince.After(in.OpenedAt) {
+		if f.Obs.PathState != fabric.PathValid || !f.Obs.PathSince.After(in.OpenedAt) || f.Flow.IsTemporary() {
 			continue
 		}
 		src, dst := f.Flow.Endpoints()

@@ -6,7 +6,8 @@
 //  1. An element must be named in several consecutive cycles before a verdict on it opens. A hard failure opens
 //     at once.
 //  2. A verdict waits a while if flows without evidence could distinguish its element from its equivalents.
-//  3. A verdict that names an equivalent of an open one, and distinguishes the two, replaces it.
+//  3. A verdict that names an equivalent of an open one, and distinguishes the two, continues its incident under the same
+//     identifier: the incident is narrowed.
 //  4. An incident clears after several consecutive cycles that do not name it, with healthy flows that cross it
 //     by a path traced since it opened, unless most of the flows that showed it have no evidence.
 //  5. An incident on a clock clears when the clock has been steady for a while.
@@ -44,6 +45,8 @@ type Incident struct {
 	// the element's series.
 	suggestedCauses []string
 	telemetryCause  *fabric.Attribution
+	// excluded are the elements that flows which were asked for have distinguished from the incident's.
+	excluded []fabric.Element
 	// symptomSeverity is the severity by the symptom alone. affectedJobs are the affected jobs since it opened.
 	symptomSeverity string
 	affectedJobs    map[string]bool
@@ -54,6 +57,78 @@ type Incident struct {
 func (in *Incident) supersededBy(v fabric.Verdict) bool {
 	alike := slices.ContainsFunc(in.SameFlowEquivalents, func(p fabric.DirectedElement) bool { return p.Element == v.Element })
 	return alike && !slices.Contains(v.Equivalent, in.Element) && v.Evidence.ExplainedEdges >= in.Evidence.ExplainedEdges
+}
+
+// IsExcluded reports whether flows that were asked for have distinguished an element from the incident's.
+func (in *Incident) IsExcluded(e fabric.Element) bool { return slices.Contains(in.excluded, e) }
+
+// applyExclusions applies what flows that were asked for have shown of an incident to a verdict on its element. Elements
+// that were equivalent to it remain so until such flows have evidence by which they are neither equivalent nor
+// candidates. From then on they are excluded.
+func (in *Incident) applyExclusions(v *fabric.Verdict, m *Moment) {
+	if v.Element != in.Element || m.Asked == nil || len(m.Asked.Records(in.ID)) == 0 {
+		return
+	}
+	evident := m.Asked.HasEvidence(in.ID, m.Findings)
+	for _, p := range in.SameFlowEquivalents {
+		switch {
+		case slices.ContainsFunc(v.SameFlowEquivalents, func(o fabric.DirectedElement) bool { return o.Element == p.Element }):
+		case evident && !m.isRival(p.Element, in.Element):
+			if !in.IsExcluded(p.Element) {
+				in.excluded = append(in.excluded, p.Element)
+			}
+		default:
+			v.SameFlowEquivalents = append(slices.Clone(v.SameFlowEquivalents), p)
+			if !slices.Contains(v.Equivalent, p.Element) {
+				v.Equivalent = append(slices.Clone(v.Equivalent), p.Element)
+			}
+		}
+	}
+	in.dropExcluded(v)
+}
+
+// dropExcluded takes the excluded elements from the equivalents of a verdict.
+func (in *Incident) dropExcluded(v *fabric.Verdict) {
+	v.Equivalent = slices.DeleteFunc(slices.Clone(v.Equivalent), in.IsExcluded)
+	v.SameFlowEquivalents = slices.DeleteFunc(slices.Clone(v.SameFlowEquivalents), func(p fabric.DirectedElement) bool { return in.IsExcluded(p.Element) })
+}
+
+// isRival reports whether an element is a candidate that may be at fault instead of another one.
+func (m *Moment) isRival(e, of fabric.Element) bool {
+	return slices.ContainsFunc(m.Report.Candidates, func(c fabric.Candidate) bool { return c.Element == e && slices.Contains(c.Rivals, of) })
+}
+
+// recordAsked takes over what was asked about the incident. The last question gets what is excluded.
+func (in *Incident) recordAsked(asked []fabric.Asked) {
+	if len(asked) > 0 && len(in.excluded) > 0 {
+		asked[len(asked)-1].Excluded = slices.Clone(in.excluded)
+	}
+	in.Evidence.Asked = asked
+}
+
+// narrowTo continues an incident with a verdict on one of its equivalents. What was read of the earlier element is
+// dropped.
+func (in *Incident) narrowTo(v fabric.Verdict, m *Moment) {
+	in.excluded = append(in.excluded, in.Element)
+	in.dropExcluded(&v)
+	v.ID, v.FirstSeen = in.ID, in.FirstSeen
+	in.unnamedCycles, in.Held, in.LastSeen, in.telemetryCause = 0, "", m.Now, nil
+	in.adoptVerdict(v)
+	in.takeCrossingFlows(m)
+}
+
+// takeCrossingFlows takes the flows that cross the incident's element now.
+func (in *Incident) takeCrossingFlows(m *Moment) {
+	in.crossingFlows = map[fabric.Flow]bool{}
+	for _, e := range m.Flows.FlowsCrossing(in.Element) {
+		in.crossingFlows[e] = true
+	}
+	for _, s := range in.Edges {
+		// The paths of flows are no evidence about a clock.
+		if e, err := fabric.ParseFlow(s); err == nil && in.Kind != fabric.KindClock {
+			in.crossingFlows[e] = true
+		}
+	}
 }
 
 // addEvidence adds the evidence of a cycle to an open incident. Its scenario never becomes milder while it is open: a

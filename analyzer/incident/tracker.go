@@ -69,6 +69,16 @@ type Moment struct {
 	// Pending is the number of flows that wait for confirmation.
 	Pending int
 	Flows   Flows
+	// Asked has the flows that were asked for. Nil means that none were.
+	Asked Asked
+}
+
+// Asked is what a Tracker has to know about flows that were asked for.
+type Asked interface {
+	// Records returns what was asked about an incident.
+	Records(incident string) []fabric.Asked
+	// HasEvidence reports whether a finding is of a flow that was asked for an incident, and decided.
+	HasEvidence(incident string, findings []judge.Finding) bool
 }
 
 // Tracker holds the open and the closed incidents. Its methods must not be called concurrently, except Run.
@@ -221,45 +231,39 @@ type pendingSuspect struct {
 	lastCycle   int
 }
 
-// TrackVerdicts opens, refreshes, holds and clears incidents.
+// TrackVerdicts opens, refreshes, narrows, holds and clears incidents.
 func (t *Tracker) TrackVerdicts(m *Moment) {
-	named := map[fabric.Element]bool{}
-	replaced := map[*Incident]fabric.Verdict{}
+	named := map[*Incident]bool{}
 	for _, v := range m.Report.Verdicts {
-		named[v.Element] = true
 		in := t.openFor(v)
 		if in == nil {
 			if c := t.addPending(v, m.Cycle); c.isDue(m) && !t.awaitsFlows(c, m) {
-				t.openIncident(c, m)
+				named[t.openIncident(c, m)] = true
 			}
 			continue
 		}
-		named[in.Element] = true
+		named[in] = true
 		if in.supersededBy(v) {
-			replaced[in] = v
-		} else {
-			in.addEvidence(v, m.Now)
-		}
-	}
-	maps.DeleteFunc(t.pending, func(_ fabric.Element, c *pendingSuspect) bool { return c.lastCycle != m.Cycle })
-	var still []*Incident
-	var better []*pendingSuspect
-	for _, in := range t.open {
-		v, yes := replaced[in]
-		if yes {
-			better = append(better, &pendingSuspect{verdict: v, firstSeen: in.FirstSeen})
-			in.Closed = "replaced: the evidence now names " + v.Element.ID
-		}
-		if yes || !named[in.Element] && t.shouldClear(in, m) {
-			t.closeIncident(in, in.Closed, m.Now)
-			t.opts.Log.Info("cleared verdict", "element", in.Element.ID, "why", in.Closed)
+			t.opts.Log.Warn("narrowed verdict", "element", v.Element.ID, "was", in.Element.ID, "kind", v.Kind, "confidence", v.Confidence)
+			in.narrowTo(v, m)
 			continue
 		}
-		still = append(still, in)
+		in.applyExclusions(&v, m)
+		in.addEvidence(v, m.Now)
 	}
-	t.open = still
-	for _, c := range better {
-		t.openIncident(c, m)
+	maps.DeleteFunc(t.pending, func(_ fabric.Element, c *pendingSuspect) bool { return c.lastCycle != m.Cycle })
+	t.open = slices.DeleteFunc(t.open, func(in *Incident) bool {
+		cleared := !named[in] && t.shouldClear(in, m)
+		if cleared {
+			t.closeIncident(in, in.Closed, m.Now)
+			t.opts.Log.Info("cleared verdict", "element", in.Element.ID, "why", in.Closed)
+		}
+		return cleared
+	})
+	if m.Asked != nil {
+		for _, in := range t.open {
+			in.recordAsked(m.Asked.Records(in.ID))
+		}
 	}
 	t.endResume(m.Now)
 	if len(t.past) > keepPast {
@@ -319,23 +323,16 @@ func (t *Tracker) openFor(v fabric.Verdict) *Incident {
 	return nil
 }
 
-func (t *Tracker) openIncident(c *pendingSuspect, m *Moment) {
+func (t *Tracker) openIncident(c *pendingSuspect, m *Moment) *Incident {
 	v := c.verdict
 	v.FirstSeen = t.resumedFirstSeen(&v, c.firstSeen, m.Now)
 	v.ID = classify.VerdictID(v.Kind, v.Element.ID, v.FirstSeen)
-	in := &Incident{Open: true, OpenedAt: m.Now, LastSeen: m.Now, crossingFlows: map[fabric.Flow]bool{}}
+	in := &Incident{Open: true, OpenedAt: m.Now, LastSeen: m.Now}
 	in.adoptVerdict(v)
-	for _, e := range m.Flows.FlowsCrossing(v.Element) {
-		in.crossingFlows[e] = true
-	}
-	for _, s := range v.Edges {
-		// The paths of flows are no evidence about a clock.
-		if e, err := fabric.ParseFlow(s); err == nil && v.Kind != fabric.KindClock {
-			in.crossingFlows[e] = true
-		}
-	}
+	in.takeCrossingFlows(m)
 	t.open = append(t.open, in)
 	delete(t.pending, v.Element)
 	t.opts.Log.Warn("opened verdict", "element", v.Element.ID, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,
 		"confidence", v.Confidence, "flows", v.Evidence.ExplainedEdges)
+	return in
 }

@@ -105,7 +105,8 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 		rep.State = fabric.Suspect
 	}
 	rep.Edges.Duplicates = countDuplicates(obs)
-	rep.Candidates = asking.NewPlanner(cabling.Graph).AddMeasurements(rep.Candidates)
+	planner := asking.NewPlanner(cabling.Graph)
+	rep.Candidates, rep.Verdicts = planner.AddMeasurements(rep.Candidates), planner.AddVerdictMeasurements(rep.Verdicts)
 	sort.SliceStable(rep.Verdicts, func(i, j int) bool { return rep.Verdicts[i].Confidence > rep.Verdicts[j].Confidence })
 	return rep, bad, nil
 }

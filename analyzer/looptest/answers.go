@@ -72,7 +72,7 @@ func (r *Rig) flowSamples(name string, e fabric.Flow, o *fabric.Observation) (ou
 		}
 		out = append(out, evidence.Sample{Labels: labels, Value: v})
 	}
-	back := r.frame[fabric.Flow{Src: e.Src, Dst: e.Dst, Reply: true}]
+	back := r.frame[fabric.Flow{Src: e.Src, Dst: e.Dst, Number: e.Number, Reply: true}]
 	got, returned := float64(o.Sent-o.Lost), 0.0
 	if !e.Reply {
 		returned = float64(back.Sent - back.Lost)

@@ -37,6 +37,8 @@ type Rig struct {
 	Asked func(name string, only func(fabric.Flow) bool)
 	// Prometheus is how the server is.
 	Prometheus Prometheus
+	// Mesh grants temporary flows. Nil means that there is no coordinator to ask.
+	Mesh *Mesh
 
 	t       *testing.T
 	options analyzer.LoopOptions
@@ -151,6 +153,9 @@ func (r *Rig) AddTrace(trace fabric.Trace) {
 func (r *Rig) Step() snapshot.Snapshot {
 	r.t.Helper()
 	r.Now = r.Now.Add(time.Second)
+	if r.Mesh != nil {
+		r.Mesh.applyGrants(r)
+	}
 	r.frame = map[fabric.Flow]*fabric.Observation{}
 	for _, o := range r.World.Observe(0) {
 		e, err := o.ParseFlow()

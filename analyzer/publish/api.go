@@ -66,13 +66,17 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		out.Findings = append(out.Findings, f.String())
 	}
 	job := r.URL.Query().Get("job")
+	planner := asking.NewPlanner(a.Store.Graph())
 	if job == "" {
-		out.Candidates = append(out.Candidates, asking.NewPlanner(a.Store.Graph()).AddMeasurements(s.Report.Candidates)...)
+		out.Candidates = append(out.Candidates, planner.AddMeasurements(s.Report.Candidates)...)
 	}
 	for _, in := range s.Incidents {
 		keep := job == ""
 		for _, j := range in.Jobs {
 			keep = keep || j == job
+		}
+		if keep && in.Open {
+			in.Verdict = planner.AddVerdictMeasurements([]fabric.Verdict{in.Verdict})[0]
 		}
 		if keep {
 			out.Verdicts = append(out.Verdicts, in)

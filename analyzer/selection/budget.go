@@ -75,6 +75,9 @@ func (p *Planner) selectFlows(r *Request) (evidence.Selection, Stats) {
 		b.averageFlows = max(1, p.peakFlowCount()/len(p.sortedNICs))
 	}
 	state := Stats{Late: p.addRoundRobin(b, o.MaxFlows/2, o.roundDuration(p.peakFlowCount()), r.Now)}
+	for _, nic := range r.Asked {
+		b.addSource(p.nicFor(nic), 0)
+	}
 	kept := b.flows / comparisonShare
 	sources, destinations := p.troubledNICs(r)
 	for _, s := range sources {

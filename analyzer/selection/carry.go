@@ -109,6 +109,9 @@ func (p *Planner) RecordFlows(m *Moment) {
 	sick, unlearnt := map[*nicState]bool{}, map[*nicState]bool{}
 	for i := range m.Raw {
 		f := &m.Raw[i]
+		if f.Flow.IsTemporary() {
+			continue
+		}
 		s := p.states[f.Flow]
 		if s == nil {
 			s = &flowState{flow: f.Flow, src: p.nicFor(f.Flow.Src), dst: p.nicFor(f.Flow.Dst)}
@@ -132,7 +135,7 @@ func (p *Planner) RecordFlows(m *Moment) {
 		}
 	}
 	for i := range m.Findings {
-		if f := &m.Findings[i]; f.Condition == judge.Healthy {
+		if f := &m.Findings[i]; f.Condition == judge.Healthy && !f.Flow.IsTemporary() {
 			p.states[f.Flow].wasHealthy = true
 		}
 	}

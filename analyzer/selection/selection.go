@@ -127,6 +127,8 @@ type Request struct {
 	// Suspects are the verdicts of open and pending incidents, and Frozen means that an incident is open.
 	Suspects []*fabric.Verdict
 	Frozen   bool
+	// Asked are the NICs from which there are temporary flows.
+	Asked []string
 }
 
 // QueryEvidence reads the evidence of a cycle, in one step or in two. It fails if a query fails.

@@ -74,6 +74,7 @@ type verdictView struct {
 	From, To, Where                string
 	Since, Until, Lasted           string
 	Equivalents                    []string
+	WouldSplit, Asked              []string
 	Asks                           []promQuery
 }
 
@@ -110,7 +111,11 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 	v.Banner = newBanner(s, open, now)
 	v.Fabric = h.drawFabric(s, open, q.pod)
 	v.OpenTotal, v.PastTotal = len(open), len(past)
+	planner := asking.NewPlanner(h.Store.Graph())
 	for _, in := range open[:min(len(open), maxOpen)] {
+		if len(in.SameFlowEquivalents) > 0 {
+			in.Verdict = planner.AddVerdictMeasurements([]fabric.Verdict{in.Verdict})[0]
+		}
 		open := newVerdict(in, now)
 		open.Asks = h.aboutElement(in.Element)
 		v.Open = append(v.Open, open)
@@ -279,6 +284,12 @@ func newVerdict(in incident.Incident, now time.Time) verdictView {
 		}
 	}
 	v.Where = cmp.Or(strings.Join(where, ", "), absent)
+	for i := range in.WouldSplit {
+		v.WouldSplit = append(v.WouldSplit, in.WouldSplit[i].String())
+	}
+	for i := range in.Evidence.Asked {
+		v.Asked = append(v.Asked, in.Evidence.Asked[i].String())
+	}
 	for _, e := range in.Equivalent {
 		v.Equivalents = append(v.Equivalents, strings.ReplaceAll(string(e.Kind), "_", " ")+" "+e.ID)
 	}

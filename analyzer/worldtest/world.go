@@ -107,6 +107,9 @@ func (w *World) Observe(n int) []*fabric.Observation {
 		p50 := base + added + int64(w.Random.ExpFloat64()*300)
 		p99 := p50 + 4000 + int64(w.Random.ExpFloat64()*4000)
 		sent := uint64(200)
+		if e.IsTemporary() {
+			sent = 16
+		}
 		if e.Reply {
 			sent = alive[e.ProbeFlow()]
 		}

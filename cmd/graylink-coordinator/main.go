@@ -85,6 +85,7 @@ func defineFlags(app *kingpin.Application) *settings {
 	app.Flag("keys.none", "Send probes without authentication.").BoolVar(&s.noKeys)
 	duration("keys.rotate-every", "Age at which the key that agents send with is replaced. 0 disables rotation except by request.", &o.RotateEvery)
 	duration("keys.grace", "Time that silent agents have to connect and fetch a new key, and time for which an old key is accepted.", &o.KeysGrace)
+	app.Flag("ask.clients", "Name in the certificate of an analyzer that may ask for temporary flows, which distinguish the suspects of an incident. May be given several times. If empty, none may.").StringsVar(&o.AskClients)
 	duration("clock.asymmetry-allowance", "Allowance for the asymmetry of the paths between two clocks: half of the difference of the two directions. 0 means 25 ns under a leaf, 100 ns more for every tier above, and 500 ns more for kernel stamps.", &o.ClockAllowance)
 	app.Flag("clock.reference", "Node whose system clock all clocks are related to. If empty, clocks are related to each other only.").StringVar(&o.ClockReference)
 	return s

@@ -225,6 +225,9 @@ func verdictText(v fabric.Verdict) string {
 		s += fmt.Sprintf("  touches    %d NICs, %d flows\n", v.BlastRadius.NICs, v.BlastRadius.Edges)
 	}
 	label, why := "or", ": no probe can distinguish these"
+	if len(v.WouldSplit) > 0 {
+		why = ": the flows so far do not distinguish these"
+	}
 	switch v.Scenario {
 	case fabric.ClockTrouble:
 		label, why = "also", ": the same clock"
@@ -241,6 +244,12 @@ func verdictText(v fabric.Verdict) string {
 	}
 	if len(v.Equivalent) > 0 {
 		s += why + "\n"
+	}
+	for i := range v.WouldSplit {
+		s += fmt.Sprintf("  but        %s\n", &v.WouldSplit[i])
+	}
+	for i := range v.Evidence.Asked {
+		s += fmt.Sprintf("  asked      %s\n", &v.Evidence.Asked[i])
 	}
 	return s + fmt.Sprintf("  do         %s\n", v.Action)
 }

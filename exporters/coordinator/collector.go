@@ -84,7 +84,7 @@ func zeroOrOne(b bool) float64 {
 
 // scheduleTopic publishes the schedule, its paths, and what it makes of the links.
 type scheduleTopic struct {
-	linkEdges, linksBelow, edges, seconds, runs, lastRun, moves, traces *prometheus.Desc
+	linkEdges, linksBelow, edges, seconds, runs, lastRun, moves, traces, questions, temporary *prometheus.Desc
 }
 
 func newScheduleTopic() *scheduleTopic {
@@ -97,11 +97,13 @@ func newScheduleTopic() *scheduleTopic {
 		lastRun:    newDesc("graylink_coordinator_schedule_last_success_timestamp_seconds", "Unix time of the last successful computation of the schedule."),
 		moves:      newDesc("graylink_coordinator_source_ports_moved_total", "Moves of source ports to cover links."),
 		traces:     newDesc("graylink_coordinator_traces_total", "Traces reported by agents: taken, and ignored because the agent has no such edge.", "result"),
+		questions:  newDesc("graylink_coordinator_questions_total", "Questions of analyzers for temporary flows, by result.", "result"),
+		temporary:  newDesc("graylink_coordinator_temporary_flows", "Temporary flows that analyzers asked for."),
 	}
 }
 
 func (t *scheduleTopic) descs() []*prometheus.Desc {
-	return []*prometheus.Desc{t.linkEdges, t.linksBelow, t.edges, t.seconds, t.runs, t.lastRun, t.moves, t.traces}
+	return []*prometheus.Desc{t.linkEdges, t.linksBelow, t.edges, t.seconds, t.runs, t.lastRun, t.moves, t.traces, t.questions, t.temporary}
 }
 
 func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
@@ -109,6 +111,8 @@ func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
 	s.sendCounters(t.runs, stats.Runs)
 	s.sendCounters(t.traces, stats.Traces)
 	s.sendCounter(t.moves, stats.Moves)
+	s.sendCounters(t.questions, stats.Questions)
+	s.sendGauge(t.temporary, float64(stats.TemporaryFlows))
 	if stats.HasPlan {
 		s.sendGauge(t.seconds, stats.RunSeconds)
 		s.sendGauge(t.lastRun, unixSeconds(stats.RunAt))

@@ -75,6 +75,188 @@ func (PathState) EnumDescriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{0}
 }
 
+// Question requests temporary flows for an incident. Equal questions of several analyzers are one.
+type Question struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Incident      string                 `protobuf:"bytes,1,opt,name=incident,proto3" json:"incident,omitempty"`
+	Wanted        []*WantedFlows         `protobuf:"bytes,2,rep,name=wanted,proto3" json:"wanted,omitempty"` // none: the analyzer needs the flows of the incident no more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Question) Reset() {
+	*x = Question{}
+	mi := &file_agent_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Question) ProtoMessage() {}
+
+func (x *Question) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Question.ProtoReflect.Descriptor instead.
+func (*Question) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Question) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
+}
+
+func (x *Question) GetWanted() []*WantedFlows {
+	if x != nil {
+		return x.Wanted
+	}
+	return nil
+}
+
+// WantedFlows are flows between two NICs, on source ports that differ from those in use.
+type WantedFlows struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Src           string                 `protobuf:"bytes,1,opt,name=src,proto3" json:"src,omitempty"` // node/device
+	Dst           string                 `protobuf:"bytes,2,opt,name=dst,proto3" json:"dst,omitempty"`
+	Class         uint32                 `protobuf:"varint,3,opt,name=class,proto3" json:"class,omitempty"` // index in the classes of probes
+	Flows         uint32                 `protobuf:"varint,4,opt,name=flows,proto3" json:"flows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WantedFlows) Reset() {
+	*x = WantedFlows{}
+	mi := &file_agent_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WantedFlows) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WantedFlows) ProtoMessage() {}
+
+func (x *WantedFlows) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WantedFlows.ProtoReflect.Descriptor instead.
+func (*WantedFlows) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WantedFlows) GetSrc() string {
+	if x != nil {
+		return x.Src
+	}
+	return ""
+}
+
+func (x *WantedFlows) GetDst() string {
+	if x != nil {
+		return x.Dst
+	}
+	return ""
+}
+
+func (x *WantedFlows) GetClass() uint32 {
+	if x != nil {
+		return x.Class
+	}
+	return 0
+}
+
+func (x *WantedFlows) GetFlows() uint32 {
+	if x != nil {
+		return x.Flows
+	}
+	return 0
+}
+
+type Answer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Flows         []string               `protobuf:"bytes,1,rep,name=flows,proto3" json:"flows,omitempty"`                          // src>dst#n
+	Refused       []string               `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"`                      // why others were not granted
+	EndsInNs      uint64                 `protobuf:"varint,3,opt,name=ends_in_ns,json=endsInNs,proto3" json:"ends_in_ns,omitempty"` // time until the last of the flows ends; 0 if there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_agent_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Answer) GetFlows() []string {
+	if x != nil {
+		return x.Flows
+	}
+	return nil
+}
+
+func (x *Answer) GetRefused() []string {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *Answer) GetEndsInNs() uint64 {
+	if x != nil {
+		return x.EndsInNs
+	}
+	return 0
+}
+
 type AgentMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
@@ -91,7 +273,7 @@ type AgentMessage struct {
 
 func (x *AgentMessage) Reset() {
 	*x = AgentMessage{}
-	mi := &file_agent_proto_msgTypes[0]
+	mi := &file_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -103,7 +285,7 @@ func (x *AgentMessage) String() string {
 func (*AgentMessage) ProtoMessage() {}
 
 func (x *AgentMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[0]
+	mi := &file_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -116,7 +298,7 @@ func (x *AgentMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentMessage.ProtoReflect.Descriptor instead.
 func (*AgentMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{0}
+	return file_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AgentMessage) GetBody() isAgentMessage_Body {
@@ -229,7 +411,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_proto_msgTypes[1]
+	mi := &file_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +423,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[1]
+	mi := &file_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +436,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{1}
+	return file_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Hello) GetNode() string {
@@ -345,7 +527,7 @@ type WebEndpoint struct {
 
 func (x *WebEndpoint) Reset() {
 	*x = WebEndpoint{}
-	mi := &file_agent_proto_msgTypes[2]
+	mi := &file_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +539,7 @@ func (x *WebEndpoint) String() string {
 func (*WebEndpoint) ProtoMessage() {}
 
 func (x *WebEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[2]
+	mi := &file_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +552,7 @@ func (x *WebEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WebEndpoint.ProtoReflect.Descriptor instead.
 func (*WebEndpoint) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{2}
+	return file_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WebEndpoint) GetAddress() string {
@@ -402,7 +584,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_agent_proto_msgTypes[3]
+	mi := &file_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +596,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[3]
+	mi := &file_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +609,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{3}
+	return file_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Interface) GetName() string {
@@ -495,7 +677,7 @@ type RDMA struct {
 
 func (x *RDMA) Reset() {
 	*x = RDMA{}
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -507,7 +689,7 @@ func (x *RDMA) String() string {
 func (*RDMA) ProtoMessage() {}
 
 func (x *RDMA) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -520,7 +702,7 @@ func (x *RDMA) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RDMA.ProtoReflect.Descriptor instead.
 func (*RDMA) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{4}
+	return file_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RDMA) GetDevice() string {
@@ -583,7 +765,7 @@ type ClockInfo struct {
 
 func (x *ClockInfo) Reset() {
 	*x = ClockInfo{}
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +777,7 @@ func (x *ClockInfo) String() string {
 func (*ClockInfo) ProtoMessage() {}
 
 func (x *ClockInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +790,7 @@ func (x *ClockInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockInfo.ProtoReflect.Descriptor instead.
 func (*ClockInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{5}
+	return file_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ClockInfo) GetClock() string {
@@ -644,7 +826,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +838,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +851,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{6}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Applied) GetVersion() uint64 {
@@ -707,7 +889,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +901,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +914,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Heartbeat) GetApplied() *Applied {
@@ -787,7 +969,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +981,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +994,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Addresses) GetInterfaces() []*Interface {
@@ -832,7 +1014,7 @@ type PathReport struct {
 
 func (x *PathReport) Reset() {
 	*x = PathReport{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1026,7 @@ func (x *PathReport) String() string {
 func (*PathReport) ProtoMessage() {}
 
 func (x *PathReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1039,7 @@ func (x *PathReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReport.ProtoReflect.Descriptor instead.
 func (*PathReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PathReport) GetTraces() []*Trace {
@@ -881,7 +1063,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1075,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1088,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Trace) GetEdge() string {
@@ -962,7 +1144,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1156,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1169,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hop) GetTtl() uint32 {
@@ -1022,7 +1204,7 @@ type ClockReport struct {
 
 func (x *ClockReport) Reset() {
 	*x = ClockReport{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1216,7 @@ func (x *ClockReport) String() string {
 func (*ClockReport) ProtoMessage() {}
 
 func (x *ClockReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1229,7 @@ func (x *ClockReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReport.ProtoReflect.Descriptor instead.
 func (*ClockReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ClockReport) GetFormat() uint32 {
@@ -1082,7 +1264,7 @@ type CoordinatorMessage struct {
 
 func (x *CoordinatorMessage) Reset() {
 	*x = CoordinatorMessage{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1276,7 @@ func (x *CoordinatorMessage) String() string {
 func (*CoordinatorMessage) ProtoMessage() {}
 
 func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1289,7 @@ func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorMessage.ProtoReflect.Descriptor instead.
 func (*CoordinatorMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CoordinatorMessage) GetBody() isCoordinatorMessage_Body {
@@ -1237,7 +1419,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1431,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1444,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Welcome) GetVersion() string {
@@ -1296,7 +1478,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1490,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1503,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Refused) GetReason() string {
@@ -1354,7 +1536,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1548,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1561,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Assignment) GetVersion() uint64 {
@@ -1471,7 +1653,7 @@ type Stamp struct {
 
 func (x *Stamp) Reset() {
 	*x = Stamp{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1665,7 @@ func (x *Stamp) String() string {
 func (*Stamp) ProtoMessage() {}
 
 func (x *Stamp) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1678,7 @@ func (x *Stamp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stamp.ProtoReflect.Descriptor instead.
 func (*Stamp) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Stamp) GetPort() uint32 {
@@ -1538,7 +1720,7 @@ type Class struct {
 
 func (x *Class) Reset() {
 	*x = Class{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1732,7 @@ func (x *Class) String() string {
 func (*Class) ProtoMessage() {}
 
 func (x *Class) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1745,7 @@ func (x *Class) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Class.ProtoReflect.Descriptor instead.
 func (*Class) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Class) GetName() string {
@@ -1605,7 +1787,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1799,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1812,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NIC) GetNic() string {
@@ -1718,7 +1900,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1912,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +1925,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Peer) GetNic() string {
@@ -1809,7 +1991,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +2003,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +2016,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Edge) GetNic() uint32 {
@@ -1883,7 +2065,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2077,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2090,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Keys) GetPeers() []*PeerKeys {
@@ -1935,7 +2117,7 @@ type PeerKeys struct {
 
 func (x *PeerKeys) Reset() {
 	*x = PeerKeys{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1947,7 +2129,7 @@ func (x *PeerKeys) String() string {
 func (*PeerKeys) ProtoMessage() {}
 
 func (x *PeerKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1960,7 +2142,7 @@ func (x *PeerKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerKeys.ProtoReflect.Descriptor instead.
 func (*PeerKeys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PeerKeys) GetNode() string {
@@ -1987,7 +2169,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2181,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2194,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Key) GetId() uint32 {
@@ -2040,7 +2222,7 @@ type ClockUpdate struct {
 
 func (x *ClockUpdate) Reset() {
 	*x = ClockUpdate{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2234,7 @@ func (x *ClockUpdate) String() string {
 func (*ClockUpdate) ProtoMessage() {}
 
 func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2247,7 @@ func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockUpdate.ProtoReflect.Descriptor instead.
 func (*ClockUpdate) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ClockUpdate) GetFormat() uint32 {
@@ -2093,7 +2275,7 @@ type Lives struct {
 
 func (x *Lives) Reset() {
 	*x = Lives{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2287,7 @@ func (x *Lives) String() string {
 func (*Lives) ProtoMessage() {}
 
 func (x *Lives) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2300,7 @@ func (x *Lives) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lives.ProtoReflect.Descriptor instead.
 func (*Lives) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Lives) GetNodes() []*NodeLife {
@@ -2138,7 +2320,7 @@ type NodeLife struct {
 
 func (x *NodeLife) Reset() {
 	*x = NodeLife{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2332,7 @@ func (x *NodeLife) String() string {
 func (*NodeLife) ProtoMessage() {}
 
 func (x *NodeLife) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2345,7 @@ func (x *NodeLife) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLife.ProtoReflect.Descriptor instead.
 func (*NodeLife) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeLife) GetNode() string {
@@ -2189,7 +2371,7 @@ type PathsWanted struct {
 
 func (x *PathsWanted) Reset() {
 	*x = PathsWanted{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2383,7 @@ func (x *PathsWanted) String() string {
 func (*PathsWanted) ProtoMessage() {}
 
 func (x *PathsWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,14 +2396,27 @@ func (x *PathsWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsWanted.ProtoReflect.Descriptor instead.
 func (*PathsWanted) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 var File_agent_proto protoreflect.FileDescriptor
 
 const file_agent_proto_rawDesc = "" +
 	"\n" +
-	"\vagent.proto\x12\x11graylink.agent.v1\"\xb3\x02\n" +
+	"\vagent.proto\x12\x11graylink.agent.v1\"^\n" +
+	"\bQuestion\x12\x1a\n" +
+	"\bincident\x18\x01 \x01(\tR\bincident\x126\n" +
+	"\x06wanted\x18\x02 \x03(\v2\x1e.graylink.agent.v1.WantedFlowsR\x06wanted\"]\n" +
+	"\vWantedFlows\x12\x10\n" +
+	"\x03src\x18\x01 \x01(\tR\x03src\x12\x10\n" +
+	"\x03dst\x18\x02 \x01(\tR\x03dst\x12\x14\n" +
+	"\x05class\x18\x03 \x01(\rR\x05class\x12\x14\n" +
+	"\x05flows\x18\x04 \x01(\rR\x05flows\"V\n" +
+	"\x06Answer\x12\x14\n" +
+	"\x05flows\x18\x01 \x03(\tR\x05flows\x12\x18\n" +
+	"\arefused\x18\x02 \x03(\tR\arefused\x12\x1c\n" +
+	"\n" +
+	"ends_in_ns\x18\x03 \x01(\x04R\bendsInNs\"\xb3\x02\n" +
 	"\fAgentMessage\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x18.graylink.agent.v1.HelloH\x00R\x05hello\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.graylink.agent.v1.HeartbeatH\x00R\theartbeat\x12<\n" +
@@ -2395,9 +2590,10 @@ const file_agent_proto_rawDesc = "" +
 	"\tPathState\x12\x16\n" +
 	"\x12PATH_STATE_UNKNOWN\x10\x00\x12\x14\n" +
 	"\x10PATH_STATE_VALID\x10\x01\x12\x14\n" +
-	"\x10PATH_STATE_STALE\x10\x022_\n" +
+	"\x10PATH_STATE_STALE\x10\x022\x9e\x01\n" +
 	"\x06Agents\x12U\n" +
-	"\aSession\x12\x1f.graylink.agent.v1.AgentMessage\x1a%.graylink.agent.v1.CoordinatorMessage(\x010\x01B0Z.github.com/graylink/graylink/internal/agentapib\x06proto3"
+	"\aSession\x12\x1f.graylink.agent.v1.AgentMessage\x1a%.graylink.agent.v1.CoordinatorMessage(\x010\x01\x12=\n" +
+	"\x03Ask\x12\x1b.graylink.agent.v1.Question\x1a\x19.graylink.agent.v1.AnswerB0Z.github.com/graylink/graylink/internal/agentapib\x06proto3"
 
 var (
 	file_agent_proto_rawDescOnce sync.Once
@@ -2412,79 +2608,85 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_agent_proto_goTypes = []any{
 	(PathState)(0),             // 0: graylink.agent.v1.PathState
-	(*AgentMessage)(nil),       // 1: graylink.agent.v1.AgentMessage
-	(*Hello)(nil),              // 2: graylink.agent.v1.Hello
-	(*WebEndpoint)(nil),        // 3: graylink.agent.v1.WebEndpoint
-	(*Interface)(nil),          // 4: graylink.agent.v1.Interface
-	(*RDMA)(nil),               // 5: graylink.agent.v1.RDMA
-	(*ClockInfo)(nil),          // 6: graylink.agent.v1.ClockInfo
-	(*Applied)(nil),            // 7: graylink.agent.v1.Applied
-	(*Heartbeat)(nil),          // 8: graylink.agent.v1.Heartbeat
-	(*Addresses)(nil),          // 9: graylink.agent.v1.Addresses
-	(*PathReport)(nil),         // 10: graylink.agent.v1.PathReport
-	(*Trace)(nil),              // 11: graylink.agent.v1.Trace
-	(*Hop)(nil),                // 12: graylink.agent.v1.Hop
-	(*ClockReport)(nil),        // 13: graylink.agent.v1.ClockReport
-	(*CoordinatorMessage)(nil), // 14: graylink.agent.v1.CoordinatorMessage
-	(*Welcome)(nil),            // 15: graylink.agent.v1.Welcome
-	(*Refused)(nil),            // 16: graylink.agent.v1.Refused
-	(*Assignment)(nil),         // 17: graylink.agent.v1.Assignment
-	(*Stamp)(nil),              // 18: graylink.agent.v1.Stamp
-	(*Class)(nil),              // 19: graylink.agent.v1.Class
-	(*NIC)(nil),                // 20: graylink.agent.v1.NIC
-	(*Peer)(nil),               // 21: graylink.agent.v1.Peer
-	(*Edge)(nil),               // 22: graylink.agent.v1.Edge
-	(*Keys)(nil),               // 23: graylink.agent.v1.Keys
-	(*PeerKeys)(nil),           // 24: graylink.agent.v1.PeerKeys
-	(*Key)(nil),                // 25: graylink.agent.v1.Key
-	(*ClockUpdate)(nil),        // 26: graylink.agent.v1.ClockUpdate
-	(*Lives)(nil),              // 27: graylink.agent.v1.Lives
-	(*NodeLife)(nil),           // 28: graylink.agent.v1.NodeLife
-	(*PathsWanted)(nil),        // 29: graylink.agent.v1.PathsWanted
+	(*Question)(nil),           // 1: graylink.agent.v1.Question
+	(*WantedFlows)(nil),        // 2: graylink.agent.v1.WantedFlows
+	(*Answer)(nil),             // 3: graylink.agent.v1.Answer
+	(*AgentMessage)(nil),       // 4: graylink.agent.v1.AgentMessage
+	(*Hello)(nil),              // 5: graylink.agent.v1.Hello
+	(*WebEndpoint)(nil),        // 6: graylink.agent.v1.WebEndpoint
+	(*Interface)(nil),          // 7: graylink.agent.v1.Interface
+	(*RDMA)(nil),               // 8: graylink.agent.v1.RDMA
+	(*ClockInfo)(nil),          // 9: graylink.agent.v1.ClockInfo
+	(*Applied)(nil),            // 10: graylink.agent.v1.Applied
+	(*Heartbeat)(nil),          // 11: graylink.agent.v1.Heartbeat
+	(*Addresses)(nil),          // 12: graylink.agent.v1.Addresses
+	(*PathReport)(nil),         // 13: graylink.agent.v1.PathReport
+	(*Trace)(nil),              // 14: graylink.agent.v1.Trace
+	(*Hop)(nil),                // 15: graylink.agent.v1.Hop
+	(*ClockReport)(nil),        // 16: graylink.agent.v1.ClockReport
+	(*CoordinatorMessage)(nil), // 17: graylink.agent.v1.CoordinatorMessage
+	(*Welcome)(nil),            // 18: graylink.agent.v1.Welcome
+	(*Refused)(nil),            // 19: graylink.agent.v1.Refused
+	(*Assignment)(nil),         // 20: graylink.agent.v1.Assignment
+	(*Stamp)(nil),              // 21: graylink.agent.v1.Stamp
+	(*Class)(nil),              // 22: graylink.agent.v1.Class
+	(*NIC)(nil),                // 23: graylink.agent.v1.NIC
+	(*Peer)(nil),               // 24: graylink.agent.v1.Peer
+	(*Edge)(nil),               // 25: graylink.agent.v1.Edge
+	(*Keys)(nil),               // 26: graylink.agent.v1.Keys
+	(*PeerKeys)(nil),           // 27: graylink.agent.v1.PeerKeys
+	(*Key)(nil),                // 28: graylink.agent.v1.Key
+	(*ClockUpdate)(nil),        // 29: graylink.agent.v1.ClockUpdate
+	(*Lives)(nil),              // 30: graylink.agent.v1.Lives
+	(*NodeLife)(nil),           // 31: graylink.agent.v1.NodeLife
+	(*PathsWanted)(nil),        // 32: graylink.agent.v1.PathsWanted
 }
 var file_agent_proto_depIdxs = []int32{
-	2,  // 0: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
-	8,  // 1: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
-	9,  // 2: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
-	10, // 3: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
-	13, // 4: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
-	3,  // 5: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
-	4,  // 6: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
-	6,  // 7: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
-	7,  // 8: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
-	5,  // 9: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
-	7,  // 10: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
-	4,  // 11: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
-	11, // 12: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
-	0,  // 13: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
-	12, // 14: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
-	15, // 15: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
-	16, // 16: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
-	17, // 17: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
-	23, // 18: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
-	26, // 19: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
-	29, // 20: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
-	27, // 21: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
-	18, // 22: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
-	20, // 23: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
-	21, // 24: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
-	22, // 25: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
-	22, // 26: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
-	19, // 27: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
-	5,  // 28: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
-	24, // 29: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
-	25, // 30: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
-	28, // 31: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
-	1,  // 32: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
-	14, // 33: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
-	33, // [33:34] is the sub-list for method output_type
-	32, // [32:33] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	2,  // 0: graylink.agent.v1.Question.wanted:type_name -> graylink.agent.v1.WantedFlows
+	5,  // 1: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
+	11, // 2: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
+	12, // 3: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
+	13, // 4: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
+	16, // 5: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
+	6,  // 6: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
+	7,  // 7: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
+	9,  // 8: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
+	10, // 9: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
+	8,  // 10: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
+	10, // 11: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
+	7,  // 12: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
+	14, // 13: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
+	0,  // 14: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
+	15, // 15: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
+	18, // 16: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
+	19, // 17: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
+	20, // 18: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
+	26, // 19: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
+	29, // 20: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
+	32, // 21: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
+	30, // 22: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
+	21, // 23: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
+	23, // 24: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
+	24, // 25: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
+	25, // 26: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
+	25, // 27: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
+	22, // 28: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
+	8,  // 29: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
+	27, // 30: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
+	28, // 31: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
+	31, // 32: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
+	4,  // 33: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
+	1,  // 34: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
+	17, // 35: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
+	3,  // 36: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
+	35, // [35:37] is the sub-list for method output_type
+	33, // [33:35] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -2492,16 +2694,16 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
-	file_agent_proto_msgTypes[0].OneofWrappers = []any{
+	file_agent_proto_msgTypes[3].OneofWrappers = []any{
 		(*AgentMessage_Hello)(nil),
 		(*AgentMessage_Heartbeat)(nil),
 		(*AgentMessage_Addresses)(nil),
 		(*AgentMessage_Paths)(nil),
 		(*AgentMessage_Clock)(nil),
 	}
-	file_agent_proto_msgTypes[1].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[3].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[13].OneofWrappers = []any{
+	file_agent_proto_msgTypes[4].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[6].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[16].OneofWrappers = []any{
 		(*CoordinatorMessage_Welcome)(nil),
 		(*CoordinatorMessage_Refused)(nil),
 		(*CoordinatorMessage_Assignment)(nil),
@@ -2510,14 +2712,14 @@ func file_agent_proto_init() {
 		(*CoordinatorMessage_PathsWanted)(nil),
 		(*CoordinatorMessage_Lives)(nil),
 	}
-	file_agent_proto_msgTypes[19].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   29,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

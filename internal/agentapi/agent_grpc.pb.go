@@ -25,6 +25,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Agents_Session_FullMethodName = "/graylink.agent.v1.Agents/Session"
+	Agents_Ask_FullMethodName     = "/graylink.agent.v1.Agents/Ask"
 )
 
 // AgentsClient is the client API for Agents service.
@@ -34,6 +35,9 @@ type AgentsClient interface {
 	// Session lasts as long as both sides live. The agent's first message is
 	// Hello, the coordinator's first is Welcome or Refused.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, CoordinatorMessage], error)
+	// Ask requests temporary flows that would distinguish the suspects of an incident. It is for analyzers whose certificate
+	// the coordinator allows to ask. The answer has the flows that there are now for the incident, whoever asked for them.
+	Ask(ctx context.Context, in *Question, opts ...grpc.CallOption) (*Answer, error)
 }
 
 type agentsClient struct {
@@ -57,6 +61,16 @@ func (c *agentsClient) Session(ctx context.Context, opts ...grpc.CallOption) (gr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agents_SessionClient = grpc.BidiStreamingClient[AgentMessage, CoordinatorMessage]
 
+func (c *agentsClient) Ask(ctx context.Context, in *Question, opts ...grpc.CallOption) (*Answer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Answer)
+	err := c.cc.Invoke(ctx, Agents_Ask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AgentsServer is the server API for Agents service.
 // All implementations must embed UnimplementedAgentsServer
 // for forward compatibility.
@@ -64,6 +78,9 @@ type AgentsServer interface {
 	// Session lasts as long as both sides live. The agent's first message is
 	// Hello, the coordinator's first is Welcome or Refused.
 	Session(grpc.BidiStreamingServer[AgentMessage, CoordinatorMessage]) error
+	// Ask requests temporary flows that would distinguish the suspects of an incident. It is for analyzers whose certificate
+	// the coordinator allows to ask. The answer has the flows that there are now for the incident, whoever asked for them.
+	Ask(context.Context, *Question) (*Answer, error)
 	mustEmbedUnimplementedAgentsServer()
 }
 
@@ -76,6 +93,9 @@ type UnimplementedAgentsServer struct{}
 
 func (UnimplementedAgentsServer) Session(grpc.BidiStreamingServer[AgentMessage, CoordinatorMessage]) error {
 	return status.Error(codes.Unimplemented, "method Session not implemented")
+}
+func (UnimplementedAgentsServer) Ask(context.Context, *Question) (*Answer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Ask not implemented")
 }
 func (UnimplementedAgentsServer) mustEmbedUnimplementedAgentsServer() {}
 func (UnimplementedAgentsServer) testEmbeddedByValue()                {}
@@ -105,13 +125,36 @@ func _Agents_Session_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agents_SessionServer = grpc.BidiStreamingServer[AgentMessage, CoordinatorMessage]
 
+func _Agents_Ask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Question)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentsServer).Ask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agents_Ask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentsServer).Ask(ctx, req.(*Question))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Agents_ServiceDesc is the grpc.ServiceDesc for Agents service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Agents_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "graylink.agent.v1.Agents",
 	HandlerType: (*AgentsServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Ask",
+			Handler:    _Agents_Ask_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Session",

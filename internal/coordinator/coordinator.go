@@ -30,6 +30,7 @@ type Coordinator struct {
 
 	changeMu sync.Mutex // held while the schedule, the keys or the topology are changed
 	moves    portMoves  // needs changeMu
+	asked    askedFlows // needs changeMu
 
 	mu       sync.Mutex // held briefly; never while planning, writing or sending
 	topology *topology  // is replaced with changeMu and mu
@@ -124,6 +125,7 @@ func (c *Coordinator) Step() {
 		}
 	}
 	c.rebalancePorts()
+	c.endAskedFlows()
 	mono := c.opts.Clock.MonoTime()
 	c.mu.Lock()
 	due := c.file.due(mono)

@@ -38,4 +38,8 @@
 //  15. Clocks are related once a cycle, independent of everything else, and every connected agent that
 //     reports gets updates of its own clocks and of those that it reported on. Clock state is not
 //     saved: a coordinator that starts begins another frame.
+//  16. Analyzers whose certificate has one of the configured names may ask for temporary flows. They are
+//     part of the assignments of the two nodes, and not of the schedule. They end after a minute.
+//  17. Equal questions are one. Flows end earlier when every analyzer that asked needs them no more.
+//  18. Temporary flows are limited by incident, fleet, NIC and share of the probes, whatever is asked.
 package coordinator

@@ -87,10 +87,10 @@ func (c *Coordinator) rebalancePorts() {
 		return
 	}
 	// The share of edges without a path limits how reliable the counts are.
-	if len(bound)*10 < len(p.sched.Edges)*2*9 {
+	if len(bound)*10 < len(p.base.Edges)*2*9 {
 		return
 	}
-	limit := c.moves.roundLimit(len(p.sched.Edges))
+	limit := c.moves.roundLimit(len(p.base.Edges))
 	if limit <= 0 {
 		return
 	}
@@ -99,7 +99,7 @@ func (c *Coordinator) rebalancePorts() {
 	for _, l := range links {
 		missing += max(0, c.opts.LinkEdges-l.Edges)
 	}
-	next := c.opts.Planner.Rebalance(p.graph, p.sched, bound, slices.Clone(c.moves.list), c.opts.LinkEdges, limit)
+	next := c.opts.Planner.Rebalance(p.graph, p.base, bound, slices.Clone(c.moves.list), c.opts.LinkEdges, limit)
 	if len(next) > limit {
 		next = next[:limit]
 	}

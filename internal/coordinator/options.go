@@ -58,6 +58,9 @@ type Options struct {
 	Schedule     schedule.Options // the coordinator sets Absent, Moves and Classes
 	Stamp        Stamp
 
+	// AskClients are the names in certificates whose clients may ask for temporary flows.
+	AskClients []string
+
 	// AddressPrefixes are those of addresses that agents may report for NICs without one in the topology.
 	AddressPrefixes []netip.Prefix
 

@@ -105,10 +105,11 @@ func (s *pathStore) linkIndexes(dirs []fabric.Direction) []int32 {
 	return out
 }
 
-// bindEdge replaces the path of an edge.
+// bindEdge replaces the path of an edge. Temporary flows are not counted on links.
 func (s *pathStore) bindEdge(k uint64, crossed []int32) {
+	_, _, flow, _ := splitKey(k)
 	count := func(crossed []int32, by int) {
-		if crossed == nil {
+		if crossed == nil || fabric.IsTemporaryFlow(flow) {
 			return
 		}
 		for _, i := range crossed {
@@ -246,13 +247,13 @@ func (s *pathStore) linkCounts() (links []LinkEdges, boundProbes, bound int) {
 	return links, s.probes, s.bound
 }
 
-// tracedPaths returns the bound edges in a fixed order, with the version of the paths.
+// tracedPaths returns the bound edges of the schedule in a fixed order, with the version of the paths.
 func (s *pathStore) tracedPaths() (version uint64, out []schedule.TracedPath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys := make([]uint64, 0, len(s.edges))
 	for k, crossed := range s.edges {
-		if crossed != nil {
+		if _, _, flow, _ := splitKey(k); crossed != nil && !fabric.IsTemporaryFlow(flow) {
 			keys = append(keys, k)
 		}
 	}

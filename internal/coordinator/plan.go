@@ -1,10 +1,12 @@
 package coordinator
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"hash/fnv"
+	"maps"
 	"math"
 	"net/netip"
 	"runtime"
@@ -36,6 +38,7 @@ func ssidOf(nic string) uint16 {
 // change.
 type plan struct {
 	graph     *fabric.Graph
+	base      *schedule.Schedule // without temporary flows
 	sched     *schedule.Schedule
 	settings  probeSettings
 	endpoints []endpoint         // by NIC
@@ -90,7 +93,7 @@ func newPlan(in planInput, s *schedule.Schedule, settings probeSettings) (*plan,
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{graph: in.graph, sched: s, settings: settings, edges: edges, endpoints: make([]endpoint, len(s.NICs)),
+	p := &plan{graph: in.graph, base: s, sched: s, settings: settings, edges: edges, endpoints: make([]endpoint, len(s.NICs)),
 		nics: map[string][]int32{}, index: make(map[string]int32, len(s.NICs)), hash: map[string][hashSize]byte{}}
 	for i, id := range s.NICs {
 		node, _, _ := fabric.SplitNIC(id)
@@ -103,7 +106,60 @@ func newPlan(in planInput, s *schedule.Schedule, settings probeSettings) (*plan,
 			p.unaddressed++
 		}
 	}
-	return p, p.hashAll(in.present)
+	return p, p.hashAll(slices.Collect(maps.Keys(in.present)))
+}
+
+// withTemporary returns the plan with these temporary flows instead of those that it has. Only the assignments of nodes at
+// their ends differ.
+func (p *plan) withTemporary(flows []schedule.Edge) (*plan, error) {
+	if len(flows) == 0 && p.sched == p.base {
+		return p, nil
+	}
+	s := *p.base
+	s.Edges = slices.Concat(s.Edges, flows)
+	slices.SortFunc(s.Edges, func(a, b schedule.Edge) int {
+		return cmp.Or(cmp.Compare(a.Src, b.Src), cmp.Compare(a.Dst, b.Dst), cmp.Compare(a.Flow, b.Flow))
+	})
+	edges, err := indexEdges(&s)
+	if err != nil {
+		return nil, err
+	}
+	edges.cadence = p.edges.cadence
+	out := *p
+	out.sched, out.edges, out.hash = &s, edges, maps.Clone(p.hash)
+	if len(flows) == 0 {
+		out.sched = p.base
+	}
+	touched := map[string]bool{}
+	for _, list := range [][]schedule.Edge{p.temporaryFlows(), flows} {
+		for _, e := range list {
+			for _, nic := range []int32{e.Src, e.Dst} {
+				if node := fabric.OwnerOf(s.NICs[nic]); p.hasNode(node) {
+					touched[node] = true
+				}
+			}
+		}
+	}
+	return &out, out.hashAll(slices.Collect(maps.Keys(touched)))
+}
+
+// temporaryFlows returns the temporary flows of the plan.
+func (p *plan) temporaryFlows() (out []schedule.Edge) {
+	if p.sched == p.base {
+		return nil
+	}
+	for _, e := range p.sched.Edges {
+		if fabric.IsTemporaryFlow(int(e.Flow)) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// hasNode reports whether the plan has an assignment for a node.
+func (p *plan) hasNode(node string) bool {
+	_, planned := p.hash[node]
+	return planned
 }
 
 // indexEdges returns the index of a schedule's edges.
@@ -173,14 +229,9 @@ func (p *plan) findEdge(src, dst int32, flow int) int32 {
 	return -1
 }
 
-// hashAll computes the hash of the assignment of every present node.
-func (p *plan) hashAll(present map[string]bool) error {
-	nodes := make([]string, 0, len(present))
-	for n := range present {
-		if len(p.nics[n]) > 0 {
-			nodes = append(nodes, n)
-		}
-	}
+// hashAll computes the hashes of the assignments of nodes.
+func (p *plan) hashAll(nodes []string) error {
+	nodes = slices.DeleteFunc(nodes, func(n string) bool { return len(p.nics[n]) == 0 })
 	hashes := make([][hashSize]byte, len(nodes))
 	errs := make([]error, runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup

@@ -33,11 +33,7 @@ func (s *planState) settled(settle, most, mono time.Duration) bool {
 
 // hasNode reports whether the plan has an assignment for a node.
 func (s *planState) hasNode(node string) bool {
-	if s.plan == nil {
-		return false
-	}
-	_, planned := s.plan.hash[node]
-	return planned
+	return s.plan != nil && s.plan.hasNode(node)
 }
 
 // markDirty records that the plan must follow a change, and that the state is not saved. It needs mu,
@@ -93,7 +89,7 @@ func (c *Coordinator) takeInput() (in planInput, old *plan, anew bool) {
 // makePlan computes a plan. It computes the schedule anew if that is needed, or if there is none.
 func (c *Coordinator) makePlan(in planInput, old *plan, anew bool) (*plan, error) {
 	if old != nil && !anew {
-		return newPlan(in, old.sched, c.settings)
+		return newPlan(in, old.base, c.settings)
 	}
 	s, err := c.opts.Planner.Make(in.graph, in.options)
 	if err != nil {
@@ -107,6 +103,9 @@ func (c *Coordinator) rebuildPlan() error {
 	in, old, anew := c.takeInput()
 	began := c.opts.Clock.MonoTime()
 	p, err := c.makePlan(in, old, anew)
+	if err == nil {
+		p, err = c.asked.addTo(p)
+	}
 	took := c.opts.Clock.MonoTime() - began
 	if err != nil {
 		c.counters.addRun(false, took, c.opts.Clock.WallTime())
@@ -128,7 +127,7 @@ func (c *Coordinator) rebuildPlan() error {
 	c.paths.setPlan(p)
 	changed := c.usePlan(p)
 	c.counters.addRun(true, took, c.opts.Clock.WallTime())
-	c.log.Info("schedule computed", "edges", len(p.sched.Edges), "nodes", len(p.hash), "changed", changed, "hash", fmt.Sprintf("%016x", scheduleHash(p.sched)), "seconds", took.Seconds())
+	c.log.Info("schedule computed", "edges", len(p.base.Edges), "nodes", len(p.hash), "changed", changed, "hash", fmt.Sprintf("%016x", scheduleHash(p.base)), "seconds", took.Seconds())
 	return nil
 }
 
@@ -195,7 +194,7 @@ func (c *Coordinator) ScheduleOf(node string) (sum Schedule, edges []Edge, ok bo
 	if p == nil {
 		return sum, nil, false
 	}
-	sum = Schedule{Hash: fmt.Sprintf("%016x", scheduleHash(p.sched)), NICs: len(p.sched.NICs), Edges: len(p.sched.Edges),
+	sum = Schedule{Hash: fmt.Sprintf("%016x", scheduleHash(p.base)), NICs: len(p.sched.NICs), Edges: len(p.base.Edges),
 		Components: len(p.sched.Components), Findings: append([]string{}, p.sched.Findings...)}
 	for _, f := range p.conflicts {
 		sum.Findings = append(sum.Findings, f.text)

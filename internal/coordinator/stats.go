@@ -17,6 +17,8 @@ type counts struct {
 	clockUpdates uint64
 	moves        uint64
 	saves        map[string]uint64 // number by result
+	questions    map[string]uint64 // number by result
+	asked        int               // temporary flows at present
 	stepAt       time.Time
 	reloadOK     bool
 	reloadedAt   time.Time
@@ -29,7 +31,7 @@ type counters struct {
 }
 
 func newCounters(wall time.Time) *counters {
-	return &counters{n: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}, reloadOK: true, reloadedAt: wall}}
+	return &counters{n: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}, questions: map[string]uint64{}, reloadOK: true, reloadedAt: wall}}
 }
 
 // add changes the counts.
@@ -50,6 +52,18 @@ func (c *counters) addRun(ok bool, took time.Duration, wall time.Time) {
 		}
 	})
 }
+
+// Results of questions, as they are counted.
+const (
+	questionAnswered  = "answered"
+	questionRefused   = "refused"
+	questionDenied    = "denied"
+	questionMalformed = "malformed"
+)
+
+var questionResults = []string{questionAnswered, questionRefused, questionDenied, questionMalformed}
+
+func (c *counters) addQuestion(result string) { c.add(func(n *counts) { n.questions[result]++ }) }
 
 func (c *counters) addSave(ok bool) { c.add(func(n *counts) { n.saves[resultText(ok)]++ }) }
 
@@ -83,6 +97,10 @@ func (c *counters) fillStats(s *Stats) {
 	s.Sessions = map[string]uint64{}
 	for _, r := range sessionResults {
 		s.Sessions[r] = n.sessions[r]
+	}
+	s.Questions, s.TemporaryFlows = map[string]uint64{}, n.asked
+	for _, r := range questionResults {
+		s.Questions[r] = n.questions[r]
 	}
 	s.Runs = map[string]uint64{"done": n.runs["done"], "failed": n.runs["failed"]}
 	s.Saves = map[string]uint64{"done": n.saves["done"], "failed": n.saves["failed"]}
@@ -123,6 +141,8 @@ type Stats struct {
 	Clocks          ClockStats
 	ClockUpdates    uint64
 	Moves           uint64
+	Questions       map[string]uint64 // of analyzers, number by result
+	TemporaryFlows  int               // that analyzers asked for
 	Saves           map[string]uint64
 	StepAt          time.Time
 	TopologyHash    string
@@ -148,7 +168,7 @@ func (c *Coordinator) Stats() Stats {
 	silent := c.countAgents(&s, newest)
 	if p := c.planning.plan; p != nil {
 		s.HasPlan, s.Conflicts = true, p.countConflicts()
-		total := len(p.sched.Edges)
+		total := len(p.base.Edges)
 		s.Edges = map[string]int{"all": total, "unaddressed": p.unaddressed, "silent": silent, "path_known": probes, "path_unknown": total - probes}
 	}
 	return s

@@ -124,6 +124,20 @@ func (e Flow) Endpoints() (from, to string) {
 // uses flow numbers c*FlowsPerClass up to the next class's first.
 const FlowsPerClass = 64
 
+// ScheduledFlows is the number of source ports of a class that schedules and configurations use: its first ones. The
+// other TemporaryFlows are for flows that an analyzer asks for.
+const (
+	ScheduledFlows = FlowsPerClass - TemporaryFlows
+	TemporaryFlows = 16
+)
+
+// IsTemporary reports whether the number of a flow is one of those for flows that an analyzer asks for. Such flows are
+// not expected to stay.
+func (e Flow) IsTemporary() bool { return IsTemporaryFlow(e.Number) }
+
+// IsTemporaryFlow reports the same of a flow number.
+func IsTemporaryFlow(number int) bool { return number%FlowsPerClass >= ScheduledFlows }
+
 // ParseFlow reads "src>dst#n" or "src>dst#n/r"; a missing "#n" is flow 0.
 func ParseFlow(s string) (Flow, error) {
 	bad := func() (Flow, error) {

@@ -83,6 +83,19 @@ type EvidenceCount struct {
 	ExplainedEdges            int `json:"explained_edges"`
 	HealthyEdgesThroughParent int `json:"healthy_edges_through_parent"`
 	ContraryEdges             int `json:"contrary_edges,omitempty"` // clean, though they cross the element
+	// Asked is what was asked for to distinguish the element from others.
+	Asked []Asked `json:"asked,omitempty"`
+}
+
+// Asked is one question to the mesh: which elements it should distinguish, which flows were measured for it, and which
+// elements they excluded.
+type Asked struct {
+	At      time.Time `json:"at"`
+	Between []Element `json:"between"`
+	Flows   []string  `json:"flows"`
+	// Refused has the reasons why other flows were not granted.
+	Refused  []string  `json:"refused,omitempty"`
+	Excluded []Element `json:"excluded"`
 }
 
 // BlastRadius counts what a fault affects. Jobs is nil if no placement is known.
@@ -111,6 +124,24 @@ const (
 	CauseOptics     = "optics"
 	CauseControl    = "control_plane" // a switch's processor, or what guards it
 )
+
+// String describes what was asked and what it showed.
+func (a *Asked) String() string {
+	s := fmt.Sprintf("%d flows more were measured", len(a.Flows))
+	switch {
+	case len(a.Flows) == 0 && len(a.Refused) > 0:
+		return "no flows were granted: " + a.Refused[0]
+	case len(a.Flows) == 0:
+		return "the answer is awaited"
+	case len(a.Excluded) == 0:
+		return s + ", and exclude nothing so far"
+	}
+	var names []string
+	for _, e := range a.Excluded {
+		names = append(names, e.ID)
+	}
+	return s + ", and exclude " + strings.Join(names, ", ")
+}
 
 // Attribution holds the cause of a fault, as the series of the element show it.
 type Attribution struct {
@@ -170,6 +201,8 @@ type Verdict struct {
 	Runbook string `json:"runbook,omitempty"`
 	// Attribution is nil while no cause has been looked for.
 	Attribution *Attribution `json:"attribution,omitempty"`
+	// WouldSplit are measurements that would distinguish the element from its equivalents, if some would.
+	WouldSplit []Measurement `json:"would_split,omitempty"`
 
 	// Edges are those the verdict explains; not part of the file format.
 	Edges []string `json:"-"`

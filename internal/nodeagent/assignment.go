@@ -20,7 +20,7 @@ const (
 )
 
 // fleetConfig returns the engine's configuration for an assignment of the coordinator. If the mesh is authenticated, a
-// peer without keys is left out, and so are its edges.
+// peer without keys is left out, and so are its edges. Temporary flows beyond the node's own limits are left out.
 func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o *FleetOptions) *probe.Config {
 	c := &probe.Config{Node: a.GetNode(), Cadence: time.Duration(a.GetCadenceNs()), ReplyTimeout: fleetReplyTimeout, ErrorBound: o.Clock.ErrorBound, ClockSync: o.Clock.Sync,
 		Stamp: probe.StampConfig{Port: uint16(a.GetStamp().GetPort()), SourcePort: uint16(a.GetStamp().GetSourcePort()), Padding: int(a.GetStamp().GetPadding())},
@@ -61,17 +61,41 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o *FleetOptions) *
 		usable[i] = true
 		c.Peers = append(c.Peers, v)
 	}
+	own, answered := newTemporaryBudget(), newTemporaryBudget()
 	for _, e := range a.GetEdges() {
-		if usable[e.GetPeer()] {
+		if usable[e.GetPeer()] && own.admits(e) {
 			c.Edges = append(c.Edges, probe.EdgeConfig{Src: a.Nics[e.GetNic()].GetNic(), Dst: a.Peers[e.GetPeer()].GetNic(),
 				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs())})
 		}
 	}
 	for _, e := range a.GetAnswers() {
-		if usable[e.GetPeer()] {
+		if usable[e.GetPeer()] && answered.admits(e) {
 			c.Answers = append(c.Answers, probe.EdgeConfig{Src: a.Peers[e.GetPeer()].GetNic(), Dst: a.Nics[e.GetNic()].GetNic(),
 				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs())})
 		}
 	}
 	return c
+}
+
+// Limits of temporary flows, whatever the coordinator grants.
+const (
+	maxTemporaryFlows   = 16 // of a NIC
+	minTemporaryCadence = 100 * time.Millisecond
+)
+
+// temporaryBudget counts the temporary flows of NICs.
+type temporaryBudget struct{ flows map[uint32]int }
+
+func newTemporaryBudget() temporaryBudget { return temporaryBudget{map[uint32]int{}} }
+
+// admits reports whether an edge is within the node's own limits.
+func (b temporaryBudget) admits(e *agentapi.Edge) bool {
+	if !fabric.IsTemporaryFlow(int(e.GetFlow())) {
+		return true
+	}
+	if b.flows[e.GetNic()] >= maxTemporaryFlows || time.Duration(e.GetCadenceNs()) < minTemporaryCadence {
+		return false
+	}
+	b.flows[e.GetNic()]++
+	return true
 }

@@ -210,7 +210,7 @@ func (r *fileReader) readPeer(n *yaml.Node, at string) error {
 	})
 	if err := (fields{"nic": nicField(at+".nic", &v.NIC), "address": addressField(at+".address", &v.Address),
 		"leaf": stringField(at+".leaf", &v.Leaf), "tier": integerField(at+".tier", 0, 9, &v.tier),
-		"plane": stringField(at+".plane", &v.Plane), "flows": integerField(at+".flows", 1, FlowsPerClass, &v.flows),
+		"plane": stringField(at+".plane", &v.Plane), "flows": integerField(at+".flows", 1, fabric.ScheduledFlows, &v.flows),
 		"ssid": integerField(at+".ssid", 1, maxSSID, &v.SSID), "hardware": scalarField(at+".hardware", "true or false", &v.Hardware),
 		"from": from, "probe": scalarField(at+".probe", "true or false", &v.probe),
 		"gid": gidField(at+".gid", &pair.GID), "qpn": numberField(at+".qpn", 2, maxQPN, &pair.QPN), "qkey": numberField(at+".qkey", 1, rdma.MaxQKey, &pair.QKey),

@@ -18,7 +18,7 @@ const (
 	// hopelessRatio is the factor beyond which neither all source ports nor a few more pairs can give a
 	// link its flows. The pairs of such a link get hopelessFactor times their flows, once: thinning a
 	// node's probes for an unreachable goal has no use.
-	hopelessRatio, hopelessFactor = 4 * FlowsPerClass, 4
+	hopelessRatio, hopelessFactor = 4 * flowsOfPair, 4
 	// mostPeers is the number of peers up to which a NIC may get one more for a link without flows, or
 	// with too few.
 	mostPeers = 2 * mostRounds
@@ -181,7 +181,7 @@ func (c *cover) fillLinks(p *pairing, minFlows float64) {
 			// many pairs.
 			m = math.Round(m*1e6) / 1e6 * (1 + 0.01*float64(turn))
 			more := math.Floor(float64(q.flows)*(m-1) + hashToUnit(mixHash(n.nics[q.src].hash^mixHash(n.nics[q.dst].hash^uint64(turn)))))
-			add := uint16(min(more, float64(FlowsPerClass-q.flows)))
+			add := uint16(min(more, float64(flowsOfPair-q.flows)))
 			if add > 0 {
 				q.flows += add
 				c.added[i] += add

@@ -79,10 +79,10 @@ func expandPairs(pairs []pair, classes int, cadence func(*pair) time.Duration) [
 }
 
 // applyMoves gives edges their moved flow numbers. It ignores a move of a flow that does not exist,
-// onto one that exists, or into another class.
+// onto one that exists, onto a temporary one, or into another class.
 func (s *Schedule) applyMoves(moves []Move) {
 	for _, m := range moves {
-		if m.From/FlowsPerClass != m.To/FlowsPerClass || m.From < 0 || m.To < 0 {
+		if m.From/FlowsPerClass != m.To/FlowsPerClass || m.From < 0 || m.To < 0 || m.To%FlowsPerClass >= flowsOfPair {
 			continue
 		}
 		src, ok := slices.BinarySearch(s.NICs, m.Src)

@@ -359,7 +359,7 @@ func (b *balancer) nextMove(f *tracedFlow) (Move, bool) {
 	}
 	first := int(e.Class) * FlowsPerClass
 	to, oldest := -1, math.MaxInt
-	for n := first; n < first+FlowsPerClass; n++ {
+	for n := first; n < first+flowsOfPair; n++ {
 		when, tried := b.lastUsed[pair][n]
 		if !tried {
 			when = -1

@@ -141,7 +141,7 @@ func TestRebalanceForgetsTheOldest(t *testing.T) {
 			used[int(e.Flow)] = true
 		}
 	}
-	for n := range schedule.FlowsPerClass {
+	for n := range fabric.ScheduledFlows {
 		if !used[n] {
 			history = append(history, schedule.Move{Src: src, Dst: dst, From: n, To: n})
 		}

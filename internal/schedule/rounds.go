@@ -279,7 +279,7 @@ func (p *pairing) runLevel(l *level, rails []int64) {
 				most := uint16(0) // number of flows that the pair may already have
 				switch {
 				case pass >= evenPasses:
-					most = FlowsPerClass
+					most = flowsOfPair
 				case pass >= newPeerPasses:
 					most = uint16(r / max(len(p.peers[f.x]), 1))
 				}
@@ -327,7 +327,7 @@ func (p *pairing) flowCount(x, y int32) uint16 {
 func (p *pairing) addFlow(x, y int32) {
 	for i := range p.peers[x] {
 		if q := &p.peers[x][i]; q.dst == y {
-			q.flows = min(q.flows+1, FlowsPerClass)
+			q.flows = min(q.flows+1, flowsOfPair)
 			return
 		}
 	}

@@ -29,6 +29,9 @@ import (
 // FlowsPerClass is fabric.FlowsPerClass.
 const FlowsPerClass = fabric.FlowsPerClass
 
+// flowsOfPair is the number of flows of a class that a pair may have. The other flow numbers are for temporary flows.
+const flowsOfPair = fabric.ScheduledFlows
+
 // MaxClasses is the maximum number of classes, since Edge.Class is an octet.
 const MaxClasses = 256
 

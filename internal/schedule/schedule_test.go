@@ -278,7 +278,7 @@ func bruteFlows(w *world) (flows, most map[fabric.Direction]float64) {
 			for d, p := range odds(from, to) {
 				flows[d] += p
 				if e.Flow == 0 {
-					most[d] += p * schedule.FlowsPerClass
+					most[d] += p * fabric.ScheduledFlows
 				}
 			}
 		}
@@ -449,7 +449,7 @@ func TestFanOutAndFanIn(t *testing.T) {
 				t.Errorf("%s probes %d and is probed by %d; %d allowed", id, len(w.out[id]), len(w.in[id]), 41+weight)
 			}
 			for _, n := range w.out[id] {
-				if n > schedule.FlowsPerClass {
+				if n > fabric.ScheduledFlows {
 					t.Errorf("%s has %d flows to one peer", id, n)
 				}
 			}
@@ -788,14 +788,15 @@ func TestMoves(t *testing.T) {
 		moves []schedule.Move
 		want  []int
 	}{
-		"a move":             {[]schedule.Move{{src, dst, 0, 63}}, with(0, 63)},
-		"a chain":            {[]schedule.Move{{src, dst, 0, 63}, {src, dst, 63, 62}}, with(0, 62)},
-		"of class 1":         {[]schedule.Move{{src, dst, 64, 127}}, with(64, 127)},
-		"from nothing":       {[]schedule.Move{{src, dst, 60, 61}}, base},
+		"a move":             {[]schedule.Move{{src, dst, 0, 47}}, with(0, 47)},
+		"a chain":            {[]schedule.Move{{src, dst, 0, 47}, {src, dst, 47, 46}}, with(0, 46)},
+		"of class 1":         {[]schedule.Move{{src, dst, 64, 111}}, with(64, 111)},
+		"onto a temporary":   {[]schedule.Move{{src, dst, 0, 48}, {src, dst, 64, 127}}, base},
+		"from nothing":       {[]schedule.Move{{src, dst, 40, 41}}, base},
 		"onto another":       {[]schedule.Move{{src, dst, 0, base[1]}}, base},
-		"into another class": {[]schedule.Move{{src, dst, 0, 127}}, base},
+		"into another class": {[]schedule.Move{{src, dst, 0, 111}}, base},
 		"below zero":         {[]schedule.Move{{src, dst, 0, -1}, {src, dst, -1, 3}}, base},
-		"no such NIC":        {[]schedule.Move{{"x/y", dst, 0, 60}, {src, "x/y", 0, 60}}, base},
+		"no such NIC":        {[]schedule.Move{{"x/y", dst, 0, 40}, {src, "x/y", 0, 40}}, base},
 	}
 	for name, tt := range tests {
 		if got := flows(tt.moves...); !slices.Equal(got, tt.want) {

@@ -88,11 +88,17 @@ func program(t *testing.T, name string) string {
 // newChain starts one. replace are pairs of what else is other in the files than operators have it.
 func newChain(t *testing.T, name string, analyzers int, replace ...string) *chain {
 	t.Helper()
-	need(t)
-	prometheus, alertmanager := program(t, "prometheus"), program(t, "prometheus-alertmanager")
 	// Probes at half their usual rate leave two cores time for a server, two analyzers and all
 	// else that an operator has on machines of their own.
-	c := &chain{fleet: newFleet(t, name, "../../deploy/lab/demo.yaml", "--agent.heartbeat=1s", "--schedule.cadence=20ms"), prometheus: freeAddress(t), alertmanager: freeAddress(t)}
+	return newChainOn(t, name, "../../deploy/lab/demo.yaml", analyzers, []string{"--schedule.cadence=20ms"}, replace...)
+}
+
+// newChainOn starts one on a topology, whose coordinator has more flags.
+func newChainOn(t *testing.T, name, file string, analyzers int, flags []string, replace ...string) *chain {
+	t.Helper()
+	need(t)
+	prometheus, alertmanager := program(t, "prometheus"), program(t, "prometheus-alertmanager")
+	c := &chain{fleet: newFleet(t, name, file, append([]string{"--agent.heartbeat=1s", "--ask.clients=analyzer"}, flags...)...), prometheus: freeAddress(t), alertmanager: freeAddress(t)}
 	var quoted []string
 	for i := range analyzers {
 		r := &replica{name: fmt.Sprintf("analyzer%d", i+1), address: freeAddress(t)}
@@ -153,7 +159,8 @@ func newChain(t *testing.T, name string, analyzers int, replace ...string) *chai
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.write("analyzer.yml", string(b)+"\njobs:\n  - {file: jobs.yaml}\n")
+	c.issue("analyzer")
+	c.write("analyzer.yml", string(b)+"\njobs:\n  - {file: jobs.yaml}\nasking: {address: \"unix:"+c.file("agents.sock")+"\", ca_file: ca.crt, cert_file: analyzer.crt, key_file: analyzer.key}\n")
 	c.write("jobs.yaml", "jobs:\n  - {job: train1, nodes: [h3, h4, h7, h8]}\n")
 
 	c.run("alertmanager", exec.Command(alertmanager, "--config.file", c.file("alertmanager.yml"), "--storage.path", c.file("alertmanager"),

@@ -132,6 +132,7 @@ func (f *fleet) misplaced(bends map[string]bend) (errs, share []float64) {
 type clockError struct {
 	err, bound, allowance float64
 	state                 string
+	ref                   int64 // identifies the map
 }
 
 // clockErrors holds the coordinator's maps against the kernel's clock. Against
@@ -153,7 +154,7 @@ func (f *fleet) clockErrors(bends map[string]bend) map[string]clockError {
 		if base == 0 {
 			base = e
 		}
-		out[node] = clockError{err: float64(e - base), bound: c.Bound, allowance: c.Allowance, state: c.State}
+		out[node] = clockError{err: float64(e - base), bound: c.Bound, allowance: c.Allowance, state: c.State, ref: c.Ref}
 		mean, n = mean+float64(e-base), n+1
 	}
 	for node, e := range out {
@@ -163,24 +164,31 @@ func (f *fleet) clockErrors(bends map[string]bend) map[string]clockError {
 	return out
 }
 
-// watched holds what was observed of clocks for a while.
+// watched holds what was observed of clocks for a while. A map is in use for a second or so, and read several times: it
+// counts once.
 type watched struct {
 	errs, bounds   []float64
-	outside, total int
+	outside, total map[clockMap]bool
 	states         map[string]int
 }
 
+type clockMap struct {
+	node string
+	ref  int64
+}
+
 func (f *fleet) watchClocks(bends map[string]bend, span time.Duration, each func()) (w watched) {
-	w.states = map[string]int{}
+	w.states, w.outside, w.total = map[string]int{}, map[clockMap]bool{}, map[clockMap]bool{}
 	for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
 		for node, e := range f.clockErrors(bends) {
-			w.total++
+			m := clockMap{node, e.ref}
+			w.total[m] = true
 			w.states[e.state]++
 			w.errs = append(w.errs, math.Abs(e.err))
 			w.bounds = append(w.bounds, e.bound)
 			if math.Abs(e.err) > e.bound+e.allowance {
-				w.outside++
-				if w.outside < 5 {
+				w.outside[m] = true
+				if len(w.outside) < 5 {
 					f.t.Logf("%s: error %.0f ns, bound %.0f + %.0f, %s", node, e.err, e.bound, e.allowance, e.state)
 				}
 			}
@@ -193,8 +201,8 @@ func (f *fleet) watchClocks(bends map[string]bend, span time.Duration, each func
 }
 
 func (w watched) String() string {
-	return fmt.Sprintf("error p50 %.2f us, p99 %.2f, max %.2f; bound p50 %.2f us; %d of %d outside it; states %v",
-		percentile(w.errs, 0.5)/1e3, percentile(w.errs, 0.99)/1e3, percentile(w.errs, 1)/1e3, percentile(w.bounds, 0.5)/1e3, w.outside, w.total, w.states)
+	return fmt.Sprintf("error p50 %.2f us, p99 %.2f, max %.2f; bound p50 %.2f us; %d of %d maps outside it; states %v",
+		percentile(w.errs, 0.5)/1e3, percentile(w.errs, 0.99)/1e3, percentile(w.errs, 1)/1e3, percentile(w.bounds, 0.5)/1e3, len(w.outside), len(w.total), w.states)
 }
 
 // placedRight fails the test where an edge's delays are wrong by more than its bound.
@@ -211,11 +219,13 @@ func (f *fleet) placedRight(what string, bends map[string]bend) {
 func (f *fleet) truthful(what string, w watched) {
 	f.t.Helper()
 	f.t.Logf("%s: %v", what, w)
-	if w.total == 0 {
+	if len(w.total) == 0 {
 		f.t.Errorf("%s: no clock had a map", what)
 	}
-	if w.outside > max(2, w.total/50) {
-		f.t.Errorf("%s: %d of %d clocks were outside their bound", what, w.outside, w.total)
+	// A busy machine delays the packets to one host for a second at a time, which no clock sync can see: the allowance for
+	// asymmetry is for paths and stamps. Such a second is one map.
+	if len(w.outside) > max(3, len(w.total)/25) {
+		f.t.Errorf("%s: %d of %d maps of clocks were outside their bound", what, len(w.outside), len(w.total))
 	}
 }
 
@@ -396,9 +406,11 @@ func TestClocks(t *testing.T) {
 				t.Errorf("%s: %d steps more, although it was not touched", n, c.Steps-before[n].Steps)
 			}
 		}
+		steps = f.clocks()["h3"].Steps
 		if err := f.l.ClearFault(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
+		f.wait(10*time.Second, "the step of h3 back counted", func() bool { return f.clocks()["h3"].Steps > steps })
 		f.locked(15*time.Second, f.nodes())
 	})
 	t.Run("Drift", func(t *testing.T) {
@@ -412,10 +424,11 @@ func TestClocks(t *testing.T) {
 		f.locked(15*time.Second, f.nodes())
 		f.straighten(bends)
 		f.truthful("after a change of drift of 50 ppm", f.watchClocks(bends, *clockSpan/2, nil))
+		drifts = f.clocks()["h5"].Drifts
 		if err := f.l.ClearFault(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * time.Second) // until the bend is taken back and seen
+		f.wait(15*time.Second, "the drift of h5 back counted", func() bool { return f.clocks()["h5"].Drifts > drifts })
 		f.locked(15*time.Second, f.nodes())
 	})
 	t.Run("DelayAppears", func(t *testing.T) {
@@ -537,6 +550,7 @@ func (f *fleet) struck(what, node string) {
 				others++
 				if off {
 					othersFalse++
+					f.t.Logf("%.1f s: %s is %.2f us off the middle, bound %.2f", at.Seconds(), n, (e-middle)/1e3, limit/1e3)
 				}
 			case at > noticed:
 				own++

@@ -112,16 +112,9 @@ func New(cfg Config, agent Agent) (*Client, error) {
 	if cfg.BackoffHigh <= 0 {
 		cfg.BackoffHigh = 30 * time.Second
 	}
-	if cfg.ServerName == "" {
-		host, _, err := net.SplitHostPort(cfg.Address)
-		switch {
-		case strings.HasPrefix(cfg.Address, "unix:"):
-			cfg.ServerName = unixServerName
-		case err != nil || host == "":
-			return nil, fmt.Errorf("coordinator address %q: want host:port or unix:PATH", cfg.Address)
-		default:
-			cfg.ServerName = host
-		}
+	var err error
+	if cfg.ServerName, err = ServerNameFor(cfg.Address, cfg.ServerName); err != nil {
+		return nil, err
 	}
 	c := &Client{cfg: cfg, agent: agent, instance: make([]byte, agentapi.InstanceSize), assignment: newChangeover(agent, cfg.Log),
 		state: stateFile{path: cfg.StateFile, node: cfg.Node, log: cfg.Log}, reporter: pathReporter{reported: map[string]reportedTrace{}},
@@ -131,6 +124,22 @@ func New(cfg Config, agent Agent) (*Client, error) {
 		c.restoreState()
 	}
 	return c, nil
+}
+
+// ServerNameFor returns the name that the certificate of a coordinator must have: the given one, or else the host of its
+// address.
+func ServerNameFor(address, name string) (string, error) {
+	if name != "" {
+		return name, nil
+	}
+	if strings.HasPrefix(address, "unix:") {
+		return unixServerName, nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		return "", fmt.Errorf("coordinator address %q: want host:port or unix:PATH", address)
+	}
+	return host, nil
 }
 
 func (c *Client) restoreState() {

@@ -16,18 +16,24 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/pki"
 )
 
 // errRenew ends a session when the certificate has been replaced.
 var errRenew = errors.New("the certificate was replaced")
 
 func (c *Client) dialCoordinator() (*grpc.ClientConn, error) {
-	network, address := "tcp", c.cfg.Address
+	return dialCoordinator(c.cfg.Address, c.cfg.ServerName, c.cfg.Certificates)
+}
+
+// dialCoordinator prepares a connection, with the certificates as they are now.
+func dialCoordinator(address, serverName string, certificates *pki.Keeper) (*grpc.ClientConn, error) {
+	network := "tcp"
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		network, address = "unix", path
 	}
 	return grpc.NewClient("passthrough:///coordinator",
-		grpc.WithTransportCredentials(credentials.NewTLS(c.cfg.Certificates.ClientConfig(c.cfg.ServerName))),
+		grpc.WithTransportCredentials(credentials.NewTLS(certificates.ClientConfig(serverName))),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, network, address)

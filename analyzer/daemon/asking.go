@@ -1,0 +1,50 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/graylink/graylink/analyzer/questions"
+	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/agentapi/client"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/pki"
+)
+
+// coordinatorAsker asks a coordinator over gRPC. It implements questions.Asker.
+type coordinatorAsker struct{ client *client.Asker }
+
+// NewAsker returns what asks the coordinator of a configuration. It fails if the certificate files cannot be used.
+func (a *Asking) NewAsker(log *slog.Logger) (questions.Asker, error) {
+	keeper, err := pki.Open(a.files(), func(err error) { log.Error("cannot reload the certificates", "err", err) })
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.NewAsker(a.Address, a.ServerName, keeper)
+	if err != nil {
+		return nil, err
+	}
+	return coordinatorAsker{c}, nil
+}
+
+// Ask implements questions.Asker.
+func (a coordinatorAsker) Ask(ctx context.Context, q questions.Question) (questions.Answer, error) {
+	m := &agentapi.Question{Incident: q.Incident}
+	for _, w := range q.Wanted {
+		m.Wanted = append(m.Wanted, &agentapi.WantedFlows{Src: w.Src, Dst: w.Dst, Class: uint32(q.Class), Flows: uint32(w.Flows)})
+	}
+	got, err := a.client.Ask(ctx, m)
+	if err != nil {
+		return questions.Answer{}, err
+	}
+	out := questions.Answer{Refused: got.GetRefused()}
+	for _, text := range got.GetFlows() {
+		f, err := fabric.ParseFlow(text)
+		if err != nil {
+			return out, fmt.Errorf("answer of the coordinator: %w", err)
+		}
+		out.Flows = append(out.Flows, f)
+	}
+	return out, nil
+}
