@@ -1,15 +1,21 @@
 package analyzer_test
 
 import (
+	"flag"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/asking"
 	"github.com/graylink/graylink/analyzer/looptest"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 )
+
+var askingFaults = flag.Int("questions.faults", 12, "faults of TestAskingBack")
 
 // sparseRig returns a rig whose flows leave much undistinguished: every NIC probes only a few others.
 func sparseRig(t *testing.T, seed uint64, g *fabric.Graph, peers int) *looptest.Rig {
@@ -58,7 +64,7 @@ func alikeDirections(r *looptest.Rig) (out []fabric.Direction) {
 // TestAskingBack: faults of links that the flows of the schedule cannot distinguish from others are named alone, or with
 // what no flow can distinguish from them, soon after the verdict and under its identifier. No class excludes the truth.
 func TestAskingBack(t *testing.T) {
-	const faults = 12
+	faults := *askingFaults
 	narrowed, total := 0, 0
 	g := worldtest.NewClos(t, 4, 6, 2)
 	for seed := uint64(1); total < faults; seed++ {
@@ -124,5 +130,91 @@ func TestAskingBack(t *testing.T) {
 	t.Logf("%d of %d narrowed to the truth within 10 s of the verdict", narrowed, total)
 	if narrowed < total*9/10 {
 		t.Errorf("only %d of %d", narrowed, total)
+	}
+}
+
+// twoPods returns two pods of two leaves and two spines. A core switch has one link to each pod, so that the same flows
+// cross both of its links.
+func twoPods(t *testing.T) *fabric.Graph {
+	t.Helper()
+	switches, nodes, links := "", "", ""
+	cable := 0
+	link := func(a, b string) {
+		cable++
+		links += fmt.Sprintf("  - {a: %q, b: %q, a_address: 172.16.%d.0/31, b_address: 172.16.%d.1/31}\n", a, b, cable, cable)
+	}
+	for pod := 1; pod <= 2; pod++ {
+		for i := 1; i <= 2; i++ {
+			switches += fmt.Sprintf("  - {name: p%dl%d, role: leaf, pod: p%d, plane: a}\n  - {name: p%ds%d, role: spine, pod: p%d, plane: a}\n", pod, i, pod, pod, i, pod)
+			link(fmt.Sprintf("p%ds%d:up1", pod, i), fmt.Sprintf("c%d:dn%d", i, pod))
+			for k := 1; k <= 2; k++ {
+				link(fmt.Sprintf("p%dl%d:up%d", pod, i, k), fmt.Sprintf("p%ds%d:dn%d", pod, k, i))
+				host := fmt.Sprintf("h%d%d%d", pod, i, k)
+				nodes += fmt.Sprintf("  - {name: %s, nics: [{device: eth1, plane: a}]}\n", host)
+				link(host+"/eth1", fmt.Sprintf("p%dl%d:dn%d", pod, i, k))
+			}
+		}
+	}
+	topo, found := fabric.ParseTopology("t.yaml", []byte("version: 1\nswitches:\n"+switches+"  - {name: c1, role: core, plane: a}\n  - {name: c2, role: core, plane: a}\nnodes:\n"+nodes+"links:\n"+links))
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return fabric.NewGraph(topo)
+}
+
+// TestWhatNoFlowSplitsStaysListed: the two links of a core switch between two pods. Nothing is asked, both stay listed, and
+// the verdict has the hop-limited probe that would distinguish them.
+func TestWhatNoFlowSplitsStaysListed(t *testing.T) {
+	g := twoPods(t)
+	for _, d := range []fabric.Direction{{From: "p1s1:up1", To: "c1:dn1"}, {From: "c1:dn2", To: "p2s1:up1"}, {From: "c2:dn1", To: "p1s2:up1"}} {
+		r := looptest.NewRigOf(t, g, 3)
+		r.Mesh = &looptest.Mesh{Limit: 24}
+		r.Configure(func(o *analyzer.LoopOptions) { o.Asker = r.Mesh })
+		r.Learn()
+		r.World.Delay[d] = 2e6
+		r.Until(20, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 1 })
+		for range 30 {
+			r.Step()
+		}
+		v := r.Loop.Snapshot().Report.Verdicts
+		truth := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
+		if len(v) != 1 || v[0].Element != truth && !slices.Contains(v[0].Equivalent, truth) || len(v[0].SameFlowEquivalents) == 0 {
+			t.Fatalf("%s: %+v", d, v)
+		}
+		if len(r.Mesh.Questions) != 0 || len(v[0].Evidence.Asked) != 0 {
+			t.Errorf("%s: asked %+v", d, r.Mesh.Questions)
+		}
+		w := asking.NewPlanner(g).AddVerdictMeasurements(v)[0].WouldSplit
+		if len(w) == 0 || w[0].EndsAt != fabric.OwnerOf(d.From) && w[0].EndsAt != fabric.OwnerOf(d.To) {
+			t.Errorf("%s: would be split by %+v", d, w)
+		}
+	}
+}
+
+// TestARefusalIsSaid: without a coordinator's leave the verdict stays as it is, with the reason.
+func TestARefusalIsSaid(t *testing.T) {
+	g := worldtest.NewClos(t, 4, 6, 2)
+	for seed := uint64(1); ; seed++ {
+		r := sparseRig(t, seed, g, 3)
+		alike := alikeDirections(r)
+		if len(alike) == 0 {
+			continue
+		}
+		r.Mesh = &looptest.Mesh{Refuse: "no leave"}
+		r.Configure(func(o *analyzer.LoopOptions) { o.Asker, o.Expected = r.Mesh, len(r.World.Flows) })
+		r.Learn()
+		r.World.Delay[alike[0]] = 2e6
+		r.Until(20, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 1 })
+		for range 20 {
+			r.Step()
+		}
+		v := r.Loop.Snapshot().Report.Verdicts
+		if len(v[0].SameFlowEquivalents) == 0 {
+			continue
+		}
+		if a := v[0].Evidence.Asked; len(a) != 1 || !slices.Equal(a[0].Refused, []string{"no leave"}) || len(a[0].Flows) != 0 {
+			t.Errorf("asked %+v", a)
+		}
+		return
 	}
 }
