@@ -3,6 +3,7 @@ package fabric
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -145,6 +146,49 @@ func TestObservationErrorsNameTheField(t *testing.T) {
 		if _, err := ParseObservation([]byte(strings.Replace(goodLine, tt.old, tt.new, 1))); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
 			t.Errorf("%s: %v\nwant %s", tt.new, err, tt.want)
 		}
+	}
+}
+
+// TestKnownHopsChangeNothing decodes lines with candidate paths by a decoder that knows their hops, and by one that knows
+// nothing: values and errors are the same.
+func TestKnownHopsChangeNothing(t *testing.T) {
+	const hop1, hop2 = `{"switch":"leaf1","in":"dn1","out":"up1"}`, `{"switch":"odd}\"]","in":"a","out":"b"}`
+	head := goodLine[:strings.Index(goodLine, `"path"`)]
+	var lines []string
+	for _, paths := range []string{
+		`[[` + hop1 + `]]`, `[[` + hop1 + `,` + hop1 + `],[` + hop1 + `]]`, `[]`, `[[]]`, `[[` + hop2 + `],[` + hop1 + `]]`, ` [ [ ` + hop1 + " ,\t" + hop1 + ` ] , [` + hop1 + `] ] `, `null`,
+		`[[` + hop1 + ` ` + hop1 + `]]`, `[[` + hop1 + `,]]`, `[,[` + hop1 + `]]`, `[[` + hop1 + `],]`, `[[` + hop1 + `] [` + hop1 + `]]`, `[[` + hop1, `[[` + hop1 + `]`, `[` + hop1 + `]`, `[[[` + hop1 + `]]]`,
+		`[[` + hop1 + `],7]`, `[[` + hop1 + `,7]]`, `[["x"]]`, `[[{"switch":7}]]`, `[[` + hop1 + `],null]`, `[[` + hop1 + `]],"paths":[[` + hop1 + `]]`,
+	} {
+		lines = append(lines, head+`"path_state":"unknown","paths":`+paths+`}`)
+	}
+	inText := strings.Replace(head, `"class":""`, `"class":"\"paths\":["`, 1)
+	lines = append(lines, inText+`"paths":[[`+hop1+`]]}`, head+`"other":{"paths":[[`+hop1+`]]}}`, head+`"other":{"paths":[[`+hop1+`]]},"paths":[[`+hop1+`]]}`,
+		strings.Replace(head+`"paths":[[`+hop1+`]]}`, `"lost":0`, `"lost":"x"`, 1))
+	knowing := newObservationDecoder()
+	for range 2 {
+		for _, line := range lines {
+			want, wantErr := newObservationDecoder().decodeLine([]byte(line))
+			got, err := knowing.decodeLine([]byte(line))
+			if fmt.Sprint(err) != fmt.Sprint(wantErr) || err == nil && !reflect.DeepEqual(got, want) {
+				t.Errorf("%s\n%+v, %v\nwant %+v, %v", line, got, err, want, wantErr)
+			}
+		}
+	}
+	if inText == head {
+		t.Fatal("the line has no class")
+	}
+	// A file in which every path is its own is not kept twice.
+	d := newObservationDecoder()
+	for n := range 30_000 {
+		line := head + fmt.Sprintf(`"paths":[[{"switch":"s%d","in":"a","out":"b"},{"switch":"s%d","in":"a","out":"b"}]]}`, n%300, n/300)
+		o, err := d.decodeLine([]byte(line))
+		if err != nil || len(o.Paths) != 1 || o.Paths[0][0].Switch != fmt.Sprintf("s%d", n%300) || o.Paths[0][1].Switch != fmt.Sprintf("s%d", n/300) {
+			t.Fatalf("%s: %+v, %v", line, o, err)
+		}
+	}
+	if len(d.paths) > 11_000 {
+		t.Errorf("%d paths are kept", len(d.paths))
 	}
 }
 

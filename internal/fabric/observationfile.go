@@ -89,6 +89,10 @@ type observationDecoder struct {
 	hopTexts  map[string]uint32 // numbers of hops as they were written
 	paths     map[string]Path   // by the numbers of their hops
 	key       []byte
+	short     []byte // a line without its candidate paths
+	free      Path   // hops for new paths
+
+	lookups, found int // of paths
 }
 
 // maxHopText bounds the texts of hops that are kept, in bytes.
@@ -107,11 +111,15 @@ func (d *observationDecoder) decodeLine(line []byte) (*Observation, error) {
 		Sent     *uint64 `json:"sent"`
 		Lost     *uint64 `json:"lost"`
 	}
+	line, paths := d.takeKnownPaths(line)
 	if err := json.Unmarshal(line, &raw, d.options); err != nil {
 		return nil, describeError(err)
 	}
 	o := &Observation{}
 	*o = raw.Observation
+	if len(paths) > 0 {
+		o.Paths = paths
+	}
 	if raw.WindowNS == nil || *raw.WindowNS <= 0 {
 		return nil, fmt.Errorf("field %q: a positive number of nanoseconds is required", "window_ns")
 	}
@@ -128,6 +136,141 @@ func (d *observationDecoder) decodeLine(line []byte) (*Observation, error) {
 	return o, nil
 }
 
+// takeKnownPaths returns a line with an empty array of paths, and the paths that stood there, if the texts of all of their
+// hops are known. Otherwise it returns the line as it is. Candidate paths are most of a file, and decoding their JSON
+// takes most of the time.
+func (d *observationDecoder) takeKnownPaths(line []byte) (short []byte, paths []Path) {
+	// In a string the quotes would be escaped, so this is a key.
+	const key = `"paths":[`
+	at := bytes.Index(line, []byte(key))
+	if at < 0 || !isOutermost(line[:at]) {
+		return line, nil
+	}
+	rest := line[at+len(key):]
+	for {
+		after, more, ok := nextElement(rest, len(paths) == 0)
+		if !ok {
+			return line, nil
+		}
+		if !more {
+			d.short = append(append(append(d.short[:0], line[:at+len(key)]...), ']'), after...)
+			return d.short, paths
+		}
+		if len(after) == 0 || after[0] != '[' {
+			return line, nil
+		}
+		if rest, ok = d.lookUpHops(after[1:]); !ok {
+			return line, nil
+		}
+		paths = append(paths, d.internPath())
+	}
+}
+
+// isOutermost reports whether what follows the beginning of a JSON object is in the object itself, and in none of its
+// members.
+func isOutermost(begin []byte) bool {
+	depth, quoted := 0, false
+	for i := 0; i < len(begin); i++ {
+		switch c := begin[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return depth == 1 && !quoted
+}
+
+// nextElement returns what begins with the next element of a JSON array. At the end of the array, more is false and it
+// returns what follows the array. It reports false for text that is none of an array.
+func nextElement(rest []byte, first bool) (after []byte, more, ok bool) {
+	rest = skipSpace(rest)
+	switch {
+	case len(rest) == 0:
+		return nil, false, false
+	case rest[0] == ']':
+		return rest[1:], false, true
+	case first:
+		return rest, true, true
+	case rest[0] == ',':
+		rest = skipSpace(rest[1:])
+		return rest, true, len(rest) > 0 && rest[0] != ']'
+	}
+	return nil, false, false
+}
+
+// skipSpace returns text without the white space of JSON that it begins with.
+func skipSpace(text []byte) []byte {
+	for len(text) > 0 && (text[0] == ' ' || text[0] == '\t' || text[0] == '\r' || text[0] == '\n') {
+		text = text[1:]
+	}
+	return text
+}
+
+// lookUpHops sets key to the numbers of the hops of a JSON array whose first bracket is passed, and returns what follows
+// the array. It reports false if the text of a hop is not known. A hop's text ends at its first brace: where that brace
+// stands in a name, the text up to it is none of a hop.
+func (d *observationDecoder) lookUpHops(rest []byte) (after []byte, ok bool) {
+	d.key = d.key[:0]
+	for {
+		after, more, ok := nextElement(rest, len(d.key) == 0)
+		if !ok || !more {
+			return after, ok
+		}
+		end := bytes.IndexByte(after, '}')
+		if end < 0 {
+			return nil, false
+		}
+		n, ok := d.hopTexts[string(after[:end+1])]
+		if !ok {
+			return nil, false
+		}
+		d.key = binary.LittleEndian.AppendUint32(d.key, n)
+		rest = after[end+1:]
+	}
+}
+
+// internPath returns the path whose hops have the numbers in key. Where hardly any path was seen before, as where every
+// flow has candidate paths of its own, it stops looking.
+func (d *observationDecoder) internPath() Path {
+	const enough, seldom = 10_000, 10
+	d.lookups++
+	if d.lookups > enough && d.found < d.lookups/seldom {
+		return d.makePath()
+	}
+	have, ok := d.paths[string(d.key)]
+	if ok {
+		d.found++
+		return have
+	}
+	have = d.makePath()
+	d.paths[string(d.key)] = have
+	return have
+}
+
+// makePath makes the path whose hops have the numbers in key.
+func (d *observationDecoder) makePath() Path {
+	const block = 4096 // hops that are allocated at once
+	n := len(d.key) / 4
+	if n == 0 {
+		return Path{}
+	}
+	if n > len(d.free) {
+		d.free = make(Path, max(n, block))
+	}
+	p := d.free[:n:n]
+	d.free = d.free[n:]
+	for i := range p {
+		p[i] = d.hops[binary.LittleEndian.Uint32(d.key[4*i:])]
+	}
+	return p
+}
+
 // decodePath decodes an array of hops.
 func (d *observationDecoder) decodePath(dec *jsontext.Decoder, p *Path) error {
 	if dec.PeekKind() != '[' {
@@ -136,39 +279,30 @@ func (d *observationDecoder) decodePath(dec *jsontext.Decoder, p *Path) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err
 	}
-	d.key = d.key[:0]
+	var key []byte
 	for dec.PeekKind() != ']' {
-		n, err := d.decodeHop(dec)
+		text, err := dec.ReadValue()
 		if err != nil {
 			return err
 		}
-		d.key = binary.LittleEndian.AppendUint32(d.key, n)
+		n, known := d.hopTexts[string(text)]
+		if !known {
+			if n, err = d.decodeHop(text, dec.StackPointer()); err != nil {
+				return err
+			}
+		}
+		key = binary.LittleEndian.AppendUint32(key, n)
 	}
 	if _, err := dec.ReadToken(); err != nil {
 		return err
 	}
-	have, ok := d.paths[string(d.key)]
-	if !ok {
-		have = make(Path, 0, len(d.key)/4)
-		for k := d.key; len(k) > 0; k = k[4:] {
-			have = append(have, d.hops[binary.LittleEndian.Uint32(k)])
-		}
-		d.paths[string(d.key)] = have
-	}
-	*p = have
+	d.key = key
+	*p = d.internPath()
 	return nil
 }
 
-// decodeHop decodes a hop, and returns its number.
-func (d *observationDecoder) decodeHop(dec *jsontext.Decoder) (uint32, error) {
-	text, err := dec.ReadValue()
-	if err != nil {
-		return 0, err
-	}
-	if n, ok := d.hopTexts[string(text)]; ok {
-		return n, nil
-	}
-	at := dec.StackPointer()
+// decodeHop decodes a hop, and returns its number. at is where it stands in the line, for errors.
+func (d *observationDecoder) decodeHop(text []byte, at jsontext.Pointer) (uint32, error) {
 	var h Hop
 	if err := json.Unmarshal(text, &h); err != nil {
 		if se := new(json.SemanticError); errors.As(err, &se) {
