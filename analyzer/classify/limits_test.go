@@ -1,8 +1,11 @@
 package classify
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
+	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -74,6 +77,34 @@ func TestRule9HalfOfAGroupIsBad(t *testing.T) {
 		add(groups[1])
 		if _, moments, alone := h.badTogether(groups); moments != tt.moments || alone != tt.alone {
 			t.Errorf("one of 2 flows and one of %d are bad: %d moments together and %d alone, want %d and %d", tt.second, moments, alone, tt.moments, tt.alone)
+		}
+	}
+}
+
+func TestTwoDigitsOfAMove(t *testing.T) {
+	for n, want := range map[int64]int64{0: 0, 5: 5, 99: 99, 101: 100, 105: 110, 994: 990, 995: 1000, 12_345: 12_000, 12_500: 13_000} {
+		if got := roundTwoDigits(n); got != want {
+			t.Errorf("%d is %d, want %d", n, got, want)
+		}
+	}
+}
+
+// TestAStarvedNodeHasFourFifthsOfItsFlowsExcluded counts a node's flows, and not only those that are excluded.
+func TestAStarvedNodeHasFourFifthsOfItsFlowsExcluded(t *testing.T) {
+	for _, tt := range []struct {
+		excluded, healthy int
+		want              bool
+	}{{8, 2, true}, {7, 3, false}, {2, 0, true}, {1, 0, false}, {2, 30, false}} {
+		var found []judge.Finding
+		for i := range tt.excluded + tt.healthy {
+			found = append(found, judge.Finding{Flow: fabric.Flow{Src: "h1/eth1", Dst: fmt.Sprintf("h%d/eth1", i+2)}, HostSuspect: i < tt.excluded, Obs: &fabric.Observation{}})
+			// The other ends have flows of their own.
+			for k := range 9 {
+				found = append(found, judge.Finding{Flow: fabric.Flow{Src: fmt.Sprintf("h%d/eth1", i+2), Dst: "h99/eth1", Number: k}, Obs: &fabric.Observation{}})
+			}
+		}
+		if got := slices.Contains(starvedNodes(found), "h1"); got != tt.want {
+			t.Errorf("%d of %d flows are excluded: starved %v, want %v", tt.excluded, tt.excluded+tt.healthy, got, tt.want)
 		}
 	}
 }

@@ -72,6 +72,8 @@ func listMutations(path string, src []byte) ([]mutation, error) {
 		switch n := n.(type) {
 		case *ast.ImportSpec:
 			return false
+		case *ast.ReturnStmt:
+			return !returnsNothing(n)
 		case *ast.BinaryExpr:
 			if isText(n.X) || isText(n.Y) {
 				return true // texts are joined by +, which has no inverse
@@ -92,6 +94,15 @@ func listMutations(path string, src []byte) ([]mutation, error) {
 	})
 	slices.SortStableFunc(out, func(a, b mutation) int { return a.from - b.from })
 	return out, nil
+}
+
+// returnsNothing reports whether a return states by its last result, false, that the others mean nothing.
+func returnsNothing(r *ast.ReturnStmt) bool {
+	if len(r.Results) < 2 {
+		return false
+	}
+	last, ok := r.Results[len(r.Results)-1].(*ast.Ident)
+	return ok && last.Name == "false"
 }
 
 func isText(e ast.Expr) bool {

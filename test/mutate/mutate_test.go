@@ -19,6 +19,14 @@ func f(a, b int) bool {
 	fmt.Println("a" + "b")
 	return !(a < b+2) && a != 0x10
 }
+
+func g() (int, bool) {
+	return 0, false
+}
+
+func h() (int, bool) {
+	return 7, true
+}
 `
 	all, err := listMutations("p.go", []byte(src))
 	if err != nil {
@@ -31,7 +39,7 @@ func f(a, b int) bool {
 			t.Errorf("%s makes %s", m, changed)
 		}
 	}
-	want := []string{"p.go:5: 1.5 -> 2.25", "p.go:9: ! -> ", "p.go:9: < -> <=", "p.go:9: < -> >=", "p.go:9: + -> -", "p.go:9: 2 -> 3", "p.go:9: && -> ||", "p.go:9: != -> ==", "p.go:9: 0x10 -> 17"}
+	want := []string{"p.go:5: 1.5 -> 2.25", "p.go:9: ! -> ", "p.go:9: < -> <=", "p.go:9: < -> >=", "p.go:9: + -> -", "p.go:9: 2 -> 3", "p.go:9: && -> ||", "p.go:9: != -> ==", "p.go:9: 0x10 -> 17", "p.go:17: 7 -> 8"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
