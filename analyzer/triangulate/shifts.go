@@ -17,6 +17,8 @@ const (
 	// leastShiftFlows is the least number of flows that show a shift, and leastOthers the least number of flows beside
 	// the place that each of their NICs must have.
 	leastShiftFlows, leastOthers = 4, 2
+	// mostCrossed is the divisor of the share of flows that must avoid a place.
+	mostCrossed = 4
 	// polishRounds is the number of sweeps in which the effects of NICs are estimated.
 	polishRounds = 4
 	// bucketWidth is the width of a bucket of the histograms, as a share of the delay.
@@ -61,6 +63,8 @@ type shifts struct {
 	nics   int
 	places []component // those that enough flows cross
 	rowsOn map[component][]int32
+	// between is the number of rows between leaves.
+	between int
 }
 
 // shiftRow is a flow with a known path that crosses nothing named.
@@ -79,6 +83,7 @@ type placeShift struct {
 	by, err  float64 // ns
 	left     map[int32]float64
 	sameRows uint64
+	byNICs   float64 // ns: what is left for NICs to explain beside it
 }
 
 func (p *placeShift) errors() float64 { return math.Abs(p.by) / p.err }
@@ -133,6 +138,11 @@ func (s *search) shiftRows() *shifts {
 		t.rows = append(t.rows, row)
 	}
 	t.nics = len(nics)
+	for i := range t.rows {
+		if len(t.rows[i].crossed) > 3 { // two access links and a leaf
+			t.between++
+		}
+	}
 	for p, rows := range t.rowsOn {
 		if len(rows) >= leastShiftFlows {
 			t.places = append(t.places, p)
@@ -217,6 +227,53 @@ func (t *shifts) findShift() (best *placeShift, looked []*placeShift) {
 	if !ok {
 		return nil, nil
 	}
+	scores := t.scorePlaces(&x, sigma)
+	order := make([]int, len(scores))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
+	const unlikely = 2.5
+	for _, i := range order[:min(len(order), shiftTries)] {
+		if scores[i] < unlikely {
+			break
+		}
+		if c := t.measurePlace(t.places[i]); c != nil {
+			var common float64
+			common, c.byNICs = t.withoutPlace(c)
+			c.err *= common
+			looked = append(looked, c)
+		}
+	}
+	better := func(c *placeShift) bool {
+		return best == nil || c.errors() > best.errors() || c.sameRows == best.sameRows && t.e.isSwitch(best.at) && !t.e.isSwitch(c.at)
+	}
+	for _, c := range looked {
+		if c.errors() >= shiftErrors && better(c) {
+			best = c
+		}
+	}
+	// Where the flows of some NICs have two ways, one that became slower looks like one that became faster with these NICs
+	// slower. The explanation that leaves less to NICs is the right one.
+	if first := best; first != nil {
+		for _, c := range looked {
+			if c.errors() >= shiftErrors && c.by*first.by < 0 && c.byNICs < first.byNICs && (best == first || better(c)) {
+				best = c
+			}
+		}
+	}
+	// What nearly all flows between leaves cross cannot be distinguished from what they have in common. Where it would leave
+	// less to NICs than the place that was found, that one is not named either.
+	for _, c := range looked {
+		if best != nil && c.byNICs <= best.byNICs && c.errors() >= shiftErrors/2 && len(t.rowsOn[c.at])*mostCrossed > t.between*(mostCrossed-1) {
+			return nil, nil
+		}
+	}
+	return best, looked
+}
+
+// scorePlaces returns how unlikely the shifts of the flows through each place are, by the noise of single flows.
+func (t *shifts) scorePlaces(x *nicEffects, sigma float64) []float64 {
 	scores := make([]float64, len(t.places))
 	for i, p := range t.places {
 		sum := 0.0
@@ -225,36 +282,36 @@ func (t *shifts) findShift() (best *placeShift, looked []*placeShift) {
 		}
 		scores[i] = math.Abs(sum) / (sigma * math.Sqrt(float64(len(t.rowsOn[p]))))
 	}
-	// The median of the absolute value of a standard normal variable is 1/madToSigma. Noise that flows have in common
-	// beyond that of their NICs makes all places differ more.
-	common := max(1, madToSigma*medianFloat(slices.Clone(scores)))
-	order := make([]int, len(scores))
-	for i := range order {
-		order[i] = i
+	return scores
+}
+
+// withoutPlace takes off what one place adds. It returns by how much more places then differ than the noise of single flows
+// explains, which is noise that flows have in common beyond that of their NICs, and what is left for the NICs, in
+// nanoseconds. In a small fabric most places share flows with the one at fault, and would seem to be noisy with it.
+func (t *shifts) withoutPlace(c *placeShift) (common, byNICs float64) {
+	through := t.rowsOn[c.at]
+	for _, i := range through {
+		t.rows[i].shift -= c.by
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
-	const unlikely = 2.5
-	for _, i := range order[:min(len(order), shiftTries)] {
-		if scores[i] < unlikely*common {
-			break
+	defer func() {
+		for _, i := range through {
+			t.rows[i].shift += c.by
 		}
-		if c := t.measurePlace(t.places[i], common); c != nil {
-			looked = append(looked, c)
-		}
+	}()
+	x := t.estimateNICs(nil)
+	for n := range x.sent {
+		byNICs += math.Abs(x.sent[n].by) + math.Abs(x.received[n].by)
 	}
-	for _, c := range looked {
-		if c.errors() < shiftErrors {
-			continue
-		}
-		if best == nil || c.errors() > best.errors() || c.sameRows == best.sameRows && t.e.isSwitch(best.at) && !t.e.isSwitch(c.at) {
-			best = c
-		}
+	sigma, ok := t.noiseOf(&x, nil)
+	if !ok {
+		return 1, byNICs
 	}
-	return best, looked
+	// The median of the absolute value of a standard normal variable is 1/madToSigma.
+	return max(1, madToSigma*medianFloat(t.scorePlaces(&x, sigma))), byNICs
 }
 
 // measurePlace estimates what a place adds. The effects of NICs come from flows that do not cross it.
-func (t *shifts) measurePlace(p component, common float64) *placeShift {
+func (t *shifts) measurePlace(p component) *placeShift {
 	through := make([]bool, len(t.rows))
 	for _, i := range t.rowsOn[p] {
 		through[i] = true
@@ -302,7 +359,7 @@ func (t *shifts) measurePlace(p component, common float64) *placeShift {
 	for n := range to {
 		byNICs += 1 / float64(x.received[n].of) / float64(len(to)*len(to))
 	}
-	c.err = common * math.Sqrt(medianError*(own*own/float64(len(left))+sigma*sigma*byNICs))
+	c.err = math.Sqrt(medianError * (own*own/float64(len(left)) + sigma*sigma*byNICs))
 	if agree*4 < len(left)*3 || math.Abs(c.by) < max(least, bucketWidth*medianFloat(owd)) {
 		return nil
 	}

@@ -99,6 +99,17 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 		return l.ClearFault(ctx, *id)
 	}
 
+	change := fault.Command("change", "Change the delay of an active fault that a relay brings about.")
+	changeID := change.Arg("id", "Identifier of the fault.").Required().String()
+	changeDelay := change.Flag("delay", "Added delay from now on.").Required().Duration()
+	commands[change.FullCommand()] = func(ctx context.Context) error {
+		l, err := lab.Open(*name)
+		if err != nil {
+			return err
+		}
+		return l.ChangeDelay(ctx, *changeID, *changeDelay)
+	}
+
 	list := fault.Command("list", "List the active faults.")
 	format := list.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[list.FullCommand()] = func(context.Context) error {

@@ -264,6 +264,37 @@ func TestSecondDelayAtOnePlaceIsRefused(t *testing.T) {
 	}
 }
 
+// TestTheDelayOfARelayChanges: longer and shorter, and packets stay in order.
+func TestTheDelayOfARelayChanges(t *testing.T) {
+	needs(t, "iptables")
+	l := up(t, demoFile, "change")
+	f := pickFlow(t, l, "h1/eth1", "h7/eth1", oneWay(upward))
+	af := addFault(t, l, Fault{Kind: KindDelay, At: spineLink, Direction: upward.String(), Delay: time.Millisecond})
+	if af.Mechanism != "relay" {
+		t.Skipf("this kernel has %s: nothing is relayed", af.Mechanism)
+	}
+	for _, want := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 3 * time.Millisecond} {
+		if err := l.ChangeDelay(t.Context(), af.ID, want); err != nil {
+			t.Fatal(err)
+		}
+		var r result
+		for range 50 { // until the relay has read it
+			if r = measure(t, l, f, 50, time.Millisecond, time.Second); delayOf(r.fwd) >= want && delayOf(r.fwd) < want+slack(want) {
+				break
+			}
+		}
+		if got := delayOf(r.fwd); got < want || got >= want+slack(want) || r.reordered > 0 {
+			t.Errorf("asked %v, delay %v, %d out of order", want, got, r.reordered)
+		}
+	}
+	for id, text := range map[string]string{"none": "has no fault", af.ID: "want more than 0"} {
+		if err := l.ChangeDelay(t.Context(), id, map[bool]time.Duration{true: 0, false: time.Second}[id == af.ID]); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, want %q", id, err, text)
+		}
+	}
+	clearFaults(t, l)
+}
+
 func TestRelayKeepsUpAndFailsOpen(t *testing.T) {
 	needs(t, "iptables")
 	l := up(t, demoFile, "relay")

@@ -217,6 +217,43 @@ func (l *Lab) ClearFault(ctx context.Context, id string) error {
 	return errors.Join(errs...)
 }
 
+// ChangeDelay makes the delay of an active fault longer or shorter. Packets that are held already keep theirs. It fails for
+// a fault that no relay brings about.
+func (l *Lab) ChangeDelay(ctx context.Context, id string, delay time.Duration) error {
+	if err := needRoot(); err != nil {
+		return err
+	}
+	if delay <= 0 || delay > maxDelay {
+		return fmt.Errorf("delay %v: want more than 0 and at most %v", delay, maxDelay)
+	}
+	unlock, err := lockLab(ctx, l.root, l.name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	st, err := loadState(l.root, l.name)
+	if err != nil {
+		return fmt.Errorf("lab %q: %w", l.name, err)
+	}
+	i := slices.IndexFunc(st.Faults, func(f ActiveFault) bool { return f.ID == id })
+	if i < 0 {
+		return fmt.Errorf("lab %q has no fault %q; see: graylink lab fault list --name %s", l.name, id, l.name)
+	}
+	f := &st.Faults[i]
+	if f.Mechanism != "relay" {
+		return fmt.Errorf("fault %s (%s at %s): its mechanism is %s, and only a relay's delay can be changed", f.ID, f.Kind, f.At, f.Mechanism)
+	}
+	f.Delay = delay
+	if err := st.saveState(l.root); err != nil {
+		return err
+	}
+	if err := f.Helper.sendSignal(syscall.SIGHUP); err != nil {
+		return fmt.Errorf("changing the delay of fault %s: %w", f.ID, err)
+	}
+	l.log.Info("delay changed", "lab", l.name, "id", f.ID, "at", f.At, "delay", delay)
+	return nil
+}
+
 // ActiveFaults lists what is broken on purpose, oldest first.
 func (l *Lab) ActiveFaults() ([]ActiveFault, error) {
 	st, err := loadState(l.root, l.name)

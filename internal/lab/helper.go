@@ -8,9 +8,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -168,7 +170,36 @@ func runHelper(ctx context.Context, name, id string, ready io.Writer) error {
 	case KindHostStall:
 		return stallProcesses(ctx, st.Layout.buildIndex(), f.At, started)
 	}
-	return relayPackets(ctx, f.Queue, f.Delay, started)
+	return relayPackets(ctx, f.Queue, followDelay(ctx, root, name, f), started)
+}
+
+// followDelay returns the delay of a fault. It reads the fault again at each SIGHUP.
+func followDelay(ctx context.Context, root, name string, f ActiveFault) *atomic.Int64 {
+	delay := new(atomic.Int64)
+	delay.Store(int64(f.Delay))
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGHUP)
+	go func() { // ends with the process's context
+		defer signal.Stop(changed)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			st, err := loadState(root, name)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "reading the changed delay:", err)
+				continue
+			}
+			for _, o := range st.Faults {
+				if o.ID == f.ID {
+					delay.Store(int64(o.Delay))
+				}
+			}
+		}
+	}()
+	return delay
 }
 
 func watchOwner(ctx context.Context, cancel func(), owner *Process) {

@@ -32,11 +32,11 @@ type heldPacket struct {
 	due time.Time
 }
 
-// relayPackets holds every packet of a queue of the process's namespace for delay
+// relayPackets holds every packet of a queue of the process's namespace for delay, which may change,
 // and lets it go, in order. Only headers of the queue's messages cross into
 // user space. When the relay cannot keep up, or dies, packets pass undelayed.
 // After ctx ends it lets go what it still holds.
-func relayPackets(ctx context.Context, queue uint16, delay time.Duration, started func() error) error {
+func relayPackets(ctx context.Context, queue uint16, delay *atomic.Int64, started func() error) error {
 	nf, err := nfqueue.Open(&nfqueue.Config{
 		NfQueue: queue, AfFamily: syscall.AF_INET, Copymode: nfqueue.NfQnlCopyMeta, MaxQueueLen: relayQueueLen,
 		Flags: nfqueue.NfQaCfgFlagFailOpen | nfqueue.NfQaCfgFlagGSO,
@@ -67,7 +67,7 @@ func relayPackets(ctx context.Context, queue uint16, delay time.Duration, starte
 	err = nf.RegisterWithErrorFunc(listen, func(a nfqueue.Attribute) int {
 		if a.PacketID != nil {
 			holding.Add(1)
-			packets <- heldPacket{*a.PacketID, time.Now().Add(delay)}
+			packets <- heldPacket{*a.PacketID, time.Now().Add(time.Duration(delay.Load()))}
 		}
 		return 0
 	}, func(err error) int {
@@ -85,7 +85,7 @@ func relayPackets(ctx context.Context, queue uint16, delay time.Duration, starte
 	}
 	<-ctx.Done()
 	// The rules are gone; what they queued before comes within the delay.
-	for wait := delay; wait > 0 || holding.Load() > 0; wait = 0 {
+	for wait := time.Duration(delay.Load()); wait > 0 || holding.Load() > 0; wait = 0 {
 		time.Sleep(max(wait, time.Millisecond))
 	}
 	return nil
