@@ -177,7 +177,7 @@ func TestInheritedDeskContinues(t *testing.T) {
 }
 
 func TestWithoutAnAskerNothingIsAsked(t *testing.T) {
-	var d *Desk = NewDesk(nil, nil)
+	d := NewDesk(nil, nil)
 	d.Review(time.Time{}, nil, nil, nil, nil)
 	d.AnswerQueued(t.Context())
 	d.InheritFrom(nil)
