@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -185,4 +186,20 @@ func TestWithoutAnAskerNothingIsAsked(t *testing.T) {
 	if d != nil || d.Records("x") != nil || d.HasEvidence("x", nil) || d.Sources() != nil {
 		t.Error("a Desk without an asker has something")
 	}
+}
+
+// TestRunBesideReview asks while cycles review, as the loop does.
+func TestRunBesideReview(t *testing.T) {
+	o := newOffice(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { o.Run(ctx) })
+	asked := func() bool { return len(o.Records("v1")) == 1 && len(o.Records("v1")[0].Flows) == 1 }
+	for !asked() {
+		o.Review(o.now, o.g, o.open, nil, nil)
+		o.Sources()
+		o.HasEvidence("v1", nil)
+	}
+	cancel()
+	wg.Wait()
 }
