@@ -127,20 +127,20 @@ const (
 
 // String describes what was asked and what it showed.
 func (a *Asked) String() string {
-	s := fmt.Sprintf("%d flows more were measured", len(a.Flows))
+	s := fmt.Sprintf("%d more flows were measured", len(a.Flows))
 	switch {
 	case len(a.Flows) == 0 && len(a.Refused) > 0:
 		return "no flows were granted: " + a.Refused[0]
 	case len(a.Flows) == 0:
 		return "the answer is awaited"
 	case len(a.Excluded) == 0:
-		return s + ", and exclude nothing so far"
+		return s + ". They exclude nothing so far"
 	}
 	var names []string
 	for _, e := range a.Excluded {
 		names = append(names, e.ID)
 	}
-	return s + ", and exclude " + strings.Join(names, ", ")
+	return s + ". They exclude " + strings.Join(names, ", ")
 }
 
 // Attribution holds the cause of a fault, as the series of the element show it.
