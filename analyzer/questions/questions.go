@@ -276,9 +276,15 @@ func (d *Desk) HasEvidence(id string, findings []judge.Finding) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.files[id]
-	return f != nil && slices.ContainsFunc(findings, func(x judge.Finding) bool {
-		return x.Condition != judge.Undecided && len(x.Obs.Path) > 0 && f.flows[x.Flow.ProbeFlow()]
-	})
+	if f == nil || len(f.flows) == 0 {
+		return false
+	}
+	for i := range findings {
+		if x := &findings[i]; x.Flow.IsTemporary() && x.Condition != judge.Undecided && len(x.Obs.Path) > 0 && f.flows[x.Flow.ProbeFlow()] {
+			return true
+		}
+	}
+	return false
 }
 
 // Sources returns the NICs from which there are temporary flows.

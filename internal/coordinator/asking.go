@@ -202,7 +202,7 @@ func (a *askedFlows) chooseFlow(p *plan, in *askedIncident, w *agentapi.WantedFl
 		return flow, fmt.Sprintf("the incident has had its %d flows", askedPerIncident)
 	case len(a.flows) >= askedPerFleet:
 		return flow, fmt.Sprintf("the fleet has %d temporary flows, which is the limit", askedPerFleet)
-	case float64(len(a.flows)+1)/askedCadence.Seconds() > askedShare*p.probeRate():
+	case float64(len(a.flows)+1)/askedCadence.Seconds() > askedShare*p.edges.rate:
 		return flow, fmt.Sprintf("temporary flows may take %.3g %% of the probes, which %d flows do", 100*askedShare, len(a.flows))
 	}
 	used := map[int]bool{}
@@ -229,14 +229,6 @@ func (a *askedFlows) chooseFlow(p *plan, in *askedIncident, w *agentapi.WantedFl
 		}
 	}
 	return flow, "every temporary source port of the pair is in use"
-}
-
-// probeRate returns the number of probes that the schedule sends, per second.
-func (p *plan) probeRate() (rate float64) {
-	for i := range p.base.Edges {
-		rate += 1 / p.base.Edges[i].Cadence.Seconds()
-	}
-	return rate
 }
 
 // endFlows removes flows, and reports whether there were any.

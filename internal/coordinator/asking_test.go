@@ -150,7 +150,7 @@ func TestRule17EqualQuestionsAreOne(t *testing.T) {
 func TestRule18LimitsHoldWhateverIsAsked(t *testing.T) {
 	f := start(t, clos(40, 8), func(o *Options) { o.AbsentAfter, o.KeysGrace, o.RotateEvery = 24*time.Hour, 24*time.Hour, 0 })
 	f.agents(320)
-	share := int(askedShare * f.planning.plan.probeRate() * askedCadence.Seconds())
+	share := int(askedShare * f.planning.plan.edges.rate * askedCadence.Seconds())
 	if share < 20 || share >= askedPerFleet {
 		t.Fatalf("the share allows %d flows", share)
 	}

@@ -73,6 +73,7 @@ type edgeIndex struct {
 	incoming      []int32 // indexes of edges, sorted by destination
 	firstIncoming []int32 // by NIC: its first place in incoming, and one more at the end
 	cadence       uint64  // ns: the shortest of all edges
+	rate          float64 // probes per second of all edges
 }
 
 // planInput has everything that a plan depends on. The maps and slices in it do not change.
@@ -124,7 +125,7 @@ func (p *plan) withTemporary(flows []schedule.Edge) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	edges.cadence = p.edges.cadence
+	edges.cadence, edges.rate = p.edges.cadence, p.edges.rate // those of the schedule
 	out := *p
 	out.sched, out.edges, out.hash = &s, edges, maps.Clone(p.hash)
 	if len(flows) == 0 {
@@ -172,6 +173,7 @@ func indexEdges(s *schedule.Schedule) (edgeIndex, error) {
 		}
 		x.first[e.Src+1]++
 		x.firstIncoming[e.Dst+1]++
+		x.rate += 1 / e.Cadence.Seconds()
 		if c := uint64(e.Cadence); i == 0 || c < x.cadence {
 			x.cadence = c
 		}

@@ -179,18 +179,11 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 
 // ClearFault undoes one fault, or all when id is empty.
 func (l *Lab) ClearFault(ctx context.Context, id string) error {
-	if err := needRoot(); err != nil {
-		return err
-	}
-	unlock, err := lockLab(ctx, l.root, l.name)
+	st, unlock, err := l.lockState(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	st, err := loadState(l.root, l.name)
-	if err != nil {
-		return fmt.Errorf("lab %q: %w", l.name, err)
-	}
 	var errs []error
 	found := id == ""
 	for _, f := range slices.Clone(st.Faults) {
@@ -217,24 +210,32 @@ func (l *Lab) ClearFault(ctx context.Context, id string) error {
 	return errors.Join(errs...)
 }
 
+// lockState locks the lab, which takes root, and returns its recorded state.
+func (l *Lab) lockState(ctx context.Context) (st *state, unlock func(), err error) {
+	if err := needRoot(); err != nil {
+		return nil, nil, err
+	}
+	if unlock, err = lockLab(ctx, l.root, l.name); err != nil {
+		return nil, nil, err
+	}
+	if st, err = loadState(l.root, l.name); err != nil {
+		unlock()
+		return nil, nil, fmt.Errorf("lab %q: %w", l.name, err)
+	}
+	return st, unlock, nil
+}
+
 // ChangeDelay makes the delay of an active fault longer or shorter. Packets that are held already keep theirs. It fails for
 // a fault that no relay brings about.
 func (l *Lab) ChangeDelay(ctx context.Context, id string, delay time.Duration) error {
-	if err := needRoot(); err != nil {
-		return err
-	}
 	if delay <= 0 || delay > maxDelay {
 		return fmt.Errorf("delay %v: want more than 0 and at most %v", delay, maxDelay)
 	}
-	unlock, err := lockLab(ctx, l.root, l.name)
+	st, unlock, err := l.lockState(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	st, err := loadState(l.root, l.name)
-	if err != nil {
-		return fmt.Errorf("lab %q: %w", l.name, err)
-	}
 	i := slices.IndexFunc(st.Faults, func(f ActiveFault) bool { return f.ID == id })
 	if i < 0 {
 		return fmt.Errorf("lab %q has no fault %q; see: graylink lab fault list --name %s", l.name, id, l.name)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -170,16 +171,19 @@ func runHelper(ctx context.Context, name, id string, ready io.Writer) error {
 	case KindHostStall:
 		return stallProcesses(ctx, st.Layout.buildIndex(), f.At, started)
 	}
-	return relayPackets(ctx, f.Queue, followDelay(ctx, root, name, f), started)
-}
-
-// followDelay returns the delay of a fault. It reads the fault again at each SIGHUP.
-func followDelay(ctx context.Context, root, name string, f ActiveFault) *atomic.Int64 {
 	delay := new(atomic.Int64)
 	delay.Store(int64(f.Delay))
+	stop := followDelay(ctx, root, name, f.ID, delay)
+	defer func() { cancel(); stop() }()
+	return relayPackets(ctx, f.Queue, delay, started)
+}
+
+// followDelay reads the delay of a fault again at each SIGHUP until ctx ends. stop waits for its end.
+func followDelay(ctx context.Context, root, name, id string, delay *atomic.Int64) (stop func()) {
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGHUP)
-	go func() { // ends with the process's context
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		defer signal.Stop(changed)
 		for {
 			select {
@@ -193,13 +197,13 @@ func followDelay(ctx context.Context, root, name string, f ActiveFault) *atomic.
 				continue
 			}
 			for _, o := range st.Faults {
-				if o.ID == f.ID {
+				if o.ID == id {
 					delay.Store(int64(o.Delay))
 				}
 			}
 		}
-	}()
-	return delay
+	})
+	return wg.Wait
 }
 
 func watchOwner(ctx context.Context, cancel func(), owner *Process) {
