@@ -96,6 +96,18 @@ func (r *running) end() {
 	<-r.done
 }
 
+// wait waits until the function returns by itself, and returns its error.
+func (r *running) wait(t *testing.T, what string) error {
+	t.Helper()
+	select {
+	case <-r.done:
+		return r.err
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s does not end", what)
+		return nil
+	}
+}
+
 func refusedBy(kind string) string {
 	return fmt.Sprintf(`graylink_gnmi_dial_out_refused_total{switch="",kind=%q}`, kind)
 }
@@ -205,9 +217,8 @@ func TestPublishBounds(t *testing.T) {
 	r := run(t, func(ctx context.Context) error { return sw.PublishDatabase(ctx, conn, "") })
 	until(t, a, log, "a stream", func(got map[string]float64) bool { return got[`graylink_gnmi_dial_out_streams{switch=""}`] == 1 })
 	sw.SendNotifications(&gpb.Notification{Update: []*gpb.Update{{Path: &gpb.Path{Elem: []*gpb.PathElem{{Name: strings.Repeat("x", 2<<10)}}}}}})
-	<-r.done
-	if status.Code(r.err) != codes.ResourceExhausted && status.Code(r.err) != codes.Unavailable {
-		t.Errorf("a large message: %v", r.err)
+	if err := r.wait(t, "the stream with a large message"); status.Code(err) != codes.ResourceExhausted && status.Code(err) != codes.Unavailable {
+		t.Errorf("a large message: %v", err)
 	}
 	until(t, a, log, "no stream", func(got map[string]float64) bool {
 		return got[`graylink_gnmi_dial_out_streams{switch=""}`] == 0 && got[errorsOf("stream")] == 1
@@ -357,7 +368,7 @@ func TestDialOutAccess(t *testing.T) {
 					}
 				}
 				if c.refused != "" {
-					<-r.done
+					_ = r.wait(t, "what was refused")
 					for s, v := range seriesOf(a) {
 						if strings.HasPrefix(s, "fabric_") || strings.HasPrefix(s, "graylink_gnmi_target_up") && v != 0 {
 							t.Errorf("came in: %s", s)

@@ -46,11 +46,8 @@ func (s *Switch) ServeTunnel(ctx context.Context, conn grpc.ClientConnInterface,
 // PublishDatabase sends everything of one database (the prefix' target) to a collector of SONiC's gNMIDialOut,
 // and then what UpdateState and SendNotifications send, until ctx or the stream ends.
 func (s *Switch) PublishDatabase(ctx context.Context, conn grpc.ClientConnInterface, database string) error {
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Publish", ClientStreams: true, ServerStreams: true}, "/gnmi.sonic.gNMIDialOut/Publish")
-	if err != nil {
-		return err
-	}
 	list := &gpb.SubscriptionList{Prefix: &gpb.Path{Target: database}, Subscription: []*gpb.Subscription{{Path: &gpb.Path{}}}}
+	// SendNotifications reaches the stream as soon as the collector sees it, so it is known before it is opened.
 	c := make(chan []*gpb.Notification, 64)
 	s.mu.Lock()
 	s.streams[c] = subscription{list}
@@ -61,6 +58,10 @@ func (s *Switch) PublishDatabase(ctx context.Context, conn grpc.ClientConnInterf
 		delete(s.streams, c)
 		s.mu.Unlock()
 	}()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{StreamName: "Publish", ClientStreams: true, ServerStreams: true}, "/gnmi.sonic.gNMIDialOut/Publish")
+	if err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- stream.RecvMsg(&gpb.SubscribeResponse{}) }() // it ends with the stream
 	for {
