@@ -22,7 +22,6 @@ const stepEvery = 200 * time.Millisecond
 type Coordinator struct {
 	opts     Options
 	log      *slog.Logger
-	settings probeSettings
 	paths    *pathStore
 	clocks   *clockService
 	counters *counters
@@ -61,7 +60,7 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 	for _, k := range opts.Stamp.Classes {
 		opts.Schedule.Classes = append(opts.Schedule.Classes, k.Name)
 	}
-	c := &Coordinator{opts: opts, log: log, settings: opts.probeSettings(), paths: newPathStore(), clocks: newClockService(opts, t.graph, wall), counters: newCounters(wall),
+	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), clocks: newClockService(opts, t.graph, wall), counters: newCounters(wall),
 		moves: portMoves{movedAt: mono}, topology: t, file: stateFile{path: opts.StateFile, savedAt: mono},
 		registry: registry{agents: map[string]*agent{}, lives: newLifeNumbers(old, wall), started: mono, restored: old != nil}}
 	if old != nil {

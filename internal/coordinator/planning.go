@@ -89,13 +89,13 @@ func (c *Coordinator) takeInput() (in planInput, old *plan, anew bool) {
 // makePlan computes a plan. It computes the schedule anew if that is needed, or if there is none.
 func (c *Coordinator) makePlan(in planInput, old *plan, anew bool) (*plan, error) {
 	if old != nil && !anew {
-		return newPlan(in, old.base, c.settings)
+		return newPlan(in, old.base, c.opts.probeSettings())
 	}
 	s, err := c.opts.Planner.Make(in.graph, in.options)
 	if err != nil {
 		return nil, fmt.Errorf("compute the schedule: %w", err)
 	}
-	return newPlan(in, s, c.settings)
+	return newPlan(in, s, c.opts.probeSettings())
 }
 
 // rebuildPlan computes a plan from the current state and hands it out. It needs changeMu.

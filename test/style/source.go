@@ -8,6 +8,7 @@
 //  3. The comment of a function says what it does or returns: it does not begin with "Name is".
 //  4. A help text is a phrase of at most MaxHelp characters that begins with a capital letter and ends with a period.
 //  5. A line of a document has at most MaxLine characters, outside tables, blocks of code and links.
+//  6. A function has at most MaxFunction lines, of which those of tables (composite literals) are not counted.
 package style
 
 import (
@@ -31,6 +32,8 @@ const (
 	MaxOneWord = 45  // percent
 	MaxHelp    = 100 // characters
 	MaxLine    = 120 // characters
+
+	MaxFunction = 99 // lines
 )
 
 // banned lists the words that stand for something more exact.
@@ -216,6 +219,32 @@ func (s *Source) CheckFunctionComments() (found []Problem) {
 		}
 	}
 	return found
+}
+
+// CheckFunctionLengths checks rule 6; functions of tests may be longer.
+func (s Source) CheckFunctionLengths() (out []Problem) {
+	if s.Tests {
+		return nil
+	}
+	lines := func(n ast.Node) int { return s.Set.Position(n.End()).Line - s.Set.Position(n.Pos()).Line }
+	for _, d := range s.Tree.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		code := lines(f) + 1
+		ast.Inspect(f, func(n ast.Node) bool {
+			if table, ok := n.(*ast.CompositeLit); ok {
+				code -= lines(table)
+				return false
+			}
+			return true
+		})
+		if code > MaxFunction {
+			out = append(out, s.problem(f.Pos(), "%s has %d lines, want at most %d", f.Name.Name, code, MaxFunction))
+		}
+	}
+	return out
 }
 
 // CheckHelp returns the help texts of series that break rule 4: the second argument of prometheus.NewDesc, and

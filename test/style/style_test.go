@@ -29,9 +29,9 @@ func TestRule1NamesHaveTwoWords(t *testing.T) {
 	}
 }
 
-func TestRules2To5(t *testing.T) {
+func TestRules2To6(t *testing.T) {
 	for _, s := range sources(t) {
-		for _, problems := range [][]Problem{s.CheckNames(), s.CheckWords(), s.CheckFunctionComments(), s.CheckHelp()} {
+		for _, problems := range [][]Problem{s.CheckNames(), s.CheckWords(), s.CheckFunctionComments(), s.CheckHelp(), s.CheckFunctionLengths()} {
 			if s.Dir() != "test/style" { // it has the words that are banned
 				reportProblems(t, problems)
 			}
@@ -71,7 +71,9 @@ var desc = prometheus.NewDesc("a", "no capital letter", nil, nil)
 
 var good = prometheus.NewDesc("a", "Time since the start in seconds.", nil, nil)
 `
-	if err := os.WriteFile(dir+"/bad.go", []byte(bad), 0o600); err != nil {
+	long := "\nfunc addMany() {\n" + strings.Repeat("\tx++\n", MaxFunction-1) + "}\n"
+	table := "\nfunc listMany() []int {\n\treturn []int{\n" + strings.Repeat("\t\t1,\n", MaxFunction) + "\t}\n}\n"
+	if err := os.WriteFile(dir+"/bad.go", []byte(bad+long+table), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(dir+"/bad.md", []byte(strings.Repeat("long ", 30)+"\nThis tells nothing.\n| "+strings.Repeat("table ", 30)+"|\n"), 0o600); err != nil {
@@ -94,6 +96,7 @@ var good = prometheus.NewDesc("a", "Time since the start in seconds.", nil, nil)
 		{"words", s[0].CheckWords(), []int{6, 7}},
 		{"comments of functions", s[0].CheckFunctionComments(), []int{3, 6}},
 		{"help", s[0].CheckHelp(), []int{9}},
+		{"lengths", s[0].CheckFunctionLengths(), []int{13}},
 		{"document", document, []int{1, 2}},
 	} {
 		var lines []int
@@ -104,8 +107,8 @@ var good = prometheus.NewDesc("a", "Time since the start in seconds.", nil, nil)
 			t.Errorf("%s: problems in lines %v, want %v: %v", c.what, lines, c.lines, c.found)
 		}
 	}
-	if all, one := CountOneWord(s); all != 2 || one != 1 {
-		t.Errorf("%d functions, %d of one word; want 2 and 1", all, one)
+	if all, one := CountOneWord(s); all != 4 || one != 1 {
+		t.Errorf("%d functions, %d of one word; want 4 and 1", all, one)
 	}
 	for name, want := range map[string]int{"parse": 1, "parseURL": 2, "NICName": 2, "OWD": 1, "read_all": 2, "x": 1} {
 		if got := words(name); len(got) != want {

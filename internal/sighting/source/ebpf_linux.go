@@ -124,6 +124,12 @@ func networkOrder(v uint16) int32 {
 // machine's order here. VLAN tags are removed before tc sees a packet. IPv6 extension headers, which probes do not
 // have, are not followed.
 func assembleProgram(table, slots, free, lost int, stampPorts []uint16) asm.Instructions {
+	return append(readProbeKey(stampPorts), countProbe(table, slots, free, lost)...)
+}
+
+// readProbeKey returns the instructions that write the key of a packet from or to one of the ports to the stack, and go on
+// at "probe". Other packets go to "out".
+func readProbeKey(stampPorts []uint16) asm.Instructions {
 	load := func(offset int, to int32, n int32) asm.Instructions {
 		return asm.Instructions{
 			asm.Mov.Reg(asm.R1, asm.R6),
@@ -188,8 +194,13 @@ func assembleProgram(table, slots, free, lost int, stampPorts []uint16) asm.Inst
 	for _, port := range stampPorts {
 		p = append(p, asm.JEq.Imm(asm.R2, networkOrder(port), "probe"), asm.JEq.Imm(asm.R3, networkOrder(port), "probe"))
 	}
-	return append(p,
-		asm.Ja.Label("out"),
+	return append(p, asm.Ja.Label("out"))
+}
+
+// countProbe returns the instructions that add a packet with a key to the slot of its flow, which a new flow is given, and
+// leave the packet to who comes next.
+func countProbe(table, slots, free, lost int) asm.Instructions {
+	return asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R6, skbIfindex, asm.Word).WithSymbol("probe"),
 		asm.StoreMem(asm.RFP, atKey+36, asm.R2, asm.Word),
 		asm.FnKtimeGetCoarseNs.Call(),
@@ -250,7 +261,7 @@ func assembleProgram(table, slots, free, lost int, stampPorts []uint16) asm.Inst
 
 		asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), // TCX_NEXT, TC_ACT_UNSPEC: continue
 		asm.Return(),
-	)
+	}
 }
 
 // Kind returns software-ebpf.
