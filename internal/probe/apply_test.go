@@ -234,7 +234,11 @@ func inNetns(t *testing.T, addresses ...string) (ns string) {
 	})
 	ip(t, ns, "link", "set", "lo", "up")
 	for _, a := range addresses {
-		ip(t, ns, "addr", "add", a, "dev", "lo")
+		args := []string{"addr", "add", a, "dev", "lo"}
+		if strings.Contains(a, ":") {
+			args = append(args, "nodad") // otherwise it cannot be used until the kernel's worker has run
+		}
+		ip(t, ns, args...)
 	}
 	return ns
 }
