@@ -59,11 +59,13 @@ const (
 // Book holds the records of all flows. Its methods must not be called concurrently. Cycles count from 1.
 type Book struct {
 	records map[fabric.Flow]*record
+	ports   portNumbers
+	cycle   int          // the latest that learnt
 	usual   *usualDelays // nil until a cycle needs it
 }
 
 // NewBook returns a Book without flows.
-func NewBook() *Book { return &Book{records: map[fabric.Flow]*record{}} }
+func NewBook() *Book { return &Book{records: map[fabric.Flow]*record{}, ports: portNumbers{}} }
 
 // record represents what is remembered of one flow.
 type record struct {
@@ -74,6 +76,7 @@ type record struct {
 	lastCycle   int             // the latest cycle with an observation
 	route       fabric.Path     // of the last window with a known path
 	routeKey    uint64          // 0 while there is none
+	ports       []int32         // of route, but for the port to the receiver
 	estimated   bool            // the baseline was not learnt on this route
 	earlier     []routeBaseline // the latest last
 	confirmation
@@ -158,7 +161,7 @@ type Learning struct {
 
 // LearnWindows adds the healthy windows among findings to the baselines (rule 4).
 func (b *Book) LearnWindows(findings []judge.Finding, how Learning) {
-	b.usual = nil
+	b.cycle = how.Cycle
 	for i := range findings {
 		f := &findings[i]
 		if f.Flow.IsTemporary() {

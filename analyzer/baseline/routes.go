@@ -41,12 +41,16 @@ func (b *Book) FollowRoute(f fabric.Flow, p fabric.Path) {
 	if r == nil || len(p) == 0 || len(p) == len(r.route) && &p[0] == &r.route[0] {
 		return
 	}
-	was, wasKey, key := r.route, r.routeKey, keyOf(p)
+	was, wasKey, key := r.measuredOn(), r.routeKey, keyOf(p)
 	changed := wasKey != 0 && wasKey != key && r.baseline != nil
-	if changed && b.usual == nil {
-		b.usual = b.learnUsual()
+	var usual *usualDelays
+	if changed {
+		usual = b.currentUsual() // with the flow on its earlier path
 	}
 	r.route, r.routeKey = p, key
+	if wasKey != key {
+		r.ports = b.ports.numberPorts(p)
+	}
 	if !changed {
 		return
 	}
@@ -60,7 +64,7 @@ func (b *Book) FollowRoute(f fabric.Flow, p fabric.Path) {
 		r.p50, r.p99, r.baseline, r.baselineMAD, r.estimated = e.p50, e.p99, e.baseline, e.mad, false
 		return
 	}
-	more, spread, known := b.usual.exchangePaths(was, p)
+	more, spread, known := usual.exchangePaths(was, r.measuredOn())
 	r.p50, r.p99 = nil, nil
 	if !known {
 		r.baseline, r.baselineMAD, r.estimated, r.windowCount = nil, 0, false, 0
@@ -75,51 +79,90 @@ func (b *Book) FollowRoute(f fabric.Flow, p fabric.Path) {
 	r.baseline, r.baselineMAD, r.estimated = base, max(r.baselineMAD, spread), true
 }
 
+// portNumbers numbers the ports by which paths leave their switches, so that what is usual at all ports is found without
+// comparing names.
+type portNumbers map[fabric.Hop]int32
+
+// numberPorts returns the numbers of the ports by which a path leaves its switches, but for the port to the receiver. New
+// ports get numbers.
+func (n portNumbers) numberPorts(p fabric.Path) []int32 {
+	out := make([]int32, len(p)-1)
+	for i, h := range p[:len(p)-1] {
+		at := fabric.Hop{Switch: h.Switch, Out: h.Out}
+		number, ok := n[at]
+		if !ok {
+			number = int32(len(n)) //nolint:gosec // ports of a fabric
+			n[at] = number
+		}
+		out[i] = number
+	}
+	return out
+}
+
+// measured is a path as far as its usual delay depends on it.
+type measured struct {
+	hops  int
+	ports []int32
+}
+
+func (r *record) measuredOn() measured { return measured{len(r.route), r.ports} }
+
 // usualDelays are what is usual by all flows that learnt on their path: the median baseline on paths of so many hops,
 // and by how much that of flows that leave a switch by a port differs from it.
 type usualDelays struct {
+	cycle  int // it was learnt after
 	byHops map[int]int64
-	byPort map[fabric.Hop]int64 // Switch and Out
-	spread int64                // median absolute deviation of what this does not explain
-	tail   int64                // median distance of the 99th percentile from the median
+	byPort []usualExcess // by number
+	spread int64         // median absolute deviation of what this does not explain
+	tail   int64         // median distance of the 99th percentile from the median
+}
+
+type usualExcess struct {
+	by    int64
+	known bool
+}
+
+// currentUsual returns what is usual, by the baselines of at most recomputeEvery cycles ago. All flows are read for it.
+func (b *Book) currentUsual() *usualDelays {
+	if b.usual == nil || b.cycle-b.usual.cycle >= recomputeEvery {
+		b.usual = b.learnUsual()
+	}
+	return b.usual
 }
 
 func (b *Book) learnUsual() *usualDelays {
-	u := &usualDelays{byHops: map[int]int64{}, byPort: map[fabric.Hop]int64{}}
+	u := &usualDelays{cycle: b.cycle, byHops: map[int]int64{}, byPort: make([]usualExcess, len(b.ports))}
+	learnt := make([]*record, 0, len(b.records))
 	byHops := map[int][]int64{}
 	for _, r := range b.records {
 		if r.learntOnRoute() {
+			learnt = append(learnt, r)
 			byHops[len(r.route)] = append(byHops[len(r.route)], *r.baseline.P50)
 		}
 	}
 	for hops, all := range byHops {
 		u.byHops[hops], _ = MedianMAD(all)
 	}
-	byPort := map[fabric.Hop][]int64{}
-	for _, r := range b.records {
-		if r.learntOnRoute() {
-			for _, h := range portsBetween(r.route) {
-				byPort[h] = append(byPort[h], *r.baseline.P50-u.byHops[len(r.route)])
-			}
+	byPort := make([][]int64, len(b.ports))
+	for _, r := range learnt {
+		more := *r.baseline.P50 - u.byHops[len(r.route)]
+		for _, port := range r.ports {
+			byPort[port] = append(byPort[port], more)
 		}
 	}
 	for port, all := range byPort {
-		u.byPort[port], _ = MedianMAD(all)
+		by, _ := MedianMAD(all)
+		u.byPort[port] = usualExcess{by, len(all) > 0}
 	}
-	var left []int64
-	for _, r := range b.records {
-		if r.learntOnRoute() {
-			usual, _ := u.delayOf(r.route)
-			left = append(left, *r.baseline.P50-usual)
-		}
-	}
-	_, u.spread = MedianMAD(left)
-	var tails []int64
-	for _, r := range b.records {
-		if r.learntOnRoute() && r.baseline.P99 != nil {
+	left, tails := make([]int64, 0, len(learnt)), make([]int64, 0, len(learnt))
+	for _, r := range learnt {
+		usual, _ := u.delayOf(r.measuredOn())
+		left = append(left, *r.baseline.P50-usual)
+		if r.baseline.P99 != nil {
 			tails = append(tails, *r.baseline.P99-*r.baseline.P50)
 		}
 	}
+	_, u.spread = MedianMAD(left)
 	u.tail, _ = MedianMAD(tails)
 	return u
 }
@@ -130,38 +173,30 @@ func (b *Book) EstimateOnRoute(p fabric.Path) (base *fabric.Quantiles, madNS int
 	if len(p) == 0 {
 		return nil, 0
 	}
-	if b.usual == nil {
-		b.usual = b.learnUsual()
-	}
-	p50, known := b.usual.delayOf(p)
+	usual := b.currentUsual()
+	p50, known := usual.delayOf(measured{len(p), b.ports.numberPorts(p)})
 	if !known {
 		return nil, 0
 	}
-	p99 := p50 + b.usual.tail
-	return &fabric.Quantiles{P50: &p50, P99: &p99}, b.usual.spread
+	p99 := p50 + usual.tail
+	return &fabric.Quantiles{P50: &p50, P99: &p99}, usual.spread
 }
 
 // learntOnRoute reports whether a flow has a baseline that was measured on its path.
 func (r *record) learntOnRoute() bool { return r.baseline != nil && !r.estimated && len(r.route) > 0 }
 
-// portsBetween returns the ports by which a path leaves its switches, but for the port to the receiver.
-func portsBetween(p fabric.Path) []fabric.Hop {
-	out := make([]fabric.Hop, 0, len(p))
-	for _, h := range p[:len(p)-1] {
-		out = append(out, fabric.Hop{Switch: h.Switch, Out: h.Out})
-	}
-	return out
-}
-
 // delayOf returns the usual delay of a path, and whether every port of it is known. The excess of ports counts once:
 // flows that cross one long cable cross others behind it, which look as long.
-func (u *usualDelays) delayOf(p fabric.Path) (int64, bool) {
-	usual, known := u.byHops[len(p)]
+func (u *usualDelays) delayOf(m measured) (int64, bool) {
+	usual, known := u.byHops[m.hops]
 	most := int64(0)
-	for _, h := range portsBetween(p) {
-		by, ok := u.byPort[h]
-		if known = known && ok; max(by, -by) > max(most, -most) {
-			most = by
+	for _, port := range m.ports {
+		var e usualExcess // of a port that is newer than u: unknown
+		if int(port) < len(u.byPort) {
+			e = u.byPort[port]
+		}
+		if known = known && e.known; max(e.by, -e.by) > max(most, -most) {
+			most = e.by
 		}
 	}
 	return usual + most, known
@@ -169,16 +204,16 @@ func (u *usualDelays) delayOf(p fabric.Path) (int64, bool) {
 
 // exchangePaths returns by how much a flow's delay usually differs on another path, and the spread of such estimates.
 // Where it knows only the lengths of the paths, it compares these. It reports false if no flow takes a path of that length.
-func (u *usualDelays) exchangePaths(was, is fabric.Path) (more, spread int64, known bool) {
+func (u *usualDelays) exchangePaths(was, is measured) (more, spread int64, known bool) {
 	before, allBefore := u.delayOf(was)
 	after, allAfter := u.delayOf(is)
 	if allBefore && allAfter {
 		return after - before, u.spread, true
 	}
-	if len(was) == len(is) {
+	if was.hops == is.hops {
 		return 0, u.spread, true
 	}
-	before, lengthBefore := u.byHops[len(was)]
-	after, lengthAfter := u.byHops[len(is)]
+	before, lengthBefore := u.byHops[was.hops]
+	after, lengthAfter := u.byHops[is.hops]
 	return after - before, u.spread, lengthBefore && lengthAfter
 }

@@ -98,7 +98,7 @@ func TestEstimatesAreNotPassedOn(t *testing.T) {
 		b.FollowRoute(flow(n+1), alike)
 		b.wantBaseline(t, "kept on as many hops", flow(n+1), 5000)
 	}
-	b.measure(9000, nil, 1) // a cycle ends
+	b.measure(9000, nil, recomputeEvery) // what was usual before is forgotten
 	b.FollowRoute(flow(3), pathBy("3", "9", "l1", "s2", "l2"))
 	b.wantBaseline(t, "only estimates are there", flow(3), 0)
 	b.FollowRoute(flow(1), short)
