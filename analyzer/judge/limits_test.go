@@ -1,6 +1,8 @@
 package judge
 
 import (
+	"fmt"
+	"math"
 	"testing"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -56,6 +58,158 @@ func TestWindowsAreComparedByWhatBothHave(t *testing.T) {
 		o.OWD, o.Baseline = &tt.now, &tt.base
 		if f := FindingsOf([]*fabric.Observation{o}, DefaultParameters())[0]; f.HasShift != tt.ok || f.Shift != tt.shift {
 			t.Errorf("%s: shift %d, %v; want %d, %v", tt.what, f.Shift, f.HasShift, tt.shift, tt.ok)
+		}
+	}
+}
+
+// TestRule4LimitsOfTheSum: two directions at their limits, and one that is as far below as its limit allows.
+func TestRule4LimitsOfTheSum(t *testing.T) {
+	for _, tt := range []struct {
+		forward, reverse   int64
+		delayed, roundTrip bool
+	}{
+		{10_000, 10_000, false, false}, {10_001, 10_000, true, false}, {10_000, 10_001, false, false},
+		{30_001, -10_000, true, false}, {30_002, -10_001, true, true},
+		{-10_000, 30_001, false, false}, {-10_001, 30_002, true, true},
+	} {
+		f := FindingsOf([]*fabric.Observation{window(fwd, tt.forward, 200, 0), window(rev, tt.reverse, 200, 0)}, DefaultParameters())[0]
+		if f.Delayed != tt.delayed || f.RoundTrip != tt.roundTrip || f.ClockSuspect {
+			t.Errorf("%d and %d ns: delayed %v, round trip %v, clock %v; want %v, %v and no clock", tt.forward, tt.reverse, f.Delayed, f.RoundTrip, f.ClockSuspect, tt.delayed, tt.roundTrip)
+		}
+	}
+}
+
+// TestRules5And9LimitsOfCounts: losses count from three on, at 7 nats against one in a thousand, and are hard from one half
+// on; marks count from eight on, at 7 nats against 2 %. The nats are computed here.
+func TestRules5And9LimitsOfCounts(t *testing.T) {
+	nats := func(n, of uint64, base float64) float64 {
+		q := float64(n) / float64(of)
+		if q <= base {
+			return 0
+		}
+		rest := 0.0
+		if n < of {
+			rest = float64(of-n) * math.Log((1-q)/(1-base))
+		}
+		return float64(n)*math.Log(q/base) + rest
+	}
+	both := map[string]int{}
+	for _, sent := range []uint64{4, 16, 20, 100, 112, 200, 500, 1000, 3000} {
+		for n := uint64(1); n <= min(sent, 120); n++ {
+			lossy, marked := n >= 3 && nats(n, sent, 0.001) >= 7, n >= 8 && nats(n, sent, 0.02) >= 7
+			hard := lossy && 2*n >= sent
+			f := FindingsOf([]*fabric.Observation{window(fwd, 0, sent, n)}, DefaultParameters())[0]
+			if f.Lossy != lossy || f.Hard != hard {
+				t.Fatalf("%d of %d lost: lossy %v, hard %v; want %v, %v", n, sent, f.Lossy, f.Hard, lossy, hard)
+			}
+			o := window(fwd, 0, sent, 0)
+			o.ECN = &n
+			if f := FindingsOf([]*fabric.Observation{o}, DefaultParameters())[0]; f.Marked != marked {
+				t.Fatalf("%d of %d marked: %v, want %v", n, sent, f.Marked, marked)
+			}
+			both[fmt.Sprint("lossy ", lossy)]++
+			both[fmt.Sprint("hard ", hard)]++
+			both[fmt.Sprint("marked ", marked)]++
+		}
+	}
+	for what, n := range both {
+		if n < 10 {
+			t.Errorf("%s: only %d cases", what, n)
+		}
+	}
+}
+
+// TestScales: the limits of shifts and tails by kind of stamps, noise and tail.
+func TestScales(t *testing.T) {
+	for _, tt := range []struct {
+		stamps      string
+		mad, tail   int64
+		scale, late int64
+	}{
+		{"hardware", 10, 100, 1000, 2000}, {"kernel", 10, 100, 10_000, 20_000}, {"user", 10, 100, 200_000, 400_000},
+		{"kernel", 1250, 100, 10_000, 20_000}, {"kernel", 1251, 100, 10_008, 20_000}, {"kernel", 10, 6668, 10_002, 20_000}, {"kernel", 10, 40_000, 60_000, 60_000},
+	} {
+		o := window(fwd, 0, 200, 0)
+		o.Timestamp, o.BaselineMADNS, o.Baseline.P99 = tt.stamps, &tt.mad, ns(5000+tt.tail)
+		if f := FindingsOf([]*fabric.Observation{o}, DefaultParameters())[0]; f.Scale != tt.scale || f.TailScale != tt.late {
+			t.Errorf("%s stamps, MAD %d, tail %d: limits %d and %d, want %d and %d", tt.stamps, tt.mad, tt.tail, f.Scale, f.TailScale, tt.scale, tt.late)
+		}
+	}
+}
+
+// TestRule8LimitsOfJitter: the 90th percentile moved by the limit, and by one nanosecond more.
+func TestRule8LimitsOfJitter(t *testing.T) {
+	for _, tt := range []struct {
+		p90, p99 int64 // from the median; 0: not measured
+		want     bool
+	}{{24_000, 90_000, false}, {24_001, 90_000, true}, {0, 84_000, false}, {0, 84_001, true}} {
+		o := window(fwd, 0, 200, 0)
+		if o.OWD.P99 = ns(5000 + tt.p99); tt.p90 > 0 {
+			o.OWD.P90 = ns(5000 + tt.p90)
+		}
+		if f := FindingsOf([]*fabric.Observation{o}, DefaultParameters())[0]; f.Jittery != tt.want || f.TailShift != tt.p99-4000 {
+			t.Errorf("%+v: jittery %v by %d", tt, f.Jittery, f.TailShift)
+		}
+	}
+}
+
+// TestRule7ASumByMeans: the sum of the means replaces that of the medians where it is smaller, not where it is as large.
+func TestRule7ASumByMeans(t *testing.T) {
+	for mean, want := range map[int64]int64{0: 0, 29_999: 29_999, 30_000: 30_000, -30_000: 30_000, 30_001: 30_000} {
+		a, b := window(fwd, 20_000, 200, 0), window(rev, 10_000, 200, 0)
+		a.OWD.Mean, b.OWD.Mean = ns(5000+mean), ns(5000)
+		for i, f := range FindingsOf([]*fabric.Observation{a, b}, DefaultParameters()) {
+			// 4.5 % of the medians, now and before.
+			if resolution := int64(1125 + 675 + 225 + 225); !f.HasSum || f.Sum != want || f.SumScale != 20_000+resolution {
+				t.Errorf("means moved by %d, direction %d: sum %d of %d, want %d of %d", mean, i, f.Sum, f.SumScale, want, 20_000+resolution)
+			}
+		}
+	}
+}
+
+// TestAbsentQuantiles: what window or baseline lack is not compared.
+func TestAbsentQuantiles(t *testing.T) {
+	for _, tt := range []struct {
+		what        string
+		drop        func(*fabric.Observation)
+		shift, tail bool
+	}{
+		{"nothing", func(*fabric.Observation) {}, true, true},
+		{"delays", func(o *fabric.Observation) { o.OWD = nil }, false, false},
+		{"baseline", func(o *fabric.Observation) { o.Baseline = nil }, false, false},
+		{"median", func(o *fabric.Observation) { o.OWD.P50 = nil }, true, false},
+		{"tail", func(o *fabric.Observation) { o.OWD.P99 = nil }, true, false},
+		{"the baseline's median", func(o *fabric.Observation) { o.Baseline.P50 = nil }, true, false},
+		{"the baseline's tail", func(o *fabric.Observation) { o.Baseline.P99 = nil }, true, false},
+	} {
+		o := window(fwd, 0, 200, 0)
+		tt.drop(o)
+		if f := FindingsOf([]*fabric.Observation{o}, DefaultParameters())[0]; f.HasShift != tt.shift || f.HasTail != tt.tail || f.Condition != Healthy {
+			t.Errorf("without %s: shift %v, tail %v, condition %v", tt.what, f.HasShift, f.HasTail, f.Condition)
+		}
+	}
+}
+
+// TestManyWindowsAreJudgedInParts: as each by itself.
+func TestManyWindowsAreJudgedInParts(t *testing.T) {
+	var obs []*fabric.Observation
+	for i := range 3000 {
+		shift := int64(i%3) * 40_000
+		obs = append(obs, window(fmt.Sprintf("h%d/eth1>h0/eth1#0", i+1), shift, 200, 0), window(fmt.Sprintf("h%d/eth1>h0/eth1#0/r", i+1), 0, 200, uint64(20*(i%2))))
+	}
+	for i, f := range FindingsOf(obs, DefaultParameters()) {
+		slow, lossy := i%2 == 0 && i/2%3 > 0, i%2 == 1 && i/2%2 == 1
+		if f.Delayed != slow || f.Lossy != lossy || f.Condition == Undecided || f.Obs != obs[i] || !f.HasSum {
+			t.Fatalf("window %d: %+v", i, f)
+		}
+	}
+}
+
+// TestBinomialLLAtTheEnds: a ratio of 0 or 1 stands for one in 10^9.
+func TestBinomialLLAtTheEnds(t *testing.T) {
+	for _, got := range []float64{BinomialLL(1, 1, 0), BinomialLL(0, 1, 1)} {
+		if want := math.Log(1e-9); math.Abs(got-want) > 1e-6 {
+			t.Errorf("%g, want %g", got, want)
 		}
 	}
 }
