@@ -65,9 +65,9 @@ func describeSearch(out io.Writer, e *Engine, findings []judge.Finding) {
 		all.lost, all.expected, all.late, all.flows = all.lost+weight*v.lost, all.expected+weight*v.expected, all.late+weight*v.late, all.flows+v.flows
 	}
 	s.addCandidates()
-	price, bound := 0.0, 0.0
+	price := 0.0
 	for _, c := range s.cands {
-		price, bound = price+c.price, bound+c.bound
+		price += c.price
 	}
 	s.nameGreedily()
 	s.reviseNamed()
@@ -80,8 +80,8 @@ func describeSearch(out io.Writer, e *Engine, findings []judge.Finding) {
 	for i := range s.flows {
 		cost += s.flows[i].cost
 	}
-	fmt.Fprintf(out, "hop %.3e burst %.3f lost %.1f expected %.3f late %.2f flows %d; candidates %d price %.2f bound %.2f; fits %d gain %.2f others %.2f useful %d; worth %.3f cost %.3f\n",
-		s.m.hop, s.m.burst, all.lost, all.expected, all.late, all.flows, len(s.cands), price, bound, fits, gain, others, useful, s.worth, cost)
+	fmt.Fprintf(out, "hop %.3e burst %.3f lost %.1f expected %.3f late %.2f flows %d; candidates %d price %.2f; fits %d gain %.2f others %.2f useful %d; worth %.3f cost %.3f\n",
+		s.m.hop, s.m.burst, all.lost, all.expected, all.late, all.flows, len(s.cands), price, fits, gain, others, useful, s.worth, cost)
 }
 
 // describeThinLosses writes what is found where links lose little, by single packets and in bursts.
@@ -139,13 +139,11 @@ func describeShifts(out io.Writer) {
 	for n := range 60 {
 		rng := rand.New(rand.NewPCG(uint64(n), 4))
 		g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2 + rng.IntN(3), SpinesPerPod: 2 + rng.IntN(3), NICsPerLeaf: 2 + rng.IntN(2)}))
-		links := g.Topo.Links
-		place := fabric.Direction{From: links[rng.IntN(len(links))].A, To: ""}
-		for _, l := range links {
-			if l.A == place.From {
-				place.To = l.B
-			}
+		l := &g.Topo.Links[rng.IntN(len(g.Topo.Links))]
+		for n%10 > 0 && l.IsAccess() {
+			l = &g.Topo.Links[rng.IntN(len(g.Topo.Links))]
 		}
+		place := fabric.Direction{From: l.A, To: l.B}
 		by, whole := float64(rng.IntN(12_000)-3000), rng.IntN(4) == 0
 		findings := noisyMesh(g, uint64(n), func(_, _ string, crossed []fabric.Direction) float64 {
 			for _, d := range crossed {
