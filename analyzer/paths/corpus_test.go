@@ -250,7 +250,7 @@ func describeCables(t *testing.T, out io.Writer, rng *rand.Rand) {
 	}
 	i := rng.IntN(len(cables))
 	j := (i + 1 + rng.IntN(len(cables)-1)) % len(cables)
-	m := miswire(t, believed, swap{a: cables[i].A, aFar: cables[i].B, b: cables[j].A, bFar: cables[j].B}, rng.Uint64())
+	m := miswire(t, believed, swap{a: cables[i].B, aFar: cables[i].A, b: cables[j].A, bFar: cables[j].B}, rng.Uint64())
 	m.route(2)
 	edges := slices.SortedFunc(maps.Keys(m.truth), compareFlows)
 	rng.Shuffle(len(edges), func(i, j int) { edges[i], edges[j] = edges[j], edges[i] })
