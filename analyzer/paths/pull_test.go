@@ -87,17 +87,22 @@ func TestPullErrors(t *testing.T) {
 			}
 		}, "more than"},
 	} {
-		srv := httptest.NewServer(tt.answer)
-		s := NewSightings(NewStore(graph(t)), ports)
-		p := &Puller{Sightings: s, Client: srv.Client(), URL: func(string) string { return srv.URL }}
-		err := p.pullOnce(t.Context(), "leaf1")
-		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), `"leaf1"`) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if p.TotalCounts() != (PullCounts{1, 1}) || len(s.tables) != 0 {
-			t.Errorf("%s: %+v", name, p.TotalCounts())
-		}
-		srv.Close()
+		// In virtual time, because the endless answer may take a busy machine longer than a pull may.
+		synctest.Test(t, func(t *testing.T) {
+			s := NewSightings(NewStore(graph(t)), ports)
+			p := &Puller{Sightings: s, URL: func(sw string) string { return "http://" + sw }, Client: &http.Client{Transport: doer(func(r *http.Request) (*http.Response, error) {
+				w := httptest.NewRecorder()
+				tt.answer(w, r)
+				return w.Result(), nil
+			})}}
+			err := p.pullOnce(t.Context(), "leaf1")
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), `"leaf1"`) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if p.TotalCounts() != (PullCounts{1, 1}) || len(s.tables) != 0 {
+				t.Errorf("%s: %+v", name, p.TotalCounts())
+			}
+		})
 	}
 }
 
