@@ -8,6 +8,7 @@ import (
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/clos"
 )
 
 // Tests on both sides of limits that no scenario reaches exactly.
@@ -106,5 +107,44 @@ func TestAStarvedNodeHasFourFifthsOfItsFlowsExcluded(t *testing.T) {
 		if got := slices.Contains(starvedNodes(found), "h1"); got != tt.want {
 			t.Errorf("%d of %d flows are excluded: starved %v, want %v", tt.excluded, tt.excluded+tt.healthy, got, tt.want)
 		}
+	}
+}
+
+// TestRule3ANICHasADirectionIfAllFlowsGoOneWay: by the NIC at which they begin or end, replies the other way.
+func TestRule3ANICHasADirectionIfAllFlowsGoOneWay(t *testing.T) {
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 1, NICsPerLeaf: 2}))
+	nic, far := g.NICIDs()[0], g.NICIDs()[3]
+	in, out := fabric.Flow{Src: far, Dst: nic}, fabric.Flow{Src: nic, Dst: far}
+	back := fabric.Flow{Src: nic, Dst: far, Reply: true} // into the NIC
+	into := fabric.Direction{From: g.PeerOf(nic), To: nic}
+	for _, tt := range []struct {
+		edges []fabric.Flow
+		want  fabric.Direction
+	}{{[]fabric.Flow{in, back}, into}, {[]fabric.Flow{out}, into.Reverse()}, {[]fabric.Flow{in, out}, fabric.Direction{}}} {
+		x := &suspicion{Suspect: triangulate.Suspect{Element: triangulate.Element{Kind: fabric.KindSwitch, Name: "leaf"}}, edges: tt.edges}
+		x.narrowToNIC(nic, g)
+		if x.Kind != fabric.KindNIC || x.Name != nic || x.Direction != tt.want || len(x.Equivalent) != 1 || x.Equivalent[0].Name != "leaf" {
+			t.Errorf("%v: %+v, want direction %s", tt.edges, x.Element, tt.want)
+		}
+	}
+}
+
+// TestEquivalentsAreListedOnce: neither twice nor the element itself, whatever the directions.
+func TestEquivalentsAreListedOnce(t *testing.T) {
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 2, SpinesPerPod: 1, NICsPerLeaf: 2}))
+	var l fabric.Link
+	for _, x := range g.Topo.Links {
+		if !x.IsAccess() {
+			l = x
+		}
+	}
+	own, other := triangulate.Element{Kind: fabric.KindLink, Name: l.ID()}, triangulate.Element{Kind: fabric.KindLink, Name: g.Topo.Links[0].ID()}
+	both := other
+	both.Direction = fabric.Direction{From: g.Topo.Links[0].A, To: g.Topo.Links[0].B}
+	c := &Scene{Graph: g}
+	v := c.newVerdict(c.newSuspicion(triangulate.Suspect{Element: own, Equivalent: []triangulate.Element{own, other, both}}), 0)
+	want := []fabric.Element{{ID: l.A, Kind: fabric.KindPort}, {ID: l.B, Kind: fabric.KindPort}, other.Named()}
+	if !slices.Equal(v.Equivalent, want) || len(v.SameFlowEquivalents) != 3 {
+		t.Errorf("%v and %v", v.Equivalent, v.SameFlowEquivalents)
 	}
 }
