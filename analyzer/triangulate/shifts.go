@@ -254,10 +254,14 @@ func (t *shifts) findShift() (best *placeShift, looked []*placeShift) {
 		}
 	}
 	// Where the flows of some NICs have two ways, one that became slower looks like one that became faster with these NICs
-	// slower. The explanation that leaves less to NICs is the right one.
+	// slower. The explanation that leaves less to NICs is the right one. One that leaves less than half to them needs no more
+	// than half of the evidence, because one of the two has moved for certain.
 	if first := best; first != nil {
+		enough := func(c *placeShift) bool {
+			return c.errors() >= shiftErrors && c.byNICs < first.byNICs || c.errors() >= shiftErrors/2 && 2*c.byNICs < first.byNICs
+		}
 		for _, c := range looked {
-			if c.errors() >= shiftErrors && c.by*first.by < 0 && c.byNICs < first.byNICs && (best == first || better(c)) {
+			if c.by*first.by < 0 && enough(c) && (best == first || better(c)) {
 				best = c
 			}
 		}
