@@ -23,6 +23,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // daemons are all programs that listen for HTTP, each with something that it would change.
@@ -116,14 +118,16 @@ func startDaemonsWith(t *testing.T, o options) *daemons {
 		return path
 	}
 	topology := file("topology.yaml", webTopology)
-	stampPort := func() int {
+	const firstSource = 49152 // the default of stamp.source_port
+	stampPort := firstSource
+	for stampPort >= firstSource && stampPort < firstSource+fabric.FlowsPerClass { // a source port of probes
 		c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		return c.LocalAddr().(*net.UDPAddr).Port
-	}()
+		stampPort = c.LocalAddr().(*net.UDPAddr).Port
+		_ = c.Close()
+	}
 	var admin []string // the switch has nothing but a reload
 	for _, f := range o.flags {
 		if f != "--web.enable-admin-api" {
