@@ -41,7 +41,7 @@ func (b *Book) FollowRoute(f fabric.Flow, p fabric.Path) {
 	if r == nil || len(p) == 0 || len(p) == len(r.route) && &p[0] == &r.route[0] {
 		return
 	}
-	was, wasKey, key := r.measuredOn(), r.routeKey, keyOf(p)
+	was, wasKey, key := r.ports, r.routeKey, keyOf(p)
 	changed := wasKey != 0 && wasKey != key && r.baseline != nil
 	var usual *usualDelays
 	if changed {
@@ -64,7 +64,7 @@ func (b *Book) FollowRoute(f fabric.Flow, p fabric.Path) {
 		r.p50, r.p99, r.baseline, r.baselineMAD, r.estimated = e.p50, e.p99, e.baseline, e.mad, false
 		return
 	}
-	more, spread, known := usual.exchangePaths(was, r.measuredOn())
+	more, spread, known := usual.exchangePaths(was, r.ports)
 	r.p50, r.p99 = nil, nil
 	if !known {
 		r.baseline, r.baselineMAD, r.estimated, r.windowCount = nil, 0, false, 0
@@ -98,14 +98,6 @@ func (n portNumbers) numberPorts(p fabric.Path) []int32 {
 	}
 	return out
 }
-
-// measured is a path as far as its usual delay depends on it.
-type measured struct {
-	hops  int
-	ports []int32
-}
-
-func (r *record) measuredOn() measured { return measured{len(r.route), r.ports} }
 
 // usualDelays are what is usual by all flows that learnt on their path: the median baseline on paths of so many hops,
 // and by how much that of flows that leave a switch by a port differs from it.
@@ -156,7 +148,7 @@ func (b *Book) learnUsual() *usualDelays {
 	}
 	left, tails := make([]int64, 0, len(learnt)), make([]int64, 0, len(learnt))
 	for _, r := range learnt {
-		usual, _ := u.delayOf(r.measuredOn())
+		usual, _ := u.delayOf(r.ports)
 		left = append(left, *r.baseline.P50-usual)
 		if r.baseline.P99 != nil {
 			tails = append(tails, *r.baseline.P99-*r.baseline.P50)
@@ -174,7 +166,7 @@ func (b *Book) EstimateOnRoute(p fabric.Path) (base *fabric.Quantiles, madNS int
 		return nil, 0
 	}
 	usual := b.currentUsual()
-	p50, known := usual.delayOf(measured{len(p), b.ports.numberPorts(p)})
+	p50, known := usual.delayOf(b.ports.numberPorts(p))
 	if !known {
 		return nil, 0
 	}
@@ -185,12 +177,15 @@ func (b *Book) EstimateOnRoute(p fabric.Path) (base *fabric.Quantiles, madNS int
 // learntOnRoute reports whether a flow has a baseline that was measured on its path.
 func (r *record) learntOnRoute() bool { return r.baseline != nil && !r.estimated && len(r.route) > 0 }
 
-// delayOf returns the usual delay of a path, and whether every port of it is known. The excess of ports counts once:
+// hopsOf returns the number of hops of a path, by its numbered ports.
+func hopsOf(ports []int32) int { return len(ports) + 1 }
+
+// delayOf returns the usual delay of a path, by its numbered ports, and whether every port of it is known. The excess of ports counts once:
 // flows that cross one long cable cross others behind it, which look as long.
-func (u *usualDelays) delayOf(m measured) (int64, bool) {
-	usual, known := u.byHops[m.hops]
+func (u *usualDelays) delayOf(ports []int32) (int64, bool) {
+	usual, known := u.byHops[hopsOf(ports)]
 	most := int64(0)
-	for _, port := range m.ports {
+	for _, port := range ports {
 		var e usualExcess // of a port that is newer than u: unknown
 		if int(port) < len(u.byPort) {
 			e = u.byPort[port]
@@ -204,16 +199,16 @@ func (u *usualDelays) delayOf(m measured) (int64, bool) {
 
 // exchangePaths returns by how much a flow's delay usually differs on another path, and the spread of such estimates.
 // Where it knows only the lengths of the paths, it compares these. It reports false if no flow takes a path of that length.
-func (u *usualDelays) exchangePaths(was, is measured) (more, spread int64, known bool) {
+func (u *usualDelays) exchangePaths(was, is []int32) (more, spread int64, known bool) {
 	before, allBefore := u.delayOf(was)
 	after, allAfter := u.delayOf(is)
 	if allBefore && allAfter {
 		return after - before, u.spread, true
 	}
-	if was.hops == is.hops {
+	if len(was) == len(is) {
 		return 0, u.spread, true
 	}
-	before, lengthBefore := u.byHops[was.hops]
-	after, lengthAfter := u.byHops[is.hops]
+	before, lengthBefore := u.byHops[hopsOf(was)]
+	after, lengthAfter := u.byHops[hopsOf(is)]
 	return after - before, u.spread, lengthBefore && lengthAfter
 }
