@@ -221,8 +221,8 @@ func (s *Source) CheckFunctionComments() (found []Problem) {
 	return found
 }
 
-// CheckFunctionLengths checks rule 6; functions of tests may be longer.
-func (s Source) CheckFunctionLengths() (out []Problem) {
+// CheckFunctionLengths returns the functions that break rule 6. Those of tests may be longer.
+func (s *Source) CheckFunctionLengths() (found []Problem) {
 	if s.Tests {
 		return nil
 	}
@@ -241,10 +241,10 @@ func (s Source) CheckFunctionLengths() (out []Problem) {
 			return true
 		})
 		if code > MaxFunction {
-			out = append(out, s.problem(f.Pos(), "%s has %d lines, want at most %d", f.Name.Name, code, MaxFunction))
+			found = append(found, s.problem(f.Pos(), "%s has %d lines, want at most %d", f.Name.Name, code, MaxFunction))
 		}
 	}
-	return out
+	return found
 }
 
 // CheckHelp returns the help texts of series that break rule 4: the second argument of prometheus.NewDesc, and
