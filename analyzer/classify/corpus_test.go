@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,10 +143,7 @@ func drawSuspects(rng *rand.Rand, g *fabric.Graph, c *Scene) (out []triangulate.
 			src, dst := f.Flow.Endpoints()
 			crosses := s.Named().CrossedBy(f.Obs.Path, src, dst)
 			if s.OneWay() {
-				crosses = false
-				for _, x := range f.Obs.Path.LinkDirections(src, dst) {
-					crosses = crosses || x == s.Direction
-				}
+				crosses = slices.Contains(f.Obs.Path.LinkDirections(src, dst), s.Direction)
 			}
 			if !crosses {
 				continue
