@@ -26,7 +26,8 @@
 //  7. What healthy links lose is estimated from flows that cross nothing suspicious, and so is how
 //     many packets are lost one after the other: a burst is one event.
 //  8. Where nothing is named, a link or switch is that adds a delay which no single flow shows, but
-//     all together beyond six standard errors. Noise of hosts and errors of clocks are taken off.
+//     all together beyond six standard errors. Noise of hosts and errors of clocks are taken off. Where a place that became
+//     slower explains a shift as well as one that became faster, the one that leaves less to hosts and clocks is right.
 //
 // The package is pure: no I/O and no clock. docs/adr/0011-likelihood-of-elements.md has
 // the reasons, docs/localization.md the figures.
