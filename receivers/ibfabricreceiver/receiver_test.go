@@ -64,6 +64,22 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// TestTheFactoryOpensDevicesOfThisHost: a device that the host lacks is an error of the start, which names it.
+func TestTheFactoryOpensDevicesOfThisHost(t *testing.T) {
+	c := NewFactory().CreateDefaultConfig().(*Config)
+	c.Name, c.Device, c.Listen = "s1", "none_0", "127.0.0.1:0"
+	r, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(Type), c, consumertest.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context(), componenttest.NewNopHost()); err == nil || !strings.Contains(err.Error(), "none_0") {
+		t.Errorf("the start: %v", err)
+	}
+	if err := r.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestBadConfigs checks that the error for each file contains the file's first line.
 func TestBadConfigs(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.bad.yaml")
