@@ -199,8 +199,14 @@ const BatchSize = 32
 const MaxDatagram = 1024
 
 const (
-	recvControl = 320 // stamp 64, TOS 24, TTL 24, RXQ_OVFL 24, extended error 64 (IPv6), each with padding
-	sendControl = 96  // TOS, TTL and stamp id: 24 each
+	// recvControl has room for a stamp (64), TOS, TTL and RXQ_OVFL (24 each) and an extended error (64 for IPv6), each with
+	// padding, and for recvStats before them.
+	recvControl = 320 + recvStats
+	// recvStats is the room for a message SCM_TIMESTAMPING_OPT_STATS. The kernel does not initialize the field that asks for
+	// it in an ICMP error (Linux 6.18, ip_icmp_error), so that it adds one with a copy of the whole quote where an eBPF
+	// program at an ingress has used that memory. Without room the extended error behind it is cut off.
+	recvStats   = 1296
+	sendControl = 96 // TOS, TTL and stamp id: 24 each
 )
 
 type mmsghdr struct {

@@ -294,6 +294,7 @@ func TestAlerts(t *testing.T) {
 	began := time.Now()
 	c.wait(3*time.Minute, "the network is innocent", c.innocent)
 	t.Logf("innocent after %.0f s", time.Since(began).Seconds())
+	c.wait(30*time.Second, "every probe is traced", c.everyPathTraced)
 	// Causes need what was before: the Collector runs for a while when its part comes.
 	var collector *collected
 	for _, s := range []struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -61,14 +62,21 @@ func (m message) String() string {
 	return fmt.Sprintf("%s %s: %s %s: %s", m.receiver, m.status, m.name, m.element, m.summary)
 }
 
+// freeAddress returns an address that nothing listens on. Its port is below those that the kernel gives to connections, since
+// another program's connection may take one of those before it is listened on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(12000))
+		if ln, err := net.Listen("tcp", address); err == nil {
+			if err := ln.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return address
+		}
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // program finds a tool of a Debian package, which CI must have.
@@ -287,6 +295,13 @@ func (c *chain) innocent() bool {
 		}
 	}
 	return true
+}
+
+// everyPathTraced reports whether the agents have traced all probes of the schedule, by what the coordinator knows. The
+// switches have an eBPF program at every port, which must not cost an answer.
+func (c *chain) everyPathTraced() bool {
+	s := c.coordinates()
+	return s[`graylink_coordinator_edges{state="path_known"}`] == s[`graylink_coordinator_edges{state="all"}`]
 }
 
 // observations returns the last window of every flow.
