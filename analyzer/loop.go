@@ -120,8 +120,8 @@ func NewLoop(o LoopOptions) *Loop {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps), baselines: baseline.NewBook(), evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
-	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, Log: o.Log})
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
+	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
 	l.published.snap.Report = fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, Candidates: []fabric.Candidate{}, LinkDelays: []fabric.LinkDelay{}}
 	return l
@@ -182,7 +182,10 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	findings, pending := l.baselines.ConfirmFindings(raw, l.progress.cycle, l.planner.WasQueried)
 	carried := l.carryForward(raw, findings, now)
 	swapped := l.miscablingVerdicts(now)
-	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried})
+	if l.mesh.questions != nil {
+		l.incidents.AddExclusions(l.mesh.questions)
+	}
+	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
 	rep.Verdicts = append(rep.Verdicts, swapped...)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)
@@ -193,7 +196,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 		l.expireFlows(now)
 	}
 	l.baselines.LearnWindows(raw, baseline.Learning{Cycle: l.progress.cycle, Frozen: l.incidents.HasOpen(), Seldom: !l.planner.QueriesAll(), Excluded: l.excluder.ExcludesFlow})
-	l.mesh.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear))})
+	l.mesh.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear)), Urgent: l.mesh.questions.HopNodes()})
 	l.publishSnapshot(&cycleResult{now: now, report: rep, findings: findings, carried: carried, window: &w, running: running, pending: pending, expected: expected})
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/graylink/graylink/analyzer"
@@ -181,13 +182,79 @@ func TestWhatNoFlowSplitsStaysListed(t *testing.T) {
 		if len(v) != 1 || v[0].Element != truth && !slices.Contains(v[0].Equivalent, truth) || len(v[0].SameFlowEquivalents) == 0 {
 			t.Fatalf("%s: %+v", d, v)
 		}
-		if len(r.Mesh.Questions) != 0 || len(v[0].Evidence.Asked) != 0 {
+		if len(r.Mesh.Questions) != 0 {
 			t.Errorf("%s: asked %+v", d, r.Mesh.Questions)
+		}
+		if a := v[0].Evidence.Asked; len(a) != 1 || len(a[0].Refused) != 1 || !strings.Contains(a[0].Refused[0], "hop-limited probes show losses") {
+			t.Errorf("%s: asked %+v", d, a)
 		}
 		w := asking.NewPlanner(g).AddVerdictMeasurements(v)[0].WouldSplit
 		if len(w) == 0 || w[0].EndsAt != fabric.OwnerOf(d.From) && w[0].EndsAt != fabric.OwnerOf(d.To) {
 			t.Errorf("%s: would be split by %+v", d, w)
 		}
+	}
+}
+
+// TestHopLimitedProbesSplitCoreLinks: a core switch answers 70 % of what reaches it, to eight askers. Of the two links that the
+// same flows cross, the one that loses packets stays and the other is excluded, under the same identifier.
+func TestHopLimitedProbesSplitCoreLinks(t *testing.T) {
+	g := twoPods(t)
+	var core []fabric.Direction
+	for _, c := range []string{"c1", "c2"} {
+		for _, end := range g.EndsOf(c) {
+			core = append(core, fabric.Direction{From: end, To: g.PeerOf(end)}, fabric.Direction{From: g.PeerOf(end), To: end})
+		}
+	}
+	within, total := 0, 0
+	for seed, loss := range []float64{0.3, 0.5, 1} {
+		for _, d := range core {
+			r := looptest.NewRigOf(t, g, uint64(seed)+1)
+			r.Mesh = &looptest.Mesh{Limit: 24, Policed: 0.3}
+			r.Configure(func(o *analyzer.LoopOptions) { o.Asker = r.Mesh })
+			r.Learn()
+			r.World.Loss[d] = loss
+			truth := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
+			var first fabric.Verdict
+			r.Until(20, "a verdict", func(s snapshot.Snapshot) bool {
+				if len(s.Report.Verdicts) == 1 {
+					first = s.Report.Verdicts[0]
+				}
+				return len(s.Report.Verdicts) == 1
+			})
+			if len(first.SameFlowEquivalents) == 0 {
+				t.Errorf("%s: %s has no equivalents", d, first.Element.ID)
+				continue
+			}
+			total++
+			done := 0
+			var last fabric.Verdict
+			for cycle := 1; cycle <= 60; cycle++ {
+				v := r.Step().Report.Verdicts
+				if len(v) != 1 || v[0].ID != first.ID || v[0].Element != truth && !slices.Contains(v[0].Equivalent, truth) {
+					t.Fatalf("%s, loss %g, cycle %d: %v, want %s under %s", d, loss, cycle, looptest.OpenVerdicts(r.Loop.Snapshot()), truth.ID, first.ID)
+				}
+				if last = v[0]; done == 0 && last.Element == truth && len(last.SameFlowEquivalents) == 0 {
+					done = cycle
+				}
+			}
+			t.Logf("%s, loss %g: split after %d cycles; asked %v", d, loss, done, last.Evidence.Asked)
+			if done > 0 && done <= 10 {
+				within++
+			}
+			if loss == 1 && (done == 0 || done > 10) {
+				t.Errorf("%s: lost all, not split within 10 cycles (%d)", d, done)
+			}
+			if a := last.Evidence.Asked; len(a) == 0 || a[len(a)-1].Asked != fabric.AskedHop || len(a[len(a)-1].Hops) == 0 {
+				t.Errorf("%s: asked %+v", d, a)
+			}
+			if done > 0 && r.Mesh.Hops() != 0 {
+				t.Errorf("%s: %d hop-limited probes are left", d, r.Mesh.Hops())
+			}
+		}
+	}
+	t.Logf("%d of %d split within 10 cycles", within, total)
+	if total != 3*len(core) {
+		t.Errorf("%d faults with equivalents, want %d", total, 3*len(core))
 	}
 }
 

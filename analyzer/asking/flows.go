@@ -34,13 +34,9 @@ type nicPair struct {
 // is likeliest to distinguish suspects that those chosen before may have left together, until that chance is below
 // missChance for all pairs of suspects that a flow can distinguish.
 func (p *Planner) PlanFlows(suspects []fabric.DirectedElement) []Wanted {
-	suspects = firstOf(suspects, maxSuspects)
-	targets := make([]target, len(suspects))
-	for i, s := range suspects {
-		targets[i] = target(s)
-	}
+	targets := targetsOf(suspects)
 	pairs := p.splittingPairs(targets)
-	missed := make([]float64, len(suspects)*len(suspects)) // chance that two suspects stay together
+	missed := make([]float64, len(targets)*len(targets)) // chance that two suspects stay together
 	for i := range missed {
 		missed[i] = 1
 	}

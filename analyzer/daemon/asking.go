@@ -34,6 +34,9 @@ func (a coordinatorAsker) Ask(ctx context.Context, q questions.Question) (questi
 	for _, w := range q.Wanted {
 		m.Wanted = append(m.Wanted, &agentapi.WantedFlows{Src: w.Src, Dst: w.Dst, Class: uint32(q.Class), Flows: uint32(w.Flows)})
 	}
+	for _, h := range q.Hops {
+		m.Hops = append(m.Hops, &agentapi.HopProbe{Flow: h.Flow.String(), Hop: uint32(h.Hop)})
+	}
 	got, err := a.client.Ask(ctx, m)
 	if err != nil {
 		return questions.Answer{}, err
@@ -45,6 +48,13 @@ func (a coordinatorAsker) Ask(ctx context.Context, q questions.Question) (questi
 			return out, fmt.Errorf("answer of the coordinator: %w", err)
 		}
 		out.Flows = append(out.Flows, f)
+	}
+	for _, h := range got.GetHops() {
+		f, err := fabric.ParseFlow(h.GetFlow())
+		if err != nil {
+			return out, fmt.Errorf("answer of the coordinator: %w", err)
+		}
+		out.Hops = append(out.Hops, questions.HopID{Flow: f, Hop: int(h.GetHop())})
 	}
 	return out, nil
 }

@@ -102,6 +102,31 @@ type Moment struct {
 	// for coverage only. Both may be nil.
 	Excluder *maintenance.Excluder
 	Carried  *selection.Carried
+	// ExcludedAmong returns which of some elements flows or probes that were asked for have excluded from the open incidents
+	// on one of them. It may be nil.
+	ExcludedAmong func([]fabric.Element) []fabric.Element
+}
+
+// withoutExcluded returns suspects without the excluded elements: an equivalent takes the place of a suspect. A suspect
+// without other equivalents stays, since something has to explain what the flows show.
+func (m *Moment) withoutExcluded(suspects []triangulate.Suspect) []triangulate.Suspect {
+	if m.ExcludedAmong == nil {
+		return suspects
+	}
+	for i := range suspects {
+		s := &suspects[i]
+		if len(s.Equivalent) == 0 {
+			continue
+		}
+		out := m.ExcludedAmong(append(elementsOf(s.Equivalent), s.Named()))
+		excluded := func(e triangulate.Element) bool { return slices.Contains(out, e.Named()) }
+		left := slices.DeleteFunc(slices.Clone(s.Equivalent), excluded)
+		if excluded(s.Element) && len(left) > 0 {
+			s.Element, left = left[0], left[1:]
+		}
+		s.Equivalent = left
+	}
+	return suspects
 }
 
 func (e *Evaluator) sceneOf(m *Moment) *classify.Scene {
@@ -115,7 +140,7 @@ func (e *Evaluator) InferReport(m *Moment) fabric.Report {
 		e.engine.EnterPhase = e.EnterPhase
 	}
 	res := e.engine.Run(m.Findings, triangulate.DefaultParameters())
-	rep := fabric.Report{Verdicts: e.sceneOf(m).VerdictsFor(res.Suspects), LinkDelays: []fabric.LinkDelay{}}
+	rep := fabric.Report{Verdicts: e.sceneOf(m).VerdictsFor(m.withoutExcluded(res.Suspects)), LinkDelays: []fabric.LinkDelay{}}
 	rep.Candidates = candidatesOf(res.Unnamed, rep.Verdicts)
 	for _, s := range m.Moved {
 		if s.Dragged {

@@ -62,6 +62,12 @@ func (in *Incident) supersededBy(v fabric.Verdict) bool {
 // IsExcluded reports whether flows that were asked for have distinguished an element from the incident's.
 func (in *Incident) IsExcluded(e fabric.Element) bool { return slices.Contains(in.excluded, e) }
 
+func (in *Incident) exclude(e fabric.Element) {
+	if !in.IsExcluded(e) {
+		in.excluded = append(in.excluded, e)
+	}
+}
+
 // applyExclusions applies what flows that were asked for have shown of an incident to a verdict on its element. Elements
 // that were equivalent to it remain so until such flows have evidence by which they are neither equivalent nor
 // candidates. From then on they are excluded.
@@ -73,10 +79,9 @@ func (in *Incident) applyExclusions(v *fabric.Verdict, m *Moment) {
 	for _, p := range in.SameFlowEquivalents {
 		switch {
 		case slices.ContainsFunc(v.SameFlowEquivalents, func(o fabric.DirectedElement) bool { return o.Element == p.Element }):
+		case in.IsExcluded(p.Element):
 		case evident && !m.isRival(p.Element, in.Element):
-			if !in.IsExcluded(p.Element) {
-				in.excluded = append(in.excluded, p.Element)
-			}
+			in.exclude(p.Element)
 		default:
 			v.SameFlowEquivalents = append(slices.Clone(v.SameFlowEquivalents), p)
 			if !slices.Contains(v.Equivalent, p.Element) {
@@ -98,10 +103,19 @@ func (m *Moment) isRival(e, of fabric.Element) bool {
 	return slices.ContainsFunc(m.Report.Candidates, func(c fabric.Candidate) bool { return c.Element == e && slices.Contains(c.Rivals, of) })
 }
 
-// recordAsked takes over what was asked about the incident. The last question gets what is excluded.
+// recordAsked takes over what was asked about the incident. The last question for flows gets what is excluded, but for what
+// hop-limited probes exclude.
 func (in *Incident) recordAsked(asked []fabric.Asked) {
-	if len(asked) > 0 && len(in.excluded) > 0 {
-		asked[len(asked)-1].Excluded = slices.Clone(in.excluded)
+	byHops := func(e fabric.Element) bool {
+		return slices.ContainsFunc(asked, func(a fabric.Asked) bool { return a.Asked == fabric.AskedHop && slices.Contains(a.Excluded, e) })
+	}
+	for i := range slices.Backward(asked) {
+		if asked[i].Asked == fabric.AskedFlow {
+			if len(in.excluded) > 0 {
+				asked[i].Excluded = slices.DeleteFunc(slices.Clone(in.excluded), byHops)
+			}
+			break
+		}
 	}
 	in.Evidence.Asked = asked
 }
@@ -109,7 +123,7 @@ func (in *Incident) recordAsked(asked []fabric.Asked) {
 // narrowTo continues an incident with a verdict on one of its equivalents. What was read of the earlier element is
 // dropped.
 func (in *Incident) narrowTo(v fabric.Verdict, m *Moment) {
-	in.excluded = append(in.excluded, in.Element)
+	in.exclude(in.Element)
 	in.dropExcluded(&v)
 	v.ID, v.FirstSeen = in.ID, in.FirstSeen
 	in.unnamedCycles, in.Held, in.LastSeen, in.telemetryCause = 0, "", m.Now, nil

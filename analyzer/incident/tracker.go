@@ -79,6 +79,8 @@ type Asked interface {
 	Records(incident string) []fabric.Asked
 	// HasEvidence reports whether a finding is of a flow that was asked for an incident, and decided.
 	HasEvidence(incident string, findings []judge.Finding) bool
+	// ExcludedByHops returns the elements that hop-limited probes exclude.
+	ExcludedByHops(incident string) []fabric.Element
 }
 
 // Tracker holds the open and the closed incidents. Its methods must not be called concurrently, except Run.
@@ -147,6 +149,31 @@ func (t *Tracker) SuspectVerdicts() (out []*fabric.Verdict) {
 	}
 	for _, c := range t.pending {
 		out = append(out, &c.verdict)
+	}
+	return out
+}
+
+// AddExclusions takes over what hop-limited probes exclude from the open incidents.
+func (t *Tracker) AddExclusions(asked Asked) {
+	for _, in := range t.open {
+		for _, e := range asked.ExcludedByHops(in.ID) {
+			in.exclude(e)
+		}
+	}
+}
+
+// ExcludedAmong returns which of some elements, that the evidence cannot distinguish, are excluded from the open incidents on
+// one of them.
+func (t *Tracker) ExcludedAmong(elements []fabric.Element) (out []fabric.Element) {
+	for _, in := range t.open {
+		if len(in.excluded) == 0 || !slices.Contains(elements, in.Element) {
+			continue
+		}
+		for _, e := range elements {
+			if in.IsExcluded(e) {
+				out = append(out, e)
+			}
+		}
 	}
 	return out
 }

@@ -21,11 +21,14 @@ type Mesh struct {
 	Limit int
 	// Refuse is the reason why nothing is granted, or "".
 	Refuse string
+	// Policed is the share of the answers to hop-limited probes that switches do not send.
+	Policed float64
 	// Questions has all that was asked.
 	Questions []questions.Question
 
 	now     time.Time
 	granted []grant
+	hops    []hopGrant
 }
 
 type grant struct {
@@ -38,7 +41,8 @@ type grant struct {
 // Ask implements questions.Asker.
 func (m *Mesh) Ask(_ context.Context, q questions.Question) (questions.Answer, error) {
 	m.Questions = append(m.Questions, q)
-	if len(q.Wanted) == 0 {
+	if len(q.Wanted)+len(q.Hops) == 0 {
+		m.endHops(q.Incident)
 		for i := range m.granted {
 			if g := &m.granted[i]; g.incident == q.Incident {
 				g.at = m.now.Add(-grantedFor)
@@ -64,6 +68,7 @@ func (m *Mesh) Ask(_ context.Context, q questions.Question) (questions.Answer, e
 			a.Flows = append(a.Flows, f)
 		}
 	}
+	a.Hops = m.grantHops(q)
 	return a, nil
 }
 
@@ -80,6 +85,7 @@ func (m *Mesh) Flows() (n int) {
 // applyGrants begins and ends flows in the world of a rig.
 func (m *Mesh) applyGrants(r *Rig) {
 	m.now = r.Now
+	m.probeHops(r)
 	w := r.World
 	m.granted = slices.DeleteFunc(m.granted, func(g grant) bool {
 		if r.Now.Sub(g.at) < grantedFor {

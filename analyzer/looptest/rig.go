@@ -114,8 +114,13 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 	return r.answerQuery(query), nil
 }
 
-// TracedPaths implements tracing.Agents. The nodes have traced nothing on their own.
-func (r *Rig) TracedPaths(context.Context, string) ([]fabric.Trace, error) { return nil, nil }
+// TracedPaths implements tracing.Agents. The nodes have traced nothing on their own but flows with hop-limited probes.
+func (r *Rig) TracedPaths(_ context.Context, node string) ([]fabric.Trace, error) {
+	if r.Mesh == nil {
+		return nil, nil
+	}
+	return r.Mesh.tracesOf(r, node), nil
+}
 
 // TraceFlows implements tracing.Agents.
 func (r *Rig) TraceFlows(_ context.Context, _ string, flows []string) ([]fabric.Trace, error) {

@@ -4,14 +4,16 @@
 // Rules:
 //
 //  1. An incident is asked about while its flows cannot distinguish its element from others, or while a rival of it is a
-//     candidate. Which flows are wanted, package asking decides.
+//     candidate. Which flows are wanted, package asking decides. Where no flow can decide, and packets are lost, it is
+//     hop-limited probes.
 //  2. A candidate that no incident explains is asked about when several consecutive cycles have it, and it is likely
 //     enough.
 //  3. A question is asked again when its suspects changed, or when its flows have ended, at most maxRounds times. An
 //     answer is awaited beside the cycle: a verdict is never later because of a question.
 //  4. When nothing is left to distinguish, or the incident is over, the flows are given back.
-//  5. What the flows showed holds as long as the incident: an element that they excluded does not return when they
-//     end. Package incident remembers it.
+//  5. What the flows and probes showed holds as long as the incident: an element that they excluded does not return when
+//     they end. Package incident remembers it.
+//  6. The counts of a hop-limited probe say nothing once its flow has taken another path, or another switch has answered.
 package questions
 
 import (
@@ -44,17 +46,22 @@ const (
 	forgetAfter = time.Hour
 )
 
-// Question requests temporary flows for an incident. Without wanted flows it gives back those that there are.
+// Question requests temporary flows and hop-limited probes for an incident. Without either it gives back those that there
+// are.
 type Question struct {
 	Incident string
 	// Class is the index of the class of probes.
 	Class  int
 	Wanted []asking.Wanted
+	Hops   []asking.HopProbe
 }
 
-// Answer has the temporary flows that there are for an incident, and why others were not granted.
+func (q *Question) isEmpty() bool { return len(q.Wanted)+len(q.Hops) == 0 }
+
+// Answer has the temporary flows and hop-limited probes that there are for an incident, and why others were not granted.
 type Answer struct {
 	Flows   []fabric.Flow
+	Hops    []HopID
 	Refused []string
 }
 
@@ -87,6 +94,7 @@ type file struct {
 	holds    bool // there may be flows
 	records  []fabric.Asked
 	flows    map[fabric.Flow]bool
+	hops     hopFile
 }
 
 // NewDesk returns a Desk that has not asked anything. It returns nil if there is no asker.
@@ -115,6 +123,7 @@ type subject struct {
 	id       string
 	class    int
 	suspects []fabric.DirectedElement // the named one first
+	loss     float64                  // ratio that the flows show; -1 for a candidate, whose loss is not known
 }
 
 // Review asks about the incidents and candidates of a cycle, and gives back the flows of those that need none.
@@ -122,16 +131,17 @@ func (d *Desk) Review(now time.Time, g *fabric.Graph, open []*incident.Incident,
 	if d == nil {
 		return
 	}
-	if d.graph != g {
-		d.graph, d.planner = g, asking.NewPlanner(g)
-	}
 	subjects := append(incidentSubjects(open, candidates), d.candidateSubjects(candidates, findings)...)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.graph != g {
+		d.graph, d.planner = g, asking.NewPlanner(g)
+	}
+	d.discardMoved(findings)
 	needed := map[string]bool{}
-	for _, s := range subjects {
-		needed[s.id] = true
-		d.reviewSubject(now, s)
+	for i := range subjects {
+		needed[subjects[i].id] = true
+		d.reviewSubject(now, &subjects[i], findings)
 	}
 	for id, f := range d.files {
 		if needed[id] {
@@ -147,7 +157,7 @@ func (d *Desk) Review(now time.Time, g *fabric.Graph, open []*incident.Incident,
 }
 
 // reviewSubject asks about a subject if that is due (rule 3).
-func (d *Desk) reviewSubject(now time.Time, s subject) {
+func (d *Desk) reviewSubject(now time.Time, s *subject, findings []judge.Finding) {
 	f := d.files[s.id]
 	if f == nil {
 		f = &file{flows: map[fabric.Flow]bool{}}
@@ -158,18 +168,49 @@ func (d *Desk) reviewSubject(now time.Time, s subject) {
 	if f.waiting || f.rounds >= maxRounds || key == f.suspects && now.Sub(f.askedAt) < askAgainAfter {
 		return
 	}
-	wanted := d.planner.PlanFlows(s.suspects)
+	fresh := key != f.suspects
 	f.suspects, f.askedAt = key, now
-	if len(wanted) == 0 || !d.enqueue(Question{Incident: s.id, Class: s.class, Wanted: wanted}) {
+	q := Question{Incident: s.id, Class: s.class, Wanted: d.planner.PlanFlows(s.suspects)}
+	var why string
+	q.Hops, why = d.planHops(s, len(q.Wanted) > 0, findings)
+	if q.isEmpty() {
+		if why != "" && fresh {
+			f.addRecord(now, s, fabric.AskedHop)
+			f.records[len(f.records)-1].Refused = []string{why}
+		}
+		return
+	}
+	if !d.enqueue(q) {
 		return
 	}
 	f.rounds++
 	f.waiting = true
-	record := fabric.Asked{At: now, Between: []fabric.Element{}, Flows: []string{}, Excluded: []fabric.Element{}}
+	if len(q.Wanted) > 0 {
+		f.addRecord(now, s, fabric.AskedFlow)
+	}
+	if len(q.Hops) > 0 {
+		f.hops.plan(s, q.Hops)
+		f.addRecord(now, s, fabric.AskedHop)
+	}
+}
+
+// addRecord adds the record of a question.
+func (f *file) addRecord(now time.Time, s *subject, asked string) {
+	record := fabric.Asked{At: now, Asked: asked, Between: []fabric.Element{}, Flows: []string{}, Excluded: []fabric.Element{}}
 	for _, x := range s.suspects {
 		record.Between = append(record.Between, x.Element)
 	}
 	f.records = append(f.records, record)
+}
+
+// lastRecord returns the last record of what was asked for, or nil.
+func (f *file) lastRecord(asked string) *fabric.Asked {
+	for i := range slices.Backward(f.records) {
+		if f.records[i].Asked == asked {
+			return &f.records[i]
+		}
+	}
+	return nil
 }
 
 func (d *Desk) enqueue(q Question) bool {
@@ -198,7 +239,7 @@ func incidentSubjects(open []*incident.Incident, candidates []fabric.Candidate) 
 		}
 		named := fabric.DirectedElement{Element: in.Element}
 		named.Direction, _ = fabric.ParseDirection(in.Direction)
-		s := subject{id: in.ID, suspects: append([]fabric.DirectedElement{named}, in.SameFlowEquivalents...), class: classOf(in.Edges)}
+		s := subject{id: in.ID, suspects: append([]fabric.DirectedElement{named}, in.SameFlowEquivalents...), class: classOf(in.Edges), loss: in.Symptom.LossRatio}
 		for _, c := range candidates {
 			if slices.Contains(c.Rivals, in.Element) && !in.IsExcluded(c.Element) {
 				s.suspects = append(s.suspects, directed(c))
@@ -221,7 +262,7 @@ func (d *Desk) candidateSubjects(candidates []fabric.Candidate, findings []judge
 		id := "candidate " + string(c.Kind) + " " + cmp.Or(c.Direction, c.ID)
 		seen[id] = d.seen[id] + 1
 		if seen[id] >= persistCycles {
-			out = append(out, subject{id: id, suspects: append([]fabric.DirectedElement{directed(c)}, c.Others...), class: classThrough(c, findings)})
+			out = append(out, subject{id: id, suspects: append([]fabric.DirectedElement{directed(c)}, c.Others...), class: classThrough(c, findings), loss: -1})
 		}
 	}
 	d.seen = seen
@@ -262,10 +303,14 @@ func (d *Desk) Records(id string) []fabric.Asked {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if f := d.files[id]; f != nil {
-		return slices.Clone(f.records)
+	f := d.files[id]
+	if f == nil {
+		return nil
 	}
-	return nil
+	if r := f.lastRecord(fabric.AskedHop); r != nil && len(f.hops.watched) > 0 {
+		r.Hops, r.Excluded = f.hops.probes(), slices.Clone(f.hops.excluded)
+	}
+	return slices.Clone(f.records)
 }
 
 // HasEvidence reports whether a finding is of a flow that was asked for an incident, and decided.
@@ -354,16 +399,25 @@ func (d *Desk) ask(ctx context.Context, q Question) {
 	if f == nil {
 		return
 	}
-	f.waiting, f.holds = false, len(a.Flows) > 0
-	if len(q.Wanted) == 0 {
+	f.waiting, f.holds = false, len(a.Flows)+len(a.Hops) > 0
+	if q.isEmpty() {
 		return
 	}
 	clear(f.flows)
-	record := &f.records[len(f.records)-1]
 	for _, e := range a.Flows {
 		f.flows[e] = true
-		record.Flows = append(record.Flows, e.String())
 	}
-	record.Refused = a.Refused
-	d.log.Info("asked for flows", "incident", q.Incident, "flows", len(a.Flows), "refused", len(a.Refused))
+	if r := f.lastRecord(fabric.AskedFlow); r != nil && len(q.Wanted) > 0 {
+		for _, e := range a.Flows {
+			r.Flows = append(r.Flows, e.String())
+		}
+		r.Refused = a.Refused
+	}
+	if r := f.lastRecord(fabric.AskedHop); r != nil && len(q.Hops) > 0 {
+		f.hops.takeGranted(a.Hops)
+		if len(q.Wanted) == 0 {
+			r.Refused = a.Refused
+		}
+	}
+	d.log.Info("asked for flows", "incident", q.Incident, "flows", len(a.Flows), "hops", len(a.Hops), "refused", len(a.Refused))
 }

@@ -25,7 +25,7 @@ type clerk struct {
 
 func (c *clerk) Ask(_ context.Context, q Question) (Answer, error) {
 	c.asked = append(c.asked, q)
-	if len(q.Wanted) == 0 {
+	if q.isEmpty() {
 		return Answer{}, nil
 	}
 	return c.answer, c.err

@@ -17,10 +17,11 @@ const (
 	pollBackOffMax   = 2 * time.Minute // for a node that does not respond
 )
 
-// polledNode represents the time of the next request to a node.
+// polledNode represents the requests to a node.
 type polledNode struct {
 	busy    bool
-	next    time.Time
+	next    time.Time     // not before, after a failure
+	last    time.Time     // successful request
 	backOff time.Duration // 0 if the last request succeeded
 }
 
@@ -34,7 +35,6 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 	polled := make([]polledNode, len(nodes))
 	var mu sync.Mutex
 	slots := make(chan struct{}, max(pollPathsAtOnce, len(nodes)/8))
-	every := pollPathsEvery
 	ask := func(i int) {
 		defer func() { <-slots }()
 		asked, cancel := context.WithTimeout(ctx, pollPathsTimeout)
@@ -49,21 +49,26 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 		p := &polled[i]
 		p.busy = false
 		if err == nil {
-			p.backOff, p.next = 0, now
+			p.backOff, p.next, p.last = 0, now, now
 			return
 		}
 		p.backOff = min(max(2*p.backOff, pollPathsEvery), pollBackOffMax)
 		p.next = now.Add(p.backOff)
 		t.opts.Log.Debug("cannot read the paths of a node", "node", nodes[i].Name, "again_in", p.backOff, "err", err)
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(pollPathsEvery)
 	defer tick.Stop()
 	for {
 		now := time.Now()
+		// Once the path of every flow is known, it polls less often, except nodes that send hop-limited probes.
+		seldom := 0 * time.Second
+		if expected := int(t.expected.Load()); t.opts.Store.StateCounts()[fabric.PathValid] >= expected && expected > 0 {
+			seldom = pollPathsSeldom - pollPathsEvery/2
+		}
 		for i := range nodes {
 			mu.Lock()
 			p := &polled[i]
-			due := !p.busy && !now.Before(p.next)
+			due := !p.busy && !now.Before(p.next) && (now.Sub(p.last) >= seldom || t.isUrgent(nodes[i].Name))
 			p.busy = p.busy || due
 			mu.Unlock()
 			if !due {
@@ -75,15 +80,6 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			}
-		}
-		// Once the path of every flow is known, it polls less often.
-		want := pollPathsEvery
-		if expected := int(t.expected.Load()); t.opts.Store.StateCounts()[fabric.PathValid] >= expected && expected > 0 {
-			want = pollPathsSeldom
-		}
-		if want != every {
-			every = want
-			tick.Reset(every)
 		}
 		select {
 		case <-ctx.Done():

@@ -44,6 +44,10 @@ func (t *Tracer) acceptTraces(node string, traces []fabric.Trace, received time.
 	for _, trace := range own {
 		if err := t.opts.Store.AddTrace(trace); err != nil {
 			t.opts.Log.Warn("refused a trace", "edge", trace.Edge, "err", err)
+			continue
+		}
+		if e, err := fabric.ParseFlow(trace.Edge); err == nil && len(trace.HopProbes) > 0 && t.opts.HopCounts != nil {
+			t.opts.HopCounts(e, trace.HopProbes)
 		}
 	}
 	if len(refused) == 0 {

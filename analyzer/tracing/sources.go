@@ -42,6 +42,8 @@ type Options struct {
 	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does.
 	// Nil means that there is no such fabric.
 	Tables func(context.Context) (ibfabric.Reading, error)
+	// HopCounts takes the counts of hop-limited probes. It may be nil.
+	HopCounts func(fabric.Flow, []fabric.HopCount)
 	// Log must not be nil.
 	Log *slog.Logger
 }
@@ -58,7 +60,7 @@ type Sources struct {
 
 // NewSources returns Sources that do not run yet.
 func NewSources(o Options) *Sources {
-	s := &Sources{opts: o, neighbours: newNeighbourPoller(o.DB, o.Settings, o.Store), tracer: NewTracer(TracerOptions{Agents: o.Agents, Store: o.Store, Log: o.Log})}
+	s := &Sources{opts: o, neighbours: newNeighbourPoller(o.DB, o.Settings, o.Store), tracer: NewTracer(TracerOptions{Agents: o.Agents, Store: o.Store, HopCounts: o.HopCounts, Log: o.Log})}
 	if o.Tables != nil {
 		s.tables = paths.NewTables(o.Store, 0)
 	}

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,8 @@ type TracerOptions struct {
 	// Agents trace flows. Without them, a Tracer does nothing.
 	Agents Agents
 	Store  *paths.Store
+	// HopCounts takes the counts of hop-limited probes that come with traces. It may be nil.
+	HopCounts func(fabric.Flow, []fabric.HopCount)
 	// Log must not be nil.
 	Log *slog.Logger
 }
@@ -48,6 +51,7 @@ type Tracer struct {
 	expected atomic.Int64 // directed flows
 
 	mu       sync.Mutex
+	urgent   map[string]bool      // nodes that are polled as often as possible
 	running  map[fabric.Flow]bool // requested and not answered yet
 	warnedAt map[string]time.Time // of nodes whose traces failed
 	refused  map[TraceRefusal]uint64
@@ -93,6 +97,8 @@ type Demand struct {
 	Pending iter.Seq[fabric.Flow]
 	// Watched yields the flows that cross suspects, or crossed those of late.
 	Watched iter.Seq[fabric.Flow]
+	// Urgent are the nodes that send hop-limited probes. Their counts come with the traces.
+	Urgent []string
 }
 
 // RequestTraces queues traces of degraded flows and of those that are about to be, of flows that cross a suspect and of flows without a path,
@@ -102,6 +108,7 @@ func (t *Tracer) RequestTraces(d *Demand) {
 		return
 	}
 	t.expected.Store(int64(d.Expected))
+	t.setUrgent(d.Urgent)
 	want := map[fabric.Flow]bool{}
 	old := func(e fabric.Flow, age time.Duration) {
 		if b, ok := t.opts.Store.CurrentBinding(e); !ok || d.Now.Sub(b.Checked) >= age {
@@ -128,6 +135,22 @@ func (t *Tracer) RequestTraces(d *Demand) {
 		old(e, retraceAll/2)
 	}
 	t.queueTraces(maps.Keys(want))
+}
+
+func (t *Tracer) setUrgent(nodes []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.urgent = make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		t.urgent[n] = true
+	}
+}
+
+// isUrgent reports whether a node sends hop-limited probes.
+func (t *Tracer) isUrgent(node string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.urgent[node]
 }
 
 // queueTraces queues one request for each node that has flows to trace. Flows whose traces are awaited are left out.
@@ -172,8 +195,16 @@ func (t *Tracer) traceWorker(ctx context.Context) {
 	}
 }
 
-// AnswerQueued answers the requests that are queued now, for callers that do not use Run.
+// AnswerQueued answers the requests that are queued now, and polls the urgent nodes, for callers that do not use Run.
 func (t *Tracer) AnswerQueued(ctx context.Context) {
+	t.mu.Lock()
+	urgent := slices.Sorted(maps.Keys(t.urgent))
+	t.mu.Unlock()
+	for _, node := range urgent {
+		if traces, err := t.opts.Agents.TracedPaths(ctx, node); err == nil {
+			t.acceptTraces(node, traces, time.Now())
+		}
+	}
 	for {
 		select {
 		case r := <-t.requests:

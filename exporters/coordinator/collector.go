@@ -84,7 +84,7 @@ func zeroOrOne(b bool) float64 {
 
 // scheduleTopic publishes the schedule, its paths, and what it makes of the links.
 type scheduleTopic struct {
-	linkEdges, linksBelow, edges, seconds, runs, lastRun, moves, traces, questions, temporary *prometheus.Desc
+	linkEdges, linksBelow, edges, seconds, runs, lastRun, moves, traces, questions, temporary, hops *prometheus.Desc
 }
 
 func newScheduleTopic() *scheduleTopic {
@@ -99,11 +99,12 @@ func newScheduleTopic() *scheduleTopic {
 		traces:     newDesc("graylink_coordinator_traces_total", "Traces reported by agents: taken, and ignored because the agent has no such edge.", "result"),
 		questions:  newDesc("graylink_coordinator_questions_total", "Questions of analyzers for temporary flows, by result.", "result"),
 		temporary:  newDesc("graylink_coordinator_temporary_flows", "Temporary flows that analyzers asked for."),
+		hops:       newDesc("graylink_coordinator_hop_probes", "Hop-limited probes that analyzers asked for. Each is one packet a second."),
 	}
 }
 
 func (t *scheduleTopic) descs() []*prometheus.Desc {
-	return []*prometheus.Desc{t.linkEdges, t.linksBelow, t.edges, t.seconds, t.runs, t.lastRun, t.moves, t.traces, t.questions, t.temporary}
+	return []*prometheus.Desc{t.linkEdges, t.linksBelow, t.edges, t.seconds, t.runs, t.lastRun, t.moves, t.traces, t.questions, t.temporary, t.hops}
 }
 
 func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
@@ -113,6 +114,7 @@ func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
 	s.sendCounter(t.moves, stats.Moves)
 	s.sendCounters(t.questions, stats.Questions)
 	s.sendGauge(t.temporary, float64(stats.TemporaryFlows))
+	s.sendGauge(t.hops, float64(stats.HopProbes))
 	if stats.HasPlan {
 		s.sendGauge(t.seconds, stats.RunSeconds)
 		s.sendGauge(t.lastRun, unixSeconds(stats.RunAt))

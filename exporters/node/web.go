@@ -76,6 +76,8 @@ type pathJSON struct {
 	Balanced bool             `json:"balanced,omitempty"`
 	Hops     []hopJSON        `json:"hops"`
 	Notes    []string         `json:"notes"`
+
+	HopProbes []fabric.HopCount `json:"hop_probes,omitempty"`
 }
 
 type pathsJSON struct {
@@ -89,7 +91,7 @@ func (e *Exporter) writePaths(w http.ResponseWriter, node string, version uint64
 	out := pathsJSON{Node: node, Now: time.Now().UTC().Format(time.RFC3339Nano), Version: version, Paths: make([]pathJSON, len(paths))}
 	for i, p := range paths {
 		j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
-			Reached: p.Reached, Balanced: p.Balanced, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes}
+			Reached: p.Reached, Balanced: p.Balanced, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes, HopProbes: p.HopProbes}
 		if j.Notes == nil {
 			j.Notes = []string{}
 		}

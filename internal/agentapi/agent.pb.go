@@ -75,11 +75,12 @@ func (PathState) EnumDescriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{0}
 }
 
-// Question requests temporary flows for an incident. Equal questions of several analyzers are one.
+// Question requests temporary flows and hop-limited probes for an incident. Equal questions of several analyzers are one.
 type Question struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Incident      string                 `protobuf:"bytes,1,opt,name=incident,proto3" json:"incident,omitempty"`
-	Wanted        []*WantedFlows         `protobuf:"bytes,2,rep,name=wanted,proto3" json:"wanted,omitempty"` // none: the analyzer needs the flows of the incident no more
+	Wanted        []*WantedFlows         `protobuf:"bytes,2,rep,name=wanted,proto3" json:"wanted,omitempty"` // neither wanted nor hops: the analyzer needs nothing for the incident any more
+	Hops          []*HopProbe            `protobuf:"bytes,3,rep,name=hops,proto3" json:"hops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -128,6 +129,66 @@ func (x *Question) GetWanted() []*WantedFlows {
 	return nil
 }
 
+func (x *Question) GetHops() []*HopProbe {
+	if x != nil {
+		return x.Hops
+	}
+	return nil
+}
+
+// HopProbe is a hop-limited copy of a flow's packets, once a second, which the switch at that hop of its path answers.
+type HopProbe struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Flow          string                 `protobuf:"bytes,1,opt,name=flow,proto3" json:"flow,omitempty"` // src>dst#n, which is probed
+	Hop           uint32                 `protobuf:"varint,2,opt,name=hop,proto3" json:"hop,omitempty"`  // hop limit, 1 or more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HopProbe) Reset() {
+	*x = HopProbe{}
+	mi := &file_agent_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HopProbe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HopProbe) ProtoMessage() {}
+
+func (x *HopProbe) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HopProbe.ProtoReflect.Descriptor instead.
+func (*HopProbe) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *HopProbe) GetFlow() string {
+	if x != nil {
+		return x.Flow
+	}
+	return ""
+}
+
+func (x *HopProbe) GetHop() uint32 {
+	if x != nil {
+		return x.Hop
+	}
+	return 0
+}
+
 // WantedFlows are flows between two NICs, on source ports that differ from those in use.
 type WantedFlows struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -141,7 +202,7 @@ type WantedFlows struct {
 
 func (x *WantedFlows) Reset() {
 	*x = WantedFlows{}
-	mi := &file_agent_proto_msgTypes[1]
+	mi := &file_agent_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -153,7 +214,7 @@ func (x *WantedFlows) String() string {
 func (*WantedFlows) ProtoMessage() {}
 
 func (x *WantedFlows) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[1]
+	mi := &file_agent_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -166,7 +227,7 @@ func (x *WantedFlows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedFlows.ProtoReflect.Descriptor instead.
 func (*WantedFlows) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{1}
+	return file_agent_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WantedFlows) GetSrc() string {
@@ -201,14 +262,15 @@ type Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Flows         []string               `protobuf:"bytes,1,rep,name=flows,proto3" json:"flows,omitempty"`                          // src>dst#n
 	Refused       []string               `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"`                      // why others were not granted
-	EndsInNs      uint64                 `protobuf:"varint,3,opt,name=ends_in_ns,json=endsInNs,proto3" json:"ends_in_ns,omitempty"` // time until the last of the flows ends; 0 if there is none
+	EndsInNs      uint64                 `protobuf:"varint,3,opt,name=ends_in_ns,json=endsInNs,proto3" json:"ends_in_ns,omitempty"` // time until the last of the flows or probes ends; 0 if there is none
+	Hops          []*HopProbe            `protobuf:"bytes,4,rep,name=hops,proto3" json:"hops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_agent_proto_msgTypes[2]
+	mi := &file_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -220,7 +282,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[2]
+	mi := &file_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -233,7 +295,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{2}
+	return file_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Answer) GetFlows() []string {
@@ -257,6 +319,13 @@ func (x *Answer) GetEndsInNs() uint64 {
 	return 0
 }
 
+func (x *Answer) GetHops() []*HopProbe {
+	if x != nil {
+		return x.Hops
+	}
+	return nil
+}
+
 type AgentMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
@@ -273,7 +342,7 @@ type AgentMessage struct {
 
 func (x *AgentMessage) Reset() {
 	*x = AgentMessage{}
-	mi := &file_agent_proto_msgTypes[3]
+	mi := &file_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -285,7 +354,7 @@ func (x *AgentMessage) String() string {
 func (*AgentMessage) ProtoMessage() {}
 
 func (x *AgentMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[3]
+	mi := &file_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -298,7 +367,7 @@ func (x *AgentMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentMessage.ProtoReflect.Descriptor instead.
 func (*AgentMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{3}
+	return file_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AgentMessage) GetBody() isAgentMessage_Body {
@@ -411,7 +480,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +492,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +505,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{4}
+	return file_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Hello) GetNode() string {
@@ -527,7 +596,7 @@ type WebEndpoint struct {
 
 func (x *WebEndpoint) Reset() {
 	*x = WebEndpoint{}
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +608,7 @@ func (x *WebEndpoint) String() string {
 func (*WebEndpoint) ProtoMessage() {}
 
 func (x *WebEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +621,7 @@ func (x *WebEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WebEndpoint.ProtoReflect.Descriptor instead.
 func (*WebEndpoint) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{5}
+	return file_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WebEndpoint) GetAddress() string {
@@ -584,7 +653,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +665,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +678,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{6}
+	return file_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Interface) GetName() string {
@@ -677,7 +746,7 @@ type RDMA struct {
 
 func (x *RDMA) Reset() {
 	*x = RDMA{}
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +758,7 @@ func (x *RDMA) String() string {
 func (*RDMA) ProtoMessage() {}
 
 func (x *RDMA) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +771,7 @@ func (x *RDMA) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RDMA.ProtoReflect.Descriptor instead.
 func (*RDMA) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RDMA) GetDevice() string {
@@ -765,7 +834,7 @@ type ClockInfo struct {
 
 func (x *ClockInfo) Reset() {
 	*x = ClockInfo{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +846,7 @@ func (x *ClockInfo) String() string {
 func (*ClockInfo) ProtoMessage() {}
 
 func (x *ClockInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +859,7 @@ func (x *ClockInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockInfo.ProtoReflect.Descriptor instead.
 func (*ClockInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClockInfo) GetClock() string {
@@ -826,7 +895,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +907,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +920,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Applied) GetVersion() uint64 {
@@ -889,7 +958,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +970,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +983,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Heartbeat) GetApplied() *Applied {
@@ -969,7 +1038,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1050,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1063,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Addresses) GetInterfaces() []*Interface {
@@ -1014,7 +1083,7 @@ type PathReport struct {
 
 func (x *PathReport) Reset() {
 	*x = PathReport{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1095,7 @@ func (x *PathReport) String() string {
 func (*PathReport) ProtoMessage() {}
 
 func (x *PathReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1108,7 @@ func (x *PathReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReport.ProtoReflect.Descriptor instead.
 func (*PathReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PathReport) GetTraces() []*Trace {
@@ -1063,7 +1132,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1144,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1157,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Trace) GetEdge() string {
@@ -1144,7 +1213,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1225,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1238,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Hop) GetTtl() uint32 {
@@ -1204,7 +1273,7 @@ type ClockReport struct {
 
 func (x *ClockReport) Reset() {
 	*x = ClockReport{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1285,7 @@ func (x *ClockReport) String() string {
 func (*ClockReport) ProtoMessage() {}
 
 func (x *ClockReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1298,7 @@ func (x *ClockReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReport.ProtoReflect.Descriptor instead.
 func (*ClockReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ClockReport) GetFormat() uint32 {
@@ -1264,7 +1333,7 @@ type CoordinatorMessage struct {
 
 func (x *CoordinatorMessage) Reset() {
 	*x = CoordinatorMessage{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1345,7 @@ func (x *CoordinatorMessage) String() string {
 func (*CoordinatorMessage) ProtoMessage() {}
 
 func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1358,7 @@ func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorMessage.ProtoReflect.Descriptor instead.
 func (*CoordinatorMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CoordinatorMessage) GetBody() isCoordinatorMessage_Body {
@@ -1419,7 +1488,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1500,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1513,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Welcome) GetVersion() string {
@@ -1478,7 +1547,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1559,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1572,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Refused) GetReason() string {
@@ -1536,7 +1605,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1617,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1630,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Assignment) GetVersion() uint64 {
@@ -1653,7 +1722,7 @@ type Stamp struct {
 
 func (x *Stamp) Reset() {
 	*x = Stamp{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1734,7 @@ func (x *Stamp) String() string {
 func (*Stamp) ProtoMessage() {}
 
 func (x *Stamp) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1747,7 @@ func (x *Stamp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stamp.ProtoReflect.Descriptor instead.
 func (*Stamp) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Stamp) GetPort() uint32 {
@@ -1720,7 +1789,7 @@ type Class struct {
 
 func (x *Class) Reset() {
 	*x = Class{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1801,7 @@ func (x *Class) String() string {
 func (*Class) ProtoMessage() {}
 
 func (x *Class) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1814,7 @@ func (x *Class) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Class.ProtoReflect.Descriptor instead.
 func (*Class) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Class) GetName() string {
@@ -1787,7 +1856,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1868,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1881,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NIC) GetNic() string {
@@ -1900,7 +1969,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1981,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1994,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Peer) GetNic() string {
@@ -1985,13 +2054,14 @@ type Edge struct {
 	Flow          uint32                 `protobuf:"varint,3,opt,name=flow,proto3" json:"flow,omitempty"`
 	Tier          uint32                 `protobuf:"varint,4,opt,name=tier,proto3" json:"tier,omitempty"`
 	CadenceNs     uint64                 `protobuf:"varint,5,opt,name=cadence_ns,json=cadenceNs,proto3" json:"cadence_ns,omitempty"`
+	Hops          []uint32               `protobuf:"varint,6,rep,packed,name=hops,proto3" json:"hops,omitempty"` // hop limits of the copies that are sent once a second besides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2073,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2086,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Edge) GetNic() uint32 {
@@ -2054,6 +2124,13 @@ func (x *Edge) GetCadenceNs() uint64 {
 	return 0
 }
 
+func (x *Edge) GetHops() []uint32 {
+	if x != nil {
+		return x.Hops
+	}
+	return nil
+}
+
 // Keys has the complete keys of every peer node of the assignment.
 type Keys struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2065,7 +2142,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2154,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2167,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Keys) GetPeers() []*PeerKeys {
@@ -2117,7 +2194,7 @@ type PeerKeys struct {
 
 func (x *PeerKeys) Reset() {
 	*x = PeerKeys{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2206,7 @@ func (x *PeerKeys) String() string {
 func (*PeerKeys) ProtoMessage() {}
 
 func (x *PeerKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2219,7 @@ func (x *PeerKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerKeys.ProtoReflect.Descriptor instead.
 func (*PeerKeys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PeerKeys) GetNode() string {
@@ -2169,7 +2246,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2258,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2271,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Key) GetId() uint32 {
@@ -2222,7 +2299,7 @@ type ClockUpdate struct {
 
 func (x *ClockUpdate) Reset() {
 	*x = ClockUpdate{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2311,7 @@ func (x *ClockUpdate) String() string {
 func (*ClockUpdate) ProtoMessage() {}
 
 func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2324,7 @@ func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockUpdate.ProtoReflect.Descriptor instead.
 func (*ClockUpdate) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ClockUpdate) GetFormat() uint32 {
@@ -2275,7 +2352,7 @@ type Lives struct {
 
 func (x *Lives) Reset() {
 	*x = Lives{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2287,7 +2364,7 @@ func (x *Lives) String() string {
 func (*Lives) ProtoMessage() {}
 
 func (x *Lives) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2300,7 +2377,7 @@ func (x *Lives) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lives.ProtoReflect.Descriptor instead.
 func (*Lives) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Lives) GetNodes() []*NodeLife {
@@ -2320,7 +2397,7 @@ type NodeLife struct {
 
 func (x *NodeLife) Reset() {
 	*x = NodeLife{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2332,7 +2409,7 @@ func (x *NodeLife) String() string {
 func (*NodeLife) ProtoMessage() {}
 
 func (x *NodeLife) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2345,7 +2422,7 @@ func (x *NodeLife) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLife.ProtoReflect.Descriptor instead.
 func (*NodeLife) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodeLife) GetNode() string {
@@ -2371,7 +2448,7 @@ type PathsWanted struct {
 
 func (x *PathsWanted) Reset() {
 	*x = PathsWanted{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +2460,7 @@ func (x *PathsWanted) String() string {
 func (*PathsWanted) ProtoMessage() {}
 
 func (x *PathsWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,27 +2473,32 @@ func (x *PathsWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsWanted.ProtoReflect.Descriptor instead.
 func (*PathsWanted) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 var File_agent_proto protoreflect.FileDescriptor
 
 const file_agent_proto_rawDesc = "" +
 	"\n" +
-	"\vagent.proto\x12\x11graylink.agent.v1\"^\n" +
+	"\vagent.proto\x12\x11graylink.agent.v1\"\x8f\x01\n" +
 	"\bQuestion\x12\x1a\n" +
 	"\bincident\x18\x01 \x01(\tR\bincident\x126\n" +
-	"\x06wanted\x18\x02 \x03(\v2\x1e.graylink.agent.v1.WantedFlowsR\x06wanted\"]\n" +
+	"\x06wanted\x18\x02 \x03(\v2\x1e.graylink.agent.v1.WantedFlowsR\x06wanted\x12/\n" +
+	"\x04hops\x18\x03 \x03(\v2\x1b.graylink.agent.v1.HopProbeR\x04hops\"0\n" +
+	"\bHopProbe\x12\x12\n" +
+	"\x04flow\x18\x01 \x01(\tR\x04flow\x12\x10\n" +
+	"\x03hop\x18\x02 \x01(\rR\x03hop\"]\n" +
 	"\vWantedFlows\x12\x10\n" +
 	"\x03src\x18\x01 \x01(\tR\x03src\x12\x10\n" +
 	"\x03dst\x18\x02 \x01(\tR\x03dst\x12\x14\n" +
 	"\x05class\x18\x03 \x01(\rR\x05class\x12\x14\n" +
-	"\x05flows\x18\x04 \x01(\rR\x05flows\"V\n" +
+	"\x05flows\x18\x04 \x01(\rR\x05flows\"\x87\x01\n" +
 	"\x06Answer\x12\x14\n" +
 	"\x05flows\x18\x01 \x03(\tR\x05flows\x12\x18\n" +
 	"\arefused\x18\x02 \x03(\tR\arefused\x12\x1c\n" +
 	"\n" +
-	"ends_in_ns\x18\x03 \x01(\x04R\bendsInNs\"\xb3\x02\n" +
+	"ends_in_ns\x18\x03 \x01(\x04R\bendsInNs\x12/\n" +
+	"\x04hops\x18\x04 \x03(\v2\x1b.graylink.agent.v1.HopProbeR\x04hops\"\xb3\x02\n" +
 	"\fAgentMessage\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x18.graylink.agent.v1.HelloH\x00R\x05hello\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.graylink.agent.v1.HeartbeatH\x00R\theartbeat\x12<\n" +
@@ -2561,14 +2643,15 @@ const file_agent_proto_rawDesc = "" +
 	"\x05plane\x18\x04 \x01(\tR\x05plane\x12\x12\n" +
 	"\x04ssid\x18\x05 \x01(\rR\x04ssid\x12\x1a\n" +
 	"\bhardware\x18\x06 \x01(\bR\bhardware\x12+\n" +
-	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdma\"s\n" +
+	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdma\"\x87\x01\n" +
 	"\x04Edge\x12\x10\n" +
 	"\x03nic\x18\x01 \x01(\rR\x03nic\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\rR\x04peer\x12\x12\n" +
 	"\x04flow\x18\x03 \x01(\rR\x04flow\x12\x12\n" +
 	"\x04tier\x18\x04 \x01(\rR\x04tier\x12\x1d\n" +
 	"\n" +
-	"cadence_ns\x18\x05 \x01(\x04R\tcadenceNs\"K\n" +
+	"cadence_ns\x18\x05 \x01(\x04R\tcadenceNs\x12\x12\n" +
+	"\x04hops\x18\x06 \x03(\rR\x04hops\"K\n" +
 	"\x04Keys\x121\n" +
 	"\x05peers\x18\x01 \x03(\v2\x1b.graylink.agent.v1.PeerKeysR\x05peers\x12\x10\n" +
 	"\x03ids\x18\x02 \x03(\rR\x03ids\"J\n" +
@@ -2608,85 +2691,88 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_agent_proto_goTypes = []any{
 	(PathState)(0),             // 0: graylink.agent.v1.PathState
 	(*Question)(nil),           // 1: graylink.agent.v1.Question
-	(*WantedFlows)(nil),        // 2: graylink.agent.v1.WantedFlows
-	(*Answer)(nil),             // 3: graylink.agent.v1.Answer
-	(*AgentMessage)(nil),       // 4: graylink.agent.v1.AgentMessage
-	(*Hello)(nil),              // 5: graylink.agent.v1.Hello
-	(*WebEndpoint)(nil),        // 6: graylink.agent.v1.WebEndpoint
-	(*Interface)(nil),          // 7: graylink.agent.v1.Interface
-	(*RDMA)(nil),               // 8: graylink.agent.v1.RDMA
-	(*ClockInfo)(nil),          // 9: graylink.agent.v1.ClockInfo
-	(*Applied)(nil),            // 10: graylink.agent.v1.Applied
-	(*Heartbeat)(nil),          // 11: graylink.agent.v1.Heartbeat
-	(*Addresses)(nil),          // 12: graylink.agent.v1.Addresses
-	(*PathReport)(nil),         // 13: graylink.agent.v1.PathReport
-	(*Trace)(nil),              // 14: graylink.agent.v1.Trace
-	(*Hop)(nil),                // 15: graylink.agent.v1.Hop
-	(*ClockReport)(nil),        // 16: graylink.agent.v1.ClockReport
-	(*CoordinatorMessage)(nil), // 17: graylink.agent.v1.CoordinatorMessage
-	(*Welcome)(nil),            // 18: graylink.agent.v1.Welcome
-	(*Refused)(nil),            // 19: graylink.agent.v1.Refused
-	(*Assignment)(nil),         // 20: graylink.agent.v1.Assignment
-	(*Stamp)(nil),              // 21: graylink.agent.v1.Stamp
-	(*Class)(nil),              // 22: graylink.agent.v1.Class
-	(*NIC)(nil),                // 23: graylink.agent.v1.NIC
-	(*Peer)(nil),               // 24: graylink.agent.v1.Peer
-	(*Edge)(nil),               // 25: graylink.agent.v1.Edge
-	(*Keys)(nil),               // 26: graylink.agent.v1.Keys
-	(*PeerKeys)(nil),           // 27: graylink.agent.v1.PeerKeys
-	(*Key)(nil),                // 28: graylink.agent.v1.Key
-	(*ClockUpdate)(nil),        // 29: graylink.agent.v1.ClockUpdate
-	(*Lives)(nil),              // 30: graylink.agent.v1.Lives
-	(*NodeLife)(nil),           // 31: graylink.agent.v1.NodeLife
-	(*PathsWanted)(nil),        // 32: graylink.agent.v1.PathsWanted
+	(*HopProbe)(nil),           // 2: graylink.agent.v1.HopProbe
+	(*WantedFlows)(nil),        // 3: graylink.agent.v1.WantedFlows
+	(*Answer)(nil),             // 4: graylink.agent.v1.Answer
+	(*AgentMessage)(nil),       // 5: graylink.agent.v1.AgentMessage
+	(*Hello)(nil),              // 6: graylink.agent.v1.Hello
+	(*WebEndpoint)(nil),        // 7: graylink.agent.v1.WebEndpoint
+	(*Interface)(nil),          // 8: graylink.agent.v1.Interface
+	(*RDMA)(nil),               // 9: graylink.agent.v1.RDMA
+	(*ClockInfo)(nil),          // 10: graylink.agent.v1.ClockInfo
+	(*Applied)(nil),            // 11: graylink.agent.v1.Applied
+	(*Heartbeat)(nil),          // 12: graylink.agent.v1.Heartbeat
+	(*Addresses)(nil),          // 13: graylink.agent.v1.Addresses
+	(*PathReport)(nil),         // 14: graylink.agent.v1.PathReport
+	(*Trace)(nil),              // 15: graylink.agent.v1.Trace
+	(*Hop)(nil),                // 16: graylink.agent.v1.Hop
+	(*ClockReport)(nil),        // 17: graylink.agent.v1.ClockReport
+	(*CoordinatorMessage)(nil), // 18: graylink.agent.v1.CoordinatorMessage
+	(*Welcome)(nil),            // 19: graylink.agent.v1.Welcome
+	(*Refused)(nil),            // 20: graylink.agent.v1.Refused
+	(*Assignment)(nil),         // 21: graylink.agent.v1.Assignment
+	(*Stamp)(nil),              // 22: graylink.agent.v1.Stamp
+	(*Class)(nil),              // 23: graylink.agent.v1.Class
+	(*NIC)(nil),                // 24: graylink.agent.v1.NIC
+	(*Peer)(nil),               // 25: graylink.agent.v1.Peer
+	(*Edge)(nil),               // 26: graylink.agent.v1.Edge
+	(*Keys)(nil),               // 27: graylink.agent.v1.Keys
+	(*PeerKeys)(nil),           // 28: graylink.agent.v1.PeerKeys
+	(*Key)(nil),                // 29: graylink.agent.v1.Key
+	(*ClockUpdate)(nil),        // 30: graylink.agent.v1.ClockUpdate
+	(*Lives)(nil),              // 31: graylink.agent.v1.Lives
+	(*NodeLife)(nil),           // 32: graylink.agent.v1.NodeLife
+	(*PathsWanted)(nil),        // 33: graylink.agent.v1.PathsWanted
 }
 var file_agent_proto_depIdxs = []int32{
-	2,  // 0: graylink.agent.v1.Question.wanted:type_name -> graylink.agent.v1.WantedFlows
-	5,  // 1: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
-	11, // 2: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
-	12, // 3: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
-	13, // 4: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
-	16, // 5: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
-	6,  // 6: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
-	7,  // 7: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
-	9,  // 8: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
-	10, // 9: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
-	8,  // 10: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
-	10, // 11: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
-	7,  // 12: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
-	14, // 13: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
-	0,  // 14: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
-	15, // 15: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
-	18, // 16: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
-	19, // 17: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
-	20, // 18: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
-	26, // 19: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
-	29, // 20: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
-	32, // 21: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
-	30, // 22: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
-	21, // 23: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
-	23, // 24: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
-	24, // 25: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
-	25, // 26: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
-	25, // 27: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
-	22, // 28: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
-	8,  // 29: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
-	27, // 30: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
-	28, // 31: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
-	31, // 32: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
-	4,  // 33: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
-	1,  // 34: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
-	17, // 35: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
-	3,  // 36: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
-	35, // [35:37] is the sub-list for method output_type
-	33, // [33:35] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	3,  // 0: graylink.agent.v1.Question.wanted:type_name -> graylink.agent.v1.WantedFlows
+	2,  // 1: graylink.agent.v1.Question.hops:type_name -> graylink.agent.v1.HopProbe
+	2,  // 2: graylink.agent.v1.Answer.hops:type_name -> graylink.agent.v1.HopProbe
+	6,  // 3: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
+	12, // 4: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
+	13, // 5: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
+	14, // 6: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
+	17, // 7: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
+	7,  // 8: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
+	8,  // 9: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
+	10, // 10: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
+	11, // 11: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
+	9,  // 12: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
+	11, // 13: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
+	8,  // 14: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
+	15, // 15: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
+	0,  // 16: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
+	16, // 17: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
+	19, // 18: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
+	20, // 19: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
+	21, // 20: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
+	27, // 21: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
+	30, // 22: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
+	33, // 23: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
+	31, // 24: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
+	22, // 25: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
+	24, // 26: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
+	25, // 27: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
+	26, // 28: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
+	26, // 29: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
+	23, // 30: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
+	9,  // 31: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
+	28, // 32: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
+	29, // 33: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
+	32, // 34: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
+	5,  // 35: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
+	1,  // 36: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
+	18, // 37: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
+	4,  // 38: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
+	37, // [37:39] is the sub-list for method output_type
+	35, // [35:37] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -2694,16 +2780,16 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
-	file_agent_proto_msgTypes[3].OneofWrappers = []any{
+	file_agent_proto_msgTypes[4].OneofWrappers = []any{
 		(*AgentMessage_Hello)(nil),
 		(*AgentMessage_Heartbeat)(nil),
 		(*AgentMessage_Addresses)(nil),
 		(*AgentMessage_Paths)(nil),
 		(*AgentMessage_Clock)(nil),
 	}
-	file_agent_proto_msgTypes[4].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[6].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[16].OneofWrappers = []any{
+	file_agent_proto_msgTypes[5].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[7].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[17].OneofWrappers = []any{
 		(*CoordinatorMessage_Welcome)(nil),
 		(*CoordinatorMessage_Refused)(nil),
 		(*CoordinatorMessage_Assignment)(nil),
@@ -2712,14 +2798,14 @@ func file_agent_proto_init() {
 		(*CoordinatorMessage_PathsWanted)(nil),
 		(*CoordinatorMessage_Lives)(nil),
 	}
-	file_agent_proto_msgTypes[22].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

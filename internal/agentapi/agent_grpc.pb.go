@@ -35,8 +35,9 @@ type AgentsClient interface {
 	// Session lasts as long as both sides live. The agent's first message is
 	// Hello, the coordinator's first is Welcome or Refused.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, CoordinatorMessage], error)
-	// Ask requests temporary flows that would distinguish the suspects of an incident. It is for analyzers whose certificate
-	// the coordinator allows to ask. The answer has the flows that there are now for the incident, whoever asked for them.
+	// Ask requests temporary flows and hop-limited probes that would distinguish the suspects of an incident. It is for
+	// analyzers whose certificate the coordinator allows to ask. The answer has what there is now for the incident, whoever
+	// asked for it.
 	Ask(ctx context.Context, in *Question, opts ...grpc.CallOption) (*Answer, error)
 }
 
@@ -78,8 +79,9 @@ type AgentsServer interface {
 	// Session lasts as long as both sides live. The agent's first message is
 	// Hello, the coordinator's first is Welcome or Refused.
 	Session(grpc.BidiStreamingServer[AgentMessage, CoordinatorMessage]) error
-	// Ask requests temporary flows that would distinguish the suspects of an incident. It is for analyzers whose certificate
-	// the coordinator allows to ask. The answer has the flows that there are now for the incident, whoever asked for them.
+	// Ask requests temporary flows and hop-limited probes that would distinguish the suspects of an incident. It is for
+	// analyzers whose certificate the coordinator allows to ask. The answer has what there is now for the incident, whoever
+	// asked for it.
 	Ask(context.Context, *Question) (*Answer, error)
 	mustEmbedUnimplementedAgentsServer()
 }

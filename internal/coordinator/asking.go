@@ -15,11 +15,11 @@ import (
 	"github.com/graylink/graylink/internal/schedule"
 )
 
-// Limits of temporary flows, whatever the analyzers ask for.
+// Limits of temporary flows and hop-limited probes, whatever the analyzers ask for.
 const (
-	askedPerIncident = 64   // flows, from the first question of the incident to the last
-	askedPerFleet    = 200  // flows at a time
-	askedPerNIC      = 16   // flows at a time, from it and to it
+	askedPerIncident = 64   // from the first question of the incident to the last
+	askedPerFleet    = 200  // at a time
+	askedPerNIC      = 16   // at a time, from it and to it
 	askedShare       = 0.01 // of the probes of the schedule
 	askedFor         = time.Minute
 	// askedCadence gives a window of two seconds enough probes for a distribution of delays.
@@ -30,15 +30,21 @@ const (
 	mostWanted     = 64 // entries of a question
 )
 
-// askedFlows are the temporary flows that analyzers asked for. It needs changeMu.
+// askedFlows are the temporary flows and the hop-limited probes that analyzers asked for. It needs changeMu.
 type askedFlows struct {
 	flows     []askedFlow
+	hops      []askedHop
 	incidents map[string]*askedIncident
 }
 
 // askedFlow is one temporary flow.
 type askedFlow struct {
-	flow     fabric.Flow
+	flow fabric.Flow
+	grant
+}
+
+// grant is for which incident something was granted, and until when.
+type grant struct {
 	incident string
 	ends     time.Duration
 }
@@ -97,7 +103,7 @@ func checkQuestion(q *agentapi.Question) error {
 			return fmt.Errorf("%s.class: %d, want at most %d", at, w.GetClass(), maxClasses-1)
 		}
 	}
-	return nil
+	return checkHopProbes(q.GetHops())
 }
 
 // answerQuestion grants what the limits allow, and hands out the plan with the new flows.
@@ -112,7 +118,7 @@ func (c *Coordinator) answerQuestion(asker string, q *agentapi.Question) (*agent
 		return nil, status.Error(codes.Unavailable, errNoPlan.Error())
 	}
 	mono := c.opts.Clock.MonoTime()
-	changed, refused := c.asked.applyQuestion(p, asker, q, mono)
+	changed, refused := c.asked.applyQuestion(p, c.paths.switchAt, asker, q, mono)
 	if changed {
 		if err := c.planAskedFlows(p); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
@@ -125,26 +131,36 @@ func (c *Coordinator) answerQuestion(asker string, q *agentapi.Question) (*agent
 			a.EndsInNs = max(a.EndsInNs, uint64(f.ends-mono))
 		}
 	}
+	for _, h := range c.asked.hops {
+		if h.incident == q.GetIncident() {
+			a.Hops = append(a.Hops, &agentapi.HopProbe{Flow: h.flow.String(), Hop: uint32(h.hop)})
+			a.EndsInNs = max(a.EndsInNs, uint64(h.ends-mono))
+		}
+	}
 	result := questionAnswered
-	if len(q.GetWanted()) > 0 && len(a.Flows) == 0 {
+	if wantsSomething(q) && len(a.Flows)+len(a.Hops) == 0 {
 		result = questionRefused
 	}
 	c.counters.addQuestion(result)
-	c.log.Info("answered a question", "asker", asker, "incident", q.GetIncident(), "flows", len(a.Flows), "refused", len(refused))
+	c.log.Info("answered a question", "asker", asker, "incident", q.GetIncident(), "flows", len(a.Flows), "hops", len(a.Hops), "refused", len(refused))
 	return a, nil
 }
 
-// applyQuestion grants what the limits allow. It reports whether the flows changed, and why others were not granted.
-func (a *askedFlows) applyQuestion(p *plan, asker string, q *agentapi.Question, mono time.Duration) (changed bool, refused []string) {
+// wantsSomething reports whether a question is not the end of an earlier one.
+func wantsSomething(q *agentapi.Question) bool { return len(q.GetWanted())+len(q.GetHops()) > 0 }
+
+// applyQuestion grants what the limits allow. It reports whether the grants changed, and why others were refused. switchAt
+// returns the switch at a hop of a flow's path, or "".
+func (a *askedFlows) applyQuestion(p *plan, switchAt func(f fabric.Flow, hop int) string, asker string, q *agentapi.Question, mono time.Duration) (changed bool, refused []string) {
 	in := a.incidents[q.GetIncident()]
-	if len(q.GetWanted()) == 0 {
+	if !wantsSomething(q) {
 		if in == nil || !in.askers[asker] {
 			return false, nil
 		}
 		if delete(in.askers, asker); len(in.askers) > 0 {
 			return false, nil
 		}
-		return a.endFlows(func(f *askedFlow) bool { return f.incident == q.GetIncident() }), nil
+		return a.endGrants(func(g grant) bool { return g.incident == q.GetIncident() }), nil
 	}
 	if in == nil {
 		if len(a.incidents) >= mostIncidents {
@@ -165,12 +181,13 @@ func (a *askedFlows) applyQuestion(p *plan, asker string, q *agentapi.Question, 
 				refused = append(refused, fmt.Sprintf("%s>%s: %s", w.GetSrc(), w.GetDst(), why))
 				break
 			}
-			a.flows = append(a.flows, askedFlow{flow: flow, incident: q.GetIncident(), ends: mono + askedFor})
+			a.flows = append(a.flows, askedFlow{flow: flow, grant: grant{incident: q.GetIncident(), ends: mono + askedFor}})
 			in.granted++
 			changed = true
 		}
 	}
-	return changed, refused
+	granted, refusedHops := a.grantHops(p, switchAt, in, q, mono)
+	return changed || granted, append(refused, refusedHops...)
 }
 
 // countFlows returns how many flows of an incident there are between two NICs.
@@ -198,29 +215,15 @@ func (a *askedFlows) chooseFlow(p *plan, in *askedIncident, w *agentapi.WantedFl
 		return flow, "the schedule does not have both nodes"
 	case !p.canProbe(&schedule.Edge{Src: src, Dst: dst}):
 		return flow, "the NICs have no addresses of the same family"
-	case in.granted >= askedPerIncident:
-		return flow, fmt.Sprintf("the incident has had its %d flows", askedPerIncident)
-	case len(a.flows) >= askedPerFleet:
-		return flow, fmt.Sprintf("the fleet has %d temporary flows, which is the limit", askedPerFleet)
-	case float64(len(a.flows)+1)/askedCadence.Seconds() > askedShare*p.edges.rate:
-		return flow, fmt.Sprintf("temporary flows may take %.3g %% of the probes, which %d flows do", 100*askedShare, len(a.flows))
+	}
+	if why := a.checkLimits(p, in, 1/askedCadence.Seconds(), w.GetSrc(), w.GetDst()); why != "" {
+		return flow, why
 	}
 	used := map[int]bool{}
-	atSrc, atDst := 0, 0
 	for i := range a.flows {
-		f := a.flows[i].flow
-		if f.Src == w.GetSrc() || f.Dst == w.GetSrc() {
-			atSrc++
-		}
-		if f.Src == w.GetDst() || f.Dst == w.GetDst() {
-			atDst++
-		}
-		if f.Src == w.GetSrc() && f.Dst == w.GetDst() {
+		if f := a.flows[i].flow; f.Src == w.GetSrc() && f.Dst == w.GetDst() {
 			used[f.Number] = true
 		}
-	}
-	if atSrc >= askedPerNIC || atDst >= askedPerNIC {
-		return flow, fmt.Sprintf("one of the NICs has %d temporary flows, which is the limit", askedPerNIC)
 	}
 	first := int(w.GetClass())*fabric.FlowsPerClass + fabric.ScheduledFlows
 	for n := first; n < first+fabric.TemporaryFlows; n++ {
@@ -231,20 +234,50 @@ func (a *askedFlows) chooseFlow(p *plan, in *askedIncident, w *agentapi.WantedFl
 	return flow, "every temporary source port of the pair is in use"
 }
 
-// endFlows removes flows, and reports whether there were any.
-func (a *askedFlows) endFlows(over func(*askedFlow) bool) bool {
-	before := len(a.flows)
-	a.flows = slices.DeleteFunc(a.flows, func(f askedFlow) bool { return over(&f) })
-	return len(a.flows) < before
+// checkLimits returns why something more between NICs, with so many probes a second, exceeds a limit, or "".
+func (a *askedFlows) checkLimits(p *plan, in *askedIncident, perSecond float64, nics ...string) (why string) {
+	switch {
+	case in.granted >= askedPerIncident:
+		return fmt.Sprintf("the incident has had its %d flows", askedPerIncident)
+	case len(a.flows)+len(a.hops) >= askedPerFleet:
+		return fmt.Sprintf("the fleet has %d temporary flows, which is the limit", askedPerFleet)
+	case float64(len(a.flows))/askedCadence.Seconds()+float64(len(a.hops))+perSecond > askedShare*p.edges.rate:
+		return fmt.Sprintf("temporary flows may take %.3g %% of the probes, which %d flows do", 100*askedShare, len(a.flows)+len(a.hops))
+	}
+	for _, nic := range nics {
+		n := 0
+		for i := range a.flows {
+			if f := a.flows[i].flow; f.Src == nic || f.Dst == nic {
+				n++
+			}
+		}
+		for i := range a.hops {
+			if a.hops[i].flow.Src == nic {
+				n++
+			}
+		}
+		if n >= askedPerNIC {
+			return fmt.Sprintf("one of the NICs has %d temporary flows, which is the limit", askedPerNIC)
+		}
+	}
+	return ""
 }
 
-// expire removes the flows that have ended and the incidents that are long over, and reports whether flows were removed.
+// endGrants removes flows and hop-limited probes, and reports whether there were any.
+func (a *askedFlows) endGrants(over func(grant) bool) bool {
+	before := len(a.flows) + len(a.hops)
+	a.flows = slices.DeleteFunc(a.flows, func(f askedFlow) bool { return over(f.grant) })
+	a.hops = slices.DeleteFunc(a.hops, func(h askedHop) bool { return over(h.grant) })
+	return len(a.flows)+len(a.hops) < before
+}
+
+// expire removes what has ended and the incidents that are long over, and reports whether grants were removed.
 func (a *askedFlows) expire(mono time.Duration) bool {
 	maps.DeleteFunc(a.incidents, func(_ string, in *askedIncident) bool { return mono-in.lastAt >= incidentMemory })
-	return a.endFlows(func(f *askedFlow) bool { return mono >= f.ends })
+	return a.endGrants(func(g grant) bool { return mono >= g.ends })
 }
 
-// addTo returns a plan with the temporary flows. Flows whose ends it lacks are left out.
+// addTo returns a plan with the temporary flows and hop-limited probes. Those whose ends it lacks are left out.
 func (a *askedFlows) addTo(p *plan) (*plan, error) {
 	var edges []schedule.Edge
 	for i := range a.flows {
@@ -256,7 +289,7 @@ func (a *askedFlows) addTo(p *plan) (*plan, error) {
 		}
 		edges = append(edges, schedule.Edge{Src: src, Dst: dst, Flow: uint16(f.Number), Class: uint8(f.Number / fabric.FlowsPerClass), Tier: uint8(p.graph.PathTier(f.Src, f.Dst)), Cadence: askedCadence})
 	}
-	return p.withTemporary(edges)
+	return p.withTemporary(edges, a.hopsByEdge(p))
 }
 
 // planAskedFlows hands out a plan with the present temporary flows. It needs changeMu.
@@ -268,7 +301,7 @@ func (c *Coordinator) planAskedFlows(p *plan) error {
 	}
 	c.paths.setPlan(next)
 	c.usePlan(next)
-	c.counters.add(func(n *counts) { n.asked = len(c.asked.flows) })
+	c.counters.add(func(n *counts) { n.asked, n.askedHops = len(c.asked.flows), len(c.asked.hops) })
 	return nil
 }
 

@@ -38,8 +38,10 @@
 //  15. Clocks are related once a cycle, independent of everything else, and every connected agent that
 //     reports gets updates of its own clocks and of those that it reported on. Clock state is not
 //     saved: a coordinator that starts begins another frame.
-//  16. Analyzers whose certificate has one of the configured names may ask for temporary flows. They are
-//     part of the assignments of the two nodes, and not of the schedule. They end after a minute.
+//  16. Analyzers whose certificate has one of the configured names may ask for temporary flows, and for hop-limited
+//     copies of the packets of flows that there are. They are part of the assignments of the two nodes, and not of the
+//     schedule. They end after a minute.
 //  17. Equal questions are one. Flows end earlier when every analyzer that asked needs them no more.
-//  18. Temporary flows are limited by incident, fleet, NIC and share of the probes, whatever is asked.
+//  18. Temporary flows and hop-limited probes are limited by incident, fleet, NIC and share of the probes, whatever is
+//     asked. Hop-limited probes are also limited by the switch that has to answer, as the traces of the agents show it.
 package coordinator

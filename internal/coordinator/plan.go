@@ -45,6 +45,7 @@ type plan struct {
 	nics      map[string][]int32 // indexes of NICs by node
 	index     map[string]int32   // index by name of a NIC
 	edges     edgeIndex
+	hops      map[uint64][]uint32 // hop limits of copies, by the key of an edge
 	hash      map[string][hashSize]byte
 
 	unaddressed int              // edges that cannot be sent for lack of an address
@@ -110,10 +111,10 @@ func newPlan(in planInput, s *schedule.Schedule, settings probeSettings) (*plan,
 	return p, p.hashAll(slices.Collect(maps.Keys(in.present)))
 }
 
-// withTemporary returns the plan with these temporary flows instead of those that it has. Only the assignments of nodes at
-// their ends differ.
-func (p *plan) withTemporary(flows []schedule.Edge) (*plan, error) {
-	if len(flows) == 0 && p.sched == p.base {
+// withTemporary returns the plan with these temporary flows and hop limits instead of those that it has. Only the
+// assignments of nodes at their ends differ.
+func (p *plan) withTemporary(flows []schedule.Edge, hops map[uint64][]uint32) (*plan, error) {
+	if len(flows) == 0 && p.sched == p.base && len(hops) == 0 && len(p.hops) == 0 {
 		return p, nil
 	}
 	s := *p.base
@@ -127,18 +128,26 @@ func (p *plan) withTemporary(flows []schedule.Edge) (*plan, error) {
 	}
 	edges.cadence, edges.rate = p.edges.cadence, p.edges.rate // those of the schedule
 	out := *p
-	out.sched, out.edges, out.hash = &s, edges, maps.Clone(p.hash)
+	out.sched, out.edges, out.hops, out.hash = &s, edges, hops, maps.Clone(p.hash)
 	if len(flows) == 0 {
 		out.sched = p.base
 	}
 	touched := map[string]bool{}
+	touch := func(nic int32) {
+		if node := fabric.OwnerOf(s.NICs[nic]); p.hasNode(node) {
+			touched[node] = true
+		}
+	}
 	for _, list := range [][]schedule.Edge{p.temporaryFlows(), flows} {
 		for _, e := range list {
-			for _, nic := range []int32{e.Src, e.Dst} {
-				if node := fabric.OwnerOf(s.NICs[nic]); p.hasNode(node) {
-					touched[node] = true
-				}
-			}
+			touch(e.Src)
+			touch(e.Dst)
+		}
+	}
+	for _, of := range []map[uint64][]uint32{p.hops, hops} {
+		for k := range of {
+			src, _, _, _ := splitKey(k)
+			touch(src)
 		}
 	}
 	return &out, out.hashAll(slices.Collect(maps.Keys(touched)))
@@ -312,7 +321,9 @@ func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 		out := p.outgoing(i)
 		for k := range out {
 			if e := &out[k]; p.canProbe(e) {
-				a.Edges = append(a.Edges, edge(own[i], e.Dst, e))
+				m := edge(own[i], e.Dst, e)
+				m.Hops = p.hops[edgeKey(e.Src, e.Dst, int(e.Flow), false)]
+				a.Edges = append(a.Edges, m)
 			}
 		}
 		for _, k := range p.incoming(i) {

@@ -19,6 +19,7 @@ type counts struct {
 	saves        map[string]uint64 // number by result
 	questions    map[string]uint64 // number by result
 	asked        int               // temporary flows at present
+	askedHops    int               // hop-limited probes at present
 	stepAt       time.Time
 	reloadOK     bool
 	reloadedAt   time.Time
@@ -98,7 +99,7 @@ func (c *counters) fillStats(s *Stats) {
 	for _, r := range sessionResults {
 		s.Sessions[r] = n.sessions[r]
 	}
-	s.Questions, s.TemporaryFlows = map[string]uint64{}, n.asked
+	s.Questions, s.TemporaryFlows, s.HopProbes = map[string]uint64{}, n.asked, n.askedHops
 	for _, r := range questionResults {
 		s.Questions[r] = n.questions[r]
 	}
@@ -143,6 +144,7 @@ type Stats struct {
 	Moves           uint64
 	Questions       map[string]uint64 // of analyzers, number by result
 	TemporaryFlows  int               // that analyzers asked for
+	HopProbes       int               // that analyzers asked for
 	Saves           map[string]uint64
 	StepAt          time.Time
 	TopologyHash    string

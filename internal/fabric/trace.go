@@ -62,6 +62,16 @@ type Trace struct {
 	Balanced bool     `json:"balanced,omitempty"`
 	Hops     []RawHop `json:"hops"`
 	Notes    []string `json:"notes,omitempty"`
+	// HopProbes counts the hop-limited probes that an analyzer asked for.
+	HopProbes []HopCount `json:"hop_probes,omitempty"`
+}
+
+// HopCount counts the hop-limited probes of a flow at one hop limit.
+type HopCount struct {
+	TTL  int    `json:"ttl"`
+	Sent uint64 `json:"sent"` // without those that are in flight
+	// Answered has the answers by their source address.
+	Answered map[netip.Addr]uint64 `json:"answered"`
 }
 
 // Resolved is a trace in the topology's terms.

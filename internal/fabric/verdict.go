@@ -92,10 +92,31 @@ type EvidenceCount struct {
 type Asked struct {
 	At      time.Time `json:"at"`
 	Between []Element `json:"between"`
-	Flows   []string  `json:"flows"`
-	// Refused has the reasons why other flows were not granted.
+	// Asked says for what was asked: AskedFlow or AskedHop.
+	Asked string   `json:"asked"`
+	Flows []string `json:"flows"`
+	// Hops are the hop-limited probes, with what they have counted.
+	Hops []AskedHopProbe `json:"hops,omitempty"`
+	// Refused has the reasons why others were not granted, or could not be asked for.
 	Refused  []string  `json:"refused,omitempty"`
 	Excluded []Element `json:"excluded"`
+}
+
+// What is asked for.
+const (
+	AskedFlow = "flow"
+	AskedHop  = "hop"
+)
+
+// AskedHopProbe is a hop-limited probe that was asked for: copies of a flow's packets that end at a hop of its path.
+type AskedHopProbe struct {
+	Flow     string `json:"flow"`
+	Hop      int    `json:"hop"`
+	Switch   string `json:"switch"` // that is expected to answer
+	Sent     uint64 `json:"sent"`
+	Answered uint64 `json:"answered"`
+	// Discarded is the reason why the counts say nothing, or "".
+	Discarded string `json:"discarded,omitempty"`
 }
 
 // BlastRadius counts what a fault affects. Jobs is nil if no placement is known.
@@ -128,10 +149,17 @@ const (
 // String describes what was asked and what it showed.
 func (a *Asked) String() string {
 	s := fmt.Sprintf("%d more flows were measured", len(a.Flows))
+	n := len(a.Flows)
+	if a.Asked == AskedHop {
+		n = len(a.Hops)
+		s = fmt.Sprintf("%d hop-limited probes were sent again and again, to see which part of a path loses packets", n)
+	}
 	switch {
-	case len(a.Flows) == 0 && len(a.Refused) > 0:
+	case n == 0 && len(a.Refused) > 0 && a.Asked == AskedHop:
+		return "nothing more was measured: " + a.Refused[0]
+	case n == 0 && len(a.Refused) > 0:
 		return "no flows were granted: " + a.Refused[0]
-	case len(a.Flows) == 0:
+	case n == 0:
 		return "the answer is awaited"
 	case len(a.Excluded) == 0:
 		return s + ". They exclude nothing so far"

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/graylink/graylink/internal/agentapi"
@@ -20,7 +21,8 @@ const (
 )
 
 // fleetConfig returns the engine's configuration for an assignment of the coordinator. If the mesh is authenticated, a
-// peer without keys is left out, and so are its edges. Temporary flows beyond the node's own limits are left out.
+// peer without keys is left out, and so are its edges. Temporary flows and hop-limited probes beyond the node's own limits
+// are left out.
 func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o *FleetOptions) *probe.Config {
 	c := &probe.Config{Node: a.GetNode(), Cadence: time.Duration(a.GetCadenceNs()), ReplyTimeout: fleetReplyTimeout, ErrorBound: o.Clock.ErrorBound, ClockSync: o.Clock.Sync,
 		Stamp: probe.StampConfig{Port: uint16(a.GetStamp().GetPort()), SourcePort: uint16(a.GetStamp().GetSourcePort()), Padding: int(a.GetStamp().GetPadding())},
@@ -65,7 +67,7 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o *FleetOptions) *
 	for _, e := range a.GetEdges() {
 		if usable[e.GetPeer()] && own.admits(e) {
 			c.Edges = append(c.Edges, probe.EdgeConfig{Src: a.Nics[e.GetNic()].GetNic(), Dst: a.Peers[e.GetPeer()].GetNic(),
-				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs())})
+				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs()), Hops: own.admitHops(e)})
 		}
 	}
 	for _, e := range a.GetAnswers() {
@@ -77,16 +79,31 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o *FleetOptions) *
 	return c
 }
 
-// Limits of temporary flows, whatever the coordinator grants.
+// Limits of temporary flows and hop-limited probes, whatever the coordinator grants.
 const (
 	maxTemporaryFlows   = 16 // of a NIC
 	minTemporaryCadence = 100 * time.Millisecond
+	maxHopProbes        = 16 // of a NIC
 )
 
-// temporaryBudget counts the temporary flows of NICs.
-type temporaryBudget struct{ flows map[uint32]int }
+// temporaryBudget counts the temporary flows and the hop-limited probes of NICs.
+type temporaryBudget struct{ flows, hops map[uint32]int }
 
-func newTemporaryBudget() temporaryBudget { return temporaryBudget{map[uint32]int{}} }
+func newTemporaryBudget() temporaryBudget {
+	return temporaryBudget{flows: map[uint32]int{}, hops: map[uint32]int{}}
+}
+
+// admitHops returns the hop limits of an edge that are within the node's own limits.
+func (b temporaryBudget) admitHops(e *agentapi.Edge) (hops []int) {
+	for _, h := range e.GetHops() {
+		if h < 1 || h > agentapi.MaxHops || b.hops[e.GetNic()] >= maxHopProbes || slices.Contains(hops, int(h)) {
+			continue
+		}
+		b.hops[e.GetNic()]++
+		hops = append(hops, int(h))
+	}
+	return hops
+}
 
 // admits reports whether an edge is within the node's own limits.
 func (b temporaryBudget) admits(e *agentapi.Edge) bool {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,6 +91,30 @@ answer h3/eth1>h1/eth1#0 tier 1 every 10ms
 	}
 	if got := show(exampleAssignment(), nil); got != head {
 		t.Errorf("authenticated without keys:\n%swant\n%s", got, head)
+	}
+}
+
+// TestHopLimitsWithinTheNodesOwnLimits: whatever an assignment has, a NIC sends to at most maxHopProbes hop limits.
+func TestHopLimitsWithinTheNodesOwnLimits(t *testing.T) {
+	a := exampleAssignment()
+	a.Authenticated = false
+	a.Edges = nil
+	for flow := range uint32(8) {
+		a.Edges = append(a.Edges, &agentapi.Edge{Nic: flow % 2, Peer: 0, Flow: flow, Tier: 2, CadenceNs: 1e7, Hops: []uint32{0, 1, 3, 3, 5, 7, 9, agentapi.MaxHops, agentapi.MaxHops + 1}})
+	}
+	a.Answers[0].Hops = []uint32{2}
+	c := fleetConfig(a, nil, &FleetOptions{})
+	perNIC := map[string]int{}
+	for _, e := range c.Edges {
+		perNIC[e.Src] += len(e.Hops)
+	}
+	if first := c.Edges[0].Hops; !slices.Equal(first, []int{1, 3, 5, 7, 9, agentapi.MaxHops}) || perNIC["h1/eth1"] != maxHopProbes || perNIC["h1/eth2"] != maxHopProbes {
+		t.Errorf("hop limits %v of the first edge, by NIC %v", first, perNIC)
+	}
+	for _, e := range c.Answers {
+		if len(e.Hops) != 0 {
+			t.Errorf("hop limits %v of replies", e.Hops)
+		}
 	}
 }
 

@@ -101,6 +101,7 @@ type EdgeConfig struct {
 	Flow     int // its source port is Stamp.SourcePort+Flow
 	Tier     int
 	Cadence  time.Duration
+	Hops     []int // hop limits of the copies that are sent besides, once every hopProbeEvery (see hopprobes.go)
 }
 
 // ID returns the edge's published identifier.

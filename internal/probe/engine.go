@@ -23,6 +23,7 @@ type Engine struct {
 	log    *slog.Logger
 	wire   *wiring
 	tracer *tracer
+	hops   *hopProber
 	turns  turnTimes
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -61,6 +62,7 @@ func New(cfg *Config, deps Deps, log *slog.Logger) (*Engine, error) {
 	if deps.KnownPath != nil {
 		e.tracer.seek = e.tracer.followKnown(deps.KnownPath)
 	}
+	e.hops = newHopProber(e.tracer)
 	e.turns.planned.Store(e.wire.monoTime())
 	return e, nil
 }
@@ -76,9 +78,12 @@ func (e *Engine) Start() {
 	e.startTracing()
 }
 
-// startTracing begins to trace flows without a valid path.
+// startTracing begins to trace flows without a valid path, and to send hop-limited probes.
 func (e *Engine) startTracing() {
 	e.wg.Go(func() { e.tracer.run(e.ctx) })
+	if e.wire.deps.KnownPath == nil { // otherwise no switch answers
+		e.wg.Go(func() { e.hops.run(e.ctx) })
+	}
 }
 
 // Apply changes the configuration. What both configurations have continues without interruption: the probes of an edge
@@ -105,6 +110,7 @@ func (e *Engine) Apply(cfg *Config) error {
 	e.cfg, e.nics = cfg, nics
 	e.mu.Unlock()
 	e.tracer.applyConfig(cfg.Trace, cfg)
+	e.hops.applyConfig(cfg)
 	gone := slices.DeleteFunc(slices.Clone(old), func(n *nic) bool { return slices.Contains(nics, n) })
 	return errors.Join(err, e.closeNICs(gone), e.wire.poll.Wake())
 }

@@ -86,6 +86,8 @@ type TracedPath struct {
 	Balanced bool  // several switches answered at one hop limit, so the flow has more than one path
 	Hops     []Hop // switches only; the far end is one hop limit further
 	Notes    []string
+	// HopProbes counts the hop-limited probes of the flow.
+	HopProbes []fabric.HopCount
 
 	limited bool // a hop is missing because of a limit
 	mute    bool // the far end does not answer packets of the trace
@@ -242,6 +244,7 @@ type traceFlow struct {
 	dst      netip.AddrPort
 	dscp     uint8
 	peer     *peer
+	hops     []int     // hop limits of its hop-limited probes
 	answered bool      // packets of it were answered recently
 	rdma     bool      // traced by copies
 	copies   *copyPlan // parameters of the copies; nil while they are not known
@@ -278,7 +281,7 @@ func (n *nic) traceableFlows() []traceFlow {
 		return at > 0 && now-at < int64(n.node.ReplyTimeout+cadence)
 	}
 	for _, e := range n.sender.edges {
-		out = append(out, traceFlow{nic: n, edge: e.id, sock: e.sock, dst: e.target, dscp: e.dscp, peer: e.peer,
+		out = append(out, traceFlow{nic: n, edge: e.id, sock: e.sock, dst: e.target, dscp: e.dscp, peer: e.peer, hops: e.cfg.Hops,
 			answered: lately(e.lastAcked, e.cfg.Cadence), rdma: e.peer.rdma})
 	}
 	for _, p := range n.peers {
@@ -331,7 +334,13 @@ func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedP
 
 // TracedPaths returns what is known of all paths, and its version, which grows with every change.
 func (e *Engine) TracedPaths() (version uint64, paths []TracedPath) {
-	return e.tracer.knownPaths()
+	version, paths = e.tracer.knownPaths()
+	if counts := e.hops.countsByFlow(); counts != nil {
+		for i := range paths {
+			paths[i].HopProbes = counts[paths[i].Edge]
+		}
+	}
+	return version, paths
 }
 
 // TraceStats returns the numbers of trace packets that were sent and answered.

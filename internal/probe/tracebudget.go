@@ -24,6 +24,8 @@ import (
 //     packet per second each second. The switch counts as limited for limitedFor.
 //  5. A switch that left forgetAsks packets in a row without answer for forgetAfter is forgotten, because it no longer
 //     answers.
+//  6. A switch that limits its answers is reserved for hop-limited probes while there are some, because an answer to a
+//     trace is one that they do not get. Nothing else is sent to it for reservedFor after each.
 type budgets struct {
 	mu         sync.Mutex
 	fullRate   float64 // packets per second and switch
@@ -37,6 +39,9 @@ const (
 	forgetAsks   = 8
 	forgetAfter  = 30 * time.Second
 	limitedFor   = 10 * time.Second
+	reservedFor  = 2 * hopProbeEvery
+	// reservesFor is how long a switch whose budget was halved counts as one to reserve.
+	reservesFor = time.Minute
 	// maxKnown limits the addresses that are kept. A fabric of 16,384 NICs shows fewer to one node.
 	maxKnown = 16384
 )
@@ -62,6 +67,8 @@ type budget struct {
 	halvedAt   int64 // time of the last halving, Unix nanoseconds
 	answeredAt int64
 	unanswered int // packets since the last answer
+
+	reservedUntil int64 // for hop-limited probes, Unix nanoseconds
 }
 
 // charge holds the budgets that one packet is charged to.
@@ -112,6 +119,7 @@ func (b *budgets) chargePacket(at hopPosition, expected netip.Addr, now int64) (
 		c.from = append(append(c.from, crowd.others), crowd.known...)
 	}
 	for _, s := range c.from {
+		wait = max(wait, time.Duration(s.reservedUntil-now))
 		if !s.hasToken(now) {
 			wait = max(wait, time.Duration((1-s.tokens)/s.rate*1e9)+time.Microsecond)
 		}
@@ -123,6 +131,22 @@ func (b *budgets) chargePacket(at hopPosition, expected netip.Addr, now int64) (
 		s.tokens--
 	}
 	return c, 0
+}
+
+// chargeAlways charges a hop-limited probe. It is sent in any case, so that the balance may become negative.
+func (b *budgets) chargeAlways(at hopPosition, expected netip.Addr, now int64) (c charge) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.position = at
+	if s := b.known[expected]; s != nil {
+		s.hasToken(now) // the tokens that it gained in the meantime count before it is charged
+		s.tokens--
+		c.from = []*budget{s}
+		if s.halvedAt > 0 && now-s.halvedAt < int64(reservesFor) {
+			s.reservedUntil = now + int64(reservedFor)
+		}
+	}
+	return c
 }
 
 // settleAnswered settles the charge of a packet that a switch answered.
@@ -262,6 +286,7 @@ func (b *budgets) mergeBudgets(s, other *budget) {
 	s.tokens = math.Min(s.tokens, other.tokens)
 	s.setRate(math.Min(s.rate, other.rate))
 	s.halvedAt, s.answeredAt = max(s.halvedAt, other.halvedAt), max(s.answeredAt, other.answeredAt)
+	s.reservedUntil = max(s.reservedUntil, other.reservedUntil)
 }
 
 // switchBefore returns the switch that answers at a place if next answers at the place after it, or an invalid address

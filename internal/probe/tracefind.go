@@ -198,9 +198,7 @@ func (q *pathTrace) runRound(ctx context.Context, limits []int) error {
 			}
 			sent[key] = outstanding{ttl, c}
 			q.packetsSent[ttl]++
-			q.mu.Lock()
-			q.sent++
-			q.mu.Unlock()
+			q.countPackets(1, 0)
 		}
 		if left = later; len(left) == 0 || !q.keepsWaiting(left, time.Since(began)) {
 			break
@@ -291,9 +289,7 @@ func (q *pathTrace) gatherAnswers(ctx context.Context, answer chan traceAnswer, 
 			} else {
 				q.budgets.settleAnswered(s.charge, a.from, time.Now().UnixNano())
 			}
-			q.mu.Lock()
-			q.tracer.answers++
-			q.mu.Unlock()
+			q.countPackets(0, 1)
 		case <-timeout.C:
 			for _, s := range left {
 				q.silentCharges = append(q.silentCharges, s.charge)
