@@ -174,7 +174,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	l.resetAfterGap(now)
 	l.progress.cycle++
 	expected := l.expectedFlows(w.Flows)
-	l.bindPaths(w.Observations)
+	l.bindPaths(w.Observations, w.At)
 	raw := judge.FindingsOf(w.Observations, judge.DefaultParameters())
 	l.excludeMaintenance(raw, now)
 	moved := l.evaluator.MovedClocks(w.At, withoutTemporary(raw), clockSeries(w.Clocks))
@@ -192,7 +192,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	if l.progress.cycle%expireEvery == 0 {
 		l.expireFlows(now)
 	}
-	l.baselines.LearnWindows(raw, baseline.Learning{Cycle: l.progress.cycle, Frozen: l.incidents.HasOpen(), Seldom: !l.planner.QueriesAll(), Excluded: l.excluder.ExcludesFlow})
+	l.baselines.LearnWindows(raw, baseline.Learning{Cycle: l.progress.cycle, At: w.At, Frozen: l.incidents.HasOpen(), Seldom: !l.planner.QueriesAll(), Excluded: l.excluder.ExcludesFlow})
 	l.mesh.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear))})
 	l.publishSnapshot(&cycleResult{now: now, report: rep, findings: findings, carried: carried, window: &w, running: running, pending: pending, expected: expected})
 	return nil
@@ -217,13 +217,13 @@ func (l *Loop) expectedFlows(found int) int {
 	return l.planner.AddFlowCount(found)
 }
 
-// bindPaths sorts observations by flow, and sets their paths and baselines.
-func (l *Loop) bindPaths(obs []*fabric.Observation) {
+// bindPaths sorts the observations of a moment by flow, and sets their paths and baselines.
+func (l *Loop) bindPaths(obs []*fabric.Observation, at time.Time) {
 	sort.Slice(obs, func(i, j int) bool { return obs[i].Edge < obs[j].Edge })
 	for _, o := range obs {
 		changed := l.mesh.sources.BindPath(o)
 		if e, err := o.ParseFlow(); err == nil && e.IsTemporary() {
-			if base, mad := l.baselines.EstimateOnRoute(o.Path); base != nil && !changed {
+			if base, mad := l.baselines.EstimateOnRoute(o.Path, at); base != nil && !changed {
 				o.Baseline, o.BaselineMADNS = base, &mad
 			}
 		} else if err == nil {
@@ -231,7 +231,7 @@ func (l *Loop) bindPaths(obs []*fabric.Observation) {
 				l.baselines.FollowRoute(e, o.Path)
 			}
 			// While the path changes, no delay is normal.
-			if base, mad := l.baselines.BaselineOf(e); base != nil && !changed {
+			if base, mad := l.baselines.BaselineAt(e, o.OWD, at); base != nil && !changed {
 				o.Baseline, o.BaselineMADNS = base, &mad
 			}
 		}
