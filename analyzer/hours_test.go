@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/looptest"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -79,4 +80,43 @@ func TestASlowHourOfEveryDay(t *testing.T) {
 	r.World.Delay[fault] = batch / 2
 	named, _ = pass(14, 190)
 	wantOnly("a smaller fault at another hour", named, fault.LinkID())
+}
+
+// TestASlowHourIsRecalled: an analyzer that was started again knows the hour from history.
+func TestASlowHourIsRecalled(t *testing.T) {
+	const batch = 300_000
+	for days, want := range map[int]bool{6: true, 7: false} {
+		r := looptest.NewRig(t, 1)
+		today := time.Date(2026, 3, 9, 0, 0, 0, 0, time.UTC)
+		r.Now = today.Add(114 * time.Minute)
+		r.Learn()
+		flows := r.Step().Edges
+		for ago := days; ago > 0; ago-- {
+			h := &evidence.PastHour{Start: today.AddDate(0, 0, -ago).Add(2 * time.Hour), Flows: map[fabric.Flow]evidence.Delays{}, Before: map[fabric.Flow]evidence.Delays{}}
+			for _, v := range flows {
+				e, err := v.Obs.ParseFlow()
+				if err != nil {
+					t.Fatal(err)
+				}
+				p50, p99 := *v.Obs.Baseline.P50, *v.Obs.Baseline.P99
+				h.Before[e] = evidence.Delays{P50: []int64{p50}, P99: []int64{p99}, Timestamp: "kernel"}
+				for _, hop := range r.World.Paths[e] {
+					if hop.Switch == "spine1" {
+						p50, p99 = p50+batch, p99+batch
+					}
+				}
+				h.Flows[e] = evidence.Delays{P50: []int64{p50, p50}, P99: []int64{p99, p99}, Timestamp: "kernel"}
+			}
+			r.Loop.SeedPastHour(h)
+		}
+		r.Now = today.Add(121 * time.Minute)
+		r.World.Slow["spine1"] = batch
+		suspect := false
+		for range 20 {
+			suspect = len(r.Step().Report.Verdicts) > 0 || suspect
+		}
+		if suspect != want {
+			t.Errorf("%d days of history: suspect %v, want %v", days, suspect, want)
+		}
+	}
 }

@@ -80,6 +80,9 @@ type LoopOptions struct {
 	TwoSteps selection.Options
 	// Recall returns the baselines from before the loop started. Nil means that they are learnt.
 	Recall func(context.Context) (evidence.History, error)
+	// RecallHour returns what flows showed in an hour of a past day, and so long before it. Nil means that hours of the
+	// day are learnt.
+	RecallHour func(ctx context.Context, start time.Time, before time.Duration) (evidence.PastHour, error)
 	// RecallVerdicts returns the verdicts that were published before. Nil means that they are unknown.
 	RecallVerdicts func(context.Context) ([]evidence.PastVerdict, error)
 	Log            *slog.Logger
@@ -97,6 +100,7 @@ type Loop struct {
 	excluder  *maintenance.Excluder
 	incidents *incident.Tracker
 	progress  progress
+	past      pastHours
 	published published
 }
 
@@ -120,6 +124,7 @@ func NewLoop(o LoopOptions) *Loop {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps), baselines: baseline.NewBook(), evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
+	l.past.ready = make(chan evidence.PastHour, 1)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, Log: o.Log})
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
@@ -138,7 +143,7 @@ func (l *Loop) InheritFrom(old *Loop) {
 	l.planner.InheritFrom(old.planner)
 	l.evaluator.InheritFrom(old.evaluator)
 	l.incidents.InheritFrom(old.incidents, old.Snapshot().At)
-	l.baselines, l.excluder, l.progress = old.baselines, old.excluder, old.progress
+	l.baselines, l.excluder, l.progress, l.past = old.baselines, old.excluder, old.progress, old.past
 	l.published.inheritFrom(&old.published)
 }
 
@@ -174,6 +179,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	l.resetAfterGap(now)
 	l.progress.cycle++
 	expected := l.expectedFlows(w.Flows)
+	l.takePastHour()
 	l.bindPaths(w.Observations, w.At)
 	raw := judge.FindingsOf(w.Observations, judge.DefaultParameters())
 	l.excludeMaintenance(raw, now)

@@ -9,6 +9,12 @@ import (
 )
 
 const (
+	// RecallDays is the number of past days from which an hour can be seeded, and MaxSlowHours how many hours before it a
+	// flow must have been at its baseline.
+	RecallDays, MaxSlowHours = hourDays, 9
+)
+
+const (
 	// hourDays is the number of days on which an hour has to be seen before it counts, and hourRecent how many days ago
 	// the first of them may be (rule 8).
 	hourDays, hourRecent = 7, 14
@@ -22,7 +28,7 @@ const (
 	hourMargin = 5
 	// maxSlowHours is the number of consecutive hours that a flow may be slow without this being a fault, and the
 	// number of hours that are remembered of a flow.
-	maxSlowHours = 9
+	maxSlowHours = MaxSlowHours
 	// minutesPerSample is the number of slow minutes that share one sample of an hour.
 	minutesPerSample = 3
 )
@@ -97,12 +103,62 @@ func (r *record) learnHour(f *judge.Finding, at time.Time, p *judge.Parameters) 
 	if h.samples == nil {
 		h.samples = new([60 / minutesPerSample]delaySample)
 	}
-	s := delaySample{p50: float32(*f.Obs.OWD.P50), p99: float32(*f.Obs.OWD.P50)}
-	if f.Obs.OWD.P99 != nil {
-		s.p99 = float32(*f.Obs.OWD.P99)
-	}
-	h.samples[min(int(h.slowMinutes)/minutesPerSample, len(h.samples)-1)] = s
+	h.samples[min(int(h.slowMinutes)/minutesPerSample, len(h.samples)-1)] = sampleOf(f.Obs.OWD)
 	return true
+}
+
+// PastWindows are what a flow showed at an hour of a past day.
+type PastWindows struct {
+	Start time.Time
+	// During are windows of the hour, and Before is one that was MaxSlowHours earlier.
+	During    []fabric.Quantiles
+	Before    fabric.Quantiles
+	Timestamp string // the kind
+}
+
+// SeedHour adds an hour of a past day to the hours of a flow, which is taken to have had its present path then. The hour
+// is compared with the lower of two: the window before, and the present baseline, which may have been learnt in a slow hour
+// itself. Nothing is added if the flow has no baseline, or was slow before the hour as well.
+func (b *Book) SeedHour(f fabric.Flow, past *PastWindows) {
+	r := b.records[f]
+	if r == nil || r.baseline == nil || f.IsTemporary() || len(past.During) == 0 {
+		return
+	}
+	p := judge.DefaultParameters()
+	isAbove := func(q, base *fabric.Quantiles) bool {
+		return judge.ExceedsBaseline(&fabric.Observation{OWD: q, Timestamp: past.Timestamp}, base, r.baselineMAD, p)
+	}
+	if isAbove(&past.Before, r.baseline) {
+		return
+	}
+	usual := r.baseline
+	if *past.Before.P50 < *usual.P50 {
+		usual = &past.Before
+	}
+	var slow []delaySample
+	for i := range past.During {
+		if q := &past.During[i]; isAbove(q, usual) {
+			slow = append(slow, sampleOf(q))
+		}
+	}
+	h, hour := &r.hours, minuteOf(past.Start)/60
+	if route := uint32(r.routeKey); h.route != route { //nolint:gosec // the low half
+		h.beginMinute(h.minute, route)
+	}
+	if i := h.findSlot(hour); len(slow) > 0 {
+		h.addSlowDay(hour, slow)
+	} else if i >= 0 {
+		h.slots[i].addDay(dayOf(hour), 0, 0, -1)
+	}
+}
+
+// sampleOf returns the quantiles of a window. Without a 99th percentile it has the median twice.
+func sampleOf(q *fabric.Quantiles) delaySample {
+	s := delaySample{p50: float32(*q.P50), p99: float32(*q.P50)}
+	if q.P99 != nil {
+		s.p99 = float32(*q.P99)
+	}
+	return s
 }
 
 // beginMinute closes the minute before, and its hour if that is over. What was seen of an hour on another route is
@@ -141,7 +197,7 @@ func (h *flowHours) closeHour() {
 	case isSlow && (h.lastQuiet == 0 || hour-h.lastQuiet > maxSlowHours):
 		h.dropSince(h.lastQuiet)
 	case isSlow:
-		h.addSlowDay(hour)
+		h.addSlowDay(hour, h.samples[:(int(h.slowMinutes)+minutesPerSample-1)/minutesPerSample])
 	case h.usualMinutes >= minMinutes:
 		h.lastQuiet = hour
 		if i := h.findSlot(hour); i >= 0 {
@@ -152,9 +208,9 @@ func (h *flowHours) closeHour() {
 	h.samples, h.slowMinutes, h.usualMinutes = nil, 0, 0
 }
 
-// addSlowDay adds the samples of an hour to its slot. If there is no room for a new slot, the one that was not seen for
+// addSlowDay adds the samples of an hour to its slot on the present route. If there is no room for a new slot, the one that was not seen for
 // longest makes room, unless that is of the same day.
-func (h *flowHours) addSlowDay(hour int32) {
+func (h *flowHours) addSlowDay(hour int32, samples []delaySample) {
 	i := h.findSlot(hour)
 	if i < 0 {
 		if len(h.slots) >= maxSlowHours {
@@ -173,9 +229,8 @@ func (h *flowHours) addSlowDay(hour int32) {
 		copy(more, h.slots)
 		i, h.slots = len(more), append(more, hourSlot{route: h.route, hour: uint8(hour % 24)}) //nolint:gosec // of a day
 	}
-	n := (int(h.slowMinutes) + minutesPerSample - 1) / minutesPerSample
 	var p50, p99 []int64
-	for _, s := range h.samples[:n] {
+	for _, s := range samples {
 		p50, p99 = append(p50, int64(s.p50)), append(p99, int64(s.p99))
 	}
 	median, mad := MedianMAD(p50)
@@ -219,6 +274,9 @@ func (s *hourSlot) lastDay() uint16 { return s.day[s.days-1] }
 func (s *hourSlot) addDay(day uint16, p50, p99, mad float32) {
 	i := slices.Index(s.day[:s.days], day)
 	if i < 0 && s.days == hourDays {
+		if day < s.day[0] {
+			return
+		}
 		copy(s.p50[:], s.p50[1:])
 		copy(s.p99[:], s.p99[1:])
 		copy(s.mad[:], s.mad[1:])
@@ -228,6 +286,9 @@ func (s *hourSlot) addDay(day uint16, p50, p99, mad float32) {
 	if i < 0 {
 		i = int(s.days)
 		s.days++
+	}
+	for ; i > 0 && s.day[i-1] > day; i-- { // history may be late
+		s.p50[i], s.p99[i], s.mad[i], s.day[i] = s.p50[i-1], s.p99[i-1], s.mad[i-1], s.day[i-1]
 	}
 	s.p50[i], s.p99[i], s.mad[i], s.day[i] = p50, p99, mad, day
 }

@@ -359,6 +359,78 @@ func TestRule8WindowsThatTeachNoHour(t *testing.T) {
 	}
 }
 
+// seedDay adds the second hour of a past day, with a delay in it and one before.
+func (b *hourBook) seedDay(day int, during, before int64) {
+	q := func(p50 int64) fabric.Quantiles {
+		p99 := p50 + 4000
+		return fabric.Quantiles{P50: &p50, P99: &p99}
+	}
+	b.SeedHour(hourFlow, &PastWindows{Start: dayStart(day).Add(2 * time.Hour), During: []fabric.Quantiles{q(quietDelay), q(during)}, Before: q(before), Timestamp: "kernel"})
+}
+
+// TestRule8HoursFromHistory has the past of one hour, and what was usual nine hours before.
+func TestRule8HoursFromHistory(t *testing.T) {
+	const today, noon = 7, 12 * 60
+	for name, tt := range map[string]struct {
+		learnt int64 // the delay since the start of the analyzer
+		days   []int
+		during int64
+		before int64
+		want   bool
+	}{
+		"a week":                         {quietDelay, []int{0, 1, 2, 3, 4, 5, 6}, batchDelay, quietDelay, true},
+		"a week, the last days first":    {quietDelay, []int{6, 5, 4, 3, 2, 1, 0}, batchDelay, quietDelay, true},
+		"six days":                       {quietDelay, []int{0, 1, 2, 3, 4, 5}, batchDelay, quietDelay, false},
+		"started in the slow hour":       {batchDelay, []int{0, 1, 2, 3, 4, 5, 6}, batchDelay, quietDelay, true},
+		"nothing was slow":               {quietDelay, []int{0, 1, 2, 3, 4, 5, 6}, quietDelay, quietDelay, false},
+		"a fault that stood":             {quietDelay, []int{0, 1, 2, 3, 4, 5, 6}, batchDelay, batchDelay, false},
+		"a fault that stands, and stood": {batchDelay, []int{0, 1, 2, 3, 4, 5, 6}, batchDelay, batchDelay, false},
+	} {
+		b := newHourBook()
+		b.pass(dayStart(today).Add(-time.Minute), dayStart(today), quietDay)
+		b.seedDay(0, batchDelay, quietDelay) // a flow without a baseline learns nothing
+		b.pass(dayStart(today), dayStart(today).Add(30*time.Minute), func(int) int64 { return tt.learnt })
+		for _, day := range tt.days {
+			b.seedDay(day, tt.during, tt.before)
+		}
+		u := b.records[hourFlow].usualAt(dayStart(today).Add(150 * time.Minute))
+		if u.known != tt.want || u.known && u.p50 != batchDelay {
+			t.Errorf("%s: %+v, want known %v", name, u, tt.want)
+		}
+	}
+	for slow, want := range map[int]bool{hourMajority: true, hourMajority - 1: false} {
+		b := newHourBook()
+		b.pass(dayStart(today), dayStart(today).Add(30*time.Minute), quietDay)
+		for day := range today {
+			b.seedDay(day, map[bool]int64{true: batchDelay, false: quietDelay}[day < slow], quietDelay)
+		}
+		if u := b.records[hourFlow].usualAt(dayStart(today).Add(150 * time.Minute)); u.known != want {
+			t.Errorf("%d slow days of a week: %+v", slow, u)
+		}
+	}
+	b := newHourBook()
+	b.pass(dayStart(today), dayStart(today).Add(30*time.Minute), quietDay)
+	for _, day := range []int{1, 2, 3, 4, 5} {
+		b.seedDay(day, batchDelay, quietDelay)
+	}
+	b.pass(dayStart(today).Add(30*time.Minute), dayStart(today).Add(noon*time.Minute), batchDay)
+	if b.seedDay(6, batchDelay, quietDelay); b.isDegraded(dayStart(today+1).Add(150*time.Minute), batchDelay) {
+		t.Error("five days and a late one from history, and today, are not a week")
+	}
+	b.seedDay(0, batchDelay, quietDelay) // is older than the seven
+	if s := &b.records[hourFlow].hours.slots[0]; s.day[0] != dayOf(minuteOf(dayStart(1))/60) || !slices.IsSorted(s.day[:s.days]) {
+		t.Errorf("the days are %d", s.day)
+	}
+	for day := range 3 { // on the path that the flow has
+		b.path = otherWay
+		b.FollowRoute(hourFlow, b.path)
+		b.seedDay(day, batchDelay, quietDelay)
+	}
+	if n := len(b.records[hourFlow].hours.slots); n != 2 {
+		t.Errorf("%d hours, want one on each path", n)
+	}
+}
+
 // TestFewerThanSevenDaysChangeNothing: for six days of delays at random, every baseline and every condition is that of a
 // Book without hours.
 func TestFewerThanSevenDaysChangeNothing(t *testing.T) {
