@@ -188,8 +188,7 @@ func (b *Book) LearnWindows(findings []judge.Finding, how Learning) {
 			continue
 		}
 		slow := r.learnHour(f, how.At, &p)
-		usualByHour := slow && r.isRaised(f.Obs)
-		if r.baseline != nil && (how.Frozen || f.Condition != judge.Healthy || usualByHour || judge.ClockBound(f.Obs) > maxLearnBound) {
+		if r.baseline != nil && (how.Frozen || f.Condition != judge.Healthy || slow || judge.ClockBound(f.Obs) > maxLearnBound) {
 			continue
 		}
 		r.p50 = appendBounded(r.p50, *f.Obs.OWD.P50)

@@ -83,14 +83,14 @@ func minuteOf(at time.Time) int32 {
 	return int32(at.Unix() / 60) //nolint:gosec // for four thousand years
 }
 
-// learnHour adds a window of a moment to its hour, and reports whether the window is slower than the baseline. Windows
-// of incidents count: a slow hour is one until it is usual (rule 8).
+// learnHour adds a window of a moment to its hour, and reports whether the window is slower than the baseline, also if it
+// is healthy by what is usual at the hour. Windows of incidents count: a slow hour is one until it is usual (rule 8).
 func (r *record) learnHour(f *judge.Finding, at time.Time, p *judge.Parameters) (slow bool) {
 	minute := minuteOf(at)
 	if minute == 0 || r.baseline == nil || f.Obs.Baseline == nil || f.Lossy || judge.ClockBound(f.Obs) > maxLearnBound {
 		return false
 	}
-	slow = judge.ExceedsBaseline(f.Obs, r.baseline, r.baselineMAD, *p)
+	slow = (f.Condition == judge.Degraded || r.isRaised(f.Obs)) && judge.ExceedsBaseline(f.Obs, r.baseline, r.baselineMAD, *p)
 	h := &r.hours
 	if minute != h.minute || h.route != uint32(r.routeKey) { //nolint:gosec // the low half
 		h.beginMinute(minute, uint32(r.routeKey)) //nolint:gosec // the low half

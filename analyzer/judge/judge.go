@@ -322,8 +322,7 @@ func delayShift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) 
 // ExceedsBaseline reports whether the median or the tail of a window lies above a baseline, whose windows have a median
 // absolute deviation, by more than noise. The clocks are taken as exact. It is false if there is nothing to compare.
 func ExceedsBaseline(o *fabric.Observation, base *fabric.Quantiles, madNS int64, p Parameters) bool {
-	c := *o
-	c.Baseline, c.BaselineMADNS = base, &madNS
+	c := fabric.Observation{OWD: o.OWD, Timestamp: o.Timestamp, Baseline: base, BaselineMADNS: &madNS}
 	if by, scale, ok := delayShift(&c, p); ok && by > scale {
 		return true
 	}
