@@ -80,6 +80,9 @@ type LoopOptions struct {
 	TwoSteps selection.Options
 	// Recall returns the baselines from before the loop started. Nil means that they are learnt.
 	Recall func(context.Context) (evidence.History, error)
+	// RecallHour returns what flows showed in an hour of a past day, and so long before it. Nil means that hours of the
+	// day are learnt.
+	RecallHour func(ctx context.Context, start time.Time, before time.Duration) (evidence.PastHour, error)
 	// RecallVerdicts returns the verdicts that were published before. Nil means that they are unknown.
 	RecallVerdicts func(context.Context) ([]evidence.PastVerdict, error)
 	Log            *slog.Logger
@@ -97,6 +100,7 @@ type Loop struct {
 	excluder  *maintenance.Excluder
 	incidents *incident.Tracker
 	progress  progress
+	past      pastHours
 	published published
 }
 
@@ -120,6 +124,7 @@ func NewLoop(o LoopOptions) *Loop {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps), baselines: baseline.NewBook(), evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
+	l.past.ready = make(chan evidence.PastHour, 1)
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
@@ -138,7 +143,7 @@ func (l *Loop) InheritFrom(old *Loop) {
 	l.planner.InheritFrom(old.planner)
 	l.evaluator.InheritFrom(old.evaluator)
 	l.incidents.InheritFrom(old.incidents, old.Snapshot().At)
-	l.baselines, l.excluder, l.progress = old.baselines, old.excluder, old.progress
+	l.baselines, l.excluder, l.progress, l.past = old.baselines, old.excluder, old.progress, old.past
 	l.published.inheritFrom(&old.published)
 }
 
@@ -174,7 +179,8 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	l.resetAfterGap(now)
 	l.progress.cycle++
 	expected := l.expectedFlows(w.Flows)
-	l.bindPaths(w.Observations)
+	l.takePastHour()
+	l.bindPaths(w.Observations, w.At)
 	raw := judge.FindingsOf(w.Observations, judge.DefaultParameters())
 	l.excludeMaintenance(raw, now)
 	moved := l.evaluator.MovedClocks(w.At, withoutTemporary(raw), clockSeries(w.Clocks))
@@ -195,7 +201,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	if l.progress.cycle%expireEvery == 0 {
 		l.expireFlows(now)
 	}
-	l.baselines.LearnWindows(raw, baseline.Learning{Cycle: l.progress.cycle, Frozen: l.incidents.HasOpen(), Seldom: !l.planner.QueriesAll(), Excluded: l.excluder.ExcludesFlow})
+	l.baselines.LearnWindows(raw, baseline.Learning{Cycle: l.progress.cycle, At: w.At, Frozen: l.incidents.HasOpen(), Seldom: !l.planner.QueriesAll(), Excluded: l.excluder.ExcludesFlow})
 	l.mesh.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear)), Urgent: l.mesh.questions.HopNodes()})
 	l.publishSnapshot(&cycleResult{now: now, report: rep, findings: findings, carried: carried, window: &w, running: running, pending: pending, expected: expected})
 	return nil
@@ -220,13 +226,13 @@ func (l *Loop) expectedFlows(found int) int {
 	return l.planner.AddFlowCount(found)
 }
 
-// bindPaths sorts observations by flow, and sets their paths and baselines.
-func (l *Loop) bindPaths(obs []*fabric.Observation) {
+// bindPaths sorts the observations of a moment by flow, and sets their paths and baselines.
+func (l *Loop) bindPaths(obs []*fabric.Observation, at time.Time) {
 	sort.Slice(obs, func(i, j int) bool { return obs[i].Edge < obs[j].Edge })
 	for _, o := range obs {
 		changed := l.mesh.sources.BindPath(o)
 		if e, err := o.ParseFlow(); err == nil && e.IsTemporary() {
-			if base, mad := l.baselines.EstimateOnRoute(o.Path); base != nil && !changed {
+			if base, mad := l.baselines.EstimateOnRoute(o.Path, at); base != nil && !changed {
 				o.Baseline, o.BaselineMADNS = base, &mad
 			}
 		} else if err == nil {
@@ -234,7 +240,7 @@ func (l *Loop) bindPaths(obs []*fabric.Observation) {
 				l.baselines.FollowRoute(e, o.Path)
 			}
 			// While the path changes, no delay is normal.
-			if base, mad := l.baselines.BaselineOf(e); base != nil && !changed {
+			if base, mad := l.baselines.BaselineAt(e, o.OWD, at); base != nil && !changed {
 				o.Baseline, o.BaselineMADNS = base, &mad
 			}
 		}

@@ -29,6 +29,9 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 			l.recallVerdicts(ctx)
 		}
 	}
+	if l.opts.RecallHour != nil {
+		wg.Go(func() { l.recallHours(ctx) })
+	}
 	var before time.Time
 	for {
 		select {

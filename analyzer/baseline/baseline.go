@@ -22,11 +22,21 @@
 //  7. Temporary flows are not expected, and learn nothing. What is usual on their path is their baseline. They are undecided
 //     until enough windows could confirm a fault, since those that are healthy would count before those that are not,
 //     and while their path is unknown.
+//  8. Flows that are slower at an hour of the day (UTC) than their baseline, on most of the last seven days on which the
+//     hour was seen, are usually so at that hour: what lies between the baseline and the median of these days is no
+//     shift. The seven days must be of the last fourteen, and the flow on the path on which it was slow then. Five
+//     minutes before and after the hour count as well. Such hours are learnt from windows that are not healthy, and
+//     while an incident is open, since a slow hour is an incident until it is usual. Three things keep faults
+//     from becoming usual. A flow that is slow for more than nine hours in a row teaches no hour at all. A fault on up to
+//     three of the seven days leaves their median as it is. A flow that was slow already before the hour gets no other
+//     baseline in it. The baselines themselves learn only what is usual without the hour, so that the
+//     sensitivity at other hours stays as it is.
 package baseline
 
 import (
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
@@ -62,6 +72,7 @@ type Book struct {
 	ports   portNumbers
 	cycle   int          // the latest that learnt
 	usual   *usualDelays // nil until a cycle needs it
+	hourly  *usualDelays // the same with the hour of the day
 }
 
 // NewBook returns a Book without flows.
@@ -79,6 +90,7 @@ type record struct {
 	ports       []int32         // of route, but for the port to the receiver
 	estimated   bool            // the baseline was not learnt on this route
 	earlier     []routeBaseline // the latest last
+	hours       flowHours
 	confirmation
 }
 
@@ -151,6 +163,8 @@ func (b *Book) recordFor(f fabric.Flow) *record {
 // Learning describes the conditions under which a cycle learns.
 type Learning struct {
 	Cycle int
+	// At is the moment of the windows. Without it no hours are learnt.
+	At time.Time
 	// Frozen means that an incident is open, so that known baselines stay as they are.
 	Frozen bool
 	// Seldom means that a cycle does not query every flow, so that each window counts at once.
@@ -162,6 +176,7 @@ type Learning struct {
 // LearnWindows adds the healthy windows among findings to the baselines (rule 4).
 func (b *Book) LearnWindows(findings []judge.Finding, how Learning) {
 	b.cycle = how.Cycle
+	p := judge.DefaultParameters()
 	for i := range findings {
 		f := &findings[i]
 		if f.Flow.IsTemporary() {
@@ -172,7 +187,8 @@ func (b *Book) LearnWindows(findings []judge.Finding, how Learning) {
 		if how.Excluded != nil && how.Excluded(f.Flow) || r.windowCount <= WarmUp || f.Obs.OWD == nil || f.Obs.OWD.P50 == nil || f.HostSuspect || f.ClockSuspect {
 			continue
 		}
-		if r.baseline != nil && (how.Frozen || f.Condition != judge.Healthy || judge.ClockBound(f.Obs) > maxLearnBound) {
+		slow := r.learnHour(f, how.At, &p)
+		if r.baseline != nil && (how.Frozen || f.Condition != judge.Healthy || slow || judge.ClockBound(f.Obs) > maxLearnBound) {
 			continue
 		}
 		r.p50 = appendBounded(r.p50, *f.Obs.OWD.P50)

@@ -3,6 +3,7 @@ package baseline
 import (
 	"hash/maphash"
 	"slices"
+	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -48,6 +49,9 @@ func (b *Book) FollowRoute(f fabric.Flow, p fabric.Path) {
 		usual = b.currentUsual() // with the flow on its earlier path
 	}
 	r.route, r.routeKey = p, key
+	if wasKey == 0 {
+		r.hours.adoptRoute(uint32(key)) //nolint:gosec // the low half
+	}
 	if wasKey != key {
 		r.ports = b.ports.numberPorts(p)
 	}
@@ -117,19 +121,35 @@ type usualExcess struct {
 // currentUsual returns what is usual, by the baselines of at most recomputeEvery cycles ago. All flows are read for it.
 func (b *Book) currentUsual() *usualDelays {
 	if b.usual == nil || b.cycle-b.usual.cycle >= recomputeEvery {
-		b.usual = b.learnUsual()
+		b.usual = b.learnUsual(time.Time{})
 	}
 	return b.usual
 }
 
-func (b *Book) learnUsual() *usualDelays {
+// hourlyUsual returns what is usual at a moment, with the hour of the day if any flow is usually slower then.
+func (b *Book) hourlyUsual(at time.Time) *usualDelays {
+	if b.hourly == nil || b.cycle-b.hourly.cycle >= recomputeEvery {
+		b.hourly = b.currentUsual()
+		for _, r := range b.records {
+			if r.usualAt(at).known {
+				b.hourly = b.learnUsual(at)
+				break
+			}
+		}
+	}
+	return b.hourly
+}
+
+// learnUsual returns what is usual at a moment, or without the hour of the day for the zero time.
+func (b *Book) learnUsual(at time.Time) *usualDelays {
 	u := &usualDelays{cycle: b.cycle, byHops: map[int]int64{}, byPort: make([]usualExcess, len(b.ports))}
 	learnt := make([]*record, 0, len(b.records))
 	byHops := map[int][]int64{}
 	for _, r := range b.records {
 		if r.learntOnRoute() {
 			learnt = append(learnt, r)
-			byHops[len(r.route)] = append(byHops[len(r.route)], *r.baseline.P50)
+			p50, _ := r.delaysAt(at)
+			byHops[len(r.route)] = append(byHops[len(r.route)], p50)
 		}
 	}
 	for hops, all := range byHops {
@@ -137,7 +157,8 @@ func (b *Book) learnUsual() *usualDelays {
 	}
 	byPort := make([][]int64, len(b.ports))
 	for _, r := range learnt {
-		more := *r.baseline.P50 - u.byHops[len(r.route)]
+		p50, _ := r.delaysAt(at)
+		more := p50 - u.byHops[len(r.route)]
 		for _, port := range r.ports {
 			byPort[port] = append(byPort[port], more)
 		}
@@ -149,9 +170,10 @@ func (b *Book) learnUsual() *usualDelays {
 	left, tails := make([]int64, 0, len(learnt)), make([]int64, 0, len(learnt))
 	for _, r := range learnt {
 		usual, _ := u.delayOf(r.ports)
-		left = append(left, *r.baseline.P50-usual)
+		p50, p99 := r.delaysAt(at)
+		left = append(left, p50-usual)
 		if r.baseline.P99 != nil {
-			tails = append(tails, *r.baseline.P99-*r.baseline.P50)
+			tails = append(tails, p99-p50)
 		}
 	}
 	_, u.spread = MedianMAD(left)
@@ -159,13 +181,13 @@ func (b *Book) learnUsual() *usualDelays {
 	return u
 }
 
-// EstimateOnRoute returns what is usual on a path, for a flow without windows of its own, and the median absolute
+// EstimateOnRoute returns what is usual on a path at a moment, for a flow without windows of its own, and the median absolute
 // deviation of such estimates in nanoseconds. It returns nil if no flow has learnt at one of the path's ports.
-func (b *Book) EstimateOnRoute(p fabric.Path) (base *fabric.Quantiles, madNS int64) {
+func (b *Book) EstimateOnRoute(p fabric.Path, at time.Time) (base *fabric.Quantiles, madNS int64) {
 	if len(p) == 0 {
 		return nil, 0
 	}
-	usual := b.currentUsual()
+	usual := b.hourlyUsual(at)
 	p50, known := usual.delayOf(b.ports.numberPorts(p))
 	if !known {
 		return nil, 0

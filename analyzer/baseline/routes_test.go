@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
@@ -150,13 +151,13 @@ func TestRule7WhatIsUsualOnAPath(t *testing.T) {
 		p    fabric.Path
 		want int64
 	}{{path("spine1", "leaf3"), 5000}, {path("spine3", "leaf3"), 25_000}} {
-		base, mad := b.EstimateOnRoute(tt.p)
+		base, mad := b.EstimateOnRoute(tt.p, time.Time{})
 		if base == nil || *base.P50 != tt.want || *base.P99 != tt.want+4000 || mad != 0 {
 			t.Errorf("%v: %+v, MAD %d, want %d", tt.p, base, mad, tt.want)
 		}
 	}
 	for _, p := range []fabric.Path{path("spine4", "leaf3"), path("spine1", "leaf5"), nil} {
-		if base, _ := b.EstimateOnRoute(p); base != nil {
+		if base, _ := b.EstimateOnRoute(p, time.Time{}); base != nil {
 			t.Errorf("%v: %d, want nothing", p, *base.P50)
 		}
 	}

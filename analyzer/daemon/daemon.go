@@ -140,6 +140,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	o.Recall = func(ctx context.Context) (evidence.History, error) {
 		return evidence.RecallHistory(ctx, api, o.Settings, time.Now())
 	}
+	o.RecallHour = func(ctx context.Context, start time.Time, before time.Duration) (evidence.PastHour, error) {
+		return evidence.RecallHour(ctx, api, o.Settings, start, before)
+	}
 	o.RecallVerdicts = func(ctx context.Context) ([]evidence.PastVerdict, error) {
 		return evidence.RecallVerdicts(ctx, api, o.Settings, time.Now())
 	}

@@ -41,8 +41,21 @@ type History struct {
 	AlwaysSuspect bool
 }
 
-// Delays are medians and 99th percentiles of windows, in nanoseconds.
-type Delays struct{ P50, P99 []int64 }
+// PastHour has the delays of an hour of a past day.
+type PastHour struct {
+	Start time.Time
+	// Flows are the delays of windows ten minutes apart, and Before those of one window some hours before them.
+	Flows, Before map[fabric.Flow]Delays
+}
+
+// pastHourStep is the time between two windows of a past hour. The first window ends half of it after the start.
+const pastHourStep = 10 * time.Minute
+
+// Delays are medians and 99th percentiles of windows, in nanoseconds, and the kind of their timestamps.
+type Delays struct {
+	P50, P99  []int64
+	Timestamp string
+}
 
 // HistoryQueries lists the questions about history by name, as Queries does.
 // The series of scraped analyzers show whether a verdict was open.
@@ -113,6 +126,32 @@ func RecallHistory(ctx context.Context, db Querier, s Settings, now time.Time) (
 	return h, nil
 }
 
+// RecallHour reads the delays of the hour that began at a past moment, and those of one window so long before it. The
+// server gets one query at a time. It fails if the server does not respond in time.
+func RecallHour(ctx context.Context, db Querier, s Settings, start time.Time, before time.Duration) (PastHour, error) {
+	ctx, cancel := context.WithTimeout(ctx, recallPatience)
+	defer cancel()
+	h := PastHour{Start: start, Flows: map[fabric.Flow]Delays{}, Before: map[fabric.Flow]Delays{}}
+	s.Parallel = 1
+	var offset time.Duration
+	if c, ok := db.(Clocked); ok {
+		var err error
+		if offset, err = c.ClockOffset(ctx); err != nil {
+			return h, fmt.Errorf("cannot read the server's time: %w", err)
+		}
+	}
+	middle := start.Add(offset + time.Hour/2)
+	if err := s.addPastWindow(ctx, db, middle.Add(-before), false, h.Before); err != nil || len(h.Before) == 0 {
+		return h, err
+	}
+	for at := pastHourStep / 2; at < time.Hour; at += pastHourStep {
+		if err := s.addPastWindow(ctx, db, start.Add(offset+at), false, h.Flows); err != nil {
+			return h, err
+		}
+	}
+	return h, nil
+}
+
 // addPastWindow adds the delays of the window that ended at a moment of the server's.
 func (s Settings) addPastWindow(ctx context.Context, db Querier, at time.Time, watched bool, flows map[fabric.Flow]Delays) error {
 	if watched {
@@ -135,7 +174,7 @@ func (s Settings) addPastWindow(ctx context.Context, db Querier, at time.Time, w
 			e := k.edge
 			e.Reply = reply
 			past := flows[e]
-			past.P50 = append(past.P50, *o.OWD.P50)
+			past.P50, past.Timestamp = append(past.P50, *o.OWD.P50), o.Timestamp
 			if o.OWD.P99 != nil {
 				past.P99 = append(past.P99, *o.OWD.P99)
 			}

@@ -136,3 +136,38 @@ func TestRule10AwayOrSlow(t *testing.T) {
 		t.Errorf("%d windows, want the four that were answered", fast)
 	}
 }
+
+// TestRecallHour reads the first half of an hour, which is what there is. The flow is slow from the 14th minute on.
+func TestRecallHour(t *testing.T) {
+	db, s := past(t, 840, [2]int{never, never}, 0)
+	h, err := RecallHour(t.Context(), db, s, time.Unix(0, 0), 20*time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	during, before := h.Flows[flow], h.Before[flow]
+	if len(during.P50) != 3 || len(during.P99) != 3 || during.P50[0] > 10_000 || during.P50[1] < 10_000 || during.P50[2] < 10_000 || during.Timestamp != "kernel" {
+		t.Errorf("in the hour: %+v", during)
+	}
+	if len(before.P50) != 1 || before.P50[0] > 10_000 {
+		t.Errorf("before: %+v", before)
+	}
+	// Without the window before, the others are not read.
+	n := 0
+	empty := querier(func(context.Context, string, time.Time) ([]Sample, error) { n++; return nil, nil })
+	if h, err := RecallHour(t.Context(), empty, s, time.Unix(0, 0), 0); err != nil || len(h.Flows) != 0 || n != 3 {
+		t.Errorf("%d queries, %+v, error %v", n, h, err)
+	}
+	away := querier(func(context.Context, string, time.Time) ([]Sample, error) { return nil, errors.New("away") })
+	if _, err := RecallHour(t.Context(), away, s, time.Unix(0, 0), 0); err == nil {
+		t.Error("no error while the server is away")
+	}
+	broken := querier(func(ctx context.Context, q string, at time.Time) ([]Sample, error) {
+		if n++; n > 10 {
+			return nil, errors.New("away")
+		}
+		return db.QueryInstant(ctx, q, at)
+	})
+	if _, err := RecallHour(t.Context(), broken, s, time.Unix(0, 0), 20*time.Minute); err == nil {
+		t.Error("no error although a part is missing")
+	}
+}

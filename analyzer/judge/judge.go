@@ -319,6 +319,18 @@ func delayShift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) 
 	return now - base, scale, true
 }
 
+// ExceedsBaseline reports whether the median or the tail of a window lies above a baseline, whose windows have a median
+// absolute deviation, by more than noise. The clocks are taken as exact. It is false if there is nothing to compare.
+func ExceedsBaseline(o *fabric.Observation, base *fabric.Quantiles, madNS int64, p Parameters) bool {
+	c := fabric.Observation{OWD: o.OWD, Timestamp: o.Timestamp, Baseline: base, BaselineMADNS: &madNS}
+	if by, scale, ok := delayShift(&c, p); ok && by > scale {
+		return true
+	}
+	f := Finding{Obs: &c}
+	f.TailShift, f.TailScale, f.HasTail = tailShift(&c, p)
+	return f.HasTail && isJittery(&f)
+}
+
 // tailShift compares how far the tail lies from the median, now and in the baseline: no
 // clock can change that.
 func tailShift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {

@@ -181,3 +181,29 @@ func TestRule9MarksCountAgainstAHealthyPath(t *testing.T) {
 		}
 	}
 }
+
+// TestExceedsBaseline compares windows with a baseline other than that of the observation.
+func TestExceedsBaseline(t *testing.T) {
+	window := func(p50, p90, p99 int64) *fabric.Observation {
+		bound := int64(1e6) // clocks are taken as exact
+		return &fabric.Observation{Timestamp: "kernel", OWD: &fabric.Quantiles{P50: &p50, P90: &p90, P99: &p99}, ClockErrorNS: &bound}
+	}
+	p50, p99 := int64(10_000), int64(14_000)
+	base := &fabric.Quantiles{P50: &p50, P99: &p99}
+	for name, tt := range map[string]struct {
+		o    *fabric.Observation
+		mad  int64
+		want bool
+	}{
+		"as usual":             {window(10_000, 12_000, 14_000), 0, false},
+		"at the limit":         {window(20_000, 22_000, 24_000), 0, false},
+		"above the limit":      {window(20_001, 22_000, 24_000), 0, true},
+		"within the deviation": {window(20_001, 22_000, 24_000), 2000, false},
+		"a longer tail":        {window(10_000, 40_000, 60_000), 0, true},
+		"no delay":             {&fabric.Observation{}, 0, false},
+	} {
+		if got := ExceedsBaseline(tt.o, base, tt.mad, DefaultParameters()); got != tt.want || tt.o.Baseline != nil {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
