@@ -163,34 +163,60 @@ func twoPods(t *testing.T) *fabric.Graph {
 	return fabric.NewGraph(topo)
 }
 
-// TestWhatNoFlowSplitsStaysListed: the two links of a core switch between two pods. Nothing is asked, both stay listed, and
-// the verdict has the hop-limited probe that would distinguish them.
-func TestWhatNoFlowSplitsStaysListed(t *testing.T) {
+// coreDirections returns the directions of the links of the core switches.
+func coreDirections(g *fabric.Graph) (out []fabric.Direction) {
+	for _, c := range []string{"c1", "c2"} {
+		for _, end := range g.EndsOf(c) {
+			out = append(out, fabric.Direction{From: end, To: g.PeerOf(end)}, fabric.Direction{From: g.PeerOf(end), To: end})
+		}
+	}
+	return out
+}
+
+// TestWhatNothingSplitsStaysListed: the two links of a core switch between two pods. Where one of them delays, loses little, or
+// the coordinator refuses, both stay listed with the reason, and the verdict has the probe that would distinguish them.
+func TestWhatNothingSplitsStaysListed(t *testing.T) {
 	g := twoPods(t)
-	for _, d := range []fabric.Direction{{From: "p1s1:up1", To: "c1:dn1"}, {From: "c1:dn2", To: "p2s1:up1"}, {From: "c2:dn1", To: "p1s2:up1"}} {
+	core := coreDirections(g)
+	type fault struct {
+		d      fabric.Direction
+		delay  int64
+		loss   float64
+		refuse string
+		reason string
+	}
+	var faults []fault
+	for i := range 4 {
+		faults = append(faults, fault{d: core[2*i], delay: 2e6, reason: "hop-limited probes show losses from 10 % on only"})
+	}
+	for i := range 3 {
+		faults = append(faults, fault{d: core[2*i+1], loss: 0.05, reason: "hop-limited probes show losses from 10 % on only"},
+			fault{d: core[i], loss: 1, refuse: "c1 has to answer 50 probes a second", reason: "c1 has to answer 50 probes a second"})
+	}
+	for _, f := range faults {
 		r := looptest.NewRigOf(t, g, 3)
-		r.Mesh = &looptest.Mesh{Limit: 24}
+		r.Mesh = &looptest.Mesh{Limit: 24, Refuse: f.refuse}
 		r.Configure(func(o *analyzer.LoopOptions) { o.Asker = r.Mesh })
 		r.Learn()
-		r.World.Delay[d] = 2e6
-		r.Until(20, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 1 })
+		r.World.Delay[f.d], r.World.Loss[f.d] = f.delay, f.loss
+		r.Until(40, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 1 })
 		for range 30 {
 			r.Step()
 		}
 		v := r.Loop.Snapshot().Report.Verdicts
-		truth := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
+		truth := fabric.Element{ID: f.d.LinkID(), Kind: fabric.KindLink}
 		if len(v) != 1 || v[0].Element != truth && !slices.Contains(v[0].Equivalent, truth) || len(v[0].SameFlowEquivalents) == 0 {
-			t.Fatalf("%s: %+v", d, v)
+			t.Fatalf("%+v: %+v", f, v)
 		}
-		if len(r.Mesh.Questions) != 0 {
-			t.Errorf("%s: asked %+v", d, r.Mesh.Questions)
+		if f.refuse == "" && len(r.Mesh.Questions) != 0 || r.Mesh.Hops() != 0 {
+			t.Errorf("%+v: asked %+v", f, r.Mesh.Questions)
 		}
-		if a := v[0].Evidence.Asked; len(a) != 1 || len(a[0].Refused) != 1 || !strings.Contains(a[0].Refused[0], "hop-limited probes show losses") {
-			t.Errorf("%s: asked %+v", d, a)
+		if a := v[0].Evidence.Asked; len(a) != 1 || a[0].Asked != fabric.AskedHop || len(a[0].Refused) != 1 || !strings.Contains(a[0].Refused[0], f.reason) {
+			t.Errorf("%+v: asked %+v", f, a)
 		}
 		w := asking.NewPlanner(g).AddVerdictMeasurements(v)[0].WouldSplit
-		if len(w) == 0 || w[0].EndsAt != fabric.OwnerOf(d.From) && w[0].EndsAt != fabric.OwnerOf(d.To) {
-			t.Errorf("%s: would be split by %+v", d, w)
+		if len(w) == 0 || w[0].EndsAt != fabric.OwnerOf(f.d.From) && w[0].EndsAt != fabric.OwnerOf(f.d.To) {
+			t.Errorf("%+v: would be split by %+v", f, w)
 		}
 	}
 }
@@ -199,12 +225,7 @@ func TestWhatNoFlowSplitsStaysListed(t *testing.T) {
 // same flows cross, the one that loses packets stays and the other is excluded, under the same identifier.
 func TestHopLimitedProbesSplitCoreLinks(t *testing.T) {
 	g := twoPods(t)
-	var core []fabric.Direction
-	for _, c := range []string{"c1", "c2"} {
-		for _, end := range g.EndsOf(c) {
-			core = append(core, fabric.Direction{From: end, To: g.PeerOf(end)}, fabric.Direction{From: g.PeerOf(end), To: end})
-		}
-	}
+	core := coreDirections(g)
 	within, total := 0, 0
 	for seed, loss := range []float64{0.3, 0.5, 1} {
 		for _, d := range core {
