@@ -2,7 +2,6 @@ package analyzer_test
 
 import (
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -134,35 +133,6 @@ func TestAskingBack(t *testing.T) {
 	}
 }
 
-// twoPods returns two pods of two leaves and two spines. A core switch has one link to each pod, so that the same flows
-// cross both of its links.
-func twoPods(t *testing.T) *fabric.Graph {
-	t.Helper()
-	switches, nodes, links := "", "", ""
-	cable := 0
-	link := func(a, b string) {
-		cable++
-		links += fmt.Sprintf("  - {a: %q, b: %q, a_address: 172.16.%d.0/31, b_address: 172.16.%d.1/31}\n", a, b, cable, cable)
-	}
-	for pod := 1; pod <= 2; pod++ {
-		for i := 1; i <= 2; i++ {
-			switches += fmt.Sprintf("  - {name: p%dl%d, role: leaf, pod: p%d, plane: a}\n  - {name: p%ds%d, role: spine, pod: p%d, plane: a}\n", pod, i, pod, pod, i, pod)
-			link(fmt.Sprintf("p%ds%d:up1", pod, i), fmt.Sprintf("c%d:dn%d", i, pod))
-			for k := 1; k <= 2; k++ {
-				link(fmt.Sprintf("p%dl%d:up%d", pod, i, k), fmt.Sprintf("p%ds%d:dn%d", pod, k, i))
-				host := fmt.Sprintf("h%d%d%d", pod, i, k)
-				nodes += fmt.Sprintf("  - {name: %s, nics: [{device: eth1, plane: a}]}\n", host)
-				link(host+"/eth1", fmt.Sprintf("p%dl%d:dn%d", pod, i, k))
-			}
-		}
-	}
-	topo, found := fabric.ParseTopology("t.yaml", []byte("version: 1\nswitches:\n"+switches+"  - {name: c1, role: core, plane: a}\n  - {name: c2, role: core, plane: a}\nnodes:\n"+nodes+"links:\n"+links))
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return fabric.NewGraph(topo)
-}
-
 // coreDirections returns the directions of the links of the core switches.
 func coreDirections(g *fabric.Graph) (out []fabric.Direction) {
 	for _, c := range []string{"c1", "c2"} {
@@ -176,7 +146,7 @@ func coreDirections(g *fabric.Graph) (out []fabric.Direction) {
 // TestWhatNothingSplitsStaysListed: the two links of a core switch between two pods. Where one of them delays, loses little, or
 // the coordinator refuses, both stay listed with the reason, and the verdict has the probe that would distinguish them.
 func TestWhatNothingSplitsStaysListed(t *testing.T) {
-	g := twoPods(t)
+	g := worldtest.NewTwoPods(t)
 	core := coreDirections(g)
 	type fault struct {
 		d      fabric.Direction
@@ -224,7 +194,7 @@ func TestWhatNothingSplitsStaysListed(t *testing.T) {
 // TestHopLimitedProbesSplitCoreLinks: a core switch answers 70 % of what reaches it, to eight askers. Of the two links that the
 // same flows cross, the one that loses packets stays and the other is excluded, under the same identifier.
 func TestHopLimitedProbesSplitCoreLinks(t *testing.T) {
-	g := twoPods(t)
+	g := worldtest.NewTwoPods(t)
 	core := coreDirections(g)
 	within, total := 0, 0
 	for seed, loss := range []float64{0.3, 0.5, 1} {

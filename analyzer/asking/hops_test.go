@@ -1,37 +1,16 @@
 package asking
 
 import (
-	"fmt"
 	"iter"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
-
-// twoPods returns two pods of two leaves and two spines with two NICs at each leaf. A core switch has one link to each pod.
-func twoPods(t *testing.T) *fabric.Graph {
-	t.Helper()
-	switches, nodes, links := "", "", ""
-	for pod := 1; pod <= 2; pod++ {
-		for i := 1; i <= 2; i++ {
-			switches += fmt.Sprintf("  - {name: p%dl%d, role: leaf, pod: p%d}\n  - {name: p%ds%d, role: spine, pod: p%d}\n", pod, i, pod, pod, i, pod)
-			links += fmt.Sprintf("  - {a: \"p%ds%d:up1\", b: \"c%d:dn%d\"}\n", pod, i, i, pod)
-			for k := 1; k <= 2; k++ {
-				nodes += fmt.Sprintf("  - {name: h%d%d%d, nics: [{device: eth1}]}\n", pod, i, k)
-				links += fmt.Sprintf("  - {a: \"p%dl%d:up%d\", b: \"p%ds%d:dn%d\"}\n  - {a: \"h%d%d%d/eth1\", b: \"p%dl%d:dn%d\"}\n", pod, i, k, pod, k, i, pod, i, k, pod, i, k)
-			}
-		}
-	}
-	topo, found := fabric.ParseTopology("t.yaml", []byte("version: 1\nswitches:\n"+switches+"  - {name: c1, role: core}\n  - {name: c2, role: core}\nnodes:\n"+nodes+"links:\n"+links))
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return fabric.NewGraph(topo)
-}
 
 // everyFlow yields a flow between every two NICs, by a path of its own choice.
 func everyFlow(g *fabric.Graph, rng *rand.Rand) iter.Seq2[fabric.Flow, fabric.Path] {
@@ -55,7 +34,7 @@ func linkFrom(from, to string) fabric.DirectedElement {
 // TestCoreLinksAreSeparatedFromBothSides: probes that end at the core switch cross one of its links from one pod, and the other
 // or neither from the other pod. Answers that return over a suspect count as crossing it.
 func TestCoreLinksAreSeparatedFromBothSides(t *testing.T) {
-	g := twoPods(t)
+	g := worldtest.NewTwoPods(t)
 	up, down := linkFrom("p1s1:up1", "c1:dn1"), linkFrom("c1:dn2", "p2s1:up1")
 	for _, tt := range []struct {
 		name     string
@@ -103,7 +82,7 @@ func TestNothingIsProbedThatFlowsSeparate(t *testing.T) {
 	if got := NewPlanner(g).PlanHops(alike, everyFlow(g, rng)); len(got) != 0 {
 		t.Errorf("a NIC and its cable: %+v", got)
 	}
-	two := twoPods(t)
+	two := worldtest.NewTwoPods(t)
 	core := []fabric.DirectedElement{linkFrom("p1s1:up1", "c1:dn1"), linkFrom("c1:dn2", "p2s1:up1")}
 	// Where a tunnel hides the core switches, no path has them.
 	hidden := func(yield func(fabric.Flow, fabric.Path) bool) {

@@ -1,7 +1,6 @@
 package questions
 
 import (
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -12,33 +11,13 @@ import (
 
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// twoPods returns two pods of a leaf, a spine and four NICs each, with a core switch between them.
-func twoPods(t *testing.T) *fabric.Graph {
-	t.Helper()
-	text := "version: 1\nswitches: [{name: c1, role: core}"
-	links, nodes := "", ""
-	for pod := 1; pod <= 2; pod++ {
-		text += fmt.Sprintf(", {name: l%d, role: leaf, pod: p%d}, {name: s%d, role: spine, pod: p%d}", pod, pod, pod, pod)
-		links += fmt.Sprintf("  - {a: \"l%d:up\", b: \"s%d:dn\", a_address: 172.16.%d.0/31, b_address: 172.16.%d.1/31}\n", pod, pod, pod, pod)
-		links += fmt.Sprintf("  - {a: \"s%d:up\", b: \"c1:dn%d\", a_address: 172.17.%d.0/31, b_address: 172.17.%d.1/31}\n", pod, pod, pod, pod)
-		for k := 1; k <= 4; k++ {
-			nodes += fmt.Sprintf("  - {name: h%d%d, nics: [{device: eth1}]}\n", pod, k)
-			links += fmt.Sprintf("  - {a: \"h%d%d/eth1\", b: \"l%d:dn%d\"}\n", pod, k, pod, k)
-		}
-	}
-	topo, found := fabric.ParseTopology("t.yaml", []byte(text+"]\nnodes:\n"+nodes+"links:\n"+links))
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return fabric.NewGraph(topo)
-}
-
 // coreAddress returns the address from which the core switch answers what comes from a pod.
-func coreAddress(pod byte) netip.Addr {
-	return netip.AddrFrom4([4]byte{172, 17, pod - '0', 1})
+func (h *hopOffice) coreAddress(pod byte) netip.Addr {
+	return h.g.LinkAt("c1:dn" + string(pod)).BAddress.Addr()
 }
 
 // hopOffice is a Desk with a clerk that grants all hop-limited probes, and an incident with losses on one of the two links of
@@ -49,9 +28,9 @@ type hopOffice struct {
 }
 
 func newHopOffice(t *testing.T, loss float64) *hopOffice {
-	g := twoPods(t)
-	named := fabric.DirectedElement{Element: fabric.Element{ID: "c1:dn1--s1:up", Kind: fabric.KindLink}, Direction: fabric.Direction{From: "s1:up", To: "c1:dn1"}}
-	other := fabric.DirectedElement{Element: fabric.Element{ID: "c1:dn2--s2:up", Kind: fabric.KindLink}, Direction: fabric.Direction{From: "c1:dn2", To: "s2:up"}}
+	g := worldtest.NewTwoPods(t)
+	named := fabric.DirectedElement{Element: fabric.Element{ID: "c1:dn1--p1s1:up1", Kind: fabric.KindLink}, Direction: fabric.Direction{From: "p1s1:up1", To: "c1:dn1"}}
+	other := fabric.DirectedElement{Element: fabric.Element{ID: "c1:dn2--p2s1:up1", Kind: fabric.KindLink}, Direction: fabric.Direction{From: "c1:dn2", To: "p2s1:up1"}}
 	in := &incident.Incident{Open: true}
 	in.ID, in.Element, in.Direction, in.Symptom.LossRatio = "v1", named.Element, named.Direction.String(), loss
 	in.SameFlowEquivalents = []fabric.DirectedElement{other}
@@ -82,7 +61,7 @@ func (h *hopOffice) cycle() {
 func (h *hopOffice) count(sent uint64, answered func(pod byte) uint64) {
 	for _, p := range h.asked[len(h.asked)-1].Hops {
 		pod := p.Flow.Src[1]
-		h.RecordHops(p.Flow, []fabric.HopCount{{TTL: p.Hop, Sent: sent, Answered: map[netip.Addr]uint64{coreAddress(pod): answered(pod)}}})
+		h.RecordHops(p.Flow, []fabric.HopCount{{TTL: p.Hop, Sent: sent, Answered: map[netip.Addr]uint64{h.coreAddress(pod): answered(pod)}}})
 	}
 }
 
@@ -109,7 +88,7 @@ func TestRule1HopLimitedProbesExcludeTheOther(t *testing.T) {
 	if len(r) != 1 || r[0].Asked != fabric.AskedHop || len(r[0].Hops) != 8 || !slices.Equal(r[0].Excluded, want) || r[0].Hops[7].Sent != 10 || r[0].Hops[7].Answered != 8 {
 		t.Fatalf("records %+v", r)
 	}
-	if s := r[0].String(); s != "8 hop-limited probes were sent again and again, to see which part of a path loses packets. They exclude c1:dn2--s2:up" {
+	if s := r[0].String(); s != "8 hop-limited probes were sent again and again, to see which part of a path loses packets. They exclude c1:dn2--p2s1:up1" {
 		t.Error(s)
 	}
 	// What is settled needs no probes any more.
@@ -126,9 +105,9 @@ func TestRule6CountsOfAnotherPathSayNothing(t *testing.T) {
 		name, reason string
 		spoil        func(*hopOffice)
 	}{
-		{"another switch", "172.16.1.1 answered, want c1", func(h *hopOffice) {
+		{"another switch", "172.16.2.0 answered, want c1", func(h *hopOffice) {
 			for _, p := range h.asked[0].Hops {
-				h.RecordHops(p.Flow, []fabric.HopCount{{TTL: p.Hop, Sent: 1, Answered: map[netip.Addr]uint64{netip.MustParseAddr("172.16.1.1"): 1}}})
+				h.RecordHops(p.Flow, []fabric.HopCount{{TTL: p.Hop, Sent: 1, Answered: map[netip.Addr]uint64{netip.MustParseAddr("172.16.2.0"): 1}}})
 			}
 		}},
 		{"an unknown address", "10.9.9.9 answered, want c1", func(h *hopOffice) {
@@ -230,7 +209,7 @@ func TestTheTruthIsNotExcluded(t *testing.T) {
 				}
 				c.Sent++
 				if rng.Float64() < share && (p.Flow.Src[1] != truth || rng.Float64() >= loss) {
-					c.Answered[coreAddress(p.Flow.Src[1])]++
+					c.Answered[h.coreAddress(p.Flow.Src[1])]++
 				}
 				h.RecordHops(p.Flow, []fabric.HopCount{*c})
 			}

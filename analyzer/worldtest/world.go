@@ -67,6 +67,35 @@ func NewClos(t testing.TB, spines, leaves, hosts int) *fabric.Graph {
 	return fabric.NewGraph(topo)
 }
 
+// NewTwoPods returns two pods of two leaves and two spines with two hosts at each leaf. A core switch has one link to each pod, so that the same flows
+// cross both of its links.
+func NewTwoPods(t testing.TB) *fabric.Graph {
+	t.Helper()
+	switches, nodes, links := "", "", ""
+	cable := 0
+	link := func(a, b string) {
+		cable++
+		links += fmt.Sprintf("  - {a: %q, b: %q, a_address: 172.16.%d.0/31, b_address: 172.16.%d.1/31}\n", a, b, cable, cable)
+	}
+	for pod := 1; pod <= 2; pod++ {
+		for i := 1; i <= 2; i++ {
+			switches += fmt.Sprintf("  - {name: p%dl%d, role: leaf, pod: p%d, plane: a}\n  - {name: p%ds%d, role: spine, pod: p%d, plane: a}\n", pod, i, pod, pod, i, pod)
+			link(fmt.Sprintf("p%ds%d:up1", pod, i), fmt.Sprintf("c%d:dn%d", i, pod))
+			for k := 1; k <= 2; k++ {
+				link(fmt.Sprintf("p%dl%d:up%d", pod, i, k), fmt.Sprintf("p%ds%d:dn%d", pod, k, i))
+				host := fmt.Sprintf("h%d%d%d", pod, i, k)
+				nodes += fmt.Sprintf("  - {name: %s, nics: [{device: eth1, plane: a}]}\n", host)
+				link(host+"/eth1", fmt.Sprintf("p%dl%d:dn%d", pod, i, k))
+			}
+		}
+	}
+	topo, found := fabric.ParseTopology("t.yaml", []byte("version: 1\nswitches:\n"+switches+"  - {name: c1, role: core, plane: a}\n  - {name: c2, role: core, plane: a}\nnodes:\n"+nodes+"links:\n"+links))
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return fabric.NewGraph(topo)
+}
+
 // NewWorld returns a world without faults, in which all NICs probe each other. A seed always gives the same world.
 func NewWorld(g *fabric.Graph, seed uint64) *World {
 	w := &World{Graph: g, Random: rand.New(rand.NewPCG(seed, 7)), Paths: map[fabric.Flow]fabric.Path{}, Delay: map[fabric.Direction]int64{},
