@@ -135,14 +135,13 @@ type clockError struct {
 	ref                   int64 // identifies the map
 }
 
-// clockErrors holds the coordinator's maps against the kernel's clock. Against
-// each other is all that maps of a relative frame can be right: the mean of all
-// errors is taken off.
+// clockErrors holds the coordinator's maps against the kernel's clock. Against each other is all that maps of a relative frame
+// can be right: the median of all errors is taken off, so that one clock in holdover does not move the others.
 func (f *fleet) clockErrors(bends map[string]bend) map[string]clockError {
 	all := f.clocks()
 	now := time.Now().UnixNano()
 	out := map[string]clockError{}
-	var mean, n float64
+	var offs []float64
 	base := int64(0)
 	for node, b := range bends {
 		c, ok := all[node]
@@ -155,10 +154,10 @@ func (f *fleet) clockErrors(bends map[string]bend) map[string]clockError {
 			base = e
 		}
 		out[node] = clockError{err: float64(e - base), bound: c.Bound, allowance: c.Allowance, state: c.State, ref: c.Ref}
-		mean, n = mean+float64(e-base), n+1
+		offs = append(offs, float64(e-base))
 	}
 	for node, e := range out {
-		e.err -= mean / n
+		e.err -= percentile(offs, 0.5)
 		out[node] = e
 	}
 	return out
