@@ -176,14 +176,12 @@ func (s *search) refitCandidate(c *candidate) {
 			price += occam
 		}
 	}
-	if d := s.medianRemainder(c, func(f *judge.Finding) bool { return f.Delayed }, func(fl *flow) (float64, float64) {
-		return float64(fl.finding.Shift) - fl.load.delay, float64(fl.finding.Scale)
-	}); d > 0 {
+	if d := quantileOf(s.delayRemainders(c), 0.5); d > 0 {
 		try(load{delay: d}, s.totalGain(c, load{delay: d}), s.p.Occam)
 	}
-	if t := s.medianRemainder(c, func(f *judge.Finding) bool { return f.Jittery }, func(fl *flow) (float64, float64) {
+	if t := quantileOf(s.remainders(c, func(f *judge.Finding) bool { return f.Jittery }, func(fl *flow) (float64, float64) {
 		return float64(fl.finding.TailShift) - fl.load.tail, float64(fl.finding.TailScale)
-	}); t > 0 {
+	}), 0.5); t > 0 {
 		try(load{tail: t}, s.totalGain(c, load{tail: t}), s.p.Occam)
 	}
 	if q, gain, occam := s.fitLoss(c); q < 0 {
@@ -208,9 +206,8 @@ func (s *search) refitCandidate(c *candidate) {
 	c.fit.others = total - most
 }
 
-// medianRemainder returns the median of what is left to explain of the members that say selects.
-func (s *search) medianRemainder(c *candidate, says func(*judge.Finding) bool, rest func(*flow) (left, scale float64)) float64 {
-	var all []float64
+// remainders returns what is left to explain of the members that say selects, sorted.
+func (s *search) remainders(c *candidate, says func(*judge.Finding) bool, rest func(*flow) (left, scale float64)) (all []float64) {
 	for _, k := range c.special {
 		fl := &s.flows[k.flow]
 		if k.share < minShare || !says(fl.finding) {
@@ -220,11 +217,8 @@ func (s *search) medianRemainder(c *candidate, says func(*judge.Finding) bool, r
 			all = append(all, left)
 		}
 	}
-	if len(all) == 0 {
-		return 0
-	}
 	slices.Sort(all)
-	return all[len(all)/2]
+	return all
 }
 
 // fitLoss finds the likeliest loss, as the logarithm of the share let through; 0: none.
@@ -333,11 +327,8 @@ func (s *search) typicalLoss(c *candidate) float64 {
 			}
 		}
 	}
-	if len(all) == 0 {
-		return 0
-	}
 	slices.Sort(all)
-	return all[len(all)/2]
+	return quantileOf(all, 0.5)
 }
 
 // parabolaVertex returns the position of the maximum of a parabola through three values, one step apart. It is in steps
@@ -585,8 +576,8 @@ func (s *search) reviseNamed() {
 	}
 }
 
-// tryReplacing tries the strongest of those that could stand in the place of a named element,
-// each with all that then pays, and keeps what is worth most.
+// tryReplacing tries the strongest of those that could stand in the place of a named element, and the element itself with a
+// lesser delay, each with all that then pays, and keeps what is worth most.
 func (s *search) tryReplacing(i int) {
 	const tries = 3
 	kept := s.saveState()
@@ -617,9 +608,57 @@ func (s *search) tryReplacing(i int) {
 		}
 		s.restoreState(kept)
 	}
+	s.applyCandidate(was, true)
+	lesser, ok := s.fitLesserDelay(was)
+	if ok {
+		was.fit = lesser
+	}
+	s.applyCandidate(was, false) // as it was, unless there is a lesser delay
+	if ok {
+		s.nameGreedily()
+		if s.worth > best.worth+s.p.MinGain {
+			best = s.saveState()
+		}
+		s.restoreState(kept)
+	}
 	if best.worth > kept.worth {
 		s.restoreState(best)
 	}
+}
+
+// lesserShare is how much less a delay has to be to be tried in place of a fitted one.
+const lesserShare = 0.75
+
+// fitLesserDelay returns the fit of an element, which is not named at present, with the delay that three quarters of its delayed
+// flows show at least. A median is the delay of two elements where most of the flows of one cross the other as well. The
+// ports of a switch delay by different amounts, so that of wider elements the median is right.
+func (s *search) fitLesserDelay(c *candidate) (fit, bool) {
+	if c.Kind != fabric.KindLink && c.Kind != fabric.KindAccessLink && c.Kind != fabric.KindNIC {
+		return fit{}, false
+	}
+	d := quantileOf(s.delayRemainders(c), 0.25)
+	if d <= 0 || d > lesserShare*c.fit.load.delay {
+		return fit{}, false
+	}
+	out := c.fit
+	out.load.delay = d
+	out.gain = s.totalGain(c, out.load) - out.paid
+	return out, true
+}
+
+// delayRemainders returns what is left to explain of the delays of a candidate's delayed members, sorted.
+func (s *search) delayRemainders(c *candidate) []float64 {
+	return s.remainders(c, func(f *judge.Finding) bool { return f.Delayed }, func(fl *flow) (float64, float64) {
+		return float64(fl.finding.Shift) - fl.load.delay, float64(fl.finding.Scale)
+	})
+}
+
+// quantileOf returns a quantile of sorted values, and 0 if there are none.
+func quantileOf(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[int(q*float64(len(sorted)))]
 }
 
 // state is what is named, and how, with what is known of the others beside that.

@@ -16,7 +16,7 @@
 //     no parameter to choose per fabric.
 //  3. Elements are named greedily, as Flock does for loss (CoNEXT 2023), until none
 //     pays; then each is taken back and asked again beside the others, and what could
-//     stand in its place is tried with what follows from it.
+//     stand in its place is tried with what follows from it, as is a lesser delay of a link or NIC.
 //  4. No flow decides alone: two must gain, and all but the loudest something together.
 //  5. A flow with candidate paths has the mean of their likelihoods. One without takes
 //     one of the shortest, if these are few, and speaks for its ends in any case.
