@@ -14,9 +14,8 @@ const (
 	leastBurst = 1.3
 	// mostBurst bounds the estimate.
 	mostBurst = 50
-	// leastLossy is the number of lossy flows that an estimate needs. Bursts of longBurst packets and more need fewLossy:
-	// single losses would not add up to so much in so many flows.
-	leastLossy, fewLossy, longBurst = 8, 4, 5
+	// leastLossy is the number of lossy flows that an estimate needs.
+	leastLossy = 8
 	// mostEvents is the mean number of events of a flow up to which its losses say how long bursts are.
 	mostEvents = 0.3
 	// exactLosses is the number of lost packets up to which the distribution is evaluated. Beyond it the normal
@@ -71,8 +70,7 @@ func estimateBurst(e *Engine, flows []flow, p Parameters) float64 {
 		lost += float64(fl.lost)
 		events += mean / -math.Expm1(-mean) // of a flow that has one at least
 	}
-	b := lost / events
-	if lossy >= leastLossy && b >= leastBurst || lossy >= fewLossy && b >= longBurst {
+	if b := lost / events; lossy >= leastLossy && b >= leastBurst {
 		return min(b, mostBurst)
 	}
 	return 1

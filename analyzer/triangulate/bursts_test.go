@@ -61,7 +61,7 @@ func TestOneBurstIsOneEvent(t *testing.T) {
 	}
 }
 
-// TestBurstIsEstimated: from flows beside a faulty link; of some six lossy flows only long bursts, of two or three none.
+// TestBurstIsEstimated: from flows beside a faulty link, by their number and not by a few of them.
 func TestBurstIsEstimated(t *testing.T) {
 	g := graph(t)
 	e := NewEngine(g)
@@ -70,7 +70,7 @@ func TestBurstIsEstimated(t *testing.T) {
 		burst     float64
 		every     int // one flow in so many loses something
 		least, at float64
-	}{{1, 20, 1, 1}, {3, 20, 2.2, 4}, {10, 20, 8, 12}, {10, 100, 5, 18}, {1, 100, 1, 1}, {10, 400, 1, 1}} {
+	}{{1, 20, 1, 1}, {3, 20, 2.2, 4}, {10, 20, 8, 12}, {10, 400, 1, 1}} {
 		rng := rand.New(rand.NewPCG(uint64(tt.every), uint64(tt.burst)))
 		var fs []judge.Finding
 		for n := range 1000 {
