@@ -608,15 +608,18 @@ func (s *search) tryReplacing(i int) {
 		}
 		s.restoreState(kept)
 	}
-	s.applyCandidate(was, true)
-	lesser, ok := s.fitLesserDelay(was)
-	if ok {
-		was.fit = lesser
-	}
-	s.applyCandidate(was, false) // as it was, unless there is a lesser delay
-	if ok {
-		s.nameGreedily()
-		if s.worth > best.worth+s.p.MinGain {
+	if was.mayHaveLesserDelay() {
+		s.applyCandidate(was, true)
+		lesser, ok := s.fitLesserDelay(was)
+		if ok {
+			was.fit = lesser
+		}
+		s.applyCandidate(was, false)
+		if ok {
+			s.nameGreedily()
+		}
+		// What is named besides has to change: a delay that varies has no other size for being explained a little better.
+		if s.worth > best.worth+s.p.MinGain && !slices.Equal(s.named, kept.named) {
 			best = s.saveState()
 		}
 		s.restoreState(kept)
@@ -626,16 +629,18 @@ func (s *search) tryReplacing(i int) {
 	}
 }
 
+// mayHaveLesserDelay reports whether an element delays, and all packets alike. The ports of a switch delay by different amounts,
+// so that of wider elements the median is right.
+func (c *candidate) mayHaveLesserDelay() bool {
+	return c.fit.load.delay > 0 && (c.Kind == fabric.KindLink || c.Kind == fabric.KindAccessLink || c.Kind == fabric.KindNIC)
+}
+
 // lesserShare is how much less a delay has to be to be tried in place of a fitted one.
 const lesserShare = 0.75
 
 // fitLesserDelay returns the fit of an element, which is not named at present, with the delay that three quarters of its delayed
-// flows show at least. A median is the delay of two elements where most of the flows of one cross the other as well. The
-// ports of a switch delay by different amounts, so that of wider elements the median is right.
+// flows show at least. A median is the delay of two elements where most of the flows of one cross the other as well.
 func (s *search) fitLesserDelay(c *candidate) (fit, bool) {
-	if c.Kind != fabric.KindLink && c.Kind != fabric.KindAccessLink && c.Kind != fabric.KindNIC {
-		return fit{}, false
-	}
 	d := quantileOf(s.delayRemainders(c), 0.25)
 	if d <= 0 || d > lesserShare*c.fit.load.delay {
 		return fit{}, false
