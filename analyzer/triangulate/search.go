@@ -632,7 +632,7 @@ func (s *search) tryReplacing(i int) {
 // mayHaveLesserDelay reports whether an element delays, and all packets alike. The ports of a switch delay by different amounts,
 // so that of wider elements the median is right.
 func (c *candidate) mayHaveLesserDelay() bool {
-	return c.fit.load.delay > 0 && (c.Kind == fabric.KindLink || c.Kind == fabric.KindAccessLink || c.Kind == fabric.KindNIC)
+	return c.fit.delay > 0 && (c.Kind == fabric.KindLink || c.Kind == fabric.KindAccessLink || c.Kind == fabric.KindNIC)
 }
 
 // lesserShare is how much less a delay has to be to be tried in place of a fitted one.
@@ -642,11 +642,11 @@ const lesserShare = 0.75
 // flows show at least. A median is the delay of two elements where most of the flows of one cross the other as well.
 func (s *search) fitLesserDelay(c *candidate) (fit, bool) {
 	d := quantileOf(s.delayRemainders(c), 0.25)
-	if d <= 0 || d > lesserShare*c.fit.load.delay {
+	if d <= 0 || d > lesserShare*c.fit.delay {
 		return fit{}, false
 	}
 	out := c.fit
-	out.load.delay = d
+	out.delay = d
 	out.gain = s.totalGain(c, out.load) - out.paid
 	return out, true
 }
