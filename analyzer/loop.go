@@ -95,12 +95,11 @@ type Loop struct {
 	store     *paths.Store
 	mesh      mesh
 	planner   *selection.Planner
-	baselines *baseline.Book
+	baselines baselines
 	evaluator *evaluate.Evaluator
 	excluder  *maintenance.Excluder
 	incidents *incident.Tracker
 	progress  progress
-	past      pastHours
 	published published
 }
 
@@ -108,6 +107,12 @@ type Loop struct {
 type mesh struct {
 	sources   *tracing.Sources
 	questions *questions.Desk // nil if nothing is asked
+}
+
+// baselines are what is normal for the flows, with what is read of past days.
+type baselines struct {
+	*baseline.Book
+	past pastHours
 }
 
 // progress represents how far the loop has come.
@@ -123,8 +128,7 @@ func NewLoop(o LoopOptions) *Loop {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps), baselines: baseline.NewBook(), evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
-	l.past.ready = make(chan evidence.PastHour, 1)
+	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
@@ -143,7 +147,7 @@ func (l *Loop) InheritFrom(old *Loop) {
 	l.planner.InheritFrom(old.planner)
 	l.evaluator.InheritFrom(old.evaluator)
 	l.incidents.InheritFrom(old.incidents, old.Snapshot().At)
-	l.baselines, l.excluder, l.progress, l.past = old.baselines, old.excluder, old.progress, old.past
+	l.baselines, l.excluder, l.progress = old.baselines, old.excluder, old.progress
 	l.published.inheritFrom(&old.published)
 }
 
@@ -302,7 +306,7 @@ func clockSeries(of map[string]evidence.Clock) map[string]clocks.Series {
 // carryForward records the queried flows, and returns those that were not queried and are known to be healthy, or nil
 // if every flow was queried.
 func (l *Loop) carryForward(raw, findings []judge.Finding, now time.Time) *selection.Carried {
-	m := &selection.Moment{Now: now, Cycle: l.progress.cycle, Raw: raw, Findings: findings, Baselines: l.baselines, Excluder: l.excluder, Graph: l.store.Graph(), Suspects: l.incidents.SuspectVerdicts()}
+	m := &selection.Moment{Now: now, Cycle: l.progress.cycle, Raw: raw, Findings: findings, Baselines: l.baselines.Book, Excluder: l.excluder, Graph: l.store.Graph(), Suspects: l.incidents.SuspectVerdicts()}
 	l.planner.RecordFlows(m)
 	return l.planner.CarryForward(m)
 }

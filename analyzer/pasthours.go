@@ -36,7 +36,7 @@ func (p *pastHours) nextHour(now time.Time) (start time.Time, wait time.Duration
 // recallHours reads the past of each hour of the day before it begins, once. It rests between two days for as long as the
 // first one took.
 func (l *Loop) recallHours(ctx context.Context) {
-	p := &l.past
+	p := &l.baselines.past
 	for {
 		start, wait, ok := p.nextHour(time.Now())
 		if !ok || !sleepFor(ctx, wait) {
@@ -76,7 +76,7 @@ func sleepFor(ctx context.Context, d time.Duration) bool {
 // takePastHour takes over what was read of a past hour, if something was.
 func (l *Loop) takePastHour() {
 	select {
-	case h := <-l.past.ready:
+	case h := <-l.baselines.past.ready:
 		l.SeedPastHour(&h)
 	default:
 	}

@@ -127,7 +127,7 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	snap.Links = snapshot.ViewLinks(l.store.Graph(), c.report, c.findings, c.carried)
 	snap.Edges = snapshot.ViewEdges(c.findings, l.excluder)
 	snap.Scopes = scope.EvaluateScopes(&scope.Input{Graph: l.store.Graph(), Cycle: l.progress.cycle, Report: &snap.Report, Links: scopeLinks(snap.Links), Findings: c.findings,
-		Open: l.incidents.OpenIncidents(), Jobs: c.running, Baselines: l.baselines, Planner: l.planner, Excluder: l.excluder})
+		Open: l.incidents.OpenIncidents(), Jobs: c.running, Baselines: l.baselines.Book, Planner: l.planner, Excluder: l.excluder})
 	l.published.mu.Lock()
 	l.published.snap = snap
 	l.published.mu.Unlock()

@@ -1,6 +1,7 @@
 package questions
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math"
@@ -197,13 +198,7 @@ func (h *hopFile) probes() (out []fabric.AskedHopProbe) {
 		out = append(out, fabric.AskedHopProbe{Flow: w.probe.Flow.String(), Hop: w.probe.Hop, Switch: w.probe.Switch, Sent: n.sent, Answered: n.answered, Discarded: w.discarded})
 	}
 	slices.SortFunc(out, func(a, b fabric.AskedHopProbe) int {
-		if a.Flow != b.Flow {
-			if a.Flow < b.Flow {
-				return -1
-			}
-			return 1
-		}
-		return a.Hop - b.Hop
+		return cmp.Or(cmp.Compare(a.Flow, b.Flow), cmp.Compare(a.Hop, b.Hop))
 	})
 	return out
 }
