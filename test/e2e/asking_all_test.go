@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -139,38 +138,45 @@ var temporaryPacket = regexp.MustCompile(`IP (\d+\.\d+\.\d+\.\d+)\.(\d+) > (\d+\
 func (c *chain) countTemporary() (end func() (flows, probes int, span time.Duration)) {
 	c.t.Helper()
 	first := 49152 + fabric.ScheduledFlows
-	filter := fmt.Sprintf("udp and outbound and dst port 862 and src portrange %d-%d", first, first+fabric.TemporaryFlows-1)
-	var captures []*exec.Cmd
-	var out []*bytes.Buffer
+	filter := fmt.Sprintf("udp and dst port 862 and src portrange %d-%d", first, first+fabric.TemporaryFlows-1)
+	var captures []func() string
 	for _, node := range c.nodes() {
-		cmd := c.l.Command(context.Background(), node, "tcpdump", "-i", "eth1", "-n", "-l", "-Q", "out", "-Z", "root", strings.Replace(filter, " and outbound", "", 1))
-		text := &bytes.Buffer{}
-		cmd.Stdout = text
-		stderr, err := cmd.StderrPipe()
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			c.t.Fatal(err)
-		}
-		lines := bufio.NewScanner(stderr)
-		for lines.Scan() && !strings.Contains(lines.Text(), "listening on") {
-		}
-		captures, out = append(captures, cmd), append(out, text)
+		captures = append(captures, c.capture(node, "-i", "eth1", "-Q", "out", filter))
 	}
 	began := time.Now()
 	return func() (flows, probes int, span time.Duration) {
 		span = time.Since(began)
 		seen := map[string]bool{}
-		for i, cmd := range captures {
-			_ = cmd.Process.Signal(os.Interrupt)
-			_ = cmd.Wait()
-			for _, m := range temporaryPacket.FindAllStringSubmatch(out[i].String(), -1) {
+		for _, end := range captures {
+			for _, m := range temporaryPacket.FindAllStringSubmatch(end(), -1) {
 				seen[m[1]+" "+m[2]+" "+m[3]] = true
 				probes++
 			}
 		}
 		return len(seen), probes, span
+	}
+}
+
+// capture runs tcpdump in a node or switch until the function that it returns is called, which returns a line for each packet.
+func (c *chain) capture(node string, args ...string) (end func() string) {
+	c.t.Helper()
+	cmd := c.l.Command(context.Background(), node, append([]string{"tcpdump", "-n", "-l", "-Z", "root"}, args...)...)
+	text := &bytes.Buffer{}
+	cmd.Stdout = text
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() && !strings.Contains(lines.Text(), "listening on") {
+	}
+	return func() string {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+		return text.String()
 	}
 }
 
