@@ -9,9 +9,11 @@ import (
 )
 
 const (
-	// RecallDays is the number of past days from which an hour can be seeded, and MaxSlowHours how many hours before it a
-	// flow must have been at its baseline.
-	RecallDays, MaxSlowHours = hourDays, 9
+	// RecallDays is the number of past days from which an hour can be seeded.
+	RecallDays = hourDays
+	// MaxSlowHours is the number of consecutive hours that a flow may be slow without this being a fault, and the
+	// number of hours that are remembered of a flow.
+	MaxSlowHours = 9
 )
 
 const (
@@ -26,9 +28,6 @@ const (
 	// hourMargin is how many minutes before and after an hour it counts as well. It is less than minSlowMinutes, from
 	// which on the neighbouring hour learns by itself.
 	hourMargin = 5
-	// maxSlowHours is the number of consecutive hours that a flow may be slow without this being a fault, and the
-	// number of hours that are remembered of a flow.
-	maxSlowHours = MaxSlowHours
 	// minutesPerSample is the number of slow minutes that share one sample of an hour.
 	minutesPerSample = 3
 )
@@ -194,7 +193,7 @@ func (h *flowHours) closeHour() {
 	h.slots = slices.DeleteFunc(h.slots, func(s hourSlot) bool { return s.day[s.days-1]+hourRecent < today })
 	isSlow := h.slowMinutes >= minSlowMinutes || h.slowMinutes >= minMinutes && h.usualMinutes == 0
 	switch {
-	case isSlow && (h.lastQuiet == 0 || hour-h.lastQuiet > maxSlowHours):
+	case isSlow && (h.lastQuiet == 0 || hour-h.lastQuiet > MaxSlowHours):
 		h.dropSince(h.lastQuiet)
 	case isSlow:
 		h.addSlowDay(hour, h.samples[:(int(h.slowMinutes)+minutesPerSample-1)/minutesPerSample])
@@ -213,7 +212,7 @@ func (h *flowHours) closeHour() {
 func (h *flowHours) addSlowDay(hour int32, samples []delaySample) {
 	i := h.findSlot(hour)
 	if i < 0 {
-		if len(h.slots) >= maxSlowHours {
+		if len(h.slots) >= MaxSlowHours {
 			oldest := 0
 			for k := range h.slots {
 				if h.slots[k].lastDay() < h.slots[oldest].lastDay() {
@@ -353,7 +352,7 @@ func (h *flowHours) usualAt(minute int32, route uint32) hourUsual {
 			u = hourUsual{p50: max(u.p50, v.p50), p99: max(u.p99, v.p99), mad: max(u.mad, v.mad), known: true}
 		}
 	}
-	for u.known && h.usualIn(begin-1, route).known && last-begin < maxSlowHours {
+	for u.known && h.usualIn(begin-1, route).known && last-begin < MaxSlowHours {
 		begin--
 	}
 	if h.slowSince != 0 && h.slowSince < begin*60-hourMargin {

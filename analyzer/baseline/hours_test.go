@@ -462,7 +462,7 @@ func TestFewerThanSevenDaysChangeNothing(t *testing.T) {
 			}
 			slots = max(slots, len(b.records[hourFlow].hours.slots))
 		}
-		if slots == 0 || slots > maxSlowHours {
+		if slots == 0 || slots > MaxSlowHours {
 			t.Errorf("seed %d: up to %d hours were remembered", seed, slots)
 		}
 	}
@@ -515,12 +515,12 @@ func TestHoursAreBounded(t *testing.T) {
 		h.slowMinutes = min(h.slowMinutes, 59)
 		h.closeHour()
 	}
-	if len(h.slots) != maxSlowHours {
-		t.Errorf("%d hours are remembered, want %d", len(h.slots), maxSlowHours)
+	if len(h.slots) != MaxSlowHours {
+		t.Errorf("%d hours are remembered, want %d", len(h.slots), MaxSlowHours)
 	}
 	each := int(unsafe.Sizeof(h)) + allocated + int(unsafe.Sizeof(*new([60 / minutesPerSample]delaySample)))
 	t.Logf("%d bytes of a flow, %d of an hour, at most %d: %.1f MB", unsafe.Sizeof(h), unsafe.Sizeof(hourSlot{}), each, float64(each)*flows/1e6)
-	if unsafe.Sizeof(hourSlot{})*maxSlowHours > allocated || float64(each)*flows > limit {
+	if unsafe.Sizeof(hourSlot{})*MaxSlowHours > allocated || float64(each)*flows > limit {
 		t.Errorf("%d bytes each", each)
 	}
 }
