@@ -219,22 +219,10 @@ func (d *Desk) ExcludedByHops(id string) []fabric.Element {
 }
 
 // HopNodes returns the nodes that send hop-limited probes now.
-func (d *Desk) HopNodes() (nodes []string) {
-	if d == nil {
-		return nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, f := range d.files {
-		if !f.holds {
-			continue
-		}
+func (d *Desk) HopNodes() []string {
+	return d.collectHeld(func(f *file, add func(string)) {
 		for id := range f.hops.watched {
-			if node := fabric.OwnerOf(id.Flow.Src); !slices.Contains(nodes, node) {
-				nodes = append(nodes, node)
-			}
+			add(fabric.OwnerOf(id.Flow.Src))
 		}
-	}
-	slices.Sort(nodes)
-	return nodes
+	})
 }

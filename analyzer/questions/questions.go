@@ -333,24 +333,28 @@ func (d *Desk) HasEvidence(id string, findings []judge.Finding) bool {
 }
 
 // Sources returns the NICs from which there are temporary flows.
-func (d *Desk) Sources() (nics []string) {
+func (d *Desk) Sources() []string {
+	return d.collectHeld(func(f *file, add func(string)) {
+		for e := range f.flows {
+			add(e.Src)
+		}
+	})
+}
+
+// collectHeld returns the names that files add of which something is granted, sorted.
+func (d *Desk) collectHeld(from func(f *file, add func(string))) (names []string) {
 	if d == nil {
 		return nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.files {
-		if !f.holds {
-			continue
-		}
-		for e := range f.flows {
-			if !slices.Contains(nics, e.Src) {
-				nics = append(nics, e.Src)
-			}
+		if f.holds {
+			from(f, func(name string) { names = append(names, name) })
 		}
 	}
-	slices.Sort(nics)
-	return nics
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Run asks the questions of the cycles until ctx ends. Then it gives back nothing: flows end by themselves.
