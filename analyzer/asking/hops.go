@@ -54,15 +54,6 @@ func (p *Planner) PlanHops(suspects []fabric.DirectedElement, flows iter.Seq2[fa
 	return out
 }
 
-func targetsOf(suspects []fabric.DirectedElement) []target {
-	suspects = firstOf(suspects, maxSuspects)
-	out := make([]target, len(suspects))
-	for i, s := range suspects {
-		out[i] = target(s)
-	}
-	return out
-}
-
 // suspectPair is a pair of suspects by their indexes, the greater one first.
 type suspectPair [2]int
 
@@ -134,14 +125,12 @@ func maskOf(met []bool) string {
 // not clear of one of them.
 func (p *Planner) crossings(targets []target, path fabric.Path, n int, f fabric.Flow) (met []bool, clear bool) {
 	met = make([]bool, len(targets))
-	var ways [][]fabric.Direction
+	leaf, _ := p.g.LeafOf(f.Src)
+	last := fabric.Direction{From: p.g.PeerOf(f.Src), To: f.Src}
 	for i, t := range targets {
 		there := t.metBefore(path, n, f.Src, f.Dst)
 		if there == avoids {
-			if ways == nil {
-				ways = p.waysBack(path[n].Switch, f.Src)
-			}
-			there = t.metOnAll(ways)
+			there = t.metOnAll(p.waysBack(path[n].Switch, leaf), last)
 		}
 		if there == unclear {
 			return nil, false
@@ -151,12 +140,12 @@ func (p *Planner) crossings(targets []target, path fabric.Path, n int, f fabric.
 	return met, true
 }
 
-// metOnAll reports whether an answer crosses the element, if it does by all its ways or by none. An answer is not of the class
-// of a queue.
-func (t target) metOnAll(ways [][]fabric.Direction) crossing {
+// metOnAll reports whether an answer crosses the element, if it does by all its ways to a leaf and the last link, or by none. An
+// answer is not of the class of a queue.
+func (t target) metOnAll(ways [][]fabric.Direction, last fabric.Direction) crossing {
 	crossed := 0
 	for _, way := range ways {
-		if slices.ContainsFunc(way, t.onWay) {
+		if t.onWay(last) || slices.ContainsFunc(way, t.onWay) {
 			crossed++
 		}
 	}
@@ -188,15 +177,18 @@ func (t target) onWay(d fabric.Direction) bool {
 	return true
 }
 
-// waysBack returns the directions on each of the shortest paths from a switch to a NIC, at most maxPaths.
-func (p *Planner) waysBack(sw, nic string) (ways [][]fabric.Direction) {
-	leaf, _ := p.g.LeafOf(nic)
+// waysBack returns the directions on each of the shortest paths from a switch to a leaf, at most maxPaths.
+func (p *Planner) waysBack(sw, leaf string) [][]fabric.Direction {
+	key := [2]string{sw, leaf}
+	ways, known := p.ways[key]
+	if known {
+		return ways
+	}
 	dist := p.distancesTo(leaf)
-	last := fabric.Direction{From: p.g.PeerOf(nic), To: nic}
 	var follow func(at string, way []fabric.Direction)
 	follow = func(at string, way []fabric.Direction) {
 		if at == leaf {
-			ways = append(ways, append(slices.Clone(way), last))
+			ways = append(ways, slices.Clone(way))
 			return
 		}
 		for _, end := range p.g.EndsOf(at) {
@@ -212,6 +204,7 @@ func (p *Planner) waysBack(sw, nic string) (ways [][]fabric.Direction) {
 	if _, ok := dist[sw]; ok {
 		follow(sw, nil)
 	}
+	p.ways[key] = ways
 	return ways
 }
 

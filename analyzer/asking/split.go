@@ -32,12 +32,13 @@ type Planner struct {
 	g         *fabric.Graph
 	leaves    []string // that have NICs
 	nicAt     map[string]string
-	distances map[string]map[string]int // to a leaf or switch
+	distances map[string]map[string]int          // to a leaf or switch
+	ways      map[[2]string][][]fabric.Direction // from a switch to a leaf
 }
 
 // NewPlanner returns a Planner for a fabric.
 func NewPlanner(g *fabric.Graph) *Planner {
-	p := &Planner{g: g, nicAt: map[string]string{}, distances: map[string]map[string]int{}}
+	p := &Planner{g: g, nicAt: map[string]string{}, distances: map[string]map[string]int{}, ways: map[[2]string][][]fabric.Direction{}}
 	for _, nic := range g.NICIDs() {
 		if leaf, _ := g.LeafOf(nic); leaf != "" && p.nicAt[leaf] == "" {
 			p.nicAt[leaf] = nic
@@ -87,6 +88,15 @@ func firstOf[T any](v []T, n int) []T { return v[:min(len(v), n)] }
 
 // target is an element, or one direction of it.
 type target fabric.DirectedElement
+
+func targetsOf(suspects []fabric.DirectedElement) []target {
+	suspects = firstOf(suspects, maxSuspects)
+	out := make([]target, len(suspects))
+	for i, s := range suspects {
+		out[i] = target(s)
+	}
+	return out
+}
 
 // findSplit returns a measurement that meets one of two elements only: a flow where there is one, else a hop-limited
 // probe.

@@ -48,7 +48,7 @@ func (m *Mesh) probeHops(r *Rig) {
 		}
 		g.count.Sent++
 		there := path.LinkDirections(g.Flow.Src, g.Flow.Dst)[:g.Hop]
-		if arrives(r.World, there) && arrives(r.World, m.wayBack(r, path, g)) && r.World.Random.Float64() >= m.Policed {
+		if arrives(r.World, there) && arrives(r.World, wayBack(r, path, g)) && r.World.Random.Float64() >= m.Policed {
 			g.count.Answered[r.World.TraceOf(g.Flow, r.Now).Hops[g.Hop-1].Address]++
 		}
 	}
@@ -65,7 +65,7 @@ func arrives(w *worldtest.World, way []fabric.Direction) bool {
 }
 
 // wayBack returns the links by which the answer of a switch returns. A switch hashes it as it likes, the same one always.
-func (m *Mesh) wayBack(r *Rig, path fabric.Path, g *hopGrant) (way []fabric.Direction) {
+func wayBack(r *Rig, path fabric.Path, g *hopGrant) (way []fabric.Direction) {
 	graph := r.World.Graph
 	leaf, _ := graph.LeafOf(g.Flow.Src)
 	dist := graph.SwitchDistances(leaf)
