@@ -63,6 +63,7 @@ func New(cfg *Config, deps Deps, log *slog.Logger) (*Engine, error) {
 		e.tracer.seek = e.tracer.followKnown(deps.KnownPath)
 	}
 	e.hops = newHopProber(e.tracer)
+	e.hops.applyConfig(cfg)
 	e.turns.planned.Store(e.wire.monoTime())
 	return e, nil
 }

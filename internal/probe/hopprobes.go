@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -30,6 +31,7 @@ const (
 // hopProber sends the hop-limited probes of a node, and counts their answers.
 type hopProber struct {
 	tracer *tracer
+	wanted atomic.Bool // an edge has hop limits
 
 	mu     sync.Mutex
 	counts map[hopKey]*fabric.HopCount
@@ -46,17 +48,15 @@ func newHopProber(t *tracer) *hopProber {
 
 // applyConfig forgets the counts that no edge has any more.
 func (h *hopProber) applyConfig(cfg *Config) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.counts) == 0 {
-		return
-	}
 	wanted := map[hopKey]bool{}
 	for i := range cfg.Edges {
 		for _, ttl := range cfg.Edges[i].Hops {
 			wanted[hopKey{cfg.Edges[i].ID(), ttl}] = true
 		}
 	}
+	h.wanted.Store(len(wanted) > 0)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	maps.DeleteFunc(h.counts, func(k hopKey, _ *fabric.HopCount) bool { return !wanted[k] })
 }
 
@@ -91,6 +91,9 @@ func (h *hopProber) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if !h.wanted.Load() {
+			continue
 		}
 		for _, n := range h.tracer.nics() {
 			for _, f := range n.traceableFlows() {
