@@ -3,8 +3,8 @@
 // tests are named after these rules:
 //
 //  1. A host comes before the fabric. A suspect NIC is the fault of its host if its node was
-//     starved of CPU in these moments and the NIC is bad in both directions, or if all NICs of
-//     the node are suspect at once.
+//     starved of CPU in these moments, the NIC is bad in both directions and no other NIC of the
+//     node is well, or if all NICs of the node are suspect at once.
 //  2. One fault gives one verdict. A switch whose links are all dead is itself dead, and a
 //     fault that comes and goes at several egresses of a switch at once is a fault of the
 //     switch. A slow switch that is not equally slow everywhere gives no further verdict.

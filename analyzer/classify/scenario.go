@@ -190,7 +190,7 @@ func (c *Scene) joinHosts(cases []*suspicion) []*suspicion {
 		parts := byNode[node]
 		// A host that is short of CPU is slow both ways.
 		oneWay := len(parts) == 1 && parts[0].OneWay()
-		short := !oneWay && c.History.StarvedShare(node) >= starvedShare
+		short := !oneWay && c.History.StarvedShare(node) >= starvedShare && (len(parts) > 1 || !c.otherNICsAreWell(node, parts[0].Name))
 		if !short && (len(parts) < 2 || len(parts) < len(c.Graph.EndsOf(node))) {
 			continue
 		}

@@ -58,15 +58,33 @@ func (c *Scene) StarvedHostVerdicts(known []fabric.Verdict) []fabric.Verdict {
 
 // symptomsOfHost returns what the marked flows of a node show that the named elements do not explain.
 func (c *Scene) symptomsOfHost(node string, named []fabric.Verdict) hostSymptoms {
+	return c.symptomsOf(node, func(f *judge.Finding) bool {
+		return f.HostSuspect && (fabric.OwnerOf(f.Flow.Src) == node || fabric.OwnerOf(f.Flow.Dst) == node) && !isExplained(f, named)
+	})
+}
+
+// otherNICsAreWell reports whether most flows of a node's other NICs were measured and are neither late nor lossy, marked
+// or not: a host that is short of CPU is slow at all of its NICs.
+func (c *Scene) otherNICsAreWell(node, nic string) bool {
+	h := c.symptomsOf(node, func(f *judge.Finding) bool {
+		other := func(end string) bool { return fabric.OwnerOf(end) == node && end != nic }
+		return f.Obs.Sent > 0 && f.Flow.Src != nic && f.Flow.Dst != nic && (other(f.Flow.Src) || other(f.Flow.Dst))
+	})
+	return float64(len(h.late)) < starvedFlows*float64(h.flows)
+}
+
+// symptomsOf returns what the flows that are of interest show.
+func (c *Scene) symptomsOf(node string, of func(*judge.Finding) bool) hostSymptoms {
 	h := hostSymptoms{node: node}
 	p := judge.DefaultParameters()
 	for i := range c.Findings {
 		f := &c.Findings[i]
-		if !f.HostSuspect || f.Obs.Unread || fabric.OwnerOf(f.Flow.Src) != node && fabric.OwnerOf(f.Flow.Dst) != node || isExplained(f, named) {
+		if f.Obs.Unread || !of(f) {
 			continue
 		}
 		h.flows++
-		late := f.HasShift && !f.ClockSuspect && f.Shift > f.Scale+judge.ClockBound(f.Obs)
+		// A clock that moved leaves the sum of both directions alone.
+		late := f.HasShift && !f.ClockSuspect && f.Shift > f.Scale+judge.ClockBound(f.Obs) && (!f.HasSum || f.Sum > f.SumScale)
 		lossy := judge.LossLLR(f.Obs.Lost, f.Obs.Sent, p.BaseLoss) >= p.LossEvidence
 		if late {
 			h.shifts = append(h.shifts, f.Shift)

@@ -1,10 +1,13 @@
 package classify
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -55,6 +58,8 @@ func TestStarvedHostsAreNamedByUnexplainedFlows(t *testing.T) {
 		{"their paths are not known", func(_ int, f *judge.Finding) { late(f); f.Obs.Path = nil }, named(fabric.KindSwitch, spine), ""},
 		{"their paths are not known, and a NIC elsewhere is named", func(_ int, f *judge.Finding) { late(f); f.Obs.Path = nil }, named(fabric.KindNIC, "h2/e"), "h1"},
 		{"their clock moved", func(_ int, f *judge.Finding) { late(f); f.ClockSuspect = true }, nil, ""},
+		{"the sum of both directions did not move", func(_ int, f *judge.Finding) { late(f); f.Sum, f.SumScale, f.HasSum = 10_000, 10_000, true }, nil, ""},
+		{"the sum of both directions moved", func(_ int, f *judge.Finding) { late(f); f.Sum, f.SumScale, f.HasSum = 10_001, 10_000, true }, nil, "h1"},
 		{"another clock moved", func(_ int, f *judge.Finding) { late(f) }, named(fabric.KindClock, "h1/e"), "h1"},
 		{"the host is named already", func(_ int, f *judge.Finding) { late(f) }, named(fabric.KindHost, "h1"), ""},
 		{"its NIC dropped what it did not read", func(_ int, f *judge.Finding) { late(f); f.Obs.Unread = true }, nil, ""},
@@ -108,5 +113,61 @@ func TestFlowsOfAStarvedHostDoNotCountForTheNext(t *testing.T) {
 	}
 	if got := hostsOf(s.c.StarvedHostVerdicts(nil)); got != "h1" {
 		t.Errorf("named %q, want h1: what h2 shows is of the flows between the two", got)
+	}
+}
+
+// TestAStarvedHostIsSlowAtAllOfItsNICs has a node that was marked in every moment, and of whose two NICs one is bad.
+func TestAStarvedHostIsSlowAtAllOfItsNICs(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		other func(i int, f *judge.Finding) // flows of the other NIC, of which there are eight
+		want  fabric.Kind
+	}{
+		{"nothing is wrong at the other", func(int, *judge.Finding) {}, fabric.KindNIC},
+		{"the other is marked, and well", func(_ int, f *judge.Finding) { f.HostSuspect = true }, fabric.KindNIC},
+		{"less than half of its flows are late", func(i int, f *judge.Finding) {
+			if i < 3 {
+				f.Shift = 500_000
+			}
+		}, fabric.KindNIC},
+		{"half of its flows are late", func(i int, f *judge.Finding) {
+			if i < 4 {
+				f.Shift = 500_000
+			}
+		}, fabric.KindHost},
+		{"half of its flows lose packets", func(i int, f *judge.Finding) {
+			if i < 4 {
+				f.Obs.Lost = 50
+			}
+		}, fabric.KindHost},
+		{"the other was not measured", func(_ int, f *judge.Finding) { f.Obs.Sent = 0 }, fabric.KindHost},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newStage(t)
+			for _, nic := range []string{"m/e1", "m/e2"} {
+				for n := range 2 {
+					for _, to := range []string{"h3/e", "h4/e", "h5/e", "h6/e"} {
+						s.flow(nic, to, n, "")
+					}
+				}
+			}
+			i := 0
+			for j := range s.c.Findings {
+				if f := &s.c.Findings[j]; f.Flow.Src == "m/e2" {
+					tc.other(i, f)
+					i++
+				}
+			}
+			s.c.History = NewHistory(time.Second)
+			marked := slices.Clone(s.c.Findings)
+			for j := range marked {
+				marked[j].HostSuspect = true
+			}
+			s.c.History.AddMoment(marked)
+			bad := s.suspect(triangulate.Element{Kind: fabric.KindNIC, Name: "m/e1"}, func(f *judge.Finding) bool { return f.Flow.Src == "m/e1" })
+			if v := s.one(bad); v.Kind != tc.want {
+				t.Errorf("%s %s is named, want a %s", v.Kind, v.Element.ID, tc.want)
+			}
+		})
 	}
 }
