@@ -84,8 +84,11 @@ type Estimate struct {
 	// changed, and of the possible effect of unequal queues in the two directions. Unlike noise, it
 	// does not shrink with time.
 	Inherited float64
-	Delay     int64    // one-way delay of a packet that waits in no queue: half of the round trip
-	Samples   [2]int32 // samples of the last window: forward, reverse
+	Delay     int64 // one-way delay of a packet that waits in no queue: half of the round trip
+	// FirstDelay is Delay on the path on which the pair began. Its two directions are assumed to be
+	// alike, and later changes of the path are measured by direction.
+	FirstDelay int64
+	Samples    [2]int32 // samples of the last window: forward, reverse
 	// Moves counts jumps of the clocks against each other, and Detours counts changes of the path's
 	// delay, since the pair began.
 	Moves, Detours uint32

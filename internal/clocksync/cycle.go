@@ -22,8 +22,11 @@ type cycle struct {
 	doubts    clockDoubts
 	outliers  outlierScores
 	errors    solutionErrors
+	delays    []delayGroup
 	votes     []vote
 	sample    []float64
+	// contradicted has the clocks, by number, with estimates that stand out.
+	contradicted []bool
 }
 
 // clockPresence counts the estimates of every clock, by index in Frame.clocks. It numbers the clocks
@@ -104,6 +107,9 @@ type term struct {
 	a, b                int32 // numbers of the local and the far clock
 	inA, inB            int32 // indexes of their entries in the matrices
 	rejected, predicted bool
+	distrusted          float64 // ns: the part of longer that counts in the variance
+	longer              float64 // ns: by how much longer than usual its path was when the pair began
+	wander              float64 // variance that all estimates of a clock share
 	allowance           int64
 	d, g                float64
 }
@@ -143,10 +149,11 @@ func (f *Frame) gatherTerms(mono time.Duration) {
 		if e.predicted {
 			warm = thermalOffset(mono-e.measuredAt) / BoundSigmas
 		}
-		c.terms[i] = term{e: e, a: c.presence.number[e.local], b: c.presence.number[e.peer], rejected: e.rejected, clockDifference: e.clockDifference, allowance: e.allowance, predicted: e.predicted}
+		c.terms[i] = term{e: e, a: c.presence.number[e.local], b: c.presence.number[e.peer], rejected: e.rejected, clockDifference: e.clockDifference, allowance: e.allowance, predicted: e.predicted, wander: e.wander}
 		c.terms[i].variance += warm * warm
 	}
 	c.boundWeights(f.sorted)
+	c.measureLongPaths()
 }
 
 // countEstimates counts the estimates of every clock, and collects those between running clocks as

@@ -108,7 +108,7 @@ func (f *Frame) fitLines() (iterations int) {
 		if changed = false; moved > passFloor && !last {
 			continue
 		}
-		if changed = !last && f.discountMovingClocks(); changed {
+		if changed = !last && (c.distrustLongPaths() || f.discountMovingClocks()); changed {
 			continue
 		}
 		if changed = c.rejectOutliers(last); !changed {
@@ -407,7 +407,7 @@ func (c *cycle) averageWander() {
 		}
 		w, rw := 1/t.variance, 1/t.rateVariance
 		for _, k := range [2]int32{t.a, t.b} {
-			c.errors.wander[k] += w * t.e.wander
+			c.errors.wander[k] += w * t.wander
 			c.errors.rateWander[k] += rw * t.e.rateWander
 			weights[k] += w
 			rateWeights[k] += rw

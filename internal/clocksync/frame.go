@@ -47,6 +47,9 @@ import (
 //  11. The same estimates give the same maps, independent of the order in which nodes report.
 //  12. No estimate weighs more than the best one of the typical node, since a node reports its own
 //     deviations. Therefore a node's reports on its pairs can spoil at most its own clock.
+//  13. What a path takes longer than those of the same tier may be in one direction. Of a pair that
+//     began on such a path, half of that may be an offset: where it is much, or where the
+//     estimates of a clock contradict each other, it counts as uncertain.
 //
 // Nothing is filtered over time: the pairs have the memory. A Frame must not be used by several
 // goroutines at once.
@@ -189,10 +192,11 @@ type frameEdge struct {
 	wander      float64       // variance of unobserved changes of either clock
 	rateWander  float64
 	allowance   int64
-	predicted   bool // the last window had no measurement
-	rejected    bool // it is left out
-	absent      bool // the last report does not have it
-	missed      int  // consecutive reports without it that had most others
+	firstDelay  int64 // ns: delay of the path on which the pair began
+	predicted   bool  // the last window had no measurement
+	rejected    bool  // it is left out
+	absent      bool  // the last report does not have it
+	missed      int   // consecutive reports without it that had most others
 	readings    []reading
 }
 
@@ -238,6 +242,7 @@ func (f *Frame) AddReport(r *Report, mono time.Duration) {
 		if !e.predicted || e.measuredAt == 0 {
 			e.measuredAt = mono
 		}
+		e.firstDelay = max(p.FirstDelay, 0)
 		e.wander, e.rateWander = p.Wander*p.Wander/2, p.RateWander*p.RateWander/2
 		e.variance = p.Sigma*p.Sigma + p.Wander*p.Wander + p.Inherited*p.Inherited + roundingVariance
 		e.rateVariance = max(p.RateSigma*p.RateSigma+p.RateWander*p.RateWander, minRateVariance)

@@ -25,8 +25,9 @@ type smallLab struct {
 	stalls  float64  // number of stalls of the machine per second
 	stall   [2]int64 // start and end of the present one
 	solved  func()
-	late    map[*labNode]int64 // further delay, ns, of a node's packets
-	user    bool               // stamps are a program's: it sends later than its stamp, and receives later
+	late    map[*labNode]int64                    // further delay, ns, of a node's packets
+	slow    func(e *labEdge, direction int) int64 // further delay, ns, of an edge's packets; may be nil
+	user    bool                                  // stamps are a program's: it sends later than its stamp, and receives later
 }
 
 type labNode struct {
@@ -128,13 +129,20 @@ func (l *smallLab) wait(e *labEdge, t int64) int64 {
 	return int64(w)
 }
 
+func (l *smallLab) slowBy(e *labEdge, direction int) int64 {
+	if l.slow == nil {
+		return 0
+	}
+	return l.slow(e, direction)
+}
+
 func (l *smallLab) probe(n *labNode, e *labEdge, t int64) {
 	if e.sent != 0 {
 		e.pair.AddReverse(e.sent, e.came)
 	}
-	t2 := t + l.wait(e, t) + l.late[n]
+	t2 := t + l.wait(e, t) + l.late[n] + l.slowBy(e, forward)
 	t3 := t2 + 50000
-	t4 := t3 + l.wait(e, t3) + l.late[e.to]
+	t4 := t3 + l.wait(e, t3) + l.late[e.to] + l.slowBy(e, reverse)
 	e.pair.AddForward(l.sent(n.read(t)), l.stamp(e.to.read(t2)))
 	e.sent, e.came = l.sent(e.to.read(t3)), l.stamp(n.read(t4))
 }

@@ -85,6 +85,7 @@ func (p *Pair) handleOddWindow(now int64, shift [2]float64, limit float64) {
 // acceptDetour moves the path's delay and asymmetry by the shift of its two directions: rules 3 and 6.
 func (p *Pair) acceptDetour(now int64, shift [2]float64, limit float64) {
 	p.estimate.Detours++
+	p.path.detoured = true
 	p.path.rememberRoute(p.filter.x[2], p.kind.shiftFloor())
 	f := &p.filter
 	before := f.x[2]

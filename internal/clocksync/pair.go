@@ -186,6 +186,10 @@ func (p *Pair) fillEstimate(now int64) {
 		e.Inherited = math.Sqrt(p.path.inherit + p.path.queueAsymmetry*p.path.queueAsymmetry)
 	}
 	e.Wander = math.Hypot(e.Wander, p.path.longerPathSigma(p.quality == Held))
+	if p.quality != Held && p.history.odd == 0 {
+		p.path.learnFirstDelay(float64(e.Delay))
+	}
+	e.FirstDelay = int64(math.Round(p.path.assumedDelay()))
 }
 
 // predictFilter advances the filter to a time of the local clock.
@@ -215,7 +219,7 @@ const youngWindows = 9
 // impossible numbers.
 func (p *Pair) hasSaneState() bool {
 	f := &p.filter
-	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.errors.misfit, p.path.asym, p.path.inherit, p.path.queueAsymmetry, p.path.leastDelay, p.path.excess, p.path.spread} {
+	for _, v := range [...]float64{f.x[0], f.x[2], f.p[0][0], f.p[1][1], f.p[2][2], f.n[0][0], f.n[1][1], f.w[0][0], f.w[1][1], p.errors.misfit, p.path.asym, p.path.inherit, p.path.queueAsymmetry, p.path.leastDelay, p.path.firstDelay, p.path.excess, p.path.spread} {
 		if !(math.Abs(v) < absurdValue) {
 			return false
 		}

@@ -6,6 +6,8 @@ import "math"
 type pathState struct {
 	asym            float64 // ns: excess of the forward delay over the mean of both directions
 	inherit         float64 // variance of asym, ns^2
+	firstDelay      float64 // ns: delay of the path on which the pair began, with directions that are assumed to be alike
+	detoured        bool    // the path has changed since
 	asymHeld        bool    // the path changed, and nothing was measured since
 	inheritBefore   float64 // variance of the asymmetry at the last measurement
 	leastKnownDelay float64 // ns: best known delay of the path, half of a round trip; it does not depend on clocks
@@ -79,6 +81,7 @@ func (p *Pair) recordDetour(c *windowFit, off float64) {
 		p.path.rememberRoute(p.filter.x[2], p.kind.shiftFloor())
 		p.path.asymHeld, p.path.inheritBefore = true, p.path.inherit
 	}
+	p.path.detoured = true
 	p.path.asym += off
 	p.path.inherit = p.path.inheritBefore + max(0, p.offsetVariance()) + c.sigma*c.sigma
 	p.path.leastDelay = c.delay
@@ -109,6 +112,25 @@ func (p *Pair) lowestDelay(u *[2][]float64) float64 {
 		}
 	}
 	return low
+}
+
+// learnFirstDelay adds the delay of a window to that of the path on which the pair began.
+func (s *pathState) learnFirstDelay(delay float64) {
+	switch {
+	case s.firstDelay == 0:
+		s.firstDelay = delay
+	case !s.detoured:
+		s.firstDelay += (delay - s.firstDelay) / usualMemory
+	}
+}
+
+// assumedDelay returns the delay, ns, of a path whose directions are assumed to be alike. What a pair that restarted
+// knows of an earlier path is not assumed (rule 13).
+func (s *pathState) assumedDelay() float64 {
+	if s.asymLost {
+		return min(s.firstDelay, s.leastKnownDelay)
+	}
+	return s.firstDelay
 }
 
 // leastMemory is the number of windows over which the least delay of a path rises to the present one.

@@ -32,7 +32,7 @@ type Report struct {
 
 // The least numbers of octets of a pair and of a join.
 const (
-	minPair = 22
+	minPair = 23
 	minJoin = 5
 )
 
@@ -79,6 +79,7 @@ func (r *Report) AppendTo(b []byte) []byte {
 		pairs = appendDeviation(pairs, p.RateWander)
 		pairs = appendDeviation(pairs, p.Inherited)
 		pairs = binary.AppendVarint(pairs, p.Delay)
+		pairs = binary.AppendVarint(pairs, p.FirstDelay-p.Delay)
 		pairs = binary.AppendUvarint(pairs, uint64(p.Samples[0]))
 		pairs = binary.AppendUvarint(pairs, uint64(p.Samples[1]))
 		pairs = binary.AppendUvarint(pairs, uint64(p.Moves))
@@ -170,6 +171,7 @@ func parseReport(r *wireReader) (*Report, error) {
 		p.Rate, p.Sigma, p.RateSigma = r.readRate("rate"), r.readDeviation("sigma"), r.readDeviation("rate sigma")
 		p.Wander, p.RateWander, p.Inherited = r.readDeviation("wander"), r.readDeviation("rate wander"), r.readDeviation("inherited")
 		p.Delay = r.readInt("delay")
+		p.FirstDelay = p.Delay + r.readInt("first delay")
 		p.Samples = [2]int32{int32(r.readUint("forward samples", 1<<31-1)), int32(r.readUint("reverse samples", 1<<31-1))}
 		p.Moves, p.Detours = uint32(r.readUint("moves", 1<<32-1)), uint32(r.readUint("detours", 1<<32-1))
 		if r.err != nil {

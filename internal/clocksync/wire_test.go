@@ -14,7 +14,7 @@ func sampleReport() *Report {
 		r.Pairs = append(r.Pairs, PairEstimate{
 			ID: PairID{Src: "h1/eth1", Dst: dst, Flow: i, Kind: Kind(i % 2)},
 			Estimate: Estimate{Quality: Fine, Ref: r.End - 1_000_000_000 + int64(i), Offset: -3_000_000_000 + int64(i)*700, Rate: float64(float32(-12.5e-6)),
-				Sigma: 12, RateSigma: 1.0 / (1 << 27), Inherited: float64(i), Delay: 5200, Samples: [2]int32{198, 200}, Moves: uint32(i), Detours: 2}})
+				Sigma: 12, RateSigma: 1.0 / (1 << 27), Inherited: float64(i), Delay: 5200, FirstDelay: 5100, Samples: [2]int32{198, 200}, Moves: uint32(i), Detours: 2}})
 	}
 	r.Joins = []Join{{A: "h1", B: "h1/eth1", Ref: r.End, Offset: 37_000_000_012, Width: 1800}}
 	return r
@@ -104,7 +104,7 @@ func TestParseErrors(t *testing.T) {
 	head = binary.AppendVarint(head, 0)
 	names := []byte{1, 2, 'h', '2', 1, 1, 'e'}
 	pair := append(append(append([]byte{}, head...), names...), 1, 0, 0, 0, 0, 0x11, 0, 0)
-	tail := make([]byte, 22)
+	tail := make([]byte, 23)
 	float := func(v float32) []byte { return binary.BigEndian.AppendUint32(nil, math.Float32bits(v)) }
 	for want, b := range map[string][]byte{
 		"node: cut short":           nil,
