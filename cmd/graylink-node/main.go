@@ -18,7 +18,7 @@ import (
 
 const help = `Probes other NICs of the fabric, reflects their probes and serves the measurements.
 
-Exit codes: 0 stopped by a signal; 1 bad arguments or configuration, or a socket, a NIC's address or the web listener was not available; 2 a probe loop failed while running. With --selftest: 0 everything can be used; 3 the program was built without the feature; 4 there is no device; 5 something cannot be used.`
+Exit codes: 0 stopped by a signal; 1 bad arguments or configuration, or a socket, a NIC's address or the web listener was not available; 2 a probe loop failed while running. With --selftest: 0 everything can be used; 3 the program was built without the feature; 4 there is no device; 5 something cannot be used. With --preflight: 0 nothing is missing; 5 the agent would not start.`
 
 // Exit codes, as listed in the help text.
 const (
@@ -33,11 +33,12 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	p := program.New("graylink-node", help)
-	start := addSourceFlags(p.App)
+	source := addSourceFlags(p.App)
 	p.AddFlags("127.0.0.1:9868", "POST /api/v1/trace and /api/v1/nic-health/reset")
 	push := addPushFlags(p.App)
 	selfTest := p.App.Flag("selftest", "Check that the host has what this feature needs, print the result and exit. The only feature is rdma.").Default("").Enum("", "rdma")
 	health := addHealthFlags(p.App)
+	check := addPreflightFlags(p.App)
 	log, ok := p.Parse(os.Args[1:])
 	if !ok {
 		return exitSetup
@@ -47,6 +48,9 @@ func run() int {
 	if *selfTest != "" {
 		return selfTestCodes[rdma.SelfTest(ctx, rdma.Library(), rdmadev.Open(health.options.Sys), os.Stdout)]
 	}
+	if check.wanted {
+		return check.print(ctx, source, health, log)
+	}
 	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot open the web listener", "err", err)
 		return exitSetup
@@ -54,7 +58,7 @@ func run() int {
 	hangup, stopHangup := program.ReloadSignals()
 	defer stopHangup()
 	started := time.Now()
-	n, advertised, err := start(p.Web.Toolkit, log)
+	n, advertised, err := source.start(p.Web.Toolkit, log)
 	if err != nil {
 		log.Error("cannot start the node", "err", err)
 		return exitSetup

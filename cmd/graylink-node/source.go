@@ -16,10 +16,16 @@ import (
 	"github.com/graylink/graylink/internal/probe"
 )
 
-// addSourceFlags adds the flags that state where the configuration comes from, which is a file or a coordinator. The
-// returned function starts the node that the flags describe, and returns the address that the node advertises.
-func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConfig, log *slog.Logger) (n *nodeagent.Node, advertised string, err error)) {
-	o := nodeagent.FleetOptions{Version: buildversion.Version()}
+// sourceFlags state where the configuration comes from, which is a file or a coordinator.
+type sourceFlags struct {
+	options    nodeagent.FleetOptions
+	errorBound time.Duration
+	readClock  func(*slog.Logger) (probe.Clock, error)
+}
+
+func addSourceFlags(app *kingpin.Application) *sourceFlags {
+	f := &sourceFlags{options: nodeagent.FleetOptions{Version: buildversion.Version()}}
+	o := &f.options
 	app.Flag("config.file", "Configuration file (YAML). Without it, a coordinator assigns the edges to probe. With both, the coordinator is used for clocks only.").StringVar(&o.File)
 	app.Flag("coordinator.address", "Address of the coordinator: host:port, or unix:PATH.").StringVar(&o.Coordinator.Address)
 	app.Flag("coordinator.ca", "PEM file of the authorities that sign the coordinator's certificate.").StringVar(&o.Coordinator.Files.CA)
@@ -31,43 +37,47 @@ func addSourceFlags(app *kingpin.Application) (start func(listener *web.FlagConf
 	app.Flag("web.advertise-address", "Address at which Prometheus scrapes this node, host:port. The default is the first listen address. If it has no host, the coordinator uses the address that this node connects from.").StringVar(&o.Web)
 	app.Flag("timestamps", `Time stamps to use with a coordinator: "" selects the NICs' own stamps if they have them, and kernel selects the kernel's.`).EnumVar(&o.Timestamps, "", "kernel")
 	app.Flag("rdma", "With a coordinator, probe by RDMA datagrams if both ends have a queue pair. It needs a build with the tag rdma.").BoolVar(&o.RDMA)
-	bound := app.Flag("clock.error-bound", "With a coordinator, error bound of this node's clock. A negative value means that the bound is unknown.").Default("-1s").Duration()
+	app.Flag("clock.error-bound", "With a coordinator, error bound of this node's clock. A negative value means that the bound is unknown.").Default("-1s").DurationVar(&f.errorBound)
 	app.Flag("clock.sync", "With a coordinator, relate this node's clocks to its peers' clocks, and measure one-way delays by the result.").Default("true").BoolVar(&o.Clock.Sync)
 	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK). Once a second it receives the offset of the system clock from the coordinator's --clock.reference. If it is empty, no samples are sent.").StringVar(&o.Clock.ChronySock)
-	readClock := addClockFlags(app)
-	return func(listener *web.FlagConfig, log *slog.Logger) (*nodeagent.Node, string, error) {
-		advertised := o.Web
-		switch {
-		case o.File == "" && o.Coordinator.Address == "":
-			return nil, "", errors.New("--config.file or --coordinator.address is required; both are allowed")
-		case o.Coordinator.Address != "" && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
-			return nil, "", errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
-		case o.Clock.ChronySock != "" && (o.Coordinator.Address == "" || !o.Clock.Sync):
-			return nil, "", errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
-		}
-		clock, err := readClock(log)
-		if err != nil {
-			return nil, "", err
-		}
-		if clock != nil && o.Clock.ChronySock != "" {
-			return nil, "", errors.New("--clock.chrony-sock cannot be combined with the --clock-* flags for tests, which make the clock wrong")
-		}
-		if o.Coordinator.Address == "" {
-			n, err := nodeagent.Start(o.File, o.StateFile, clock, log)
-			return n, advertised, err
-		}
-		o.Clock.Node = clock
-		if listen := *listener.WebListenAddresses; o.Web == "" && len(listen) > 0 {
-			o.Web = listen[0]
-		}
-		o.WebScheme = listenerScheme(*listener.WebConfigFile)
-		if *bound >= 0 {
-			o.Clock.ErrorBound = new(time.Duration)
-			*o.Clock.ErrorBound = *bound
-		}
-		n, err := nodeagent.StartFleet(o, log)
+	f.readClock = addClockFlags(app)
+	return f
+}
+
+// start starts the node that the flags describe, and returns the address that the node advertises.
+func (f *sourceFlags) start(listener *web.FlagConfig, log *slog.Logger) (n *nodeagent.Node, advertised string, err error) {
+	o := f.options
+	advertised = o.Web
+	switch {
+	case o.File == "" && o.Coordinator.Address == "":
+		return nil, "", errors.New("--config.file or --coordinator.address is required; both are allowed")
+	case o.Coordinator.Address != "" && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
+		return nil, "", errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
+	case o.Clock.ChronySock != "" && (o.Coordinator.Address == "" || !o.Clock.Sync):
+		return nil, "", errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
+	}
+	clock, err := f.readClock(log)
+	if err != nil {
+		return nil, "", err
+	}
+	if clock != nil && o.Clock.ChronySock != "" {
+		return nil, "", errors.New("--clock.chrony-sock cannot be combined with the --clock-* flags for tests, which make the clock wrong")
+	}
+	if o.Coordinator.Address == "" {
+		n, err = nodeagent.Start(o.File, o.StateFile, clock, log)
 		return n, advertised, err
 	}
+	o.Clock.Node = clock
+	if listen := *listener.WebListenAddresses; o.Web == "" && len(listen) > 0 {
+		o.Web = listen[0]
+	}
+	o.WebScheme = listenerScheme(*listener.WebConfigFile)
+	if f.errorBound >= 0 {
+		o.Clock.ErrorBound = new(time.Duration)
+		*o.Clock.ErrorBound = f.errorBound
+	}
+	n, err = nodeagent.StartFleet(o, log)
+	return n, advertised, err
 }
 
 // addClockFlags adds the flags that make the clock wrong for a test. The returned function returns the clock that they
