@@ -119,7 +119,7 @@ func checkInterfaces() (State, string) {
 	return OK, strings.Join(names, ", ")
 }
 
-// needOfPort is the port of the reflector.
+// needOfPort returns the need of the port of the reflector.
 func (n Node) needOfPort() need {
 	port := n.StampPort
 	if cfg, err := probe.LoadConfig(n.ConfigFile); n.ConfigFile != "" && err == nil {
