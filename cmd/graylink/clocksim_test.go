@@ -19,7 +19,7 @@ func TestClocksimArguments(t *testing.T) {
 		"enum value must be one of":      {"--scenario", "flood"},
 		"must be one of hardware,kernel": {"--noise", "none"},
 	} {
-		stdout, stderr, code := program(t, "", append([]string{"clocksim"}, args...)...)
+		stdout, stderr, code := runGraylink(t, "", append([]string{"clocksim"}, args...)...)
 		if code != 1 || stdout != "" || !strings.Contains(stderr, want) {
 			t.Errorf("%v: exit code %d, want 1 with %q in\n%s%s", args, code, want, stderr, stdout)
 		}
@@ -28,7 +28,7 @@ func TestClocksimArguments(t *testing.T) {
 
 // TestClocksim checks that the flags reach the simulation.
 func TestClocksim(t *testing.T) {
-	stdout, stderr, code := program(t, "", "clocksim", "--clocks", "16", "--duration", "21s", "--load", "0.4", "--noise", "kernel", "--seed", "3")
+	stdout, stderr, code := runGraylink(t, "", "clocksim", "--clocks", "16", "--duration", "21s", "--load", "0.4", "--noise", "kernel", "--seed", "3")
 	if want := "kernel stamps, queues busy 0.4 of the time, scenario none, seed 3\nfleet       16 clocks in 2 tiers"; code != 0 || !strings.HasPrefix(stdout, want) {
 		t.Errorf("exit code %d: %s%s, want %q", code, stderr, stdout, want)
 	}

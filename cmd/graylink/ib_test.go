@@ -20,7 +20,7 @@ const (
 
 func TestIBPathsOfFiles(t *testing.T) {
 	files := []string{"ib", "paths", "--from", treeNet, "--lfts", treeLFTs}
-	stdout, stderr, code := program(t, "", append(files, "h0/hca", "15", "--format", "json")...)
+	stdout, stderr, code := runGraylink(t, "", append(files, "h0/hca", "15", "--format", "json")...)
 	var p ibfabric.PathReport
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 {
 		t.Fatal(err, code, stdout, stderr)
@@ -56,7 +56,7 @@ func TestIBPathsOfFiles(t *testing.T) {
 		{[]string{"ib", "discover", "--device", "umad0", "--m-key-file", treeNet}, 1, "up to 16 hexadecimal digits"},
 		{[]string{"ib", "discover", "--from", treeNet}, 0, "5 switches, 6 other nodes, 12 cables"},
 	} {
-		stdout, stderr, code := program(t, "", c.args...)
+		stdout, stderr, code := runGraylink(t, "", c.args...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) {
 			t.Errorf("%v: exit code %d, not %d with %q: %s%s", c.args, code, c.code, c.says, stdout, stderr)
 		}
@@ -69,14 +69,14 @@ func TestTopologyImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "t.yaml")
-	if _, stderr, code := program(t, string(text), "topology", "import", "--from", "ibnetdiscover", "-", "--output", file); code != 0 {
+	if _, stderr, code := runGraylink(t, string(text), "topology", "import", "--from", "ibnetdiscover", "-", "--output", file); code != 0 {
 		t.Fatal(code, stderr)
 	}
 	topo, found := fabric.LoadTopology(file)
 	if len(found) > 0 || len(topo.Switches) != 5 || len(topo.Links) != 12 {
 		t.Error(found, topo)
 	}
-	stdout, _, code := program(t, "", "topology", "import", "--from", "ibnetdiscover", treeNet)
+	stdout, _, code := runGraylink(t, "", "topology", "import", "--from", "ibnetdiscover", treeNet)
 	if written, err := os.ReadFile(file); err != nil || string(written) != stdout || code != 0 {
 		t.Error(err, stdout, code)
 	}
@@ -87,7 +87,7 @@ func TestTopologyImport(t *testing.T) {
 			lines[i] = ""
 		}
 	}
-	if _, stderr, code := program(t, strings.Join(lines, ""), "topology", "import", "--from", "ibnetdiscover", "-"); code != 3 || !strings.Contains(stderr, "this cable") {
+	if _, stderr, code := runGraylink(t, strings.Join(lines, ""), "topology", "import", "--from", "ibnetdiscover", "-"); code != 3 || !strings.Contains(stderr, "this cable") {
 		t.Error(code, stderr)
 	}
 }
@@ -99,7 +99,7 @@ func TestIBLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	device := []string{"--device", "ibsim:" + sim.SocketName() + "/h1", "--m-key-file", key}
-	stdout, stderr, code := program(t, "", append([]string{"ib", "discover", "--format", "json"}, device...)...)
+	stdout, stderr, code := runGraylink(t, "", append([]string{"ib", "discover", "--format", "json"}, device...)...)
 	var f ibfabric.FabricReport
 	if err := json.Unmarshal([]byte(stdout), &f); err != nil || code != 0 || len(f.Nodes) != 11 || len(f.Ports) != 24 || len(f.Silent) != 0 {
 		t.Error(err, code, stdout, stderr)
@@ -107,18 +107,18 @@ func TestIBLive(t *testing.T) {
 	if c := f.Ports[0]; c.End != "leaf0:1" || c.Peer != "h0/hca" || c.PeerPort != 1 || c.LID == 0 || c.PeerLID == 0 || c.GbitPerS != 10 {
 		t.Errorf("%+v", c)
 	}
-	stdout, stderr, code = program(t, "", append([]string{"ib", "paths", "h0/hca", "h5/hca", "--sl", "5", "--format", "json"}, device...)...)
+	stdout, stderr, code = runGraylink(t, "", append([]string{"ib", "paths", "h0/hca", "h5/hca", "--sl", "5", "--format", "json"}, device...)...)
 	var p ibfabric.PathReport
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 || p.State != fabric.PathValid || len(p.Hops) != 3 || *p.SL != 5 || p.Hops[0].VL == nil {
 		t.Error(err, code, stdout, stderr)
 	}
 	sim.StopSM()
 	sim.RunConsole(`Unlink "leaf2"[2]`)
-	stdout, stderr, code = program(t, "", append([]string{"ib", "paths", "h0/hca", "0x10000b", "--format", "json"}, device...)...)
+	stdout, stderr, code = runGraylink(t, "", append([]string{"ib", "paths", "h0/hca", "0x10000b", "--format", "json"}, device...)...)
 	if code != 1 || !strings.Contains(stderr, "no such GUID") {
 		t.Error(code, stdout, stderr)
 	}
-	if stdout, stderr, code = program(t, "", append([]string{"ib", "discover", "--format", "topology"}, device...)...); code != 0 || strings.Contains(stdout, "h5/hca") {
+	if stdout, stderr, code = runGraylink(t, "", append([]string{"ib", "discover", "--format", "topology"}, device...)...); code != 0 || strings.Contains(stdout, "h5/hca") {
 		t.Error(code, stdout, stderr)
 	}
 }
@@ -128,7 +128,7 @@ func TestIBLive(t *testing.T) {
 func TestImportUFM(t *testing.T) {
 	dir := filepath.Join("..", "..", "internal", "ufm", "testdata")
 	systems, ports, links := filepath.Join(dir, "systems.json"), filepath.Join(dir, "ports_rest.json"), filepath.Join(dir, "links.json")
-	stdout, stderr, code := program(t, "", "topology", "import", "--from", "ufm", links, ports, systems)
+	stdout, stderr, code := runGraylink(t, "", "topology", "import", "--from", "ufm", links, ports, systems)
 	want, err := os.ReadFile(filepath.Join(dir, "topology.golden"))
 	if err != nil || code != 0 || stdout != string(want) {
 		t.Error(err, code, stderr, stdout)
@@ -139,7 +139,7 @@ func TestImportUFM(t *testing.T) {
 		"topology.golden: element":    {systems, filepath.Join(dir, "topology.golden")},
 		"no such file":                {filepath.Join(dir, "none")},
 	} {
-		if _, stderr, code := program(t, "", append([]string{"topology", "import", "--from", "ufm"}, files...)...); code != 1 || !strings.Contains(stderr, want) {
+		if _, stderr, code := runGraylink(t, "", append([]string{"topology", "import", "--from", "ufm"}, files...)...); code != 1 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: %d, %s, want %q", files, code, stderr, want)
 		}
 	}

@@ -35,7 +35,7 @@ func TestIBSampleArguments(t *testing.T) {
 		{[]string{"ib", "serve", "--config.file", bad}, `bad.yaml: metrics: metric "PortXmitWiat"`},
 		{[]string{"ib", "serve", "--config.file", "/nowhere"}, "/nowhere"},
 	} {
-		if _, stderr, code := program(t, "", tc.args...); code != 1 || !strings.Contains(stderr, tc.want) {
+		if _, stderr, code := runGraylink(t, "", tc.args...); code != 1 || !strings.Contains(stderr, tc.want) {
 			t.Errorf("%v: exit code %d, %s; want %q", tc.args, code, stderr, tc.want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestIBSampleAndServe(t *testing.T) {
 	var p ibsample.PortSample
 	// A busy machine may leave a query without an answer in time. Its counters are absent then, in that sample.
 	for range 20 {
-		stdout, stderr, code = program(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:*", "--format", "json")
+		stdout, stderr, code = runGraylink(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:*", "--format", "json")
 		lines := strings.Split(strings.TrimSpace(stdout), "\n")
 		p = ibsample.PortSample{}
 		if code != 0 || len(lines) != 4 || json.Unmarshal([]byte(lines[1]), &p) != nil {
@@ -69,7 +69,7 @@ func TestIBSampleAndServe(t *testing.T) {
 	if p.Port != "leaf0:2" || p.LID == 0 || octets.Raw != 5_000_000_000 || octets.Rate == nil || *octets.Rate != 0 || errors.Raw != 65535 || !errors.Saturated || errors.Rate != nil {
 		t.Errorf("%s", stdout)
 	}
-	stdout, stderr, code = program(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:2")
+	stdout, stderr, code = runGraylink(t, "", "ib", "sample", "--device", device, "--interval", "200ms", "--port", "leaf0:2")
 	if code != 0 || !strings.Contains(stdout, ">=65535") || strings.Contains(stdout, "leaf0:1 ") {
 		t.Errorf("exit code %d, %s%s", code, stdout, stderr)
 	}

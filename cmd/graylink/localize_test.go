@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program runs this test binary as graylink: TestMain calls main if the environment says so.
-func program(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
+// runGraylink runs this test binary as graylink: TestMain calls main if the environment says so.
+func runGraylink(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -45,7 +45,7 @@ const demoTopology = "../../deploy/lab/demo.yaml"
 // TestLocalizeRecorded judges testdata/delay.jsonl, which the analyzer recorded on the demo's fabric while 2 ms were
 // added from spine1:dn2 to leaf2:up1.
 func TestLocalizeRecorded(t *testing.T) {
-	stdout, stderr, code := program(t, "", "localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl", "--format", "json")
+	stdout, stderr, code := runGraylink(t, "", "localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl", "--format", "json")
 	var rep fabric.Report
 	if err := json.Unmarshal([]byte(stdout), &rep); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
@@ -69,7 +69,7 @@ func TestLocalizeRecorded(t *testing.T) {
 }
 
 func TestLocalizeText(t *testing.T) {
-	stdout, _, code := program(t, "", "localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl")
+	stdout, _, code := runGraylink(t, "", "localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl")
 	for _, want := range []string{"SUSPECT  leaf2:up1--spine1:dn2", "direction  spine1:dn2->leaf2:up1", "no probe can distinguish these"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit code %d, %q is missing in\n%s", code, want, stdout)
@@ -83,7 +83,7 @@ func TestLocalizeReportsEveryBadLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad := "not JSON\n" + strings.ReplaceAll(strings.SplitN(string(data), "\n", 2)[0], "h1/eth1", "h99/eth1") + "\n"
-	stdout, stderr, code := program(t, bad+string(data), "localize", "--topology", demoTopology, "--observations", "-", "--format", "json")
+	stdout, stderr, code := runGraylink(t, bad+string(data), "localize", "--topology", demoTopology, "--observations", "-", "--format", "json")
 	if code != 3 {
 		t.Errorf("exit code %d, want 3", code)
 	}
@@ -118,7 +118,7 @@ func TestLocalizeHostileFile(t *testing.T) {
 		strings.Replace(good, `"start":"2026`, `"start":"0001`, 1), strings.Replace(good, `"start":"2026`, `"start":"9999`, 1), `[]`, `null`, `{}`, "\x00\xff",
 		strings.Replace(good, `"out":"`, `"out":"nowhere`, 1), strings.Replace(good, `"switch":"`, `"switch":"x`, 1), strings.Repeat("{", 2<<20)}
 	rubbish := strings.Repeat("rubbish\n", 10_000)
-	stdout, stderr, code := program(t, strings.Join(bad, "\n")+"\n"+rubbish+string(data), "localize", "--topology", demoTopology, "--observations", "-", "--format", "json")
+	stdout, stderr, code := runGraylink(t, strings.Join(bad, "\n")+"\n"+rubbish+string(data), "localize", "--topology", demoTopology, "--observations", "-", "--format", "json")
 	if want := fmt.Sprintf("%d lines could not be read", len(bad)+10_000); code != 3 || !strings.Contains(stderr, want) {
 		t.Errorf("exit code %d, want 3 with %q in\n%s", code, want, stderr)
 	}
@@ -150,7 +150,7 @@ func TestArgumentsAndTopology(t *testing.T) {
 		"trace without agent":  {[]string{"trace", "h1/eth1", "h2/eth1", "--agent", "http://127.0.0.1:1"}, 1, "agent of \"h1\""},
 	}
 	for name, tt := range tests {
-		_, stderr, code := program(t, "", tt.args...)
+		_, stderr, code := runGraylink(t, "", tt.args...)
 		if code != tt.code || !strings.Contains(stderr, tt.want) {
 			t.Errorf("%s: exit code %d, want %d with %q in\n%s", name, code, tt.code, tt.want, stderr)
 		}
@@ -158,7 +158,7 @@ func TestArgumentsAndTopology(t *testing.T) {
 }
 
 func TestTopologyCheckPrintsAllFindings(t *testing.T) {
-	stdout, _, _ := program(t, "", "topology", "check", "../../internal/fabric/testdata/references.bad.yaml")
+	stdout, _, _ := runGraylink(t, "", "topology", "check", "../../internal/fabric/testdata/references.bad.yaml")
 	want, err := os.ReadFile("../../internal/fabric/testdata/references.bad.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -171,8 +171,8 @@ func TestTopologyCheckPrintsAllFindings(t *testing.T) {
 // TestLocalizeStats checks that the phases are those that ran, in their order, and that the report is the same.
 func TestLocalizeStats(t *testing.T) {
 	args := []string{"localize", "--topology", demoTopology, "--observations", "testdata/delay.jsonl"}
-	want, _, _ := program(t, "", args...)
-	stdout, stderr, code := program(t, "", append(args, "--stats")...)
+	want, _, _ := runGraylink(t, "", args...)
+	stdout, stderr, code := runGraylink(t, "", append(args, "--stats")...)
 	if code != 0 || stdout != want {
 		t.Errorf("exit code %d, %q, want %q", code, stdout, want)
 	}

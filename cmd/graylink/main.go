@@ -12,7 +12,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
-	"github.com/graylink/graylink/internal/buildversion"
+	"github.com/graylink/graylink/internal/program"
 )
 
 // command runs the chosen sub-command.
@@ -32,12 +32,10 @@ func (e exitError) Error() string {
 }
 
 func main() {
-	app := kingpin.New("graylink", "Finds the element of a GPU fabric that is slow, lossy or broken.")
-	app.HelpFlag.Short('h')
-	app.UsageWriter(os.Stdout).Version(buildversion.Print("graylink"))
+	app := program.NewApplication("graylink", "Finds the element of a GPU fabric that is slow, lossy or broken.")
 	commands := map[string]command{}
 	for _, add := range []func(*kingpin.Application, map[string]command){
-		addCert, addClocksim, addDemo, addFakesys, addIB, addJob, addLab, addLocalize, addSchedule, addTopology, addTrace,
+		addCert, addClocksim, addDemo, addFakesys, addIB, addJob, addLab, addLocalize, addManual, addSchedule, addTopology, addTrace,
 	} {
 		add(app, commands)
 	}

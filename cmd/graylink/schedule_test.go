@@ -28,7 +28,7 @@ func TestScheduleGolden(t *testing.T) {
 	}
 	for name, args := range tests {
 		t.Run(name, func(t *testing.T) {
-			stdout, stderr, code := program(t, "", append([]string{"schedule", "--topology", demoTopology}, args...)...)
+			stdout, stderr, code := runGraylink(t, "", append([]string{"schedule", "--topology", demoTopology}, args...)...)
 			if code != 0 || stderr != "" {
 				t.Fatalf("exit code %d: %s", code, stderr)
 			}
@@ -66,7 +66,7 @@ func TestScheduleArguments(t *testing.T) {
 		"nonsense":            {[]string{"--topology", demoTopology, "--explain", "leaf1"}, "want SRC>DST#N"},
 	}
 	for name, tt := range tests {
-		stdout, stderr, code := program(t, "", append([]string{"schedule"}, tt.args...)...)
+		stdout, stderr, code := runGraylink(t, "", append([]string{"schedule"}, tt.args...)...)
 		if code != 1 || stdout != "" || !strings.Contains(stderr, tt.want) {
 			t.Errorf("%s: exit code %d, want 1 with %q in\n%s%s", name, code, tt.want, stderr, stdout)
 		}

@@ -40,7 +40,7 @@ func TestDiscoverCommand(t *testing.T) {
 	node := answering(t, "/api/v1/nics", fabric.NodeView{Node: "h1", NICs: []fabric.NICView{{NIC: "h1/eth1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.2")}}}})
 	second := answering(t, "/api/v1/nics", fabric.NodeView{Node: "h2", NICs: []fabric.NICView{{NIC: "h2/eth1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.2.2")}}}})
 	file := filepath.Join(t.TempDir(), "t.yaml")
-	_, stderr, code := program(t, "", "topology", "discover", "--switch", leaf, "--switch", spine+"/", "--node", node, "--node", second, "--output", file)
+	_, stderr, code := runGraylink(t, "", "topology", "discover", "--switch", leaf, "--switch", spine+"/", "--node", node, "--node", second, "--output", file)
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -63,7 +63,7 @@ func TestDiscoverCommand(t *testing.T) {
 		{nil, 1, "--switch, --prometheus or --lab"},
 		{[]string{"--lab", "nosuchlab"}, 1, "nosuchlab"},
 	} {
-		_, stderr, code := program(t, "", append([]string{"topology", "discover"}, c.args...)...)
+		_, stderr, code := runGraylink(t, "", append([]string{"topology", "discover"}, c.args...)...)
 		if code != c.code || !strings.Contains(stderr, c.says) {
 			t.Errorf("%v: exit code %d, want %d with %q: %s", c.args, code, c.code, c.says, stderr)
 		}
@@ -98,7 +98,7 @@ func TestDiscoverBySeries(t *testing.T) {
 		{NIC: "h1/eth2", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.3")}}}})
 	agent := answering(t, "/api/v1/ports", fabric.SwitchView{Switch: "spine1", Ports: []fabric.PortView{{Port: "dn1", Up: true, System: "leaf1", SystemPort: "up1"}}})
 	file := filepath.Join(t.TempDir(), "t.yaml")
-	_, stderr, code := program(t, "", "topology", "discover", "--prometheus", server(row("leaf1", "dn1", "h1", "eth1"), row("leaf1", "dn2", "h1", "eth2"), row("leaf1", "up1", "spine1", "dn1"), row("spine1", "dn1", "elsewhere", "x")),
+	_, stderr, code := runGraylink(t, "", "topology", "discover", "--prometheus", server(row("leaf1", "dn1", "h1", "eth1"), row("leaf1", "dn2", "h1", "eth2"), row("leaf1", "up1", "spine1", "dn1"), row("spine1", "dn1", "elsewhere", "x")),
 		"--switch", agent, "--node", node, "--output", file)
 	topo, found := fabric.LoadTopology(file)
 	if err := found.Err(); err != nil || code != 0 {
@@ -118,7 +118,7 @@ func TestDiscoverBySeries(t *testing.T) {
 		"no URL":      {[]string{"--prometheus", "nowhere"}, 1, "nowhere"},
 		"config gone": {[]string{"--prometheus", server(), "--prometheus.http-config", file + ".gone"}, 1, ".gone"},
 	} {
-		if _, stderr, code := program(t, "", append([]string{"topology", "discover"}, c.args...)...); code != c.code || !strings.Contains(stderr, c.says) {
+		if _, stderr, code := runGraylink(t, "", append([]string{"topology", "discover"}, c.args...)...); code != c.code || !strings.Contains(stderr, c.says) {
 			t.Errorf("%s: exit code %d, want %d with %q: %s", what, code, c.code, c.says, stderr)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
-	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/webserver"
 )
 
@@ -30,13 +29,8 @@ type Program struct {
 	level *string
 }
 
-// New returns a program with the flags --help and --version.
-func New(name, help string) *Program {
-	app := kingpin.New(name, help)
-	app.HelpFlag.Short('h')
-	app.UsageWriter(os.Stdout).Version(buildversion.Print(name))
-	return &Program{App: app}
-}
+// New returns a program with the flags --help, --version and --help-man.
+func New(name, help string) *Program { return &Program{App: NewApplication(name, help)} }
 
 // AddFlags adds the flags of the log, and those of a web listener with a default address, which can be reloaded. If
 // admin is not empty, it names the requests that the flag of the admin API allows.
