@@ -22,7 +22,7 @@ const help = `Reads the fabric's probes from a Prometheus, names the element tha
 
 SIGHUP and POST /-/reload read the configuration again; one that is wrong is refused, and the one before goes on.
 
-Exit codes: 0 stopped by a signal, or --check-config or --print-queries did what was asked; 1 bad arguments or configuration; 2 the web listener failed.`
+Exit codes: 0 stopped by a signal, or --check, --check-config or --print-queries did what was asked; 1 bad arguments or configuration; 2 the web listener failed.`
 
 // Exit codes, as in the help text.
 const (
@@ -41,6 +41,15 @@ func run(args []string, stdout io.Writer) int {
 	log, ok := p.Parse(args)
 	if !ok {
 		return exitSetup
+	}
+	if p.CheckOnly {
+		if !p.Check(context.Background(), stdout, func() error {
+			_, err := daemon.LoadConfig(*file)
+			return err
+		}) {
+			return exitSetup
+		}
+		return 0
 	}
 	if *check || *show {
 		c, err := daemon.LoadConfig(*file)

@@ -25,7 +25,7 @@ import (
 
 const help = `Schedules the probes of a fleet, hands assignments and keys to its agents over gRPC with mutual TLS, and serves them to Prometheus as targets.
 
-Exit codes: 0 stopped by a signal; 1 invalid arguments, topology, state or certificates, or a listener could not be opened; 2 a listener failed while running, or the state could not be written at the end.`
+Exit codes: 0 stopped by a signal, or --check found nothing wrong; 1 invalid arguments, topology, state or certificates, or a listener could not be opened; 2 a listener failed while running, or the state could not be written at the end.`
 
 // Exit codes, which the help text lists.
 const (
@@ -139,6 +139,9 @@ func run() int {
 		p.App.Errorf("%s", err)
 		return exitSetup
 	}
+	if p.CheckOnly {
+		return s.check(p, log)
+	}
 	if err := p.Web.Validate(); err != nil {
 		log.Error("invalid flags of the web listener", "err", err)
 		return exitSetup
@@ -151,6 +154,24 @@ func run() int {
 	ctx, stop := program.StopSignals()
 	defer stop()
 	return runCoordinator(ctx, s, p, log)
+}
+
+// check checks what a start needs, for --check. It returns the exit code.
+func (s *settings) check(p *program.Program, log *slog.Logger) int {
+	checks := []func() error{
+		func() error { return coordinator.CheckFiles(s.options, log) },
+		func() error {
+			_, err := pki.Open(s.certificateFiles, func(error) {})
+			return err
+		},
+	}
+	for _, address := range s.listenAddresses {
+		checks = append(checks, func() error { return program.CheckListener(context.Background(), "--agents.listen-address", address) })
+	}
+	if !p.Check(context.Background(), os.Stdout, checks...) {
+		return exitSetup
+	}
+	return 0
 }
 
 func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *slog.Logger) (code int) {

@@ -57,6 +57,12 @@ func addHealthFlags(app *kingpin.Application) *healthFlags {
 	return f
 }
 
+// validate returns an error if the file of --nic.config cannot be used.
+func (f *healthFlags) validate() error {
+	o := f.options
+	return health.LoadOptions(f.config, &o)
+}
+
 // startMonitor starts to watch the NICs, and pushes their events as the push flags say. The returned function waits
 // until the watch has ended, which happens after ctx is done.
 func (f *healthFlags) startMonitor(ctx context.Context, n *nodeagent.Node, series *node.Exporter, push *pushFlags, log *slog.Logger) (wait func(), err error) {

@@ -18,7 +18,7 @@ import (
 
 const help = `Probes other NICs of the fabric, reflects their probes and serves the measurements.
 
-Exit codes: 0 stopped by a signal; 1 bad arguments or configuration, or a socket, a NIC's address or the web listener was not available; 2 a probe loop failed while running. With --selftest: 0 everything can be used; 3 the program was built without the feature; 4 there is no device; 5 something cannot be used. With --preflight: 0 nothing is missing; 5 the agent would not start.`
+Exit codes: 0 stopped by a signal, or --check found nothing wrong; 1 bad arguments or configuration, or a socket, a NIC's address or the web listener was not available; 2 a probe loop failed while running. With --selftest: 0 everything can be used; 3 the program was built without the feature; 4 there is no device; 5 something cannot be used. With --preflight: 0 nothing is missing; 5 the agent would not start.`
 
 // Exit codes, as listed in the help text.
 const (
@@ -50,6 +50,12 @@ func run() int {
 	}
 	if check.wanted {
 		return check.print(ctx, source, health, log)
+	}
+	if p.CheckOnly {
+		if !p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health) }, health.validate) {
+			return exitSetup
+		}
+		return 0
 	}
 	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot open the web listener", "err", err)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 
@@ -44,6 +46,17 @@ func (f *preflightFlags) print(ctx context.Context, source *sourceFlags, health 
 		return exitNotReady
 	}
 	return 0
+}
+
+// checkHost returns an error for each need without which the agent would not start.
+func checkHost(ctx context.Context, source *sourceFlags, health *healthFlags) error {
+	var errs []error
+	for _, r := range preflight.CheckNode(ctx, preflightOf(source, health)) {
+		if r.State == preflight.Missing {
+			errs = append(errs, fmt.Errorf("%s: %s", r.Need, r.Found))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // preflightOf returns what is checked for the flags.

@@ -44,17 +44,26 @@ func addSourceFlags(app *kingpin.Application) *sourceFlags {
 	return f
 }
 
+// validate returns an error if flags are missing beside others.
+func (f *sourceFlags) validate() error {
+	o := &f.options
+	switch {
+	case o.File == "" && o.Coordinator.Address == "":
+		return errors.New("--config.file or --coordinator.address is required; both are allowed")
+	case o.Coordinator.Address != "" && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
+		return errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
+	case o.Clock.ChronySock != "" && (o.Coordinator.Address == "" || !o.Clock.Sync):
+		return errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
+	}
+	return nil
+}
+
 // start starts the node that the flags describe, and returns the address that the node advertises.
 func (f *sourceFlags) start(listener *web.FlagConfig, log *slog.Logger) (n *nodeagent.Node, advertised string, err error) {
 	o := f.options
 	advertised = o.Web
-	switch {
-	case o.File == "" && o.Coordinator.Address == "":
-		return nil, "", errors.New("--config.file or --coordinator.address is required; both are allowed")
-	case o.Coordinator.Address != "" && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
-		return nil, "", errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
-	case o.Clock.ChronySock != "" && (o.Coordinator.Address == "" || !o.Clock.Sync):
-		return nil, "", errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
+	if err := f.validate(); err != nil {
+		return nil, "", err
 	}
 	clock, err := f.readClock(log)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 
 const help = `Records which probes cross the switch it runs on, and by which ports, and serves that record.
 
-Exit codes: 0 stopped by a signal; 1 bad arguments, or the source of sightings or the web listener could not be opened.`
+Exit codes: 0 stopped by a signal, or --check found nothing wrong; 1 bad arguments, or the source of sightings or the web listener could not be opened.`
 
 // gcPercent is the growth of the heap between two collections, in percent. Nearly all of the heap has no pointers, so
 // collections are cheap.
@@ -38,6 +38,12 @@ func run() int {
 	log, ok := p.Parse(os.Args[1:])
 	if !ok {
 		return 1
+	}
+	if p.CheckOnly {
+		if !p.Check(context.Background(), os.Stdout, o.Validate) {
+			return 1
+		}
+		return 0
 	}
 	if err := errors.Join(o.Validate(), p.Web.Validate()); err != nil {
 		log.Error("invalid arguments", "err", err)

@@ -2,14 +2,15 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// Every program prints its name and a version on standard output, and exits with 0.
-func TestVersionOfEveryProgram(t *testing.T) {
+// TestEveryProgram checks what all programs have in common: --version, the page of the manual and --check.
+func TestEveryProgram(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: the programs are not built")
 	}
@@ -28,6 +29,68 @@ func TestVersionOfEveryProgram(t *testing.T) {
 			t.Errorf("%s --version printed %q, %v", p, out, err)
 		}
 		checkManPage(t, filepath.Join(dir, p))
+	}
+	t.Run("check", func(t *testing.T) { checkOfPrograms(t, dir) })
+}
+
+// checkOfPrograms runs --check of the daemons in a directory with files that are right and wrong.
+func checkOfPrograms(t *testing.T, programs string) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	if out, err := exec.Command(filepath.Join(programs, "graylink"), "cert", "ca", "--dir", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := exec.Command(filepath.Join(programs, "graylink"), "cert", "issue", "--dir", dir, "coordinator").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	coordinator := func(topology, state, key string, more ...string) []string {
+		return append([]string{"graylink-coordinator", "--topology.file", topology, "--state.file", state, "--agents.listen-address", "127.0.0.1:0",
+			"--agents.ca", in("ca.crt"), "--agents.cert", in("coordinator.crt"), "--agents.key", key, "--web.listen-address", "127.0.0.1:0"}, more...)
+	}
+	bad := file("bad.yaml", "planes: 3\n")
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string // errors; none if nothing is wrong
+	}{
+		{"a coordinator", coordinator(demoTopology, in("state.json"), in("coordinator.key")), nil},
+		{"a coordinator with two wrong files", coordinator(bad, in("state.json"), in("absent.key")), []string{"bad.yaml:1: error: planes: unknown key", "version: 1 is expected", "switches: at least one", "nodes: at least two", "absent.key"}},
+		{"a state that is none", coordinator(demoTopology, file("state.bad", "{"), in("coordinator.key")), []string{"state.bad"}},
+		{"an address of another host", coordinator(demoTopology, in("state.json"), in("coordinator.key"), "--agents.listen-address", "192.0.2.1:9870"), []string{"--agents.listen-address"}},
+		{"a switch", []string{"graylink-switch", "--web.listen-address", "127.0.0.1:0"}, nil},
+		{"a switch without flows", []string{"graylink-switch", "--flows", "0", "--web.listen-address", "127.0.0.1:0"}, []string{"flows"}},
+		{"a web configuration that is none", []string{"graylink-switch", "--web.config.file", bad, "--web.listen-address", "127.0.0.1:0"}, []string{"--web.config.file"}},
+		{"an analyzer without its file", []string{"graylink-analyzer", "--config.file", in("absent.yml"), "--web.listen-address", "127.0.0.1:0"}, []string{"absent.yml"}},
+		{"a node without a source", []string{"graylink-node", "--web.listen-address", "127.0.0.1:0"}, []string{"--config.file or --coordinator.address is required"}},
+		{"a node with two wrong files", []string{"graylink-node", "--config.file", bad, "--nic.config", in("absent.yml"), "--web.listen-address", "127.0.0.1:0"}, []string{"bad.yaml", "absent.yml"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			out, err := exec.Command(filepath.Join(programs, tc.args[0]), append(tc.args[1:], "--check")...).CombinedOutput()
+			if (err != nil) != (tc.want != nil) {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if tc.want == nil {
+				tc.want = []string{"nothing wrong was found"}
+			}
+			if n := strings.Count("\n"+string(out), "\n"+tc.args[0]+": "); n != len(tc.want) {
+				t.Errorf("%d errors, want %d:\n%s", n, len(tc.want), out)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+		})
+	}
+	if _, err := os.Stat(in("state.json")); err == nil {
+		t.Error("--check has written the state of the coordinator")
 	}
 }
 

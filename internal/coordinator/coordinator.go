@@ -45,16 +45,9 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	t, err := loadTopology(opts.TopologyFile, log)
+	t, old, err := readFiles(opts, log)
 	if err != nil {
 		return nil, err
-	}
-	old, err := readState(opts.StateFile)
-	if err != nil {
-		return nil, err
-	}
-	if r := opts.ClockReference; r != "" && !t.nodes[r] {
-		return nil, fmt.Errorf("clock.reference: node %q is not in the topology", r)
 	}
 	wall, mono := opts.Clock.WallTime(), opts.Clock.MonoTime()
 	for _, k := range opts.Stamp.Classes {
@@ -81,6 +74,26 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 		}
 	}
 	return c, nil
+}
+
+// readFiles reads the topology and the state, which is nil if there is none.
+func readFiles(opts Options, log *slog.Logger) (t *topology, old *state, err error) {
+	if t, err = loadTopology(opts.TopologyFile, log); err != nil {
+		return nil, nil, err
+	}
+	if old, err = readState(opts.StateFile); err != nil {
+		return nil, nil, err
+	}
+	if r := opts.ClockReference; r != "" && !t.nodes[r] {
+		return nil, nil, fmt.Errorf("clock.reference: node %q is not in the topology", r)
+	}
+	return t, old, nil
+}
+
+// CheckFiles returns an error if a coordinator could not start by its topology and state.
+func CheckFiles(opts Options, log *slog.Logger) error {
+	_, _, err := readFiles(opts, log)
+	return err
 }
 
 // probeSettings returns the settings of probes that all nodes have in common.

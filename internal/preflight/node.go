@@ -129,7 +129,7 @@ func (n Node) needOfPort() need {
 		c, err := net.ListenUDP("udp4", &net.UDPAddr{Port: int(port)})
 		switch {
 		case errors.Is(err, sys.EADDRINUSE):
-			return Missing, "Another program has it, which may be an agent that is running"
+			return Degraded, "Another program has it, which may be an agent that is running"
 		case err != nil:
 			return Missing, err.Error()
 		}

@@ -24,18 +24,21 @@ const (
 
 // Program is a daemon's command line.
 type Program struct {
-	App   *kingpin.Application
-	Web   *webserver.Flags
-	level *string
+	App *kingpin.Application
+	Web *webserver.Flags
+	// CheckOnly is set by --check: the program calls Check and exits.
+	CheckOnly bool
+	level     *string
 }
 
 // New returns a program with the flags --help, --version and --help-man.
 func New(name, help string) *Program { return &Program{App: NewApplication(name, help)} }
 
-// AddFlags adds the flags of the log, and those of a web listener with a default address, which can be reloaded. If
-// admin is not empty, it names the requests that the flag of the admin API allows.
+// AddFlags adds the flags of the log, --check, and those of a web listener with a default address, which can be reloaded.
+// If admin is not empty, it names the requests that the flag of the admin API allows.
 func (p *Program) AddFlags(address, admin string) {
 	p.level = p.App.Flag("log.level", "Lowest level of messages that are logged.").Default("info").Enum("debug", "info", "warn", "error")
+	p.App.Flag("check", "Check the flags, the files that they name, and the listen addresses; print every error, and exit.").BoolVar(&p.CheckOnly)
 	p.Web = webserver.AddFlags(p.App, address)
 	p.Web.AddLifecycle(p.App)
 	if admin != "" {
