@@ -104,7 +104,7 @@ func TestIDIsTheSameOnEveryReplica(t *testing.T) {
 }
 
 func TestDelayText(t *testing.T) {
-	for ns, want := range map[int64]string{0: "0 ns", 999: "999 ns", 48000: "48 µs", 2_130_000: "2.13 ms", -5000: "-5 µs"} {
+	for ns, want := range map[int64]string{0: "0 ns", 999: "999 ns", 1000: "1 µs", 1200: "1.2 µs", -999: "-999 ns", -1000: "-1 µs", 999_000: "999 µs", 1_000_000: "1 ms", -1_000_000: "-1 ms", 48000: "48 µs", 2_130_000: "2.13 ms", -5000: "-5 µs"} {
 		if got := FormatDelay(ns); got != want {
 			t.Errorf("%d: %q, want %q", ns, got, want)
 		}

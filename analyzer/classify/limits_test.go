@@ -2,6 +2,7 @@ package classify
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -146,5 +147,40 @@ func TestEquivalentsAreListedOnce(t *testing.T) {
 	want := []fabric.Element{{ID: l.A, Kind: fabric.KindPort}, {ID: l.B, Kind: fabric.KindPort}, other.Named()}
 	if !slices.Equal(v.Equivalent, want) || len(v.SameFlowEquivalents) != 3 {
 		t.Errorf("%v and %v", v.Equivalent, v.SameFlowEquivalents)
+	}
+}
+
+func TestConfidenceInSwappedCables(t *testing.T) {
+	g := newStage(t).c.Graph
+	for _, tt := range []struct {
+		flows int
+		lldp  bool
+		want  float64
+	}{{0, true, 0.999}, {1, false, 0.5}, {2, true, 0.75}, {3, false, 0.875}, {9, false, 0.998}, {10, false, 0.999}, {30, true, 0.999}} {
+		s := Swap{Topology: [2]string{"leaf1:u1--spine1:d1", "leaf2:u2--spine2:d2"}, Flows: tt.flows, LLDP: tt.lldp}
+		if v := SwapVerdict(g, s); v.Confidence != tt.want {
+			t.Errorf("%d flows, LLDP %v: %g, want %g", tt.flows, tt.lldp, v.Confidence, tt.want)
+		}
+	}
+}
+
+func TestUplinksInUseAreThoseOfBothWays(t *testing.T) {
+	s := newStage(t)
+	leaf := func(nic string) string { return fabric.OwnerOf(s.c.Graph.PeerOf(nic)) }
+	out := s.flow("h1/e", "h3/e", 0, "").Obs.Path
+	in := s.flow("h3/e", "h1/e", 0, "").Obs.Path
+	if leaf("h1/e") == leaf("h3/e") || len(out) < 2 || len(in) < 2 {
+		t.Fatalf("the flows stay below one leaf: %v, %v", out, in)
+	}
+	s.flow("h1/e", "h2/e", 0, "").Obs.Path = fabric.Path{{Switch: leaf("h1/e"), In: "d1", Out: "d2"}} // stays below the leaf
+	s.flow("h1/e", "h3/e", 1, "").Obs.Path = nil
+	used, flows, all := s.c.uplinksInUse(leaf("h1/e"))
+	ends := []string{out[0].Switch + ":" + out[0].Out, leaf("h1/e") + ":" + in[len(in)-1].In}
+	want := map[string]bool{}
+	for _, e := range ends {
+		want[fabric.LinkID(e, s.c.Graph.PeerOf(e))] = true
+	}
+	if !maps.Equal(used, want) || flows != 2 || all != len(s.c.Graph.Uplinks(leaf("h1/e"))) {
+		t.Errorf("%v by %d flows, of %d; want %v", used, flows, all, want)
 	}
 }

@@ -3,6 +3,7 @@ package judge
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 	"testing"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -210,6 +211,51 @@ func TestBinomialLLAtTheEnds(t *testing.T) {
 	for _, got := range []float64{BinomialLL(1, 1, 0), BinomialLL(0, 1, 1)} {
 		if want := math.Log(1e-9); math.Abs(got-want) > 1e-6 {
 			t.Errorf("%g, want %g", got, want)
+		}
+	}
+}
+
+// TestSumOfDirections checks the sum against arithmetic by hand: the smaller of medians and means, and a scale with the
+// widths of the four buckets.
+func TestSumOfDirections(t *testing.T) {
+	n := func(v int64) *int64 { return &v }
+	for _, tt := range []struct {
+		name          string
+		means         [2]*int64
+		sum, sumScale int64
+	}{
+		{"medians", [2]*int64{}, 50_000, 287_750},
+		{"one mean", [2]*int64{n(950_000), nil}, 50_000, 287_750},
+		{"smaller means", [2]*int64{n(950_000), n(2_020_000)}, 20_000, 287_750},
+		{"smaller means below zero", [2]*int64{n(950_000), n(1_980_000)}, -20_000, 287_750},
+		{"larger means", [2]*int64{n(950_000), n(2_060_000)}, 50_000, 287_750},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			obs := []*fabric.Observation{
+				{Edge: "a/e>b/e#0", Src: "a/e", Dst: "b/e", Timestamp: "kernel", Sent: 100, OWD: &fabric.Quantiles{P50: n(1_000_000), Mean: tt.means[0]}, Baseline: &fabric.Quantiles{P50: n(900_000)}},
+				{Edge: "a/e>b/e#0/r", Src: "b/e", Dst: "a/e", Timestamp: "kernel", Sent: 100, OWD: &fabric.Quantiles{P50: n(2_000_000), Mean: tt.means[1]}, Baseline: &fabric.Quantiles{P50: n(2_050_000)}},
+			}
+			for i, f := range FindingsOf(obs, DefaultParameters()) {
+				if !f.HasSum || f.Sum != tt.sum || f.SumScale != tt.sumScale {
+					t.Errorf("direction %d: sum %d of scale %d (%v), want %d of %d", i, f.Sum, f.SumScale, f.HasSum, tt.sum, tt.sumScale)
+				}
+			}
+		})
+	}
+}
+
+func TestRunInPartsTakesEachOnce(t *testing.T) {
+	for _, n := range []int{0, 1, 4095, 4096, 10_007} {
+		times := make([]int32, n)
+		runInParts(n, func(lo, hi int) {
+			for i := lo; i < hi; i++ {
+				atomic.AddInt32(&times[i], 1)
+			}
+		})
+		for i, k := range times {
+			if k != 1 {
+				t.Fatalf("item %d of %d was taken %d times", i, n, k)
+			}
 		}
 	}
 }

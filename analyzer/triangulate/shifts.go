@@ -19,6 +19,8 @@ const (
 	leastShiftFlows, leastOthers = 4, 2
 	// mostCrossed is the divisor of the share of flows that must avoid a place.
 	mostCrossed = 4
+	// fasterShare is the divisor of the share of a delay by which the NICs of its flows may seem to be faster.
+	fasterShare = 4
 	// polishRounds is the number of sweeps in which the effects of NICs are estimated.
 	polishRounds = 4
 	// bucketWidth is the width of a bucket of the histograms, as a share of the delay.
@@ -189,6 +191,27 @@ func (t *shifts) estimateNICs(without []bool) nicEffects {
 		}
 	}
 	return x
+}
+
+// fasterThan reports whether most of some senders, or of some receivers, add less than a negative value. Hosts add noise and
+// take none away, so it is what their flows cross elsewhere that became faster, and not a place that they have in common
+// that became slower. Noise of all receivers may have been counted as that of senders: a quarter of the receivers adds nothing.
+func (x *nicEffects) fasterThan(by float64, from, to map[int32]bool) bool {
+	var sent, received, all []float64
+	for n, r := range x.received {
+		if r.of > 0 {
+			all = append(all, r.by)
+		}
+		if to[int32(n)] {
+			received = append(received, r.by)
+		}
+		if from[int32(n)] {
+			sent = append(sent, x.sent[n].by)
+		}
+	}
+	slices.Sort(all)
+	least := all[len(all)/4]
+	return medianFloat(sent)+least < by || medianFloat(received)-least < by
 }
 
 func (x *nicEffects) leftOf(r *shiftRow) float64 {
@@ -364,6 +387,9 @@ func (t *shifts) measurePlace(p component) *placeShift {
 		byNICs += 1 / float64(x.received[n].of) / float64(len(to)*len(to))
 	}
 	c.err = math.Sqrt(medianError * (own*own/float64(len(left)) + sigma*sigma*byNICs))
+	if c.by > 0 && x.fasterThan(-c.by/fasterShare, from, to) {
+		return nil
+	}
 	if agree*4 < len(left)*3 || math.Abs(c.by) < max(least, bucketWidth*medianFloat(owd)) {
 		return nil
 	}

@@ -111,3 +111,32 @@ func countSlow(window []judge.Finding, adds func(src, dst string, crossed []fabr
 	}
 	return n
 }
+
+// TestRule8AWayThatBecameFasterAccusesNothing has leaves with two uplinks, one of which becomes faster for some of its
+// flows: baselines had learnt a part of a delay that is over. The other uplink did not become slower.
+func TestRule8AWayThatBecameFasterAccusesNothing(t *testing.T) {
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 2}))
+	nics := g.NICIDs()
+	up := g.ShortestPaths(nics[0], nics[7], 1)[0].LinkDirections(nics[0], nics[7])[1]
+	for _, tenths := range []int{4, 6, 8, 10} {
+		accused := 0
+		const windows = 200
+		for seed := range uint64(windows) {
+			rng := rand.New(rand.NewPCG(seed, 2))
+			window := noisyMesh(g, seed, func(_, _ string, crossed []fabric.Direction) float64 {
+				for _, d := range crossed {
+					if d == up && rng.IntN(10) < tenths {
+						return -35_000
+					}
+				}
+				return 0
+			})
+			if r := Run(g, window, DefaultParameters()); len(r.Suspects) > 0 {
+				accused++
+			}
+		}
+		if accused > 0 {
+			t.Errorf("%d tenths of the flows became faster: in %d of %d windows something is named", tenths, accused, windows)
+		}
+	}
+}
