@@ -28,6 +28,11 @@ func TestEveryProgram(t *testing.T) {
 		if err != nil || !strings.HasPrefix(string(out), p+", version 9.8.7 ") {
 			t.Errorf("%s --version printed %q, %v", p, out, err)
 		}
+		if flags := "../../deploy/systemd/flags/" + strings.TrimPrefix(p, "graylink-") + ".flags"; p != "graylink" {
+			if out, err := exec.Command(filepath.Join(dir, p), "@"+flags, "--version").CombinedOutput(); err != nil {
+				t.Errorf("%s refuses its example of flags: %v\n%s", p, err, out)
+			}
+		}
 		checkManPage(t, filepath.Join(dir, p))
 	}
 	t.Run("check", func(t *testing.T) { checkOfPrograms(t, dir) })

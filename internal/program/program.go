@@ -107,23 +107,25 @@ func LogReload(log *slog.Logger, failure string, reload func() error) func() {
 }
 
 // Wait serves until ctx ends or something fails. It returns the error of the web listener, or that of the daemon's own
-// events.
+// events. Where systemd started the daemon, it gets to know when it is ready, reloads and ends.
 func (s *Service) Wait(ctx context.Context, e Events) (web, failed error) {
 	checks := time.NewTicker(checkEvery)
 	defer checks.Stop()
+	systemd := supervisor{log: s.log}
+	defer systemd.reportEnd()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil, nil
 		case <-e.Hangup:
-			e.Reload()
+			systemd.aroundReload(e.Reload)
 		case <-checks.C:
-			if e.Check == nil {
-				continue
+			if e.Check != nil {
+				if err := e.Check(); err != nil {
+					return nil, err
+				}
 			}
-			if err := e.Check(); err != nil {
-				return nil, err
-			}
+			systemd.reportHealthy()
 		case err := <-e.Failed:
 			return nil, err
 		case err := <-s.served:
