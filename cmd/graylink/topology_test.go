@@ -123,3 +123,22 @@ func TestDiscoverBySeries(t *testing.T) {
 		}
 	}
 }
+
+// TestImportCableList makes a file from a list of cables, with a row that cannot be used.
+func TestImportCableList(t *testing.T) {
+	list := "Device A,Termination A,Device B,Termination B\nh1,eth1,leaf1,Ethernet1\nh2,eth1,leaf1,Ethernet2\nh3,eth1,leaf1,Ethernet2\n"
+	stdout, stderr, code := runGraylink(t, list, "topology", "import", "--from", "csv", "--switches", "leaf*", "-")
+	if code != 3 || !strings.Contains(stderr, "csv:4: error: leaf1:Ethernet2 has a cable in line 3 already") || !strings.Contains(stderr, "1 rows cannot be used") {
+		t.Errorf("code %d, %s", code, stderr)
+	}
+	file := filepath.Join(t.TempDir(), "topology.yaml")
+	if err := os.WriteFile(file, []byte(stdout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if stdout, stderr, code := runGraylink(t, "", "topology", "check", file); code != 0 || !strings.Contains(stdout, "usable: 1 switches, 2 nodes, 2 NICs, 2 links") {
+		t.Errorf("code %d, %s%s", code, stdout, stderr)
+	}
+	if _, stderr, code := runGraylink(t, list, "topology", "import", "--from", "csv"); code != 1 || !strings.Contains(stderr, "what is a switch is not known") {
+		t.Errorf("code %d, %s", code, stderr)
+	}
+}

@@ -269,22 +269,7 @@ func (d *discovery) nicAddress(nic, port string) netip.Prefix {
 
 // assignRoles names the tiers.
 func (d *discovery) assignRoles(t *Topology, switches []SwitchView) {
-	tier := map[string]int{}
-	for _, l := range t.Links {
-		if l.IsAccess() {
-			tier[OwnerOf(l.B)] = 1
-		}
-	}
-	for next := 1; next < 3; next++ {
-		for _, l := range t.Links {
-			for _, pair := range [2][2]string{{l.A, l.B}, {l.B, l.A}} {
-				from, to := OwnerOf(pair[0]), OwnerOf(pair[1])
-				if !IsNIC(pair[0]) && !IsNIC(pair[1]) && tier[from] == next && tier[to] == 0 {
-					tier[to] = next + 1
-				}
-			}
-		}
-	}
+	tier := tiersByDistance(t.Links)
 	for i := range switches {
 		s := &switches[i]
 		if tier[s.Switch] == 0 {
@@ -295,4 +280,25 @@ func (d *discovery) assignRoles(t *Topology, switches []SwitchView) {
 	}
 	t.Links = slices.DeleteFunc(t.Links, func(l Link) bool { return !IsNIC(l.A) && tier[OwnerOf(l.A)] == 0 })
 	slices.SortFunc(t.Switches, func(a, b Switch) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// tiersByDistance returns the tier of each switch by its distance to the nearest NIC, up to 3. The NIC is end A of its link.
+func tiersByDistance(links []Link) map[string]int {
+	tier := map[string]int{}
+	for _, l := range links {
+		if l.IsAccess() {
+			tier[OwnerOf(l.B)] = 1
+		}
+	}
+	for next := 1; next < 3; next++ {
+		for _, l := range links {
+			for _, pair := range [2][2]string{{l.A, l.B}, {l.B, l.A}} {
+				from, to := OwnerOf(pair[0]), OwnerOf(pair[1])
+				if !IsNIC(pair[0]) && !IsNIC(pair[1]) && tier[from] == next && tier[to] == 0 {
+					tier[to] = next + 1
+				}
+			}
+		}
+	}
+	return tier
 }
