@@ -32,7 +32,7 @@ func slowUplink(l *smallLab, seed uint64) (by *int64) {
 // seconds twice, and heals. Half of the estimates of the two clocks behind it are wrong by half of the delay, and no pair
 // can know that. No claim may be wrong, and no clock steps.
 func TestRule13ASlowPathFromTheBeginning(t *testing.T) {
-	seeds := uint64(6)
+	seeds := uint64(4)
 	if testing.Short() {
 		seeds = 2
 	}
