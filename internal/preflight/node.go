@@ -13,9 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
-
-	sys "golang.org/x/sys/unix"
 
 	"github.com/graylink/graylink/internal/agentapi/client"
 	"github.com/graylink/graylink/internal/pki"
@@ -128,7 +127,7 @@ func (n Node) needOfPort() need {
 	return need{"UDP port " + strconv.Itoa(int(port)), "The agent does not start. Ports below 1024 need CAP_NET_BIND_SERVICE.", func() (State, string) {
 		c, err := net.ListenUDP("udp4", &net.UDPAddr{Port: int(port)})
 		switch {
-		case errors.Is(err, sys.EADDRINUSE):
+		case errors.Is(err, syscall.EADDRINUSE):
 			return Degraded, "Another program has it, which may be an agent that is running"
 		case err != nil:
 			return Missing, err.Error()
@@ -171,7 +170,7 @@ func checkHardwareStamps() (State, string) {
 		}
 	}
 	add(on, "switched on at")
-	if add(possible, "can be switched on at"); len(possible) > 0 && !hasCapability(sys.CAP_NET_ADMIN) {
+	if add(possible, "can be switched on at"); len(possible) > 0 && !unix.HasCapability(unix.CapNetAdmin) {
 		state, found = Degraded, append(found, "which needs CAP_NET_ADMIN")
 	}
 	if add(without, "not supported for all packets by"); len(without) > 0 || len(usable) == 0 {
@@ -188,7 +187,7 @@ func noneIf(none bool) []string {
 }
 
 func checkBuffer() (State, string) {
-	if hasCapability(sys.CAP_NET_ADMIN) {
+	if unix.HasCapability(unix.CapNetAdmin) {
 		return OK, "CAP_NET_ADMIN"
 	}
 	const name = "/proc/sys/net/core/rmem_max"
@@ -203,18 +202,14 @@ func checkBuffer() (State, string) {
 }
 
 func checkRawSockets() (State, string) {
-	fd, err := sys.Socket(sys.AF_INET, sys.SOCK_RAW|sys.SOCK_CLOEXEC, sys.IPPROTO_ICMP)
-	if err != nil {
+	if err := unix.TryRawSocket(); err != nil {
 		return Degraded, "want CAP_NET_RAW: " + err.Error()
-	}
-	if err := sys.Close(fd); err != nil {
-		return OK, "They can be opened, but not closed: " + err.Error()
 	}
 	return OK, "They can be opened"
 }
 
 func checkModules() (State, string) {
-	if !hasCapability(sys.CAP_NET_ADMIN) {
+	if !unix.HasCapability(unix.CapNetAdmin) {
 		return Degraded, "want CAP_NET_ADMIN"
 	}
 	return OK, "CAP_NET_ADMIN"
@@ -225,16 +220,10 @@ func (n Node) checkKernelLog() (State, string) {
 	if name == "" {
 		name = "/dev/kmsg"
 	}
-	f, err := os.OpenFile(name, os.O_RDONLY|sys.O_NONBLOCK, 0)
-	if err != nil {
+	if err := unix.TryKernelLog(name); err != nil {
 		return Degraded, "want a readable " + name + ", and CAP_SYSLOG if kernel.dmesg_restrict is 1: " + err.Error()
 	}
-	// The kernel checks CAP_SYSLOG at the first read as well.
-	var line [8192]byte
-	if _, err := sys.Read(int(f.Fd()), line[:]); err != nil && !errors.Is(err, sys.EAGAIN) && !errors.Is(err, sys.EPIPE) {
-		return Degraded, "read " + name + ": " + err.Error() + closing(f)
-	}
-	return OK, name + " can be read" + closing(f)
+	return OK, name + " can be read"
 }
 
 func (n Node) checkConfig() (State, string) {
@@ -248,11 +237,11 @@ func (n Node) checkConfig() (State, string) {
 // checkState checks the directory of the state file, and the file if it exists.
 func (n Node) checkState() (State, string) {
 	dir := filepath.Dir(n.StateFile)
-	if err := sys.Access(dir, sys.W_OK|sys.X_OK); err != nil {
-		return Degraded, "want a directory that can be written: " + dir + ": " + err.Error()
+	if err := unix.CheckWritable(dir); err != nil {
+		return Degraded, "want a directory that can be written: " + err.Error()
 	}
-	if err := sys.Access(n.StateFile, sys.R_OK|sys.W_OK); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Degraded, n.StateFile + ": " + err.Error()
+	if err := unix.CheckWritable(n.StateFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Degraded, err.Error()
 	}
 	return OK, dir + " can be written"
 }
@@ -322,23 +311,15 @@ func (n Node) checkRDMA() (State, string) {
 		name := filepath.Base(d)
 		node, err := m.UverbsNode(name)
 		if err == nil {
-			err = sys.Access(node, sys.R_OK|sys.W_OK)
+			err = unix.CheckWritable(node)
 		}
 		if err != nil {
 			return Degraded, name + ": " + err.Error()
 		}
 		names = append(names, name)
 	}
-	var limit sys.Rlimit
-	if err := sys.Getrlimit(sys.RLIMIT_MEMLOCK, &limit); err == nil && limit.Cur < lockedWanted && !hasCapability(sys.CAP_IPC_LOCK) {
-		return Degraded, fmt.Sprintf("%d octets of memory can be locked; want %d for each port", limit.Cur, lockedWanted)
+	if limit, err := unix.LockedMemoryLimit(); err == nil && limit < lockedWanted && !unix.HasCapability(unix.CapIPCLock) {
+		return Degraded, fmt.Sprintf("%d octets of memory can be locked; want %d for each port", limit, lockedWanted)
 	}
 	return OK, strings.Join(names, ", ")
-}
-
-// hasCapability reports whether the process has an effective capability.
-func hasCapability(c int) bool {
-	h := sys.CapUserHeader{Version: sys.LINUX_CAPABILITY_VERSION_3}
-	var data [2]sys.CapUserData
-	return sys.Capget(&h, &data[0]) == nil && data[c/32].Effective&(1<<(c%32)) != 0
 }

@@ -16,9 +16,8 @@ import (
 	"testing"
 	"time"
 
-	sys "golang.org/x/sys/unix"
-
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/unix"
 )
 
 // reexecVariable makes a process of this test print the results of CheckNode instead of running tests.
@@ -71,7 +70,7 @@ func TestEachCapabilityCostsItsRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := []uintptr{sys.CAP_NET_BIND_SERVICE, sys.CAP_NET_RAW, sys.CAP_NET_ADMIN, sys.CAP_SYSLOG}
+	all := []uintptr{uintptr(unix.CapNetBindService), uintptr(unix.CapNetRaw), uintptr(unix.CapNetAdmin), uintptr(unix.CapSyslog)}
 	before := statesWith(t, program, all)
 	for _, row := range []string{"UDP port 862", "raw sockets", "module memory", "receive buffer"} {
 		if before[row] != OK {
@@ -88,21 +87,21 @@ func TestEachCapabilityCostsItsRows(t *testing.T) {
 		optional = append(optional, "kernel log")
 	}
 	for _, tc := range []struct {
-		capability uintptr
+		capability unix.Capability
 		rows       map[string]State
 	}{
-		{sys.CAP_NET_BIND_SERVICE, map[string]State{"UDP port 862": Missing}},
-		{sys.CAP_NET_RAW, map[string]State{"raw sockets": Degraded}},
-		{sys.CAP_NET_ADMIN, map[string]State{"module memory": Degraded, "receive buffer": Degraded, "hardware time stamps": Degraded}},
-		{sys.CAP_SYSLOG, map[string]State{"kernel log": Degraded}},
+		{unix.CapNetBindService, map[string]State{"UDP port 862": Missing}},
+		{unix.CapNetRaw, map[string]State{"raw sockets": Degraded}},
+		{unix.CapNetAdmin, map[string]State{"module memory": Degraded, "receive buffer": Degraded, "hardware time stamps": Degraded}},
+		{unix.CapSyslog, map[string]State{"kernel log": Degraded}},
 	} {
-		without := statesWith(t, program, slices.DeleteFunc(slices.Clone(all), func(c uintptr) bool { return c == tc.capability }))
+		without := statesWith(t, program, slices.DeleteFunc(slices.Clone(all), func(c uintptr) bool { return c == uintptr(tc.capability) }))
 		for row, state := range without {
 			want, costs := tc.rows[row]
 			if !costs {
 				want = before[row]
 			}
-			if state != want && !(state == before[row] && slices.Contains(optional, row)) {
+			if allowed := state == before[row] && slices.Contains(optional, row); state != want && !allowed {
 				t.Errorf("without capability %d: %s is %s, want %s", tc.capability, row, state, want)
 			}
 		}
