@@ -145,8 +145,8 @@ func (l *cableList) readRow(line int, row []string) {
 		}
 	}
 	switch {
-	case ends[0] == ends[1]:
-		l.add(line, "", false, "both ends are %s", ends[0])
+	case devices[0].device == devices[1].device:
+		l.add(line, "", false, "both ends are on %s", devices[0].device)
 		return
 	case IsNIC(ends[0]) && IsNIC(ends[1]):
 		l.add(line, "", false, "no end is at a switch: %s and %s", ends[0], ends[1])

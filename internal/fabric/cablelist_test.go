@@ -77,7 +77,8 @@ func TestCableListProblems(t *testing.T) {
 	}{
 		{"h1,e1,l1,1,host,leaf,,,\nl1,1,h1,e1,leaf,host,,,\n", "x.csv:3: warning: l1:1 has a cable in line 2 already", 1},
 		{"h1,e1,l1,1,host,leaf,,,\nh2,e1,l1,1,host,leaf,,,\n", "x.csv:3: error: l1:1 has a cable in line 2 already", 1},
-		{"l1,1,l1,1,leaf,leaf,,,\n", "x.csv:2: error: both ends are l1:1", 0},
+		{"l1,1,l1,1,leaf,leaf,,,\n", "x.csv:2: error: both ends are on l1", 0},
+		{"l1,1,l1,2,leaf,host,,,\n", "x.csv:2: error: both ends are on l1", 0},
 		{"h1,e1,h2,e1,host,host,,,\n", "x.csv:2: error: no end is at a switch: h1/e1 and h2/e1", 0},
 		{"h1,e1,l1,1,host,leaf,fast,,\n", `x.csv:2: error: speed_gbps: "fast": a number above 0 is expected`, 0},
 		{"h1,e1,l1,1,host,leaf,NaN,,\n", `x.csv:2: error: speed_gbps: "NaN": a number above 0 is expected`, 0},
