@@ -45,8 +45,6 @@ const (
 	reachWithin = 3 * time.Second
 	// refusalWithin is the time in which a server of TLS 1.3 refuses a client's certificate after the handshake.
 	refusalWithin = 300 * time.Millisecond
-	// bufferWanted is the receive buffer of a socket, octets.
-	bufferWanted = 4 << 20
 	// lockedWanted is the memory that probes by RDMA lock for a port, octets.
 	lockedWanted = 1_100_000
 	soonExpired  = 7 * 24 * time.Hour
@@ -195,8 +193,8 @@ func checkBuffer() (State, string) {
 	if err != nil {
 		return Degraded, err.Error()
 	}
-	if v, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || v < bufferWanted {
-		return Degraded, fmt.Sprintf("net.core.rmem_max is %s; want %d, or CAP_NET_ADMIN", strings.TrimSpace(string(text)), bufferWanted)
+	if v, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || v < probe.ReceiveBuffer {
+		return Degraded, fmt.Sprintf("net.core.rmem_max is %s; want %d, or CAP_NET_ADMIN", strings.TrimSpace(string(text)), probe.ReceiveBuffer)
 	}
 	return OK, "net.core.rmem_max is " + strings.TrimSpace(string(text))
 }

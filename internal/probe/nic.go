@@ -23,10 +23,12 @@ const (
 // ect0 marks probes and replies as ECN-capable: RFC 3168 section 5.
 const ect0 = 2
 
+// ReceiveBuffer is the receive buffer of a socket that probes are received at, in octets.
+const ReceiveBuffer = 4 << 20
+
 const (
-	receiveBuffer = 4 << 20 // octets
-	rateHeadroom  = 4       // replies to a session, in units of the expected rate
-	traceReplies  = 500     // trace packets answered per peer and second
+	rateHeadroom = 4   // replies to a session, in units of the expected rate
+	traceReplies = 500 // trace packets answered per peer and second
 )
 
 // nic probes from one NIC and reflects what its peers send to it. Each of its parts has the state of one task, and they

@@ -82,7 +82,7 @@ func (p *ports) openUDP() (err error) {
 // openSocket opens a UDP socket.
 func (p *ports) openSocket(name string, port uint16) (*socket, error) {
 	at := netip.AddrPortFrom(p.self.cfg.Address, port)
-	u, err := p.wire.deps.Network.OpenUDP(at, unix.UDPOptions{ReceiveBuffer: receiveBuffer, Hardware: p.udp.clock != nil})
+	u, err := p.wire.deps.Network.OpenUDP(at, unix.UDPOptions{ReceiveBuffer: ReceiveBuffer, Hardware: p.udp.clock != nil})
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		return nil, fmt.Errorf("NIC %s: UDP %v is in use, want a free port: %w", p.self.cfg.NIC, at, err)
