@@ -43,13 +43,10 @@ func run(args []string, stdout io.Writer) int {
 		return exitSetup
 	}
 	if p.CheckOnly {
-		if !p.Check(context.Background(), stdout, func() error {
+		return p.Check(context.Background(), stdout, func() error {
 			_, err := daemon.LoadConfig(*file)
 			return err
-		}) {
-			return exitSetup
-		}
-		return 0
+		})
 	}
 	if *check || *show {
 		c, err := daemon.LoadConfig(*file)

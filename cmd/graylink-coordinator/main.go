@@ -168,10 +168,7 @@ func (s *settings) check(p *program.Program, log *slog.Logger) int {
 	for _, address := range s.listenAddresses {
 		checks = append(checks, func() error { return program.CheckListener(context.Background(), "--agents.listen-address", address) })
 	}
-	if !p.Check(context.Background(), os.Stdout, checks...) {
-		return exitSetup
-	}
-	return 0
+	return p.Check(context.Background(), os.Stdout, checks...)
 }
 
 func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *slog.Logger) (code int) {

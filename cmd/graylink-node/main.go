@@ -52,10 +52,7 @@ func run() int {
 		return check.print(ctx, source, health, log)
 	}
 	if p.CheckOnly {
-		if !p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health) }, health.validate) {
-			return exitSetup
-		}
-		return 0
+		return p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health) }, health.validate)
 	}
 	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot open the web listener", "err", err)

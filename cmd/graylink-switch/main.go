@@ -40,10 +40,7 @@ func run() int {
 		return 1
 	}
 	if p.CheckOnly {
-		if !p.Check(context.Background(), os.Stdout, o.Validate) {
-			return 1
-		}
-		return 0
+		return p.Check(context.Background(), os.Stdout, o.Validate)
 	}
 	if err := errors.Join(o.Validate(), p.Web.Validate()); err != nil {
 		log.Error("invalid arguments", "err", err)

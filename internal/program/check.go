@@ -11,23 +11,22 @@ import (
 )
 
 // Check runs the checks of --check, and those of the web listener. It writes every error on a line of its own, or that
-// there is none, and returns whether there is none. Nothing is started or changed.
-func (p *Program) Check(ctx context.Context, w io.Writer, checks ...func() error) (ok bool) {
+// there is none. It returns the exit code: 0 if nothing is wrong, and else 1. Nothing is started or changed.
+func (p *Program) Check(ctx context.Context, w io.Writer, checks ...func() error) (code int) {
 	all := append([]func() error{p.Web.Validate}, checks...)
 	for _, address := range *p.Web.Toolkit.WebListenAddresses {
 		all = append(all, func() error { return CheckListener(ctx, "--web.listen-address", address) })
 	}
-	ok = true
 	for _, check := range all {
 		for _, err := range eachError(check()) {
-			ok = false
+			code = 1
 			fmt.Fprintf(w, "%s: %v\n", p.App.Name, err)
 		}
 	}
-	if ok {
+	if code == 0 {
 		fmt.Fprintf(w, "%s: nothing wrong was found\n", p.App.Name)
 	}
-	return ok
+	return code
 }
 
 // eachError returns the errors that were joined to one.

@@ -20,7 +20,7 @@ func TestCheckPrintsEveryError(t *testing.T) {
 	several := func() error {
 		return errors.Join(errors.New("one"), fmt.Errorf("around: %w", errors.Join(errors.New("two"), errors.New("three"))))
 	}
-	if p.Check(t.Context(), &out, fine, several) {
+	if p.Check(t.Context(), &out, fine, several) != 1 {
 		t.Error("nothing wrong was found")
 	}
 	want := []string{"test: one", "test: around: two", "three", "test: --web.listen-address: listen tcp 192.0.2.1:9: "}
