@@ -23,6 +23,7 @@ type cycle struct {
 	outliers  outlierScores
 	errors    solutionErrors
 	delays    []delayGroup
+	longPaths bool // some path takes longer than usual
 	votes     []vote
 	sample    []float64
 	// contradicted has the clocks, by number, with estimates that stand out.
@@ -107,9 +108,8 @@ type term struct {
 	a, b                int32 // numbers of the local and the far clock
 	inA, inB            int32 // indexes of their entries in the matrices
 	rejected, predicted bool
-	distrusted          float64 // ns: the part of longer that counts in the variance
-	longer              float64 // ns: by how much longer than usual its path was when the pair began
-	wander              float64 // variance that all estimates of a clock share
+	group               uint16  // index of its delayGroup
+	distrusted          float32 // ns: what its path takes longer than usual, as far as that counts in the variance
 	allowance           int64
 	d, g                float64
 }
@@ -149,7 +149,7 @@ func (f *Frame) gatherTerms(mono time.Duration) {
 		if e.predicted {
 			warm = thermalOffset(mono-e.measuredAt) / BoundSigmas
 		}
-		c.terms[i] = term{e: e, a: c.presence.number[e.local], b: c.presence.number[e.peer], rejected: e.rejected, clockDifference: e.clockDifference, allowance: e.allowance, predicted: e.predicted, wander: e.wander}
+		c.terms[i] = term{e: e, a: c.presence.number[e.local], b: c.presence.number[e.peer], rejected: e.rejected, clockDifference: e.clockDifference, allowance: e.allowance, predicted: e.predicted}
 		c.terms[i].variance += warm * warm
 	}
 	c.boundWeights(f.sorted)

@@ -407,7 +407,7 @@ func (c *cycle) averageWander() {
 		}
 		w, rw := 1/t.variance, 1/t.rateVariance
 		for _, k := range [2]int32{t.a, t.b} {
-			c.errors.wander[k] += w * t.wander
+			c.errors.wander[k] += w * (t.e.wander + t.asymmetryVariance())
 			c.errors.rateWander[k] += rw * t.e.rateWander
 			weights[k] += w
 			rateWeights[k] += rw

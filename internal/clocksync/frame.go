@@ -3,6 +3,7 @@ package clocksync
 import (
 	"cmp"
 	"iter"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -192,7 +193,7 @@ type frameEdge struct {
 	wander      float64       // variance of unobserved changes of either clock
 	rateWander  float64
 	allowance   int64
-	firstDelay  int64 // ns: delay of the path on which the pair began
+	firstDelay  int32 // ns: delay of the path on which the pair began
 	predicted   bool  // the last window had no measurement
 	rejected    bool  // it is left out
 	absent      bool  // the last report does not have it
@@ -242,7 +243,7 @@ func (f *Frame) AddReport(r *Report, mono time.Duration) {
 		if !e.predicted || e.measuredAt == 0 {
 			e.measuredAt = mono
 		}
-		e.firstDelay = max(p.FirstDelay, 0)
+		e.firstDelay = int32(min(max(p.FirstDelay, 0), math.MaxInt32))
 		e.wander, e.rateWander = p.Wander*p.Wander/2, p.RateWander*p.RateWander/2
 		e.variance = p.Sigma*p.Sigma + p.Wander*p.Wander + p.Inherited*p.Inherited + roundingVariance
 		e.rateVariance = max(p.RateSigma*p.RateSigma+p.RateWander*p.RateWander, minRateVariance)

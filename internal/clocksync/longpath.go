@@ -16,6 +16,8 @@ const (
 	// longShare is the deviation of an offset as a share of what the path takes longer. The most that the offset can be
 	// wrong by is all of it: with BoundSigmas it is once and a half.
 	longShare = 1.5 / BoundSigmas
+	// mostDelayGroups bounds how many groups are distinguished. There are as many as tiers and kinds of stamps.
+	mostDelayGroups = 64
 )
 
 // delayGroup is the pairs whose paths should take about as long: those of one kind of stamps, with the same allowance.
@@ -23,25 +25,26 @@ type delayGroup struct {
 	kind        Kind
 	allowance   int64
 	pairs, seen int
-	sample      []int64
-	usual       int64 // ns
+	sample      []int32
+	usual       int32 // ns
 }
 
 // measureLongPaths sets by how much longer than usual the path of each term was when its pair began, and raises the
 // variances of those that are much longer. The usual delay is that of the path at the shortest quarter.
 func (c *cycle) measureLongPaths() {
 	c.delays = c.delays[:0]
-	pairs := func(yield func(*term, *delayGroup) bool) {
-		for i := range c.terms {
-			if t := &c.terms[i]; t.e.id.Flow >= 0 && !yield(t, c.delayGroupOf(t.e)) {
-				return
-			}
+	for i := range c.terms {
+		if t := &c.terms[i]; t.e.id.Flow >= 0 {
+			t.group = c.delayGroupOf(t.e)
+			c.delays[t.group].pairs++
 		}
 	}
-	for _, g := range pairs {
-		g.pairs++
-	}
-	for t, g := range pairs {
+	for i := range c.terms {
+		t := &c.terms[i]
+		if t.e.id.Flow < 0 {
+			continue
+		}
+		g := &c.delays[t.group]
 		if g.seen%(1+g.pairs/sampleMost) == 0 {
 			g.sample = append(g.sample, t.e.firstDelay)
 		}
@@ -52,37 +55,60 @@ func (c *cycle) measureLongPaths() {
 		slices.Sort(g.sample)
 		g.usual = g.sample[len(g.sample)/4]
 	}
-	for t, g := range pairs {
-		t.longer = float64(max(0, t.e.firstDelay-g.usual))
-		t.distrustAsymmetry(min(t.longer, 2*t.longer-longHaul))
+	c.longPaths = false
+	for i := range c.terms {
+		t := &c.terms[i]
+		if longer := c.longerThanUsual(t); longer > 0 {
+			c.longPaths = c.longPaths || longer > t.e.id.Kind.shiftFloor()
+			t.distrustAsymmetry(min(longer, 2*longer-longHaul))
+		}
 	}
 }
 
-// delayGroupOf returns the group of a pair. There is one for each tier and kind of stamps.
-func (c *cycle) delayGroupOf(e *frameEdge) *delayGroup {
-	i := slices.IndexFunc(c.delays, func(g delayGroup) bool { return g.kind == e.id.Kind && g.allowance == e.allowance })
-	if i < 0 {
-		i = len(c.delays)
-		c.delays = append(c.delays, delayGroup{kind: e.id.Kind, allowance: e.allowance})
+// longerThanUsual returns by how much longer than usual, ns, the path of a term was when its pair began.
+func (c *cycle) longerThanUsual(t *term) float64 {
+	if t.e.id.Flow < 0 {
+		return 0
 	}
-	return &c.delays[i]
+	return float64(max(0, t.e.firstDelay-c.delays[t.group].usual))
+}
+
+// delayGroupOf returns the index of a pair's group. There is one for each tier and kind of stamps.
+func (c *cycle) delayGroupOf(e *frameEdge) uint16 {
+	for i := range c.delays {
+		if g := &c.delays[i]; g.kind == e.id.Kind && g.allowance == e.allowance {
+			return uint16(i)
+		}
+	}
+	if len(c.delays) == mostDelayGroups {
+		return mostDelayGroups - 1
+	}
+	c.delays = append(c.delays, delayGroup{kind: e.id.Kind, allowance: e.allowance})
+	return uint16(len(c.delays) - 1)
 }
 
 // distrustAsymmetry adds an error that a long path may cause, ns, to the variance of a term. All pairs of a NIC may share
 // it.
 func (t *term) distrustAsymmetry(by float64) {
-	if by <= t.distrusted {
-		return
+	if by > float64(t.distrusted) {
+		t.variance -= t.asymmetryVariance()
+		t.distrusted = float32(by)
+		t.variance += t.asymmetryVariance()
 	}
-	more := longShare * longShare * (by*by - t.distrusted*t.distrusted)
-	t.distrusted = by
-	t.variance += more
-	t.wander += more
+}
+
+// asymmetryVariance returns the part of a term's variance that a long path is the reason of, ns^2.
+func (t *term) asymmetryVariance() float64 {
+	sigma := longShare * float64(t.distrusted)
+	return sigma * sigma
 }
 
 // distrustLongPaths distrusts the long paths of clocks whose estimates contradict each other, and lets all of their other
 // estimates count again: the wrong ones may have been the majority. It reports whether there are such paths.
 func (c *cycle) distrustLongPaths() bool {
+	if !c.longPaths {
+		return false
+	}
 	c.contradicted = resizeSlice(c.contradicted, len(c.presence.clocks))
 	clear(c.contradicted)
 	for i := range c.terms {
@@ -93,8 +119,11 @@ func (c *cycle) distrustLongPaths() bool {
 	any := false
 	for i := range c.terms {
 		t := &c.terms[i]
-		if (c.contradicted[t.a] || c.contradicted[t.b]) && t.longer > max(t.distrusted, t.e.id.Kind.shiftFloor()) {
-			t.distrustAsymmetry(t.longer)
+		if !c.contradicted[t.a] && !c.contradicted[t.b] {
+			continue
+		}
+		if longer := c.longerThanUsual(t); float32(longer) > max(t.distrusted, float32(t.e.id.Kind.shiftFloor())) {
+			t.distrustAsymmetry(longer)
 			any = true
 		}
 	}
