@@ -144,6 +144,8 @@ func (f *Frame) gatherTerms(mono time.Duration) {
 	f.numberClocks(mono)
 	c := &f.cycle
 	c.terms = resizeSlice(c.terms, len(c.edges))
+	c.delays = c.delays[:0]
+	every := 1 + len(c.edges)/(4*sampleMost)
 	for i, e := range c.edges {
 		warm := 0.0
 		if e.predicted {
@@ -151,6 +153,7 @@ func (f *Frame) gatherTerms(mono time.Duration) {
 		}
 		c.terms[i] = term{e: e, a: c.presence.number[e.local], b: c.presence.number[e.peer], rejected: e.rejected, clockDifference: e.clockDifference, allowance: e.allowance, predicted: e.predicted}
 		c.terms[i].variance += warm * warm
+		c.sampleDelay(&c.terms[i], i%every == 0)
 	}
 	c.boundWeights(f.sorted)
 	c.measureLongPaths()

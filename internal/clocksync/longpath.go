@@ -22,34 +22,26 @@ const (
 
 // delayGroup is the pairs whose paths should take about as long: those of one kind of stamps, with the same allowance.
 type delayGroup struct {
-	kind        Kind
-	allowance   int64
-	pairs, seen int
-	sample      []int32
-	usual       int32 // ns
+	kind      Kind
+	allowance int64
+	sample    []int32 // ns: delays of some of them
+	usual     int32   // ns: that of the path at the shortest quarter
 }
 
-// measureLongPaths sets by how much longer than usual the path of each term was when its pair began, and raises the
-// variances of those that are much longer. The usual delay is that of the path at the shortest quarter.
+// sampleDelay puts a term into its group, and its delay into the sample of the group if it is a term's turn, which every
+// so many have. The first of each group is in any case.
+func (c *cycle) sampleDelay(t *term, turn bool) {
+	if t.e.id.Flow < 0 {
+		return
+	}
+	t.group = c.delayGroupOf(t.e)
+	if g := &c.delays[t.group]; turn || len(g.sample) == 0 {
+		g.sample = append(g.sample, t.e.firstDelay)
+	}
+}
+
+// measureLongPaths raises the variances of terms whose path took much longer than usual when the pair began.
 func (c *cycle) measureLongPaths() {
-	c.delays = c.delays[:0]
-	for i := range c.terms {
-		if t := &c.terms[i]; t.e.id.Flow >= 0 {
-			t.group = c.delayGroupOf(t.e)
-			c.delays[t.group].pairs++
-		}
-	}
-	for i := range c.terms {
-		t := &c.terms[i]
-		if t.e.id.Flow < 0 {
-			continue
-		}
-		g := &c.delays[t.group]
-		if g.seen%(1+g.pairs/sampleMost) == 0 {
-			g.sample = append(g.sample, t.e.firstDelay)
-		}
-		g.seen++
-	}
 	for i := range c.delays {
 		g := &c.delays[i]
 		slices.Sort(g.sample)
