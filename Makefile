@@ -15,7 +15,7 @@ TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdum
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence beside lint clean demo-tools test-tools table
+.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence beside dist test-packaging site lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -130,6 +130,23 @@ bench-evidence:
 	$(call need,prometheus:prometheus,)
 	$(GO) test ./analyzer -run TestTwoStepsSayWhatEverythingSays -asking.seeds 1 -count 1
 	$(GO) test ./analyzer -tags scale -run 'TestScale$$' -count 1 -v -timeout 1h -scale.edges 100000
+
+# A release in dist/: docs/release.md. DIST_KEY is the key that signs the checksums.
+dist:
+	@test -n "$(VERSION)" || { echo "VERSION is missing; for example: make dist VERSION=v0.1.0" >&2; exit 1; }
+	$(GO) build -C tools -o ../$(BIN)/dist ./dist
+	$(BIN)/dist -version $(VERSION) $(if $(DIST_KEY),-key $(DIST_KEY)) $(DIST_FLAGS)
+
+# The chart, by Helm, and the packages, which are built and installed in a root of their own (ten minutes).
+test-packaging: build
+	$(call need,mmdebstrap:mmdebstrap lintian:lintian rpm:rpm,)
+	$(GO) test -tags packaging -count 1 -v -timeout 1h ./test/packaging
+
+# The site of the documentation, in dist/site.
+site:
+	$(call need,mkdocs:mkdocs,)
+	@python3 -c 'import material' 2>/dev/null || { test "$$(id -u)" = 0 && apt-get install -y -qq --no-install-recommends mkdocs-material >/dev/null; }
+	mkdocs build --strict --quiet
 
 lint:
 	@echo "golangci-lint (the first time compiles for a few minutes; the build cache keeps the program)"

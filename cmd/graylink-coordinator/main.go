@@ -46,6 +46,7 @@ type settings struct {
 	prefixes, webPrefixes, webPorts []string
 	classes                         []string
 	noKeys                          bool
+	enroll                          *enrollFlags
 }
 
 func defineFlags(app *kingpin.Application) *settings {
@@ -85,6 +86,7 @@ func defineFlags(app *kingpin.Application) *settings {
 	app.Flag("keys.none", "Send probes without authentication.").BoolVar(&s.noKeys)
 	duration("keys.rotate-every", "Age at which the key that agents send with is replaced. 0 disables rotation except by request.", &o.RotateEvery)
 	duration("keys.grace", "Time that silent agents have to connect and fetch a new key, and time for which an old key is accepted.", &o.KeysGrace)
+	s.enroll = addEnrollFlags(app)
 	app.Flag("ask.clients", "Name in the certificate of an analyzer that may ask for temporary flows, which distinguish the suspects of an incident. May be given several times. If empty, none may.").StringsVar(&o.AskClients)
 	duration("clock.asymmetry-allowance", "Allowance for the asymmetry of the paths between two clocks: half of the difference of the two directions. 0 means 25 ns under a leaf, 100 ns more for every tier above, and 500 ns more for kernel stamps.", &o.ClockAllowance)
 	app.Flag("clock.reference", "Node whose system clock all clocks are related to. If empty, clocks are related to each other only.").StringVar(&o.ClockReference)
@@ -117,6 +119,9 @@ func (s *settings) resolveOptions() error {
 	}
 	if s.options.WebPorts, err = coordinator.ParsePortRanges(s.webPorts); err != nil {
 		return fmt.Errorf("--agents.web-ports %w", err)
+	}
+	if err := s.enroll.validate(); err != nil {
+		return err
 	}
 	s.options.Keys = !s.noKeys
 	s.options.Version = buildversion.Version()
@@ -182,11 +187,21 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 		log.Error("cannot start the coordinator", "err", err)
 		return exitSetup
 	}
+	enrollment, err := s.enroll.open(c, certificates, s.options.StateFile, log)
+	if err != nil {
+		log.Error("cannot let nodes enroll", "err", err)
+		return exitSetup
+	}
+	defer func() {
+		if err := enrollment.close(); err != nil {
+			log.Warn("cannot close the record of join tokens", "err", err)
+		}
+	}()
 	hangup, stopHangup := program.ReloadSignals()
 	defer stopHangup()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	agents := coordinator.NewServer(c, certificates)
+	agents := coordinator.NewServer(c, certificates, enrollment.server())
 	failed := make(chan error, len(s.listenAddresses))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -205,7 +220,7 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 		})
 	}
 	policy := p.Web.NewPolicy(log)
-	service := p.StartService(p.Web.NewServer(exporter.Handler(c, policy, log, certificates, p.Web.Certificates()), policy, log), log)
+	service := p.StartService(p.Web.NewServer(exporter.Handler(c, policy, log, enrollment.service, append(enrollment.sources, certificates, p.Web.Certificates())...), policy, log), log)
 	saved := make(chan error, 1)
 	wg.Go(func() { saved <- c.Run(ctx) })
 	log.Info("coordinator started", "version", buildversion.Info())

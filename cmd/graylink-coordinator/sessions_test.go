@@ -69,10 +69,21 @@ type rig struct {
 	c            *coordinator.Coordinator
 	certificates *pki.Keeper
 	agentCA      string // file of the authorities of the agents; if empty, those of the coordinator
+	enroll       enrollFlags
+	enrollment   *enrollment
 	stop         func()
 }
 
 func newRig(t *testing.T, topologyText string, change func(*coordinator.Options)) *rig {
+	t.Helper()
+	r := newFiles(t, topologyText, change)
+	r.start()
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// newFiles returns a rig that has not been started.
+func newFiles(t *testing.T, topologyText string, change func(*coordinator.Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: t.TempDir(), options: coordinator.DefaultOptions()}
 	var err error
@@ -92,8 +103,6 @@ func newRig(t *testing.T, topologyText string, change func(*coordinator.Options)
 		change(o)
 	}
 	r.unix = filepath.Join(r.dir, "agents.sock")
-	r.start()
-	t.Cleanup(func() { r.stop() })
 	return r
 }
 
@@ -152,7 +161,10 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	r.certificates = r.keeper("coordinator")
-	server := coordinator.NewServer(r.c, r.certificates)
+	if r.enrollment, err = r.enroll.open(r.c, r.certificates, r.options.StateFile, slog.New(slog.DiscardHandler)); err != nil {
+		r.t.Fatal(err)
+	}
+	server := coordinator.NewServer(r.c, r.certificates, r.enrollment.server())
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	if r.address == "" {
@@ -181,6 +193,9 @@ func (r *rig) start() {
 		server.Stop()
 		cancel()
 		wg.Wait()
+		if err := r.enrollment.close(); err != nil {
+			r.t.Error(err)
+		}
 		r.stop = func() {}
 	}
 }
@@ -309,7 +324,7 @@ func (r *rig) settled(agents []*agent) {
 func (r *rig) get(path string) (int, string) {
 	r.t.Helper()
 	w := httptest.NewRecorder()
-	exporter.Handler(r.c, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler), r.certificates).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	exporter.Handler(r.c, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler), nil, r.certificates).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w.Code, w.Body.String()
 }
 
@@ -676,7 +691,7 @@ func TestWhatIsServed(t *testing.T) {
 	if code, _ := r.get("/api/v1/schedule?node=h9"); code != http.StatusNotFound {
 		t.Errorf("a node without edges: %d", code)
 	}
-	h := exporter.Handler(r.c, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler), r.certificates)
+	h := exporter.Handler(r.c, &webaccess.Policy{AdminAPI: true, Lifecycle: true}, slog.New(slog.DiscardHandler), nil, r.certificates)
 	for _, path := range []string{"/-/reload", "/api/v1/keys/rotate"} {
 		for remote, want := range map[string]int{"192.0.2.1:5": http.StatusForbidden, "127.0.0.1:5": http.StatusOK} {
 			q := httptest.NewRequest("POST", path, nil)

@@ -61,7 +61,7 @@ func run() int {
 	hangup, stopHangup := program.ReloadSignals()
 	defer stopHangup()
 	started := time.Now()
-	n, advertised, err := source.start(p.Web.Toolkit, log)
+	n, advertised, err := source.start(ctx, p.Web.Toolkit, log)
 	if err != nil {
 		log.Error("cannot start the node", "err", err)
 		return exitSetup

@@ -62,6 +62,10 @@ func checkHost(ctx context.Context, source *sourceFlags, health *healthFlags) er
 // preflightOf returns what is checked for the flags.
 func preflightOf(source *sourceFlags, f *healthFlags) preflight.Node {
 	o := &source.options
-	return preflight.Node{ConfigFile: o.File, StampPort: stamp.Port, Coordinator: o.Coordinator.Address, ServerName: o.Coordinator.ServerName, Certificates: o.Coordinator.Files,
+	files := o.Coordinator.Files
+	if source.enroll.wanted {
+		files = source.enroll.enrollment(o, slog.New(slog.DiscardHandler)).Files()
+	}
+	return preflight.Node{ConfigFile: o.File, StampPort: stamp.Port, Coordinator: o.Coordinator.Address, ServerName: o.Coordinator.ServerName, Certificates: files, Enrolls: source.enroll.wanted,
 		StateFile: o.StateFile, Sysfs: f.options.Sys, Kmsg: f.options.Kmsg, KernelLog: f.enabled && f.options.Log == health.LogKmsg, RDMA: o.RDMA, RDMABuilt: rdma.Library() != nil}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -19,6 +20,7 @@ import (
 // sourceFlags state where the configuration comes from, which is a file or a coordinator.
 type sourceFlags struct {
 	options    nodeagent.FleetOptions
+	enroll     enrollFlags
 	errorBound time.Duration
 	readClock  func(*slog.Logger) (probe.Clock, error)
 }
@@ -32,6 +34,7 @@ func addSourceFlags(app *kingpin.Application) *sourceFlags {
 	app.Flag("coordinator.cert", "PEM file of this node's certificate.").StringVar(&o.Coordinator.Files.Cert)
 	app.Flag("coordinator.key", "PEM file of this node's key.").StringVar(&o.Coordinator.Files.Key)
 	app.Flag("coordinator.server-name", `Name in the coordinator's certificate. The default is the host of its address, or "coordinator" for a unix socket.`).StringVar(&o.Coordinator.ServerName)
+	f.enroll.add(app)
 	app.Flag("node.name", "Name of this node in the topology. The default is the name in its certificate.").StringVar(&o.Node)
 	app.Flag("state.file", "File that keeps the last assignment of the coordinator, so that a restart does not need the coordinator. It holds secrets. FILE.life keeps the number of the agent's life, by which peers recognise packets from before a restart as replays.").StringVar(&o.StateFile)
 	app.Flag("web.advertise-address", "Address at which Prometheus scrapes this node, host:port. The default is the first listen address. If it has no host, the coordinator uses the address that this node connects from.").StringVar(&o.Web)
@@ -50,16 +53,18 @@ func (f *sourceFlags) validate() error {
 	switch {
 	case o.File == "" && o.Coordinator.Address == "":
 		return errors.New("--config.file or --coordinator.address is required; both are allowed")
+	case f.enroll.wanted:
+		return f.enroll.validate(o)
 	case o.Coordinator.Address != "" && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
-		return errors.New("--coordinator.address needs --coordinator.ca, --coordinator.cert and --coordinator.key")
+		return errors.New("--coordinator.address needs --enroll, or --coordinator.ca, --coordinator.cert and --coordinator.key")
 	case o.Clock.ChronySock != "" && (o.Coordinator.Address == "" || !o.Clock.Sync):
 		return errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
 	}
 	return nil
 }
 
-// start starts the node that the flags describe, and returns the address that the node advertises.
-func (f *sourceFlags) start(listener *web.FlagConfig, log *slog.Logger) (n *nodeagent.Node, advertised string, err error) {
+// start starts the node that the flags describe, once it has a certificate if it enrolls, and returns the address that the node advertises.
+func (f *sourceFlags) start(ctx context.Context, listener *web.FlagConfig, log *slog.Logger) (n *nodeagent.Node, advertised string, err error) {
 	o := f.options
 	advertised = o.Web
 	if err := f.validate(); err != nil {
@@ -84,6 +89,12 @@ func (f *sourceFlags) start(listener *web.FlagConfig, log *slog.Logger) (n *node
 	if f.errorBound >= 0 {
 		o.Clock.ErrorBound = new(time.Duration)
 		*o.Clock.ErrorBound = f.errorBound
+	}
+	if e := f.enroll.enrollment(&o, log); e != nil {
+		if err := e.Obtain(ctx); err != nil {
+			return nil, "", err
+		}
+		o.Coordinator.Files, o.Coordinator.Renew = e.Files(), e.Run
 	}
 	n, err = nodeagent.StartFleet(o, log)
 	return n, advertised, err

@@ -9,8 +9,13 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Family describes the only family of a Collector.
-var Family = prometheus.NewDesc(pki.ExpirySeries, pki.ExpiryHelp, pki.ExpiryLabels(), nil)
+// Families returns the descriptions of what a Collector publishes.
+func Families() []*prometheus.Desc { return []*prometheus.Desc{expiry, life} }
+
+var (
+	expiry = prometheus.NewDesc(pki.ExpirySeries, pki.ExpiryHelp, pki.ExpiryLabels(), nil)
+	life   = prometheus.NewDesc(pki.LifeSeries, pki.LifeHelp, pki.ExpiryLabels(), nil)
+)
 
 // Collector publishes the certificates of several sources. A process registers one.
 type Collector struct {
@@ -29,7 +34,11 @@ func (c *Collector) Add(sources ...pki.Source) {
 }
 
 // Describe implements prometheus.Collector.
-func (c *Collector) Describe(ch chan<- *prometheus.Desc) { ch <- Family }
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range Families() {
+		ch <- d
+	}
+}
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
@@ -37,6 +46,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	sources := c.sources[:len(c.sources):len(c.sources)]
 	c.mu.Unlock()
 	for _, e := range pki.Expiries(sources...) {
-		ch <- prometheus.MustNewConstMetric(Family, prometheus.GaugeValue, float64(e.At.Unix()), e.Labels()...)
+		ch <- prometheus.MustNewConstMetric(expiry, prometheus.GaugeValue, float64(e.At.Unix()), e.Labels()...)
+		ch <- prometheus.MustNewConstMetric(life, prometheus.GaugeValue, e.Life.Seconds(), e.Labels()...)
 	}
 }

@@ -14,15 +14,20 @@ import (
 
 	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/coordinator"
+	"github.com/graylink/graylink/internal/enroll"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
 // Handler returns a handler that serves the API of a coordinator and publishes the certificates that the
-// process uses. The policy decides who may reload the topology and rotate keys.
-func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Logger, used ...pki.Source) http.Handler {
+// process uses, and the outcomes of its enrollment, which is nil if there is none. The policy decides who may reload the
+// topology and rotate keys.
+func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Logger, enrollment *enroll.Service, used ...pki.Source) http.Handler {
 	metrics := prometheus.NewRegistry()
+	if enrollment != nil {
+		metrics.MustRegister(&enrollmentCollector{enrollment})
+	}
 	metrics.MustRegister(newCollector(c), certificates.NewCollector(used...), version.NewCollector("graylink_coordinator"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()

@@ -28,7 +28,7 @@ func SeriesDescs() (out []*prometheus.Desc) {
 	for _, t := range newTopics(nil) {
 		out = append(out, t.descs()...)
 	}
-	return append(out, certificates.Family)
+	return append(out, certificates.Families()...)
 }
 
 func newDesc(name, help string, labels ...string) *prometheus.Desc {

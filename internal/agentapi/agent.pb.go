@@ -2476,6 +2476,239 @@ func (*PathsWanted) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
+type AuthoritiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthoritiesRequest) Reset() {
+	*x = AuthoritiesRequest{}
+	mi := &file_agent_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthoritiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthoritiesRequest) ProtoMessage() {}
+
+func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthoritiesRequest.ProtoReflect.Descriptor instead.
+func (*AuthoritiesRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{33}
+}
+
+type AuthoritiesAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Authorities   []byte                 `protobuf:"bytes,1,opt,name=authorities,proto3" json:"authorities,omitempty"` // PEM
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthoritiesAnswer) Reset() {
+	*x = AuthoritiesAnswer{}
+	mi := &file_agent_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthoritiesAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthoritiesAnswer) ProtoMessage() {}
+
+func (x *AuthoritiesAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthoritiesAnswer.ProtoReflect.Descriptor instead.
+func (*AuthoritiesAnswer) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *AuthoritiesAnswer) GetAuthorities() []byte {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
+type EnrollRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// PKCS #10, DER. Only its key counts, and its signature, which proves that the node has the key.
+	SigningRequest []byte `protobuf:"bytes,2,opt,name=signing_request,json=signingRequest,proto3" json:"signing_request,omitempty"`
+	// None of them: the client's certificate is renewed.
+	//
+	// Types that are valid to be assigned to Credential:
+	//
+	//	*EnrollRequest_JoinToken
+	//	*EnrollRequest_KubernetesToken
+	Credential    isEnrollRequest_Credential `protobuf_oneof:"credential"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnrollRequest) Reset() {
+	*x = EnrollRequest{}
+	mi := &file_agent_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnrollRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnrollRequest) ProtoMessage() {}
+
+func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnrollRequest.ProtoReflect.Descriptor instead.
+func (*EnrollRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *EnrollRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *EnrollRequest) GetSigningRequest() []byte {
+	if x != nil {
+		return x.SigningRequest
+	}
+	return nil
+}
+
+func (x *EnrollRequest) GetCredential() isEnrollRequest_Credential {
+	if x != nil {
+		return x.Credential
+	}
+	return nil
+}
+
+func (x *EnrollRequest) GetJoinToken() string {
+	if x != nil {
+		if x, ok := x.Credential.(*EnrollRequest_JoinToken); ok {
+			return x.JoinToken
+		}
+	}
+	return ""
+}
+
+func (x *EnrollRequest) GetKubernetesToken() string {
+	if x != nil {
+		if x, ok := x.Credential.(*EnrollRequest_KubernetesToken); ok {
+			return x.KubernetesToken
+		}
+	}
+	return ""
+}
+
+type isEnrollRequest_Credential interface {
+	isEnrollRequest_Credential()
+}
+
+type EnrollRequest_JoinToken struct {
+	JoinToken string `protobuf:"bytes,3,opt,name=join_token,json=joinToken,proto3,oneof"`
+}
+
+type EnrollRequest_KubernetesToken struct {
+	KubernetesToken string `protobuf:"bytes,4,opt,name=kubernetes_token,json=kubernetesToken,proto3,oneof"` // of a service account, bound to the pod of the agent
+}
+
+func (*EnrollRequest_JoinToken) isEnrollRequest_Credential() {}
+
+func (*EnrollRequest_KubernetesToken) isEnrollRequest_Credential() {}
+
+type EnrollAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificate   []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"` // PEM
+	Authorities   []byte                 `protobuf:"bytes,2,opt,name=authorities,proto3" json:"authorities,omitempty"` // PEM: those that the coordinator's certificate comes from, and may come from later
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnrollAnswer) Reset() {
+	*x = EnrollAnswer{}
+	mi := &file_agent_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnrollAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnrollAnswer) ProtoMessage() {}
+
+func (x *EnrollAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnrollAnswer.ProtoReflect.Descriptor instead.
+func (*EnrollAnswer) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *EnrollAnswer) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *EnrollAnswer) GetAuthorities() []byte {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
 var File_agent_proto protoreflect.FileDescriptor
 
 const file_agent_proto_rawDesc = "" +
@@ -2669,14 +2902,32 @@ const file_agent_proto_rawDesc = "" +
 	"\bNodeLife\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04life\x18\x02 \x01(\x04R\x04life\"\r\n" +
-	"\vPathsWanted*O\n" +
+	"\vPathsWanted\"\x14\n" +
+	"\x12AuthoritiesRequest\"5\n" +
+	"\x11AuthoritiesAnswer\x12 \n" +
+	"\vauthorities\x18\x01 \x01(\fR\vauthorities\"\xa8\x01\n" +
+	"\rEnrollRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12'\n" +
+	"\x0fsigning_request\x18\x02 \x01(\fR\x0esigningRequest\x12\x1f\n" +
+	"\n" +
+	"join_token\x18\x03 \x01(\tH\x00R\tjoinToken\x12+\n" +
+	"\x10kubernetes_token\x18\x04 \x01(\tH\x00R\x0fkubernetesTokenB\f\n" +
+	"\n" +
+	"credential\"R\n" +
+	"\fEnrollAnswer\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12 \n" +
+	"\vauthorities\x18\x02 \x01(\fR\vauthorities*O\n" +
 	"\tPathState\x12\x16\n" +
 	"\x12PATH_STATE_UNKNOWN\x10\x00\x12\x14\n" +
 	"\x10PATH_STATE_VALID\x10\x01\x12\x14\n" +
 	"\x10PATH_STATE_STALE\x10\x022\x9e\x01\n" +
 	"\x06Agents\x12U\n" +
 	"\aSession\x12\x1f.graylink.agent.v1.AgentMessage\x1a%.graylink.agent.v1.CoordinatorMessage(\x010\x01\x12=\n" +
-	"\x03Ask\x12\x1b.graylink.agent.v1.Question\x1a\x19.graylink.agent.v1.AnswerB0Z.github.com/graylink/graylink/internal/agentapib\x06proto3"
+	"\x03Ask\x12\x1b.graylink.agent.v1.Question\x1a\x19.graylink.agent.v1.Answer2\xb5\x01\n" +
+	"\n" +
+	"Enrollment\x12Z\n" +
+	"\vAuthorities\x12%.graylink.agent.v1.AuthoritiesRequest\x1a$.graylink.agent.v1.AuthoritiesAnswer\x12K\n" +
+	"\x06Enroll\x12 .graylink.agent.v1.EnrollRequest\x1a\x1f.graylink.agent.v1.EnrollAnswerB0Z.github.com/graylink/graylink/internal/agentapib\x06proto3"
 
 var (
 	file_agent_proto_rawDescOnce sync.Once
@@ -2691,7 +2942,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_agent_proto_goTypes = []any{
 	(PathState)(0),             // 0: graylink.agent.v1.PathState
 	(*Question)(nil),           // 1: graylink.agent.v1.Question
@@ -2727,6 +2978,10 @@ var file_agent_proto_goTypes = []any{
 	(*Lives)(nil),              // 31: graylink.agent.v1.Lives
 	(*NodeLife)(nil),           // 32: graylink.agent.v1.NodeLife
 	(*PathsWanted)(nil),        // 33: graylink.agent.v1.PathsWanted
+	(*AuthoritiesRequest)(nil), // 34: graylink.agent.v1.AuthoritiesRequest
+	(*AuthoritiesAnswer)(nil),  // 35: graylink.agent.v1.AuthoritiesAnswer
+	(*EnrollRequest)(nil),      // 36: graylink.agent.v1.EnrollRequest
+	(*EnrollAnswer)(nil),       // 37: graylink.agent.v1.EnrollAnswer
 }
 var file_agent_proto_depIdxs = []int32{
 	3,  // 0: graylink.agent.v1.Question.wanted:type_name -> graylink.agent.v1.WantedFlows
@@ -2766,10 +3021,14 @@ var file_agent_proto_depIdxs = []int32{
 	32, // 34: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
 	5,  // 35: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
 	1,  // 36: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
-	18, // 37: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
-	4,  // 38: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
-	37, // [37:39] is the sub-list for method output_type
-	35, // [35:37] is the sub-list for method input_type
+	34, // 37: graylink.agent.v1.Enrollment.Authorities:input_type -> graylink.agent.v1.AuthoritiesRequest
+	36, // 38: graylink.agent.v1.Enrollment.Enroll:input_type -> graylink.agent.v1.EnrollRequest
+	18, // 39: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
+	4,  // 40: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
+	35, // 41: graylink.agent.v1.Enrollment.Authorities:output_type -> graylink.agent.v1.AuthoritiesAnswer
+	37, // 42: graylink.agent.v1.Enrollment.Enroll:output_type -> graylink.agent.v1.EnrollAnswer
+	39, // [39:43] is the sub-list for method output_type
+	35, // [35:39] is the sub-list for method input_type
 	35, // [35:35] is the sub-list for extension type_name
 	35, // [35:35] is the sub-list for extension extendee
 	0,  // [0:35] is the sub-list for field type_name
@@ -2799,15 +3058,19 @@ func file_agent_proto_init() {
 		(*CoordinatorMessage_Lives)(nil),
 	}
 	file_agent_proto_msgTypes[23].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[35].OneofWrappers = []any{
+		(*EnrollRequest_JoinToken)(nil),
+		(*EnrollRequest_KubernetesToken)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   37,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_agent_proto_goTypes,
 		DependencyIndexes: file_agent_proto_depIdxs,

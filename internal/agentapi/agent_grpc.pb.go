@@ -167,3 +167,153 @@ var Agents_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "agent.proto",
 }
+
+const (
+	Enrollment_Authorities_FullMethodName = "/graylink.agent.v1.Enrollment/Authorities"
+	Enrollment_Enroll_FullMethodName      = "/graylink.agent.v1.Enrollment/Enroll"
+)
+
+// EnrollmentClient is the client API for Enrollment service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Enrollment gives nodes their certificates. Its clients need none.
+type EnrollmentClient interface {
+	// Authorities returns the authorities of the coordinator's own certificate. A node that has nothing but a join token
+	// calls it before it can verify the coordinator, and keeps what the token's fingerprint confirms.
+	Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesAnswer, error)
+	// Enroll signs a certificate for one node.
+	Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollAnswer, error)
+}
+
+type enrollmentClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewEnrollmentClient(cc grpc.ClientConnInterface) EnrollmentClient {
+	return &enrollmentClient{cc}
+}
+
+func (c *enrollmentClient) Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthoritiesAnswer)
+	err := c.cc.Invoke(ctx, Enrollment_Authorities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *enrollmentClient) Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EnrollAnswer)
+	err := c.cc.Invoke(ctx, Enrollment_Enroll_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// EnrollmentServer is the server API for Enrollment service.
+// All implementations must embed UnimplementedEnrollmentServer
+// for forward compatibility.
+//
+// Enrollment gives nodes their certificates. Its clients need none.
+type EnrollmentServer interface {
+	// Authorities returns the authorities of the coordinator's own certificate. A node that has nothing but a join token
+	// calls it before it can verify the coordinator, and keeps what the token's fingerprint confirms.
+	Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesAnswer, error)
+	// Enroll signs a certificate for one node.
+	Enroll(context.Context, *EnrollRequest) (*EnrollAnswer, error)
+	mustEmbedUnimplementedEnrollmentServer()
+}
+
+// UnimplementedEnrollmentServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedEnrollmentServer struct{}
+
+func (UnimplementedEnrollmentServer) Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Authorities not implemented")
+}
+func (UnimplementedEnrollmentServer) Enroll(context.Context, *EnrollRequest) (*EnrollAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Enroll not implemented")
+}
+func (UnimplementedEnrollmentServer) mustEmbedUnimplementedEnrollmentServer() {}
+func (UnimplementedEnrollmentServer) testEmbeddedByValue()                    {}
+
+// UnsafeEnrollmentServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to EnrollmentServer will
+// result in compilation errors.
+type UnsafeEnrollmentServer interface {
+	mustEmbedUnimplementedEnrollmentServer()
+}
+
+func RegisterEnrollmentServer(s grpc.ServiceRegistrar, srv EnrollmentServer) {
+	// If the following call panics, it indicates UnimplementedEnrollmentServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Enrollment_ServiceDesc, srv)
+}
+
+func _Enrollment_Authorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AuthoritiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EnrollmentServer).Authorities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Enrollment_Authorities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EnrollmentServer).Authorities(ctx, req.(*AuthoritiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Enrollment_Enroll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EnrollRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EnrollmentServer).Enroll(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Enrollment_Enroll_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EnrollmentServer).Enroll(ctx, req.(*EnrollRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Enrollment_ServiceDesc is the grpc.ServiceDesc for Enrollment service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Enrollment_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "graylink.agent.v1.Enrollment",
+	HandlerType: (*EnrollmentServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Authorities",
+			Handler:    _Enrollment_Authorities_Handler,
+		},
+		{
+			MethodName: "Enroll",
+			Handler:    _Enrollment_Enroll_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "agent.proto",
+}

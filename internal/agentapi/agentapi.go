@@ -24,7 +24,9 @@ const (
 	MaxClockUpdate        = 8 << 20   // octets of an update: 65,536 clocks
 	InstanceSize          = 16
 	SecretSize            = 32
-	MaxLife               = 1 << 62 // the highest life number
+	MaxLife               = 1 << 62  // the highest life number
+	MaxSigningRequest     = 8 << 10  // octets
+	MaxCredential         = 16 << 10 // octets of a join token, or of a service account's token
 )
 
 // ClockFormat is the format of clock reports and updates that internal/clocksync encodes. Messages with

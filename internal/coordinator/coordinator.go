@@ -96,6 +96,13 @@ func CheckFiles(opts Options, log *slog.Logger) error {
 	return err
 }
 
+// HasNode reports whether the topology has a node.
+func (c *Coordinator) HasNode(node string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.topology.nodes[node]
+}
+
 // probeSettings returns the settings of probes that all nodes have in common.
 func (o *Options) probeSettings() probeSettings {
 	stamp := &agentapi.Stamp{Port: uint32(o.Stamp.Port), SourcePort: uint32(o.Stamp.SourcePort), Padding: uint32(o.Stamp.Padding)}

@@ -44,4 +44,6 @@
 //  17. Equal questions are one. Flows end earlier when every analyzer that asked needs them no more.
 //  18. Temporary flows and hop-limited probes are limited by incident, fleet, NIC and share of the probes, whatever is
 //     asked. Hop-limited probes are also limited by the switch that has to answer, as the traces of the agents show it.
+//  19. A client without a certificate can do nothing but enroll, and only where nodes may enroll. Its connections and
+//     calls are limited by address, and its connections end after half a minute.
 package coordinator

@@ -238,6 +238,7 @@ func addressOf(a net.Addr) netip.Prefix {
 type boundedCreds struct {
 	credentials.TransportCredentials
 	admission *admission
+	anonymous *anonymousClients
 }
 
 func (b *boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -266,6 +267,13 @@ func (b *boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Aut
 		conn.Close()
 		return nil, nil, err
 	}
+	if !hasCertificate(info) && b.anonymous != nil {
+		if out, err = b.anonymous.bound(out); err != nil {
+			a.removeConnection(h, dropCrowded)
+			conn.Close()
+			return nil, nil, err
+		}
+	}
 	a.removeConnection(h, "")
 	return out, info, conn.SetDeadline(time.Now().Add(connectWithin))
 }
@@ -281,7 +289,7 @@ func (b *boundedCreds) runHandshake(h *handshake) (net.Conn, credentials.AuthInf
 }
 
 func (b *boundedCreds) Clone() credentials.TransportCredentials {
-	return &boundedCreds{b.TransportCredentials.Clone(), b.admission}
+	return &boundedCreds{b.TransportCredentials.Clone(), b.admission, b.anonymous}
 }
 
 // handshake is a connection whose handshake is in progress, and the same connection afterwards.

@@ -53,7 +53,7 @@ func call(t *testing.T, b *boundedCreds, says ...byte) *caller {
 }
 
 func bounded(perAddress, most int) *boundedCreds {
-	return &boundedCreds{oneMore{}, newAdmission(perAddress, func() int { return most })}
+	return &boundedCreds{oneMore{}, newAdmission(perAddress, func() int { return most }), nil}
 }
 
 func TestRule9SilentConnectionsTakeNoPlace(t *testing.T) {

@@ -69,17 +69,24 @@ type Server struct {
 	c            *Coordinator
 	certificates Certificates
 	admission    *admission
+	anonymous    *anonymousClients
 	wg           sync.WaitGroup
 	agentapi.UnimplementedAgentsServer
 }
 
-// NewServer returns a server that requires certificates of its clients. From then on the coordinator
-// ends sessions whose certificates are no longer accepted.
-func NewServer(c *Coordinator, certificates Certificates) *Server {
-	s := &Server{c: c, certificates: certificates, admission: newAdmission(c.opts.HandshakesPerAddress, c.unfinishedMost)}
+// NewServer returns a server that requires certificates of its clients, except where they enroll: enrollment signs
+// certificates, and is nil if there is no such service. From then on the coordinator ends sessions whose certificates
+// are no longer accepted.
+func NewServer(c *Coordinator, certificates Certificates, enrollment agentapi.EnrollmentServer) *Server {
+	s := &Server{c: c, certificates: certificates, admission: newAdmission(c.opts.HandshakesPerAddress, c.unfinishedMost), anonymous: newAnonymousClients()}
 	c.server.start(certificates, s.admission)
+	config := certificates.ServerConfig()
+	if enrollment != nil {
+		config = withoutClientCertificate(config)
+	}
 	s.grpc = grpc.NewServer(
-		grpc.Creds(&boundedCreds{credentials.NewTLS(certificates.ServerConfig()), s.admission}),
+		grpc.Creds(&boundedCreds{credentials.NewTLS(config), s.admission, s.anonymous}),
+		grpc.UnaryInterceptor(s.guardCall), grpc.StreamInterceptor(s.guardStream),
 		grpc.ConnectionTimeout(connectWithin),
 		grpc.ReadBufferSize(bufferSize), grpc.WriteBufferSize(bufferSize),
 		grpc.MaxRecvMsgSize(agentapi.MaxAgentMessage), grpc.MaxSendMsgSize(agentapi.MaxCoordinatorMessage),
@@ -89,7 +96,29 @@ func NewServer(c *Coordinator, certificates Certificates) *Server {
 		grpc.WaitForHandlers(true),
 	)
 	agentapi.RegisterAgentsServer(s.grpc, s)
+	if enrollment != nil {
+		agentapi.RegisterEnrollmentServer(s.grpc, enrollment)
+	}
 	return s
+}
+
+// withoutClientCertificate returns a configuration that accepts clients without a certificate as well. A certificate that
+// a client sends has to be accepted all the same.
+func withoutClientCertificate(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	c.ClientAuth = tls.VerifyClientCertIfGiven
+	if each := c.GetConfigForClient; each != nil {
+		c.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			own, err := each(h)
+			if err != nil || own == nil {
+				return own, err
+			}
+			own = own.Clone()
+			own.ClientAuth = tls.VerifyClientCertIfGiven
+			return own, nil
+		}
+	}
+	return c
 }
 
 // Serve accepts agents until Stop.

@@ -3,15 +3,14 @@ package kubenode
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/graylink/graylink/internal/kubeapi"
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
@@ -116,9 +115,6 @@ func reasonOf(code string) string {
 // maxReason is in octets: events of Kubernetes have 128 at most, and what is over is said by a suffix.
 const maxReason = 100
 
-// maxMessage bounds messages, in octets.
-const maxMessage = 1024
-
 // describeFindings names the NICs and ports, each with its codes: "mlx5_0_port1: state_down, link_downed; mlx5_1: device_disappeared". What does not
 // fit is counted.
 func describeFindings(fs []nichealth.Finding) string {
@@ -139,29 +135,15 @@ func describeFindings(fs []nichealth.Finding) string {
 		if i > 0 {
 			part = "; " + part
 		}
-		if len(text)+len(part) > maxMessage-room {
+		if len(text)+len(part) > kubeapi.MaxMessage-room {
 			if i == 0 {
-				return truncateMessage(part)
+				return kubeapi.Truncate(part)
 			}
 			return text + fmt.Sprintf("; and %d more", len(names)-i)
 		}
 		text += part
 	}
 	return text
-}
-
-// truncateMessage cuts a message between characters, and makes it valid UTF-8.
-func truncateMessage(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= maxMessage {
-		return s
-	}
-	const end = "..."
-	n := maxMessage - len(end)
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + end
 }
 
 // conditionKeeper keeps one condition as it should be.
@@ -278,13 +260,12 @@ func (r *Reporter) patchCondition(ctx context.Context, k *conditionKeeper) error
 }
 
 func (r *Reporter) patchNode(ctx context.Context, body, into any) error {
-	err := r.api.sendRequest(ctx, http.MethodPatch, typePatch, body, into, "api", "v1", "nodes", r.c.Node, "status")
-	var f *failure
+	err := r.api.SendRequest(ctx, http.MethodPatch, kubeapi.TypePatch, body, into, "api", "v1", "nodes", r.c.Node, "status")
 	switch {
 	case err == nil:
 		r.countRequest(ObjectCondition, ResultOK)
 	case ctx.Err() != nil:
-	case errors.As(err, &f) && isPermanent(f):
+	case kubeapi.IsPermanent(err):
 		r.countRequest(ObjectCondition, ResultRefused)
 	default:
 		r.countRequest(ObjectCondition, ResultRetry)

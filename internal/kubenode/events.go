@@ -2,7 +2,6 @@ package kubenode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/graylink/graylink/internal/kubeapi"
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
@@ -83,7 +83,7 @@ func newPendingEvent(e *nichealth.Event) *pendingEvent {
 	if len(e.ErrorCode) > 0 {
 		code = e.ErrorCode[0]
 	}
-	p.kind, p.reason, p.message = typeWarning, reasonOf(code), truncateMessage(e.Message)
+	p.kind, p.reason, p.message = typeWarning, reasonOf(code), kubeapi.Truncate(e.Message)
 	if e.IsHealthy {
 		p.kind, p.reason = typeNormal, p.reason+"Cleared"
 	}
@@ -199,7 +199,7 @@ func (r *Reporter) sendEvents(ctx context.Context) {
 			}
 			failed = false
 		case ctx.Err() != nil:
-		case isRefused(err):
+		case kubeapi.IsPermanent(err):
 			r.removeEvent(p)
 			r.countDropped(DropRefused, p.count)
 			r.log.Error("Kubernetes refused an event", "reason", p.reason, "err", err)
@@ -224,11 +224,6 @@ func (r *Reporter) sendEvents(ctx context.Context) {
 	r.events.waiting = nil
 }
 
-func isRefused(err error) bool {
-	var f *failure
-	return errors.As(err, &f) && isPermanent(f)
-}
-
 // sendEvent writes an event: as a higher count of one before, or as a new one.
 func (r *Reporter) sendEvent(ctx context.Context, p *pendingEvent) error {
 	sent := r.events.sent
@@ -240,12 +235,12 @@ func (r *Reporter) sendEvent(ctx context.Context, p *pendingEvent) error {
 	first, count := p.first, p.count
 	if w := sent[p.eventKey]; w != nil {
 		first, count = w.first, count+w.count
-		err := r.requestCounted(ctx, http.MethodPatch, typePatch, eventUpdate{Count: count, Last: formatTime(p.last)}, w.name)
+		err := r.requestCounted(ctx, http.MethodPatch, kubeapi.TypePatch, eventUpdate{Count: count, Last: formatTime(p.last)}, w.name)
 		if err == nil {
 			w.count, w.last = count, p.last
 			return nil
 		}
-		if !hasCode(err, http.StatusNotFound) {
+		if !kubeapi.HasCode(err, http.StatusNotFound) {
 			return err
 		}
 		delete(sent, p.eventKey) // the server forgot it: it is new, with the old count
@@ -258,12 +253,12 @@ func (r *Reporter) sendEvent(ctx context.Context, p *pendingEvent) error {
 	}
 	repeated := p.tried
 	p.tried = true
-	err := r.requestCounted(ctx, http.MethodPost, typeJSON, event{
+	err := r.requestCounted(ctx, http.MethodPost, kubeapi.TypeJSON, event{
 		APIVersion: "v1", Kind: "Event", Metadata: metadata{p.name, namespace}, About: reference{"Node", r.c.Node, r.c.Node},
 		Reason: p.reason, Message: p.message, Source: source{nichealth.Agent, r.c.Node}, First: formatTime(first), Last: formatTime(p.last), Count: count, Type: p.kind,
 		Component: nichealth.Agent, Instance: r.c.Node,
 	})
-	if hasCode(err, http.StatusConflict) {
+	if kubeapi.HasCode(err, http.StatusConflict) {
 		if !repeated {
 			p.name, p.tried = "", false // another one has it
 			return err
@@ -277,19 +272,14 @@ func (r *Reporter) sendEvent(ctx context.Context, p *pendingEvent) error {
 	return nil
 }
 
-func hasCode(err error, code int) bool {
-	var f *failure
-	return errors.As(err, &f) && f.code == code
-}
-
 // requestCounted counts.
 func (r *Reporter) requestCounted(ctx context.Context, method, contentType string, body any, name ...string) error {
-	err := r.api.sendRequest(ctx, method, contentType, body, nil, append([]string{"api", "v1", "namespaces", namespace, "events"}, name...)...)
+	err := r.api.SendRequest(ctx, method, contentType, body, nil, append([]string{"api", "v1", "namespaces", namespace, "events"}, name...)...)
 	switch {
 	case err == nil:
 		r.countRequest(ObjectEvent, ResultOK)
 	case ctx.Err() != nil:
-	case isRefused(err):
+	case kubeapi.IsPermanent(err):
 		r.countRequest(ObjectEvent, ResultRefused)
 	default:
 		r.countRequest(ObjectEvent, ResultRetry)

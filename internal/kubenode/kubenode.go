@@ -27,9 +27,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
+	"github.com/graylink/graylink/internal/kubeapi"
 	"github.com/graylink/graylink/internal/nichealth"
 	"github.com/graylink/graylink/internal/pki"
 )
@@ -49,9 +47,8 @@ const (
 	firstBackoff   = time.Second
 	maxBackoff     = time.Minute
 	maxRetryAfter  = 10 * time.Minute // the longest wait that the server can request
-	requestTimeout = 10 * time.Second
-	endTimeout     = 3 * time.Second // for what waits when the process ends
-	queueLength    = 1000            // events
+	endTimeout     = 3 * time.Second  // for what waits when the process ends
+	queueLength    = 1000             // events
 )
 
 // Config configures the Node that is written, and the source of its state.
@@ -139,12 +136,10 @@ const (
 // Reporter writes a Node's condition and events. Use New.
 type Reporter struct {
 	c       Config
-	api     *api
+	api     *kubeapi.Client
 	log     *slog.Logger
 	started time.Time
-	// certificates are those of the connections to the API server.
-	certificates *pki.Watch
-	changed      chan struct{} // has an element when an event came: the condition may have changed
+	changed chan struct{} // has an element when an event came: the condition may have changed
 
 	mu     sync.Mutex
 	events eventQueue
@@ -156,46 +151,25 @@ func New(c Config) (*Reporter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	var config *rest.Config
-	var err error
-	if c.Kubeconfig != "" {
-		config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
-	} else {
-		config, err = rest.InClusterConfig()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read how to reach Kubernetes: %w", err)
-	}
-	a, err := newAPI(config)
+	a, err := kubeapi.Open(c.Kubeconfig, program)
 	if err != nil {
 		return nil, err
 	}
-	r := newReporter(c, a)
-	r.certificates = pki.NewWatch(certificates(config, c.Kubeconfig)...)
-	return r, nil
+	return newReporter(c, a), nil
 }
 
-// certificates lists those of the connections to the API server: data of the kubeconfig, else files, which client-go reads
-// again as well.
-func certificates(config *rest.Config, kubeconfig string) []pki.CertificateFile {
-	files := pki.FilesOf(config.CAFile, config.CertFile)
-	for i, data := range [][]byte{config.CAData, config.CertData} {
-		if len(data) > 0 {
-			files[i].Name, files[i].Text = kubeconfig, string(data)
-		}
-	}
-	return files
-}
+// program is the name by which the API server knows the writer.
+const program = "graylink-node"
 
 // Expiries implements pki.Source: it lists the certificates of the connections to the API server.
-func (r *Reporter) Expiries() []pki.Expiry { return r.certificates.Expiries() }
+func (r *Reporter) Expiries() []pki.Expiry { return r.api.Expiries() }
 
-func newReporter(c Config, a *api) *Reporter {
+func newReporter(c Config, a *kubeapi.Client) *Reporter {
 	c.Condition = cmp.Or(c.Condition, DefaultCondition)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Reporter{c: c, api: a, log: c.Log, started: time.Now(), certificates: pki.NewWatch(), changed: make(chan struct{}, 1)}
+	r := &Reporter{c: c, api: a, log: c.Log, started: time.Now(), changed: make(chan struct{}, 1)}
 	r.events = eventQueue{more: make(chan struct{}, 1), limits: map[string]*limiter{}, sent: map[eventKey]*writtenEvent{}}
 	r.stats = Stats{Requests: map[Request]uint64{}, Dropped: map[Drop]uint64{}}
 	for _, object := range []string{ObjectCondition, ObjectEvent} {
@@ -231,7 +205,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	wg.Go(func() { r.keepCondition(ctx) })
 	wg.Go(func() { r.sendEvents(ctx) })
 	wg.Wait()
-	r.api.client.CloseIdleConnections()
+	r.api.CloseIdleConnections()
 }
 
 // Stats returns the counts up to now.
@@ -266,10 +240,10 @@ type backoff struct{ last time.Duration }
 func (b *backoff) waitAfter(err error) time.Duration {
 	b.last = min(max(2*b.last, firstBackoff), maxBackoff)
 	wait := b.last/2 + rand.N(b.last/2+1)
-	var f *failure
-	if errors.As(err, &f) && f.retryAfter > 0 {
+	var f *kubeapi.Failure
+	if errors.As(err, &f) && f.RetryAfter > 0 {
 		// Up to a tenth is added, since the server may have requested the same wait from all nodes.
-		after := min(f.retryAfter, maxRetryAfter)
+		after := min(f.RetryAfter, maxRetryAfter)
 		wait = max(wait, after+rand.N(after/10+1))
 	}
 	return wait

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -18,7 +17,9 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+	"k8s.io/client-go/rest"
 
+	"github.com/graylink/graylink/internal/kubeapi"
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
@@ -285,7 +286,11 @@ func from(t *testing.T, s *server, n *nics, f func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{T: t, s: s, n: n, a: &away{RoundTripper: inProcess{s}}}
-		b.r = newReporter(Config{Node: "n1", State: b.n.state}, &api{base: &url.URL{Scheme: "https", Host: "api"}, client: &http.Client{Transport: b.a}})
+		a, err := kubeapi.New(&rest.Config{Host: "https://api", Transport: b.a}, program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.r = newReporter(Config{Node: "n1", State: b.n.state}, a)
 		ctx, cancel := contextOf(t)
 		done := make(chan struct{})
 		go func() { b.r.Run(ctx); close(done) }()
@@ -700,13 +705,13 @@ func TestMessagesAreBounded(t *testing.T) {
 		fs = append(fs, fatal(fmt.Sprintf("mlx5_%03d", i), "state_down"), fatal(fmt.Sprintf("mlx5_%03d", i), "state_down"))
 	}
 	got := describeFindings(fs)
-	if len(got) > maxMessage || len(got) < 900 || !strings.HasPrefix(got, "mlx5_000_port1: state_down; mlx5_001_port1") || !regexp.MustCompile(`; and 1[0-9][0-9] more$`).MatchString(got) {
+	if len(got) > kubeapi.MaxMessage || len(got) < 900 || !strings.HasPrefix(got, "mlx5_000_port1: state_down; mlx5_001_port1") || !regexp.MustCompile(`; and 1[0-9][0-9] more$`).MatchString(got) {
 		t.Errorf("%d octets: %s", len(got), got)
 	}
-	if got := describeFindings([]nichealth.Finding{fatal(strings.Repeat("é", 2000), "x")}); len(got) > maxMessage || !strings.HasSuffix(got, "é...") {
+	if got := describeFindings([]nichealth.Finding{fatal(strings.Repeat("é", 2000), "x")}); len(got) > kubeapi.MaxMessage || !strings.HasSuffix(got, "é...") {
 		t.Errorf("%d octets: %s", len(got), got)
 	}
-	if got := truncateMessage("a\xffb"); got != "a\uFFFDb" {
+	if got := kubeapi.Truncate("a\xffb"); got != "a\uFFFDb" {
 		t.Errorf("%q", got)
 	}
 }
@@ -731,23 +736,6 @@ func TestConfigsThatCannotBeUsed(t *testing.T) {
 	if err := (Config{Node: "n1.example.com", Condition: "example.com/NICProblem", State: state}).Validate(); err != nil {
 		t.Error(err)
 	}
-}
-
-func FuzzAnswer(f *testing.F) {
-	f.Add(200, "", []byte(`{"status":{"conditions":[{"type":"NICProblem","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`))
-	f.Add(429, "7", []byte(`{"kind":"Status","message":"slow down","details":{"retryAfterSeconds":3}}`))
-	f.Add(503, "Sat, 21 Nov 2026 10:01:30 GMT", []byte("<html>"))
-	f.Add(201, "", []byte("null"))
-	f.Fuzz(func(t *testing.T, code int, retryAfter string, text []byte) {
-		var n node
-		err := parseAnswer(code, retryAfter, text, &n)
-		if (err != nil) != (code/100 != 2 || !json.Valid(text)) && code/100 != 2 {
-			t.Errorf("%d: %v", code, err)
-		}
-		if err != nil && (err.Error() == "" || err.retryAfter < 0 || len(err.Error()) > 8*maxMessage) {
-			t.Errorf("%d: %d octets, after %v", code, len(err.Error()), err.retryAfter)
-		}
-	})
 }
 
 // TestTheManifestGivesTheRightsThatAreUsed, and no others.

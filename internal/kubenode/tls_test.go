@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/graylink/graylink/internal/kubeapi"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/pki/pkitest"
 )
@@ -93,7 +94,7 @@ func TestTokensAreRotated(t *testing.T) {
 			s.token = "first"
 			file := filepath.Join(t.TempDir(), "token")
 			write(t, file, "first\n")
-			a, err := newAPI(&rest.Config{Host: "https://api", BearerTokenFile: file, Transport: inProcess{s}})
+			a, err := kubeapi.New(&rest.Config{Host: "https://api", BearerTokenFile: file, Transport: inProcess{s}}, program)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +198,7 @@ current-context: x
 		want := map[pki.Expiry]bool{}
 		for _, x := range []struct{ file, name, use string }{{files.CA, tc.ca, pki.UseAuthority}, {files.Cert, tc.cert, pki.UseCertificate}} {
 			if c := pkitest.Certificate(t, x.file); x.name != "" {
-				want[pki.Expiry{File: x.name, Use: x.use, Serial: c.SerialNumber.Text(16), At: c.NotAfter}] = true
+				want[pki.Expiry{File: x.name, Use: x.use, Serial: c.SerialNumber.Text(16), At: c.NotAfter, Life: c.NotAfter.Sub(c.NotBefore)}] = true
 			}
 		}
 		got := r.Expiries()

@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,6 +40,8 @@ type CoordinatorOptions struct {
 	Address    string // host:port, or unix:PATH
 	ServerName string // name in its certificate; empty: the host of the address, or "coordinator" for a unix socket
 	Files      pki.Files
+	// Renew keeps the files up to date until the context ends. It is nil if the operator does.
+	Renew func(context.Context, *pki.Keeper)
 }
 
 // ClockOptions holds the options of a node's clocks.
@@ -96,6 +99,9 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 	}
 	ctx := n.startRefreshing()
 	n.wg.Go(func() { c.Run(ctx) })
+	if renew := o.Coordinator.Renew; renew != nil {
+		n.wg.Go(func() { renew(ctx, keeper) })
+	}
 	if n.clocks != nil {
 		n.wg.Go(func() { n.clocks.run(ctx) })
 	}

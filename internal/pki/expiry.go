@@ -11,10 +11,12 @@ import (
 	"time"
 )
 
-// ExpirySeries, ExpiryHelp and ExpiryLabels describe the gauge that publishes expiries. Every program uses this one.
+// The gauges that publish expiries, and their labels. Every program uses these.
 const (
 	ExpirySeries = "graylink_certificate_expiry_timestamp_seconds"
 	ExpiryHelp   = "Time at which a certificate in use ends, by its file, use and serial number."
+	LifeSeries   = "graylink_certificate_lifetime_seconds"
+	LifeHelp     = "Time from the begin of a certificate in use to its end, by its file, use and serial number."
 )
 
 // ExpiryLabels returns the names of the labels, in the order of Expiry.Labels.
@@ -31,6 +33,14 @@ type Expiry struct {
 	File, Use string
 	Serial    string // hexadecimal
 	At        time.Time
+	Life      time.Duration // from its begin to At
+}
+
+// EndsSoon reports whether a certificate has less than a week left, and less than a quarter of its life: certificates of
+// a week are renewed after two thirds of it.
+func (e Expiry) EndsSoon(now time.Time) bool {
+	left := e.At.Sub(now)
+	return left < 7*24*time.Hour && left < e.Life/4
 }
 
 // Labels returns the values of the labels of ExpiryLabels.
@@ -83,7 +93,7 @@ const (
 func expiries(file, use string, certificates []*x509.Certificate) []Expiry {
 	out := make([]Expiry, 0, len(certificates))
 	for _, c := range certificates {
-		out = append(out, Expiry{file, use, serialText(c.SerialNumber), c.NotAfter})
+		out = append(out, Expiry{file, use, serialText(c.SerialNumber), c.NotAfter, c.NotAfter.Sub(c.NotBefore)})
 	}
 	out = distinct(out)
 	if len(out) > maxFileCertificates {

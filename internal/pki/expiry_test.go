@@ -26,7 +26,7 @@ func wantExpiries(t *testing.T, what string, got []Expiry, file, use string, pai
 	var want []Expiry
 	for _, p := range pairs {
 		c := chainOf(t, p)[0]
-		want = append(want, Expiry{file, use, c.SerialNumber.Text(16), c.NotAfter})
+		want = append(want, Expiry{file, use, c.SerialNumber.Text(16), c.NotAfter, c.NotAfter.Sub(c.NotBefore)})
 	}
 	bySerial := func(a, b Expiry) int { return strings.Compare(a.Serial, b.Serial) }
 	slices.SortFunc(want, bySerial)

@@ -156,6 +156,26 @@ func (k *Keeper) CertificateName() string {
 	return ""
 }
 
+// CheckOwn returns an error if the certificate in use is not a server's of one of the authorities.
+func (k *Keeper) CheckOwn(roots *x509.CertPool) error {
+	_, cert := k.currentCertificates()
+	between := x509.NewCertPool()
+	for _, der := range cert.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			between.AddCert(c)
+		}
+	}
+	_, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return err
+}
+
+// Trusts reports whether certificates of the other side are accepted if that authority signed them.
+func (k *Keeper) Trusts(authority *x509.Certificate) bool {
+	roots, _ := k.currentCertificates()
+	_, err := authority.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	return err == nil
+}
+
 // NamesOf returns the names that a certificate proves: its DNS names, then its addresses.
 func NamesOf(c *x509.Certificate) []string {
 	out := slices.Clone(c.DNSNames)

@@ -32,8 +32,10 @@ type Node struct {
 	// Coordinator is the address of the coordinator, and ServerName the name in its certificate; empty if there is none.
 	Coordinator, ServerName string
 	Certificates            pki.Files
-	StateFile               string
-	Sysfs, Kmsg             string // empty: those of the machine
+	// Enrolls is set if the agent gets its certificate from the coordinator.
+	Enrolls     bool
+	StateFile   string
+	Sysfs, Kmsg string // empty: those of the machine
 	// KernelLog is set if messages of NIC drivers are read from Kmsg.
 	KernelLog bool
 	RDMA      bool
@@ -47,7 +49,6 @@ const (
 	refusalWithin = 300 * time.Millisecond
 	// lockedWanted is the memory that probes by RDMA lock for a port, octets.
 	lockedWanted = 1_100_000
-	soonExpired  = 7 * 24 * time.Hour
 )
 
 // CheckNode checks what graylink-node needs.
@@ -246,15 +247,19 @@ func (n Node) checkState() (State, string) {
 
 func (n Node) checkCertificates() (State, string) {
 	keeper, err := pki.Open(n.Certificates, func(error) {})
+	if n.Enrolls && errors.Is(err, fs.ErrNotExist) {
+		return Degraded, "none yet: the agent gets its first one by a token when it starts"
+	}
 	if err != nil {
 		return Missing, err.Error()
 	}
 	first := slices.MinFunc(keeper.Expiries(), func(a, b pki.Expiry) int { return a.At.Compare(b.At) })
-	left := time.Until(first.At)
 	switch {
-	case left <= 0:
+	case !time.Now().Before(first.At) && n.Enrolls:
+		return Degraded, fmt.Sprintf("%s ended at %s: the agent needs a token for the next one", first.File, first.At.UTC().Format(time.RFC3339))
+	case !time.Now().Before(first.At):
 		return Missing, fmt.Sprintf("%s ended at %s", first.File, first.At.UTC().Format(time.RFC3339))
-	case left < soonExpired:
+	case first.EndsSoon(time.Now()):
 		return Degraded, fmt.Sprintf("%s ends at %s", first.File, first.At.UTC().Format(time.RFC3339))
 	}
 	return OK, fmt.Sprintf("of %s until %s", keeper.CertificateName(), first.At.UTC().Format(time.RFC3339))

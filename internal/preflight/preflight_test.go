@@ -6,10 +6,12 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -89,6 +91,7 @@ func TestEachCapabilityCostsItsRows(t *testing.T) {
 	if strings.TrimSpace(string(restricted)) == "0" {
 		optional = append(optional, "kernel log")
 	}
+	documented := documentedRows(t)
 	for _, tc := range []struct {
 		capability unix.Capability
 		rows       map[string]State
@@ -98,6 +101,9 @@ func TestEachCapabilityCostsItsRows(t *testing.T) {
 		{unix.CapNetAdmin, map[string]State{"module memory": Degraded, "receive buffer": Degraded, "hardware time stamps": Degraded}},
 		{unix.CapSyslog, map[string]State{"kernel log": Degraded}},
 	} {
+		if want := slices.Sorted(maps.Keys(tc.rows)); !slices.Equal(documented[tc.capability], want) {
+			t.Errorf("docs/privileges.md: %v of capability %d, want %v", documented[tc.capability], tc.capability, want)
+		}
 		without := statesWith(t, program, slices.DeleteFunc(slices.Clone(all), func(c uintptr) bool { return c == uintptr(tc.capability) }))
 		for row, state := range without {
 			want, costs := tc.rows[row]
@@ -140,6 +146,33 @@ func stateOf(t *testing.T, n Node, name string) Result {
 	}
 	t.Fatalf("%s was not checked", name)
 	return Result{}
+}
+
+// documentedRows returns the rows that each capability costs by docs/privileges.md, sorted.
+func documentedRows(t *testing.T) map[unix.Capability][]string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/privileges.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers := map[string]unix.Capability{"CAP_NET_BIND_SERVICE": unix.CapNetBindService, "CAP_NET_RAW": unix.CapNetRaw, "CAP_NET_ADMIN": unix.CapNetAdmin, "CAP_SYSLOG": unix.CapSyslog}
+	out := map[unix.Capability][]string{}
+	quoted := regexp.MustCompile("`([^`]+)`")
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 {
+			continue
+		}
+		number, ok := numbers[strings.Trim(cells[1], " `")]
+		if !ok {
+			continue
+		}
+		for _, m := range quoted.FindAllStringSubmatch(cells[2], -1) {
+			out[number] = append(out[number], m[1])
+		}
+		slices.Sort(out[number])
+	}
+	return out
 }
 
 func TestFilesOfTheNode(t *testing.T) {
@@ -250,11 +283,20 @@ func TestTheCoordinatorIsAsked(t *testing.T) {
 	for _, tc := range []struct {
 		life  time.Duration
 		state State
-	}{{30 * 24 * time.Hour, OK}, {24 * time.Hour, Degraded}, {-time.Hour, Missing}} {
+		// An agent that enrolls starts without a certificate, and with one that has ended, if it has a token.
+		enrolls State
+	}{{30 * 24 * time.Hour, OK, OK}, {24 * time.Hour, Degraded, Degraded}, {-time.Hour, Missing, Degraded}} {
 		files := writeFiles(t, dir, "life", authority, authority, tc.life)
 		if r := stateOf(t, Node{Coordinator: good, Certificates: files}, "certificates"); r.State != tc.state {
 			t.Errorf("a certificate for %v: %+v, want %s", tc.life, r, tc.state)
 		}
+		if r := stateOf(t, Node{Coordinator: good, Certificates: files, Enrolls: true}, "certificates"); r.State != tc.enrolls {
+			t.Errorf("enrolls, with a certificate for %v: %+v, want %s", tc.life, r, tc.enrolls)
+		}
+	}
+	none := Node{Coordinator: good, Certificates: pki.Files{CA: "/nowhere", Cert: "/nowhere", Key: "/nowhere"}, Enrolls: true}
+	if r := stateOf(t, none, "certificates"); r.State != Degraded {
+		t.Errorf("enrolls, without a certificate: %+v, want %s", r, Degraded)
 	}
 }
 
@@ -292,7 +334,7 @@ func newAuthority(t *testing.T) pki.Pair {
 // writeFiles writes a certificate that ends after some time, and the authority that its holder trusts.
 func writeFiles(t *testing.T, dir, name string, trusted, issuer pki.Pair, left time.Duration) pki.Files {
 	t.Helper()
-	began := min(0, left-time.Hour)
+	began := min(0, left-30*24*time.Hour)
 	pair, err := pki.Issue(issuer, []string{name, "coordinator"}, left-began, time.Now().Add(began))
 	if err != nil {
 		t.Fatal(err)

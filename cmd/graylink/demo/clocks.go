@@ -103,7 +103,7 @@ func startCoordinator(ctx context.Context, t *fabric.Topology, o Options, dir st
 	if err != nil {
 		return nil, err
 	}
-	c.server = coordinator.NewServer(c.Coordinator, certificates)
+	c.server = coordinator.NewServer(c.Coordinator, certificates, nil)
 	run, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
 	c.wg.Go(func() { c.addError(c.server.Serve(listener)) })

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	mathrand "math/rand/v2"
 	"net"
@@ -28,12 +29,17 @@ func (c *Client) dialCoordinator() (*grpc.ClientConn, error) {
 
 // dialCoordinator prepares a connection, with the certificates as they are now.
 func dialCoordinator(address, serverName string, certificates *pki.Keeper) (*grpc.ClientConn, error) {
+	return dial(address, certificates.ClientConfig(serverName))
+}
+
+// dial prepares a connection.
+func dial(address string, config *tls.Config) (*grpc.ClientConn, error) {
 	network := "tcp"
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		network, address = "unix", path
 	}
 	return grpc.NewClient("passthrough:///coordinator",
-		grpc.WithTransportCredentials(credentials.NewTLS(certificates.ClientConfig(serverName))),
+		grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, network, address)
