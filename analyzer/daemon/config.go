@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -140,10 +141,48 @@ type Server struct {
 	Endpoint `yaml:",inline"`
 }
 
-// Placements configures a file of jobs, in one of the formats of package jobs.
+// Placements configures one source of jobs: a file in one of the formats of package jobs, Slurm's squeue, or Kubernetes.
 type Placements struct {
-	File   string `yaml:"file"`
-	Format string `yaml:"format"`
+	File       string  `yaml:"file"`
+	Format     string  `yaml:"format"`
+	Slurm      *Slurm  `yaml:"slurm"`
+	Kubernetes *Server `yaml:"kubernetes"`
+}
+
+// Slurm configures a command that prints jobs as squeue does, and the time between two runs of it.
+type Slurm struct {
+	Command string        `yaml:"command"`
+	Every   time.Duration `yaml:"every"`
+}
+
+// UnmarshalYAML sets defaults.
+func (s *Slurm) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Slurm
+	s.Command, s.Every = "squeue", 15*time.Second
+	return unmarshal((*plain)(s))
+}
+
+// validate returns an error if the source is not exactly one, or is incomplete.
+func (p *Placements) validate() error {
+	sources := 0
+	for _, given := range []bool{p.File != "", p.Slurm != nil, p.Kubernetes != nil} {
+		if given {
+			sources++
+		}
+	}
+	switch {
+	case sources != 1:
+		return errors.New("one of file, slurm and kubernetes is required")
+	case p.File == "" && p.Format != "":
+		return errors.New("format belongs to a file")
+	case p.File != "" && !slices.Contains(jobs.FormatNames(), p.Format):
+		return fmt.Errorf("format %q: one of %s is expected", p.Format, strings.Join(jobs.FormatNames(), ", "))
+	case p.Slurm != nil && p.Slurm.Command == "":
+		return errors.New("slurm.command: a command is required")
+	case p.Slurm != nil && (p.Slurm.Every < time.Second || p.Slurm.Every > time.Hour):
+		return fmt.Errorf("slurm.every: %v: 1s to 1h0m0s are expected", p.Slurm.Every)
+	}
+	return nil
 }
 
 // Evidence configures the times of the queries. A value of 0 follows from the scrape interval.
@@ -216,8 +255,13 @@ func (a *Server) UnmarshalYAML(unmarshal func(any) error) error {
 // UnmarshalYAML sets defaults.
 func (p *Placements) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Placements
-	p.Format = jobs.FormatPlacement
-	return unmarshal((*plain)(p))
+	if err := unmarshal((*plain)(p)); err != nil {
+		return err
+	}
+	if p.File != "" && p.Format == "" {
+		p.Format = jobs.FormatPlacement
+	}
+	return nil
 }
 
 // keyError represents an error at a key of the file.
@@ -282,7 +326,12 @@ func parseConfig(b []byte, dir string) (*Config, error) {
 		c.Maintenance.File = config_util.JoinDir(dir, c.Maintenance.File)
 	}
 	for i := range c.Jobs {
-		c.Jobs[i].File = config_util.JoinDir(dir, c.Jobs[i].File)
+		j := &c.Jobs[i]
+		j.File = config_util.JoinDir(dir, j.File)
+		// A command without a directory is searched for in PATH.
+		if s := j.Slurm; s != nil && strings.Contains(s.Command, "/") {
+			s.Command = config_util.JoinDir(dir, s.Command)
+		}
 	}
 	for _, e := range c.endpointsByKey() {
 		e.Client.SetDirectory(dir)
@@ -312,6 +361,11 @@ func (c *Config) endpointsByKey() map[string]*Endpoint {
 	}
 	if k := c.Maintenance.Kubernetes; k != nil {
 		out["maintenance.kubernetes"] = &k.Endpoint
+	}
+	for i := range c.Jobs {
+		if k := c.Jobs[i].Kubernetes; k != nil {
+			out[fmt.Sprintf("jobs[%d].kubernetes", i)] = &k.Endpoint
+		}
 	}
 	return out
 }
@@ -371,11 +425,8 @@ func (c *Config) validate() error {
 		return keyErrorf("prometheus.max_answer_bytes", "%d: at least %d are expected", n, 1<<20)
 	}
 	for i, j := range c.Jobs {
-		switch {
-		case j.File == "":
-			return keyErrorf("jobs", "entry %d: a file is required", i+1)
-		case !slices.Contains(jobs.FormatNames(), j.Format):
-			return keyErrorf("jobs", "entry %d: format %q: one of %s is expected", i+1, j.Format, strings.Join(jobs.FormatNames(), ", "))
+		if err := j.validate(); err != nil {
+			return keyErrorf("jobs", "entry %d: %w", i+1, err)
 		}
 	}
 	if c.Asking != nil {
@@ -532,15 +583,18 @@ func withLocation(file string, b []byte, err error) error {
 	return fmt.Errorf("%s: %s", file, text)
 }
 
-// lineOf returns the line of a key, or of the innermost existing key that would hold it.
+// lineOf returns the line of a key such as a.b[0].c, or of the innermost existing key that would hold it.
 func lineOf(b []byte, key string) int {
 	var doc yaml.Node
 	if yaml.Unmarshal(b, &doc) != nil || len(doc.Content) == 0 {
 		return 1
 	}
 	n, line := doc.Content[0], 1
-	for _, part := range strings.Split(key, ".") {
+	for _, part := range strings.FieldsFunc(key, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
 		found := false
+		if i, err := strconv.Atoi(part); err == nil && n.Kind == yaml.SequenceNode && i < len(n.Content) {
+			n, line, found = n.Content[i], n.Content[i].Line, true
+		}
 		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 			if n.Content[i].Value == part {
 				n, line, found = n.Content[i+1], n.Content[i].Line, true

@@ -220,13 +220,36 @@ func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 	}
 	running := jobs.NewRegister(o.Graph)
 	o.Jobs = running
-	for _, j := range c.Jobs {
-		f := &jobs.File{Path: j.File, Format: j.Format, Zone: time.Local}
+	for i := range c.Jobs {
+		if err := d.addPlacements(w, &c.Jobs[i], running); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addPlacements adds one source of placements.
+func (d *Daemon) addPlacements(w *instance, p *Placements, running *jobs.Register) error {
+	var follow func(ctx context.Context)
+	switch {
+	case p.Slurm != nil:
+		s := &jobs.Slurm{Command: p.Slurm.Command, Every: p.Slurm.Every, Zone: time.Local}
+		follow = func(ctx context.Context) { s.Follow(ctx, running, d.log) }
+	case p.Kubernetes != nil:
+		client, err := p.Kubernetes.newClient()
+		if err != nil {
+			return fmt.Errorf("jobs: kubernetes: %w", err)
+		}
+		k := &jobs.Kubernetes{Client: client, URL: p.Kubernetes.URL}
+		follow = func(ctx context.Context) { k.Follow(ctx, running, d.log) }
+	default:
+		f := &jobs.File{Path: p.File, Format: p.Format, Zone: time.Local}
 		if err := f.ReloadIfChanged(running); err != nil {
 			return err
 		}
-		w.followers = append(w.followers, func(ctx context.Context) { f.FollowFile(ctx, running, followEvery, d.log) })
+		follow = func(ctx context.Context) { f.FollowFile(ctx, running, followEvery, d.log) }
 	}
+	w.followers = append(w.followers, follow)
 	return nil
 }
 

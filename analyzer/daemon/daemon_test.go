@@ -155,7 +155,7 @@ maintenance:
 		for name, f := range all {
 			for file, use := range map[string]string{f.CA: pki.UseAuthority, f.Cert: pki.UseCertificate} {
 				c := pkitest.Certificate(t, file)
-				want[pki.Expiry{File: file, Use: use, Serial: c.SerialNumber.Text(16), At: c.NotAfter}] = name + " " + use
+				want[pki.Expiry{File: file, Use: use, Serial: c.SerialNumber.Text(16), At: c.NotAfter, Life: c.NotAfter.Sub(c.NotBefore)}] = name + " " + use
 			}
 		}
 		got := d.Expiries()

@@ -3,13 +3,10 @@ package jobs
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -300,21 +297,54 @@ var jobLabels = []string{"jobset.sigs.k8s.io/jobset-name", "training.kubeflow.or
 
 // podList is as much as is read of Kubernetes' v1.PodList.
 type podList struct {
-	Kind  string `json:"kind"`
-	Items []struct {
-		Metadata struct {
-			Name      string            `json:"name"`
-			Namespace string            `json:"namespace"`
-			Labels    map[string]string `json:"labels"`
-		} `json:"metadata"`
-		Spec struct {
-			NodeName string `json:"nodeName"`
-		} `json:"spec"`
-		Status struct {
-			Phase     string     `json:"phase"`
-			StartTime *time.Time `json:"startTime"`
-		} `json:"status"`
-	} `json:"items"`
+	Kind     string `json:"kind"`
+	Metadata struct {
+		ResourceVersion string `json:"resourceVersion"`
+		Continue        string `json:"continue"`
+	} `json:"metadata"`
+	Items []pod `json:"items"`
+}
+
+// pod is as much as is read of Kubernetes' v1.Pod.
+type pod struct {
+	Metadata struct {
+		Name            string            `json:"name"`
+		Namespace       string            `json:"namespace"`
+		UID             string            `json:"uid"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Labels          map[string]string `json:"labels"`
+	} `json:"metadata"`
+	Spec struct {
+		NodeName string `json:"nodeName"`
+	} `json:"spec"`
+	Status struct {
+		Phase     string     `json:"phase"`
+		StartTime *time.Time `json:"startTime"`
+	} `json:"status"`
+}
+
+// podPlace is a pod of a job on a node.
+type podPlace struct {
+	job, node string
+	start     time.Time // the zero time if it is not known
+}
+
+// place returns the place of a pod. ok is false for a pod that belongs to no job, is on no node, or has ended.
+func (p *pod) place() (at podPlace, ok bool) {
+	for _, l := range jobLabels {
+		at.job = cmp.Or(at.job, p.Metadata.Labels[l])
+	}
+	at.node = p.Spec.NodeName
+	if at.job == "" || at.node == "" || p.Status.Phase != "Running" && p.Status.Phase != "Pending" {
+		return podPlace{}, false
+	}
+	if p.Metadata.Namespace != "" {
+		at.job = p.Metadata.Namespace + "/" + at.job
+	}
+	if t := p.Status.StartTime; t != nil {
+		at.start = t.UTC()
+	}
+	return at, true
 }
 
 // parsePods joins the running pods of each job. Pods of no job are left out.
@@ -326,29 +356,29 @@ func parsePods(file string, b []byte) ([]Placement, error) {
 	if list.Kind != "List" && list.Kind != "PodList" {
 		return nil, fmt.Errorf("%s: kind: %q: want List or PodList, as kubectl get pods -A -o json writes", file, truncateText(list.Kind))
 	}
+	var places []podPlace
+	for i := range list.Items {
+		if at, ok := list.Items[i].place(); ok {
+			places = append(places, at)
+		}
+	}
+	return joinPods(file, places)
+}
+
+// joinPods returns the placement of each job.
+func joinPods(source string, pods []podPlace) ([]Placement, error) {
 	byName := map[string]*Placement{}
 	var order []string
-	for i := range list.Items {
-		pod := &list.Items[i]
-		name := ""
-		for _, l := range jobLabels {
-			name = cmp.Or(name, pod.Metadata.Labels[l])
-		}
-		if name == "" || pod.Spec.NodeName == "" || pod.Status.Phase != "Running" && pod.Status.Phase != "Pending" {
-			continue
-		}
-		if pod.Metadata.Namespace != "" {
-			name = pod.Metadata.Namespace + "/" + name
-		}
-		p := byName[name]
+	for _, at := range pods {
+		p := byName[at.job]
 		if p == nil {
-			p = &Placement{Job: name}
-			byName[name] = p
-			order = append(order, name)
+			p = &Placement{Job: at.job}
+			byName[at.job] = p
+			order = append(order, at.job)
 		}
-		p.Nodes = append(p.Nodes, pod.Spec.NodeName)
-		if t := pod.Status.StartTime; t != nil && (p.Start.IsZero() || t.Before(p.Start)) {
-			p.Start = t.UTC()
+		p.Nodes = append(p.Nodes, at.node)
+		if !at.start.IsZero() && (p.Start.IsZero() || at.start.Before(p.Start)) {
+			p.Start = at.start
 		}
 	}
 	out, all := make([]Placement, 0, len(order)), budget{}
@@ -357,56 +387,9 @@ func parsePods(file string, b []byte) ([]Placement, error) {
 		slices.Sort(p.Nodes)
 		p.Nodes = slices.Compact(p.Nodes)
 		if err := all.addPlacement(p); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+			return nil, fmt.Errorf("%s: %w", source, err)
 		}
 		out = append(out, *p)
 	}
 	return out, nil
-}
-
-// File is a source of placements, read again when it changes.
-type File struct {
-	Path, Format string
-	Zone         *time.Location
-	last         []byte
-}
-
-// ReloadIfChanged reads the file if it has changed.
-func (f *File) ReloadIfChanged(r *Register) error {
-	b, err := os.ReadFile(f.Path)
-	if err != nil {
-		return fmt.Errorf("jobs: %w", err)
-	}
-	if f.last != nil && bytes.Equal(b, f.last) {
-		return nil
-	}
-	all, err := Parse(f.Format, f.Path, b, f.Zone)
-	if err != nil {
-		return err
-	}
-	f.last = b
-	r.ReplaceSource(f.Path, all)
-	return nil
-}
-
-// FollowFile keeps the file's placements in the register until ctx ends. It logs an error of the file
-// once.
-func (f *File) FollowFile(ctx context.Context, r *Register, every time.Duration, log *slog.Logger) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	said := ""
-	for {
-		switch err := f.ReloadIfChanged(r); {
-		case err == nil:
-			said = ""
-		case err.Error() != said:
-			said = err.Error()
-			log.Error("cannot read placements, known ones are kept", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }
