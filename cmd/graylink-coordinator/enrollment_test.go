@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -306,7 +307,7 @@ func TestClientsWithoutACertificateCanOnlyEnroll(t *testing.T) {
 		t.Errorf("a certificate of another authority: %v", err)
 	}
 	limited := 0
-	for range 400 {
+	for range 1000 {
 		if _, err := agentapi.NewEnrollmentClient(conn).Authorities(t.Context(), &agentapi.AuthoritiesRequest{}); status.Code(err) == codes.ResourceExhausted {
 			limited++
 		} else if err != nil {
@@ -314,7 +315,7 @@ func TestClientsWithoutACertificateCanOnlyEnroll(t *testing.T) {
 		}
 	}
 	if limited == 0 {
-		t.Error("400 calls in a row, and none is refused")
+		t.Error("1000 calls in a row, and none is refused")
 	}
 	// A client with a certificate is not limited by them.
 	r.issue("h1")
@@ -558,4 +559,49 @@ func weak224(t *testing.T) *ecdsa.PrivateKey {
 func kubeconfigFile(t *testing.T) string {
 	_, file := newAPIServer(t)
 	return file
+}
+
+var enrollNodes = flag.Int("enroll.nodes", 150, "nodes that enroll at once in TestManyNodesEnroll")
+
+// TestManyNodesEnroll has all nodes of a fabric enroll at once, from one address, which is the worst case for its limits.
+func TestManyNodesEnroll(t *testing.T) {
+	const hosts = 50
+	leaves := (*enrollNodes + hosts - 1) / hosts
+	r := newFiles(t, topology(leaves, hosts), nil)
+	r.write("ca.key", r.ca.Key)
+	at := func(name string) string { return filepath.Join(r.dir, name) }
+	r.enroll = enrollFlags{certFile: at("ca.crt"), keyFile: at("ca.key"), tokenFile: at("tokens"), life: enroll.DefaultLife}
+	var entries strings.Builder
+	tokens := make([]string, *enrollNodes)
+	for i := range tokens {
+		token, err := jointoken.New(fmt.Sprintf("h%d", i), pki.ParseCertificates(r.ca.Cert)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[i] = token.String()
+		entries.WriteString(jointoken.Entry{Node: token.Node, Expires: time.Now().Add(time.Hour), Hash: token.Hash()}.String())
+	}
+	r.write("tokens", []byte(entries.String()))
+	r.start()
+	t.Cleanup(func() { r.stop() })
+	began := time.Now()
+	var wg sync.WaitGroup
+	for i, token := range tokens {
+		e := r.node(token)
+		wg.Go(func() {
+			if err := e.Obtain(t.Context()); err != nil {
+				t.Error(err)
+				return
+			}
+			k, err := pki.Open(e.Files(), func(err error) { t.Error(err) })
+			if err != nil || k.CertificateName() != fmt.Sprintf("h%d", i) {
+				t.Errorf("h%d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d nodes enrolled in %.1f s", len(tokens), time.Since(began).Seconds())
+	if n := r.enrollment.service.Stats()[enroll.Outcome{Proof: enroll.ProofToken, Result: enroll.ResultSigned}]; n != uint64(len(tokens)) {
+		t.Errorf("%d certificates for %d nodes", n, len(tokens))
+	}
 }

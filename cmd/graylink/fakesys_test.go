@@ -10,6 +10,8 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
+	"github.com/graylink/graylink/internal/program"
+
 	"github.com/graylink/graylink/internal/fakesys"
 )
 
@@ -18,7 +20,7 @@ func fakesysCommand(t *testing.T, args ...string) error {
 	app := kingpin.New("graylink", "")
 	commands := map[string]command{}
 	addFakesys(app, commands)
-	name, err := app.Parse(joinDash(append([]string{"fakesys"}, args...)))
+	name, err := app.Parse(program.JoinDash(append([]string{"fakesys"}, args...)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -43,7 +42,7 @@ func main() {
 }
 
 func run(app *kingpin.Application, commands map[string]command, args []string) int {
-	name, err := app.Parse(joinDash(args))
+	name, err := app.Parse(program.JoinDash(args))
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "graylink: %v; try: graylink --help\n", err)
 		return 1
@@ -63,18 +62,4 @@ func run(app *kingpin.Application, commands map[string]command, args []string) i
 	}
 	fmt.Fprintf(os.Stderr, "graylink: %v\n", err)
 	return 1
-}
-
-// joinDash writes "--flag -" as "--flag=-". Here a lone dash is standard input, but kingpin takes it for a short flag
-// without a name.
-func joinDash(args []string) []string {
-	out := make([]string, 0, len(args))
-	for _, a := range args {
-		if n := len(out); a == "-" && n > 0 && strings.HasPrefix(out[n-1], "--") && len(out[n-1]) > 2 {
-			out[n-1] += "=-"
-			continue
-		}
-		out = append(out, a)
-	}
-	return out
 }

@@ -23,8 +23,8 @@ const (
 	anonymousFor        = 30 * time.Second // life of a connection
 	anonymousMost       = 4096             // connections
 	anonymousPerAddress = 128              // connections
-	anonymousRate       = 50               // calls of one address in a second
-	anonymousBurst      = 100              // calls of one address at once
+	anonymousRate       = 100              // calls of one address in a second
+	anonymousBurst      = 400              // calls of one address at once
 )
 
 // anonymousMethods are the calls that a client without a certificate may make.
@@ -59,7 +59,7 @@ func (a *anonymousClients) bound(conn net.Conn) (net.Conn, error) {
 	a.byFrom[from]++
 	b := &anonymousConn{Conn: conn}
 	b.release = sync.OnceFunc(func() { a.remove(from) })
-	b.timer = time.AfterFunc(anonymousFor, func() { b.Close() })
+	b.timer = time.AfterFunc(anonymousFor, func() { _ = b.Close() }) // there is nothing left to do about a failure
 	return b, nil
 }
 

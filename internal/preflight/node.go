@@ -72,7 +72,7 @@ func CheckNode(ctx context.Context, n Node) []Result {
 	}
 	if n.Coordinator != "" {
 		needs = append(needs,
-			need{"certificates", "The agent does not start.", n.checkCertificates},
+			need{"certificates", n.lossOfCertificates(), n.checkCertificates},
 			need{"coordinator", "The agent probes by its last assignment, or not at all.", func() (State, string) { return n.checkCoordinator(ctx) }})
 	}
 	if n.RDMA {
@@ -243,6 +243,14 @@ func (n Node) checkState() (State, string) {
 		return Degraded, err.Error()
 	}
 	return OK, dir + " can be written"
+}
+
+// lossOfCertificates returns what is lost without certificates.
+func (n Node) lossOfCertificates() string {
+	if n.Enrolls {
+		return "The agent starts when the coordinator has signed one."
+	}
+	return "The agent does not start."
 }
 
 func (n Node) checkCertificates() (State, string) {

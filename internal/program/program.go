@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ func (p *Program) AddFlags(address, admin string) {
 
 // Parse parses the arguments and returns the log. If they are invalid, it prints the error and returns false.
 func (p *Program) Parse(args []string) (log *slog.Logger, ok bool) {
-	if _, err := p.App.Parse(args); err != nil {
+	if _, err := p.App.Parse(JoinDash(args)); err != nil {
 		p.App.Errorf("%s, try --help", err)
 		return nil, false
 	}
@@ -58,6 +59,20 @@ func (p *Program) Parse(args []string) (log *slog.Logger, ok bool) {
 		return nil, false
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})), true
+}
+
+// JoinDash returns the arguments with "--flag -" as "--flag=-". A lone dash is standard input, but kingpin takes it for a
+// short flag without a name.
+func JoinDash(args []string) []string {
+	out := make([]string, 0, len(args))
+	for _, a := range args {
+		if n := len(out); a == "-" && n > 0 && strings.HasPrefix(out[n-1], "--") && len(out[n-1]) > 2 {
+			out[n-1] += "=-"
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // StopSignals returns a context that ends with the signals that end a daemon. stop must be called in the end.
