@@ -9,7 +9,7 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 DEMO_TOOLS := ip:iproute2 iptables:iptables
 # Virtual machines with soft-RoCE: docs/testbed.md. Kernel and tools of the machines are fetched by the tests.
 VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86 gcc:gcc
-TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump systemd-analyze:systemd chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager
+TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump systemd-analyze:systemd chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager mkdocs:mkdocs-material
 
 # What --version prints: the file VERSION, and the commit where git knows it.
 COMMON := github.com/prometheus/common/version
@@ -144,8 +144,7 @@ test-packaging: build
 
 # The site of the documentation, in dist/site.
 site:
-	$(call need,mkdocs:mkdocs,)
-	@python3 -c 'import material' 2>/dev/null || { test "$$(id -u)" = 0 && apt-get install -y -qq --no-install-recommends mkdocs-material >/dev/null; }
+	$(call need,mkdocs:mkdocs-material,)
 	mkdocs build --strict --quiet
 
 lint:

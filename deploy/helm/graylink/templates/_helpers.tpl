@@ -1,0 +1,73 @@
+{{- define "graylink.labels" -}}
+app.kubernetes.io/name: graylink
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "graylink.selector" -}}
+app.kubernetes.io/name: graylink
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "graylink.image" -}}
+{{ .root.Values.image.registry }}/{{ .program }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- end }}
+
+{{- define "graylink.pull" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "graylink.topologyConfigMap" -}}
+{{- if .Values.topology.existingConfigMap -}}
+{{ .Values.topology.existingConfigMap }}
+{{- else -}}
+{{- if not .Values.topology.inline }}{{ fail "topology.inline or topology.existingConfigMap is required: docs/topology.md" }}{{ end -}}
+graylink-topology
+{{- end -}}
+{{- end }}
+
+{{- define "graylink.tlsSecret" -}}
+{{ .Values.tls.existingSecret | default "graylink-tls" }}
+{{- end }}
+
+{{- define "graylink.caConfigMap" -}}
+{{- if and .Values.tls.existingSecret (not .Values.tls.existingCAConfigMap) }}{{ fail "tls.existingCAConfigMap is required beside tls.existingSecret" }}{{ end -}}
+{{ .Values.tls.existingCAConfigMap | default "graylink-ca" }}
+{{- end }}
+
+{{- define "graylink.coordinatorName" -}}
+graylink-coordinator.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- /* What PodSecurity "restricted" wants of a container that needs nothing. */ -}}
+{{- define "graylink.restricted" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "graylink.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "graylink.probes" -}}
+livenessProbe:
+  httpGet: {path: /-/healthy, port: {{ .port }}}
+  periodSeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /-/ready, port: {{ .port }}}
+  periodSeconds: 5
+{{- end }}

@@ -1,0 +1,249 @@
+//go:build packaging
+
+// Package packaging tests what a release is made of: the chart, the packages and the images. make test-packaging runs it.
+package packaging
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/internal/pki"
+)
+
+// helm is the version that the chart is tested with.
+const helm = "helm.sh/helm/v3/cmd/helm@v3.22.0"
+
+const chart = "../../deploy/helm/graylink"
+
+// helmProgram builds helm once. The build cache keeps it.
+func helmProgram(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "helm")
+	c := exec.Command("go", "install", helm)
+	c.Env = append(os.Environ(), "GOBIN="+filepath.Dir(program), "GOFLAGS=")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("go install %s: %v\n%s", helm, err, out)
+	}
+	return program
+}
+
+// run runs helm with values as a file.
+func run(t *testing.T, program, values string, args ...string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, program, append(args, "--values", file)...)
+	c.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+const inline = "topology: {inline: \"version: 1\\nswitches: []\\nnodes: []\\nlinks: []\\n\"}\n"
+
+// renderings are values that sites may have.
+var renderings = map[string]string{
+	"as it is":            inline,
+	"multus with RDMA":    inline + "node: {networks: {mode: multus, attachments: [fabric/rail0, fabric/rail1]}, rdma: {enabled: true, resource: rdma/shared}}\n",
+	"privileged":          inline + "node: {kernelLog: privileged, condition: true, health: {gpu: H100}, tolerations: [{operator: Exists}], nodeSelector: {gpu: \"true\"}}\n",
+	"Prometheus operator": inline + "prometheus: {operator: true, labels: {release: kps}}\ngrafana: {dashboards: true}\nanalyzer: {replicas: 2}\n",
+	"own certificates":    "topology: {existingConfigMap: fabric}\ntls: {existingSecret: mine, existingCAConfigMap: mine-ca}\ncoordinator: {persistence: {enabled: false}, clockReference: h1}\n",
+	"collector":           inline + "collector: {enabled: true, config: {receivers: {gnmi: {}}}}\nprometheus: {operator: true}\nnetworkPolicy: {enabled: false}\npdb: {enabled: false}\nanalyzer: {config: {page_above_nics: 3}}\n",
+}
+
+// object is a Kubernetes object, as far as the tests look at it.
+type object struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Spec     struct {
+		Template struct {
+			Spec struct {
+				Containers []struct {
+					Image string
+					Args  []string
+				}
+			}
+		}
+	}
+}
+
+func parseObjects(t *testing.T, text string) (out []object) {
+	t.Helper()
+	for d := yaml.NewDecoder(strings.NewReader(text)); ; {
+		var o object
+		if err := d.Decode(&o); errors.Is(err, io.EOF) {
+			return out
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if o.Kind != "" {
+			out = append(out, o)
+		}
+	}
+}
+
+// TestChart lints and renders the chart. The programs themselves are asked whether they have the flags that it gives them.
+func TestChart(t *testing.T) {
+	program := helmProgram(t)
+	for name, values := range renderings {
+		t.Run(name, func(t *testing.T) {
+			if out, err := run(t, program, values, "lint", "--strict", chart); err != nil {
+				t.Fatalf("helm lint: %v\n%s", err, out)
+			}
+			out, err := run(t, program, values, "template", "graylink", chart, "--namespace", "graylink", "--kube-version", "1.36.0")
+			if err != nil {
+				t.Fatalf("helm template: %v\n%s", err, out)
+			}
+			objects := parseObjects(t, out)
+			seen := map[string]bool{}
+			containers := 0
+			for _, o := range objects {
+				if id := o.Kind + " " + o.Metadata.Name; seen[id] || o.Metadata.Name == "" {
+					t.Errorf("%s twice, or without a name", id)
+				} else {
+					seen[id] = true
+				}
+				for _, c := range o.Spec.Template.Spec.Containers {
+					containers++
+					checkFlags(t, c.Image, c.Args)
+				}
+			}
+			if containers < 3 || !seen["DaemonSet graylink-node"] || !seen["StatefulSet graylink-coordinator"] || !seen["Deployment graylink-analyzer"] {
+				t.Errorf("%d containers in %v", containers, seen)
+			}
+		})
+	}
+}
+
+// checkFlags fails for flags that a program does not have. Files that the flags name are not here.
+func checkFlags(t *testing.T, image string, args []string) {
+	t.Helper()
+	name := image[strings.LastIndexByte(image, '/')+1 : strings.LastIndexByte(image, ':')]
+	if name == "otelcol-graylink" {
+		return // its flags are the Collector's
+	}
+	for i, a := range args {
+		args[i] = strings.ReplaceAll(a, "$(NODE_NAME)", "h1")
+	}
+	out, err := exec.Command("../../bin/"+name, append(args, "--check")...).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"unknown long flag", "expected", "unexpected", "must be"} {
+		if bytes.Contains(out, []byte(text)) {
+			t.Errorf("%s %s: %s", name, strings.Join(args, " "), out)
+		}
+	}
+}
+
+// TestWrongValues: each is refused, with its key.
+func TestWrongValues(t *testing.T) {
+	program := helmProgram(t)
+	for i, tc := range []struct{ values, key string }{
+		{"", "topology.inline"},
+		{inline + "imagee: {}\n", "imagee"},
+		{inline + "image: {registry: \"\"}\n", "registry"},
+		{inline + "image: {pullPolicy: Sometimes}\n", "pullPolicy"},
+		{inline + "image: {pullSecrets: [regcred]}\n", "pullSecrets"},
+		{"topology: {inline: 7}\n", "inline"},
+		{"topology: {file: x}\n", "file"},
+		{inline + "tls: {existingSecret: mine}\n", "tls.existingCAConfigMap"},
+		{inline + "tls: {days: 0}\n", "days"},
+		{inline + "tls: {days: ten}\n", "days"},
+		{inline + "node: {networks: {mode: bridge}}\n", "mode"},
+		{inline + "node: {networks: {mode: multus}}\n", "node.networks.attachments"},
+		{inline + "node: {rdma: {enabled: true}}\n", "node.rdma.resource"},
+		{inline + "node: {rdma: {resource: shared}}\n", "resource"},
+		{inline + "node: {kernelLog: kmsg}\n", "kernelLog"},
+		{inline + "node: {port: 99999}\n", "port"},
+		{inline + "node: {state: {hostPath: var/lib}}\n", "hostPath"},
+		{inline + "node: {extraArgs: [-v]}\n", "extraArgs"},
+		{inline + "node: {nodeSelector: {gpu: true}}\n", "nodeSelector"},
+		{inline + "coordinator: {replicas: 2}\n", "replicas"},
+		{inline + "coordinator: {persistence: {size: big}}\n", "size"},
+		{inline + "analyzer: {replicas: 0}\n", "replicas"},
+		{inline + "analyzer: {prometheusURL: prometheus:9090}\n", "prometheusURL"},
+		{inline + "analyzer: {config: {topology_file: x}}\n", "config"},
+		{inline + "collector: {enabled: true}\n", "collector.config"},
+		{inline + "prometheus: {labels: {release: 1}}\n", "labels"},
+		{inline + "networkPolicy: {from: all}\n", "from"},
+	} {
+		out, err := run(t, program, tc.values, "template", "graylink", chart, "--kube-version", "1.36.0")
+		if err == nil || !strings.Contains(out, tc.key) {
+			t.Errorf("%d, %s: %v %s, want a refusal with %s", i, fmt.Sprintf("%.60q", tc.values), err, out, tc.key)
+		}
+	}
+}
+
+// TestChartCertificates has the programs' own code use the certificates that the chart makes.
+func TestChartCertificates(t *testing.T) {
+	out, err := run(t, helmProgram(t), inline, "template", "graylink", chart, "--namespace", "ns1", "--kube-version", "1.36.0", "--show-only", "templates/tls.yaml")
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, out)
+	}
+	dir := t.TempDir()
+	var fromConfigMap string
+	for d := yaml.NewDecoder(strings.NewReader(out)); ; {
+		var o struct {
+			Kind string
+			Data map[string]string
+		}
+		if err := d.Decode(&o); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range o.Data {
+			if o.Kind == "ConfigMap" {
+				fromConfigMap = text
+				continue
+			}
+			b, err := base64.StdEncoding.DecodeString(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	authority, err := pki.OpenAuthority(at("ca.crt"), at("ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Certificate())
+	if ca, err := os.ReadFile(at("ca.crt")); err != nil || string(ca) != fromConfigMap {
+		t.Errorf("nodes get another authority than the coordinator has (%v)", err)
+	}
+	for _, name := range []string{"coordinator", "analyzer"} {
+		k, err := pki.Open(pki.Files{CA: at("ca.crt"), Cert: at(name + ".crt"), Key: at(name + ".key")}, func(err error) { t.Error(err) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.CheckOwn(roots); err != nil || !k.Trusts(authority.Certificate()) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want := map[string]string{"coordinator": "graylink-coordinator.ns1.svc", "analyzer": "analyzer"}[name]; k.CertificateName() != want {
+			t.Errorf("%s: %q, want %q", name, k.CertificateName(), want)
+		}
+	}
+}
