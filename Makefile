@@ -15,7 +15,7 @@ TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdum
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence beside dist test-packaging test-kubernetes site lint clean demo-tools test-tools table
+.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence beside dist test-packaging test-kubernetes test-slurm site lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -146,6 +146,11 @@ test-packaging: build
 # three minutes; then 30 s).
 test-kubernetes: build
 	$(GO) test -tags kubernetes -count 1 -v -timeout 30m ./test/kubernetes
+
+# The analyzer's source of jobs with a real Slurm (15 s).
+test-slurm:
+	$(call need,slurmctld:slurmctld slurmd:slurmd squeue:slurm-client munged:munge,)
+	$(GO) test -tags slurm -count 1 -v -timeout 10m ./test/slurm
 
 # The site of the documentation, in dist/site.
 site:

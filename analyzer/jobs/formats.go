@@ -243,13 +243,14 @@ func (p *Placement) fillFromSlurm(state, start, end, nodes string, zone *time.Lo
 func parseSqueue(file, text string, zone *time.Location) ([]Placement, error) {
 	out, all := []Placement{}, budget{}
 	var split func(string) []string
-	column := map[string]int{}
+	column, columns := map[string]int{}, 0
 	err := forEachLine(text, func(n int, line string) error {
 		if split == nil {
 			split = strings.Fields
 			if strings.Contains(line, "|") {
 				split = func(s string) []string { return strings.Split(s, "|") }
 			}
+			columns = len(split(line))
 			for i, name := range split(line) {
 				name = strings.TrimSpace(name)
 				for _, alias := range [][2]string{{"ST", "STATE"}, {"NODELIST(REASON)", "NODELIST"}} {
@@ -269,6 +270,9 @@ func parseSqueue(file, text string, zone *time.Location) ([]Placement, error) {
 			return nil
 		}
 		cells := split(line)
+		if last := columns - 1; column["NAME"] == last && len(cells) > columns && strings.Contains(line, "|") {
+			cells[last] = strings.Join(cells[last:], "|") // names may hold the separator
+		}
 		cell := func(name string) string {
 			if i, ok := column[name]; ok && i < len(cells) {
 				return strings.TrimSpace(cells[i])

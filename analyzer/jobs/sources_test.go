@@ -87,8 +87,8 @@ func TestSqueue(t *testing.T) {
 	s := &Slurm{Command: command, Every: 20 * time.Millisecond, Zone: time.UTC}
 	put("JOBID|STATE|START_TIME|NODELIST|NAME\n4711|RUNNING|2026-11-22T02:00:00|h[1-2]|train|7\n")
 	follow(t, func(ctx context.Context) { s.Follow(ctx, r, slog.New(slog.NewTextHandler(&log, nil))) })
-	eventually(t, "the job is known", func() bool { return slices.Equal(namesIn(r), []string{"train"}) })
-	if got := r.MapAt(time.Now()).NICsOf("train"); !slices.Equal(got, []string{"h1/eth1", "h1/eth2", "h2/eth1", "h2/eth2"}) {
+	eventually(t, "the job is known", func() bool { return slices.Equal(namesIn(r), []string{"train|7"}) })
+	if got := r.MapAt(time.Now()).NICsOf("train|7"); !slices.Equal(got, []string{"h1/eth1", "h1/eth2", "h2/eth1", "h2/eth2"}) {
 		t.Errorf("NICs %q", got)
 	}
 	arguments, err := os.ReadFile(filepath.Join(dir, "arguments"))
