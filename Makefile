@@ -139,7 +139,7 @@ dist:
 
 # The chart, by Helm, and the packages, which are built and installed in a root of their own (ten minutes).
 test-packaging: build
-	$(call need,mmdebstrap:mmdebstrap lintian:lintian rpm:rpm,)
+	$(call need,$(VM_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm cpio:cpio,)
 	$(GO) test -tags packaging -count 1 -v -timeout 1h ./test/packaging
 
 # The chart and the enrollment of nodes, with a real API server of Kubernetes and its etcd (the first time compiles for

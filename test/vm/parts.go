@@ -384,3 +384,6 @@ func extractTar(r io.Reader, dir string, wanted func(name string) bool) error {
 		}
 	}
 }
+
+// KernelImage returns the file of the kernel that machines boot.
+func (p *Parts) KernelImage() string { return p.kernel.image }
