@@ -39,9 +39,9 @@ func (l *logs) count(text string) int {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after 30 s: not %s", what)
+			t.Fatalf("after two minutes: not %s", what)
 		}
 	}
 }

@@ -175,9 +175,9 @@ func (r *rig) checkByOpenSSL(files pki.Files, node string) {
 
 func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			r.t.Fatalf("after 30 s: not %s", what)
+			r.t.Fatalf("after two minutes: not %s", what)
 		}
 	}
 }
