@@ -57,10 +57,12 @@ func (a *anonymousClients) bound(conn net.Conn) (net.Conn, error) {
 	}
 	a.open++
 	a.byFrom[from]++
-	b := &anonymousConn{Conn: conn}
-	b.release = sync.OnceFunc(func() { a.remove(from) })
-	b.timer = time.AfterFunc(anonymousFor, func() { _ = b.Close() }) // there is nothing left to do about a failure
-	return b, nil
+	release := sync.OnceFunc(func() { a.remove(from) })
+	end := time.AfterFunc(anonymousFor, func() {
+		release()
+		_ = conn.Close() // there is nothing left to do about a failure
+	})
+	return &anonymousConn{conn, end, release}, nil
 }
 
 func (a *anonymousClients) remove(from netip.Prefix) {
@@ -102,13 +104,13 @@ func (a *anonymousClients) dropIdleLimiters() {
 // anonymousConn is the connection of a client without a certificate.
 type anonymousConn struct {
 	net.Conn
-	timer   *time.Timer
+	end     *time.Timer
 	release func()
 }
 
 // Close implements net.Conn.
 func (c *anonymousConn) Close() error {
-	c.timer.Stop()
+	c.end.Stop()
 	c.release()
 	return c.Conn.Close()
 }

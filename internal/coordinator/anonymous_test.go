@@ -17,6 +17,13 @@ type farConn struct {
 
 func (c farConn) RemoteAddr() net.Addr { return c.from }
 
+// count returns the numbers of open connections and of their addresses.
+func (a *anonymousClients) count() (open, addresses int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.open, len(a.byFrom)
+}
+
 func anonymousCaller(t *testing.T, address string) net.Conn {
 	t.Helper()
 	near, far := net.Pipe()
@@ -43,13 +50,14 @@ func TestRule19AnonymousConnectionsAreBounded(t *testing.T) {
 		}
 		open[0].Close()
 		open[0].Close()
-		if a.open != anonymousPerAddress {
-			t.Errorf("%d are open, want %d: one that is closed twice counts once", a.open, anonymousPerAddress)
+		if n, _ := a.count(); n != anonymousPerAddress {
+			t.Errorf("%d are open, want %d: one that is closed twice counts once", n, anonymousPerAddress)
 		}
 		time.Sleep(anonymousFor)
 		synctest.Wait()
-		if _, err := open[1].Write([]byte("x")); err == nil || a.open != 0 || len(a.byFrom) != 0 {
-			t.Errorf("after %v: %v, %d open, %v", anonymousFor, err, a.open, a.byFrom)
+		_, err := open[1].Write([]byte("x"))
+		if n, addresses := a.count(); err == nil || n != 0 || addresses != 0 {
+			t.Errorf("after %v: %v, %d open, of %d addresses", anonymousFor, err, n, addresses)
 		}
 		for i := range anonymousMost {
 			if _, err := a.bound(anonymousCaller(t, netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String())); err != nil {
