@@ -146,7 +146,9 @@ func nodes(t *testing.T) source {
 		}
 	}
 	// The node of the golden files uses no certificates.
-	out.families[pki.ExpirySeries] = family{dto.MetricType_GAUGE, pki.ExpiryHelp, pki.ExpiryLabels()}
+	for _, g := range pki.ExpiryGauges {
+		out.families[g.Name] = family{dto.MetricType_GAUGE, g.Help, pki.ExpiryLabels()}
+	}
 	return out
 }
 

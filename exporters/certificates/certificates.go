@@ -2,6 +2,7 @@
 package certificates
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,12 +11,15 @@ import (
 )
 
 // Families returns the descriptions of what a Collector publishes.
-func Families() []*prometheus.Desc { return []*prometheus.Desc{expiry, life} }
+func Families() []*prometheus.Desc { return slices.Clone(families) }
 
-var (
-	expiry = prometheus.NewDesc(pki.ExpirySeries, pki.ExpiryHelp, pki.ExpiryLabels(), nil)
-	life   = prometheus.NewDesc(pki.LifeSeries, pki.LifeHelp, pki.ExpiryLabels(), nil)
-)
+// families has the description of each of pki.ExpiryGauges.
+var families = func() (out []*prometheus.Desc) {
+	for _, g := range pki.ExpiryGauges {
+		out = append(out, prometheus.NewDesc(g.Name, g.Help, pki.ExpiryLabels(), nil))
+	}
+	return out
+}()
 
 // Collector publishes the certificates of several sources. A process registers one.
 type Collector struct {
@@ -35,7 +39,7 @@ func (c *Collector) Add(sources ...pki.Source) {
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range Families() {
+	for _, d := range families {
 		ch <- d
 	}
 }
@@ -46,7 +50,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	sources := c.sources[:len(c.sources):len(c.sources)]
 	c.mu.Unlock()
 	for _, e := range pki.Expiries(sources...) {
-		ch <- prometheus.MustNewConstMetric(expiry, prometheus.GaugeValue, float64(e.At.Unix()), e.Labels()...)
-		ch <- prometheus.MustNewConstMetric(life, prometheus.GaugeValue, e.Life.Seconds(), e.Labels()...)
+		for i, g := range pki.ExpiryGauges {
+			ch <- prometheus.MustNewConstMetric(families[i], prometheus.GaugeValue, g.Value(e), e.Labels()...)
+		}
 	}
 }

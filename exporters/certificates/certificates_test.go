@@ -26,7 +26,7 @@ func TestCollector(t *testing.T) {
 	check := func(lines ...string) {
 		t.Helper()
 		slices.Sort(lines)
-		want := "# HELP " + pki.ExpirySeries + " " + pki.ExpiryHelp + "\n# TYPE " + pki.ExpirySeries + " gauge\n" + strings.Join(lines, "\n") + "\n"
+		want := "# HELP " + pki.ExpirySeries + " " + pki.ExpiryGauges[0].Help + "\n# TYPE " + pki.ExpirySeries + " gauge\n" + strings.Join(lines, "\n") + "\n"
 		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), pki.ExpirySeries); err != nil {
 			t.Error(err)
 		}

@@ -11,13 +11,23 @@ import (
 	"time"
 )
 
-// The gauges that publish expiries, and their labels. Every program uses these.
+// Names of the gauges that publish expiries.
 const (
 	ExpirySeries = "graylink_certificate_expiry_timestamp_seconds"
-	ExpiryHelp   = "Time at which a certificate in use ends, by its file, use and serial number."
 	LifeSeries   = "graylink_certificate_lifetime_seconds"
-	LifeHelp     = "Time from the begin of a certificate in use to its end, by its file, use and serial number."
 )
+
+// ExpiryGauge is a gauge that publishes something of a certificate in use, with the labels of ExpiryLabels.
+type ExpiryGauge struct {
+	Name, Help string
+	Value      func(Expiry) float64
+}
+
+// ExpiryGauges are the gauges that every program publishes of every certificate in use.
+var ExpiryGauges = []ExpiryGauge{
+	{ExpirySeries, "Time at which a certificate in use ends, by its file, use and serial number.", func(e Expiry) float64 { return float64(e.At.Unix()) }},
+	{LifeSeries, "Time from the begin of a certificate in use to its end, by its file, use and serial number.", func(e Expiry) float64 { return e.Life.Seconds() }},
+}
 
 // ExpiryLabels returns the names of the labels, in the order of Expiry.Labels.
 func ExpiryLabels() []string { return []string{"file", "use", "serial"} }

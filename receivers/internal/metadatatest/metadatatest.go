@@ -61,8 +61,13 @@ type sum struct {
 	Temporality string `yaml:"aggregation_temporality"`
 }
 
-// expiries is the family of certificates in use, which every receiver has.
-var expiries = Family{Name: pki.ExpirySeries, Help: pki.ExpiryHelp, Labels: pki.ExpiryLabels()}
+// expiries returns the families of certificates in use, which every receiver has.
+func expiries() (out []Family) {
+	for _, g := range pki.ExpiryGauges {
+		out = append(out, Family{Name: g.Name, Help: g.Help, Labels: pki.ExpiryLabels()})
+	}
+	return out
+}
 
 // expiryLabels describes its labels.
 var expiryLabels = map[string]string{"file": "File of the certificate, as it is configured.", "use": "certificate (the receiver's own, or one that leads from it to an authority) or authority.",
@@ -94,7 +99,7 @@ func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels m
 		}
 		labels[l] = what
 	}
-	for _, x := range append(slices.Clip(families), expiries) {
+	for _, x := range slices.Concat(families, expiries()) {
 		name, unit := metricfamily.OTLPName(x.Name, x.Counter)
 		m := metric{Enabled: true, Stability: strings.ToLower(f.MetricsStability().String()), Description: x.Help, Unit: unit, Attributes: x.Labels}
 		if x.Counter {

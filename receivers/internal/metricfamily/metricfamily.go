@@ -84,21 +84,23 @@ func (b *Batch[F]) AddPoint(f F, v float64, at, since time.Time) pcommon.Map {
 	return d.Attributes()
 }
 
-// AddExpiries adds the family of certificates in use. It returns the number of points.
+// AddExpiries adds the families of certificates in use. It returns the number of points.
 func (b *Batch[F]) AddExpiries(expiries []pki.Expiry, now time.Time) int {
 	if len(expiries) == 0 {
 		return 0
 	}
-	expiry := Family{Name: pki.ExpirySeries, Help: pki.ExpiryHelp}
-	points := expiry.initMetric(b.scope.AppendEmpty())
 	labels := pki.ExpiryLabels()
-	for _, e := range expiries {
-		p := points.AppendEmpty()
-		p.SetDoubleValue(float64(e.At.Unix()))
-		p.SetTimestamp(pcommon.NewTimestampFromTime(now))
-		for i, v := range e.Labels() {
-			p.Attributes().PutStr(labels[i], v)
+	for _, g := range pki.ExpiryGauges {
+		family := Family{Name: g.Name, Help: g.Help}
+		points := family.initMetric(b.scope.AppendEmpty())
+		for _, e := range expiries {
+			p := points.AppendEmpty()
+			p.SetDoubleValue(g.Value(e))
+			p.SetTimestamp(pcommon.NewTimestampFromTime(now))
+			for i, v := range e.Labels() {
+				p.Attributes().PutStr(labels[i], v)
+			}
 		}
 	}
-	return len(expiries)
+	return len(expiries) * len(pki.ExpiryGauges)
 }
