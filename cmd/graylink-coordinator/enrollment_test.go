@@ -205,6 +205,28 @@ func TestALostAnswerCostsNoToken(t *testing.T) {
 	}
 }
 
+// TestAnAuthorityOfBefore: ca.crt is of another coordinator, to which this node belonged before.
+func TestAnAuthorityOfBefore(t *testing.T) {
+	r := newEnrollRig(t, nil)
+	other, err := pki.NewAuthority("other", time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := r.node(r.token("h1", time.Hour))
+	if err := os.MkdirAll(e.Directory, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(e.Files().CA, other.Cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Obtain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(e.Files().CA); err != nil || !bytes.Equal(text, r.ca.Cert) {
+		t.Errorf("%s: %v, want the authority of the token alone", text, err)
+	}
+}
+
 func TestTokensAreRefused(t *testing.T) {
 	r := newEnrollRig(t, nil)
 	h1, old := r.token("h1", time.Hour), r.token("h2", -time.Second)

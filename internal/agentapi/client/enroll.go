@@ -210,15 +210,19 @@ func (e *Enrollment) pendingKey() (*ecdsa.PrivateKey, []byte, error) {
 	return key, text, durable.WriteFile(e.pendingFile(), text)
 }
 
-// findAuthority writes ca.crt if it is missing: the coordinator says which authorities are its own, and the token says
-// which of them is the right one. Until then nothing that the coordinator says counts, and no secret is sent.
+// findAuthority writes ca.crt if it is missing or has not the authority of the token: the coordinator says which
+// authorities are its own, and the token says which of them is the right one. Until then nothing that the coordinator says
+// counts, and no secret is sent.
 func (e *Enrollment) findAuthority(ctx context.Context, token *jointoken.Token) error {
 	file := e.Files().CA
-	if _, err := os.Stat(file); err == nil {
+	text, err := os.ReadFile(file)
+	switch {
+	case err != nil && e.CA != "":
+		return fmt.Errorf("the authorities of the coordinator: %w", err)
+	case err != nil && token == nil:
+		return fmt.Errorf("without a join token, the authorities of the coordinator have to be given: %w", err)
+	case err == nil && (token == nil || e.CA != "" || hasAuthority(text, token)):
 		return nil
-	}
-	if token == nil {
-		return fmt.Errorf("%s is missing: without a join token, the authorities of the coordinator have to be given", file)
 	}
 	// The fingerprint verifies what comes over this connection.
 	conn, err := dial(e.Address, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
@@ -238,6 +242,11 @@ func (e *Enrollment) findAuthority(ctx context.Context, token *jointoken.Token) 
 		}
 	}
 	return errors.New("the authority of the coordinator is not the one of the join token: another program answers at this address, or the authority was replaced since the token was made")
+}
+
+// hasAuthority reports whether a PEM text has the authority of a token.
+func hasAuthority(text []byte, token *jointoken.Token) bool {
+	return slices.ContainsFunc(pki.ParseCertificates(text), func(c *x509.Certificate) bool { return jointoken.Fingerprint(c) == token.Authority })
 }
 
 // request gets a certificate for a key and writes the files. certificates are those to renew, or nil.
