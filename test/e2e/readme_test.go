@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,16 +39,18 @@ func readmeCommands(t *testing.T, heading string) (commands []string) {
 	return commands
 }
 
-// TestReadmeFleet runs the README's commands for a fleet as they stand there: certificates, a coordinator, an agent on
-// every host with the host's own certificate, and an analyzer beside a Prometheus that has deploy's configuration. What
-// is missing is only what the README leaves to the reader: the topology, and that no switch runs an agent.
+// TestReadmeFleet runs the README's commands for a fleet as they stand there: a coordinator and its certificate, a join
+// token for every host, an agent on every host that gets its certificate with the token, and an analyzer beside a
+// Prometheus that has deploy's configuration. What is missing is only what the README leaves to the reader: the topology,
+// and that no switch runs an agent.
 func TestReadmeFleet(t *testing.T) {
 	need(t)
 	prometheus := program(t, "prometheus")
 	commands := readmeCommands(t, "How do I run it on a fleet, beside my own Prometheus?")
-	if len(commands) != 4 {
-		t.Fatalf("the README has %d commands for a fleet, want 4: %q", len(commands), commands)
+	if len(commands) != 5 {
+		t.Fatalf("the README has %d commands for a fleet, want 5: %q", len(commands), commands)
 	}
+	certificates, coordinator, joinTokens, node, analyzer := commands[0], commands[1], commands[2], commands[3], commands[4]
 	l := fabricOf(t, "readme", "testdata/readme-fabric.yaml")
 	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), logs: map[string]*bytes.Buffer{}}
 	t.Cleanup(func() {
@@ -65,15 +68,15 @@ func TestReadmeFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	analyzer, err := os.ReadFile("../../deploy/analyzer/analyzer.yml")
+	analyzerConfig, err := os.ReadFile("../../deploy/analyzer/analyzer.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	analyzer, _, found := bytes.Cut(analyzer, []byte("# Switches that run graylink-switch."))
+	analyzerConfig, _, found := bytes.Cut(analyzerConfig, []byte("# Switches that run graylink-switch."))
 	if !found {
 		t.Fatal("deploy/analyzer/analyzer.yml has no part about switches")
 	}
-	for name, text := range map[string][]byte{"my-fabric.yaml": topo, "deploy/analyzer/topology.yaml": topo, "deploy/analyzer/analyzer.yml": analyzer} {
+	for name, text := range map[string][]byte{"my-fabric.yaml": topo, "deploy/analyzer/topology.yaml": topo, "deploy/analyzer/analyzer.yml": analyzerConfig} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(f.dir, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -84,20 +87,34 @@ func TestReadmeFleet(t *testing.T) {
 	if err := os.Symlink(bin, filepath.Join(f.dir, "bin")); err != nil {
 		t.Fatal(err)
 	}
-	run := func(where, who, command string) {
+	start := func(where, who, command string) {
 		cmd := l.Command(context.Background(), where, "sh", "-c", command)
 		cmd.Dir = f.dir
+		cmd.SysProcAttr.Setpgid = true
 		f.start(cmd, who)
-		t.Cleanup(func() { stop(t, cmd) })
+		t.Cleanup(func() {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+			_ = cmd.Wait()
+		})
 	}
-	certificates := l.Command(t.Context(), "leaf1", "sh", "-c", commands[0])
-	certificates.Dir = f.dir
-	if out, err := certificates.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", commands[0], err, out)
+	finish := func(command string) []byte {
+		cmd := l.Command(t.Context(), "leaf1", "sh", "-c", command)
+		cmd.Dir = f.dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		return out
 	}
-	run("leaf1", "coordinator", "exec "+commands[1])
-	for _, node := range f.nodes() {
-		run(node, node, "exec "+strings.ReplaceAll(commands[2], "h1", node))
+	finish(certificates)
+	start("leaf1", "coordinator", coordinator)
+	tokens := strings.Fields(string(finish(joinTokens)))
+	if len(tokens) != len(f.nodes()) {
+		t.Fatalf("%s printed %q, want %d tokens", joinTokens, tokens, len(f.nodes()))
+	}
+	for i, name := range f.nodes() {
+		// The hosts of the lab share a file system, in which each has a /var/lib of its own here.
+		start(name, name, "mount -t tmpfs none /var/lib && TOKEN="+tokens[i]+"\n"+node)
 	}
 	beside := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return l.DialContext(ctx, "leaf1", network, addr)
@@ -120,8 +137,8 @@ func TestReadmeFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run("leaf1", "prometheus", "exec "+prometheus+" --config.file "+config+" --storage.tsdb.path tsdb --web.listen-address 127.0.0.1:9090 --enable-feature=native-histograms")
-	run("leaf1", "analyzer", "exec "+commands[3])
+	start("leaf1", "prometheus", prometheus+" --config.file "+config+" --storage.tsdb.path tsdb --web.listen-address 127.0.0.1:9090 --enable-feature=native-histograms")
+	start("leaf1", "analyzer", analyzer)
 	f.wait(time.Minute, "Prometheus scrapes every agent", func() bool {
 		body, code := f.get("http://127.0.0.1:9090/api/v1/query?query="+url.QueryEscape(`count(up{job=~"graylink-node.*"} == 1)`), beside)
 		return code == http.StatusOK && strings.Contains(string(body), `"6"`)
