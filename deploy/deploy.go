@@ -1,4 +1,4 @@
-// Package deploy holds files that operators install and the demo uses.
+// Package deploy holds files that operators install and that the demo and small sites use.
 package deploy
 
 import _ "embed"
@@ -7,3 +7,8 @@ import _ "embed"
 //
 //go:embed lab/demo.yaml
 var DemoTopology []byte
+
+// PrometheusConfig is the example of the configuration of a Prometheus beside the programs.
+//
+//go:embed prometheus/prometheus.yml
+var PrometheusConfig []byte

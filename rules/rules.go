@@ -1,6 +1,6 @@
 // Package rules holds the recording rules and alerts that are loaded into Prometheus
-// (*.rules.yaml), and promtool's tests of them (*_test.yaml). It has no code: its tests
-// keep the rules in step with what the programs expose.
+// (*.rules.yaml), and promtool's tests of them (*_test.yaml). It has no code but the files: its
+// tests keep the rules in step with what the programs expose.
 //
 // The rules of the rules:
 //
@@ -13,3 +13,10 @@
 //  5. Every alert has a test in which it fires, one in which it does not, and a runbook.
 //  6. Expressions are valid in Prometheus 2.42 and in the newest.
 package rules
+
+import "embed"
+
+// Files has the files of rules.
+//
+//go:embed *.rules.yaml
+var Files embed.FS

@@ -279,14 +279,27 @@ func keyErrorf(key, format string, args ...any) error {
 
 // LoadConfig reads a configuration and the topology it names. An error names the file,
 // the line and the key.
-func LoadConfig(file string) (*Config, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
+func LoadConfig(file string) (*Config, error) { return Host{}.LoadConfig(file) }
+
+// ReadConfig reads a configuration with the host's defaults, and does not read its topology. Without a file, the defaults
+// are all of it. The text is that of the file.
+func (h Host) ReadConfig(file string) (c *Config, text []byte, err error) {
+	if file != "" || h.Defaults == nil {
+		if text, err = os.ReadFile(file); err != nil {
+			return nil, nil, fmt.Errorf("configuration: %w", err)
+		}
 	}
-	c, err := parseConfig(b, filepath.Dir(file))
+	if c, err = h.parseConfig(text, filepath.Dir(file)); err != nil {
+		return nil, nil, withLocation(file, text, err)
+	}
+	return c, text, nil
+}
+
+// LoadConfig reads a configuration as the function LoadConfig does, with the host's defaults.
+func (h Host) LoadConfig(file string) (*Config, error) {
+	c, b, err := h.ReadConfig(file)
 	if err != nil {
-		return nil, withLocation(file, b, err)
+		return nil, err
 	}
 	sum := sha256.New()
 	sum.Write(b)
@@ -308,8 +321,11 @@ func LoadConfig(file string) (*Config, error) {
 }
 
 // parseConfig reads a configuration. Relative names of files in it are relative to dir.
-func parseConfig(b []byte, dir string) (*Config, error) {
+func (h Host) parseConfig(b []byte, dir string) (*Config, error) {
 	c := DefaultConfig()
+	if h.Defaults != nil {
+		h.Defaults(&c)
+	}
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {

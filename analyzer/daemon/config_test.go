@@ -139,7 +139,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(minimal))
 	f.Add([]byte(minimal + "switches: {url: \"http://{switch}\"}\nevidence: {lag: 3s}\nqueries: {p50: up}\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := parseConfig(b, "/etc/graylink")
+		c, err := Host{}.parseConfig(b, "/etc/graylink")
 		if err != nil {
 			if withLocation("f.yaml", b, err).Error() == "" {
 				t.Error("an error without words")

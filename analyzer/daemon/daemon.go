@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -47,9 +48,26 @@ const targetsEvery = 30 * time.Second
 // agentTimeout bounds a request to an agent, whose traces may take so long.
 const agentTimeout = 30 * time.Second
 
+// Host is a program that runs an analyzer beside the servers that the analyzer queries.
+type Host struct {
+	// Defaults changes the defaults of the configuration, which then needs no file.
+	Defaults func(c *Config)
+	// Dial reaches servers. Nil means the network.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// clientOptions returns the options of HTTP clients.
+func (h Host) clientOptions() []config_util.HTTPClientOption {
+	if h.Dial == nil {
+		return nil
+	}
+	return []config_util.HTTPClientOption{config_util.WithDialContextFunc(h.Dial)}
+}
+
 // Daemon represents an analyzer that runs by a configuration file.
 type Daemon struct {
 	file   string
+	host   Host
 	policy *webaccess.Policy
 	log    *slog.Logger
 	health *health
@@ -82,8 +100,8 @@ type backend interface {
 }
 
 // openBackend returns the backend, and the HTTP API of its server, which has the history.
-func (p *Prometheus) openBackend(log *slog.Logger) (db backend, api *evidence.HTTP, err error) {
-	o := evidence.HTTPOptions{URL: p.URL, Client: p.Client, Timeout: p.Timeout, MaxBytes: p.MaxAnswer, Log: log}
+func (p *Prometheus) openBackend(host Host, log *slog.Logger) (db backend, api *evidence.HTTP, err error) {
+	o := evidence.HTTPOptions{URL: p.URL, Client: p.Client, ClientOptions: host.clientOptions(), Timeout: p.Timeout, MaxBytes: p.MaxAnswer, Log: log}
 	if p.Backend == backendRead {
 		r, err := evidence.NewRemoteRead(o)
 		if err != nil {
@@ -99,11 +117,16 @@ func (p *Prometheus) openBackend(log *slog.Logger) (db backend, api *evidence.HT
 // create maintenance windows. The collectors of more are added to /metrics. Close stops it. New fails if the
 // configuration is invalid.
 func New(file string, policy *webaccess.Policy, log *slog.Logger, more ...prometheus.Collector) (*Daemon, error) {
-	c, err := LoadConfig(file)
+	return Host{}.New(file, policy, log, more...)
+}
+
+// New starts an analyzer as the function New does, in a host.
+func (h Host) New(file string, policy *webaccess.Policy, log *slog.Logger, more ...prometheus.Collector) (*Daemon, error) {
+	c, err := h.LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{file: file, policy: policy, log: log, health: &health{queries: map[string]*queryCounts{}}, more: append(more, version.NewCollector("graylink_analyzer"))}
+	d := &Daemon{file: file, host: h, policy: policy, log: log, health: &health{queries: map[string]*queryCounts{}}, more: append(more, version.NewCollector("graylink_analyzer"))}
 	w, err := d.newInstance(c)
 	if err != nil {
 		return nil, err
@@ -113,8 +136,8 @@ func New(file string, policy *webaccess.Policy, log *slog.Logger, more ...promet
 }
 
 // newClient returns the HTTP client of an endpoint.
-func (e *Endpoint) newClient() (*http.Client, error) {
-	c, err := config_util.NewClientFromConfig(e.Client, "graylink_analyzer", config_util.WithUserAgent("graylink-analyzer"))
+func (h Host) newClient(e *Endpoint) (*http.Client, error) {
+	c, err := config_util.NewClientFromConfig(e.Client, "graylink_analyzer", append(h.clientOptions(), config_util.WithUserAgent("graylink-analyzer"))...)
 	if err == nil {
 		c.Timeout = agentTimeout
 	}
@@ -129,7 +152,7 @@ func (e *Endpoint) urlTemplate(place string) func(string) string {
 // newInstance builds an instance from a configuration, and does not start it.
 func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	w := &instance{config: c}
-	db, api, err := c.Prometheus.openBackend(d.log)
+	db, api, err := c.Prometheus.openBackend(d.host, d.log)
 	if err != nil {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
@@ -148,12 +171,12 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	}
 	if a := c.Agents; a != nil {
 		agents := tracing.HTTPAgents{URL: a.urlTemplate(urlPlaceholders["agents"])}
-		if agents.Client, err = a.newClient(); err != nil {
+		if agents.Client, err = d.host.newClient(&a.Endpoint); err != nil {
 			return nil, fmt.Errorf("agents: %w", err)
 		}
 		if a.Coordinator != nil {
 			w.targets = &tracing.Targets{Coordinator: a.Coordinator.URL, Log: d.log}
-			if w.targets.Client, err = a.Coordinator.newClient(); err != nil {
+			if w.targets.Client, err = d.host.newClient(&a.Coordinator.Endpoint); err != nil {
 				return nil, fmt.Errorf("agents.coordinator: %w", err)
 			}
 			agents.URL = w.targets.URLOf
@@ -161,7 +184,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		o.Agents = agents
 	}
 	if s := c.Switches; s != nil {
-		client, err := s.newClient()
+		client, err := d.host.newClient(&s.Endpoint)
 		if err != nil {
 			return nil, fmt.Errorf("switches: %w", err)
 		}
@@ -199,14 +222,14 @@ func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 		sources = append(sources, f)
 	}
 	if a := c.Maintenance.Alertmanager; a != nil {
-		client, err := a.newClient()
+		client, err := d.host.newClient(&a.Endpoint)
 		if err != nil {
 			return fmt.Errorf("maintenance.alertmanager: %w", err)
 		}
 		sources = append(sources, &maintenance.Alertmanager{Client: client, URL: a.URL, Elements: o.Graph.ElementIDs()})
 	}
 	if k := c.Maintenance.Kubernetes; k != nil {
-		client, err := k.newClient()
+		client, err := d.host.newClient(&k.Endpoint)
 		if err != nil {
 			return fmt.Errorf("maintenance.kubernetes: %w", err)
 		}
@@ -236,7 +259,7 @@ func (d *Daemon) addPlacements(w *instance, p *Placements, running *jobs.Registe
 		s := &jobs.Slurm{Command: p.Slurm.Command, Every: p.Slurm.Every, Zone: time.Local}
 		follow = func(ctx context.Context) { s.Follow(ctx, running, d.log) }
 	case p.Kubernetes != nil:
-		client, err := p.Kubernetes.newClient()
+		client, err := d.host.newClient(&p.Kubernetes.Endpoint)
 		if err != nil {
 			return fmt.Errorf("jobs: kubernetes: %w", err)
 		}
@@ -310,7 +333,7 @@ func (d *Daemon) ReloadConfig() error {
 	if d.ended {
 		return errors.New("the analyzer is shutting down")
 	}
-	c, err := LoadConfig(d.file)
+	c, err := d.host.LoadConfig(d.file)
 	var next *instance
 	if err == nil {
 		next, err = d.newInstance(c)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,8 @@ type HTTPOptions struct {
 	// Client is what Prometheus' own configuration files say of a server: TLS,
 	// credentials, proxy.
 	Client config_util.HTTPClientConfig
+	// ClientOptions are further options of the HTTP client.
+	ClientOptions []config_util.HTTPClientOption
 	// Timeout bounds one question; 0: 5 s.
 	Timeout time.Duration
 	// MaxBytes bounds one answer, after decompression; 0: 256 MiB.
@@ -66,7 +69,7 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := config_util.NewClientFromConfig(o.Client, "graylink_analyzer", config_util.WithUserAgent("graylink-analyzer"))
+	client, err := config_util.NewClientFromConfig(o.Client, "graylink_analyzer", append(slices.Clone(o.ClientOptions), config_util.WithUserAgent("graylink-analyzer"))...)
 	if err != nil {
 		return nil, fmt.Errorf("client of %s: %w", base, err)
 	}

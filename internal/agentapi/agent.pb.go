@@ -647,6 +647,7 @@ type Interface struct {
 	Up             bool                   `protobuf:"varint,5,opt,name=up,proto3" json:"up,omitempty"`
 	HardwareStamps *bool                  `protobuf:"varint,6,opt,name=hardware_stamps,json=hardwareStamps,proto3,oneof" json:"hardware_stamps,omitempty"` // it stamps every packet by its own clock; absent means no change
 	Rdma           *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`                                                  // its port of an RDMA device that the agent probes with; absent if it probes by UDP
+	PrefixLengths  []uint32               `protobuf:"varint,8,rep,packed,name=prefix_lengths,json=prefixLengths,proto3" json:"prefix_lengths,omitempty"`   // of the networks of the addresses, in their order; absent if they are not known
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -726,6 +727,13 @@ func (x *Interface) GetHardwareStamps() bool {
 func (x *Interface) GetRdma() *RDMA {
 	if x != nil {
 		return x.Rdma
+	}
+	return nil
+}
+
+func (x *Interface) GetPrefixLengths() []uint32 {
+	if x != nil {
+		return x.PrefixLengths
 	}
 	return nil
 }
@@ -2757,7 +2765,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x05_life\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
-	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xeb\x01\n" +
+	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\x92\x02\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\x12\x10\n" +
@@ -2765,7 +2773,8 @@ const file_agent_proto_rawDesc = "" +
 	"\tspeed_bps\x18\x04 \x01(\x04R\bspeedBps\x12\x0e\n" +
 	"\x02up\x18\x05 \x01(\bR\x02up\x12,\n" +
 	"\x0fhardware_stamps\x18\x06 \x01(\bH\x00R\x0ehardwareStamps\x88\x01\x01\x12+\n" +
-	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdmaB\x12\n" +
+	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdma\x12%\n" +
+	"\x0eprefix_lengths\x18\b \x03(\rR\rprefixLengthsB\x12\n" +
 	"\x10_hardware_stamps\"\x99\x01\n" +
 	"\x04RDMA\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x12\n" +

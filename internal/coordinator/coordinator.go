@@ -78,7 +78,7 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 
 // readFiles reads the topology and the state, which is nil if there is none.
 func readFiles(opts Options, log *slog.Logger) (t *topology, old *state, err error) {
-	if t, err = loadTopology(opts.TopologyFile, log); err != nil {
+	if t, err = loadTopology(opts, log); err != nil {
 		return nil, nil, err
 	}
 	if old, err = readState(opts.StateFile); err != nil {
@@ -96,11 +96,11 @@ func CheckFiles(opts Options, log *slog.Logger) error {
 	return err
 }
 
-// HasNode reports whether the topology has a node.
+// HasNode reports whether the agent of a node may connect.
 func (c *Coordinator) HasNode(node string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.topology.nodes[node]
+	return c.topology.nodes[node] || c.opts.AnyNode
 }
 
 // probeSettings returns the settings of probes that all nodes have in common.

@@ -51,12 +51,15 @@ type Stamp struct {
 // planner and the version.
 type Options struct {
 	TopologyFile string
-	StateFile    string
-	Version      string
-	Planner      Planner
-	Clock        Clock
-	Schedule     schedule.Options // the coordinator sets Absent, Moves and Classes
-	Stamp        Stamp
+	// AnyNode lets nodes connect that are not in the topology, whose file may be missing. They are not scheduled, and
+	// Interfaces has what they report.
+	AnyNode   bool
+	StateFile string
+	Version   string
+	Planner   Planner
+	Clock     Clock
+	Schedule  schedule.Options // the coordinator sets Absent, Moves and Classes
+	Stamp     Stamp
 
 	// AskClients are the names in certificates whose clients may ask for temporary flows.
 	AskClients []string

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // registry has the agents. It needs the coordinator's mu.
@@ -95,7 +96,7 @@ func (a *agent) upToDate() bool { return bytes.Equal(a.status.applied.GetHash(),
 // while the coordinator did not run.
 func (c *Coordinator) restoreState(s *state, wall time.Time, mono time.Duration) {
 	for _, a := range s.Agents {
-		if !c.topology.nodes[a.Node] {
+		if !c.topology.nodes[a.Node] && !c.opts.AnyNode {
 			c.log.Warn("dropping a node of the state that is not in the topology", "node", a.Node)
 			continue
 		}
@@ -181,6 +182,24 @@ func (a *agent) stateName(mono, heartbeat time.Duration) string {
 		return StateSilent
 	}
 	return StateAbsent
+}
+
+// Interfaces returns the interfaces that connected agents report, by node and name.
+func (c *Coordinator) Interfaces() (out []fabric.NodeView) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for node, a := range c.registry.agents {
+		if a.session == nil {
+			continue
+		}
+		v := fabric.NodeView{Node: node}
+		for _, f := range a.interfaces.interfaces {
+			v.NICs = append(v.NICs, fabric.NICView{NIC: node + "/" + f.Name, Addresses: f.Addresses, Networks: f.Networks})
+		}
+		out = append(out, v)
+	}
+	slices.SortFunc(out, func(x, y fabric.NodeView) int { return compareNames(x.Node, y.Node) })
+	return out
 }
 
 // Agents returns the state of every node of the topology.

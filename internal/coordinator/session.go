@@ -150,7 +150,7 @@ func (c *Coordinator) admitAgent(h *agentapi.Hello, id identity, mono time.Durat
 	if !slices.Contains(id.names, node) {
 		return nil, c.refuseSession(resultIdentity, codes.PermissionDenied, "the certificate is for %q, not for node %q", id.names, node)
 	}
-	if !c.topology.nodes[node] {
+	if !c.topology.nodes[node] && !c.opts.AnyNode {
 		return nil, c.refuseSession(resultTopology, codes.NotFound, "node %q is not in the topology", node)
 	}
 	a := c.registry.agentOf(node)
@@ -182,7 +182,7 @@ func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono 
 	before := a.interfaces.interfaces
 	out := mergeInterfaces(before, in)
 	same := slices.EqualFunc(before, out, func(x, y interfaceState) bool {
-		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.equal(y.RDMA) && slices.Equal(x.Addresses, y.Addresses)
+		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.equal(y.RDMA) && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Networks, y.Networks)
 	})
 	if !same {
 		c.registry.reports++
@@ -204,8 +204,13 @@ func mergeInterfaces(before []interfaceState, in []*agentapi.Interface) (out []i
 		} else if r != nil && i >= 0 {
 			s.RDMA = before[i].RDMA // it has no queue pair now, and does not change to UDP because of that
 		}
-		for _, b := range f.GetAddresses() {
-			s.Addresses = append(s.Addresses, agentapi.AddrFromBytes(b))
+		lengths := f.GetPrefixLengths()
+		for i, b := range f.GetAddresses() {
+			address := agentapi.AddrFromBytes(b)
+			s.Addresses = append(s.Addresses, address)
+			if len(lengths) == len(f.GetAddresses()) {
+				s.Networks = append(s.Networks, netip.PrefixFrom(address, int(lengths[i])).Masked())
+			}
 		}
 		out = append(out, s)
 	}

@@ -49,6 +49,8 @@ type interfaceState struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Hardware  bool         `json:"hardware_stamps,omitempty"`
 	RDMA      *rdmaState   `json:"rdma,omitempty"` // nil if it is probed by UDP
+	// Networks are those of the addresses, if they are known. They are not saved.
+	Networks []netip.Prefix `json:"-"`
 }
 
 // rdmaState is the queue pair of an interface. It is never changed.

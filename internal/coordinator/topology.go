@@ -3,7 +3,9 @@ package coordinator
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -20,13 +22,17 @@ type topology struct {
 	sum    string                // hash of the file
 }
 
-// loadTopology reads the topology from a file. It logs the problems that do not prevent its use.
-func loadTopology(file string, log *slog.Logger) (*topology, error) {
-	b, err := os.ReadFile(file)
+// loadTopology reads the topology from its file. It logs the problems that do not prevent its use. Where any node may
+// connect, a missing file is an empty topology.
+func loadTopology(o Options, log *slog.Logger) (*topology, error) {
+	b, err := os.ReadFile(o.TopologyFile)
+	if o.AnyNode && errors.Is(err, fs.ErrNotExist) {
+		return &topology{graph: fabric.NewGraph(&fabric.Topology{Version: 1}), nodes: map[string]bool{}, owners: map[netip.Addr]string{}}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the topology: %w", err)
 	}
-	t, found := fabric.ParseTopology(file, b)
+	t, found := fabric.ParseTopology(o.TopologyFile, b)
 	if err := found.Err(); err != nil {
 		return nil, err
 	}
@@ -50,7 +56,7 @@ func nodesOf(g *fabric.Graph) map[string]bool {
 func (c *Coordinator) Reload() error {
 	c.changeMu.Lock()
 	defer c.changeMu.Unlock()
-	next, err := loadTopology(c.opts.TopologyFile, c.log)
+	next, err := loadTopology(c.opts, c.log)
 	if err == nil && next.sum != c.topology.sum {
 		err = c.replaceTopology(next)
 	}
@@ -72,7 +78,7 @@ func (c *Coordinator) replaceTopology(next *topology) error {
 	c.topology = next
 	gone := map[string]*agent{}
 	for n, a := range c.registry.agents {
-		if !next.nodes[n] {
+		if !next.nodes[n] && !c.opts.AnyNode {
 			gone[n] = a
 			delete(c.registry.agents, n)
 		} else if a.session != nil {

@@ -135,6 +135,14 @@ func checkInterfaces(field string, in []*agentapi.Interface) error {
 				return fmt.Errorf("%s.addresses[%d]: %d octets, want 4 or 16", at, j, len(a))
 			}
 		}
+		if n := len(f.GetPrefixLengths()); n > 0 && n != len(f.GetAddresses()) {
+			return fmt.Errorf("%s.prefix_lengths: %d, want one for each of %d addresses", at, n, len(f.GetAddresses()))
+		}
+		for j, bits := range f.GetPrefixLengths() {
+			if most := agentapi.AddrFromBytes(f.GetAddresses()[j]).BitLen(); bits > uint32(most) {
+				return fmt.Errorf("%s.prefix_lengths[%d]: %d, want at most %d", at, j, bits, most)
+			}
+		}
 	}
 	return nil
 }

@@ -39,9 +39,11 @@ type NICView struct {
 	NIC       string       `json:"nic"` // node/device
 	MAC       string       `json:"mac,omitempty"`
 	Addresses []netip.Addr `json:"addresses"`
-	Plane     string       `json:"plane,omitempty"`
-	Rail      *int         `json:"rail,omitempty"`
-	Side      string       `json:"side,omitempty"`
+	// Networks are those of the addresses, in their order, if they are known.
+	Networks []netip.Prefix `json:"networks,omitempty"`
+	Plane    string         `json:"plane,omitempty"`
+	Rail     *int           `json:"rail,omitempty"`
+	Side     string         `json:"side,omitempty"`
 }
 
 // NodeView represents the NICs of a node as the node reports them.

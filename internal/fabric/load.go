@@ -220,6 +220,16 @@ func isHostName(s string) bool {
 	return true
 }
 
+func (p *parser) boolInto(dst *bool) func(string, *yaml.Node) {
+	return func(path string, n *yaml.Node) {
+		if n.Kind != yaml.ScalarNode || n.Value != "true" && n.Value != "false" {
+			p.errorf(n.Line, path, "%q: true or false is expected", n.Value)
+			return
+		}
+		*dst = n.Value == "true"
+	}
+}
+
 func (p *parser) integerInto(dst *int, lo, hi int) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		v, err := strconv.Atoi(n.Value)
@@ -299,6 +309,7 @@ func (p *parser) parseSwitch(path string, n *yaml.Node, t *Topology) {
 		{"pod", p.stringInto(&s.Pod)},
 		{"plane", p.stringInto(&s.Plane)},
 		{"addresses", p.addressesInto(&s.Addresses)},
+		{"discovered", p.boolInto(&s.Discovered)},
 	})
 	if !ok {
 		return
@@ -317,6 +328,7 @@ func (p *parser) parseNode(path string, n *yaml.Node, t *Topology) {
 	ok := p.parseMapping(path, n, []field{
 		{"name", p.stringInto(&nd.Name)},
 		{"address", p.hostInto(&nd.Address)},
+		{"discovered", p.boolInto(&nd.Discovered)},
 		{"nics", func(path string, v *yaml.Node) {
 			p.parseList(path, v, func(path string, c *yaml.Node) {
 				nic := NIC{Line: c.Line}
@@ -380,6 +392,7 @@ func (p *parser) parseLink(path string, n *yaml.Node, t *Topology) {
 			l.SpeedGbps = f
 		}},
 		{"lag", p.stringInto(&l.LAG)},
+		{"discovered", p.boolInto(&l.Discovered)},
 		{"a_address", p.prefixInto(&l.AAddress)},
 		{"b_address", p.prefixInto(&l.BAddress)},
 	})

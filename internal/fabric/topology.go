@@ -38,7 +38,9 @@ type Switch struct {
 	Pod       string       `yaml:"pod,omitempty"`
 	Plane     string       `yaml:"plane,omitempty"`
 	Addresses []netip.Addr `yaml:"addresses,omitempty,flow"`
-	Line      int          `yaml:"-"`
+	// Discovered marks what was concluded from reports, of a switch, a node or a link.
+	Discovered bool `yaml:"discovered,omitempty"`
+	Line       int  `yaml:"-"`
 }
 
 // NIC is one network port of a node.
@@ -65,35 +67,38 @@ type Bond struct {
 
 // Node is a host of the topology file.
 type Node struct {
-	Name    string `yaml:"name"`
-	Address string `yaml:"address,omitempty"` // IP address or host name that its agent is scraped at; empty: not given
-	NICs    []NIC  `yaml:"nics"`
-	Bonds   []Bond `yaml:"bonds,omitempty"`
-	Line    int    `yaml:"-"`
+	Name       string `yaml:"name"`
+	Address    string `yaml:"address,omitempty"` // IP address or host name that its agent is scraped at; empty: not given
+	NICs       []NIC  `yaml:"nics"`
+	Bonds      []Bond `yaml:"bonds,omitempty"`
+	Discovered bool   `yaml:"discovered,omitempty"`
+	Line       int    `yaml:"-"`
 }
 
 // Link is a cable between two ends, each a switch port or a NIC.
 type Link struct {
-	A         string       `yaml:"a"`
-	B         string       `yaml:"b"`
-	SpeedGbps float64      `yaml:"speed_gbps,omitempty"`
-	LAG       string       `yaml:"lag,omitempty"`
-	AAddress  netip.Prefix `yaml:"a_address,omitempty"`
-	BAddress  netip.Prefix `yaml:"b_address,omitempty"`
-	Line      int          `yaml:"-"`
+	A          string       `yaml:"a"`
+	B          string       `yaml:"b"`
+	SpeedGbps  float64      `yaml:"speed_gbps,omitempty"`
+	LAG        string       `yaml:"lag,omitempty"`
+	AAddress   netip.Prefix `yaml:"a_address,omitempty"`
+	BAddress   netip.Prefix `yaml:"b_address,omitempty"`
+	Discovered bool         `yaml:"discovered,omitempty"`
+	Line       int          `yaml:"-"`
 }
 
 // MarshalYAML writes the addresses that are there; yaml.v3 takes every
 // netip.Prefix for an empty one.
 func (l Link) MarshalYAML() (any, error) {
 	out := struct {
-		A         string  `yaml:"a"`
-		B         string  `yaml:"b"`
-		SpeedGbps float64 `yaml:"speed_gbps,omitempty"`
-		LAG       string  `yaml:"lag,omitempty"`
-		AAddress  string  `yaml:"a_address,omitempty"`
-		BAddress  string  `yaml:"b_address,omitempty"`
-	}{A: l.A, B: l.B, SpeedGbps: l.SpeedGbps, LAG: l.LAG}
+		A          string  `yaml:"a"`
+		B          string  `yaml:"b"`
+		SpeedGbps  float64 `yaml:"speed_gbps,omitempty"`
+		LAG        string  `yaml:"lag,omitempty"`
+		AAddress   string  `yaml:"a_address,omitempty"`
+		BAddress   string  `yaml:"b_address,omitempty"`
+		Discovered bool    `yaml:"discovered,omitempty"`
+	}{A: l.A, B: l.B, SpeedGbps: l.SpeedGbps, LAG: l.LAG, Discovered: l.Discovered}
 	if l.AAddress.IsValid() {
 		out.AAddress = l.AAddress.String()
 	}

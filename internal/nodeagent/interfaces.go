@@ -49,7 +49,7 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 		v := &agentapi.Interface{Name: i.Name, Mtu: uint32(i.MTU), Up: i.Flags&net.FlagUp != 0, SpeedBps: linkSpeed(i.Name), HardwareStamps: hardware[i.Name], Rdma: pairs[i.Name]}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && probe.CheckAddress(p.Addr()) == nil && len(v.Addresses) < agentapi.MaxInterfaceAddresses {
-				v.Addresses = append(v.Addresses, p.Addr().AsSlice())
+				v.Addresses, v.PrefixLengths = append(v.Addresses, p.Addr().AsSlice()), append(v.PrefixLengths, uint32(p.Bits()))
 			}
 		}
 		if len(v.Addresses) > 0 {

@@ -43,6 +43,8 @@ type Policy struct {
 	AllowedHosts []string
 	// AnyHost disables rule 1, on a listener that only clients with certificates reach.
 	AnyHost bool
+	// QueryPaths is the prefix of paths at which a body is a query, which changes nothing and may be a form. It may be empty.
+	QueryPaths string
 	// Log gets a line for every act. If it is nil, acts are not logged.
 	Log *slog.Logger
 
@@ -92,7 +94,8 @@ func (p *Policy) Guard(h http.Handler) http.Handler {
 			http.Error(w, "a page of another origin may not send this request: "+err.Error(), http.StatusForbidden)
 			return
 		}
-		if hasBody(r) && !isJSON(r) {
+		query := p.QueryPaths != "" && strings.HasPrefix(r.URL.Path, p.QueryPaths)
+		if hasBody(r) && !isJSON(r) && !query {
 			http.Error(w, "the body has to be declared as Content-Type: application/json", http.StatusUnsupportedMediaType)
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/evidence/promserver"
 	judging "github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/stamp"
 	"github.com/graylink/graylink/internal/unix"
@@ -28,7 +29,7 @@ const (
 // of both nodes, and counts by their own counters.
 type floodWitness struct {
 	*arena
-	db   *evidence.Embedded
+	db   *promserver.Server
 	web1 *http.Client // reaches h1
 }
 
@@ -45,7 +46,7 @@ func newFloodWitness(a *arena) *floodWitness {
 	a.t.Helper()
 	web1, near := clientIn(a.near)
 	_, far := clientIn(a.far)
-	db, err := evidence.NewEmbedded(evidence.EmbeddedOptions{
+	db, err := promserver.New(promserver.Options{
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			// The addresses differ for Prometheus only: both nodes have 127.0.0.1.
 			if strings.HasPrefix(addr, "127.0.0.2:") {
@@ -53,8 +54,8 @@ func newFloodWitness(a *arena) *floodWitness {
 			}
 			return near(ctx, network, "127.0.0.1:9868")
 		},
-		Targets: []evidence.Target{{Job: "graylink-node-edges", Address: "127.0.0.1:9868", Path: "/metrics/edges"},
-			{Job: "graylink-node-edges", Address: "127.0.0.2:9868", Path: "/metrics/edges"}}})
+		Config: promserver.StaticConfig(time.Second, []promserver.Target{{Job: "graylink-node-edges", Address: "127.0.0.1:9868", Path: "/metrics/edges"},
+			{Job: "graylink-node-edges", Address: "127.0.0.2:9868", Path: "/metrics/edges"}})})
 	if err != nil {
 		a.t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/graylink/graylink/analyzer/attribute"
 	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/evidence/promserver"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
@@ -88,7 +89,7 @@ type Demo struct {
 	g    *fabric.Graph
 	mesh Mesh
 	dir  string
-	db   *evidence.Embedded
+	db   *promserver.Server
 	loop *analyzer.Loop
 	// coordinator relates the agents' clocks.
 	coordinator  *embeddedCoordinator
@@ -355,18 +356,18 @@ func (t loopbackHost) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 	d.pageAddress = ln.Addr().String()
-	targets := []evidence.Target{{Job: "graylink-analyzer", Address: d.pageAddress, Path: "/metrics"}}
+	targets := []promserver.Target{{Job: "graylink-analyzer", Address: d.pageAddress, Path: "/metrics"}}
 	for _, n := range d.site.Topology().Nodes {
-		targets = append(targets, evidence.Target{Job: "graylink-node-edges", Address: n.Name + ":" + agentPort, Path: "/metrics/edges"},
-			evidence.Target{Job: "graylink-node", Address: n.Name + ":" + agentPort, Path: "/metrics"})
+		targets = append(targets, promserver.Target{Job: "graylink-node-edges", Address: n.Name + ":" + agentPort, Path: "/metrics/edges"},
+			promserver.Target{Job: "graylink-node", Address: n.Name + ":" + agentPort, Path: "/metrics"})
 	}
 	if d.Lab() != nil { // a simulated switch has no telemetry
 		for _, sw := range d.switchAgents {
-			targets = append(targets, evidence.Target{Job: "graylink-switch", Address: sw + ":" + switchPort, Path: "/metrics"})
+			targets = append(targets, promserver.Target{Job: "graylink-switch", Address: sw + ":" + switchPort, Path: "/metrics"})
 		}
 	}
 	var err error
-	if d.db, err = evidence.NewEmbedded(evidence.EmbeddedOptions{Dial: d.dialContext, Targets: targets, Log: d.o.Log}); err != nil {
+	if d.db, err = promserver.New(promserver.Options{Config: promserver.StaticConfig(time.Second, targets), Dial: d.dialContext, Log: d.o.Log}); err != nil {
 		return err
 	}
 	var agents tracing.Agents

@@ -1,0 +1,151 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/internal/durable"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// discoverEvery is the time between two looks at what the agents report.
+const discoverEvery = time.Second
+
+// discovery makes a topology from what agents report of their interfaces.
+type discovery struct {
+	topologyFile string
+	reportsFile  string
+	log          *slog.Logger
+
+	mu       sync.Mutex
+	reports  map[string]fabric.NodeView // the last of each node
+	topology []byte                     // text of the topology; nil if there is none
+	problems fabric.Problems
+}
+
+// openDiscovery reads the reports of before.
+func openDiscovery(directory string, log *slog.Logger) (*discovery, error) {
+	d := &discovery{topologyFile: filepath.Join(directory, "topology.yaml"), reportsFile: filepath.Join(directory, "interfaces.json"), log: log, reports: map[string]fabric.NodeView{}}
+	text, err := os.ReadFile(d.reportsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &d.reports)
+	}
+	if err == nil {
+		_, err = d.update(nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.reportsFile, err)
+	}
+	return d, nil
+}
+
+// hasTopology reports whether enough was discovered for a topology.
+func (d *discovery) hasTopology() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.topology != nil
+}
+
+// follow keeps the topology up to date until ctx ends. It calls use with the file when the topology has changed.
+func (d *discovery) follow(ctx context.Context, interfaces func() []fabric.NodeView, use func(file string) error) {
+	t := time.NewTicker(discoverEvery)
+	defer t.Stop()
+	pending := false // a topology that could not be put to use
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		changed, err := d.update(interfaces())
+		if err != nil {
+			d.log.Error("cannot keep what was discovered", "err", err)
+			continue
+		}
+		if pending = pending || changed; pending {
+			if err := use(d.topologyFile); err != nil {
+				d.log.Error("cannot use the discovered topology", "err", err)
+				continue
+			}
+			pending = false
+		}
+	}
+}
+
+// update takes the reports of nodes and writes the topology and the reports if they have changed. It reports whether the
+// topology has.
+func (d *discovery) update(views []fabric.NodeView) (changed bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	same := true
+	for _, v := range views {
+		if old, known := d.reports[v.Node]; !known || !sameView(old, v) {
+			d.reports[v.Node], same = v, false
+		}
+	}
+	if same && views != nil {
+		return false, nil
+	}
+	all := make([]fabric.NodeView, 0, len(d.reports))
+	for _, v := range d.reports {
+		all = append(all, v)
+	}
+	slices.SortFunc(all, func(a, b fabric.NodeView) int { return strings.Compare(a.Node, b.Node) })
+	topology, problems := fabric.DiscoverSegments(all)
+	d.problems = problems
+	reports, err := json.MarshalIndent(d.reports, "", "  ")
+	if err == nil {
+		err = durable.WriteFile(d.reportsFile, reports)
+	}
+	if err != nil || topology == nil {
+		return false, err
+	}
+	text, err := yaml.Marshal(topology)
+	if err != nil || bytes.Equal(text, d.topology) {
+		return false, err
+	}
+	if err := durable.WriteFile(d.topologyFile, text); err != nil {
+		return false, err
+	}
+	d.topology = text
+	d.log.Info("the topology was discovered", "networks", len(topology.Switches), "nodes", len(topology.Nodes), "nics", len(topology.Links))
+	for _, p := range problems {
+		d.log.Info("what a topology file would add", "element", p.Field, "finding", p.Message)
+	}
+	return true, nil
+}
+
+func sameView(a, b fabric.NodeView) bool {
+	return slices.EqualFunc(a.NICs, b.NICs, func(x, y fabric.NICView) bool {
+		return x.NIC == y.NIC && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Networks, y.Networks)
+	})
+}
+
+// describe says what was discovered, and what is missing.
+func (d *discovery) describe() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var b strings.Builder
+	fmt.Fprintf(&b, "Graylink waits for agents: two nodes with addresses in one network are needed, and %d have connected.\n", len(d.reports))
+	fmt.Fprintln(&b, "Make a token for each node with graylink join-token, and start graylink-node --enroll with it (docs/serve.md).")
+	for _, p := range d.problems {
+		fmt.Fprintf(&b, "%s %s\n", p.Field, p.Message)
+	}
+	return b.String()
+}
