@@ -97,6 +97,9 @@ func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 	if t.Balanced {
 		return unknown("balanced per packet: the flow has no one path", g.ShortestPaths(src, dst, candidateLimit))
 	}
+	if len(t.Hops) == 0 && t.State != PathUnknown {
+		return resolveNeighbour(g, src, dst, t, unknown)
+	}
 	hops := t.Hops
 	if !t.Reached {
 		for len(hops) > 0 && !hops[len(hops)-1].Address.IsValid() {
@@ -137,6 +140,18 @@ func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 		return unknown("no path of the topology fits the hops that answered", nil)
 	}
 	return unknown(fmt.Sprintf("%d paths fit the hops that answered", len(fit)), fit)
+}
+
+// resolveNeighbour binds a trace without any hop: no router is between the NICs. If they are plugged into one switch, it
+// forwards their packets without decrementing the hop limit, as within a VLAN.
+func resolveNeighbour(g *Graph, src, dst string, t Trace, unknown func(string, []Path) Resolved) Resolved {
+	paths := g.ShortestPaths(src, dst, candidateLimit)
+	a, _ := g.LeafOf(src)
+	b, _ := g.LeafOf(dst)
+	if len(paths) != 1 || a == "" || a != b {
+		return unknown("no switch answered, and the topology has no switch that both NICs are plugged into", nil)
+	}
+	return Resolved{Path: paths[0], State: PathValid, Notes: append(append([]string{}, t.Notes...), "no router is on the way: "+a+" joins both NICs")}
 }
 
 // IngressPort returns the port by which a hop's packet came in, or its switch if the port is not known. It returns ""

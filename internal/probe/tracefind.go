@@ -378,6 +378,9 @@ func (q *pathTrace) concludeState(p *TracedPath, closed bool) {
 	case closed:
 		p.State = fabric.PathUnknown
 		p.addNote("the destination's port is closed")
+	case !p.Reached && len(p.Hops) == 0 && q.flow.isMute() && q.length == 1:
+		// The destination answered another flow's packet at hop limit 1: no router is on the way to it.
+		p.State = fabric.PathValid
 	case !p.Reached && (!q.flow.isMute() || len(p.Hops) == 0):
 		p.State = fabric.PathUnknown
 		p.addNote("nothing answered beyond hop limit %d", len(p.Hops))
