@@ -54,6 +54,8 @@ type Host struct {
 	Defaults func(c *Config)
 	// Dial reaches servers. Nil means the network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// NoPrometheusPages means that the Prometheus has no pages for browsers, so that the analyzer's page has no links to it.
+	NoPrometheusPages bool
 }
 
 // clientOptions returns the options of HTTP clients.
@@ -289,7 +291,11 @@ func (d *Daemon) startInstance(w *instance) {
 	w.runs.Go(func() { w.loop.Run(ctx, w.config.Evidence.Scrape) })
 	d.health.recordReload(w.config, w.db.Bytes, time.Now())
 	d.files.Store(pki.NewWatch(w.config.certificates(d.file)...))
-	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL), Policy: d.policy},
+	pages := cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL)
+	if d.host.NoPrometheusPages {
+		pages = ""
+	}
+	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Policy: d.policy},
 		append([]prometheus.Collector{d.health}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)

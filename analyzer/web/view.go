@@ -37,14 +37,16 @@ type query struct{ src, dst, pod string }
 
 // view holds everything that the templates show.
 type view struct {
-	Title     string
-	Banner    banner
-	Fabric    drawing
-	Open      []verdictView
-	OpenTotal int
-	History   []verdictView
-	PastTotal int
-	Timeline  timeline
+	Title  string
+	Banner banner
+	Fabric drawing
+	// Discovered reports whether switches stand for networks of which nothing else is known.
+	Discovered bool
+	Open       []verdictView
+	OpenTotal  int
+	History    []verdictView
+	PastTotal  int
+	Timeline   timeline
 	// Scopes lists the parts of the fabric and the jobs. Those that are not innocent come first.
 	Scopes     []scopeRow
 	ScopeTotal int
@@ -110,6 +112,7 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 	slices.SortStableFunc(open, compareStrength)
 	v.Banner = newBanner(s, open, now)
 	v.Fabric = h.drawFabric(s, open, q.pod)
+	v.Discovered = slices.ContainsFunc(h.Store.Graph().Topo.Switches, func(s fabric.Switch) bool { return s.Discovered })
 	v.OpenTotal, v.PastTotal = len(open), len(past)
 	planner := asking.NewPlanner(h.Store.Graph())
 	for _, in := range open[:min(len(open), maxOpen)] {

@@ -38,6 +38,9 @@ func prometheusConfig(example []byte, o *Options, switches *daemon.Switches) (st
 	var jobs []any
 	for _, j := range c["scrape_configs"].([]any) {
 		job := j.(map[string]any)
+		for _, d := range listOf(job["http_sd_configs"]) {
+			d.(map[string]any)["refresh_interval"] = refreshEvery // it costs a call within the process
+		}
 		switch job["job_name"] {
 		case "graylink-switch":
 			targets, err := switchTargets(switches)
@@ -61,6 +64,15 @@ func prometheusConfig(example []byte, o *Options, switches *daemon.Switches) (st
 		out = strings.ReplaceAll(out, from, to)
 	}
 	return out, nil
+}
+
+// refreshEvery is the interval at which agents to scrape are looked for.
+const refreshEvery = "2s"
+
+// listOf returns a list of a configuration, which may be missing.
+func listOf(v any) []any {
+	l, _ := v.([]any)
+	return l
 }
 
 func staticTargets(host string) []any { return []any{map[string]any{"targets": []string{host}}} }

@@ -212,10 +212,9 @@ func (s *Site) startPrometheus() (err error) {
 
 // analyzerHost returns what the analyzer gets from this process.
 func (s *Site) analyzerHost(topologyFile string) daemon.Host {
-	return daemon.Host{Dial: s.inside.dial, Defaults: func(c *daemon.Config) {
+	return daemon.Host{Dial: s.inside.dial, NoPrometheusPages: true, Defaults: func(c *daemon.Config) {
 		c.TopologyFile = topologyFile
 		c.Prometheus.URL = "http://" + prometheusHost
-		c.Prometheus.ExternalURL = s.o.ExternalURL.JoinPath(PrometheusPath).String()
 		c.Agents = &daemon.Agents{Coordinator: &daemon.Coordinator{Endpoint: daemon.Endpoint{URL: "http://" + coordinatorHost}}}
 		c.Asking = s.authority.asking(s.o.AgentsAddress)
 	}}

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// smallSite is three hosts with two NICs each, in two networks of which nothing is known.
+type smallSite struct {
+	t      *testing.T
+	dir    string
+	prefix string // of namespaces
+	client *http.Client
+	logs   map[string]*bytes.Buffer
+}
+
+func newSmallSite(t *testing.T) *smallSite {
+	t.Helper()
+	need(t)
+	s := &smallSite{t: t, dir: t.TempDir(), prefix: fmt.Sprintf("gl-site-%d-", os.Getpid()), logs: map[string]*bytes.Buffer{}}
+	t.Cleanup(func() {
+		for who, b := range s.logs {
+			if t.Failed() {
+				t.Logf("%s said:\n%s", who, tail(b.String(), 4000))
+			}
+		}
+	})
+	for _, ns := range []string{"net", "h1", "h2", "h3"} {
+		if err := unix.CreateNetns(s.prefix + ns); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.RemoveNetns(s.prefix + ns); err != nil {
+				t.Errorf("remove namespace: %v", err)
+			}
+		})
+		s.ip("-n", s.prefix+ns, "link", "set", "lo", "up")
+	}
+	for n := range 2 {
+		bridge := fmt.Sprintf("br%d", n)
+		s.ip("-n", s.prefix+"net", "link", "add", bridge, "type", "bridge")
+		s.ip("-n", s.prefix+"net", "link", "set", bridge, "up")
+		for h := 1; h <= 3; h++ {
+			host, device, port := fmt.Sprintf("%sh%d", s.prefix, h), fmt.Sprintf("eth%d", n), fmt.Sprintf("p%d", h*2+n)
+			s.ip("link", "add", device, "netns", host, "type", "veth", "peer", "name", port, "netns", s.prefix+"net")
+			s.ip("-n", s.prefix+"net", "link", "set", port, "master", bridge, "up")
+			s.ip("-n", host, "addr", "add", fmt.Sprintf("10.%d.0.%d/24", n+1, h), "dev", device)
+			s.ip("-n", host, "link", "set", device, "up")
+		}
+	}
+	s.client, _ = clientIn(s.prefix + "h1")
+	return s
+}
+
+func (s *smallSite) ip(args ...string) {
+	s.t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		s.t.Fatalf("ip %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// start starts a program on a host. It is stopped at the end of the test.
+func (s *smallSite) start(host, stdin string, argv ...string) *exec.Cmd {
+	s.t.Helper()
+	cmd := exec.Command("ip", append([]string{"netns", "exec", s.prefix + host, filepath.Join(bin, argv[0])}, argv[1:]...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	who := host + " " + argv[0]
+	if s.logs[who] == nil {
+		s.logs[who] = &bytes.Buffer{}
+	}
+	cmd.Stdin, cmd.Stderr = strings.NewReader(stdin), s.logs[who]
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { stop(s.t, cmd) })
+	return cmd
+}
+
+func (s *smallSite) startServe() *exec.Cmd {
+	return s.start("h1", "", "graylink", "serve", "--state.directory", filepath.Join(s.dir, "serve"), "--agents.address", "10.1.0.1")
+}
+
+// get returns the answer of the site's web listener, or "" if there is none.
+func (s *smallSite) get(path string) string {
+	resp, err := s.client.Get("http://127.0.0.1:9872" + path)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(resp.Body); err != nil {
+		return ""
+	}
+	return b.String()
+}
+
+// verdicts returns the state of the network and the open verdicts.
+func (s *smallSite) verdicts() (state fabric.State, open []incident.Incident) {
+	var v struct {
+		State    fabric.State
+		Verdicts []incident.Incident
+	}
+	if json.Unmarshal([]byte(s.get("/api/v1/verdicts")), &v) != nil {
+		return "", nil
+	}
+	return v.State, v.Verdicts
+}
+
+func (s *smallSite) wait(limit time.Duration, what string, ok func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(limit); !ok(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("%s: not within %v; %s", what, limit, s.get("/api/v1/verdicts"))
+		}
+	}
+}
+
+// TestServe: graylink serve and three agents, without a topology, a Prometheus or a file that somebody wrote. The site
+// discovers the networks, calls them innocent, names the NIC whose packets are lost, and has the alert by the rules. The
+// verdict has the same identifier when the site is started again, and Prometheus' API has its history.
+func TestServe(t *testing.T) {
+	s := newSmallSite(t)
+	began := time.Now()
+	serve := s.startServe()
+	s.wait(30*time.Second, "the page says what is missing", func() bool { return strings.Contains(s.get("/"), "waits for agents") })
+	directory := filepath.Join(s.dir, "serve")
+	tokens, stderr, code := graylink(t, "join-token", "h1", "h2", "h3", "--file", filepath.Join(directory, "join-tokens"), "--ca", filepath.Join(directory, "pki", "ca.crt"))
+	if code != 0 {
+		t.Fatalf("join-token: %s", stderr)
+	}
+	for i, token := range strings.Fields(tokens) {
+		host := fmt.Sprintf("h%d", i+1)
+		s.start(host, token, "graylink-node", "--enroll", "--enroll.join-token-file=-", "--enroll.directory", filepath.Join(s.dir, host), "--coordinator.address", "10.1.0.1:9870", "--web.listen-address", ":9868")
+	}
+	s.wait(2*time.Minute, "the network is innocent", func() bool {
+		state, _ := s.verdicts()
+		return state == fabric.Innocent
+	})
+	t.Logf("innocent after %.1f s", time.Since(began).Seconds())
+	if page := s.get("/"); !strings.Contains(page, `data-discovered="true"`) {
+		t.Error("the page does not say that the fabric was discovered")
+	}
+
+	// What eth1 of h3 sends is lost in the network.
+	for _, h := range []string{"h1", "h2"} {
+		s.ip("netns", "exec", s.prefix+h, "iptables", "-t", "raw", "-A", "PREROUTING", "-i", "eth1", "-s", "10.2.0.3", "-p", "udp", "-m", "statistic", "--mode", "random", "--probability", "0.3", "-j", "DROP")
+	}
+	broken := time.Now()
+	var found incident.Incident
+	named := func() bool {
+		_, open := s.verdicts()
+		i := slices.IndexFunc(open, func(v incident.Incident) bool { return v.Element.ID == "h3/eth1" })
+		if i >= 0 {
+			found = open[i]
+		}
+		return i >= 0
+	}
+	s.wait(time.Minute, "a verdict names eth1 of h3", named)
+	t.Logf("%.1f s after the fault: %s", time.Since(broken).Seconds(), found.Summary)
+	s.wait(time.Minute, "an alert names eth1 of h3", func() bool {
+		alerts := s.get("/prometheus/api/v1/alerts")
+		return strings.Contains(alerts, `"alertname":"FabricNICFault"`) && strings.Contains(alerts, `"element":"h3/eth1"`)
+	})
+
+	if err := serve.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := serve.Wait(); err != nil {
+		t.Fatalf("graylink serve: %v", err)
+	}
+	before := found.ID
+	s.startServe()
+	found = incident.Incident{}
+	s.wait(2*time.Minute, "the verdict of before the restart is open", named)
+	if found.ID != before {
+		t.Errorf("the verdict is %s after the restart, and was %s before", found.ID, before)
+	}
+	var history struct{ Data struct{ Result []any } }
+	query := "/prometheus/api/v1/query?query=" + `count_over_time(fabric_suspect_score%7Belement%3D%22h3%2Feth1%22%7D%5B10m%5D)`
+	if err := json.Unmarshal([]byte(s.get(query)), &history); err != nil || len(history.Data.Result) == 0 {
+		t.Errorf("Prometheus' API has no history of the verdict: %v %s", err, s.get(query))
+	}
+}
