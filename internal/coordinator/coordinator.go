@@ -55,7 +55,7 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 	}
 	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), clocks: newClockService(opts, t.graph, wall), counters: newCounters(wall),
 		moves: portMoves{movedAt: mono}, topology: t, file: stateFile{path: opts.StateFile, savedAt: mono},
-		registry: registry{agents: map[string]*agent{}, lives: newLifeNumbers(old, wall), started: mono, restored: old != nil}}
+		registry: registry{agents: map[string]*agent{}, lives: newLifeNumbers(old, wall), started: mono, restored: old != nil || opts.AnyNode}}
 	if old != nil {
 		c.restoreState(old, wall, mono)
 	}

@@ -15,7 +15,7 @@ type registry struct {
 	lives    lifeNumbers
 	reports  uint64 // number of reports of interfaces so far
 	started  time.Duration
-	restored bool // a state file was read at the start
+	restored bool // a state file was read at the start, or the number of nodes is not known
 	whole    bool // targets are served
 }
 

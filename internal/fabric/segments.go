@@ -33,8 +33,9 @@ func DiscoverSegments(nodes []NodeView) (*Topology, Problems) {
 			}
 			name := segmentName(network)
 			ports[network]++
+			port := strings.ReplaceAll(v.NIC, "/", ".")
 			n.NICs = append(n.NICs, NIC{Node: n.Name, Device: device, Plane: name, Addresses: []netip.Addr{s.members[network][v.NIC]}})
-			t.Links = append(t.Links, Link{A: v.NIC, B: fmt.Sprintf("%s:%d", name, ports[network]), Discovered: true})
+			t.Links = append(t.Links, Link{A: v.NIC, B: name + ":" + port, Discovered: true})
 		}
 		if len(n.NICs) > 0 {
 			t.Nodes = append(t.Nodes, n)

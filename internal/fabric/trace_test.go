@@ -72,3 +72,27 @@ func TestRawHopsJSON(t *testing.T) {
 		}
 	}
 }
+
+// A trace without any hop: no router is on the way.
+func TestResolveNeighbours(t *testing.T) {
+	g := twoWays()
+	g.Topo.Nodes = append(g.Topo.Nodes, Node{Name: "h3", NICs: []NIC{{Node: "h3", Device: "eth1"}}})
+	g.Topo.Links = append(g.Topo.Links, Link{A: "h3/eth1", B: "l1:dn3"})
+	g = NewGraph(g.Topo)
+	for name, c := range map[string]struct {
+		dst, want string
+		state     PathState
+		note      string
+	}{
+		"under one switch":               {"h3/eth1", "l1[dn1>dn3]", PathValid, "l1 joins both NICs"},
+		"kept from before":               {"h3/eth1", "l1[dn1>dn3]", PathStale, "l1 joins both NICs"},
+		"nothing answered":               {"h3/eth1", "", PathUnknown, "no hop answered"},
+		"under two, the file is wrong":   {"h2/eth1", "", PathValid, "no switch that both NICs are plugged into"},
+		"to a NIC that no file mentions": {"h9/eth1", "", PathValid, "no switch that both NICs are plugged into"},
+	} {
+		got := ResolveTrace(g, "h1/eth1", c.dst, Trace{State: c.state, Reached: c.state == PathValid})
+		if got.Path.CanonicalKey() != c.want || (got.State == PathValid) != (c.want != "") || !strings.Contains(strings.Join(got.Notes, "; "), c.note) {
+			t.Errorf("%s: %+v, want %q and the note %q", name, got, c.want, c.note)
+		}
+	}
+}
