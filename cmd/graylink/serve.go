@@ -16,6 +16,7 @@ import (
 
 	"github.com/graylink/graylink/cmd/graylink/serve"
 	"github.com/graylink/graylink/internal/program"
+	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/webserver"
 )
 
@@ -37,6 +38,7 @@ func addServe(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("agents.listen-address", "Address to accept agents on: host:port.").Default(":9870").StringVar(&o.AgentsAddress)
 	cmd.Flag("agents.address", "Name or address of this host that agents connect to, for the certificate of the site; may be repeated. Default: the host's name and all its addresses.").StringsVar(&o.Names)
 	cmd.Flag("agents.web-prefixes", "Prefix of addresses that agents may be scraped at, besides the address that they connect from; may be repeated.").StringsVar(&o.WebPrefixes)
+	cmd.Flag("schedule.cadence", "Time between two probes of an edge of a near tier.").Default(schedule.DefaultOptions().Cadence.String()).DurationVar(&o.Cadence)
 	cmd.Flag("storage.retention", "Time that samples are kept.").Default("360h").DurationVar(&o.Retention)
 	cmd.Flag("alertmanager.url", "URL of an Alertmanager that gets the alerts; may be repeated. If empty, alerts are on the page and in the API only.").StringsVar(&o.Alertmanagers)
 	cmd.Flag("log.level", "Lowest level of messages that are logged.").Default("info").EnumVar(&f.level, "debug", "info", "warn", "error")

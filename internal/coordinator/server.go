@@ -122,7 +122,13 @@ func withoutClientCertificate(c *tls.Config) *tls.Config {
 }
 
 // Serve accepts agents until Stop.
-func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
+func (s *Server) Serve(l net.Listener) error {
+	err := s.grpc.Serve(l)
+	if errors.Is(err, grpc.ErrServerStopped) {
+		return nil // Stop came first
+	}
+	return err
+}
 
 // Stop ends all sessions and waits for them.
 func (s *Server) Stop() {

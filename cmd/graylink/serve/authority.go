@@ -32,6 +32,7 @@ const (
 type authority struct {
 	o       *Options
 	pair    pki.Pair
+	signer  *pki.Authority
 	own     *pki.Keeper // of the coordinator
 	service *enroll.Service
 }
@@ -46,6 +47,9 @@ func openAuthority(o *Options, now time.Time) (a *authority, err error) {
 		if a.pair, err = pki.NewAuthority("graylink site", authorityLife, now); err == nil {
 			err = writePair(a.files("ca"), a.pair)
 		}
+	}
+	if err == nil {
+		a.signer, err = pki.ParseAuthority(a.pair)
 	}
 	if err == nil {
 		err = a.issue(now)
@@ -130,10 +134,7 @@ func (a *authority) renew(ctx context.Context) {
 
 // offer lets nodes enroll.
 func (a *authority) offer(o enroll.Options) (err error) {
-	if o.Authority, err = pki.ParseAuthority(a.pair); err != nil {
-		return err
-	}
-	o.Authorities = a.pair.Cert
+	o.Authority, o.Authorities = a.signer, a.pair.Cert
 	o.Accepted = func(chain []*x509.Certificate) error { return a.own.Verify(chain) }
 	a.service, err = enroll.New(o)
 	return err

@@ -55,6 +55,8 @@ type Options struct {
 	Names []string
 	// WebPrefixes are prefixes of addresses that agents may be scraped at, besides those that they connect from.
 	WebPrefixes []string
+	// Cadence is the time between two probes of an edge of a near tier.
+	Cadence time.Duration
 	// Retention is the time that samples are kept.
 	Retention time.Duration
 	// Alertmanagers are the URLs of Alertmanagers that get the alerts.
@@ -150,6 +152,7 @@ func (s *Site) startCoordinator(ctx context.Context) (err error) {
 	if o.WebPrefixes, err = coordinator.ParsePrefixes(s.o.WebPrefixes); err != nil {
 		return err
 	}
+	o.Schedule.Cadence = s.o.Cadence
 	o.Version, o.AskClients = buildversion.Version(), []string{analyzerName}
 	o.Planner = coordinator.Planner{Make: schedule.Make, Rebalance: schedule.Rebalance}
 	if s.coordinator, err = coordinator.New(o, s.o.Log); err != nil {
