@@ -16,11 +16,16 @@ import (
 	"github.com/graylink/graylink/internal/schedule"
 )
 
+// stateVersion is the version of the state that this program writes. A later version adds keys: it is read without them if
+// its min_reader is not above stateVersion, so that a site can go back to the release before.
 const stateVersion = 1
 
 // state is the content of the state file, which survives a restart. It holds secrets.
 type state struct {
-	Version int          `json:"version"`
+	Version int `json:"version"`
+	// MinReader is the lowest version that can do without the keys that later versions added. 0 means Version.
+	MinReader int `json:"min_reader,omitempty"`
+
 	Agents  []agentState `json:"agents"`
 	Moves   []moveState  `json:"moves,omitempty"`
 	Claims  []claimState `json:"claims,omitempty"`
@@ -112,8 +117,16 @@ func readState(file string) (*state, error) {
 }
 
 func parseState(b []byte) (*state, error) {
+	var head struct {
+		Version   int `json:"version"`
+		MinReader int `json:"min_reader"`
+	}
+	// An error here is one of the whole, which is reported below.
+	later := json.Unmarshal(b, &head) == nil && head.Version > stateVersion && head.MinReader > 0 && head.MinReader <= stateVersion
 	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
+	if !later {
+		dec.DisallowUnknownFields()
+	}
 	s := &state{}
 	if err := dec.Decode(s); err != nil {
 		return nil, fmt.Errorf("not the state of a coordinator: at octet %d: %w", dec.InputOffset(), err)
@@ -121,12 +134,18 @@ func parseState(b []byte) (*state, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("unexpected data after the state at octet %d", dec.InputOffset())
 	}
+	if later {
+		s.Version, s.MinReader = stateVersion, 0 // what is written from now on
+	}
 	return s, s.validate()
 }
 
 func (s *state) validate() error {
-	if s.Version != stateVersion {
-		return fmt.Errorf("version %d, want %d", s.Version, stateVersion)
+	switch {
+	case s.Version != stateVersion:
+		return fmt.Errorf("version %d, want %d, or a later one whose min_reader is at most %d", s.Version, stateVersion, stateVersion)
+	case s.MinReader < 0 || s.MinReader > s.Version:
+		return fmt.Errorf("min_reader %d, want 0 to %d", s.MinReader, s.Version)
 	}
 	seen := map[string]bool{}
 	for i, a := range s.Agents {
