@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 )
 
 // maxFrame is the longest frame that a port takes, bytes: an MTU of 65535 and its headers.
@@ -27,6 +29,65 @@ type Network struct {
 	portByMAC map[[6]byte]*port // where an address was seen last
 	frames    uint64
 	tap       func(frame []byte)
+	delayed   map[[6]byte]time.Duration // by source
+	held      chan heldFrame            // nil until something is delayed
+}
+
+// heldFrame is a frame that is sent later.
+type heldFrame struct {
+	due   time.Time
+	frame []byte
+	to    []*port
+}
+
+// maxHeld is the number of frames that are held. Further ones are lost, as in a switch.
+const maxHeld = 10_000
+
+// Delay delays what interface i of a machine sends by d, as a slow switch would: after the machine's own stamps. 0 ends it.
+func (n *Network) Delay(machine string, i int, d time.Duration) error {
+	hardware, err := net.ParseMAC(macAddress(machine, i))
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.delayed[[6]byte(hardware)] = d
+	if n.held == nil {
+		held := make(chan heldFrame, maxHeld)
+		n.held = held
+		n.running.Go(func() {
+			for h := range held {
+				time.Sleep(time.Until(h.due))
+				sendFrame(h.frame, h.to)
+			}
+		})
+	}
+	return nil
+}
+
+// hold holds a frame if its source is delayed, and reports whether it does.
+func (n *Network) hold(frame []byte, to []*port) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d := n.delayed[[6]byte(frame[4+6:4+12])]
+	if d == 0 || n.held == nil {
+		return false
+	}
+	select {
+	case n.held <- heldFrame{time.Now().Add(d), slices.Clone(frame), to}:
+	default:
+	}
+	return true
+}
+
+// sendFrame sends a frame to ports.
+func sendFrame(frame []byte, to []*port) {
+	for _, q := range to {
+		q.mu.Lock()
+		// Who does not take it is gone, and its own reader ends it.
+		_, _ = q.conn.Write(frame)
+		q.mu.Unlock()
+	}
 }
 
 // port is a machine's.
@@ -45,7 +106,7 @@ func NewNetwork() (*Network, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	n := &Network{dir: dir, listener: l, ports: map[*port]bool{}, portByMAC: map[[6]byte]*port{}}
+	n := &Network{dir: dir, listener: l, ports: map[*port]bool{}, portByMAC: map[[6]byte]*port{}, delayed: map[[6]byte]time.Duration{}}
 	n.running.Go(n.acceptMachines)
 	return n, nil
 }
@@ -73,6 +134,10 @@ func (n *Network) Close() error {
 	n.mu.Lock()
 	for p := range n.ports {
 		p.conn.Close()
+	}
+	if n.held != nil {
+		close(n.held)
+		n.held = nil
 	}
 	n.mu.Unlock()
 	n.running.Wait()
@@ -118,11 +183,8 @@ func (n *Network) forwardFrames(p *port) {
 		if tap != nil {
 			tap(frame[4:])
 		}
-		for _, q := range n.routeFrame(p, frame[4:]) {
-			q.mu.Lock()
-			// Who does not take it is gone, and its own reader ends it.
-			_, _ = q.conn.Write(frame)
-			q.mu.Unlock()
+		if to := n.routeFrame(p, frame[4:]); !n.hold(frame, to) {
+			sendFrame(frame, to)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestSmallSite(t *testing.T) {
 	names, networks := []string{"h1", "h2", "h3"}, []*Network{network(t), network(t)}
 	var all []Options
 	for _, name := range names {
-		o := Options{Name: name, Networks: networks, Modules: []string{"sch_netem"}, Parts: parts, Programs: map[string]string{"/usr/bin/graylink-node": programs[1]}}
+		o := Options{Name: name, Networks: networks, Parts: parts, Programs: map[string]string{"/usr/bin/graylink-node": programs[1]}}
 		if name == "h1" {
 			o.Memory, o.Programs["/usr/bin/graylink"] = 1024, programs[0]
 		}
@@ -91,7 +91,10 @@ func TestSmallSite(t *testing.T) {
 	})
 	t.Logf("innocent %.1f s after the first command", time.Since(began).Seconds())
 
-	shell(t, machines["h3"], "tc qdisc add dev eth1 root netem delay 40ms")
+	// A qdisc of the machine would delay packets before they are stamped, which is no delay of the network.
+	if err := networks[1].Delay("h3", 1, 40*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
 	broken := time.Now()
 	within(t, 3*time.Minute, "a verdict names eth1 of h3", func() (string, bool) {
 		_, all, text := verdicts()
@@ -100,6 +103,9 @@ func TestSmallSite(t *testing.T) {
 			isIt := func(e fabric.Element) bool { return e.ID == "h3/eth1" }
 			if v.OpenedAt.After(broken) && (isIt(v.Element) || slices.ContainsFunc(v.Equivalent, isIt)) {
 				t.Logf("after %.1f s: %s", time.Since(broken).Seconds(), v.Summary)
+				if v.Symptom.AddedDelayNS < 36e6 || v.Symptom.AddedDelayNS > 60e6 {
+					t.Errorf("%v ns are added, want 40 ms", v.Symptom.AddedDelayNS)
+				}
 				return "", true
 			}
 		}
