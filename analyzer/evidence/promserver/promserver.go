@@ -58,6 +58,8 @@ type Options struct {
 	Rules fs.FS
 	// Dial reaches the targets, and the servers of service discovery. Nil means the network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Notify gets the alerts that fire, once a minute and when they begin, and those that were resolved. It may be nil.
+	Notify func(alerts []Alert)
 	// ExternalURL is the address of the HTTP API for readers of alerts.
 	ExternalURL *url.URL
 	Log         *slog.Logger
@@ -153,7 +155,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	}
 	s.notifier = notifier.NewManager(&notifier.Options{QueueCapacity: 10_000, Registerer: s.registry}, s.config.GlobalConfig.MetricNameValidationScheme, s.o.Log)
 	if s.o.Rules != nil {
-		s.rules = rules.NewManager(&rules.ManagerOptions{Appendable: s.db, Queryable: s.db, QueryFunc: rules.EngineQueryFunc(s.engine, s.db), NotifyFunc: rules.SendAlerts(s.notifier, s.o.ExternalURL.String()),
+		s.rules = rules.NewManager(&rules.ManagerOptions{Appendable: s.db, Queryable: s.db, QueryFunc: rules.EngineQueryFunc(s.engine, s.db), NotifyFunc: s.sendAlerts,
 			Context: ctx, ExternalURL: s.o.ExternalURL, Registerer: s.registry, Logger: s.o.Log, OutageTolerance: time.Hour, ForGracePeriod: 10 * time.Minute, ResendDelay: time.Minute,
 			GroupLoader: ruleFiles{s.o.Rules, s.parser}, Parser: s.parser})
 	}
@@ -163,6 +165,29 @@ func (s *Server) start(ctx context.Context) (err error) {
 	s.handler = s.newHandler()
 	s.run(ctx)
 	return nil
+}
+
+// Alert is the state of an alert.
+type Alert struct {
+	Fingerprint         string // of the labels
+	Labels, Annotations map[string]string
+	StartsAt, EndsAt    time.Time // EndsAt is zero while it fires
+}
+
+// Firing reports whether the alert fires.
+func (a *Alert) Firing() bool { return a.EndsAt.IsZero() }
+
+// sendAlerts sends alerts to the Alertmanagers and to Notify. It implements rules.NotifyFunc.
+func (s *Server) sendAlerts(ctx context.Context, query string, alerts ...*rules.Alert) {
+	rules.SendAlerts(s.notifier, s.o.ExternalURL.String())(ctx, query, alerts...)
+	if s.o.Notify == nil {
+		return
+	}
+	out := make([]Alert, len(alerts))
+	for i, a := range alerts {
+		out[i] = Alert{Fingerprint: fmt.Sprintf("%016x", a.Labels.Hash()), Labels: a.Labels.Map(), Annotations: a.Annotations.Map(), StartsAt: a.FiredAt, EndsAt: a.ResolvedAt}
+	}
+	s.o.Notify(out)
 }
 
 // discoveryDelay is the time after which found targets are scraped.

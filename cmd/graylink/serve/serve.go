@@ -61,6 +61,8 @@ type Options struct {
 	Retention time.Duration
 	// Alertmanagers are the URLs of Alertmanagers that get the alerts.
 	Alertmanagers []string
+	// WebhookFile has the URL of a webhook that gets the alerts. It may be empty.
+	WebhookFile string
 	// ExternalURL is the address of the page for readers of alerts.
 	ExternalURL *url.URL
 	// Listener lists the certificates of the web listener.
@@ -122,7 +124,7 @@ func Start(o Options) (s *Site, err error) {
 	if err := s.startCoordinator(ctx); err != nil {
 		return s, err
 	}
-	if err := s.startPrometheus(); err != nil {
+	if err := s.startPrometheus(ctx); err != nil {
 		return s, err
 	}
 	s.serveInside(coordinatorHost, exporter.Handler(s.coordinator, o.Policy, o.Log, s.authority.service, s.authority))
@@ -192,7 +194,7 @@ func openTokens(issued, used string) (*jointoken.Book, error) {
 }
 
 // startPrometheus starts the Prometheus.
-func (s *Site) startPrometheus() (err error) {
+func (s *Site) startPrometheus(ctx context.Context) (err error) {
 	var c *daemon.Config
 	if s.discovery == nil {
 		c, err = s.analyzerHost(s.o.TopologyFile).LoadConfig(s.o.ConfigFile)
@@ -206,9 +208,18 @@ func (s *Site) startPrometheus() (err error) {
 	if err != nil {
 		return err
 	}
+	var notify func([]promserver.Alert)
+	if s.o.WebhookFile != "" {
+		w, err := newWebhook(s.o.WebhookFile, s.o.ExternalURL.String(), s.o.Log)
+		if err != nil {
+			return fmt.Errorf("webhook: %w", err)
+		}
+		notify = w.notify
+		s.runs.Go(func() { w.run(ctx) })
+	}
 	external := *s.o.ExternalURL
 	external.Path = strings.TrimSuffix(external.Path, "/") + PrometheusPath
-	s.prometheus, err = promserver.New(promserver.Options{Config: config, Directory: s.o.file("prometheus"), Retention: s.o.Retention, Rules: rules.Files,
+	s.prometheus, err = promserver.New(promserver.Options{Config: config, Directory: s.o.file("prometheus"), Retention: s.o.Retention, Rules: rules.Files, Notify: notify,
 		Dial: s.inside.dial, ExternalURL: &external, Log: s.o.Log.With("component", "prometheus")})
 	return err
 }
