@@ -30,23 +30,26 @@ import (
 
 // Config is the analyzer's configuration file.
 type Config struct {
-	// TopologyFile is relative to the configuration file, as all files in it are.
-	TopologyFile string     `yaml:"topology_file"`
-	Prometheus   Prometheus `yaml:"prometheus"`
-	// Agents configures the agents of the nodes, which trace paths. Nil means that paths come from switches alone.
+	// TopologyFile is the topology file. Its name is relative to the configuration file, as those of all files in it are.
+	TopologyFile string `yaml:"topology_file" schema:"required"`
+	// Prometheus is the server that has the evidence.
+	Prometheus Prometheus `yaml:"prometheus" schema:"required"`
+	// Agents configures the agents of the nodes, which trace paths. Without it, paths come from switches alone.
 	Agents *Agents `yaml:"agents"`
-	// Switches configures the switches that report sightings. Nil means that paths come from traces
-	// alone.
+	// Switches configures the switches that report sightings. Without it, paths come from traces alone.
 	Switches *Switches `yaml:"switches"`
-	Evidence Evidence  `yaml:"evidence"`
-	History  History   `yaml:"history"`
-	// Maintenance configures the sources of maintenance windows, and Jobs the sources of placements.
-	Maintenance Maintenance  `yaml:"maintenance"`
-	Jobs        []Placements `yaml:"jobs"`
-	// Asking configures the coordinator that grants temporary flows. Nil means that nothing is asked.
+	// Evidence configures the times of the queries.
+	Evidence Evidence `yaml:"evidence"`
+	// History configures the past from which a start reads baselines.
+	History History `yaml:"history"`
+	// Maintenance configures the sources of maintenance windows.
+	Maintenance Maintenance `yaml:"maintenance"`
+	// Jobs configures the sources of placements.
+	Jobs []Placements `yaml:"jobs"`
+	// Asking configures the coordinator that grants temporary flows. Without it, nothing is asked.
 	Asking *Asking `yaml:"asking"`
 	// PageNICs is the blast radius above which a verdict that affects no job is critical.
-	PageNICs int `yaml:"page_above_nics"`
+	PageNICs int `yaml:"page_above_nics" schema:"min=1"`
 	// Queries replaces queries to Prometheus, by name.
 	Queries map[string]string `yaml:"queries"`
 
@@ -58,20 +61,23 @@ type Config struct {
 
 // Endpoint represents a server and the configuration of its HTTP client, which has the keys of Prometheus.
 type Endpoint struct {
-	URL    string                       `yaml:"url"`
+	// URL is the base of the server's addresses, without credentials and parameters.
+	URL    string                       `yaml:"url" schema:"form=url"`
 	Client config_util.HTTPClientConfig `yaml:",inline"`
 }
 
 // Prometheus configures the server that has the evidence.
 type Prometheus struct {
-	Endpoint `yaml:",inline"`
-	// ExternalURL is the address for browsers, for the page's links. The default is URL.
-	ExternalURL string `yaml:"external_url"`
-	// Backend is "http", or "remote_read", with which the analyzer reads series and evaluates queries itself.
-	Backend string `yaml:"backend"`
-	// Timeout bounds the time of one query, and MaxAnswer the size of its response.
-	Timeout   time.Duration `yaml:"timeout"`
-	MaxAnswer int64         `yaml:"max_answer_bytes"`
+	Endpoint `yaml:",inline" schema:"required=url"`
+	// ExternalURL is the address for browsers, for the page's links. The default is url.
+	ExternalURL string `yaml:"external_url" schema:"form=url"`
+	// Backend is how the server is queried: http, or remote_read, with which the analyzer reads series and evaluates queries
+	// itself.
+	Backend string `yaml:"backend" schema:"enum=http|remote_read"`
+	// Timeout bounds the time of one query: 100ms to 5m.
+	Timeout time.Duration `yaml:"timeout"`
+	// MaxAnswer bounds the size of one response after decompression.
+	MaxAnswer int64 `yaml:"max_answer_bytes" schema:"min=1048576"`
 }
 
 // Backends.
@@ -82,24 +88,28 @@ const (
 
 // Agents configures the agents, by a URL with "{node}" in it, or by a coordinator that has their addresses.
 type Agents struct {
-	Endpoint    `yaml:",inline"`
+	Endpoint `yaml:",inline"`
+	// Coordinator is the coordinator that has the addresses of the agents.
 	Coordinator *Coordinator `yaml:"coordinator"`
 }
 
 // Coordinator configures the coordinator that has the addresses of the agents.
 type Coordinator struct {
-	Endpoint `yaml:",inline"`
+	Endpoint `yaml:",inline" schema:"required=url"`
 }
 
 // Asking configures the coordinator that grants temporary flows, and the certificate that the analyzer shows it.
 type Asking struct {
 	// Address is where the coordinator accepts agents: host:port or unix:PATH.
-	Address string `yaml:"address"`
-	// ServerName is the name in its certificate. The default is the host of Address.
+	Address string `yaml:"address" schema:"required"`
+	// ServerName is the name in its certificate. The default is the host of the address.
 	ServerName string `yaml:"server_name"`
-	CAFile     string `yaml:"ca_file"`
-	CertFile   string `yaml:"cert_file"`
-	KeyFile    string `yaml:"key_file"`
+	// CAFile is the PEM file of the authorities that sign the coordinator's certificate.
+	CAFile string `yaml:"ca_file" schema:"required"`
+	// CertFile is the PEM file of the analyzer's certificate, for a name in the coordinator's --ask.clients.
+	CertFile string `yaml:"cert_file" schema:"required"`
+	// KeyFile is the PEM file of the certificate's key.
+	KeyFile string `yaml:"key_file" schema:"required"`
 }
 
 func (a *Asking) files() pki.Files {
@@ -120,39 +130,49 @@ func (a *Asking) validate() error {
 
 // Switches configures the agents of switches, by a URL with "{switch}" in it.
 type Switches struct {
-	Endpoint `yaml:",inline"`
+	Endpoint `yaml:",inline" schema:"required=url"`
 	// Names are the switches that have an agent. Empty means all switches of the topology.
 	Names []string `yaml:"names"`
-	// StampPort is the UDP port of the reflectors, SourcePort that of flow 0.
-	StampPort  uint16 `yaml:"stamp_port"`
+	// StampPort is the UDP port of the reflectors.
+	StampPort uint16 `yaml:"stamp_port"`
+	// SourcePort is the UDP source port of flow 0.
 	SourcePort uint16 `yaml:"stamp_source_port"`
 }
 
 // Maintenance configures the sources of maintenance windows: a file, Alertmanager's silences and Kubernetes'
 // cordons. Each may be absent.
 type Maintenance struct {
-	File         string  `yaml:"file"`
+	// File is a YAML file of windows, which is read again when it changes.
+	File string `yaml:"file"`
+	// Alertmanager is the server whose silences of elements are windows.
 	Alertmanager *Server `yaml:"alertmanager"`
-	Kubernetes   *Server `yaml:"kubernetes"`
+	// Kubernetes is the API server whose cordoned nodes are in maintenance.
+	Kubernetes *Server `yaml:"kubernetes"`
 }
 
 // Server configures a server that has maintenance windows.
 type Server struct {
-	Endpoint `yaml:",inline"`
+	Endpoint `yaml:",inline" schema:"required=url"`
 }
 
 // Placements configures one source of jobs: a file in one of the formats of package jobs, Slurm's squeue, or Kubernetes.
 type Placements struct {
-	File       string  `yaml:"file"`
-	Format     string  `yaml:"format"`
-	Slurm      *Slurm  `yaml:"slurm"`
+	// File is a file of placements, which is read again when it changes.
+	File string `yaml:"file"`
+	// Format is the format of the file. The default is placement.
+	Format string `yaml:"format" schema:"enum=placement|scontrol|squeue|kubernetes"`
+	// Slurm runs Slurm's squeue.
+	Slurm *Slurm `yaml:"slurm"`
+	// Kubernetes is the API server whose pods of jobs are watched.
 	Kubernetes *Server `yaml:"kubernetes"`
 }
 
 // Slurm configures a command that prints jobs as squeue does, and the time between two runs of it.
 type Slurm struct {
-	Command string        `yaml:"command"`
-	Every   time.Duration `yaml:"every"`
+	// Command is the program, which is searched for in PATH if it has no slash.
+	Command string `yaml:"command"`
+	// Every is the time between two runs: 1s to 1h.
+	Every time.Duration `yaml:"every"`
 }
 
 // UnmarshalYAML sets defaults.
@@ -187,29 +207,35 @@ func (p *Placements) validate() error {
 
 // Evidence configures the times of the queries. A value of 0 follows from the scrape interval.
 type Evidence struct {
-	// Scrape is the scrape interval of /metrics/edges. The analyzer runs one cycle in it.
+	// Scrape is the scrape interval of /metrics/edges, 100ms to 5m. The analyzer runs one cycle in it.
 	Scrape time.Duration `yaml:"scrape_interval"`
-	// Ports is the scrape interval of switches and NICs, whose series show causes. 0 means the same interval.
-	Ports    time.Duration `yaml:"ports_scrape_interval"`
-	Lag      time.Duration `yaml:"lag"`
-	Delay    time.Duration `yaml:"delay_window"`
-	Hard     time.Duration `yaml:"hard_loss_window"`
+	// Ports is the scrape interval of switches and NICs, whose series show causes. The default is scrape_interval.
+	Ports time.Duration `yaml:"ports_scrape_interval"`
+	// Lag is the age of the window's end. A later scrape must exist.
+	Lag time.Duration `yaml:"lag"`
+	// Delay is the window over which delays are measured.
+	Delay time.Duration `yaml:"delay_window"`
+	// Hard is the window over which hard losses are counted.
+	Hard time.Duration `yaml:"hard_loss_window"`
+	// Patience bounds the time of all queries of a cycle together.
 	Patience time.Duration `yaml:"patience"`
-	Parallel int           `yaml:"parallel"`
-	Stall    float64       `yaml:"stall_ratio"`
+	// Parallel is the number of concurrent queries.
+	Parallel int `yaml:"parallel" schema:"min=1,max=64"`
+	// Stall is the share of the window by which a probe loop may be late. Flows of one that is later are excluded.
+	Stall float64 `yaml:"stall_ratio" schema:"min=0,max=1"`
 	// DetailBelow is the number of directed flows below which every cycle queries all of them.
-	// MostEdges is the number that a cycle queries otherwise, and Round the time in which every flow
-	// is queried.
-	DetailBelow int           `yaml:"detail_always_below"`
-	MostEdges   int           `yaml:"most_edges"`
-	Round       time.Duration `yaml:"round"`
+	DetailBelow int `yaml:"detail_always_below" schema:"min=1"`
+	// MostEdges is the number of flows that a cycle queries in its second step.
+	MostEdges int `yaml:"most_edges" schema:"min=100"`
+	// Round is the time in which every flow is queried. 0s means a minute, or a millisecond a flow if that is longer.
+	Round time.Duration `yaml:"round"`
 }
 
 // History configures the past from which a start reads baselines.
 type History struct {
-	// Span is the time that the windows cover. It ends in a calm time, which is searched for in the
-	// time Search before the start.
-	Span   time.Duration `yaml:"span"`
+	// Span is the time that the windows cover, at most 24h. It ends in a calm time.
+	Span time.Duration `yaml:"span"`
+	// Search is how far before the start a calm time is searched for: 1m to 744h.
 	Search time.Duration `yaml:"search"`
 }
 

@@ -68,20 +68,30 @@ func (b *budget) addPlacement(p *Placement) error {
 	return nil
 }
 
-// placementEntry is a job of our own format.
-type placementEntry struct {
-	Job   string    `yaml:"job"`
-	ID    string    `yaml:"id"`
-	Nodes []string  `yaml:"nodes"`
-	NICs  []string  `yaml:"nics"`
+// Content is the content of a file of our own format. Parse decodes the jobs one by one, since its errors have their lines.
+type Content[J Entry | yaml.Node] struct {
+	// Jobs lists the jobs.
+	Jobs []J `yaml:"jobs"`
+}
+
+// Entry is a job of our own format.
+type Entry struct {
+	// Job is the name of the job.
+	Job string `yaml:"job" schema:"required"`
+	// ID is an identifier, which distinguishes concurrent jobs of one name.
+	ID string `yaml:"id"`
+	// Nodes are the nodes that the job runs on, as host lists of Slurm: h[1-4].
+	Nodes []string `yaml:"nodes"`
+	// NICs are the NICs that the job uses, where it does not use all of a node.
+	NICs []string `yaml:"nics"`
+	// Start is the time at which the job started.
 	Start time.Time `yaml:"start"`
-	End   time.Time `yaml:"end"`
+	// End is the time at which the job ended. Without it, the job runs.
+	End time.Time `yaml:"end"`
 }
 
 func parsePlacement(file string, b []byte) ([]Placement, error) {
-	var doc struct {
-		Jobs []yaml.Node `yaml:"jobs"`
-	}
+	var doc Content[yaml.Node]
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
@@ -94,7 +104,7 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 		if err := checkKeys(node, "job", "id", "nodes", "nics", "start", "end"); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
-		var p placementEntry
+		var p Entry
 		if err := node.Decode(&p); err != nil {
 			return nil, fmt.Errorf("%s: %s", at, oneLine(err))
 		}
@@ -122,7 +132,7 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 	return out, nil
 }
 
-// checkKeys refuses others than those of a mapping.
+// checkKeys returns an error if a mapping has other keys, or a mapping as a value: yaml.v3 takes one for an empty time.
 func checkKeys(n *yaml.Node, want ...string) error {
 	if n.Kind != yaml.MappingNode {
 		return fmt.Errorf("want a mapping with %s", strings.Join(want, ", "))
@@ -130,6 +140,8 @@ func checkKeys(n *yaml.Node, want ...string) error {
 	for i := 0; i < len(n.Content); i += 2 {
 		if k := n.Content[i].Value; !slices.Contains(want, k) {
 			return fmt.Errorf("unknown field %q: want %s", truncateText(k), strings.Join(want, ", "))
+		} else if n.Content[i+1].Kind == yaml.MappingNode {
+			return fmt.Errorf("%s: a mapping: want a text, a time or a list", k)
 		}
 	}
 	return nil

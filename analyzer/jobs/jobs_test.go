@@ -209,6 +209,7 @@ func TestParse(t *testing.T) {
 		{FormatKubernetes, `{"kind":"Pod"}`, `f: kind: "Pod": want List or PodList`},
 		{FormatPlacement, "jobs:\n- {nodes: [h1]}\n", "f:2: jobs[0].job: is missing"},
 		{FormatPlacement, "jobs:\n- {job: a, hosts: [h1]}\n", `f:2: jobs[0]: unknown field "hosts"`},
+		{FormatPlacement, "jobs:\n- {job: a, start: {at: noon}}\n", "f:2: jobs[0]: start: a mapping"},
 		{FormatPlacement, "jobs:\n- {job: a, nodes: [\"h[\"]}\n", "f:2: jobs[0].nodes: hosts"},
 		{FormatPlacement, "jobs:\n- {job: a, start: 2026-11-22T04:00:00Z, end: 2026-11-22T02:00:00Z}\n", "f:2: jobs[0].end:"},
 		{FormatPlacement, "placements: []\n", "f: "},

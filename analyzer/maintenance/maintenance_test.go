@@ -131,6 +131,7 @@ func TestParse(t *testing.T) {
 		"maintenance:\n- {element: spine1}\n":                                                          `m.yaml:2: maintenance[0].until is missing: every window has an end`,
 		"maintenance:\n- {element: spine1, until: soon}\n":                                             `m.yaml:2: maintenance[0]: `,
 		"maintenance:\n- {element: spine1, from: 2026-11-22T04:00:00Z, until: 2026-11-22T02:00:00Z}\n": `m.yaml:2: maintenance[0].until: 2026-11-22T02:00:00Z is not after from`,
+		"maintenance:\n- {element: spine1, from: {at: noon}, until: 2026-11-22T04:00:00Z}\n":           `m.yaml:2: maintenance[0]: from: a mapping`,
 		"maintenance:\n- {element: spine1, untill: 2026-11-22T04:00:00Z}\n":                            `m.yaml:2: maintenance[0]: unknown field "untill": want element,`,
 		"maintenance: [spine1]\n":                                                                      `m.yaml:1: maintenance[0]: want a mapping`,
 		"drained: []\n":                                                                                `m.yaml: `,

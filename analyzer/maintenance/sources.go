@@ -95,14 +95,26 @@ func (f *File) ReadWindows(_ context.Context, r *Register) ([]Window, error) {
 	return windows, nil
 }
 
-// entry is a window as a file writes it.
-type entry struct {
-	Element string    `yaml:"element"`
-	From    time.Time `yaml:"from"`
-	Until   time.Time `yaml:"until"`
-	By      string    `yaml:"by"`
-	Reason  string    `yaml:"reason"`
-	Relearn bool      `yaml:"relearn"`
+// Content is the content of a file of windows. Parse decodes the windows one by one, since its errors have their lines.
+type Content[W Entry | yaml.Node] struct {
+	// Maintenance lists the windows.
+	Maintenance []W `yaml:"maintenance"`
+}
+
+// Entry is a window as a file writes it.
+type Entry struct {
+	// Element is the element that is in maintenance.
+	Element string `yaml:"element" schema:"required"`
+	// From is the time at which the window begins. Without it, the window has begun.
+	From time.Time `yaml:"from"`
+	// Until is the time at which the window ends.
+	Until time.Time `yaml:"until" schema:"required"`
+	// By is who does the maintenance.
+	By string `yaml:"by"`
+	// Reason is why.
+	Reason string `yaml:"reason"`
+	// Relearn has the baselines of the element's flows learnt anew after the window.
+	Relearn bool `yaml:"relearn"`
 }
 
 // Parse reads a file of windows; check says what is wrong with an element. The error names
@@ -111,9 +123,7 @@ func Parse(file string, b []byte, check func(element string) error) ([]Window, e
 	if len(b) > maxFile {
 		return nil, fmt.Errorf("%s: %d octets, at most %d are read", file, len(b), maxFile)
 	}
-	var doc struct {
-		Maintenance []yaml.Node `yaml:"maintenance"`
-	}
+	var doc Content[yaml.Node]
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
@@ -129,7 +139,7 @@ func Parse(file string, b []byte, check func(element string) error) ([]Window, e
 		if err := checkKeys(node); err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.TrimSuffix(at(""), "."), err)
 		}
-		var e entry
+		var e Entry
 		if err := node.Decode(&e); err != nil {
 			return nil, fmt.Errorf("%s: %s", strings.TrimSuffix(at(""), "."), yamlText(err))
 		}
@@ -147,7 +157,7 @@ func Parse(file string, b []byte, check func(element string) error) ([]Window, e
 	return out, nil
 }
 
-// checkKeys refuses keys that an entry does not have.
+// checkKeys returns an error if an entry has other keys, or a mapping as a value: yaml.v3 takes one for an empty time.
 func checkKeys(n *yaml.Node) error {
 	if n.Kind != yaml.MappingNode {
 		return errors.New("want a mapping with element, from, until, by, reason, relearn")
@@ -155,6 +165,9 @@ func checkKeys(n *yaml.Node) error {
 	for i := 0; i < len(n.Content); i += 2 {
 		switch k := n.Content[i].Value; k {
 		case "element", "from", "until", "by", "reason", "relearn":
+			if n.Content[i+1].Kind == yaml.MappingNode {
+				return fmt.Errorf("%s: a mapping: want a text, a time or true", k)
+			}
 		default:
 			return fmt.Errorf("unknown field %q: want element, from, until, by, reason, relearn", k)
 		}

@@ -32,27 +32,39 @@ func (r Role) DefaultTier() int {
 
 // Switch is a switch of the topology file.
 type Switch struct {
-	Name      string       `yaml:"name"`
-	Role      Role         `yaml:"role"`
-	Tier      int          `yaml:"tier,omitempty"`
-	Pod       string       `yaml:"pod,omitempty"`
-	Plane     string       `yaml:"plane,omitempty"`
+	// Name is the switch's name, unique among switches and nodes.
+	Name string `yaml:"name" schema:"required,form=name"`
+	// Role is the switch's place in the Clos.
+	Role Role `yaml:"role" schema:"required,enum=leaf|spine|core"`
+	// Tier is the height in the Clos; NICs are below tier 1. Without it, the role decides: leaf 1, spine 2, core 3.
+	Tier int `yaml:"tier,omitempty" schema:"min=1,max=9"`
+	// Pod is the pod that the switch belongs to.
+	Pod string `yaml:"pod,omitempty"`
+	// Plane is the plane that the switch belongs to.
+	Plane string `yaml:"plane,omitempty"`
+	// Addresses are addresses of the switch itself, such as its loopback.
 	Addresses []netip.Addr `yaml:"addresses,omitempty,flow"`
-	// Discovered marks what was concluded from reports, of a switch, a node or a link.
+	// Discovered marks a switch that was concluded from reports.
 	Discovered bool `yaml:"discovered,omitempty"`
 	Line       int  `yaml:"-"`
 }
 
 // NIC is one network port of a node.
 type NIC struct {
-	Node      string       `yaml:"-"`
-	Device    string       `yaml:"device"`
-	Plane     string       `yaml:"plane,omitempty"`
-	Rail      *int         `yaml:"rail,omitempty"`
-	Side      string       `yaml:"side,omitempty"`
+	Node string `yaml:"-"`
+	// Device is the name on the node: a network interface or an RDMA device.
+	Device string `yaml:"device" schema:"required,form=device"`
+	// Plane is the NIC's plane. Without it, it is that of the NIC's leaf.
+	Plane string `yaml:"plane,omitempty"`
+	// Rail is the number of the NIC's position on its node.
+	Rail *int `yaml:"rail,omitempty" schema:"min=0,max=65536"`
+	// Side is a label of the NIC in series, for example of dual-homed hosts.
+	Side string `yaml:"side,omitempty"`
+	// Addresses are addresses of the NIC, of which probes use the first. Without them, probes use the address on its link.
 	Addresses []netip.Addr `yaml:"addresses,omitempty,flow"`
-	Aliases   []string     `yaml:"aliases,omitempty,flow"`
-	Line      int          `yaml:"-"`
+	// Aliases are other names of the same NIC.
+	Aliases []string `yaml:"aliases,omitempty,flow"`
+	Line    int      `yaml:"-"`
 }
 
 // ID returns the NIC's canonical identifier, node/device.
@@ -60,31 +72,45 @@ func (n NIC) ID() string { return n.Node + "/" + n.Device }
 
 // Bond joins NICs of one node.
 type Bond struct {
-	Name    string   `yaml:"name"`
-	Members []string `yaml:"members,flow"`
+	// Name is the bond's device name, unique on the node.
+	Name string `yaml:"name" schema:"required,form=device"`
+	// Members are devices of this node's NICs.
+	Members []string `yaml:"members,flow" schema:"required,minItems=1"`
 	Line    int      `yaml:"-"`
 }
 
 // Node is a host of the topology file.
 type Node struct {
-	Name       string `yaml:"name"`
-	Address    string `yaml:"address,omitempty"` // IP address or host name that its agent is scraped at; empty: not given
-	NICs       []NIC  `yaml:"nics"`
-	Bonds      []Bond `yaml:"bonds,omitempty"`
-	Discovered bool   `yaml:"discovered,omitempty"`
-	Line       int    `yaml:"-"`
+	// Name is the node's name, unique among switches and nodes. The agent on the node has the same name.
+	Name string `yaml:"name" schema:"required,form=name"`
+	// Address is the IP address or host name, without a port, at which the node's agent is scraped.
+	Address string `yaml:"address,omitempty" schema:"form=host"`
+	// NICs are the node's NICs.
+	NICs []NIC `yaml:"nics"`
+	// Bonds are the node's bonds.
+	Bonds []Bond `yaml:"bonds,omitempty"`
+	// Discovered marks a node that was concluded from reports.
+	Discovered bool `yaml:"discovered,omitempty"`
+	Line       int  `yaml:"-"`
 }
 
 // Link is a cable between two ends, each a switch port or a NIC.
 type Link struct {
-	A          string       `yaml:"a"`
-	B          string       `yaml:"b"`
-	SpeedGbps  float64      `yaml:"speed_gbps,omitempty"`
-	LAG        string       `yaml:"lag,omitempty"`
-	AAddress   netip.Prefix `yaml:"a_address,omitempty"`
-	BAddress   netip.Prefix `yaml:"b_address,omitempty"`
-	Discovered bool         `yaml:"discovered,omitempty"`
-	Line       int          `yaml:"-"`
+	// A is one end: switch:port or node/device. At least one of the two ends is a switch's port.
+	A string `yaml:"a" schema:"required,form=end"`
+	// B is the other end.
+	B string `yaml:"b" schema:"required,form=end"`
+	// SpeedGbps is the speed in gigabits per second. Simulated fabrics take 100 where it is absent.
+	SpeedGbps float64 `yaml:"speed_gbps,omitempty" schema:"above=0,max=1000000"`
+	// LAG is the name of the LAG that the cable belongs to.
+	LAG string `yaml:"lag,omitempty"`
+	// AAddress is the address of end a, with the length of its prefix.
+	AAddress netip.Prefix `yaml:"a_address,omitempty"`
+	// BAddress is the address of end b, with the length of its prefix.
+	BAddress netip.Prefix `yaml:"b_address,omitempty"`
+	// Discovered marks a cable that was concluded from reports.
+	Discovered bool `yaml:"discovered,omitempty"`
+	Line       int  `yaml:"-"`
 }
 
 // MarshalYAML writes the addresses that are there; yaml.v3 takes every
@@ -116,10 +142,14 @@ func (l Link) IsAccess() bool { return IsNIC(l.A) || IsNIC(l.B) }
 
 // Topology is the content of a topology file.
 type Topology struct {
-	Version  int      `yaml:"version"`
-	Switches []Switch `yaml:"switches"`
-	Nodes    []Node   `yaml:"nodes"`
-	Links    []Link   `yaml:"links"`
+	// Version is the version of the format, of which there is one.
+	Version int `yaml:"version" schema:"required,min=1,max=1"`
+	// Switches are the switches.
+	Switches []Switch `yaml:"switches" schema:"required,minItems=1"`
+	// Nodes are the hosts, with at least two NICs together.
+	Nodes []Node `yaml:"nodes" schema:"required,minItems=1"`
+	// Links are the cables.
+	Links []Link `yaml:"links"`
 }
 
 // WithSwappedCables returns the topology with the far ends of the cables at two ports exchanged. Addresses stay with

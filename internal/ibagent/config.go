@@ -18,17 +18,17 @@ import (
 // Config configures a process's part in the sampling of a fabric. Its keys are the same in a Collector's
 // configuration and in a file of its own.
 type Config struct {
-	// Name is the sampler's component id: the host's name by default.
+	// Name is the name of this sampler. The default is the host's name.
 	Name string `mapstructure:"name" yaml:"name"`
-	// Device is the port of this host that sends the queries, as in ibmad.Open: "umad0", "mlx5_0", "mlx5_0.2"
-	// for its second port, "ibsim:SOCKET/NODE" for a simulated fabric.
+	// Device is the port of this host that sends the queries: "umad0", "mlx5_0", "mlx5_0.2" for its second port,
+	// "ibsim:SOCKET/NODE" for a simulated fabric.
 	Device string `mapstructure:"device" yaml:"device"`
-	// Interval is the time between two ticks.
+	// Interval is the time between two ticks: 100ms to 1h.
 	Interval time.Duration `mapstructure:"interval" yaml:"interval"`
 	// Sample makes this process read ports itself.
 	Sample bool `mapstructure:"sample" yaml:"sample"`
 	// Delegator is the URL of the delegator in another process. If it is empty, this process is the delegator.
-	Delegator string `mapstructure:"delegator" yaml:"delegator"`
+	Delegator string `mapstructure:"delegator" yaml:"delegator" schema:"form=url"`
 	// Listen is the address on which the delegator listens for samplers of other processes. If it is empty,
 	// there are none.
 	Listen string `mapstructure:"listen" yaml:"listen"`
@@ -40,27 +40,31 @@ type Config struct {
 	// Forget is how long a port that the discovery no longer finds is still read, and its errors counted.
 	Forget time.Duration `mapstructure:"forget_after" yaml:"forget_after"`
 	// Redundancy is how many samplers read each port.
-	Redundancy int `mapstructure:"redundancy" yaml:"redundancy"`
+	Redundancy int `mapstructure:"redundancy" yaml:"redundancy" schema:"min=1,max=16"`
 	// Metrics are names of MAD queries or of their fields; empty means all.
 	Metrics []string `mapstructure:"metrics" yaml:"metrics"`
 	// Assignments lists the ports that a sampler reads, by its name.
 	Assignments map[string][]string `mapstructure:"assignments" yaml:"assignments"`
-	// Window is the largest number of queries on their way, PerNode that of queries to one node; 0 means the
-	// transport's.
-	Window  int `mapstructure:"window" yaml:"window"`
-	PerNode int `mapstructure:"window_per_node" yaml:"window_per_node"`
-	// Timeout and Retries apply to one query.
+	// Window is the largest number of queries on their way; 0 means the transport's.
+	Window int `mapstructure:"window" yaml:"window" schema:"min=0,max=4096"`
+	// PerNode is the largest number of queries on their way to one node; 0 means the transport's.
+	PerNode int `mapstructure:"window_per_node" yaml:"window_per_node" schema:"min=0,max=4096"`
+	// Timeout bounds the time of one query: 1ms to 1m.
 	Timeout time.Duration `mapstructure:"timeout" yaml:"timeout"`
-	Retries int           `mapstructure:"retries" yaml:"retries"`
-	// MKeyFile holds the subnet's management key in hexadecimal. If it is empty, there is none.
+	// Retries is the number of retries of one query.
+	Retries int `mapstructure:"retries" yaml:"retries" schema:"min=0,max=16"`
+	// MKeyFile is a file with the subnet's management key in hexadecimal. If it is empty, there is none.
 	MKeyFile string `mapstructure:"m_key_file" yaml:"m_key_file"`
 }
 
 // TLS names PEM files.
 type TLS struct {
-	CA   string `mapstructure:"ca_file" yaml:"ca_file"`
+	// CA is the file of the authorities that sign the other side's certificate.
+	CA string `mapstructure:"ca_file" yaml:"ca_file"`
+	// Cert is the file of this process's certificate.
 	Cert string `mapstructure:"cert_file" yaml:"cert_file"`
-	Key  string `mapstructure:"key_file" yaml:"key_file"`
+	// Key is the file of the certificate's key.
+	Key string `mapstructure:"key_file" yaml:"key_file"`
 	// Server is the name in the delegator's certificate; its host by default.
 	Server string `mapstructure:"server_name" yaml:"server_name"`
 }

@@ -128,21 +128,23 @@ const DefaultPerMinute = 10
 // MatchConfig changes the table.
 type MatchConfig struct {
 	// Severity is another severity by pattern, or off.
-	Severity map[string]Severity `yaml:"severity"`
+	Severity map[string]Severity `yaml:"severity" schema:"enum=fatal|warning|off"`
 	// Extra patterns are tried after the table's.
 	Extra []ExtraPattern `yaml:"extra"`
-	// PerMinute is how many matches of a pattern and a device are delivered in a minute; 0 is DefaultPerMinute.
-	PerMinute int `yaml:"per_minute"`
+	// PerMinute is how many matches of a pattern and a device are delivered in a minute; 0 is the default.
+	PerMinute int `yaml:"per_minute" schema:"min=0"`
 }
 
 // ExtraPattern is a pattern of a site's own.
 type ExtraPattern struct {
-	ID string `yaml:"id"`
+	// ID is the pattern's identifier.
+	ID string `yaml:"id" schema:"required,form=identifier"`
 	// Regexp is in RE2's syntax, and may have groups of the names pci, netdev and rdma. Case counts, and it may match
 	// anywhere in the text unless it has anchors.
-	Regexp   string   `yaml:"regexp"`
-	Severity Severity `yaml:"severity"`
-	// OnlyKnown: the line counts only if its device is a known NIC.
+	Regexp string `yaml:"regexp" schema:"required"`
+	// Severity is the severity of its events.
+	Severity Severity `yaml:"severity" schema:"required,enum=fatal|warning|off"`
+	// OnlyKnown ignores lines whose device is no known NIC.
 	OnlyKnown bool `yaml:"only_known_nics"`
 }
 

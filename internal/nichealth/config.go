@@ -12,10 +12,11 @@ import (
 // Product holds the expected ports of a node with a GPU of a product.
 type Product struct {
 	// Match is part of the product's name, in any case; the longest that matches counts.
-	Match string `yaml:"match"`
-	// Ports is how many ports there are, Rate what each has, bits per second.
-	Ports int   `yaml:"ports"`
-	Rate  int64 `yaml:"rate_bits_per_second"`
+	Match string `yaml:"match" schema:"required"`
+	// Ports is the number of ports.
+	Ports int `yaml:"ports" schema:"required,min=1"`
+	// Rate is the rate of each port.
+	Rate int64 `yaml:"rate_bits_per_second" schema:"required,min=1"`
 }
 
 // Sort is how a rule of counters reads growth.
@@ -33,11 +34,16 @@ const (
 
 // Threshold is a rule of one counter.
 type Threshold struct {
-	Counter string        `yaml:"counter"`
-	Sort    Sort          `yaml:"sort"`
-	Above   float64       `yaml:"above"`
-	Window  time.Duration `yaml:"window"`
-	Fatal   bool          `yaml:"fatal"`
+	// Counter is the name of the counter.
+	Counter string `yaml:"counter" schema:"required"`
+	// Sort is how the rule reads growth: any growth, the rate per second, or the share of the time that it stands for.
+	Sort Sort `yaml:"sort" schema:"required,enum=growth|rate|share"`
+	// Above is the value above which the rule is breached.
+	Above float64 `yaml:"above" schema:"min=0"`
+	// Window is the time over which growth is measured: 1s to 24h.
+	Window time.Duration `yaml:"window" schema:"required"`
+	// Fatal makes the events of the rule fatal instead of warnings.
+	Fatal bool `yaml:"fatal"`
 	// Code is the error code of its events, by default the counter's name. The codes of two rules for one counter
 	// must differ.
 	Code string `yaml:"code"`

@@ -11,13 +11,14 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/probe"
 )
 
 // Times of the mesh that the demo runs: every pair of NICs is probed once in pairCadence by default, and its flows
 // take turns.
 const (
 	pairCadence  = 10 * time.Millisecond
-	replyTimeout = "1s"
+	replyTimeout = time.Second
 )
 
 // StampPort is the reflectors' port, SourcePort that of flow 0.
@@ -144,46 +145,10 @@ func PlanMesh(g *fabric.Graph, flows int) Mesh {
 	return m
 }
 
-type nodeConfig struct {
-	Node         string     `yaml:"node"`
-	Cadence      string     `yaml:"cadence"`
-	ReplyTimeout string     `yaml:"reply_timeout"`
-	Stamp        stampPorts `yaml:"stamp"`
-	NICs         []nodeNIC  `yaml:"nics"`
-	Peers        []nodePeer `yaml:"peers"`
-}
-
-type stampPorts struct {
-	Port       int `yaml:"port"`
-	SourcePort int `yaml:"source_port"`
-}
-
-type nodeNIC struct {
-	NIC      string `yaml:"nic"`
-	Address  string `yaml:"address"`
-	Leaf     string `yaml:"leaf"`
-	LeafPort string `yaml:"leaf_port"`
-	Plane    string `yaml:"plane,omitempty"`
-	Rail     *int   `yaml:"rail,omitempty"`
-	Pod      string `yaml:"pod,omitempty"`
-	Side     string `yaml:"side,omitempty"`
-}
-
-type nodePeer struct {
-	NIC     string   `yaml:"nic"`
-	Address string   `yaml:"address"`
-	Leaf    string   `yaml:"leaf"`
-	Tier    int      `yaml:"tier"`
-	Plane   string   `yaml:"plane,omitempty"`
-	Flows   int      `yaml:"flows"`
-	From    []string `yaml:"from"`
-	Probe   *bool    `yaml:"probe,omitempty"`
-}
-
 // NodeConfig returns the configuration file of one node's agent: the NICs that its NICs probe, and those whose probes
 // they answer.
 func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
-	c := nodeConfig{Node: node.Name, Cadence: m.FlowCadence().String(), ReplyTimeout: replyTimeout, Stamp: stampPorts{StampPort, SourcePort}}
+	c := probe.File{Node: node.Name, Cadence: m.FlowCadence(), ReplyTimeout: replyTimeout, Stamp: &probe.FileStamp{Port: StampPort, SourcePort: SourcePort}}
 	own := map[string]bool{}
 	for i := range node.NICs {
 		n := &node.NICs[i]
@@ -192,7 +157,8 @@ func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
 			continue
 		}
 		own[n.ID()] = true
-		c.NICs = append(c.NICs, nodeNIC{NIC: n.ID(), Address: g.ProbeAddress(n.ID()).String(), Leaf: leaf, LeafPort: port, Plane: n.Plane, Rail: n.Rail, Pod: g.Switch(leaf).Pod, Side: n.Side})
+		address := g.ProbeAddress(n.ID())
+		c.NICs = append(c.NICs, probe.FileNIC{NIC: n.ID(), Address: &address, Leaf: leaf, LeafPort: port, Plane: n.Plane, Rail: n.Rail, Pod: g.Switch(leaf).Pod, Side: n.Side})
 	}
 	from := map[string][]string{}
 	asked := map[string]bool{}
@@ -211,7 +177,8 @@ func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
 			continue
 		}
 		leaf, _ := g.LeafOf(peer)
-		p := nodePeer{NIC: peer, Address: g.ProbeAddress(peer).String(), Leaf: leaf, Plane: g.NIC(peer).Plane, Flows: m.Flows, From: from[peer]}
+		address := g.ProbeAddress(peer)
+		p := probe.FilePeer{NIC: peer, Address: &address, Leaf: leaf, Plane: g.NIC(peer).Plane, Flows: m.Flows, From: from[peer]}
 		sort.Strings(p.From)
 		for _, nic := range c.NICs {
 			p.Tier = max(p.Tier, g.PathTier(nic.NIC, peer))

@@ -18,30 +18,72 @@ import (
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
-// configFile represents the file of --nic.config. Fields that it leaves out have the values of DefaultOptions.
-type configFile struct {
-	Excluded     []string              `yaml:"excluded"`
-	Management   []string              `yaml:"management"`
-	ExpectedDown []string              `yaml:"expected_down"`
-	GPU          string                `yaml:"gpu"`
-	Products     []nichealth.Product   `yaml:"products"`
-	Thresholds   []nichealth.Threshold `yaml:"thresholds"`
-	Without      []string              `yaml:"without"`
-	XmitWaitTick time.Duration         `yaml:"xmit_wait_tick"`
-	Misses       *int                  `yaml:"misses"`
-	Log          klog.MatchConfig      `yaml:"log"`
-	Times        configTimes           `yaml:",inline"`
+// File represents the file of --nic.config. Fields that it leaves out have the values of DefaultFile.
+type File struct {
+	// Excluded are regular expressions of devices and interfaces that are left out of everything.
+	Excluded []string `yaml:"excluded"`
+	// Management are regular expressions of devices and interfaces that have series, but no events.
+	Management []string `yaml:"management"`
+	// ExpectedDown are regular expressions of devices and interfaces whose ports may be down.
+	ExpectedDown []string `yaml:"expected_down"`
+	// GPU is the name of the node's GPU product. The default is the name that NVIDIA's driver reports.
+	GPU string `yaml:"gpu"`
+	// Products are the expected ports by GPU product.
+	Products []nichealth.Product `yaml:"products"`
+	// Thresholds are rules of counters. They replace those of the same code and add to the others.
+	Thresholds []nichealth.Threshold `yaml:"thresholds"`
+	// Without are the codes of rules that are removed.
+	Without []string `yaml:"without"`
+	// XmitWaitTick is the length of a tick of port_xmit_wait, by which waiting is judged as a share of time.
+	XmitWaitTick time.Duration `yaml:"xmit_wait_tick"`
+	// Misses is the number of polls in a row that do not find a device that has disappeared.
+	Misses *int `yaml:"misses" schema:"min=1"`
+	// Log changes the patterns of the kernel's log.
+	Log   klog.MatchConfig `yaml:"log"`
+	Times FileTimes        `yaml:",inline"`
 }
 
-// configTimes represents the durations of the file.
-type configTimes struct {
-	Confirm  *time.Duration `yaml:"confirm"`
-	Stuck    *time.Duration `yaml:"stuck"`
-	Every    *time.Duration `yaml:"every"`
+// FileTimes represents the durations of the file. Each is at least 10ms.
+type FileTimes struct {
+	// Confirm is how long a port is read again before its bad state is an event.
+	Confirm *time.Duration `yaml:"confirm"`
+	// Stuck is how long a port may stay in a passing state.
+	Stuck *time.Duration `yaml:"stuck"`
+	// Every is the time between two readings of states.
+	Every *time.Duration `yaml:"every"`
+	// Counters is the time between two readings of counters.
 	Counters *time.Duration `yaml:"counters_every"`
-	GIDs     *time.Duration `yaml:"gids_every"`
+	// GIDs is the time between two readings of GID tables.
+	GIDs *time.Duration `yaml:"gids_every"`
+	// Identity is the time between two readings of types, firmware and PCI links.
 	Identity *time.Duration `yaml:"identity_every"`
+	// Patience bounds the time of one reading.
 	Patience *time.Duration `yaml:"patience"`
+}
+
+// DefaultFile returns the file that changes nothing.
+func DefaultFile() File {
+	o := DefaultOptions()
+	f := File{Misses: &o.Rules.Misses, Log: klog.MatchConfig{PerMinute: klog.DefaultPerMinute}}
+	for _, re := range o.Rules.Excluded {
+		f.Excluded = append(f.Excluded, re.String())
+	}
+	for _, x := range f.Times.values(&o) {
+		*x.from = x.to
+	}
+	return f
+}
+
+// timeValue represents a duration of the file, and the option that it sets.
+type timeValue struct {
+	name string
+	from **time.Duration
+	to   *time.Duration
+}
+
+func (t *FileTimes) values(o *Options) []timeValue {
+	return []timeValue{{"confirm", &t.Confirm, &o.Rules.Confirm}, {"stuck", &t.Stuck, &o.Rules.Stuck}, {"every", &t.Every, &o.Rules.Every},
+		{"counters_every", &t.Counters, &o.Counters}, {"gids_every", &t.GIDs, &o.GIDs}, {"identity_every", &t.Identity, &o.Identity}, {"patience", &t.Patience, &o.Patience}}
 }
 
 // DefaultOptions returns the options without a file. Counters are read less often than states, because they change
@@ -64,7 +106,7 @@ func LoadOptions(file string, o *Options) error {
 }
 
 func parseOptions(file string, b []byte, o *Options) error {
-	var f configFile
+	var f File
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&f); err != nil && !errors.Is(err, io.EOF) {
@@ -86,7 +128,7 @@ func parseOptions(file string, b []byte, o *Options) error {
 }
 
 // applyPatterns replaces the lists of names that the file has.
-func (f *configFile) applyPatterns(o *Options) error {
+func (f *File) applyPatterns(o *Options) error {
 	for _, x := range []struct {
 		name string
 		from []string
@@ -108,26 +150,22 @@ func (f *configFile) applyPatterns(o *Options) error {
 }
 
 // applyTimes replaces the durations that the file has.
-func (t *configTimes) applyTimes(o *Options) error {
-	for _, x := range []struct {
-		name string
-		from *time.Duration
-		to   *time.Duration
-	}{{"confirm", t.Confirm, &o.Rules.Confirm}, {"stuck", t.Stuck, &o.Rules.Stuck}, {"every", t.Every, &o.Rules.Every}, {"counters_every", t.Counters, &o.Counters}, {"gids_every", t.GIDs, &o.GIDs},
-		{"identity_every", t.Identity, &o.Identity}, {"patience", t.Patience, &o.Patience}} {
-		if x.from == nil {
+func (t *FileTimes) applyTimes(o *Options) error {
+	for _, x := range t.values(o) {
+		given := *x.from
+		if given == nil {
 			continue
 		}
-		if *x.from < 10*time.Millisecond {
-			return fmt.Errorf("%s: 10ms or more is expected, not %s", x.name, *x.from)
+		if *given < 10*time.Millisecond {
+			return fmt.Errorf("%s: 10ms or more is expected, not %s", x.name, *given)
 		}
-		*x.to = *x.from
+		*x.to = *given
 	}
 	return nil
 }
 
 // applyRules replaces what else the file has, and changes the thresholds by it.
-func (f *configFile) applyRules(o *Options) error {
+func (f *File) applyRules(o *Options) error {
 	c := &o.Rules
 	if f.Misses != nil {
 		c.Misses = *f.Misses
