@@ -23,6 +23,7 @@ func TestEveryProgram(t *testing.T) {
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
+	checkFlagPage(t, dir, programs)
 	for _, p := range programs {
 		out, err := exec.Command(filepath.Join(dir, p), "--version").Output()
 		if err != nil || !strings.HasPrefix(string(out), p+", version 9.8.7 ") {
@@ -36,6 +37,44 @@ func TestEveryProgram(t *testing.T) {
 		checkManPage(t, filepath.Join(dir, p))
 	}
 	t.Run("check", func(t *testing.T) { checkOfPrograms(t, dir) })
+}
+
+const flagPageHead = `# Flags
+
+This page lists the flags of all programs. Every program prints it with ` + "`--help`" + `, and as a page of the manual with
+` + "`--help-man`" + `. An argument ` + "`@FILE`" + ` stands for the arguments in a file, one a line. A flag with ` + "`[no-]`" + ` is true or false:
+` + "`--no-NAME`" + ` is false. One with dots may be repeated.
+
+` + "`otelcol-graylink`" + ` has the flags of the OpenTelemetry Collector, of which ` + "`--config FILE`" + ` is required, and no others:
+` + "`otelcol-graylink --help`" + ` lists them.
+
+`
+
+// checkFlagPage compares docs/reference/flags.md with what the programs in a directory print. -update writes it.
+func checkFlagPage(t *testing.T, dir string, programs []string) {
+	t.Helper()
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []string
+	for _, p := range programs {
+		out, err := exec.Command(filepath.Join(dir, p), "--help-markdown").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s --help-markdown: %v\n%s", p, err, out)
+		}
+		parts = append(parts, strings.ReplaceAll(string(out), "`"+host+"`", "the host's name"))
+	}
+	const file = "../../docs/reference/flags.md"
+	want := flagPageHead + strings.Join(parts, "\n")
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(file); err != nil || string(got) != want {
+		t.Errorf("%s is not what the programs print (%v); run: go test ./cmd/graylink -run EveryProgram -update", file, err)
+	}
 }
 
 // checkOfPrograms runs --check of the daemons in a directory with files that are right and wrong.

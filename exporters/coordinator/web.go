@@ -40,18 +40,18 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	act := func(path, done string, allow func(http.HandlerFunc) http.HandlerFunc, do func() error) {
-		mux.HandleFunc("POST "+path, allow(func(w http.ResponseWriter, _ *http.Request) {
+	act := func(done string, do func() error) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
 			if err := do(); err != nil {
-				log.Error("request failed", "path", path, "err", err)
+				log.Error("request failed", "path", r.URL.Path, "err", err)
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
 			fmt.Fprintln(w, done)
-		}))
+		}
 	}
-	act("/-/reload", "reloaded", policy.ReloadHandler, c.Reload)
-	act("/api/v1/keys/rotate", "the rotation has begun", policy.AdminHandler, c.RotateKeys)
+	mux.HandleFunc("POST /-/reload", policy.ReloadHandler(act("reloaded", c.Reload)))
+	mux.HandleFunc("POST /api/v1/keys/rotate", policy.AdminHandler(act("the rotation has begun", c.RotateKeys)))
 	answer := func(w http.ResponseWriter, v any) {
 		w.Header().Set("Content-Type", "application/json")
 		enc := plainjson.NewEncoder(w)

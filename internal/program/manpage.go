@@ -49,8 +49,10 @@ func NewApplication(name, help string) *kingpin.Application {
 	kingpin.ManPageTemplate = manPage // it has no setter
 	app := kingpin.New(name, help)
 	app.HelpFlag.Short('h')
+	addFlagPage(app)
 	return app.UsageWriter(os.Stdout).Version(buildversion.Print(name)).UsageFuncs(template.FuncMap{
-		"roff": quoteRoff, "brief": briefOf, "upper": strings.ToUpper, "version": buildversion.Version})
+		"roff": quoteRoff, "brief": briefOf, "upper": strings.ToUpper, "version": buildversion.Version,
+		"cell": tableCell, "code": codeCell})
 }
 
 // WriteManPage writes the program's page of the manual to the writer of usages.

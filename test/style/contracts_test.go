@@ -156,36 +156,131 @@ func TestContractsListCommands(t *testing.T) {
 }
 
 var (
-	route     = regexp.MustCompile(`^(GET|POST|DELETE) /(?:api/|metrics/|$)`)
-	wildcard  = regexp.MustCompile(`\{([a-z]+)\.\.\.\}`)
-	inQueries = regexp.MustCompile(`^(GET|POST|DELETE) /\S*$`)
+	route    = regexp.MustCompile(`^[A-Z]+ /`)
+	wildcard = regexp.MustCompile(`\{([a-z]+)\.\.\.\}`)
+	answerOf = regexp.MustCompile("(?m)^## What does `(.+)` answer\\?$")
 )
 
-// Each HTTP request that a program handles is in the table of docs/contracts.md, and no other is. Requests that
-// all programs handle are in the text.
-func TestContractsListRequests(t *testing.T) {
-	inCode := map[string]bool{
-		"POST /api/v1/keys/rotate": true, "POST /api/v1/ib/report": true, // their patterns are made of parts
-	}
-	eachCall(t, []string{"analyzer/publish", "analyzer/daemon", "analyzer/maintenance", "exporters/node", "exporters/coordinator", "exporters/switch"}, func(call *ast.CallExpr) {
-		args := literalArguments(call)
-		if name := calledName(call); (name == "Handle" || name == "HandleFunc") && len(args) == 2 && route.MatchString(args[0]) {
-			inCode[wildcard.ReplaceAllStringFunc(args[0], func(w string) string {
-				return strings.ToUpper(strings.Trim(w, "{.}"))
-			})] = true
+// servers lists the programs that answer HTTP requests, by the directory of the code that registers them.
+var servers = map[string]string{
+	"exporters/node": "graylink-node", "exporters/switch": "graylink-switch", "exporters/coordinator": "graylink-coordinator",
+	"analyzer/daemon": "graylink-analyzer", "analyzer/publish": "graylink-analyzer", "analyzer/maintenance": "graylink-analyzer",
+	"exporters/ibfabric": "graylink ib serve", "internal/ibsample": "graylink ib serve",
+}
+
+// guards lists who gets past the functions that handlers are wrapped in, or begin with.
+var guards = map[string]string{"ReloadHandler": "lifecycle", "AdminHandler": "admin", "FrequentAdminHandler": "admin", "checkSampler": "samplers"}
+
+// Each HTTP request that a program handles is in its table of docs/reference/http-api.md with who may send it, and no other is.
+func TestReferenceListsRequests(t *testing.T) {
+	const file = "docs/reference/http-api.md"
+	inCode := map[string]string{} // who may send it, by program and request
+	for _, s := range sharedSources(t) {
+		if s.Tests {
+			continue
 		}
-	})
-	listed := map[string]bool{}
-	for _, row := range tableRows(readDocument(t, contractsFile), "| program | request | answer |") {
-		for _, request := range quoted(row[1]) {
-			if inQueries.MatchString(request) {
-				listed[request] = true
+		ast.Inspect(s.Tree, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if name := ""; ok {
+				name = calledName(call)
+				ok = (name == "Handle" || name == "HandleFunc") && len(call.Args) == 2
 			}
+			if !ok {
+				return true
+			}
+			at := s.Set.Position(call.Pos())
+			request, known := constantText(call.Args[0], stringConstants(t, s.Dir()))
+			switch {
+			case !known || !route.MatchString(request):
+				t.Errorf("%s:%d: the pattern is not a method and a path that can be read", s.File, at.Line)
+			case servers[s.Dir()] == "":
+				t.Errorf("%s:%d: %s: the test does not know which program answers it", s.File, at.Line, request)
+			default:
+				request = wildcard.ReplaceAllStringFunc(request, func(w string) string { return strings.ToUpper(strings.Trim(w, "{.}")) })
+				inCode[servers[s.Dir()]+": "+request] = allowedCallers(call.Args[1])
+			}
+			return true
+		})
+	}
+	if len(inCode) < 40 {
+		t.Fatalf("only %d requests were found in the code", len(inCode))
+	}
+	listed := map[string]string{}
+	text := readDocument(t, file)
+	for i, m := range answerOf.FindAllStringSubmatchIndex(text, -1) {
+		section := text[m[1]:]
+		if next := answerOf.FindStringIndex(section); next != nil {
+			section = section[:next[0]]
+		}
+		rows := tableRows(section, "| request | who | answer |")
+		if len(rows) == 0 {
+			t.Errorf("%s: section %d has no table", file, i+1)
+		}
+		for _, row := range rows {
+			listed[text[m[2]:m[3]]+": "+strings.Trim(row[0], "`")] = row[1]
 		}
 	}
-	if !maps.Equal(inCode, listed) {
-		t.Errorf("%s lists the requests %v, the programs have %v", contractsFile, slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(inCode)))
+	for request, who := range inCode {
+		if listed[request] != who {
+			t.Errorf("%s: %s is for %s, listed: %q", file, request, who, listed[request])
+		}
 	}
+	for request := range listed {
+		if inCode[request] == "" {
+			t.Errorf("%s: %s is answered by no program", file, request)
+		}
+	}
+}
+
+// allowedCallers returns who may send a request, by the guard in its handler.
+func allowedCallers(handler ast.Expr) string {
+	who := "everyone"
+	ast.Inspect(handler, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && guards[calledName(call)] != "" {
+			who = guards[calledName(call)]
+		}
+		return true
+	})
+	return who
+}
+
+// stringConstants returns the constants of a package that are strings.
+func stringConstants(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, s := range sharedSources(t) {
+		if s.Dir() != dir || s.Tests {
+			continue
+		}
+		ast.Inspect(s.Tree, func(n ast.Node) bool {
+			if v, ok := n.(*ast.ValueSpec); ok {
+				for i, value := range v.Values {
+					if text, ok := constantText(value, nil); ok {
+						out[v.Names[i].Name] = text
+					}
+				}
+			}
+			return true
+		})
+	}
+	return out
+}
+
+// constantText returns the text of an expression of literals and constants, and whether it is one.
+func constantText(e ast.Expr, constants map[string]string) (text string, ok bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(e.Value)
+		return text, err == nil && e.Kind == token.STRING
+	case *ast.Ident:
+		text, ok = constants[e.Name]
+		return text, ok
+	case *ast.BinaryExpr:
+		left, known := constantText(e.X, constants)
+		right, ok := constantText(e.Y, constants)
+		return left + right, known && ok && e.Op == token.ADD
+	}
+	return "", false
 }
 
 var recorded = regexp.MustCompile(`(?m)^\s*- record: (\S+)$`)
