@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -279,7 +280,7 @@ func (w *walker) walkValue(y *yaml.Node, n *node, path, of string) {
 		return
 	}
 	whole := *y
-	for _, text := range wrongValues {
+	for _, text := range append(n.numbersAtBounds(), wrongValues...) {
 		var doc yaml.Node
 		if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
 			w.t.Fatal(err)
@@ -291,6 +292,19 @@ func (w *walker) walkValue(y *yaml.Node, n *node, path, of string) {
 	}
 	*y = whole
 	w.walk(y, n, path, of)
+}
+
+// numbersAtBounds returns the bounds of a number, and the numbers beyond them.
+func (n *node) numbersAtBounds() (out []string) {
+	for _, x := range []struct {
+		bound  *float64
+		beyond float64
+	}{{n.Minimum, -1}, {n.ExclusiveMinimum, 0}, {n.Maximum, 1}} {
+		if x.bound != nil {
+			out = append(out, strconv.FormatFloat(*x.bound, 'f', -1, 64), strconv.FormatFloat(*x.bound+x.beyond, 'f', -1, 64))
+		}
+	}
+	return out
 }
 
 // definition returns a definition by its name.
