@@ -6,12 +6,12 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
-	"go/build"
 	"go/parser"
 	"go/token"
 	"math"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -360,11 +360,11 @@ func (r *reflector) comment(t reflect.Type, field string) string {
 
 // readComments returns the comments of the structs of a package and of their fields.
 func readComments(path string) map[string]string {
-	at, err := build.Import(path, ".", build.FindOnly)
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", path).Output()
 	if err != nil {
-		panic(err)
+		panic(fmt.Errorf("go list %s: %w", path, err))
 	}
-	files, err := filepath.Glob(filepath.Join(at.Dir, "*.go"))
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
 	if err != nil {
 		panic(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -339,7 +338,7 @@ func listKeys(root *node) (keys []string) {
 	return keys
 }
 
-// The schemas are JSON of the draft that they name, and readers of a Go struct can read them back.
+// Every mapping of a schema refuses keys that it does not list.
 func TestSchemasAreClosed(t *testing.T) {
 	for _, name := range ListNames() {
 		text, err := ReadText(name)
@@ -361,7 +360,7 @@ func TestSchemasAreClosed(t *testing.T) {
 func checkClosed(t *testing.T, at string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		if v["properties"] != nil && v["type"] != nil && !reflect.DeepEqual(v["additionalProperties"], false) {
+		if v["properties"] != nil && v["type"] != nil && v["additionalProperties"] != false {
 			t.Errorf("%s accepts keys that it does not list", at)
 		}
 		for k, x := range v {

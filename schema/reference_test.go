@@ -9,11 +9,11 @@ import (
 const referenceHead = `# Configuration files
 
 This page lists every key of the YAML files that users write. It is generated from the [schemas](../../schema/schema.go),
-which ` + "`graylink config schema NAME`" + ` prints. An editor with a YAML language server checks a file that begins with this
-line while it is written:
+which ` + "`graylink config schema NAME`" + ` prints. With a YAML language server, an editor checks a file while it is written:
 
-` + "```yaml" + `
-# yaml-language-server: $schema=topology.schema.json
+` + "```sh" + `
+graylink config schema topology > topology.schema.json
+sed -i '1i # yaml-language-server: $schema=topology.schema.json' my-fabric.yaml
 ` + "```" + `
 
 - A text may be any scalar: ` + "`plane: 7` and `plane: \"7\"`" + ` are the same.

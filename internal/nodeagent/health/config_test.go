@@ -1,13 +1,17 @@
 package health
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"gopkg.in/yaml.v3"
+
 	"github.com/graylink/graylink/internal/fakesys"
+	"github.com/graylink/graylink/internal/klog"
 	"github.com/graylink/graylink/internal/nichealth"
 )
 
@@ -80,4 +84,29 @@ func TestAnotherNetworksInterfaces(t *testing.T) {
 	if sameNetwork(t.TempDir()) {
 		t.Error("nothing is taken for ours")
 	}
+}
+
+// DefaultFile has the values of a file without them.
+func TestDefaultFileChangesNothing(t *testing.T) {
+	text, err := yaml.Marshal(DefaultFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := DefaultOptions(), DefaultOptions()
+	if err := parseOptions("nics.yml", text, &got); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for _, o := range []*Options{&got, &want} {
+		o.Patterns, o.Rules.Products = klog.MatchConfig{}, nil
+	}
+	if g, w := describe(&got), describe(&want); g != w {
+		t.Errorf("%s\nwant %s", g, w)
+	}
+}
+
+// describe returns all options as text, with the regular expressions.
+func describe(o *Options) string {
+	patterns := fmt.Sprint(o.Rules.Excluded, o.Rules.Management, o.Rules.ExpectedDown)
+	o.Rules.Excluded, o.Rules.Management, o.Rules.ExpectedDown = nil, nil, nil
+	return fmt.Sprintf("%s %+v", patterns, *o)
 }
