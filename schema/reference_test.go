@@ -54,7 +54,7 @@ type pending struct {
 func (p *page) writeMapping(path string, n *node) {
 	var later []pending
 	if path != "" {
-		fmt.Fprintf(p, "\n<a id=\"%s\"></a>\n\n### `%s` of `%s`\n", p.anchor(path), path, p.name)
+		fmt.Fprintf(p, "\n<a id=\"%s\"></a>\n\n### `%s` of `%s`\n%s\n", p.anchor(path), path, p.name, n.Description)
 	}
 	if n.Properties == nil {
 		fmt.Fprintf(p, "\nA mapping of texts to %s.\n", p.describeType(path+".*", n.Additional.(*node), &later))

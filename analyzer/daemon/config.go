@@ -139,8 +139,7 @@ type Switches struct {
 	SourcePort uint16 `yaml:"stamp_source_port"`
 }
 
-// Maintenance configures the sources of maintenance windows: a file, Alertmanager's silences and Kubernetes'
-// cordons. Each may be absent.
+// Maintenance configures the sources of maintenance windows, each of which may be absent.
 type Maintenance struct {
 	// File is a YAML file of windows, which is read again when it changes.
 	File string `yaml:"file"`
@@ -150,12 +149,12 @@ type Maintenance struct {
 	Kubernetes *Server `yaml:"kubernetes"`
 }
 
-// Server configures a server that has maintenance windows.
+// Server configures a server that has maintenance windows or jobs.
 type Server struct {
 	Endpoint `yaml:",inline" schema:"required=url"`
 }
 
-// Placements configures one source of jobs: a file in one of the formats of package jobs, Slurm's squeue, or Kubernetes.
+// Placements configures one source of jobs: a file, Slurm's squeue, or Kubernetes.
 type Placements struct {
 	// File is a file of placements, which is read again when it changes.
 	File string `yaml:"file"`

@@ -57,7 +57,7 @@ type Config struct {
 	MKeyFile string `mapstructure:"m_key_file" yaml:"m_key_file"`
 }
 
-// TLS names PEM files.
+// TLS names the PEM files of a certificate and its authorities.
 type TLS struct {
 	// CA is the file of the authorities that sign the other side's certificate.
 	CA string `mapstructure:"ca_file" yaml:"ca_file"`

@@ -125,7 +125,7 @@ func BuiltinPatterns() []Pattern { return slices.Clone(builtin) }
 // DefaultPerMinute is how many matches of a pattern and a device are delivered in a minute.
 const DefaultPerMinute = 10
 
-// MatchConfig changes the table.
+// MatchConfig changes the table of patterns.
 type MatchConfig struct {
 	// Severity is another severity by pattern, or off.
 	Severity map[string]Severity `yaml:"severity" schema:"enum=fatal|warning|off"`
