@@ -18,7 +18,8 @@ sed -i '1i # yaml-language-server: $schema=topology.schema.json' my-fabric.yaml
 
 - A text may be any scalar: ` + "`plane: 7` and `plane: \"7\"`" + ` are the same.
 - A duration is a number with a unit, or several: ` + "`1.5s`, `100ms`, `1h30m`" + `.
-- A key that is not listed is an error. A key without a value is one for the schema, and for some of the programs.
+- A key that is not listed is an error. A key without a value, a whole number in quotes or with a fraction, and ` + "`yes`" + `
+  for ` + "`true`" + ` are errors for the schema; some of the programs accept them.
 - The schema covers each key by itself. The programs also check what depends on other keys and on files;
   ` + "`--check`" + ` and ` + "`graylink topology check`" + ` print it.
 `

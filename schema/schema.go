@@ -2,7 +2,8 @@
 // them. Its test generates them from the structs that the programs read: go test ./schema -update.
 //
 // A schema covers what can be said of a key by itself: that it exists, its type, its bounds, and which keys are required.
-// What depends on other keys or on files is checked by the programs.
+// What depends on other keys or on files is checked by the programs. A schema is stricter than some of them in four spellings:
+// a key without a value, a whole number in quotes or with a fraction, and yes for true.
 package schema
 
 import (
