@@ -22,8 +22,8 @@ func alert(name, kind string, fires bool) promserver.Alert {
 	return a
 }
 
-// hook is a webhook whose messages a test receives. It answers with the codes that are given, one after another, and then
-// with 200.
+// hook returns a webhook whose messages a test receives. The receiver answers with the codes that are given, one after
+// another, and then with 200.
 func hook(t *testing.T, codes ...int) (*webhook, chan string) {
 	t.Helper()
 	got := make(chan string, 100)
