@@ -59,6 +59,7 @@ func defineFlags(app *kingpin.Application) *settings {
 	app.Flag("agents.cert", "File of the coordinator's certificate (PEM).").Required().StringVar(&s.certificateFiles.Cert)
 	app.Flag("agents.key", "File of the key of the coordinator's certificate (PEM).").Required().StringVar(&s.certificateFiles.Key)
 	app.Flag("agents.revoked", "File of the serial numbers of revoked certificates of agents, one a line, as openssl x509 -serial prints them. If empty, no certificate is revoked.").StringVar(&s.certificateFiles.Revoked)
+	app.Flag("agents.any-node", "Let the agents of nodes connect that are not in the topology, whose file may be missing. They are not scheduled; graylink topology discover --coordinator makes a topology of their interfaces.").BoolVar(&o.AnyNode)
 	app.Flag("agents.prefixes", "Prefix of the addresses that agents may report for NICs without an address in the topology. May be given several times.").Default(coordinator.DefaultAddressPrefixes...).StringsVar(&s.prefixes)
 	app.Flag("agents.web-prefixes", "Prefix of addresses that agents may be scraped at, besides the address that they connect from and their node's address in the topology. May be given several times.").StringsVar(&s.webPrefixes)
 	app.Flag("agents.web-ports", "Port, or range of ports, that agents may be scraped at. May be given several times. The first one replaces a port outside the ranges.").Default("9868").StringsVar(&s.webPorts)

@@ -27,6 +27,7 @@ import (
 type discovery struct {
 	switches, nodes        []string // base URLs
 	prometheus, httpConfig string
+	coordinator            string
 	lab, output            string
 	timeout                time.Duration
 }
@@ -34,12 +35,13 @@ type discovery struct {
 // addDiscover adds the command topology discover, which writes a topology file from the reports of switches and
 // nodes.
 func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
-	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch, or series of LLDP neighbours in Prometheus) and nodes (graylink-node) report about their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or no answer, 3: done, but with contradictions or missing answers.")
+	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch, or series of LLDP neighbours in Prometheus) and nodes (graylink-node, or a coordinator for all of them) report about their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or no answer, 3: done, but with contradictions or missing answers.")
 	var d discovery
 	cmd.Flag("switch", "Address of a graylink-switch, http://HOST:PORT; may be repeated.").StringsVar(&d.switches)
 	cmd.Flag("node", "Address of a graylink-node; may be repeated.").StringsVar(&d.nodes)
 	cmd.Flag("prometheus", "Base URL of a Prometheus that has fabric_switch_port_neighbor_info (for example from the gNMI receiver). Its switches are used if no graylink-switch reports them.").StringVar(&d.prometheus)
 	cmd.Flag("prometheus.http-config", "HTTP client configuration for that (TLS, credentials), as promtool's --http.config.file.").StringVar(&d.httpConfig)
+	cmd.Flag("coordinator", "Base URL of a coordinator that has the interfaces of its agents. Where no switch answers, networks stand for the switches and cables in them.").StringVar(&d.coordinator)
 	cmd.Flag("lab", "Query the switches and nodes of this lab (graylink demo --keep) instead.").StringVar(&d.lab)
 	cmd.Flag("output", "File to write. Default: standard output.").StringVar(&d.output)
 	cmd.Flag("timeout", "Timeout for each switch and node.").Default("5s").DurationVar(&d.timeout)
@@ -51,14 +53,22 @@ func (d *discovery) runDiscover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(d.switches) == 0 && d.prometheus == "" {
-		return errors.New("no source: want --switch, --prometheus or --lab")
+	if len(d.switches) == 0 && d.prometheus == "" && d.coordinator == "" {
+		return errors.New("no source: want --switch, --prometheus, --coordinator or --lab")
 	}
 	views, hosts, silent := d.collectViews(ctx, client)
-	if len(views) == 0 {
+	var t *fabric.Topology
+	var found fabric.Problems
+	switch {
+	case len(views) > 0:
+		t, found = fabric.DiscoverTopology(views, hosts)
+	case d.coordinator == "":
 		return errors.New("no switch answers: there is nothing to write")
+	default:
+		if t, found = fabric.DiscoverSegments(hosts); t == nil {
+			return errors.New("no switch answers, and no two nodes have addresses in one network: there is nothing to write")
+		}
 	}
-	t, found := fabric.DiscoverTopology(views, hosts)
 	text, err := yaml.Marshal(t)
 	if err == nil && d.output == "" {
 		_, err = os.Stdout.Write(text)
@@ -123,6 +133,11 @@ func (d *discovery) collectViews(ctx context.Context, client *http.Client) (view
 				views = append(views, v)
 			}
 		}
+	}
+	if d.coordinator != "" {
+		var all []fabric.NodeView
+		answered(getJSON(ctx, client, strings.TrimSuffix(d.coordinator, "/")+"/api/v1/interfaces", &all))
+		hosts = append(hosts, all...)
 	}
 	for _, url := range d.nodes {
 		var v fabric.NodeView

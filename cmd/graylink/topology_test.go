@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -60,7 +61,7 @@ func TestDiscoverCommand(t *testing.T) {
 	}{
 		{[]string{"--switch", leaf, "--switch", "http://127.0.0.1:1", "--node", node}, 3, "127.0.0.1:1"},
 		{[]string{"--switch", node}, 1, "no switch answers"},
-		{nil, 1, "--switch, --prometheus or --lab"},
+		{nil, 1, "--switch, --prometheus, --coordinator or --lab"},
 		{[]string{"--lab", "nosuchlab"}, 1, "nosuchlab"},
 	} {
 		_, stderr, code := runGraylink(t, "", append([]string{"topology", "discover"}, c.args...)...)
@@ -140,5 +141,48 @@ func TestImportCableList(t *testing.T) {
 	}
 	if _, stderr, code := runGraylink(t, list, "topology", "import", "--from", "csv"); code != 1 || !strings.Contains(stderr, "what is a switch is not known") {
 		t.Errorf("code %d, %s", code, stderr)
+	}
+}
+
+func TestTopologyImportLLDP(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "topology.yaml")
+	files := []string{"../../internal/fabric/testdata/lldp/h1.json", "../../internal/fabric/testdata/lldp/leaf1.json"}
+	if err := importLLDP(files, []string{"leaf*"}, out); err != nil {
+		t.Fatal(err)
+	}
+	topology, found := fabric.LoadTopology(out)
+	if err := found.Err(); err != nil || len(topology.Links) != 2 || len(topology.Nodes) != 1 || len(topology.Switches) != 1 {
+		t.Errorf("%+v, %v: want two cables between h1 and leaf1", topology, err)
+	}
+	for _, c := range []struct{ files, patterns []string }{{nil, []string{"*"}}, {files, nil}, {[]string{"/nowhere/h1.json"}, []string{"*"}}, {files, []string{"["}}} {
+		if err := importLLDP(c.files, c.patterns, out); err == nil {
+			t.Errorf("%v with the patterns %v is accepted", c.files, c.patterns)
+		}
+	}
+	err := importLLDP(append(files, "../../internal/fabric/testdata/lldp/one.json"), []string{"leaf*"}, out)
+	if exit := (exitError{}); !errors.As(err, &exit) || exit.code != 3 {
+		t.Errorf("%v: want exit code 3 for a contradiction", err)
+	}
+}
+
+// With a coordinator and no switch, networks stand for switches.
+func TestDiscoverByCoordinator(t *testing.T) {
+	network := netip.MustParsePrefix("10.0.0.0/24")
+	view := func(node, address string) fabric.NodeView {
+		return fabric.NodeView{Node: node, NICs: []fabric.NICView{{NIC: node + "/eth1", Addresses: []netip.Addr{netip.MustParseAddr(address)}, Networks: []netip.Prefix{network}}}}
+	}
+	for n, views := range map[int][]fabric.NodeView{2: {view("h1", "10.0.0.1"), view("h2", "10.0.0.2")}, 0: {view("h1", "10.0.0.1")}} {
+		d := discovery{coordinator: answering(t, "/api/v1/interfaces", views), output: filepath.Join(t.TempDir(), "out.yaml"), timeout: 5 * time.Second}
+		err := d.runDiscover(t.Context())
+		if n == 0 {
+			if err == nil || !strings.Contains(err.Error(), "nothing to write") {
+				t.Errorf("one node: %v, want that there is nothing to write", err)
+			}
+			continue
+		}
+		topology, found := fabric.LoadTopology(d.output)
+		if err != nil || found.Err() != nil || len(topology.Links) != n {
+			t.Errorf("%v, %v: %+v, want %d cables", err, found, topology, n)
+		}
 	}
 }

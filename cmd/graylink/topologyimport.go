@@ -18,13 +18,16 @@ import (
 // addTopologyImport adds the command topology import, which writes a topology file from the output of other programs.
 func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
 	c := topo.Command("import", "Write a topology file from another program's output. Findings go to standard error. Exit code 0: done, 1: bad arguments or the file cannot be read, 3: done, but with contradictions.")
-	from := c.Flag("from", "Program: csv for a list of cables with a header (docs/topology.md), as spreadsheets and NetBox export it; ibnetdiscover; or ufm with its saved resources/systems, resources/ports and resources/links.").Required().Enum("csv", "ibnetdiscover", "ufm")
+	from := c.Flag("from", "Program: csv for a list of cables with a header (docs/topology.md), as spreadsheets and NetBox export it; lldpd for the output of lldpcli -f json show neighbors of each device, in files with the devices' names; ibnetdiscover; or ufm with its saved resources/systems, resources/ports and resources/links.").Required().Enum("csv", "ibnetdiscover", "lldpd", "ufm")
 	list := c.Arg("file", "Output of the program. For csv and ibnetdiscover the default, or -, is standard input.").Strings()
-	patterns := c.Flag("switches", "For csv: shell pattern of the names of switches, where the list has no roles. May be given several times.").Strings()
+	patterns := c.Flag("switches", "Shell pattern of the names of switches, for lldpd, and for csv where the list has no roles. May be given several times.").Strings()
 	output := c.Flag("output", "File to write. Default: standard output.").String()
 	commands[c.FullCommand()] = func(context.Context) error {
-		if *from == "ufm" {
+		switch *from {
+		case "ufm":
 			return importUFM(*list, *output)
+		case "lldpd":
+			return importLLDP(*list, *patterns, *output)
 		}
 		if len(*list) > 1 {
 			return fmt.Errorf("%d files: one is expected", len(*list))
@@ -53,12 +56,37 @@ func addTopologyImport(topo *kingpin.CmdClause, commands map[string]command) {
 	}
 }
 
-// importCableList writes a topology from a list of cables. What cannot be used goes to standard error.
+// importCableList writes a topology from a list of cables.
 func importCableList(name string, r io.Reader, patterns []string, output string) error {
 	t, problems, err := fabric.ReadCableList(name, r, patterns)
 	if err != nil {
 		return err
 	}
+	return writeWithProblems(name, "rows", t, problems, output)
+}
+
+// importLLDP writes a topology from the neighbours of devices.
+func importLLDP(files, patterns []string, output string) error {
+	if len(files) == 0 || len(patterns) == 0 {
+		return errors.New("--from lldpd: files with the names of devices are expected, such as h1.json, and --switches")
+	}
+	texts := map[string][]byte{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		texts[name] = text
+	}
+	t, problems, err := fabric.ReadLLDPNeighbours(texts, patterns)
+	if err != nil {
+		return err
+	}
+	return writeWithProblems("lldpd", "neighbours", t, problems, output)
+}
+
+// writeWithProblems writes a topology from a list. What cannot be used goes to standard error.
+func writeWithProblems(name, what string, t *fabric.Topology, problems fabric.Problems, output string) error {
 	for _, p := range problems {
 		fmt.Fprintln(os.Stderr, p)
 	}
@@ -66,7 +94,7 @@ func importCableList(name string, r io.Reader, patterns []string, output string)
 		return err
 	}
 	if n := len(problems.OnlyErrors()); n > 0 {
-		return exitError{code: 3, err: fmt.Errorf("%s: %d rows cannot be used", name, n)}
+		return exitError{code: 3, err: fmt.Errorf("%s: %d %s cannot be used", name, n, what)}
 	}
 	return nil
 }

@@ -70,6 +70,7 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 	mux.HandleFunc("GET /api/v1/agents", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, map[string]any{"agents": c.Agents()})
 	})
+	mux.HandleFunc("GET /api/v1/interfaces", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Interfaces()) })
 	mux.HandleFunc("GET /api/v1/clocks", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Clocks()) })
 	mux.HandleFunc("GET /api/v1/schedule", func(w http.ResponseWriter, r *http.Request) {
 		node := r.URL.Query().Get("node")

@@ -34,6 +34,7 @@ type fleet struct {
 	l           *lab.Lab
 	g           *fabric.Graph
 	dir, topo   string
+	bin         string   // directory of the coordinator's and the agents' programs
 	args        []string // of the coordinator
 	web         string   // its address
 	coordinator *exec.Cmd
@@ -48,7 +49,7 @@ const agentWeb = "127.0.0.1:9868"
 func newFleet(t *testing.T, name, file string, args ...string) *fleet {
 	t.Helper()
 	l := fabricOf(t, name, file)
-	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}}
+	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), bin: bin, args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}}
 	t.Cleanup(func() {
 		for _, cmd := range f.agents {
 			stop(t, cmd)
@@ -128,7 +129,7 @@ func (f *fleet) startCoordinator() {
 		"--agents.listen-address=unix:" + filepath.Join(f.dir, "agents.sock"), "--agents.ca=" + filepath.Join(f.dir, "ca.crt"),
 		"--agents.cert=" + filepath.Join(f.dir, "coordinator.crt"), "--agents.key=" + filepath.Join(f.dir, "coordinator.key"),
 		"--web.enable-admin-api", "--web.listen-address=" + f.web}, f.args...)
-	f.coordinator = f.start(exec.Command(filepath.Join(bin, "graylink-coordinator"), args...), "coordinator")
+	f.coordinator = f.start(exec.Command(filepath.Join(f.bin, "graylink-coordinator"), args...), "coordinator")
 }
 
 func (f *fleet) startAgent(node string, more ...string) {
@@ -137,7 +138,7 @@ func (f *fleet) startAgent(node string, more ...string) {
 		"--coordinator.address=unix:" + filepath.Join(f.dir, "agents.sock"), "--coordinator.ca=" + filepath.Join(f.dir, "ca.crt"),
 		"--coordinator.cert=" + filepath.Join(f.dir, node+".crt"), "--coordinator.key=" + filepath.Join(f.dir, node+".key"),
 		"--state.file=" + filepath.Join(f.dir, node+".state"), "--web.enable-admin-api", "--web.listen-address=" + agentWeb}
-	f.agents[node] = f.start(f.l.Command(context.Background(), node, append(append([]string{filepath.Join(bin, "graylink-node")}, args...), more...)...), node)
+	f.agents[node] = f.start(f.l.Command(context.Background(), node, append(append([]string{filepath.Join(f.bin, "graylink-node")}, args...), more...)...), node)
 }
 
 func (f *fleet) wait(limit time.Duration, what string, ok func() bool) {
