@@ -9,6 +9,8 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 DEMO_TOOLS := ip:iproute2 iptables:iptables
 # Virtual machines with soft-RoCE: docs/testbed.md. Kernel and tools of the machines are fetched by the tests.
 VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86 gcc:gcc
+# C compilers for graylink-node-rdma, for both architectures.
+RDMA_TOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
 TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump systemd-analyze:systemd chronyd:chrony opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager mkdocs:mkdocs-material
 
 # What --version prints: the file VERSION, and the commit where git knows it.
@@ -26,11 +28,12 @@ build:
 	$(GO) build -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink-coordinator ./cmd/graylink-coordinator
 	$(GO) build -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink-analyzer ./cmd/graylink-analyzer
 
-# graylink-node with probes by RDMA, which needs cgo and libibverbs: docs/rdma.md.
+# graylink-node with probes by RDMA, as releases have it (docs/rdma.md). The C compiler and the headers of libibverbs are
+# needed here. ARCH=arm64 needs the compiler of that architecture.
+ARCH ?= $(shell $(GO) env GOHOSTARCH)
 build-rdma:
-	@test -f /usr/include/infiniband/verbs.h || { echo "missing; install it and try again: apt-get install libibverbs-dev" >&2; exit 1; }
 	@mkdir -p $(BIN)
-	CGO_ENABLED=1 $(GO) build -tags rdma -ldflags '$(LINK_VERSION)' -o $(BIN)/graylink-node ./cmd/graylink-node
+	GO="$(GO)" LDFLAGS='$(LINK_VERSION)' tools/rdma/go $(ARCH) build -o $(BIN)/graylink-node-rdma ./cmd/graylink-node
 	$(GO) vet -tags rdma ./internal/rdma/... ./internal/probe ./cmd/graylink-node
 
 # The Collector with Graylink's receivers: a build of its own, since the Collector
@@ -133,13 +136,14 @@ bench-evidence:
 
 # A release in dist/: docs/release.md. DIST_KEY is the key that signs the checksums.
 dist:
+	$(call need,$(RDMA_TOOLS),)
 	@test -n "$(VERSION)" || { echo "VERSION is missing; for example: make dist VERSION=v0.1.0" >&2; exit 1; }
 	$(GO) build -C tools -o ../$(BIN)/dist ./dist
 	$(BIN)/dist -version $(VERSION) $(if $(DIST_KEY),-key $(DIST_KEY)) $(DIST_FLAGS)
 
 # The chart, by Helm, and the packages, which are built and installed in a root of their own (ten minutes).
 test-packaging: build
-	$(call need,$(VM_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm cpio:cpio,)
+	$(call need,$(VM_TOOLS) $(RDMA_TOOLS) qemu-aarch64:qemu-user mmdebstrap:mmdebstrap lintian:lintian rpm:rpm cpio:cpio,)
 	$(GO) test -tags packaging -count 1 -v -timeout 1h ./test/packaging
 
 # The chart and the enrollment of nodes, with a real API server of Kubernetes and its etcd (the first time compiles for
@@ -168,7 +172,8 @@ clean:
 # need TOOLS: installs what is missing when root, else says how.
 define need
 	@missing=""; for t in $(1); do command -v $${t%%:*} >/dev/null 2>&1 || missing="$$missing $${t##*:}"; done; \
-	case "$(1)" in *qemu-system*) test -f /usr/include/infiniband/verbs.h || missing="$$missing libc6-dev libibverbs-dev";; esac; \
+	case "$(1)" in *gcc:gcc*) test -f /usr/include/infiniband/verbs.h || missing="$$missing libc6-dev libibverbs-dev";; esac; \
+	case "$(1)" in *aarch64-linux-gnu-gcc*) test -d /usr/aarch64-linux-gnu/include || missing="$$missing libc6-dev-arm64-cross";; esac; \
 	if [ -n "$(2)" ]; then /usr/bin/python3 -c 'import scapy.contrib.stamp' 2>/dev/null || missing="$$missing python3-scapy"; fi; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

@@ -67,5 +67,5 @@ func preflightOf(source *sourceFlags, f *healthFlags) preflight.Node {
 		files = source.enroll.enrollment(o, slog.New(slog.DiscardHandler)).Files()
 	}
 	return preflight.Node{ConfigFile: o.File, StampPort: stamp.Port, Coordinator: o.Coordinator.Address, ServerName: o.Coordinator.ServerName, Certificates: files, Enrolls: source.enroll.wanted,
-		StateFile: o.StateFile, Sysfs: f.options.Sys, Kmsg: f.options.Kmsg, KernelLog: f.enabled && f.options.Log == health.LogKmsg, RDMA: o.RDMA, RDMABuilt: rdma.Library() != nil}
+		StateFile: o.StateFile, Sysfs: f.options.Sys, Kmsg: f.options.Kmsg, KernelLog: f.enabled && f.options.Log == health.LogKmsg, RDMA: o.RDMA, RDMALibrary: rdma.CheckLibrary()}
 }

@@ -139,10 +139,12 @@ func (o *FleetOptions) newEngineNode(own *probe.Config, log *slog.Logger) (*Node
 	n := newNode(wanted, now, o.Clock.Node, log)
 	n.config.file, n.config.clockSync = o.File, o.Clock.Sync
 	if o.RDMA {
-		if rdma.Library() == nil {
-			return nil, rdma.ErrNotBuilt
+		if err := rdma.CheckLibrary(); errors.Is(err, rdma.ErrNotBuilt) {
+			return nil, err
+		} else if err != nil {
+			log.Error("cannot probe by RDMA; NICs are probed by UDP until the library is installed", "err", err)
 		}
-		n.addresses.rdmaOf = rdmaPorts("/sys", rdma.RandomQKey())
+		n.addresses.rdmaOf = withLibrary(rdma.CheckLibrary, rdmaPorts("/sys", rdma.RandomQKey()))
 	}
 	resolved, err := n.addresses.resolveAddresses(wanted, nil)
 	if err != nil {

@@ -94,6 +94,16 @@ func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
 	}
 }
 
+// withLibrary returns a function that finds RDMA ports as find does, and none while check returns an error.
+func withLibrary(check func() error, find func(netdev string) *probe.RDMAConfig) func(netdev string) *probe.RDMAConfig {
+	return func(netdev string) *probe.RDMAConfig {
+		if check() != nil {
+			return nil
+		}
+		return find(netdev)
+	}
+}
+
 // linkSpeed returns a link's speed (Documentation/ABI/testing/sysfs-class-net, /sys/class/net/<iface>/speed, in Mbit/s,
 // negative when not known). It returns 0 if the speed is not known.
 func linkSpeed(name string) uint64 {

@@ -67,6 +67,19 @@ func TestRDMAPortsOfInterfaces(t *testing.T) {
 	}
 }
 
+// While the verbs library cannot be loaded, NICs are probed by UDP. Once it is installed they are probed by RDMA.
+func TestRDMAPortNeedsTheLibrary(t *testing.T) {
+	var missing error = &rdma.LibraryError{Reason: "absent"}
+	of := withLibrary(func() error { return missing }, func(string) *probe.RDMAConfig { return &probe.RDMAConfig{Device: "mlx5_0"} })
+	if port := of("eth1"); port != nil {
+		t.Errorf("%+v without the library", port)
+	}
+	missing = nil
+	if port := of("eth1"); port == nil || port.Device != "mlx5_0" {
+		t.Errorf("%+v with the library", port)
+	}
+}
+
 // A device that is temporarily absent leaves the NIC's configuration as it was.
 func TestRDMAPortOfANICIsKept(t *testing.T) {
 	found := &probe.RDMAConfig{Device: "mlx5_0", Port: 1, PKey: rdma.DefaultPKey, QKey: 9}

@@ -19,6 +19,7 @@ import (
 	"github.com/graylink/graylink/internal/agentapi/client"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/rdmadev"
 	"github.com/graylink/graylink/internal/unix"
 )
@@ -39,8 +40,8 @@ type Node struct {
 	// KernelLog is set if messages of NIC drivers are read from Kmsg.
 	KernelLog bool
 	RDMA      bool
-	// RDMABuilt is set if the program can probe by RDMA.
-	RDMABuilt bool
+	// RDMALibrary is the error of rdma.CheckLibrary, nil if the program can use the host's library.
+	RDMALibrary error
 }
 
 const (
@@ -75,7 +76,7 @@ func CheckNode(ctx context.Context, n Node) []Result {
 			need{"certificates", n.lossOfCertificates(), n.checkCertificates},
 			need{"coordinator", "The agent probes by its last assignment, or not at all.", func() (State, string) { return n.checkCoordinator(ctx) }})
 	}
-	if n.RDMA {
+	if n.probesByRDMA() {
 		needs = append(needs, need{"RDMA", "The back-end fabric is not probed by RDMA. --selftest rdma has more.", n.checkRDMA})
 	}
 	return checkAll(needs)
@@ -304,9 +305,23 @@ func (n Node) checkCoordinator(ctx context.Context) (State, string) {
 	return OK, n.Coordinator + " accepts the certificate"
 }
 
+// probesByRDMA reports whether the flags or the configuration file have probes by RDMA.
+func (n Node) probesByRDMA() bool {
+	if n.RDMA || n.ConfigFile == "" {
+		return n.RDMA
+	}
+	cfg, err := probe.LoadConfig(n.ConfigFile)
+	return err == nil && slices.ContainsFunc(cfg.NICs, func(c probe.NICConfig) bool { return c.RDMA != nil })
+}
+
+// checkRDMA checks the library, the devices' nodes and the memory that can be locked. The agent does not start if it was
+// built without RDMA. Everything else can be repaired while it runs.
 func (n Node) checkRDMA() (State, string) {
-	if !n.RDMABuilt {
-		return Degraded, "The program was built without RDMA"
+	if errors.Is(n.RDMALibrary, rdma.ErrNotBuilt) {
+		return Missing, n.RDMALibrary.Error()
+	}
+	if n.RDMALibrary != nil {
+		return Degraded, n.RDMALibrary.Error()
 	}
 	root := n.Sysfs
 	if root == "" {

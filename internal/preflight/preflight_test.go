@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -196,8 +197,10 @@ func TestFilesOfTheNode(t *testing.T) {
 		{"a directory that is there", Node{StateFile: filepath.Join(dir, "state")}, "state file", OK, dir},
 		{"a directory that is not", Node{StateFile: filepath.Join(dir, "absent", "state")}, "state file", Degraded, "absent"},
 		{"a kernel log that is not there", Node{KernelLog: true, Kmsg: filepath.Join(dir, "kmsg")}, "kernel log", Degraded, "kmsg"},
-		{"a program without RDMA", Node{RDMA: true}, "RDMA", Degraded, "built without RDMA"},
-		{"a host without RDMA", Node{RDMA: true, RDMABuilt: true, Sysfs: dir}, "RDMA", Degraded, "no RDMA device"},
+		{"a program without RDMA", Node{RDMA: true, RDMALibrary: rdma.ErrNotBuilt}, "RDMA", Missing, "built without RDMA"},
+		{"a host without the library", Node{RDMA: true, RDMALibrary: &rdma.LibraryError{Reason: "libibverbs.so.1: absent"}}, "RDMA", Degraded, "libibverbs.so.1: absent (install"},
+		{"a configuration with RDMA", Node{ConfigFile: file("rdma.yml", rdmaConfig), RDMALibrary: &rdma.LibraryError{}}, "RDMA", Degraded, "RDMA is not available"},
+		{"a host without RDMA", Node{RDMA: true, Sysfs: dir}, "RDMA", Degraded, "no RDMA device"},
 		{"no certificates", Node{Coordinator: "127.0.0.1:1"}, "certificates", Missing, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -207,6 +210,13 @@ func TestFilesOfTheNode(t *testing.T) {
 		})
 	}
 }
+
+// rdmaConfig is a configuration whose NIC is probed by RDMA only.
+const rdmaConfig = `
+node: h1
+nics: [{nic: h1/mlx5_0, rdma: {device: mlx5_0, qkey: 7}}]
+peers: [{nic: h2/mlx5_0, gid: "::ffff:10.0.0.2", qpn: 17, qkey: 7}]
+`
 
 func TestAPortThatIsTaken(t *testing.T) {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{})

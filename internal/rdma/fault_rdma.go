@@ -4,7 +4,7 @@ package rdma
 
 /*
 #cgo CFLAGS: -DGL_FAULT
-#include <infiniband/verbs.h>
+#include "verbs_load.h"
 #include "verbs_rdma.h"
 struct ibv_qp *gl_pair(struct gl_q *q);
 static int fault(struct gl_q *q)

@@ -195,7 +195,17 @@ type Verbs interface {
 }
 
 // ErrNotBuilt is the error of a program that was built without RDMA.
-var ErrNotBuilt = errors.New("this program was built without RDMA: build it with -tags rdma, and libibverbs-dev installed")
+var ErrNotBuilt = errors.New("this program was built without RDMA: use graylink-node-rdma, or build it with -tags rdma (make build-rdma)")
+
+// LibraryError is the error of a host on which the verbs library cannot be loaded.
+type LibraryError struct {
+	Reason string // as the dynamic linker states it
+}
+
+func (e *LibraryError) Error() string {
+	return "RDMA is not available: cannot load the verbs library: " + e.Reason +
+		" (install libibverbs1 and ibverbs-providers on Debian and Ubuntu, libibverbs on RHEL and its relatives, or MLNX_OFED or DOCA)"
+}
 
 // VerbsError is the error of a call that failed.
 type VerbsError struct {

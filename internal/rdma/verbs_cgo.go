@@ -3,7 +3,7 @@
 package rdma
 
 /*
-#cgo LDFLAGS: -libverbs -lpthread
+#cgo LDFLAGS: -ldl -lpthread
 #cgo noescape gl_send
 #cgo nocallback gl_send
 #cgo noescape gl_recv
@@ -27,8 +27,23 @@ import (
 // portStates holds the names of enum ibv_port_state.
 var portStates = []string{"nop", "down", "init", "armed", "active", "active_defer"}
 
-// Library returns the verbs library of this host. It returns nil in a program that was built without the library.
+// Library returns the verbs library of this host, which is loaded when it is first used. Calls fail with a LibraryError
+// while it cannot be loaded. Library returns nil in a program that was built without RDMA.
 func Library() Verbs { return libibverbs{} }
+
+// CheckLibrary returns nil if the verbs library of this host can be used. It returns a LibraryError if it cannot be
+// loaded, and ErrNotBuilt in a program that was built without RDMA.
+func CheckLibrary() error { return load() }
+
+// load loads the verbs library if that was not done. After an error it may be called again: the library may have been
+// installed meanwhile.
+func load() error {
+	var why [256]C.char
+	if C.gl_load(&why[0], C.int(len(why))) != 0 {
+		return &LibraryError{Reason: C.GoString(&why[0])}
+	}
+	return nil
+}
 
 // The types of both languages must have the same size.
 var (
@@ -48,6 +63,9 @@ const (
 type libibverbs struct{}
 
 func (libibverbs) Devices() ([]string, error) {
+	if err := load(); err != nil {
+		return nil, err
+	}
 	buf := make([]byte, maxDevices*nameLen)
 	n := C.gl_devices((*C.char)(unsafe.Pointer(&buf[0])), nameLen, maxDevices)
 	if n < 0 {
@@ -71,6 +89,9 @@ func gids(of []C.struct_gl_gid) []GID {
 }
 
 func (libibverbs) GIDs(device string, port int) ([]GID, error) {
+	if err := load(); err != nil {
+		return nil, err
+	}
 	name := C.CString(device)
 	defer C.free(unsafe.Pointer(name))
 	all := make([]C.struct_gl_gid, tableSize)
@@ -97,6 +118,9 @@ type cQueue struct {
 }
 
 func (libibverbs) Open(o QueueOptions) (Queue, error) {
+	if err := load(); err != nil {
+		return nil, err
+	}
 	name := C.CString(o.Device)
 	defer C.free(unsafe.Pointer(name))
 	var info C.struct_gl_info

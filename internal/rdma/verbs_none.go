@@ -2,5 +2,8 @@
 
 package rdma
 
-// Library returns nil, because this program was built without the verbs library. ErrNotBuilt describes how to build it.
+// Library returns nil, because this program was built without RDMA. ErrNotBuilt describes which program has it.
 func Library() Verbs { return nil }
+
+// CheckLibrary returns ErrNotBuilt.
+func CheckLibrary() error { return ErrNotBuilt }

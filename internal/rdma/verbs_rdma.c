@@ -1,10 +1,11 @@
 //go:build rdma && linux
 
+#include "verbs_load.h"
+
 #include "verbs_rdma.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>

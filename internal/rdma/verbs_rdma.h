@@ -60,6 +60,8 @@ enum { GL_STATUSES = 32 };
 
 struct gl_q;
 
+int gl_load(char *why, int size);
+/* The other functions may be called after gl_load returned 0. */
 int gl_devices(char *names, int stride, int most);
 /* Errors are negative errnos; *step says at which call. */
 int gl_open(const char *device, int port, uint16_t pkey, uint32_t qkey, uint32_t depth, int64_t busy_ns, int notify_fd, struct gl_q **out, struct gl_info *info, const char **step);

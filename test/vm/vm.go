@@ -358,11 +358,21 @@ func findTool(name, of string) (string, error) {
 
 // BuildPrograms builds Go programs that need no library of the system, and returns their files.
 func BuildPrograms(ctx context.Context, dir string, packages ...string) ([]string, error) {
-	return goBuild(ctx, dir, "", packages)
+	var out []string
+	for _, p := range packages {
+		file := filepath.Join(dir, filepath.Base(p))
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, p)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("go build %s: %w\n%s", p, err, text)
+		}
+		out = append(out, file)
+	}
+	return out, nil
 }
 
-// BuildRDMA builds Go programs with RDMA, which need libibverbs: a compiler of C and its
-// headers are to be had, or the error is ErrMissing.
+// BuildRDMA builds Go programs with RDMA as releases have them. The error is ErrMissing where there is no C compiler, or
+// where the headers of libibverbs are missing.
 func BuildRDMA(ctx context.Context, dir string, packages ...string) ([]string, error) {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		return nil, fmt.Errorf("%w: gcc is not installed: apt-get install gcc libc6-dev", ErrMissing)
@@ -370,22 +380,11 @@ func BuildRDMA(ctx context.Context, dir string, packages ...string) ([]string, e
 	if _, err := os.Stat("/usr/include/infiniband/verbs.h"); err != nil {
 		return nil, fmt.Errorf("%w: headers of libibverbs are not installed: apt-get install libibverbs-dev", ErrMissing)
 	}
-	return goBuild(ctx, dir, "rdma", packages)
-}
-
-func goBuild(ctx context.Context, dir, tags string, packages []string) ([]string, error) {
 	var out []string
-	cgo := "CGO_ENABLED=0"
-	if tags != "" {
-		cgo = "CGO_ENABLED=1"
-		tags += ",netgo,osusergo" // no other library of the system
-	}
 	for _, p := range packages {
 		file := filepath.Join(dir, filepath.Base(p))
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", tags, "-ldflags", "-s -w", "-o", file, p)
-		cmd.Env = append(os.Environ(), cgo, "GOOS=linux", "GOARCH=amd64")
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("go build %s: %w\n%s", p, err, text)
+		if err := runRDMAGo(ctx, "", "-s -w", "build", "-o", file, p); err != nil {
+			return nil, err
 		}
 		out = append(out, file)
 	}
@@ -395,12 +394,22 @@ func goBuild(ctx context.Context, dir, tags string, packages []string) ([]string
 // BuildRDMATest builds the tests of a package with RDMA, as BuildRDMA does.
 func BuildRDMATest(ctx context.Context, dir, tags, pkg string) (string, error) {
 	file := filepath.Join(dir, filepath.Base(pkg)+".test")
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-tags", "rdma,netgo,osusergo,"+tags, "-o", file, pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH=amd64")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go test -c %s: %w\n%s", pkg, err, text)
+	return file, runRDMAGo(ctx, tags, "", "test", "-c", "-o", file, pkg)
+}
+
+// runRDMAGo runs tools/rdma/go.
+func runRDMAGo(ctx context.Context, tags, ldflags string, args ...string) error {
+	module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("go env GOMOD: %w", err)
 	}
-	return file, nil
+	script := filepath.Join(filepath.Dir(strings.TrimSpace(string(module))), "tools/rdma/go")
+	cmd := exec.CommandContext(ctx, script, append([]string{"amd64"}, args...)...)
+	cmd.Env = append(os.Environ(), "TAGS="+tags, "LDFLAGS="+ldflags)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("tools/rdma/go %s: %w\n%s", strings.Join(args, " "), err, text)
+	}
+	return nil
 }
 
 // ConsoleOutput returns what the kernel and the first program wrote, and QEMU itself.
