@@ -13,7 +13,7 @@ import (
 // These tests run on the device that GRAYLINK_RDMA_DEVICE names, with an address on its interface. test/vm runs them on
 // soft-RoCE.
 
-func onDevice(t *testing.T) (a, b *Port) {
+func onDevice(t testing.TB) (a, b *Port) {
 	t.Helper()
 	name := os.Getenv("GRAYLINK_RDMA_DEVICE")
 	if name == "" {
@@ -45,7 +45,7 @@ func onDevice(t *testing.T) (a, b *Port) {
 }
 
 // pass sends one datagram, and waits until it has arrived.
-func pass(t *testing.T, a, b *Port, payload []byte) {
+func pass(t testing.TB, a, b *Port, payload []byte) {
 	t.Helper()
 	to := b.Status().GID
 	deadline := time.Now().Add(10 * time.Second)
@@ -101,6 +101,25 @@ func TestDevicePacketsAllocateNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations per packet", n)
+	}
+}
+
+// BenchmarkDevicePacket sends a packet of a probe's length from one queue pair to another, and receives it.
+func BenchmarkDevicePacket(b *testing.B) {
+	from, to := onDevice(b)
+	pass(b, from, to, []byte("first"))
+	gid, payload := to.Status().GID, make([]byte, 100)
+	failed := func(_ int, e syscall.Errno) { b.Errorf("not sent: %v", e) }
+	stamp := func(uint32, int64) {}
+	b.ReportAllocs()
+	for b.Loop() {
+		from.Commit(copy(from.OutBuffer(), payload), gid, 49152, 862, 0x68, 1)
+		if _, err := from.Send(failed); err != nil {
+			b.Fatal(err)
+		}
+		from.DrainSent(stamp)
+		for to.Recv() == 0 {
+		}
 	}
 }
 

@@ -59,7 +59,7 @@ func build(t *testing.T, output, key string) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("build tools/dist: %v\n%s", err, out)
 	}
-	c = exec.Command(tool, "-version", version, "-arch", "amd64", "-output", output, "-key", key)
+	c = exec.Command(tool, "-version", version, "-arch", "amd64,arm64", "-output", output, "-key", key)
 	c.Dir, c.Env = "../..", append(os.Environ(), "DIST_DIRTY=1")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("dist: %v\n%s", err, out)
@@ -87,6 +87,7 @@ func TestRelease(t *testing.T) {
 	}
 	t.Run("signature", func(t *testing.T) { checkSignature(t, first, public) })
 	t.Run("binaries", func(t *testing.T) { checkBinaries(t, first) })
+	t.Run("arm64", func(t *testing.T) { checkARM64(t, first) })
 	t.Run("bills", func(t *testing.T) { checkBills(t, first) })
 	t.Run("images", func(t *testing.T) { checkImages(t, first) })
 	t.Run("Debian", func(t *testing.T) { checkDebian(t, first) })
@@ -150,14 +151,14 @@ func checkSignature(t *testing.T, dir, public string) {
 	}
 }
 
-// unpack unpacks the archive of all programs, and returns the paths of the programs.
-func unpack(t *testing.T, dir string) map[string]string {
+// unpack unpacks the archive of all programs for an architecture, and returns the paths of the programs.
+func unpack(t *testing.T, dir, arch string) map[string]string {
 	t.Helper()
 	to := t.TempDir()
-	output(t, "tar", "-xzf", filepath.Join(dir, "graylink-"+version[1:]+"-linux-amd64.tar.gz"), "-C", to, "--strip-components=1")
+	output(t, "tar", "-xzf", filepath.Join(dir, "graylink-"+version[1:]+"-linux-"+arch+".tar.gz"), "-C", to, "--strip-components=1")
 	files, err := filepath.Glob(filepath.Join(to, "bin", "*"))
-	if err != nil || len(files) != 6 {
-		t.Fatalf("%v %v, want six programs", files, err)
+	if err != nil || len(files) != 7 {
+		t.Fatalf("%v %v, want seven programs", files, err)
 	}
 	out := map[string]string{}
 	for _, f := range files {
@@ -166,15 +167,20 @@ func unpack(t *testing.T, dir string) map[string]string {
 	return out
 }
 
+// withRDMA is the only program that needs the system's C library. Package internal/rdma has tests of it.
+const withRDMA = "graylink-node-rdma"
+
 // checkBinaries checks that the programs need no library, and print their version.
 func checkBinaries(t *testing.T, dir string) {
-	for name, file := range unpack(t, dir) {
+	for name, file := range unpack(t, dir, "amd64") {
 		f, err := elf.Open(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if libraries, err := f.ImportedLibraries(); err != nil || len(libraries) > 0 || slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-			t.Errorf("%s is not static: %v %v", name, libraries, err)
+		libraries, err := f.ImportedLibraries()
+		interpreted := slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+		if err != nil || interpreted != (name == withRDMA) || len(libraries) > 0 && name != withRDMA {
+			t.Errorf("%s: libraries %v (%v), dynamic linker: %v", name, libraries, err, interpreted)
 		}
 		f.Close()
 		if out := output(t, file, "--version"); name != "otelcol-graylink" && !strings.Contains(out, version[1:]) {
@@ -183,9 +189,58 @@ func checkBinaries(t *testing.T, dir string) {
 	}
 }
 
+// checkARM64 runs the programs for arm64 by qemu's user mode. The oldest C library for arm64 is 2.17, and the program with
+// RDMA needs nothing that is newer.
+func checkARM64(t *testing.T, dir string) {
+	programs := unpack(t, dir, "arm64")
+	run := func(name string, args ...string) (string, int) {
+		t.Helper()
+		c := exec.Command("qemu-aarch64", append([]string{"-L", "/usr/aarch64-linux-gnu", programs[name]}, args...)...)
+		out, err := c.CombinedOutput()
+		if c.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return string(out), c.ProcessState.ExitCode()
+	}
+	f, err := elf.Open(programs[withRDMA])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	needs, err := f.DynamicVersionNeeds()
+	if err != nil || len(needs) != 3 {
+		t.Errorf("%s: versions of %d libraries (%v), want three", withRDMA, len(needs), err)
+	}
+	for _, n := range needs {
+		if len(n.Needs) != 1 || n.Needs[0].Dep != "GLIBC_2.17" {
+			t.Errorf("%s: %s in the versions %v, want GLIBC_2.17", withRDMA, n.Name, n.Needs)
+		}
+	}
+	for name := range programs {
+		if out, code := run(name, "--version"); code != 0 || name != "otelcol-graylink" && !(strings.Contains(out, version[1:]) && strings.Contains(out, "linux/arm64")) {
+			t.Errorf("%s --version: exit code %d\n%s", name, code, out)
+		}
+	}
+	if out, code := run("graylink-node", "--preflight"); code != 0 && code != 5 || !strings.Contains(out, "UDP port 862") {
+		t.Errorf("graylink-node --preflight: exit code %d\n%s", code, out)
+	}
+	if out, code := run(withRDMA, "--selftest=rdma"); code != 5 || !strings.Contains(out, "libibverbs.so.1: cannot open shared object file") {
+		t.Errorf("%s --selftest=rdma: exit code %d\n%s", withRDMA, code, out)
+	}
+	dir = t.TempDir()
+	topology := filepath.Join(dir, "topology.yaml")
+	if err := os.WriteFile(topology, []byte("nodes: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--check", "--topology.file=" + topology, "--state.file=" + dir + "/state", "--agents.ca=" + dir + "/ca.crt", "--agents.cert=" + dir + "/tls.crt", "--agents.key=" + dir + "/tls.key"}
+	if out, code := run("graylink-coordinator", args...); code != 1 || !strings.Contains(out, topology) || !strings.Contains(out, dir+"/ca.crt") {
+		t.Errorf("graylink-coordinator --check: exit code %d\n%s", code, out)
+	}
+}
+
 // checkBills compares the bills of materials with what the go command reads from the binaries.
 func checkBills(t *testing.T, dir string) {
-	for name, file := range unpack(t, dir) {
+	for name, file := range unpack(t, dir, "amd64") {
 		want := map[string]string{}
 		var last string
 		for line := range strings.Lines(output(t, "go", "version", "-m", file)) {
@@ -248,12 +303,25 @@ func checkImages(t *testing.T, dir string) {
 // services are the packages of services.
 var services = []string{"node", "switch", "coordinator", "analyzer"}
 
+// built returns the packages that a machine can have: one for each file of deploy/packages.
+func built(t *testing.T, dir string, endings ...string) (out []string) {
+	t.Helper()
+	for _, e := range endings {
+		files, err := filepath.Glob(filepath.Join(dir, "*"+e))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, files...)
+	}
+	if len(out) != 9 {
+		t.Fatalf("%d packages: %q, want nine", len(out), out)
+	}
+	return out
+}
+
 // checkDebian installs the packages in a root of Debian, and purges them.
 func checkDebian(t *testing.T, dir string) {
-	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
-	if err != nil || len(debs) != 8 {
-		t.Fatalf("%d packages (%v): %q", len(debs), err, debs)
-	}
+	debs := built(t, dir, "_amd64.deb", "_all.deb")
 	for _, deb := range debs {
 		if out, err := exec.Command("lintian", "--fail-on", "error", "--suppress-tags", strings.Join(suppressed, ","), deb).CombinedOutput(); err != nil {
 			t.Errorf("lintian %s: %v\n%s", filepath.Base(deb), err, out)
@@ -276,6 +344,8 @@ func checkDebian(t *testing.T, dir string) {
 		}
 		names = append(names, "/tmp/"+name)
 	}
+	at := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(name, "/tmp/"+withRDMA+"_") })
+	names, rdma := slices.Delete(slices.Clone(names), at, at+1), names[at]
 	inside(append([]string{"dpkg", "--install"}, names...)...)
 	for _, s := range services {
 		if out := inside("/usr/bin/graylink-"+s, "--version"); !strings.Contains(out, version[1:]) {
@@ -293,8 +363,9 @@ func checkDebian(t *testing.T, dir string) {
 	if err := os.WriteFile(site, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	checkReplaced(t, root, inside, rdma)
 	inside(append([]string{"dpkg", "--purge"}, packages(debs)...)...)
-	for _, name := range names {
+	for _, name := range append(names, rdma) {
 		os.Remove(filepath.Join(root, name))
 	}
 	left := files(t, root)
@@ -308,6 +379,31 @@ func checkDebian(t *testing.T, dir string) {
 	}
 	if _, err := os.Stat(site); err != nil {
 		t.Errorf("a file of the site was removed: %v", err)
+	}
+}
+
+// checkReplaced installs the package with RDMA over graylink-node, whose configuration and state stay. Purging what is
+// left of graylink-node takes nothing from the other.
+func checkReplaced(t *testing.T, root string, inside func(...string) string, deb string) {
+	t.Helper()
+	flags, state := filepath.Join(root, "etc/graylink/node.flags"), filepath.Join(root, "var/lib/graylink/node/state")
+	if err := os.MkdirAll(filepath.Dir(state), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{flags, state} {
+		if err := os.WriteFile(file, []byte("# of the site\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inside("dpkg", "--install", deb)
+	inside("dpkg", "--purge", "graylink-node")
+	if out := inside("graylink-node", "--version"); !strings.Contains(out, "tags:             rdma") {
+		t.Errorf("graylink-node --version: %s", out)
+	}
+	for _, file := range []string{flags, state} {
+		if b, err := os.ReadFile(file); err != nil || string(b) != "# of the site\n" {
+			t.Errorf("%s: %q %v", file, b, err)
+		}
 	}
 }
 
@@ -346,10 +442,7 @@ func files(t *testing.T, root string) map[string]bool {
 
 // checkRPM has rpm read the packages. There is no system of RPM packages to install them on.
 func checkRPM(t *testing.T, dir string) {
-	rpms, err := filepath.Glob(filepath.Join(dir, "*.rpm"))
-	if err != nil || len(rpms) != 8 {
-		t.Fatalf("%d packages (%v): %q", len(rpms), err, rpms)
-	}
+	rpms := built(t, dir, ".x86_64.rpm", ".noarch.rpm")
 	for _, r := range rpms {
 		if out := output(t, "rpm", "-K", "--nosignature", r); !strings.Contains(out, "digests OK") {
 			t.Errorf("%s", out)

@@ -68,7 +68,8 @@ func (r *release) addFile(t *tar.Writer, e entry) error {
 func (r *release) writeArchives(context.Context) error {
 	for _, arch := range r.arches {
 		top := fmt.Sprintf("graylink-%s-linux-%s", r.version[1:], arch)
-		entries := []entry{{top + "/LICENSE", "LICENSE", 0o644}, {top + "/README.md", "README.md", 0o644}, {top + "/CHANGELOG.md", "CHANGELOG.md", 0o644}}
+		entries := []entry{{top + "/LICENSE", "LICENSE", 0o644}, {top + "/README.md", "README.md", 0o644}, {top + "/CHANGELOG.md", "CHANGELOG.md", 0o644},
+			{top + "/COPYRIGHT", "deploy/packages/copyright", 0o644}}
 		for _, p := range programs {
 			entries = append(entries, entry{top + "/bin/" + p.name, r.binary(arch, p.name), 0o755})
 			if p.manual {

@@ -1,9 +1,10 @@
-// Command dist builds a release of Graylink in a directory: static binaries, packages, container images, bills of
+// Command dist builds a release of Graylink in a directory: binaries, packages, container images, bills of
 // materials, checksums and their signature. Two runs on the same commit give the same octets. It is called by make dist,
 // in the root of the repository.
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"errors"
@@ -37,7 +38,10 @@ type release struct {
 // program is a binary of the release.
 type program struct {
 	name string
+	dir  string // of its main package; empty: the one in cmd with its name
 	tags string
+	// rdma is set if it is built by tools/rdma/go: it needs the system's C library, and loads the verbs library.
+	rdma bool
 	// image is set if there is a container image of it, and root if that runs as root, with the capabilities that it is
 	// given.
 	image, root bool
@@ -47,6 +51,7 @@ type program struct {
 var programs = []program{
 	{name: "graylink", image: true, manual: true},
 	{name: "graylink-node", image: true, root: true, manual: true},
+	{name: "graylink-node-rdma", dir: "./cmd/graylink-node", rdma: true},
 	{name: "graylink-switch", image: true, root: true, manual: true},
 	{name: "graylink-coordinator", image: true, manual: true},
 	{name: "graylink-analyzer", image: true, manual: true},
@@ -150,14 +155,18 @@ func (r *release) binary(arch, name string) string {
 	return filepath.Join(r.work, "bin", arch, name)
 }
 
-// buildBinaries builds all programs without cgo, so that they need no library of the system.
+// buildBinaries builds all programs. Those without RDMA are built without cgo, so that they need no library of the system.
 func (r *release) buildBinaries(ctx context.Context) error {
 	const common = "github.com/prometheus/common/version"
 	link := fmt.Sprintf("-s -w -X %[1]s.Version=%[2]s -X %[1]s.Revision=%[3]s -X %[1]s.Branch=%[4]s", common, strings.TrimPrefix(r.version, "v"), r.commit[:12], "release")
 	for _, arch := range r.arches {
 		for _, p := range programs {
-			c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", p.tags, "-ldflags", link, "-o", r.binary(arch, p.name), "./cmd/"+p.name)
-			c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=")
+			dir := cmp.Or(p.dir, "./cmd/"+p.name)
+			c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", p.tags, "-ldflags", link, "-o", r.binary(arch, p.name), dir)
+			if p.rdma {
+				c = exec.CommandContext(ctx, "tools/rdma/go", arch, "build", "-buildvcs=false", "-o", r.binary(arch, p.name), dir)
+			}
+			c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "LDFLAGS="+link, "TAGS="+p.tags)
 			c.Stderr = os.Stderr
 			if err := c.Run(); err != nil {
 				return fmt.Errorf("build %s for %s: %w", p.name, arch, err)

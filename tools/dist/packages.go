@@ -84,8 +84,8 @@ func (r *release) writePackage(config, arch, format string, first bool) error {
 	return f.Close()
 }
 
-// renderScripts writes the scripts of a package, in which PACKAGE is its name and STATE its directory of state, and
-// returns their directory.
+// renderScripts writes the scripts of a package, in which PACKAGE is the name of its service and STATE the service's
+// directory of state, and returns their directory. The package node-rdma has the service of the package node.
 func (r *release) renderScripts(name string) (string, error) {
 	dir := filepath.Join(r.work, "scripts", name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -100,7 +100,8 @@ func (r *release) renderScripts(name string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		rendered := strings.NewReplacer("${PACKAGE}", "graylink-"+name, "${STATE}", name).Replace(string(text))
+		service, _, _ := strings.Cut(name, "-")
+		rendered := strings.NewReplacer("${PACKAGE}", "graylink-"+service, "${STATE}", service).Replace(string(text))
 		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(rendered), 0o755); err != nil {
 			return "", err
 		}
