@@ -25,9 +25,11 @@ const flagPage = `{{define "rows" -}}
 | --- | --- |
 {{range .App.FlattenedCommands}}{{if not .Hidden}}| ` + "`{{.FullCommand}}`" + ` | {{.Help|cell}} |
 {{end}}{{end -}}
-{{$app := .App.Name}}{{range .App.FlattenedCommands}}{{if and (not .Hidden) (or .Flags .Args)}}
+{{$app := .App.Name}}{{range allCommands .App.Commands}}{{if and (not .Hidden) (or .Flags .Args)}}
 ### ` + "`{{$app}} {{.FullCommand}}`" + `
-
+{{if .Commands}}
+These flags are for all of its commands.
+{{end}}
 {{template "rows" .}}{{end}}{{end -}}
 {{end -}}
 `
@@ -41,6 +43,14 @@ func addFlagPage(app *kingpin.Application) {
 		os.Exit(0)
 		return nil
 	}).Bool()
+}
+
+// allCommands returns commands, each before those below it.
+func allCommands(commands []*kingpin.CmdModel) (out []*kingpin.CmdModel) {
+	for _, c := range commands {
+		out = append(append(out, c), allCommands(c.Commands)...)
+	}
+	return out
 }
 
 // tableCell returns text as a table of Markdown shows it unchanged.

@@ -36,7 +36,7 @@ const manPage = `{{define "flags" -}}
 {{template "flags" .App.Flags -}}
 {{if .App.Commands -}}
 .SH COMMANDS
-{{range .App.FlattenedCommands}}{{if not .Hidden -}}
+{{range allCommands .App.Commands}}{{if and (not .Hidden) (or .Flags .Args (not .Commands)) -}}
 .SS "{{.FullCommand|roff}}{{template "arguments" .Args}}"
 {{.Help|roff}}
 {{template "flags" .Flags -}}
@@ -52,7 +52,7 @@ func NewApplication(name, help string) *kingpin.Application {
 	addFlagPage(app)
 	return app.UsageWriter(os.Stdout).Version(buildversion.Print(name)).UsageFuncs(template.FuncMap{
 		"roff": quoteRoff, "brief": briefOf, "upper": strings.ToUpper, "version": buildversion.Version,
-		"cell": tableCell, "code": codeCell})
+		"allCommands": allCommands, "cell": tableCell, "code": codeCell})
 }
 
 // WriteManPage writes the program's page of the manual to the writer of usages.

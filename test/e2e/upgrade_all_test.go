@@ -81,7 +81,10 @@ func TestUpgradeAndBack(t *testing.T) {
 	n := len(f.nodes())
 	f.connected(n)
 	f.probing(n)
+	f.answering(10)
+	calm := f.base()
 	f.answering(100)
+	f.usualSkipped = percentile(f.skippedShares(calm), 0.5)
 	schedule, keys := f.scheduled(), f.keysInState()
 	if len(keys) == 0 || len(schedule) != n {
 		t.Fatalf("keys %v, a schedule of %d nodes", keys, len(schedule))

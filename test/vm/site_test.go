@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,9 +17,23 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
+// shellBlocks returns the blocks of commands of a document.
+func shellBlocks(t *testing.T, file string) (blocks []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("(?s)\n```sh\n(.*?)\n```\n").FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, m[1])
+	}
+	return blocks
+}
+
 // TestSmallSite: three machines with two NICs each, no Prometheus, no topology, and no file that somebody wrote. graylink
 // serve runs on the first machine, and an agent with a join token on each. The verdict about an injected delay comes
-// within five minutes of the first command. Machines whose processors are emulated send ten probes a second and edge.
+// within five minutes of the first command. The commands are those of docs/serve.md, but for the cadence: machines whose
+// processors are emulated send ten probes a second and edge.
 func TestSmallSite(t *testing.T) {
 	parts := require(t)
 	precedence(t)
@@ -42,8 +58,12 @@ func TestSmallSite(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 
+	commands := shellBlocks(t, "../../docs/serve.md")
+	if len(commands) != 3 {
+		t.Fatalf("docs/serve.md has %d blocks of commands, want three: %q", len(commands), commands)
+	}
 	began := time.Now()
-	site, err := machines["h1"].Start(ctx, "sh", "-c", "exec graylink serve --schedule.cadence 100ms")
+	site, err := machines["h1"].Start(ctx, "sh", "-c", "exec "+commands[0]+" --schedule.cadence 100ms")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,12 +76,12 @@ func TestSmallSite(t *testing.T) {
 		b, err := machines["h1"].HTTPGet(ctx, "http://127.0.0.1:9872/-/healthy")
 		return fmt.Sprint(string(b), err), err == nil
 	})
-	tokens := strings.Fields(shell(t, machines["h1"], "graylink join-token h1 h2 h3 --file /var/lib/graylink/serve/join-tokens --ca /var/lib/graylink/serve/pki/ca.crt"))
+	tokens := strings.Fields(shell(t, machines["h1"], commands[1]))
 	if len(tokens) != len(names) {
 		t.Fatalf("%q: want a token for each node", tokens)
 	}
 	for i, name := range names {
-		agent, err := machines[name].Start(ctx, "sh", "-c", "echo "+tokens[i]+" | exec graylink-node --enroll --enroll.join-token-file - --coordinator.address 10.1.0.1:9870 --web.listen-address :9868")
+		agent, err := machines[name].Start(ctx, "sh", "-c", "TOKEN="+tokens[i]+"\n"+commands[2])
 		if err != nil {
 			t.Fatal(err)
 		}
