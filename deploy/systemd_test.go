@@ -9,7 +9,7 @@ import (
 )
 
 // mostExposure is the largest exposure of each unit by systemd-analyze security, in tenths.
-var mostExposure = map[string]string{"graylink-node.service": "30", "graylink-switch.service": "20", "graylink-coordinator.service": "20", "graylink-analyzer.service": "20"}
+var mostExposure = map[string]string{"graylink-node.service": "30", "graylink-switch.service": "20", "graylink-coordinator.service": "20", "graylink-analyzer.service": "20", "graylink-serve.service": "20"}
 
 // TestUnits checks the units by systemd itself: that it has nothing to say about them, and that they are confined.
 func TestUnits(t *testing.T) {
@@ -34,11 +34,13 @@ func TestUnits(t *testing.T) {
 	for unit, most := range mostExposure {
 		text := read(t, "systemd/"+unit)
 		write("etc/systemd/system/"+unit, text, 0o644)
-		program := "/usr/bin/" + strings.TrimSuffix(unit, ".service")
+		name := strings.TrimSuffix(unit, ".service")
+		command := strings.Replace("/usr/bin/"+name, "graylink-serve", "graylink serve", 1)
+		program, _, _ := strings.Cut(command, " ")
 		write(program, "", 0o755)
-		flags := strings.TrimPrefix(strings.TrimSuffix(unit, ".service"), "graylink-") + ".flags"
-		if !strings.Contains(text, "\nExecStart="+program+" @/etc/graylink/"+flags+"\n") {
-			t.Errorf("%s does not run %s with %s", unit, program, flags)
+		flags := strings.TrimPrefix(name, "graylink-") + ".flags"
+		if !strings.Contains(text, "\nExecStart="+command+" @/etc/graylink/"+flags+"\n") {
+			t.Errorf("%s does not run %s with %s", unit, command, flags)
 		}
 		if _, err := os.Stat("systemd/flags/" + flags); err != nil {
 			t.Errorf("%s has no example of its flags: %v", unit, err)

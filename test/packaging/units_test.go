@@ -50,6 +50,10 @@ for without in none $all; do
 	say preflight $without $(tr -d '\n' </run/preflight)
 done
 systemctl stop graylink-coordinator graylink-analyzer graylink-switch
+systemctl start graylink-serve
+say serve $(systemctl is-active graylink-serve) $(stat -c '%U %a' /var/lib/graylink/serve) $(stat -c %U /proc/$(systemctl show -p MainPID --value graylink-serve))
+graylink join-token h9 --file /var/lib/graylink/serve/join-tokens --ca /var/lib/graylink/serve/pki/ca.crt >/dev/null && say token
+systemctl reload graylink-serve && systemctl stop graylink-serve && say served
 say failed $(systemctl --failed --plain --no-legend | wc -l)
 say end
 systemctl poweroff --force --force
@@ -118,7 +122,7 @@ func prepareRoot(t *testing.T, root, release string) {
 	}
 	install := []string{"dpkg", "--install"}
 	for _, deb := range debs {
-		if !strings.Contains(deb, "otelcol") {
+		if !strings.Contains(deb, "otelcol") && !strings.Contains(deb, "node-rdma") { // which replaces graylink-node
 			put("tmp/"+filepath.Base(deb), read(t, deb), 0o644)
 			install = append(install, "/tmp/"+filepath.Base(deb))
 		}
@@ -165,7 +169,7 @@ func checkUnits(t *testing.T, console string) {
 	}
 	want := map[string][]string{
 		"unit":     {"graylink-coordinator active graylink graylink 0", "graylink-node active graylink graylink 0", "graylink-analyzer active graylink graylink 0", "graylink-switch active graylink graylink 0"},
-		"enrolled": {"600 graylink"}, "reloaded": {""}, "active": {"active active active"}, "failed": {"0"},
+		"serve": {"active graylink 700 graylink"}, "token": {""}, "served": {""}, "enrolled": {"600 graylink"}, "reloaded": {""}, "active": {"active active active"}, "failed": {"0"},
 	}
 	for what, rows := range want {
 		if !slices.Equal(lines[what], rows) {
