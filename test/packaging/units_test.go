@@ -168,7 +168,7 @@ func checkUnits(t *testing.T, console string) {
 		t.Fatalf("the script in the machine did not end:\n%s", console)
 	}
 	want := map[string][]string{
-		"unit":     {"graylink-coordinator active graylink graylink 0", "graylink-node active graylink graylink 0", "graylink-analyzer active graylink graylink 0", "graylink-switch active graylink graylink 0"},
+		"unit":  {"graylink-coordinator active graylink graylink 0", "graylink-node active graylink graylink 0", "graylink-analyzer active graylink graylink 0", "graylink-switch active graylink graylink 0"},
 		"serve": {"active graylink 700 graylink"}, "token": {""}, "served": {""}, "enrolled": {"600 graylink"}, "reloaded": {""}, "active": {"active active active"}, "failed": {"0"},
 	}
 	for what, rows := range want {
