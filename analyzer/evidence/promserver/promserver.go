@@ -105,7 +105,11 @@ func New(o Options) (s *Server, err error) {
 	if err := s.openDatabase(); err != nil {
 		return s, err
 	}
-	s.engine = promql.NewEngine(promql.EngineOpts{Logger: o.Log, Reg: s.registry, MaxSamples: maxSamples, Timeout: queryTimeout,
+	running, err := promql.NewActiveQueryTracker(s.directory, maxConcurrent, o.Log)
+	if err != nil {
+		return s, err
+	}
+	s.engine = promql.NewEngine(promql.EngineOpts{Logger: o.Log, Reg: s.registry, ActiveQueryTracker: running, MaxSamples: maxSamples, Timeout: queryTimeout,
 		LookbackDelta: lookbackDelta, EnableAtModifier: true, EnableNegativeOffset: true, Parser: s.parser})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
