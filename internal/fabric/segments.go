@@ -10,10 +10,11 @@ import (
 
 // DiscoverSegments makes a topology from the networks of NICs, where nothing is known of switches and cables: NICs with
 // addresses in one network reach each other over it, so that the network stands for whatever switches are in it. Every
-// item is marked as discovered. What a topology file would add, and NICs that no other NIC shares a network with, are
-// findings. The topology is nil if no two nodes share a network.
+// item is marked as discovered. Nodes are in the order in which they came: an address that two nodes report belongs to the
+// first of them. What a topology file would add, and NICs that no other NIC shares a network with, are findings. The
+// topology is nil if no two nodes share a network.
 func DiscoverSegments(nodes []NodeView) (*Topology, Problems) {
-	s := &segments{members: map[netip.Prefix]map[string]netip.Addr{}, owners: map[netip.Addr][]string{}}
+	s := &segments{members: map[netip.Prefix]map[string]netip.Addr{}, owners: map[netip.Addr]string{}}
 	for i := range nodes {
 		s.addNode(&nodes[i])
 	}
@@ -47,6 +48,8 @@ func DiscoverSegments(nodes []NodeView) (*Topology, Problems) {
 		s.warnf(name, "stands for all switches and cables between %d NICs: a topology file names them", count)
 	}
 	slices.SortFunc(t.Switches, func(a, b Switch) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(t.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(t.Links, func(a, b Link) int { return cmp.Compare(a.A, b.A) })
 	slices.SortFunc(s.problems, func(a, b Problem) int { return cmp.Compare(a.Field, b.Field) })
 	if len(t.Switches) == 0 {
 		t = nil
@@ -62,7 +65,7 @@ func segmentName(p netip.Prefix) string {
 // segments has the networks that nodes report.
 type segments struct {
 	members  map[netip.Prefix]map[string]netip.Addr // NICs and their addresses, by network
-	owners   map[netip.Addr][]string                // nodes, by address
+	owners   map[netip.Addr]string                  // nodes, by address
 	problems Problems
 }
 
@@ -73,32 +76,32 @@ func (s *segments) warnf(field, format string, args ...any) {
 func (s *segments) addNode(n *NodeView) {
 	for _, v := range n.NICs {
 		for i, a := range v.Addresses {
-			if !slices.Contains(s.owners[a], n.Node) {
-				s.owners[a] = append(s.owners[a], n.Node)
+			if s.owners[a] == "" {
+				s.owners[a] = n.Node
 			}
-			if i < len(v.Networks) && v.Networks[i].IsValid() && v.Networks[i].Bits() < a.BitLen() {
-				if s.members[v.Networks[i]] == nil {
-					s.members[v.Networks[i]] = map[string]netip.Addr{}
-				}
-				if _, earlier := s.members[v.Networks[i]][v.NIC]; !earlier {
-					s.members[v.Networks[i]][v.NIC] = a
-				}
+			if s.owners[a] != n.Node || i >= len(v.Networks) || !v.Networks[i].IsValid() || v.Networks[i].Bits() == a.BitLen() {
+				continue
+			}
+			if s.members[v.Networks[i]] == nil {
+				s.members[v.Networks[i]] = map[string]netip.Addr{}
+			}
+			if _, earlier := s.members[v.Networks[i]][v.NIC]; !earlier {
+				s.members[v.Networks[i]][v.NIC] = a
 			}
 		}
 	}
 }
 
-// networkOf returns the network of a NIC that most NICs of other nodes share, or an invalid one if none do. An address
-// that two nodes have, as bridges of containers do, is of no use.
+// networkOf returns the network that a NIC shares with the most NICs of other nodes, or an invalid one if it shares none.
 func (s *segments) networkOf(v NICView) (best netip.Prefix) {
 	most := 0
 	for _, network := range v.Networks {
-		if len(s.owners[s.members[network][v.NIC]]) != 1 {
+		if _, member := s.members[network][v.NIC]; !member {
 			continue
 		}
 		others := 0
-		for nic, a := range s.members[network] {
-			if OwnerOf(nic) != OwnerOf(v.NIC) && len(s.owners[a]) == 1 {
+		for nic := range s.members[network] {
+			if OwnerOf(nic) != OwnerOf(v.NIC) {
 				others++
 			}
 		}

@@ -39,6 +39,8 @@ func TestDiscoverSegments(t *testing.T) {
 		"a network of one address": {[]NodeView{view("h1", "lo1=10.1.0.1/32"), view("h2", "lo1=10.1.0.1/32")}, "", "h1/lo1 h2/lo1"},
 		"bridges of containers": {[]NodeView{view("h1", "eth0=10.1.0.1/24", "docker0=172.17.0.1/16"), view("h2", "eth0=10.1.0.2/24", "docker0=172.17.0.1/16")},
 			"h1/eth0 net-10.1.0.0_24, h2/eth0 net-10.1.0.0_24", "h1/docker0 h2/docker0"},
+		"an address of the first": {[]NodeView{view("h2", "eth0=10.1.0.2/24"), view("h3", "eth0=10.1.0.3/24"), view("h1", "eth0=10.1.0.2/24")},
+			"h2/eth0 net-10.1.0.0_24, h3/eth0 net-10.1.0.0_24", "h1/eth0"},
 		"the network of most": {[]NodeView{view("h1", "eth0=10.1.0.1/24,fd00::1/64"), view("h2", "eth0=fd00::2/64"), view("h3", "eth0=fd00::3/64,10.1.0.3/24")},
 			"h1/eth0 net-fd00.._64, h2/eth0 net-fd00.._64, h3/eth0 net-fd00.._64", ""},
 		"an agent that reports no networks": {[]NodeView{view("h1", "eth0=10.1.0.1/24"), unknown}, "", "h1/eth0 h2/eth0"},

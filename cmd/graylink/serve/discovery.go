@@ -31,14 +31,14 @@ type discovery struct {
 	log          *slog.Logger
 
 	mu       sync.Mutex
-	reports  map[string]fabric.NodeView // the last of each node
-	topology []byte                     // text of the topology; nil if there is none
+	reports  []fabric.NodeView // the last of each node, in the order of their first
+	topology []byte            // text of the topology; nil if there is none
 	problems fabric.Problems
 }
 
 // openDiscovery reads the reports of before.
 func openDiscovery(directory string, log *slog.Logger) (*discovery, error) {
-	d := &discovery{topologyFile: filepath.Join(directory, "topology.yaml"), reportsFile: filepath.Join(directory, "interfaces.json"), log: log, reports: map[string]fabric.NodeView{}}
+	d := &discovery{topologyFile: filepath.Join(directory, "topology.yaml"), reportsFile: filepath.Join(directory, "interfaces.json"), log: log}
 	text, err := os.ReadFile(d.reportsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return d, nil
@@ -95,19 +95,18 @@ func (d *discovery) update(views []fabric.NodeView) (changed bool, err error) {
 	defer d.mu.Unlock()
 	same := true
 	for _, v := range views {
-		if old, known := d.reports[v.Node]; !known || !sameView(old, v) {
-			d.reports[v.Node], same = v, false
+		i := slices.IndexFunc(d.reports, func(o fabric.NodeView) bool { return o.Node == v.Node })
+		switch {
+		case i < 0:
+			d.reports, same = append(d.reports, v), false
+		case !sameView(d.reports[i], v):
+			d.reports[i], same = v, false
 		}
 	}
 	if same && views != nil {
 		return false, nil
 	}
-	all := make([]fabric.NodeView, 0, len(d.reports))
-	for _, v := range d.reports {
-		all = append(all, v)
-	}
-	slices.SortFunc(all, func(a, b fabric.NodeView) int { return strings.Compare(a.Node, b.Node) })
-	topology, problems := fabric.DiscoverSegments(all)
+	topology, problems := fabric.DiscoverSegments(d.reports)
 	d.problems = problems
 	reports, err := json.MarshalIndent(d.reports, "", "  ")
 	if err == nil {
