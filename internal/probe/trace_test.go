@@ -129,3 +129,29 @@ func TestICMPQuotes(t *testing.T) {
 		t.Errorf("%d errors counted as none of the tracer's, want 4", n)
 	}
 }
+
+// A NIC that reached a host at hop limit 1 has no router on the way to the others in that host's network.
+func TestNeighbours(t *testing.T) {
+	network := netip.MustParsePrefix("10.1.0.0/24")
+	tr := newTracer(TraceConfig{}, nil, nil)
+	tr.lengths[nicDestination{"h1/eth0", netip.MustParseAddr("10.1.0.2")}] = 1
+	tr.lengths[nicDestination{"h1/eth1", netip.MustParseAddr("10.1.0.3")}] = 2
+	for _, c := range []struct {
+		nic      string
+		networks []netip.Prefix
+		want     bool
+	}{
+		{"h1/eth0", []netip.Prefix{netip.MustParsePrefix("10.2.0.0/24"), network}, true},
+		{"h1/eth0", []netip.Prefix{netip.MustParsePrefix("10.2.0.0/24")}, false},
+		{"h1/eth0", nil, false},
+		{"h1/eth1", []netip.Prefix{network}, false},
+		{"h2/eth0", []netip.Prefix{network}, false},
+	} {
+		if got := tr.isNeighbour(c.nic, c.networks); got != c.want {
+			t.Errorf("%s, %v: %v, want %v", c.nic, c.networks, got, c.want)
+		}
+	}
+	if len(networksWith(netip.MustParseAddr("127.0.0.9"))) == 0 || len(networksWith(netip.MustParseAddr("240.0.0.1"))) != 0 {
+		t.Error("the loopback network is one of this host, and 240.0.0.0/4 is of no host (RFC 1112)")
+	}
+}

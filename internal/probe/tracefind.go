@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -33,16 +34,47 @@ type pathTrace struct {
 	silentCharges []charge
 }
 
+// networksWith returns the networks of this host that an address is in.
+func networksWith(address netip.Addr) (out []netip.Prefix) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil // then they are not known
+	}
+	for _, a := range addresses {
+		if network, err := netip.ParsePrefix(a.String()); err == nil && network.Contains(address.Unmap()) {
+			out = append(out, network.Masked())
+		}
+	}
+	return out
+}
+
+// isNeighbour reports whether the NIC has reached a host in one of these networks at hop limit 1. It needs mu.
+func (t *tracer) isNeighbour(nic string, networks []netip.Prefix) bool {
+	for at, length := range t.lengths {
+		if length == 1 && at.nic == nic && slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(at.dst.Unmap()) }) {
+			return true
+		}
+	}
+	return false
+}
+
 // findPath traces one flow.
 func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) {
 	q := &pathTrace{tracer: t, flow: f}
 	q.nic, _ = f.edge.Endpoints()
+	var networks []netip.Prefix
+	if f.isMute() {
+		networks = networksWith(f.dst.Addr())
+	}
 	t.mu.Lock()
 	if q.lastPath = t.paths[f.edge]; q.lastPath != nil && q.lastPath.State != fabric.PathUnknown {
 		q.oldPath = q.lastPath
 	}
 	if q.length = t.lengths[nicDestination{q.nic, f.dst.Addr()}]; f.isMute() && q.oldPath != nil {
 		q.length = len(q.oldPath.Hops) + 1
+	}
+	if q.length == 0 && f.isMute() && t.isNeighbour(q.nic, networks) {
+		q.length = 1
 	}
 	if q.first = t.sharedFirstHop(q.nic, time.Now()); q.first == nil {
 		q.awaitsFirst = !t.searchesFirstHop(q.nic, time.Now())
@@ -379,7 +411,8 @@ func (q *pathTrace) concludeState(p *TracedPath, closed bool) {
 		p.State = fabric.PathUnknown
 		p.addNote("the destination's port is closed")
 	case !p.Reached && len(p.Hops) == 0 && q.flow.isMute() && q.length == 1:
-		// The destination answered another flow's packet at hop limit 1: no router is on the way to it.
+		// The destination, or another host of its network, answered another flow's packet at hop limit 1: no router is on the
+		// way to it.
 		p.State = fabric.PathValid
 	case !p.Reached && (!q.flow.isMute() || len(p.Hops) == 0):
 		p.State = fabric.PathUnknown
