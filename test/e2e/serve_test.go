@@ -19,7 +19,8 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// smallSite is three hosts with two NICs each, in two networks of which nothing is known.
+// smallSite is five hosts with two NICs each, in two networks of which nothing is known. There are more hosts than a NIC
+// has peers.
 type smallSite struct {
 	t      *testing.T
 	dir    string
@@ -27,6 +28,8 @@ type smallSite struct {
 	client *http.Client
 	logs   map[string]*bytes.Buffer
 }
+
+var siteHosts = []string{"h1", "h2", "h3", "h4", "h5"}
 
 func newSmallSite(t *testing.T) *smallSite {
 	t.Helper()
@@ -39,7 +42,7 @@ func newSmallSite(t *testing.T) *smallSite {
 			}
 		}
 	})
-	for _, ns := range []string{"net", "h1", "h2", "h3"} {
+	for _, ns := range append([]string{"net"}, siteHosts...) {
 		if err := unix.CreateNetns(s.prefix + ns); err != nil {
 			t.Fatal(err)
 		}
@@ -54,11 +57,11 @@ func newSmallSite(t *testing.T) *smallSite {
 		bridge := fmt.Sprintf("br%d", n)
 		s.ip("-n", s.prefix+"net", "link", "add", bridge, "type", "bridge")
 		s.ip("-n", s.prefix+"net", "link", "set", bridge, "up")
-		for h := 1; h <= 3; h++ {
-			host, device, port := fmt.Sprintf("%sh%d", s.prefix, h), fmt.Sprintf("eth%d", n), fmt.Sprintf("p%d", h*2+n)
+		for i, name := range siteHosts {
+			host, device, port := s.prefix+name, fmt.Sprintf("eth%d", n), fmt.Sprintf("p%d", 2*i+n)
 			s.ip("link", "add", device, "netns", host, "type", "veth", "peer", "name", port, "netns", s.prefix+"net")
 			s.ip("-n", s.prefix+"net", "link", "set", port, "master", bridge, "up")
-			s.ip("-n", host, "addr", "add", fmt.Sprintf("10.%d.0.%d/24", n+1, h), "dev", device)
+			s.ip("-n", host, "addr", "add", fmt.Sprintf("10.%d.0.%d/24", n+1, i+1), "dev", device)
 			s.ip("-n", host, "link", "set", device, "up")
 		}
 	}
@@ -129,7 +132,7 @@ func (s *smallSite) wait(limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// TestServe: graylink serve and three agents, without a topology, a Prometheus or a file that somebody wrote. The site
+// TestServe: graylink serve and five agents, without a topology, a Prometheus or a file that somebody wrote. The site
 // discovers the networks, calls them innocent, names the NIC whose packets are lost, and has the alert by the rules. The
 // verdict has the same identifier when the site is started again, and Prometheus' API has its history.
 func TestServe(t *testing.T) {
@@ -138,12 +141,12 @@ func TestServe(t *testing.T) {
 	serve := s.startServe()
 	s.wait(30*time.Second, "the page says what is missing", func() bool { return strings.Contains(s.get("/"), "waits for agents") })
 	directory := filepath.Join(s.dir, "serve")
-	tokens, stderr, code := graylink(t, "join-token", "h1", "h2", "h3", "--file", filepath.Join(directory, "join-tokens"), "--ca", filepath.Join(directory, "pki", "ca.crt"))
+	tokens, stderr, code := graylink(t, append([]string{"join-token", "--file", filepath.Join(directory, "join-tokens"), "--ca", filepath.Join(directory, "pki", "ca.crt")}, siteHosts...)...)
 	if code != 0 {
 		t.Fatalf("join-token: %s", stderr)
 	}
 	for i, token := range strings.Fields(tokens) {
-		host := fmt.Sprintf("h%d", i+1)
+		host := siteHosts[i]
 		s.start(host, token, "graylink-node", "--enroll", "--enroll.join-token-file=-", "--enroll.directory", filepath.Join(s.dir, host), "--coordinator.address", "10.1.0.1:9870", "--web.listen-address", ":9868")
 	}
 	s.wait(2*time.Minute, "the network is innocent", func() bool {
@@ -156,7 +159,7 @@ func TestServe(t *testing.T) {
 	}
 
 	// What eth1 of h3 sends is lost in the network.
-	for _, h := range []string{"h1", "h2"} {
+	for _, h := range siteHosts {
 		s.ip("netns", "exec", s.prefix+h, "iptables", "-t", "raw", "-A", "PREROUTING", "-i", "eth1", "-s", "10.2.0.3", "-p", "udp", "-m", "statistic", "--mode", "random", "--probability", "0.3", "-j", "DROP")
 	}
 	broken := time.Now()
