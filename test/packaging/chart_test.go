@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -59,12 +60,119 @@ const inline = "topology: {inline: \"version: 1\\nswitches: []\\nnodes: []\\nlin
 
 // renderings are values that sites may have.
 var renderings = map[string]string{
-	"as it is":            inline,
+	"as it is": inline,
+	"everything": inline + `
+image: {tag: v1, pullPolicy: Always, pullSecrets: [{name: regcred}]}
+node:
+  networks: {mode: multus, attachments: [fabric/rail0]}
+  rdma: {enabled: true, resource: rdma/shared}
+  kernelLog: privileged
+  condition: true
+  health: {gpu: H100}
+  tolerations: [{operator: Exists}]
+  nodeSelector: {gpu: "true"}
+  extraArgs: [--log.level=debug]
+coordinator:
+  clockReference: h1
+  persistence: {storageClassName: fast, size: 2Gi}
+  nodeSelector: {role: infra}
+  tolerations: [{operator: Exists}]
+  extraArgs: [--log.level=debug]
+analyzer:
+  replicas: 2
+  config: {page_above_nics: 3}
+  nodeSelector: {role: infra}
+  tolerations: [{operator: Exists}]
+  extraArgs: [--log.level=debug]
+collector:
+  enabled: true
+  config: {receivers: {gnmi: {}}}
+  nodeSelector: {role: infra}
+  tolerations: [{operator: Exists}]
+prometheus: {operator: true, labels: {release: kps}}
+grafana: {dashboards: true}
+`,
 	"multus with RDMA":    inline + "node: {networks: {mode: multus, attachments: [fabric/rail0, fabric/rail1]}, rdma: {enabled: true, resource: rdma/shared}}\n",
 	"privileged":          inline + "node: {kernelLog: privileged, condition: true, health: {gpu: H100}, tolerations: [{operator: Exists}], nodeSelector: {gpu: \"true\"}}\n",
 	"Prometheus operator": inline + "prometheus: {operator: true, labels: {release: kps}}\ngrafana: {dashboards: true}\nanalyzer: {replicas: 2}\n",
 	"own certificates":    "topology: {existingConfigMap: fabric}\ntls: {existingSecret: mine, existingCAConfigMap: mine-ca}\ncoordinator: {persistence: {enabled: false}, clockReference: h1}\n",
 	"collector":           inline + "collector: {enabled: true, config: {receivers: {gnmi: {}}}}\nprometheus: {operator: true}\nnetworkPolicy: {enabled: false}\npdb: {enabled: false}\nanalyzer: {config: {page_above_nics: 3}}\n",
+}
+
+// manifestChecker is the program tools/chart with the schemas of the Kubernetes that make test-kubernetes runs.
+type manifestChecker struct{ program, openAPI string }
+
+// newManifestChecker builds the program. The build cache keeps it.
+func newManifestChecker(t *testing.T) manifestChecker {
+	t.Helper()
+	c := manifestChecker{program: filepath.Join(t.TempDir(), "chart")}
+	var module struct{ Dir, Version string }
+	for _, args := range [][]string{
+		{"build", "-C", "../../tools/chart", "-o", c.program, "."},
+		{"mod", "download", "-C", "../../tools/kubernetes", "-json", "k8s.io/kubernetes"},
+	} {
+		cmd := exec.Command("go", args...)
+		cmd.Env = append(os.Environ(), "GOFLAGS=")
+		var failure bytes.Buffer
+		cmd.Stderr = &failure
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go %s: %v\n%s%s", strings.Join(args, " "), err, out, failure.String())
+		}
+		if args[0] == "mod" {
+			if err := json.Unmarshal(out, &module); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.openAPI = filepath.Join(module.Dir, "api/openapi-spec/swagger.json")
+	return c
+}
+
+// run runs the program with arguments.
+func (c manifestChecker) run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, c.program, append([]string{"-openapi", c.openAPI}, args...)...).CombinedOutput()
+	return string(out), err
+}
+
+// check checks the objects of a text.
+func (c manifestChecker) check(t *testing.T, text string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "manifests.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c.run(t, file)
+}
+
+// TestManifestChecker checks that wrong objects are found.
+func TestManifestChecker(t *testing.T) {
+	manifests := newManifestChecker(t)
+	const meta = "metadata: {name: x}\n"
+	for _, tc := range []struct{ what, text, want string }{
+		{"a valid object", "apiVersion: v1\nkind: ConfigMap\n" + meta, ""},
+		{"a valid quantity, port and label", "apiVersion: v1\nkind: Service\nmetadata: {name: x, labels: {a: b}}\nspec: {ports: [{port: 80, targetPort: http}, {port: 81, targetPort: 82}]}\n", ""},
+		{"a field of a pod", "apiVersion: v1\nkind: Pod\n" + meta + "spec: {hostNetworks: true, containers: [{name: c}]}\n", "hostNetworks"},
+		{"a type", "apiVersion: v1\nkind: Pod\n" + meta + "spec: {containers: [{name: c, args: [7]}]}\n", "/spec/containers/0/args/0"},
+		{"a missing field", "apiVersion: apps/v1\nkind: Deployment\n" + meta + "spec: {template: {}}\n", "selector"},
+		{"no name", "apiVersion: v1\nkind: ConfigMap\nmetadata: {}\n", "name"},
+		{"a version that is gone", "apiVersion: policy/v1beta1\nkind: PodDisruptionBudget\n" + meta, "PodDisruptionBudget"},
+		{"a key twice", "apiVersion: v1\nkind: ConfigMap\n" + meta + "data: {a: b, a: c}\n", "already set"},
+		{"a field of a PodMonitor", "apiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\n" + meta + "spec: {podMetricsEndpoint: []}\n", "podMetricsEndpoint"},
+		{"a field of a ServiceMonitor", "apiVersion: monitoring.coreos.com/v1\nkind: ServiceMonitor\n" + meta + "spec: {endpoint: []}\n", "endpoint"},
+		{"a field of a ScrapeConfig", "apiVersion: monitoring.coreos.com/v1alpha1\nkind: ScrapeConfig\n" + meta + "spec: {httpSDConfig: []}\n", "httpSDConfig"},
+		{"a field of a PrometheusRule", "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\n" + meta + "spec: {groups: [{name: a, rules: [{alert: A, exp: x}]}]}\n", "exp"},
+		{"another kind of the operator", "apiVersion: monitoring.coreos.com/v1\nkind: PodMonitors\n" + meta, "PodMonitors"},
+		{"nothing", "# Source\n", "no objects"},
+	} {
+		out, err := manifests.check(t, tc.text)
+		if (err == nil) != (tc.want == "") || !strings.Contains(out, tc.want) {
+			t.Errorf("%s: %v %s, want %q", tc.what, err, out, tc.want)
+		}
+	}
 }
 
 // object is a Kubernetes object, as far as the tests look at it.
@@ -98,9 +206,10 @@ func parseObjects(t *testing.T, text string) (out []object) {
 	}
 }
 
-// TestChart lints and renders the chart. The programs themselves are asked whether they have the flags that it gives them.
+// TestChart lints and renders the chart. The objects fulfil the schemas of Kubernetes and the types of the Prometheus
+// operator, and the programs have the flags that the chart gives them.
 func TestChart(t *testing.T) {
-	program := helmProgram(t)
+	program, manifests := helmProgram(t), newManifestChecker(t)
 	for name, values := range renderings {
 		t.Run(name, func(t *testing.T) {
 			if out, err := run(t, program, values, "lint", "--strict", chart); err != nil {
@@ -109,6 +218,9 @@ func TestChart(t *testing.T) {
 			out, err := run(t, program, values, "template", "graylink", chart, "--namespace", "graylink", "--kube-version", "1.36.0")
 			if err != nil {
 				t.Fatalf("helm template: %v\n%s", err, out)
+			}
+			if text, err := manifests.check(t, out); err != nil {
+				t.Errorf("%v\n%s", err, text)
 			}
 			objects := parseObjects(t, out)
 			seen := map[string]bool{}
