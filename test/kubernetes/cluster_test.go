@@ -25,6 +25,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gopkg.in/yaml.v3"
 )
 
 // helm is the version that the chart is tested with.
@@ -200,6 +202,86 @@ func (k *cluster) do(method, path string, body any) map[string]any {
 		k.t.Fatalf("%s %s: %d %v %v", method, path, code, answer["message"], err)
 	}
 	return answer
+}
+
+// operatorKinds has the API server accept the kinds of the Prometheus operator, with the schemas that the operator's own
+// types give.
+func (k *cluster) operatorKinds() {
+	k.t.Helper()
+	const types = "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/"
+	c := exec.Command("go", "tool", "controller-gen", "crd:allowDangerousTypes=true,maxDescLen=0", "paths="+types+"v1", "paths="+types+"v1alpha1", "output:crd:dir="+k.dir+"/kinds")
+	c.Dir, c.Env = "../../tools/chart", append(os.Environ(), "GOFLAGS=")
+	if out, err := c.CombinedOutput(); err != nil {
+		k.t.Fatalf("controller-gen: %v\n%s", err, out)
+	}
+	for _, name := range []string{"podmonitors", "servicemonitors", "scrapeconfigs", "prometheusrules"} {
+		text, err := os.ReadFile(k.dir + "/kinds/monitoring.coreos.com_" + name + ".yaml")
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		var kind map[string]any
+		if err := yaml.Unmarshal(text, &kind); err != nil {
+			k.t.Fatal(err)
+		}
+		k.do("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", kind)
+		version := kind["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any)["name"].(string)
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			code, _, err := k.send("GET", "/apis/monitoring.coreos.com/"+version+"/"+name, nil)
+			if err == nil && code == http.StatusOK {
+				break
+			}
+			if time.Now().After(end) {
+				k.t.Fatalf("%s are not served after 30 s: %d %v", name, code, err)
+			}
+		}
+	}
+}
+
+// objects returns all objects of the chart, by "resource namespace/name", as JSON without what the API server adds.
+func (k *cluster) objects() map[string]string {
+	k.t.Helper()
+	roots := []string{"/api/v1"}
+	for _, g := range k.do("GET", "/apis", nil)["groups"].([]any) {
+		roots = append(roots, "/apis/"+g.(map[string]any)["preferredVersion"].(map[string]any)["groupVersion"].(string))
+		if g.(map[string]any)["name"] == "monitoring.coreos.com" {
+			roots = append(roots, "/apis/monitoring.coreos.com/v1alpha1")
+		}
+	}
+	out := map[string]string{}
+	for _, root := range roots {
+		for _, r := range k.do("GET", root, nil)["resources"].([]any) {
+			resource := r.(map[string]any)
+			name := resource["name"].(string)
+			if strings.Contains(name, "/") || !strings.Contains(fmt.Sprint(resource["verbs"]), "list") {
+				continue
+			}
+			items, _ := k.do("GET", root+"/"+name+"?labelSelector=app.kubernetes.io/instance%3Dgraylink", nil)["items"].([]any)
+			for _, item := range items {
+				o := item.(map[string]any)
+				metadata := o["metadata"].(map[string]any)
+				namespace, _ := metadata["namespace"].(string)
+				id := name + " " + namespace + "/" + metadata["name"].(string)
+				for _, key := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"} {
+					delete(metadata, key)
+				}
+				// The server counts changes, and gives addresses.
+				if a, ok := metadata["annotations"].(map[string]any); ok {
+					delete(a, "deprecated.daemonset.template.generation")
+				}
+				if spec, ok := o["spec"].(map[string]any); ok {
+					delete(spec, "clusterIP")
+					delete(spec, "clusterIPs")
+				}
+				delete(o, "status")
+				text, err := json.Marshal(o)
+				if err != nil {
+					k.t.Fatal(err)
+				}
+				out[id] = string(text)
+			}
+		}
+	}
+	return out
 }
 
 // pod makes a pod of a service account on a node, which nothing runs, and returns its UID.

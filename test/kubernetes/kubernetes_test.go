@@ -5,8 +5,8 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -33,23 +33,42 @@ func TestKubernetes(t *testing.T) {
 		k.do("POST", "/api/v1/nodes", map[string]any{"metadata": map[string]any{"name": n}})
 	}
 	k.do("POST", "/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": "graylink", "labels": map[string]any{"pod-security.kubernetes.io/enforce": "privileged"}}})
+	k.operatorKinds()
 	t.Run("install", func(t *testing.T) { k.t = t; k.install() })
 	t.Run("enroll", func(t *testing.T) { k.t = t; k.enroll() })
 	t.Run("jobs", func(t *testing.T) { k.t = t; k.watchJobs() })
+	t.Run("rights", func(t *testing.T) { k.t = t; k.rights() })
 	t.Run("pod security", func(t *testing.T) { k.t = t; k.podSecurity() })
 	t.Run("upgrade and roll back", func(t *testing.T) { k.t = t; k.upgrade() })
 	t.Run("remove", func(t *testing.T) { k.t = t; k.remove() })
 }
 
-// install installs the chart.
+// everything are values by which the chart makes all objects that it has.
+const everything = `
+node: {condition: true, health: {gpu: H100}}
+analyzer: {replicas: 2, kubernetes: {jobs: true, cordons: true}}
+collector: {enabled: true, config: {receivers: {gnmi: {}}}}
+prometheus: {operator: true, labels: {release: kps}}
+grafana: {dashboards: true}
+`
+
+// install installs the chart with everything.
 func (k *cluster) install() {
-	k.runHelm("install", "graylink", chart, "--set-file", "topology.inline="+topologyFile, "--set", "networkPolicy.enabled=true", "--set", "analyzer.replicas=2", "--set", "node.condition=true")
-	for _, path := range []string{
-		"/apis/apps/v1/namespaces/graylink/daemonsets/graylink-node", "/apis/apps/v1/namespaces/graylink/statefulsets/graylink-coordinator",
-		"/apis/apps/v1/namespaces/graylink/deployments/graylink-analyzer", "/apis/policy/v1/namespaces/graylink/poddisruptionbudgets/graylink-analyzer",
-		"/apis/networking.k8s.io/v1/namespaces/graylink/networkpolicies/graylink-coordinator", "/api/v1/namespaces/graylink/secrets/graylink-tls", "/api/v1/namespaces/graylink/configmaps/graylink-ca",
+	k.runHelm("install", "graylink", chart, "--set-file", "topology.inline="+topologyFile, "--values", k.write("everything.yaml", everything))
+	objects := k.objects()
+	for _, id := range []string{
+		"daemonsets graylink/graylink-node", "statefulsets graylink/graylink-coordinator", "deployments graylink/graylink-analyzer", "deployments graylink/graylink-collector",
+		"poddisruptionbudgets graylink/graylink-analyzer", "networkpolicies graylink/graylink-coordinator", "secrets graylink/graylink-tls", "configmaps graylink/graylink-ca",
+		"roles default/graylink-node-events-graylink", "clusterroles /graylink-analyzer-graylink", "scrapeconfigs graylink/graylink-node-edges", "podmonitors graylink/graylink-analyzer",
+		"prometheusrules graylink/graylink-graylink", "configmaps graylink/graylink-dashboard-fleet",
 	} {
-		k.do("GET", path, nil)
+		if objects[id] == "" {
+			k.t.Errorf("there is no %s", id)
+		}
+	}
+	// All that the chart makes has its labels, by which the other parts of this test find it.
+	if made := strings.Count(k.runHelm("get", "manifest", "graylink"), "\nkind: "); made != len(objects) {
+		k.t.Errorf("the chart made %d objects, of which %d have its labels: %q", made, len(objects), slices.Sorted(maps.Keys(objects)))
 	}
 	// The account of the coordinator can have tokens reviewed, and that of the node agent can write what it is for.
 	for _, tc := range []struct {
@@ -63,6 +82,9 @@ func (k *cluster) install() {
 		{"graylink-node", "", "events", "", "create", "default", true},
 		{"graylink-node", "", "nodes", "", "get", "", false},
 		{"graylink-node", "", "secrets", "", "get", "graylink", false},
+		{"graylink-analyzer", "", "pods", "", "list", "", true},
+		{"graylink-analyzer", "", "pods", "", "get", "", false},
+		{"graylink-analyzer", "", "secrets", "", "get", "graylink", false},
 	} {
 		answer := k.do("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
 			"spec": map[string]any{"user": "system:serviceaccount:graylink:" + tc.account, "resourceAttributes": map[string]any{
@@ -80,19 +102,25 @@ func (k *cluster) tlsFile(name string) string {
 	return k.write(name, k.decode(data[name].(string)))
 }
 
-// enroll runs a coordinator with the arguments of the chart, as far as they fit outside of a pod, and nodes with the tokens
-// of pods.
-func (k *cluster) enroll() {
+// startCoordinator runs a coordinator with the arguments of the chart, as far as they fit outside of a pod. It returns its
+// address and the file of its authority.
+func (k *cluster) startCoordinator() (address, ca string) {
 	t := k.t
 	coordinator := k.token("graylink", "graylink-coordinator", "", "", "")
 	ports := freePorts(t, 2)
-	address := "127.0.0.1:" + ports[0]
-	ca := k.tlsFile("ca.crt")
+	address = "127.0.0.1:" + ports[0]
+	ca = k.tlsFile("ca.crt")
 	log := background(t, filepath.Join(built, "graylink-coordinator"), "--topology.file", topologyFile, "--state.file", filepath.Join(k.dir, "state.json"), "--agents.listen-address", address,
 		"--agents.ca", ca, "--agents.cert", k.tlsFile("coordinator.crt"), "--agents.key", k.tlsFile("coordinator.key"), "--enroll.ca-cert", ca, "--enroll.ca-key", k.tlsFile("ca.key"),
 		"--enroll.kubernetes", "--enroll.kubernetes-service-account", "graylink/graylink-node", "--enroll.kubeconfig", k.write("coordinator.kubeconfig", k.kubeconfig(coordinator)), "--web.listen-address", "127.0.0.1:"+ports[1])
 	waitFor(t, log, "listening for agents")
+	return address, ca
+}
 
+// enroll runs a coordinator, and nodes with the tokens of pods.
+func (k *cluster) enroll() {
+	t := k.t
+	address, ca := k.startCoordinator()
 	uid := k.pod("graylink", "graylink-node-a", "graylink-node", "h1")
 	good := k.token("graylink", "graylink-node", "graylink-coordinator", "graylink-node-a", uid)
 	k.do("POST", "/api/v1/namespaces/graylink/serviceaccounts", map[string]any{"metadata": map[string]any{"name": "other"}})
@@ -115,11 +143,6 @@ func (k *cluster) enroll() {
 		if !strings.Contains(out, tc.want) || (tc.want != "certificate obtained") == strings.Contains(out, "certificate obtained") {
 			t.Errorf("%s: want %q\n%s", tc.what, tc.want, out)
 		}
-	}
-	// The right to have tokens reviewed is needed.
-	k.do("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/graylink-coordinator-graylink", nil)
-	if out := k.enrollNode("h1", good, address, ca); strings.Contains(out, "certificate obtained") || !strings.Contains(out, "cannot have tokens reviewed") {
-		t.Errorf("without the right to create tokenreviews:\n%s", out)
 	}
 }
 
@@ -199,31 +222,59 @@ func (k *cluster) podSecurity() {
 
 // upgrade changes values, and goes back. Nodes know the authority, which stays the same.
 func (k *cluster) upgrade() {
-	ca := func() string {
-		return k.do("GET", "/api/v1/namespaces/graylink/configmaps/graylink-ca", nil)["data"].(map[string]any)["ca.crt"].(string)
+	authority := []string{"secrets graylink/graylink-tls", "configmaps graylink/graylink-ca"}
+	before := k.objects()
+	k.runHelm("upgrade", "graylink", chart, "--reuse-values", "--set", "coordinator.clockReference=h1,node.condition=false,analyzer.replicas=1,analyzer.kubernetes.jobs=false,analyzer.kubernetes.cordons=false,prometheus.operator=false,collector.enabled=false")
+	after := k.objects()
+	if !strings.Contains(after["statefulsets graylink/graylink-coordinator"], "--clock.reference=h1") {
+		k.t.Error("the upgrade did not set the clock's reference")
 	}
-	reference := func() bool {
-		out := fmt.Sprint(k.do("GET", "/apis/apps/v1/namespaces/graylink/statefulsets/graylink-coordinator", nil)["spec"])
-		return strings.Contains(out, "--clock.reference=h1")
+	for _, id := range authority {
+		if after[id] != before[id] {
+			k.t.Errorf("the upgrade changed %s", id)
+		}
 	}
-	before := ca()
-	k.runHelm("upgrade", "graylink", chart, "--reuse-values", "--set", "coordinator.clockReference=h1")
-	if ca() != before || !reference() {
-		k.t.Errorf("after the upgrade: the same authority %v, the new value %v", ca() == before, reference())
+	for id := range after {
+		if before[id] == "" {
+			k.t.Errorf("the upgrade made %s", id)
+		}
+		for _, prefix := range []string{"poddisruptionbudgets ", "scrapeconfigs ", "podmonitors ", "prometheusrules ", "roles ", "rolebindings ", "clusterroles /graylink-node", "clusterroles /graylink-analyzer", "deployments graylink/graylink-collector"} {
+			if strings.HasPrefix(id, prefix) {
+				k.t.Errorf("%s is still there after the upgrade", id)
+			}
+		}
 	}
 	k.runHelm("rollback", "graylink", "1")
-	if ca() != before || reference() {
-		k.t.Errorf("after the roll-back: the same authority %v, the new value %v", ca() == before, reference())
+	back := k.objects()
+	for _, id := range slices.Sorted(maps.Keys(before)) {
+		if back[id] != before[id] {
+			k.t.Errorf("after the roll-back %s is\n%s\nand was\n%s", id, back[id], before[id])
+		}
+	}
+	if len(back) != len(before) {
+		k.t.Errorf("%d objects after the roll-back, %d before the upgrade", len(back), len(before))
 	}
 }
 
-// remove removes the chart. The authority stays.
+// remove removes the chart. Only the authority stays, which another installation takes over.
 func (k *cluster) remove() {
+	before := k.objects()
+	want := []string{"configmaps graylink/graylink-ca", "secrets graylink/graylink-tls"}
 	k.runHelm("uninstall", "graylink")
-	if code, _, err := k.send("GET", "/apis/apps/v1/namespaces/graylink/daemonsets/graylink-node", nil); err != nil || code != 404 {
-		k.t.Errorf("the node agent is still there: %d %v", code, err)
+	left := k.objects()
+	if got := slices.Sorted(maps.Keys(left)); !slices.Equal(got, want) {
+		k.t.Errorf("after the removal there are %q, want %q", got, want)
 	}
-	k.do("GET", "/api/v1/namespaces/graylink/secrets/graylink-tls", nil)
+	k.runHelm("install", "graylink", chart, "--set-file", "topology.inline="+topologyFile)
+	again := k.objects()
+	for _, id := range want {
+		if left[id] != before[id] || again[id] != before[id] {
+			k.t.Errorf("%s is another one after the removal or the next installation", id)
+		}
+	}
+	if again["daemonsets graylink/graylink-node"] == "" {
+		k.t.Error("the node agent is not there after the next installation")
+	}
 }
 
 func waitFor(t *testing.T, log, text string) {
@@ -235,57 +286,79 @@ func waitFor(t *testing.T, log, text string) {
 	}
 }
 
-// bearer sends requests as the administrator.
-type bearer struct{ http.RoundTripper }
+// bearer sends requests with a token.
+type bearer struct {
+	http.RoundTripper
+	token string
+}
 
 func (b bearer) RoundTrip(q *http.Request) (*http.Response, error) {
 	q = q.Clone(q.Context())
-	q.Header.Set("Authorization", "Bearer "+adminToken)
+	q.Header.Set("Authorization", "Bearer "+b.token)
 	return b.RoundTripper.RoundTrip(q)
 }
 
-// watchJobs has the analyzer's source of placements watch the pods of jobs.
-func (k *cluster) watchJobs() {
+// graph returns the fabric of the tests.
+func (k *cluster) graph() *fabric.Graph {
+	k.t.Helper()
 	topology, found := fabric.LoadTopology(topologyFile)
 	if err := found.Err(); err != nil {
 		k.t.Fatal(err)
 	}
-	r := jobs.NewRegister(fabric.NewGraph(topology))
-	source := &jobs.Kubernetes{Client: &http.Client{Timeout: 30 * time.Second, Transport: bearer{k.client.Transport}}, URL: k.url}
+	return fabric.NewGraph(topology)
+}
+
+// analyzerClient returns a client with the token of the analyzer's account.
+func (k *cluster) analyzerClient() *http.Client {
+	k.t.Helper()
+	return &http.Client{Timeout: 30 * time.Second, Transport: bearer{k.client.Transport, k.token("graylink", "graylink-analyzer", "", "", "")}}
+}
+
+// jobPod makes a pod of a job on a node.
+func (k *cluster) jobPod(name, job, node string) {
+	k.t.Helper()
+	k.do("POST", "/api/v1/namespaces/graylink/pods", map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"batch.kubernetes.io/job-name": job}},
+		"spec": map[string]any{"nodeName": node, "containers": []any{map[string]any{"name": "c", "image": "none"}}}})
+}
+
+// placements returns the jobs of a register with their NICs.
+func placements(r *jobs.Register) (out []string) {
+	m := r.MapAt(time.Now())
+	if m == nil {
+		return nil
+	}
+	for _, name := range m.JobNames() {
+		out = append(out, name+" "+strings.Join(m.NICsOf(name), " "))
+	}
+	return out
+}
+
+// watchJobs has the analyzer's source of placements watch the pods of jobs.
+func (k *cluster) watchJobs() {
+	r := jobs.NewRegister(k.graph())
+	source := &jobs.Kubernetes{Client: k.analyzerClient(), URL: k.url}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { source.Follow(ctx, r, slog.New(slog.DiscardHandler)); close(done) }()
 	defer func() { cancel(); <-done }()
-	create := func(name, job, node string) {
-		k.do("POST", "/api/v1/namespaces/graylink/pods", map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"batch.kubernetes.io/job-name": job}},
-			"spec": map[string]any{"nodeName": node, "containers": []any{map[string]any{"name": "c", "image": "none"}}}})
-	}
 	are := func(want ...string) {
 		k.t.Helper()
 		var got []string
 		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-			m := r.MapAt(time.Now())
-			if m == nil {
-				continue
-			}
-			got = nil
-			for _, name := range m.JobNames() {
-				got = append(got, name+" "+strings.Join(m.NICsOf(name), " "))
-			}
-			if slices.Equal(got, want) {
+			if got = placements(r); slices.Equal(got, want) {
 				return
 			}
 		}
 		k.t.Errorf("jobs %q, want %q", got, want)
 	}
-	create("train-0", "train", "h1")
+	k.jobPod("train-0", "train", "h1")
 	are("graylink/train h1/eth1")
-	create("train-1", "train", "h2")
+	k.jobPod("train-1", "train", "h2")
 	are("graylink/train h1/eth1 h2/eth1")
 	k.do("DELETE", "/api/v1/namespaces/graylink/pods/train-0?gracePeriodSeconds=0", nil)
 	are("graylink/train h2/eth1")
 	// Watches end after 20 s, and the next ones go on where they ended.
 	time.Sleep(22 * time.Second)
-	create("eval-0", "eval", "h3")
+	k.jobPod("eval-0", "eval", "h3")
 	are("graylink/eval h3/eth1", "graylink/train h2/eth1")
 }

@@ -80,7 +80,8 @@ coordinator:
   extraArgs: [--log.level=debug]
 analyzer:
   replicas: 2
-  config: {page_above_nics: 3}
+  config: {page_above_nics: 3, jobs: [{file: /etc/graylink/jobs.yaml, format: placement}], maintenance: {file: /etc/graylink/maintenance.yaml}}
+  kubernetes: {jobs: true, cordons: true}
   nodeSelector: {role: infra}
   tolerations: [{operator: Exists}]
   extraArgs: [--log.level=debug]
@@ -293,6 +294,9 @@ func TestWrongValues(t *testing.T) {
 		{inline + "analyzer: {replicas: 0}\n", "replicas"},
 		{inline + "analyzer: {prometheusURL: prometheus:9090}\n", "prometheusURL"},
 		{inline + "analyzer: {config: {topology_file: x}}\n", "config"},
+		{inline + "analyzer: {kubernetes: {jobs: all}}\n", "jobs"},
+		{inline + "analyzer: {kubernetes: {pods: true}}\n", "pods"},
+		{inline + "analyzer: {kubernetes: {cordons: 1}}\n", "cordons"},
 		{inline + "collector: {enabled: true}\n", "collector.config"},
 		{inline + "prometheus: {labels: {release: 1}}\n", "labels"},
 		{inline + "networkPolicy: {from: all}\n", "from"},
