@@ -21,6 +21,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/internal/pki"
 )
 
@@ -223,6 +224,7 @@ func TestChart(t *testing.T) {
 			if text, err := manifests.check(t, out); err != nil {
 				t.Errorf("%v\n%s", err, text)
 			}
+			checkAnalyzerConfig(t, out)
 			objects := parseObjects(t, out)
 			seen := map[string]bool{}
 			containers := 0
@@ -241,6 +243,36 @@ func TestChart(t *testing.T) {
 				t.Errorf("%d containers in %v", containers, seen)
 			}
 		})
+	}
+}
+
+// checkAnalyzerConfig has the analyzer read the configuration that is made for it, with the files of a pod.
+func checkAnalyzerConfig(t *testing.T, text string) {
+	t.Helper()
+	o, ok := objectsByName(t, text, "")["ConfigMap graylink-analyzer"].(map[string]any)
+	if !ok {
+		t.Error("there is no configuration of the analyzer")
+		return
+	}
+	dir := t.TempDir()
+	topology, err := os.ReadFile("../../deploy/lab/demo.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"topology/topology.yaml": string(topology), "jobs.yaml": "jobs: []\n", "maintenance.yaml": "windows: []\n", "account/token": "x",
+		"analyzer.yml": strings.NewReplacer("/etc/graylink/", dir+"/", "/var/run/secrets/kubernetes.io/serviceaccount/", dir+"/account/").Replace(o["data"].(map[string]any)["analyzer.yml"].(string)),
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := daemon.LoadConfig(filepath.Join(dir, "analyzer.yml")); err != nil {
+		t.Error(err)
 	}
 }
 

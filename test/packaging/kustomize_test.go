@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -61,7 +63,7 @@ func TestKustomize(t *testing.T) {
 			}
 		}
 	}
-	files, err := filepath.Glob(kustomize + "/*/*")
+	files, err := filepath.Glob(kustomize + "/*/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,13 +90,13 @@ func TestKustomize(t *testing.T) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 			continue
 		}
-		got, ofChart := objectsByName(t, out), map[string]any{}
+		got, ofChart := objectsByName(t, out, ""), map[string]any{}
 		for _, o := range rendered[name] {
 			var b bytes.Buffer
 			if err := yaml.NewEncoder(&b).Encode(o); err != nil {
 				t.Fatal(err)
 			}
-			maps.Copy(ofChart, objectsByName(t, b.String()))
+			maps.Copy(ofChart, objectsByName(t, b.String(), "graylink"))
 		}
 		for id, o := range ofChart {
 			if !reflect.DeepEqual(got[id], o) {
@@ -104,6 +106,75 @@ func TestKustomize(t *testing.T) {
 		if len(got) != len(ofChart) {
 			t.Errorf("%s has %v, the chart %v", name, slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(ofChart)))
 		}
+	}
+}
+
+// TestKustomizeExample follows deploy/kustomize/README.md as far as it goes without a cluster. The analyzer accepts its
+// configuration, and the pods refer to the site's topology and certificates.
+func TestKustomizeExample(t *testing.T) {
+	readme, err := os.ReadFile(kustomize + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(language string) string {
+		_, rest, found := strings.Cut(string(readme), "```"+language+"\n")
+		text, _, ends := strings.Cut(rest, "```")
+		if !found || !ends {
+			t.Fatalf("no block of %s", language)
+		}
+		return text
+	}
+	dir := t.TempDir()
+	site := filepath.Join(dir, "site")
+	if err := os.CopyFS(filepath.Join(dir, "graylink/deploy/kustomize"), os.DirFS(kustomize)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(site, "pki"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	topology, err := os.ReadFile("../../deploy/lab/demo.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"fabric.yaml": string(topology), "kustomization.yaml": block("yaml")} {
+		if err := os.WriteFile(filepath.Join(site, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	programs, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("sh", "-e", "-c", block("sh"))
+	c.Dir, c.Env = site, append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"))
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err := newManifestChecker(t).run(t, "-kustomize", site)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	objects := objectsByName(t, out, "")
+	for id, o := range objects {
+		text := fmt.Sprint(o)
+		if strings.Contains(text, "example.net") {
+			t.Errorf("%s has the chart's registry", id)
+		}
+		for _, name := range []string{"graylink-topology", "graylink-ca", "graylink-tls"} {
+			if strings.Contains(text, "ame:"+name+"]") {
+				t.Errorf("%s refers to %s, which has another name: %s", id, name, text)
+			}
+		}
+	}
+	checkAnalyzerConfig(t, out)
+	var generated []string
+	for id := range objects {
+		if strings.HasPrefix(id, "Secret graylink-tls-") || strings.HasPrefix(id, "ConfigMap graylink-ca-") || strings.HasPrefix(id, "ConfigMap graylink-topology-") {
+			generated = append(generated, id)
+		}
+	}
+	if len(generated) != 3 {
+		t.Errorf("%q of the site, want three", generated)
 	}
 }
 
@@ -220,9 +291,9 @@ func encode(t *testing.T, n *yaml.Node) string {
 	return b.String()
 }
 
-// objectsByName returns the objects of a text by kind and name. Their namespace, which Helm leaves to the API server, is
-// left out.
-func objectsByName(t *testing.T, text string) map[string]any {
+// objectsByName returns the objects of a text by kind and name. Those of a namespace that do not name it are in the given
+// one.
+func objectsByName(t *testing.T, text, namespace string) map[string]any {
 	t.Helper()
 	out := map[string]any{}
 	for d := yaml.NewDecoder(strings.NewReader(text)); ; {
@@ -232,11 +303,13 @@ func objectsByName(t *testing.T, text string) map[string]any {
 		} else if err != nil {
 			t.Fatalf("%v in\n%s", err, text)
 		}
-		metadata := o["metadata"].(map[string]any)
-		if namespace, ok := metadata["namespace"]; ok && namespace != "graylink" {
-			t.Errorf("%v in the namespace %v", metadata["name"], namespace)
+		if o == nil {
+			continue
 		}
-		delete(metadata, "namespace")
-		out[o["kind"].(string)+" "+metadata["name"].(string)] = o
+		kind, metadata := o["kind"].(string), o["metadata"].(map[string]any)
+		if metadata["namespace"] == nil && namespace != "" && !strings.HasPrefix(kind, "ClusterRole") {
+			metadata["namespace"] = namespace
+		}
+		out[kind+" "+metadata["name"].(string)] = o
 	}
 }
