@@ -141,13 +141,14 @@ dist:
 	$(GO) build -C tools -o ../$(BIN)/dist ./dist
 	$(BIN)/dist -version $(VERSION) $(if $(DIST_KEY),-key $(DIST_KEY)) $(DIST_FLAGS)
 
-# The chart, by Helm, and the packages, which are built and installed in a root of their own (ten minutes).
+# The chart, by Helm and kubeconform, the manifests for Kustomize, and the packages, which are built and installed in a
+# root of their own (ten minutes).
 test-packaging: build
 	$(call need,$(VM_TOOLS) $(RDMA_TOOLS) qemu-aarch64:qemu-user mmdebstrap:mmdebstrap lintian:lintian rpm:rpm cpio:cpio,)
 	$(GO) test -tags packaging -count 1 -v -timeout 1h ./test/packaging
 
-# The chart and the enrollment of nodes, with a real API server of Kubernetes and its etcd (the first time compiles for
-# three minutes; then 30 s).
+# The chart with every right that it gives, and the enrollment of nodes, with a real API server of Kubernetes and its
+# etcd (the first time compiles for three minutes; then two minutes).
 test-kubernetes: build
 	$(GO) test -tags kubernetes -count 1 -v -timeout 30m ./test/kubernetes
 
