@@ -9,7 +9,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -20,7 +19,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -113,28 +111,12 @@ func background(t *testing.T, name string, args ...string) {
 // are starved are no evidence, and the analyzer says so instead of naming what the test broke. It takes CAP_SYS_NICE.
 func precedence(t *testing.T) {
 	t.Helper()
-	set := func(nice int) error {
-		threads, err := os.ReadDir("/proc/self/task") // those that come later have it of the one that starts them
-		if err != nil {
-			return err
-		}
-		for _, e := range threads {
-			id, err := strconv.Atoi(e.Name())
-			if err != nil {
-				return err
-			}
-			if err := syscall.Setpriority(syscall.PRIO_PROCESS, id, nice); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := set(-10); err != nil {
+	if err := SetPriority(-10); err != nil {
 		t.Logf("no precedence over what else runs here: %v", err)
 		return
 	}
 	t.Cleanup(func() {
-		if err := set(0); err != nil {
+		if err := SetPriority(0); err != nil {
 			t.Error(err)
 		}
 	})

@@ -15,11 +15,13 @@ package vm
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"maps"
 	"net"
 	"net/rpc"
@@ -60,6 +62,9 @@ type Options struct {
 	Programs map[string]string
 	// Files are what else the machine has.
 	Files map[string][]byte
+	// Root is a file, a cpio archive (newc) of a whole system with systemd, which runs in place of busybox and of the tools
+	// above; Programs have to find their libraries in it. The machine's service is a unit of it (guestUnit).
+	Root string
 	// Parts are what it is made of; nil means FindParts.
 	Parts *Parts
 }
@@ -257,7 +262,11 @@ func (o *Options) writeInitramfs(ctx context.Context, file string) error {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
-	err = o.fillArchive(newArchive(w), first, modules)
+	if o.Root == "" {
+		err = o.fillArchive(newArchive(w), first, modules)
+	} else {
+		err = o.fillSystem(w, first, modules)
+	}
 	if err == nil {
 		err = w.Flush()
 	}
@@ -321,22 +330,95 @@ func (o *Options) fillArchive(a *archive, first []byte, modules []module) error 
 			return err
 		}
 	}
-	var lines strings.Builder
-	for _, m := range modules {
-		at := "/lib/modules/" + m.name + ".ko"
-		data, err := os.ReadFile(m.file)
+	list, err = addModules(a, "/lib/modules", modules)
+	if err != nil {
+		return err
+	}
+	return o.addFiles(a, map[string][]byte{
+		"/etc/modules": list, "/etc/hosts": []byte("127.0.0.1 localhost " + o.Name + "\n"),
+		"/etc/passwd": []byte("root:x:0:0:root:/tmp:/bin/sh\n"), "/etc/libibverbs.d/rxe.driver": []byte("driver rxe\n"),
+	})
+}
+
+// guestDir is where a system of its own (Options.Root) has what belongs to the machine, and guestUnit runs its service
+// there. The directory is no link in Debian, as /lib is: a directory of an archive replaces a link of an earlier one.
+const (
+	guestDir  = "/usr/local/lib/vm"
+	guestUnit = `[Unit]
+Description=Service of the virtual machine
+DefaultDependencies=no
+After=systemd-tmpfiles-setup-dev.service
+Before=network-pre.target
+[Service]
+ExecStart=` + guestDir + `/init ` + guestDir + `/modules
+Environment=HOME=/root
+WorkingDirectory=/root
+[Install]
+WantedBy=sysinit.target
+`
+)
+
+// fillSystem writes the archive of a system, and behind it one with what the machine adds to it: the kernel unpacks
+// several one after the other (Documentation/driver-api/early-userspace/buffer-format.rst).
+func (o *Options) fillSystem(w io.Writer, first []byte, modules []module) error {
+	root, err := os.Open(o.Root)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if _, err := io.Copy(w, root); err != nil {
+		return err
+	}
+	a := newArchive(w)
+	if err := a.addLink("/init", "/lib/systemd/systemd"); err != nil {
+		return err
+	}
+	if err := a.addFile(guestDir+"/init", 0o755, first); err != nil {
+		return err
+	}
+	for at, file := range o.Programs {
+		data, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
-		if err := a.addFile(at, 0o644, data); err != nil {
+		if err := a.addFile(at, 0o755, data); err != nil {
 			return err
+		}
+	}
+	list, err := addModules(a, guestDir, modules)
+	if err != nil {
+		return err
+	}
+	// Without udev the unit of the console waits for its device until it times out.
+	if err := a.addLink("/etc/systemd/system/serial-getty@ttyS0.service", "/dev/null"); err != nil {
+		return err
+	}
+	if err := a.addLink("/etc/systemd/system/sysinit.target.wants/vm.service", "/etc/systemd/system/vm.service"); err != nil {
+		return err
+	}
+	return o.addFiles(a, map[string][]byte{guestDir + "/modules": list, "/etc/systemd/system/vm.service": []byte(guestUnit)})
+}
+
+// addModules adds the files of modules to a directory, and returns the list of them that the first program reads.
+func addModules(a *archive, dir string, modules []module) ([]byte, error) {
+	var lines bytes.Buffer
+	for _, m := range modules {
+		at := dir + "/" + m.name + ".ko"
+		data, err := os.ReadFile(m.file)
+		if err != nil {
+			return nil, err
+		}
+		if err := a.addFile(at, 0o644, data); err != nil {
+			return nil, err
 		}
 		fmt.Fprintln(&lines, strings.TrimSpace(at+" "+m.parameters))
 	}
-	files := map[string][]byte{
-		"/etc/modules": []byte(lines.String()), "/etc/hostname": []byte(o.Name + "\n"), "/etc/hosts": []byte("127.0.0.1 localhost " + o.Name + "\n"),
-		"/etc/passwd": []byte("root:x:0:0:root:/tmp:/bin/sh\n"), "/etc/libibverbs.d/rxe.driver": []byte("driver rxe\n"),
-	}
+	return lines.Bytes(), nil
+}
+
+// addFiles adds the host name, files, and those of the options, and ends the archive.
+func (o *Options) addFiles(a *archive, files map[string][]byte) error {
+	files["/etc/hostname"] = []byte(o.Name + "\n")
 	maps.Copy(files, o.Files)
 	for _, at := range slices.Sorted(maps.Keys(files)) {
 		if err := a.addFile(at, 0o644, files[at]); err != nil {

@@ -81,6 +81,42 @@ func TestArchive(t *testing.T) {
 	}
 }
 
+// A machine with a system of its own has the system's archive as it is, and nothing behind it replaces a link of Debian's.
+func TestSystemArchive(t *testing.T) {
+	var root, out bytes.Buffer
+	a := newArchive(&root)
+	if err := errors.Join(a.addLink("/lib", "usr/lib"), a.addFile("/etc/hosts", 0o644, []byte("old")), a.close()); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file, ko := filepath.Join(dir, "root"), filepath.Join(dir, "a.ko")
+	if err := errors.Join(os.WriteFile(file, root.Bytes(), 0o600), os.WriteFile(ko, []byte("module"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Name: "h1", Root: file, Files: map[string][]byte{"/etc/hosts": []byte("new")}}
+	if err := o.fillSystem(&out, []byte("first"), []module{{name: "a", file: ko, parameters: "x=1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.HasPrefix(out.Bytes(), root.Bytes()) {
+		t.Error("the archive of the system is changed")
+	}
+	names, content, modes := unpackCPIO(t, out.Bytes()[root.Len():])
+	for name, want := range map[string]string{"init": "/lib/systemd/systemd", "usr/local/lib/vm/init": "first", "usr/local/lib/vm/a.ko": "module",
+		"usr/local/lib/vm/modules": "/usr/local/lib/vm/a.ko x=1\n", "etc/hosts": "new", "etc/hostname": "h1\n"} {
+		if content[name] != want {
+			t.Errorf("%s holds %q, want %q", name, content[name], want)
+		}
+	}
+	if !strings.Contains(content["etc/systemd/system/vm.service"], "ExecStart=/usr/local/lib/vm/init /usr/local/lib/vm/modules\n") || modes["usr/local/lib/vm/init"] != 0o100755 {
+		t.Errorf("unit %q, mode %o", content["etc/systemd/system/vm.service"], modes["usr/local/lib/vm/init"])
+	}
+	for _, name := range names {
+		if top, _, _ := strings.Cut(name, "/"); top == "lib" || top == "bin" || top == "sbin" {
+			t.Errorf("%s replaces a link", name)
+		}
+	}
+}
+
 var modinfos = []struct {
 	section string
 	want    modinfo

@@ -1,6 +1,7 @@
 // Command init is the first program of a machine of package vm. It mounts what programs
 // expect, loads the modules that the initramfs lists, and serves the host until the machine
-// is switched off.
+// is switched off. In a system whose first program is systemd it is a service, with the list
+// of the modules as its argument, and mounts nothing.
 package main
 
 import (
@@ -31,6 +32,9 @@ func main() {
 
 // run serves, and returns only with why it cannot.
 func run() error {
+	if len(os.Args) > 1 {
+		return serve(os.Args[1])
+	}
 	for _, m := range []struct{ kind, dir string }{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}} {
 		if err := os.MkdirAll(m.dir, 0o755); err != nil {
 			return err
@@ -38,9 +42,6 @@ func run() error {
 		if err := syscall.Mount(m.kind, m.dir, m.kind, 0, ""); err != nil && !errors.Is(err, syscall.EBUSY) {
 			return fmt.Errorf("mount %s: %w", m.dir, err)
 		}
-	}
-	if err := os.Setenv("PATH", "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"); err != nil {
-		return err
 	}
 	if err := os.Setenv("HOME", "/tmp"); err != nil {
 		return err
@@ -50,12 +51,20 @@ func run() error {
 			return fmt.Errorf("hostname: %w", err)
 		}
 	}
-	list, err := os.ReadFile(modules)
+	return serve(modules)
+}
+
+// serve loads the modules of a list, and serves the host.
+func serve(list string) error {
+	if err := os.Setenv("PATH", "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(list)
 	if err != nil {
 		return err
 	}
 	s := &guest.Service{}
-	for line := range strings.Lines(string(list)) {
+	for line := range strings.Lines(string(text)) {
 		file, parameters, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if err := loadModule(file, parameters); err != nil {
 			fmt.Fprintln(os.Stderr, "init:", err)
