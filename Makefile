@@ -141,8 +141,8 @@ dist:
 	$(GO) build -C tools -o ../$(BIN)/dist ./dist
 	$(BIN)/dist -version $(VERSION) $(if $(DIST_KEY),-key $(DIST_KEY)) $(DIST_FLAGS)
 
-# The chart, by Helm and kubeconform, the manifests for Kustomize, and the packages, which are built and installed in a
-# root of their own (ten minutes).
+# The chart, by Helm and kubeconform, the manifests for Kustomize, and the packages, which are built, installed in a root of
+# their own, and started on three virtual machines as docs/start-slurm.md has it (on a machine that does nothing else).
 test-packaging: build
 	$(call need,$(VM_TOOLS) $(RDMA_TOOLS) qemu-aarch64:qemu-user mmdebstrap:mmdebstrap lintian:lintian rpm:rpm cpio:cpio,)
 	$(GO) test -tags packaging -count 1 -v -timeout 1h ./test/packaging
