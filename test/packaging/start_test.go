@@ -146,7 +146,7 @@ func TestStartSlurm(t *testing.T) {
 	if release == "" {
 		private, _ := key(t)
 		release = filepath.Join(t.TempDir(), "release")
-		build(t, release, private)
+		build(t, release, private, "amd64")
 	}
 	s := newSite(t, release)
 	before := map[string]map[string]bool{}

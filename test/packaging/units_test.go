@@ -85,7 +85,7 @@ func TestUnits(t *testing.T) {
 	}
 	private, _ := key(t)
 	release := filepath.Join(t.TempDir(), "release")
-	build(t, release, private)
+	build(t, release, private, "amd64")
 	root := filepath.Join(t.TempDir(), "root")
 	output(t, "mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,procps", "--quiet", "bookworm", root)
 	prepareRoot(t, root, release)
