@@ -52,6 +52,7 @@ done
 systemctl stop graylink-coordinator graylink-analyzer graylink-switch
 systemctl start graylink-serve
 say serve $(systemctl is-active graylink-serve) $(stat -c '%U %a' /var/lib/graylink/serve) $(stat -c %U /proc/$(systemctl show -p MainPID --value graylink-serve))
+systemctl is-active --quiet graylink-serve || journalctl --no-pager -u graylink-serve | tail -20 >/dev/ttyS0
 graylink join-token h9 --file /var/lib/graylink/serve/join-tokens --ca /var/lib/graylink/serve/pki/ca.crt >/dev/null && say token
 systemctl reload graylink-serve && systemctl stop graylink-serve && say served
 say failed $(systemctl --failed --plain --no-legend | wc -l)
