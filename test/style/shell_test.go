@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	shellBlock  = regexp.MustCompile("(?s)\n```sh\n(.*?)\n```\n")
+	shellBlock  = regexp.MustCompile("(?s)\n *```sh\n(.*?)\n *```\n")
 	documented  = regexp.MustCompile("(?s)\n##+ [^`\n]*`(graylink[^`]*)`[^\n]*\n(.*?)(?:\n##|$)")
 	flagInTable = regexp.MustCompile(`--(?:\[no-\])?([a-z][a-z0-9.-]*)`)
 	program     = regexp.MustCompile(`^(?:\S*/)?(graylink(?:-[a-z]+)?)$`)
