@@ -138,9 +138,7 @@ var siteNames = []string{"h1", "h2", "h3"}
 // 30 s after the last one on the hosts; beside other tests 9 s and 44 s. Where those take most of both cores, Prometheus
 // does not answer within the analyzer's patience of 5 s, and the state stays insufficient_evidence.
 func TestStartSlurm(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: a root of Debian is made")
-	}
+	needRoot(t)
 	page := startSteps(t)
 	release := *builtRelease
 	if release == "" {

@@ -77,9 +77,7 @@ links: [{a: h1/eth1, b: "leaf1:dn1"}, {a: h2/eth1, b: "leaf1:dn2"}]
 
 // TestUnits boots systemd in a machine that has the packages, with the example flags.
 func TestUnits(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: a root of Debian is made")
-	}
+	needRoot(t)
 	parts, err := vm.FindParts(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
