@@ -44,7 +44,10 @@ func prometheusConfig(example []byte, o *Options, switches *daemon.Switches) (st
 		switch job["job_name"] {
 		case "graylink-switch":
 			targets, err := switchTargets(switches)
-			if err != nil || len(targets) == 0 {
+			if err != nil {
+				return "", err
+			}
+			if len(targets) == 0 {
 				continue
 			}
 			delete(job, "file_sd_configs")

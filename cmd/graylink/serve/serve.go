@@ -76,12 +76,14 @@ type Site struct {
 	o           Options
 	authority   *authority
 	coordinator *coordinator.Coordinator
-	agents      *coordinator.Server
-	tokens      *jointoken.Book
-	discovery   *discovery // nil if there is a topology file
-	inside      *network
-	prometheus  *promserver.Server
-	servers     []*http.Server
+	// coordinatorWeb is the coordinator's HTTP API.
+	coordinatorWeb http.Handler
+	agents         *coordinator.Server
+	tokens         *jointoken.Book
+	discovery      *discovery // nil if there is a topology file
+	inside         *network
+	prometheus     *promserver.Server
+	servers        []*http.Server
 
 	analyzer atomic.Pointer[daemon.Daemon] // nil until there is a topology
 	failed   chan error
@@ -127,9 +129,11 @@ func Start(o Options) (s *Site, err error) {
 	if err := s.startPrometheus(ctx); err != nil {
 		return s, err
 	}
-	s.serveInside(coordinatorHost, exporter.Handler(s.coordinator, o.Policy, o.Log, s.authority.service, s.authority))
+	s.coordinatorWeb = exporter.Handler(s.coordinator, o.Policy, o.Log, s.authority.service, s.authority)
+	s.serveInside(coordinatorHost, s.coordinatorWeb)
 	s.serveInside(prometheusHost, s.prometheus)
 	s.serveInside(analyzerHost, http.HandlerFunc(s.serveAnalyzer))
+	s.runs.Go(func() { s.authority.renew(ctx) })
 	if s.discovery == nil {
 		return s, s.startAnalyzer(o.TopologyFile)
 	}
@@ -137,7 +141,6 @@ func Start(o Options) (s *Site, err error) {
 		err = s.startAnalyzer(s.discovery.topologyFile)
 	}
 	s.runs.Go(func() { s.discovery.follow(ctx, s.coordinator.Interfaces, s.useTopology) })
-	s.runs.Go(func() { s.authority.renew(ctx) })
 	return s, err
 }
 
@@ -197,9 +200,9 @@ func openTokens(issued, used string) (*jointoken.Book, error) {
 func (s *Site) startPrometheus(ctx context.Context) (err error) {
 	var c *daemon.Config
 	if s.discovery == nil {
-		c, err = s.analyzerHost(s.o.TopologyFile).LoadConfig(s.o.ConfigFile)
+		c, err = s.daemonHost(s.o.TopologyFile).LoadConfig(s.o.ConfigFile)
 	} else { // it may have no topology yet, and has no switches
-		c, _, err = s.analyzerHost(s.discovery.topologyFile).ReadConfig(s.o.ConfigFile)
+		c, _, err = s.daemonHost(s.discovery.topologyFile).ReadConfig(s.o.ConfigFile)
 	}
 	if err != nil {
 		return err
@@ -224,8 +227,8 @@ func (s *Site) startPrometheus(ctx context.Context) (err error) {
 	return err
 }
 
-// analyzerHost returns what the analyzer gets from this process.
-func (s *Site) analyzerHost(topologyFile string) daemon.Host {
+// daemonHost returns what the analyzer gets from this process.
+func (s *Site) daemonHost(topologyFile string) daemon.Host {
 	return daemon.Host{Dial: s.inside.dial, NoPrometheusPages: true, Defaults: func(c *daemon.Config) {
 		c.TopologyFile = topologyFile
 		c.Prometheus.URL = "http://" + prometheusHost
@@ -236,7 +239,7 @@ func (s *Site) analyzerHost(topologyFile string) daemon.Host {
 
 // startAnalyzer starts the analyzer by a topology.
 func (s *Site) startAnalyzer(topologyFile string) error {
-	d, err := s.analyzerHost(topologyFile).New(s.o.ConfigFile, s.o.Policy, s.o.Log, certificates.NewCollector(s.o.Listener))
+	d, err := s.daemonHost(topologyFile).New(s.o.ConfigFile, s.o.Policy, s.o.Log, certificates.NewCollector(s.o.Listener))
 	if err == nil {
 		s.analyzer.Store(d)
 	}
@@ -299,7 +302,7 @@ func (s *Site) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", s.serveAnalyzer)
 	mux.Handle(PrometheusPath+"/", http.StripPrefix(PrometheusPath, s.prometheus))
-	mux.Handle("/coordinator/", http.StripPrefix("/coordinator", exporter.Handler(s.coordinator, s.o.Policy, s.o.Log, s.authority.service, s.authority)))
+	mux.Handle("/coordinator/", http.StripPrefix("/coordinator", s.coordinatorWeb))
 	mux.HandleFunc("POST /-/reload", s.o.Policy.ReloadHandler(func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.Reload(); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
