@@ -59,8 +59,12 @@ func ReadLLDPNeighbours(files map[string][]byte, patterns []string) (*Topology, 
 		var out struct {
 			LLDP *struct{ Interface oneOrMore }
 		}
-		if err := json.Unmarshal(files[file], &out); err != nil || out.LLDP == nil {
-			return nil, nil, fmt.Errorf("%s: the output of lldpcli -f json show neighbors is expected: %w", file, errors.Join(err, errNoLLDP(out.LLDP == nil)))
+		err := json.Unmarshal(files[file], &out)
+		if err == nil && out.LLDP == nil {
+			err = errors.New(`there is no "lldp"`)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: the output of lldpcli -f json show neighbors is expected: %w", file, err)
 		}
 		for _, found := range out.LLDP.Interface {
 			for _, port := range slices.Sorted(maps.Keys(found)) {
@@ -95,12 +99,4 @@ func ReadLLDPNeighbours(files map[string][]byte, patterns []string) (*Topology, 
 		}
 	}
 	return t, problems, nil
-}
-
-// errNoLLDP returns an error if the text has no object lldp.
-func errNoLLDP(missing bool) error {
-	if missing {
-		return errors.New(`there is no "lldp"`)
-	}
-	return nil
 }

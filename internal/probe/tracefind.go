@@ -48,8 +48,13 @@ func networksWith(address netip.Addr) (out []netip.Prefix) {
 	return out
 }
 
-// isNeighbour reports whether the NIC has reached a host in one of these networks at hop limit 1. It needs mu.
+// isNeighbour reports whether the NIC has reached a host in one of these networks at hop limit 1.
 func (t *tracer) isNeighbour(nic string, networks []netip.Prefix) bool {
+	if len(networks) == 0 {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for at, length := range t.lengths {
 		if length == 1 && at.nic == nic && slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(at.dst.Unmap()) }) {
 			return true
@@ -62,10 +67,6 @@ func (t *tracer) isNeighbour(nic string, networks []netip.Prefix) bool {
 func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) {
 	q := &pathTrace{tracer: t, flow: f}
 	q.nic, _ = f.edge.Endpoints()
-	var networks []netip.Prefix
-	if f.isMute() {
-		networks = networksWith(f.dst.Addr())
-	}
 	t.mu.Lock()
 	if q.lastPath = t.paths[f.edge]; q.lastPath != nil && q.lastPath.State != fabric.PathUnknown {
 		q.oldPath = q.lastPath
@@ -73,13 +74,13 @@ func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) 
 	if q.length = t.lengths[nicDestination{q.nic, f.dst.Addr()}]; f.isMute() && q.oldPath != nil {
 		q.length = len(q.oldPath.Hops) + 1
 	}
-	if q.length == 0 && f.isMute() && t.isNeighbour(q.nic, networks) {
-		q.length = 1
-	}
 	if q.first = t.sharedFirstHop(q.nic, time.Now()); q.first == nil {
 		q.awaitsFirst = !t.searchesFirstHop(q.nic, time.Now())
 	}
 	t.mu.Unlock()
+	if q.length == 0 && f.isMute() && t.isNeighbour(q.nic, networksWith(f.dst.Addr())) {
+		q.length = 1
+	}
 	p := TracedPath{Edge: f.edge, TracedAt: time.Now(), mute: f.isMute()}
 	tail := maxSilentProbe
 	if f.isMute() {

@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/route"
 	"github.com/prometheus/prometheus/config"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/rules"
@@ -74,11 +73,6 @@ func (d database) WALReplayStatus() (tsdb.WALReplayStatus, error) { return tsdb.
 
 // BlockMetas implements api.TSDBAdminStats.
 func (d database) BlockMetas() ([]tsdb.BlockMeta, error) { return d.DB.BlockMetas(), nil }
-
-// Delete implements api.TSDBAdminStats.
-func (d database) Delete(ctx context.Context, from, to int64, matchers ...*labels.Matcher) error {
-	return d.DB.Delete(ctx, from, to, matchers...)
-}
 
 // ruleLists lists the rules of a manager, which may be missing.
 type ruleLists struct{ manager *rules.Manager }
