@@ -2,7 +2,8 @@
 // and the keys that they use. It also keeps the state of the agents. Its rules:
 //
 //  1. An agent's identity is that of its certificate: the node must be one of the certificate's DNS
-//     names or addresses, and be in the topology. The common name has no effect.
+//     names or addresses, and be in the topology, unless any node may connect. Nodes that are not in the
+//     topology are never scheduled. The common name has no effect.
 //  2. A NIC's address is the topology's. If the topology has none, it is one that the agent reports
 //     for the device or an alias of it, that lies in the prefixes for agents, and that no other NIC
 //     claimed before. The same holds for GIDs. A change of address reaches the peers; edges keep their

@@ -6,7 +6,7 @@
 //     external URL or an allowed name. A web page that rebinds its own DNS name to this machine has
 //     none of them.
 //  2. A request that changes something is refused if a browser sends it for a page of another origin,
-//     and if it has a body that is not declared as JSON.
+//     and if it has a body that is not declared as JSON. Queries may be forms: they change nothing.
 //  3. An acting request needs a caller that the web configuration authenticates, or one on a loopback
 //     address, not forwarded by a proxy, if a flag allows it.
 //  4. Every act is logged with its caller and the caller's address.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -118,7 +119,7 @@ func isGood(p pki.Pair, names []string, now time.Time) bool {
 
 // renew renews the certificates of the site's own parts until ctx ends. Those that use them notice.
 func (a *authority) renew(ctx context.Context) {
-	t := time.NewTicker(renewEvery)
+	t := time.NewTicker(cmp.Or(a.o.renewEvery, renewEvery))
 	defer t.Stop()
 	for {
 		select {

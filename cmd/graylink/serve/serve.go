@@ -69,6 +69,8 @@ type Options struct {
 	Listener pki.Source
 	Policy   *webaccess.Policy
 	Log      *slog.Logger
+
+	renewEvery time.Duration // time between two looks at the site's own certificates; 0: an hour
 }
 
 // Site is a running site.

@@ -218,3 +218,36 @@ func TestStartRefuses(t *testing.T) {
 		}
 	}
 }
+
+// The site's own certificates are renewed while it runs, with a topology file and without one.
+func TestCertificatesAreRenewed(t *testing.T) {
+	for name, discovers := range map[string]bool{"topology file": false, "discovery": true} {
+		o := options(t)
+		o.renewEvery = time.Millisecond
+		if !discovers {
+			o.TopologyFile = o.file("fabric.yaml")
+			if err := os.WriteFile(o.TopologyFile, deploy.DemoTopology, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := Start(o)
+		if err != nil {
+			t.Fatal(errors.Join(err, s.Close()))
+		}
+		file := s.authority.files(analyzerName).Cert
+		if err := os.Remove(file); err != nil {
+			t.Error(err)
+		}
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			if _, err = os.Stat(file); err == nil || time.Now().After(end) {
+				break
+			}
+		}
+		if err != nil {
+			t.Errorf("%s: the certificate is not made again: %v", name, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
