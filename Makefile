@@ -67,7 +67,7 @@ fuzz:
 	GO="$(GO)" test/fuzz $(FUZZTIME)
 
 # Operators and constants of packages, changed one by one: which changes no test notices. docs/testing.md has examples.
-PKG ?= ./analyzer/judge
+PKG ?= ./internal/judge
 mutate:
 	$(GO) run ./test/mutate $(MUTATE_FLAGS) $(PKG)
 

@@ -37,7 +37,6 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/questions"
@@ -45,6 +44,7 @@ import (
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Old entries leave the path store and the baselines every expireEvery cycles.

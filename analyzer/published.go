@@ -8,11 +8,11 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Counts holds the counters of a loop since its start.

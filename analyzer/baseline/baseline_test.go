@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // always says that the cycle before queried the flow.

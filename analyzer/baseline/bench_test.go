@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // BenchmarkEstimateOnRoute measures what a temporary flow costs each cycle, beside 100,000 flows with baselines.

@@ -3,8 +3,8 @@ package baseline
 import (
 	"sort"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // confirmation represents what the last windows of one flow showed.

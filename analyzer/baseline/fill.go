@@ -3,8 +3,8 @@ package baseline
 import (
 	"slices"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // minOwnWindows is the number of other windows of a flow that a baseline of its own needs.

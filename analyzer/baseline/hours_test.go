@@ -7,8 +7,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Delays of the script: what is usual, and what a batch job adds.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // pathBy returns a path from port a of the first switch to port z of the last one.

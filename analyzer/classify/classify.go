@@ -44,9 +44,9 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/clocks"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Scene represents the evidence for verdicts: the findings that the suspects refer to, and

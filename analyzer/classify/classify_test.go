@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/clocks"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 const topo = `version: 1

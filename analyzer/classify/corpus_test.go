@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/clocks"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 

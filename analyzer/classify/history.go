@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Depth is the number of moments that a History keeps.

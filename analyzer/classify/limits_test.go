@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // stage is a fabric of two spines and three leaves with two nodes each, and one more

@@ -3,9 +3,9 @@ package classify
 import (
 	"slices"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // What it takes to name a starved host by flows that its mark excludes from all other evidence.

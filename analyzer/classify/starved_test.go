@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // TestStarvedHostsAreNamedByUnexplainedFlows has both sides of every limit. Flows of h1, which is marked, go to h3 to h6

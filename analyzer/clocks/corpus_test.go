@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/worldtest"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // TestCorpus compares the clocks that are named in the corpus, window by window.

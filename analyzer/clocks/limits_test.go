@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Tests on both sides of limits.

@@ -1,9 +1,9 @@
 package evaluate
 
 import (
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Coverage that the fabric, or a part of it, needs before it can be called innocent.

@@ -9,11 +9,11 @@ import (
 
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/clocks"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Evaluator evaluates one moment after the other. It remembers the conditions of the flows in the last moments and the

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 const (

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/evidence"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // TestBlockingIsConfirmed checks that the switch's own series confirm a suspicion.

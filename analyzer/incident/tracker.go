@@ -10,8 +10,8 @@ import (
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/evidence"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 const (

@@ -10,9 +10,9 @@ import (
 	"github.com/graylink/graylink/analyzer/baseline"
 	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/evaluate"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // maxWindows bounds the windows of one file, since each one takes time.

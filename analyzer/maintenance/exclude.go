@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Excluder excludes the flows and links under maintenance from a cycle, and remembers what each window has touched.

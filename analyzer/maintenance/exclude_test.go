@@ -3,9 +3,9 @@ package maintenance
 import (
 	"testing"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // TestTouchedFlows checks that flows that a window touched are relearnt when it is over if their cables were changed,

@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/graylink/graylink/analyzer/asking"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // hopDecides is the log-likelihood ratio (nats) from which hop-limited probes exclude a suspect: 1,000 to 1. They are weighed in

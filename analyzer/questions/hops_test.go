@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/incident"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // coreAddress returns the address from which the core switch answers what comes from a pod.

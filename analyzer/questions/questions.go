@@ -27,8 +27,8 @@ import (
 
 	"github.com/graylink/graylink/analyzer/asking"
 	"github.com/graylink/graylink/analyzer/incident"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 const (

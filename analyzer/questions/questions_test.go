@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/incident"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 

@@ -12,10 +12,10 @@ import (
 	"github.com/graylink/graylink/analyzer/evaluate"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Scope represents the state of a part of the fabric, or of the network for a job. Rules:

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/baseline"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // flowState represents a flow between the cycles that query it.

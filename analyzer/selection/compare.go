@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/graylink/graylink/analyzer/incident"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // question represents an element in doubt, with the flows that could decide: those that cross it, or, for equivalent

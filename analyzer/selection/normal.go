@@ -7,8 +7,8 @@ import (
 
 	"github.com/graylink/graylink/analyzer/baseline"
 	"github.com/graylink/graylink/analyzer/evidence"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // nicState represents a NIC as a whole. Cycles count from 1, and 0 means never.

@@ -6,10 +6,10 @@ import (
 
 	"github.com/graylink/graylink/analyzer/baseline"
 	"github.com/graylink/graylink/analyzer/evidence"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // newRecordedPlanner returns a planner that has recorded a cycle in which every flow of a fabric was queried and

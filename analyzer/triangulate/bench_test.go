@@ -3,8 +3,8 @@ package triangulate
 import (
 	"testing"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 	"github.com/graylink/graylink/internal/schedule/clos"
 	"github.com/graylink/graylink/internal/sim/incident"
 )

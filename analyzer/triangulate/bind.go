@@ -5,8 +5,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // maxCandidatePaths bounds the candidate paths of one flow, so that a hostile or huge

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // TestBurstLLIsPolyaAeppli compares with the sum over the numbers of events, as Johnson, Kemp and Kotz have it

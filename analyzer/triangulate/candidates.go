@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // candidate is an element that may be named, with the flows that cross it.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/graylink/graylink/analyzer/judge"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // load is what broken elements do to the packets that cross them: nanoseconds added to

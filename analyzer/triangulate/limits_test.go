@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Tests on both sides of limits that no scenario reaches exactly.

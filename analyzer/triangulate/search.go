@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // fit is what a candidate would do to the packets, and how much likelier that makes

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 	"github.com/graylink/graylink/internal/schedule/clos"
 )
 

@@ -38,8 +38,8 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Parameters are the one fixed set used on every fabric, in nats but for the counts

@@ -15,7 +15,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/evidence/promserver"
-	judging "github.com/graylink/graylink/analyzer/judge"
+	judging "github.com/graylink/graylink/internal/judge"
 	"github.com/graylink/graylink/internal/stamp"
 	"github.com/graylink/graylink/internal/unix"
 )

@@ -8,8 +8,8 @@ import (
 
 	"github.com/graylink/graylink/analyzer/clocks"
 	"github.com/graylink/graylink/analyzer/evaluate"
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 	"github.com/graylink/graylink/internal/sim/incident"
 )
 

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/graylink/graylink/analyzer/judge"
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // methods name the directed links that they hold to be at fault.

@@ -1,8 +1,8 @@
 // Command mutate changes one operator or constant of a package at a time and runs tests on the result. A change that no
 // test notices survives: a line that nothing checks.
 //
-//	go run ./test/mutate --count 60 ./analyzer/judge
-//	go run ./test/mutate --at judge.go:285 ./analyzer/judge
+//	go run ./test/mutate --count 60 ./internal/judge
+//	go run ./test/mutate --at judge.go:285 ./internal/judge
 //
 // Files on disk stay as they are: the compiler gets the changed file by go build's -overlay. Exit codes: 0 done, 1 the
 // package cannot be read or its tests fail without a change, 2 more changes survived than --most allows.
@@ -278,7 +278,7 @@ func main() {
 	flag.DurationVar(&o.timeout, "timeout", 2*time.Minute, "time after which tests of a change are ended; it counts as noticed")
 	flag.Parse()
 	if flag.NArg() == 0 {
-		fmt.Fprintln(os.Stderr, "mutate: directories of packages are expected: go run ./test/mutate ./analyzer/judge")
+		fmt.Fprintln(os.Stderr, "mutate: directories of packages are expected: go run ./test/mutate ./internal/judge")
 		os.Exit(1)
 	}
 	alive, judged := 0, 0
