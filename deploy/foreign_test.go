@@ -98,7 +98,7 @@ func TestForeignSeriesAreDropped(t *testing.T) {
 		}
 		return out
 	}
-	for _, job := range []string{"graylink-node-edges", "graylink-node"} {
+	for _, job := range []string{"graylink-node-edges", "graylink-node-nics", "graylink-node"} {
 		var stored []string
 		for ctx.Err() == nil && len(stored) == 0 {
 			if len(series(`up{job="`+job+`",instance="h1"}`)) == 0 {

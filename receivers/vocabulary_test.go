@@ -119,7 +119,7 @@ func switches(t *testing.T) source {
 func nodes(t *testing.T) source {
 	t.Helper()
 	out := source{"graylink-node", map[string]family{}, false}
-	for _, file := range []string{"metrics.txt", "metrics-edges.txt", "nics-h100.metrics", "rdma.metrics"} {
+	for _, file := range []string{"metrics.txt", "metrics-nics.txt", "metrics-edges.txt", "nics-h100.metrics", "rdma.metrics"} {
 		b, err := os.ReadFile(filepath.Join("../exporters/node/testdata", file))
 		if err != nil {
 			t.Fatal(err)

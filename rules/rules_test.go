@@ -224,11 +224,15 @@ func TestTwoAnalyzersAreOne(t *testing.T) {
 // TestDelaysOfHistograms checks quantiles of native histograms, for which promtool 2.42 has no notation, summed over
 // flows, NICs and leaves.
 func TestDelaysOfHistograms(t *testing.T) {
-	const labels = `side="source", leaf="leaf1", class="", tier="2", plane="a", timestamp="kernel"`
+	const labels = `side="source", leaf="leaf1", class="", plane="a", timestamp="kernel"`
+	const near, far = `{{schema:4 count:0 sum:0 offset:-286 buckets:[0]}}+{{schema:4 count:100 sum:0.0004 offset:-286 buckets:[100]}}x10`,
+		`{{schema:4 count:0 sum:0 offset:-222 buckets:[0]}}+{{schema:4 count:300 sum:0.0192 offset:-222 buckets:[300]}}x10`
 	// Schema 4, 100 probes a second: bucket -286 is around 4 us, -222 around 64 us.
 	const data = `load 1s
-  fabric_nic_owd_seconds{nic="h1/eth1", peer_leaf="leaf2", ` + labels + `} {{schema:4 count:0 sum:0 offset:-286 buckets:[0]}}+{{schema:4 count:100 sum:0.0004 offset:-286 buckets:[100]}}x10
-  fabric_nic_owd_seconds{nic="h1/eth1", peer_leaf="leaf3", ` + labels + `} {{schema:4 count:0 sum:0 offset:-222 buckets:[0]}}+{{schema:4 count:300 sum:0.0192 offset:-222 buckets:[300]}}x10
+  fabric_nic_owd_seconds{nic="h1/eth1", ` + labels + `} ` + near + `
+  fabric_nic_owd_seconds{nic="h1/eth2", ` + labels + `} ` + far + `
+  fabric_leaf_pair_owd_seconds{peer_leaf="leaf2", tier="2", ` + labels + `} ` + near + `
+  fabric_leaf_pair_owd_seconds{peer_leaf="leaf3", tier="2", ` + labels + `} ` + far + `
 `
 	db := promqltest.LoadedStorage(t, data)
 	defer db.Close()
@@ -238,7 +242,8 @@ func TestDelaysOfHistograms(t *testing.T) {
 		where  string
 		us     float64
 	}{
-		{"fabric:nic_owd_seconds:p50_2s", `nic="h1/eth1"`, 64},
+		{"fabric:nic_owd_seconds:p50_2s", `nic="h1/eth1"`, 4},
+		{"fabric:nic_owd_seconds:p99_2s", `nic="h1/eth2"`, 64},
 		{"fabric:leafpair_owd_seconds:p50_2s", `peer_leaf="leaf2"`, 4},
 		{"fabric:leafpair_owd_seconds:p99_2s", `peer_leaf="leaf3"`, 64},
 		{"fabric:tier_owd_seconds:p50_2s", `plane="a"`, 64},

@@ -228,11 +228,11 @@ func (b *Book) ForgetUnseen(cycle int) (forgotten []fabric.Flow) {
 
 // recomputeBaseline computes the baseline from the remembered windows.
 func (r *record) recomputeBaseline() {
-	p50, mad := MedianMAD(slices.Clone(r.p50))
+	p50, mad := judge.MedianMAD(slices.Clone(r.p50))
 	r.estimated = false
 	r.baseline, r.baselineMAD = &fabric.Quantiles{P50: &p50}, mad
 	if len(r.p99) > 0 {
-		p99, _ := MedianMAD(slices.Clone(r.p99))
+		p99, _ := judge.MedianMAD(slices.Clone(r.p99))
 		r.baseline.P99 = &p99
 	}
 }
@@ -243,19 +243,4 @@ func appendBounded(ring []int64, v int64) []int64 {
 		ring = ring[1:]
 	}
 	return ring
-}
-
-// MedianMAD returns the median and the median absolute deviation. It reorders v.
-func MedianMAD(v []int64) (median, mad int64) {
-	if len(v) == 0 {
-		return 0, 0
-	}
-	slices.Sort(v)
-	median = v[len(v)/2]
-	dev := make([]int64, len(v))
-	for i, x := range v {
-		dev[i] = max(x-median, median-x)
-	}
-	slices.Sort(dev)
-	return median, dev[len(dev)/2]
 }

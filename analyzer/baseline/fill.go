@@ -101,9 +101,9 @@ func baselineOf(obs []*fabric.Observation, skip *fabric.Observation) baselineSta
 	if b.n == 0 {
 		return b
 	}
-	b.p50, b.mad = MedianMAD(p50)
+	b.p50, b.mad = judge.MedianMAD(p50)
 	if len(p99) > 0 {
-		b.p99, _ = MedianMAD(p99)
+		b.p99, _ = judge.MedianMAD(p99)
 		b.hasP99 = true
 	}
 	return b

@@ -232,8 +232,8 @@ func (h *flowHours) addSlowDay(hour int32, samples []delaySample) {
 	for _, s := range samples {
 		p50, p99 = append(p50, int64(s.p50)), append(p99, int64(s.p99))
 	}
-	median, mad := MedianMAD(p50)
-	tail, _ := MedianMAD(p99)
+	median, mad := judge.MedianMAD(p50)
+	tail, _ := judge.MedianMAD(p99)
 	h.slots[i].addDay(dayOf(hour), float32(median), float32(tail), float32(mad))
 }
 

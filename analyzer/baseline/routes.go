@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // maxRoutes is the number of earlier routes of a flow whose baselines are remembered.
@@ -153,7 +154,7 @@ func (b *Book) learnUsual(at time.Time) *usualDelays {
 		}
 	}
 	for hops, all := range byHops {
-		u.byHops[hops], _ = MedianMAD(all)
+		u.byHops[hops], _ = judge.MedianMAD(all)
 	}
 	byPort := make([][]int64, len(b.ports))
 	for _, r := range learnt {
@@ -164,7 +165,7 @@ func (b *Book) learnUsual(at time.Time) *usualDelays {
 		}
 	}
 	for port, all := range byPort {
-		by, _ := MedianMAD(all)
+		by, _ := judge.MedianMAD(all)
 		u.byPort[port] = usualExcess{by, len(all) > 0}
 	}
 	left, tails := make([]int64, 0, len(learnt)), make([]int64, 0, len(learnt))
@@ -176,8 +177,8 @@ func (b *Book) learnUsual(at time.Time) *usualDelays {
 			tails = append(tails, p99-p50)
 		}
 	}
-	_, u.spread = MedianMAD(left)
-	u.tail, _ = MedianMAD(tails)
+	_, u.spread = judge.MedianMAD(left)
+	u.tail, _ = judge.MedianMAD(tails)
 	return u
 }
 

@@ -21,9 +21,7 @@
 //     to an earlier moment with the same time.
 //  6. A response is read up to a bound. An error names the query and the server, and never
 //     credentials.
-//  7. While no reply arrives at all, the counters of the two nodes show only whether probes
-//     arrive or not. Their moments are up to a scrape apart, so a difference of a tenth does not
-//     count.
+//  7. While no reply arrives at all, the counters of both nodes decide, by the rules of package window.
 //  16. If a NIC dropped packets before it read or verified them (because of a flood, or a host
 //     without CPU time), the window of its flows is excluded, since packets that count as lost
 //     may have arrived.
@@ -45,6 +43,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // Sample is one element of an instant vector.
@@ -109,7 +108,7 @@ func (s *Settings) CycleInterval() time.Duration { return cmp.Or(s.Scrape, defau
 
 // SettingsFor returns the settings for a scrape interval. Windows are multiples of it.
 func SettingsFor(scrape time.Duration) Settings {
-	return Settings{Scrape: scrape, Lag: scrape + max(300*time.Millisecond, scrape/10), Delay: 2 * scrape, Hard: scrape, Stall: 0.15, Patience: max(5*time.Second, scrape), Past: defaultPast}
+	return Settings{Scrape: scrape, Lag: scrape + max(300*time.Millisecond, scrape/10), Delay: 2 * scrape, Hard: scrape, Stall: 0.075, Patience: max(5*time.Second, scrape), Past: defaultPast}
 }
 
 // DefaultSettings fits a one-second scrape.
@@ -159,8 +158,8 @@ func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 // costs as much as all counters together.
 func defaultWindowQueries() map[string]string {
 	q := map[string]string{
-		"stalled":  `sum by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
-		"unread":   `sum by (nic) (increase(fabric_nic_unread_packets_total$stall)) > 0`,
+		"stalled":  `max by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
+		"unread":   `max by (nic) (increase(fabric_nic_unread_packets_total$stall)) > 0`,
 		"forged":   `max by (nic, from) (rate(fabric_nic_forged_packets_total$stall)) > 0`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
 		"clock":    `max by (clock) (fabric_clock_error_bound_seconds)`,
@@ -198,12 +197,6 @@ func (s Settings) CheckOverride(name, query string) error {
 	}
 	return nil
 }
-
-// minDelayCount is the least number of delays that make a distribution.
-const minDelayCount = 10
-
-// minHardSent is the least number of probes that make a total loss.
-const minHardSent = 3
 
 // Window represents the evidence of one moment: the span over which samples are summed up, and its observations.
 type Window struct {
@@ -270,20 +263,6 @@ func (c Clock) delaysUsable() bool { return c.State != "converging" && c.State !
 type flowKey struct {
 	edge  fabric.Flow
 	class string
-}
-
-type flowData struct {
-	tier                                int
-	plane                               string
-	sent, lost, ecn                     map[string]float64 // by direction
-	hardSent, hardReceived, hardReplies *float64
-	replies                             *float64                    // replies over the delay window
-	owd                                 map[string]map[string]*dist // direction, timestamp kind
-}
-
-type dist struct {
-	count float64
-	q     fabric.Quantiles
 }
 
 // timedQuery is one of the questions of a moment.
@@ -424,7 +403,7 @@ func (c *Cycle) ReadAllFlows(ctx context.Context) (Window, error) {
 	w.Warnings = warnings
 	each := eachNumber(answers)
 	alive := c.s.gatherNodes(each, &w)
-	c.s.gatherObservations(each, alive, nil, &w)
+	c.s.gatherObservations(gatherFlows(each), alive, nil, &w)
 	return w, nil
 }
 
@@ -458,29 +437,29 @@ func (s Settings) gatherNodes(each func(string, func(Sample)), w *Window) (alive
 
 // gatherObservations returns the observations of flows. Results of a configured query about flows that are not in
 // only are dropped. Nil means all flows.
-func (s Settings) gatherObservations(each func(string, func(Sample)), alive map[string]bool, only func(fabric.Flow) bool, w *Window) {
-	flows := gatherFlows(each)
+func (s Settings) gatherObservations(flows map[flowKey]*window.Counts, alive map[string]bool, only func(fabric.Flow) bool, w *Window) {
 	if only != nil {
-		maps.DeleteFunc(flows, func(k flowKey, _ *flowData) bool { return !only(k.edge) })
+		maps.DeleteFunc(flows, func(k flowKey, _ *window.Counts) bool { return !only(k.edge) })
 	}
 	w.BySource = map[string]int{}
-	for k, d := range flows {
+	for k, c := range flows {
 		if !k.edge.IsTemporary() {
-			w.Flows += len(d.sent)
-			w.BySource[k.edge.Src] += len(d.sent)
+			w.Flows += c.CountedDirections()
+			w.BySource[k.edge.Src] += c.CountedDirections()
 		}
 		for _, nic := range []string{k.edge.Src, k.edge.Dst} {
 			if node := fabric.OwnerOf(nic); !alive[nic] && w.Hosts[node] == "" {
 				w.Hosts[node] = "its agent does not answer"
 			}
 		}
-		if d.hardSent != nil {
-			w.Sent += *d.hardSent
+		if c.LastSent != nil {
+			w.Sent += *c.LastSent
 		}
 	}
-	for k, d := range flows {
+	for k, c := range flows {
 		for _, reply := range []bool{false, true} {
-			if o := newObservation(k, d, reply, s, w.At, w.Clocks); o != nil {
+			if o := c.Observation(k.edge, reply, w.At, s.Delay); o != nil {
+				addClocks(o, w.Clocks)
 				o.Unread = w.Unread[o.Src] || w.Unread[o.Dst]
 				o.HostSuspect = o.Unread || w.Hosts[fabric.OwnerOf(o.Src)] != "" || w.Hosts[fabric.OwnerOf(o.Dst)] != ""
 				w.Observations = append(w.Observations, o)
@@ -514,159 +493,77 @@ func gatherClocks(each func(string, func(Sample)), clocks map[string]Clock) {
 	}
 }
 
-func gatherFlows(each func(string, func(Sample))) map[flowKey]*flowData {
-	flows := map[flowKey]*flowData{}
-	of := func(l map[string]string) *flowData {
+// directions are the values of the label direction, as window.Counts has them.
+var directions = [window.Directions]string{"forward", "reverse"}
+
+// gatherFlows returns the counts of flows.
+func gatherFlows(each func(string, func(Sample))) map[flowKey]*window.Counts {
+	flows := map[flowKey]*window.Counts{}
+	of := func(l map[string]string) *window.Counts {
 		n, _ := strconv.Atoi(l["flow"])
 		k := flowKey{fabric.Flow{Src: l["src"], Dst: l["dst"], Number: n}, l["class"]}
-		d := flows[k]
-		if d == nil {
-			d = &flowData{plane: l["plane"], sent: map[string]float64{}, lost: map[string]float64{}, ecn: map[string]float64{},
-				owd: map[string]map[string]*dist{}}
-			d.tier, _ = strconv.Atoi(l["tier"])
-			flows[k] = d
+		c := flows[k]
+		if c == nil {
+			c = &window.Counts{Class: l["class"], Plane: l["plane"]}
+			c.Tier, _ = strconv.Atoi(l["tier"])
+			flows[k] = c
 		}
-		return d
+		return c
 	}
-	for name, pick := range map[string]func(*flowData) map[string]float64{
-		"sent": func(d *flowData) map[string]float64 { return d.sent },
-		"lost": func(d *flowData) map[string]float64 { return d.lost },
-		"ecn":  func(d *flowData) map[string]float64 { return d.ecn },
+	for name, pick := range map[string]func(*window.Counts) *[window.Directions]*float64{
+		"sent": func(c *window.Counts) *[window.Directions]*float64 { return &c.Sent },
+		"lost": func(c *window.Counts) *[window.Directions]*float64 { return &c.Lost },
+		"ecn":  func(c *window.Counts) *[window.Directions]*float64 { return &c.ECN },
 	} {
-		each(name, func(v Sample) { pick(of(v.Labels))[v.Labels["direction"]] = v.Value })
+		each(name, func(v Sample) {
+			if d := slices.Index(directions[:], v.Labels["direction"]); d >= 0 {
+				pick(of(v.Labels))[d] = &v.Value
+			}
+		})
 	}
-	for name, pick := range map[string]func(*flowData) **float64{
-		"hardSent": func(d *flowData) **float64 { return &d.hardSent },
-		"hardGot":  func(d *flowData) **float64 { return &d.hardReceived },
-		"hardBack": func(d *flowData) **float64 { return &d.hardReplies },
-		"back":     func(d *flowData) **float64 { return &d.replies },
+	for name, pick := range map[string]func(*window.Counts) **float64{
+		"hardSent": func(c *window.Counts) **float64 { return &c.LastSent },
+		"hardGot":  func(c *window.Counts) **float64 { return &c.LastReceived },
+		"hardBack": func(c *window.Counts) **float64 { return &c.LastReplies },
+		"back":     func(c *window.Counts) **float64 { return &c.Replies },
 	} {
-		each(name, func(v Sample) { x := v.Value; *pick(of(v.Labels)) = &x })
+		each(name, func(v Sample) { *pick(of(v.Labels)) = &v.Value })
 	}
-	distOf := func(l map[string]string) *dist {
-		d := of(l)
-		if d.owd[l["direction"]] == nil {
-			d.owd[l["direction"]] = map[string]*dist{}
+	change := func(l map[string]string, set func(*window.Distribution)) {
+		d := slices.Index(directions[:], l["direction"])
+		if d < 0 {
+			return
 		}
-		byKind := d.owd[l["direction"]]
-		if byKind[l["timestamp"]] == nil {
-			byKind[l["timestamp"]] = &dist{}
+		c := of(l)
+		if c.Delays[d] == nil {
+			c.Delays[d] = map[string]window.Distribution{}
 		}
-		return byKind[l["timestamp"]]
+		dist := c.Delays[d][l["timestamp"]]
+		set(&dist)
+		c.Delays[d][l["timestamp"]] = dist
 	}
-	each("count", func(v Sample) { distOf(v.Labels).count = v.Value })
-	for name, set := range map[string]func(*fabric.Quantiles, *int64){
-		"p50": func(q *fabric.Quantiles, v *int64) { q.P50 = v },
-		"p90": func(q *fabric.Quantiles, v *int64) { q.P90 = v },
-		"p99": func(q *fabric.Quantiles, v *int64) { q.P99 = v },
+	each("count", func(v Sample) { change(v.Labels, func(d *window.Distribution) { d.Count = v.Value }) })
+	for name, quantile := range map[string]func(*window.Distribution) **int64{
+		"p50": func(d *window.Distribution) **int64 { return &d.P50 },
+		"p90": func(d *window.Distribution) **int64 { return &d.P90 },
+		"p99": func(d *window.Distribution) **int64 { return &d.P99 },
 	} {
 		each(name, func(v Sample) {
 			if !math.IsInf(v.Value, 0) {
 				ns := int64(v.Value * 1e9)
-				set(&distOf(v.Labels).q, &ns)
+				change(v.Labels, func(d *window.Distribution) { *quantile(d) = &ns })
 			}
 		})
 	}
 	return flows
 }
 
-// newObservation shapes one direction of a flow; nil when nothing was measured.
-func newObservation(k flowKey, d *flowData, reply bool, s Settings, at time.Time, clocks map[string]Clock) *fabric.Observation {
-	e := k.edge
-	e.Reply = reply
-	direction := "forward"
-	if reply {
-		direction = "reverse"
-	}
-	o := &fabric.Observation{Edge: e.String(), Tier: d.tier, Plane: d.plane, Class: k.class, Start: at.Add(-s.Delay), WindowNS: int64(s.Delay), PathState: fabric.PathUnknown}
-	o.Src, o.Dst = e.Endpoints()
-	counted := d.fillCounts(o, direction)
-	delays := d.fillDelays(o, direction)
-	if !counted && !delays {
-		return nil
-	}
-	if d.hardSent != nil && d.hardReplies != nil && *d.hardSent >= minHardSent {
-		// One may be on its way.
-		sent := math.Round(*d.hardSent)
-		o.LastSecond = &fabric.Count{Sent: uint64(sent), Lost: uint64(math.Max(0, sent-math.Round(*d.hardReplies)-1))}
-	}
+// addClocks fills in what the clocks of both ends do to an observation.
+func addClocks(o *fabric.Observation, clocks map[string]Clock) {
 	a, b := clocks[o.Src], clocks[o.Dst]
 	if a.Bound != nil && b.Bound != nil {
 		bound := *a.Bound + *b.Bound
 		o.ClockErrorNS = &bound
 	}
 	o.ClockSuspect = !a.delaysUsable() || !b.delaysUsable()
-	return o
-}
-
-// Shares of the probes of a second in which no reply came that the reflecting node counted.
-const (
-	// arrived: from this share on probes arrive, and replies are what is lost.
-	arrived = 0.75
-	// ceased: below this share it is the probes that are lost.
-	ceased = 0.5
-)
-
-// fillSilentCounts fills in the counts of a second in which probes were sent and no reply came, from the counters of
-// two nodes (rule 7). It reports whether they decide.
-func (d *flowData) fillSilentCounts(o *fabric.Observation, reply bool) bool {
-	sent := math.Round(*d.hardSent)
-	if d.hardReceived == nil {
-		if !reply {
-			o.Sent, o.Lost, o.LossScope = uint64(sent), uint64(sent), fabric.LossRoundTrip
-		}
-		return !reply
-	}
-	got := math.Round(*d.hardReceived)
-	switch {
-	case got >= arrived*sent && reply:
-		o.Sent = uint64(got)
-		o.Lost = o.Sent
-		return o.Sent >= minHardSent
-	case got >= arrived*sent:
-		// That they arrive is certain, how many of them is not.
-		o.Sent, o.Lost = minDelayCount, 0
-		return got >= minDelayCount
-	case got < ceased*sent && !reply:
-		o.Sent, o.Lost = uint64(sent), uint64(sent-got)
-		return true
-	}
-	return false // the reflecting node's second may be half before what happened, and half after it
-}
-
-// fillCounts fills in what was sent and lost. While no reply at all arrives the
-// replies' own counts say nothing, and the reflecting node's counter decides.
-func (d *flowData) fillCounts(o *fabric.Observation, direction string) bool {
-	if d.hardSent != nil && *d.hardSent >= minHardSent && d.hardReplies != nil && *d.hardReplies == 0 {
-		return d.fillSilentCounts(o, direction != "forward")
-	}
-	sent, ok := d.sent[direction]
-	lost, okLost := d.lost[direction]
-	if !ok || !okLost || sent < 1 {
-		return false
-	}
-	// The first reply after a silence accounts for all that was lost in it. That
-	// is old news: no more can have been lost in a window than went unanswered.
-	if probes, ok := d.sent["forward"]; ok && d.replies != nil {
-		lost = math.Min(lost, math.Max(0, probes-*d.replies))
-	}
-	o.Sent = uint64(math.Round(sent))
-	o.Lost = min(uint64(math.Round(math.Max(0, lost))), o.Sent)
-	if ecn, ok := d.ecn[direction]; ok {
-		n := min(uint64(math.Round(math.Max(0, ecn))), o.Sent)
-		o.ECN = &n
-	}
-	return true
-}
-
-// fillDelays fills in the delays of the best kind of timestamp that has enough.
-func (d *flowData) fillDelays(o *fabric.Observation, direction string) bool {
-	for _, kind := range []string{"hardware", "kernel", "user"} {
-		if x := d.owd[direction][kind]; x != nil && x.count >= minDelayCount && x.q.P50 != nil {
-			q := x.q
-			o.OWD, o.Timestamp = &q, kind
-			return true
-		}
-	}
-	return false
 }

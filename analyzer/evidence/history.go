@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // Past configures which history is queried.
@@ -165,14 +166,14 @@ func (s Settings) addPastWindow(ctx context.Context, db Querier, at time.Time, w
 	if err != nil {
 		return err
 	}
-	for k, d := range gatherFlows(eachNumber(answers)) {
-		for direction, reply := range map[string]bool{"forward": false, "reverse": true} {
+	for k, c := range gatherFlows(eachNumber(answers)) {
+		for direction := range window.Directions {
 			var o fabric.Observation
-			if !d.fillDelays(&o, direction) {
+			if !c.FillDelays(&o, direction) {
 				continue
 			}
 			e := k.edge
-			e.Reply = reply
+			e.Reply = direction == window.Reverse
 			past := flows[e]
 			past.P50, past.Timestamp = append(past.P50, *o.OWD.P50), o.Timestamp
 			if o.OWD.P99 != nil {

@@ -297,6 +297,6 @@ func (c *Cycle) ReadFlows(ctx context.Context, o *Overview, only Selection) (Win
 		}
 		w.Warnings = append(slices.Clone(w.Warnings), warnings...)
 	}
-	c.s.gatherObservations(eachNumber(answers), o.alive, only.Contains, &w)
+	c.s.gatherObservations(gatherFlows(eachNumber(answers)), o.alive, only.Contains, &w)
 	return w, nil
 }

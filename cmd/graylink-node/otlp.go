@@ -46,11 +46,7 @@ func (f *pushFlags) startPush(ctx context.Context, series *node.Exporter, instan
 		return func() error { return nil }, nil
 	}
 	o := f.options
-	metrics, edges := series.Gatherers()
-	o.Gather = []prometheus.Gatherer{metrics}
-	if f.edges {
-		o.Gather = append(o.Gather, edges)
-	}
+	o.Gather = []prometheus.Gatherer{series.PushGatherer(f.edges)}
 	if err := setIdentity(&o, instance); err != nil {
 		return nil, err
 	}

@@ -81,6 +81,14 @@ func healthConstructors() []constructor {
 	}
 }
 
+// nicsConstructors returns the collectors of /metrics/nics, which is scraped every second.
+func nicsConstructors() []constructor {
+	return []constructor{
+		{"nic_flows", newNICFlowCollector},
+		{"host_losses", newHostLossCollector},
+	}
+}
+
 // edgesConstructors returns the collectors of /metrics/edges.
 func edgesConstructors() []constructor {
 	return []constructor{

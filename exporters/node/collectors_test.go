@@ -142,7 +142,7 @@ func TestExporterJoinsParts(t *testing.T) {
 	e.AddHealth(p.Watcher)
 	e.AddNVSentinel(func() nvsentinel.Stats { return nvsentinel.Stats{Queued: 4} })
 	e.Registry().MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "graylink_test_part", Help: "A part of the process."}, func() float64 { return 1 }))
-	metrics, _ := e.Gatherers()
+	metrics, _, _ := e.Gatherers()
 	for _, want := range []string{`graylink_node_edges{nic="h1/eth1"} 1`, `graylink_node_nic_polls_total`, `graylink_node_nvsentinel_queued_events 4`, `graylink_test_part 1`, `graylink_node_build_info{`} {
 		if got := seriesOf(t, metrics, want); len(got) != 1 {
 			t.Errorf("%q, want %s", got, want)

@@ -28,11 +28,12 @@ type Exporter struct {
 	runs     *runs
 	registry *prometheus.Registry
 	certs    *certificates.Collector
+	windows  windowTurn
 }
 
 // New returns an Exporter of a node.
 func New(n *nodeagent.Node, log *slog.Logger) *Exporter {
-	e := &Exporter{node: n, log: log, runs: newRuns(), registry: processRegistry(), certs: certificates.NewCollector(n.Certificates()...)}
+	e := &Exporter{node: n, log: log, runs: newRuns(), registry: processRegistry(), certs: certificates.NewCollector(n.Certificates()...), windows: newWindowTurn()}
 	e.registry.MustRegister(e.certs)
 	e.from = sources{readState: n.ReadState, files: map[string]func() (done, failed uint64){}, now: time.Now}
 	if n.ChronySamples() != nil {
@@ -68,9 +69,20 @@ func (e *Exporter) AddCertificates(sources ...pki.Source) { e.certs.Add(sources.
 // Registry returns the registry for collectors of other parts of the process. They are added to /metrics.
 func (e *Exporter) Registry() *prometheus.Registry { return e.registry }
 
-// Gatherers returns the gatherers of /metrics and of /metrics/edges.
-func (e *Exporter) Gatherers() (metrics, edges prometheus.Gatherer) {
-	return disjoint{newGatherer(&e.from, metricsConstructors(), e.runs, true), e.registry}, newGatherer(&e.from, edgesConstructors(), e.runs, false)
+// Gatherers returns the gatherers of /metrics, /metrics/nics and /metrics/edges.
+func (e *Exporter) Gatherers() (metrics, nics, edges prometheus.Gatherer) {
+	return disjoint{newGatherer(&e.from, metricsConstructors(), e.runs, true), e.registry}, newGatherer(&e.from, nicsConstructors(), e.runs, false), newGatherer(&e.from, edgesConstructors(), e.runs, false)
+}
+
+// PushGatherer returns a gatherer of all series, or of all but those of single edges. A family of several paths is there
+// once.
+func (e *Exporter) PushGatherer(edges bool) prometheus.Gatherer {
+	metrics, nics, ofEdges := e.Gatherers()
+	all := disjoint{metrics, nics}
+	if edges {
+		all = append(all, ofEdges)
+	}
+	return all
 }
 
 // processRegistry returns a registry with the client library's series about the process.

@@ -27,13 +27,14 @@ func expositions(m *madeUp) []struct {
 	own       prometheus.Gatherer
 	reference prometheus.Collector
 } {
-	metrics, edges := m.gatherers()
+	metrics, nics, edges := m.gatherers()
 	return []struct {
 		path      string
 		own       prometheus.Gatherer
 		reference prometheus.Collector
 	}{
 		{"metrics", metrics, newReference(m.state(), metricsReference())},
+		{"metrics-nics", nics, newReference(m.state(), nicsReference())},
 		{"metrics-edges", edges, newReference(m.state(), edgesReference())},
 	}
 }
@@ -208,7 +209,7 @@ func TestScrapeFitsTheBudget(t *testing.T) {
 		if testing.Short() && tc.leaves > 16 {
 			continue // under the race detector; make test runs all without it
 		}
-		g, _ := fleetNode(tc.leaves).gatherers()
+		g, _, _ := fleetNode(tc.leaves).gatherers()
 		if n := len(encode(t, g, expfmt.NewFormat(tc.format))); n >= 1e6 {
 			t.Errorf("%d leaves, format %v: %d bytes, want less than 1 MB", tc.leaves, tc.format, n)
 		}

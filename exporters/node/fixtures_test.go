@@ -14,6 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // madeUp is a Source with contents that the test chooses.
@@ -49,7 +50,16 @@ func (m *madeUp) Snapshot() *probe.Snapshot {
 }
 
 func (m *madeUp) state() nodeagent.State {
-	return nodeagent.State{Source: m, Started: time.Unix(1700000000, 0), Loaded: time.Unix(1700000100, 500e6), ReloadOK: true}
+	return nodeagent.State{Source: m, Started: time.Unix(1700000000, 0), Loaded: time.Unix(1700000100, 500e6), ReloadOK: true, Windows: m}
+}
+
+// CountConditions implements nodeagent.Conditions. The first flow of each NIC is lossy.
+func (m *madeUp) CountConditions() map[string]map[window.Condition]int {
+	out := map[string]map[window.Condition]int{}
+	for _, n := range m.Snapshot().NICs {
+		out[n.NIC] = map[window.Condition]int{window.Healthy: max(0, len(n.Edges)-1), window.Lossy: min(1, len(n.Edges)), window.Shifted: 0, window.Silent: 0, window.Unjudged: 0}
+	}
+	return out
 }
 
 func (m *madeUp) read(f func(nodeagent.State)) { f(m.state()) }
@@ -59,10 +69,10 @@ func (m *madeUp) sources() *sources {
 	return &sources{readState: m.read, now: func() time.Time { return time.Unix(1700000300, 0) }}
 }
 
-// gatherers returns the gatherers of /metrics and /metrics/edges.
-func (m *madeUp) gatherers() (metrics, edges prometheus.Gatherer) {
+// gatherers returns the gatherers of /metrics, /metrics/nics and /metrics/edges.
+func (m *madeUp) gatherers() (metrics, nics, edges prometheus.Gatherer) {
 	r := newRuns()
-	return newGatherer(m.sources(), metricsConstructors(), r, true), newGatherer(m.sources(), edgesConstructors(), r, false)
+	return newGatherer(m.sources(), metricsConstructors(), r, true), newGatherer(m.sources(), nicsConstructors(), r, false), newGatherer(m.sources(), edgesConstructors(), r, false)
 }
 
 // delays observes n delays as a loaded fabric shows them: a lognormal body, at times a queue, and rarely a stall of

@@ -134,9 +134,14 @@ func TestSeriesAreThoseOfTheContract(t *testing.T) {
 		return true
 	})
 	metrics := scrapePath(t, h, "/metrics")
+	var nics map[string]*dto.MetricFamily
+	until(t, "the first second", func() bool {
+		nics = scrapePath(t, h, "/metrics/nics")
+		return nics["fabric_nic_flows"] != nil
+	})
 
 	const flow, directed = "class,dst,flow,plane,src,tier", "class,direction,dst,flow,plane,src,tier"
-	const nic = "class,leaf,nic,peer_leaf,plane,side,tier"
+	const nic, pair = "class,leaf,nic,plane,side", "class,leaf,peer_leaf,plane,side,tier"
 	for _, tc := range []struct {
 		from   map[string]*dto.MetricFamily
 		name   string
@@ -153,10 +158,16 @@ func TestSeriesAreThoseOfTheContract(t *testing.T) {
 		{edges, "fabric_probe_duplicate_total", dto.MetricType_COUNTER, flow, 1},
 		{edges, "fabric_probe_received_total", dto.MetricType_COUNTER, flow, 1},
 		{edges, "graylink_node_stalled_seconds_total", dto.MetricType_COUNTER, "nic", 1},
-		{metrics, "fabric_nic_owd_seconds", dto.MetricType_HISTOGRAM, "class,leaf,nic,peer_leaf,plane,side,tier,timestamp", 2},
-		{metrics, "fabric_nic_probe_sent_total", dto.MetricType_COUNTER, nic, 2},
-		{metrics, "fabric_nic_probe_lost_total", dto.MetricType_COUNTER, nic, 2},
-		{metrics, "fabric_nic_probe_ecn_marked_total", dto.MetricType_COUNTER, nic, 2},
+		{nics, "fabric_nic_owd_seconds", dto.MetricType_HISTOGRAM, "class,leaf,nic,plane,side,timestamp", 2},
+		{nics, "fabric_nic_probe_sent_total", dto.MetricType_COUNTER, nic, 2},
+		{nics, "fabric_nic_probe_lost_total", dto.MetricType_COUNTER, nic, 2},
+		{nics, "fabric_nic_probe_ecn_marked_total", dto.MetricType_COUNTER, nic, 2},
+		{nics, "fabric_nic_flows", dto.MetricType_GAUGE, "condition,nic", 5},
+		{nics, "graylink_node_stalled_seconds_total", dto.MetricType_COUNTER, "nic", 1},
+		{metrics, "fabric_leaf_pair_owd_seconds", dto.MetricType_HISTOGRAM, "class,leaf,peer_leaf,plane,side,tier,timestamp", 2},
+		{metrics, "fabric_leaf_pair_probe_sent_total", dto.MetricType_COUNTER, pair, 2},
+		{metrics, "fabric_leaf_pair_probe_lost_total", dto.MetricType_COUNTER, pair, 2},
+		{metrics, "fabric_leaf_pair_probe_ecn_marked_total", dto.MetricType_COUNTER, pair, 2},
 		{metrics, "fabric_nic_kernel_delay_seconds", dto.MetricType_HISTOGRAM, "nic", 1},
 		{metrics, "fabric_nic_info", dto.MetricType_GAUGE, "leaf,leaf_port,nic,node,plane,pod,rail,side", 1},
 		{metrics, "fabric_nic_timestamp_info", dto.MetricType_GAUGE, "kind,nic,stamp", 2},

@@ -216,9 +216,9 @@ func TestScrapeAndPushAgree(t *testing.T) {
 		if testing.Short() && name == "fleet" {
 			continue // under the race detector; make test runs both without it
 		}
-		nics, edges := m.gatherers()
-		want := scraped(t, edges, nics) // in this order, /metrics has the runs of both
-		got := received(t, pushed(t, otlp.GRPC, nics, edges))
+		metrics, nics, edges := m.gatherers()
+		want := scraped(t, nics, edges, metrics) // in this order, /metrics has the runs of all
+		got := received(t, pushed(t, otlp.GRPC, disjoint{metrics, nics, edges}))
 		for k, w := range want {
 			if g, ok := got[k]; !ok {
 				t.Errorf("%s: %s did not come", name, k)

@@ -80,7 +80,7 @@ func published(tb testing.TB, samples []int64) *dto.Histogram {
 		s.OWD[0].Kernel.Observe(ns)
 	}
 	m := &madeUp{cfg: &probe.Config{}, snap: &probe.Snapshot{NICs: []probe.NICStats{{Edges: []probe.EdgeStats{s}}}}}
-	_, edges := m.gatherers()
+	_, _, edges := m.gatherers()
 	for _, f := range decode(tb, encode(tb, edges, expfmt.NewFormat(expfmt.TypeProtoDelim))) {
 		if f.GetName() == "fabric_probe_owd_seconds" {
 			return proto.CloneOf(f.GetMetric()[0].GetHistogram())

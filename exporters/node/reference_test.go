@@ -120,10 +120,10 @@ func metricsReference() []family {
 				add(e.Count, n.NIC, strconv.Itoa(int(e.Type)), strconv.Itoa(int(e.Code)))
 			}
 		})},
-		{"fabric_nic_probe_sent_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.sent, labels...) })},
-		{"fabric_nic_probe_lost_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.lost, labels...) })},
-		{"fabric_nic_probe_ecn_marked_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.ecn, labels...) })},
-		{"fabric_nic_owd_seconds", leafLabels + " timestamp", eachLeaf(func(a *aggregate, add adder, labels []string) { addDelays(add, &a.owd, labels) })},
+		{"fabric_leaf_pair_probe_sent_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.sent, labels...) })},
+		{"fabric_leaf_pair_probe_lost_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.lost, labels...) })},
+		{"fabric_leaf_pair_probe_ecn_marked_total", leafLabels, eachLeaf(func(a *aggregate, add adder, labels []string) { add(a.ecn, labels...) })},
+		{"fabric_leaf_pair_owd_seconds", leafLabels + " timestamp", eachLeaf(func(a *aggregate, add adder, labels []string) { addDelays(add, &a.owd, labels) })},
 		{"graylink_node_trace_packets_total", "result", func(st nodeagent.State, add adder) {
 			sent, answered := st.TraceStats()
 			add(sent, "sent")
@@ -157,43 +157,55 @@ func ofCollectors(v int) func(nodeagent.State, adder) {
 	}
 }
 
-const leafLabels = "nic side leaf peer_leaf class tier plane"
+const (
+	leafLabels = "side leaf peer_leaf class tier plane"
+	nicLabels  = "nic side leaf class plane"
+)
 
 type aggregate struct {
 	sent, lost, ecn uint64
 	owd             probe.Delays
 }
 
-type aggregateKey struct {
-	side                   int
-	peerLeaf, class, plane string
-	tier                   int
-}
-
-// eachLeaf calls f for the sums over the edges of each NIC toward each leaf, with the values of leafLabels.
-func eachLeaf(f func(a *aggregate, add adder, labels []string)) func(nodeagent.State, adder) {
-	return eachNIC(func(n *probe.NICStats, add adder) {
-		sums := map[aggregateKey]*aggregate{}
-		for i := range n.Edges {
-			e := &n.Edges[i]
-			for d, sent := range [2]uint64{e.Sent, e.RepliesSent} {
-				k := aggregateKey{d, e.PeerLeaf, e.Class, e.Plane, e.Tier}
-				if sums[k] == nil {
-					sums[k] = &aggregate{}
+// eachSum calls f for the sums over edges that have the same values of some labels.
+func eachSum(labelsOf func(n *probe.NICStats, e *probe.EdgeStats, side string) []string, f func(a *aggregate, add adder, labels []string)) func(nodeagent.State, adder) {
+	return func(st nodeagent.State, add adder) {
+		sums := map[string]*aggregate{}
+		for _, n := range st.Snapshot().NICs {
+			for i := range n.Edges {
+				e := &n.Edges[i]
+				for d, sent := range [2]uint64{e.Sent, e.RepliesSent} {
+					k := strings.Join(labelsOf(&n, e, sideNames[d]), "|")
+					if sums[k] == nil {
+						sums[k] = &aggregate{}
+					}
+					a := sums[k]
+					a.sent += sent
+					a.lost += e.Lost[d]
+					a.ecn += e.ECN[d]
+					a.owd.Hardware.Add(&e.OWD[d].Hardware)
+					a.owd.Kernel.Add(&e.OWD[d].Kernel)
+					a.owd.User.Add(&e.OWD[d].User)
 				}
-				a := sums[k]
-				a.sent += sent
-				a.lost += e.Lost[d]
-				a.ecn += e.ECN[d]
-				a.owd.Hardware.Add(&e.OWD[d].Hardware)
-				a.owd.Kernel.Add(&e.OWD[d].Kernel)
-				a.owd.User.Add(&e.OWD[d].User)
 			}
 		}
 		for k, a := range sums {
-			f(a, add, []string{n.NIC, sideNames[k.side], n.Leaf, k.peerLeaf, k.class, strconv.Itoa(k.tier), k.plane})
+			f(a, add, strings.Split(k, "|"))
 		}
-	})
+	}
+}
+
+// eachLeaf calls f for the sums of each pair of leaves, and eachNICSum for those of each NIC.
+func eachLeaf(f func(a *aggregate, add adder, labels []string)) func(nodeagent.State, adder) {
+	return eachSum(func(n *probe.NICStats, e *probe.EdgeStats, side string) []string {
+		return []string{side, n.Leaf, e.PeerLeaf, e.Class, strconv.Itoa(e.Tier), e.Plane}
+	}, f)
+}
+
+func eachNICSum(f func(a *aggregate, add adder, labels []string)) func(nodeagent.State, adder) {
+	return eachSum(func(n *probe.NICStats, e *probe.EdgeStats, side string) []string {
+		return []string{n.NIC, side, n.Leaf, e.Class, e.Plane}
+	}, f)
 }
 
 func addDelays(add adder, d *probe.Delays, labels []string) {
@@ -232,8 +244,8 @@ func directed(f func(e *probe.EdgeStats, d int, add adder, labels []string)) fun
 	}
 }
 
-// edgesReference returns the families of /metrics/edges.
-func edgesReference() []family {
+// hostLossReference returns the families of what was lost at the host.
+func hostLossReference() []family {
 	return []family{
 		stalledReference(),
 		{"fabric_nic_unread_packets_total", "nic reason", byKey(func(n *probe.NICStats) map[string]uint64 { return n.Unread })},
@@ -242,6 +254,29 @@ func edgesReference() []family {
 				add(f.Packets, n.NIC, f.From)
 			}
 		})},
+	}
+}
+
+// nicsReference returns the families of /metrics/nics.
+func nicsReference() []family {
+	return append(hostLossReference(), []family{
+		{"fabric_nic_probe_sent_total", nicLabels, eachNICSum(func(a *aggregate, add adder, labels []string) { add(a.sent, labels...) })},
+		{"fabric_nic_probe_lost_total", nicLabels, eachNICSum(func(a *aggregate, add adder, labels []string) { add(a.lost, labels...) })},
+		{"fabric_nic_probe_ecn_marked_total", nicLabels, eachNICSum(func(a *aggregate, add adder, labels []string) { add(a.ecn, labels...) })},
+		{"fabric_nic_owd_seconds", nicLabels + " timestamp", eachNICSum(func(a *aggregate, add adder, labels []string) { addDelays(add, &a.owd, labels) })},
+		{"fabric_nic_flows", "nic condition", func(st nodeagent.State, add adder) {
+			for nic, counts := range st.Windows.CountConditions() {
+				for condition, n := range counts {
+					add(n, nic, string(condition))
+				}
+			}
+		}},
+	}...)
+}
+
+// edgesReference returns the families of /metrics/edges.
+func edgesReference() []family {
+	return append(hostLossReference(), []family{
 		{"fabric_probe_sent_total", directedLabels, directed(func(e *probe.EdgeStats, d int, add adder, labels []string) {
 			add([2]uint64{e.Sent, e.RepliesSent}[d], labels...)
 		})},
@@ -259,7 +294,7 @@ func edgesReference() []family {
 				add(r.Received, r.Edge.Src, r.Edge.Dst, strconv.Itoa(r.Edge.Number), r.Class, strconv.Itoa(r.Tier), r.Plane)
 			}
 		})},
-	}
+	}...)
 }
 
 // reference publishes a state by a table.

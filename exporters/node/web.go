@@ -24,11 +24,12 @@ const (
 // Handler returns the handler of the node's series and API. The policy states who may reload the configuration, trace
 // paths and reset findings.
 func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
-	metrics, edges := e.Gatherers()
+	metrics, nics, edges := e.Gatherers()
 	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
 
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, opts))
+	mux.Handle("GET /metrics/nics", promhttp.HandlerFor(nics, opts))
 	mux.Handle("GET /metrics/edges", promhttp.HandlerFor(edges, opts))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
@@ -52,6 +53,7 @@ func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
 	})
 	mux.HandleFunc("GET /api/v1/clock", e.serveClock)
 	mux.HandleFunc("GET /api/v1/nics", e.serveNICs)
+	mux.HandleFunc("GET /api/v1/windows", e.serveWindows)
 	mux.HandleFunc("POST /api/v1/trace", policy.FrequentAdminHandler(e.serveTrace))
 	if e.health != nil {
 		healthAPI{e.health, e.log}.addRoutes(mux, policy)

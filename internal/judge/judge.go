@@ -391,3 +391,18 @@ func BinomialLL(lost, sent uint64, q float64) float64 {
 	lost = min(lost, sent)
 	return float64(lost)*math.Log(q) + float64(sent-lost)*math.Log1p(-q)
 }
+
+// MedianMAD returns the median and the median absolute deviation. It reorders v.
+func MedianMAD(v []int64) (median, mad int64) {
+	if len(v) == 0 {
+		return 0, 0
+	}
+	slices.Sort(v)
+	median = v[len(v)/2]
+	dev := make([]int64, len(v))
+	for i, x := range v {
+		dev[i] = max(x-median, median-x)
+	}
+	slices.Sort(dev)
+	return median, dev[len(dev)/2]
+}

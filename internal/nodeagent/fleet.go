@@ -97,6 +97,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 			n.clocks.steer = newSteering(o.Clock.ChronySock, log)
 		}
 	}
+	n.windows = newWindows(n, o.StateFile, log)
 	ctx := n.startRefreshing()
 	n.wg.Go(func() { c.Run(ctx) })
 	if renew := o.Coordinator.Renew; renew != nil {

@@ -22,6 +22,7 @@ type Node struct {
 	log          *slog.Logger
 	clock        probe.Clock                  // nil means the kernel's
 	clocks       *clocks                      // nil if they are not related
+	windows      *windows                     // nil before the node is started
 	certificates []pki.Source                 // in use toward the coordinator
 	writes       func() (done, failed uint64) // counts of the writes of the assignment; nil if it is not kept
 	started      time.Time                    // start of the engine, from which its counts begin
@@ -69,6 +70,7 @@ func Start(file, state string, clock probe.Clock, log *slog.Logger) (*Node, erro
 	if n.engine, err = n.startEngine(resolved, log); err != nil {
 		return nil, err
 	}
+	n.windows = newWindows(n, state, log)
 	n.startRefreshing()
 	return n, nil
 }
@@ -109,6 +111,7 @@ func (n *Node) startRefreshing() (ctx context.Context) {
 	if bent, ok := n.clock.(*bentclock.Clock); ok {
 		n.wg.Go(func() { bent.FollowFile(ctx, n.log) })
 	}
+	n.wg.Go(func() { n.windows.run(ctx) })
 	n.wg.Go(func() {
 		tick := time.NewTicker(addressEvery)
 		defer tick.Stop()

@@ -7,6 +7,7 @@ import (
 	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // Source is the interface through which the state of the probe engine is read. *probe.Engine implements it.
@@ -24,10 +25,17 @@ type ClockReader interface {
 	ViewOf(nic string) (v ClockView, ok bool)
 }
 
+// Conditions is the interface through which the conditions of the flows are read. *window.Recorder implements it.
+type Conditions interface {
+	// CountConditions returns the number of flows of each NIC in each condition.
+	CountConditions() map[string]map[window.Condition]int
+}
+
 // State represents a source together with what the node itself knows about it.
 type State struct {
 	Source
 	Clocks   ClockReader // nil means that the clocks are not related
+	Windows  Conditions  // nil means that the flows are not judged
 	Started  time.Time   // start of the source's counts
 	Loaded   time.Time   // time when the running configuration was loaded
 	ReloadOK bool
@@ -42,7 +50,20 @@ func (n *Node) ReadState(f func(State)) {
 	if n.clocks != nil {
 		s.Clocks = n.clocks
 	}
+	if n.windows != nil {
+		s.Windows = n.windows.recorder
+	}
 	f(s)
+}
+
+// FindWindows answers a query for windows of the node's flows. It returns window.ErrNoWindow if none ended near the moment
+// that the query is about.
+func (n *Node) FindWindows(q *window.Query) (*window.Answer, error) {
+	a, err := n.windows.recorder.FindWindows(q, time.Now())
+	if err == nil {
+		a.Node = n.Name()
+	}
+	return a, err
 }
 
 // TracedPaths returns the node's name, and the traced paths with their version.

@@ -33,7 +33,7 @@ var units = []struct{ suffix, unit string }{
 
 // namespaces holds the prefixes that are written with dots. The longest one that matches applies.
 var namespaces = []string{
-	"fabric_probe_", "fabric_nic_", "fabric_nic_probe_", "fabric_nic_port_", "fabric_clock_", "fabric_path_", "fabric_edge_",
+	"fabric_probe_", "fabric_nic_", "fabric_nic_probe_", "fabric_nic_port_", "fabric_leaf_pair_", "fabric_leaf_pair_probe_", "fabric_clock_", "fabric_path_", "fabric_edge_",
 	"fabric_link_", "fabric_switch_", "fabric_switch_port_", "fabric_element_", "fabric_suspect_", "fabric_verdict_", "fabric_evidence_",
 	"fabric_subnet_", "fabric_ufm_", "graylink_ufm_", "graylink_gnmi_", "graylink_ib_", "graylink_node_", "graylink_node_probe_", "graylink_node_trace_", "graylink_config_", "graylink_otlp_", "graylink_otlp_log_",
 	"graylink_coordinator_", "graylink_certificate_",
@@ -45,6 +45,7 @@ var namespaces = []string{
 var countedItems = []struct{ prefix, thing string }{
 	{"fabric_probe_", "probe"},
 	{"fabric_nic_probe_", "probe"},
+	{"fabric_leaf_pair_probe_", "probe"},
 	{"fabric_path_edges", "edge"},
 	{"fabric_link_probe_edges", "edge"},
 	{"fabric_suspect_edges", "edge"},

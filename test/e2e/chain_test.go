@@ -148,6 +148,7 @@ func newChainOn(t *testing.T, name, file string, analyzers int, flags []string, 
 		`"127.0.0.1:9872"`, strings.Join(quoted, ", "), "http://127.0.0.1:9099", hook.URL,
 		// Agents listen inside namespaces: that is the lab's, and not the operator's.
 		"job_name: graylink-node-edges\n", "job_name: graylink-node-edges\n    proxy_url: "+proxy.URL+"\n",
+		"job_name: graylink-node-nics\n", "job_name: graylink-node-nics\n    proxy_url: "+proxy.URL+"\n",
 		"job_name: graylink-node\n", "job_name: graylink-node\n    proxy_url: "+proxy.URL+"\n",
 		"job_name: graylink-switch\n", "job_name: graylink-switch\n    proxy_url: "+proxy.URL+"\n")...)
 	c.install("../../deploy/prometheus/prometheus.yml", "prometheus.yml", addresses)
@@ -456,7 +457,7 @@ func (c *chain) sound() {
 			c.t.Errorf("target %s of job %s: %s %s", x.ScrapeURL, x.ScrapePool, x.Health, x.LastError)
 		}
 	}
-	for job, want := range map[string]int{"graylink-node": 8, "graylink-node-edges": 8, "graylink-switch": 6, "graylink-analyzer": len(c.analyzers), "graylink-coordinator": 1, "prometheus": 1} {
+	for job, want := range map[string]int{"graylink-node": 8, "graylink-node-edges": 8, "graylink-node-nics": 8, "graylink-switch": 6, "graylink-analyzer": len(c.analyzers), "graylink-coordinator": 1, "prometheus": 1} {
 		if jobs[job] != want {
 			c.t.Errorf("job %s has %d targets, want %d", job, jobs[job], want)
 		}

@@ -35,7 +35,7 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request, forward http.Ha
 	body := rec.Body.Bytes()
 	if rec.Code == http.StatusOK {
 		switch r.URL.Path {
-		case "/metrics", "/metrics/edges":
+		case "/metrics", "/metrics/nics", "/metrics/edges":
 			body = l.series(rec.Header(), body)
 		case "/api/v1/paths", "/api/v1/trace":
 			body = l.traces(body)

@@ -175,15 +175,15 @@ func (r *rig) startGraylink(rate int, cadence time.Duration) (*contender, error)
 		return nil, err
 	}
 	c.measured = c.processes[:1]
-	c.scraped = []string{"http://127.0.0.1:9868/metrics", "http://127.0.0.1:9868/metrics/edges"}
+	c.scraped = []string{"http://127.0.0.1:9868/metrics", "http://127.0.0.1:9868/metrics/nics", "http://127.0.0.1:9868/metrics/edges"}
 	c.count = func() (counts, error) {
 		metrics, err := r.scrapeHost(0, "http://127.0.0.1:9868/metrics")
 		if err != nil {
 			return counts{}, err
 		}
-		lost := sumCounters(metrics["fabric_nic_probe_lost_total"], "", "")
+		lost := sumCounters(metrics["fabric_leaf_pair_probe_lost_total"], "", "")
 		missing := sumCounters(metrics["graylink_node_stamps_missing_total"], "", "")
-		sent := sumCounters(metrics["fabric_nic_probe_sent_total"], "side", "source")
+		sent := sumCounters(metrics["fabric_leaf_pair_probe_sent_total"], "side", "source")
 		return counts{sent: sent, stamped: 4*sent - missing, symptoms: map[string]float64{
 			"probes lost":                         lost,
 			"samples without a stamp they wanted": missing,

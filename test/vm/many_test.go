@@ -147,8 +147,8 @@ func hundreds(t *testing.T, near, far *Machine) {
 	// Sums over the edges. The page of 250 edges costs a machine much of a second: it is read when it may be as wanted.
 	sums := func() (sent, answered float64) {
 		f := m.scrape()
-		of, _, _ := series(f, "fabric_nic_probe_sent_total", "side", "source")
-		_, found, _ := series(f, "fabric_nic_owd_seconds", "side", "source")
+		of, _, _ := series(f, "fabric_leaf_pair_probe_sent_total", "side", "source")
+		_, found, _ := series(f, "fabric_leaf_pair_owd_seconds", "side", "source")
 		for _, v := range of {
 			sent += v
 		}

@@ -196,6 +196,11 @@ scrape_configs:
     proxy_url: %[2]s
     http_sd_configs: [{url: "%[3]s/api/v1/targets", refresh_interval: 1s}]
     relabel_configs: [{source_labels: [__meta_graylink_node], target_label: instance}]
+  - job_name: graylink-node-nics
+    metrics_path: /metrics/nics
+    proxy_url: %[2]s
+    http_sd_configs: [{url: "%[3]s/api/v1/targets", refresh_interval: 1s}]
+    relabel_configs: [{source_labels: [__meta_graylink_node], target_label: instance}]
   - job_name: graylink-node
     proxy_url: %[2]s
     http_sd_configs: [{url: "%[3]s/api/v1/targets", refresh_interval: 1s}]

@@ -202,7 +202,7 @@ func scrapes(topo *fabric.Topology, proxy string) string {
 	}
 	job := "- {job_name: %s, metrics_path: %s, proxy_url: %q, static_configs: [{targets: [" + strings.Join(targets, ", ") + "]}]}\n"
 	return "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n" +
-		fmt.Sprintf(job, "graylink-node-edges", "/metrics/edges", proxy) + fmt.Sprintf(job, "graylink-node", "/metrics", proxy)
+		fmt.Sprintf(job, "graylink-node-edges", "/metrics/edges", proxy) + fmt.Sprintf(job, "graylink-node-nics", "/metrics/nics", proxy) + fmt.Sprintf(job, "graylink-node", "/metrics", proxy)
 }
 
 // server is a Prometheus server that may die and come back.

@@ -359,6 +359,7 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 	targets := []promserver.Target{{Job: "graylink-analyzer", Address: d.pageAddress, Path: "/metrics"}}
 	for _, n := range d.site.Topology().Nodes {
 		targets = append(targets, promserver.Target{Job: "graylink-node-edges", Address: n.Name + ":" + agentPort, Path: "/metrics/edges"},
+			promserver.Target{Job: "graylink-node-nics", Address: n.Name + ":" + agentPort, Path: "/metrics/nics"},
 			promserver.Target{Job: "graylink-node", Address: n.Name + ":" + agentPort, Path: "/metrics"})
 	}
 	if d.Lab() != nil { // a simulated switch has no telemetry

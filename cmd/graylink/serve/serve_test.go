@@ -65,7 +65,7 @@ func TestPrometheusConfig(t *testing.T) {
 			jobs[j.Job] += strings.Join(s.Targets, " ") + s.Labels["instance"]
 		}
 	}
-	for job, want := range map[string]string{"graylink-node-edges": "", "graylink-node": "", "graylink-analyzer": analyzerHost + ":80", "graylink-coordinator": coordinatorHost + ":80",
+	for job, want := range map[string]string{"graylink-node-edges": "", "graylink-node-nics": "", "graylink-node": "", "graylink-analyzer": analyzerHost + ":80", "graylink-coordinator": coordinatorHost + ":80",
 		"prometheus": prometheusHost + ":80", "graylink-switch": "leaf1.example:9871leaf1", "otelcol-graylink": ""} {
 		if got, has := jobs[job]; !has || got != want {
 			t.Errorf("job %s has the targets %q, want %q", job, got, want)
