@@ -174,7 +174,7 @@ func (l *Loop) MaintenanceRegister() *maintenance.Register { return l.opts.Maint
 // evidence cannot be read.
 func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	w, err := l.planner.QueryEvidence(ctx, &selection.Request{DB: l.opts.DB, Settings: l.opts.Settings, Graph: l.opts.Graph, Now: now.Truncate(l.opts.Settings.Scrape),
-		Cycle: l.progress.cycle + 1, Suspects: l.incidents.SuspectVerdicts(), Frozen: l.incidents.HasOpen(), Asked: l.mesh.questions.Sources()})
+		Cycle: l.progress.cycle + 1, Suspects: l.incidents.SuspectVerdicts(), Asked: l.mesh.questions.Sources()})
 	if err != nil {
 		err = fmt.Errorf("evidence: %w", err)
 		l.recordNoEvidence(err)

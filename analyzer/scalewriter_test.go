@@ -6,15 +6,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -28,6 +25,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // scaleWriter writes series by remote write.
@@ -157,6 +155,8 @@ func (d *scaleWriter) write(w *scaleWorld) {
 			d.put(ts)
 		}
 		sums := map[string]*[2]counts{} // by peer leaf
+		var all [2]counts
+		shifted := 0.0
 		for j := range scalePeers {
 			e := fabric.Flow{Src: src, Dst: scaleNIC(w.peer(i, j))}
 			at := leaf(w.peer(i, j))
@@ -178,25 +178,44 @@ func (d *scaleWriter) write(w *scaleWorld) {
 					c = &slow[v]
 				}
 				sums[at][k].add(c)
+				all[k].add(c)
+				if c == &slow[v] {
+					shifted++
+				}
 				delays(c, "fabric_probe_owd_seconds", append(way, "timestamp", "kernel")...)
 			}
 		}
 		for at, both := range sums {
 			for k, side := range []string{"source", "destination"} {
-				nic := []string{"leaf", leaf(i), "nic", src, "peer_leaf", at, "plane", "a", "side", side, "tier", "2"}
+				pair := []string{"instance", src, "leaf", leaf(i), "peer_leaf", at, "plane", "a", "side", side, "tier", "2"}
 				for name, rate := range map[string]float64{"sent": 110, "lost": 0, "ecn_marked": 0} {
-					counter(rate, "fabric_nic_probe_"+name+"_total", nic...)
+					counter(rate, "fabric_leaf_pair_probe_"+name+"_total", pair...)
 				}
-				delays(&both[k], "fabric_nic_owd_seconds", append(nic, "timestamp", "kernel")...)
+				delays(&both[k], "fabric_leaf_pair_owd_seconds", append(pair, "timestamp", "kernel")...)
 			}
+		}
+		for k, side := range []string{"source", "destination"} {
+			nic := []string{"leaf", leaf(i), "nic", src, "plane", "a", "side", side}
+			for name, rate := range map[string]float64{"sent": 110 * scalePeers, "lost": 0, "ecn_marked": 0} {
+				counter(rate, "fabric_nic_probe_"+name+"_total", nic...)
+			}
+			delays(&all[k], "fabric_nic_owd_seconds", append(nic, "timestamp", "kernel")...)
+		}
+		for _, condition := range window.Conditions {
+			ts := named("fabric_nic_flows", "condition", string(condition), "nic", src)
+			for i := range scaleScrapes + 1 {
+				moved := shifted * float64(min(1, max(0, i-scaleCalm)))
+				v := map[window.Condition]float64{window.Healthy: scalePeers - moved, window.Shifted: moved}[condition]
+				ts.Samples = append(ts.Samples, prompb.Sample{Timestamp: w.scrape(i), Value: v})
+			}
+			d.put(ts)
 		}
 	}
 	d.send()
 	d.t.Logf("%d NICs, %d directed edges: %d series of %d scrapes written in %.0f s", w.nics, 2*w.nics*scalePeers, d.series, scaleScrapes, time.Since(began).Seconds())
 }
 
-// rules evaluates the recording rules for both windows, in their order, writes what they give,
-// and measures them.
+// rules measures the recording rules, in their order.
 func (d *scaleWriter) rules(w *scaleWorld, api *evidence.HTTP, measure func(string, int, func() int)) {
 	d.t.Helper()
 	groups, errs := rulefmt.ParseFile("../rules/aggregates.rules.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}), nil)
@@ -208,33 +227,13 @@ func (d *scaleWriter) rules(w *scaleWorld, api *evidence.HTTP, measure func(stri
 			continue
 		}
 		for _, r := range g.Rules {
-			if *scaleRules {
-				measure("rule "+r.Record, 1, func() int {
-					v, err := api.QueryInstant(d.t.Context(), "count("+r.Expr+")", w.last)
-					if err != nil || len(v) != 1 {
-						return 0
-					}
-					return int(v[0].Value)
-				})
-			}
-			if !strings.HasPrefix(r.Record, "fabric:nic_") {
-				continue
-			}
-			for _, end := range []time.Time{w.calm, w.last} {
-				v, err := api.QueryInstant(d.t.Context(), r.Expr, end)
-				if err != nil {
-					d.t.Fatal(err)
+			measure("rule "+r.Record, 1, func() int {
+				v, err := api.QueryInstant(d.t.Context(), "count("+r.Expr+")", w.last)
+				if err != nil || len(v) != 1 {
+					return 0
 				}
-				for _, x := range v {
-					ts := named(r.Record)
-					for _, k := range slices.Sorted(maps.Keys(x.Labels)) {
-						ts.Labels = append(ts.Labels, prompb.Label{Name: k, Value: x.Labels[k]})
-					}
-					ts.Samples = []prompb.Sample{{Timestamp: end.UnixMilli(), Value: x.Value}}
-					d.put(ts)
-				}
-				d.send()
-			}
+				return int(v[0].Value)
+			})
 		}
 	}
 }

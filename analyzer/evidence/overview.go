@@ -2,61 +2,34 @@ package evidence
 
 import (
 	"context"
-	"fmt"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // Rules of queries in two steps:
 //
 //  11. The overview covers every NIC in every cycle. It has the series that its node reports of
-//     it, and the recorded aggregates of all its probes (rules/aggregates.rules.yaml).
-//  12. It is of the present moment, and not of Lag ago, since it only selects the flows to query.
-//  13. If recording rules are missing, or their newest result is old, there is no overview. A NIC
-//     without new results is not healthy because of that.
+//     it, and how many of its flows the node judges as not healthy (fabric_nic_flows).
+//  12. It is of the present moment, and not of Lag ago, since it only selects the flows to query. A node
+//     that misjudges its flows, or lies, changes which flows are queried, and no verdict.
+//  13. If no node judges its flows, there is no overview. A NIC whose node does not, as that of an earlier
+//     version, is not known to be healthy.
 //  14. Normal values are left out of results, since each row costs both sides. A NIC without a
-//     ratio has lost or marked no packets, if its delays are present and the rule works. A clock
+//     condition has no flows in it, if the number of its flows is known. A clock
 //     without a state or count is locked and counted nothing, if its bound is present. A node
 //     that responds without a stall has none.
-//  15. The asymmetry of paths and the offsets of clocks seldom change. They are queried in one
+//  15. The numbers of flows, the asymmetry of paths and the offsets of clocks seldom change. They are queried in one
 //     cycle of ten, and in the next one after a clock counted something or is new. A clock with an
 //     unknown asymmetry is treated as the worst one.
 
-// Metric is what a recorded series is about.
-type Metric uint8
-
-// Metrics of the overview.
-const (
-	MedianDelay Metric = iota // seconds
-	TailDelay                 // seconds, the 99th percentile
-	Lost                      // ratio
-	Marked                    // ratio
-	Answered                  // ratio
-)
-
-// recorded are the series of the overview, by the names of their questions.
-var recorded = map[string]struct {
-	metric Metric
-	series string
-	only   string // which of its values are in the result
-}{
-	"nicP50":      {MedianDelay, "fabric:nic_owd_seconds:p50_2s", ""},
-	"nicP99":      {TailDelay, "fabric:nic_owd_seconds:p99_2s", ""},
-	"nicLost":     {Lost, "fabric:nic_probe_lost:ratio_2s", " > 0"},
-	"nicMarked":   {Marked, "fabric:nic_probe_ecn_marked:ratio_2s", " > 0"},
-	"nicAnswered": {Answered, "fabric:nic_probe_answered:ratio_2s", ""},
-}
-
-// OverviewQueries returns the queries of the overview by name, as WindowQueries does. "nicRules" returns the
-// time of the newest result of each recorded series, by the label rule. "flows" is queried once. Queries about
-// nodes and their clocks have their names in WindowQueries, and shorter results (rule 14).
+// OverviewQueries returns the queries of the overview by name, as WindowQueries does. "flows" is queried once. Queries
+// about nodes and their clocks have their names in WindowQueries, and shorter results (rule 14).
 func (s Settings) OverviewQueries() map[string]string {
 	q := s.expandQueries(defaultOverviewQueries(), "")
 	for name, query := range s.WindowQueries() {
@@ -80,20 +53,17 @@ func (s Settings) OverviewQueries() map[string]string {
 
 // OverviewCache holds the seldom queried values between the overviews that query them (rule 15).
 type OverviewCache struct {
-	untilDue        int // overviews until they do
-	rulesTrustedFor int // overviews for which the rules are taken to be at work
-	allowed         map[string]int64
-	counted         float64 // steps and drifts of all clocks
+	untilDue int // overviews until they do
+	allowed  map[string]int64
+	flows    map[string]int
+	counted  float64 // steps and drifts of all clocks
 }
 
 // seldomEvery is the number of overviews from one query of these values to the next.
 const seldomEvery = 10
 
-// rulesEvery is the number of overviews from one check of the recording rules to the next.
-const rulesEvery = 3
-
 // seldomQueries lists the names of the seldom queries.
-var seldomQueries = []string{"allowed", "offset", "drift"}
+var seldomQueries = []string{"allowed", "offset", "drift", "nicFlows"}
 
 // updateClocks stores the values of this cycle, or fills in those of an earlier one.
 func (r *OverviewCache) updateClocks(asked bool, each func(string, func(Sample)), clocks map[string]Clock) {
@@ -141,37 +111,25 @@ func (r *OverviewCache) updateClocks(asked bool, each func(string, func(Sample))
 }
 
 func defaultOverviewQueries() map[string]string {
-	q := map[string]string{"flows": `count(count by ($flow, direction) (fabric_probe_sent_total))`}
-	var newest []string
-	for _, name := range slices.Sorted(maps.Keys(recorded)) {
-		r := recorded[name]
-		q[name] = r.series + r.only
-		newest = append(newest, fmt.Sprintf("label_replace(max(timestamp(%s)), %q, %q, %q, %q)", r.series, "rule", name, "", ""))
+	return map[string]string{
+		"flows":    `count(count by ($flow, direction) (fabric_probe_sent_total))`,
+		"nicFlows": `sum by (nic) (max by (nic, condition) (fabric_nic_flows))`,
+		"nicMoved": `max by (nic, condition) (fabric_nic_flows{condition!="healthy"}) > 0`,
 	}
-	q["nicRules"] = strings.Join(newest, " or ")
-	return q
-}
-
-// NICSeries names one recorded series of a NIC.
-type NICSeries struct {
-	Metric                                   Metric
-	NIC, Side, Class, Tier, Plane, Timestamp string
 }
 
 // Overview is what every NIC says of itself at a moment.
 type Overview struct {
-	// Values are what the rules made of the NICs' probes; of Lost and Marked only what is
-	// more than 0.
-	Values map[NICSeries]float64
+	// Flows is the number of flows that a NIC probes, if its node judges them.
+	Flows map[string]int
+	// Unhealthy has how many of them are not healthy, by NIC and condition.
+	Unhealthy map[string]map[window.Condition]int
 	// MissingReason says why there is no overview; "": there is.
 	MissingReason string
 
 	alive  map[string]bool
 	window Window // hosts, clocks and warnings
 }
-
-// lateRules is how old the newest result of a rule may be, in scrapes beyond Lag.
-const lateRules = 5
 
 // CountFlows asks how many directed flows are counted.
 func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
@@ -188,16 +146,13 @@ func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
 func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, error) {
 	queries := c.s.OverviewQueries()
 	delete(queries, "flows")
-	if r.rulesTrustedFor > 0 {
-		delete(queries, "nicRules")
-	}
 	asked := r.untilDue <= 0
 	if !asked {
 		for _, name := range seldomQueries {
 			delete(queries, name)
 		}
 	}
-	o := Overview{Values: map[NICSeries]float64{}, window: c.emptyWindow()}
+	o := Overview{Unhealthy: map[string]map[window.Condition]int{}, window: c.emptyWindow()}
 	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(queries))
 	if err != nil {
 		return o, err
@@ -205,39 +160,24 @@ func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, e
 	o.window.Warnings = warnings
 	each := eachNumber(answers)
 	o.alive = c.s.gatherNodes(each, &o.window)
-	r.updateClocks(asked, each, o.window.Clocks)
-	for name, r := range recorded {
-		each(name, func(v Sample) {
-			if !math.IsInf(v.Value, 0) {
-				l := v.Labels
-				o.Values[NICSeries{r.metric, l["nic"], l["side"], l["class"], l["tier"], l["plane"], l["timestamp"]}] = v.Value
-			}
-		})
+	if asked {
+		r.flows = map[string]int{}
+		each("nicFlows", func(v Sample) { r.flows[v.Labels["nic"]] = int(v.Value) })
 	}
-	if r.rulesTrustedFor--; r.rulesTrustedFor < 0 {
-		if o.MissingReason = c.s.checkRules(answers["nicRules"], c.now.Add(c.offset)); o.MissingReason == "" {
-			r.rulesTrustedFor = rulesEvery - 1
+	r.updateClocks(asked, each, o.window.Clocks)
+	o.Flows = r.flows
+	each("nicMoved", func(v Sample) {
+		nic := v.Labels["nic"]
+		if o.Unhealthy[nic] == nil {
+			o.Unhealthy[nic] = map[window.Condition]int{}
 		}
+		o.Unhealthy[nic][window.Condition(v.Labels["condition"])] = int(v.Value)
+	})
+	if len(o.Flows) == 0 {
+		o.MissingReason = "no agent publishes fabric_nic_flows"
+		r.untilDue = 0
 	}
 	return o, nil
-}
-
-// checkRules says what is wrong with the recording rules, by when each had its newest result.
-func (s Settings) checkRules(newest []Sample, now time.Time) string {
-	at := map[string]time.Time{}
-	for _, v := range newest {
-		at[v.Labels["rule"]] = time.UnixMilli(int64(v.Value * 1e3))
-	}
-	for _, name := range slices.Sorted(maps.Keys(recorded)) {
-		t, ok := at[name]
-		switch old := now.Sub(t); {
-		case !ok:
-			return "nothing records " + recorded[name].series
-		case old > s.Lag+lateRules*s.Scrape:
-			return fmt.Sprintf("%s was recorded %s ago", recorded[name].series, old.Round(time.Second))
-		}
-	}
-	return ""
 }
 
 // StarvedHosts returns the nodes that are starved, with the reason.

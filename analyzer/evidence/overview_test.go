@@ -1,7 +1,7 @@
 package evidence
 
 import (
-	"os"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -10,43 +10,18 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/window"
 )
 
-// TestRule11TheRulesRecordWhatIsAsked: every series of the overview is recorded by the rules
-// that this repository has.
-func TestRule11TheRulesRecordWhatIsAsked(t *testing.T) {
-	b, err := os.ReadFile("../../rules/aggregates.rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, r := range recorded {
-		if !strings.Contains(string(b), "record: "+r.series+"\n") {
-			t.Errorf("%s asks for %s, which no rule records", name, r.series)
-		}
-		if q := DefaultSettings().OverviewQueries()[name]; !strings.HasPrefix(q, r.series) {
-			t.Errorf("%s: %s", name, q)
+// TestRule13NodesThatJudge checks that counts of two replicas are not added up, and that a missing count is no healthy NIC.
+func TestRule13NodesThatJudge(t *testing.T) {
+	s := healthy()
+	for _, replica := range []string{"a", "b"} {
+		for condition, values := range map[string]string{"healthy": "9x30", "shifted": "0x10 2x20", "lossy": "0x30", "silent": "0x30", "unjudged": "1x30"} {
+			s.more += `  fabric_nic_flows{nic="h1/eth1", replica="` + replica + `", condition="` + condition + `"} ` + values + "\n"
 		}
 	}
-}
-
-// TestRule13RulesThatAreMissingOrLate make no overview, and are named.
-func TestRule13RulesThatAreMissingOrLate(t *testing.T) {
-	all := func(values string) string {
-		var b strings.Builder
-		for _, r := range recorded {
-			b.WriteString("  " + r.series + `{nic="h1/eth1", side="source", plane="a", tier="2"} ` + values + "\n")
-		}
-		return b.String()
-	}
-	for name, tt := range map[string]struct{ more, want string }{
-		"missing":  {"", "nothing records fabric:nic_"},
-		"one":      {strings.ReplaceAll(all("0.5x30"), "fabric:nic_probe_lost:", "fabric:other:"), "nothing records fabric:nic_probe_lost:ratio_2s"},
-		"late":     {all("0.5x10"), "was recorded 10s ago"},
-		"at work":  {all("0.5x30"), ""},
-		"a little": {all("0.5x15"), ""},
-	} {
-		s := healthy()
-		s.more = tt.more
+	overviewOf := func(s series) Overview {
 		c, err := BeginCycle(t.Context(), s.load(t), DefaultSettings(), time.Unix(20, 0))
 		if err != nil {
 			t.Fatal(err)
@@ -55,55 +30,21 @@ func TestRule13RulesThatAreMissingOrLate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tt.want == "" && o.MissingReason != "" || !strings.Contains(o.MissingReason, tt.want) {
-			t.Errorf("%s: %q, want %q", name, o.MissingReason, tt.want)
-		}
-		if n := len(o.Values); name == "at work" && n != len(recorded) {
-			t.Errorf("%d values of %d: %v", n, len(recorded), o.Values)
-		}
-		if !o.AgentAnswers("h1/eth1") || o.AgentAnswers("h9/eth1") {
-			t.Error("who answers is not known")
-		}
+		return o
 	}
-}
-
-// TestRule13RulesThatStop checks that they are missed within three overviews of when they would be at once.
-func TestRule13RulesThatStop(t *testing.T) {
-	var more strings.Builder
-	for _, r := range recorded {
-		more.WriteString("  " + r.series + `{nic="h1/eth1", side="source", plane="a", tier="2"} 0.5x10 _x30` + "\n")
+	o := overviewOf(s)
+	if want := map[string]int{"h1/eth1": 12}; !maps.Equal(o.Flows, want) || o.MissingReason != "" {
+		t.Errorf("%v flows, %q; want %v", o.Flows, o.MissingReason, want)
 	}
-	s := healthy()
-	s.more = more.String()
-	db := s.load(t)
-	kept, since := &OverviewCache{}, int64(0)
-	for at := int64(8); at < 40; at++ {
-		c, err := BeginCycle(t.Context(), db, DefaultSettings(), time.Unix(at, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		missed := func(r *OverviewCache) bool {
-			o, err := c.ReadOverview(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return o.MissingReason != ""
-		}
-		if missed(&OverviewCache{}) && since == 0 {
-			since = at
-		}
-		switch late := missed(kept); {
-		case late && since == 0:
-			t.Fatalf("missed at %d s, while they are at work", at)
-		case late && kept.rulesTrustedFor > 0:
-			t.Fatal("rules that do not work are taken to")
-		case late && at <= since+2:
-			return
-		case since > 0 && at > since+2:
-			t.Fatalf("missed at %d s, %d s after they should be", at, at-since)
-		}
+	if want := map[window.Condition]int{window.Shifted: 2, window.Unjudged: 1}; !maps.Equal(o.Unhealthy["h1/eth1"], want) || len(o.Unhealthy) != 1 {
+		t.Errorf("%v, want %v", o.Unhealthy, want)
 	}
-	t.Error("never missed")
+	if !o.AgentAnswers("h1/eth1") || o.AgentAnswers("h9/eth1") {
+		t.Error("who answers is not known")
+	}
+	if o := overviewOf(healthy()); o.MissingReason != "no agent publishes fabric_nic_flows" {
+		t.Errorf("without counts: %q", o.MissingReason)
+	}
 }
 
 // TestRule14NormalValuesAreLeftOut checks that they are known all the same.
@@ -137,7 +78,8 @@ func TestRule14NormalValuesAreLeftOut(t *testing.T) {
 }
 
 // Two clocks: one as clocks are, one that stepped at 19 s, and whose paths differ.
-const clockSeries = `  fabric_clock_error_bound_seconds{clock="h7/eth1"} 1e-6x60
+const clockSeries = `  fabric_nic_flows{nic="h7/eth1", condition="healthy"} 12x60
+  fabric_clock_error_bound_seconds{clock="h7/eth1"} 1e-6x60
   fabric_clock_asymmetry_allowance_seconds{clock="h7/eth1"} 2e-6x60
   fabric_clock_state{clock="h7/eth1", state="locked"} 1x60
   fabric_clock_state{clock="h7/eth1", state="holdover"} 0x60

@@ -2,12 +2,12 @@ package looptest
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // answerQuery answers one of the loop's queries from what the world showed last.
@@ -142,71 +142,38 @@ func unrestricted(t *testing.T, query string) (string, func(fabric.Flow) bool) {
 	}
 }
 
-// overviewOf returns the values that the recording rules would have.
+// overviewOf returns what the nodes publish of the conditions of their flows.
 func (r *Rig) overviewOf(name string) (out []evidence.Sample) {
-	switch name {
-	case "flows":
+	if name == "flows" {
 		return []evidence.Sample{{Value: float64(len(r.frame))}}
-	case "nicRules":
-		for _, rule := range []string{"nicP50", "nicP99", "nicLost", "nicMarked", "nicAnswered"} {
-			if r.Recorded == nil || r.Recorded(rule) {
-				out = append(out, evidence.Sample{Labels: map[string]string{"rule": rule}, Value: float64(r.Now.Unix())})
+	}
+	for _, nic := range r.World.Graph.NICIDs() {
+		if r.Unjudging != nil && r.Unjudging(nic) {
+			continue
+		}
+		counts := r.judges.countConditions(r.frame, nic)
+		for wrong, c := range map[window.Condition]bool{window.Healthy: r.Lying[nic], window.Shifted: r.Crying[nic]} {
+			if c {
+				counts = map[window.Condition]int{wrong: sumOf(counts)}
 			}
 		}
-		return out
-	case "nicP50", "nicP99", "nicLost", "nicAnswered":
-	default:
-		return nil
-	}
-	type key struct{ nic, side, tier string }
-	type sum struct {
-		delays     []int64
-		sent, lost float64
-	}
-	sums := map[key]*sum{}
-	for e, o := range r.frame {
-		if r.World.FlowDelay[e] > 0 {
-			continue // one among hundreds
-		}
-		k := key{e.Src, "source", strconv.Itoa(o.Tier)}
-		if e.Reply {
-			k.side = "destination"
-		}
-		s := sums[k]
-		if s == nil {
-			s = &sum{}
-			sums[k] = s
-		}
-		if e.Reply && o.Lost == o.Sent {
-			continue // nothing came back that would have it
-		}
-		s.sent += float64(o.Sent)
-		if e.Reply || r.frame[fabric.Flow{Src: e.Src, Dst: e.Dst, Reply: true}].Sent > 0 {
-			s.lost += float64(o.Lost)
-		}
-		for i := range 50 {
-			if d := o.OWD; d != nil && i < 49 {
-				s.delays = append(s.delays, *d.P50)
-			} else if d != nil {
-				s.delays = append(s.delays, *d.P99)
-			}
-		}
-	}
-	for k, s := range sums {
-		slices.Sort(s.delays)
-		l := map[string]string{"nic": k.nic, "side": k.side, "tier": k.tier, "plane": "a", "timestamp": "kernel"}
-		quantile := map[string]int{"nicP50": 50, "nicP99": 99}[name]
-		switch {
-		case quantile > 0 && len(s.delays) > 0:
-			out = append(out, evidence.Sample{Labels: l, Value: float64(s.delays[len(s.delays)*quantile/100]) / 1e9})
-		case name == "nicLost" && s.lost > 0:
-			delete(l, "timestamp")
-			out = append(out, evidence.Sample{Labels: l, Value: s.lost / s.sent})
-		case name == "nicAnswered" && k.side == "source":
-			if back := sums[key{k.nic, "destination", k.tier}]; back != nil {
-				out = append(out, evidence.Sample{Labels: map[string]string{"nic": k.nic, "plane": "a", "tier": k.tier}, Value: back.sent / s.sent})
+		switch name {
+		case "nicFlows":
+			out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic}, Value: float64(sumOf(counts))})
+		case "nicMoved":
+			for c, n := range counts {
+				if c != window.Healthy {
+					out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic, "condition": string(c)}, Value: float64(n)})
+				}
 			}
 		}
 	}
 	return out
+}
+
+func sumOf(counts map[window.Condition]int) (sum int) {
+	for _, n := range counts {
+		sum += n
+	}
+	return sum
 }

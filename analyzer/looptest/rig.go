@@ -31,8 +31,11 @@ type Rig struct {
 	States map[string]string
 	// Bursts means that what is lost is lost in every other second.
 	Bursts bool
-	// Recorded reports whether a recording rule exists. Nil means that all do.
-	Recorded func(series string) bool
+	// Unjudging reports whether the node of a NIC does not judge its flows, as those of earlier versions. Nil means that
+	// all do.
+	Unjudging func(nic string) bool
+	// Lying are NICs whose node calls all flows healthy, and Crying those whose node calls them all shifted.
+	Lying, Crying map[string]bool
 	// Asked is called with each query's name, and the flows that it selects. It may be nil.
 	Asked func(name string, only func(fabric.Flow) bool)
 	// Prometheus is how the server is.
@@ -44,6 +47,7 @@ type Rig struct {
 	options analyzer.LoopOptions
 	names   map[string]string // by text of the query
 	frame   map[fabric.Flow]*fabric.Observation
+	judges  nodeJudges
 }
 
 // Prometheus is how a server answers.
@@ -169,6 +173,7 @@ func (r *Rig) Step() snapshot.Snapshot {
 		}
 		r.frame[e] = o
 	}
+	r.judges.addFrame(r.frame)
 	if err := r.Loop.RunCycle(r.t.Context(), r.Now); err != nil {
 		r.t.Fatal(err)
 	}

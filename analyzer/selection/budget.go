@@ -24,14 +24,8 @@ const (
 	maxComparedNICs, maxSuspectSegments, maxDestinationNICs = 64, 24, 8
 	// comparisonShare is the divisor of the budget that is kept for comparison.
 	comparisonShare = 5 // a fifth
-	// settledAfter is the number of cycles after which new aggregates of a NIC are normal, if all flows from
-	// it were healthy.
-	settledAfter = 30
 	// learnTries is the number of cycles for which a NIC is queried until its flows have baselines.
 	learnTries = 3 * (baseline.LearnWindows + baseline.WarmUp)
-	// groupWindows is the number of values that a group keeps, one in every groupEvery
-	// cycles.
-	groupWindows, groupEvery = 60, 5
 )
 
 // budget represents a selection that is being made, and what the cycle may still query.
@@ -126,7 +120,7 @@ func (p *Planner) addRoundRobin(b *budget, kept int, round time.Duration, now ti
 
 // troubledNICs returns the NICs that moved or had flows in trouble recently, and those whose flows show an open or
 // pending incident. For the destinations, the flows to the NIC are queried too. NICs with most flows affected come
-// first, and those with only a moved tail last. Among equals, NICs with flows in trouble come first, and every leaf
+// first, and those of which nothing is known last. Among equals, NICs with flows in trouble come first, and every leaf
 // has one before any has two, so that the budget covers the whole fabric.
 func (p *Planner) troubledNICs(r *Request) (sources, destinations []*nicState) {
 	shows, to := p.suspectNICs(r.Suspects)
@@ -145,6 +139,8 @@ func (p *Planner) troubledNICs(r *Request) (sources, destinations []*nicState) {
 		}
 		if x.shows {
 			x.how = max(x.how, extentPartial)
+		} else if !s.counted {
+			x.how = max(x.how, extentUnjudged)
 		}
 		if x.how == extentNone {
 			continue

@@ -106,7 +106,7 @@ func (p *Planner) RecordFlows(m *Moment) {
 	if !p.IsEnabled() || p.peakFlowCount() < p.opts.MinFlows {
 		return
 	}
-	sick, unlearnt := map[*nicState]bool{}, map[*nicState]bool{}
+	unlearnt := map[*nicState]bool{}
 	for i := range m.Raw {
 		f := &m.Raw[i]
 		if f.Flow.IsTemporary() {
@@ -127,9 +127,6 @@ func (p *Planner) RecordFlows(m *Moment) {
 		if f.Condition == judge.Degraded && (p.current == nil || !p.current.Destinations[f.Flow.Dst]) {
 			s.src.lastDegraded = m.Cycle
 		}
-		if f.Condition != judge.Healthy {
-			sick[s.src] = true
-		}
 		if !m.Baselines.HasBaseline(f.Flow) && !m.Excluder.ExcludesFlow(f.Flow) {
 			unlearnt[s.src] = true
 		}
@@ -144,15 +141,13 @@ func (p *Planner) RecordFlows(m *Moment) {
 			s.queriedAt, s.queriedFrom = m.Now, m.Cycle
 		}
 		if s.queriedFrom == m.Cycle {
-			p.recordNIC(s, m.Cycle, sick[s], unlearnt[s])
+			s.recordLearning(unlearnt[s])
 		}
 	}
 }
 
-// recordNIC records what the flows from a queried NIC showed. sick means that one of them was not healthy, and
-// unlearnt that one has no baseline. The aggregates of a NIC that moved become normal when all of its flows have been
-// healthy for a while (rule 10).
-func (p *Planner) recordNIC(s *nicState, cycle int, sick, unlearnt bool) {
+// recordLearning counts the cycles for which a queried NIC has had flows without a baseline.
+func (s *nicState) recordLearning(unlearnt bool) {
 	switch {
 	case unlearnt && s.learnCycles < 0:
 		s.learnCycles = 0
@@ -161,24 +156,6 @@ func (p *Planner) recordNIC(s *nicState, cycle int, sick, unlearnt bool) {
 	default:
 		s.learnCycles = -1
 	}
-	if s.lastMoved != cycle || sick {
-		s.calmCycles = 0
-		return
-	}
-	if s.calmCycles++; s.calmCycles < settledAfter {
-		return
-	}
-	s.calmCycles = 0
-	s.groups = slices.DeleteFunc(s.groups, func(g *group) bool {
-		if g.lastReported != cycle && g.deviatingCycles > 0 {
-			delete(p.groups, g.key) // the NIC no longer reports this series
-			return true
-		}
-		if g.deviatingCycles > 0 {
-			g.values, g.med, g.mad, g.hasNormal = []float32{float32(g.value)}, g.value, 0, true
-		}
-		return false
-	})
 }
 
 // CarryForward returns the flows that were not queried and are known to be healthy, or nil if every flow was queried.
@@ -196,10 +173,6 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 		excluded[i] = m.Excluder.IsActive() && d.To != "" && m.Excluder.ExcludesDirection(d)
 	}
 	round := p.opts.roundDuration(p.peakFlowCount())
-	sure := map[*nicState]bool{}
-	for _, s := range p.sortedNICs {
-		sure[s] = s.canDetectMove()
-	}
 	q := p.collectQuestions(m)
 	kept := p.flows[:0]
 	for _, s := range p.flows {
@@ -217,7 +190,7 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 			continue
 		}
 		q.offerFlow(s)
-		if !s.wasHealthy || m.Now.Sub(s.queriedAt) > round || s.src.lastMoved > s.queriedCycle || s.dst.lastMoved > s.queriedCycle || !sure[s.src] || !sure[s.dst] {
+		if !s.wasHealthy || m.Now.Sub(s.queriedAt) > round || s.src.lastMoved > s.queriedCycle || s.dst.lastMoved > s.queriedCycle || !s.src.judged {
 			continue
 		}
 		s.carried = true

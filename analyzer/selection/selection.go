@@ -2,19 +2,19 @@
 // aggregates of every NIC first, and then the flows that matter (docs/adr/0012-two-step-evidence.md). Rules, with their
 // numbers among the rules of package analyzer:
 //
-//  7. Every cycle queries aggregates of every NIC. It queries single flows of the NICs whose turn
-//     it is in a round over all, that moved, that had flows in trouble recently, or whose flows
-//     show an open or pending incident, and of some that cross the same elements for
+//  7. Every cycle queries how many flows of every NIC its node judges as not healthy. It queries single flows of
+//     the NICs whose turn it is in a round over all, that have such flows, that had flows in trouble recently, or
+//     whose flows show an open or pending incident, and of some that cross the same elements for
 //     comparison.
 //  8. The result of a flow that was not queried is carried forward if the flow was healthy when
 //     it was last queried, less than a round ago, and neither of its NICs moved since. Such a
 //     flow counts for coverage and for the state innocent. It is not a finding, so it neither
 //     blames nor clears.
 //  9. Consecutive windows that confirm a fault are windows of cycles that queried the flow.
-//  10. The normal values of a NIC are not learnt while an incident is open, nor from values that
-//     are not normal, unless all flows from it are healthy for half a minute.
+//  10. What a node judges is a reason to query, and never evidence. A NIC whose node does not judge all of its flows
+//     is not carried forward.
 //  11. A cycle queries no more flows than its budget allows, and reports what it left out.
-//  12. Every flow is queried if there are few flows, or no recording rules.
+//  12. Every flow is queried if there are few flows, or if no node judges its flows.
 package selection
 
 import (
@@ -60,7 +60,7 @@ type Stats struct {
 	// QueriedFlows were queried. CarriedFlows were not, and count with their last condition.
 	QueriedFlows int `json:"edges"`
 	CarriedFlows int `json:"vouched_edges"`
-	// Moved is the number of NICs whose aggregates are not normal. LeftOut is the number of them, and of
+	// Moved is the number of NICs with flows that are not healthy by their node. LeftOut is the number of them, and of
 	// NICs with flows in trouble, that exceed the budget.
 	Moved   int `json:"moved_nics"`
 	LeftOut int `json:"left_out_nics"`
@@ -77,7 +77,6 @@ type Planner struct {
 	flowCounts []int
 	nics       map[string]*nicState
 	sortedNICs []*nicState
-	groups     map[evidence.NICSeries]*group
 	states     map[fabric.Flow]*flowState
 	flows      []*flowState        // in the order in which they appeared
 	current    *evidence.Selection // of this cycle; nil means all flows
@@ -89,7 +88,7 @@ type Planner struct {
 
 // NewPlanner returns a Planner that has not queried anything.
 func NewPlanner(o Options) *Planner {
-	return &Planner{opts: o, nics: map[string]*nicState{}, groups: map[evidence.NICSeries]*group{}, states: map[fabric.Flow]*flowState{}, segments: segmentTable{id: map[fabric.Direction]int32{}}}
+	return &Planner{opts: o, nics: map[string]*nicState{}, states: map[fabric.Flow]*flowState{}, segments: segmentTable{id: map[fabric.Direction]int32{}}}
 }
 
 // InheritFrom takes over what another planner remembers, which is not used any more.
@@ -124,9 +123,8 @@ type Request struct {
 	Graph    *fabric.Graph
 	Now      time.Time
 	Cycle    int
-	// Suspects are the verdicts of open and pending incidents, and Frozen means that an incident is open.
+	// Suspects are the verdicts of open and pending incidents.
 	Suspects []*fabric.Verdict
-	Frozen   bool
 	// Asked are the NICs from which there are temporary flows.
 	Asked []string
 }
@@ -173,7 +171,7 @@ func (p *Planner) QueryEvidence(ctx context.Context, r *Request) (evidence.Windo
 
 // querySelected queries the flows that an overview and the state of the planner select.
 func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview *evidence.Overview, r *Request) (evidence.Window, error) {
-	p.applyOverview(overview, r.Cycle, r.Frozen)
+	p.applyOverview(overview, r.Cycle)
 	sel, state := p.selectFlows(r)
 	w, err := c.ReadFlows(ctx, overview, sel)
 	if err != nil {
@@ -182,7 +180,10 @@ func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview
 	state.TwoSteps, state.QueriedFlows = true, w.Flows
 	for nic := range sel.Sources {
 		s := p.nicFor(nic)
-		s.queriedAt, s.queriedFrom, s.sourceFlows = r.Now, r.Cycle, w.BySource[nic]
+		s.queriedAt, s.queriedFrom = r.Now, r.Cycle
+		if w.BySource[nic] > 0 {
+			s.sourceFlows = w.BySource[nic]
+		}
 	}
 	for nic := range sel.Destinations {
 		p.nicFor(nic).queriedTo = r.Cycle

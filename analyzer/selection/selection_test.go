@@ -10,6 +10,7 @@ import (
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/judge"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // newRecordedPlanner returns a planner that has recorded a cycle in which every flow of a fabric was queried and
@@ -26,6 +27,9 @@ func newRecordedPlanner(t *testing.T) (*Planner, *Moment) {
 		t.Fatal("flows are carried, though all were queried")
 	}
 	p.current, p.previous = &evidence.Selection{Sources: map[string]bool{"h1/eth1": true}}, p.current
+	for _, s := range p.sortedNICs {
+		s.judged = true
+	}
 	p.nicFor("h1/eth1").queriedFrom = 2
 	return p, &Moment{Now: m.Now.Add(time.Second), Cycle: 2, Baselines: m.Baselines, Excluder: m.Excluder, Graph: m.Graph}
 }
@@ -39,13 +43,13 @@ func TestRule8WhichFlowsAreCarried(t *testing.T) {
 		change func(p *Planner, m *Moment)
 		want   int
 	}{
-		"all healthy":        {func(*Planner, *Moment) {}, all - queried},
-		"one was not":        {func(p *Planner, _ *Moment) { p.states[other].wasHealthy = false }, all - queried - 1},
-		"one is forgotten":   {func(p *Planner, _ *Moment) { p.ForgetFlow(other) }, all - queried - 1},
-		"a NIC moved":        {func(p *Planner, m *Moment) { p.nics["h2/eth1"].lastMoved = m.Cycle }, all - queried - (2*7-1)*2},
-		"it moved before":    {func(p *Planner, m *Moment) { p.nics["h2/eth1"].lastMoved = m.Cycle - 1 }, all - queried},
-		"a round ago":        {func(p *Planner, m *Moment) { m.Now = m.Now.Add(p.opts.Round) }, 0},
-		"nothing normal yet": {func(p *Planner, _ *Moment) { p.nics["h2/eth1"].groups = []*group{{}} }, all - queried - (2*7-1)*2},
+		"all healthy":      {func(*Planner, *Moment) {}, all - queried},
+		"one was not":      {func(p *Planner, _ *Moment) { p.states[other].wasHealthy = false }, all - queried - 1},
+		"one is forgotten": {func(p *Planner, _ *Moment) { p.ForgetFlow(other) }, all - queried - 1},
+		"a NIC moved":      {func(p *Planner, m *Moment) { p.nics["h2/eth1"].lastMoved = m.Cycle }, all - queried - (2*7-1)*2},
+		"it moved before":  {func(p *Planner, m *Moment) { p.nics["h2/eth1"].lastMoved = m.Cycle - 1 }, all - queried},
+		"a round ago":      {func(p *Planner, m *Moment) { m.Now = m.Now.Add(p.opts.Round) }, 0},
+		"not judged":       {func(p *Planner, _ *Moment) { p.nics["h2/eth1"].judged = false }, all - queried - 7*2},
 	} {
 		p, m := newRecordedPlanner(t)
 		tt.change(p, m)
@@ -72,28 +76,20 @@ func TestRule7RoundLength(t *testing.T) {
 	}
 }
 
-// TestRule10NewValuesBecomeNormal checks that new values of a NIC become normal when all flows from it have been healthy
-// for a while, and not before.
-func TestRule10NewValuesBecomeNormal(t *testing.T) {
-	for name, sick := range map[string]bool{"healthy": false, "a flow is not healthy": true} {
-		p := NewPlanner(DefaultOptions())
-		s := p.nicFor("h1/eth1")
-		g := &group{key: evidence.NICSeries{NIC: "h1/eth1", Metric: evidence.MedianDelay, Timestamp: "kernel"}, nic: s, value: 10e-6}
-		s.groups, p.groups[g.key] = []*group{g}, g
-		for cycle := 1; cycle <= baseline.LearnWindows; cycle++ {
-			g.learnValue(cycle)
-		}
-		off := 0
-		for cycle := 10; cycle < 10+2*settledAfter; cycle++ {
-			g.value, g.lastReported = 1e-3, cycle
-			if moved, known := g.updateDeviation(cycle); moved && known {
-				off++
-				s.lastMoved = cycle
-			}
-			p.recordNIC(s, cycle, sick, false)
-		}
-		if want := map[bool]int{false: settledAfter, true: 2 * settledAfter}[sick]; off != want {
-			t.Errorf("%s: the NIC is off for %d cycles, want %d", name, off, want)
+// TestRule10ExtentOfWhatMoved checks what counts of a NIC's twelve flows say.
+func TestRule10ExtentOfWhatMoved(t *testing.T) {
+	for _, tt := range []struct {
+		unhealthy map[window.Condition]int
+		want      extent
+	}{
+		{nil, extentNone},
+		{map[window.Condition]int{window.Unjudged: 12}, extentNone},
+		{map[window.Condition]int{window.Shifted: 1}, extentPartial},
+		{map[window.Condition]int{window.Lossy: 2, window.Shifted: 2}, extentPartial},
+		{map[window.Condition]int{window.Lossy: 2, window.Shifted: 2, window.Silent: 1}, extentMost},
+	} {
+		if got := movedExtent(tt.unhealthy, 12); got != tt.want {
+			t.Errorf("%v: %d, want %d", tt.unhealthy, got, tt.want)
 		}
 	}
 }
