@@ -184,6 +184,9 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	l.progress.cycle++
 	expected := l.expectedFlows(w.Flows)
 	l.takePastHour()
+	for e, b := range w.NodeBaselines {
+		l.baselines.AdoptBaseline(e, &b.Quantiles, b.MADNS)
+	}
 	l.bindPaths(w.Observations, w.At)
 	raw := judge.FindingsOf(w.Observations, judge.DefaultParameters())
 	l.excludeMaintenance(raw, now)

@@ -23,8 +23,10 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	if l.opts.Causes != nil {
 		wg.Go(func() { l.incidents.Run(ctx) })
 	}
-	if l.opts.Recall != nil && l.baselines.IsEmpty() {
-		l.recallBaselines(ctx, interval)
+	if l.baselines.IsEmpty() {
+		if l.opts.Recall != nil {
+			l.recallBaselines(ctx, interval)
+		}
 		if l.opts.RecallVerdicts != nil && ctx.Err() == nil {
 			l.recallVerdicts(ctx)
 		}

@@ -212,6 +212,14 @@ func (b *Book) SeedFlow(f fabric.Flow, p50, p99 []int64) {
 	}
 }
 
+// AdoptBaseline sets what a node has as normal for a flow, if the flow has no baseline. Windows that the flow learns from
+// replace it.
+func (b *Book) AdoptBaseline(f fabric.Flow, base *fabric.Quantiles, madNS int64) {
+	if r := b.recordFor(f); r.baseline == nil {
+		r.baseline, r.baselineMAD, r.windowCount = base, madNS, max(r.windowCount, WarmUp)
+	}
+}
+
 // ForgetFlow drops all that is remembered of a flow.
 func (b *Book) ForgetFlow(f fabric.Flow) { delete(b.records, f) }
 

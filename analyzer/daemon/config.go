@@ -26,6 +26,7 @@ import (
 	"github.com/graylink/graylink/internal/agentapi/client"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // Config is the analyzer's configuration file.
@@ -206,6 +207,8 @@ func (p *Placements) validate() error {
 
 // Evidence configures the times of the queries. A value of 0 follows from the scrape interval.
 type Evidence struct {
+	// Profile is where the windows of flows come from: full, from the Prometheus server, or fleet, from the agents.
+	Profile string `yaml:"profile" schema:"enum=full|fleet"`
 	// Scrape is the scrape interval of /metrics/edges, 100ms to 5m. The analyzer runs one cycle in it.
 	Scrape time.Duration `yaml:"scrape_interval"`
 	// Ports is the scrape interval of switches and NICs, whose series show causes. The default is scrape_interval.
@@ -230,6 +233,12 @@ type Evidence struct {
 	Round time.Duration `yaml:"round"`
 }
 
+// Profiles.
+const (
+	profileFull  = "full"
+	profileFleet = "fleet"
+)
+
 // History configures the past from which a start reads baselines.
 type History struct {
 	// Span is the time that the windows cover, at most 24h. It ends in a calm time.
@@ -243,7 +252,7 @@ func DefaultConfig() Config {
 	two := selection.DefaultOptions()
 	return Config{
 		Prometheus: Prometheus{Endpoint: Endpoint{Client: config_util.DefaultHTTPClientConfig}, Backend: backendHTTP, Timeout: 5 * time.Second, MaxAnswer: 256 << 20},
-		Evidence:   Evidence{Scrape: time.Second, Parallel: 4, DetailBelow: two.MinFlows, MostEdges: two.MaxFlows, Round: two.Round},
+		Evidence:   Evidence{Profile: profileFull, Scrape: time.Second, Parallel: 4, DetailBelow: two.MinFlows, MostEdges: two.MaxFlows, Round: two.Round},
 		PageNICs:   incident.DefaultPageNICs,
 		History:    History{Span: 10 * time.Minute, Search: 24 * time.Hour},
 	}
@@ -481,6 +490,9 @@ func (c *Config) validate() error {
 	if err := c.Evidence.validate(); err != nil {
 		return err
 	}
+	if c.Evidence.Profile == profileFleet && c.Agents == nil {
+		return keyErrorf("agents", "required by evidence.profile: %s, since the windows of flows come from the agents", profileFleet)
+	}
 	if h := c.History; h.Span < 10*c.Evidence.Scrape || h.Span > 24*time.Hour {
 		return keyErrorf("history.span", "%v: %v to 24h0m0s are expected", h.Span, 10*c.Evidence.Scrape)
 	}
@@ -539,6 +551,14 @@ func (e *Evidence) validate() error {
 		if unset := d.or0 && d.v == 0; !unset && (d.v < d.lo || d.v > d.hi) {
 			return keyErrorf("evidence."+d.key, "%v: %v to %v are expected", d.v, d.lo, d.hi)
 		}
+	}
+	switch {
+	case e.Profile != profileFull && e.Profile != profileFleet:
+		return keyErrorf("evidence.profile", "%q: %s or %s is expected", e.Profile, profileFull, profileFleet)
+	case e.Profile == profileFleet && e.Scrape != time.Second:
+		return keyErrorf("evidence.scrape_interval", "%v: profile %s needs %v, the length of the seconds of the agents", e.Scrape, profileFleet, time.Second)
+	case e.Profile == profileFleet && (e.Delay != 0 && e.Delay != window.Span || e.Hard != 0 && e.Hard != time.Second):
+		return keyErrorf("evidence", "delay_window and hard_loss_window cannot be set with profile %s: windows of the agents have %v, and count hard losses in the last second", profileFleet, window.Span)
 	}
 	if e.Parallel < 1 || e.Parallel > 64 {
 		return keyErrorf("evidence.parallel", "%d: 1 to 64 are expected", e.Parallel)

@@ -151,6 +151,10 @@ func (e *Endpoint) urlTemplate(place string) func(string) string {
 	return func(name string) string { return strings.ReplaceAll(e.URL, place, name) }
 }
 
+// windowTimeout bounds the time in which an agent answers with the windows of its flows, so that those that do not are no
+// reason for a late cycle.
+const windowTimeout = 700 * time.Millisecond
+
 // newInstance builds an instance from a configuration, and does not start it.
 func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	w := &instance{config: c}
@@ -184,6 +188,11 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 			agents.URL = w.targets.URLOf
 		}
 		o.Agents = agents
+		if c.Evidence.Profile == profileFleet {
+			// The server has no windows of flows of the past, either. The agents have baselines.
+			o.Settings.Windows = &evidence.AgentWindows{Client: agents.Client, URL: agents.URL, Timeout: windowTimeout}
+			o.Recall, o.RecallHour = nil, nil
+		}
 	}
 	if s := c.Switches; s != nil {
 		client, err := d.host.newClient(&s.Endpoint)

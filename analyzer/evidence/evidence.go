@@ -93,6 +93,8 @@ type Settings struct {
 	Parallel int
 	// Past configures the history that RecallHistory reads.
 	Past Past
+	// Windows is what the windows of flows are read from, in place of the server. It may be nil.
+	Windows WindowSource
 	// Override replaces queries, by name.
 	Override map[string]string
 	// Observe is called with the duration and the error of each query. It may be nil.
@@ -219,6 +221,8 @@ type Window struct {
 	BySource map[string]int
 	// ClockOffset is how far the server's clock is ahead of this machine's.
 	ClockOffset time.Duration
+	// NodeBaselines are what nodes have as normal for flows, if the windows came from the nodes.
+	NodeBaselines map[fabric.Flow]NodeBaseline
 	// Warnings are the questions whose answer the server calls incomplete, with what
 	// it says.
 	Warnings []string
@@ -396,16 +400,31 @@ func (c *Cycle) timedQueries(queries map[string]string) (out []timedQuery) {
 // ReadAllFlows queries every flow. It fails if a query fails.
 func (c *Cycle) ReadAllFlows(ctx context.Context) (Window, error) {
 	w := c.emptyWindow()
-	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(c.s.WindowQueries()))
+	queries := c.s.WindowQueries()
+	if c.s.Windows != nil {
+		maps.DeleteFunc(queries, func(name, _ string) bool { return isAboutFlows(name) })
+	}
+	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(queries))
 	if err != nil {
 		return w, err
 	}
 	w.Warnings = warnings
 	each := eachNumber(answers)
 	alive := c.s.gatherNodes(each, &w)
-	c.s.gatherObservations(gatherFlows(each), alive, nil, &w)
+	flows := gatherFlows(each)
+	if c.s.Windows != nil {
+		nodes := map[string]bool{}
+		for nic := range alive {
+			nodes[fabric.OwnerOf(nic)] = true
+		}
+		flows = c.readWindows(ctx, nil, nodes, &w)
+	}
+	c.s.gatherObservations(flows, alive, nil, &w)
 	return w, nil
 }
+
+// isAboutFlows reports whether a query of WindowQueries is about single flows.
+func isAboutFlows(name string) bool { return strings.Contains(defaultWindowQueries()[name], "$only") }
 
 // stallLimit returns for how many seconds of a window a node's probe loop may be late.
 func (s Settings) stallLimit() float64 { return s.Stall * (s.Delay + s.Lag).Seconds() }

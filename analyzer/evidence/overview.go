@@ -33,7 +33,7 @@ import (
 func (s Settings) OverviewQueries() map[string]string {
 	q := s.expandQueries(defaultOverviewQueries(), "")
 	for name, query := range s.WindowQueries() {
-		if strings.Contains(defaultWindowQueries()[name], "$only") {
+		if isAboutFlows(name) {
 			continue
 		}
 		switch name {
@@ -133,10 +133,14 @@ type Overview struct {
 
 // CountFlows asks how many directed flows are counted.
 func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
-	answers, _, err := c.s.runQueries(ctx, c.db, c.timedQueries(map[string]string{"flows": c.s.OverviewQueries()["flows"]}))
+	name, directions := "flows", 1
+	if c.s.Windows != nil { // the server may not have the flows
+		name, directions = "nicFlows", window.Directions
+	}
+	answers, _, err := c.s.runQueries(ctx, c.db, c.timedQueries(map[string]string{name: c.s.OverviewQueries()[name]}))
 	n := 0
-	for _, v := range answers["flows"] {
-		n = int(v.Value)
+	for _, v := range answers[name] {
+		n += directions * int(v.Value)
 	}
 	return n, err
 }
@@ -220,11 +224,15 @@ func (s Selection) labelMatchers() (out []string) {
 func (c *Cycle) ReadFlows(ctx context.Context, o *Overview, only Selection) (Window, error) {
 	w := o.window
 	w.Hosts = maps.Clone(w.Hosts)
+	if c.s.Windows != nil {
+		c.s.gatherObservations(c.readWindows(ctx, &only, nil, &w), o.alive, only.Contains, &w)
+		return w, nil
+	}
 	answers := map[string][]Sample{}
 	for _, matcher := range only.labelMatchers() {
 		queries := map[string]string{}
 		for name, q := range c.s.expandQueries(defaultWindowQueries(), matcher) {
-			if strings.Contains(defaultWindowQueries()[name], "$only") {
+			if isAboutFlows(name) {
 				queries[name] = q
 			}
 		}

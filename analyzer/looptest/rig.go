@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // Rig runs a loop on a world. It answers the loop's queries from the world's flows, and its requests for traces from the
@@ -36,6 +38,11 @@ type Rig struct {
 	Unjudging func(nic string) bool
 	// Lying are NICs whose node calls all flows healthy, and Crying those whose node calls them all shifted.
 	Lying, Crying map[string]bool
+	// Mute are the nodes that do not answer for windows. Garble changes what a node answers; it may be nil.
+	Mute   map[string]bool
+	Garble func(node string, a *window.Answer)
+	// WindowRequests counts the requests for windows.
+	WindowRequests int
 	// Asked is called with each query's name, and the flows that it selects. It may be nil.
 	Asked func(name string, only func(fabric.Flow) bool)
 	// Prometheus is how the server is.
@@ -48,6 +55,7 @@ type Rig struct {
 	names   map[string]string // by text of the query
 	frame   map[fabric.Flow]*fabric.Observation
 	judges  nodeJudges
+	asked   sync.Mutex
 }
 
 // Prometheus is how a server answers.

@@ -45,6 +45,8 @@ type Baseline struct {
 	P99       int64  `json:"p99"`
 	MAD       int64  `json:"mad"` // median absolute deviation of the windows' medians
 	Timestamp string `json:"timestamp"`
+	// Replaced means that the flow was shifted for long and learnt anew (rule 7), so that this may be a fault.
+	Replaced bool `json:"replaced,omitempty"`
 }
 
 // learning is what is kept of one direction of a flow to make its baseline.
@@ -53,6 +55,7 @@ type learning struct {
 	kind     string
 	p50, p99 []int64
 	windows  int
+	replaced bool
 }
 
 // judged is what is known of a flow beyond its counts.
@@ -69,7 +72,7 @@ func (j *judged) recallBaselines(e fabric.Flow, learnt map[fabric.Flow]Baseline)
 	for d := range Directions {
 		e.Reply = d == Reverse
 		if b, ok := learnt[e]; ok {
-			j.normal[d] = learning{baseline: &b, kind: b.Timestamp, windows: warmUp}
+			j.normal[d] = learning{baseline: &b, kind: b.Timestamp, windows: warmUp, replaced: b.Replaced}
 			delete(learnt, e)
 		}
 	}
@@ -192,7 +195,10 @@ func (j *judged) update(now Condition, silent bool) {
 		j.condition = Healthy
 	}
 	if j.shiftedFor >= forgetAfter {
-		j.shiftedFor, j.normal = 0, [Directions]learning{}
+		j.shiftedFor = 0
+		for d := range j.normal {
+			j.normal[d] = learning{replaced: true}
+		}
 	}
 }
 
@@ -203,7 +209,7 @@ func (l *learning) learn(f *judge.Finding, turn int) {
 		return
 	}
 	if o.Timestamp != l.kind {
-		*l = learning{kind: o.Timestamp}
+		*l = learning{kind: o.Timestamp, replaced: l.replaced}
 	}
 	if l.windows++; l.windows <= warmUp || l.baseline != nil && f.Condition != judge.Healthy {
 		return
@@ -212,7 +218,7 @@ func (l *learning) learn(f *judge.Finding, turn int) {
 	if len(l.p50) < learnFrom || l.baseline != nil && turn%recomputeEvery != 0 {
 		return
 	}
-	l.baseline = &Baseline{Timestamp: l.kind}
+	l.baseline = &Baseline{Timestamp: l.kind, Replaced: l.replaced}
 	l.baseline.P50, l.baseline.MAD = judge.MedianMAD(slices.Clone(l.p50))
 	l.baseline.P99, _ = judge.MedianMAD(slices.Clone(l.p99))
 }

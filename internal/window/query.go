@@ -19,7 +19,7 @@ const (
 )
 
 // Query selects windows of a node, as the parameters of GET /api/v1/windows do. A flow is selected if its sender is in From, its
-// receiver is in To, or it is in Flows; without any of these, every flow is.
+// receiver is in To, or it is in Flows; if all of these and Received are empty, every flow is.
 type Query struct {
 	From, To []string // NICs
 	Flows    []fabric.Flow
@@ -203,7 +203,7 @@ func (r *Recorder) nearestReading(at time.Time) (n int, ok bool) {
 
 // selectFlows returns the flows that a query selects, those that are not healthy first.
 func (r *Recorder) selectFlows(q *Query) (out []fabric.Flow) {
-	all := len(q.From)+len(q.To)+len(q.Flows) == 0
+	all := len(q.From)+len(q.To)+len(q.Flows)+len(q.Received) == 0
 	var healthy []fabric.Flow
 	for _, e := range r.flowsInOrder() {
 		switch {

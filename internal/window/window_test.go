@@ -226,6 +226,11 @@ func TestRule7BaselinesLearnFromHealthyWindows(t *testing.T) {
 	}
 	n.seconds(100, fault{delay: 1e6})
 	n.want("slow for longer than ten minutes", map[Condition]int{Healthy: 2})
+	for i, e := range n.peers {
+		if b := n.r.Baselines()[e]; b.Replaced != (i == 0) {
+			t.Errorf("%s: %+v", e, b)
+		}
+	}
 	again := newNode(t)
 	again.r.Recall(n.r.Baselines())
 	again.seconds(4, fault{delay: 1e6})
