@@ -17,7 +17,7 @@ TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdum
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence beside dist test-packaging test-kubernetes test-slurm site lint clean demo-tools test-tools table
+.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence beside dist test-chart test-packaging test-kubernetes test-slurm site lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -140,6 +140,11 @@ dist:
 	@test -n "$(VERSION)" || { echo "VERSION is missing; for example: make dist VERSION=v0.1.0" >&2; exit 1; }
 	$(GO) build -C tools -o ../$(BIN)/dist ./dist
 	$(BIN)/dist -version $(VERSION) $(if $(DIST_KEY),-key $(DIST_KEY)) $(DIST_FLAGS)
+
+# The chart, by Helm and kubeconform, and the manifests for Kustomize, as CI runs them (the first time compiles for two
+# minutes; then one minute).
+test-chart: build
+	$(GO) test -tags packaging -count 1 -v -timeout 20m -run 'Test(Manifest|Chart|WrongValues|Kustomize)' ./test/packaging
 
 # The chart, by Helm and kubeconform, the manifests for Kustomize, and the packages, which are built, installed in a root of
 # their own, and started on three virtual machines as docs/start-slurm.md has it (on a machine that does nothing else).

@@ -33,6 +33,7 @@ func TestChartHasTheRules(t *testing.T) {
 			want[dir+"/"+filepath.Base(f)] = string(text)
 		}
 	}
+	want["aggregates-fleet.rules.yaml"] = read(t, "prometheus/aggregates-fleet.rules.yaml")
 	root := filepath.Join(chart, "files")
 	if *update {
 		for name, text := range want {

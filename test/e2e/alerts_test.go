@@ -22,6 +22,7 @@ var (
 	alertSeeds     = flag.String("alerts.seeds", "1", "seeds of TestAlerts, A..B")
 	alertTable     = flag.Bool("alerts.table", false, "TestAlerts judges seconds, on a machine that does nothing else, and not each fault")
 	alertDraw      = flag.String("alerts.draw", "", "directory in which TestAlerts draws the dashboards while the last fault lasts, for people to look at")
+	alertProfile   = flag.String("alerts.profile", "full", "where the analyzers of TestAlerts have the windows of flows from: full, Prometheus, or fleet, the agents")
 	alertAnalyzers = flag.Int("alerts.analyzers", 2, "analyzers of TestAlerts, beside the same Prometheus")
 )
 

@@ -44,7 +44,7 @@ type cluster struct {
 	helm   string
 }
 
-// programs builds the programs that are not ours. The build cache keeps them.
+// programs builds the programs that are not ours, and kubectl beside helm. The build cache keeps them.
 func programs(t *testing.T) (apiserver, etcd, helmProgram string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,6 +52,7 @@ func programs(t *testing.T) (apiserver, etcd, helmProgram string) {
 	for _, args := range [][]string{
 		{"build", "-C", "../../tools/kubernetes", "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3", "-o", apiserver, "k8s.io/kubernetes/cmd/kube-apiserver"},
 		{"build", "-C", "../../tools/kubernetes", "-ldflags", "-s -w", "-o", etcd, "go.etcd.io/etcd/server/v3"},
+		{"build", "-C", "../../tools/kubernetes", "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3", "-o", filepath.Join(dir, "kubectl"), "k8s.io/kubernetes/cmd/kubectl"},
 		{"install", helm},
 	} {
 		c := exec.Command("go", args...)

@@ -91,7 +91,7 @@ collector:
   config: {receivers: {gnmi: {}}}
   nodeSelector: {role: infra}
   tolerations: [{operator: Exists}]
-prometheus: {operator: true, labels: {release: kps}}
+prometheus: {operator: true, profile: fleet, labels: {release: kps}}
 grafana: {dashboards: true}
 `,
 	"multus with RDMA":    inline + "node: {networks: {mode: multus, attachments: [fabric/rail0, fabric/rail1]}, rdma: {enabled: true, resource: rdma/shared}}\n",
@@ -298,6 +298,34 @@ func checkFlags(t *testing.T, image string, args []string) {
 	}
 }
 
+// TestChartProfiles checks what profile fleet and digests change in the objects.
+func TestChartProfiles(t *testing.T) {
+	program := helmProgram(t)
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	out, err := run(t, program, inline+"prometheus: {operator: true, profile: fleet}\nimage: {tag: v1, digests: {graylink-node: "+digest+"}}\n", "template", "graylink", chart, "--namespace", "graylink", "--kube-version", "1.36.0")
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, out)
+	}
+	objects := objectsByName(t, out, "")
+	for name, want := range map[string]string{"graylink-node": "15s", "graylink-node-nics": "1s", "graylink-node-edges": "60s"} {
+		if got := objects["ScrapeConfig "+name].(map[string]any)["spec"].(map[string]any)["scrapeInterval"]; got != want {
+			t.Errorf("%s is scraped every %v, want %s", name, got, want)
+		}
+	}
+	rules, err := yaml.Marshal(objects["PrometheusRule graylink-aggregates"])
+	if err != nil || !strings.Contains(string(rules), "fabric_leaf_pair_owd_seconds[45s]") {
+		t.Errorf("rules of profile fleet: %v\n%s", err, rules)
+	}
+	if !strings.Contains(out, "profile: fleet") {
+		t.Error("the analyzer has another profile")
+	}
+	for _, want := range []string{"/graylink-node@" + digest, "/graylink-analyzer:v1"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no image %s", want)
+		}
+	}
+}
+
 // TestWrongValues: each is refused, with its key.
 func TestWrongValues(t *testing.T) {
 	program := helmProgram(t)
@@ -306,6 +334,9 @@ func TestWrongValues(t *testing.T) {
 		{inline + "imagee: {}\n", "'imagee'"},
 		{inline + "image: {registry: \"\"}\n", "/image/registry"},
 		{inline + "image: {pullPolicy: Sometimes}\n", "/image/pullPolicy"},
+		{inline + "image: {digests: {graylink-node: latest}}\n", "/image/digests/graylink-node"},
+		{inline + "image: {digests: {graylink-nod: \"sha256:ab\"}}\n", "graylink-nod"},
+		{inline + "prometheus: {profile: huge}\n", "/prometheus/profile"},
 		{inline + "image: {pullSecrets: [regcred]}\n", "/image/pullSecrets"},
 		{"topology: {inline: 7}\n", "/topology/inline"},
 		{"topology: {file: x}\n", "'file'"},

@@ -14,7 +14,8 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "graylink.image" -}}
-{{ .root.Values.image.registry }}/{{ .program }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- $image := .root.Values.image -}}
+{{ $image.registry }}/{{ .program }}{{ if hasKey $image.digests .program }}@{{ index $image.digests .program }}{{ else }}:{{ $image.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{- define "graylink.pull" -}}
