@@ -648,8 +648,10 @@ type Interface struct {
 	HardwareStamps *bool                  `protobuf:"varint,6,opt,name=hardware_stamps,json=hardwareStamps,proto3,oneof" json:"hardware_stamps,omitempty"` // it stamps every packet by its own clock; absent means no change
 	Rdma           *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`                                                  // its port of an RDMA device that the agent probes with; absent if it probes by UDP
 	PrefixLengths  []uint32               `protobuf:"varint,8,rep,packed,name=prefix_lengths,json=prefixLengths,proto3" json:"prefix_lengths,omitempty"`   // of the networks of the addresses, in their order; absent if they are not known
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Neighbours that announce themselves to it by LLDP, at most 2. None if there are none, or if the agent does not listen.
+	Lldp          []*LLDPNeighbour `protobuf:"bytes,9,rep,name=lldp,proto3" json:"lldp,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Interface) Reset() {
@@ -738,6 +740,82 @@ func (x *Interface) GetPrefixLengths() []uint32 {
 	return nil
 }
 
+func (x *Interface) GetLldp() []*LLDPNeighbour {
+	if x != nil {
+		return x.Lldp
+	}
+	return nil
+}
+
+// LLDPNeighbour is the far end of a cable, as it announces itself by LLDP (IEEE 802.1AB).
+type LLDPNeighbour struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	System        string                 `protobuf:"bytes,1,opt,name=system,proto3" json:"system,omitempty"` // its name, or its chassis if it has no name
+	Port          string                 `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
+	Chassis       string                 `protobuf:"bytes,3,opt,name=chassis,proto3" json:"chassis,omitempty"`    // identifier that all ports of the system share
+	Forwards      bool                   `protobuf:"varint,4,opt,name=forwards,proto3" json:"forwards,omitempty"` // it states a capability of switches or routers (table 8-4)
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LLDPNeighbour) Reset() {
+	*x = LLDPNeighbour{}
+	mi := &file_agent_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LLDPNeighbour) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LLDPNeighbour) ProtoMessage() {}
+
+func (x *LLDPNeighbour) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LLDPNeighbour.ProtoReflect.Descriptor instead.
+func (*LLDPNeighbour) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LLDPNeighbour) GetSystem() string {
+	if x != nil {
+		return x.System
+	}
+	return ""
+}
+
+func (x *LLDPNeighbour) GetPort() string {
+	if x != nil {
+		return x.Port
+	}
+	return ""
+}
+
+func (x *LLDPNeighbour) GetChassis() string {
+	if x != nil {
+		return x.Chassis
+	}
+	return ""
+}
+
+func (x *LLDPNeighbour) GetForwards() bool {
+	if x != nil {
+		return x.Forwards
+	}
+	return false
+}
+
 // RDMA is the destination of datagrams for a queue pair.
 type RDMA struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -754,7 +832,7 @@ type RDMA struct {
 
 func (x *RDMA) Reset() {
 	*x = RDMA{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +844,7 @@ func (x *RDMA) String() string {
 func (*RDMA) ProtoMessage() {}
 
 func (x *RDMA) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +857,7 @@ func (x *RDMA) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RDMA.ProtoReflect.Descriptor instead.
 func (*RDMA) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RDMA) GetDevice() string {
@@ -842,7 +920,7 @@ type ClockInfo struct {
 
 func (x *ClockInfo) Reset() {
 	*x = ClockInfo{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +932,7 @@ func (x *ClockInfo) String() string {
 func (*ClockInfo) ProtoMessage() {}
 
 func (x *ClockInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +945,7 @@ func (x *ClockInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockInfo.ProtoReflect.Descriptor instead.
 func (*ClockInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClockInfo) GetClock() string {
@@ -903,7 +981,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +993,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1006,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Applied) GetVersion() uint64 {
@@ -966,7 +1044,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1056,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1069,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Heartbeat) GetApplied() *Applied {
@@ -1046,7 +1124,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1136,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1149,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Addresses) GetInterfaces() []*Interface {
@@ -1091,7 +1169,7 @@ type PathReport struct {
 
 func (x *PathReport) Reset() {
 	*x = PathReport{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1181,7 @@ func (x *PathReport) String() string {
 func (*PathReport) ProtoMessage() {}
 
 func (x *PathReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1194,7 @@ func (x *PathReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReport.ProtoReflect.Descriptor instead.
 func (*PathReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PathReport) GetTraces() []*Trace {
@@ -1140,7 +1218,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1230,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1243,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Trace) GetEdge() string {
@@ -1221,7 +1299,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1311,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1324,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Hop) GetTtl() uint32 {
@@ -1281,7 +1359,7 @@ type ClockReport struct {
 
 func (x *ClockReport) Reset() {
 	*x = ClockReport{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1371,7 @@ func (x *ClockReport) String() string {
 func (*ClockReport) ProtoMessage() {}
 
 func (x *ClockReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1384,7 @@ func (x *ClockReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReport.ProtoReflect.Descriptor instead.
 func (*ClockReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ClockReport) GetFormat() uint32 {
@@ -1341,7 +1419,7 @@ type CoordinatorMessage struct {
 
 func (x *CoordinatorMessage) Reset() {
 	*x = CoordinatorMessage{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1431,7 @@ func (x *CoordinatorMessage) String() string {
 func (*CoordinatorMessage) ProtoMessage() {}
 
 func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1444,7 @@ func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorMessage.ProtoReflect.Descriptor instead.
 func (*CoordinatorMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CoordinatorMessage) GetBody() isCoordinatorMessage_Body {
@@ -1496,7 +1574,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1586,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1599,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Welcome) GetVersion() string {
@@ -1555,7 +1633,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1645,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1658,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Refused) GetReason() string {
@@ -1613,7 +1691,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1703,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1716,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Assignment) GetVersion() uint64 {
@@ -1730,7 +1808,7 @@ type Stamp struct {
 
 func (x *Stamp) Reset() {
 	*x = Stamp{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1820,7 @@ func (x *Stamp) String() string {
 func (*Stamp) ProtoMessage() {}
 
 func (x *Stamp) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1833,7 @@ func (x *Stamp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stamp.ProtoReflect.Descriptor instead.
 func (*Stamp) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Stamp) GetPort() uint32 {
@@ -1797,7 +1875,7 @@ type Class struct {
 
 func (x *Class) Reset() {
 	*x = Class{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +1887,7 @@ func (x *Class) String() string {
 func (*Class) ProtoMessage() {}
 
 func (x *Class) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +1900,7 @@ func (x *Class) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Class.ProtoReflect.Descriptor instead.
 func (*Class) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Class) GetName() string {
@@ -1864,7 +1942,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1954,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1967,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NIC) GetNic() string {
@@ -1977,7 +2055,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2067,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2080,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Peer) GetNic() string {
@@ -2069,7 +2147,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2159,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2172,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Edge) GetNic() uint32 {
@@ -2150,7 +2228,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2240,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2253,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Keys) GetPeers() []*PeerKeys {
@@ -2202,7 +2280,7 @@ type PeerKeys struct {
 
 func (x *PeerKeys) Reset() {
 	*x = PeerKeys{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2292,7 @@ func (x *PeerKeys) String() string {
 func (*PeerKeys) ProtoMessage() {}
 
 func (x *PeerKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2305,7 @@ func (x *PeerKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerKeys.ProtoReflect.Descriptor instead.
 func (*PeerKeys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PeerKeys) GetNode() string {
@@ -2254,7 +2332,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2344,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2357,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Key) GetId() uint32 {
@@ -2307,7 +2385,7 @@ type ClockUpdate struct {
 
 func (x *ClockUpdate) Reset() {
 	*x = ClockUpdate{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2397,7 @@ func (x *ClockUpdate) String() string {
 func (*ClockUpdate) ProtoMessage() {}
 
 func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2410,7 @@ func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockUpdate.ProtoReflect.Descriptor instead.
 func (*ClockUpdate) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ClockUpdate) GetFormat() uint32 {
@@ -2360,7 +2438,7 @@ type Lives struct {
 
 func (x *Lives) Reset() {
 	*x = Lives{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2372,7 +2450,7 @@ func (x *Lives) String() string {
 func (*Lives) ProtoMessage() {}
 
 func (x *Lives) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2385,7 +2463,7 @@ func (x *Lives) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lives.ProtoReflect.Descriptor instead.
 func (*Lives) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Lives) GetNodes() []*NodeLife {
@@ -2405,7 +2483,7 @@ type NodeLife struct {
 
 func (x *NodeLife) Reset() {
 	*x = NodeLife{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2495,7 @@ func (x *NodeLife) String() string {
 func (*NodeLife) ProtoMessage() {}
 
 func (x *NodeLife) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2508,7 @@ func (x *NodeLife) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLife.ProtoReflect.Descriptor instead.
 func (*NodeLife) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodeLife) GetNode() string {
@@ -2456,7 +2534,7 @@ type PathsWanted struct {
 
 func (x *PathsWanted) Reset() {
 	*x = PathsWanted{}
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2546,7 @@ func (x *PathsWanted) String() string {
 func (*PathsWanted) ProtoMessage() {}
 
 func (x *PathsWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2559,7 @@ func (x *PathsWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsWanted.ProtoReflect.Descriptor instead.
 func (*PathsWanted) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_proto_rawDescGZIP(), []int{33}
 }
 
 type AuthoritiesRequest struct {
@@ -2492,7 +2570,7 @@ type AuthoritiesRequest struct {
 
 func (x *AuthoritiesRequest) Reset() {
 	*x = AuthoritiesRequest{}
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2582,7 @@ func (x *AuthoritiesRequest) String() string {
 func (*AuthoritiesRequest) ProtoMessage() {}
 
 func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2595,7 @@ func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*AuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_proto_rawDescGZIP(), []int{34}
 }
 
 type AuthoritiesAnswer struct {
@@ -2529,7 +2607,7 @@ type AuthoritiesAnswer struct {
 
 func (x *AuthoritiesAnswer) Reset() {
 	*x = AuthoritiesAnswer{}
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +2619,7 @@ func (x *AuthoritiesAnswer) String() string {
 func (*AuthoritiesAnswer) ProtoMessage() {}
 
 func (x *AuthoritiesAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +2632,7 @@ func (x *AuthoritiesAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesAnswer.ProtoReflect.Descriptor instead.
 func (*AuthoritiesAnswer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AuthoritiesAnswer) GetAuthorities() []byte {
@@ -2582,7 +2660,7 @@ type EnrollRequest struct {
 
 func (x *EnrollRequest) Reset() {
 	*x = EnrollRequest{}
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2672,7 @@ func (x *EnrollRequest) String() string {
 func (*EnrollRequest) ProtoMessage() {}
 
 func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2685,7 @@ func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollRequest.ProtoReflect.Descriptor instead.
 func (*EnrollRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *EnrollRequest) GetNode() string {
@@ -2675,7 +2753,7 @@ type EnrollAnswer struct {
 
 func (x *EnrollAnswer) Reset() {
 	*x = EnrollAnswer{}
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2765,7 @@ func (x *EnrollAnswer) String() string {
 func (*EnrollAnswer) ProtoMessage() {}
 
 func (x *EnrollAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2778,7 @@ func (x *EnrollAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollAnswer.ProtoReflect.Descriptor instead.
 func (*EnrollAnswer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *EnrollAnswer) GetCertificate() []byte {
@@ -2765,7 +2843,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x05_life\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
-	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\x92\x02\n" +
+	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xc8\x02\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\x12\x10\n" +
@@ -2774,8 +2852,14 @@ const file_agent_proto_rawDesc = "" +
 	"\x02up\x18\x05 \x01(\bR\x02up\x12,\n" +
 	"\x0fhardware_stamps\x18\x06 \x01(\bH\x00R\x0ehardwareStamps\x88\x01\x01\x12+\n" +
 	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdma\x12%\n" +
-	"\x0eprefix_lengths\x18\b \x03(\rR\rprefixLengthsB\x12\n" +
-	"\x10_hardware_stamps\"\x99\x01\n" +
+	"\x0eprefix_lengths\x18\b \x03(\rR\rprefixLengths\x124\n" +
+	"\x04lldp\x18\t \x03(\v2 .graylink.agent.v1.LLDPNeighbourR\x04lldpB\x12\n" +
+	"\x10_hardware_stamps\"q\n" +
+	"\rLLDPNeighbour\x12\x16\n" +
+	"\x06system\x18\x01 \x01(\tR\x06system\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\tR\x04port\x12\x18\n" +
+	"\achassis\x18\x03 \x01(\tR\achassis\x12\x1a\n" +
+	"\bforwards\x18\x04 \x01(\bR\bforwards\"\x99\x01\n" +
 	"\x04RDMA\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x10\n" +
@@ -2951,7 +3035,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_agent_proto_goTypes = []any{
 	(PathState)(0),             // 0: graylink.agent.v1.PathState
 	(*Question)(nil),           // 1: graylink.agent.v1.Question
@@ -2962,85 +3046,87 @@ var file_agent_proto_goTypes = []any{
 	(*Hello)(nil),              // 6: graylink.agent.v1.Hello
 	(*WebEndpoint)(nil),        // 7: graylink.agent.v1.WebEndpoint
 	(*Interface)(nil),          // 8: graylink.agent.v1.Interface
-	(*RDMA)(nil),               // 9: graylink.agent.v1.RDMA
-	(*ClockInfo)(nil),          // 10: graylink.agent.v1.ClockInfo
-	(*Applied)(nil),            // 11: graylink.agent.v1.Applied
-	(*Heartbeat)(nil),          // 12: graylink.agent.v1.Heartbeat
-	(*Addresses)(nil),          // 13: graylink.agent.v1.Addresses
-	(*PathReport)(nil),         // 14: graylink.agent.v1.PathReport
-	(*Trace)(nil),              // 15: graylink.agent.v1.Trace
-	(*Hop)(nil),                // 16: graylink.agent.v1.Hop
-	(*ClockReport)(nil),        // 17: graylink.agent.v1.ClockReport
-	(*CoordinatorMessage)(nil), // 18: graylink.agent.v1.CoordinatorMessage
-	(*Welcome)(nil),            // 19: graylink.agent.v1.Welcome
-	(*Refused)(nil),            // 20: graylink.agent.v1.Refused
-	(*Assignment)(nil),         // 21: graylink.agent.v1.Assignment
-	(*Stamp)(nil),              // 22: graylink.agent.v1.Stamp
-	(*Class)(nil),              // 23: graylink.agent.v1.Class
-	(*NIC)(nil),                // 24: graylink.agent.v1.NIC
-	(*Peer)(nil),               // 25: graylink.agent.v1.Peer
-	(*Edge)(nil),               // 26: graylink.agent.v1.Edge
-	(*Keys)(nil),               // 27: graylink.agent.v1.Keys
-	(*PeerKeys)(nil),           // 28: graylink.agent.v1.PeerKeys
-	(*Key)(nil),                // 29: graylink.agent.v1.Key
-	(*ClockUpdate)(nil),        // 30: graylink.agent.v1.ClockUpdate
-	(*Lives)(nil),              // 31: graylink.agent.v1.Lives
-	(*NodeLife)(nil),           // 32: graylink.agent.v1.NodeLife
-	(*PathsWanted)(nil),        // 33: graylink.agent.v1.PathsWanted
-	(*AuthoritiesRequest)(nil), // 34: graylink.agent.v1.AuthoritiesRequest
-	(*AuthoritiesAnswer)(nil),  // 35: graylink.agent.v1.AuthoritiesAnswer
-	(*EnrollRequest)(nil),      // 36: graylink.agent.v1.EnrollRequest
-	(*EnrollAnswer)(nil),       // 37: graylink.agent.v1.EnrollAnswer
+	(*LLDPNeighbour)(nil),      // 9: graylink.agent.v1.LLDPNeighbour
+	(*RDMA)(nil),               // 10: graylink.agent.v1.RDMA
+	(*ClockInfo)(nil),          // 11: graylink.agent.v1.ClockInfo
+	(*Applied)(nil),            // 12: graylink.agent.v1.Applied
+	(*Heartbeat)(nil),          // 13: graylink.agent.v1.Heartbeat
+	(*Addresses)(nil),          // 14: graylink.agent.v1.Addresses
+	(*PathReport)(nil),         // 15: graylink.agent.v1.PathReport
+	(*Trace)(nil),              // 16: graylink.agent.v1.Trace
+	(*Hop)(nil),                // 17: graylink.agent.v1.Hop
+	(*ClockReport)(nil),        // 18: graylink.agent.v1.ClockReport
+	(*CoordinatorMessage)(nil), // 19: graylink.agent.v1.CoordinatorMessage
+	(*Welcome)(nil),            // 20: graylink.agent.v1.Welcome
+	(*Refused)(nil),            // 21: graylink.agent.v1.Refused
+	(*Assignment)(nil),         // 22: graylink.agent.v1.Assignment
+	(*Stamp)(nil),              // 23: graylink.agent.v1.Stamp
+	(*Class)(nil),              // 24: graylink.agent.v1.Class
+	(*NIC)(nil),                // 25: graylink.agent.v1.NIC
+	(*Peer)(nil),               // 26: graylink.agent.v1.Peer
+	(*Edge)(nil),               // 27: graylink.agent.v1.Edge
+	(*Keys)(nil),               // 28: graylink.agent.v1.Keys
+	(*PeerKeys)(nil),           // 29: graylink.agent.v1.PeerKeys
+	(*Key)(nil),                // 30: graylink.agent.v1.Key
+	(*ClockUpdate)(nil),        // 31: graylink.agent.v1.ClockUpdate
+	(*Lives)(nil),              // 32: graylink.agent.v1.Lives
+	(*NodeLife)(nil),           // 33: graylink.agent.v1.NodeLife
+	(*PathsWanted)(nil),        // 34: graylink.agent.v1.PathsWanted
+	(*AuthoritiesRequest)(nil), // 35: graylink.agent.v1.AuthoritiesRequest
+	(*AuthoritiesAnswer)(nil),  // 36: graylink.agent.v1.AuthoritiesAnswer
+	(*EnrollRequest)(nil),      // 37: graylink.agent.v1.EnrollRequest
+	(*EnrollAnswer)(nil),       // 38: graylink.agent.v1.EnrollAnswer
 }
 var file_agent_proto_depIdxs = []int32{
 	3,  // 0: graylink.agent.v1.Question.wanted:type_name -> graylink.agent.v1.WantedFlows
 	2,  // 1: graylink.agent.v1.Question.hops:type_name -> graylink.agent.v1.HopProbe
 	2,  // 2: graylink.agent.v1.Answer.hops:type_name -> graylink.agent.v1.HopProbe
 	6,  // 3: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
-	12, // 4: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
-	13, // 5: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
-	14, // 6: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
-	17, // 7: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
+	13, // 4: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
+	14, // 5: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
+	15, // 6: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
+	18, // 7: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
 	7,  // 8: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
 	8,  // 9: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
-	10, // 10: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
-	11, // 11: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
-	9,  // 12: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
-	11, // 13: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
-	8,  // 14: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
-	15, // 15: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
-	0,  // 16: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
-	16, // 17: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
-	19, // 18: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
-	20, // 19: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
-	21, // 20: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
-	27, // 21: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
-	30, // 22: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
-	33, // 23: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
-	31, // 24: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
-	22, // 25: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
-	24, // 26: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
-	25, // 27: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
-	26, // 28: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
-	26, // 29: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
-	23, // 30: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
-	9,  // 31: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
-	28, // 32: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
-	29, // 33: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
-	32, // 34: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
-	5,  // 35: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
-	1,  // 36: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
-	34, // 37: graylink.agent.v1.Enrollment.Authorities:input_type -> graylink.agent.v1.AuthoritiesRequest
-	36, // 38: graylink.agent.v1.Enrollment.Enroll:input_type -> graylink.agent.v1.EnrollRequest
-	18, // 39: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
-	4,  // 40: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
-	35, // 41: graylink.agent.v1.Enrollment.Authorities:output_type -> graylink.agent.v1.AuthoritiesAnswer
-	37, // 42: graylink.agent.v1.Enrollment.Enroll:output_type -> graylink.agent.v1.EnrollAnswer
-	39, // [39:43] is the sub-list for method output_type
-	35, // [35:39] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	11, // 10: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
+	12, // 11: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
+	10, // 12: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
+	9,  // 13: graylink.agent.v1.Interface.lldp:type_name -> graylink.agent.v1.LLDPNeighbour
+	12, // 14: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
+	8,  // 15: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
+	16, // 16: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
+	0,  // 17: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
+	17, // 18: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
+	20, // 19: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
+	21, // 20: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
+	22, // 21: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
+	28, // 22: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
+	31, // 23: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
+	34, // 24: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
+	32, // 25: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
+	23, // 26: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
+	25, // 27: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
+	26, // 28: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
+	27, // 29: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
+	27, // 30: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
+	24, // 31: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
+	10, // 32: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
+	29, // 33: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
+	30, // 34: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
+	33, // 35: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
+	5,  // 36: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
+	1,  // 37: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
+	35, // 38: graylink.agent.v1.Enrollment.Authorities:input_type -> graylink.agent.v1.AuthoritiesRequest
+	37, // 39: graylink.agent.v1.Enrollment.Enroll:input_type -> graylink.agent.v1.EnrollRequest
+	19, // 40: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
+	4,  // 41: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
+	36, // 42: graylink.agent.v1.Enrollment.Authorities:output_type -> graylink.agent.v1.AuthoritiesAnswer
+	38, // 43: graylink.agent.v1.Enrollment.Enroll:output_type -> graylink.agent.v1.EnrollAnswer
+	40, // [40:44] is the sub-list for method output_type
+	36, // [36:40] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -3057,7 +3143,7 @@ func file_agent_proto_init() {
 	}
 	file_agent_proto_msgTypes[5].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[7].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[17].OneofWrappers = []any{
+	file_agent_proto_msgTypes[18].OneofWrappers = []any{
 		(*CoordinatorMessage_Welcome)(nil),
 		(*CoordinatorMessage_Refused)(nil),
 		(*CoordinatorMessage_Assignment)(nil),
@@ -3066,8 +3152,8 @@ func file_agent_proto_init() {
 		(*CoordinatorMessage_PathsWanted)(nil),
 		(*CoordinatorMessage_Lives)(nil),
 	}
-	file_agent_proto_msgTypes[23].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[35].OneofWrappers = []any{
+	file_agent_proto_msgTypes[24].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[36].OneofWrappers = []any{
 		(*EnrollRequest_JoinToken)(nil),
 		(*EnrollRequest_KubernetesToken)(nil),
 	}
@@ -3077,7 +3163,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -15,6 +15,7 @@ const (
 	MaxCoordinatorMessage = 32 << 20 // octets: about 500,000 edges
 	MaxInterfaces         = 256
 	MaxInterfaceAddresses = 32
+	MaxNeighbours         = 2   // LLDP neighbours of one interface
 	MaxSilentEdges        = 256 // silent edges named in one heartbeat
 	MaxTraces             = 512 // traces in one report
 	MaxHops               = 32

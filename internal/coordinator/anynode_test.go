@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule"
 )
 
@@ -86,5 +88,40 @@ func TestPrefixLengthsAreChecked(t *testing.T) {
 		h.Interfaces[0].PrefixLengths = c.lengths
 		_, err := f.connect(h)
 		wantCode(t, err, codes.InvalidArgument, c.want)
+	}
+}
+
+// Neighbours are served as the agent reports them last. They are bounded, and are of no consequence for addresses.
+func TestNeighbours(t *testing.T) {
+	f := start(t, clos(2, 2), nil)
+	withNeighbours := func(n ...*agentapi.LLDPNeighbour) *agentapi.Interface {
+		i := iface("eth1", "10.0.0.2")
+		i.Lldp = n
+		return i
+	}
+	leaf := &agentapi.LLDPNeighbour{System: "leaf1", Port: "swp1", Chassis: "02:00:00:00:0a:01", Forwards: true}
+	h := hello("h1", 0)
+	h.Interfaces = []*agentapi.Interface{withNeighbours(leaf)}
+	s := f.mustConnect(h)
+	order := s.agent.interfaces.order
+	if got, want := f.Interfaces()[0].NICs[0].Neighbours, []fabric.Neighbour{{System: "leaf1", Port: "swp1", Chassis: "02:00:00:00:0a:01", Forwards: true}}; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	report := func(n ...*agentapi.LLDPNeighbour) error {
+		return f.handleMessage(s, &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{withNeighbours(n...)}}}})
+	}
+	if err := report(); err != nil || f.Interfaces()[0].NICs[0].Neighbours != nil {
+		t.Errorf("%v, %+v: want none", err, f.Interfaces()[0].NICs[0].Neighbours)
+	}
+	if s.agent.interfaces.order != order {
+		t.Error("a neighbour made the report of the addresses a later one")
+	}
+	for want, n := range map[string][]*agentapi.LLDPNeighbour{
+		"addresses.interfaces[0].lldp: 3, want at most 2":              {leaf, leaf, leaf},
+		"addresses.interfaces[0].lldp[1].system: empty":                {leaf, {Port: "p", Chassis: "c"}},
+		"addresses.interfaces[0].lldp[0].port: holds a control":        {{System: "s", Port: "p\n", Chassis: "c"}},
+		"addresses.interfaces[0].lldp[0].chassis: 256 octets, want at": {{System: "s", Port: "p", Chassis: strings.Repeat("c", 256)}},
+	} {
+		wantCode(t, report(n...), codes.InvalidArgument, want)
 	}
 }

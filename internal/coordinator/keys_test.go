@@ -325,6 +325,7 @@ func FuzzMessage(f *testing.F) {
 		{Body: &agentapi.AgentMessage_Clock{Clock: &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: clockReport(0, "h1", "h2").AppendTo(nil)}}},
 		{Body: &agentapi.AgentMessage_Heartbeat{Heartbeat: &agentapi.Heartbeat{SilentEdges: []string{"h1/a>h2/a#0"}, SilentEdgesTotal: 1}}},
 		{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{iface("eth1", "10.0.0.1")}}}},
+		{Body: &agentapi.AgentMessage_Addresses{Addresses: &agentapi.Addresses{Interfaces: []*agentapi.Interface{{Name: "eth1", Lldp: []*agentapi.LLDPNeighbour{{System: "leaf1", Port: "p", Chassis: "c"}}}}}}},
 		{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: []*agentapi.Trace{traced("h1/mlx5_0>h2/mlx5_0#0", 1, 1, 2)}}}},
 	} {
 		b, err := proto.Marshal(m)

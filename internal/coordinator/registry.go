@@ -194,7 +194,7 @@ func (c *Coordinator) Interfaces() (out []fabric.NodeView) {
 		}
 		v := fabric.NodeView{Node: node}
 		for _, f := range a.interfaces.interfaces {
-			v.NICs = append(v.NICs, fabric.NICView{NIC: node + "/" + f.Name, Addresses: f.Addresses, Networks: f.Networks})
+			v.NICs = append(v.NICs, fabric.NICView{NIC: node + "/" + f.Name, Addresses: f.Addresses, Networks: f.Networks, Neighbours: f.Neighbours})
 		}
 		out = append(out, v)
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // Limits of sessions.
@@ -184,9 +185,10 @@ func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono 
 	same := slices.EqualFunc(before, out, func(x, y interfaceState) bool {
 		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.equal(y.RDMA) && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Networks, y.Networks)
 	})
+	a.interfaces.interfaces = out // the plan does not depend on neighbours
 	if !same {
 		c.registry.reports++
-		a.interfaces = interfaceReport{out, c.registry.reports}
+		a.interfaces.order = c.registry.reports
 		c.markDirty(false, mono)
 	}
 }
@@ -211,6 +213,9 @@ func mergeInterfaces(before []interfaceState, in []*agentapi.Interface) (out []i
 			if len(lengths) == len(f.GetAddresses()) {
 				s.Networks = append(s.Networks, netip.PrefixFrom(address, int(lengths[i])).Masked())
 			}
+		}
+		for _, n := range f.GetLldp() {
+			s.Neighbours = append(s.Neighbours, fabric.Neighbour{System: n.GetSystem(), Port: n.GetPort(), Chassis: n.GetChassis(), Forwards: n.GetForwards()})
 		}
 		out = append(out, s)
 	}

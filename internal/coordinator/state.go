@@ -56,6 +56,8 @@ type interfaceState struct {
 	RDMA      *rdmaState   `json:"rdma,omitempty"` // nil if it is probed by UDP
 	// Networks are those of the addresses, if they are known. They are not saved.
 	Networks []netip.Prefix `json:"-"`
+	// Neighbours are those that LLDP names. They are not saved.
+	Neighbours []fabric.Neighbour `json:"-"`
 }
 
 // rdmaState is the queue pair of an interface. It is never changed.

@@ -143,6 +143,28 @@ func checkInterfaces(field string, in []*agentapi.Interface) error {
 				return fmt.Errorf("%s.prefix_lengths[%d]: %d, want at most %d", at, j, bits, most)
 			}
 		}
+		if err := checkNeighbours(at+".lldp", f.GetLldp()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkNeighbours returns an error if there are too many neighbours, or if one is not described by three texts.
+func checkNeighbours(field string, in []*agentapi.LLDPNeighbour) error {
+	if len(in) > agentapi.MaxNeighbours {
+		return fmt.Errorf("%s: %d, want at most %d", field, len(in), agentapi.MaxNeighbours)
+	}
+	for i, n := range in {
+		for _, f := range []struct{ name, text string }{{"system", n.GetSystem()}, {"port", n.GetPort()}, {"chassis", n.GetChassis()}} {
+			at := fmt.Sprintf("%s[%d].%s", field, i, f.name)
+			if err := checkText(at, f.text); err != nil {
+				return err
+			}
+			if f.text == "" {
+				return fmt.Errorf("%s: empty", at)
+			}
+		}
 	}
 	return nil
 }

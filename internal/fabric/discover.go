@@ -41,9 +41,20 @@ type NICView struct {
 	Addresses []netip.Addr `json:"addresses"`
 	// Networks are those of the addresses, in their order, if they are known.
 	Networks []netip.Prefix `json:"networks,omitempty"`
-	Plane    string         `json:"plane,omitempty"`
-	Rail     *int           `json:"rail,omitempty"`
-	Side     string         `json:"side,omitempty"`
+	// Neighbours announce themselves to the NIC by LLDP. A cable has one.
+	Neighbours []Neighbour `json:"neighbours,omitempty"`
+	Plane      string      `json:"plane,omitempty"`
+	Rail       *int        `json:"rail,omitempty"`
+	Side       string      `json:"side,omitempty"`
+}
+
+// Neighbour is the far end of a NIC's cable by LLDP.
+type Neighbour struct {
+	System  string `json:"system"` // its name, or its chassis if it has no name
+	Port    string `json:"port"`
+	Chassis string `json:"chassis"` // identifier that all ports of the system share
+	// Forwards is set if the system states that it forwards packets of others, as switches and routers do.
+	Forwards bool `json:"forwards"`
 }
 
 // NodeView represents the NICs of a node as the node reports them.

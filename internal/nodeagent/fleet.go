@@ -17,6 +17,7 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/sighting/lldp"
 )
 
 // FleetOptions holds the options of a node that takes its work from a coordinator.
@@ -58,6 +59,7 @@ type fleet struct {
 	options    FleetOptions
 	lastCounts map[fabric.Flow]probeCounts // counts at the last heartbeat
 	applyError string                      // error from the parts of the assignment that could not be applied
+	lldpError  string                      // last error of the listener for neighbours
 }
 
 type probeCounts struct{ sent, acked uint64 }
@@ -82,11 +84,17 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		return nil, err
 	}
 	n.certificates = []pki.Source{keeper}
+	if o.Engine == nil {
+		if n.neighbours, err = lldp.Listen(); err != nil {
+			log.Warn("cannot listen for the switches that NICs are plugged into, which needs CAP_NET_RAW", "err", err)
+		}
+	}
 	f := &fleet{node: n, options: o, lastCounts: map[fabric.Flow]probeCounts{}}
 	c, err := client.New(client.Config{Address: o.Coordinator.Address, ServerName: o.Coordinator.ServerName, Certificates: keeper, Node: o.Node, Version: o.Version, OwnConfiguration: own != nil,
 		BootID: strings.TrimSpace(string(boot)), Web: &agentapi.WebEndpoint{Address: o.Web, Scheme: o.WebScheme}, StateFile: o.StateFile, Log: log}, f)
 	if err != nil {
-		return nil, errors.Join(err, n.engine.Close())
+		n.cancel = func() {}
+		return nil, errors.Join(err, n.Close())
 	}
 	if o.StateFile != "" {
 		n.writes = c.StateWrites

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -37,6 +38,7 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 			hardware[s.Device] = proto.Bool(s.TxKind == kindHardware && s.RxKind == kindHardware)
 		}
 	}
+	f.listenForNeighbours(all)
 	var out []*agentapi.Interface
 	for _, i := range all {
 		if i.Flags&net.FlagLoopback != 0 || len(out) == maxInterfaces {
@@ -53,10 +55,45 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 			}
 		}
 		if len(v.Addresses) > 0 {
+			v.Lldp = f.neighboursAt(i.Index)
 			out = append(out, v)
 		}
 	}
 	return out, nil
+}
+
+// listenForNeighbours sets the interfaces to hear LLDP at: those that have a carrier. What was heard at an interface is
+// forgotten when its carrier is lost, since another cable may be plugged in.
+func (f *fleet) listenForNeighbours(all []net.Interface) {
+	l := f.node.neighbours
+	if l == nil {
+		return
+	}
+	var numbers []uint32
+	for _, i := range all {
+		if i.Flags&net.FlagLoopback == 0 && i.Flags&net.FlagRunning != 0 && len(numbers) < maxInterfaces {
+			numbers = append(numbers, uint32(i.Index))
+		}
+	}
+	text := ""
+	if err := l.SetPorts(numbers); err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != f.lldpError {
+		f.node.log.Warn("cannot listen for the switches that NICs are plugged into", "err", text)
+	}
+	f.lldpError = text
+}
+
+// neighboursAt returns the neighbours that announce themselves at an interface.
+func (f *fleet) neighboursAt(ifindex int) (out []*agentapi.LLDPNeighbour) {
+	if f.node.neighbours == nil {
+		return nil
+	}
+	for _, n := range f.node.neighbours.NeighboursAt(time.Now(), ifindex) {
+		out = append(out, &agentapi.LLDPNeighbour{System: n.System, Port: n.Port, Chassis: n.Chassis, Forwards: n.Capabilities.Forwards()})
+	}
+	return out
 }
 
 // advertisedQueuePair returns the queue pair of a NIC as peers see it. Without a queue pair, or without a GID, it

@@ -15,6 +15,7 @@ import (
 	"github.com/graylink/graylink/internal/bentclock"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/sighting/lldp"
 )
 
 // Node runs the probe engine of a configuration and changes it while it runs.
@@ -23,6 +24,7 @@ type Node struct {
 	clock        probe.Clock                  // nil means the kernel's
 	clocks       *clocks                      // nil if they are not related
 	windows      *windows                     // nil before the node is started
+	neighbours   *lldp.Listener               // nil if the node does not listen for neighbours
 	certificates []pki.Source                 // in use toward the coordinator
 	writes       func() (done, failed uint64) // counts of the writes of the assignment; nil if it is not kept
 	started      time.Time                    // start of the engine, from which its counts begin
@@ -225,7 +227,11 @@ func (n *Node) Close() error {
 	n.wg.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.engine.Close()
+	err := n.engine.Close()
+	if n.neighbours != nil {
+		err = errors.Join(err, n.neighbours.Close())
+	}
+	return err
 }
 
 // Ready returns nil if the probe loop runs, and otherwise the reason why not.

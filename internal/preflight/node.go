@@ -59,7 +59,7 @@ func CheckNode(ctx context.Context, n Node) []Result {
 		n.needOfPort(),
 		{"hardware time stamps", "The kernel stamps packets: the smallest delay that one flow shows is 10 us instead of 1 us.", checkHardwareStamps},
 		{"receive buffer", "Bursts of more probes than the buffer holds are lost on their way in, and such windows are marked.", checkBuffer},
-		{"raw sockets", "The paths of probes by RDMA are not known.", checkRawSockets},
+		{"raw sockets", "The paths of probes by RDMA are not known, and LLDP is not heard: graylink serve finds no switches.", checkRawSockets},
 		{"module memory", "Optical power and temperature of modules are not published.", checkModules},
 	}
 	if n.KernelLog {
