@@ -137,7 +137,7 @@ func (p *parser) checkLinks(t *Topology, owners map[string]int, nics map[string]
 			if IsNIC(l.A) {
 				sw = b
 			}
-			if sw != nil && tierOf(sw) != 1 {
+			if sw != nil && tierOf(sw) != 1 && !l.Discovered {
 				p.warnf(l.Line, at, "tier jump: a NIC is plugged into %q, tier %d, not into a leaf", sw.Name, tierOf(sw))
 			}
 		}

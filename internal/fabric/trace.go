@@ -3,6 +3,7 @@ package fabric
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -142,16 +143,30 @@ func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 	return unknown(fmt.Sprintf("%d paths fit the hops that answered", len(fit)), fit)
 }
 
-// resolveNeighbour binds a trace without any hop: no router is between the NICs. If they are plugged into one switch, it
-// forwards their packets without decrementing the hop limit, as within a VLAN.
+// resolveNeighbour binds a trace without any hop: no router is between the NICs. If the topology has one path between
+// them, of switches without addresses, these forward the packets without decrementing the hop limit, as within a VLAN. A
+// switch that joins both NICs may have addresses.
 func resolveNeighbour(g *Graph, src, dst string, t Trace, unknown func(string, []Path) Resolved) Resolved {
 	paths := g.ShortestPaths(src, dst, candidateLimit)
-	a, _ := g.LeafOf(src)
-	b, _ := g.LeafOf(dst)
-	if len(paths) != 1 || a == "" || a != b {
-		return unknown("no switch answered, and the topology has no switch that both NICs are plugged into", nil)
+	if len(paths) != 1 || len(paths[0]) > 1 && slices.ContainsFunc(paths[0], func(h Hop) bool { return routes(g, h) }) {
+		return unknown("no switch answered, and the topology has no switch that both NICs are plugged into, nor one path without routers", nil)
 	}
-	return Resolved{Path: paths[0], State: PathValid, Notes: append(append([]string{}, t.Notes...), "no router is on the way: "+a+" joins both NICs")}
+	note := "no router is on the way: " + paths[0][0].Switch + " joins both NICs"
+	if len(paths[0]) > 1 {
+		note = "no router is on the way: one path joins both NICs"
+	}
+	return Resolved{Path: paths[0], State: PathValid, Notes: append(append([]string{}, t.Notes...), note)}
+}
+
+// routes reports whether the topology has an address of a switch, or of one of the links that a path takes there.
+func routes(g *Graph, h Hop) bool {
+	if len(g.Switch(h.Switch).Addresses) > 0 {
+		return true
+	}
+	return slices.ContainsFunc([]string{h.In, h.Out}, func(port string) bool {
+		l := g.LinkAt(h.Switch + ":" + port)
+		return l.AAddress.IsValid() || l.BAddress.IsValid()
+	})
 }
 
 // IngressPort returns the port by which a hop's packet came in, or its switch if the port is not known. It returns ""

@@ -73,6 +73,29 @@ func TestRawHopsJSON(t *testing.T) {
 	}
 }
 
+// A trace without any hop goes by the one path of switches that do not route.
+func TestResolveBetweenLeaves(t *testing.T) {
+	nodes := []NodeView{
+		hearing(view("h1", "eth0=10.1.0.1/24"), "eth0=leaf1:swp1@c1"), hearing(view("h2", "eth0=10.1.0.2/24"), "eth0=leaf2:swp1@c2")}
+	const want = "leaf1[swp1>net-10.1.0.0_24] net-10.1.0.0_24[leaf1>leaf2] leaf2[net-10.1.0.0_24>swp1]"
+	for name, c := range map[string]struct {
+		change func(*Topology)
+		valid  bool
+	}{
+		"as discovered":      {func(*Topology) {}, true},
+		"a switch routes":    {func(t *Topology) { t.Switches[0].Addresses = []netip.Addr{netip.MustParseAddr("10.9.0.1")} }, false},
+		"a link is routed":   {func(t *Topology) { t.Links[len(t.Links)-1].AAddress = netip.MustParsePrefix("10.9.0.0/31") }, false},
+		"there are two ways": {func(t *Topology) { t.Links = append(t.Links, Link{A: "leaf1:b", B: "net-10.1.0.0_24:b"}) }, false},
+	} {
+		topology, _ := DiscoverSegments(nodes)
+		c.change(topology)
+		got := ResolveTrace(NewGraph(topology), "h1/eth0", "h2/eth0", Trace{State: PathValid, Reached: true})
+		if (got.State == PathValid) != c.valid || c.valid && got.Path.CanonicalKey() != want {
+			t.Errorf("%s: %s %q %v, want valid: %v", name, got.State, got.Path.CanonicalKey(), got.Notes, c.valid)
+		}
+	}
+}
+
 // A trace without any hop: no router is on the way.
 func TestResolveNeighbours(t *testing.T) {
 	g := twoWays()

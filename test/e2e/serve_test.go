@@ -31,7 +31,21 @@ type smallSite struct {
 
 var siteHosts = []string{"h1", "h2", "h3", "h4", "h5"}
 
+// newSmallSite makes the hosts of the site and the network.
 func newSmallSite(t *testing.T) *smallSite {
+	t.Helper()
+	s := newSite(t, append([]string{"net"}, siteHosts...)...)
+	for n := range 2 {
+		s.addBridge("net", fmt.Sprintf("br%d", n))
+		for i, name := range siteHosts {
+			s.plugIn(name, fmt.Sprintf("eth%d", n), fmt.Sprintf("10.%d.0.%d/24", n+1, i+1), "net", fmt.Sprintf("p%d", 2*i+n), fmt.Sprintf("br%d", n))
+		}
+	}
+	return s
+}
+
+// newSite makes the namespaces of a site.
+func newSite(t *testing.T, namespaces ...string) *smallSite {
 	t.Helper()
 	need(t)
 	s := &smallSite{t: t, dir: t.TempDir(), prefix: fmt.Sprintf("gl-site-%d-", os.Getpid()), logs: map[string]*bytes.Buffer{}}
@@ -42,7 +56,7 @@ func newSmallSite(t *testing.T) *smallSite {
 			}
 		}
 	})
-	for _, ns := range append([]string{"net"}, siteHosts...) {
+	for _, ns := range namespaces {
 		if err := unix.CreateNetns(s.prefix + ns); err != nil {
 			t.Fatal(err)
 		}
@@ -53,20 +67,24 @@ func newSmallSite(t *testing.T) *smallSite {
 		})
 		s.ip("-n", s.prefix+ns, "link", "set", "lo", "up")
 	}
-	for n := range 2 {
-		bridge := fmt.Sprintf("br%d", n)
-		s.ip("-n", s.prefix+"net", "link", "add", bridge, "type", "bridge")
-		s.ip("-n", s.prefix+"net", "link", "set", bridge, "up")
-		for i, name := range siteHosts {
-			host, device, port := s.prefix+name, fmt.Sprintf("eth%d", n), fmt.Sprintf("p%d", 2*i+n)
-			s.ip("link", "add", device, "netns", host, "type", "veth", "peer", "name", port, "netns", s.prefix+"net")
-			s.ip("-n", s.prefix+"net", "link", "set", port, "master", bridge, "up")
-			s.ip("-n", host, "addr", "add", fmt.Sprintf("10.%d.0.%d/24", n+1, i+1), "dev", device)
-			s.ip("-n", host, "link", "set", device, "up")
-		}
-	}
 	s.client, _ = clientIn(s.prefix + "h1")
 	return s
+}
+
+// addBridge adds a bridge to a namespace.
+func (s *smallSite) addBridge(ns, bridge string) {
+	s.t.Helper()
+	s.ip("-n", s.prefix+ns, "link", "add", bridge, "type", "bridge")
+	s.ip("-n", s.prefix+ns, "link", "set", bridge, "up")
+}
+
+// plugIn plugs a new interface of a host into a new port of a bridge.
+func (s *smallSite) plugIn(host, device, address, ns, port, bridge string) {
+	s.t.Helper()
+	s.ip("link", "add", device, "netns", s.prefix+host, "type", "veth", "peer", "name", port, "netns", s.prefix+ns)
+	s.ip("-n", s.prefix+ns, "link", "set", port, "master", bridge, "up")
+	s.ip("-n", s.prefix+host, "addr", "add", address, "dev", device)
+	s.ip("-n", s.prefix+host, "link", "set", device, "up")
 }
 
 func (s *smallSite) ip(args ...string) {
@@ -132,6 +150,20 @@ func (s *smallSite) wait(limit time.Duration, what string, ok func() bool) {
 	}
 }
 
+// startAgents enrolls an agent on each of the hosts, each by a token of its own.
+func (s *smallSite) startAgents(hosts []string) {
+	s.t.Helper()
+	directory := filepath.Join(s.dir, "serve")
+	tokens, stderr, code := graylink(s.t, append([]string{"join-token", "--file", filepath.Join(directory, "join-tokens"), "--ca", filepath.Join(directory, "pki", "ca.crt")}, hosts...)...)
+	if code != 0 {
+		s.t.Fatalf("join-token: %s", stderr)
+	}
+	for i, token := range strings.Fields(tokens) {
+		host := hosts[i]
+		s.start(host, token, "graylink-node", "--enroll", "--enroll.join-token-file=-", "--enroll.directory", filepath.Join(s.dir, host), "--coordinator.address", "10.1.0.1:9870", "--web.listen-address", ":9868")
+	}
+}
+
 // TestServe: graylink serve and five agents, without a topology, a Prometheus or a file that somebody wrote. The site
 // discovers the networks, calls them innocent, names the NIC whose packets are lost, and has the alert by the rules. The
 // verdict has the same identifier when the site is started again, and Prometheus' API has its history.
@@ -140,15 +172,7 @@ func TestServe(t *testing.T) {
 	began := time.Now()
 	serve := s.startServe()
 	s.wait(30*time.Second, "the page says what is missing", func() bool { return strings.Contains(s.get("/"), "waits for agents") })
-	directory := filepath.Join(s.dir, "serve")
-	tokens, stderr, code := graylink(t, append([]string{"join-token", "--file", filepath.Join(directory, "join-tokens"), "--ca", filepath.Join(directory, "pki", "ca.crt")}, siteHosts...)...)
-	if code != 0 {
-		t.Fatalf("join-token: %s", stderr)
-	}
-	for i, token := range strings.Fields(tokens) {
-		host := siteHosts[i]
-		s.start(host, token, "graylink-node", "--enroll", "--enroll.join-token-file=-", "--enroll.directory", filepath.Join(s.dir, host), "--coordinator.address", "10.1.0.1:9870", "--web.listen-address", ":9868")
-	}
+	s.startAgents(siteHosts)
 	s.wait(2*time.Minute, "the network is innocent", func() bool {
 		state, _ := s.verdicts()
 		return state == fabric.Innocent
@@ -197,4 +221,114 @@ func TestServe(t *testing.T) {
 	if err := json.Unmarshal([]byte(s.get(query)), &history); err != nil || len(history.Data.Result) == 0 {
 		t.Errorf("Prometheus' API has no history of the verdict: %v %s", err, s.get(query))
 	}
+}
+
+// startLLDPD starts Debian's lldpd on a switch, with the switch's name as host name.
+func (s *smallSite) startLLDPD(name string) {
+	s.t.Helper()
+	if _, err := exec.LookPath("lldpd"); err != nil {
+		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
+			s.t.Fatal("needs lldpd (Debian package lldpd)")
+		}
+		s.t.Skip("needs lldpd (Debian package lldpd)")
+	}
+	directory, err := os.MkdirTemp("", "graylink-lldpd-") // for its own user, who cannot read the test's directory
+	if err == nil {
+		err = os.Chmod(directory, 0o755)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command("ip", "netns", "exec", s.prefix+name, "unshare", "--uts", "sh", "-c", `hostname "$0" && exec lldpd -d -O /dev/null -u "$1"`, name, filepath.Join(directory, "socket"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	s.logs[name+" lldpd"] = &bytes.Buffer{}
+	cmd.Stderr = s.logs[name+" lldpd"]
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			s.t.Errorf("stop lldpd: %v", err)
+		}
+		_ = cmd.Wait() // it ends by the signal
+		if err := os.RemoveAll(directory); err != nil {
+			s.t.Errorf("remove the directory of lldpd: %v", err)
+		}
+	})
+}
+
+// TestServeLeaves: two switches that run Debian's lldpd, a cable between them, and agents on three hosts at each. The
+// site discovers the switches by their names and ports, and names the switch that loses packets.
+func TestServeLeaves(t *testing.T) {
+	hosts := []string{"h1", "h2", "h3", "h4", "h5", "h6"}
+	s := newSite(t, append([]string{"leaf1", "leaf2"}, hosts...)...)
+	for _, leaf := range []string{"leaf1", "leaf2"} {
+		s.addBridge(leaf, "br0")
+	}
+	for i, host := range hosts {
+		leaf, port := fmt.Sprintf("leaf%d", i/3+1), fmt.Sprintf("swp%d", i%3+1)
+		s.plugIn(host, "eth0", fmt.Sprintf("10.1.0.%d/24", i+1), leaf, port, "br0")
+	}
+	s.ip("link", "add", "swp9", "netns", s.prefix+"leaf1", "type", "veth", "peer", "name", "swp9", "netns", s.prefix+"leaf2")
+	for _, leaf := range []string{"leaf1", "leaf2"} {
+		s.ip("-n", s.prefix+leaf, "link", "set", "swp9", "master", "br0", "up")
+	}
+	began := time.Now()
+	s.startServe()
+	s.wait(30*time.Second, "the page says what is missing", func() bool { return strings.Contains(s.get("/"), "waits for agents") })
+	s.startAgents(hosts)
+	file := filepath.Join(s.dir, "serve", "topology.yaml")
+	s.wait(30*time.Second, "the topology has all hosts", func() bool {
+		topology, problems := fabric.LoadTopology(file)
+		return len(problems.OnlyErrors()) == 0 && len(topology.Nodes) == len(hosts)
+	})
+	for _, leaf := range []string{"leaf1", "leaf2"} {
+		s.startLLDPD(leaf)
+	}
+	var links []string
+	s.wait(30*time.Second, "the topology has the switches", func() bool {
+		topology, problems := fabric.LoadTopology(file)
+		if len(problems.OnlyErrors()) > 0 {
+			return false
+		}
+		links = nil
+		for _, l := range topology.Links {
+			links = append(links, l.ID())
+		}
+		slices.Sort(links)
+		return len(topology.Switches) == 3 && len(links) == len(hosts)+2 && !slices.ContainsFunc(links, func(id string) bool { return strings.HasPrefix(id, "h") && !strings.Contains(id, "leaf") })
+	})
+	t.Logf("discovered after %.1f s", time.Since(began).Seconds())
+	const net = "net-10.1.0.0_24"
+	want := []string{"h1/eth0--leaf1:swp1", "h2/eth0--leaf1:swp2", "h3/eth0--leaf1:swp3", "h4/eth0--leaf2:swp1", "h5/eth0--leaf2:swp2", "h6/eth0--leaf2:swp3",
+		"leaf1:" + net + "--" + net + ":leaf1", "leaf2:" + net + "--" + net + ":leaf2"}
+	if !slices.Equal(links, want) {
+		t.Errorf("links %q, want %q", links, want)
+	}
+	s.wait(2*time.Minute, "the network is innocent", func() bool {
+		state, _ := s.verdicts()
+		return state == fabric.Innocent
+	})
+	t.Logf("innocent after %.1f s", time.Since(began).Seconds())
+
+	// A part of what crosses leaf2 is lost there: of what its hosts receive, and of what the others receive of them.
+	for i, h := range hosts {
+		source := "0.0.0.0/0"
+		if i < 3 {
+			source = "10.1.0.4,10.1.0.5,10.1.0.6"
+		}
+		s.ip("netns", "exec", s.prefix+h, "iptables", "-t", "raw", "-A", "PREROUTING", "-i", "eth0", "-s", source, "-p", "udp", "-m", "statistic", "--mode", "random", "--probability", "0.3", "-j", "DROP")
+	}
+	broken := time.Now()
+	var summary string
+	s.wait(time.Minute, "a verdict names leaf2", func() bool {
+		_, open := s.verdicts()
+		for _, v := range open {
+			if v.Element.ID == "leaf2" {
+				summary = v.Summary
+			}
+		}
+		return summary != ""
+	})
+	t.Logf("%.1f s after the fault: %s", time.Since(broken).Seconds(), summary)
 }

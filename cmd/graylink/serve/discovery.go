@@ -99,8 +99,11 @@ func (d *discovery) update(views []fabric.NodeView) (changed bool, err error) {
 		switch {
 		case i < 0:
 			d.reports, same = append(d.reports, v), false
-		case !sameView(d.reports[i], v):
-			d.reports[i], same = v, false
+		default:
+			v = withLastNeighbours(d.reports[i], v)
+			if !sameView(d.reports[i], v) {
+				d.reports[i], same = v, false
+			}
 		}
 	}
 	if same && views != nil {
@@ -123,7 +126,7 @@ func (d *discovery) update(views []fabric.NodeView) (changed bool, err error) {
 		return false, err
 	}
 	d.topology = text
-	d.log.Info("the topology was discovered", "networks", len(topology.Switches), "nodes", len(topology.Nodes), "nics", len(topology.Links))
+	d.log.Info("the topology was discovered", "switches", len(topology.Switches), "nodes", len(topology.Nodes), "links", len(topology.Links))
 	for _, p := range problems {
 		d.log.Info("what a topology file would add", "element", p.Field, "finding", p.Message)
 	}
@@ -132,8 +135,22 @@ func (d *discovery) update(views []fabric.NodeView) (changed bool, err error) {
 
 func sameView(a, b fabric.NodeView) bool {
 	return slices.EqualFunc(a.NICs, b.NICs, func(x, y fabric.NICView) bool {
-		return x.NIC == y.NIC && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Networks, y.Networks)
+		return x.NIC == y.NIC && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Networks, y.Networks) && slices.Equal(x.Neighbours, y.Neighbours)
 	})
+}
+
+// withLastNeighbours returns a report in which NICs that hear nothing have the neighbours that they heard before: the
+// silence of a switch is evidence against it, and an agent that has started waits up to half a minute for the first frame.
+func withLastNeighbours(before, now fabric.NodeView) fabric.NodeView {
+	now.NICs = slices.Clone(now.NICs)
+	for i := range now.NICs {
+		n := &now.NICs[i]
+		k := slices.IndexFunc(before.NICs, func(o fabric.NICView) bool { return o.NIC == n.NIC })
+		if len(n.Neighbours) == 0 && k >= 0 {
+			n.Neighbours = before.NICs[k].Neighbours
+		}
+	}
+	return now
 }
 
 // describe says what was discovered, and what is missing.

@@ -196,6 +196,45 @@ func TestDiscoveryIsKept(t *testing.T) {
 	}
 }
 
+// A NIC whose switch falls silent stays where it was plugged in, also after a restart, until it hears another one.
+func TestNeighboursAreKept(t *testing.T) {
+	directory := t.TempDir()
+	d, err := openDiscovery(directory, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	views := func(heard ...fabric.Neighbour) []fabric.NodeView {
+		v := []fabric.NodeView{{Node: "h1", NICs: nics("h1", "10.0.0.1/24")}, {Node: "h2", NICs: nics("h2", "10.0.0.2/24")}}
+		v[0].NICs[0].Neighbours = heard
+		return v
+	}
+	leaf := func(name string) fabric.Neighbour {
+		return fabric.Neighbour{System: name, Port: "swp1", Chassis: name, Forwards: true}
+	}
+	for _, step := range []struct {
+		heard   []fabric.Neighbour
+		changed bool
+		want    string
+	}{
+		{nil, true, "h1/eth0--net-10.0.0.0_24:h1.eth0"}, {[]fabric.Neighbour{leaf("leaf1")}, true, "h1/eth0--leaf1:swp1"}, {nil, false, "h1/eth0--leaf1:swp1"},
+		{[]fabric.Neighbour{leaf("leaf2")}, true, "h1/eth0--leaf2:swp1"}, {[]fabric.Neighbour{leaf("leaf1"), leaf("leaf2")}, true, "h1/eth0--net-10.0.0.0_24:h1.eth0"},
+		{[]fabric.Neighbour{leaf("leaf1")}, true, "h1/eth0--leaf1:swp1"},
+	} {
+		changed, err := d.update(views(step.heard...))
+		topology, problems := fabric.LoadTopology(d.topologyFile)
+		if err != nil || changed != step.changed || len(problems.OnlyErrors()) > 0 || topology.Links[0].ID() != step.want {
+			t.Errorf("%v: %v, %v, %v, %+v; want %s", step.heard, changed, err, problems, topology.Links, step.want)
+		}
+	}
+	again, err := openDiscovery(directory, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := again.update(views()); changed || err != nil {
+		t.Errorf("a switch that is silent after a restart: %v, %v, want no change", changed, err)
+	}
+}
+
 func nics(node, prefix string) []fabric.NICView {
 	p := netip.MustParsePrefix(prefix)
 	return []fabric.NICView{{NIC: node + "/eth0", Addresses: []netip.Addr{p.Addr()}, Networks: []netip.Prefix{p.Masked()}}}
