@@ -67,7 +67,8 @@ func follow(t *testing.T, run func(ctx context.Context)) {
 func TestSqueue(t *testing.T) {
 	dir := t.TempDir()
 	command, table := filepath.Join(dir, "squeue"), filepath.Join(dir, "table")
-	script := "#!/bin/sh\nprintf '%s\\n' \"$*\" > " + dir + "/arguments\nenv > " + dir + "/environment\ncat " + table + " || exit 1\n"
+	// The files are replaced whole, since the test reads them while the program runs again.
+	script := "#!/bin/sh\ncd " + dir + "\nprintf '%s\\n' \"$*\" > a && mv a arguments\nenv > e && mv e environment\ncat " + table + " || exit 1\n"
 	if err := os.WriteFile(command, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}

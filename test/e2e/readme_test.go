@@ -141,7 +141,7 @@ func TestReadmeFleet(t *testing.T) {
 	start("leaf1", "analyzer", analyzer)
 	f.wait(time.Minute, "Prometheus scrapes every agent", func() bool {
 		body, code := f.get("http://127.0.0.1:9090/api/v1/query?query="+url.QueryEscape(`count(up{job=~"graylink-node.*"} == 1)`), beside)
-		return code == http.StatusOK && strings.Contains(string(body), `"6"`)
+		return code == http.StatusOK && strings.Contains(string(body), `"9"`) // three jobs
 	})
 	f.wait(2*time.Minute, "the fabric is innocent", func() bool {
 		body, code := f.get("http://127.0.0.1:9872/metrics", beside)
