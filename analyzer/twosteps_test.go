@@ -2,6 +2,8 @@ package analyzer_test
 
 import (
 	"flag"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,8 +11,10 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/localize"
 	"github.com/graylink/graylink/analyzer/looptest"
 	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/worldtest"
@@ -126,6 +130,9 @@ func TestTwoStepsSayWhatEverythingSays(t *testing.T) {
 						t.Fatalf("two steps %v: %+v", two, s.Queries)
 					}
 					slices.Sort(said[i])
+					if fleet {
+						observationsGiveVerdictsAgain(t, r, s)
+					}
 					if two && s.Queries.QueriedFlows > 450 {
 						t.Errorf("seed %d: %d flows are asked about, where there is room for 400", seed, s.Queries.QueriedFlows)
 					}
@@ -143,6 +150,34 @@ func TestTwoStepsSayWhatEverythingSays(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// observationsGiveVerdictsAgain checks that a file of what was observed when a verdict opened has the same element by
+// graylink localize.
+func observationsGiveVerdictsAgain(t *testing.T, r *looptest.Rig, s snapshot.Snapshot) {
+	t.Helper()
+	mux := http.NewServeMux()
+	(&publish.API{Snapshot: func() snapshot.Snapshot { return s }, Store: r.Loop.PathStore()}).RegisterHandlers(mux)
+	for i := range s.Incidents {
+		in := &s.Incidents[i]
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/v1/verdicts/"+in.ID+"/observations", nil))
+		if answer.Code != http.StatusOK {
+			t.Fatalf("%s: %d %s", in.Element.ID, answer.Code, answer.Body)
+		}
+		var obs []*fabric.Observation
+		err := fabric.ReadObservations(answer.Body, func(_ int, o *fabric.Observation) error { obs = append(obs, o); return nil }, func(e fabric.LineError) { t.Error(e) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		rep, err := localize.FindFaults(r.World.Graph, obs, 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(rep.Verdicts, func(v fabric.Verdict) bool { return v.Element == in.Element && v.Direction == in.Direction }) {
+			t.Errorf("%s %s: its %d observations give %+v", in.Kind, in.Element.ID, len(obs), rep.Verdicts)
+		}
 	}
 }
 

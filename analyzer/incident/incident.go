@@ -40,6 +40,7 @@ type Incident struct {
 	Recalled bool `json:"recalled,omitempty"`
 
 	unnamedCycles int
+	observations  []byte               // of the cycle in which it opened or was narrowed last; nil if they are not kept
 	crossingFlows map[fabric.Flow]bool // the flows that crossed it when it opened
 	// suggestedCauses are the causes that the probes alone suggest. telemetryCause is the attribution from
 	// the element's series.

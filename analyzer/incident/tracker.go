@@ -90,6 +90,7 @@ type Tracker struct {
 	open, past []*Incident
 	resumption resumption
 	causes     *causeQueue
+	recorded   []*recordedCycle // the oldest first
 }
 
 // NewTracker returns a Tracker without incidents.
@@ -100,7 +101,7 @@ func NewTracker(o Options) *Tracker {
 // InheritFrom takes over the incidents of another tracker, which has stopped. Open incidents on elements that the
 // graph no longer has end at the given time.
 func (t *Tracker) InheritFrom(old *Tracker, at time.Time) {
-	t.past = old.past
+	t.past, t.recorded = old.past, old.recorded
 	for _, in := range old.open {
 		if hasElement(t.opts.Graph, in.Element) {
 			t.open = append(t.open, in)
@@ -273,6 +274,7 @@ func (t *Tracker) TrackVerdicts(m *Moment) {
 		if in.supersededBy(v) {
 			t.opts.Log.Warn("narrowed verdict", "element", v.Element.ID, "was", in.Element.ID, "kind", v.Kind, "confidence", v.Confidence)
 			in.narrowTo(v, m)
+			t.keepObservations(in, m)
 			continue
 		}
 		in.applyExclusions(&v, m)
@@ -357,6 +359,7 @@ func (t *Tracker) openIncident(c *pendingSuspect, m *Moment) *Incident {
 	in := &Incident{Open: true, OpenedAt: m.Now, LastSeen: m.Now}
 	in.adoptVerdict(v)
 	in.takeCrossingFlows(m)
+	t.keepObservations(in, m)
 	t.open = append(t.open, in)
 	delete(t.pending, v.Element)
 	t.opts.Log.Warn("opened verdict", "element", v.Element.ID, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,

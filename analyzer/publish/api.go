@@ -1,8 +1,12 @@
 package publish
 
 import (
+	"bytes"
+	"compress/gzip"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +34,7 @@ type API struct {
 // RegisterHandlers adds the API's paths to a mux.
 func (a *API) RegisterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/verdicts", a.handleVerdicts)
+	mux.HandleFunc("GET /api/v1/verdicts/{id}/observations", a.handleVerdictObservations)
 	mux.HandleFunc("GET /api/v1/jobs", a.handleJobs)
 	mux.HandleFunc("GET /api/v1/jobs/{name...}", a.handleJob)
 	mux.HandleFunc("GET /api/v1/paths", a.handlePaths)
@@ -208,4 +213,27 @@ func (a *API) handleObservations(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
+}
+
+// handleVerdictObservations serves what was observed in the cycle in which a verdict opened, or was narrowed last, as an
+// observation file, from which graylink localize makes the verdict again.
+func (a *API) handleVerdictObservations(w http.ResponseWriter, r *http.Request) {
+	all := a.Snapshot().Incidents
+	i := slices.IndexFunc(all, func(in incident.Incident) bool { return in.ID == r.PathValue("id") })
+	if i < 0 {
+		http.Error(w, fmt.Sprintf("no verdict has the identifier %q", r.PathValue("id")), http.StatusNotFound)
+		return
+	}
+	file := all[i].Observations()
+	if file == nil {
+		http.Error(w, "what this verdict rests on is not kept any more: the analyzer was started after it opened, or many others opened since", http.StatusGone)
+		return
+	}
+	plain, err := gzip.NewReader(bytes.NewReader(file))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	_, _ = io.Copy(w, plain) // the client may be gone
 }

@@ -205,6 +205,20 @@ func TestObservationsAreAFile(t *testing.T) {
 	}
 }
 
+// TestObservationsThatAreNotKept: an unknown verdict is 404, and one from before the start 410.
+func TestObservationsThatAreNotKept(t *testing.T) {
+	_, api, snap := fixture(t)
+	mux := http.NewServeMux()
+	api.RegisterHandlers(mux)
+	for id, want := range map[string]int{"unknown": http.StatusNotFound, snap.Incidents[0].ID: http.StatusGone} {
+		rec := httptest.NewRecorder()
+		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/api/v1/verdicts/"+id+"/observations", nil))
+		if rec.Code != want {
+			t.Errorf("%s: %d %s, want %d", id, rec.Code, rec.Body, want)
+		}
+	}
+}
+
 // TestNotAllPathsOfALargeFabric: a request for all paths is refused, and the error names the parameters.
 func TestNotAllPathsOfALargeFabric(t *testing.T) {
 	_, api, _ := fixture(t)

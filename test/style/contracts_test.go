@@ -157,7 +157,7 @@ func TestContractsListCommands(t *testing.T) {
 
 var (
 	route    = regexp.MustCompile(`^[A-Z]+ /`)
-	wildcard = regexp.MustCompile(`\{([a-z]+)\.\.\.\}`)
+	wildcard = regexp.MustCompile(`\{([a-z]+)(\.\.\.)?\}`)
 	answerOf = regexp.MustCompile("(?m)^## What does `(.+)` answer\\?$")
 )
 
