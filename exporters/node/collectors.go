@@ -84,6 +84,7 @@ func healthConstructors() []constructor {
 // nicsConstructors returns the collectors of /metrics/nics, which is scraped every second.
 func nicsConstructors() []constructor {
 	return []constructor{
+		{"node_summary", newSummaryCollector},
 		{"nic_flows", newNICFlowCollector},
 		{"host_losses", newHostLossCollector},
 	}

@@ -122,6 +122,12 @@ func TestClockSeries(t *testing.T) {
 			t.Errorf("%q, want %s", got, want)
 		}
 	}
+	summary := newGatherer(from, []constructor{{"node_summary", newSummaryCollector}}, newRuns(), false)
+	for _, want := range []string{"graylink_node_unlocked_clocks 1", "graylink_node_clock_changes_total 3", "graylink_node_clock_error_bound_seconds 2e-07"} {
+		if got := seriesOf(t, summary, want); len(got) != 1 {
+			t.Errorf("%q, want %s", got, want)
+		}
+	}
 	clocks["h1/eth2"] = nodeagent.ClockView{Status: clocksync.Status{State: clocksync.Converging}}
 	for _, want := range []string{`graylink_node_collector_success{collector="clocks"} 1`, `fabric_clock_state{clock="h1/eth2",state="converging"} 1`} {
 		if got := seriesOf(t, g, want); len(got) != 1 {

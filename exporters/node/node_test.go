@@ -226,6 +226,15 @@ func TestAPI(t *testing.T) {
 	if got.Node != "h1" || got.Version == 0 || got.Paths[0].Edge != "h1/eth1>h2/eth1#0" || !got.Paths[0].Reached || got.Paths[0].State != "valid" {
 		t.Errorf("paths %+v", got)
 	}
+	if read("GET", "/api/v1/paths?within=1h", ""); len(got.Paths) != 2 {
+		t.Errorf("paths of the last hour: %+v", got.Paths)
+	}
+	if read("GET", "/api/v1/paths?within=1ns", ""); len(got.Paths) != 0 {
+		t.Errorf("paths of the last nanosecond: %+v", got.Paths)
+	}
+	if code, text := do(h, request("GET", "/api/v1/paths?within=soon", "")); code != 400 || !strings.Contains(text, `"within": "soon"`) {
+		t.Errorf("%d %s", code, text)
+	}
 	read("POST", "/api/v1/trace", `{"edges":["h2/eth1>h1/eth1#0/r","h1/eth1>h2/eth1#0"]}`)
 	if len(got.Paths) != 2 || got.Paths[0].Edge != "h2/eth1>h1/eth1#0/r" || got.Paths[1].Edge != "h1/eth1>h2/eth1#0" {
 		t.Errorf("traced %+v", got)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/window"
 )
 
 // A reference is a table of the series that a state has: the name of each family, its labels, and the fields that its
@@ -264,6 +265,25 @@ func nicsReference() []family {
 		{"fabric_nic_probe_lost_total", nicLabels, eachNICSum(func(a *aggregate, add adder, labels []string) { add(a.lost, labels...) })},
 		{"fabric_nic_probe_ecn_marked_total", nicLabels, eachNICSum(func(a *aggregate, add adder, labels []string) { add(a.ecn, labels...) })},
 		{"fabric_nic_owd_seconds", nicLabels + " timestamp", eachNICSum(func(a *aggregate, add adder, labels []string) { addDelays(add, &a.owd, labels) })},
+		{"graylink_node_unhealthy_flows", "", ofState(func(st nodeagent.State) any {
+			n := 0
+			for _, counts := range st.Windows.CountConditions() {
+				n += counts[window.Lossy] + counts[window.Shifted] + counts[window.Silent] + counts[window.Unjudged]
+			}
+			return n
+		})},
+		{"graylink_node_loop_late_seconds_total", "", ofState(func(st nodeagent.State) any {
+			var most time.Duration
+			for _, n := range st.Snapshot().NICs {
+				most = max(most, n.Stalled)
+			}
+			return most.Seconds()
+		})},
+		{"graylink_node_clock_error_bound_seconds", "", func(st nodeagent.State, add adder) {
+			if bound := st.Config().ErrorBound; bound != nil {
+				add(bound.Seconds())
+			}
+		}},
 		{"fabric_nic_flows", "nic condition", func(st nodeagent.State, add adder) {
 			for nic, counts := range st.Windows.CountConditions() {
 				for condition, n := range counts {

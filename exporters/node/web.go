@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -47,10 +48,7 @@ func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
 		}
 		fmt.Fprintln(w, "reloaded")
 	}))
-	mux.HandleFunc("GET /api/v1/paths", func(w http.ResponseWriter, _ *http.Request) {
-		node, version, paths := e.node.TracedPaths()
-		e.writePaths(w, node, version, paths)
-	})
+	mux.HandleFunc("GET /api/v1/paths", e.servePaths)
 	mux.HandleFunc("GET /api/v1/clock", e.serveClock)
 	mux.HandleFunc("GET /api/v1/nics", e.serveNICs)
 	mux.HandleFunc("GET /api/v1/windows", e.serveWindows)
@@ -87,6 +85,21 @@ type pathsJSON struct {
 	Now     string     `json:"now"` // by the clock of traced_at
 	Version uint64     `json:"version"`
 	Paths   []pathJSON `json:"paths"`
+}
+
+// servePaths answers GET /api/v1/paths, with ?within= for what was traced lately.
+func (e *Exporter) servePaths(w http.ResponseWriter, r *http.Request) {
+	node, version, paths := e.node.TracedPaths()
+	if text := r.URL.Query().Get("within"); text != "" {
+		within, err := time.ParseDuration(text)
+		if err != nil || within <= 0 {
+			http.Error(w, fmt.Sprintf("parameter \"within\": %q: a time above 0s is expected", text), http.StatusBadRequest)
+			return
+		}
+		first := time.Now().Add(-within)
+		paths = slices.DeleteFunc(slices.Clone(paths), func(p probe.TracedPath) bool { return p.TracedAt.Before(first) && len(p.HopProbes) == 0 })
+	}
+	e.writePaths(w, node, version, paths)
 }
 
 func (e *Exporter) writePaths(w http.ResponseWriter, node string, version uint64, paths []probe.TracedPath) {

@@ -87,6 +87,13 @@ func (n *Node) TraceFlows(ctx context.Context, flows []fabric.Flow) (node string
 	return engine.Config().Node, version, paths, nil
 }
 
+// retraceMoved has the paths of flows traced again soon, since what they show has changed.
+func (n *Node) retraceMoved(flows []fabric.Flow) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	n.engine.RetraceMoved(flows)
+}
+
 // ChronySamples returns how many windows with a locked system clock there were, by result of the sample for chronyd. It
 // returns nil if chronyd gets no samples.
 func (n *Node) ChronySamples() map[string]uint64 {

@@ -63,6 +63,7 @@ func (w *windows) run(ctx context.Context) {
 		case <-time.After(now.Truncate(readEvery).Add(readEvery).Sub(now)):
 		}
 		w.node.ReadState(func(s State) { w.recorder.AddReading(readingOf(&s, time.Now())) })
+		w.node.retraceMoved(w.recorder.MovedFlows())
 		if time.Since(kept) >= keepBaselinesEvery {
 			kept = time.Now()
 			w.keepBaselines()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -116,6 +117,7 @@ type tracer struct {
 	version      uint64
 	paths        map[fabric.Flow]*TracedPath
 	sharedTraces map[tuple]*sharedTrace // of flows by RDMA
+	moved        map[fabric.Flow]bool   // flows whose paths may have changed
 	sent         uint64
 	answers      uint64
 }
@@ -171,12 +173,15 @@ func (t *tracer) applyConfig(cfg TraceConfig, node *Config) {
 	}
 }
 
-// Intervals of the search for flows without a valid path. A flow whose trace failed is tried again after retraceMin,
-// and then after twice the time at each further failure.
+// Intervals of the search for flows to trace. A flow whose trace failed is tried again after retraceMin, and then after
+// twice the time at each further failure. A valid path is traced again when it is between three quarters and all of
+// retraceEvery old, so that the flows of a node do not come together, or retraceMoved if the flow moved.
 const (
 	traceCheckEvery = 200 * time.Millisecond
 	retraceMin      = 10 * time.Second
 	retraceMax      = 5 * time.Minute
+	retraceEvery    = 80 * time.Second
+	retraceMoved    = 3 * time.Second
 )
 
 // attempt represents the automatic tracing of one flow.
@@ -185,7 +190,32 @@ type attempt struct {
 	delay time.Duration
 }
 
-// run traces every flow as soon as it has answers, and again as long as its path is not valid.
+// setMoved sets the flows whose paths may have changed, since what they show has.
+func (t *tracer) setMoved(flows []fabric.Flow) {
+	moved := make(map[fabric.Flow]bool, len(flows))
+	for _, e := range flows {
+		moved[e] = true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.moved = moved
+}
+
+// isOld reports whether the valid path of a flow is to be traced again at an age.
+func isOld(e fabric.Flow, age time.Duration, moved bool) bool {
+	switch {
+	case moved:
+		return age >= retraceMoved
+	case age < retraceEvery*3/4:
+		return false
+	}
+	h := fnv.New32a()
+	h.Write([]byte(e.String()))
+	const parts = 1000
+	return age >= retraceEvery*3/4+time.Duration(h.Sum32()%parts)*(retraceEvery/4)/parts
+}
+
+// run traces every flow as soon as it has answers, again as long as its path is not valid, and from time to time after that.
 func (t *tracer) run(ctx context.Context) {
 	look := time.NewTicker(traceCheckEvery)
 	defer look.Stop()
@@ -217,13 +247,19 @@ func (t *tracer) run(ctx context.Context) {
 // wantsTrace reports whether an edge is to be traced now.
 func (t *tracer) wantsTrace(attempts map[fabric.Flow]*attempt, e fabric.Flow, now time.Time) bool {
 	t.mu.Lock()
-	p := t.paths[e]
+	p, moved := t.paths[e], t.moved[e]
 	t.mu.Unlock()
 	a := attempts[e]
 	switch {
-	case p != nil && p.State == fabric.PathValid:
+	case p != nil && p.State == fabric.PathValid && now.Sub(p.TracedAt) < retraceMoved:
 		delete(attempts, e)
 		return false
+	case p != nil && p.State == fabric.PathValid:
+		if a != nil && now.Before(a.next) || !isOld(e, now.Sub(p.TracedAt), moved) {
+			return false
+		}
+		attempts[e] = &attempt{now.Add(retraceMin), retraceMin}
+		return true
 	case a == nil:
 		attempts[e] = &attempt{now.Add(retraceMin), retraceMin}
 		// A path that became stale was traced a moment ago.
@@ -294,6 +330,10 @@ func (n *nic) traceableFlows() []traceFlow {
 	}
 	return out
 }
+
+// RetraceMoved sets the flows whose paths may have changed. They are traced every few seconds, as far as the limits of
+// traces allow, until the next call leaves them out.
+func (e *Engine) RetraceMoved(flows []fabric.Flow) { e.tracer.setMoved(flows) }
 
 // TraceFlows traces the named edges now and returns their paths in the same order. The error is an UnknownEdgeError for
 // an edge that is not the node's. errors.Is holds for ErrClosed.

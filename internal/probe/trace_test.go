@@ -65,8 +65,26 @@ func TestFlowsAreTracedUntilValid(t *testing.T) {
 	if len(at) != 3 || at[0] != 0 || at[1] != 10*time.Second || at[2] != 30*time.Second {
 		t.Errorf("tried at %v, want at once, after 10 s and 30 s", at)
 	}
-	tr.storePath(path(fabric.PathValid, "10.0.0.1"))
-	if at := tried(40*time.Second, 400*time.Second); len(at) != 0 {
+	valid := func(at time.Duration) {
+		p := path(fabric.PathValid, "10.0.0.1")
+		p.TracedAt = start.Add(at)
+		tr.storePath(p)
+	}
+	valid(40 * time.Second)
+	if at := tried(40*time.Second, 100*time.Second); len(at) != 0 {
+		t.Errorf("a valid path traced at %v", at)
+	}
+	if at := tried(100*time.Second, 121*time.Second); len(at) == 0 {
+		t.Error("a valid path is not traced again for 80 s")
+	}
+	valid(121 * time.Second)
+	tr.setMoved([]fabric.Flow{traced})
+	if at := tried(121*time.Second, 130*time.Second); len(at) != 1 || at[0] != 124*time.Second {
+		t.Errorf("the path of a flow that moved is traced at %v, want 3 s after", at)
+	}
+	tr.setMoved(nil)
+	valid(390 * time.Second)
+	if at := tried(390*time.Second, 400*time.Second); len(at) != 0 {
 		t.Errorf("a valid path traced at %v", at)
 	}
 	tr.storePath(path(fabric.PathUnknown))

@@ -231,6 +231,18 @@ func appendBounded(ring []int64, v int64) []int64 {
 	return append(ring, v)
 }
 
+// MovedFlows returns the flows that are shifted, lossy or silent.
+func (r *Recorder) MovedFlows() (out []fabric.Flow) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for e, f := range r.flows {
+		if f.condition != Healthy && f.condition != Unjudged {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // CountConditions returns the number of flows of each NIC in each condition.
 func (r *Recorder) CountConditions() map[string]map[Condition]int {
 	r.mu.Lock()

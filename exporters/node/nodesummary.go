@@ -1,0 +1,63 @@
+package node
+
+import (
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/graylink/graylink/internal/clocksync"
+	"github.com/graylink/graylink/internal/window"
+)
+
+// summaryCollector publishes a few sums over all NICs of the node. An analyzer reads them in every cycle, and series of
+// single NICs only of the nodes where something is not normal.
+type summaryCollector struct{}
+
+func newSummaryCollector(*sources) collector { return summaryCollector{} }
+
+// addSeries implements collector.
+func (summaryCollector) addSeries(s *scrape) error {
+	put := func(f *dto.MetricFamily, v float64) { s.addGauge(f, v, nil) }
+	if s.Windows != nil {
+		unhealthy := 0
+		for _, counts := range s.Windows.CountConditions() {
+			for condition, n := range counts {
+				if condition != window.Healthy {
+					unhealthy += n
+				}
+			}
+		}
+		put(s.gaugeFamily("graylink_node_unhealthy_flows", "Flows that the node probes and does not judge as healthy."), float64(unhealthy))
+	}
+	late := 0.0
+	nics := s.snapshotNICs()
+	for i := range nics {
+		late = max(late, nics[i].Stalled.Seconds())
+	}
+	s.addCounter(s.counterFamily("graylink_node_loop_late_seconds_total", "Time in seconds by which the probe loop that is latest ran late, beyond 20 ms each time."), late, nil)
+	if s.Clocks == nil {
+		if bound := s.Config().ErrorBound; bound != nil {
+			put(s.gaugeFamily("graylink_node_clock_error_bound_seconds", largestBoundHelp), bound.Seconds())
+		}
+		return nil
+	}
+	unlocked, changes, bound, known := 0, uint64(0), 0.0, false
+	for i := range nics {
+		v, ok := s.Clocks.ViewOf(nics[i].NIC)
+		if !ok || v.State != clocksync.Locked {
+			unlocked++
+		}
+		if ok && v.Counted {
+			changes += uint64(v.Steps) + uint64(v.Drifts)
+		}
+		if ok && v.Known {
+			bound, known = max(bound, float64(v.Bound)/1e9), true
+		}
+	}
+	put(s.gaugeFamily("graylink_node_unlocked_clocks", "Clocks of the node's NICs in another state than locked."), float64(unlocked))
+	s.addCounter(s.counterFamily("graylink_node_clock_changes_total", "Steps of the clocks of the node's NICs, and sudden changes of their rates."), float64(changes), nil)
+	if known {
+		put(s.gaugeFamily("graylink_node_clock_error_bound_seconds", largestBoundHelp), bound)
+	}
+	return nil
+}
+
+const largestBoundHelp = "Largest bound of the error of the node's clocks in seconds, as fabric_clock_error_bound_seconds has it."
