@@ -40,7 +40,9 @@ import (
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/questions"
+	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
@@ -101,6 +103,10 @@ type Loop struct {
 	incidents *incident.Tracker
 	progress  progress
 	published published
+	indices   struct { // of the present graph
+		links  *snapshot.LinkIndex
+		scopes *scope.Index
+	}
 }
 
 // mesh is what the loop has the nodes do: trace flows, and measure flows that distinguish suspects.
@@ -209,7 +215,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 		l.expireFlows(now)
 	}
 	l.baselines.LearnWindows(raw, baseline.Learning{Cycle: l.progress.cycle, At: w.At, Frozen: l.incidents.HasOpen(), Seldom: !l.planner.QueriesAll(), Excluded: l.excluder.ExcludesFlow})
-	l.mesh.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Expected: expected, Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear)), Urgent: l.mesh.questions.HopNodes()})
+	l.mesh.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: l.progress.cycle, Interval: l.opts.Settings.CycleInterval(), Findings: findings, Pending: l.nearlyDegraded(raw), Watched: l.incidents.WatchedFlows(now.Add(-tracing.RetraceAfterClear)), Urgent: l.mesh.questions.HopNodes()})
 	l.publishSnapshot(&cycleResult{now: now, report: rep, findings: findings, carried: carried, window: &w, running: running, pending: pending, expected: expected})
 	return nil
 }

@@ -124,10 +124,13 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	case c.report.State == fabric.Suspect || snap.Baselines+l.excludedWithoutBaseline() < c.expected:
 		snap.Report.State = fabric.InsufficientEvidence
 	}
-	snap.Links = snapshot.ViewLinks(l.store.Graph(), c.report, c.findings, c.carried)
+	if g := l.store.Graph(); l.indices.links == nil || l.indices.links.Graph != g {
+		l.indices.links, l.indices.scopes = snapshot.NewLinkIndex(g), scope.NewIndex(g)
+	}
+	snap.Links = l.indices.links.ViewLinks(c.report, c.findings, c.carried)
 	snap.Edges = snapshot.ViewEdges(c.findings, l.excluder)
-	snap.Scopes = scope.EvaluateScopes(&scope.Input{Graph: l.store.Graph(), Cycle: l.progress.cycle, Report: &snap.Report, Links: scopeLinks(snap.Links), Findings: c.findings,
-		Open: l.incidents.OpenIncidents(), Jobs: c.running, Baselines: l.baselines.Book, Planner: l.planner, Excluder: l.excluder})
+	snap.Scopes = scope.EvaluateScopes(&scope.Input{Index: l.indices.scopes, Cycle: l.progress.cycle, Report: &snap.Report, Links: scopeLinks(snap.Links), Findings: c.findings,
+		Open: l.incidents.OpenIncidents(), Jobs: c.running, Baselines: l.baselines.Book, WithBaseline: snap.Baselines, Planner: l.planner, Excluder: l.excluder})
 	l.published.mu.Lock()
 	l.published.snap = snap
 	l.published.mu.Unlock()

@@ -202,6 +202,14 @@ func (d *scaleWriter) write(w *scaleWorld) {
 			}
 			delays(&all[k], "fabric_nic_owd_seconds", append(nic, "timestamp", "kernel")...)
 		}
+		unhealthy := named("graylink_node_unhealthy_flows", "instance", fabric.OwnerOf(src))
+		for i := range scaleScrapes + 1 {
+			unhealthy.Samples = append(unhealthy.Samples, prompb.Sample{Timestamp: w.scrape(i), Value: shifted * float64(min(1, max(0, i-scaleCalm)))})
+		}
+		d.put(unhealthy)
+		for name, rate := range map[string]float64{"loop_late_seconds_total": 0, "unlocked_clocks": 0, "clock_changes_total": 0, "clock_error_bound_seconds": 1e-9} {
+			counter(rate, "graylink_node_"+name, "instance", fabric.OwnerOf(src))
+		}
 		for _, condition := range window.Conditions {
 			ts := named("fabric_nic_flows", "condition", string(condition), "nic", src)
 			for i := range scaleScrapes + 1 {

@@ -41,11 +41,11 @@ func (b *Book) ConfirmFindings(raw []judge.Finding, cycle int, wasQueried func(f
 		out = append(out, f)
 	}
 	for e, r := range b.records {
-		if !reported[e] && r.hard != nil && cycle <= r.hardUntil {
+		if r.hard != nil && cycle <= r.hardUntil && !reported[e] {
 			out = append(out, *r.hard)
 		}
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Flow.String() < out[j].Flow.String() })
+	sort.Slice(out, func(i, j int) bool { return out[i].Obs.Edge < out[j].Obs.Edge })
 	return out, pending
 }
 

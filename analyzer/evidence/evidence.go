@@ -151,7 +151,7 @@ func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 	if only == "" {
 		pairs = []string{"{$only}", "", ", $only", "", "$only, ", "", "$only", ""}
 	}
-	return strings.NewReplacer(append(pairs, "$search", "["+ms(s.Past.Search)+":30s]", "$calm", "["+ms(2*calmAround)+":10s]",
+	return strings.NewReplacer(append(pairs, "$late", strconv.FormatFloat(s.stallLimit(), 'g', -1, 64), "$search", "["+ms(s.Past.Search)+":30s]", "$calm", "["+ms(2*calmAround)+":10s]",
 		"$delay", s.rangeSelector(s.Delay), "$hard", s.rangeSelector(s.Hard), "$stall", s.rangeSelector(s.Delay+s.Lag), "$flow", flowLabels,
 		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))...)
 }
@@ -223,6 +223,8 @@ type Window struct {
 	ClockOffset time.Duration
 	// NodeBaselines are what nodes have as normal for flows, if the windows came from the nodes.
 	NodeBaselines map[fabric.Flow]NodeBaseline
+	// Unanswered are nodes that were asked for windows and did not answer.
+	Unanswered map[string]bool
 	// Warnings are the questions whose answer the server calls incomplete, with what
 	// it says.
 	Warnings []string
@@ -385,12 +387,16 @@ func (c *Cycle) emptyWindow() Window {
 	return Window{At: c.at, Hosts: map[string]string{}, Unread: map[string]bool{}, Clocks: map[string]Clock{}, ClockOffset: c.offset}
 }
 
+// presentQueries are of the present moment, and not of the end of the window: a node reports a stall after it, and what
+// selects the flows to query may be newer.
+var presentQueries = map[string]bool{"age": true, "stalled": true, "unread": true, "forged": true, "flows": true, "judgedFlows": true, "nicHealthy": true, "nicMoved": true, "nodeAge": true, "nodeMoved": true, "nodeStalled": true}
+
 // timedQueries returns some queries, each with its moment by the server's clock.
 func (c *Cycle) timedQueries(queries map[string]string) (out []timedQuery) {
 	for name, query := range queries {
 		when := c.at
-		if name == "age" || name == "stalled" || name == "unread" || name == "forged" || defaultOverviewQueries()[name] != "" {
-			when = c.now // a node reports a stall after it
+		if presentQueries[name] {
+			when = c.now
 		}
 		out = append(out, timedQuery{name, query, when.Add(c.offset)})
 	}
@@ -438,11 +444,24 @@ func (s Settings) gatherNodes(each func(string, func(Sample)), w *Window) (alive
 			alive[v.Labels["nic"]] = true
 		}
 	})
-	each("stalled", func(v Sample) {
-		if v.Value > s.stallLimit() {
-			w.Hosts[fabric.OwnerOf(v.Labels["nic"])] = fmt.Sprintf("its probe loop was late by %.2f s", v.Value)
-		}
-	})
+	s.gatherHosts(each, w)
+	gatherClocks(each, w.Clocks)
+	return alive
+}
+
+// gatherHosts takes what nodes say of their hosts.
+func (s Settings) gatherHosts(each func(string, func(Sample)), w *Window) {
+	for _, name := range []string{"stalled", "nodeStalled"} {
+		each(name, func(v Sample) {
+			node := v.Labels["instance"]
+			if name == "stalled" {
+				node = fabric.OwnerOf(v.Labels["nic"])
+			}
+			if v.Value > s.stallLimit() {
+				w.Hosts[node] = fmt.Sprintf("its probe loop was late by %.2f s", v.Value)
+			}
+		})
+	}
 	each("unread", func(v Sample) { w.Unread[v.Labels["nic"]] = true })
 	each("forged", func(v Sample) {
 		if v.Value >= floodFrom {
@@ -450,8 +469,6 @@ func (s Settings) gatherNodes(each func(string, func(Sample)), w *Window) (alive
 		}
 	})
 	slices.SortFunc(w.Floods, func(a, b Flood) int { return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.From, b.From)) })
-	gatherClocks(each, w.Clocks)
-	return alive
 }
 
 // gatherObservations returns the observations of flows. Results of a configured query about flows that are not in

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/window"
@@ -14,108 +15,182 @@ import (
 
 // Rules of queries in two steps:
 //
-//  11. The overview covers every NIC in every cycle. It has the series that its node reports of
-//     it, and how many of its flows the node judges as not healthy (fabric_nic_flows).
+//  11. The overview covers every NIC in every cycle. It has a few series that each node publishes of
+//     itself (graylink_node_unhealthy_flows and others), and of the nodes where something is not
+//     normal what they publish of their NICs and clocks.
 //  12. It is of the present moment, and not of Lag ago, since it only selects the flows to query. A node
 //     that misjudges its flows, or lies, changes which flows are queried, and no verdict.
 //  13. If no node judges its flows, there is no overview. A NIC whose node does not, as that of an earlier
 //     version, is not known to be healthy.
 //  14. Normal values are left out of results, since each row costs both sides. A NIC without a
 //     condition has no flows in it, if the number of its flows is known. A clock
-//     without a state or count is locked and counted nothing, if its bound is present. A node
-//     that responds without a stall has none.
-//  15. The numbers of flows, the asymmetry of paths and the offsets of clocks seldom change. They are queried in one
-//     cycle of ten, and in the next one after a clock counted something or is new. A clock with an
-//     unknown asymmetry is treated as the worst one.
+//     without a state is locked, if its bound is present. A node that responds without a stall has none.
+//  15. The numbers of flows, and the values of clocks, seldom change. Each is queried in one cycle of
+//     ten, in turn, and all in the next one after a clock counted something, or there are other nodes. In between,
+//     a clock counts with what the largest bound of its node's clocks has grown by, and a node of an
+//     earlier version, which publishes nothing of itself, with whether it answered then. A clock with
+//     an unknown asymmetry is treated as the worst one.
 
 // OverviewQueries returns the queries of the overview by name, as WindowQueries does. "flows" is queried once. Queries
-// about nodes and their clocks have their names in WindowQueries, and shorter results (rule 14).
+// about NICs and clocks have their names in WindowQueries, and shorter results (rule 14).
 func (s Settings) OverviewQueries() map[string]string {
 	q := s.expandQueries(defaultOverviewQueries(), "")
 	for name, query := range s.WindowQueries() {
-		if isAboutFlows(name) {
-			continue
-		}
 		switch name {
-		case "stalled":
-			query = "(" + query + ") > " + strconv.FormatFloat(s.stallLimit(), 'g', -1, 64)
-		case "steps", "drifts":
-			query = "(" + query + ") > 0"
-		case "state":
-			if s.Override[name] == "" {
-				query = `max by (clock, state) (fabric_clock_state{state!="locked"}) == 1`
-			}
+		case "age", "unread", "forged", "clock", "allowed", "offset", "drift", "steps", "drifts":
+			q[name] = query
 		}
-		q[name] = query
 	}
 	return q
 }
 
 // OverviewCache holds the seldom queried values between the overviews that query them (rule 15).
 type OverviewCache struct {
-	untilDue int // overviews until they do
-	allowed  map[string]int64
-	flows    map[string]int
-	counted  float64 // steps and drifts of all clocks
+	skipWhole bool // the next overview does not query all of them
+	turn      int  // overviews since all were queried
+	kept      map[string][]Sample
+	flows     map[string]int
+	nics      map[string]bool  // whose node publishes something; false: not of late
+	clocks    map[string]Clock // without their states
+	widest    map[string]int64 // the largest bound of a node's clocks, by node
+	nodes     int              // that answer, and those with clocks
+	// publishing are the nodes that have published something of themselves, which those of earlier versions do not.
+	publishing map[string]bool
+	changes    float64 // steps and drifts of all clocks
 }
 
 // seldomEvery is the number of overviews from one query of these values to the next.
 const seldomEvery = 10
 
-// seldomQueries lists the names of the seldom queries.
-var seldomQueries = []string{"allowed", "offset", "drift", "nicFlows"}
+// Queries that are not part of every overview: those whose turn it is in one of seldomEvery, those about nodes where
+// something is not normal, and those after a clock counted something.
+var (
+	seldomQueries  = [][]string{{"age"}, {"nicHealthy"}, {"clock"}, {"allowed"}, {"offset", "drift"}, {"steps", "drifts"}}
+	detailQueries  = []string{"nicMoved", "state"}
+	changesQueries = []string{"steps", "drifts"}
+)
 
-// updateClocks stores the values of this cycle, or fills in those of an earlier one.
-func (r *OverviewCache) updateClocks(asked bool, each func(string, func(Sample)), clocks map[string]Clock) {
-	first := r.allowed == nil
-	if asked {
-		r.untilDue, r.allowed = seldomEvery, map[string]int64{}
-		each("allowed", func(v Sample) { r.allowed[v.Labels["clock"]] = int64(v.Value * 1e9) })
+// dueQueries returns the seldom queries of this overview: those whose turn it is, or all.
+func (r *OverviewCache) dueQueries() (names []string, whole bool) {
+	if whole = !r.skipWhole; whole {
+		r.turn, r.skipWhole = 0, true
+		return slices.Concat(seldomQueries...), true
 	}
-	r.untilDue--
-	worst := int64(0)
-	for _, v := range r.allowed {
-		worst = max(worst, v)
+	r.turn++
+	if i := (r.turn - 1) % seldomEvery; i < len(seldomQueries) {
+		return seldomQueries[i], false
 	}
-	none, counted := 0.0, 0.0
-	for nic, c := range clocks {
+	return nil, false
+}
+
+// keepSeldom stores the seldom queried values that the answers have.
+func (r *OverviewCache) keepSeldom(answers map[string][]Sample, lag time.Duration) {
+	if r.kept == nil {
+		r.kept = map[string][]Sample{}
+	}
+	some := false
+	for _, name := range slices.Concat(seldomQueries...) {
+		if answer, queried := answers[name]; queried {
+			r.kept[name], some = answer, true
+		}
+	}
+	if !some {
+		return
+	}
+	each := eachNumber(r.kept)
+	r.nics, r.clocks, r.widest = map[string]bool{}, map[string]Clock{}, map[string]int64{}
+	each("age", func(v Sample) { r.nics[v.Labels["nic"]] = v.Value <= lag.Seconds() })
+	gatherClocks(func(name string, take func(Sample)) {
+		if name != "allowed" && name != "state" {
+			each(name, take)
+		}
+	}, r.clocks)
+	allowed, worst := map[string]int64{}, int64(0)
+	each("allowed", func(v Sample) {
+		allowed[v.Labels["clock"]] = int64(v.Value * 1e9)
+		worst = max(worst, allowed[v.Labels["clock"]])
+	})
+	for nic, c := range r.clocks {
 		if c.Bound == nil {
 			continue
 		}
-		if c.State == "" {
-			c.State = "locked"
+		node := fabric.OwnerOf(nic)
+		r.widest[node] = max(r.widest[node], *c.Bound)
+		if own, known := allowed[nic]; known {
+			*c.Bound += own
+		} else {
+			*c.Bound += worst
 		}
+		none := 0.0
 		for _, n := range []**float64{&c.Steps, &c.Drifts} {
 			if *n == nil {
 				*n = &none
 			}
-			counted += **n
 		}
-		allowed, known := r.allowed[nic]
-		switch {
-		case asked && !known:
-			*c.Bound += worst
-			r.allowed[nic] = worst
-		case !asked && !known:
-			*c.Bound += worst
-			r.untilDue = 0
-		case !asked:
-			*c.Bound += allowed
+		r.clocks[nic] = c
+	}
+}
+
+// fillClocks sets the clocks from the kept values, with what the nodes say now. bounds means that these are of now, and
+// offsets means that those are.
+func (r *OverviewCache) fillClocks(each func(string, func(Sample)), bounds, offsets bool, clocks map[string]Clock) {
+	grown := map[string]int64{} // by which the largest bound of a node has
+	each("nodeBound", func(v Sample) {
+		node := v.Labels["instance"]
+		if more := int64(v.Value*1e9) - r.widest[node]; more > 0 && !bounds {
+			grown[node] = more
+		}
+	})
+	for nic, c := range r.clocks {
+		if c.Bound != nil {
+			c.State = "locked"
+		}
+		if more := grown[fabric.OwnerOf(nic)]; more > 0 && c.Bound != nil {
+			bound := *c.Bound + more
+			c.Bound = &bound
+		}
+		if !offsets {
+			c.Offset, c.Drift = nil, nil
 		}
 		clocks[nic] = c
 	}
-	if counted != r.counted && !first {
-		r.untilDue = 0
-	}
-	r.counted = counted
+	each("state", func(v Sample) {
+		c := clocks[v.Labels["clock"]]
+		c.State = v.Labels["state"]
+		clocks[v.Labels["clock"]] = c
+	})
 }
 
 func defaultOverviewQueries() map[string]string {
 	return map[string]string{
-		"flows":    `count(count by ($flow, direction) (fabric_probe_sent_total))`,
-		"nicFlows": `sum by (nic) (max by (nic, condition) (fabric_nic_flows))`,
-		"nicMoved": `max by (nic, condition) (fabric_nic_flows{condition!="healthy"}) > 0`,
+		"flows":        `count(count by ($flow, direction) (fabric_probe_sent_total))`,
+		"judgedFlows":  `sum(max by (nic, condition) (fabric_nic_flows))`,
+		"nicHealthy":   `max by (nic) (fabric_nic_flows{condition="healthy"})`,
+		"nicMoved":     `max by (nic, condition) (fabric_nic_flows{condition!="healthy", nic!=""} > 0)`,
+		"state":        `max by (clock, state) (fabric_clock_state{state!="locked", clock!=""} == 1)`,
+		"nodeAge":      `time() - max by (instance) (timestamp(graylink_node_unhealthy_flows))`,
+		"nodeMoved":    `max by (instance) (graylink_node_unhealthy_flows > 0)`,
+		"nodeStalled":  `max by (instance) (increase(graylink_node_loop_late_seconds_total$stall) > $late)`,
+		"nodeUnlocked": `max by (instance) (graylink_node_unlocked_clocks > 0)`,
+		"nodeBound":    `max by (instance) (graylink_node_clock_error_bound_seconds)`,
+		"nodeChanges":  `sum(max by (instance) (graylink_node_clock_changes_total))`,
 	}
+}
+
+// manyNodes is the number of nodes above which details are queried of all nodes, since a longer query is not cheaper.
+const manyNodes = 256
+
+// ofNodes returns a query about all NICs as one about those of some nodes, unless these are many.
+func ofNodes(query, label string, nodes []string) string {
+	if len(nodes) > manyNodes {
+		return query
+	}
+	quoted := make([]string, len(nodes))
+	for i, n := range nodes {
+		quoted[i] = regexp.QuoteMeta(n)
+	}
+	slices.Sort(quoted)
+	return strings.Replace(query, label+`!=""`, label+"=~"+strconv.Quote("("+strings.Join(quoted, "|")+")/.+"), 1)
 }
 
 // Overview is what every NIC says of itself at a moment.
@@ -135,7 +210,7 @@ type Overview struct {
 func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
 	name, directions := "flows", 1
 	if c.s.Windows != nil { // the server may not have the flows
-		name, directions = "nicFlows", window.Directions
+		name, directions = "judgedFlows", window.Directions
 	}
 	answers, _, err := c.s.runQueries(ctx, c.db, c.timedQueries(map[string]string{name: c.s.OverviewQueries()[name]}))
 	n := 0
@@ -148,11 +223,11 @@ func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
 // ReadOverview runs the first step. If it sets MissingReason, there is no overview, and ReadAllFlows has to be
 // used. r keeps the seldom queried values from one overview to the next.
 func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, error) {
-	queries := c.s.OverviewQueries()
-	delete(queries, "flows")
-	asked := r.untilDue <= 0
-	if !asked {
-		for _, name := range seldomQueries {
+	all := c.s.OverviewQueries()
+	queries := maps.Clone(all)
+	due, whole := r.dueQueries()
+	for _, name := range slices.Concat(append(seldomQueries, detailQueries, []string{"flows", "judgedFlows"})...) {
+		if !slices.Contains(due, name) {
 			delete(queries, name)
 		}
 	}
@@ -161,15 +236,58 @@ func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, e
 	if err != nil {
 		return o, err
 	}
-	o.window.Warnings = warnings
 	each := eachNumber(answers)
-	o.alive = c.s.gatherNodes(each, &o.window)
-	if asked {
-		r.flows = map[string]int{}
-		each("nicFlows", func(v Sample) { r.flows[v.Labels["nic"]] = int(v.Value) })
+	if r.publishing == nil {
+		r.publishing = map[string]bool{}
 	}
-	r.updateClocks(asked, each, o.window.Clocks)
-	o.Flows = r.flows
+	more := map[string]string{}
+	for name, from := range map[string]struct{ nodes, label string }{"nicMoved": {"nodeMoved", "nic"}, "state": {"nodeUnlocked", "clock"}} {
+		var nodes []string
+		each(from.nodes, func(v Sample) { nodes = append(nodes, v.Labels["instance"]) })
+		if len(nodes) > 0 {
+			more[name] = ofNodes(all[name], from.label, nodes)
+		}
+	}
+	changes := 0.0
+	each("nodeChanges", func(v Sample) { changes = v.Value })
+	if changes != r.changes && !whole {
+		for _, name := range changesQueries {
+			more[name] = all[name]
+		}
+		r.skipWhole = false
+	}
+	r.changes = changes
+	if len(more) > 0 {
+		details, also, err := c.s.runQueries(ctx, c.db, c.timedQueries(more))
+		if err != nil {
+			return o, err
+		}
+		maps.Copy(answers, details)
+		warnings = append(warnings, also...)
+	}
+	o.window.Warnings = warnings
+	c.s.gatherHosts(each, &o.window)
+	r.keepSeldom(answers, c.s.Lag)
+	_, bounds := answers["clock"]
+	_, offsets := answers["offset"]
+	r.fillClocks(each, bounds, offsets, o.window.Clocks)
+	answering := map[string]bool{}
+	each("nodeAge", func(v Sample) {
+		r.publishing[v.Labels["instance"]] = true
+		answering[v.Labels["instance"]] = v.Value <= c.s.Lag.Seconds()
+	})
+	// Those with clocks are of the moment of the window.
+	if nodes := len(answering) + len(answers["nodeBound"]); nodes != r.nodes {
+		r.nodes = nodes
+		r.skipWhole = whole
+	}
+	o.alive = make(map[string]bool, len(r.nics))
+	for nic, answered := range r.nics {
+		node := fabric.OwnerOf(nic)
+		if answering[node] || answered && !r.publishing[node] {
+			o.alive[nic] = true
+		}
+	}
 	each("nicMoved", func(v Sample) {
 		nic := v.Labels["nic"]
 		if o.Unhealthy[nic] == nil {
@@ -177,9 +295,15 @@ func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, e
 		}
 		o.Unhealthy[nic][window.Condition(v.Labels["condition"])] = int(v.Value)
 	})
+	if healthy, queried := answers["nicHealthy"]; queried {
+		r.flows = make(map[string]int, len(healthy))
+		each("nicHealthy", func(v Sample) { r.flows[v.Labels["nic"]] = int(v.Value) })
+		each("nicMoved", func(v Sample) { r.flows[v.Labels["nic"]] += int(v.Value) })
+	}
+	o.Flows = r.flows
 	if len(o.Flows) == 0 {
 		o.MissingReason = "no agent publishes fabric_nic_flows"
-		r.untilDue = 0
+		r.skipWhole = false
 	}
 	return o, nil
 }

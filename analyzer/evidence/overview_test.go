@@ -32,6 +32,9 @@ func TestRule13NodesThatJudge(t *testing.T) {
 		}
 		return o
 	}
+	s.more += `  graylink_node_unhealthy_flows{instance="h1"} 0x10 3x20
+  graylink_node_unhealthy_flows{instance="h9"} 0x10
+`
 	o := overviewOf(s)
 	if want := map[string]int{"h1/eth1": 12}; !maps.Equal(o.Flows, want) || o.MissingReason != "" {
 		t.Errorf("%v flows, %q; want %v", o.Flows, o.MissingReason, want)
@@ -69,7 +72,7 @@ func TestRule14NormalValuesAreLeftOut(t *testing.T) {
 			t.Errorf("%s: %s, want %s", nic, have, want)
 		}
 	}
-	for name, most := range map[string]int{"steps": 1, "drifts": 0, "state": 1, "stalled": 0} {
+	for name, most := range map[string]int{"nodeMoved": 0, "nodeUnlocked": 1, "nodeStalled": 0, "state": 1, "nicMoved": 0} {
 		rows, err := db.QueryInstant(t.Context(), DefaultSettings().OverviewQueries()[name], c.at)
 		if err != nil || len(rows) != most {
 			t.Errorf("%s: %d rows, want %d (%v)", name, len(rows), most, err)
@@ -79,6 +82,14 @@ func TestRule14NormalValuesAreLeftOut(t *testing.T) {
 
 // Two clocks: one as clocks are, one that stepped at 19 s, and whose paths differ.
 const clockSeries = `  fabric_nic_flows{nic="h7/eth1", condition="healthy"} 12x60
+  graylink_node_unhealthy_flows{instance="h7"} 0x60
+  graylink_node_unlocked_clocks{instance="h7"} 0x60
+  graylink_node_unlocked_clocks{instance="h8"} 1x60
+  graylink_node_clock_changes_total{instance="h7"} 0x60
+  graylink_node_clock_changes_total{instance="h8"} 3x35 4x24
+  graylink_node_clock_error_bound_seconds{instance="h8"} 1e-6x44 3e-6x20
+  graylink_node_unhealthy_flows{instance="h9"} _x40 0x20
+  graylink_node_clock_error_bound_seconds{instance="h9"} _x40 1e-6x20
   fabric_clock_error_bound_seconds{clock="h7/eth1"} 1e-6x60
   fabric_clock_asymmetry_allowance_seconds{clock="h7/eth1"} 2e-6x60
   fabric_clock_state{clock="h7/eth1", state="locked"} 1x60
@@ -118,7 +129,7 @@ func TestRule15WhatSeldomChangesIsAskedSeldom(t *testing.T) {
 	s.more = clockSeries
 	db := s.load(t)
 	r := &OverviewCache{}
-	for at := int64(20); at < 46; at++ {
+	for at := int64(20); at < 48; at++ {
 		c, err := BeginCycle(t.Context(), db, DefaultSettings(), time.Unix(at, 0))
 		if err != nil {
 			t.Fatal(err)
@@ -131,15 +142,19 @@ func TestRule15WhatSeldomChangesIsAskedSeldom(t *testing.T) {
 		if first >= 36 {
 			step = " 4 "
 		}
-		// The first, one in ten, the one after the count, and the one after a new clock.
-		if slices.Contains([]int64{20, 30, 39, 43}, at) {
+		// The first, one in ten from the fifth after it on, the one after the count, and those after a new node and its clock.
+		if slices.Contains([]int64{20, 25, 35, 39, 41, 43}, at) {
 			where = "0.25 0"
 		}
-		want := "holdover 10000" + step + "0 " + where
+		bound := "10000"
+		if first >= 45 {
+			bound = "12000" // the node's clocks became worse
+		}
+		want := "holdover " + bound + step + "0 " + where
 		if have := clockText(o.window.Clocks["h8/eth1"]); have != want {
 			t.Errorf("%d s: %s, want %s", at, have, want)
 		}
-		if have := clockText(o.window.Clocks["h9/eth1"]); first >= 40 && !strings.HasPrefix(have, "locked 10000 0 0") {
+		if have := clockText(o.window.Clocks["h9/eth1"]); at >= 43 && !strings.HasPrefix(have, "locked 10000 0 0") {
 			t.Errorf("%d s: a new clock is %s: the worst allowance is expected", at, have)
 		}
 	}
@@ -148,7 +163,12 @@ func TestRule15WhatSeldomChangesIsAskedSeldom(t *testing.T) {
 // TestFlowsAreAskedAboutAlone: the result of a flow does not depend on the other queried flows.
 func TestFlowsAreAskedAboutAlone(t *testing.T) {
 	s := healthy()
-	s.more = `  fabric_probe_sent_total{src="h1/eth1", dst="h3/eth1", flow="0", tier="2", plane="a", direction="forward"} 0+100x30
+	for _, nic := range []string{"h1/eth1", "h2/eth1"} {
+		s.more += `  fabric_nic_flows{nic="` + nic + `", condition="healthy"} 1x30
+  graylink_node_unhealthy_flows{instance="` + fabric.OwnerOf(nic) + `"} 0x30
+`
+	}
+	s.more += `  fabric_probe_sent_total{src="h1/eth1", dst="h3/eth1", flow="0", tier="2", plane="a", direction="forward"} 0+100x30
   fabric_probe_lost_total{src="h1/eth1", dst="h3/eth1", flow="0", tier="2", plane="a", direction="forward"} 0x30
   fabric_probe_sent_total{src="h4/eth1.2", dst="h2/eth1", flow="0", tier="2", plane="a", direction="forward"} 0+100x30
   fabric_probe_lost_total{src="h4/eth1.2", dst="h2/eth1", flow="0", tier="2", plane="a", direction="forward"} 0x30

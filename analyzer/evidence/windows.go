@@ -244,6 +244,10 @@ func (c *Cycle) readWindows(ctx context.Context, only *Selection, nodes map[stri
 		w.Clocks[nic] = clock
 	}
 	w.NodeBaselines = r.baselines
+	w.Unanswered = map[string]bool{}
+	for node := range r.failed {
+		w.Unanswered[node] = true
+	}
 	if len(r.failed) > 0 {
 		first := slices.Min(slices.Collect(maps.Keys(r.failed)))
 		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("the windows of %d of %d nodes are missing or incomplete, of %s for one: %v", len(r.failed), len(r.nodes), first, r.failed[first]))

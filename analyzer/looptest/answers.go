@@ -10,10 +10,13 @@ import (
 	"github.com/graylink/graylink/internal/window"
 )
 
+// someNodes matches what restricts a query to the NICs of some nodes.
+var someNodes = regexp.MustCompile(`(nic|clock)=~"\([^"]*\)/\.\+"`)
+
 // answerQuery answers one of the loop's queries from what the world showed last.
 func (r *Rig) answerQuery(query string) []evidence.Sample {
 	var out []evidence.Sample
-	query, only := unrestricted(r.t, query)
+	query, only := unrestricted(r.t, someNodes.ReplaceAllString(query, `$1!=""`))
 	name := r.names[query]
 	if name == "" {
 		r.t.Errorf("unknown query %s", query)
@@ -23,6 +26,7 @@ func (r *Rig) answerQuery(query string) []evidence.Sample {
 	}
 	out = append(out, r.overviewOf(name)...)
 	out = append(out, r.nicSamples(name)...)
+	out = append(out, r.nodeSamples(name)...)
 	for e, o := range r.frame {
 		if only(e) && (r.Prometheus.Hidden == nil || !r.Prometheus.Hidden(e)) {
 			out = append(out, r.flowSamples(name, e, o)...)
@@ -61,6 +65,60 @@ func (r *Rig) nicSamples(name string) (out []evidence.Sample) {
 		}
 	}
 	return out
+}
+
+// nodeSamples returns what the nodes publish of themselves.
+func (r *Rig) nodeSamples(name string) (out []evidence.Sample) {
+	if name == "nodeChanges" {
+		sum := 0.0
+		for _, v := range r.Steps {
+			sum += v
+		}
+		return []evidence.Sample{{Value: sum}}
+	}
+	for _, nic := range r.World.Graph.NICIDs() { // a node has one
+		put := func(v float64) {
+			out = append(out, evidence.Sample{Labels: map[string]string{"instance": fabric.OwnerOf(nic)}, Value: v})
+		}
+		node := fabric.OwnerOf(nic)
+		switch name {
+		case "nodeAge":
+			if r.Silent[node] {
+				put(5)
+			} else {
+				put(0.4)
+			}
+		case "nodeStalled":
+			if r.Late[node] {
+				put(2)
+			}
+		case "nodeMoved":
+			if counts := r.publishedConditions(nic); sumOf(counts) > counts[window.Healthy] {
+				put(float64(sumOf(counts) - counts[window.Healthy]))
+			}
+		case "nodeUnlocked":
+			if r.States[nic] != "" && r.States[nic] != "locked" {
+				put(1)
+			}
+		case "nodeBound":
+			put(1e-6)
+		}
+	}
+	return out
+}
+
+// publishedConditions returns what the node of a NIC says of its flows, or nil if it does not judge them.
+func (r *Rig) publishedConditions(nic string) map[window.Condition]int {
+	if r.Unjudging != nil && r.Unjudging(nic) {
+		return nil
+	}
+	counts := r.judges.countConditions(r.frame, nic)
+	for wrong, c := range map[window.Condition]bool{window.Healthy: r.Lying[nic], window.Shifted: r.Crying[nic]} {
+		if c {
+			counts = map[window.Condition]int{wrong: sumOf(counts)}
+		}
+	}
+	return counts
 }
 
 // flowSamples returns what the nodes publish of a flow.
@@ -147,19 +205,17 @@ func (r *Rig) overviewOf(name string) (out []evidence.Sample) {
 	if name == "flows" {
 		return []evidence.Sample{{Value: float64(len(r.frame))}}
 	}
+	judged := 0
 	for _, nic := range r.World.Graph.NICIDs() {
-		if r.Unjudging != nil && r.Unjudging(nic) {
+		counts := r.publishedConditions(nic)
+		if counts == nil {
 			continue
 		}
-		counts := r.judges.countConditions(r.frame, nic)
-		for wrong, c := range map[window.Condition]bool{window.Healthy: r.Lying[nic], window.Shifted: r.Crying[nic]} {
-			if c {
-				counts = map[window.Condition]int{wrong: sumOf(counts)}
-			}
-		}
 		switch name {
-		case "nicFlows":
-			out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic}, Value: float64(sumOf(counts))})
+		case "judgedFlows":
+			judged += sumOf(counts)
+		case "nicHealthy":
+			out = append(out, evidence.Sample{Labels: map[string]string{"nic": nic}, Value: float64(counts[window.Healthy])})
 		case "nicMoved":
 			for c, n := range counts {
 				if c != window.Healthy {
@@ -167,6 +223,9 @@ func (r *Rig) overviewOf(name string) (out []evidence.Sample) {
 				}
 			}
 		}
+	}
+	if name == "judgedFlows" {
+		out = append(out, evidence.Sample{Value: float64(judged)})
 	}
 	return out
 }

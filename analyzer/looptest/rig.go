@@ -127,7 +127,7 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 }
 
 // TracedPaths implements tracing.Agents. The nodes have traced nothing on their own but flows with hop-limited probes.
-func (r *Rig) TracedPaths(_ context.Context, node string) ([]fabric.Trace, error) {
+func (r *Rig) TracedPaths(_ context.Context, node string, _ time.Duration) ([]fabric.Trace, error) {
 	if r.Mesh == nil {
 		return nil, nil
 	}

@@ -230,6 +230,9 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 	if !ok {
 		return fmt.Errorf("edge %q: not of this topology", t.Edge)
 	}
+	if s.hasTrace(k, t.TracedAt) {
+		return nil
+	}
 	src, dst := e.Endpoints()
 	g := s.Graph()
 	r := fabric.ResolveTrace(g, src, dst, t)
@@ -241,6 +244,18 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 	}
 	s.applyReport(k, pathReport{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced})
 	return nil
+}
+
+// hasTrace reports whether a flow has its path from a trace that is not older than a moment.
+func (s *Store) hasTrace(k flowKey, at time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id, ok := s.flows[k]
+	if !ok {
+		return false
+	}
+	b := s.records.entryAt(id)
+	return b.route != 0 && sources[b.source] == ByTrace && b.checked >= at.UnixNano()
 }
 
 // applyReport applies a report to the store. The lock is held.

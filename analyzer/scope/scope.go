@@ -61,9 +61,48 @@ type Link struct {
 	Covered   bool
 }
 
+// Index has the planes and pods of the NICs and switches of a graph, so that they are not looked up for each flow in each
+// cycle.
+type Index struct {
+	Graph  *fabric.Graph
+	names  []string         // of scopes
+	scopes map[string][]int // by NIC, with those of its leaf, and by switch
+}
+
+// NewIndex returns the index of a graph.
+func NewIndex(g *fabric.Graph) *Index {
+	x := &Index{Graph: g, scopes: map[string][]int{}}
+	ids := map[string]int{}
+	add := func(of string, ends ...string) {
+		for _, name := range scopesOf(g, ends...) {
+			id, known := ids[name]
+			if !known {
+				id = len(x.names)
+				ids[name], x.names = id, append(x.names, name)
+			}
+			x.scopes[of] = append(x.scopes[of], id)
+		}
+	}
+	for _, nic := range g.NICIDs() {
+		add(nic, nic, g.PeerOf(nic))
+	}
+	for i := range g.Topo.Switches {
+		add(g.Topo.Switches[i].Name, g.Topo.Switches[i].Name)
+	}
+	return x
+}
+
+// at returns the scopes of a NIC or of the switch of a port.
+func (x *Index) at(end string) []int {
+	if fabric.IsNIC(end) {
+		return x.scopes[end]
+	}
+	return x.scopes[fabric.OwnerOf(end)]
+}
+
 // Input is what a cycle knows about the fabric.
 type Input struct {
-	Graph *fabric.Graph
+	Index *Index
 	Cycle int
 	// Report has the state, the coverage and the number of flows of the whole fabric.
 	Report    *fabric.Report
@@ -72,30 +111,64 @@ type Input struct {
 	Open      []*incident.Incident
 	Jobs      *jobs.Map // nil if placements are unknown
 	Baselines *baseline.Book
-	Planner   *selection.Planner
-	Excluder  *maintenance.Excluder
+	// WithBaseline is the number of flows with a baseline.
+	WithBaseline int
+	Planner      *selection.Planner
+	Excluder     *maintenance.Excluder
 }
 
-// tallies are the counts of the planes, pods and jobs, by name.
-type tallies map[string]*tally
+// tallies are the counts of the planes and pods, by their place in the index, and of the jobs, by name.
+type tallies struct {
+	parts []tally
+	jobs  map[string]*tally
+}
 
-func (all tallies) at(name string) *tally {
-	t := all[name]
+// ofJob returns the counts of a job.
+func (all *tallies) ofJob(name string) *tally {
+	t := all.jobs[name]
 	if t == nil {
-		t = &tally{Scope: Scope{Scope: name}}
-		all[name] = t
+		t = &tally{Scope: Scope{Scope: JobPrefix + name}}
+		all.jobs[name] = t
 	}
 	return t
 }
 
+// eachOf calls count with the counts of each scope of two lists.
+func (all *tallies) eachOf(a, b []int, count func(*tally)) {
+	for _, id := range a {
+		count(&all.parts[id])
+	}
+	for _, id := range b {
+		if !slices.Contains(a, id) {
+			count(&all.parts[id])
+		}
+	}
+}
+
+// eachPart calls count with the counts of each scope that one of two ends belongs to.
+func (all *tallies) eachPart(x *Index, a, b string, count func(*tally)) {
+	all.eachOf(x.at(a), x.at(b), count)
+}
+
 // EvaluateScopes returns the scopes: first the whole fabric, then the planes, the pods and the jobs.
 func EvaluateScopes(in *Input) []Scope {
-	all := tallies{}
+	all := tallies{parts: make([]tally, len(in.Index.names)), jobs: map[string]*tally{}}
+	for id, name := range in.Index.names {
+		all.parts[id].Scope.Scope = name
+	}
 	all.countLinks(in)
 	all.countFlows(in)
+	var counted []*tally
+	for id := range all.parts {
+		if t := &all.parts[id]; t.directions+t.Flows > 0 {
+			counted = append(counted, t)
+		}
+	}
+	counted = slices.AppendSeq(counted, maps.Values(all.jobs))
+	slices.SortFunc(counted, func(a, b *tally) int { return cmp.Compare(a.Scope.Scope, b.Scope.Scope) })
 	out := []Scope{wholeFabric(in)}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, all[name].finishScope(blamingIncidents(in.Open, func(x *incident.Incident) bool { return concernsScope(in.Graph, x, name) })))
+	for _, t := range counted {
+		out = append(out, t.finishScope(blamingIncidents(in.Open, func(x *incident.Incident) bool { return concernsScope(in.Index.Graph, x, t.Scope.Scope) })))
 	}
 	return out
 }
@@ -116,19 +189,19 @@ func wholeFabric(in *Input) Scope {
 }
 
 // countLinks counts the directed links of each scope, except those under maintenance.
-func (all tallies) countLinks(in *Input) {
-	covered := map[fabric.Direction]bool{}
+func (all *tallies) countLinks(in *Input) {
+	covered := map[fabric.Direction]bool{} // of jobs' links
+	withJobs := len(in.Jobs.JobNames()) > 0
 	for _, l := range in.Links {
-		covered[l.Direction] = l.Covered
-		if in.Excluder.ExcludesDirection(l.Direction) {
-			continue
+		if withJobs {
+			covered[l.Direction] = l.Covered
 		}
-		for _, name := range scopesOf(in.Graph, l.Direction.From, l.Direction.To) {
-			all.at(name).countDirection(l.Covered)
+		if !in.Excluder.ExcludesDirection(l.Direction) {
+			all.eachPart(in.Index, l.Direction.From, l.Direction.To, func(t *tally) { t.countDirection(l.Covered) })
 		}
 	}
 	for _, name := range in.Jobs.JobNames() {
-		t := all.at(JobPrefix + name)
+		t := all.ofJob(name)
 		for d := range in.Jobs.DirectionsOf(name) {
 			if !in.Excluder.ExcludesDirection(d) {
 				t.countDirection(covered[d])
@@ -138,33 +211,72 @@ func (all tallies) countLinks(in *Input) {
 }
 
 // countFlows counts the expected flows of each scope, except those under maintenance.
-func (all tallies) countFlows(in *Input) {
-	g := in.Graph
+func (all *tallies) countFlows(in *Input) {
+	findingOf := make(map[fabric.Flow]*judge.Finding, len(in.Findings))
+	for i := range in.Findings {
+		findingOf[in.Findings[i].Flow] = &in.Findings[i]
+	}
 	jobsOf := map[string][]string{} // by NIC
 	for _, name := range in.Jobs.JobNames() {
 		for _, nic := range in.Jobs.NICsOf(name) {
 			jobsOf[nic] = append(jobsOf[nic], name)
 		}
 	}
-	findingOf := make(map[fabric.Flow]*judge.Finding, len(in.Findings))
-	for i := range in.Findings {
-		findingOf[in.Findings[i].Flow] = &in.Findings[i]
+	if in.remembersAll() {
+		all.countRemembered(in, findingOf, jobsOf)
+		return
 	}
 	for e, learnt := range in.Baselines.ExpectedFlows(in.Cycle) {
 		if in.Excluder.ExcludesFlow(e) {
 			continue
 		}
-		src, dst := e.Endpoints()
 		x := flowEvidence{finding: findingOf[e], hasBaseline: learnt}
 		if x.finding == nil {
 			x.carried, x.hasPath = in.Planner.IsCarried(e)
 		}
-		for _, name := range scopesOf(g, src, g.PeerOf(src), dst, g.PeerOf(dst)) {
-			all.at(name).countFlow(x, true)
+		src, dst := e.Endpoints()
+		all.countFlow(in, &e, &x, in.Index.at(src), in.Index.at(dst), jobsOf[src], jobsOf[dst])
+	}
+}
+
+// remembersAll reports whether the planner remembers every flow with a baseline, as it does after a round.
+func (in *Input) remembersAll() bool {
+	if !in.Planner.IsEnabled() || in.Planner.QueriesAll() {
+		return false
+	}
+	_, learnt := in.Planner.FlowCount()
+	return learnt >= in.WithBaseline
+}
+
+// countRemembered counts the flows that the planner remembers, which are the expected ones. Nothing is looked up for a flow
+// that was not queried, since a large fleet has hundreds of thousands of them.
+func (all *tallies) countRemembered(in *Input, findingOf map[fabric.Flow]*judge.Finding, jobsOf map[string][]string) {
+	names := in.Planner.NICNames()
+	scopes, jobs := make([][]int, len(names)), make([][]string, len(names))
+	for i, nic := range names {
+		scopes[i], jobs[i] = in.Index.at(nic), jobsOf[nic]
+	}
+	for v := range in.Planner.EachFlow(in.Cycle) {
+		if in.Excluder.ExcludesFlow(*v.Flow) {
+			continue
 		}
-		for _, name := range unionOf(jobsOf[src], jobsOf[dst]) {
-			all.at(JobPrefix+name).countFlow(x, x.finding == nil || staysWithin(in.Jobs.DirectionsOf(name), x.finding.Obs.Path, src, dst))
+		x := flowEvidence{hasBaseline: v.Learnt, carried: v.Carried, hasPath: v.HasPath}
+		if v.Queried {
+			x.finding = findingOf[*v.Flow]
 		}
+		all.countFlow(in, v.Flow, &x, scopes[v.Src], scopes[v.Dst], jobs[v.Src], jobs[v.Dst])
+	}
+}
+
+// countFlow counts a flow for the scopes and the jobs of its ends.
+func (all *tallies) countFlow(in *Input, e *fabric.Flow, x *flowEvidence, srcScopes, dstScopes []int, srcJobs, dstJobs []string) {
+	all.eachOf(srcScopes, dstScopes, func(t *tally) { t.countFlow(x, true) })
+	if len(srcJobs)+len(dstJobs) == 0 {
+		return
+	}
+	src, dst := e.Endpoints()
+	for _, name := range unionOf(srcJobs, dstJobs) {
+		all.ofJob(name).countFlow(x, x.finding == nil || staysWithin(in.Jobs.DirectionsOf(name), x.finding.Obs.Path, src, dst))
 	}
 }
 
@@ -219,7 +331,7 @@ type flowEvidence struct {
 
 // countFlow counts a flow. inside reports whether the flow stays on the links of a job: a degraded flow that leaves
 // them is not counted.
-func (t *tally) countFlow(x flowEvidence, inside bool) {
+func (t *tally) countFlow(x *flowEvidence, inside bool) {
 	t.Flows++
 	if !x.hasBaseline {
 		t.withoutBaseline++

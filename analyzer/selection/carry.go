@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ type flowState struct {
 	queriedCycle int
 	queriedAt    time.Time
 	carried      bool // in this cycle
+	learnt       bool // it had a baseline when it was queried
 	forgotten    bool
 }
 
@@ -101,6 +103,48 @@ func (p *Planner) IsCarried(f fabric.Flow) (carried, hasPath bool) {
 	return true, len(s.segments) > 0
 }
 
+// FlowView is what a Planner remembers of a flow.
+type FlowView struct {
+	Flow     *fabric.Flow
+	Src, Dst int // numbers of its NICs, in NICNames
+	// Queried means that this cycle queried it. Learnt means that it had a baseline when it was queried last.
+	Queried, Learnt bool
+	// Carried means that it is carried forward in this cycle, and HasPath that its path is known.
+	Carried, HasPath bool
+}
+
+// NICNames returns the names of the NICs by their numbers. It must not be changed.
+func (p *Planner) NICNames() []string { return p.nicNames }
+
+// FlowCount returns the number of flows of EachFlow, and of those among them with a baseline.
+func (p *Planner) FlowCount() (flows, learnt int) {
+	for _, s := range p.flows {
+		if !s.forgotten {
+			flows++
+			if s.learnt {
+				learnt++
+			}
+		}
+	}
+	return flows, learnt
+}
+
+// EachFlow yields the flows that were ever queried and are not forgotten. A view holds until the next one.
+func (p *Planner) EachFlow(cycle int) iter.Seq[*FlowView] {
+	return func(yield func(*FlowView) bool) {
+		var v FlowView
+		for _, s := range p.flows {
+			if s.forgotten {
+				continue
+			}
+			v = FlowView{Flow: &s.flow, Src: s.src.number, Dst: s.dst.number, Queried: s.queriedCycle == cycle, Learnt: s.learnt, Carried: s.carried, HasPath: len(s.segments) > 0}
+			if !yield(&v) {
+				return
+			}
+		}
+	}
+}
+
 // RecordFlows records the states of the queried flows.
 func (p *Planner) RecordFlows(m *Moment) {
 	if !p.IsEnabled() || p.peakFlowCount() < p.opts.MinFlows {
@@ -127,7 +171,8 @@ func (p *Planner) RecordFlows(m *Moment) {
 		if f.Condition == judge.Degraded && (p.current == nil || !p.current.Destinations[f.Flow.Dst]) {
 			s.src.lastDegraded = m.Cycle
 		}
-		if !m.Baselines.HasBaseline(f.Flow) && !m.Excluder.ExcludesFlow(f.Flow) {
+		s.learnt = m.Baselines.HasBaseline(f.Flow)
+		if !s.learnt && !m.Excluder.ExcludesFlow(f.Flow) {
 			unlearnt[s.src] = true
 		}
 	}

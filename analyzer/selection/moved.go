@@ -11,6 +11,7 @@ import (
 // nicState represents a NIC as a whole. Cycles count from 1, and 0 means never.
 type nicState struct {
 	name                   string
+	number                 int       // in the order in which they appeared
 	counted, judged        bool      // its node judges flows from it, and all of them
 	queriedAt              time.Time // when the flows from it were last queried
 	queriedFrom, queriedTo int       // the cycles in which the flows from it, and to it, were last queried

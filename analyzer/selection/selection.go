@@ -77,6 +77,7 @@ type Planner struct {
 	flowCounts []int
 	nics       map[string]*nicState
 	sortedNICs []*nicState
+	nicNames   []string // by number
 	states     map[fabric.Flow]*flowState
 	flows      []*flowState        // in the order in which they appeared
 	current    *evidence.Selection // of this cycle; nil means all flows
@@ -180,6 +181,9 @@ func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview
 	state.TwoSteps, state.QueriedFlows = true, w.Flows
 	for nic := range sel.Sources {
 		s := p.nicFor(nic)
+		if w.Unanswered[fabric.OwnerOf(nic)] && overview.AgentAnswers(nic) {
+			continue // the next cycle tries again
+		}
 		s.queriedAt, s.queriedFrom = r.Now, r.Cycle
 		if w.BySource[nic] > 0 {
 			s.sourceFlows = w.BySource[nic]
@@ -208,8 +212,9 @@ func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview
 func (p *Planner) nicFor(name string) *nicState {
 	s := p.nics[name]
 	if s == nil {
-		s = &nicState{name: name}
+		s = &nicState{name: name, number: len(p.nicNames)}
 		p.nics[name] = s
+		p.nicNames = append(p.nicNames, name)
 		i, _ := slices.BinarySearchFunc(p.sortedNICs, name, func(s *nicState, name string) int { return cmp.Compare(s.name, name) })
 		p.sortedNICs = slices.Insert(p.sortedNICs, i, s)
 	}

@@ -33,17 +33,35 @@ func conditionLabel(f *judge.Finding, x *maintenance.Excluder) string {
 	return "undecided"
 }
 
-// ViewLinks returns a view of every directed link of the topology.
-func ViewLinks(g *fabric.Graph, rep fabric.Report, findings []judge.Finding, c *selection.Carried) []LinkView {
-	at := map[fabric.Direction]*LinkView{}
-	var order []fabric.Direction
+// LinkIndex numbers the directed links of a graph, so that they are not looked up in each cycle.
+type LinkIndex struct {
+	Graph      *fabric.Graph
+	directions []fabric.Direction
+	links      []string // by direction
+	at         map[fabric.Direction]int
+}
+
+// NewLinkIndex returns the index of a graph.
+func NewLinkIndex(g *fabric.Graph) *LinkIndex {
+	x := &LinkIndex{Graph: g, at: make(map[fabric.Direction]int, 2*len(g.Topo.Links))}
 	for _, link := range g.Topo.Links {
 		for _, d := range []fabric.Direction{{From: link.A, To: link.B}, {From: link.B, To: link.A}} {
-			at[d] = &LinkView{Link: link.ID(), From: d.From, To: d.To, Edges: c.CrossingCount(d)}
-			order = append(order, d)
+			x.at[d] = len(x.directions)
+			x.directions, x.links = append(x.directions, d), append(x.links, link.ID())
 		}
 	}
-	clean := map[fabric.Direction]bool{}
+	return x
+}
+
+// ViewLinks returns a view of every directed link of the topology.
+func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *selection.Carried) []LinkView {
+	out := make([]LinkView, len(x.directions))
+	for i, d := range x.directions {
+		out[i] = LinkView{Link: x.links[i], From: d.From, To: d.To, Edges: c.CrossingCount(d)}
+		if out[i].Edges > 0 {
+			out[i].AddedDelayNS = new(int64)
+		}
+	}
 	for i := range findings {
 		f := &findings[i]
 		if f.Condition == judge.Undecided {
@@ -51,48 +69,38 @@ func ViewLinks(g *fabric.Graph, rep fabric.Report, findings []judge.Finding, c *
 		}
 		src, dst := f.Flow.Endpoints()
 		for _, d := range f.Obs.Path.LinkDirections(src, dst) {
-			v := at[d]
-			if v == nil {
+			k, known := x.at[d]
+			if !known {
 				continue
 			}
+			v := &out[k]
 			v.Edges++
 			if f.Condition == judge.Degraded {
 				v.Degraded++
 			}
-			if f.HasShift {
-				clean[d] = true
+			if f.HasShift && v.AddedDelayNS == nil {
+				v.AddedDelayNS = new(int64)
 			}
 		}
 	}
-	for d, view := range at {
-		clean[d] = clean[d] || view.Edges > 0 && c.CrossingCount(d) > 0
-	}
-	for d, yes := range clean {
-		if !yes {
-			continue
-		}
-		var zero int64
-		at[d].AddedDelayNS = &zero
-	}
-	for _, x := range rep.LinkDelays {
-		if d, err := fabric.ParseDirection(x.Direction); err == nil && at[d] != nil {
-			ns := x.AddedDelayNS
-			at[d].AddedDelayNS = &ns
+	for _, delay := range rep.LinkDelays {
+		if d, err := fabric.ParseDirection(delay.Direction); err == nil {
+			if k, known := x.at[d]; known {
+				ns := delay.AddedDelayNS
+				out[k].AddedDelayNS = &ns
+			}
 		}
 	}
-	for _, v := range rep.Verdicts {
+	for i := range rep.Verdicts {
+		v := &rep.Verdicts[i]
 		if v.Symptom.LossRatio == 0 {
 			continue
 		}
-		for d, view := range at {
-			if v.Direction == d.String() || v.Direction == "" && v.Kind == fabric.KindLink && v.Element.ID == view.Link {
-				view.LossRatio = v.Symptom.LossRatio
+		for k, d := range x.directions {
+			if v.Direction == "" && v.Kind == fabric.KindLink && v.Element.ID == x.links[k] || v.Direction != "" && v.Direction == d.String() {
+				out[k].LossRatio = v.Symptom.LossRatio
 			}
 		}
-	}
-	out := make([]LinkView, 0, len(order))
-	for _, d := range order {
-		out = append(out, *at[d])
 	}
 	return out
 }

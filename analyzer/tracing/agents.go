@@ -16,8 +16,9 @@ import (
 
 // Agents represents the APIs of the nodes.
 type Agents interface {
-	// TracedPaths returns what a node has traced.
-	TracedPaths(ctx context.Context, node string) ([]fabric.Trace, error)
+	// TracedPaths returns what a node has traced: all of it, or with within above zero what it traced not longer ago than
+	// that, and flows with hop-limited probes. Earlier versions of agents return all of it in any case.
+	TracedPaths(ctx context.Context, node string, within time.Duration) ([]fabric.Trace, error)
 	// TraceFlows makes a node trace flows, and returns the traces.
 	TraceFlows(ctx context.Context, node string, edges []string) ([]fabric.Trace, error)
 }
@@ -55,16 +56,20 @@ func (r *tracesReply) toLocalTime(asked, answered time.Time) {
 }
 
 // TracedPaths implements Agents. It returns an error if the node does not respond with 200.
-func (a HTTPAgents) TracedPaths(ctx context.Context, node string) ([]fabric.Trace, error) {
-	return a.fetchTraces(ctx, http.MethodGet, node, "/api/v1/paths", nil)
+func (a HTTPAgents) TracedPaths(ctx context.Context, node string, within time.Duration) ([]fabric.Trace, error) {
+	var query url.Values
+	if within > 0 {
+		query = url.Values{"within": {within.String()}}
+	}
+	return a.fetchTraces(ctx, http.MethodGet, node, "/api/v1/paths", query, nil)
 }
 
 // TraceFlows implements Agents. It returns an error if the node does not respond with 200.
 func (a HTTPAgents) TraceFlows(ctx context.Context, node string, edges []string) ([]fabric.Trace, error) {
-	return a.fetchTraces(ctx, http.MethodPost, node, "/api/v1/trace", map[string]any{"edges": edges})
+	return a.fetchTraces(ctx, http.MethodPost, node, "/api/v1/trace", nil, map[string]any{"edges": edges})
 }
 
-func (a HTTPAgents) fetchTraces(ctx context.Context, method, node, path string, body any) ([]fabric.Trace, error) {
+func (a HTTPAgents) fetchTraces(ctx context.Context, method, node, path string, query url.Values, body any) ([]fabric.Trace, error) {
 	base := a.URL(node)
 	if base == "" {
 		return nil, fmt.Errorf("agent of %q: its address is unknown", node)
@@ -72,6 +77,9 @@ func (a HTTPAgents) fetchTraces(ctx context.Context, method, node, path string, 
 	at, err := url.JoinPath(base, path)
 	if err != nil {
 		return nil, fmt.Errorf("agent of %q: %w", node, err)
+	}
+	if len(query) > 0 {
+		at += "?" + query.Encode()
 	}
 	var in io.Reader
 	if body != nil {

@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,8 +11,9 @@ import (
 
 // Times of the poll of all nodes.
 const (
-	pollPathsEvery   = time.Second      // until every flow has a path
+	pollPathsEvery   = time.Second      // until nothing new comes from the node
 	pollPathsSeldom  = 10 * time.Second // after that
+	pollOverlap      = 2 * time.Second  // by which requests for what is new overlap
 	pollPathsTimeout = 5 * time.Second
 	pollPathsAtOnce  = 64              // concurrent requests
 	pollBackOffMax   = 2 * time.Minute // for a node that does not respond
@@ -21,13 +23,15 @@ const (
 type polledNode struct {
 	busy    bool
 	next    time.Time     // not before, after a failure
-	last    time.Time     // successful request
+	last    time.Time     // start of the last successful request
+	traced  bool          // it has returned a trace
+	settled bool          // its last answer had nothing new
 	backOff time.Duration // 0 if the last request succeeded
 }
 
-// pollPaths reads the traced paths of all nodes, which matters most after the start. It requests each node
-// separately, so that nodes that hang do not delay others. The time until a failing node is requested again
-// doubles with each failure.
+// pollPaths reads the traced paths of all nodes, which matters most after the start: all of them once, and then what is
+// new. It requests each node separately, so that nodes that hang do not delay others. The time until a failing node is
+// requested again doubles with each failure. Nodes from which nothing new came are polled less often, except urgent ones.
 func (t *Tracer) pollPaths(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -39,8 +43,15 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 		defer func() { <-slots }()
 		asked, cancel := context.WithTimeout(ctx, pollPathsTimeout)
 		defer cancel()
-		traces, err := t.opts.Agents.TracedPaths(asked, nodes[i].Name)
+		mu.Lock()
+		last, within := time.Now(), time.Duration(0)
+		if !polled[i].last.IsZero() {
+			within = last.Sub(polled[i].last) + pollOverlap
+		}
+		mu.Unlock()
+		traces, err := t.opts.Agents.TracedPaths(asked, nodes[i].Name, within)
 		now := time.Now()
+		news := err == nil && slices.ContainsFunc(traces, t.isNew)
 		if err == nil {
 			t.acceptTraces(nodes[i].Name, traces, now)
 		}
@@ -49,7 +60,9 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 		p := &polled[i]
 		p.busy = false
 		if err == nil {
-			p.backOff, p.next, p.last = 0, now, now
+			p.backOff, p.next, p.last = 0, now, last
+			p.traced = p.traced || len(traces) > 0
+			p.settled = p.traced && !news
 			return
 		}
 		p.backOff = min(max(2*p.backOff, pollPathsEvery), pollBackOffMax)
@@ -60,15 +73,10 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		now := time.Now()
-		// Once the path of every flow is known, it polls less often, except nodes that send hop-limited probes.
-		seldom := 0 * time.Second
-		if expected := int(t.expected.Load()); t.opts.Store.StateCounts()[fabric.PathValid] >= expected && expected > 0 {
-			seldom = pollPathsSeldom - pollPathsEvery/2
-		}
 		for i := range nodes {
 			mu.Lock()
 			p := &polled[i]
-			due := !p.busy && !now.Before(p.next) && (now.Sub(p.last) >= seldom || t.isUrgent(nodes[i].Name))
+			due := !p.busy && !now.Before(p.next) && (!p.settled || now.Sub(p.last) >= pollPathsSeldom-pollPathsEvery/2 || t.isUrgent(nodes[i].Name))
 			p.busy = p.busy || due
 			mu.Unlock()
 			if !due {
@@ -87,4 +95,14 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// isNew reports whether the flow of a trace has no path yet.
+func (t *Tracer) isNew(trace fabric.Trace) bool {
+	e, err := fabric.ParseFlow(trace.Edge)
+	if err != nil {
+		return false
+	}
+	b, known := t.opts.Store.CurrentBinding(e)
+	return !known || b.State != fabric.PathValid
 }

@@ -28,7 +28,7 @@ func TestTargets(t *testing.T) {
 		t.Errorf("while the coordinator is away h1 is at %q, %v", targets.URLOf("h1"), err)
 	}
 	agents := HTTPAgents{Client: coordinator.Client(), URL: targets.URLOf}
-	if _, err := agents.TracedPaths(t.Context(), "h2"); err == nil || !strings.Contains(err.Error(), "its address is unknown") {
+	if _, err := agents.TracedPaths(t.Context(), "h2", 0); err == nil || !strings.Contains(err.Error(), "its address is unknown") {
 		t.Errorf("an agent that is nowhere: %v", err)
 	}
 	for _, bad := range []string{"", "{}", `[{"targets":[],"labels":{"__meta_graylink_node":"h1","__scheme__":"http"}}]`,

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/paths"
@@ -28,7 +27,9 @@ const (
 	traceTimeout = 20 * time.Second
 	// concurrentTraces is the number of nodes that trace at a time, and queuedTraces that of waiting requests.
 	concurrentTraces, queuedTraces = 8, 64
-	// traceFailureEvery is the shortest time between two warnings about a node that cannot trace its flows.
+	// urgentNodes is the number of nodes up to which flows that matter make nodes urgent.
+	urgentNodes = 128
+	// traceFailureEvery is the shortest time between two warnings about flows that cannot be traced.
 	traceFailureEvery = 10 * time.Minute
 )
 
@@ -48,12 +49,11 @@ type TracerOptions struct {
 type Tracer struct {
 	opts     TracerOptions
 	requests chan traceRequest
-	expected atomic.Int64 // directed flows
 
 	mu       sync.Mutex
 	urgent   map[string]bool      // nodes that are polled as often as possible
 	running  map[fabric.Flow]bool // requested and not answered yet
-	warnedAt map[string]time.Time // of nodes whose traces failed
+	warnedAt time.Time            // of a trace that failed
 	refused  map[TraceRefusal]uint64
 	dropped  uint64
 }
@@ -66,7 +66,7 @@ type traceRequest struct {
 
 // NewTracer returns a Tracer that does not run yet.
 func NewTracer(o TracerOptions) *Tracer {
-	return &Tracer{opts: o, requests: make(chan traceRequest, queuedTraces), running: map[fabric.Flow]bool{}, warnedAt: map[string]time.Time{}, refused: map[TraceRefusal]uint64{}}
+	return &Tracer{opts: o, requests: make(chan traceRequest, queuedTraces), running: map[fabric.Flow]bool{}, refused: map[TraceRefusal]uint64{}}
 }
 
 // InheritFrom takes over the counters of another Tracer, which has stopped.
@@ -89,15 +89,14 @@ func (t *Tracer) Run(ctx context.Context) {
 type Demand struct {
 	Now   time.Time
 	Cycle int
-	// Interval is the time between two cycles, and Expected the expected number of directed flows.
+	// Interval is the time between two cycles.
 	Interval time.Duration
-	Expected int
 	Findings []judge.Finding
 	// Pending yields the flows that will be degraded if the next window confirms it. Their path may have changed.
 	Pending iter.Seq[fabric.Flow]
 	// Watched yields the flows that cross suspects, or crossed those of late.
 	Watched iter.Seq[fabric.Flow]
-	// Urgent are the nodes that send hop-limited probes. Their counts come with the traces.
+	// Urgent are the nodes that send hop-limited probes, whose counts come with the traces.
 	Urgent []string
 }
 
@@ -107,8 +106,6 @@ func (t *Tracer) RequestTraces(d *Demand) {
 	if t.opts.Agents == nil {
 		return
 	}
-	t.expected.Store(int64(d.Expected))
-	t.setUrgent(d.Urgent)
 	want := map[fabric.Flow]bool{}
 	old := func(e fabric.Flow, age time.Duration) {
 		if b, ok := t.opts.Store.CurrentBinding(e); !ok || d.Now.Sub(b.Checked) >= age {
@@ -131,22 +128,32 @@ func (t *Tracer) RequestTraces(d *Demand) {
 	for e := range d.Watched {
 		old(e, retraceAfter)
 	}
+	t.setUrgent(d.Urgent, want)
 	for _, e := range t.opts.Store.EveryNth(d.Cycle, max(1, int(retraceAll/d.Interval))) {
 		old(e, retraceAll/2)
 	}
 	t.queueTraces(maps.Keys(want))
 }
 
-func (t *Tracer) setUrgent(nodes []string) {
+// setUrgent sets the nodes to poll as often as possible: some that the cycle names, and those at the beginning of flows that
+// matter now. Agents trace such flows by themselves.
+func (t *Tracer) setUrgent(nodes []string, flows map[fabric.Flow]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.urgent = make(map[string]bool, len(nodes))
 	for _, n := range nodes {
 		t.urgent[n] = true
 	}
+	for e := range flows {
+		if len(t.urgent) >= urgentNodes {
+			break
+		}
+		from, _ := e.Endpoints()
+		t.urgent[fabric.OwnerOf(from)] = true
+	}
 }
 
-// isUrgent reports whether a node sends hop-limited probes.
+// isUrgent reports whether a node is polled as often as possible.
 func (t *Tracer) isUrgent(node string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -201,7 +208,7 @@ func (t *Tracer) AnswerQueued(ctx context.Context) {
 	urgent := slices.Sorted(maps.Keys(t.urgent))
 	t.mu.Unlock()
 	for _, node := range urgent {
-		if traces, err := t.opts.Agents.TracedPaths(ctx, node); err == nil {
+		if traces, err := t.opts.Agents.TracedPaths(ctx, node, 0); err == nil {
 			t.acceptTraces(node, traces, time.Now())
 		}
 	}
@@ -224,7 +231,7 @@ func (t *Tracer) answerRequest(ctx context.Context, r traceRequest) {
 	traces, err := t.opts.Agents.TraceFlows(limited, r.node, names)
 	cancel()
 	if err != nil && ctx.Err() == nil {
-		t.opts.Log.Log(ctx, t.traceFailureLevel(r.node, time.Now()), "cannot trace flows of a node", "node", r.node, "err", err)
+		t.opts.Log.Log(ctx, t.traceFailureLevel(time.Now()), "cannot trace flows of a node; agents trace them by themselves, later", "node", r.node, "err", err)
 	}
 	t.acceptTraces(r.node, traces, time.Now())
 	t.mu.Lock()
@@ -234,14 +241,14 @@ func (t *Tracer) answerRequest(ctx context.Context, r traceRequest) {
 	}
 }
 
-// traceFailureLevel returns the level at which a failed trace of a node is logged. It is a warning once in
-// traceFailureEvery, since paths of that node's flows stay unknown, and otherwise debug.
-func (t *Tracer) traceFailureLevel(node string, now time.Time) slog.Level {
+// traceFailureLevel returns the level at which a failed request for traces is logged. It is a warning once in
+// traceFailureEvery, and otherwise debug.
+func (t *Tracer) traceFailureLevel(now time.Time) slog.Level {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if last, ok := t.warnedAt[node]; ok && now.Sub(last) < traceFailureEvery {
+	if now.Sub(t.warnedAt) < traceFailureEvery {
 		return slog.LevelDebug
 	}
-	t.warnedAt[node] = now
+	t.warnedAt = now
 	return slog.LevelWarn
 }

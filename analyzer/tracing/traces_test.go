@@ -116,7 +116,7 @@ func TestTimesOfNodesBecomeLocal(t *testing.T) {
 				t.Error(err)
 			}
 		}))
-		got, err := HTTPAgents{Client: agent.Client(), URL: func(string) string { return agent.URL }}.TracedPaths(t.Context(), "h1")
+		got, err := HTTPAgents{Client: agent.Client(), URL: func(string) string { return agent.URL }}.TracedPaths(t.Context(), "h1", 0)
 		agent.Close()
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v, %v", tc.name, got, err)
@@ -134,7 +134,7 @@ type hungAgents struct {
 	asked map[string][]time.Time
 }
 
-func (a *hungAgents) TracedPaths(ctx context.Context, node string) ([]fabric.Trace, error) {
+func (a *hungAgents) TracedPaths(ctx context.Context, node string, _ time.Duration) ([]fabric.Trace, error) {
 	a.mu.Lock()
 	a.asked[node] = append(a.asked[node], time.Now())
 	a.mu.Unlock()
@@ -179,6 +179,58 @@ func TestHungAgentsStallNoOther(t *testing.T) {
 			for k := 1; k < len(at); k++ {
 				if apart := at[k].Sub(at[k-1]); apart > pollPathsEvery+100*time.Millisecond {
 					t.Errorf("%s was not asked for %s", node, apart)
+				}
+			}
+		}
+	})
+}
+
+// tracedAgents answer with one trace of a state, and keep what they were asked.
+type tracedAgents struct {
+	states map[string]fabric.PathState
+	mu     sync.Mutex
+	within map[string][]time.Duration
+}
+
+func (a *tracedAgents) TracedPaths(_ context.Context, node string, within time.Duration) ([]fabric.Trace, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.within[node] = append(a.within[node], within)
+	if within > 0 && a.states[node] == fabric.PathValid {
+		return nil, nil // nothing is new
+	}
+	return []fabric.Trace{{Edge: node + "/eth1>h8/eth1#0", State: a.states[node], TracedAt: time.Now()}}, nil
+}
+
+func (a *tracedAgents) TraceFlows(context.Context, string, []string) ([]fabric.Trace, error) {
+	return nil, nil
+}
+
+// TestNodesWithAllPathsAreAskedForWhatIsNew: every ten seconds, and nodes whose flows lack a path, or matter now, every
+// second.
+func TestNodesWithAllPathsAreAskedForWhatIsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &tracedAgents{states: map[string]fabric.PathState{"h1": fabric.PathValid, "h2": fabric.PathUnknown, "h3": fabric.PathValid}, within: map[string][]time.Duration{}}
+		tracer := NewTracer(TracerOptions{Agents: a, Store: paths.NewStore(worldtest.NewClos(t, 2, 4, 2)), Log: slog.New(slog.DiscardHandler)})
+		tracer.setUrgent(nil, map[fabric.Flow]bool{{Src: "h3/eth1", Dst: "h1/eth1"}: true})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { tracer.pollPaths(ctx); close(done) }()
+		time.Sleep(time.Minute)
+		cancel()
+		<-done
+		for node, want := range map[string]struct {
+			times  int
+			within time.Duration
+		}{"h1": {7, 12 * time.Second}, "h2": {60, 3 * time.Second}, "h3": {60, 3 * time.Second}} {
+			asked := a.within[node]
+			if len(asked) < want.times-1 || len(asked) > want.times+1 || asked[0] != 0 {
+				t.Errorf("%s was asked %d times, want %d: %v", node, len(asked), want.times, asked)
+				continue
+			}
+			for _, within := range asked[2:] { // the first two had something new
+				if within < want.within-time.Second || within > want.within+time.Second {
+					t.Errorf("%s was asked for the last %v, want %v", node, within, want.within)
 				}
 			}
 		}
