@@ -17,7 +17,7 @@ TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdum
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence beside dist test-chart test-packaging test-kubernetes test-slurm site lint clean demo-tools test-tools table
+.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm site lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -133,6 +133,12 @@ bench-evidence:
 	$(call need,prometheus:prometheus,)
 	$(GO) test ./analyzer -run TestTwoStepsSayWhatEverythingSays -asking.seeds 1 -count 1
 	$(GO) test ./analyzer -tags scale -run 'TestScale$$' -count 1 -v -timeout 1h -scale.edges 100000
+
+# 2,048 simulated nodes of 8 NICs beside a real Prometheus: what a cycle takes, and how soon faults are named (30 minutes).
+# SCALE="-scale.second 1s" does not stretch time, where there are more than two cores.
+test-scale:
+	$(call need,prometheus:prometheus,)
+	$(GO) test ./test/scale -tags scale -run 'TestFleet$$' -count 1 -v -timeout 1h $(SCALE)
 
 # A release in dist/: docs/release.md. DIST_KEY is the key that signs the checksums.
 dist:
