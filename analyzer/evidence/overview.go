@@ -50,6 +50,7 @@ type OverviewCache struct {
 	turn      int  // overviews since all were queried
 	kept      map[string][]Sample
 	flows     map[string]int
+	owners    map[string]bool  // nodes of the NICs
 	nics      map[string]bool  // whose node publishes something; false: not of late
 	clocks    map[string]Clock // without their states
 	widest    map[string]int64 // the largest bound of a node's clocks, by node
@@ -66,7 +67,7 @@ const seldomEvery = 10
 // something is not normal, and those after a clock counted something.
 var (
 	seldomQueries  = [][]string{{"age"}, {"nicHealthy"}, {"clock"}, {"allowed"}, {"offset", "drift"}, {"steps", "drifts"}}
-	detailQueries  = []string{"nicMoved", "state"}
+	detailQueries  = []string{"nicMoved", "state", "stalled"}
 	changesQueries = []string{"steps", "drifts"}
 )
 
@@ -98,8 +99,11 @@ func (r *OverviewCache) keepSeldom(answers map[string][]Sample, lag time.Duratio
 		return
 	}
 	each := eachNumber(r.kept)
-	r.nics, r.clocks, r.widest = map[string]bool{}, map[string]Clock{}, map[string]int64{}
-	each("age", func(v Sample) { r.nics[v.Labels["nic"]] = v.Value <= lag.Seconds() })
+	r.owners, r.nics, r.clocks, r.widest = map[string]bool{}, map[string]bool{}, map[string]Clock{}, map[string]int64{}
+	each("age", func(v Sample) {
+		nic := v.Labels["nic"]
+		r.nics[nic], r.owners[fabric.OwnerOf(nic)] = v.Value <= lag.Seconds(), true
+	})
 	gatherClocks(func(name string, take func(Sample)) {
 		if name != "allowed" && name != "state" {
 			each(name, take)
@@ -168,6 +172,7 @@ func defaultOverviewQueries() map[string]string {
 		"nicHealthy":   `max by (nic) (fabric_nic_flows{condition="healthy"})`,
 		"nicMoved":     `max by (nic, condition) (fabric_nic_flows{condition!="healthy", nic!=""} > 0)`,
 		"state":        `max by (clock, state) (fabric_clock_state{state!="locked", clock!=""} == 1)`,
+		"stalled":      `max by (nic) (increase(graylink_node_stalled_seconds_total$stall) > $late)`,
 		"nodeAge":      `time() - max by (instance) (timestamp(graylink_node_unhealthy_flows))`,
 		"nodeMoved":    `max by (instance) (graylink_node_unhealthy_flows > 0)`,
 		"nodeStalled":  `max by (instance) (increase(graylink_node_loop_late_seconds_total$stall) > $late)`,
@@ -241,11 +246,22 @@ func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, e
 		r.publishing = map[string]bool{}
 	}
 	more := map[string]string{}
-	for name, from := range map[string]struct{ nodes, label string }{"nicMoved": {"nodeMoved", "nic"}, "state": {"nodeUnlocked", "clock"}} {
+	for name, from := range map[string]struct{ nodes, label string }{"nicMoved": {"nodeMoved", "nic"}, "state": {"nodeUnlocked", "clock"}, "stalled": {"nodeStalled", "nic"}} {
 		var nodes []string
-		each(from.nodes, func(v Sample) { nodes = append(nodes, v.Labels["instance"]) })
-		if len(nodes) > 0 {
+		named := true // by the node's name, as the labels of its NICs; not if series were pushed
+		each(from.nodes, func(v Sample) {
+			nodes = append(nodes, v.Labels["instance"])
+			named = named && r.owners[v.Labels["instance"]]
+		})
+		switch {
+		case len(nodes) == 0 || named && name == "stalled":
+		case named:
 			more[name] = ofNodes(all[name], from.label, nodes)
+		default:
+			more[name] = all[name]
+			if name == "stalled" {
+				delete(answers, from.nodes)
+			}
 		}
 	}
 	changes := 0.0

@@ -230,3 +230,29 @@ func TestEveryQuestionAboutFlowsHasAPlaceForWho(t *testing.T) {
 		}
 	}
 }
+
+// TestNodesOfAnotherName: an instance that is not a node's name, as of pushed series, has all NICs queried, and its stalls by
+// NIC.
+func TestNodesOfAnotherName(t *testing.T) {
+	s := healthy()
+	s.stall1 = "0+1x30"
+	s.more = `  fabric_nic_flows{nic="h1/eth1", condition="healthy"} 12x30
+  fabric_nic_flows{nic="h1/eth1", condition="shifted"} 3x30
+  graylink_node_unhealthy_flows{instance="h1:9868"} 3x30
+  graylink_node_loop_late_seconds_total{instance="h1:9868"} 0+1x30
+`
+	db, r := s.load(t), &OverviewCache{}
+	for at := int64(20); at < 23; at++ {
+		c, err := BeginCycle(t.Context(), db, DefaultSettings(), time.Unix(at, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := c.ReadOverview(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Unhealthy["h1/eth1"][window.Shifted] != 3 || o.Flows["h1/eth1"] != 15 || !o.AgentAnswers("h1/eth1") || len(o.StarvedHosts()) != 1 || o.StarvedHosts()["h1"] == "" {
+			t.Errorf("%d s: %v of %v, %v", at, o.Unhealthy, o.Flows, o.StarvedHosts())
+		}
+	}
+}
