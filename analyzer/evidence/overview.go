@@ -227,7 +227,12 @@ func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
 
 // ReadOverview runs the first step. If it sets MissingReason, there is no overview, and ReadAllFlows has to be
 // used. r keeps the seldom queried values from one overview to the next.
-func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, error) {
+func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (o Overview, err error) {
+	defer func() {
+		if err != nil {
+			r.skipWhole = false
+		}
+	}()
 	all := c.s.OverviewQueries()
 	queries := maps.Clone(all)
 	due, whole := r.dueQueries()
@@ -236,7 +241,7 @@ func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (Overview, e
 			delete(queries, name)
 		}
 	}
-	o := Overview{Unhealthy: map[string]map[window.Condition]int{}, window: c.emptyWindow()}
+	o = Overview{Unhealthy: map[string]map[window.Condition]int{}, window: c.emptyWindow()}
 	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(queries))
 	if err != nil {
 		return o, err

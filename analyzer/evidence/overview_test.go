@@ -1,6 +1,7 @@
 package evidence
 
 import (
+	"context"
 	"maps"
 	"regexp"
 	"slices"
@@ -254,5 +255,24 @@ func TestNodesOfAnotherName(t *testing.T) {
 		if o.Unhealthy["h1/eth1"][window.Shifted] != 3 || o.Flows["h1/eth1"] != 15 || !o.AgentAnswers("h1/eth1") || len(o.StarvedHosts()) != 1 || o.StarvedHosts()["h1"] == "" {
 			t.Errorf("%d s: %v of %v, %v", at, o.Unhealthy, o.Flows, o.StarvedHosts())
 		}
+	}
+}
+
+// TestOverviewAfterAFailure checks that an overview after one that failed has everything.
+func TestOverviewAfterAFailure(t *testing.T) {
+	s := healthy()
+	s.more = clockSeries
+	c, err := BeginCycle(t.Context(), s.load(t), DefaultSettings(), time.Unix(20, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &OverviewCache{}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := c.ReadOverview(ended, r); err == nil {
+		t.Fatal("no error after the context has ended")
+	}
+	if o, err := c.ReadOverview(t.Context(), r); err != nil || o.MissingReason != "" || o.Flows["h7/eth1"] != 12 {
+		t.Errorf("%v, %q, %v", err, o.MissingReason, o.Flows)
 	}
 }
