@@ -225,32 +225,10 @@ func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
 	return n, err
 }
 
-// ReadOverview runs the first step. If it sets MissingReason, there is no overview, and ReadAllFlows has to be
-// used. r keeps the seldom queried values from one overview to the next.
-func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (o Overview, err error) {
-	defer func() {
-		if err != nil {
-			r.skipWhole = false
-		}
-	}()
-	all := c.s.OverviewQueries()
-	queries := maps.Clone(all)
-	due, whole := r.dueQueries()
-	for _, name := range slices.Concat(append(seldomQueries, detailQueries, []string{"flows", "judgedFlows"})...) {
-		if !slices.Contains(due, name) {
-			delete(queries, name)
-		}
-	}
-	o = Overview{Unhealthy: map[string]map[window.Condition]int{}, window: c.emptyWindow()}
-	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(queries))
-	if err != nil {
-		return o, err
-	}
-	each := eachNumber(answers)
-	if r.publishing == nil {
-		r.publishing = map[string]bool{}
-	}
-	more := map[string]string{}
+// detailsFor returns the queries that the answers of the overview give reason for, of all its queries: about nodes where
+// something is not normal, and about clocks that counted something. Answers about nodes that it cannot name are dropped.
+func (r *OverviewCache) detailsFor(all map[string]string, answers map[string][]Sample, whole bool) map[string]string {
+	each, more := eachNumber(answers), map[string]string{}
 	for name, from := range map[string]struct{ nodes, label string }{"nicMoved": {"nodeMoved", "nic"}, "state": {"nodeUnlocked", "clock"}, "stalled": {"nodeStalled", "nic"}} {
 		var nodes []string
 		named := true // by the node's name, as the labels of its NICs; not if series were pushed
@@ -278,6 +256,35 @@ func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (o Overview,
 		r.skipWhole = false
 	}
 	r.changes = changes
+	return more
+}
+
+// ReadOverview runs the first step. If it sets MissingReason, there is no overview, and ReadAllFlows has to be
+// used. r keeps the seldom queried values from one overview to the next.
+func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (o Overview, err error) {
+	defer func() {
+		if err != nil {
+			r.skipWhole = false
+		}
+	}()
+	all := c.s.OverviewQueries()
+	queries := maps.Clone(all)
+	due, whole := r.dueQueries()
+	for _, name := range slices.Concat(append(seldomQueries, detailQueries, []string{"flows", "judgedFlows"})...) {
+		if !slices.Contains(due, name) {
+			delete(queries, name)
+		}
+	}
+	o = Overview{Unhealthy: map[string]map[window.Condition]int{}, window: c.emptyWindow()}
+	answers, warnings, err := c.s.runQueries(ctx, c.db, c.timedQueries(queries))
+	if err != nil {
+		return o, err
+	}
+	each := eachNumber(answers)
+	if r.publishing == nil {
+		r.publishing = map[string]bool{}
+	}
+	more := r.detailsFor(all, answers, whole)
 	if len(more) > 0 {
 		details, also, err := c.s.runQueries(ctx, c.db, c.timedQueries(more))
 		if err != nil {
