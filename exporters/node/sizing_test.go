@@ -1,0 +1,149 @@
+package node
+
+import (
+	"bytes"
+	"math"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/schedule"
+	"github.com/graylink/graylink/internal/schedule/clos"
+	"github.com/graylink/graylink/internal/sizing"
+)
+
+// scheduledNodes returns the nodes of a fabric, each with the flows that the schedule gives it, and the shape of the
+// fabric.
+func scheduledNodes(t *testing.T, o clos.Options) (map[string]*madeUp, sizing.Shape) {
+	t.Helper()
+	topo := clos.NewTopology(o)
+	g := fabric.NewGraph(topo)
+	s, err := schedule.Make(g, schedule.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats := map[string]*probe.NICStats{}
+	for _, id := range s.NICs {
+		n := g.NIC(id)
+		leaf, port := g.LeafOf(id)
+		stats[id] = &probe.NICStats{NICConfig: probe.NICConfig{NIC: id, Leaf: leaf, LeafPort: port, Plane: n.Plane}, TxKind: "kernel", RxKind: "kernel",
+			Unread: map[string]uint64{"socket_full": 0, "unverified": 0, "no_life": 0}, Forgers: []probe.Forger{{From: "other"}}}
+	}
+	for _, e := range s.Edges {
+		flow := s.FlowID(e)
+		from, to := stats[flow.Src], stats[flow.Dst]
+		from.Edges = append(from.Edges, probe.EdgeStats{Edge: flow, Tier: int(e.Tier), Plane: from.Plane, Leaf: from.Leaf, PeerLeaf: to.Leaf})
+		to.Received = append(to.Received, probe.ReceivedStats{Edge: flow, Tier: int(e.Tier), Plane: from.Plane})
+	}
+	nodes := map[string]*madeUp{}
+	for _, id := range s.NICs {
+		name := g.NIC(id).Node
+		if nodes[name] == nil {
+			nodes[name] = &madeUp{snap: &probe.Snapshot{}, cfg: &probe.Config{Node: name, ClockSync: true}}
+		}
+		nodes[name].snap.NICs = append(nodes[name].snap.NICs, *stats[id])
+	}
+	return nodes, sizing.ShapeOf(topo, g, s)
+}
+
+// countSeries returns the number of series whose name begins with a prefix. A native histogram is one series.
+func countSeries(t *testing.T, g prometheus.Gatherer, prefix string) (n int) {
+	for _, f := range gather(t, g) {
+		if strings.HasPrefix(f.GetName(), prefix) {
+			n += len(f.Metric)
+		}
+	}
+	return n
+}
+
+// TestSizeOfScheduledFleets compares what graylink size predicts with the series that the collectors publish, of 128 NICs
+// in two tiers, in three, in two planes, and with rails.
+func TestSizeOfScheduledFleets(t *testing.T) {
+	for name, o := range map[string]clos.Options{
+		"two tiers":   {LeavesPerPod: 8, SpinesPerPod: 4, NICsPerLeaf: 16, NICsPerNode: 8},
+		"three tiers": {Tiers: 3, Pods: 4, LeavesPerPod: 4, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 8, NICsPerNode: 8},
+		"two planes":  {Planes: 2, LeavesPerPod: 4, SpinesPerPod: 4, NICsPerLeaf: 16, NICsPerNode: 8},
+		"rails":       {LeavesPerPod: 8, SpinesPerPod: 4, NICsPerLeaf: 16, NICsPerNode: 8, RailOptimised: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes, sh := scheduledNodes(t, o)
+			if sh.NICs != 128 || sh.Nodes != len(nodes) {
+				t.Fatalf("%d NICs of %d nodes, want 128 of %d", sh.NICs, sh.Nodes, len(nodes))
+			}
+			var nics, edges, pairs int
+			for _, m := range nodes {
+				ofMetrics, ofNICs, ofEdges := m.gatherers()
+				nics += countSeries(t, ofNICs, "")
+				edges += countSeries(t, ofEdges, "")
+				pairs += countSeries(t, ofMetrics, "fabric_leaf_pair_")
+			}
+			wantNICs, _ := sizing.SeriesOfNICs(sh.NICs, sh.NICSums)
+			wantEdges, _ := sizing.SeriesOfEdges(sh.NICs, sh.Flows, sh.Flows)
+			wantPairs, _ := sizing.SeriesOfNodes(0, 0, sh.LeafPairs)
+			for what, c := range map[string][2]float64{"/metrics/nics": {wantNICs, float64(nics)}, "/metrics/edges": {wantEdges, float64(edges)}, "fabric_leaf_pair_ of /metrics": {wantPairs, float64(pairs)}} {
+				if c[0] != c[1] {
+					t.Errorf("%s: %.0f series are predicted, and %.0f are published", what, c[0], c[1])
+				}
+			}
+		})
+	}
+}
+
+// TestSizeInOctets compares the predicted octets of /metrics/edges with a scrape as Prometheus negotiates it for native
+// histograms, of 512 flows with an hour of probes. 10 % are allowed.
+func TestSizeInOctets(t *testing.T) {
+	m := fleetNode(16)
+	_, _, edges := m.gatherers()
+	p, err := sizing.Predict(sizing.Shape{Nodes: 1, NICs: 8, Flows: 512, NICSums: 8, NameOctets: 512 * len("gpu-node-0117/mlx5_0"+"gpu-node-0200/mlx5_0"+"roce")}, sizing.Options{Profile: sizing.Full, Scrape: 1e9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range p.Jobs {
+		if j.Name != sizing.JobEdges {
+			continue
+		}
+		for coding, want := range map[string]float64{"identity": *j.Octets, "gzip": *j.GzipOctets} {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
+			r.Header.Set("Accept-Encoding", coding)
+			w := httptest.NewRecorder()
+			promhttp.HandlerFor(edges, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP(w, r)
+			if got := float64(w.Body.Len()); math.Abs(want/got-1) > 0.1 {
+				t.Errorf("%s: %.0f octets are predicted, and %.0f are served", coding, want, got)
+			}
+		}
+	}
+}
+
+// TestSizeOfHealth compares the predicted series of a NIC's health, and of the node's other devices, with the golden file
+// of a node of eight NICs.
+func TestSizeOfHealth(t *testing.T) {
+	text, err := os.ReadFile("testdata/nics-h100.metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofNICs, ofOthers := 0, 0
+	for _, line := range bytes.Split(text, []byte("\n")) {
+		switch {
+		case bytes.Contains(line, []byte(`nic="h1/mlx5_`)) && !bytes.Contains(line, []byte(`nic="h1/mlx5_bond`)):
+			ofNICs++
+		case bytes.Contains(line, []byte(`nic="`)):
+			ofOthers++
+		}
+	}
+	for _, c := range sizing.Constants() {
+		switch {
+		case c.Name == "health_per_nic" && float64(ofNICs) != 8*c.Value:
+			t.Errorf("eight NICs have %d series, and %g each are predicted", ofNICs, c.Value)
+		case c.Name == "health_of_other_devices" && float64(ofOthers) != c.Value:
+			t.Errorf("other devices have %d series, and %g are predicted", ofOthers, c.Value)
+		}
+	}
+}

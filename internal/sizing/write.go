@@ -1,0 +1,76 @@
+package sizing
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"text/tabwriter"
+)
+
+// Text returns a prediction for a person.
+func (p *Prediction) Text() string {
+	var b strings.Builder
+	sh := p.Shape
+	fmt.Fprintf(&b, "%d nodes, %d NICs, %d switches, %d links; %d flows (%.1f a NIC), %d sums per pair of leaves; profile %s\n\n",
+		sh.Nodes, sh.NICs, sh.Switches, sh.Links, sh.Flows, float64(sh.Flows)/math.Max(1, float64(sh.NICs)), sh.LeafPairs, p.Profile)
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "job\ttargets\tevery\tseries\tof them histograms\tsamples/s\t")
+	for _, j := range p.Jobs {
+		fmt.Fprintf(w, "%s\t%d\t%v\t%s\t%s\t%s\t\n", j.Name, j.Targets, j.Interval, round(j.Series), round(j.NativeHistograms), round(j.SamplesPerSecond))
+	}
+	fmt.Fprintf(w, "together\t\t\t%s\t%s\t%s\t\n", round(p.Series), round(p.NativeHistograms), round(p.SamplesPerSecond))
+	w.Flush()
+	fmt.Fprintf(&b, "\nAgents: %.0f samples/s a node.\n", p.SamplesPerSecondPerNode)
+	for _, j := range p.Jobs {
+		if j.Octets != nil {
+			fmt.Fprintf(&b, "%s: %sB a scrape of all nodes in protobuf, %sB with gzip.\n", j.Name, round(*j.Octets), round(*j.GzipOctets))
+		}
+	}
+	fmt.Fprintf(&b, "Probes and replies: %sbit/s a NIC, in each direction together.\n", round(p.ProbeBitsPerSecondNIC))
+	fmt.Fprintf(&b, "Coordinator: %sB of memory while all agents connect at once.\n", round(p.CoordinatorOctets))
+	b.WriteString("Not predicted: series of recording rules, collectors, Prometheus' and the rules' processors.\n")
+	return b.String()
+}
+
+// round returns a number with three digits and the prefix of its unit.
+func round(v float64) string {
+	for _, u := range []struct {
+		size   float64
+		prefix string
+	}{{1e9, "G"}, {1e6, "M"}, {1e4, "k"}} {
+		if v >= u.size {
+			if u.prefix == "k" {
+				u.size = 1e3
+			}
+			return fmt.Sprintf("%.3g %s", v/u.size, u.prefix)
+		}
+	}
+	return fmt.Sprintf("%.0f ", v)
+}
+
+// headroom is the factor of the limits above the prediction. It is chosen, not measured.
+const headroom = 1.5
+
+// MimirOverrides returns the runtime configuration of Mimir with the limits of a tenant, which are half as much again as
+// predicted, for series of rules and churn.
+func (p *Prediction) MimirOverrides(tenant string) string {
+	return fmt.Sprintf(`overrides:
+  %q:
+    max_global_series_per_user: %.0f
+    ingestion_rate: %.0f
+    ingestion_burst_size: %.0f
+    native_histograms_ingestion_enabled: true
+`, tenant, math.Ceil(headroom*p.Series), math.Ceil(headroom*p.SamplesPerSecond), math.Ceil(10*headroom*p.SamplesPerSecond))
+}
+
+// Values returns values of the Helm chart: the profile, and the coordinator's memory.
+func (p *Prediction) Values() string {
+	mebi := math.Max(256, math.Ceil(p.CoordinatorOctets/(1<<20)))
+	return fmt.Sprintf(`prometheus:
+  profile: %s
+coordinator:
+  resources:
+    requests: {memory: %.0fMi}
+    limits: {memory: %.0fMi}
+`, p.Profile, mebi, math.Max(2048, math.Ceil(headroom*mebi)))
+}
