@@ -19,7 +19,7 @@ func (p *Prediction) Text() string {
 		fmt.Fprintf(w, "%s\t%d\t%v\t%s\t%s\t%s\t\n", j.Name, j.Targets, j.Interval, round(j.Series), round(j.NativeHistograms), round(j.SamplesPerSecond))
 	}
 	fmt.Fprintf(w, "together\t\t\t%s\t%s\t%s\t\n", round(p.Series), round(p.NativeHistograms), round(p.SamplesPerSecond))
-	w.Flush()
+	_ = w.Flush() // a strings.Builder does not fail
 	fmt.Fprintf(&b, "\nAgents: %.0f samples/s a node.\n", p.SamplesPerSecondPerNode)
 	for _, j := range p.Jobs {
 		if j.Octets != nil {
