@@ -12,7 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/graylink/graylink/internal/clocksync"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/schedule/clos"
@@ -79,12 +81,22 @@ func TestSizeOfScheduledFleets(t *testing.T) {
 			}
 			var nics, edges, pairs int
 			for _, m := range nodes {
-				ofMetrics, ofNICs, ofEdges := m.gatherers()
+				ofMetrics, _, ofEdges := m.gatherers()
+				from, clocks := m.sources(), fixedClocks{}
+				for i := range m.snap.NICs {
+					clocks[m.snap.NICs[i].NIC] = nodeagent.ClockView{Status: clocksync.Status{State: clocksync.Locked, Known: true, Counted: true}}
+				}
+				from.readState = func(f func(nodeagent.State)) {
+					st := m.state()
+					st.Clocks = clocks
+					f(st)
+				}
+				ofNICs := newGatherer(from, nicsConstructors(), newRuns(), false)
 				nics += countSeries(t, ofNICs, "")
 				edges += countSeries(t, ofEdges, "")
 				pairs += countSeries(t, ofMetrics, "fabric_leaf_pair_")
 			}
-			wantNICs, _ := sizing.SeriesOfNICs(sh.NICs, sh.NICSums)
+			wantNICs, _ := sizing.SeriesOfNICs(sh.Nodes, sh.NICs, sh.NICSums)
 			wantEdges, _ := sizing.SeriesOfEdges(sh.NICs, sh.Flows, sh.Flows)
 			wantPairs, _ := sizing.SeriesOfNodes(0, 0, sh.LeafPairs)
 			for what, c := range map[string][2]float64{"/metrics/nics": {wantNICs, float64(nics)}, "/metrics/edges": {wantEdges, float64(edges)}, "fabric_leaf_pair_ of /metrics": {wantPairs, float64(pairs)}} {

@@ -119,9 +119,9 @@ type Prediction struct {
 	Constants               []Constant `json:"constants"`
 }
 
-// SeriesOfNICs returns the series of /metrics/nics: of how many NICs, and of how many pairs of NIC and class.
-func SeriesOfNICs(nics, nicSums int) (series, histograms float64) {
-	return float64(nics)*(conditionsPerNIC.Value+hostLossPerNIC.Value) + float64(nicSums)*sumSeries.Value, float64(nicSums) * sumHistograms.Value
+// SeriesOfNICs returns the series of /metrics/nics: of how many nodes and NICs, and of how many pairs of NIC and class.
+func SeriesOfNICs(nodes, nics, nicSums int) (series, histograms float64) {
+	return float64(nodes)*summaryPerNode.Value + float64(nics)*(conditionsPerNIC.Value+hostLossPerNIC.Value) + float64(nicSums)*sumSeries.Value, float64(nicSums) * sumHistograms.Value
 }
 
 // SeriesOfEdges returns the series of /metrics/edges. Each flow is published by the node that sends its probes, and one
@@ -158,7 +158,7 @@ func Predict(sh Shape, o Options) (*Prediction, error) {
 		p.Jobs = append(p.Jobs, Job{Name: name, Targets: targets, Interval: every, Series: series, NativeHistograms: histograms, SamplesPerSecond: series / every.Seconds()})
 		return &p.Jobs[len(p.Jobs)-1]
 	}
-	series, histograms := SeriesOfNICs(sh.NICs, sh.NICSums)
+	series, histograms := SeriesOfNICs(sh.Nodes, sh.NICs, sh.NICSums)
 	add(JobNICs, sh.Nodes, o.Scrape, series, histograms)
 	series, histograms = SeriesOfEdges(sh.NICs, sh.Flows, sh.Flows)
 	j := add(JobEdges, sh.Nodes, edges, series, histograms)
