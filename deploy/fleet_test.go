@@ -20,7 +20,6 @@ func fleetFiles(t *testing.T) map[string]string {
 		return text
 	}
 	rules := read(t, "../rules/aggregates.rules.yaml")
-	pairs := strings.Index(rules, "  - name: graylink-leaf-pairs")
 	return map[string]string{
 		"prometheus/prometheus-fleet.yml": replace(read(t, "prometheus/prometheus.yml"), [2]string{`# An example for Prometheus 2.42 and later, beside Graylink. Job names matter: rules and
 # dashboards use them.`, `# An example for large fleets, for Prometheus 2.42 and later beside Graylink, where the analyzer
@@ -35,17 +34,59 @@ func fleetFiles(t *testing.T) map[string]string {
   - job_name: graylink-node-edges
     scrape_interval: 60s
     scrape_timeout: 5s
-`}, [2]string{`  - job_name: graylink-node
+`}, [2]string{`  # Clocks, the health of the NICs, and all others of an agent.
+  - job_name: graylink-node
     scrape_interval: 1s
     scrape_timeout: 1s
-`, `  - job_name: graylink-node
+`, `  # Sums over the flows of each NIC and of each pair of leaves, for dashboards and symptoms.
+  - job_name: graylink-node-sums
+    scrape_interval: 30s
+    scrape_timeout: 5s
+    params:
+      collect[]: [nic_sums, leaves]
+    http_sd_configs:
+      - url: http://127.0.0.1:9869/api/v1/targets
+        refresh_interval: 15s
+    relabel_configs:
+      - source_labels: [__meta_graylink_node]
+        target_label: instance
+    metric_relabel_configs: *own_series
+
+  # Clocks, the health of the NICs, and all others of an agent.
+  - job_name: graylink-node
     scrape_interval: 15s
     scrape_timeout: 5s
+    params:
+      exclude[]: [leaves]
+`}, [2]string{`  # Sums per NIC, and how many of its flows are in which condition.
+`, `  # How many flows of a NIC are in which condition, what its host lost, and sums over the node. An
+  # analyzer reads them every second.
+`}, [2]string{`    metrics_path: /metrics/nics
+`, `    metrics_path: /metrics/nics
+    params:
+      collect[]: [node_summary, nic_flows, host_losses]
+`}, [2]string{`They are
+  # scraped as often as flows, since the cause of a fault is determined from the counters of
+  # the last three intervals.
+  - job_name: graylink-switch
+    scrape_interval: 1s
+    scrape_timeout: 1s
+`, `Their
+  # ports have most of all series. The cause of a fault is determined from the counters of the last
+  # three intervals (evidence.ports_scrape_interval of the analyzer).
+  - job_name: graylink-switch
+    scrape_interval: 5s
+    scrape_timeout: 5s
+`}, [2]string{`  - job_name: otelcol-graylink
+    scrape_interval: 1s
+    scrape_timeout: 1s
+`, `  - job_name: otelcol-graylink
+    scrape_interval: 5s
+    scrape_timeout: 5s
 `}),
-		"prometheus/aggregates-fleet.rules.yaml": "# In place of aggregates.rules.yaml where agents are scraped as in prometheus-fleet.yml: series per pair of\n" +
-			"# leaves, tier and plane are means over 45 s. The file is made of the other one, whose comment follows.\n#\n" +
-			replace(rules[:pairs], [2]string{"interval: 1s", "interval: 15s"}) +
-			replace(rules[pairs:], [2]string{"interval: 1s", "interval: 15s"}, [2]string{"[3s]", "[45s]"}),
+		"prometheus/aggregates-fleet.rules.yaml": "# In place of aggregates.rules.yaml where agents are scraped as in prometheus-fleet.yml: in spite of their names, all\n" +
+			"# series are means over at least 60 s. The file is made of the other one, whose comment follows.\n#\n" +
+			replace(rules, [2]string{"interval: 1s", "interval: 30s"}, [2]string{"[3s]", "[90s]"}),
 	}
 }
 

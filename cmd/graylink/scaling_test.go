@@ -29,8 +29,9 @@ The profiles are those of [the analyzer](analyzer.md#where-do-the-windows-of-flo
 `
 
 const scalingTail = `
-The last two columns are samples per second from one node with profile fleet. The rest of the fleet's samples are nearly
-all of ports of switches, which are scraped every second. Series of recording rules and of Collectors, and the
+The last two columns are samples per second from one node with profile fleet; a test refuses more than 250 and 450. The
+rest of the fleet's samples are nearly all of ports of switches, which profile full scrapes every second and profile
+fleet every five. Series of recording rules and of Collectors, and the
 processors of Prometheus and of rules, are not predicted.
 `
 
@@ -61,6 +62,9 @@ func TestScalingPage(t *testing.T) {
 			return p
 		}
 		full, fleet, often := predict(sizing.Full, 0), predict(sizing.Fleet, 0), predict(sizing.Fleet, 10*time.Second)
+		if a, b := fleet.SamplesPerSecondPerNode, often.SamplesPerSecondPerNode; a > 250 || b > 450 {
+			t.Errorf("%d nodes: %.0f samples/s a node, and %.0f with /metrics/edges each 10 s: more than 250 or 450", shape.Nodes, a, b)
+		}
 		page += fmt.Sprintf("| %d | %d | %d | %d | %.2f M | %.2f M | %.2f M | %.0f | %.0f |\n", shape.Nodes, o.Tiers, o.Planes, shape.Flows,
 			full.Series/1e6, full.SamplesPerSecond/1e6, fleet.SamplesPerSecond/1e6, fleet.SamplesPerSecondPerNode, often.SamplesPerSecondPerNode)
 	}

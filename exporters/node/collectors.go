@@ -81,11 +81,12 @@ func healthConstructors() []constructor {
 	}
 }
 
-// nicsConstructors returns the collectors of /metrics/nics, which is scraped every second.
+// nicsConstructors returns the collectors of /metrics/nics.
 func nicsConstructors() []constructor {
 	return []constructor{
 		{"node_summary", newSummaryCollector},
 		{"nic_flows", newNICFlowCollector},
+		{"nic_sums", newNICSumCollector},
 		{"host_losses", newHostLossCollector},
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/graylink/graylink/internal/window"
 )
 
-// nicFlowCollector publishes the sums over all edges of each NIC, and how many of its flows are in which condition.
-type nicFlowCollector struct{}
+// nicSumCollector publishes the sums over all edges of each NIC.
+type nicSumCollector struct{}
 
-func newNICFlowCollector(*sources) collector { return nicFlowCollector{} }
+func newNICSumCollector(*sources) collector { return nicSumCollector{} }
 
 // addSeries implements collector.
-func (nicFlowCollector) addSeries(s *scrape) error {
+func (nicSumCollector) addSeries(s *scrape) error {
 	f := newSumFamilies(s.exposition, sumNames{owd: "fabric_nic_owd_seconds", sent: "fabric_nic_probe_sent_total", lost: "fabric_nic_probe_lost_total",
 		ecn: "fabric_nic_probe_ecn_marked_total", between: "a NIC and its peers"})
 	sums := sumEdges(s.snapshotNICs(), func(n *probe.NICStats, e *probe.EdgeStats) sumKey {
@@ -24,6 +24,16 @@ func (nicFlowCollector) addSeries(s *scrape) error {
 			return s.labelPairs("class", sum.class, "leaf", sum.leaf, "nic", sum.nic, "plane", sum.plane, "side", side)
 		})
 	}
+	return nil
+}
+
+// nicFlowCollector publishes how many flows of each NIC are in which condition.
+type nicFlowCollector struct{}
+
+func newNICFlowCollector(*sources) collector { return nicFlowCollector{} }
+
+// addSeries implements collector.
+func (nicFlowCollector) addSeries(s *scrape) error {
 	if s.Windows == nil {
 		return nil
 	}

@@ -96,9 +96,10 @@ func TestSizeOfScheduledFleets(t *testing.T) {
 				edges += countSeries(t, ofEdges, "")
 				pairs += countSeries(t, ofMetrics, "fabric_leaf_pair_")
 			}
-			wantNICs, _ := sizing.SeriesOfNICs(sh.Nodes, sh.NICs, sh.NICSums)
+			wantSums, _ := sizing.SeriesOfSums(sh.NICSums)
+			wantNICs := sizing.SeriesOfNICs(sh.Nodes, sh.NICs) + wantSums
 			wantEdges, _ := sizing.SeriesOfEdges(sh.NICs, sh.Flows, sh.Flows)
-			wantPairs, _ := sizing.SeriesOfNodes(0, 0, sh.LeafPairs)
+			wantPairs, _ := sizing.SeriesOfSums(sh.LeafPairs)
 			for what, c := range map[string][2]float64{"/metrics/nics": {wantNICs, float64(nics)}, "/metrics/edges": {wantEdges, float64(edges)}, "fabric_leaf_pair_ of /metrics": {wantPairs, float64(pairs)}} {
 				if c[0] != c[1] {
 					t.Errorf("%s: %.0f series are predicted, and %.0f are published", what, c[0], c[1])

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/probe"
@@ -25,13 +23,10 @@ const (
 // Handler returns the handler of the node's series and API. The policy states who may reload the configuration, trace
 // paths and reset findings.
 func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
-	metrics, nics, edges := e.Gatherers()
-	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
-
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, opts))
-	mux.Handle("GET /metrics/nics", promhttp.HandlerFor(nics, opts))
-	mux.Handle("GET /metrics/edges", promhttp.HandlerFor(edges, opts))
+	mux.Handle("GET /metrics", e.serveScrapes(metricsConstructors(), true, e.registry))
+	mux.Handle("GET /metrics/nics", e.serveScrapes(nicsConstructors(), false, nil))
+	mux.Handle("GET /metrics/edges", e.serveScrapes(edgesConstructors(), false, nil))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
 		if err := e.node.Ready(); err != nil {

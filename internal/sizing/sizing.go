@@ -4,6 +4,7 @@ package sizing
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -21,6 +22,7 @@ const (
 	JobNICs        = "graylink-node-nics"
 	JobEdges       = "graylink-node-edges"
 	JobNode        = "graylink-node"
+	JobSums        = "graylink-node-sums"
 	JobAnalyzer    = "graylink-analyzer"
 	JobCoordinator = "graylink-coordinator"
 	JobSwitch      = "graylink-switch"
@@ -86,8 +88,12 @@ type Options struct {
 // EdgesOfFleet is how often prometheus-fleet.yml scrapes /metrics/edges.
 const EdgesOfFleet = time.Minute
 
-// healthOfFleet is how often prometheus-fleet.yml scrapes /metrics of agents.
-const healthOfFleet = 15 * time.Second
+// How often prometheus-fleet.yml scrapes /metrics of agents, sums over flows, and switches.
+const (
+	healthOfFleet   = 15 * time.Second
+	sumsOfFleet     = 30 * time.Second
+	switchesOfFleet = 5 * time.Second
+)
 
 // coordinatorScrape is how often both files scrape the coordinator.
 const coordinatorScrape = 15 * time.Second
@@ -119,9 +125,14 @@ type Prediction struct {
 	Constants               []Constant `json:"constants"`
 }
 
-// SeriesOfNICs returns the series of /metrics/nics: of how many nodes and NICs, and of how many pairs of NIC and class.
-func SeriesOfNICs(nodes, nics, nicSums int) (series, histograms float64) {
-	return float64(nodes)*summaryPerNode.Value + float64(nics)*(conditionsPerNIC.Value+hostLossPerNIC.Value) + float64(nicSums)*sumSeries.Value, float64(nicSums) * sumHistograms.Value
+// SeriesOfNICs returns the series of /metrics/nics without sums over flows, of how many nodes and NICs.
+func SeriesOfNICs(nodes, nics int) float64 {
+	return float64(nodes)*summaryPerNode.Value + float64(nics)*(conditionsPerNIC.Value+hostLossPerNIC.Value)
+}
+
+// SeriesOfSums returns the series of sums over flows: of pairs of a NIC and a class, and of pairs of leaves.
+func SeriesOfSums(sums int) (series, histograms float64) {
+	return float64(sums) * sumSeries.Value, float64(sums) * sumHistograms.Value
 }
 
 // SeriesOfEdges returns the series of /metrics/edges. Each flow is published by the node that sends its probes, and one
@@ -130,10 +141,9 @@ func SeriesOfEdges(nics, sent, received int) (series, histograms float64) {
 	return float64(nics)*hostLossPerNIC.Value + float64(sent)*flowSent.Value + float64(received)*flowReceived.Value, float64(sent) * flowHistograms.Value
 }
 
-// SeriesOfNodes returns the series of /metrics of agents on nodes of the H100 kind.
-func SeriesOfNodes(nodes, nics, leafPairs int) (series, histograms float64) {
-	return float64(nodes)*(nodeBase.Value+healthOfOthers.Value) + float64(nics)*(nicBase.Value+healthPerNIC.Value) + float64(leafPairs)*sumSeries.Value,
-		float64(nics)*nicHistograms.Value + float64(leafPairs)*sumHistograms.Value
+// SeriesOfNodes returns the series of /metrics of agents on nodes of the H100 kind, without sums over flows.
+func SeriesOfNodes(nodes, nics int) (series, histograms float64) {
+	return float64(nodes)*(nodeBase.Value+healthOfOthers.Value) + float64(nics)*(nicBase.Value+healthPerNIC.Value), float64(nics) * nicHistograms.Value
 }
 
 // Predict returns what a fabric of a shape costs. It fails if an option is not valid.
@@ -141,11 +151,11 @@ func Predict(sh Shape, o Options) (*Prediction, error) {
 	if o.Scrape <= 0 {
 		return nil, fmt.Errorf("scrape interval %v: a positive time is expected", o.Scrape)
 	}
-	health, edges := o.Scrape, o.Scrape
+	health, edges, switches := o.Scrape, o.Scrape, o.Scrape
 	switch o.Profile {
 	case Full:
 	case Fleet:
-		health, edges = max(o.Scrape, healthOfFleet), o.Edges
+		health, edges, switches = max(o.Scrape, healthOfFleet), o.Edges, max(o.Scrape, switchesOfFleet)
 		if edges == 0 {
 			edges = EdgesOfFleet
 		}
@@ -158,24 +168,32 @@ func Predict(sh Shape, o Options) (*Prediction, error) {
 		p.Jobs = append(p.Jobs, Job{Name: name, Targets: targets, Interval: every, Series: series, NativeHistograms: histograms, SamplesPerSecond: series / every.Seconds()})
 		return &p.Jobs[len(p.Jobs)-1]
 	}
-	series, histograms := SeriesOfNICs(sh.Nodes, sh.NICs, sh.NICSums)
-	add(JobNICs, sh.Nodes, o.Scrape, series, histograms)
-	series, histograms = SeriesOfEdges(sh.NICs, sh.Flows, sh.Flows)
+	ofNICs := SeriesOfNICs(sh.Nodes, sh.NICs)
+	nicSums, nicHistograms := SeriesOfSums(sh.NICSums)
+	pairs, pairHistograms := SeriesOfSums(sh.LeafPairs)
+	ofNodes, nodeHistograms := SeriesOfNodes(sh.Nodes, sh.NICs)
+	if o.Profile == Fleet {
+		add(JobNICs, sh.Nodes, o.Scrape, ofNICs, 0)
+		add(JobSums, sh.Nodes, max(o.Scrape, sumsOfFleet), nicSums+pairs, nicHistograms+pairHistograms)
+		add(JobNode, sh.Nodes, health, ofNodes, nodeHistograms)
+	} else {
+		add(JobNICs, sh.Nodes, o.Scrape, ofNICs+nicSums, nicHistograms)
+		add(JobNode, sh.Nodes, health, ofNodes+pairs, nodeHistograms+pairHistograms)
+	}
+	series, histograms := SeriesOfEdges(sh.NICs, sh.Flows, sh.Flows)
 	j := add(JobEdges, sh.Nodes, edges, series, histograms)
 	plain := float64(sh.Nodes)*edgesOctets.Value + float64(sh.Flows)*flowOctets.Value + float64(sh.NameOctets)*(flowSent.Value+flowReceived.Value)
 	zipped := float64(sh.Flows) * flowGzipOctets.Value
 	j.Octets, j.GzipOctets = &plain, &zipped
-	series, histograms = SeriesOfNodes(sh.Nodes, sh.NICs, sh.LeafPairs)
-	add(JobNode, sh.Nodes, health, series, histograms)
 	add(JobAnalyzer, 1, o.Scrape, analyzerBase.Value+analyzerPerLink.Value*float64(sh.Links)+analyzerPerNode.Value*float64(sh.Nodes)+analyzerPerSwitch.Value*float64(sh.Switches), 0)
 	add(JobCoordinator, 1, coordinatorScrape, coordinatorBase.Value+coordinatorPerLink.Value*float64(sh.Links), 0)
-	add(JobSwitch, sh.Switches, o.Scrape, switchBase.Value*float64(sh.Switches)+switchPerPort.Value*float64(sh.Ports), 0)
+	add(JobSwitch, sh.Switches, switches, switchBase.Value*float64(sh.Switches)+switchPerPort.Value*float64(sh.Ports), 0)
 	agents := 0.0
 	for _, j := range p.Jobs {
 		p.Series += j.Series
 		p.NativeHistograms += j.NativeHistograms
 		p.SamplesPerSecond += j.SamplesPerSecond
-		if j.Name == JobNICs || j.Name == JobEdges || j.Name == JobNode {
+		if strings.HasPrefix(j.Name, JobNode) {
 			agents += j.SamplesPerSecond
 		}
 	}

@@ -307,13 +307,13 @@ func TestChartProfiles(t *testing.T) {
 		t.Fatalf("helm template: %v\n%s", err, out)
 	}
 	objects := objectsByName(t, out, "")
-	for name, want := range map[string]string{"graylink-node": "15s", "graylink-node-nics": "1s", "graylink-node-edges": "60s"} {
+	for name, want := range map[string]string{"graylink-node": "15s", "graylink-node-nics": "1s", "graylink-node-sums": "30s", "graylink-node-edges": "60s"} {
 		if got := objects["ScrapeConfig "+name].(map[string]any)["spec"].(map[string]any)["scrapeInterval"]; got != want {
 			t.Errorf("%s is scraped every %v, want %s", name, got, want)
 		}
 	}
 	rules, err := yaml.Marshal(objects["PrometheusRule graylink-aggregates"])
-	if err != nil || !strings.Contains(string(rules), "fabric_leaf_pair_owd_seconds[45s]") {
+	if err != nil || !strings.Contains(string(rules), "fabric_leaf_pair_owd_seconds[90s]") {
 		t.Errorf("rules of profile fleet: %v\n%s", err, rules)
 	}
 	if !strings.Contains(out, "profile: fleet") {

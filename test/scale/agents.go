@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,10 +19,10 @@ import (
 )
 
 // Handler returns the HTTP API of all agents, each below /NODE, and the targets of Prometheus at /targets, for the address
-// at which it listens.
+// at which it listens. What real agents publish at /metrics?collect[]=nic_sums&collect[]=leaves is at /metrics/sums.
 func (f *Fleet) Handler(address string) http.Handler {
 	serve := map[string]func(*node, http.ResponseWriter, *http.Request){
-		"metrics": f.serveMetrics, "metrics/nics": f.serveNICs, "api/v1/windows": f.serveWindows, "api/v1/paths": f.servePaths,
+		"metrics": f.serveMetrics, "metrics/nics": f.serveNICs, "metrics/sums": f.serveSums, "api/v1/windows": f.serveWindows, "api/v1/paths": f.servePaths,
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -104,7 +105,7 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// serveNICs writes the series of /metrics/nics.
+// serveNICs writes the series of /metrics/nics without sums over flows.
 func (f *Fleet) serveNICs(n *node, w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	var x exposition
@@ -120,16 +121,9 @@ func (f *Fleet) serveNICs(n *node, w http.ResponseWriter, r *http.Request) {
 	metric(x.family("graylink_node_clock_changes_total", dto.MetricType_COUNTER), 0)
 	metric(x.family("graylink_node_clock_error_bound_seconds", dto.MetricType_GAUGE), clockBoundNS*1e-9)
 	flows := x.family("fabric_nic_flows", dto.MetricType_GAUGE)
-	delays := x.family("fabric_nic_owd_seconds", dto.MetricType_HISTOGRAM)
-	marked := x.family("fabric_nic_probe_ecn_marked_total", dto.MetricType_COUNTER)
-	lost := x.family("fabric_nic_probe_lost_total", dto.MetricType_COUNTER)
-	sent := x.family("fabric_nic_probe_sent_total", dto.MetricType_COUNTER)
 	stalled := x.family("graylink_node_stalled_seconds_total", dto.MetricType_COUNTER)
-	seconds := now.Sub(f.began).Seconds() / f.second.Seconds()
-	own := map[string]int{}
-	for _, i := range n.sent {
-		own[f.flows[i].id.Src]++
-	}
+	unread := x.family("fabric_nic_unread_packets_total", dto.MetricType_COUNTER)
+	own := f.sentBy(n)
 	for _, nic := range n.nics {
 		bad := f.unhealthy(nic, now)
 		left := own[nic]
@@ -140,28 +134,74 @@ func (f *Fleet) serveNICs(n *node, w http.ResponseWriter, r *http.Request) {
 		for i, condition := range window.Conditions {
 			metric(flows, float64(bad[i]), "condition", string(condition), "nic", nic)
 		}
+		metric(stalled, 0, "nic", nic)
+		for _, reason := range []string{"no_life", "socket_full", "unverified"} {
+			metric(unread, 0, "nic", nic, "reason", reason)
+		}
+	}
+	f.write(w, r, &x)
+}
+
+// sentBy returns how many flows each NIC of a node probes.
+func (f *Fleet) sentBy(n *node) map[string]int {
+	out := map[string]int{}
+	for _, i := range n.sent {
+		out[f.flows[i].id.Src]++
+	}
+	return out
+}
+
+// sums holds the families of sums over flows.
+type sums struct{ delays, marked, lost, sent *dto.MetricFamily }
+
+func newSums(x *exposition, of string) sums {
+	return sums{delays: x.family(of+"_owd_seconds", dto.MetricType_HISTOGRAM), marked: x.family(of+"_probe_ecn_marked_total", dto.MetricType_COUNTER),
+		lost: x.family(of+"_probe_lost_total", dto.MetricType_COUNTER), sent: x.family(of+"_probe_sent_total", dto.MetricType_COUNTER)}
+}
+
+// add adds the sum over flows that sent so many probes without a loss.
+func (s sums) add(total float64, labels ...string) {
+	metric(s.sent, total, labels...)
+	metric(s.lost, 0, labels...)
+	metric(s.marked, 0, labels...)
+	m := &dto.Metric{Histogram: &dto.Histogram{Schema: proto.Int32(4), ZeroThreshold: proto.Float64(1e-9), ZeroCount: proto.Uint64(0), SampleCount: proto.Uint64(uint64(total)), SampleSum: proto.Float64(5e-6 * total),
+		PositiveSpan: []*dto.BucketSpan{{Offset: proto.Int32(-290), Length: proto.Uint32(20)}}}}
+	before := int64(0)
+	for b := range int64(20) {
+		count := int64(total) * (b%7 + 1) / 80
+		m.Histogram.PositiveDelta = append(m.Histogram.PositiveDelta, count-before)
+		before = count
+	}
+	labels = append(slices.Clone(labels), "timestamp", "kernel")
+	for i := 0; i < len(labels); i += 2 {
+		m.Label = append(m.Label, &dto.LabelPair{Name: &labels[i], Value: &labels[i+1]})
+	}
+	s.delays.Metric = append(s.delays.Metric, m)
+}
+
+// serveSums writes the sums per NIC and per pair of leaves. They do not show the faults.
+func (f *Fleet) serveSums(n *node, w http.ResponseWriter, r *http.Request) {
+	type pair struct{ leaf, peer, plane, tier string }
+	var x exposition
+	ofNICs, ofPairs := newSums(&x, "fabric_nic"), newSums(&x, "fabric_leaf_pair")
+	each := probesPerSecond * time.Since(f.began).Seconds() / f.second.Seconds()
+	own, pairs := f.sentBy(n), map[pair]float64{}
+	for _, i := range n.sent {
+		id := f.flows[i].id
+		leaf, _ := f.graph.LeafOf(id.Src)
+		peer, _ := f.graph.LeafOf(id.Dst)
+		pairs[pair{leaf, peer, f.graph.NIC(id.Src).Plane, strconv.Itoa(f.graph.PathTier(id.Src, id.Dst))}]++
+	}
+	for _, nic := range n.nics {
 		leaf, _ := f.graph.LeafOf(nic)
 		for side, count := range map[string]int{"source": own[nic], "destination": len(n.received[nic])} {
-			labels := []string{"class", "", "leaf", leaf, "nic", nic, "plane", f.graph.NIC(nic).Plane, "side", side}
-			total := probesPerSecond * seconds * float64(count)
-			metric(sent, total, labels...)
-			metric(lost, 0, labels...)
-			metric(marked, 0, labels...)
-			m := &dto.Metric{Histogram: &dto.Histogram{Schema: proto.Int32(4), ZeroThreshold: proto.Float64(1e-9), ZeroCount: proto.Uint64(0), SampleCount: proto.Uint64(uint64(total)), SampleSum: proto.Float64(5e-6 * total),
-				PositiveSpan: []*dto.BucketSpan{{Offset: proto.Int32(-290), Length: proto.Uint32(20)}}}}
-			before := int64(0)
-			for b := range int64(20) {
-				count := int64(total) * (b%7 + 1) / 80
-				m.Histogram.PositiveDelta = append(m.Histogram.PositiveDelta, count-before)
-				before = count
-			}
-			labels = append(labels, "timestamp", "kernel")
-			for i := 0; i < len(labels); i += 2 {
-				m.Label = append(m.Label, &dto.LabelPair{Name: &labels[i], Value: &labels[i+1]})
-			}
-			delays.Metric = append(delays.Metric, m)
+			ofNICs.add(each*float64(count), "class", "", "leaf", leaf, "nic", nic, "plane", f.graph.NIC(nic).Plane, "side", side)
 		}
-		metric(stalled, 0, "nic", nic)
+	}
+	for p, count := range pairs {
+		for _, side := range []string{"source", "destination"} {
+			ofPairs.add(each*count, "class", "", "leaf", p.leaf, "peer_leaf", p.peer, "plane", p.plane, "side", side, "tier", p.tier)
+		}
 	}
 	f.write(w, r, &x)
 }

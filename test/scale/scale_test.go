@@ -171,7 +171,7 @@ func newSite(t *testing.T) *site {
       - {regex: node, action: labeldrop}
 `, name, every, every, s.agents, path)
 	}
-	config := s.file("prometheus.yml", fmt.Sprintf("global: {evaluation_interval: %v}\nrule_files: [%s]\nscrape_configs:\n", 15**second, rules)+job("graylink-node-nics", "/metrics/nics", *second)+job("graylink-node", "/metrics", 15**second))
+	config := s.file("prometheus.yml", fmt.Sprintf("global: {evaluation_interval: %v}\nrule_files: [%s]\nscrape_configs:\n", 30**second, rules)+job("graylink-node-nics", "/metrics/nics", *second)+job("graylink-node-sums", "/metrics/sums", 30**second)+job("graylink-node", "/metrics", 15**second))
 	address := freeAddress(t)
 	s.base = "http://" + address
 	s.start("prometheus", exec.Command("prometheus", "--config.file", config, "--storage.tsdb.path", filepath.Join(s.dir, "tsdb"), "--web.listen-address", address, "--enable-feature=native-histograms", "--log.level=warn"))
