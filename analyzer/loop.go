@@ -87,7 +87,9 @@ type LoopOptions struct {
 	RecallHour func(ctx context.Context, start time.Time, before time.Duration) (evidence.PastHour, error)
 	// RecallVerdicts returns the verdicts that were published before. Nil means that they are unknown.
 	RecallVerdicts func(context.Context) ([]evidence.PastVerdict, error)
-	Log            *slog.Logger
+	// Shards is set if other analyzers are responsible for other parts of the fabric.
+	Shards *Shards
+	Log    *slog.Logger
 }
 
 // Loop runs one cycle after the other: it queries the evidence, binds paths, judges, triangulates, and keeps the
@@ -103,6 +105,7 @@ type Loop struct {
 	incidents *incident.Tracker
 	progress  progress
 	published published
+	others    otherShards
 	indices   struct { // of the present graph
 		links  *snapshot.LinkIndex
 		scopes *scope.Index

@@ -107,6 +107,12 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	w := c.window
 	snap := snapshot.Snapshot{At: c.now, Every: l.opts.Settings.CycleInterval(), Report: c.report, Incidents: l.incidents.ListIncidents(), Paths: l.store.StateCounts(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods,
 		Baselines: l.baselines.CountBaselines(), Expected: c.expected, Pending: c.pending, Maintenance: l.opts.Maintenance.CurrentWindows(c.now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset), Placed: c.running}
+	if l.opts.Shards != nil {
+		snap.Shard = &snapshot.Shard{Own: l.opts.Shards.Own}
+		if others := l.others.Load(); others != nil {
+			snap.Shard.Known, snap.Shard.Others = true, *others
+		}
+	}
 	if l.planner.IsEnabled() {
 		stats := l.planner.CycleStats()
 		snap.Queries = &stats

@@ -31,6 +31,9 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 			l.recallVerdicts(ctx)
 		}
 	}
+	if l.opts.Shards != nil {
+		wg.Go(func() { l.followShards(ctx) })
+	}
 	if l.opts.RecallHour != nil {
 		wg.Go(func() { l.recallHours(ctx) })
 	}

@@ -209,14 +209,14 @@ func TestEveryKindAndScenario(t *testing.T) {
 	}
 }
 
-// TestTwoAnalyzersAreOne checks that no alert by a verdict keeps a label that distinguishes replicas.
+// TestTwoAnalyzersAreOne checks that no alert by a verdict keeps a label that distinguishes replicas or shards.
 func TestTwoAnalyzersAreOne(t *testing.T) {
 	for _, r := range load(t) {
 		if r.Labels["graylink"] == "verdict" && strings.Contains(r.Expr, "fabric_suspect_score") {
 			t.Errorf("%s reads fabric_suspect_score itself, and not fabric:suspect:score", r.Alert)
 		}
-		if r.Record == "fabric:suspect:score" && !strings.HasPrefix(strings.TrimSpace(r.Expr), "max without (instance, replica)") {
-			t.Errorf("%s keeps replicas apart: %s", r.Record, r.Expr)
+		if r.Record == "fabric:suspect:score" && !strings.HasPrefix(strings.TrimSpace(r.Expr), "max without (instance, replica, shard)") {
+			t.Errorf("%s keeps replicas or shards apart: %s", r.Record, r.Expr)
 		}
 	}
 }

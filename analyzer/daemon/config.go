@@ -39,6 +39,8 @@ type Config struct {
 	Agents *Agents `yaml:"agents"`
 	// Switches configures the switches that report sightings. Without it, paths come from traces alone.
 	Switches *Switches `yaml:"switches"`
+	// Scope is the part of the fabric that this analyzer is responsible for. The default is the whole.
+	Scope Scope `yaml:"scope"`
 	// Evidence configures the times of the queries.
 	Evidence Evidence `yaml:"evidence"`
 	// History configures the past from which a start reads baselines.
@@ -54,7 +56,9 @@ type Config struct {
 	// Queries replaces queries to Prometheus, by name.
 	Queries map[string]string `yaml:"queries"`
 
-	topology *fabric.Topology
+	topology *fabric.Topology // of the scope
+	whole    *fabric.Topology
+	elements map[string]bool // of the scope, if it is not the whole
 	settings evidence.Settings
 	// hash is the hash of the file and of the topology file.
 	hash string
@@ -351,6 +355,9 @@ func (h Host) LoadConfig(file string) (*Config, error) {
 	if err := c.knowsSwitches(); err != nil {
 		return nil, withLocation(file, b, err)
 	}
+	if err := c.applyScope(); err != nil {
+		return nil, withLocation(file, b, err)
+	}
 	return c, nil
 }
 
@@ -486,6 +493,9 @@ func (c *Config) validate() error {
 	}
 	if c.PageNICs < 1 {
 		return keyErrorf("page_above_nics", "%d: at least 1 is expected", c.PageNICs)
+	}
+	if err := c.Scope.validate(); err != nil {
+		return err
 	}
 	if err := c.Evidence.validate(); err != nil {
 		return err

@@ -111,6 +111,8 @@ func TestBadConfig(t *testing.T) {
 		minimal + "asking: {address: \"c:1\", ca_file: a, cert_file: b}\n":                                "analyzer.yaml:4: asking.key_file: a value is required",
 		minimal + "asking: {address: \"c\", ca_file: a, cert_file: b, key_file: c}\n":                     "analyzer.yaml:4: asking.address: coordinator address \"c\": want host:port",
 		minimal + "page_above_nics: 0\n":                                                                  "analyzer.yaml:4: page_above_nics: 0",
+		minimal + "scope: {planes: [a]}\n":                                                                "analyzer.yaml:4: scope.planes: plane \"a\" has no NIC in the topology: one of \"\" is expected",
+		minimal + "scope: {planes: [a, b, a]}\n":                                                          "analyzer.yaml:4: scope.planes: \"a\": different names are expected",
 		minimal + "maintenance: {alertmanager: {}}\n":                                                     "analyzer.yaml:4: maintenance.alertmanager.url: ",
 		minimal + "maintenance: {files: x}\n":                                                             "analyzer.yaml:4: files: there is no such key",
 		minimal + "---\n{}\n":                                                                             "one document",

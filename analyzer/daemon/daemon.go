@@ -20,6 +20,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -173,7 +174,13 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		return evidence.RecallHour(ctx, api, o.Settings, start, before)
 	}
 	o.RecallVerdicts = func(ctx context.Context) ([]evidence.PastVerdict, error) {
-		return evidence.RecallVerdicts(ctx, api, o.Settings, time.Now())
+		all, err := evidence.RecallVerdicts(ctx, api, o.Settings, time.Now())
+		return slices.DeleteFunc(all, func(v evidence.PastVerdict) bool { return !c.owns(v.Element.ID) }), err
+	}
+	if name := c.Scope.name(); name != "" {
+		o.Shards = &analyzer.Shards{Own: name, Read: func(ctx context.Context) ([]evidence.Shard, error) {
+			return evidence.ReadShards(ctx, w.db, o.Settings, name, time.Now())
+		}}
 	}
 	if a := c.Agents; a != nil {
 		agents := tracing.HTTPAgents{URL: a.urlTemplate(urlPlaceholders["agents"])}
@@ -188,6 +195,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 			agents.URL = w.targets.URLOf
 		}
 		o.Agents = agents
+		if c.settings.Scope.Has != nil {
+			o.Agents = tracing.ScopedAgents{Agents: agents, Has: c.settings.Scope.Has}
+		}
 		if c.Evidence.Profile == profileFleet {
 			// The server has no windows of flows of the past, either. The agents have baselines.
 			o.Settings.Windows = &evidence.AgentWindows{Client: agents.Client, URL: agents.URL, Timeout: windowTimeout}
@@ -223,7 +233,7 @@ const followEvery = 2 * time.Second
 func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 	c := w.config
 	o.PageNICs = c.PageNICs
-	o.Maintenance = maintenance.NewRegister(o.Graph)
+	o.Maintenance = maintenance.NewRegister(fabric.NewGraph(c.whole)) // windows of other parts are no error
 	var sources []maintenance.Source
 	if c.Maintenance.File != "" {
 		f := &maintenance.File{Path: c.Maintenance.File}
@@ -237,7 +247,7 @@ func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 		if err != nil {
 			return fmt.Errorf("maintenance.alertmanager: %w", err)
 		}
-		sources = append(sources, &maintenance.Alertmanager{Client: client, URL: a.URL, Elements: o.Graph.ElementIDs()})
+		sources = append(sources, &maintenance.Alertmanager{Client: client, URL: a.URL, Elements: fabric.NewGraph(c.whole).ElementIDs()})
 	}
 	if k := c.Maintenance.Kubernetes; k != nil {
 		client, err := d.host.newClient(&k.Endpoint)
@@ -304,7 +314,7 @@ func (d *Daemon) startInstance(w *instance) {
 	if d.host.NoPrometheusPages {
 		pages = ""
 	}
-	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Policy: d.policy},
+	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy},
 		append([]prometheus.Collector{d.health}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)
@@ -382,5 +392,8 @@ func (c *Config) AllQueries() map[string]string {
 	maps.Copy(q, c.settings.WindowQueries())
 	maps.Copy(q, c.settings.HistoryQueries())
 	maps.Copy(q, c.settings.VerdictQueries())
+	if c.Scope.name() != "" {
+		maps.Copy(q, c.settings.ShardQueries())
+	}
 	return q
 }

@@ -17,9 +17,10 @@ import (
 )
 
 // PageOptions configures the pages. Prometheus is the base URL of the Prometheus server for browsers, or "". Policy
-// decides which clients may change the state.
+// decides which clients may change the state. All series have Shard as a label, unless it is "".
 type PageOptions struct {
 	Title, Prometheus string
+	Shard             string
 	Policy            *webaccess.Policy
 }
 
@@ -27,9 +28,13 @@ type PageOptions struct {
 // checks.
 func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http.ServeMux {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.Sources().SwitchStates},
+	to := prometheus.Registerer(reg)
+	if s.Shard != "" {
+		to = prometheus.WrapRegistererWith(prometheus.Labels{"shard": s.Shard}, reg)
+	}
+	to.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.Sources().SwitchStates},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), loopHealth{l})
-	reg.MustRegister(more...)
+	to.MustRegister(more...)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })

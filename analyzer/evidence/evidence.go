@@ -93,6 +93,8 @@ type Settings struct {
 	Parallel int
 	// Past configures the history that RecallHistory reads.
 	Past Past
+	// Scope is the part of the fabric that is queried. The zero value is the whole.
+	Scope Scope
 	// Windows is what the windows of flows are read from, in place of the server. It may be nil.
 	Windows WindowSource
 	// Override replaces queries, by name.
@@ -128,7 +130,7 @@ const flowLabels = "src, dst, flow, class, tier, plane"
 // asked instead. All of them hold for Prometheus 2.42 and later. In questions as they
 // are written $delay, $hard and $stall stand for range selectors, $flow for the
 // labels of a flow and $seconds for the length of the delay window; $only for matchers
-// of the queried flows, if not all flows are queried.
+// of the queried flows, if not all flows are queried, or of the planes of the scope.
 func (s Settings) WindowQueries() map[string]string {
 	return s.expandQueries(defaultWindowQueries(), "")
 }
@@ -146,6 +148,9 @@ func (s Settings) expandQueries(q map[string]string, only string) map[string]str
 }
 
 func (s Settings) placeholderReplacer(only string) *strings.Replacer {
+	if planes := s.Scope.planeMatcher(); planes != "" {
+		only = strings.TrimSuffix(planes+", "+only, ", ")
+	}
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 	pairs := []string{"$only", only}
 	if only == "" {
@@ -305,7 +310,7 @@ func (s Settings) runQueries(ctx context.Context, db Querier, questions []timedQ
 			giveUp()
 			return
 		}
-		answers[q.name] = v
+		answers[q.name] = s.Scope.samplesWithin(v)
 	}
 	waiting := make(chan timedQuery)
 	var wg sync.WaitGroup

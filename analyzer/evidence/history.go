@@ -70,7 +70,7 @@ func defaultHistoryQueries() map[string]string {
 		"pastWatched":  `count_over_time(` + open + `$search)`,
 		"pastCalm":     `max_over_time((time() + (` + open + ` == 0))$search)`,
 		"pastCalmly":   `max_over_time(` + open + `$calm) == 0`,
-		"pastExpected": `max_over_time(count(count by ($flow, direction) (fabric_probe_sent_total))[10m:30s])`,
+		"pastExpected": `max_over_time(count(count by ($flow, direction) (fabric_probe_sent_total{$only}))[10m:30s])`,
 	}
 }
 

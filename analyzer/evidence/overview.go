@@ -167,10 +167,10 @@ func (r *OverviewCache) fillClocks(each func(string, func(Sample)), bounds, offs
 
 func defaultOverviewQueries() map[string]string {
 	return map[string]string{
-		"flows":        `count(count by ($flow, direction) (fabric_probe_sent_total))`,
-		"judgedFlows":  `sum(max by (nic, condition) (fabric_nic_flows))`,
-		"nicHealthy":   `max by (nic) (fabric_nic_flows{condition="healthy"})`,
-		"nicMoved":     `max by (nic, condition) (fabric_nic_flows{condition!="healthy", nic!=""} > 0)`,
+		"flows":        `count(count by ($flow, direction) (fabric_probe_sent_total{$only}))`,
+		"judgedFlows":  `sum(max by (nic, condition) (fabric_nic_flows{$only}))`,
+		"nicHealthy":   `max by (nic) (fabric_nic_flows{condition="healthy", $only})`,
+		"nicMoved":     `max by (nic, condition) (fabric_nic_flows{condition!="healthy", nic!="", $only} > 0)`,
 		"state":        `max by (clock, state) (fabric_clock_state{state!="locked", clock!=""} == 1)`,
 		"stalled":      `max by (nic) (increase(graylink_node_stalled_seconds_total$stall) > $late)`,
 		"nodeAge":      `time() - max by (instance) (timestamp(graylink_node_unhealthy_flows))`,

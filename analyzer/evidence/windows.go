@@ -231,9 +231,13 @@ func (c *Cycle) readWindows(ctx context.Context, only *Selection, nodes map[stri
 	if only != nil {
 		r.ask(ctx, c, r.queriesForSenders(only))
 	}
+	flowsWithin(&c.s.Scope, r.flows)
 	r.ask(ctx, c, r.queriesForReflectors())
 	r.fillReceived()
 	for nic, h := range r.hosts {
+		if c.s.Scope.Has != nil && !c.s.Scope.Has(nic) {
+			continue
+		}
 		clock := w.Clocks[nic]
 		if !h.ClockUsable {
 			clock.State = "lost"

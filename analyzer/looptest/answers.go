@@ -16,6 +16,7 @@ var someNodes = regexp.MustCompile(`(nic|clock)=~"\([^"]*\)/\.\+"`)
 // answerQuery answers one of the loop's queries from what the world showed last.
 func (r *Rig) answerQuery(query string) []evidence.Sample {
 	var out []evidence.Sample
+	query, inPlanes := r.withoutPlanes(query)
 	query, only := unrestricted(r.t, someNodes.ReplaceAllString(query, `$1!=""`))
 	name := r.names[query]
 	if name == "" {
@@ -24,11 +25,11 @@ func (r *Rig) answerQuery(query string) []evidence.Sample {
 	if r.Asked != nil {
 		r.Asked(name, only)
 	}
-	out = append(out, r.overviewOf(name)...)
+	out = append(out, r.overviewOf(name, inPlanes)...)
 	out = append(out, r.nicSamples(name)...)
 	out = append(out, r.nodeSamples(name)...)
 	for e, o := range r.frame {
-		if only(e) && (r.Prometheus.Hidden == nil || !r.Prometheus.Hidden(e)) {
+		if only(e) && inPlanes(e.Src) && (r.Prometheus.Hidden == nil || !r.Prometheus.Hidden(e)) {
 			out = append(out, r.flowSamples(name, e, o)...)
 		}
 	}
@@ -200,15 +201,37 @@ func unrestricted(t *testing.T, query string) (string, func(fabric.Flow) bool) {
 	}
 }
 
+var planes = regexp.MustCompile(`\{plane=~("[^"]*")\}|, plane=~("[^"]*")|plane=~("[^"]*"), `)
+
+// withoutPlanes returns a query without its restriction to planes, and whether a NIC is in these.
+func (r *Rig) withoutPlanes(query string) (string, func(nic string) bool) {
+	m := planes.FindStringSubmatch(query)
+	if m == nil {
+		return query, func(string) bool { return true }
+	}
+	text, err := strconv.Unquote(m[1] + m[2] + m[3])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	names := regexp.MustCompile("^(?:" + text + ")$")
+	return planes.ReplaceAllString(query, ""), func(nic string) bool { return names.MatchString(r.World.Graph.PlaneOf(nic)) }
+}
+
 // overviewOf returns what the nodes publish of the conditions of their flows.
-func (r *Rig) overviewOf(name string) (out []evidence.Sample) {
+func (r *Rig) overviewOf(name string, inPlanes func(nic string) bool) (out []evidence.Sample) {
 	if name == "flows" {
-		return []evidence.Sample{{Value: float64(len(r.frame))}}
+		n := 0
+		for e := range r.frame {
+			if inPlanes(e.Src) {
+				n++
+			}
+		}
+		return []evidence.Sample{{Value: float64(n)}}
 	}
 	judged := 0
 	for _, nic := range r.World.Graph.NICIDs() {
 		counts := r.publishedConditions(nic)
-		if counts == nil {
+		if counts == nil || !inPlanes(nic) {
 			continue
 		}
 		switch name {

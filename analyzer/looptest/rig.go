@@ -94,6 +94,19 @@ func (r *Rig) Configure(change func(*analyzer.LoopOptions)) {
 	r.Loop = analyzer.NewLoop(r.options)
 }
 
+// Restrict makes the loop responsible for some planes alone.
+func (r *Rig) Restrict(planes ...string) {
+	r.t.Helper()
+	part, err := r.World.Graph.Topo.OnlyPlanes(planes)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.Configure(func(o *analyzer.LoopOptions) {
+		o.Graph = fabric.NewGraph(part)
+		o.Settings.Scope = evidence.Scope{Planes: planes, Has: func(nic string) bool { return o.Graph.NIC(nic) != nil }}
+	})
+}
+
 // NewLoop returns another loop with the same options.
 func (r *Rig) NewLoop() *analyzer.Loop { return analyzer.NewLoop(r.options) }
 
@@ -154,6 +167,9 @@ func (r *Rig) TraceFlows(_ context.Context, _ string, flows []string) ([]fabric.
 func (r *Rig) TraceAll() {
 	r.t.Helper()
 	for e := range r.World.Paths {
+		if r.options.Graph.NIC(e.Src) == nil {
+			continue
+		}
 		r.AddTrace(r.World.TraceOf(e, r.Now))
 	}
 }

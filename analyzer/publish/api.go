@@ -54,6 +54,8 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 	s := a.Snapshot()
 	out := struct {
 		State       fabric.State         `json:"state"`
+		FabricState fabric.State         `json:"fabric_state,omitempty"` // of all shards
+		Shard       *snapshot.Shard      `json:"shard,omitempty"`
 		At          time.Time            `json:"at"`
 		Coverage    fabric.Coverage      `json:"coverage"`
 		Edges       fabric.EdgeCounts    `json:"edges"`
@@ -66,7 +68,10 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		Warnings    []string             `json:"warnings,omitempty"`
 		Verdicts    []incident.Incident  `json:"verdicts"`
 		Candidates  []fabric.Candidate   `json:"candidates"`
-	}{s.Report.State, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}, []fabric.Candidate{}}
+	}{s.Report.State, "", s.Shard, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}, []fabric.Candidate{}}
+	if s.Shard != nil {
+		out.FabricState = s.JoinedState()
+	}
 	for _, f := range s.Floods {
 		out.Findings = append(out.Findings, f.String())
 	}

@@ -51,6 +51,9 @@ type Snapshot struct {
 	Maintenance []maintenance.Window `json:"maintenance,omitempty"`
 	// Queries describes which flows this cycle queried. Nil means that every cycle queries all flows.
 	Queries *selection.Stats `json:"asking,omitempty"`
+	// Shard is the part of the fabric that all of this is about, and what is known of the others. Nil means that it is
+	// about the whole fabric.
+	Shard *Shard `json:"shard,omitempty"`
 	// Scopes has the states of the whole fabric, of its parts and of jobs, in this order.
 	Scopes []scope.Scope `json:"scopes"`
 	// Warnings has the warnings of Prometheus about incomplete responses.

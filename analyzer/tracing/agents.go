@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,21 @@ type Agents interface {
 	TracedPaths(ctx context.Context, node string, within time.Duration) ([]fabric.Trace, error)
 	// TraceFlows makes a node trace flows, and returns the traces.
 	TraceFlows(ctx context.Context, node string, edges []string) ([]fabric.Trace, error)
+}
+
+// ScopedAgents are nodes of which only the traces of flows between some NICs are read.
+type ScopedAgents struct {
+	Agents
+	Has func(nic string) bool
+}
+
+// TracedPaths implements Agents.
+func (a ScopedAgents) TracedPaths(ctx context.Context, node string, within time.Duration) ([]fabric.Trace, error) {
+	all, err := a.Agents.TracedPaths(ctx, node, within)
+	return slices.DeleteFunc(all, func(t fabric.Trace) bool {
+		e, err := fabric.ParseFlow(t.Edge)
+		return err == nil && !(a.Has(e.Src) && a.Has(e.Dst))
+	}), err
 }
 
 // HTTPAgents calls the APIs of the nodes over HTTP.

@@ -50,6 +50,8 @@ type view struct {
 	// Scopes lists the parts of the fabric and the jobs. Those that are not innocent come first.
 	Scopes     []scopeRow
 	ScopeTotal int
+	// Shards lists the other parts of the fabric, of which other analyzers are responsible.
+	Shards     []shardRow
 	Candidates []candidateRow
 	// Maintenance lists the elements under maintenance, with the owner and the end of the work.
 	Maintenance []string
@@ -137,6 +139,7 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 	v.Candidates = h.candidateRows(s.Report.Candidates)
 	v.Timeline = newTimeline(s.Incidents, s.At)
 	v.Scopes, v.ScopeTotal = scopeRows(s.Scopes)
+	v.Shards = shardRows(&s)
 	v.Links, v.LinkTotal = linkRows(s.Links)
 	v.Edges, v.EdgeTotal = h.edgeRows(s.Edges)
 	v.Lookup = h.lookUpFlows(s, q)
@@ -197,6 +200,7 @@ func newBanner(s snapshot.Snapshot, open []incident.Incident, now time.Time) ban
 	for _, f := range s.Floods[:min(len(s.Floods), maxFloods)] {
 		b.More = append(b.More, f.String())
 	}
+	b.addShards(&s)
 	switch old := now.Sub(s.At); {
 	case s.At.IsZero():
 		b.State, b.Icon, b.Head, b.Coverage = "insufficient", "?", "Insufficient evidence", ""

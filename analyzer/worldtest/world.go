@@ -38,29 +38,48 @@ type World struct {
 // NewClos returns a fabric of spines and leaves, with hosts of one NIC at each leaf.
 func NewClos(t testing.TB, spines, leaves, hosts int) *fabric.Graph {
 	t.Helper()
-	var b strings.Builder
-	b.WriteString("version: 1\nswitches:\n")
-	for s := 1; s <= spines; s++ {
-		fmt.Fprintf(&b, "  - {name: spine%d, role: spine, plane: a}\n", s)
-	}
-	for l := 1; l <= leaves; l++ {
-		fmt.Fprintf(&b, "  - {name: leaf%d, role: leaf, plane: a}\n", l)
-	}
-	b.WriteString("nodes:\n")
-	for h := 1; h <= leaves*hosts; h++ {
-		fmt.Fprintf(&b, "  - {name: h%d, nics: [{device: eth1, plane: a}]}\n", h)
-	}
-	b.WriteString("links:\n")
-	for l := 1; l <= leaves; l++ {
-		for h := 1; h <= hosts; h++ {
-			n := (l-1)*hosts + h
-			fmt.Fprintf(&b, "  - {a: \"h%d/eth1\", b: \"leaf%d:dn%d\", a_address: 10.%d.%d.2/24, b_address: 10.%d.%d.1/24}\n", n, l, h, n/256, n%256, n/256, n%256)
+	return newPlanes(t, spines, leaves, hosts, "a")
+}
+
+// NewTwoPlanes returns two fabrics of two spines and four leaves, planes a and b, that share the hosts: each has a NIC in
+// both. Names in plane b begin with b.
+func NewTwoPlanes(t testing.TB) *fabric.Graph {
+	t.Helper()
+	return newPlanes(t, 2, 4, 3, "a", "b")
+}
+
+// newPlanes returns a fabric of planes of spines and leaves. The switches of all planes but the first have its name before
+// theirs.
+func newPlanes(t testing.TB, spines, leaves, hosts int, planes ...string) *fabric.Graph {
+	t.Helper()
+	var switches, nodes, links strings.Builder
+	for i, plane := range planes {
+		prefix := ""
+		if i > 0 {
+			prefix = plane
 		}
 		for s := 1; s <= spines; s++ {
-			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\", a_address: 172.16.%d.%d/31, b_address: 172.16.%d.%d/31}\n", l, s, s, l, l, 2*s, l, 2*s+1)
+			fmt.Fprintf(&switches, "  - {name: %sspine%d, role: spine, plane: %s}\n", prefix, s, plane)
+		}
+		for l := 1; l <= leaves; l++ {
+			fmt.Fprintf(&switches, "  - {name: %sleaf%d, role: leaf, plane: %s}\n", prefix, l, plane)
+			for h := 1; h <= hosts; h++ {
+				n := (l-1)*hosts + h
+				fmt.Fprintf(&links, "  - {a: \"h%d/eth%d\", b: \"%sleaf%d:dn%d\", a_address: 1%d.%d.%d.2/24, b_address: 1%d.%d.%d.1/24}\n", n, i+1, prefix, l, h, i, n/256, n%256, i, n/256, n%256)
+			}
+			for s := 1; s <= spines; s++ {
+				fmt.Fprintf(&links, "  - {a: \"%sleaf%d:up%d\", b: \"%sspine%d:dn%d\", a_address: 172.%d.%d.%d/31, b_address: 172.%d.%d.%d/31}\n", prefix, l, s, prefix, s, l, 16+i, l, 2*s, 16+i, l, 2*s+1)
+			}
 		}
 	}
-	topo, found := fabric.ParseTopology("t.yaml", []byte(b.String()))
+	for h := 1; h <= leaves*hosts; h++ {
+		var nics []string
+		for i, plane := range planes {
+			nics = append(nics, fmt.Sprintf("{device: eth%d, plane: %s}", i+1, plane))
+		}
+		fmt.Fprintf(&nodes, "  - {name: h%d, nics: [%s]}\n", h, strings.Join(nics, ", "))
+	}
+	topo, found := fabric.ParseTopology("t.yaml", []byte("version: 1\nswitches:\n"+switches.String()+"nodes:\n"+nodes.String()+"links:\n"+links.String()))
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +115,7 @@ func NewTwoPods(t testing.TB) *fabric.Graph {
 	return fabric.NewGraph(topo)
 }
 
-// NewWorld returns a world without faults, in which all NICs probe each other. A seed always gives the same world.
+// NewWorld returns a world without faults, in which all NICs of a plane probe each other. A seed always gives the same world.
 func NewWorld(g *fabric.Graph, seed uint64) *World {
 	w := &World{Graph: g, Random: rand.New(rand.NewPCG(seed, 7)), Paths: map[fabric.Flow]fabric.Path{}, Delay: map[fabric.Direction]int64{},
 		Loss: map[fabric.Direction]float64{}, Slow: map[string]int64{}, Clock: map[string]int64{}, FlowDelay: map[fabric.Flow]int64{}, WithBaselines: true}
@@ -109,6 +128,9 @@ func NewWorld(g *fabric.Graph, seed uint64) *World {
 				e := fabric.Flow{Src: src, Dst: dst, Reply: reply}
 				from, to := e.Endpoints()
 				all := g.ShortestPaths(from, to, 16)
+				if len(all) == 0 {
+					continue // no cable joins their planes
+				}
 				w.Paths[e] = all[w.Random.IntN(len(all))]
 				w.Flows = append(w.Flows, e)
 			}
@@ -151,7 +173,7 @@ func (w *World) Observe(n int) []*fabric.Observation {
 		if !e.Reply {
 			alive[e] = sent - lost
 		}
-		o := &fabric.Observation{Edge: e.String(), Src: from, Dst: to, Tier: w.Graph.PathTier(from, to), Plane: "a", Start: time.Unix(int64(1000+10*n), 0).UTC(),
+		o := &fabric.Observation{Edge: e.String(), Src: from, Dst: to, Tier: w.Graph.PathTier(from, to), Plane: w.Graph.PlaneOf(from), Start: time.Unix(int64(1000+10*n), 0).UTC(),
 			WindowNS: 2e9, Sent: sent, Lost: lost, Timestamp: "kernel", Path: p, PathState: fabric.PathValid}
 		if sent > lost {
 			o.OWD = &fabric.Quantiles{P50: &p50, P99: &p99}

@@ -11,10 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Parameters of a scrape that choose collectors by name, as those of Prometheus' node_exporter do.
+// Parameters of a scrape. The first two choose collectors by name, as those of Prometheus' node_exporter do.
 const (
 	collectParameter = "collect[]" // exactly these, of any path
 	excludeParameter = "exclude[]" // those of the path, without these
+	planeParameter   = "plane"     // the engine's series of the NICs of these planes alone
 )
 
 // allConstructors returns the collectors of all paths, each once.
@@ -51,26 +52,28 @@ func chooseCollectors(q url.Values, own []constructor) (of []constructor, chosen
 	return own, false, nil
 }
 
-// serveScrapes returns the handler of a path: of its own collectors, or of those that a scrape chooses. others are
-// published unless a scrape asks for single collectors; they may be nil.
+// serveScrapes returns the handler of a path: of its own collectors, or of those and of the planes that a scrape chooses.
+// others are published unless a scrape asks for single collectors; they may be nil.
 func (e *Exporter) serveScrapes(own []constructor, showRuns bool, others prometheus.Gatherer) http.Handler {
 	opts := promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, EnableOpenMetrics: true}
-	handlerOf := func(of []constructor, whole bool) http.Handler {
-		g := disjoint{newGatherer(&e.from, of, e.runs, showRuns && whole)}
+	handlerOf := func(of []constructor, whole bool, planes []string) http.Handler {
+		own := newGatherer(&e.from, of, e.runs, showRuns && whole)
+		own.planes = planes
+		g := disjoint{own}
 		if whole && others != nil {
 			g = append(g, others)
 		}
 		return promhttp.HandlerFor(g, opts)
 	}
-	ordinary := handlerOf(own, true)
+	ordinary := handlerOf(own, true, nil)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		of, chosen, err := chooseCollectors(q, own)
 		switch {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusBadRequest)
-		case chosen:
-			handlerOf(of, !q.Has(collectParameter)).ServeHTTP(w, r)
+		case chosen || q.Has(planeParameter):
+			handlerOf(of, !q.Has(collectParameter), q[planeParameter]).ServeHTTP(w, r)
 		default:
 			ordinary.ServeHTTP(w, r)
 		}

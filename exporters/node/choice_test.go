@@ -14,6 +14,19 @@ import (
 	"github.com/prometheus/common/model"
 )
 
+// countSeries returns the number of series of a scrape.
+func (e *Exporter) countSeries(t *testing.T, path, query string, paths map[string]http.Handler) (n int) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	paths[path].ServeHTTP(w, httptest.NewRequest(http.MethodGet, path+"?"+query, nil))
+	for line := range strings.Lines(w.Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			n++
+		}
+	}
+	return n
+}
+
 // TestChosenCollectors checks which families a scrape has that chooses collectors by name, and what is refused.
 func TestChosenCollectors(t *testing.T) {
 	own := prometheus.NewRegistry()
@@ -63,6 +76,16 @@ func TestChosenCollectors(t *testing.T) {
 	kept := without(without(all("/metrics/nics"), "fabric_nic_owd"), "fabric_nic_probe_")
 	if got, _, _ := scrape("/metrics/nics", "collect[]=node_summary&collect[]=nic_flows&collect[]=host_losses"); !slices.Equal(got, kept) || len(got) < 5 {
 		t.Errorf("/metrics/nics without sums: %q, want %q", got, kept)
+	}
+	whole, part := e.countSeries(t, "/metrics/nics", "", paths), 0
+	for _, plane := range []string{"a", ""} { // the second NIC has none
+		n := e.countSeries(t, "/metrics/nics", "plane="+plane, paths)
+		if part += n; n == 0 {
+			t.Errorf("no series of plane %q", plane)
+		}
+	}
+	if none := e.countSeries(t, "/metrics/nics", "plane=c", paths); part-2*none != whole-none {
+		t.Errorf("%d series of both planes, %d of none, %d of all", part, none, whole)
 	}
 	for query, want := range map[string]string{
 		"collect[]=leafs":                         `collector "leafs" does not exist: one of chrony, clocks, config,`,

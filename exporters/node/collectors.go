@@ -104,14 +104,18 @@ type scrape struct {
 	*exposition
 	nodeagent.State
 	from    *sources
+	planes  []string // whose NICs the engine's series are of; empty means all
 	nics    []probe.NICStats
 	watched *health.Snapshot
 }
 
-// snapshotNICs returns the state of the NICs at this scrape. The first collector that calls it has the cost.
+// snapshotNICs returns the state of the NICs of the scrape's planes at this scrape. The first collector that calls it has the cost.
 func (s *scrape) snapshotNICs() []probe.NICStats {
 	if s.nics == nil {
 		s.nics = s.Snapshot().NICs
+		if len(s.planes) > 0 {
+			s.nics = slices.DeleteFunc(slices.Clone(s.nics), func(n probe.NICStats) bool { return !slices.Contains(s.planes, n.Plane) })
+		}
 	}
 	return s.nics
 }
@@ -129,7 +133,8 @@ type gatherer struct {
 	from       *sources
 	collectors []namedCollector
 	runs       *runs
-	showRuns   bool // publish the runs of all collectors
+	showRuns   bool     // publish the runs of all collectors
+	planes     []string // whose NICs the engine's series are of; empty means all
 }
 
 type namedCollector struct {
@@ -152,7 +157,7 @@ func newGatherer(from *sources, of []constructor, r *runs, showRuns bool) *gathe
 func (g *gatherer) Gather() ([]*dto.MetricFamily, error) {
 	var families []*dto.MetricFamily
 	g.from.readState(func(st nodeagent.State) {
-		s := &scrape{exposition: newExposition(st.Started), State: st, from: g.from}
+		s := &scrape{exposition: newExposition(st.Started), State: st, from: g.from, planes: g.planes}
 		for _, c := range g.collectors {
 			began := g.from.now()
 			err := c.addSeries(s)

@@ -39,9 +39,11 @@ func (nicFlowCollector) addSeries(s *scrape) error {
 	}
 	flows := s.gaugeFamily("fabric_nic_flows", "Flows that a NIC probes, by what their newest windows show: healthy, lossy, shifted, silent or unjudged.")
 	counts := s.Windows.CountConditions()
-	for _, name := range sortedKeys(counts) {
+	nics := s.snapshotNICs()
+	for i := range nics {
+		n := &nics[i]
 		for _, c := range window.Conditions {
-			s.addGauge(flows, float64(counts[name][c]), s.labelPairs("condition", string(c), "nic", name))
+			s.addGauge(flows, float64(counts[n.NIC][c]), s.labelPairs("condition", string(c), "nic", n.NIC, "plane", n.Plane))
 		}
 	}
 	return nil

@@ -162,7 +162,7 @@ func TestSeriesAreThoseOfTheContract(t *testing.T) {
 		{nics, "fabric_nic_probe_sent_total", dto.MetricType_COUNTER, nic, 2},
 		{nics, "fabric_nic_probe_lost_total", dto.MetricType_COUNTER, nic, 2},
 		{nics, "fabric_nic_probe_ecn_marked_total", dto.MetricType_COUNTER, nic, 2},
-		{nics, "fabric_nic_flows", dto.MetricType_GAUGE, "condition,nic", 5},
+		{nics, "fabric_nic_flows", dto.MetricType_GAUGE, "condition,nic,plane", 5},
 		{nics, "graylink_node_stalled_seconds_total", dto.MetricType_COUNTER, "nic", 1},
 		{metrics, "fabric_leaf_pair_owd_seconds", dto.MetricType_HISTOGRAM, "class,leaf,peer_leaf,plane,side,tier,timestamp", 2},
 		{metrics, "fabric_leaf_pair_probe_sent_total", dto.MetricType_COUNTER, pair, 2},

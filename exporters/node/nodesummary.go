@@ -15,11 +15,12 @@ func newSummaryCollector(*sources) collector { return summaryCollector{} }
 
 // addSeries implements collector.
 func (summaryCollector) addSeries(s *scrape) error {
+	nics := s.snapshotNICs()
 	put := func(f *dto.MetricFamily, v float64) { s.addGauge(f, v, nil) }
 	if s.Windows != nil {
-		unhealthy := 0
-		for _, counts := range s.Windows.CountConditions() {
-			for condition, n := range counts {
+		unhealthy, counts := 0, s.Windows.CountConditions()
+		for i := range nics {
+			for condition, n := range counts[nics[i].NIC] {
 				if condition != window.Healthy {
 					unhealthy += n
 				}
@@ -28,7 +29,6 @@ func (summaryCollector) addSeries(s *scrape) error {
 		put(s.gaugeFamily("graylink_node_unhealthy_flows", "Flows that the node probes and does not judge as healthy."), float64(unhealthy))
 	}
 	late := 0.0
-	nics := s.snapshotNICs()
 	for i := range nics {
 		late = max(late, nics[i].Stalled.Seconds())
 	}

@@ -284,10 +284,11 @@ func nicsReference() []family {
 				add(bound.Seconds())
 			}
 		}},
-		{"fabric_nic_flows", "nic condition", func(st nodeagent.State, add adder) {
-			for nic, counts := range st.Windows.CountConditions() {
-				for condition, n := range counts {
-					add(n, nic, string(condition))
+		{"fabric_nic_flows", "nic condition plane", func(st nodeagent.State, add adder) {
+			counts := st.Windows.CountConditions()
+			for _, nic := range st.Snapshot().NICs {
+				for condition, n := range counts[nic.NIC] {
+					add(n, nic.NIC, string(condition), nic.Plane)
 				}
 			}
 		}},

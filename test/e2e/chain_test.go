@@ -149,6 +149,7 @@ func newChainOn(t *testing.T, name, file string, analyzers int, flags []string, 
 		// Agents listen inside namespaces: that is the lab's, and not the operator's.
 		"job_name: graylink-node-edges\n", "job_name: graylink-node-edges\n    proxy_url: "+proxy.URL+"\n",
 		"job_name: graylink-node-nics\n", "job_name: graylink-node-nics\n    proxy_url: "+proxy.URL+"\n",
+		"job_name: graylink-node-sums\n", "job_name: graylink-node-sums\n    proxy_url: "+proxy.URL+"\n",
 		"job_name: graylink-node\n", "job_name: graylink-node\n    proxy_url: "+proxy.URL+"\n",
 		"job_name: graylink-switch\n", "job_name: graylink-switch\n    proxy_url: "+proxy.URL+"\n")...)
 	prometheusFile, more := "prometheus.yml", ""
