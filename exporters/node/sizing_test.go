@@ -2,19 +2,27 @@ package node
 
 import (
 	"bytes"
+	"cmp"
+	"log/slog"
 	"math"
+	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/common/expfmt"
+	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/clocksync"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/nodeagent"
+	"github.com/graylink/graylink/internal/nodeagent/health"
+	"github.com/graylink/graylink/internal/nodeagent/health/healthtest"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/schedule/clos"
@@ -157,6 +165,58 @@ func TestSizeOfHealth(t *testing.T) {
 			t.Errorf("eight NICs have %d series, and %g each are predicted", ofNICs, c.Value)
 		case c.Name == "health_of_other_devices" && float64(ofOthers) != c.Value:
 			t.Errorf("other devices have %d series, and %g are predicted", ofOthers, c.Value)
+		}
+	}
+}
+
+// TestOctetsOfProfiles compares what Prometheus reads in a second of a node of 8 NICs with 15 flows each, with the intervals
+// and parameters of the two files of deploy/prometheus. Profile fleet has a fifth of the octets at most.
+func TestOctetsOfProfiles(t *testing.T) {
+	m := fleetNode(16)
+	for i := range m.snap.NICs {
+		m.snap.NICs[i].Edges, m.snap.NICs[i].Received = m.snap.NICs[i].Edges[:15], m.snap.NICs[i].Received[:15]
+	}
+	e := &Exporter{from: *m.sources(), runs: newRuns(), registry: processRegistry(), log: slog.New(slog.DiscardHandler)}
+	e.from.health = healthtest.NewPatient(t, "h100", func(*health.Options) {}).Snapshot
+	handlers := map[string]http.Handler{"/metrics": e.serveScrapes(metricsConstructors(), true, e.registry), "/metrics/nics": e.serveScrapes(nicsConstructors(), false, nil), "/metrics/edges": e.serveScrapes(edgesConstructors(), false, nil)}
+	perSecond := func(file, coding string) (octets float64) {
+		text, err := os.ReadFile("../../deploy/prometheus/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config struct {
+			Jobs []struct {
+				Name   string              `yaml:"job_name"`
+				Every  time.Duration       `yaml:"scrape_interval"`
+				Path   string              `yaml:"metrics_path"`
+				Params map[string][]string `yaml:"params"`
+			} `yaml:"scrape_configs"`
+		}
+		if err := yaml.Unmarshal(text, &config); err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range config.Jobs {
+			if !strings.HasPrefix(j.Name, "graylink-node") {
+				continue
+			}
+			path := cmp.Or(j.Path, "/metrics")
+			r := httptest.NewRequest("GET", path+"?"+url.Values(j.Params).Encode(), nil)
+			r.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
+			r.Header.Set("Accept-Encoding", coding)
+			w := httptest.NewRecorder()
+			handlers[path].ServeHTTP(w, r)
+			if w.Code != http.StatusOK {
+				t.Fatalf("%s: %d %s", j.Name, w.Code, w.Body)
+			}
+			octets += float64(w.Body.Len()) / j.Every.Seconds()
+		}
+		return octets
+	}
+	for _, coding := range []string{"identity", "gzip"} {
+		full, fleet := perSecond("prometheus.yml", coding), perSecond("prometheus-fleet.yml", coding)
+		t.Logf("%s: %.1f kB/s of a node with profile full, %.1f with fleet: %.1f times less", coding, full/1e3, fleet/1e3, full/fleet)
+		if fleet > full/5 {
+			t.Errorf("%s: profile fleet has more than a fifth", coding)
 		}
 	}
 }
