@@ -123,6 +123,7 @@ func (f *Fleet) serveNICs(n *node, w http.ResponseWriter, r *http.Request) {
 	flows := x.family("fabric_nic_flows", dto.MetricType_GAUGE)
 	stalled := x.family("graylink_node_stalled_seconds_total", dto.MetricType_COUNTER)
 	unread := x.family("fabric_nic_unread_packets_total", dto.MetricType_COUNTER)
+	forged := x.family("fabric_nic_forged_packets_total", dto.MetricType_COUNTER)
 	own := f.sentBy(n)
 	for _, nic := range n.nics {
 		bad := f.unhealthy(nic, now)
@@ -135,6 +136,7 @@ func (f *Fleet) serveNICs(n *node, w http.ResponseWriter, r *http.Request) {
 			metric(flows, float64(bad[i]), "condition", string(condition), "nic", nic)
 		}
 		metric(stalled, 0, "nic", nic)
+		metric(forged, 0, "from", "other", "nic", nic)
 		for _, reason := range []string{"no_life", "socket_full", "unverified"} {
 			metric(unread, 0, "nic", nic, "reason", reason)
 		}
@@ -190,7 +192,7 @@ func (f *Fleet) serveSums(n *node, w http.ResponseWriter, r *http.Request) {
 		id := f.flows[i].id
 		leaf, _ := f.graph.LeafOf(id.Src)
 		peer, _ := f.graph.LeafOf(id.Dst)
-		pairs[pair{leaf, peer, f.graph.NIC(id.Src).Plane, strconv.Itoa(f.graph.PathTier(id.Src, id.Dst))}]++
+		pairs[pair{leaf, peer, f.graph.NIC(id.Src).Plane, strconv.Itoa(f.flows[i].tier)}]++
 	}
 	for _, nic := range n.nics {
 		leaf, _ := f.graph.LeafOf(nic)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule"
+	"github.com/graylink/graylink/internal/sizing"
 	"github.com/graylink/graylink/internal/window"
 )
 
@@ -64,6 +65,7 @@ type flow struct {
 type Fleet struct {
 	second time.Duration
 	graph  *fabric.Graph
+	shape  sizing.Shape // as graylink size counts it
 	flows  []flow
 	nodes  map[string]*node
 	began  time.Time
@@ -97,7 +99,7 @@ func NewFleet(o Options) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Fleet{second: o.Second, graph: g, nodes: map[string]*node{}, began: time.Now(), counts: map[string]*[conditions]int{}}
+	f := &Fleet{second: o.Second, graph: g, shape: sizing.ShapeOf(o.Topology, g, s), nodes: map[string]*node{}, began: time.Now(), counts: map[string]*[conditions]int{}}
 	for i := range o.Topology.Nodes {
 		n := &node{name: o.Topology.Nodes[i].Name, received: map[string][]int{}}
 		for _, nic := range o.Topology.Nodes[i].NICs {

@@ -13,9 +13,11 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	_ "net/http/pprof"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +38,7 @@ import (
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule/clos"
+	"github.com/graylink/graylink/internal/sizing"
 )
 
 var (
@@ -331,6 +334,63 @@ func (s *site) measure(what string, cycles int) {
 	s.t.Logf("%s: %d cycles of %.2f s at the median, at most %.2f s; processor seconds a cycle %v (in %.1f s a cycle); %+v; open %q; warnings %q", what, cycles, all[len(all)/2], all[len(all)-1], used, time.Since(began).Seconds()/float64(cycles), a.Queries, open(a), a.Warnings)
 }
 
+// fetch reads a JSON answer of Prometheus.
+func (s *site) fetch(path string, into any) {
+	s.t.Helper()
+	resp, err := http.Get(s.base + path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		s.t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// compareSizes compares the series that Prometheus has of two jobs with what graylink size predicts. 2 % are allowed.
+func (s *site) compareSizes() {
+	s.t.Helper()
+	sh := s.truth.shape
+	sums, _ := sizing.SeriesOfSums(sh.NICSums + sh.LeafPairs)
+	for job, want := range map[string]float64{sizing.JobNICs: sizing.SeriesOfNICs(sh.Nodes, sh.NICs), sizing.JobSums: sums} {
+		var answer struct {
+			Data struct{ Result []struct{ Value [2]any } }
+		}
+		s.fetch("/api/v1/query?query="+url.QueryEscape(`sum(scrape_samples_post_metric_relabeling{job="`+job+`"})`), &answer)
+		if len(answer.Data.Result) != 1 {
+			s.t.Errorf("%s: no samples", job)
+			continue
+		}
+		got, _ := strconv.ParseFloat(answer.Data.Result[0].Value[1].(string), 64)
+		s.t.Logf("%s: %.0f series, %.0f are predicted", job, got, want)
+		if math.Abs(got/want-1) > 0.02 {
+			s.t.Errorf("%s: %.0f series, and %.0f are predicted", job, got, want)
+		}
+	}
+}
+
+// logRules logs how long the groups of rules took the last time, in seconds per second of the fleet.
+func (s *site) logRules() {
+	s.t.Helper()
+	var answer struct {
+		Data struct {
+			Groups []struct {
+				Name           string
+				Interval       float64 // seconds
+				EvaluationTime float64
+			}
+		}
+	}
+	s.fetch("/api/v1/rules", &answer)
+	all := 0.0
+	for _, g := range answer.Data.Groups {
+		per := g.EvaluationTime / (g.Interval / second.Seconds())
+		all += per
+		s.t.Logf("rules of %s: %.2f s every %.0f s of the fleet", g.Name, g.EvaluationTime, g.Interval/second.Seconds())
+	}
+	s.t.Logf("rules: %.3f s in a second of the fleet", all)
+}
+
 // TestFleet runs an analyzer of profile fleet and a real Prometheus beside 2,048 simulated nodes.
 func TestFleet(t *testing.T) {
 	s := newSite(t)
@@ -338,6 +398,8 @@ func TestFleet(t *testing.T) {
 	s.until(30*time.Minute, "the network is innocent", func(a snapshot.Snapshot) bool { return a.Report.State == fabric.Innocent })
 	t.Logf("innocent after %.0f s; %v", time.Since(began).Seconds(), s.served())
 	s.measure("calm", 20)
+	s.compareSizes()
+	s.logRules()
 	link := fabric.Direction{From: "a-p1-leaf3:up2", To: ""}
 	link.To = s.truth.graph.PeerOf(link.From)
 	one := s.truth.flows[12345].id
