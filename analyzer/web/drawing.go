@@ -284,7 +284,7 @@ func (d *drawing) layOutPlanes(planes []string, perPlane map[string]map[int]int,
 // sortRow sorts the switches of a tier by plane, pod and name.
 func sortRow(g *fabric.Graph, row []*box) {
 	slices.SortFunc(row, func(a, b *box) int {
-		return cmp.Or(compareNatural(a.plane, b.plane), compareNatural(g.Switch(a.members[0]).Pod, g.Switch(b.members[0]).Pod), compareNatural(a.members[0], b.members[0]))
+		return cmp.Or(compareNatural(a.plane, b.plane), compareNatural(g.Switch(a.members[0]).PodName(), g.Switch(b.members[0]).PodName()), compareNatural(a.members[0], b.members[0]))
 	})
 }
 
@@ -536,7 +536,7 @@ func (d *drawing) addBoxes(g *fabric.Graph, f *folded, m marks) {
 		if b.tier > 0 && !b.group {
 			s := g.Switch(b.id)
 			v.Title += ", " + string(s.Role)
-			for _, part := range [][2]string{{"pod", s.Pod}, {"plane", s.Plane}} {
+			for _, part := range [][2]string{{"pod", s.Pod}, {"group", s.Group}, {"plane", s.Plane}} {
 				if part[1] != "" {
 					v.Title += ", " + part[0] + " " + part[1]
 				}

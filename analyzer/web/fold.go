@@ -78,7 +78,7 @@ func foldFabric(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 
 	foldSwitches := len(t.Switches) > maxSwitches || trunks > maxTrunks
 	foldNodes := len(t.Nodes) > maxNodes || len(t.Links) > maxLinks
-	if pod != "" && (foldSwitches || foldNodes) && !slices.ContainsFunc(t.Switches, func(s fabric.Switch) bool { return s.Pod == pod }) {
+	if pod != "" && (foldSwitches || foldNodes) && !slices.ContainsFunc(t.Switches, func(s fabric.Switch) bool { return s.PodName() == pod }) {
 		f.notes = append(f.notes, fmt.Sprintf("no switch is in a pod %q", shortenMiddle(pod, 60)))
 		pod = ""
 	}
@@ -105,7 +105,7 @@ func (f *folded) pinOwners(g *fabric.Graph, pinned map[string]bool, pod string) 
 	}
 	var inPod []string
 	for i := range g.Topo.Switches {
-		if s := &g.Topo.Switches[i]; s.Pod == pod {
+		if s := &g.Topo.Switches[i]; s.PodName() == pod {
 			inPod = append(inPod, s.Name)
 		}
 	}
@@ -147,14 +147,14 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 		}
 		top = max(top, k.tier)
 		if !foldAll || alone[s.Name] {
-			f.addBox(&box{id: s.Name, plane: k.plane, tier: k.tier, members: []string{s.Name}, pod: s.Pod})
+			f.addBox(&box{id: s.Name, plane: k.plane, tier: k.tier, members: []string{s.Name}, pod: s.PodName()})
 			continue
 		}
 		if rows[k] == nil {
 			rows[k] = map[string][]string{}
 		}
-		name := "pod " + s.Pod
-		if s.Pod == "" {
+		name := "pod " + s.PodName()
+		if s.PodName() == "" {
 			name = s.Name
 		}
 		rows[k][name] = append(rows[k][name], s.Name)
@@ -173,7 +173,7 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 			b := &box{plane: k.plane, tier: k.tier, group: true}
 			for _, name := range part {
 				b.members = append(b.members, groups[name]...)
-				b.pods = append(b.pods, g.Switch(groups[name][0]).Pod)
+				b.pods = append(b.pods, g.Switch(groups[name][0]).PodName())
 			}
 			slices.SortFunc(b.members, compareNatural)
 			if len(b.members) == 1 {
@@ -183,7 +183,7 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 				total += len(b.members)
 			}
 			if len(part) == 1 {
-				b.pod = g.Switch(b.members[0]).Pod
+				b.pod = g.Switch(b.members[0]).PodName()
 			}
 			f.addBox(b)
 		}
