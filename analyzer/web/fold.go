@@ -17,9 +17,9 @@ const (
 	maxTrunks   = 512
 	// groupsPerRow and groupsOnTop bound the groups of a tier; the top tier
 	// reaches everything below it, so that its groups multiply the strokes.
-	// While a pod is unfolded the others make room for it.
-	groupsPerRow, groupsOnTop, groupsBesidePod = 32, 8, 8
-	maxPlanes                                  = 8
+	// The groups of a Dragonfly+ reach each other. While a pod is unfolded the others make room for it.
+	groupsPerRow, groupsOnTop, groupsInMesh, groupsBesidePod = 32, 8, 16, 8
+	maxPlanes                                                = 8
 )
 
 // box is a rectangle of the drawing: a switch, a node, or a group of either.
@@ -50,6 +50,7 @@ type folded struct {
 	planes []string
 	notes  []string // about elements that are not drawn individually
 	pod    string   // the pod that is unfolded
+	top    int      // highest tier
 }
 
 // foldFabric sorts the fabric into boxes. The pinned owners, and those of the requested
@@ -139,6 +140,7 @@ type rowKey struct {
 func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int, alone map[string]bool) {
 	rows := map[rowKey]map[string][]string{} // group name -> switches
 	top := 0
+	meshed := false // it is a Dragonfly+
 	for i := range g.Topo.Switches {
 		s := &g.Topo.Switches[i]
 		k := rowKey{s.Plane, g.SwitchTier(s.Name)}
@@ -146,6 +148,7 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 			k.plane = ""
 		}
 		top = max(top, k.tier)
+		meshed = meshed || s.Group != ""
 		if !foldAll || alone[s.Name] {
 			f.addBox(&box{id: s.Name, plane: k.plane, tier: k.tier, members: []string{s.Name}, pod: s.PodName()})
 			continue
@@ -164,6 +167,9 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 		limit := perRow
 		if k.tier == top {
 			limit = groupsOnTop
+			if meshed && perRow == groupsPerRow {
+				limit = groupsInMesh
+			}
 		}
 		if len(groups) == 1 {
 			groups = splitIntoSingles(groups)
@@ -265,8 +271,17 @@ func firstMember(f *folded, id string) string {
 	return ""
 }
 
+// joinsTop reports whether a link joins two boxes of the highest tier.
+func (f *folded) joinsTop(g *fabric.Graph) bool {
+	return slices.ContainsFunc(g.Topo.Links, func(l fabric.Link) bool {
+		a, b := f.of[fabric.OwnerOf(l.A)], f.of[fabric.OwnerOf(l.B)]
+		return a != nil && b != nil && a != b && a.tier == f.top && b.tier == f.top
+	})
+}
+
 func (f *folded) addBox(b *box) {
 	f.boxes = append(f.boxes, b)
+	f.top = max(f.top, b.tier)
 	for _, m := range b.members {
 		f.of[m] = b
 	}
