@@ -19,7 +19,7 @@ type groupCheck struct {
 	*parser
 	t        *Topology
 	switches map[string]*Switch
-	field    map[string]string      // of the group, by switch
+	field    map[string]string     // of the group, by switch
 	groups   map[groupOf][]*Switch // in the order of the file
 	global   map[groupPair]int     // number of global links
 	globalOf map[string]int        // the same by spine

@@ -18,7 +18,10 @@ type Options struct {
 	NICsPerNode    int // over all planes; a multiple of Planes, and a divisor of Planes times NICsPerLeaf
 	GlobalPerPair  int // number of global links between two groups
 	Parallel       int // number of links between a leaf and a spine
-	fabric.Routing     // the topology's routing
+	// RailOptimised gives the NICs of a node that share a plane one leaf each, one leaf per rail.
+	// Otherwise they share a leaf.
+	RailOptimised bool
+	Routing       fabric.Routing // of the topology
 }
 
 // Balanced returns the options of a fabric of switches with the given number of ports that is as large as full bandwidth
@@ -49,16 +52,19 @@ type builder struct {
 	ports map[string]int
 }
 
-func (b *builder) addLink(a, aKind, z, zKind string) {
-	next := func(sw, kind string) string {
-		b.ports[sw+kind]++
-		return fmt.Sprintf("%s:%s%d", sw, kind, b.ports[sw+kind])
-	}
-	b.t.Links = append(b.t.Links, fabric.Link{A: next(a, aKind), B: next(z, zKind)})
+func (b *builder) nextPort(sw, kind string) string {
+	b.ports[sw+kind]++
+	return fmt.Sprintf("%s:%s%d", sw, kind, b.ports[sw+kind])
 }
 
+func (b *builder) addLink(one, kind, other, otherKind string) {
+	b.t.Links = append(b.t.Links, fabric.Link{A: b.nextPort(one, kind), B: b.nextPort(other, otherKind)})
+}
+
+func planeName(p int) string { return string(rune('a' + p)) }
+
 func (b *builder) switchName(plane, group int, role fabric.Role, i int) string {
-	return fmt.Sprintf("%c-g%d-%s%d", rune('a'+plane), group+1, role, i+1)
+	return fmt.Sprintf("%s-g%d-%s%d", planeName(plane), group+1, role, i+1)
 }
 
 func (b *builder) addPlane(plane int) {
@@ -66,7 +72,7 @@ func (b *builder) addPlane(plane int) {
 	for group := range o.Groups {
 		add := func(role fabric.Role, count int) {
 			for i := range count {
-				b.t.Switches = append(b.t.Switches, fabric.Switch{Name: b.switchName(plane, group, role, i), Role: role, Group: fmt.Sprintf("g%d", group+1), Plane: string(rune('a' + plane))})
+				b.t.Switches = append(b.t.Switches, fabric.Switch{Name: b.switchName(plane, group, role, i), Role: role, Group: fmt.Sprintf("g%d", group+1), Plane: planeName(plane)})
 			}
 		}
 		add(fabric.Leaf, o.LeavesPerGroup)
@@ -89,21 +95,26 @@ func (b *builder) addPlane(plane int) {
 	}
 }
 
-// addNodes adds the nodes group by group. The NICs of a node in one plane share a leaf.
+// addNodes adds the nodes group by group.
 func (b *builder) addNodes() {
 	o := b.o
 	perPlane := max(o.NICsPerNode/o.Planes, 1)
+	rails, perSet := 1, max(o.NICsPerLeaf/perPlane, 1) // number of leaves that a node uses, and of nodes that share them
+	if o.RailOptimised {
+		rails, perSet = perPlane, o.NICsPerLeaf
+	}
 	for group := range o.Groups {
-		for leaf := range o.LeavesPerGroup {
-			for k := range max(o.NICsPerLeaf/perPlane, 1) {
-				n := fabric.Node{Name: fmt.Sprintf("h%d-%d-%d", group+1, leaf+1, k+1)}
+		for set := range o.LeavesPerGroup / rails {
+			for k := range perSet {
+				n := fabric.Node{Name: fmt.Sprintf("h%d-%d-%d", group+1, set+1, k+1)}
 				for j := range perPlane * o.Planes {
-					plane := j % o.Planes
-					nic := fabric.NIC{Node: n.Name, Device: fmt.Sprintf("eth%d", j+1), Plane: string(rune('a' + plane))}
+					plane, rail := j%o.Planes, j/o.Planes
+					nic := fabric.NIC{Node: n.Name, Device: fmt.Sprintf("eth%d", j+1), Plane: planeName(plane)}
+					if o.RailOptimised {
+						nic.Rail = &rail
+					}
 					n.NICs = append(n.NICs, nic)
-					sw := b.switchName(plane, group, fabric.Leaf, leaf)
-					b.ports[sw+"dn"]++
-					b.t.Links = append(b.t.Links, fabric.Link{A: nic.ID(), B: fmt.Sprintf("%s:dn%d", sw, b.ports[sw+"dn"])})
+					b.t.Links = append(b.t.Links, fabric.Link{A: nic.ID(), B: b.nextPort(b.switchName(plane, group, fabric.Leaf, set*rails+rail%rails), "dn")})
 				}
 				b.t.Nodes = append(b.t.Nodes, n)
 			}

@@ -20,6 +20,7 @@ func TestDragonfly(t *testing.T) {
 		"one group":     {Options{LeavesPerGroup: 2, SpinesPerGroup: 2, NICsPerLeaf: 2}, 4, 4, 4, 4 + 4},
 		"three groups":  {Options{Groups: 3, LeavesPerGroup: 2, SpinesPerGroup: 2, NICsPerLeaf: 4, NICsPerNode: 2, GlobalPerPair: 2, Parallel: 2}, 12, 12, 24, 24 + 3*8 + 6},
 		"two planes":    {Options{Planes: 2, Groups: 4, LeavesPerGroup: 2, SpinesPerGroup: 3, NICsPerLeaf: 4, NICsPerNode: 2}, 2 * 20, 32, 64, 64 + 2*(4*6+6)},
+		"rails":         {Options{Groups: 3, LeavesPerGroup: 4, SpinesPerGroup: 2, NICsPerLeaf: 3, NICsPerNode: 2, RailOptimised: true}, 18, 18, 36, 36 + 24 + 3},
 		"adaptive":      {Options{Groups: 4, LeavesPerGroup: 2, SpinesPerGroup: 3, NICsPerLeaf: 1, Routing: fabric.Adaptive}, 20, 8, 8, 8 + 4*6 + 6},
 		"balanced of 8": {Balanced(8, 17), 17 * 8, 272, 272, 272 + 17*16 + 17*16/2},
 	}
