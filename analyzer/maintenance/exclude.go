@@ -130,10 +130,9 @@ func (w *Window) mayTouch(g *fabric.Graph, f *judge.Finding) bool {
 	case len(f.Obs.Path) > 0:
 		ways = []fabric.Path{f.Obs.Path}
 	case len(ways) == 0:
-		for p := range g.EachCandidate(src, dst, nil) {
-			if ways = append(ways, p); len(ways) == maxCandidatePaths {
-				break
-			}
+		all := false
+		if ways, all = g.CandidatePaths(src, dst, maxCandidatePaths); !all {
+			ways = g.ShortestPaths(src, dst, maxCandidatePaths)
 		}
 	}
 	return slices.ContainsFunc(ways, func(p fabric.Path) bool { return slices.ContainsFunc(p.LinkDirections(src, dst), w.TouchesDirection) })

@@ -357,12 +357,7 @@ func (s *Stitcher) fittingCandidates(access [2]fabric.Hop, at sightingsBySwitch)
 		x := at[sw]
 		return x == nil || slices.Contains(x.currentPorts(), in)
 	}
-	for p := range s.g.EachCandidate(src, dst, fits) {
-		if out = append(out, p); len(out) > maxCandidates {
-			return nil, false
-		}
-	}
-	return out, true
+	return s.g.FittingPaths(src, dst, maxCandidates, fits)
 }
 
 // routeChanged reports whether the flow's route changed lately.

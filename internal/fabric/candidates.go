@@ -1,6 +1,6 @@
 package fabric
 
-import "iter"
+import "slices"
 
 // PathTier returns the highest tier of the links on shortest paths between two NICs: 1 under one leaf, 2 across leaves, 3
 // across pods or groups. 0 means that no path exists.
@@ -34,82 +34,107 @@ func (g *Graph) ShortestPaths(src, dst string, limit int) []Path {
 
 // PathsAlong returns the same, by the distances of all switches to the leaf of dst.
 func (g *Graph) PathsAlong(dist map[string]int, src, dst string, limit int) []Path {
-	var out []Path
-	if limit > 0 {
-		g.walkShortest(dist, src, dst, nil, func(p Path) bool {
-			out = append(out, p)
-			return len(out) < limit
-		})
+	w := g.newPathWalk(dist, src, dst, limit)
+	if w == nil || limit <= 0 {
+		return nil
 	}
-	return out
+	w.shortest(w.start, w.first, nil)
+	return w.paths
 }
 
 // CandidatePaths lists the paths that packets may take from one NIC to another by the topology's routing, shortest ones
 // first. If there are more than limit, it lists none, and all is false.
 func (g *Graph) CandidatePaths(src, dst string, limit int) (paths []Path, all bool) {
-	for p := range g.EachCandidate(src, dst, nil) {
-		if len(paths) == limit {
-			return nil, false
-		}
-		paths = append(paths, p)
-	}
-	return paths, true
+	return g.FittingPaths(src, dst, limit, nil)
 }
 
-// EachCandidate returns the paths of CandidatePaths one by one. Of these it leaves out the paths with a hop that fits
-// refuses. fits is called with the number of a hop from 0 on, its switch, and the port that the packet comes in by; nil
-// refuses none.
-func (g *Graph) EachCandidate(src, dst string, fits func(hop int, sw, in string) bool) iter.Seq[Path] {
-	return func(yield func(Path) bool) {
-		start, _ := g.LeafOf(src)
-		goal, _ := g.LeafOf(dst)
-		if start == "" || goal == "" {
-			return
-		}
-		dist := g.SwitchDistances(goal)
-		links, reached := dist[start]
-		if !reached || !g.walkShortest(dist, src, dst, fits, yield) {
-			return
-		}
-		if a, b := g.switches[start], g.switches[goal]; g.Topo.Routing == Adaptive && joinGroups(a, b) {
-			for _, shape := range detours {
-				if len(shape) > links && !g.walkDetour(shape, src, dst, fits, yield) {
-					return
-				}
+// FittingPaths lists those of the paths of CandidatePaths all of whose hops fit. fits is called with the number of a hop from
+// 0 on, its switch, and the port that the packet comes in by; nil means that all fit. If there are more than limit, or the
+// search would take too long, it lists none, and all is false.
+func (g *Graph) FittingPaths(src, dst string, limit int, fits func(hop int, sw, in string) bool) (paths []Path, all bool) {
+	goal, _ := g.LeafOf(dst)
+	if goal == "" {
+		return nil, true
+	}
+	w := g.newPathWalk(g.SwitchDistances(goal), src, dst, limit+1)
+	if w == nil {
+		return nil, true
+	}
+	w.fits, w.steps = fits, maxWalkSteps
+	w.shortest(w.start, w.first, nil)
+	if g.Topo.Routing == Adaptive && joinGroups(g.switches[w.start], g.switches[w.goal]) {
+		for _, shape := range detours {
+			if len(shape) > w.dist[w.start] {
+				w.detour(shape, w.start, w.first, nil)
 			}
 		}
 	}
+	if w.ended() {
+		return nil, false
+	}
+	return w.paths, true
 }
 
-// walkShortest yields the shortest paths between two NICs, by the distances of all switches to the leaf of dst. It reports
-// whether yield accepted all of them.
-func (g *Graph) walkShortest(dist map[string]int, src, dst string, fits func(hop int, sw, in string) bool, yield func(Path) bool) bool {
-	start, first := g.LeafOf(src)
-	goal, last := g.LeafOf(dst)
-	if _, ok := dist[start]; !ok || goal == "" {
-		return true
+// maxWalkSteps bounds the hops that a search for the paths of one flow tries.
+const maxWalkSteps = 1 << 16
+
+// pathWalk is a search for the paths between two NICs.
+type pathWalk struct {
+	g           *Graph
+	dist        map[string]int // links from each switch to the goal
+	start, goal string         // leaves
+	first, last string         // their ports to the NICs
+	fits        func(hop int, sw, in string) bool
+	limit       int // number of paths to stop at
+	steps       int // number of hops left to try; 0 if there is no bound
+	paths       []Path
+}
+
+// newPathWalk returns nil if an end has no leaf or no path joins the leaves.
+func (g *Graph) newPathWalk(dist map[string]int, src, dst string, limit int) *pathWalk {
+	w := &pathWalk{g: g, dist: dist, limit: limit}
+	w.start, w.first = g.LeafOf(src)
+	w.goal, w.last = g.LeafOf(dst)
+	if _, reached := dist[w.start]; !reached || w.start == "" || w.goal == "" {
+		return nil
 	}
-	var walk func(sw, in string, p Path) bool
-	walk = func(sw, in string, p Path) bool {
-		if fits != nil && !fits(len(p), sw, in) {
-			return true
+	return w
+}
+
+// ended reports whether the search is to stop.
+func (w *pathWalk) ended() bool { return len(w.paths) >= w.limit || w.steps < 0 }
+
+// refuses counts a hop of a path that is followed, and reports whether the search does not go on from it.
+func (w *pathWalk) refuses(p Path, sw, in string) bool {
+	if w.steps > 0 {
+		if w.steps--; w.steps == 0 {
+			w.steps = -1
 		}
-		if sw == goal {
-			return yield(append(append(Path{}, p...), Hop{Switch: sw, In: in, Out: last}))
-		}
-		for _, end := range g.byOwner[sw] {
-			next, nextIn, ok := SplitPort(g.PeerOf(end))
-			if d, known := dist[next]; !ok || !known || d != dist[sw]-1 {
-				continue
-			}
+	}
+	return w.ended() || w.fits != nil && !w.fits(len(p), sw, in)
+}
+
+// add completes a path at the goal.
+func (w *pathWalk) add(p Path, in string) {
+	w.paths = append(w.paths, append(append(Path{}, p...), Hop{Switch: w.goal, In: in, Out: w.last}))
+}
+
+// shortest follows all shortest paths from a switch to the goal.
+func (w *pathWalk) shortest(sw, in string, p Path) {
+	if w.refuses(p, sw, in) {
+		return
+	}
+	if sw == w.goal {
+		w.add(p, in)
+		return
+	}
+	for _, end := range w.g.byOwner[sw] {
+		next, nextIn, ok := SplitPort(w.g.PeerOf(end))
+		if d, known := w.dist[next]; ok && known && d == w.dist[sw]-1 {
 			_, out := splitEnd(end)
-			if !walk(next, nextIn, append(p, Hop{Switch: sw, In: in, Out: out})) {
-				return false
-			}
+			w.shortest(next, nextIn, append(p, Hop{Switch: sw, In: in, Out: out}))
 		}
-		return true
 	}
-	return walk(start, first, nil)
 }
 
 // step is the kind of a link that a path takes in a Dragonfly+.
@@ -125,37 +150,31 @@ const (
 // one: over one spine of the third group, or over two of its spines and a leaf.
 var detours = [][]step{{up, across, across, down}, {up, across, down, up, across, down}}
 
-// walkDetour yields the paths of a shape by a third group between two NICs in different groups. It reports whether yield
-// accepted all of them.
-func (g *Graph) walkDetour(shape []step, src, dst string, fits func(hop int, sw, in string) bool, yield func(Path) bool) bool {
-	start, first := g.LeafOf(src)
-	goal, last := g.LeafOf(dst)
-	origin, target := g.switches[start].Group, g.switches[goal].Group
-	var walk func(sw, in string, p Path) bool
-	walk = func(sw, in string, p Path) bool {
-		if fits != nil && !fits(len(p), sw, in) {
-			return true
-		}
-		at := len(p)
-		if at == len(shape) {
-			return sw != goal || yield(append(append(Path{}, p...), Hop{Switch: sw, In: in, Out: last}))
-		}
-		for _, end := range g.byOwner[sw] {
-			next, nextIn, ok := SplitPort(g.PeerOf(end))
-			if !ok || g.stepKind(sw, next) != shape[at] || crosses(p, next) {
-				continue
-			}
-			if group := g.switches[next].Group; shape[at] == across && (group == origin || (group == target) != (at+2 == len(shape))) {
-				continue
-			}
-			_, out := splitEnd(end)
-			if !walk(next, nextIn, append(p, Hop{Switch: sw, In: in, Out: out})) {
-				return false
-			}
-		}
-		return true
+// detour follows all paths of a shape by a third group from a switch to the goal.
+func (w *pathWalk) detour(shape []step, sw, in string, p Path) {
+	if w.refuses(p, sw, in) {
+		return
 	}
-	return walk(start, first, nil)
+	at := len(p)
+	if at == len(shape) {
+		w.add(p, in)
+		return
+	}
+	g := w.g
+	left := len(shape) - at - 1 // number of links behind the next one
+	for _, end := range g.byOwner[sw] {
+		next, nextIn, ok := SplitPort(g.PeerOf(end))
+		if d, known := w.dist[next]; !ok || !known || d > left || g.stepKind(sw, next) != shape[at] || crosses(p, next) {
+			continue
+		}
+		// The first global link leads to the third group, and the second one to the goal's.
+		group := g.switches[next].Group
+		if shape[at] == across && (group == g.switches[w.start].Group || (group == g.switches[w.goal].Group) != (left == 1)) {
+			continue
+		}
+		_, out := splitEnd(end)
+		w.detour(shape, next, nextIn, append(p, Hop{Switch: sw, In: in, Out: out}))
+	}
 }
 
 // stepKind returns the kind of the links between two switches.
@@ -170,10 +189,5 @@ func (g *Graph) stepKind(from, to string) step {
 }
 
 func crosses(p Path, sw string) bool {
-	for _, h := range p {
-		if h.Switch == sw {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p, func(h Hop) bool { return h.Switch == sw })
 }

@@ -129,16 +129,11 @@ func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 	if p, ok := pathFromIngress(g, src, dst, ends); ok && complete {
 		return Resolved{Path: p, State: PathValid, Notes: t.Notes}
 	}
-	var fit []Path
-	for c := range g.EachCandidate(src, dst, func(hop int, sw, in string) bool { return answersAt(ends, hop, sw, in) }) {
-		if len(ends) > len(c) || complete && len(ends) != len(c) {
-			continue
-		}
-		if fit = append(fit, c); len(fit) > candidateLimit {
-			return unknown(fmt.Sprintf("more than %d paths fit the hops that answered", candidateLimit), nil)
-		}
-	}
+	fit, all := g.FittingPaths(src, dst, candidateLimit, func(hop int, sw, in string) bool { return answersAt(ends, hop, sw, in) })
+	fit = slices.DeleteFunc(fit, func(c Path) bool { return len(c) < len(ends) || complete && len(c) != len(ends) })
 	switch {
+	case !all:
+		return unknown("too many paths fit the hops that answered", nil)
 	case len(fit) == 1 && complete:
 		return Resolved{Path: fit[0], State: PathValid, Notes: append(append([]string{}, t.Notes...), "silent hops filled: one path fits")}
 	case len(fit) == 0:
