@@ -3,6 +3,7 @@ package dragonfly
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -214,5 +215,72 @@ func TestGroupsWithoutGlobalLink(t *testing.T) {
 		if !all || len(seen) != len(paths) || !lengths[5] || lengths[4] || lengths[7] != (routing == fabric.Adaptive) || g.PathTier("h1-1-1/eth1", "h2-1-1/eth1") != 3 {
 			t.Errorf("%s: %d paths, %d of them different, of these numbers of switches: %v", routing, len(paths), len(seen), lengths)
 		}
+	}
+}
+
+// TestTracesOfCandidates binds a trace of every candidate path, with every hop silent in turn, and with hops that answer by an
+// address of their switch only. A trace is bound to the path that it took, or to none, with this path among its candidates.
+func TestTracesOfCandidates(t *testing.T) {
+	topo := NewTopology(Options{Groups: 4, LeavesPerGroup: 2, SpinesPerGroup: 2, NICsPerLeaf: 1, GlobalPerPair: 3, Routing: fabric.Adaptive})
+	address := map[string]netip.Addr{}
+	for i := range topo.Switches {
+		s := &topo.Switches[i]
+		address[s.Name] = netip.AddrFrom4([4]byte{10, 255, 0, byte(i)})
+		s.Addresses = []netip.Addr{address[s.Name]}
+	}
+	for i := range topo.Links {
+		l := &topo.Links[i]
+		l.AAddress = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), 31)
+		l.BAddress = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 1}), 31)
+		address[l.A], address[l.B] = l.AAddress.Addr(), l.BAddress.Addr()
+	}
+	g := fabric.NewGraph(topo)
+	src, dst := "h1-1-1/eth1", "h3-2-1/eth1"
+	paths, _ := g.CandidatePaths(src, dst, 1000)
+	bound, unknown := 0, 0
+	for _, p := range paths {
+		for silent := -1; silent < len(p); silent++ {
+			for _, bySwitch := range []bool{false, true} {
+				tr := fabric.Trace{State: fabric.PathValid, Reached: true}
+				for i, h := range p {
+					hop := fabric.RawHop{TTL: i + 1, Address: address[h.Switch+":"+h.In]}
+					if bySwitch {
+						hop.Address = address[h.Switch]
+					}
+					if i == silent {
+						hop.Address = netip.Addr{}
+					}
+					tr.Hops = append(tr.Hops, hop)
+				}
+				r := fabric.ResolveTrace(g, src, dst, tr)
+				among := slices.ContainsFunc(r.Candidates, func(c fabric.Path) bool { return c.CanonicalKey() == p.CanonicalKey() })
+				switch {
+				case r.State == fabric.PathValid && r.Path.CanonicalKey() == p.CanonicalKey():
+					bound++
+				case r.State == fabric.PathUnknown && among && (silent >= 0 || bySwitch): // two links may join two spines
+					unknown++
+				default:
+					t.Errorf("hop %d of %s is silent: %s %s, %d candidates, %q", silent, p.CanonicalKey(), r.State, r.Path.CanonicalKey(), len(r.Candidates), r.Notes)
+				}
+			}
+		}
+	}
+	t.Logf("%d paths: %d traces bound, %d unknown", len(paths), bound, unknown)
+	if len(paths) < 20 || bound < 100 || unknown == 0 {
+		t.Errorf("%d paths, %d traces bound, %d unknown: the test tests little", len(paths), bound, unknown)
+	}
+}
+
+// TestSearchIsBounded checks that a search that finds nothing in a large fabric ends, and says that it is not complete.
+func TestSearchIsBounded(t *testing.T) {
+	g := fabric.NewGraph(NewTopology(Options{Groups: 12, LeavesPerGroup: 12, SpinesPerGroup: 12, NICsPerLeaf: 1, GlobalPerPair: 18, Routing: fabric.Adaptive}))
+	last, _ := g.LeafOf("h2-1-1/eth1")
+	tried := 0
+	paths, all := g.FittingPaths("h1-1-1/eth1", "h2-1-1/eth1", 64, func(_ int, sw, _ string) bool {
+		tried++
+		return sw != last
+	})
+	if all || paths != nil || tried > 1<<16 {
+		t.Errorf("%d paths, all: %v, %d hops tried", len(paths), all, tried)
 	}
 }
