@@ -123,11 +123,16 @@ func importUFM(files []string, output string) error {
 	return writeImported(t, found, left, output)
 }
 
+// describeGroups describes that groups were found.
+func describeGroups(n int) string {
+	return fmt.Sprintf("links between spines join %d parts: it is taken for a Dragonfly+ of %d groups", n, n)
+}
+
 // writeImported writes a topology, with groups where it looks like a Dragonfly+. It reports contradictions (found) and what
 // a topology file cannot represent (left).
 func writeImported(t *fabric.Topology, found, left []string, file string) error {
 	if n := t.FindGroups(); n > 0 {
-		left = append(left, fmt.Sprintf("links between spines join %d parts: it is taken for a Dragonfly+ of %d groups", n, n))
+		left = append(left, describeGroups(n))
 	}
 	text, err := yaml.Marshal(t)
 	if err != nil {
