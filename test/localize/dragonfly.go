@@ -56,10 +56,21 @@ func makeDragonflyCase(o incident.Scenario, know incident.Knowledge) func(*incid
 	}
 }
 
+// sixteenAdaptiveGroups returns the same with adaptive routing.
+func sixteenAdaptiveGroups() *fabric.Topology {
+	t := sixteenGroups()
+	t.Routing = fabric.Adaptive
+	return t
+}
+
 // dragonflyCells returns the faults of a Dragonfly+. Where paths are not known, flows have the candidates of minimal
-// routing, or none.
+// routing, or none. In the cells "adaptive" no path is known, and the topology has adaptive routing. Packets take minimal
+// paths in all cells.
 func dragonflyCells() []cell {
 	var out []cell
+	for _, name := range slices.Sorted(maps.Keys(dragonflyFaults)) {
+		out = append(out, cell{"dragonfly-adaptive-" + name, sixteenAdaptiveGroups, makeDragonflyCase(dragonflyFaults[name], incident.Unknown), []contestant{{name: "graylink", run: runVerdicts}}})
+	}
 	for _, know := range []incident.Knowledge{incident.Known, incident.Half, incident.Unknown} {
 		for _, name := range slices.Sorted(maps.Keys(dragonflyFaults)) {
 			out = append(out, cell{fmt.Sprintf("dragonfly-%s-%s", know, name), sixteenGroups, makeDragonflyCase(dragonflyFaults[name], know), []contestant{{name: "graylink", run: runVerdicts}}})
