@@ -13,7 +13,7 @@ import (
 // set costs no more than a large one.
 const maxCandidatePaths = 256
 
-// maxStructural is the number of candidate paths up to which a flow without path or
+// maxStructural is the number of shortest paths up to which a flow without path or
 // candidates is taken to go by one of them. With more it speaks for its ends alone.
 const maxStructural = 64
 
@@ -489,7 +489,7 @@ func (b *binder) bindCandidates(all []fabric.Path, src, dst string, roundTrip bo
 func (e *Engine) onAccessLink(p component) bool { return int(p) < len(e.isAccess) && e.isAccess[p] }
 
 // bindStructural binds a flow of which nothing is known: it leaves and enters by its access
-// links, and took one of the paths that the topology's routing allows, if they are few.
+// links, and took one of the shortest paths, if they are few.
 func (b *binder) bindStructural(src, dst string, roundTrip bool) (at []component, ps *paths) {
 	for i, nic := range []string{src, dst} {
 		d, ok := b.nics[nic]
@@ -527,9 +527,9 @@ func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 		return known
 	}
 	var out boundPaths
-	if candidates, all := b.g.CandidatePaths(src, dst, maxStructural); all {
+	if shortest := b.g.ShortestPaths(src, dst, maxStructural+1); len(shortest) <= maxStructural {
 		var each [][]component
-		for _, p := range candidates {
+		for _, p := range shortest {
 			var inner []component
 			for i, h := range p {
 				if sw := b.switches[h.Switch]; sw != nil && i > 0 && i < len(p)-1 {
@@ -540,6 +540,10 @@ func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 				}
 			}
 			each = append(each, inner)
+		}
+		if b.g.MayDetour(leaves[0], leaves[1]) {
+			// As likely, it went by some third group, and crossed nothing that this flow can be evidence about.
+			each = append(each, make([][]component, len(each))...)
 		}
 		if len(each) > 0 {
 			out.common, out.paths = b.newPaths(each)

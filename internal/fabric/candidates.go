@@ -48,6 +48,11 @@ func (g *Graph) CandidatePaths(src, dst string, limit int) (paths []Path, all bo
 	return g.FittingPaths(src, dst, limit, nil)
 }
 
+// MayDetour reports whether packets between two leaves may go by a third group, which adaptive routing decides by the load.
+func (g *Graph) MayDetour(a, b string) bool {
+	return g.Topo.Routing == Adaptive && joinGroups(g.switches[a], g.switches[b])
+}
+
 // FittingPaths lists those of the paths of CandidatePaths all of whose hops fit. fits is called with the number of a hop from
 // 0 on, its switch, and the port that the packet comes in by; nil means that all fit. If there are more than limit, or the
 // search would take too long, it lists none, and all is false.
@@ -62,7 +67,7 @@ func (g *Graph) FittingPaths(src, dst string, limit int, fits func(hop int, sw, 
 	}
 	w.fits, w.steps = fits, maxWalkSteps
 	w.shortest(w.start, w.first, nil)
-	if g.Topo.Routing == Adaptive && joinGroups(g.switches[w.start], g.switches[w.goal]) {
+	if g.MayDetour(w.start, w.goal) {
 		for _, shape := range detours {
 			if len(shape) > w.dist[w.start] {
 				w.detour(shape, w.start, w.first, nil)
