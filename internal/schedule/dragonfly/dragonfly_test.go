@@ -52,7 +52,7 @@ func TestDragonfly(t *testing.T) {
 				t.Errorf("%s: %d groups were found", name, n)
 			}
 			for _, s := range read.Switches {
-				if s.Group != want[s.Name] {
+				if s.Group != want[s.Name] || s.PodName() != s.Group {
 					t.Errorf("%s: %s was found to be in group %s, and is in %s", name, s.Name, s.Group, want[s.Name])
 				}
 			}
