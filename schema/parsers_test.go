@@ -145,7 +145,8 @@ var semantic = map[string][]string{
 	"nic":      {"without[0]", "log.severity", "log.extra[0].regexp", "excluded[0]", "management[0]", "expected_down[0]"},
 	"node":     {"node", "stamp.classes[1].name", "nics[0].nic", "nics[1].nic", "nics[2].nic", "peers[0].from[0]"},
 	"ib":       {"listen", "metrics[0]", "metrics[1]", "delegator", "tls"},
-	"topology": {"nodes[0].bonds[0].members[0]", "nodes[0].bonds[0].members[1]", "nodes[0].bonds[0].members"},
+	"topology": {"nodes[0].bonds[0].members[0]", "nodes[0].bonds[0].members[1]", "nodes[0].bonds[0].members",
+		"switches[0].group", "switches[1].group", "switches[2].group", "switches[3].group"},
 }
 
 // structural matches the errors of parsers about keys and types.

@@ -615,7 +615,7 @@ func (c *Scene) healthyNearby(cases []*suspicion) []int {
 	return out
 }
 
-// tierAndPlane returns the tier and plane of an element. Those of a link are those of its upper switch.
+// tierAndPlane returns the tier and plane of an element. The plane of a link is that of its upper switch.
 func tierAndPlane(g *fabric.Graph, name string, kind fabric.Kind) (tier int, plane string) {
 	element := fabric.Element{ID: name, Kind: kind}
 	var switches []string
@@ -645,6 +645,11 @@ func tierAndPlane(g *fabric.Graph, name string, kind fabric.Kind) (tier int, pla
 		if sw := g.Switch(name); sw != nil {
 			plane = sw.Plane
 			tier = max(tier, g.SwitchTier(sw.Name))
+		}
+	}
+	for _, end := range element.Ends() {
+		if l := g.LinkAt(end); l != nil {
+			tier = max(tier, g.LinkTier(l))
 		}
 	}
 	return tier, plane

@@ -116,7 +116,7 @@ func (x *Excluder) markTouched(w *Window, e fabric.Flow) {
 	t.Flows[e] = true
 }
 
-// maxCandidatePaths bounds the shortest paths that a flow without a known path may have taken.
+// maxCandidatePaths bounds the paths that a flow without a known path may have taken.
 const maxCandidatePaths = 16
 
 // mayTouch reports whether a flow crosses the window's element by its path, or by any path that it may have taken.
@@ -130,7 +130,10 @@ func (w *Window) mayTouch(g *fabric.Graph, f *judge.Finding) bool {
 	case len(f.Obs.Path) > 0:
 		ways = []fabric.Path{f.Obs.Path}
 	case len(ways) == 0:
-		ways = g.ShortestPaths(src, dst, maxCandidatePaths)
+		all := false
+		if ways, all = g.CandidatePaths(src, dst, maxCandidatePaths); !all {
+			ways = g.ShortestPaths(src, dst, maxCandidatePaths)
+		}
 	}
 	return slices.ContainsFunc(ways, func(p fabric.Path) bool { return slices.ContainsFunc(p.LinkDirections(src, dst), w.TouchesDirection) })
 }

@@ -302,6 +302,9 @@ func describeGaps(p fabric.Path, at sightingsBySwitch, silent func(string) bool)
 // and that at every distance cross a switch that saw the flow, if one did. whole is
 // false, and none is listed, when they are too many.
 func (s *Stitcher) fittingPaths(access [2]fabric.Hop, at sightingsBySwitch) (out []fabric.Path, whole bool) {
+	if s.g.Topo.Routing == fabric.Adaptive {
+		return s.fittingCandidates(access, at)
+	}
 	dist := s.distancesFrom(s.index[access[0].Switch])
 	last := s.index[access[1].Switch]
 	if dist[last] == unreachable || int(dist[last]) >= maxHops {
@@ -344,6 +347,17 @@ func (s *Stitcher) fittingPaths(access [2]fabric.Hop, at sightingsBySwitch) (out
 		return nil, false
 	}
 	return out, true
+}
+
+// fittingCandidates lists the paths of a topology with adaptive routing whose hops came in by the ports they were seen at.
+// whole is false, and none is listed, when they are too many.
+func (s *Stitcher) fittingCandidates(access [2]fabric.Hop, at sightingsBySwitch) (out []fabric.Path, whole bool) {
+	src, dst := s.g.PeerOf(access[0].Switch+":"+access[0].In), s.g.PeerOf(access[1].Switch+":"+access[1].Out)
+	fits := func(_ int, sw, in string) bool {
+		x := at[sw]
+		return x == nil || slices.Contains(x.currentPorts(), in)
+	}
+	return s.g.FittingPaths(src, dst, maxCandidates, fits)
 }
 
 // routeChanged reports whether the flow's route changed lately.

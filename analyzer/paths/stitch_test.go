@@ -10,6 +10,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule/clos"
+	"github.com/graylink/graylink/internal/schedule/dragonfly"
 	"github.com/graylink/graylink/internal/sighting"
 )
 
@@ -143,13 +144,20 @@ func TestStitchPreviousUntil(t *testing.T) {
 func TestStitchNeverWrong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	found, filled, unsure := 0, 0, 0
+	var topologies []*fabric.Topology
 	for _, o := range fabrics {
-		g := fabric.NewGraph(clos.NewTopology(o))
+		topologies = append(topologies, clos.NewTopology(o))
+	}
+	for _, routing := range []fabric.Routing{fabric.Minimal, fabric.Adaptive} {
+		topologies = append(topologies, dragonfly.NewTopology(dragonfly.Options{Groups: 4, LeavesPerGroup: 2, SpinesPerGroup: 2, NICsPerLeaf: 1, GlobalPerPair: 2, Routing: routing}))
+	}
+	for o, topology := range topologies {
+		g := fabric.NewGraph(topology)
 		st := NewStitcher(g)
 		nics := g.NICIDs()
 		for range 4000 {
 			src, dst := nics[rng.IntN(len(nics))], nics[rng.IntN(len(nics))]
-			ways := g.ShortestPaths(src, dst, 64)
+			ways, _ := g.CandidatePaths(src, dst, 1024)
 			if src == dst || len(ways) == 0 {
 				continue
 			}

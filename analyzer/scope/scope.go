@@ -290,7 +290,7 @@ func scopesOf(g *fabric.Graph, ends ...string) (out []string) {
 	for _, end := range ends {
 		if s := g.Switch(fabric.OwnerOf(end)); s != nil && !fabric.IsNIC(end) {
 			add(scopePlane, s.Plane)
-			add(scopePod, s.Pod)
+			add(scopePod, s.PodName())
 		} else if n := g.NIC(end); n != nil {
 			add(scopePlane, n.Plane)
 		}

@@ -541,6 +541,10 @@ func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 			}
 			each = append(each, inner)
 		}
+		if b.g.MayDetour(leaves[0], leaves[1]) {
+			// As likely, it went by some third group, and crossed nothing that this flow can be evidence about.
+			each = append(each, make([][]component, len(each))...)
+		}
 		if len(each) > 0 {
 			out.common, out.paths = b.newPaths(each)
 		}

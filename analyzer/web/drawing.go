@@ -96,6 +96,7 @@ type cable struct {
 	rank           int
 	aTab, bTab     *tab
 	sameRow        bool
+	onTop          bool // in the highest row, above which there is room
 }
 
 func (h *Handler) drawFabric(s snapshot.Snapshot, open []incident.Incident, pod string) drawing {
@@ -161,7 +162,7 @@ func gatherCables(g *fabric.Graph, s snapshot.Snapshot, f *folded, m marks) []*c
 		}
 		c := byKey[key]
 		if c == nil {
-			c = &cable{a: a, b: b, ends: ends, aTab: tabs[from], bTab: tabs[to], sameRow: a.tier == b.tier}
+			c = &cable{a: a, b: b, ends: ends, aTab: tabs[from], bTab: tabs[to], sameRow: a.tier == b.tier, onTop: a.tier == b.tier && a.tier == f.top}
 			byKey[key] = c
 			out = append(out, c)
 		}
@@ -232,6 +233,9 @@ func (d *drawing) layOutRows(g *fabric.Graph, f *folded) (rows map[int][]*box) {
 	if len(d.Planes) > 0 {
 		y = 22
 	}
+	if f.joinsTop(g) {
+		y += archOf(d.W-leftMargin-margin) / 2
+	}
 	for _, t := range tiers {
 		if t == 0 {
 			break
@@ -284,7 +288,7 @@ func (d *drawing) layOutPlanes(planes []string, perPlane map[string]map[int]int,
 // sortRow sorts the switches of a tier by plane, pod and name.
 func sortRow(g *fabric.Graph, row []*box) {
 	slices.SortFunc(row, func(a, b *box) int {
-		return cmp.Or(compareNatural(a.plane, b.plane), compareNatural(g.Switch(a.members[0]).Pod, g.Switch(b.members[0]).Pod), compareNatural(a.members[0], b.members[0]))
+		return cmp.Or(compareNatural(a.plane, b.plane), compareNatural(g.Switch(a.members[0]).PodName(), g.Switch(b.members[0]).PodName()), compareNatural(a.members[0], b.members[0]))
 	})
 }
 
@@ -446,7 +450,7 @@ func (d *drawing) addStrokes(cables []*cable, at map[fabric.Direction]point) {
 			if marked {
 				off = 5
 			}
-			s, mid := shapeOf(way.x1, way.y1, way.x2, way.y2, off, c.sameRow)
+			s, mid := shapeOf(way.x1, way.y1, way.x2, way.y2, off, c.bend())
 			st := stroke{D: s.d, State: way.t.linkState(), Class: way.t.cssClass(), Mark: way.t.mark.String()}
 			if len(c.links) == 1 {
 				l := c.links[0]
@@ -493,9 +497,23 @@ func (c *cable) upperEnd(l *fabric.Link) string {
 
 type shape struct{ d, arrow string }
 
-// shapeOf returns the stroke from 1 to 2, shifted to its right by off. Between boxes
-// of one row it bends upwards, over the boxes between them.
-func shapeOf(x1, y1, x2, y2, off float64, bend bool) (shape, point) {
+// bend returns by how much the control point of a stroke is above its ends. Between boxes of one row a stroke bends
+// upwards, over the boxes between them. In the highest row it does so the more, the farther it leads.
+func (c *cable) bend() float64 {
+	switch {
+	case c.onTop:
+		return archOf(math.Abs(c.ax - c.bx))
+	case c.sameRow:
+		return 40
+	}
+	return 0
+}
+
+// archOf returns the bend of a stroke of the highest row over a distance.
+func archOf(distance float64) float64 { return 40 + distance/9 }
+
+// shapeOf returns the stroke from 1 to 2, shifted to its right by off, with a bend upwards if that is not 0.
+func shapeOf(x1, y1, x2, y2, off, bend float64) (shape, point) {
 	dx, dy := x2-x1, y2-y1
 	n := math.Hypot(dx, dy)
 	if n == 0 {
@@ -506,8 +524,8 @@ func shapeOf(x1, y1, x2, y2, off float64, bend bool) (shape, point) {
 	x1, y1, x2, y2 = x1+rx*off, y1+ry*off, x2+rx*off, y2+ry*off
 	mx, my := (x1+x2)/2, (y1+y2)/2
 	d := fmt.Sprintf("M%.1f %.1fL%.1f %.1f", x1, y1, x2, y2)
-	if bend {
-		cy := my - 40 + ry*off
+	if bend > 0 {
+		cy := my - bend + ry*off
 		d = fmt.Sprintf("M%.1f %.1fQ%.1f %.1f %.1f %.1f", x1, y1, mx, cy, x2, y2)
 		my = (my + cy) / 2
 	}
@@ -536,7 +554,7 @@ func (d *drawing) addBoxes(g *fabric.Graph, f *folded, m marks) {
 		if b.tier > 0 && !b.group {
 			s := g.Switch(b.id)
 			v.Title += ", " + string(s.Role)
-			for _, part := range [][2]string{{"pod", s.Pod}, {"plane", s.Plane}} {
+			for _, part := range [][2]string{{"pod", s.Pod}, {"group", s.Group}, {"plane", s.Plane}} {
 				if part[1] != "" {
 					v.Title += ", " + part[0] + " " + part[1]
 				}
@@ -584,12 +602,19 @@ func groupText(g *fabric.Graph, b *box) (lines []string, title string) {
 	what := formatCount(len(b.members)) + " " + tierName(g, []*box{b})
 	title = what + ": " + names
 	first := names
+	word := "pod"
+	if s := g.Switch(b.members[0]); s.Pod == "" && s.Group != "" {
+		word = "group"
+	}
 	if b.pod != "" {
-		first = "pod " + b.pod
-		title += ", pod " + b.pod
-	} else if n := len(b.pods); n > 1 && b.pods[0] != "" && b.pods[0] != b.pods[n-1] {
-		first = "pods " + b.pods[0] + " … " + b.pods[n-1]
+		first = word + " " + b.pod
 		title += ", " + first
+	} else if n := len(b.pods); n > 1 && b.pods[0] != "" && b.pods[0] != b.pods[n-1] {
+		first = b.pods[0] + " … " + b.pods[n-1]
+		title += ", " + word + "s " + first
+		if word == "pod" {
+			first = "pods " + first
+		}
 	}
 	if b.plane != "" {
 		title += ", plane " + b.plane

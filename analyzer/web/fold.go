@@ -17,9 +17,9 @@ const (
 	maxTrunks   = 512
 	// groupsPerRow and groupsOnTop bound the groups of a tier; the top tier
 	// reaches everything below it, so that its groups multiply the strokes.
-	// While a pod is unfolded the others make room for it.
-	groupsPerRow, groupsOnTop, groupsBesidePod = 32, 8, 8
-	maxPlanes                                  = 8
+	// The groups of a Dragonfly+ reach each other. While a pod is unfolded the others make room for it.
+	groupsPerRow, groupsOnTop, groupsInMesh, groupsBesidePod = 32, 8, 16, 8
+	maxPlanes                                                = 8
 )
 
 // box is a rectangle of the drawing: a switch, a node, or a group of either.
@@ -50,6 +50,7 @@ type folded struct {
 	planes []string
 	notes  []string // about elements that are not drawn individually
 	pod    string   // the pod that is unfolded
+	top    int      // highest tier
 }
 
 // foldFabric sorts the fabric into boxes. The pinned owners, and those of the requested
@@ -78,7 +79,7 @@ func foldFabric(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 
 	foldSwitches := len(t.Switches) > maxSwitches || trunks > maxTrunks
 	foldNodes := len(t.Nodes) > maxNodes || len(t.Links) > maxLinks
-	if pod != "" && (foldSwitches || foldNodes) && !slices.ContainsFunc(t.Switches, func(s fabric.Switch) bool { return s.Pod == pod }) {
+	if pod != "" && (foldSwitches || foldNodes) && !slices.ContainsFunc(t.Switches, func(s fabric.Switch) bool { return s.PodName() == pod }) {
 		f.notes = append(f.notes, fmt.Sprintf("no switch is in a pod %q", shortenMiddle(pod, 60)))
 		pod = ""
 	}
@@ -105,7 +106,7 @@ func (f *folded) pinOwners(g *fabric.Graph, pinned map[string]bool, pod string) 
 	}
 	var inPod []string
 	for i := range g.Topo.Switches {
-		if s := &g.Topo.Switches[i]; s.Pod == pod {
+		if s := &g.Topo.Switches[i]; s.PodName() == pod {
 			inPod = append(inPod, s.Name)
 		}
 	}
@@ -139,6 +140,7 @@ type rowKey struct {
 func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int, alone map[string]bool) {
 	rows := map[rowKey]map[string][]string{} // group name -> switches
 	top := 0
+	meshed := false // it is a Dragonfly+
 	for i := range g.Topo.Switches {
 		s := &g.Topo.Switches[i]
 		k := rowKey{s.Plane, g.SwitchTier(s.Name)}
@@ -146,15 +148,16 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 			k.plane = ""
 		}
 		top = max(top, k.tier)
+		meshed = meshed || s.Group != ""
 		if !foldAll || alone[s.Name] {
-			f.addBox(&box{id: s.Name, plane: k.plane, tier: k.tier, members: []string{s.Name}, pod: s.Pod})
+			f.addBox(&box{id: s.Name, plane: k.plane, tier: k.tier, members: []string{s.Name}, pod: s.PodName()})
 			continue
 		}
 		if rows[k] == nil {
 			rows[k] = map[string][]string{}
 		}
-		name := "pod " + s.Pod
-		if s.Pod == "" {
+		name := "pod " + s.PodName()
+		if s.PodName() == "" {
 			name = s.Name
 		}
 		rows[k][name] = append(rows[k][name], s.Name)
@@ -164,6 +167,9 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 		limit := perRow
 		if k.tier == top {
 			limit = groupsOnTop
+			if meshed && perRow == groupsPerRow {
+				limit = groupsInMesh
+			}
 		}
 		if len(groups) == 1 {
 			groups = splitIntoSingles(groups)
@@ -173,7 +179,7 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 			b := &box{plane: k.plane, tier: k.tier, group: true}
 			for _, name := range part {
 				b.members = append(b.members, groups[name]...)
-				b.pods = append(b.pods, g.Switch(groups[name][0]).Pod)
+				b.pods = append(b.pods, g.Switch(groups[name][0]).PodName())
 			}
 			slices.SortFunc(b.members, compareNatural)
 			if len(b.members) == 1 {
@@ -183,7 +189,7 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 				total += len(b.members)
 			}
 			if len(part) == 1 {
-				b.pod = g.Switch(b.members[0]).Pod
+				b.pod = g.Switch(b.members[0]).PodName()
 			}
 			f.addBox(b)
 		}
@@ -265,8 +271,17 @@ func firstMember(f *folded, id string) string {
 	return ""
 }
 
+// joinsTop reports whether a link joins two boxes of the highest tier.
+func (f *folded) joinsTop(g *fabric.Graph) bool {
+	return slices.ContainsFunc(g.Topo.Links, func(l fabric.Link) bool {
+		a, b := f.of[fabric.OwnerOf(l.A)], f.of[fabric.OwnerOf(l.B)]
+		return a != nil && b != nil && a != b && a.tier == f.top && b.tier == f.top
+	})
+}
+
 func (f *folded) addBox(b *box) {
 	f.boxes = append(f.boxes, b)
+	f.top = max(f.top, b.tier)
 	for _, m := range b.members {
 		f.of[m] = b
 	}

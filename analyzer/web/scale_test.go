@@ -9,6 +9,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/dragonfly"
 )
 
 // pageLimit is the most that the page may weigh on the largest fabric, in bytes.
@@ -114,6 +115,38 @@ func TestFoldedSaysSo(t *testing.T) {
 
 	_, all = page(t, handler(g, s), "/?pod=p99")
 	contains(t, one(t, all, "data-folded", "true").text, `no switch is in a pod "p99"`)
+}
+
+// The groups of a Dragonfly+ are drawn as pods are, with room for the links between them above, and the page stays small.
+func TestDragonflyIsDrawn(t *testing.T) {
+	g := fabric.NewGraph(dragonfly.NewTopology(dragonfly.Options{Groups: 16, LeavesPerGroup: 16, SpinesPerGroup: 16, NICsPerLeaf: 16, GlobalPerPair: 16}))
+	s := healthy(g)
+	body, all := page(t, handler(g, s), "/")
+	if len(body) > pageLimit {
+		t.Errorf("%d bytes, want at most %d", len(body), pageLimit)
+	}
+	contains(t, one(t, all, "data-box", "group a-g7-spine1 … a-g7-spine16").text, "16 spines", "group g7")
+	if e := strokeOf(t, all, "group a-g1-spine1 … a-g1-spine16", "group a-g16-spine1 … a-g16-spine16"); e.attr["data-count"] != "16" {
+		t.Errorf("%s links are drawn between two groups, want 16", e.attr["data-count"])
+	}
+	arches := 0
+	for _, e := range with(all, "data-link", "") {
+		var x1, y1, mx, my, x2, y2 float64
+		if n, _ := fmt.Sscanf(e.attr["d"], "M%f %fQ%f %f %f %f", &x1, &y1, &mx, &my, &x2, &y2); n == 6 {
+			if arches++; (y1+2*my+y2)/4 < 0 {
+				t.Errorf("the highest point of a stroke is at %.1f: %s", (y1+2*my+y2)/4, e.attr["d"])
+			}
+		}
+	}
+	if arches != 16*15 {
+		t.Errorf("%d strokes are between groups, want %d", arches, 16*15)
+	}
+	_, all = page(t, handler(g, s), "/?pod=g7")
+	one(t, all, "data-box", "a-g7-spine16")
+	one(t, all, "data-box", "a-g7-leaf1")
+	if len(with(all, "data-box", "a-g8-leaf1")) != 0 {
+		t.Error("group g8 is unfolded, only g7 was requested")
+	}
 }
 
 // A fabric no larger than the limits is drawn whole.

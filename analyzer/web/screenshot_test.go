@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/dragonfly"
 )
 
 // chromium runs a headless Chromium and returns what it writes to its output.
@@ -92,6 +94,19 @@ type scene struct {
 	make       func() (*fabric.Graph, snapshot.Snapshot)
 }
 
+// dragonflyFault returns a Dragonfly+ whose last two groups have a bad global link between them.
+func dragonflyFault(groups int) (*fabric.Graph, snapshot.Snapshot) {
+	g := fabric.NewGraph(dragonfly.NewTopology(dragonfly.Options{Groups: groups, LeavesPerGroup: max(2, groups/4), SpinesPerGroup: max(2, groups/4), NICsPerLeaf: 4}))
+	s := healthy(g)
+	for _, l := range slices.Backward(g.Topo.Links) {
+		if g.IsGlobal(&l) {
+			blame(&s, fabric.Direction{From: l.A, To: l.B}, 700_000, 0)
+			return g, s
+		}
+	}
+	panic("no global link")
+}
+
 // gallery returns the snapshots to look at after a change of the page.
 func gallery(t *testing.T) []scene {
 	big := clos{planes: 1, pods: 32, leaves: 16, spines: 16, cores: 64, nodesPerLeaf: 32}
@@ -158,6 +173,9 @@ func gallery(t *testing.T) []scene {
 			blame(&s, fabric.Direction{From: "leaf1-9:up3", To: "spine1-3:dn9"}, 700_000, 0)
 			return g, s
 		}},
+		{"dragonfly", "/", false, func() (*fabric.Graph, snapshot.Snapshot) { return dragonflyFault(4) }},
+		{"dragonfly-16", "/", false, func() (*fabric.Graph, snapshot.Snapshot) { return dragonflyFault(16) }},
+		{"dragonfly-16-group-dark", "/?pod=g7", true, func() (*fabric.Graph, snapshot.Snapshot) { return dragonflyFault(16) }},
 		{"16384", "/", false, func() (*fabric.Graph, snapshot.Snapshot) {
 			g := big.graph(t)
 			s := healthy(g)

@@ -69,6 +69,9 @@ func (d *discovery) runDiscover(ctx context.Context) error {
 			return errors.New("no switch answers, and no two nodes have addresses in one network: there is nothing to write")
 		}
 	}
+	if n := t.FindGroups(); n > 0 {
+		found = append(found, fabric.Problem{File: "the fabric", Message: describeGroups(n), Warning: true})
+	}
 	text, err := yaml.Marshal(t)
 	if err == nil && d.output == "" {
 		_, err = os.Stdout.Write(text)

@@ -10,6 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/schedule/clos"
+	"github.com/graylink/graylink/internal/schedule/dragonfly"
 	"github.com/graylink/graylink/internal/sizing"
 )
 
@@ -24,15 +25,16 @@ The profiles are those of [the analyzer](analyzer.md#where-do-the-windows-of-flo
 ` + "`deploy/prometheus`" + `; every NIC has a health of 92 series, and every switch runs graylink-switch.
 
 ## How many series and samples are there?
-| nodes | tiers | planes | flows | full: series | full: samples/s | fleet: samples/s | of agents, a node | with /metrics/edges each 10 s |
+| nodes | fabric | planes | flows | full: series | full: samples/s | fleet: samples/s | of agents, a node | with /metrics/edges each 10 s |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 `
 
 const scalingTail = `
 The last two columns are samples per second from one node with profile fleet; a test refuses more than 250 and 450. The
 rest of the fleet's samples are nearly all of ports of switches, which profile full scrapes every second and profile
-fleet every five. Series of recording rules and of Collectors, and the
-processors of Prometheus and of rules, are not predicted.
+fleet every five. Series of recording rules and of Collectors, and the processors of Prometheus and of rules, are not
+predicted. The Dragonfly+ has groups of the size of the pods, and 56 global links between two groups, which are nearly
+as many links out of a group as out of a pod.
 `
 
 // TestScalingPage compares docs/scaling.md with what graylink size predicts. -update writes it.
@@ -41,13 +43,17 @@ func TestScalingPage(t *testing.T) {
 		t.Skip("-short: schedules fabrics of up to 16,000 NICs")
 	}
 	page := scalingHead
-	for _, o := range []clos.Options{
-		{LeavesPerPod: 64, SpinesPerPod: 32, NICsPerLeaf: 32, RailOptimised: true},
-		{Planes: 8, LeavesPerPod: 8, SpinesPerPod: 8, NICsPerLeaf: 32, RailOptimised: true},
-		{Tiers: 3, Pods: 10, LeavesPerPod: 64, SpinesPerPod: 32, CoresPerRow: 16, NICsPerLeaf: 25, RailOptimised: true},
+	for _, f := range []struct {
+		kind     string
+		planes   int
+		topology *fabric.Topology
+	}{
+		{"two tiers", 1, clos.NewTopology(clos.Options{LeavesPerPod: 64, SpinesPerPod: 32, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true})},
+		{"two tiers", 8, clos.NewTopology(clos.Options{Planes: 8, LeavesPerPod: 8, SpinesPerPod: 8, NICsPerLeaf: 32, NICsPerNode: 8, RailOptimised: true})},
+		{"three tiers", 1, clos.NewTopology(clos.Options{Tiers: 3, Pods: 10, LeavesPerPod: 64, SpinesPerPod: 32, CoresPerRow: 16, NICsPerLeaf: 25, NICsPerNode: 8, RailOptimised: true})},
+		{"Dragonfly+, 10 groups", 1, dragonfly.NewTopology(dragonfly.Options{Groups: 10, LeavesPerGroup: 64, SpinesPerGroup: 32, GlobalPerPair: 56, NICsPerLeaf: 25, NICsPerNode: 8, RailOptimised: true})},
 	} {
-		o.NICsPerNode, o.Tiers, o.Planes = 8, max(o.Tiers, 2), max(o.Planes, 1)
-		topology := clos.NewTopology(o)
+		topology := f.topology
 		g := fabric.NewGraph(topology)
 		s, err := schedule.Make(g, schedule.Options{})
 		if err != nil {
@@ -65,7 +71,7 @@ func TestScalingPage(t *testing.T) {
 		if a, b := fleet.SamplesPerSecondPerNode, often.SamplesPerSecondPerNode; a > 250 || b > 450 {
 			t.Errorf("%d nodes: %.0f samples/s a node, and %.0f with /metrics/edges each 10 s: more than 250 or 450", shape.Nodes, a, b)
 		}
-		page += fmt.Sprintf("| %d | %d | %d | %d | %.2f M | %.2f M | %.2f M | %.0f | %.0f |\n", shape.Nodes, o.Tiers, o.Planes, shape.Flows,
+		page += fmt.Sprintf("| %d | %s | %d | %d | %.2f M | %.2f M | %.2f M | %.0f | %.0f |\n", shape.Nodes, f.kind, f.planes, shape.Flows,
 			full.Series/1e6, full.SamplesPerSecond/1e6, fleet.SamplesPerSecond/1e6, fleet.SamplesPerSecondPerNode, often.SamplesPerSecondPerNode)
 	}
 	page += scalingTail

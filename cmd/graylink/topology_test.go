@@ -144,6 +144,35 @@ func TestImportCableList(t *testing.T) {
 	}
 }
 
+// TestImportDragonfly makes files of lists of cables of a Dragonfly+: groups are those of the list, or are found.
+func TestImportDragonfly(t *testing.T) {
+	const cables = `a_device,a_port,b_device,b_port,a_role,b_role,a_group,b_group
+h1,eth1,leaf1,1,host,leaf,A,A
+h2,eth1,leaf2,1,host,leaf,B,B
+leaf1,2,spine1,1,leaf,spine,A,A
+leaf2,2,spine2,1,leaf,spine,B,B
+spine1,2,spine2,2,spine,spine,A,B
+`
+	for name, c := range map[string]struct{ list, found, group1, group2 string }{
+		"groups of the list": {cables, "", "A", "B"},
+		"groups are found":   {strings.NewReplacer(",a_group,b_group", "", ",A,A", "", ",B,B", "", ",A,B", "").Replace(cables), "links between spines join 2 parts: it is taken for a Dragonfly+ of 2 groups", "g1", "g2"},
+	} {
+		file := filepath.Join(t.TempDir(), "topology.yaml")
+		_, stderr, code := runGraylink(t, c.list, "topology", "import", "--from", "csv", "--output", file, "-")
+		if code != 0 || !strings.Contains(stderr, c.found) || strings.Contains(stderr, "Dragonfly+") != (c.found != "") {
+			t.Errorf("%s: code %d, %s", name, code, stderr)
+		}
+		topo, problems := fabric.LoadTopology(file)
+		if len(problems) > 0 {
+			t.Fatalf("%s: %v", name, problems)
+		}
+		g := fabric.NewGraph(topo)
+		if g.Switch("leaf1").Group != c.group1 || g.Switch("spine1").Group != c.group1 || g.Switch("spine2").Group != c.group2 || g.PathTier("h1/eth1", "h2/eth1") != 3 {
+			t.Errorf("%s: %+v", name, topo.Switches)
+		}
+	}
+}
+
 func TestTopologyImportLLDP(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "topology.yaml")
 	files := []string{"../../internal/fabric/testdata/lldp/h1.json", "../../internal/fabric/testdata/lldp/leaf1.json"}

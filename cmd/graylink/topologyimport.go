@@ -123,9 +123,17 @@ func importUFM(files []string, output string) error {
 	return writeImported(t, found, left, output)
 }
 
-// writeImported writes a topology. It reports contradictions (found) and what a topology file cannot represent
-// (left).
+// describeGroups describes that groups were found.
+func describeGroups(n int) string {
+	return fmt.Sprintf("links between spines join %d parts: it is taken for a Dragonfly+ of %d groups", n, n)
+}
+
+// writeImported writes a topology, with groups where it looks like a Dragonfly+. It reports contradictions (found) and what
+// a topology file cannot represent (left).
 func writeImported(t *fabric.Topology, found, left []string, file string) error {
+	if n := t.FindGroups(); n > 0 {
+		left = append(left, describeGroups(n))
+	}
 	text, err := yaml.Marshal(t)
 	if err != nil {
 		return fmt.Errorf("cannot write the topology: %w", err)

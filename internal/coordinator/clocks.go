@@ -98,10 +98,8 @@ func (w *clockService) byTopology(src, dst string) time.Duration {
 		return allowanceLeaf
 	}
 	tier := 2
-	if x, y := w.graph.Switch(a), w.graph.Switch(b); x == nil || y == nil || x.Pod == "" || x.Pod != y.Pod {
-		for i := range w.graph.Topo.Switches {
-			tier = max(tier, w.graph.SwitchTier(w.graph.Topo.Switches[i].Name))
-		}
+	if x, y := w.graph.Switch(a), w.graph.Switch(b); x == nil || y == nil || x.PodName() == "" || x.PodName() != y.PodName() {
+		tier = max(tier, w.graph.HighestTier())
 	}
 	return allowanceLeaf + time.Duration(tier-1)*allowanceTier
 }

@@ -351,7 +351,7 @@ func (p *plan) nicMessage(i int32) *agentapi.NIC {
 	leaf, port := p.graph.LeafOf(id)
 	n := &agentapi.NIC{Nic: id, Address: p.endpoints[i].addr.AsSlice(), Device: p.endpoints[i].iface, Leaf: leaf, LeafPort: port, Plane: p.planeOf(id), Ssid: uint32(ssidOf(id))}
 	if sw := p.graph.Switch(leaf); sw != nil {
-		n.Pod = sw.Pod
+		n.Pod = sw.PodName()
 	}
 	if t := p.graph.NIC(id); t != nil {
 		n.Side = t.Side

@@ -26,6 +26,7 @@ var cableColumns = map[string]string{
 	"adevice": "a_device", "devicea": "a_device", "terminationadevice": "a_device", "aport": "a_port", "porta": "a_port", "terminationa": "a_port",
 	"bdevice": "b_device", "deviceb": "b_device", "terminationbdevice": "b_device", "bport": "b_port", "portb": "b_port", "terminationb": "b_port",
 	"arole": "a_role", "brole": "b_role", "aplane": "a_plane", "bplane": "b_plane", "plane": "plane", "apod": "a_pod", "bpod": "b_pod", "pod": "pod",
+	"agroup": "a_group", "bgroup": "b_group", "group": "group",
 	"arail": "a_rail", "brail": "b_rail", "rail": "rail", "speedgbps": "speed_gbps", "lag": "lag", "aaddress": "a_address", "baddress": "b_address",
 }
 
@@ -189,6 +190,7 @@ type cableEnd struct {
 	isSwitch     bool
 	role         Role // empty if the list does not have it
 	plane, pod   string
+	group        string
 	rail         *int
 }
 
@@ -207,7 +209,7 @@ func (l *cableList) readEnd(line int, row []string, side string) (e cableEnd, ok
 		}
 		return l.valueOf(row, column)
 	}
-	e = cableEnd{device: l.valueOf(row, side+"_device"), port: l.valueOf(row, side+"_port"), plane: value("plane"), pod: value("pod")}
+	e = cableEnd{device: l.valueOf(row, side+"_device"), port: l.valueOf(row, side+"_port"), plane: value("plane"), pod: value("pod"), group: value("group")}
 	if err := CheckName(e.device); err != nil {
 		l.add(line, side+"_device", false, "%v", err)
 		return e, false
@@ -260,7 +262,7 @@ func (l *cableList) addDevice(line int, e *cableEnd) {
 	}
 	s := l.switches[e.device]
 	if s == nil {
-		s = &Switch{Name: e.device, Line: line, Plane: e.plane, Pod: e.pod}
+		s = &Switch{Name: e.device, Line: line, Plane: e.plane, Pod: e.pod, Group: e.group}
 		l.switches[e.device] = s
 	}
 	if e.role != "" {
@@ -271,7 +273,7 @@ func (l *cableList) addDevice(line int, e *cableEnd) {
 		what string
 		have *string
 		now  string
-	}{{"plane", &s.Plane, e.plane}, {"pod", &s.Pod, e.pod}} {
+	}{{"plane", &s.Plane, e.plane}, {"pod", &s.Pod, e.pod}, {"group", &s.Group, e.group}} {
 		if x.now != *x.have && x.now != "" && *x.have != severalValues {
 			if *x.have != "" {
 				l.add(line, x.what, true, "%s has several: none is used", e.device)
@@ -282,7 +284,7 @@ func (l *cableList) addDevice(line int, e *cableEnd) {
 	}
 }
 
-// severalValues stands for the plane or pod of a switch whose rows have several. No name has a blank.
+// severalValues stands for the plane, pod or group of a switch whose rows have several. No name has a blank.
 const severalValues = " "
 
 // topology returns what was read.
@@ -291,7 +293,7 @@ func (l *cableList) topology() *Topology {
 	tiers := tiersByDistance(l.links)
 	for _, name := range slices.Sorted(maps.Keys(l.switches)) {
 		s := *l.switches[name]
-		s.Plane, s.Pod = strings.TrimSpace(s.Plane), strings.TrimSpace(s.Pod)
+		s.Plane, s.Pod, s.Group = strings.TrimSpace(s.Plane), strings.TrimSpace(s.Pod), strings.TrimSpace(s.Group)
 		if s.Role == "" {
 			if tiers[name] == 0 {
 				l.add(s.Line, "", true, "no cable leads from %s to a NIC: it is left out", name)

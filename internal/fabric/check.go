@@ -78,6 +78,7 @@ func (p *parser) checkTopology(t *Topology) {
 		p.errorf(1, "nodes", "at least two NICs are needed: a probe goes from one to another")
 	}
 	p.checkLinks(t, owners, nics, switches)
+	p.checkGroups(t, switches)
 	p.checkAddresses(t)
 	if len(p.problems.OnlyErrors()) == 0 {
 		p.checkShape(t)
@@ -125,7 +126,7 @@ func (p *parser) checkLinks(t *Topology, owners map[string]int, nics map[string]
 		a, b := switches[OwnerOf(l.A)], switches[OwnerOf(l.B)]
 		if !l.IsAccess() && a != nil && b != nil {
 			ta, tb := tierOf(a), tierOf(b)
-			if d := ta - tb; d != 1 && d != -1 {
+			if d := ta - tb; d != 1 && d != -1 && a.Group == "" && b.Group == "" {
 				p.warnf(l.Line, at, "tier jump: %q is tier %d and %q is tier %d; a link of a Clos joins neighbouring tiers", a.Name, ta, b.Name, tb)
 			}
 			if a.Plane != b.Plane && a.Plane != "" && b.Plane != "" {

@@ -101,8 +101,9 @@ func yamlProblem(name string, err error) Problem {
 }
 
 type parser struct {
-	file     string
-	problems Problems
+	file        string
+	routingLine int
+	problems    Problems
 }
 
 func (p *parser) errorf(line int, field, format string, args ...any) {
@@ -220,6 +221,18 @@ func isHostName(s string) bool {
 	return true
 }
 
+func (p *parser) routingInto(dst *Routing) func(string, *yaml.Node) {
+	return func(path string, n *yaml.Node) {
+		p.routingLine = n.Line
+		r := Routing(n.Value)
+		if n.Kind != yaml.ScalarNode || r != Minimal && r != Adaptive {
+			p.errorf(n.Line, path, "%q: minimal or adaptive is expected", n.Value)
+			return
+		}
+		*dst = r
+	}
+}
+
 func (p *parser) boolInto(dst *bool) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Value != "true" && n.Value != "false" {
@@ -284,6 +297,7 @@ func (p *parser) parseTopology(n *yaml.Node, t *Topology) {
 			versionLine = v.Line
 			t.Version, _ = strconv.Atoi(v.Value)
 		}},
+		{"routing", p.routingInto(&t.Routing)},
 		{"switches", func(path string, v *yaml.Node) {
 			p.parseList(path, v, func(path string, c *yaml.Node) { p.parseSwitch(path, c, t) })
 		}},
@@ -307,6 +321,7 @@ func (p *parser) parseSwitch(path string, n *yaml.Node, t *Topology) {
 		{"role", func(path string, v *yaml.Node) { roleLine = v.Line; s.Role = Role(v.Value) }},
 		{"tier", p.integerInto(&s.Tier, 1, 9)},
 		{"pod", p.stringInto(&s.Pod)},
+		{"group", p.stringInto(&s.Group)},
 		{"plane", p.stringInto(&s.Plane)},
 		{"addresses", p.addressesInto(&s.Addresses)},
 		{"discovered", p.boolInto(&s.Discovered)},

@@ -145,6 +145,9 @@ func FuzzParseTopology(f *testing.F) {
 						t.Errorf("path %s from %s to %s has holes", p.CanonicalKey(), nics[i], nics[j])
 					}
 				}
+				if paths, all := g.CandidatePaths(nics[i], nics[j], 64); len(paths) > 64 || !all && paths != nil {
+					t.Errorf("%d candidates from %s to %s, all: %v", len(paths), nics[i], nics[j], all)
+				}
 			}
 		}
 	})

@@ -40,6 +40,8 @@ type Switch struct {
 	Tier int `yaml:"tier,omitempty" schema:"min=1,max=9"`
 	// Pod is the pod that the switch belongs to.
 	Pod string `yaml:"pod,omitempty"`
+	// Group is the group of a Dragonfly+ that the switch belongs to.
+	Group string `yaml:"group,omitempty"`
 	// Plane is the plane that the switch belongs to.
 	Plane string `yaml:"plane,omitempty"`
 	// Addresses are addresses of the switch itself, such as its loopback.
@@ -144,6 +146,9 @@ func (l Link) IsAccess() bool { return IsNIC(l.A) || IsNIC(l.B) }
 type Topology struct {
 	// Version is the version of the format, of which there is one.
 	Version int `yaml:"version" schema:"required,min=1,max=1"`
+	// Routing is which paths packets take between groups of a Dragonfly+: minimal ones, which is the default, or also
+	// those by a third group.
+	Routing Routing `yaml:"routing,omitempty" schema:"enum=minimal|adaptive"`
 	// Switches are the switches.
 	Switches []Switch `yaml:"switches" schema:"required,minItems=1"`
 	// Nodes are the hosts, with at least two NICs together.
@@ -185,6 +190,7 @@ type Graph struct {
 	byOwner  map[string][]string // ends of a switch or node, sorted
 	byAddr   map[netip.Addr]string
 	nicIDs   []string
+	tiers    int // highest tier of any link or switch
 }
 
 // NewGraph indexes t, which must have passed its check without errors.
@@ -224,6 +230,12 @@ func NewGraph(t *Topology) *Graph {
 	sort.Strings(g.nicIDs)
 	for _, ends := range g.byOwner {
 		sort.Strings(ends)
+	}
+	for i := range t.Switches {
+		g.tiers = max(g.tiers, g.SwitchTier(t.Switches[i].Name))
+	}
+	for i := range t.Links {
+		g.tiers = max(g.tiers, g.LinkTier(&t.Links[i]))
 	}
 	return g
 }
@@ -316,67 +328,6 @@ func (g *Graph) SwitchTier(name string) int {
 		return s.Tier
 	}
 	return s.Role.DefaultTier()
-}
-
-// PathTier returns the highest tier that shortest paths between two NICs reach: 1 under one leaf, 2 across leaves, 3
-// across pods. 0 means that no path exists.
-func (g *Graph) PathTier(src, dst string) int {
-	leafA, _ := g.LeafOf(src)
-	leafB, _ := g.LeafOf(dst)
-	if leafA == "" || leafB == "" {
-		return 0
-	}
-	tier := 0
-	for _, p := range g.ShortestPaths(src, dst, 64) {
-		for _, h := range p {
-			tier = max(tier, g.SwitchTier(h.Switch))
-		}
-	}
-	return tier
-}
-
-// ShortestPaths lists up to limit equal-cost shortest paths between two NICs,
-// in a fixed order.
-func (g *Graph) ShortestPaths(src, dst string, limit int) []Path {
-	goal, _ := g.LeafOf(dst)
-	if goal == "" {
-		return nil
-	}
-	return g.PathsAlong(g.SwitchDistances(goal), src, dst, limit)
-}
-
-// PathsAlong returns the same, by the distances of all switches to the leaf of dst.
-func (g *Graph) PathsAlong(dist map[string]int, src, dst string, limit int) []Path {
-	start, first := g.LeafOf(src)
-	goal, last := g.LeafOf(dst)
-	if _, ok := dist[start]; !ok || goal == "" {
-		return nil
-	}
-	var out []Path
-	var walk func(sw, in string, p Path)
-	walk = func(sw, in string, p Path) {
-		if len(out) >= limit {
-			return
-		}
-		if sw == goal {
-			full := append(append(Path{}, p...), Hop{Switch: sw, In: in, Out: last})
-			out = append(out, full)
-			return
-		}
-		for _, end := range g.byOwner[sw] {
-			next, nextIn, ok := SplitPort(g.PeerOf(end))
-			if !ok || dist[next] != dist[sw]-1 {
-				continue
-			}
-			if _, known := dist[next]; !known {
-				continue
-			}
-			_, out := splitEnd(end)
-			walk(next, nextIn, append(p, Hop{Switch: sw, In: in, Out: out}))
-		}
-	}
-	walk(start, first, nil)
-	return out
 }
 
 func splitEnd(end string) (owner, name string) {

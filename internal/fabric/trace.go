@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// candidateLimit bounds the shortest paths considered for one flow.
+// candidateLimit bounds the candidate paths of one flow. Of more than these, none is listed.
 const candidateLimit = 256
 
 // RawHop represents the answer at one hop limit. An invalid Address means that the hop was silent.
@@ -96,7 +96,8 @@ func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 		return unknown("no hop answered", nil)
 	}
 	if t.Balanced {
-		return unknown("balanced per packet: the flow has no one path", g.ShortestPaths(src, dst, candidateLimit))
+		all, _ := g.CandidatePaths(src, dst, candidateLimit)
+		return unknown("balanced per packet: the flow has no one path", all)
 	}
 	if len(t.Hops) == 0 && t.State != PathUnknown {
 		return resolveNeighbour(g, src, dst, t, unknown)
@@ -128,13 +129,11 @@ func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 	if p, ok := pathFromIngress(g, src, dst, ends); ok && complete {
 		return Resolved{Path: p, State: PathValid, Notes: t.Notes}
 	}
-	var fit []Path
-	for _, c := range g.ShortestPaths(src, dst, candidateLimit) {
-		if matchesHops(c, ends, complete) {
-			fit = append(fit, c)
-		}
-	}
+	fit, all := g.FittingPaths(src, dst, candidateLimit, func(hop int, sw, in string) bool { return answersAt(ends, hop, sw, in) })
+	fit = slices.DeleteFunc(fit, func(c Path) bool { return len(c) < len(ends) || complete && len(c) != len(ends) })
 	switch {
+	case !all:
+		return unknown("too many paths fit the hops that answered", nil)
 	case len(fit) == 1 && complete:
 		return Resolved{Path: fit[0], State: PathValid, Notes: append(append([]string{}, t.Notes...), "silent hops filled: one path fits")}
 	case len(fit) == 0:
@@ -147,7 +146,7 @@ func ResolveTrace(g *Graph, src, dst string, t Trace) Resolved {
 // them, of switches without addresses, these forward the packets without decrementing the hop limit, as within a VLAN. A
 // switch that joins both NICs may have addresses.
 func resolveNeighbour(g *Graph, src, dst string, t Trace, unknown func(string, []Path) Resolved) Resolved {
-	paths := g.ShortestPaths(src, dst, candidateLimit)
+	paths, _ := g.CandidatePaths(src, dst, 1)
 	if len(paths) != 1 || len(paths[0]) > 1 && slices.ContainsFunc(paths[0], func(h Hop) bool { return routes(g, h) }) {
 		return unknown("no switch answered, and the topology has no switch that both NICs are plugged into, nor one path without routers", nil)
 	}
@@ -247,23 +246,8 @@ func pathFromIngress(g *Graph, src, dst string, ends []string) (Path, bool) {
 	return p, true
 }
 
-// matchesHops reports whether a candidate agrees with every hop that answered. If exact is set, the lengths must
-// agree, too.
-func matchesHops(c Path, ends []string, exact bool) bool {
-	if len(ends) > len(c) || exact && len(ends) != len(c) {
-		return false
-	}
-	for i, end := range ends {
-		if end == "" {
-			continue
-		}
-		if sw, port, ok := SplitPort(end); ok {
-			if c[i].Switch != sw || c[i].In != port {
-				return false
-			}
-		} else if c[i].Switch != end {
-			return false
-		}
-	}
-	return true
+// answersAt reports whether a hop of a path agrees with the hop that answered there: with its ingress port or, if that is
+// not known, with its switch. A silent hop agrees with all.
+func answersAt(ends []string, hop int, sw, in string) bool {
+	return hop >= len(ends) || ends[hop] == "" || ends[hop] == sw || ends[hop] == sw+":"+in
 }

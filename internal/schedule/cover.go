@@ -357,7 +357,7 @@ func (n *network) summarizeFlows(g *fabric.Graph, load, access []float64) Covera
 	for i := range n.cables {
 		cb := &n.cables[i]
 		l := &t.Links[cb.link]
-		tier := max(g.SwitchTier(fabric.OwnerOf(l.A)), g.SwitchTier(fabric.OwnerOf(l.B)))
+		tier := g.LinkTier(l)
 		cov.Links = append(cov.Links, LinkFlows{fabric.Direction{From: l.A, To: l.B}, tier, load[cb.arc] * cb.share},
 			LinkFlows{fabric.Direction{From: l.B, To: l.A}, tier, load[n.rev[cb.arc]] * cb.share})
 	}

@@ -39,6 +39,9 @@ func Make(g *fabric.Graph, o Options) (*Schedule, error) {
 		s.NICs[i] = n.nics[i].id
 	}
 	s.Findings = append(p.pairingShortfalls(g, o.Absent), c.linkShortfalls(g, o.MinFlows)...)
+	if g.Topo.Routing == fabric.Adaptive {
+		s.Findings = append(s.Findings, "adaptive routing: flows are expected on minimal paths, and those that cross a third group are missing there")
+	}
 	cadence, thinned := p.chooseCadences(c.pairs)
 	s.Findings = append(s.Findings, thinned...)
 	s.Edges = expandPairs(c.pairs, len(o.Classes), func(q *pair) time.Duration { return cadence[p.node[q.src]][q.tier] })

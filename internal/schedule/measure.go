@@ -47,10 +47,7 @@ func MeasureLinks(g *fabric.Graph, bound []TracedPath) Measured {
 	m := Measured{Links: make([]LinkEdges, 0, 2*len(t.Links)), at: make(map[fabric.Direction]int32, 2*len(t.Links))}
 	for i := range t.Links {
 		l := &t.Links[i]
-		tier := 1
-		if !l.IsAccess() {
-			tier = max(g.SwitchTier(fabric.OwnerOf(l.A)), g.SwitchTier(fabric.OwnerOf(l.B)))
-		}
+		tier := g.LinkTier(l)
 		m.Links = append(m.Links, LinkEdges{Direction: fabric.Direction{From: l.A, To: l.B}, Tier: tier}, LinkEdges{Direction: fabric.Direction{From: l.B, To: l.A}, Tier: tier})
 	}
 	slices.SortFunc(m.Links, func(a, b LinkEdges) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })

@@ -22,12 +22,13 @@ type network struct {
 	name     []string // name of the first switch of a vertex
 	size     []int32  // number of switches of a vertex
 
-	first  []int32 // the arcs of vertex v are first[v] up to first[v+1]
-	to     []int32
-	weight []float64 // number of next hops in the arc, which divide a vertex's load among its arcs
-	links  []int32   // number of cables of the arc
-	rev    []int32   // the same arc in the other direction
-	least  []float64 // the least share of the arc's load that a cable has
+	first   []int32 // the arcs of vertex v are first[v] up to first[v+1]
+	to      []int32
+	arcTier []uint8   // tier of the arc's cables, at least those of both vertices
+	weight  []float64 // number of next hops in the arc, which divide a vertex's load among its arcs
+	links   []int32   // number of cables of the arc
+	rev     []int32   // the same arc in the other direction
+	least   []float64 // the least share of the arc's load that a cable has
 
 	cables []cable // links between switches, in the topology's order
 	access []int32 // links to NICs, as indexes of the topology's links
@@ -69,7 +70,7 @@ func newNetwork(g *fabric.Graph, absent map[string]bool) *network {
 	n := &network{}
 	n.indexNICs(t, absent)
 	n.plugIn(t, byName)
-	hops := n.groupCables(t)
+	hops := n.groupCables(g)
 	class := n.mergeSwitches(t, order, hops)
 	n.connectVertices(hops, class)
 	for i := range n.nics {
@@ -130,11 +131,13 @@ func (n *network) plugIn(t *fabric.Topology, byName map[string]int32) {
 // cableGroup is the set of all cables between two switches.
 type cableGroup struct {
 	a, b   int32
+	tier   uint8
 	weight float64 // number of next hops: a LAG is one, independent of the number of its cables
 	cables []int32 // indexes in network.cables
 }
 
-func (n *network) groupCables(t *fabric.Topology) []cableGroup {
+func (n *network) groupCables(g *fabric.Graph) []cableGroup {
+	t := g.Topo
 	byPair := map[uint64]int32{}
 	var out []cableGroup
 	for i := range n.cables {
@@ -144,7 +147,7 @@ func (n *network) groupCables(t *fabric.Topology) []cableGroup {
 		if !ok {
 			at = int32(len(out))
 			byPair[key] = at
-			out = append(out, cableGroup{a: min(c.a, c.b), b: max(c.a, c.b)})
+			out = append(out, cableGroup{a: min(c.a, c.b), b: max(c.a, c.b), tier: uint8(g.LinkTier(&t.Links[c.link]))})
 		}
 		out[at].cables = append(out[at].cables, int32(i))
 	}
@@ -221,6 +224,7 @@ func (n *network) mergeSwitches(t *fabric.Topology, order []int32, hops []cableG
 func (n *network) connectVertices(hops []cableGroup, class []int32) {
 	type between struct {
 		from, to  int32
+		tier      uint8
 		pairs     int32 // number of pairs of switches
 		weight    float64
 		links     int32
@@ -238,7 +242,7 @@ func (n *network) connectVertices(hops []cableGroup, class []int32) {
 			if !ok {
 				k = int32(len(arcs))
 				at[key] = k
-				arcs = append(arcs, between{from: e[0], to: e[1], leastFrom: 1})
+				arcs = append(arcs, between{from: e[0], to: e[1], tier: h.tier, leastFrom: 1})
 			}
 			arcs[k].pairs++
 			arcs[k].weight += h.weight
@@ -258,6 +262,7 @@ func (n *network) connectVertices(hops []cableGroup, class []int32) {
 		at[uint64(a.from)<<32|uint64(a.to)] = int32(i)
 		n.first[a.from+1]++
 		n.to = append(n.to, a.to)
+		n.arcTier = append(n.arcTier, a.tier)
 		n.weight = append(n.weight, a.weight)
 		n.links = append(n.links, a.links)
 		n.least = append(n.least, a.leastFrom/float64(a.pairs))
@@ -285,8 +290,8 @@ func (n *network) findComponents() {
 	n.comp = n.joinUpTo(255)
 }
 
-// joinUpTo returns the part of the network of every vertex when only vertices of at most the given tier
-// are joined. Parts are numbered by their first vertex.
+// joinUpTo returns the part of the network of every vertex when only arcs of at most the given tier
+// join vertices. Parts are numbered by their first vertex.
 func (n *network) joinUpTo(tier uint8) []int32 {
 	part := make([]int32, n.vertices)
 	for i := range part {
@@ -300,11 +305,11 @@ func (n *network) joinUpTo(tier uint8) []int32 {
 		}
 		part[v] = parts
 		stack = append(stack[:0], v)
-		for len(stack) > 0 && n.tier[v] <= tier {
+		for len(stack) > 0 {
 			u := stack[len(stack)-1]
 			stack = stack[:len(stack)-1]
 			for a := n.first[u]; a < n.first[u+1]; a++ {
-				if w := n.to[a]; part[w] < 0 && n.tier[w] <= tier {
+				if w := n.to[a]; part[w] < 0 && n.arcTier[a] <= tier {
 					part[w] = parts
 					stack = append(stack, w)
 				}
@@ -319,7 +324,7 @@ func (n *network) joinUpTo(tier uint8) []int32 {
 type walk struct {
 	n           *network
 	dist        []int32 // number of links to the goal, or -1 if it is not reached
-	highestTier []uint8 // highest tier on shortest paths to the goal
+	highestTier []uint8 // highest tier of arcs on shortest paths to the goal
 	order       []int32 // vertices by distance
 	load        []float64
 	best        []float64
@@ -342,10 +347,10 @@ func (w *walk) searchToward(goal int32) {
 		u := w.order[i]
 		d, h := w.dist[u]+1, w.highestTier[u]
 		for a := n.first[u]; a < n.first[u+1]; a++ {
-			v := n.to[a]
+			v, h := n.to[a], max(h, n.arcTier[a])
 			switch w.dist[v] {
 			case -1:
-				w.dist[v], w.highestTier[v] = d, max(h, n.tier[v])
+				w.dist[v], w.highestTier[v] = d, h
 				w.order = append(w.order, v)
 			case d:
 				w.highestTier[v] = max(w.highestTier[v], h)

@@ -119,7 +119,7 @@ func (p *pairing) findLevels() {
 			p.leaf.rounds[x] = float64(max(p.o.FanOut[0], p.o.MinPeers))
 		}
 	}
-	tiers := slices.Clone(n.tier)
+	tiers := slices.Concat(n.tier, n.arcTier)
 	slices.Sort(tiers)
 	tiers = slices.Compact(tiers)
 	below := self

@@ -13,6 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/schedule/clos"
+	"github.com/graylink/graylink/internal/schedule/dragonfly"
 )
 
 // fabricsTried is the number of random fabrics for every property.
@@ -31,7 +32,20 @@ func randomFabric(seed uint64) (*fabric.Topology, schedule.Options) {
 		o.LeavesPerPod++
 	}
 	o.RailOnly = o.RailOptimised && o.Tiers == 2 && r.IntN(3) == 0
-	t := clos.NewTopology(o)
+	return makeIrregular(r, clos.NewTopology(o), o.Planes)
+}
+
+// randomDragonfly returns a Dragonfly+ with the same irregularities.
+func randomDragonfly(seed uint64) (*fabric.Topology, schedule.Options) {
+	r := rand.New(rand.NewPCG(seed, 8))
+	o := dragonfly.Options{Planes: 1 + r.IntN(2), Groups: 2 + r.IntN(5), LeavesPerGroup: 1 + r.IntN(4), SpinesPerGroup: 1 + r.IntN(4),
+		NICsPerLeaf: 1 + r.IntN(6), GlobalPerPair: 1 + r.IntN(3), Parallel: 1 + r.IntN(2)}
+	o.NICsPerNode = o.Planes * (1 + r.IntN(2))
+	return makeIrregular(r, dragonfly.NewTopology(o), 1)
+}
+
+// makeIrregular removes nodes and cables, makes nodes silent, joins planes by a stray cable, and makes LAGs.
+func makeIrregular(r *rand.Rand, t *fabric.Topology, planes int) (*fabric.Topology, schedule.Options) {
 	opt := schedule.Options{Absent: map[string]bool{}}
 	missing := []float64{0, 0, 0.1, 0.5}[r.IntN(4)]
 	cut := []float64{0, 0, 0, 0.05}[r.IntN(4)]
@@ -47,7 +61,7 @@ func randomFabric(seed uint64) (*fabric.Topology, schedule.Options) {
 	t.Links = slices.DeleteFunc(t.Links, func(l fabric.Link) bool {
 		return gone[fabric.OwnerOf(l.A)] || r.Float64() < cut
 	})
-	if o.Planes > 1 && r.IntN(4) == 0 {
+	if planes > 1 && r.IntN(4) == 0 {
 		t.Links = append(t.Links, fabric.Link{A: "a-p1-leaf1:stray", B: "b-p1-spine1:stray"}) // between planes
 	}
 	if r.IntN(4) == 0 {
@@ -138,6 +152,10 @@ func forRandomFabrics(t *testing.T, check func(t *testing.T, w *world, o schedul
 	for seed := range tried {
 		topo, o := randomFabric(seed)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { check(t, newWorld(t, topo, o), o) })
+	}
+	for seed := range tried / 5 {
+		topo, o := randomDragonfly(seed)
+		t.Run(fmt.Sprintf("dragonfly-%d", seed), func(t *testing.T) { check(t, newWorld(t, topo, o), o) })
 	}
 }
 
@@ -424,7 +442,7 @@ func TestFanOutAndFanIn(t *testing.T) {
 		// fair share of a child that outweighs the rest.
 		children := []func(string) string{
 			func(id string) string { return w.nics[id].leaf },
-			func(id string) string { return w.g.Switch(w.nics[id].leaf).Pod },
+			func(id string) string { return w.g.Switch(w.nics[id].leaf).PodName() },
 		}
 		weight := 0
 		for _, child := range children {
@@ -458,19 +476,19 @@ func TestFanOutAndFanIn(t *testing.T) {
 }
 
 // regular has fabrics without any irregularity.
-var regular = map[string]clos.Options{
-	"two tiers":      {LeavesPerPod: 16, SpinesPerPod: 8, NICsPerLeaf: 8, NICsPerNode: 1},
-	"two tiers, 2:1": {LeavesPerPod: 12, SpinesPerPod: 4, NICsPerLeaf: 8, NICsPerNode: 2},
-	"three tiers":    {Tiers: 3, Pods: 8, LeavesPerPod: 8, SpinesPerPod: 8, CoresPerRow: 8, NICsPerLeaf: 8, NICsPerNode: 1},
-	"rails, planes":  {Tiers: 3, Planes: 2, Pods: 4, LeavesPerPod: 8, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 8, NICsPerNode: 8, RailOptimised: true},
+var regular = map[string]*fabric.Topology{
+	"two tiers":      clos.NewTopology(clos.Options{LeavesPerPod: 16, SpinesPerPod: 8, NICsPerLeaf: 8, NICsPerNode: 1}),
+	"two tiers, 2:1": clos.NewTopology(clos.Options{LeavesPerPod: 12, SpinesPerPod: 4, NICsPerLeaf: 8, NICsPerNode: 2}),
+	"three tiers":    clos.NewTopology(clos.Options{Tiers: 3, Pods: 8, LeavesPerPod: 8, SpinesPerPod: 8, CoresPerRow: 8, NICsPerLeaf: 8, NICsPerNode: 1}),
+	"rails, planes":  clos.NewTopology(clos.Options{Tiers: 3, Planes: 2, Pods: 4, LeavesPerPod: 8, SpinesPerPod: 4, CoresPerRow: 4, NICsPerLeaf: 8, NICsPerNode: 8, RailOptimised: true}),
 }
 
 // TestEven checks that in a regular fabric all NICs probe and are probed alike, and the pairs of leaves
 // share the flows.
 func TestEven(t *testing.T) {
-	for name, o := range regular {
+	for name, topo := range regular {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, clos.NewTopology(o), schedule.Options{})
+			w := newWorld(t, topo, schedule.Options{})
 			least, most := math.MaxInt, 0
 			byPair := map[[2]string]float64{}
 			perTier := map[uint8]float64{}
@@ -510,6 +528,47 @@ func TestEven(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDragonfly checks that a Dragonfly+ of 16 groups has the flows of a Clos with as many NICs: over every global link as
+// over a link to a core, in both directions, and with no more peers of a NIC. It has explanations as a Clos has.
+func TestDragonfly(t *testing.T) {
+	like := newWorld(t, clos.NewTopology(clos.Options{Tiers: 3, Pods: 16, LeavesPerPod: 8, SpinesPerPod: 8, CoresPerRow: 8, NICsPerLeaf: 8}), schedule.Options{})
+	w := newWorld(t, dragonfly.NewTopology(dragonfly.Balanced(16, 16)), schedule.Options{})
+	if len(w.s.Findings) > 0 {
+		t.Errorf("findings %q", w.s.Findings)
+	}
+	least := map[int]float64{}
+	for _, tf := range like.s.ExpectedFlows(like.g).Tiers {
+		least[tf.Tier] = math.Min(tf.Min, 22)
+	}
+	for _, tf := range w.s.ExpectedFlows(w.g).Tiers {
+		if tf.Tier > 1 && (tf.Min < least[tf.Tier]-1e-6 || tf.Mean > 1.25*least[tf.Tier] || tf.Tier == 3 && tf.Links != 2*16*15/2*4) {
+			t.Errorf("%+v; a Clos has at least %.2f", tf, least[tf.Tier])
+		}
+	}
+	if got, most := len(w.s.Edges), len(like.s.Edges)*11/10; got > most {
+		t.Errorf("%d edges, and the Clos has %d", got, len(like.s.Edges))
+	}
+	for id := range w.nics {
+		if n := max(len(w.out[id]), len(w.in[id])); n > 3+16 {
+			t.Errorf("%s probes %d and is probed by %d", id, len(w.out[id]), len(w.in[id]))
+		}
+	}
+	global := w.g.Topo.Links[slices.IndexFunc(w.g.Topo.Links, func(l fabric.Link) bool { return w.g.IsGlobal(&l) })]
+	for _, d := range []fabric.Direction{{From: global.A, To: global.B}, {From: global.B, To: global.A}} {
+		crossing, err := w.s.CrossingFlows(w.g, d)
+		sum := 0.0
+		for _, e := range crossing {
+			sum += e.Odds
+			if a, b := e.Edge.Endpoints(); w.g.PathTier(a, b) != 3 {
+				t.Errorf("%s crosses the global link %s", e.Edge, d)
+			}
+		}
+		if err != nil || sum < 22-1e-6 {
+			t.Errorf("%s: %g flows are explained (%v)", d, sum, err)
+		}
 	}
 }
 
@@ -617,17 +676,21 @@ func edgeSet(s *schedule.Schedule) map[fabric.Flow]bool {
 func TestStability(t *testing.T) {
 	base := clos.Options{Tiers: 3, Pods: 4, LeavesPerPod: 8, SpinesPerPod: 8, CoresPerRow: 8, NICsPerLeaf: 8, NICsPerNode: 2, Planes: 2}
 	two := clos.Options{Tiers: 2, LeavesPerPod: 24, SpinesPerPod: 8, NICsPerLeaf: 8, NICsPerNode: 1}
-	for name, o := range map[string]clos.Options{"three tiers": base, "two tiers": two} {
-		topo := clos.NewTopology(o)
+	for name, build := range map[string]func() *fabric.Topology{
+		"three tiers": func() *fabric.Topology { return clos.NewTopology(base) },
+		"two tiers":   func() *fabric.Topology { return clos.NewTopology(two) },
+		"dragonfly":   func() *fabric.Topology { return dragonfly.NewTopology(dragonfly.Balanced(8, 9)) },
+	} {
+		topo := build()
 		before := newWorld(t, topo, schedule.Options{})
 		node := topo.Nodes[len(topo.Nodes)/3].Name
 		leaf := before.nics[topo.Nodes[0].NICs[0].ID()].leaf
 
-		gone := clos.NewTopology(o)
+		gone := build()
 		gone.Nodes = slices.DeleteFunc(gone.Nodes, func(n fabric.Node) bool { return n.Name == node })
 		gone.Links = slices.DeleteFunc(gone.Links, func(l fabric.Link) bool { return fabric.OwnerOf(l.A) == node || fabric.OwnerOf(l.B) == node })
 
-		bare := clos.NewTopology(o)
+		bare := build()
 		lost := map[string]bool{}
 		bare.Switches = slices.DeleteFunc(bare.Switches, func(s fabric.Switch) bool { return s.Name == leaf })
 		bare.Links = slices.DeleteFunc(bare.Links, func(l fabric.Link) bool {

@@ -55,6 +55,7 @@ func allCells() []cell {
 	for _, n := range []int{1, 4} {
 		out = append(out, cell{fmt.Sprintf("tomography-%d", n), twoPlanes, incident.Scenario{Several: n}.MakeCase, []contestant{{name: "graylink", run: estimateDelays}}})
 	}
+	out = append(out, dragonflyCells()...)
 	return append(out, scaleCells()...)
 }
 

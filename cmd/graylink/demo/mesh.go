@@ -158,7 +158,7 @@ func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
 		}
 		own[n.ID()] = true
 		address := g.ProbeAddress(n.ID())
-		c.NICs = append(c.NICs, probe.FileNIC{NIC: n.ID(), Address: &address, Leaf: leaf, LeafPort: port, Plane: n.Plane, Rail: n.Rail, Pod: g.Switch(leaf).Pod, Side: n.Side})
+		c.NICs = append(c.NICs, probe.FileNIC{NIC: n.ID(), Address: &address, Leaf: leaf, LeafPort: port, Plane: n.Plane, Rail: n.Rail, Pod: g.Switch(leaf).PodName(), Side: n.Side})
 	}
 	from := map[string][]string{}
 	asked := map[string]bool{}

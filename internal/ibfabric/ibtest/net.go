@@ -30,3 +30,50 @@ func FatTree(leaves, spines, perLeaf int) string {
 	}
 	return b.String()
 }
+
+// Dragonfly returns the net file of a Dragonfly+ of groups with the switches g0leaf0.. and g0spine0.., and perLeaf HCAs
+// h0.. with one port on each leaf. One link joins each pair of groups. The links of a group to the others are spread over
+// its spines in turns, and are on the ports behind those that lead to leaves.
+func Dragonfly(groups, leaves, spines, perLeaf int) string {
+	ports := map[string][]string{} // peers of each switch, in the order of its ports
+	join := func(a, b string) {
+		ports[a] = append(ports[a], fmt.Sprintf("%q[%d]", b, len(ports[b])+1))
+		ports[b] = append(ports[b], fmt.Sprintf("%q[%d]", a, len(ports[a])))
+	}
+	var names []string
+	hcas := 0
+	var hosts strings.Builder
+	for g := range groups {
+		for l := range leaves {
+			leaf := fmt.Sprintf("g%dleaf%d", g, l)
+			names = append(names, leaf)
+			for range perLeaf {
+				ports[leaf] = append(ports[leaf], fmt.Sprintf("\"h%d\"[1]", hcas))
+				fmt.Fprintf(&hosts, "\nHca 1 \"h%d\"\n[1] %q[%d]\n", hcas, leaf, len(ports[leaf]))
+				hcas++
+			}
+		}
+		for s := range spines {
+			names = append(names, fmt.Sprintf("g%dspine%d", g, s))
+			for l := range leaves {
+				join(fmt.Sprintf("g%dleaf%d", g, l), fmt.Sprintf("g%dspine%d", g, s))
+			}
+		}
+	}
+	turn := make([]int, groups)
+	for a := range groups {
+		for b := a + 1; b < groups; b++ {
+			join(fmt.Sprintf("g%dspine%d", a, turn[a]%spines), fmt.Sprintf("g%dspine%d", b, turn[b]%spines))
+			turn[a]++
+			turn[b]++
+		}
+	}
+	var out strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&out, "\nSwitch %d %q\n", len(ports[name]), name)
+		for i, far := range ports[name] {
+			fmt.Fprintf(&out, "[%d] %s\n", i+1, far)
+		}
+	}
+	return out.String() + hosts.String()
+}

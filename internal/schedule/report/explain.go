@@ -130,6 +130,9 @@ func whyEdge(g *fabric.Graph, e fabric.Flow, tier int) string {
 	case tier <= 2:
 		return fmt.Sprintf("%s and %s are joined by switches of tier %d%s: it crosses links between leaves and spines", a, b, tier, rail)
 	}
+	if x, y := g.Switch(a), g.Switch(b); x.Group != y.Group {
+		return fmt.Sprintf("%s is in group %s and %s in group %s%s: it crosses a global link", a, x.Group, b, y.Group, rail)
+	}
 	return fmt.Sprintf("%s and %s are in different pods%s: it crosses links up to tier %d", a, b, rail, tier)
 }
 

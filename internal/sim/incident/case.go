@@ -69,13 +69,11 @@ func (f *Fabric) onDirection(d int32, x Fault) Fault {
 	return x
 }
 
-// highestTier returns the highest tier that a path crosses.
+// highestTier returns the highest tier of the links that a path crosses.
 func (f *Fabric) highestTier(way []int32) int {
 	t := 0
 	for _, d := range way {
-		if to := f.dirs[d].to; to >= 0 {
-			t = max(t, f.switches[to].tier)
-		}
+		t = max(t, f.dirs[d].tier)
 	}
 	return t
 }

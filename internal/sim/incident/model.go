@@ -188,6 +188,22 @@ func (m *model) layOutMesh(local, remote int, know Knowledge) {
 	}
 }
 
+// layOutFlows lays out the probes of given flows, with one for each class.
+func (m *model) layOutFlows(flows []fabric.Flow, know Knowledge) {
+	at := map[string]*nic{}
+	for i := range m.f.nics {
+		at[m.f.nics[i].id] = &m.f.nics[i]
+	}
+	for _, f := range flows {
+		src, dst := at[f.Src], at[f.Dst]
+		for c := range m.classes {
+			fw := m.newFlow(src, dst, edgeName(f.Src, f.Dst, c*fabric.FlowsPerClass+f.Number), c, know)
+			fw.back = m.newFlow(dst, src, fw.name+"/r", c, know)
+			m.flows = append(m.flows, fw)
+		}
+	}
+}
+
 func (m *model) newFlow(src, dst *nic, name string, class int, know Knowledge) *flow {
 	fl := &flow{src: src, dst: dst, name: name, class: class, key: m.rng.Uint64()}
 	switch know {

@@ -40,6 +40,10 @@ type Scenario struct {
 	// Classes is set if every scenario has flows of two classes. Otherwise only those of head-of-line
 	// blocking do.
 	Classes bool
+	// Tier of the link between switches that is at fault. 0 means any.
+	Tier int
+	// Flows are what is probed. Nil means that each NIC probes two neighbours under its leaf and eight NICs elsewhere.
+	Flows []fabric.Flow
 	// Marked is how many nodes without a fault report in most windows that they are starved.
 	Marked int
 }
@@ -134,7 +138,11 @@ func (o Scenario) MakeCase(f *Fabric, seed uint64) *Case {
 	up := f.newRoutes(rng.Uint64(), nil)
 	in.routes = slices.Repeat([]*routes{up}, o.Windows)
 	in.flagged = make([]map[string]bool, o.Windows)
-	in.m.layOutMesh(2, 8, o.Know)
+	if o.Flows != nil {
+		in.m.layOutFlows(o.Flows, o.Know)
+	} else {
+		in.m.layOutMesh(2, 8, o.Know)
+	}
 	in.causeFault()
 	for range o.Several {
 		in.causeAnother()
@@ -294,9 +302,15 @@ func drawFree[T any](in *incident, draw func() T, places func(T) []string) T {
 	panic("incident: the fabric is too small for so many faults")
 }
 
-// drawTrunk draws a cable between switches of the lower tiers, downwards or upwards.
+// drawTrunk draws a cable between switches in a direction, of the tier that the scenario has.
 func (in *incident) drawTrunk() int32 {
-	return drawFree(in, func() int32 { return in.f.drawCable(in.rng, false) }, func(d int32) []string {
+	return drawFree(in, func() int32 {
+		for {
+			if d := in.f.drawCable(in.rng, false); in.o.Tier == 0 || in.f.dirs[d].tier == in.o.Tier {
+				return d
+			}
+		}
+	}, func(d int32) []string {
 		return []string{fabric.OwnerOf(in.f.dirs[d].From), fabric.OwnerOf(in.f.dirs[d].To)}
 	})
 }

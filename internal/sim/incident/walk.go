@@ -43,7 +43,8 @@ type dir struct {
 	fabric.Direction
 	from, to         int32  // switches; -1 where the end is a NIC
 	fromPort, toPort string // "" where the end is a NIC
-	back             int32  // the other way
+	tier             int
+	back             int32 // the other way
 }
 
 func (d *dir) isAccess() bool { return d.from < 0 || d.to < 0 }
@@ -59,6 +60,8 @@ func NewFabric(t *fabric.Topology) *Fabric {
 	for i := range t.Links {
 		l := &t.Links[i]
 		a, b := f.addDirection(l.A, l.B), f.addDirection(l.B, l.A)
+		f.dirs[a].tier = f.Graph.LinkTier(l)
+		f.dirs[b].tier = f.dirs[a].tier
 		f.dirs[a].back, f.dirs[b].back = b, a
 	}
 	for _, id := range f.Graph.NICIDs() {
