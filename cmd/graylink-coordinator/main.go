@@ -46,6 +46,7 @@ type settings struct {
 	prefixes, webPrefixes, webPorts []string
 	classes                         []string
 	noKeys                          bool
+	targetFile                      string
 	enroll                          *enrollFlags
 }
 
@@ -65,6 +66,7 @@ func defineFlags(app *kingpin.Application) *settings {
 	app.Flag("agents.web-ports", "Port, or range of ports, that agents may be scraped at. May be given several times. The first one replaces a port outside the ranges.").Default("9868").StringsVar(&s.webPorts)
 	app.Flag("agents.web-scheme", "Scheme that agents are scraped with: http or https.").Default(o.WebScheme).EnumVar(&o.WebScheme, "http", "https")
 	app.Flag("agents.handshakes-per-address", "Maximum number of concurrent TLS handshakes of one address. Further ones wait in line.").Default(strconv.Itoa(o.HandshakesPerAddress)).IntVar(&o.HandshakesPerAddress)
+	app.Flag("sd.file", "File for file_sd_configs of Prometheus, a name that ends in .json. It is replaced in one step when the targets of /api/v1/targets have changed. If empty, none is written.").StringVar(&s.targetFile)
 	duration := func(name, text string, v *time.Duration) {
 		app.Flag(name, text).Default(v.String()).DurationVar(v)
 	}
@@ -123,6 +125,11 @@ func (s *settings) resolveOptions() error {
 	}
 	if err := s.enroll.validate(); err != nil {
 		return err
+	}
+	if s.targetFile != "" {
+		if err := exporter.CheckTargetFile(s.targetFile); err != nil {
+			return err
+		}
 	}
 	s.options.Keys = !s.noKeys
 	s.options.Version = buildversion.Version()
@@ -224,6 +231,9 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 	service := p.StartService(p.Web.NewServer(exporter.Handler(c, policy, log, enrollment.service, append(enrollment.sources, certificates, p.Web.Certificates())...), policy, log), log)
 	saved := make(chan error, 1)
 	wg.Go(func() { saved <- c.Run(ctx) })
+	if s.targetFile != "" {
+		wg.Go(func() { exporter.NewTargetFile(s.targetFile, c, log).Run(ctx) })
+	}
 	log.Info("coordinator started", "version", buildversion.Info())
 
 	web, err := service.Wait(ctx, program.Events{Hangup: hangup, Failed: failed, Reload: program.LogReload(log, "cannot reload the topology", c.Reload)})

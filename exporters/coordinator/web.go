@@ -92,18 +92,3 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 	})
 	return mux
 }
-
-// targetGroup represents a target group of Prometheus' HTTP service discovery.
-type targetGroup struct {
-	Targets []string          `json:"targets"`
-	Labels  map[string]string `json:"labels"`
-}
-
-func targetGroups(targets []coordinator.Target) []targetGroup {
-	out := make([]targetGroup, len(targets))
-	for i, t := range targets {
-		out[i] = targetGroup{[]string{t.Address}, map[string]string{"__scheme__": t.Scheme, "__meta_graylink_node": t.Node,
-			"__meta_graylink_version": t.Software, "__meta_graylink_connected": fmt.Sprint(t.Connected)}}
-	}
-	return out
-}
