@@ -181,7 +181,7 @@ func (*recorder) Traces() (version uint64, traces []fabric.Trace) { return 0, ni
 
 func client(t *testing.T, r *recorder, state string) *Client {
 	t.Helper()
-	c, err := New(Config{Address: "127.0.0.1:1", Node: "h1", StateFile: state, Log: slog.New(slog.DiscardHandler)}, r)
+	c, err := New(Config{Addresses: []string{"127.0.0.1:1"}, Node: "h1", StateFile: state, Log: slog.New(slog.DiscardHandler)}, r)
 	if err != nil {
 		t.Fatal(err)
 	}
