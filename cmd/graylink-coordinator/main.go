@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,13 +18,14 @@ import (
 	exporter "github.com/graylink/graylink/exporters/coordinator"
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/coordinator"
+	"github.com/graylink/graylink/internal/durable"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/program"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/unix"
 )
 
-const help = `Schedules the probes of a fleet, hands assignments and keys to its agents over gRPC with mutual TLS, and serves them to Prometheus as targets.
+const help = `Schedules the probes of a fleet, hands assignments and keys to its agents over gRPC with mutual TLS, and serves them to Prometheus as targets. "graylink-coordinator backup" and "graylink-coordinator restore" copy its state file and put it back.
 
 Exit codes: 0 stopped by a signal, or --check found nothing wrong; 1 invalid arguments, topology, state or certificates, or a listener could not be opened; 2 a listener failed while running, or the state could not be written at the end.`
 
@@ -141,6 +143,11 @@ func (s *settings) resolveOptions() error {
 }
 
 func run() int {
+	if len(os.Args) > 1 {
+		if command := stateCommands[os.Args[1]]; command != nil {
+			return command(os.Args[2:])
+		}
+	}
 	p := program.New("graylink-coordinator", help)
 	s := defineFlags(p.App)
 	p.AddFlags("127.0.0.1:9869", "POST /api/v1/keys/rotate")
@@ -189,6 +196,16 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 	if err != nil {
 		log.Error("cannot read the certificate files", "err", err)
 		return exitSetup
+	}
+	unlock, err := coordinator.LockState(s.options.StateFile)
+	switch {
+	case errors.Is(err, durable.ErrLocked):
+		log.Error("another coordinator runs with this state file", "err", err)
+		return exitSetup
+	case err != nil: // a disk may be full, or a file system without locks
+		log.Warn("cannot lock the state file: do not start another coordinator with it", "err", err)
+	default:
+		defer func() { _ = unlock() }() // the lock ends with the process in any case
 	}
 	c, err := coordinator.New(s.options, log)
 	if err != nil {
