@@ -84,6 +84,7 @@ type Client struct {
 	instance     []byte
 	assignment   changeover
 	lives        lifeBook
+	epochs       epochBook
 	state        stateFile
 	reporter     pathReporter
 	clock        clockQueue
@@ -93,6 +94,25 @@ type Client struct {
 type lifeBook struct {
 	peers *agentapi.Lives
 	given bool // a coordinator has given this process its life number
+}
+
+// epochBook has the greatest epoch of a leader that the agent has seen. What a coordinator with a smaller one says is not
+// done: another coordinator has taken over from it.
+type epochBook struct {
+	greatest uint64 // 0 before the first
+	proof    []byte // came with it, and goes to every coordinator
+}
+
+// accepts reports whether a coordinator with an epoch may lead. 0 is that of a version without epochs.
+func (b *epochBook) accepts(epoch uint64) bool { return epoch == 0 || epoch >= b.greatest }
+
+// take takes the epoch of a coordinator that leads, and reports whether it is new.
+func (b *epochBook) take(epoch uint64, proof []byte) bool {
+	if epoch <= b.greatest || epoch > agentapi.MaxEpoch || len(proof) > agentapi.MaxEpochProof {
+		return false
+	}
+	b.greatest, b.proof = epoch, proof
+	return true
 }
 
 // New returns a client after it has applied the assignment of the state file. A state file that cannot
@@ -122,7 +142,7 @@ func New(cfg Config, agent Agent) (*Client, error) {
 }
 
 func (c *Client) restoreState() {
-	a, k, lives, err := readState(c.cfg.StateFile, c.cfg.Node)
+	kept, err := readState(c.cfg.StateFile, c.cfg.Node)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return
@@ -130,10 +150,10 @@ func (c *Client) restoreState() {
 		c.cfg.Log.Warn("cannot use the kept assignment", "err", err)
 		return
 	}
-	c.assignment.target, c.assignment.keys = a, k
-	c.takeLives(lives)
-	c.assignment.apply(a, k)
-	c.cfg.Log.Info("using the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.assignment.failure)
+	c.assignment.target, c.assignment.keys, c.epochs = kept.assignment, kept.keys, kept.epochs
+	c.takeLives(kept.lives)
+	c.assignment.apply(kept.assignment, kept.keys)
+	c.cfg.Log.Info("using the kept assignment", "version", kept.assignment.GetVersion(), "edges", len(kept.assignment.GetEdges()), "err", c.assignment.failure)
 }
 
 // Run connects to the coordinator that leads, again after every failure, until ctx ends. It pauses after a session that
@@ -208,7 +228,7 @@ func (c *Client) takeLives(l *agentapi.Lives) {
 // saveState writes the state file. A failed write is repeated with every heartbeat.
 func (c *Client) saveState() {
 	if c.assignment.target != nil {
-		c.state.write(c.assignment.target, c.assignment.keys, c.lives.peers)
+		c.state.write(keptState{c.assignment.target, c.assignment.keys, c.lives.peers, c.epochs})
 	}
 }
 
@@ -226,6 +246,10 @@ func (c *Client) takeKeys(k *agentapi.Keys) {
 
 // takeAssignment takes an assignment from the coordinator.
 func (c *Client) takeAssignment(a *agentapi.Assignment) {
+	if !c.epochs.accepts(a.GetEpoch()) {
+		c.cfg.Log.Error("the assignment is not applied: a coordinator with a greater epoch has taken over", "epoch", a.GetEpoch(), "greatest", c.epochs.greatest)
+		return
+	}
 	if c.assignment.takeAssignment(a, c.cfg.Node) {
 		c.saveState()
 		c.cfg.Log.Info("assignment received", "version", a.GetVersion(), "peers", len(a.GetPeers()), "edges", len(a.GetEdges()), "answers", len(a.GetAnswers()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	mathrand "math/rand/v2"
 	"net"
 	"strings"
@@ -65,6 +66,7 @@ type session struct {
 	beat        *time.Timer
 	interval    time.Duration // between two heartbeats
 	accepted    bool          // the coordinator has welcomed the agent
+	stale       error         // set when another coordinator has taken over from this one
 	leader      string        // address of the coordinator that leads instead, if this one has named it
 }
 
@@ -123,7 +125,7 @@ func (s *session) sendHello() error {
 	s.reporter.interfaces = in
 	hello := &agentapi.Hello{Node: s.cfg.Node, Instance: s.instance, BootId: s.cfg.BootID, Version: s.cfg.Version, Web: s.cfg.Web,
 		Interfaces: in, Applied: s.assignment.applied, OwnConfiguration: s.cfg.OwnConfiguration,
-		Life: proto.Uint64(s.agent.Life()), LifeAssigned: s.lives.given}
+		Life: proto.Uint64(s.agent.Life()), LifeAssigned: s.lives.given, Epoch: s.epochs.greatest, EpochProof: s.epochs.proof}
 	return s.stream.Send(&agentapi.AgentMessage{Body: &agentapi.AgentMessage_Hello{Hello: hello}})
 }
 
@@ -149,6 +151,9 @@ func (s *session) serve(received <-chan *agentapi.CoordinatorMessage, ended <-ch
 			s.beat.Reset(s.interval)
 		case m := <-received:
 			answer = s.handleMessage(m)
+		}
+		if s.stale != nil {
+			return s.stale
 		}
 		if answer {
 			if err := s.sendHeartbeat(); err != nil {
@@ -214,7 +219,14 @@ func (s *session) handleMessage(m *agentapi.CoordinatorMessage) (answer bool) {
 
 // begin sets the session up as the coordinator's first message says.
 func (s *session) begin(w *agentapi.Welcome) {
+	if !s.epochs.accepts(w.GetEpoch()) {
+		s.stale = fmt.Errorf("the coordinator has the epoch %d, and one with the epoch %d has taken over from it", w.GetEpoch(), s.epochs.greatest)
+		return
+	}
 	s.accepted = true
+	if s.epochs.take(w.GetEpoch(), w.GetEpochProof()) {
+		s.saveState()
+	}
 	s.interval = min(max(time.Duration(w.GetHeartbeatNs()), heartbeatLow), heartbeatHigh)
 	s.clock.connected.Store(true)
 	s.beat.Reset(time.Duration(mathrand.Int64N(int64(s.interval))))
