@@ -50,6 +50,7 @@ type settings struct {
 	noKeys                          bool
 	targetFile                      string
 	enroll                          *enrollFlags
+	ha                              *haFlags
 }
 
 func defineFlags(app *kingpin.Application) *settings {
@@ -92,6 +93,7 @@ func defineFlags(app *kingpin.Application) *settings {
 	duration("keys.rotate-every", "Age at which the key that agents send with is replaced. 0 disables rotation except by request.", &o.RotateEvery)
 	duration("keys.grace", "Time that silent agents have to connect and fetch a new key, and time for which an old key is accepted.", &o.KeysGrace)
 	s.enroll = addEnrollFlags(app)
+	s.ha = addHAFlags(app, &o.HA)
 	app.Flag("ask.clients", "Name in the certificate of an analyzer that may ask for temporary flows, which distinguish the suspects of an incident. May be given several times. If empty, none may.").StringsVar(&o.AskClients)
 	duration("clock.asymmetry-allowance", "Allowance for the asymmetry of the paths between two clocks: half of the difference of the two directions. 0 means 25 ns under a leaf, 100 ns more for every tier above, and 500 ns more for kernel stamps.", &o.ClockAllowance)
 	app.Flag("clock.reference", "Node whose system clock all clocks are related to. If empty, clocks are related to each other only.").StringVar(&o.ClockReference)
@@ -128,6 +130,9 @@ func (s *settings) resolveOptions() error {
 	if err := s.enroll.validate(); err != nil {
 		return err
 	}
+	if err := s.ha.resolve(); err != nil {
+		return err
+	}
 	if s.targetFile != "" {
 		if err := exporter.CheckTargetFile(s.targetFile); err != nil {
 			return err
@@ -150,7 +155,7 @@ func run() int {
 	}
 	p := program.New("graylink-coordinator", help)
 	s := defineFlags(p.App)
-	p.AddFlags("127.0.0.1:9869", "POST /api/v1/keys/rotate")
+	p.AddFlags("127.0.0.1:9869", "POST /api/v1/keys/rotate and /-/promote")
 	log, ok := p.Parse(os.Args[1:])
 	if !ok {
 		return exitSetup
@@ -195,6 +200,11 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 	certificates, err := pki.Open(s.certificateFiles, func(err error) { log.Error("cannot use the changed certificate files", "err", err) })
 	if err != nil {
 		log.Error("cannot read the certificate files", "err", err)
+		return exitSetup
+	}
+	leaseSources, err := s.ha.open()
+	if err != nil {
+		log.Error("cannot use the lease", "err", err)
 		return exitSetup
 	}
 	unlock, err := coordinator.LockState(s.options.StateFile)
@@ -245,7 +255,7 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 		})
 	}
 	policy := p.Web.NewPolicy(log)
-	service := p.StartService(p.Web.NewServer(exporter.Handler(c, policy, log, enrollment.service, append(enrollment.sources, certificates, p.Web.Certificates())...), policy, log), log)
+	service := p.StartService(p.Web.NewServer(exporter.Handler(c, policy, log, enrollment.service, append(append(enrollment.sources, leaseSources...), certificates, p.Web.Certificates())...), policy, log), log)
 	saved := make(chan error, 1)
 	wg.Go(func() { saved <- c.Run(ctx) })
 	if s.targetFile != "" {

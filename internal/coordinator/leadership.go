@@ -285,7 +285,7 @@ func (c *Coordinator) Promote(ctx context.Context) error {
 	epoch := c.leadership.nextEpoch(c.opts.Clock.WallTime())
 	c.mu.Unlock()
 	if c.opts.HA.Lease != nil {
-		found, err := c.opts.HA.Lease.Hold(ctx, LeaseRequest{Epoch: epoch - 1, Take: true, Force: true})
+		found, err := c.opts.HA.Lease.Hold(ctx, LeaseRequest{AtLeast: epoch, Take: true, Force: true})
 		if err != nil {
 			return fmt.Errorf("take the lease: %w", err)
 		}

@@ -18,9 +18,9 @@ type LeaseState struct {
 
 // Lease decides which of several coordinators leads.
 type Lease interface {
-	// Hold keeps the lease, or takes it if it is free and take says so. A lease that is taken gets an epoch above epoch, the
-	// greatest that the coordinator knows, and above that of the lease. A lease with a greater epoch than that is not
-	// taken: its leader has a newer state. With force it is taken in any case.
+	// Hold keeps the lease, or takes it if it is free and Take says so. A lease that is taken gets an epoch above its last
+	// one and above Epoch. A lease whose epoch is greater than Epoch is not taken: its leader has a newer state. With Force
+	// it is taken in any case.
 	Hold(ctx context.Context, request LeaseRequest) (LeaseState, error)
 	// Release lets another coordinator take the lease at once.
 	Release(ctx context.Context) error
@@ -28,7 +28,8 @@ type Lease interface {
 
 // LeaseRequest is a request for the lease.
 type LeaseRequest struct {
-	Epoch       uint64 // the greatest that the coordinator knows
+	Epoch       uint64 // of the state that the coordinator has; 0 if it has none
+	AtLeast     uint64 // lower limit of the epoch of a lease that is taken
 	Take, Force bool
 }
 
@@ -62,10 +63,7 @@ func (c *Coordinator) stepLease(ctx context.Context) {
 	// A coordinator without a state leads only if it was named for that. The state of the other one is the better one if it
 	// is there.
 	take := leads || l.peer.tried && !l.peer.leading(c.opts.Clock.MonoTime()) && l.peer.epoch <= l.epoch && (l.replica != nil || c.opts.HA.isInitial())
-	request := LeaseRequest{Epoch: max(l.epoch, l.peer.epoch), Take: take}
-	if request.Epoch == 0 {
-		request.Epoch = l.firstEpoch(c.opts.Clock.WallTime()) - 1
-	}
+	request := LeaseRequest{Epoch: l.epoch, AtLeast: l.nextEpoch(c.opts.Clock.WallTime()), Take: take}
 	failing := c.leaseFailing
 	c.mu.Unlock()
 	found, err := c.opts.HA.Lease.Hold(ctx, request)
