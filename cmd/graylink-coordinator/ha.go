@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,12 +26,13 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 // haFlags describe the other coordinator of the fleet.
 type haFlags struct {
 	options                     *coordinator.HAOptions
+	addresses                   []string // of the coordinators, perhaps with this one's own
 	namespace, name, kubeconfig string
 }
 
 func addHAFlags(app *kingpin.Application, o *coordinator.HAOptions) *haFlags {
 	f := &haFlags{options: o}
-	app.Flag("ha.peer-address", "Where the other coordinator of the fleet accepts agents, as agents have it in --coordinator.address. One of the two leads, and the other one is its standby. If empty, there is no other one.").StringVar(&o.PeerAddress)
+	app.Flag("ha.peer-address", "Where the other coordinator of the fleet accepts agents, as agents have it in --coordinator.address. One of the two leads, and the other one is its standby. If empty, there is no other one. May be given twice: an address whose host is --ha.identity, or that and a domain, is this coordinator's own.").StringsVar(&f.addresses)
 	app.Flag("ha.peers", "Name in the certificate of the other coordinator. May be given several times. Whoever has a certificate for one of them gets the state, which holds the fleet's secrets.").StringsVar(&o.Peers)
 	app.Flag("ha.peer-server-name", `Name that the certificate of the other coordinator must have. The default is the host of its address, or "coordinator" for a unix socket.`).StringVar(&o.PeerServerName)
 	app.Flag("ha.mode", "What makes the standby the leader: manual is POST /-/promote, lease is a Lease of Kubernetes as well.").Default(coordinator.ModeManual).EnumVar(&o.Mode, coordinator.ModeManual, coordinator.ModeLease)
@@ -44,16 +47,24 @@ func addHAFlags(app *kingpin.Application, o *coordinator.HAOptions) *haFlags {
 // resolve fills in what has a default.
 func (f *haFlags) resolve() (err error) {
 	o := f.options
-	if !o.Paired() {
+	if len(f.addresses) == 0 {
 		return nil
-	}
-	if o.PeerServerName, err = client.ServerNameFor(o.PeerAddress, o.PeerServerName); err != nil {
-		return fmt.Errorf("--ha.peer-address: %w", err)
 	}
 	if o.Identity == "" {
 		if o.Identity, err = os.Hostname(); err != nil {
 			return fmt.Errorf("--ha.identity: %w", err)
 		}
+	}
+	others := slices.DeleteFunc(slices.Clone(f.addresses), func(address string) bool {
+		host, _, err := net.SplitHostPort(address)
+		return err == nil && (host == o.Identity || strings.HasPrefix(host, o.Identity+"."))
+	})
+	if len(others) != 1 {
+		return fmt.Errorf("--ha.peer-address: %q, of which %q are not this coordinator's (--ha.identity %s), want one", f.addresses, others, o.Identity)
+	}
+	o.PeerAddress = others[0]
+	if o.PeerServerName, err = client.ServerNameFor(o.PeerAddress, o.PeerServerName); err != nil {
+		return fmt.Errorf("--ha.peer-address: %w", err)
 	}
 	return nil
 }

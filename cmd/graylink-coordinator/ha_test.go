@@ -272,3 +272,27 @@ func TestAStrangerGetsNoReplication(t *testing.T) {
 		t.Errorf("a coordinator that is alone: %v", err)
 	}
 }
+
+// Both coordinators may have the same flags.
+func TestTheOwnAddressIsNotThatOfThePeer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		addresses []string
+		identity  string
+		want      string // empty: refused
+	}{
+		"none":           {nil, "a", ""},
+		"the other one":  {[]string{"b:1"}, "a", "b:1"},
+		"both":           {[]string{"a-0.ns.svc:1", "a-1.ns.svc:1"}, "a-1", "a-0.ns.svc:1"},
+		"a longer name":  {[]string{"a-0:1", "a-01:1"}, "a-0", "a-01:1"},
+		"three":          {[]string{"a:1", "b:1", "c:1"}, "a", ""},
+		"only its own":   {[]string{"a:1"}, "a", ""},
+		"a unix socket":  {[]string{"unix:/run/b"}, "a", "unix:/run/b"},
+		"without a port": {[]string{"b"}, "a", ""},
+	} {
+		o := coordinator.HAOptions{Identity: tc.identity}
+		f := haFlags{options: &o, addresses: tc.addresses}
+		if err := f.resolve(); (err == nil) != (tc.want != "" || tc.addresses == nil) || err == nil && o.PeerAddress != tc.want {
+			t.Errorf("%s: %q, %v; want %q", name, o.PeerAddress, err, tc.want)
+		}
+	}
+}
