@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,8 +91,12 @@ func CheckFiles(opts Options, log *slog.Logger) error {
 	return err
 }
 
-// HasNode reports whether the agent of a node may connect.
+// HasNode reports whether the agent of a node may connect. A name that may replicate is no node's: no certificate for it
+// comes from enrollment.
 func (c *Coordinator) HasNode(node string) bool {
+	if slices.Contains(c.opts.HA.Peers, node) {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.topology.nodes[node] || c.opts.AnyNode

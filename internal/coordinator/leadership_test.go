@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/graylink/graylink/internal/agentapi"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
 )
 
 // pair has two coordinators of one fleet, in virtual time. Messages between them are those that the network would carry.
@@ -141,7 +143,7 @@ func (f *fixture) join(node string, have inbox, epoch uint64, proof []byte) (*se
 	return f.connect(h)
 }
 
-func TestAStandbyTakesOverWithTheSameScheduleAndKeys(t *testing.T) {
+func TestRule20AStandbyTakesOverWithTheSameScheduleAndKeys(t *testing.T) {
 	p := newPair(t, nil)
 	p.run(2 * time.Second)
 	p.wantLeaders(t, true, false)
@@ -191,7 +193,7 @@ func TestAStandbyTakesOverWithTheSameScheduleAndKeys(t *testing.T) {
 }
 
 // After a restart the state says who leads. A leader whose place was taken meanwhile does not come back as one.
-func TestWhoLeadsAfterARestart(t *testing.T) {
+func TestRule20WhoLeadsAfterARestart(t *testing.T) {
 	p := newPair(t, nil)
 	p.run(2 * time.Second)
 	p.a.agents(4)
@@ -226,7 +228,7 @@ func TestWhoLeadsAfterARestart(t *testing.T) {
 }
 
 // Two leaders that cannot reach each other, each with half of the agents, change nothing for a minute.
-func TestTwoLeadersForAMinuteChangeNothing(t *testing.T) {
+func TestRule22TwoLeadersForAMinuteChangeNothing(t *testing.T) {
 	p := newPair(t, func(o *Options) { o.RotateEvery = 30*time.Minute + 20*time.Second })
 	p.run(2 * time.Second)
 	sessions, boxes := p.a.agents(4)
@@ -282,7 +284,7 @@ func TestTwoLeadersForAMinuteChangeNothing(t *testing.T) {
 }
 
 // Without its proof an epoch ends no leadership, since an agent may lie. A request goes above it nevertheless.
-func TestAnEpochWithoutProofChangesNothing(t *testing.T) {
+func TestRule21AnEpochWithoutProofChangesNothing(t *testing.T) {
 	p := newPair(t, nil)
 	p.run(2 * time.Second)
 	own, proof := p.a.epochProof()
@@ -315,7 +317,7 @@ func TestAnEpochWithoutProofChangesNothing(t *testing.T) {
 }
 
 // Two that were made leaders with the same epoch do not stay both.
-func TestOfTwoLeadersWithOneEpochOneMakesWay(t *testing.T) {
+func TestRule21OfTwoLeadersWithOneEpochOneMakesWay(t *testing.T) {
 	p := newPair(t, nil)
 	p.run(2 * time.Second)
 	p.a.agents(4)
@@ -340,7 +342,7 @@ func TestOfTwoLeadersWithOneEpochOneMakesWay(t *testing.T) {
 }
 
 // A coordinator that is alone goes on above the epochs of the fleet: after an older backup, and without its state.
-func TestEpochsOfACoordinatorThatIsAlone(t *testing.T) {
+func TestRule21EpochsOfACoordinatorThatIsAlone(t *testing.T) {
 	f := start(t, clos(2, 2), nil)
 	first, proof := f.epochProof()
 	if first < uint64(f.clock.WallTime().Unix()) {
@@ -361,7 +363,7 @@ func TestEpochsOfACoordinatorThatIsAlone(t *testing.T) {
 	}
 }
 
-func TestLeaseDecides(t *testing.T) {
+func TestRule23TheLeaseDecides(t *testing.T) {
 	lease := &fakeLease{}
 	p := newPair(t, func(o *Options) { o.HA.Mode, o.HA.Lease = ModeLease, lease.claim("unused") })
 	p.a.opts.HA.Lease, p.b.opts.HA.Lease = lease.claim("a"), lease.claim("b")
@@ -416,7 +418,7 @@ func TestLeaseDecides(t *testing.T) {
 }
 
 // A coordinator whose state is older than the last leader's does not take a free lease.
-func TestAnOldStateTakesNoLease(t *testing.T) {
+func TestRule23AnOldStateTakesNoLease(t *testing.T) {
 	lease := &fakeLease{state: LeaseState{Epoch: 1 << 40}}
 	p := newPair(t, func(o *Options) { o.HA.Mode, o.HA.Lease = ModeLease, lease.claim("a") })
 	p.cut = true
@@ -424,6 +426,44 @@ func TestAnOldStateTakesNoLease(t *testing.T) {
 	p.a.stepLease(t.Context())
 	if p.a.Leads() {
 		t.Error("it leads")
+	}
+}
+
+// A node that is missing may be connected to another leader, where its peers do not get the moves of this one.
+func TestRule22NoSourcePortMovesWhileANodeIsMissing(t *testing.T) {
+	asked := 0
+	f := start(t, clos(2, 1), func(o *Options) {
+		o.HA = HAOptions{Mode: ModeManual, PeerAddress: "b:1", PeerServerName: "b", Peers: []string{"b"}, Identity: "a", InitialLeader: "a"}
+		o.Planner.Rebalance = func(*fabric.Graph, *schedule.Schedule, []schedule.TracedPath, []schedule.Move, int, int) []schedule.Move {
+			asked++
+			return nil
+		}
+	})
+	f.mu.Lock()
+	f.leadership.peer.tried = true
+	f.mu.Unlock()
+	f.Step()
+	sessions, boxes := f.agents(2)
+	for i, edges := range [][]string{{"h1/mlx5_0>h2/mlx5_0#0", "h2/mlx5_0>h1/mlx5_0#0/r"}, {"h2/mlx5_0>h1/mlx5_0#0", "h1/mlx5_0>h2/mlx5_0#0/r"}} {
+		var traces []*agentapi.Trace
+		for _, e := range edges {
+			traces = append(traces, traced(e, i+1, 1, 2-i))
+		}
+		if err := f.handleMessage(sessions[i], &agentapi.AgentMessage{Body: &agentapi.AgentMessage_Paths{Paths: &agentapi.PathReport{Traces: traces}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.endSession(sessions[1])
+	f.run(2 * time.Minute)
+	if asked != 0 {
+		t.Error("source ports were to be moved while a node was missing")
+	}
+	if _, err := f.join("h2", boxes[1], 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	f.run(2 * time.Minute)
+	if asked == 0 {
+		t.Error("source ports were not to be moved when all nodes were there again")
 	}
 }
 
@@ -447,7 +487,7 @@ func FuzzStateChange(f *testing.F) {
 }
 
 // Whatever changes, the standby has the leader's state after each change.
-func TestReplicationOfChanges(t *testing.T) {
+func TestRule20ReplicationOfChanges(t *testing.T) {
 	var d stateDiff
 	var b stateBuilder
 	agents := func(nodes string) (out []agentState) {
@@ -486,6 +526,14 @@ func TestReplicationOfChanges(t *testing.T) {
 	}
 	if _, err := (&stateBuilder{}).take(&agentapi.StateChange{Complete: true}); err == nil {
 		t.Error("a change without a beginning was taken")
+	}
+}
+
+// Who replicates has the fleet's secrets, so that no node may enroll under such a name.
+func TestRule20NoNodeHasTheNameOfACoordinator(t *testing.T) {
+	p := newPair(t, func(o *Options) { o.AnyNode, o.HA.Peers = true, []string{"coordinator", "h1"} })
+	if p.a.HasNode("coordinator") || p.a.HasNode("h1") || !p.a.HasNode("h2") {
+		t.Error("a node may have the name of the other coordinator, or another node may not connect")
 	}
 }
 

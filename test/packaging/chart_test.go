@@ -74,6 +74,7 @@ node:
   nodeSelector: {gpu: "true"}
   extraArgs: [--log.level=debug]
 coordinator:
+  replicas: 2
   clockReference: h1
   persistence: {storageClassName: fast, size: 2Gi}
   nodeSelector: {role: infra}
