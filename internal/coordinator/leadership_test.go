@@ -529,6 +529,26 @@ func TestRule20ReplicationOfChanges(t *testing.T) {
 	}
 }
 
+// signer is an enrollment service that signs whatever it gets.
+type signer struct {
+	agentapi.UnimplementedEnrollmentServer
+}
+
+func (signer) Enroll(context.Context, *agentapi.EnrollRequest) (*agentapi.EnrollAnswer, error) {
+	return &agentapi.EnrollAnswer{}, nil
+}
+
+// The record of used join tokens is that of the leader.
+func TestRule20AStandbySignsNoCertificate(t *testing.T) {
+	p := newPair(t, nil)
+	p.run(2 * time.Second)
+	if _, err := (leaderEnrollment{signer{}, p.a.Coordinator}).Enroll(t.Context(), nil); err != nil {
+		t.Errorf("the leader: %v", err)
+	}
+	_, err := (leaderEnrollment{signer{}, p.b.Coordinator}).Enroll(t.Context(), nil)
+	wantCode(t, err, codes.Unavailable, "a:9870")
+}
+
 // Who replicates has the fleet's secrets, so that no node may enroll under such a name.
 func TestRule20NoNodeHasTheNameOfACoordinator(t *testing.T) {
 	p := newPair(t, func(o *Options) { o.AnyNode, o.HA.Peers = true, []string{"coordinator", "h1"} })
