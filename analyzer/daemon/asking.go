@@ -21,7 +21,7 @@ func (a *Asking) NewAsker(log *slog.Logger) (questions.Asker, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.NewAsker(a.Address, a.ServerName, keeper)
+	c, err := client.NewAsker(a.addresses(), a.ServerName, keeper)
 	if err != nil {
 		return nil, err
 	}

@@ -107,6 +107,8 @@ type Coordinator struct {
 type Asking struct {
 	// Address is where the coordinator accepts agents: host:port or unix:PATH.
 	Address string `yaml:"address" schema:"required"`
+	// StandbyAddresses are where other coordinators of the fleet accept agents. They are tried when this one does not lead.
+	StandbyAddresses []string `yaml:"standby_addresses"`
 	// ServerName is the name in its certificate. The default is the host of the address.
 	ServerName string `yaml:"server_name"`
 	// CAFile is the PEM file of the authorities that sign the coordinator's certificate.
@@ -121,14 +123,23 @@ func (a *Asking) files() pki.Files {
 	return pki.Files{CA: a.CAFile, Cert: a.CertFile, Key: a.KeyFile}
 }
 
+// addresses returns those of all coordinators.
+func (a *Asking) addresses() []string { return append([]string{a.Address}, a.StandbyAddresses...) }
+
 func (a *Asking) validate() error {
 	for _, f := range []struct{ key, value string }{{"address", a.Address}, {"ca_file", a.CAFile}, {"cert_file", a.CertFile}, {"key_file", a.KeyFile}} {
 		if f.value == "" {
 			return keyErrorf("asking."+f.key, "a value is required")
 		}
 	}
-	if _, err := client.ServerNameFor(a.Address, a.ServerName); err != nil {
-		return keyErrorf("asking.address", "%w", err)
+	for i, address := range a.addresses() {
+		if _, err := client.ServerNameFor(address, a.ServerName); err != nil {
+			key := "asking.address"
+			if i > 0 {
+				key = fmt.Sprintf("asking.standby_addresses[%d]", i-1)
+			}
+			return keyErrorf(key, "%w", err)
+		}
 	}
 	return nil
 }

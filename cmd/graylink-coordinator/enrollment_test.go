@@ -66,7 +66,7 @@ func (r *rig) token(node string, life time.Duration) string {
 
 // node returns a node that enrolls in a directory of its own.
 func (r *rig) node(token string) *client.Enrollment {
-	return &client.Enrollment{Address: r.address, ServerName: "coordinator", Directory: filepath.Join(r.t.TempDir(), "pki"), Log: slog.New(slog.DiscardHandler),
+	return &client.Enrollment{Addresses: []string{r.address}, ServerName: "coordinator", Directory: filepath.Join(r.t.TempDir(), "pki"), Log: slog.New(slog.DiscardHandler),
 		JoinToken: func() (string, error) { return token, nil }}
 }
 
@@ -125,7 +125,7 @@ func TestAJoinTokenEnrollsItsNode(t *testing.T) {
 	// The certificate is one for a session.
 	assigned := make(chan struct{})
 	var once sync.Once
-	c, err := client.New(client.Config{Address: r.address, ServerName: "coordinator", Certificates: k, Node: "h1", Web: &agentapi.WebEndpoint{Address: ":9868"}, Log: slog.New(slog.DiscardHandler)},
+	c, err := client.New(client.Config{Addresses: []string{r.address}, ServerName: "coordinator", Certificates: k, Node: "h1", Web: &agentapi.WebEndpoint{Address: ":9868"}, Log: slog.New(slog.DiscardHandler)},
 		idle{func() { once.Do(func() { close(assigned) }) }})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,13 +18,14 @@ import (
 	exporter "github.com/graylink/graylink/exporters/coordinator"
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/coordinator"
+	"github.com/graylink/graylink/internal/durable"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/program"
 	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/unix"
 )
 
-const help = `Schedules the probes of a fleet, hands assignments and keys to its agents over gRPC with mutual TLS, and serves them to Prometheus as targets.
+const help = `Schedules the probes of a fleet, hands assignments and keys to its agents over gRPC with mutual TLS, and serves them to Prometheus as targets. "graylink-coordinator backup" and "graylink-coordinator restore" copy its state file and put it back.
 
 Exit codes: 0 stopped by a signal, or --check found nothing wrong; 1 invalid arguments, topology, state or certificates, or a listener could not be opened; 2 a listener failed while running, or the state could not be written at the end.`
 
@@ -46,7 +48,9 @@ type settings struct {
 	prefixes, webPrefixes, webPorts []string
 	classes                         []string
 	noKeys                          bool
+	targetFile                      string
 	enroll                          *enrollFlags
+	ha                              *haFlags
 }
 
 func defineFlags(app *kingpin.Application) *settings {
@@ -65,6 +69,7 @@ func defineFlags(app *kingpin.Application) *settings {
 	app.Flag("agents.web-ports", "Port, or range of ports, that agents may be scraped at. May be given several times. The first one replaces a port outside the ranges.").Default("9868").StringsVar(&s.webPorts)
 	app.Flag("agents.web-scheme", "Scheme that agents are scraped with: http or https.").Default(o.WebScheme).EnumVar(&o.WebScheme, "http", "https")
 	app.Flag("agents.handshakes-per-address", "Maximum number of concurrent TLS handshakes of one address. Further ones wait in line.").Default(strconv.Itoa(o.HandshakesPerAddress)).IntVar(&o.HandshakesPerAddress)
+	app.Flag("sd.file", "File for file_sd_configs of Prometheus, a name that ends in .json. It is replaced in one step when the targets of /api/v1/targets have changed. If empty, none is written.").StringVar(&s.targetFile)
 	duration := func(name, text string, v *time.Duration) {
 		app.Flag(name, text).Default(v.String()).DurationVar(v)
 	}
@@ -88,6 +93,7 @@ func defineFlags(app *kingpin.Application) *settings {
 	duration("keys.rotate-every", "Age at which the key that agents send with is replaced. 0 disables rotation except by request.", &o.RotateEvery)
 	duration("keys.grace", "Time that silent agents have to connect and fetch a new key, and time for which an old key is accepted.", &o.KeysGrace)
 	s.enroll = addEnrollFlags(app)
+	s.ha = addHAFlags(app, &o.HA)
 	app.Flag("ask.clients", "Name in the certificate of an analyzer that may ask for temporary flows, which distinguish the suspects of an incident. May be given several times. If empty, none may.").StringsVar(&o.AskClients)
 	duration("clock.asymmetry-allowance", "Allowance for the asymmetry of the paths between two clocks: half of the difference of the two directions. 0 means 25 ns under a leaf, 100 ns more for every tier above, and 500 ns more for kernel stamps.", &o.ClockAllowance)
 	app.Flag("clock.reference", "Node whose system clock all clocks are related to. If empty, clocks are related to each other only.").StringVar(&o.ClockReference)
@@ -124,6 +130,14 @@ func (s *settings) resolveOptions() error {
 	if err := s.enroll.validate(); err != nil {
 		return err
 	}
+	if err := s.ha.resolve(); err != nil {
+		return err
+	}
+	if s.targetFile != "" {
+		if err := exporter.CheckTargetFile(s.targetFile); err != nil {
+			return err
+		}
+	}
 	s.options.Keys = !s.noKeys
 	s.options.Version = buildversion.Version()
 	s.options.Planner = coordinator.Planner{Make: schedule.Make, Rebalance: schedule.Rebalance}
@@ -134,9 +148,14 @@ func (s *settings) resolveOptions() error {
 }
 
 func run() int {
+	if len(os.Args) > 1 {
+		if command := stateCommands[os.Args[1]]; command != nil {
+			return command(os.Args[2:])
+		}
+	}
 	p := program.New("graylink-coordinator", help)
 	s := defineFlags(p.App)
-	p.AddFlags("127.0.0.1:9869", "POST /api/v1/keys/rotate")
+	p.AddFlags("127.0.0.1:9869", "POST /api/v1/keys/rotate and /-/promote")
 	log, ok := p.Parse(os.Args[1:])
 	if !ok {
 		return exitSetup
@@ -183,6 +202,21 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 		log.Error("cannot read the certificate files", "err", err)
 		return exitSetup
 	}
+	leaseSources, err := s.ha.open()
+	if err != nil {
+		log.Error("cannot use the lease", "err", err)
+		return exitSetup
+	}
+	unlock, err := coordinator.LockState(s.options.StateFile)
+	switch {
+	case errors.Is(err, durable.ErrLocked):
+		log.Error("another coordinator runs with this state file", "err", err)
+		return exitSetup
+	case err != nil: // a disk may be full, or a file system without locks
+		log.Warn("cannot lock the state file: do not start another coordinator with it", "err", err)
+	default:
+		defer func() { _ = unlock() }() // the lock ends with the process in any case
+	}
 	c, err := coordinator.New(s.options, log)
 	if err != nil {
 		log.Error("cannot start the coordinator", "err", err)
@@ -221,9 +255,12 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 		})
 	}
 	policy := p.Web.NewPolicy(log)
-	service := p.StartService(p.Web.NewServer(exporter.Handler(c, policy, log, enrollment.service, append(enrollment.sources, certificates, p.Web.Certificates())...), policy, log), log)
+	service := p.StartService(p.Web.NewServer(exporter.Handler(c, policy, log, enrollment.service, append(append(enrollment.sources, leaseSources...), certificates, p.Web.Certificates())...), policy, log), log)
 	saved := make(chan error, 1)
 	wg.Go(func() { saved <- c.Run(ctx) })
+	if s.targetFile != "" {
+		wg.Go(func() { exporter.NewTargetFile(s.targetFile, c, log).Run(ctx) })
+	}
 	log.Info("coordinator started", "version", buildversion.Info())
 
 	web, err := service.Wait(ctx, program.Events{Hangup: hangup, Failed: failed, Reload: program.LogReload(log, "cannot reload the topology", c.Reload)})

@@ -276,7 +276,7 @@ func (r *rig) client(node, address, state string, own bool) (a *agent, c *client
 		r.issue(node)
 	}
 	a = &agent{}
-	c, err := client.New(client.Config{Address: address, ServerName: "coordinator", Certificates: r.keeper(node), Node: node, Version: "test",
+	c, err := client.New(client.Config{Addresses: []string{address}, ServerName: "coordinator", Certificates: r.keeper(node), Node: node, Version: "test",
 		BootID: "boot", Web: &agentapi.WebEndpoint{Address: node + ":9868"}, StateFile: state, Log: slog.New(slog.NewTextHandler(a, nil)), OwnConfiguration: own,
 		BackoffLow: 50 * time.Millisecond, BackoffHigh: 200 * time.Millisecond}, a)
 	if err != nil {

@@ -81,7 +81,7 @@ func swarm(args string) int {
 		}
 		assigned.Add(1)
 		var once sync.Once
-		clients[i], err = client.New(client.Config{Address: f[1], ServerName: "coordinator", Certificates: k, Node: fmt.Sprintf("h%d", i),
+		clients[i], err = client.New(client.Config{Addresses: []string{f[1]}, ServerName: "coordinator", Certificates: k, Node: fmt.Sprintf("h%d", i),
 			Web: &agentapi.WebEndpoint{Address: ":9868"}, Log: slog.New(slog.DiscardHandler)}, idle{func() { once.Do(assigned.Done) }})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -31,7 +31,7 @@ func (f *enrollFlags) add(app *kingpin.Application) {
 // validate returns an error if flags exclude each other, or are missing beside others.
 func (f *enrollFlags) validate(o *nodeagent.FleetOptions) error {
 	switch {
-	case o.Coordinator.Address == "":
+	case len(o.Coordinator.Addresses) == 0:
 		return errors.New("--enroll needs --coordinator.address")
 	case o.Coordinator.Files.Cert != "" || o.Coordinator.Files.Key != "":
 		return errors.New("--enroll keeps the certificate and the key itself: --coordinator.cert and --coordinator.key cannot be given")
@@ -48,7 +48,7 @@ func (f *enrollFlags) enrollment(o *nodeagent.FleetOptions, log *slog.Logger) *c
 	if !f.wanted {
 		return nil
 	}
-	e := &client.Enrollment{Address: o.Coordinator.Address, ServerName: o.Coordinator.ServerName, Directory: f.directory, CA: o.Coordinator.Files.CA,
+	e := &client.Enrollment{Addresses: o.Coordinator.Addresses, ServerName: o.Coordinator.ServerName, Directory: f.directory, CA: o.Coordinator.Files.CA,
 		Node: o.Node, KubernetesTokenFile: f.kubernetesToken, Log: log}
 	switch f.joinTokenFile {
 	case "":

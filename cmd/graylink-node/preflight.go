@@ -66,6 +66,6 @@ func preflightOf(source *sourceFlags, f *healthFlags) preflight.Node {
 	if source.enroll.wanted {
 		files = source.enroll.enrollment(o, slog.New(slog.DiscardHandler)).Files()
 	}
-	return preflight.Node{ConfigFile: o.File, StampPort: stamp.Port, Coordinator: o.Coordinator.Address, ServerName: o.Coordinator.ServerName, Certificates: files, Enrolls: source.enroll.wanted,
+	return preflight.Node{ConfigFile: o.File, StampPort: stamp.Port, Coordinators: o.Coordinator.Addresses, ServerName: o.Coordinator.ServerName, Certificates: files, Enrolls: source.enroll.wanted,
 		StateFile: o.StateFile, Sysfs: f.options.Sys, Kmsg: f.options.Kmsg, KernelLog: f.enabled && f.options.Log == health.LogKmsg, RDMA: o.RDMA, RDMALibrary: rdma.CheckLibrary()}
 }

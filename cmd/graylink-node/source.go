@@ -29,7 +29,7 @@ func addSourceFlags(app *kingpin.Application) *sourceFlags {
 	f := &sourceFlags{options: nodeagent.FleetOptions{Version: buildversion.Version()}}
 	o := &f.options
 	app.Flag("config.file", "Configuration file (YAML). Without it, a coordinator assigns the edges to probe. With both, the coordinator is used for clocks only.").StringVar(&o.File)
-	app.Flag("coordinator.address", "Address of the coordinator: host:port, or unix:PATH.").StringVar(&o.Coordinator.Address)
+	app.Flag("coordinator.address", "Address of the coordinator: host:port, or unix:PATH. May be given several times, for a coordinator and its standby: they are tried in turn.").StringsVar(&o.Coordinator.Addresses)
 	app.Flag("coordinator.ca", "PEM file of the authorities that sign the coordinator's certificate.").StringVar(&o.Coordinator.Files.CA)
 	app.Flag("coordinator.cert", "PEM file of this node's certificate.").StringVar(&o.Coordinator.Files.Cert)
 	app.Flag("coordinator.key", "PEM file of this node's key.").StringVar(&o.Coordinator.Files.Key)
@@ -51,13 +51,13 @@ func addSourceFlags(app *kingpin.Application) *sourceFlags {
 func (f *sourceFlags) validate() error {
 	o := &f.options
 	switch {
-	case o.File == "" && o.Coordinator.Address == "":
+	case o.File == "" && len(o.Coordinator.Addresses) == 0:
 		return errors.New("--config.file or --coordinator.address is required; both are allowed")
 	case f.enroll.wanted:
 		return f.enroll.validate(o)
-	case o.Coordinator.Address != "" && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
+	case len(o.Coordinator.Addresses) > 0 && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
 		return errors.New("--coordinator.address needs --enroll, or --coordinator.ca, --coordinator.cert and --coordinator.key")
-	case o.Clock.ChronySock != "" && (o.Coordinator.Address == "" || !o.Clock.Sync):
+	case o.Clock.ChronySock != "" && (len(o.Coordinator.Addresses) == 0 || !o.Clock.Sync):
 		return errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
 	}
 	return nil
@@ -77,7 +77,7 @@ func (f *sourceFlags) start(ctx context.Context, listener *web.FlagConfig, log *
 	if clock != nil && o.Clock.ChronySock != "" {
 		return nil, "", errors.New("--clock.chrony-sock cannot be combined with the --clock-* flags for tests, which make the clock wrong")
 	}
-	if o.Coordinator.Address == "" {
+	if len(o.Coordinator.Addresses) == 0 {
 		n, err = nodeagent.Start(o.File, o.StateFile, clock, log)
 		return n, advertised, err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/graylink/graylink/internal/coordinator"
 )
 
-// topic publishes the statistics of one topic.
+// topic publishes the statistics of one topic. Those of the fleet are the leader's: a standby has none of them.
 type topic interface {
 	// descs returns the descriptions of the series that it may publish.
 	descs() []*prometheus.Desc
@@ -24,7 +24,7 @@ type collector struct {
 }
 
 func newCollector(c *coordinator.Coordinator) *collector {
-	return &collector{c, []topic{newScheduleTopic(), newAgentTopic(), newKeyTopic(), newClockTopic(), newHandshakeTopic(), newProcessTopic()}}
+	return &collector{c, []topic{newScheduleTopic(), newAgentTopic(), newKeyTopic(), newClockTopic(), newHandshakeTopic(), newProcessTopic(), newLeadershipTopic()}}
 }
 
 // Describe implements prometheus.Collector.
@@ -108,6 +108,9 @@ func (t *scheduleTopic) descs() []*prometheus.Desc {
 }
 
 func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
+	if !stats.Leadership.Leads {
+		return
+	}
 	s.sendGauges(t.edges, stats.Edges)
 	s.sendCounters(t.runs, stats.Runs)
 	s.sendCounters(t.traces, stats.Traces)
@@ -156,8 +159,11 @@ func (t *agentTopic) descs() []*prometheus.Desc {
 }
 
 func (t *agentTopic) collect(s sink, stats *coordinator.Stats) {
-	s.sendGauges(t.agents, stats.Agents)
 	s.sendCounters(t.sessions, stats.Sessions)
+	if !stats.Leadership.Leads {
+		return
+	}
+	s.sendGauges(t.agents, stats.Agents)
 	s.sendCounter(t.assignments, stats.Assignments)
 	s.sendGauge(t.outOfDate, float64(stats.OutOfDate))
 	s.sendGauge(t.registryWhole, zeroOrOne(stats.Whole))
@@ -182,6 +188,9 @@ func (t *keyTopic) descs() []*prometheus.Desc {
 }
 
 func (t *keyTopic) collect(s sink, stats *coordinator.Stats) {
+	if !stats.Leadership.Leads {
+		return
+	}
 	s.sendCounter(t.sent, stats.KeysSent)
 	if stats.KeysEpoch != 0 {
 		s.sendGauge(t.epoch, float64(stats.KeysEpoch))
@@ -208,6 +217,9 @@ func (t *clockTopic) descs() []*prometheus.Desc {
 }
 
 func (t *clockTopic) collect(s sink, stats *coordinator.Stats) {
+	if !stats.Leadership.Leads {
+		return
+	}
 	s.sendGauges(t.clocks, stats.Clocks.States)
 	s.sendGauges(t.edges, stats.Clocks.Edges)
 	s.sendGauge(t.seconds, stats.Clocks.Seconds)
@@ -262,4 +274,35 @@ func (t *processTopic) collect(s sink, stats *coordinator.Stats) {
 	s.sendGauge(t.configHash, 1, stats.TopologyHash)
 	s.sendGauge(t.reloadOK, zeroOrOne(stats.ReloadOK))
 	s.sendGauge(t.reloadTime, unixSeconds(stats.ReloadedAt))
+}
+
+// leadershipTopic publishes which of two coordinators leads. A coordinator that is alone has none of these series.
+type leadershipTopic struct{ leader, epoch, lag, standbys *prometheus.Desc }
+
+func newLeadershipTopic() *leadershipTopic {
+	return &leadershipTopic{
+		leader:   newDesc("graylink_coordinator_leader", "Whether this coordinator leads (1) or is the standby of the other one (0)."),
+		epoch:    newDesc("graylink_coordinator_epoch", "Epoch of the leader that this coordinator is or follows."),
+		lag:      newDesc("graylink_coordinator_replication_lag_seconds", "Time since this standby had the whole state of the leader, or else since its start."),
+		standbys: newDesc("graylink_coordinator_standbys", "Coordinators that follow this leader."),
+	}
+}
+
+func (t *leadershipTopic) descs() []*prometheus.Desc {
+	return []*prometheus.Desc{t.leader, t.epoch, t.lag, t.standbys}
+}
+
+func (t *leadershipTopic) collect(s sink, stats *coordinator.Stats) {
+	l := &stats.Leadership
+	if l.Mode == "" {
+		return
+	}
+	s.sendGauge(t.leader, zeroOrOne(l.Leads))
+	s.sendGauge(t.epoch, float64(l.Epoch))
+	if l.LagSeconds != nil {
+		s.sendGauge(t.lag, *l.LagSeconds)
+	}
+	if l.Standbys != nil {
+		s.sendGauge(t.standbys, float64(*l.Standbys))
+	}
 }

@@ -22,7 +22,7 @@ import (
 
 // Handler returns a handler that serves the API of a coordinator and publishes the certificates that the
 // process uses, and the outcomes of its enrollment, which is nil if there is none. The policy decides who may reload the
-// topology and rotate keys.
+// topology, rotate keys and make this coordinator the leader.
 func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Logger, enrollment *enroll.Service, used ...pki.Source) http.Handler {
 	metrics := prometheus.NewRegistry()
 	if enrollment != nil {
@@ -51,6 +51,9 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 		}
 	}
 	mux.HandleFunc("POST /-/reload", policy.ReloadHandler(act("reloaded", c.Reload)))
+	mux.HandleFunc("POST /-/promote", policy.AdminHandler(func(w http.ResponseWriter, r *http.Request) {
+		act("this coordinator leads", func() error { return c.Promote(r.Context()) })(w, r)
+	}))
 	mux.HandleFunc("POST /api/v1/keys/rotate", policy.AdminHandler(act("the rotation has begun", c.RotateKeys)))
 	answer := func(w http.ResponseWriter, v any) {
 		w.Header().Set("Content-Type", "application/json")
@@ -70,6 +73,7 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 	mux.HandleFunc("GET /api/v1/agents", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, map[string]any{"agents": c.Agents()})
 	})
+	mux.HandleFunc("GET /api/v1/leader", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Leadership()) })
 	mux.HandleFunc("GET /api/v1/interfaces", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Interfaces()) })
 	mux.HandleFunc("GET /api/v1/clocks", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.Clocks()) })
 	mux.HandleFunc("GET /api/v1/schedule", func(w http.ResponseWriter, r *http.Request) {
@@ -91,19 +95,4 @@ func Handler(c *coordinator.Coordinator, policy *webaccess.Policy, log *slog.Log
 		answer(w, out)
 	})
 	return mux
-}
-
-// targetGroup represents a target group of Prometheus' HTTP service discovery.
-type targetGroup struct {
-	Targets []string          `json:"targets"`
-	Labels  map[string]string `json:"labels"`
-}
-
-func targetGroups(targets []coordinator.Target) []targetGroup {
-	out := make([]targetGroup, len(targets))
-	for i, t := range targets {
-		out[i] = targetGroup{[]string{t.Address}, map[string]string{"__scheme__": t.Scheme, "__meta_graylink_node": t.Node,
-			"__meta_graylink_version": t.Software, "__meta_graylink_connected": fmt.Sprint(t.Connected)}}
-	}
-	return out
 }

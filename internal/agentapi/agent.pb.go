@@ -472,8 +472,11 @@ type Hello struct {
 	// The number of the agent's present life, which its authenticated probes carry:
 	// from one start of the process to the next it only grows. 0 means that it has none yet;
 	// absent means that its version has no life numbers.
-	Life          *uint64 `protobuf:"varint,10,opt,name=life,proto3,oneof" json:"life,omitempty"`
-	LifeAssigned  bool    `protobuf:"varint,11,opt,name=life_assigned,json=lifeAssigned,proto3" json:"life_assigned,omitempty"` // a coordinator gave it this number since the process started
+	Life         *uint64 `protobuf:"varint,10,opt,name=life,proto3,oneof" json:"life,omitempty"`
+	LifeAssigned bool    `protobuf:"varint,11,opt,name=life_assigned,json=lifeAssigned,proto3" json:"life_assigned,omitempty"` // a coordinator gave it this number since the process started
+	// The greatest epoch of a leader that the agent has seen, with the proof that came with it. 0 if it has seen none.
+	Epoch         uint64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	EpochProof    []byte `protobuf:"bytes,13,opt,name=epoch_proof,json=epochProof,proto3" json:"epoch_proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -583,6 +586,20 @@ func (x *Hello) GetLifeAssigned() bool {
 		return x.LifeAssigned
 	}
 	return false
+}
+
+func (x *Hello) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Hello) GetEpochProof() []byte {
+	if x != nil {
+		return x.EpochProof
+	}
+	return nil
 }
 
 // Where the agent's series are scraped.
@@ -1564,10 +1581,13 @@ func (*CoordinatorMessage_PathsWanted) isCoordinatorMessage_Body() {}
 func (*CoordinatorMessage_Lives) isCoordinatorMessage_Body() {}
 
 type Welcome struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	HeartbeatNs   uint64                 `protobuf:"varint,2,opt,name=heartbeat_ns,json=heartbeatNs,proto3" json:"heartbeat_ns,omitempty"`
-	Life          uint64                 `protobuf:"varint,3,opt,name=life,proto3" json:"life,omitempty"` // the agent's from now on; if it is 0, or not above its own, the agent keeps its own
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Version     string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	HeartbeatNs uint64                 `protobuf:"varint,2,opt,name=heartbeat_ns,json=heartbeatNs,proto3" json:"heartbeat_ns,omitempty"`
+	Life        uint64                 `protobuf:"varint,3,opt,name=life,proto3" json:"life,omitempty"` // the agent's from now on; if it is 0, or not above its own, the agent keeps its own
+	// Epoch of this leader. An agent that has seen a greater one ends the session. 0: a version without epochs.
+	Epoch         uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	EpochProof    []byte `protobuf:"bytes,5,opt,name=epoch_proof,json=epochProof,proto3" json:"epoch_proof,omitempty"` // by which a coordinator of the fleet recognises the epoch as one of the fleet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1623,10 +1643,26 @@ func (x *Welcome) GetLife() uint64 {
 	return 0
 }
 
+func (x *Welcome) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Welcome) GetEpochProof() []byte {
+	if x != nil {
+		return x.EpochProof
+	}
+	return nil
+}
+
 // Refused ends the session. The status of the stream has the same reason.
 type Refused struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	NotLeader     bool                   `protobuf:"varint,2,opt,name=not_leader,json=notLeader,proto3" json:"not_leader,omitempty"` // this coordinator is a standby
+	Leader        string                 `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`                         // address of the leader, if it is known; agents try it if it is one of those they were given
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1668,12 +1704,26 @@ func (x *Refused) GetReason() string {
 	return ""
 }
 
+func (x *Refused) GetNotLeader() bool {
+	if x != nil {
+		return x.NotLeader
+	}
+	return false
+}
+
+func (x *Refused) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
 // Assignment has everything that a node needs to probe and to answer. Of two assignments
 // with the same hash one is enough.
 type Assignment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // grows with every change for this node
-	Hash          []byte                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`        // over everything but version, hash and changeover
+	Hash          []byte                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`        // over everything but version, hash, changeover and epoch
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	Stamp         *Stamp                 `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	Authenticated bool                   `protobuf:"varint,5,opt,name=authenticated,proto3" json:"authenticated,omitempty"` // peers without keys are neither probed nor answered
@@ -1683,8 +1733,10 @@ type Assignment struct {
 	Answers       []*Edge                `protobuf:"bytes,9,rep,name=answers,proto3" json:"answers,omitempty"` // peer to own NIC
 	// The time for which a new edge waits, and a removed answer stays, so that the far
 	// node has the change as well.
-	ChangeoverNs  uint64 `protobuf:"varint,10,opt,name=changeover_ns,json=changeoverNs,proto3" json:"changeover_ns,omitempty"`
-	CadenceNs     uint64 `protobuf:"varint,11,opt,name=cadence_ns,json=cadenceNs,proto3" json:"cadence_ns,omitempty"` // of near tiers: the fastest of the mesh
+	ChangeoverNs uint64 `protobuf:"varint,10,opt,name=changeover_ns,json=changeoverNs,proto3" json:"changeover_ns,omitempty"`
+	CadenceNs    uint64 `protobuf:"varint,11,opt,name=cadence_ns,json=cadenceNs,proto3" json:"cadence_ns,omitempty"` // of near tiers: the fastest of the mesh
+	// Epoch of the leader. An agent that has seen a greater one does not apply the assignment. 0: a version without epochs.
+	Epoch         uint64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1792,6 +1844,13 @@ func (x *Assignment) GetChangeoverNs() uint64 {
 func (x *Assignment) GetCadenceNs() uint64 {
 	if x != nil {
 		return x.CadenceNs
+	}
+	return 0
+}
+
+func (x *Assignment) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
 	}
 	return 0
 }
@@ -2824,7 +2883,7 @@ const file_agent_proto_rawDesc = "" +
 	"\taddresses\x18\x03 \x01(\v2\x1c.graylink.agent.v1.AddressesH\x00R\taddresses\x125\n" +
 	"\x05paths\x18\x04 \x01(\v2\x1d.graylink.agent.v1.PathReportH\x00R\x05paths\x126\n" +
 	"\x05clock\x18\x05 \x01(\v2\x1e.graylink.agent.v1.ClockReportH\x00R\x05clockB\x06\n" +
-	"\x04body\"\xb8\x03\n" +
+	"\x04body\"\xef\x03\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\fR\binstance\x12\x17\n" +
@@ -2839,7 +2898,10 @@ const file_agent_proto_rawDesc = "" +
 	"\x11own_configuration\x18\t \x01(\bR\x10ownConfiguration\x12\x17\n" +
 	"\x04life\x18\n" +
 	" \x01(\x04H\x00R\x04life\x88\x01\x01\x12#\n" +
-	"\rlife_assigned\x18\v \x01(\bR\flifeAssignedB\a\n" +
+	"\rlife_assigned\x18\v \x01(\bR\flifeAssigned\x12\x14\n" +
+	"\x05epoch\x18\f \x01(\x04R\x05epoch\x12\x1f\n" +
+	"\vepoch_proof\x18\r \x01(\fR\n" +
+	"epochProofB\a\n" +
 	"\x05_life\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
@@ -2917,13 +2979,19 @@ const file_agent_proto_rawDesc = "" +
 	"\x05clock\x18\x05 \x01(\v2\x1e.graylink.agent.v1.ClockUpdateH\x00R\x05clock\x12C\n" +
 	"\fpaths_wanted\x18\x06 \x01(\v2\x1e.graylink.agent.v1.PathsWantedH\x00R\vpathsWanted\x120\n" +
 	"\x05lives\x18\a \x01(\v2\x18.graylink.agent.v1.LivesH\x00R\x05livesB\x06\n" +
-	"\x04body\"Z\n" +
+	"\x04body\"\x91\x01\n" +
 	"\aWelcome\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12!\n" +
 	"\fheartbeat_ns\x18\x02 \x01(\x04R\vheartbeatNs\x12\x12\n" +
-	"\x04life\x18\x03 \x01(\x04R\x04life\"!\n" +
+	"\x04life\x18\x03 \x01(\x04R\x04life\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x1f\n" +
+	"\vepoch_proof\x18\x05 \x01(\fR\n" +
+	"epochProof\"X\n" +
 	"\aRefused\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xa5\x03\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"not_leader\x18\x02 \x01(\bR\tnotLeader\x12\x16\n" +
+	"\x06leader\x18\x03 \x01(\tR\x06leader\"\xbb\x03\n" +
 	"\n" +
 	"Assignment\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x12\n" +
@@ -2938,7 +3006,8 @@ const file_agent_proto_rawDesc = "" +
 	"\rchangeover_ns\x18\n" +
 	" \x01(\x04R\fchangeoverNs\x12\x1d\n" +
 	"\n" +
-	"cadence_ns\x18\v \x01(\x04R\tcadenceNs\"\x8a\x01\n" +
+	"cadence_ns\x18\v \x01(\x04R\tcadenceNs\x12\x14\n" +
+	"\x05epoch\x18\f \x01(\x04R\x05epoch\"\x8a\x01\n" +
 	"\x05Stamp\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x12\x1f\n" +
 	"\vsource_port\x18\x02 \x01(\rR\n" +

@@ -1,8 +1,8 @@
 // Package agentapi has the protocol between graylink-node and graylink-coordinator: the code generated
-// from agent.proto, and the limits of messages.
+// from agent.proto, the one between two coordinators, generated from peer.proto, and the limits of messages.
 package agentapi
 
-//go:generate protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative agent.proto
+//go:generate protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative agent.proto peer.proto
 
 import (
 	"fmt"
@@ -26,6 +26,8 @@ const (
 	InstanceSize          = 16
 	SecretSize            = 32
 	MaxLife               = 1 << 62  // the highest life number
+	MaxEpoch              = 1 << 62  // the highest epoch of a leader
+	MaxEpochProof         = 64       // octets
 	MaxSigningRequest     = 8 << 10  // octets
 	MaxCredential         = 16 << 10 // octets of a join token, or of a service account's token
 )

@@ -68,6 +68,10 @@ func (s *Server) Ask(ctx context.Context, q *agentapi.Question) (*agentapi.Answe
 		s.c.counters.addQuestion(questionDenied)
 		return nil, status.Errorf(codes.PermissionDenied, "the certificate is for %q, and --ask.clients has none of these names", id.names)
 	}
+	if err := s.c.requireLeader(); err != nil {
+		s.c.counters.addQuestion(questionRefused)
+		return nil, err
+	}
 	if err := checkQuestion(q); err != nil {
 		s.c.counters.addQuestion(questionMalformed)
 		return nil, status.Error(codes.InvalidArgument, err.Error())

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"crypto/tls"
 	"sync"
 	"time"
 
@@ -44,6 +45,19 @@ func (s *serverState) changedCertificates(mono time.Duration) Certificates {
 		return nil
 	}
 	return s.certificates
+}
+
+// clientConfig returns the configuration of a connection to a coordinator with that name, and the version of the
+// certificates in it. It returns nil if there is no server.
+func (s *serverState) clientConfig(serverName string) (*tls.Config, uint64) {
+	s.mu.Lock()
+	certificates := s.certificates
+	s.mu.Unlock()
+	if certificates == nil {
+		return nil, 0
+	}
+	version := certificates.Version()
+	return certificates.ClientConfig(serverName), version
 }
 
 // handshakes returns the numbers of handshakes, which are zero without a server.

@@ -74,7 +74,16 @@ type clockNode struct {
 }
 
 func newClockService(o Options, g *fabric.Graph, wall time.Time) *clockService {
-	w := &clockService{reference: o.ClockReference, graph: g, nodes: map[string]*clockNode{}, reports: map[string]uint64{}}
+	w := &clockService{reference: o.ClockReference, reports: map[string]uint64{}}
+	w.begin(o, g, wall)
+	return w
+}
+
+// begin begins another frame, without what any node has reported.
+func (w *clockService) begin(o Options, g *fabric.Graph, wall time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.graph, w.nodes, w.summary = g, map[string]*clockNode{}, clocksync.Summary{}
 	allowance := func(id clocksync.PairID) time.Duration {
 		a := w.byTopology(id.Src, id.Dst)
 		if id.Kind == clocksync.Kernel {
@@ -87,7 +96,6 @@ func newClockService(o Options, g *fabric.Graph, wall time.Time) *clockService {
 	}
 	// The frames of successive coordinators need different identifiers.
 	w.frame = clocksync.NewFrame(clocksync.FrameOptions{ID: uint64(wall.UnixNano()), Allowance: allowance, Reference: o.ClockReference})
-	return w
 }
 
 // byTopology returns the allowance for the asymmetry between the clocks of two NICs. It needs mu.

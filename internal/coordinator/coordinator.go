@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ const stepEvery = 200 * time.Millisecond
 // goroutine.
 //
 // The locks, in the order in which they are taken: changeMu, mu, and then one of those that paths,
-// clocks, counters and server have for themselves. None of the latter is held while another lock of
+// clocks, counters, replication and server have for themselves. None of the latter is held while another lock of
 // the package is taken.
 type Coordinator struct {
 	opts     Options
@@ -27,7 +28,9 @@ type Coordinator struct {
 	counters *counters
 	server   serverState
 
-	changeMu sync.Mutex // held while the schedule, the keys or the topology are changed
+	replication replication
+
+	changeMu sync.Mutex // held while the schedule, the keys, the topology or the leader are changed
 	moves    portMoves  // needs changeMu
 	asked    askedFlows // needs changeMu
 
@@ -37,10 +40,13 @@ type Coordinator struct {
 	planning planState
 	keys     *keyring // nil if probes are not authenticated; is replaced with changeMu and mu
 	file     stateFile
+
+	leadership   leadership
+	leaseFailing bool // the last request for the lease failed
 }
 
 // New reads the topology and the state, and returns a coordinator. If there is a state, the schedule is
-// ready when New returns.
+// ready when New returns, unless there is another coordinator: then Run decides which one leads.
 func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -54,24 +60,13 @@ func New(opts Options, log *slog.Logger) (*Coordinator, error) {
 		opts.Schedule.Classes = append(opts.Schedule.Classes, k.Name)
 	}
 	c := &Coordinator{opts: opts, log: log, paths: newPathStore(), clocks: newClockService(opts, t.graph, wall), counters: newCounters(wall),
-		moves: portMoves{movedAt: mono}, topology: t, file: stateFile{path: opts.StateFile, savedAt: mono},
-		registry: registry{agents: map[string]*agent{}, lives: newLifeNumbers(old, wall), started: mono, restored: old != nil || opts.AnyNode}}
-	if old != nil {
-		c.restoreState(old, wall, mono)
+		topology: t, file: stateFile{path: opts.StateFile, savedAt: mono}, leadership: newLeadership(old, &opts.HA, wall, mono)}
+	if c.leadership.paired {
+		c.loadAgents(old, wall, mono)
+		return c, nil
 	}
-	if opts.Keys {
-		c.keys = newKeyring(old, opts.RotateEvery, wall, mono)
-	}
-	// A state that was read is enough to run on: agents continue with keys that are in the file.
-	// Without a state, or with a new key, the first write has to succeed, since no agent may hold a key
-	// that a restart would forget.
-	if err := c.saveState(); err != nil && (old == nil || opts.Keys && len(old.Keys) == 0) {
+	if err := c.lead(old, c.leadership.epoch); err != nil {
 		return nil, err
-	}
-	if c.planning.dirty {
-		if err := c.rebuildPlan(); err != nil {
-			return nil, err
-		}
 	}
 	return c, nil
 }
@@ -96,8 +91,12 @@ func CheckFiles(opts Options, log *slog.Logger) error {
 	return err
 }
 
-// HasNode reports whether the agent of a node may connect.
+// HasNode reports whether the agent of a node may connect. A name that may replicate is no node's: no certificate for it
+// comes from enrollment.
 func (c *Coordinator) HasNode(node string) bool {
+	if slices.Contains(c.opts.HA.Peers, node) {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.topology.nodes[node] || c.opts.AnyNode
@@ -117,6 +116,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { c.runClocks(ctx) })
+	if c.leadership.paired {
+		wg.Go(func() { c.runPeer(ctx) })
+	}
+	if c.opts.HA.Lease != nil {
+		wg.Go(func() { c.runLease(ctx) })
+	}
 	t := time.NewTicker(stepEvery)
 	defer t.Stop()
 	for {
@@ -135,6 +140,21 @@ func (c *Coordinator) Run(ctx context.Context) error {
 func (c *Coordinator) Step() {
 	c.changeMu.Lock()
 	defer c.changeMu.Unlock()
+	if c.followLeadership() {
+		c.stepLeader()
+	}
+	mono := c.opts.Clock.MonoTime()
+	c.mu.Lock()
+	due := c.file.due(mono)
+	c.mu.Unlock()
+	c.counters.add(func(n *counts) { n.stepAt = c.opts.Clock.WallTime() })
+	if due {
+		_ = c.saveState() // saveState logs and counts a failure, and is tried again
+	}
+}
+
+// stepLeader does the due work of a leader. It needs changeMu.
+func (c *Coordinator) stepLeader() {
 	c.checkLiveness()
 	c.checkCertificates()
 	c.advanceKeys()
@@ -145,14 +165,6 @@ func (c *Coordinator) Step() {
 	}
 	c.rebalancePorts()
 	c.endAskedFlows()
-	mono := c.opts.Clock.MonoTime()
-	c.mu.Lock()
-	due := c.file.due(mono)
-	c.mu.Unlock()
-	c.counters.add(func(n *counts) { n.stepAt = c.opts.Clock.WallTime() })
-	if due {
-		_ = c.saveState() // saveState logs and counts a failure, and is tried again
-	}
 }
 
 // unfinishedMost returns how many connections may be in a handshake at once: more than the fleet has

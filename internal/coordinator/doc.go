@@ -47,4 +47,13 @@
 //     asked. Hop-limited probes are also limited by the switch that has to answer, as the traces of the agents show it.
 //  19. A client without a certificate can do nothing but enroll, and only where nodes may enroll. Its connections and
 //     calls are limited by address, and its connections end after half a minute.
+//  20. Of two coordinators one leads. The other one, its standby, writes the leader's state to its own file, refuses agents
+//     with the leader's address, and plans nothing. A change of the leader is a restart by that state (rule 5). Only
+//     certificates with the configured names get the state. No key is used before a standby that follows has written it.
+//  21. Every leader has an epoch above all that are known. A leader that hears of a greater one, from the other coordinator
+//     or with its proof from an agent, becomes a standby. Of two leaders with one epoch one does.
+//  22. A leader of a pair moves no source ports and begins no rotation of keys while a node of the schedule has no session
+//     with it: it may have one with another leader.
+//  23. Where a lease decides, its holder leads. A coordinator takes it only with the state of its last holder, or without
+//     any where it is named as the initial leader. A leader that gets no answer about the lease goes on.
 package coordinator

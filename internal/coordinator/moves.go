@@ -77,9 +77,9 @@ func (m *portMoves) replaceTopology(g *fabric.Graph) {
 func (c *Coordinator) rebalancePorts() {
 	mono := c.opts.Clock.MonoTime()
 	c.mu.Lock()
-	p, dirty := c.planning.plan, c.planning.dirty
+	p, dirty, all := c.planning.plan, c.planning.dirty, c.allConnected()
 	c.mu.Unlock()
-	if c.opts.LinkEdges <= 0 || c.opts.Planner.Rebalance == nil || p == nil || dirty || !c.moves.due(c.opts.RebalanceEvery, mono) || c.moves.awaitsTraces(c.paths, mono) {
+	if c.opts.LinkEdges <= 0 || c.opts.Planner.Rebalance == nil || p == nil || dirty || !all || !c.moves.due(c.opts.RebalanceEvery, mono) || c.moves.awaitsTraces(c.paths, mono) {
 		return
 	}
 	version, bound := c.paths.tracedPaths()

@@ -74,6 +74,42 @@ type Options struct {
 	KeyOptions
 	LinkOptions
 	ClockOptions
+	HA HAOptions
+}
+
+// HAOptions describe the other coordinator of the fleet. Without PeerAddress there is none.
+type HAOptions struct {
+	Mode           string   // ModeManual or ModeLease
+	Peers          []string // names in the certificates of coordinators that may replicate, which gives them the fleet's secrets
+	PeerAddress    string   // where the other coordinator accepts agents: host:port or unix:PATH, as agents have it
+	PeerServerName string   // name in its certificate
+	Identity       string   // name of this coordinator
+	InitialLeader  string   // Identity of the coordinator that leads when neither has a state; if empty, a request decides
+	Lease          Lease    // of ModeLease; nil otherwise
+}
+
+// Paired reports whether there is another coordinator.
+func (o *HAOptions) Paired() bool { return o.PeerAddress != "" }
+
+func (o *HAOptions) isInitial() bool { return o.Identity != "" && o.Identity == o.InitialLeader }
+
+// validate returns an error that names the first flag that is invalid.
+func (o *HAOptions) validate() error {
+	switch {
+	case !o.Paired() && (len(o.Peers) > 0 || o.InitialLeader != ""):
+		return errors.New("ha.peer-address: missing, want the address of the other coordinator")
+	case !o.Paired():
+		return nil
+	case len(o.Peers) == 0:
+		return errors.New("ha.peers: missing, want the name in the certificate of the other coordinator")
+	case o.PeerServerName == "":
+		return errors.New("ha.peer-server-name: missing, want the name in the certificate of the other coordinator")
+	case o.Mode != ModeManual && o.Mode != ModeLease:
+		return fmt.Errorf("ha.mode: %q, want %s or %s", o.Mode, ModeManual, ModeLease)
+	case o.Mode == ModeLease && o.Identity == "":
+		return errors.New("ha.identity: missing, want a name that the other coordinator has not")
+	}
+	return nil
 }
 
 // TargetOptions say where agents may be scraped.
@@ -211,6 +247,9 @@ func (o *Options) Validate() error {
 	}
 	if p := int(o.Stamp.Port); p >= int(o.Stamp.SourcePort) && p <= last {
 		return fmt.Errorf("stamp.port: %d is among the source ports from %d to %d, want one outside", p, o.Stamp.SourcePort, last)
+	}
+	if err := o.HA.validate(); err != nil {
+		return err
 	}
 	names := map[string]bool{}
 	for _, c := range o.Stamp.Classes {

@@ -44,6 +44,15 @@ func splitKey(k uint64) (src, dst int32, flow int, reply bool) {
 	return int32(k >> 40), int32(k >> 17 & (1<<23 - 1)), int(k >> 1 & 0xffff), k&1 == 1
 }
 
+// reset forgets all paths.
+func (s *pathStore) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plan, s.links, s.linkAt, s.counts = nil, nil, nil, nil
+	s.edges, s.bound, s.probes = map[uint64][]int32{}, 0, 0
+	s.version++
+}
+
 // setPlan removes the edges that the plan does not have. The indexes of NICs change with the topology
 // only; then all edges get new keys.
 func (s *pathStore) setPlan(p *plan) {

@@ -215,6 +215,9 @@ func (c *Coordinator) ScheduleOf(node string) (sum Schedule, edges []Edge, ok bo
 func (c *Coordinator) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.leadership.leads {
+		return c.readyStandby()
+	}
 	if c.planning.plan == nil {
 		return errNoPlan
 	}

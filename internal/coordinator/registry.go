@@ -92,12 +92,14 @@ type agentStatus struct {
 // upToDate reports whether the agent has applied its assignment.
 func (a *agent) upToDate() bool { return bytes.Equal(a.status.applied.GetHash(), a.assigned.hash[:]) }
 
-// restoreState restores the agents of a state. Silence counts from now, since no agent could be heard
+// restoreState restores the agents of a state. before has those that the registry had, so that nothing is logged twice. Silence counts from now, since no agent could be heard
 // while the coordinator did not run.
-func (c *Coordinator) restoreState(s *state, wall time.Time, mono time.Duration) {
+func (c *Coordinator) restoreState(s *state, before map[string]*agent, wall time.Time, mono time.Duration) {
 	for _, a := range s.Agents {
 		if !c.topology.nodes[a.Node] && !c.opts.AnyNode {
-			c.log.Warn("dropping a node of the state that is not in the topology", "node", a.Node)
+			if before == nil {
+				c.log.Warn("dropping a node of the state that is not in the topology", "node", a.Node)
+			}
 			continue
 		}
 		seen := a.LastSeen
@@ -108,6 +110,9 @@ func (c *Coordinator) restoreState(s *state, wall time.Time, mono time.Duration)
 			web: webAccess{address: a.Web, scheme: a.Scheme, from: a.From}, interfaces: interfaceReport{interfaces: a.Interfaces}}
 		n.assigned.version = a.Assigned
 		copy(n.assigned.hash[:], a.Hash)
+		if was := before[a.Node]; was != nil {
+			n.web.refused = was.web.refused
+		}
 		c.registry.agents[a.Node] = n
 		c.checkTarget(n)
 		if a.Web != "" && a.From == "" {

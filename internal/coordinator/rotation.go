@@ -4,11 +4,11 @@ import (
 	"errors"
 )
 
-// advanceKeys continues a rotation, or begins one that is due. While the state cannot be written it
-// does neither, and waits until a regular write succeeds.
+// advanceKeys continues a rotation, or begins one that is due. While the state cannot be written, or a
+// standby has not yet written it, it does neither, and waits until that has happened.
 func (c *Coordinator) advanceKeys() {
 	c.mu.Lock()
-	if c.keys == nil || c.file.failing {
+	if c.keys == nil || c.file.failing || c.replication.behind() {
 		c.mu.Unlock()
 		return
 	}
@@ -24,7 +24,7 @@ func (c *Coordinator) advanceKeys() {
 		}
 	}
 	next := c.keys.advanceRotation(holders, c.opts.Heartbeat, c.opts.KeysGrace, c.opts.RotateEvery, wall, mono)
-	if next == nil && c.keys.rotationDue != 0 && mono >= c.keys.rotationDue && len(c.keys.epochs) < maxEpochs {
+	if next == nil && c.keys.rotationDue != 0 && mono >= c.keys.rotationDue && len(c.keys.epochs) < maxEpochs && c.allConnected() {
 		next, _ = c.keys.withNew(wall, mono)
 	}
 	c.mu.Unlock()
@@ -43,7 +43,11 @@ func (c *Coordinator) RotateKeys() error {
 	defer c.changeMu.Unlock()
 	c.mu.Lock()
 	k := c.keys
+	leads := c.leadership.leads
 	c.mu.Unlock()
+	if !leads {
+		return errStandby
+	}
 	if k == nil {
 		return errors.New("probes are not authenticated: there are no keys to rotate")
 	}

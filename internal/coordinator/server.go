@@ -35,6 +35,8 @@ const (
 type Certificates interface {
 	// ServerConfig returns a configuration that requires a certificate of the client.
 	ServerConfig() *tls.Config
+	// ClientConfig returns a configuration for one connection to a server of that name.
+	ClientConfig(serverName string) *tls.Config
 	// Version returns a number that changes when the accepted certificates do.
 	Version() uint64
 	// Verify returns an error if a client with this chain, its own certificate first, would not be
@@ -96,8 +98,11 @@ func NewServer(c *Coordinator, certificates Certificates, enrollment agentapi.En
 		grpc.WaitForHandlers(true),
 	)
 	agentapi.RegisterAgentsServer(s.grpc, s)
+	if c.leadership.paired {
+		agentapi.RegisterReplicationServer(s.grpc, replicationServer{Server: s})
+	}
 	if enrollment != nil {
-		agentapi.RegisterEnrollmentServer(s.grpc, enrollment)
+		agentapi.RegisterEnrollmentServer(s.grpc, leaderEnrollment{enrollment, c})
 	}
 	return s
 }
@@ -216,8 +221,12 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 	}
 	ses, err := s.c.registerAgent(f.m.GetHello(), id)
 	if err != nil {
-		s.c.log.Warn("session of an agent refused", "certificate", id.names, "from", id.from, "err", status.Convert(err).Message())
 		refused := &agentapi.Refused{Reason: status.Convert(err).Message()}
+		if refused.NotLeader = status.Code(err) == codes.Unavailable; refused.NotLeader {
+			refused.Leader = s.c.leaderAddressNow()
+		} else {
+			s.c.log.Warn("session of an agent refused", "certificate", id.names, "from", id.from, "err", refused.Reason)
+		}
 		_ = stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Refused{Refused: refused}}) // the status has the same reason
 		return err
 	}
@@ -225,6 +234,7 @@ func (s *Server) Session(stream agentapi.Agents_SessionServer) error {
 	accepted <- ses
 	s.c.log.Debug("agent connected", "node", ses.agent.node, "from", id.from)
 	welcome := &agentapi.Welcome{Version: s.c.opts.Version, HeartbeatNs: uint64(s.c.opts.Heartbeat), Life: ses.life}
+	welcome.Epoch, welcome.EpochProof = s.c.epochProof()
 	if err := stream.Send(&agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}

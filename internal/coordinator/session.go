@@ -86,10 +86,11 @@ const (
 	resultDuplicate = "refused_duplicate"
 	resultTakeovers = "refused_takeovers"
 	resultMalformed = "refused_malformed"
+	resultStandby   = "refused_standby"
 	resultRevoked   = "revoked" // ended because the certificate was no longer accepted
 )
 
-var sessionResults = []string{resultAccepted, resultTakeover, resultIdentity, resultTopology, resultDuplicate, resultTakeovers, resultMalformed, resultRevoked}
+var sessionResults = []string{resultAccepted, resultTakeover, resultIdentity, resultTopology, resultDuplicate, resultTakeovers, resultMalformed, resultStandby, resultRevoked}
 
 func (c *Coordinator) refuseSession(result string, code codes.Code, format string, args ...any) error {
 	c.counters.addSession(result)
@@ -102,9 +103,21 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wall, mono := c.opts.Clock.WallTime(), c.opts.Clock.MonoTime()
+	if !c.leadership.leads {
+		c.counters.addSession(resultStandby)
+		return nil, errNotLeader(c.leaderAddress())
+	}
 	a, err := c.admitAgent(h, id, mono)
 	if err != nil {
 		return nil, err
+	}
+	yields, unproven := c.leadership.noteEpoch(h.GetEpoch(), h.GetEpochProof())
+	if unproven {
+		c.log.Warn("an agent has seen a greater epoch, without a proof: its coordinator's state was lost, or the agent lies", "node", a.node, "epoch", h.GetEpoch())
+	}
+	if yields {
+		c.counters.addSession(resultStandby)
+		return nil, errNotLeader(c.leaderAddress())
 	}
 	s := &session{agent: a, instance: slices.Clone(h.GetInstance()), bootID: h.GetBootId(), expires: id.expires, chain: id.chain, since: mono,
 		wake: make(chan struct{}, 1), ended: make(chan error, 1)}
@@ -312,6 +325,7 @@ func (c *Coordinator) takePending(s *session) (want pendingMessages, p *plan, ke
 // that needs them.
 func (c *Coordinator) messagesFor(s *session) (out []*agentapi.CoordinatorMessage) {
 	want, p, keys, assigned := c.takePending(s)
+	epoch, _ := c.epochProof()
 	c.counters.addSent(want)
 	node := s.agent.node
 	if want.lives {
@@ -330,7 +344,7 @@ func (c *Coordinator) messagesFor(s *session) (out []*agentapi.CoordinatorMessag
 	}
 	if want.assignment {
 		m := p.assignmentFor(node)
-		m.Version, m.Hash = assigned.version, assigned.hash[:]
+		m.Version, m.Hash, m.Epoch = assigned.version, assigned.hash[:], epoch
 		out = append(out, &agentapi.CoordinatorMessage{Body: &agentapi.CoordinatorMessage_Assignment{Assignment: m}})
 	}
 	if want.paths {

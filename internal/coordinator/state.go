@@ -16,13 +16,17 @@ import (
 	"github.com/graylink/graylink/internal/schedule"
 )
 
-// stateVersion is the version of the state that this program writes. A later version adds keys: it is read without them if
-// its min_reader is not above stateVersion, so that a site can go back to the release before.
-const stateVersion = 1
+// Versions of the state. A later version adds keys: it is read without them if its min_reader is not above stateVersion, so
+// that a site can go back to the release before.
+const (
+	stateVersion  = 2 // what this program writes
+	leaderReader  = 1 // can do without the keys of version 2: epoch, fence_key, standby
+	standbyReader = 2 // an earlier version would lead by the state of a standby
+)
 
 // state is the content of the state file, which survives a restart. It holds secrets.
 type state struct {
-	Version int `json:"version"`
+	Version int `json:"version"` // at most stateVersion
 	// MinReader is the lowest version that can do without the keys that later versions added. 0 means Version.
 	MinReader int `json:"min_reader,omitempty"`
 
@@ -33,6 +37,12 @@ type state struct {
 	KeysAt  time.Time    `json:"keys_rotated_at,omitzero"`
 	Lives   uint64       `json:"lives_reserved,omitempty"` // no higher life number was given
 	Written time.Time    `json:"written,omitzero"`
+
+	// Epoch is that of the leader that wrote the state, or of the one that a standby follows. 0: there was none.
+	Epoch uint64 `json:"epoch,omitempty"`
+	// FenceKey is the secret by which the fleet's coordinators recognise an epoch as one of theirs.
+	FenceKey []byte `json:"fence_key,omitempty"`
+	Standby  bool   `json:"standby,omitempty"` // the coordinator does not lead
 }
 
 type agentState struct {
@@ -124,7 +134,10 @@ func parseState(b []byte) (*state, error) {
 		MinReader int `json:"min_reader"`
 	}
 	// An error here is one of the whole, which is reported below.
-	later := json.Unmarshal(b, &head) == nil && head.Version > stateVersion && head.MinReader > 0 && head.MinReader <= stateVersion
+	later := json.Unmarshal(b, &head) == nil && head.Version > stateVersion
+	if later && (head.MinReader < 1 || head.MinReader > stateVersion) {
+		return nil, errStateVersion(head.Version)
+	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	if !later {
 		dec.DisallowUnknownFields()
@@ -139,15 +152,27 @@ func parseState(b []byte) (*state, error) {
 	if later {
 		s.Version, s.MinReader = stateVersion, 0 // what is written from now on
 	}
-	return s, s.validate()
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	s.Version, s.MinReader = stateVersion, 0
+	return s, nil
+}
+
+func errStateVersion(version int) error {
+	return fmt.Errorf("version %d, want 1 to %d, or a later one whose min_reader is at most %d", version, stateVersion, stateVersion)
 }
 
 func (s *state) validate() error {
 	switch {
-	case s.Version != stateVersion:
-		return fmt.Errorf("version %d, want %d, or a later one whose min_reader is at most %d", s.Version, stateVersion, stateVersion)
+	case s.Version < 1 || s.Version > stateVersion:
+		return errStateVersion(s.Version)
 	case s.MinReader < 0 || s.MinReader > s.Version:
 		return fmt.Errorf("min_reader %d, want 0 to %d", s.MinReader, s.Version)
+	case s.Epoch > agentapi.MaxEpoch:
+		return fmt.Errorf("epoch: %d, want at most %d", s.Epoch, uint64(agentapi.MaxEpoch))
+	case len(s.FenceKey) != 0 && len(s.FenceKey) != agentapi.SecretSize:
+		return fmt.Errorf("fence_key: %d octets, want %d", len(s.FenceKey), agentapi.SecretSize)
 	}
 	seen := map[string]bool{}
 	for i, a := range s.Agents {
@@ -241,14 +266,27 @@ func (s *state) claimsByNIC() map[string]claim {
 	return out
 }
 
+// encode returns the content of a state file.
+func (s *state) encode() ([]byte, error) {
+	out := *s
+	if out.Version, out.MinReader = stateVersion, leaderReader; out.Standby {
+		out.MinReader = standbyReader
+	}
+	b, err := json.MarshalIndent(&out, "", " ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the state: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
 // writeState replaces the file in one step: after a crash there is either the old state or the new one,
 // complete.
 func writeState(file string, s *state) error {
-	b, err := json.MarshalIndent(s, "", " ")
+	b, err := s.encode()
 	if err != nil {
-		return fmt.Errorf("encode the state: %w", err)
+		return err
 	}
-	if err := durable.WriteFile(file, append(b, '\n')); err != nil {
+	if err := durable.WriteFile(file, b); err != nil {
 		return fmt.Errorf("write the state: %w", err)
 	}
 	return nil

@@ -38,12 +38,35 @@ func (f *stateFile) recordWrite(err error, log *slog.Logger) {
 	f.unsaved = f.unsaved || f.failing
 }
 
-// saveState writes the state. It needs changeMu, or exclusive access.
-func (c *Coordinator) saveState() error { return c.saveWith(c.keys) }
+// saveState writes the state: of a leader its own, of a standby that of the leader. It needs changeMu, or exclusive access.
+func (c *Coordinator) saveState() error {
+	c.mu.Lock()
+	leads, replica := c.leadership.leads, c.leadership.replica
+	if !leads {
+		c.file.unsaved, c.file.savedAt = false, c.opts.Clock.MonoTime()
+	}
+	c.mu.Unlock()
+	switch {
+	case leads:
+		return c.saveWith(c.keys)
+	case replica == nil:
+		return nil
+	}
+	return c.writeState(replica)
+}
 
-// saveWith writes the state with a keyring. It needs changeMu, or exclusive access.
+// saveWith writes the state of a leader with a keyring, and hands it to the standbys. It needs changeMu, or exclusive access.
 func (c *Coordinator) saveWith(keys *keyring) error {
 	s := c.currentState(keys)
+	err := c.writeState(s)
+	if err == nil || keys == c.keys {
+		c.replication.publish(s)
+	}
+	return err
+}
+
+// writeState writes a state. It needs changeMu, or exclusive access.
+func (c *Coordinator) writeState(s *state) error {
 	err := writeState(c.file.path, s)
 	c.counters.addSave(err == nil)
 	c.mu.Lock()
@@ -56,7 +79,8 @@ func (c *Coordinator) saveWith(keys *keyring) error {
 func (c *Coordinator) currentState(keys *keyring) *state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := &state{Version: stateVersion, Written: c.opts.Clock.WallTime(), Lives: c.registry.lives.reserved}
+	s := &state{Version: stateVersion, Written: c.opts.Clock.WallTime(), Lives: c.registry.lives.reserved,
+		Epoch: c.leadership.epoch, FenceKey: c.leadership.fenceKey}
 	if keys != nil {
 		s.Keys, s.KeysAt = keys.epochs, keys.rotated
 	}

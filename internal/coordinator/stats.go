@@ -150,6 +150,7 @@ type Stats struct {
 	TopologyHash    string
 	ReloadOK        bool
 	ReloadedAt      time.Time
+	Leadership      Leadership
 	Links           []LinkEdges // nil before the first path is bound
 	LinkEdges       int         // number wanted on every link
 }
@@ -157,7 +158,7 @@ type Stats struct {
 // Stats returns the present statistics.
 func (c *Coordinator) Stats() Stats {
 	links, probes, _ := c.paths.linkCounts()
-	s := Stats{Agents: map[string]int{}, Edges: map[string]int{}, Refused: map[string]int{}, Clocks: c.clocks.clockStats(), Handshakes: c.server.handshakes(), Links: links, LinkEdges: c.opts.LinkEdges}
+	s := Stats{Agents: map[string]int{}, Edges: map[string]int{}, Refused: map[string]int{}, Clocks: c.clocks.clockStats(), Handshakes: c.server.handshakes(), Links: links, LinkEdges: c.opts.LinkEdges, Leadership: c.Leadership()}
 	c.counters.fillStats(&s)
 	c.mu.Lock()
 	defer c.mu.Unlock()

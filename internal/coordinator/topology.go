@@ -86,9 +86,13 @@ func (c *Coordinator) replaceTopology(next *topology) error {
 		}
 	}
 	c.markDirty(true, c.opts.Clock.MonoTime())
+	leads := c.leadership.leads
 	c.mu.Unlock()
 
-	err := c.rebuildPlan()
+	var err error
+	if leads { // a standby plans when it leads
+		err = c.rebuildPlan()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {

@@ -12,13 +12,21 @@ import (
 // until that is on the disk, renames it, and waits until the directory is on the disk. When it fails,
 // the old file stays. If only the last step failed, the new file is there, and a crash of the machine
 // may restore the old one.
-func WriteFile(path string, content []byte) error {
+func WriteFile(path string, content []byte) error { return writeFile(path, content, 0o600) }
+
+// WritePublicFile does what WriteFile does, for a file with mode 0644 that other users read.
+func WritePublicFile(path string, content []byte) error { return writeFile(path, content, 0o644) }
+
+func writeFile(path string, content []byte, mode os.FileMode) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
 	if err == nil {
 		err = f.Sync()
 	}

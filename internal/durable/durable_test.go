@@ -20,6 +20,12 @@ func TestTheFileIsReplacedWithModeAndNothingIsLeftBehind(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v (%v), want 0600", info.Mode(), err)
 	}
+	if err := WritePublicFile(file, []byte("for all")); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v (%v), want 0644", info.Mode(), err)
+	}
 	entries, err := os.ReadDir(filepath.Dir(file))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("%d entries in the directory (%v), want the file alone", len(entries), err)

@@ -36,10 +36,10 @@ type FleetOptions struct {
 	Engine func(*probe.Config, *slog.Logger) (*probe.Engine, error)
 }
 
-// CoordinatorOptions holds the options of the connection to the coordinator.
+// CoordinatorOptions holds the options of the connection to the coordinators, of which one leads.
 type CoordinatorOptions struct {
-	Address    string // host:port, or unix:PATH
-	ServerName string // name in its certificate; empty: the host of the address, or "coordinator" for a unix socket
+	Addresses  []string // host:port, or unix:PATH; they are tried in turn
+	ServerName string   // name in their certificates; empty: the host of the address, or "coordinator" for a unix socket
 	Files      pki.Files
 	// Renew keeps the files up to date until the context ends. It is nil if the operator does.
 	Renew func(context.Context, *pki.Keeper)
@@ -90,7 +90,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 		}
 	}
 	f := &fleet{node: n, options: o, lastCounts: map[fabric.Flow]probeCounts{}}
-	c, err := client.New(client.Config{Address: o.Coordinator.Address, ServerName: o.Coordinator.ServerName, Certificates: keeper, Node: o.Node, Version: o.Version, OwnConfiguration: own != nil,
+	c, err := client.New(client.Config{Addresses: o.Coordinator.Addresses, ServerName: o.Coordinator.ServerName, Certificates: keeper, Node: o.Node, Version: o.Version, OwnConfiguration: own != nil,
 		BootID: strings.TrimSpace(string(boot)), Web: &agentapi.WebEndpoint{Address: o.Web, Scheme: o.WebScheme}, StateFile: o.StateFile, Log: log}, f)
 	if err != nil {
 		n.cancel = func() {}

@@ -30,9 +30,11 @@ type Node struct {
 	ConfigFile string
 	// StampPort is the UDP port of the reflectors that the coordinator assigns. A configuration file has its own.
 	StampPort uint16
-	// Coordinator is the address of the coordinator, and ServerName the name in its certificate; empty if there is none.
-	Coordinator, ServerName string
-	Certificates            pki.Files
+	// Coordinators are the addresses of the coordinators, none if there is none. ServerName is the name in their
+	// certificates.
+	Coordinators []string
+	ServerName   string
+	Certificates pki.Files
 	// Enrolls is set if the agent gets its certificate from the coordinator.
 	Enrolls     bool
 	StateFile   string
@@ -71,10 +73,10 @@ func CheckNode(ctx context.Context, n Node) []Result {
 	if n.StateFile != "" {
 		needs = append(needs, need{"state file", "After a restart the agent has no assignment until the coordinator answers, and peers do not recognise its old packets.", n.checkState})
 	}
-	if n.Coordinator != "" {
+	if len(n.Coordinators) > 0 {
 		needs = append(needs,
 			need{"certificates", n.lossOfCertificates(), n.checkCertificates},
-			need{"coordinator", "The agent probes by its last assignment, or not at all.", func() (State, string) { return n.checkCoordinator(ctx) }})
+			need{"coordinator", "The agent probes by its last assignment, or not at all.", func() (State, string) { return n.checkCoordinators(ctx) }})
 	}
 	if n.probesByRDMA() {
 		needs = append(needs, need{"RDMA", "The back-end fabric is not probed by RDMA. --selftest rdma has more.", n.checkRDMA})
@@ -274,17 +276,31 @@ func (n Node) checkCertificates() (State, string) {
 	return OK, fmt.Sprintf("of %s until %s", keeper.CertificateName(), first.At.UTC().Format(time.RFC3339))
 }
 
+// checkCoordinators checks each coordinator, and returns the worst state.
+func (n Node) checkCoordinators(ctx context.Context) (worst State, found string) {
+	var texts []string
+	worst = OK
+	for _, address := range n.Coordinators {
+		state, text := n.checkCoordinator(ctx, address)
+		texts = append(texts, text)
+		if state == Missing || worst == OK {
+			worst = state
+		}
+	}
+	return worst, strings.Join(texts, "; ")
+}
+
 // checkCoordinator opens a connection as the agent would, and waits for the coordinator to refuse the certificate.
-func (n Node) checkCoordinator(ctx context.Context) (State, string) {
+func (n Node) checkCoordinator(ctx context.Context, at string) (State, string) {
 	keeper, err := pki.Open(n.Certificates, func(error) {})
 	if err != nil {
 		return Degraded, "There is no certificate to connect with"
 	}
-	name, err := client.ServerNameFor(n.Coordinator, n.ServerName)
+	name, err := client.ServerNameFor(at, n.ServerName)
 	if err != nil {
 		return Missing, err.Error()
 	}
-	network, address := "tcp", n.Coordinator
+	network, address := "tcp", at
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		network, address = "unix", path
 	}
@@ -293,16 +309,16 @@ func (n Node) checkCoordinator(ctx context.Context) (State, string) {
 	defer cancel()
 	c, err := d.DialContext(ctx, network, address)
 	if err != nil {
-		return Degraded, fmt.Sprintf("connect to %s: %v", n.Coordinator, err)
+		return Degraded, fmt.Sprintf("connect to %s: %v", at, err)
 	}
 	defer c.Close()
 	if err := c.SetReadDeadline(time.Now().Add(refusalWithin)); err != nil {
 		return Degraded, err.Error()
 	}
 	if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		return Degraded, fmt.Sprintf("%s refuses the certificate: %v", n.Coordinator, err)
+		return Degraded, fmt.Sprintf("%s refuses the certificate: %v", at, err)
 	}
-	return OK, n.Coordinator + " accepts the certificate"
+	return OK, at + " accepts the certificate"
 }
 
 // probesByRDMA reports whether the flags or the configuration file have probes by RDMA.

@@ -201,7 +201,7 @@ func TestFilesOfTheNode(t *testing.T) {
 		{"a host without the library", Node{RDMA: true, RDMALibrary: &rdma.LibraryError{Reason: "libibverbs.so.1: absent"}}, "RDMA", Degraded, "libibverbs.so.1: absent (install"},
 		{"a configuration with RDMA", Node{ConfigFile: file("rdma.yml", rdmaConfig), RDMALibrary: &rdma.LibraryError{}}, "RDMA", Degraded, "RDMA is not available"},
 		{"a host without RDMA", Node{RDMA: true, Sysfs: dir}, "RDMA", Degraded, "no RDMA device"},
-		{"no certificates", Node{Coordinator: "127.0.0.1:1"}, "certificates", Missing, ""},
+		{"no certificates", Node{Coordinators: []string{"127.0.0.1:1"}}, "certificates", Missing, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if r := stateOf(t, tc.node, tc.need); r.State != tc.state || !strings.Contains(r.Found, tc.found) {
@@ -281,7 +281,7 @@ func TestTheCoordinatorIsAsked(t *testing.T) {
 		{"an address without a port", "127.0.0.1", Missing, "127.0.0.1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := Node{Coordinator: tc.address, ServerName: "coordinator", Certificates: own}
+			n := Node{Coordinators: []string{tc.address}, ServerName: "coordinator", Certificates: own}
 			if tc.state == Missing {
 				n.ServerName = ""
 			}
@@ -290,6 +290,23 @@ func TestTheCoordinatorIsAsked(t *testing.T) {
 			}
 		})
 	}
+	for name, tc := range map[string]struct {
+		addresses []string
+		state     State
+		found     string
+	}{
+		"both answer":   {[]string{good, good}, OK, good + " accepts the certificate; " + good},
+		"one is away":   {[]string{good, "127.0.0.1:1"}, Degraded, "accepts the certificate; connect to 127.0.0.1:1"},
+		"one is no one": {[]string{"127.0.0.1", good}, Missing, "want host:port"},
+	} {
+		n := Node{Coordinators: tc.addresses, Certificates: own, ServerName: "coordinator"}
+		if tc.state == Missing {
+			n.ServerName = ""
+		}
+		if r := stateOf(t, n, "coordinator"); r.State != tc.state || !strings.Contains(r.Found, tc.found) {
+			t.Errorf("%s: %+v, want %s and %q", name, r, tc.state, tc.found)
+		}
+	}
 	for _, tc := range []struct {
 		life  time.Duration
 		state State
@@ -297,14 +314,14 @@ func TestTheCoordinatorIsAsked(t *testing.T) {
 		enrolls State
 	}{{30 * 24 * time.Hour, OK, OK}, {24 * time.Hour, Degraded, Degraded}, {-time.Hour, Missing, Degraded}} {
 		files := writeFiles(t, dir, "life", authority, authority, tc.life)
-		if r := stateOf(t, Node{Coordinator: good, Certificates: files}, "certificates"); r.State != tc.state {
+		if r := stateOf(t, Node{Coordinators: []string{good}, Certificates: files}, "certificates"); r.State != tc.state {
 			t.Errorf("a certificate for %v: %+v, want %s", tc.life, r, tc.state)
 		}
-		if r := stateOf(t, Node{Coordinator: good, Certificates: files, Enrolls: true}, "certificates"); r.State != tc.enrolls {
+		if r := stateOf(t, Node{Coordinators: []string{good}, Certificates: files, Enrolls: true}, "certificates"); r.State != tc.enrolls {
 			t.Errorf("enrolls, with a certificate for %v: %+v, want %s", tc.life, r, tc.enrolls)
 		}
 	}
-	none := Node{Coordinator: good, Certificates: pki.Files{CA: "/nowhere", Cert: "/nowhere", Key: "/nowhere"}, Enrolls: true}
+	none := Node{Coordinators: []string{good}, Certificates: pki.Files{CA: "/nowhere", Cert: "/nowhere", Key: "/nowhere"}, Enrolls: true}
 	if r := stateOf(t, none, "certificates"); r.State != Degraded {
 		t.Errorf("enrolls, without a certificate: %+v, want %s", r, Degraded)
 	}

@@ -188,7 +188,7 @@ func (f *fleet) askAs(who string) error {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	asker, err := client.NewAsker("unix:"+at("agents.sock"), "", keeper)
+	asker, err := client.NewAsker([]string{"unix:" + at("agents.sock")}, "", keeper)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -346,7 +346,7 @@ func (f *fleet) skippedShares(base map[string]series) (shares []float64) {
 	for node, was := range base {
 		is := f.agent(node, "/metrics")
 		missed := is.sum("graylink_node_probes_skipped_total") - was.sum("graylink_node_probes_skipped_total")
-		out := is.sum(`fabric_leaf_pair_probe_sent_total.*side="source"`) - was.sum(`fabric_leaf_pair_probe_sent_total.*side="source"`)
+		out := is.sum(`fabric_(leaf_pair|nic)_probe_sent_total.*side="source"`) - was.sum(`fabric_(leaf_pair|nic)_probe_sent_total.*side="source"`)
 		if out < 125 { // 1,000 of eight agents
 			f.t.Errorf("node %s sent only %v probes", node, out)
 		}

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// previousBuild is the commit whose programs are upgraded where GRAYLINK_PREVIOUS names no other: the last one that was
-// handed out before enrollment, packages and the chart.
-const previousBuild = "eba96fd"
+// previousBuild is the commit whose programs are upgraded where GRAYLINK_PREVIOUS names no other: the release 0.1.0, which
+// reads the state of later versions.
+const previousBuild = "6343637"
 
 // buildPrevious builds the programs of an earlier commit, and returns their directory.
 func buildPrevious(t *testing.T, programs ...string) string {

@@ -37,6 +37,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("install", func(t *testing.T) { k.t = t; k.install() })
 	t.Run("enroll", func(t *testing.T) { k.t = t; k.enroll() })
 	t.Run("jobs", func(t *testing.T) { k.t = t; k.watchJobs() })
+	t.Run("leader", func(t *testing.T) { k.t = t; k.leader() })
 	t.Run("rights", func(t *testing.T) { k.t = t; k.rights() })
 	t.Run("pod security", func(t *testing.T) { k.t = t; k.podSecurity() })
 	t.Run("upgrade and roll back", func(t *testing.T) { k.t = t; k.upgrade() })
@@ -46,6 +47,7 @@ func TestKubernetes(t *testing.T) {
 // everything are values by which the chart makes all objects that it has.
 const everything = `
 node: {condition: true, health: {gpu: H100}}
+coordinator: {replicas: 2}
 analyzer: {replicas: 2, kubernetes: {jobs: true, cordons: true}}
 collector: {enabled: true, config: {receivers: {gnmi: {}}}}
 prometheus: {operator: true, labels: {release: kps}}
@@ -58,7 +60,7 @@ func (k *cluster) install() {
 	objects := k.objects()
 	for _, id := range []string{
 		"daemonsets graylink/graylink-node", "statefulsets graylink/graylink-coordinator", "deployments graylink/graylink-analyzer", "deployments graylink/graylink-collector",
-		"poddisruptionbudgets graylink/graylink-analyzer", "networkpolicies graylink/graylink-coordinator", "secrets graylink/graylink-tls", "configmaps graylink/graylink-ca",
+		"poddisruptionbudgets graylink/graylink-analyzer", "poddisruptionbudgets graylink/graylink-coordinator", "services graylink/graylink-coordinator-1", "roles graylink/graylink-coordinator", "networkpolicies graylink/graylink-coordinator", "secrets graylink/graylink-tls", "configmaps graylink/graylink-ca",
 		"roles default/graylink-node-events-graylink", "clusterroles /graylink-analyzer-graylink", "scrapeconfigs graylink/graylink-node-edges", "podmonitors graylink/graylink-analyzer",
 		"prometheusrules graylink/graylink-graylink", "configmaps graylink/graylink-dashboard-fleet",
 	} {
@@ -77,6 +79,9 @@ func (k *cluster) install() {
 	}{
 		{"graylink-coordinator", "authentication.k8s.io", "tokenreviews", "", "create", "", true},
 		{"graylink-coordinator", "", "secrets", "", "get", "graylink", false},
+		{"graylink-coordinator", "coordination.k8s.io", "leases", "", "create", "graylink", true},
+		{"graylink-coordinator", "coordination.k8s.io", "leases", "", "create", "default", false},
+		{"graylink-coordinator", "coordination.k8s.io", "leases", "", "patch", "graylink", false}, // of any name but its own
 		{"graylink-node", "authentication.k8s.io", "tokenreviews", "", "create", "", false},
 		{"graylink-node", "", "nodes", "status", "patch", "", true},
 		{"graylink-node", "", "events", "", "create", "default", true},

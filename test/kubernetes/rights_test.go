@@ -84,6 +84,14 @@ func (k *cluster) rights() {
 			}
 			return nil
 		},
+		"create leases of graylink-coordinator": func() error {
+			if code, answer, err := k.send("DELETE", leasePath, nil); err != nil || code != 200 && code != 404 {
+				return fmt.Errorf("delete the lease: %d %v: %w", code, answer, err)
+			}
+			return k.holdLease()
+		},
+		"get leases of graylink-coordinator":                     k.holdLease,
+		"patch leases of graylink-coordinator":                   k.holdLease,
 		"patch nodes/status of graylink-node-condition-graylink": func() error { return k.report(node).condition },
 		"create events of graylink-node-events-graylink":         func() error { return k.report(node).event },
 		"patch events of graylink-node-events-graylink":          func() error { return k.report(node).repetition },

@@ -74,6 +74,7 @@ node:
   nodeSelector: {gpu: "true"}
   extraArgs: [--log.level=debug]
 coordinator:
+  replicas: 2
   clockReference: h1
   persistence: {storageClassName: fast, size: 2Gi}
   nodeSelector: {role: infra}
@@ -352,7 +353,7 @@ func TestWrongValues(t *testing.T) {
 		{inline + "node: {state: {hostPath: var/lib}}\n", "/node/state/hostPath"},
 		{inline + "node: {extraArgs: [-v]}\n", "/node/extraArgs"},
 		{inline + "node: {nodeSelector: {gpu: true}}\n", "/node/nodeSelector"},
-		{inline + "coordinator: {replicas: 2}\n", "'replicas'"},
+		{inline + "coordinator: {replicas: 3}\n", "/coordinator/replicas"},
 		{inline + "coordinator: {persistence: {size: big}}\n", "/coordinator/persistence/size"},
 		{inline + "analyzer: {replicas: 0}\n", "/analyzer/replicas"},
 		{inline + "analyzer: {prometheusURL: prometheus:9090}\n", "/analyzer/prometheusURL"},

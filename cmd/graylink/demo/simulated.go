@@ -77,7 +77,7 @@ func (s *simulated) startNode(name, file string, b bend) error {
 	}
 	start := func(cfg *probe.Config, log *slog.Logger) (*probe.Engine, error) { return s.Start(cfg, clock, log) }
 	address := name + ":" + agentPort
-	n, err := nodeagent.StartFleet(nodeagent.FleetOptions{Coordinator: nodeagent.CoordinatorOptions{Address: s.coordinator.listenAddress(), Files: s.coordinator.certificateFiles(nodeFile(name))}, File: file,
+	n, err := nodeagent.StartFleet(nodeagent.FleetOptions{Coordinator: nodeagent.CoordinatorOptions{Addresses: []string{s.coordinator.listenAddress()}, Files: s.coordinator.certificateFiles(nodeFile(name))}, File: file,
 		Version: buildversion.Version(), Web: address, WebScheme: "http", Clock: nodeagent.ClockOptions{Sync: true, Node: clock}, Engine: start}, logOf(s.o, name))
 	if err != nil {
 		return fmt.Errorf("cannot start the agent of %s: %w", name, err)

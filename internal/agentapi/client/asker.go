@@ -2,34 +2,42 @@ package client
 
 import (
 	"context"
+	"sync"
 
 	"github.com/graylink/graylink/internal/agentapi"
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Asker asks a coordinator for temporary flows.
+// Asker asks the coordinator that leads for temporary flows.
 type Asker struct {
-	address, serverName string
-	certificates        *pki.Keeper
+	certificates *pki.Keeper
+	mu           sync.Mutex // held during a question
+	coordinators coordinators
 }
 
-// NewAsker returns an Asker for a coordinator at host:port or unix:PATH. An empty serverName means the host of the
-// address, or "coordinator" for a Unix socket.
-func NewAsker(address, serverName string, certificates *pki.Keeper) (*Asker, error) {
-	name, err := ServerNameFor(address, serverName)
+// NewAsker returns an Asker for coordinators at host:port or unix:PATH, which are tried in turn. An empty serverName means
+// the host of the address, or "coordinator" for a Unix socket.
+func NewAsker(addresses []string, serverName string, certificates *pki.Keeper) (*Asker, error) {
+	at, err := newCoordinators(addresses, serverName)
 	if err != nil {
 		return nil, err
 	}
-	return &Asker{address, name, certificates}, nil
+	return &Asker{certificates: certificates, coordinators: at}, nil
 }
 
 // Ask sends a question over a connection of its own, since questions are rare and certificates change. The error is a
 // gRPC status.
-func (a *Asker) Ask(ctx context.Context, q *agentapi.Question) (*agentapi.Answer, error) {
-	conn, err := dialCoordinator(a.address, a.serverName, a.certificates)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	return agentapi.NewAgentsClient(conn).Ask(ctx, q)
+func (a *Asker) Ask(ctx context.Context, q *agentapi.Question) (answer *agentapi.Answer, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err = a.coordinators.try(func(at coordinatorAt) error {
+		conn, err := dialCoordinator(at, a.certificates)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		answer, err = agentapi.NewAgentsClient(conn).Ask(ctx, q)
+		return err
+	})
+	return answer, err
 }

@@ -12,12 +12,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"net"
 	"os"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -47,10 +44,10 @@ type Agent interface {
 	TakeLives(own uint64, peers map[string]uint64)
 }
 
-// Config has the address of the coordinator and the identity of the agent.
+// Config has the addresses of the coordinators and the identity of the agent.
 type Config struct {
-	Address      string // host:port, or unix:PATH
-	ServerName   string // name in the coordinator's certificate; if empty, the host of the address, or "coordinator" at a Unix socket
+	Addresses    []string // host:port, or unix:PATH; they are tried in turn
+	ServerName   string   // name in the coordinators' certificates; if empty, the host of the address, or "coordinator" at a Unix socket
 	Certificates *pki.Keeper
 	Node         string
 	Version      string
@@ -67,9 +64,6 @@ type Config struct {
 	BackoffLow, BackoffHigh time.Duration
 }
 
-// unixServerName is the name in the coordinator's certificate when the address has no host.
-const unixServerName = "coordinator"
-
 // Limits of the intervals that the coordinator sets, and of what is sent.
 const (
 	heartbeatLow    = 50 * time.Millisecond
@@ -84,20 +78,41 @@ const (
 // Client is the agent's side of the protocol. Run must be called once. ReportClock, ClockReports and
 // StateWrites may be called from any goroutine.
 type Client struct {
-	cfg        Config
-	agent      Agent
-	instance   []byte
-	assignment changeover
-	lives      lifeBook
-	state      stateFile
-	reporter   pathReporter
-	clock      clockQueue
+	cfg          Config
+	coordinators coordinators
+	agent        Agent
+	instance     []byte
+	assignment   changeover
+	lives        lifeBook
+	epochs       epochBook
+	state        stateFile
+	reporter     pathReporter
+	clock        clockQueue
 }
 
 // lifeBook is what a coordinator has said of life numbers.
 type lifeBook struct {
 	peers *agentapi.Lives
 	given bool // a coordinator has given this process its life number
+}
+
+// epochBook has the greatest epoch of a leader that the agent has seen. What a coordinator with a smaller one says is not
+// done: another coordinator has taken over from it.
+type epochBook struct {
+	greatest uint64 // 0 before the first
+	proof    []byte // came with it, and goes to every coordinator
+}
+
+// accepts reports whether a coordinator with an epoch may lead. 0 is that of a version without epochs.
+func (b *epochBook) accepts(epoch uint64) bool { return epoch == 0 || epoch >= b.greatest }
+
+// take takes the epoch of a coordinator that leads, and reports whether it is new.
+func (b *epochBook) take(epoch uint64, proof []byte) bool {
+	if epoch <= b.greatest || epoch > agentapi.MaxEpoch || len(proof) > agentapi.MaxEpochProof {
+		return false
+	}
+	b.greatest, b.proof = epoch, proof
+	return true
 }
 
 // New returns a client after it has applied the assignment of the state file. A state file that cannot
@@ -112,11 +127,11 @@ func New(cfg Config, agent Agent) (*Client, error) {
 	if cfg.BackoffHigh <= 0 {
 		cfg.BackoffHigh = 30 * time.Second
 	}
-	var err error
-	if cfg.ServerName, err = ServerNameFor(cfg.Address, cfg.ServerName); err != nil {
+	at, err := newCoordinators(cfg.Addresses, cfg.ServerName)
+	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, agent: agent, instance: make([]byte, agentapi.InstanceSize), assignment: newChangeover(agent, cfg.Log),
+	c := &Client{cfg: cfg, coordinators: at, agent: agent, instance: make([]byte, agentapi.InstanceSize), assignment: newChangeover(agent, cfg.Log),
 		state: stateFile{path: cfg.StateFile, node: cfg.Node, log: cfg.Log}, reporter: pathReporter{reported: map[string]reportedTrace{}},
 		clock: clockQueue{reports: make(chan *agentapi.ClockReport, 1)}}
 	rand.Read(c.instance)
@@ -126,24 +141,8 @@ func New(cfg Config, agent Agent) (*Client, error) {
 	return c, nil
 }
 
-// ServerNameFor returns the name that the certificate of a coordinator must have: the given one, or else the host of its
-// address.
-func ServerNameFor(address, name string) (string, error) {
-	if name != "" {
-		return name, nil
-	}
-	if strings.HasPrefix(address, "unix:") {
-		return unixServerName, nil
-	}
-	host, _, err := net.SplitHostPort(address)
-	if err != nil || host == "" {
-		return "", fmt.Errorf("coordinator address %q: want host:port or unix:PATH", address)
-	}
-	return host, nil
-}
-
 func (c *Client) restoreState() {
-	a, k, lives, err := readState(c.cfg.StateFile, c.cfg.Node)
+	kept, err := readState(c.cfg.StateFile, c.cfg.Node)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return
@@ -151,18 +150,19 @@ func (c *Client) restoreState() {
 		c.cfg.Log.Warn("cannot use the kept assignment", "err", err)
 		return
 	}
-	c.assignment.target, c.assignment.keys = a, k
-	c.takeLives(lives)
-	c.assignment.apply(a, k)
-	c.cfg.Log.Info("using the kept assignment", "version", a.GetVersion(), "edges", len(a.GetEdges()), "err", c.assignment.failure)
+	c.assignment.target, c.assignment.keys, c.epochs = kept.assignment, kept.keys, kept.epochs
+	c.takeLives(kept.lives)
+	c.assignment.apply(kept.assignment, kept.keys)
+	c.cfg.Log.Info("using the kept assignment", "version", kept.assignment.GetVersion(), "edges", len(kept.assignment.GetEdges()), "err", c.assignment.failure)
 }
 
-// Run connects to the coordinator, again after every failure, until ctx ends.
+// Run connects to the coordinator that leads, again after every failure, until ctx ends. It pauses after a session that
+// ended, and when each of the coordinators has refused.
 func (c *Client) Run(ctx context.Context) {
 	pause := c.cfg.BackoffLow
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := c.runSession(ctx)
+		accepted, leader, err := c.runSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -170,11 +170,18 @@ func (c *Client) Run(ctx context.Context) {
 			c.cfg.Log.Info("connecting again with the new certificate")
 			continue
 		}
-		if time.Since(began) >= settledAfter {
+		address := c.coordinators.current().address
+		if accepted {
+			c.coordinators.accept()
+		} else if c.coordinators.next(leader) {
+			c.cfg.Log.Info("no session with this coordinator; trying the next one", "address", address, "err", status.Convert(err).Message(), "next", c.coordinators.current().address)
+			continue
+		}
+		if accepted && time.Since(began) >= settledAfter {
 			pause = c.cfg.BackoffLow
 		}
 		wait := pause/2 + time.Duration(mathrand.Int64N(int64(pause)))
-		c.cfg.Log.Warn("no session with the coordinator; probing continues", "address", c.cfg.Address, "err", status.Convert(err).Message(), "again_in", wait)
+		c.cfg.Log.Warn("no session with the coordinator; probing continues", "address", address, "err", status.Convert(err).Message(), "again_in", wait)
 		pause = min(pause*8/5, c.cfg.BackoffHigh)
 		c.waitFor(ctx, wait)
 	}
@@ -221,7 +228,7 @@ func (c *Client) takeLives(l *agentapi.Lives) {
 // saveState writes the state file. A failed write is repeated with every heartbeat.
 func (c *Client) saveState() {
 	if c.assignment.target != nil {
-		c.state.write(c.assignment.target, c.assignment.keys, c.lives.peers)
+		c.state.write(keptState{c.assignment.target, c.assignment.keys, c.lives.peers, c.epochs})
 	}
 }
 
@@ -239,6 +246,10 @@ func (c *Client) takeKeys(k *agentapi.Keys) {
 
 // takeAssignment takes an assignment from the coordinator.
 func (c *Client) takeAssignment(a *agentapi.Assignment) {
+	if !c.epochs.accepts(a.GetEpoch()) {
+		c.cfg.Log.Error("the assignment is not applied: a coordinator with a greater epoch has taken over", "epoch", a.GetEpoch(), "greatest", c.epochs.greatest)
+		return
+	}
 	if c.assignment.takeAssignment(a, c.cfg.Node) {
 		c.saveState()
 		c.cfg.Log.Info("assignment received", "version", a.GetVersion(), "peers", len(a.GetPeers()), "edges", len(a.GetEdges()), "answers", len(a.GetAnswers()))

@@ -181,7 +181,7 @@ func (*recorder) Traces() (version uint64, traces []fabric.Trace) { return 0, ni
 
 func client(t *testing.T, r *recorder, state string) *Client {
 	t.Helper()
-	c, err := New(Config{Address: "127.0.0.1:1", Node: "h1", StateFile: state, Log: slog.New(slog.DiscardHandler)}, r)
+	c, err := New(Config{Addresses: []string{"127.0.0.1:1"}, Node: "h1", StateFile: state, Log: slog.New(slog.DiscardHandler)}, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func FuzzAssignment(f *testing.F) {
 
 func FuzzState(f *testing.F) {
 	file := filepath.Join(f.TempDir(), "s")
-	if err := writeState(file, "h1", assignment(1, "2:0", "2:0"), keys([]uint32{7}, "h2"), &agentapi.Lives{Nodes: []*agentapi.NodeLife{{Node: "h2", Life: 6}}}); err != nil {
+	if err := writeState(file, "h1", keptState{assignment(1, "2:0", "2:0"), keys([]uint32{7}, "h2"), &agentapi.Lives{Nodes: []*agentapi.NodeLife{{Node: "h2", Life: 6}}}, epochBook{9, []byte("proof")}}); err != nil {
 		f.Fatal(err)
 	}
 	b, err := os.ReadFile(file)
@@ -337,11 +337,50 @@ func FuzzState(f *testing.F) {
 	}
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		a, _, _, err := parseState(b, "h1")
-		if err == nil && checkAssignment(a, "h1") != nil {
-			t.Fatal("an assignment that cannot be used was read")
+		k, err := parseState(b, "h1")
+		if err == nil && (checkAssignment(k.assignment, "h1") != nil || k.epochs.greatest > agentapi.MaxEpoch) {
+			t.Fatal("an assignment or an epoch that cannot be used was read")
 		}
 	})
+}
+
+// A coordinator with a smaller epoch than the greatest that was seen is not followed, neither at once nor after a restart.
+func TestASmallerEpochIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.json")
+	r := &recorder{}
+	s := &session{Client: client(t, r, file), beat: time.NewTimer(time.Hour)}
+	give := func(epoch, version uint64, edges string) {
+		a := assignment(version, edges, "")
+		a.Epoch, a.ChangeoverNs = epoch, 0
+		s.takeAssignment(a)
+	}
+	s.begin(&agentapi.Welcome{Epoch: 7, EpochProof: []byte("seven"), HeartbeatNs: 1e9})
+	s.takeKeys(keys([]uint32{7}, "h2", "h3"))
+	give(7, 1, "2:0")
+	if !s.accepted || s.stale != nil || len(r.applied) != 1 {
+		t.Fatalf("accepted %t (%v), applied %q", s.accepted, s.stale, r.applied)
+	}
+	give(6, 2, "3:0")
+	if len(r.applied) != 1 {
+		t.Errorf("an assignment of epoch 6 was applied: %q", r.applied)
+	}
+	give(0, 2, "2:0 3:0") // a coordinator of an earlier version
+	if len(r.applied) != 2 {
+		t.Errorf("an assignment without an epoch was not applied: %q", r.applied)
+	}
+	again := &session{Client: client(t, &recorder{}, file), beat: time.NewTimer(time.Hour)}
+	if again.epochs.greatest != 7 || string(again.epochs.proof) != "seven" {
+		t.Fatalf("after a restart: %+v", again.epochs)
+	}
+	again.begin(&agentapi.Welcome{Epoch: 6, HeartbeatNs: 1e9})
+	if again.stale == nil || again.accepted {
+		t.Error("after a restart, a coordinator of epoch 6 was accepted")
+	}
+	again.stale = nil
+	again.begin(&agentapi.Welcome{Epoch: 8, EpochProof: []byte("eight"), HeartbeatNs: 1e9})
+	if again.stale != nil || again.epochs.greatest != 8 {
+		t.Errorf("epoch 8: %v, %+v", again.stale, again.epochs)
+	}
 }
 
 func TestReporterSendsAgainWhatABrokenSessionMayHaveLost(t *testing.T) {

@@ -28,8 +28,8 @@ import (
 // Enrollment keeps the certificate of this node: it gets the first one from the coordinator by a token, and renews it.
 // The private key never leaves the node.
 type Enrollment struct {
-	Address    string // host:port of the coordinator, or unix:PATH
-	ServerName string // name in its certificate; if empty, the host of the address, or "coordinator" at a Unix socket
+	Addresses  []string // host:port of the coordinators, or unix:PATH; they are tried in turn
+	ServerName string   // name in their certificates; if empty, the host of the address, or "coordinator" at a Unix socket
 	// Directory holds node.pem, which is the certificate with its key, and ca.crt. It is created when it is missing.
 	Directory string
 	// CA is a PEM file of the authorities of the coordinator, which is kept elsewhere. If it is empty, ca.crt begins with the
@@ -80,10 +80,10 @@ func (e *Enrollment) Obtain(ctx context.Context) error {
 			return nil
 		}
 		if !worthRetrying(err) {
-			return fmt.Errorf("enroll with the coordinator at %s: %w", e.Address, plain(err))
+			return fmt.Errorf("enroll with the coordinator at %s: %w", strings.Join(e.Addresses, ", "), plain(err))
 		}
 		wait := pause/2 + mathrand.N(pause)
-		e.Log.Warn("cannot enroll yet", "address", e.Address, "err", plain(err), "again_in", wait)
+		e.Log.Warn("cannot enroll yet", "addresses", e.Addresses, "err", plain(err), "again_in", wait)
 		pause = min(pause*8/5, enrollPauseHigh)
 		if !sleepContext(ctx, wait) {
 			return ctx.Err()
@@ -225,15 +225,14 @@ func (e *Enrollment) findAuthority(ctx context.Context, token *jointoken.Token) 
 		return nil
 	}
 	// The fingerprint verifies what comes over this connection.
-	conn, err := dial(e.Address, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-	if err != nil {
-		return err
+	unverified := func(coordinatorAt) (*tls.Config, error) {
+		return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"}}, nil
 	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, enrollWithin)
-	defer cancel()
-	answer, err := agentapi.NewEnrollmentClient(conn).Authorities(ctx, &agentapi.AuthoritiesRequest{})
-	if err != nil {
+	var answer *agentapi.AuthoritiesAnswer
+	if err := e.call(ctx, unverified, func(ctx context.Context, service agentapi.EnrollmentClient) (err error) {
+		answer, err = service.Authorities(ctx, &agentapi.AuthoritiesRequest{})
+		return err
+	}); err != nil {
 		return err
 	}
 	for _, c := range pki.ParseCertificates(answer.GetAuthorities()) {
@@ -255,19 +254,12 @@ func (e *Enrollment) request(ctx context.Context, q *agentapi.EnrollRequest, key
 	if q.SigningRequest, err = pki.NewSigningRequest(key); err != nil {
 		return err
 	}
-	config, err := e.clientConfig(certificates)
-	if err != nil {
+	var answer *agentapi.EnrollAnswer
+	verified := func(at coordinatorAt) (*tls.Config, error) { return e.clientConfig(at, certificates) }
+	if err := e.call(ctx, verified, func(ctx context.Context, service agentapi.EnrollmentClient) (err error) {
+		answer, err = service.Enroll(ctx, q)
 		return err
-	}
-	conn, err := dial(e.Address, config)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, enrollWithin)
-	defer cancel()
-	answer, err := agentapi.NewEnrollmentClient(conn).Enroll(ctx, q)
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	own := pki.ParseCertificates(answer.GetCertificate())
@@ -288,15 +280,33 @@ func (e *Enrollment) request(ctx context.Context, q *agentapi.EnrollRequest, key
 	return nil
 }
 
+// call calls the service of one coordinator after the other until one answers.
+func (e *Enrollment) call(ctx context.Context, configure func(coordinatorAt) (*tls.Config, error), do func(context.Context, agentapi.EnrollmentClient) error) error {
+	all, err := newCoordinators(e.Addresses, e.ServerName)
+	if err != nil {
+		return err
+	}
+	return all.try(func(at coordinatorAt) error {
+		config, err := configure(at)
+		if err != nil {
+			return err
+		}
+		conn, err := dial(at, config)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(ctx, enrollWithin)
+		defer cancel()
+		return do(ctx, agentapi.NewEnrollmentClient(conn))
+	})
+}
+
 // clientConfig returns the configuration of a connection that verifies the coordinator, and shows the certificate to
 // renew if there is one.
-func (e *Enrollment) clientConfig(certificates *pki.Keeper) (*tls.Config, error) {
-	name, err := ServerNameFor(e.Address, e.ServerName)
-	if err != nil {
-		return nil, err
-	}
+func (e *Enrollment) clientConfig(at coordinatorAt, certificates *pki.Keeper) (*tls.Config, error) {
 	if certificates != nil {
-		return certificates.ClientConfig(name), nil
+		return certificates.ClientConfig(at.serverName), nil
 	}
 	file := e.Files().CA
 	text, err := os.ReadFile(file)
@@ -307,7 +317,7 @@ func (e *Enrollment) clientConfig(certificates *pki.Keeper) (*tls.Config, error)
 	if !roots.AppendCertsFromPEM(text) {
 		return nil, fmt.Errorf("%s: holds no PEM certificate", file)
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: name, NextProtos: []string{"h2"}}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: at.serverName, NextProtos: []string{"h2"}}, nil
 }
 
 // Run renews the certificate after two thirds of its life, until ctx ends. A keeper of the files notices by itself. A
@@ -332,7 +342,7 @@ func (e *Enrollment) Run(ctx context.Context, certificates *pki.Keeper) {
 			continue
 		}
 		wait = pause/2 + mathrand.N(pause)
-		e.Log.Warn("cannot renew the certificate", "address", e.Address, "err", plain(err), "again_in", wait)
+		e.Log.Warn("cannot renew the certificate", "addresses", e.Addresses, "err", plain(err), "again_in", wait)
 		pause = min(pause*2, renewPauseHigh)
 		if !sleepContext(ctx, wait) {
 			return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	mathrand "math/rand/v2"
 	"net"
 	"strings"
@@ -23,29 +24,35 @@ import (
 // errRenew ends a session when the certificate has been replaced.
 var errRenew = errors.New("the certificate was replaced")
 
-func (c *Client) dialCoordinator() (*grpc.ClientConn, error) {
-	return dialCoordinator(c.cfg.Address, c.cfg.ServerName, c.cfg.Certificates)
-}
+// Limits of connections where there is another coordinator to try. A host that is gone does not answer at all.
+const (
+	reachWithin     = 5 * time.Second  // a TCP connection is there
+	keepaliveEvery  = 10 * time.Second // the least that gRPC allows
+	keepaliveWithin = 5 * time.Second
+)
 
 // dialCoordinator prepares a connection, with the certificates as they are now.
-func dialCoordinator(address, serverName string, certificates *pki.Keeper) (*grpc.ClientConn, error) {
-	return dial(address, certificates.ClientConfig(serverName))
+func dialCoordinator(at coordinatorAt, certificates *pki.Keeper) (*grpc.ClientConn, error) {
+	return dial(at, certificates.ClientConfig(at.serverName))
 }
 
 // dial prepares a connection.
-func dial(address string, config *tls.Config) (*grpc.ClientConn, error) {
-	network := "tcp"
+func dial(at coordinatorAt, config *tls.Config) (*grpc.ClientConn, error) {
+	network, address, d := "tcp", at.address, net.Dialer{Timeout: reachWithin}
+	alive := keepalive.ClientParameters{Time: keepaliveEvery, Timeout: keepaliveWithin}
+	if at.alone {
+		d.Timeout, alive = 0, keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}
+	}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		network, address = "unix", path
 	}
 	return grpc.NewClient("passthrough:///coordinator",
 		grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			var d net.Dialer
 			return d.DialContext(ctx, network, address)
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectWithin}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithKeepaliveParams(alive),
 		grpc.WithReadBufferSize(bufferSize), grpc.WithWriteBufferSize(bufferSize),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(agentapi.MaxCoordinatorMessage)))
@@ -58,27 +65,30 @@ type session struct {
 	certificate uint64 // version of the certificates that it began with
 	beat        *time.Timer
 	interval    time.Duration // between two heartbeats
+	accepted    bool          // the coordinator has welcomed the agent
+	stale       error         // set when another coordinator has taken over from this one
+	leader      string        // address of the coordinator that leads instead, if this one has named it
 }
 
 // runSession connects once and serves the session until it ends. It always returns an error with the
-// reason of the end.
-func (c *Client) runSession(ctx context.Context) error {
+// reason of the end, whether the coordinator had accepted the agent, and the leader that it named if not.
+func (c *Client) runSession(ctx context.Context) (accepted bool, leader string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := &session{Client: c, certificate: c.cfg.Certificates.Version(), beat: time.NewTimer(time.Hour)}
 	s.beat.Stop()
 	defer s.beat.Stop()
-	conn, err := c.dialCoordinator()
+	conn, err := dialCoordinator(c.coordinators.current(), c.cfg.Certificates)
 	if err != nil {
-		return err
+		return false, "", err
 	}
 	defer conn.Close()
 	if s.stream, err = agentapi.NewAgentsClient(conn).Session(ctx); err != nil {
-		return err
+		return false, "", err
 	}
 	if err := s.sendHello(); err != nil {
 		_, err = s.stream.Recv() // the error states the reason
-		return err
+		return false, "", err
 	}
 	received, ended := make(chan *agentapi.CoordinatorMessage), make(chan error, 1)
 	var receiver sync.WaitGroup
@@ -86,7 +96,8 @@ func (c *Client) runSession(ctx context.Context) error {
 	receiver.Go(func() { ended <- s.receive(ctx, received) })
 	c.reporter.beginSession(time.Now())
 	defer c.clock.endSession()
-	return s.serve(received, ended)
+	err = s.serve(received, ended)
+	return s.accepted, s.leader, err
 }
 
 // receive passes the coordinator's messages on until the stream or ctx ends, and returns the error of
@@ -114,7 +125,7 @@ func (s *session) sendHello() error {
 	s.reporter.interfaces = in
 	hello := &agentapi.Hello{Node: s.cfg.Node, Instance: s.instance, BootId: s.cfg.BootID, Version: s.cfg.Version, Web: s.cfg.Web,
 		Interfaces: in, Applied: s.assignment.applied, OwnConfiguration: s.cfg.OwnConfiguration,
-		Life: proto.Uint64(s.agent.Life()), LifeAssigned: s.lives.given}
+		Life: proto.Uint64(s.agent.Life()), LifeAssigned: s.lives.given, Epoch: s.epochs.greatest, EpochProof: s.epochs.proof}
 	return s.stream.Send(&agentapi.AgentMessage{Body: &agentapi.AgentMessage_Hello{Hello: hello}})
 }
 
@@ -140,6 +151,9 @@ func (s *session) serve(received <-chan *agentapi.CoordinatorMessage, ended <-ch
 			s.beat.Reset(s.interval)
 		case m := <-received:
 			answer = s.handleMessage(m)
+		}
+		if s.stale != nil {
+			return s.stale
 		}
 		if answer {
 			if err := s.sendHeartbeat(); err != nil {
@@ -177,7 +191,9 @@ func (s *session) handleMessage(m *agentapi.CoordinatorMessage) (answer bool) {
 	case *agentapi.CoordinatorMessage_Welcome:
 		s.begin(b.Welcome)
 	case *agentapi.CoordinatorMessage_Refused:
-		s.cfg.Log.Error("the coordinator refuses this agent", "reason", b.Refused.GetReason())
+		if s.leader = b.Refused.GetLeader(); !b.Refused.GetNotLeader() {
+			s.cfg.Log.Error("the coordinator refuses this agent", "reason", b.Refused.GetReason())
+		}
 	case *agentapi.CoordinatorMessage_Keys:
 		if !s.cfg.OwnConfiguration {
 			s.takeKeys(b.Keys)
@@ -203,6 +219,14 @@ func (s *session) handleMessage(m *agentapi.CoordinatorMessage) (answer bool) {
 
 // begin sets the session up as the coordinator's first message says.
 func (s *session) begin(w *agentapi.Welcome) {
+	if !s.epochs.accepts(w.GetEpoch()) {
+		s.stale = fmt.Errorf("the coordinator has the epoch %d, and one with the epoch %d has taken over from it", w.GetEpoch(), s.epochs.greatest)
+		return
+	}
+	s.accepted = true
+	if s.epochs.take(w.GetEpoch(), w.GetEpochProof()) {
+		s.saveState()
+	}
 	s.interval = min(max(time.Duration(w.GetHeartbeatNs()), heartbeatLow), heartbeatHigh)
 	s.clock.connected.Store(true)
 	s.beat.Reset(time.Duration(mathrand.Int64N(int64(s.interval))))

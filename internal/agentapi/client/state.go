@@ -27,11 +27,11 @@ type stateFile struct {
 }
 
 // write writes the state, and logs when the result of writing changes.
-func (f *stateFile) write(a *agentapi.Assignment, k *agentapi.Keys, l *agentapi.Lives) {
+func (f *stateFile) write(s keptState) {
 	if f.path == "" {
 		return
 	}
-	if err := writeState(f.path, f.node, a, k, l); err != nil {
+	if err := writeState(f.path, f.node, s); err != nil {
 		f.failed.Add(1)
 		if !f.unsaved {
 			f.log.Error("cannot write the state file: until a later write succeeds, this agent needs the coordinator after a restart", "file", f.path, "err", err)
@@ -46,6 +46,14 @@ func (f *stateFile) write(a *agentapi.Assignment, k *agentapi.Keys, l *agentapi.
 	f.unsaved = false
 }
 
+// keptState is what an agent keeps. Keys and lives are nil if there are none.
+type keptState struct {
+	assignment *agentapi.Assignment
+	keys       *agentapi.Keys
+	lives      *agentapi.Lives
+	epochs     epochBook
+}
+
 // savedState is the content of an agent's state file. It holds secrets.
 type savedState struct {
 	Version    int             `json:"version"`
@@ -53,73 +61,75 @@ type savedState struct {
 	Assignment json.RawMessage `json:"assignment"`
 	Keys       json.RawMessage `json:"keys,omitempty"`
 	Lives      json.RawMessage `json:"lives,omitempty"` // life numbers of peers
+	Epoch      uint64          `json:"epoch,omitempty"` // the greatest that was seen of a leader
+	EpochProof []byte          `json:"epoch_proof,omitempty"`
 }
 
-func readState(file, node string) (*agentapi.Assignment, *agentapi.Keys, *agentapi.Lives, error) {
+func readState(file, node string) (keptState, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, nil, nil, err
+		return keptState{}, err
 	}
-	a, k, l, err := parseState(b, node)
+	k, err := parseState(b, node)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("%s: %w", file, err)
+		return keptState{}, fmt.Errorf("%s: %w", file, err)
 	}
-	return a, k, l, nil
+	return k, nil
 }
 
-func parseState(b []byte, node string) (*agentapi.Assignment, *agentapi.Keys, *agentapi.Lives, error) {
+func parseState(b []byte, node string) (out keptState, err error) {
 	var s savedState
 	dec := json.NewDecoder(bytes.NewReader(b))
 	if err := dec.Decode(&s); err != nil {
-		return nil, nil, nil, fmt.Errorf("not the state of an agent: %w", err)
+		return out, fmt.Errorf("not the state of an agent: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, nil, fmt.Errorf("unexpected data after the state at octet %d", dec.InputOffset())
+		return out, fmt.Errorf("unexpected data after the state at octet %d", dec.InputOffset())
 	}
 	switch {
 	case s.Version != stateVersion:
-		return nil, nil, nil, fmt.Errorf("version %d, want %d", s.Version, stateVersion)
+		return out, fmt.Errorf("version %d, want %d", s.Version, stateVersion)
 	case s.Node != node:
-		return nil, nil, nil, fmt.Errorf("the state is of node %q, want %q", s.Node, node)
+		return out, fmt.Errorf("the state is of node %q, want %q", s.Node, node)
 	}
+	out.epochs.take(s.Epoch, s.EpochProof)
 	lax := protojson.UnmarshalOptions{DiscardUnknown: true}
-	a := &agentapi.Assignment{}
-	if err := lax.Unmarshal(s.Assignment, a); err != nil {
-		return nil, nil, nil, fmt.Errorf("assignment: %w", err)
+	out.assignment = &agentapi.Assignment{}
+	if err := lax.Unmarshal(s.Assignment, out.assignment); err != nil {
+		return out, fmt.Errorf("assignment: %w", err)
 	}
-	if err := checkAssignment(a, node); err != nil {
-		return nil, nil, nil, err
+	if err := checkAssignment(out.assignment, node); err != nil {
+		return out, err
 	}
-	var l *agentapi.Lives
 	if len(s.Lives) > 0 {
-		l = &agentapi.Lives{}
-		if err := lax.Unmarshal(s.Lives, l); err != nil {
-			return nil, nil, nil, fmt.Errorf("lives: %w", err)
+		out.lives = &agentapi.Lives{}
+		if err := lax.Unmarshal(s.Lives, out.lives); err != nil {
+			return out, fmt.Errorf("lives: %w", err)
 		}
 	}
 	if len(s.Keys) == 0 {
-		return a, nil, l, nil
+		return out, nil
 	}
-	k := &agentapi.Keys{}
-	if err := lax.Unmarshal(s.Keys, k); err != nil {
-		return nil, nil, nil, errors.New("keys: not those of an agent") // the cause could quote a secret
+	out.keys = &agentapi.Keys{}
+	if err := lax.Unmarshal(s.Keys, out.keys); err != nil {
+		return out, errors.New("keys: not those of an agent") // the cause could quote a secret
 	}
-	return a, k, l, checkKeys(k)
+	return out, checkKeys(out.keys)
 }
 
 // writeState replaces the state file in one step.
-func writeState(file, node string, a *agentapi.Assignment, k *agentapi.Keys, l *agentapi.Lives) (err error) {
-	s := savedState{Version: stateVersion, Node: node}
-	if s.Assignment, err = protojson.Marshal(a); err != nil {
+func writeState(file, node string, kept keptState) (err error) {
+	s := savedState{Version: stateVersion, Node: node, Epoch: kept.epochs.greatest, EpochProof: kept.epochs.proof}
+	if s.Assignment, err = protojson.Marshal(kept.assignment); err != nil {
 		return fmt.Errorf("encode the assignment: %w", err)
 	}
-	if k != nil {
-		if s.Keys, err = protojson.Marshal(k); err != nil {
+	if kept.keys != nil {
+		if s.Keys, err = protojson.Marshal(kept.keys); err != nil {
 			return fmt.Errorf("encode the keys: %w", err)
 		}
 	}
-	if l != nil {
-		if s.Lives, err = protojson.Marshal(l); err != nil {
+	if kept.lives != nil {
+		if s.Lives, err = protojson.Marshal(kept.lives); err != nil {
 			return fmt.Errorf("encode the lives: %w", err)
 		}
 	}

@@ -46,6 +46,15 @@ graylink-topology
 graylink-coordinator.{{ .Release.Namespace }}.svc
 {{- end }}
 
+{{- /* Where agents and the analyzer reach the coordinators, separated by commas. All of them show coordinatorName. */ -}}
+{{- define "graylink.coordinatorAddresses" -}}
+{{- if eq (int .Values.coordinator.replicas) 1 -}}
+{{ include "graylink.coordinatorName" . }}:9870
+{{- else -}}
+graylink-coordinator-0.{{ .Release.Namespace }}.svc:9870,graylink-coordinator-1.{{ .Release.Namespace }}.svc:9870
+{{- end -}}
+{{- end }}
+
 {{- /* What PodSecurity "restricted" wants of a container that needs nothing. */ -}}
 {{- define "graylink.restricted" -}}
 securityContext:

@@ -1,0 +1,328 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/graylink/graylink/internal/agentapi"
+)
+
+// Limits of replication.
+const (
+	replicaPart      = 1 << 20         // octets of a part of a change
+	replicaMost      = 1 << 30         // octets of a whole state
+	replicateEvery   = time.Second     // time between two messages of a leader that has nothing new
+	replicaSilentFor = 5 * time.Second // silence after which a standby calls the leader again
+)
+
+// replication hands the state of a leader to its standbys. It has a lock of its own, which no other lock is taken under.
+type replication struct {
+	mu       sync.Mutex
+	state    *state // the last one that was published; nil before the first
+	sequence uint64
+	open     map[*follower]bool
+}
+
+// follower is a standby that follows.
+type follower struct {
+	wake  chan struct{}
+	ended chan struct{}
+	acked uint64 // sequence that it has written
+}
+
+// publish hands a state, which is never changed from now on, to all standbys.
+func (r *replication) publish(s *state) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = s
+	r.sequence++
+	for f := range r.open {
+		select {
+		case f.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// end ends all streams, and forgets the state.
+func (r *replication) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = nil
+	for f := range r.open {
+		close(f.ended)
+	}
+	clear(r.open)
+}
+
+func (r *replication) add() *follower {
+	f := &follower{wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open == nil {
+		r.open = map[*follower]bool{}
+	}
+	r.open[f] = true
+	return f
+}
+
+func (r *replication) remove(f *follower) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, f)
+}
+
+func (r *replication) confirm(f *follower, sequence uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f.acked = max(f.acked, min(sequence, r.sequence))
+}
+
+func (r *replication) latest() (*state, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state, r.sequence
+}
+
+// followers returns the number of standbys that follow.
+func (r *replication) followers() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.open)
+}
+
+// behind reports whether a standby follows that has not yet written the last state.
+func (r *replication) behind() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for f := range r.open {
+		if f.acked < r.sequence {
+			return true
+		}
+	}
+	return false
+}
+
+// stateDiff makes changes of the successive states that one standby gets.
+type stateDiff struct {
+	begun  bool
+	head   [sha256.Size]byte
+	agents map[string][sha256.Size]byte
+}
+
+// changeTo returns the parts of the change from the last state to this one.
+func (d *stateDiff) changeTo(s *state, sequence uint64) ([]*agentapi.StateChange, error) {
+	head := *s
+	head.Agents, head.Written = nil, time.Time{}
+	text, err := json.Marshal(&head)
+	if err != nil {
+		return nil, fmt.Errorf("encode the state: %w", err)
+	}
+	part := &agentapi.StateChange{Sequence: sequence, Whole: !d.begun}
+	var parts []*agentapi.StateChange
+	size := 0
+	add := func(n int) { // makes room for n octets
+		if size += n; size > replicaPart {
+			parts = append(parts, part)
+			part, size = &agentapi.StateChange{Sequence: sequence}, n
+		}
+	}
+	if sum := sha256.Sum256(text); !d.begun || sum != d.head {
+		d.head = sum
+		for piece := range slices.Chunk(text, replicaPart) {
+			add(len(piece))
+			part.Head = piece
+		}
+	}
+	agents := make(map[string][sha256.Size]byte, len(s.Agents))
+	for i := range s.Agents {
+		a := &s.Agents[i]
+		if text, err = json.Marshal(a); err != nil {
+			return nil, fmt.Errorf("encode the agent of node %s: %w", a.Node, err)
+		}
+		agents[a.Node] = sha256.Sum256(text)
+		if old, ok := d.agents[a.Node]; !ok || old != agents[a.Node] {
+			add(len(text))
+			part.Agents = append(part.Agents, text)
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(d.agents)) {
+		if _, ok := agents[node]; !ok {
+			add(len(node))
+			part.RemovedAgents = append(part.RemovedAgents, node)
+		}
+	}
+	d.begun, d.agents = true, agents
+	part.Complete = true
+	return append(parts, part), nil
+}
+
+// stateBuilder puts the state together again. Its input is from the other coordinator.
+type stateBuilder struct {
+	head   *state // without agents; nil before the first one
+	text   []byte // part of the next head
+	agents map[string]agentState
+	size   int // octets since the last complete change
+}
+
+// take takes a part of a change. It returns the state when the change is complete, and an error if there is none that can
+// be used.
+func (b *stateBuilder) take(m *agentapi.StateChange) (*state, error) {
+	if m.GetWhole() {
+		*b = stateBuilder{agents: map[string]agentState{}}
+	}
+	if b.agents == nil {
+		return nil, errors.New("the first change is not of the whole state")
+	}
+	b.size += len(m.GetHead())
+	b.text = append(b.text, m.GetHead()...)
+	for _, text := range m.GetAgents() {
+		b.size += len(text)
+		var a agentState
+		if err := json.Unmarshal(text, &a); err != nil {
+			return nil, fmt.Errorf("an agent of the state: %w", err)
+		}
+		b.agents[a.Node] = a
+	}
+	for _, node := range m.GetRemovedAgents() {
+		delete(b.agents, node)
+	}
+	if b.size > replicaMost {
+		return nil, fmt.Errorf("the state has more than %d octets", replicaMost)
+	}
+	if !m.GetComplete() {
+		return nil, nil
+	}
+	b.size = 0
+	if len(b.text) > 0 {
+		head := &state{}
+		if err := json.Unmarshal(b.text, head); err != nil {
+			return nil, errors.New("the head of the state is not that of a coordinator") // the cause could quote a secret
+		}
+		b.head, b.text = head, nil
+	}
+	if b.head == nil {
+		return nil, errors.New("the state has no head")
+	}
+	s := *b.head
+	s.Version, s.MinReader, s.Standby, s.Agents = stateVersion, 0, true, nil
+	for _, node := range slices.Sorted(maps.Keys(b.agents)) {
+		s.Agents = append(s.Agents, b.agents[node])
+	}
+	return &s, s.validate()
+}
+
+// peerIdentity returns a gRPC status unless the client's certificate has one of the names that may replicate.
+func (s *Server) peerIdentity(ctx context.Context) error {
+	id, err := s.clientIdentity(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(id.names, func(n string) bool { return slices.Contains(s.c.opts.HA.Peers, n) }) {
+		s.c.log.Warn("replication refused", "certificate", id.names, "from", id.from)
+		return status.Errorf(codes.PermissionDenied, "the certificate is for %q, and --ha.peers has none of these names", id.names)
+	}
+	return nil
+}
+
+// leaderEnrollment lets only a leader sign certificates, since the record of used join tokens is its own.
+type leaderEnrollment struct {
+	agentapi.EnrollmentServer
+	c *Coordinator
+}
+
+// Enroll implements agentapi.EnrollmentServer.
+func (e leaderEnrollment) Enroll(ctx context.Context, q *agentapi.EnrollRequest) (*agentapi.EnrollAnswer, error) {
+	if err := e.c.requireLeader(); err != nil {
+		return nil, err
+	}
+	return e.EnrollmentServer.Enroll(ctx, q)
+}
+
+// replicationServer answers the other coordinator.
+type replicationServer struct {
+	*Server
+	agentapi.UnimplementedReplicationServer
+}
+
+// Meet exchanges what two coordinators know of who leads.
+func (s replicationServer) Meet(ctx context.Context, p *agentapi.PeerState) (*agentapi.PeerState, error) {
+	if err := s.peerIdentity(ctx); err != nil {
+		return nil, err
+	}
+	s.c.meetPeer(p)
+	return s.c.peerState(), nil
+}
+
+// meetPeer takes what the other coordinator is.
+func (c *Coordinator) meetPeer(p *agentapi.PeerState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leadership.meet(p, c.opts.Clock.MonoTime())
+}
+
+// Replicate sends the state to a standby until this coordinator does not lead any more.
+func (s replicationServer) Replicate(stream agentapi.Replication_ReplicateServer) error {
+	if err := s.peerIdentity(stream.Context()); err != nil {
+		return err
+	}
+	if err := s.c.requireLeader(); err != nil {
+		return err
+	}
+	r := &s.c.replication
+	f := r.add()
+	defer r.remove(f)
+	s.c.log.Info("a standby follows")
+	s.wg.Go(func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				return // the handler ends with the stream
+			}
+			r.confirm(f, m.GetSequence())
+		}
+	})
+	tick := time.NewTicker(replicateEvery)
+	defer tick.Stop()
+	var diff stateDiff
+	var sent uint64
+	for {
+		state, sequence := r.latest()
+		var parts []*agentapi.StateChange
+		switch {
+		case state == nil: // the first one is being written
+		case diff.begun && sequence == sent:
+			parts = []*agentapi.StateChange{{Sequence: sequence, Complete: true}}
+		default:
+			var err error
+			if parts, err = diff.changeTo(state, sequence); err != nil {
+				return status.Error(codes.Internal, err.Error())
+			}
+		}
+		for _, m := range parts {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		sent = sequence
+		select {
+		case <-stream.Context().Done():
+			s.c.log.Warn("a standby follows no more")
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-f.ended:
+			return s.c.requireLeader()
+		case <-f.wake:
+		case <-tick.C:
+		}
+	}
+}
