@@ -11,18 +11,19 @@ import (
 
 // Rules of the lag, which is measured unless it is configured:
 //
-//  17. A window ends so long ago that nine of ten nodes have a newer sample in the store, in nine of ten of the last cycles.
+//  17. A window ends so long ago that nine of ten nodes have a newer sample in the store, however long ago samples last
+//     came. The longest such waits of the last minute do not count: one of ten, and two at least.
 //     The lag is Settings.Lag and whole scrape intervals besides, so that two analyzers evaluate the same moments, and
 //     at most the bound.
-//  18. A cycle in which no node has a newer sample than in the cycle before is not counted. Samples that do not arrive at all
-//     are an outage, and no lag.
+//  18. A wait for samples that is longer than the bound is an outage, and not counted. The lag does not change before
+//     samples come again.
 //  19. No moment is evaluated twice. When the lag becomes longer, cycles have no evidence until the window moves on.
 
 // Numbers of the rules.
 const (
-	lagCycles    = 30  // that are remembered
-	lagFewest    = 3   // after which the lag may become longer
-	lagPart      = 0.9 // of the nodes, and of the cycles
+	lagCycles    = 60  // for which waits are remembered
+	lagLongest   = 2   // waits that do not count
+	lagPart      = 0.9 // of the nodes
 	lagReserve   = 0.1 // by which the lag exceeds the age of samples, of a scrape interval
 	lagShortenBy = 0.2 // by which a shorter lag has to suffice besides, of a scrape interval
 )
@@ -36,10 +37,17 @@ type LagMeter struct {
 
 	mu      sync.Mutex
 	more    int           // scrape intervals by which the lag exceeds base
-	ages    []float64     // in seconds, of the last cycles
+	waits   []sampleWait  // of the last lagCycles
+	current sampleWait    // since the newest sample came
 	newest  time.Time     // the time of the newest sample
 	lastEnd time.Time     // of a window
 	last    time.Duration // the age of the last cycle; negative if it is unknown
+}
+
+// sampleWait represents the cycles from one in which newer samples had come to the next such one.
+type sampleWait struct {
+	began, ended time.Time
+	age          float64 // of the samples of nine of ten nodes in the cycle in which they were oldest, in seconds
 }
 
 // NewLagMeter returns a LagMeter for settings whose lag is the least one. It is never longer than the bound.
@@ -53,11 +61,11 @@ func (m *LagMeter) InheritFrom(old *LagMeter) {
 		return
 	}
 	old.mu.Lock()
-	more, ages, newest, lastEnd, last := old.more, slices.Clone(old.ages), old.newest, old.lastEnd, old.last
+	more, waits, current, newest, lastEnd, last := old.more, slices.Clone(old.waits), old.current, old.newest, old.lastEnd, old.last
 	old.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.more, m.ages, m.newest, m.lastEnd, m.last = min(more, m.mostMore()), ages, newest, lastEnd, last
+	m.more, m.waits, m.current, m.newest, m.lastEnd, m.last = min(more, m.mostMore()), waits, current, newest, lastEnd, last
 }
 
 // mostMore returns the number of scrape intervals by which the lag may exceed the least one.
@@ -98,21 +106,37 @@ func (m *LagMeter) addAges(now time.Time, ages []float64) {
 	slices.Sort(ages)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	age := mostOf(ages)
+	age := ages[int(lagPart*float64(len(ages)-1))]
 	m.last = time.Duration(age * float64(time.Second))
+	if m.current.began.IsZero() {
+		m.current.began = now
+	}
+	m.current.age, m.current.ended = max(m.current.age, age), now
 	newest := now.Add(-time.Duration(ages[0] * float64(time.Second)))
-	if !newest.After(m.newest.Add(time.Millisecond)) { // rule 18
+	if !newest.After(m.newest.Add(time.Millisecond)) {
 		return
 	}
 	m.newest = newest
-	if m.ages = append(m.ages, age); len(m.ages) > lagCycles {
-		m.ages = m.ages[1:]
+	if now.Sub(m.current.began) <= m.bound {
+		m.waits = append(m.waits, m.current)
 	}
-	if len(m.ages) < lagFewest {
+	m.current = sampleWait{began: now}
+	m.waits = slices.DeleteFunc(m.waits, func(w sampleWait) bool { return now.Sub(w.ended) > lagCycles*m.scrape })
+	m.follow()
+}
+
+// follow sets the lag from the waits.
+func (m *LagMeter) follow() {
+	ages := make([]float64, len(m.waits))
+	for i, w := range m.waits {
+		ages[i] = w.age
+	}
+	slices.Sort(ages)
+	counted := len(ages) - max(lagLongest, len(ages)/10)
+	if counted < 1 {
 		return
 	}
-	sorted := slices.Sorted(slices.Values(m.ages))
-	need := mostOf(sorted) + lagReserve*m.scrape.Seconds()
+	need := ages[counted-1] + lagReserve*m.scrape.Seconds()
 	if longer := m.intervalsFor(need); longer > m.more {
 		m.more = longer
 	} else if shorter := m.intervalsFor(need + lagShortenBy*m.scrape.Seconds()); shorter < m.more {
@@ -126,9 +150,6 @@ func (m *LagMeter) intervalsFor(seconds float64) int {
 	n := math.Ceil((seconds - m.base.Seconds()) / m.scrape.Seconds())
 	return int(min(max(n, 0), float64(m.mostMore())))
 }
-
-// mostOf returns the value that nine of ten sorted values do not exceed.
-func mostOf(sorted []float64) float64 { return sorted[int(lagPart*float64(len(sorted)-1))] }
 
 // CurrentLag returns how far in the past a window ends now.
 func (s *Settings) CurrentLag() time.Duration {

@@ -66,6 +66,11 @@ type Options struct {
 	FreeAddress func() string
 }
 
+// SidecarQuerier is the name of a querier over the sidecars of both Prometheus.
+const SidecarQuerier = "querier-sidecars"
+
+var sidecars = []string{"sidecar-1", "sidecar-2"}
+
 // Engine is a running engine.
 type Engine struct {
 	o         Options
@@ -84,7 +89,7 @@ type process struct {
 }
 
 // decimals are the parts of addresses by which the processes of one kind differ: those of the first are in the files.
-var decimals = map[string]string{"receiver-1": "0", "receiver-2": "1", "receiver-3": "2", "router-1": "3", "router-2": "6"}
+var decimals = map[string]string{"receiver-1": "0", "receiver-2": "1", "receiver-3": "2", "router-1": "3", "router-2": "6", "sidecar-1": "7", "sidecar-2": "8"}
 
 // Start starts all processes and waits until they are ready. It fails if one is not within a minute. Close stops those
 // that were started also then.
@@ -93,19 +98,30 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	if err := e.writeFiles(); err != nil {
 		return e, err
 	}
-	for _, names := range [][]string{Receivers, routers, {querier, ruler}, Replicas} {
+	return e, e.startGroups(ctx, Receivers, routers, []string{querier, ruler}, Replicas)
+}
+
+// startGroups starts processes, and waits until those of one group are ready before it starts the next group.
+func (e *Engine) startGroups(ctx context.Context, groups ...[]string) error {
+	for _, names := range groups {
 		for _, name := range names {
 			if err := e.StartProcess(name); err != nil {
-				return e, err
+				return err
 			}
 		}
 		for _, name := range names {
-			if err := e.waitReady(ctx, name); err != nil {
-				return e, err
+			if err := e.WaitReady(ctx, name); err != nil {
+				return err
 			}
 		}
 	}
-	return e, nil
+	return nil
+}
+
+// StartSidecars starts the layout without receivers beside the other one: a sidecar for each Prometheus, and a querier over
+// them. It returns the address of that querier's HTTP API, and fails if a process is not ready within a minute.
+func (e *Engine) StartSidecars(ctx context.Context) (address string, err error) {
+	return e.addressFor("127.0.0.1:10992"), e.startGroups(ctx, sidecars, []string{SidecarQuerier})
 }
 
 // QueryAddress returns the address of the querier's HTTP API.
@@ -132,9 +148,9 @@ func (e *Engine) install(from, to string, replace ...string) error {
 		return err
 	}
 	text := strings.NewReplacer(append(replace, e.o.Replace...)...).Replace(string(b))
-	for _, decimal := range []string{"0", "1", "2", "3", "4", "5", "6"} {
+	for decimal := range 10 {
 		for _, port := range []string{"1", "2", "8", "9"} {
-			if written := "127.0.0.1:109" + decimal + port; strings.Contains(text, written) {
+			if written := fmt.Sprintf("127.0.0.1:109%d%s", decimal, port); strings.Contains(text, written) {
 				text = strings.ReplaceAll(text, written, e.addressFor(written))
 			}
 		}
@@ -159,6 +175,15 @@ func (e *Engine) writeFiles() error {
 		thanos(name, "receive")
 		e.processes[name].ready = "http://" + e.addressFor("127.0.0.1:109"+decimals[name]+"2") + "/-/ready"
 	}
+	for i, name := range sidecars {
+		errs = append(errs, e.install("sidecar.flags", name+".flags", "127.0.0.1:1097", "127.0.0.1:109"+decimals[name], "127.0.0.1:9090", e.addressFor(Replicas[i])))
+		thanos(name, "sidecar")
+		e.processes[name].ready = "http://" + e.addressFor("127.0.0.1:109"+decimals[name]+"2") + "/-/ready"
+	}
+	errs = append(errs, e.install("endpoints-sidecars.yml", "endpoints-sidecars.yml"),
+		e.install("querier.flags", SidecarQuerier+".flags", "127.0.0.1:1094", "127.0.0.1:1099", "endpoints.yml", "endpoints-sidecars.yml"))
+	thanos(SidecarQuerier, "query")
+	e.processes[SidecarQuerier].ready = "http://" + e.addressFor("127.0.0.1:10992") + "/-/ready"
 	errs = append(errs, e.install("querier.flags", querier+".flags"), e.install("ruler.flags", ruler+".flags"))
 	thanos(querier, "query")
 	thanos(ruler, "rule")
@@ -192,8 +217,8 @@ func (e *Engine) StartProcess(name string) error {
 	return nil
 }
 
-// waitReady waits until a process is ready.
-func (e *Engine) waitReady(ctx context.Context, name string) error {
+// WaitReady waits until a process that was started is ready. It fails if it is not within a minute.
+func (e *Engine) WaitReady(ctx context.Context, name string) error {
 	p := e.processes[name]
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		select {
@@ -238,7 +263,7 @@ func (e *Engine) end(name string, signal syscall.Signal) error {
 // Close stops all processes, those first that write to others.
 func (e *Engine) Close() error {
 	var errs []error
-	for _, name := range slices.Concat(Replicas, []string{ruler, querier}, routers, Receivers) {
+	for _, name := range slices.Concat([]string{SidecarQuerier}, sidecars, Replicas, []string{ruler, querier}, routers, Receivers) {
 		errs = append(errs, e.end(name, syscall.SIGTERM))
 	}
 	return errors.Join(errs...)
@@ -256,7 +281,7 @@ func (e *Engine) LogOf(name string) string {
 
 // ProcessNames returns the names of all processes.
 func (e *Engine) ProcessNames() []string {
-	return slices.Concat(Replicas, routers, Receivers, []string{querier, ruler})
+	return slices.Concat(Replicas, routers, Receivers, []string{querier, ruler}, sidecars, []string{SidecarQuerier})
 }
 
 // CPUSeconds returns the processor time of a process so far, or 0 if it has ended.

@@ -63,6 +63,9 @@ func (m message) String() string {
 	return fmt.Sprintf("%s %s: %s %s: %s", m.receiver, m.status, m.name, m.element, m.summary)
 }
 
+// givenAddresses are those that freeAddress has returned, some of which nothing listens on yet.
+var givenAddresses sync.Map
+
 // freeAddress returns an address that nothing listens on. Its port is below those that the kernel gives to connections, since
 // another program's connection may take one of those before it is listened on.
 func freeAddress(t *testing.T) string {
@@ -73,7 +76,9 @@ func freeAddress(t *testing.T) string {
 			if err := ln.Close(); err != nil {
 				t.Fatal(err)
 			}
-			return address
+			if _, given := givenAddresses.LoadOrStore(address, true); !given {
+				return address
+			}
 		}
 	}
 	t.Fatal("no port is free")
@@ -406,13 +411,19 @@ func (c *chain) alerting() (out []string) {
 // api queries Prometheus.
 func (c *chain) api(path string, answer any) {
 	c.t.Helper()
-	resp, err := http.Get("http://" + c.prometheus + path)
+	c.getJSON("http://"+c.prometheus+path, answer)
+}
+
+// getJSON reads an answer in JSON.
+func (c *chain) getJSON(url string, answer any) {
+	c.t.Helper()
+	resp, err := http.Get(url)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
-		c.t.Fatalf("%s: %v", path, err)
+		c.t.Fatalf("%s: %v", url, err)
 	}
 }
 
