@@ -149,7 +149,7 @@ func (x *engineChain) replicaAges() map[string]float64 {
 		if err != nil {
 			x.t.Fatal(err)
 		}
-		out[r.Metric["replica"]] = age
+		out[r.Metric["replica"]] = math.Round(10*age) / 10
 	}
 	return out
 }
@@ -327,7 +327,7 @@ func (x *engineChain) watchState(span time.Duration, disturb func()) disturbed {
 	var ages []string
 	for time.Since(began) < span {
 		if int(time.Since(began).Seconds()) > len(ages) {
-			ages = append(ages, fmt.Sprintf("%.1f", x.replicaAges()))
+			ages = append(ages, fmt.Sprint(x.replicaAges()))
 		}
 		state, incidents := x.verdicts(r)
 		now := time.Now()
