@@ -46,6 +46,7 @@ func TestLagFollowsSamples(t *testing.T) {
 			}
 			return spread(0.05)
 		}, 1300 * time.Millisecond},
+		{"twelve seconds without samples, again and again", 100, func(c int) []float64 { return spread(0.05 + float64(c%15*(1-c%15/12))) }, 1300 * time.Millisecond},
 		{"three seconds without samples, once", 60, func(c int) []float64 {
 			if c >= 30 && c < 33 {
 				return spread(0.05 + float64(c-29))
