@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -284,22 +285,27 @@ func (e *Engine) ProcessNames() []string {
 	return slices.Concat(Replicas, routers, Receivers, []string{querier, ruler}, sidecars, []string{SidecarQuerier})
 }
 
-// CPUSeconds returns the processor time of a process so far, or 0 if it has ended.
-func (e *Engine) CPUSeconds(name string) float64 {
+// CPUSeconds returns the processor time of a process so far, and whether it is known: it is not of one that has ended.
+func (e *Engine) CPUSeconds(name string) (seconds float64, known bool) {
 	p := e.processes[name]
 	if p == nil || p.cmd == nil {
-		return 0
+		return 0, false
 	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
-		return 0
+		return 0, false
 	}
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 13 {
-		return 0
+	const user, system, ticksPerSecond = 11, 12, 100 // proc(5): utime and stime
+	if len(fields) <= system {
+		return 0, false
 	}
-	var user, system float64
-	fmt.Sscan(fields[11], &user)
-	fmt.Sscan(fields[12], &system)
-	return (user + system) / 100
+	for _, field := range []int{user, system} {
+		ticks, err := strconv.ParseFloat(fields[field], 64)
+		if err != nil {
+			return 0, false
+		}
+		seconds += ticks / ticksPerSecond
+	}
+	return seconds, true
 }

@@ -51,7 +51,9 @@ func startEngine(c *chain, addresses []string) *distributed.Engine {
 		FreeAddress: func() string { return freeAddress(c.t) }})
 	c.t.Cleanup(func() {
 		for _, name := range e.ProcessNames() {
-			c.t.Logf("%s took %.1f s of processor time", name, e.CPUSeconds(name))
+			if seconds, known := e.CPUSeconds(name); known {
+				c.t.Logf("%s took %.1f s of processor time", name, seconds)
+			}
 		}
 		if err := e.Close(); err != nil {
 			c.t.Error(err)
