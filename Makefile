@@ -17,7 +17,7 @@ TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdum
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm site lint clean demo-tools test-tools table
+.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm test-distributed site lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -167,6 +167,13 @@ test-kubernetes: build
 test-slurm:
 	$(call need,slurmctld:slurmctld slurmd:slurmd squeue:slurm-client munged:munge,)
 	$(GO) test -tags slurm -count 1 -v -timeout 10m ./test/slurm
+
+# The lab beside two Prometheus, Thanos receivers, querier and ruler: eleven faults, and parts of the engine that are killed
+# (the first time compiles for five minutes; then 15 minutes, on a machine that does nothing else): docs/distributed.md.
+# DISTRIBUTED="-engine.kinds=delay,loss -engine.seeds=1..3" chooses faults.
+test-distributed: build
+	$(call need,$(DEMO_TOOLS) prometheus-alertmanager:prometheus-alertmanager,)
+	GRAYLINK_PROGRAMS=$(CURDIR)/$(BIN) $(GO) test -tags distributed -count 1 -v -timeout 1h -run 'TestDistributed$$' ./test/e2e $(DISTRIBUTED)
 
 # The site of the documentation, in dist/site.
 site:

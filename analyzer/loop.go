@@ -151,6 +151,7 @@ func (l *Loop) InheritFrom(old *Loop) {
 	if l.opts.Maintenance != nil && old.opts.Maintenance != nil {
 		l.opts.Maintenance.InheritFrom(old.opts.Maintenance)
 	}
+	l.opts.Settings.Arrival.InheritFrom(old.opts.Settings.Arrival)
 	l.mesh.sources.InheritFrom(old.mesh.sources)
 	l.mesh.questions.InheritFrom(old.mesh.questions)
 	l.planner.InheritFrom(old.planner)

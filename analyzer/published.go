@@ -40,6 +40,14 @@ func (l *Loop) Snapshot() snapshot.Snapshot {
 	return l.published.snap
 }
 
+// SampleAge returns how old the newest samples of nine of ten nodes were in the last cycle, and whether that is known.
+func (l *Loop) SampleAge() (age time.Duration, known bool) {
+	if m := l.opts.Settings.Arrival; m != nil {
+		return m.SampleAge()
+	}
+	return 0, false
+}
+
 // CycleCounts returns the counters of the loop.
 func (l *Loop) CycleCounts() Counts {
 	l.published.mu.RLock()
@@ -106,7 +114,7 @@ type cycleResult struct {
 func (l *Loop) publishSnapshot(c *cycleResult) {
 	w := c.window
 	snap := snapshot.Snapshot{At: c.now, Every: l.opts.Settings.CycleInterval(), Report: c.report, Incidents: l.incidents.ListIncidents(), Paths: l.store.StateCounts(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods,
-		Baselines: l.baselines.CountBaselines(), Expected: c.expected, Pending: c.pending, Maintenance: l.opts.Maintenance.CurrentWindows(c.now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset), Placed: c.running}
+		Baselines: l.baselines.CountBaselines(), Expected: c.expected, Pending: c.pending, Maintenance: l.opts.Maintenance.CurrentWindows(c.now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset), LagNS: int64(w.Lag), Placed: c.running}
 	if l.opts.Shards != nil {
 		snap.Shard = &snapshot.Shard{Own: l.opts.Shards.Own}
 		if others := l.others.Load(); others != nil {

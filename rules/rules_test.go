@@ -61,6 +61,24 @@ func load(t *testing.T) (all []rulefmt.Rule) {
 	return all
 }
 
+// mostRules is the number of rules that Mimir accepts in one group by default (ruler_max_rules_per_rule_group, 2.17).
+const mostRules = 20
+
+// TestGroupsAreSmall checks that no group has more rules than distributed engines accept.
+func TestGroupsAreSmall(t *testing.T) {
+	for _, file := range files(t, "*.rules.yaml") {
+		groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+		if len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		for _, g := range groups.Groups {
+			if len(g.Rules) > mostRules {
+				t.Errorf("%s: group %s has %d rules, and %d are accepted", file, g.Name, len(g.Rules), mostRules)
+			}
+		}
+	}
+}
+
 func TestPromtool(t *testing.T) {
 	promtool(t, append([]string{"check", "rules", "--lint=all", "--lint-fatal"}, files(t, "*.rules.yaml")...)...)
 	promtool(t, append([]string{"test", "rules"}, files(t, "*_test.yaml")...)...)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -228,8 +229,10 @@ type Evidence struct {
 	Scrape time.Duration `yaml:"scrape_interval"`
 	// Ports is the scrape interval of switches and NICs, whose series show causes. The default is scrape_interval.
 	Ports time.Duration `yaml:"ports_scrape_interval"`
-	// Lag is the age of the window's end. A later scrape must exist.
+	// Lag is the age of the window's end. A later scrape must exist. By default it is measured from how late samples arrive.
 	Lag time.Duration `yaml:"lag"`
+	// MaxLag is the upper bound of a measured lag. 0s means 10 s, or three scrape intervals if these are longer.
+	MaxLag time.Duration `yaml:"max_lag"`
 	// Delay is the window over which delays are measured.
 	Delay time.Duration `yaml:"delay_window"`
 	// Hard is the window over which hard losses are counted.
@@ -565,6 +568,7 @@ func (e *Evidence) validate() error {
 		{"scrape_interval", e.Scrape, false, 100 * time.Millisecond, 5 * time.Minute},
 		{"ports_scrape_interval", e.Ports, true, 100 * time.Millisecond, 5 * time.Minute},
 		{"lag", e.Lag, true, e.Scrape, time.Hour},
+		{"max_lag", e.MaxLag, true, e.Scrape, time.Hour},
 		{"delay_window", e.Delay, true, e.Scrape, time.Hour},
 		{"hard_loss_window", e.Hard, true, e.Scrape, time.Hour},
 		{"patience", e.Patience, true, 100 * time.Millisecond, time.Hour},
@@ -598,6 +602,9 @@ func (e *Evidence) validate() error {
 	}
 	return nil
 }
+
+// maxLag returns the upper bound of a measured lag.
+func (e *Evidence) maxLag() time.Duration { return cmp.Or(e.MaxLag, max(10*time.Second, 3*e.Scrape)) }
 
 func (e *Evidence) evidenceSettings() evidence.Settings {
 	s := evidence.SettingsFor(e.Scrape)

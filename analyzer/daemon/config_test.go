@@ -64,6 +64,9 @@ queries:
 	if s := c.settings; s.Scrape != 5*time.Second || s.Lag != 7*time.Second || s.Delay != 10*time.Second || s.Hard != 5*time.Second || s.Parallel != 4 || s.Stall == 0 || c.Evidence.Ports != 30*time.Second {
 		t.Errorf("settings: %+v", s)
 	}
+	if got := c.Evidence.maxLag(); got != 15*time.Second {
+		t.Errorf("a measured lag is at most %v, want three scrape intervals", got)
+	}
 	if c.Switches.SourcePort != 40000 || c.Switches.StampPort != 862 || len(c.Switches.Names) != 1 {
 		t.Errorf("switches: %+v", c.Switches)
 	}
@@ -87,11 +90,12 @@ queries:
 
 func TestBadConfig(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                   "analyzer.yaml:1: topology_file: ",
-		minimal + "promtheus: {}\n":          "analyzer.yaml:4: promtheus: there is no such key",
-		minimal + "evidence: {lagg: 1s}\n":   "analyzer.yaml:4: lagg: there is no such key",
-		minimal + "evidence:\n  lag: 1\n":    "analyzer.yaml:5: ",
-		minimal + "evidence:\n  lag: 10ms\n": "analyzer.yaml:5: evidence.lag: 10ms: 1s to 1h0m0s are expected",
+		"":                                       "analyzer.yaml:1: topology_file: ",
+		minimal + "promtheus: {}\n":              "analyzer.yaml:4: promtheus: there is no such key",
+		minimal + "evidence: {lagg: 1s}\n":       "analyzer.yaml:4: lagg: there is no such key",
+		minimal + "evidence:\n  lag: 1\n":        "analyzer.yaml:5: ",
+		minimal + "evidence:\n  max_lag: 10ms\n": "analyzer.yaml:5: evidence.max_lag: 10ms: 1s to 1h0m0s are expected",
+		minimal + "evidence:\n  lag: 10ms\n":     "analyzer.yaml:5: evidence.lag: 10ms: 1s to 1h0m0s are expected",
 		strings.Replace(minimal, "/prefix\"}", "\", backend: thanos}", 1):                                 "analyzer.yaml:2: prometheus.backend: \"thanos\"",
 		minimal + "history: {span: 1s}\n":                                                                 "analyzer.yaml:4: history.span: 1s: 10s to 24h0m0s are expected",
 		minimal + "history: {search: 1s}\n":                                                               "analyzer.yaml:4: history.search: ",

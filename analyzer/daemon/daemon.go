@@ -166,6 +166,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	w.db = db
 	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), DB: w.db, Settings: c.settings, Log: d.log}
 	o.Settings.Observe = d.health.observeQuery
+	if c.Evidence.Lag == 0 {
+		o.Settings.Arrival = evidence.NewLagMeter(&o.Settings, c.Evidence.maxLag())
+	}
 	o.TwoSteps = selection.Options{MinFlows: c.Evidence.DetailBelow, MaxFlows: c.Evidence.MostEdges, Round: c.Evidence.Round}
 	o.Recall = func(ctx context.Context) (evidence.History, error) {
 		return evidence.RecallHistory(ctx, api, o.Settings, time.Now())

@@ -84,12 +84,15 @@ evidence: {scrape_interval: 100ms}
 		return s[:16]
 	}
 	_, body := get(t, d, "GET", "/metrics", there)
-	for _, want := range []string{"graylink_analyzer_build_info{", `graylink_analyzer_cycles_total{result="answered"}`, "graylink_analyzer_cycle_duration_seconds ",
+	for _, want := range []string{"graylink_analyzer_build_info{", `graylink_analyzer_cycles_total{result="answered"}`, "graylink_analyzer_cycle_duration_seconds ", "graylink_analyzer_lag_seconds 0.4",
 		"graylink_analyzer_last_cycle_timestamp_seconds ", `graylink_analyzer_queries_total{query="p50",result="failed"} 0`, "graylink_analyzer_query_answer_bytes_total ",
 		"graylink_config_last_reload_successful 1", "go_goroutines ", `fabric_verdict_state{scope="fabric",state="insufficient_evidence"} 1`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("/metrics lacks %s", want)
 		}
+	}
+	if strings.Contains(body, "graylink_analyzer_sample_age_seconds ") {
+		t.Error("an age of samples is published though there is no sample")
 	}
 	for _, path := range []string{"/-/healthy", "/api/v1/verdicts", "/api/v1/links", "/"} {
 		if code, body := get(t, d, "GET", path, there); code != http.StatusOK {

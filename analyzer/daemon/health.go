@@ -26,6 +26,8 @@ var (
 	carriedFlows  = newDesc("graylink_analyzer_vouched_edges", "Number of directed flows that the last cycle did not query, and that count as healthy.")
 	movedNICs     = newDesc("graylink_analyzer_moved_nics", "Number of NICs whose aggregates are not normal.")
 	leftOutNICs   = newDesc("graylink_analyzer_left_out_nics", "Number of NICs that the last cycle should have queried, but that exceeded its budget.")
+	windowLag     = newDesc("graylink_analyzer_lag_seconds", "How far in the past the window of the last cycle ended.")
+	sampleAge     = newDesc("graylink_analyzer_sample_age_seconds", "Age of the newest samples of nine of ten nodes in the last cycle, if the lag is measured.")
 	clockOffset   = newDesc("graylink_analyzer_prometheus_clock_offset_seconds", "How far the clock of Prometheus is ahead of the analyzer's.")
 )
 
@@ -34,7 +36,7 @@ type loopHealth struct{ l *analyzer.Loop }
 
 // Describe implements prometheus.Collector.
 func (loopHealth) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, queriedFlows, carriedFlows, movedNICs, leftOutNICs, clockOffset} {
+	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, queriedFlows, carriedFlows, movedNICs, leftOutNICs, clockOffset, windowLag, sampleAge} {
 		ch <- d
 	}
 }
@@ -70,6 +72,10 @@ func (h loopHealth) Collect(ch chan<- prometheus.Metric) {
 			gauge(leftOutNICs, float64(a.LeftOut))
 		}
 		gauge(clockOffset, float64(s.ClockOffsetNS)/1e9)
+		gauge(windowLag, float64(s.LagNS)/1e9)
+		if age, known := h.l.SampleAge(); known {
+			gauge(sampleAge, age.Seconds())
+		}
 	}
 }
 

@@ -80,8 +80,10 @@ func (p *PartialError) Error() string {
 type Settings struct {
 	// Scrape is the scrape interval of the per-edge series.
 	Scrape time.Duration
-	// Lag is how far in the past a window ends.
+	// Lag is how far in the past a window ends, or the least time if Arrival measures it.
 	Lag time.Duration
+	// Arrival measures how late samples arrive. Nil means that Lag does not change.
+	Arrival *LagMeter
 	// Delay is the window of delays and partial loss; Hard that of total loss.
 	Delay, Hard time.Duration
 	// Stall is the share of the window that a node's probe loop may have been
@@ -226,6 +228,8 @@ type Window struct {
 	BySource map[string]int
 	// ClockOffset is how far the server's clock is ahead of this machine's.
 	ClockOffset time.Duration
+	// Lag is how far in the past the window ended.
+	Lag time.Duration
 	// NodeBaselines are what nodes have as normal for flows, if the windows came from the nodes.
 	NodeBaselines map[fabric.Flow]NodeBaseline
 	// Unanswered are nodes that were asked for windows and did not answer.
@@ -376,9 +380,15 @@ type Cycle struct {
 }
 
 // BeginCycle measures the server's clock. The context bounds what it asks, as that of every
-// later question bounds those.
+// later question bounds those. It fails with ErrSameWindow if the window was evaluated before.
 func BeginCycle(ctx context.Context, db Querier, s Settings, now time.Time) (*Cycle, error) {
+	s.Lag = s.CurrentLag()
 	c := &Cycle{s: s, db: db, now: now, at: now.Add(-s.Lag)}
+	if s.Arrival != nil {
+		if err := s.Arrival.beginWindow(c.at); err != nil {
+			return c, err
+		}
+	}
 	if clock, ok := db.(Clocked); ok {
 		var err error
 		if c.offset, err = clock.ClockOffset(ctx); err != nil {
@@ -389,7 +399,7 @@ func BeginCycle(ctx context.Context, db Querier, s Settings, now time.Time) (*Cy
 }
 
 func (c *Cycle) emptyWindow() Window {
-	return Window{At: c.at, Hosts: map[string]string{}, Unread: map[string]bool{}, Clocks: map[string]Clock{}, ClockOffset: c.offset}
+	return Window{At: c.at, Hosts: map[string]string{}, Unread: map[string]bool{}, Clocks: map[string]Clock{}, ClockOffset: c.offset, Lag: c.s.Lag}
 }
 
 // presentQueries are of the present moment, and not of the end of the window: a node reports a stall after it, and what
@@ -421,6 +431,7 @@ func (c *Cycle) ReadAllFlows(ctx context.Context) (Window, error) {
 	}
 	w.Warnings = warnings
 	each := eachNumber(answers)
+	c.s.Arrival.addAges(c.now, agesOfNodes(each, "age"))
 	alive := c.s.gatherNodes(each, &w)
 	flows := gatherFlows(each)
 	if c.s.Windows != nil {
@@ -439,6 +450,12 @@ func isAboutFlows(name string) bool { return strings.Contains(defaultWindowQueri
 
 // stallLimit returns for how many seconds of a window a node's probe loop may be late.
 func (s Settings) stallLimit() float64 { return s.Stall * (s.Delay + s.Lag).Seconds() }
+
+// agesOfNodes returns how old the newest sample of each node is, or of each NIC, by the answers to a query.
+func agesOfNodes(each func(string, func(Sample)), query string) (seconds []float64) {
+	each(query, func(v Sample) { seconds = append(seconds, v.Value) })
+	return seconds
+}
 
 // gatherNodes takes what nodes say of themselves and of their clocks; alive are the NICs whose
 // agent answers.

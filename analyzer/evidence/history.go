@@ -94,7 +94,7 @@ func RecallHistory(ctx context.Context, db Querier, s Settings, now time.Time) (
 			return History{}, fmt.Errorf("cannot read the server's time: %w", err)
 		}
 	}
-	h := History{Until: now.Add(-s.Lag), Flows: map[fabric.Flow]Delays{}}
+	h := History{Until: now.Add(-s.CurrentLag()), Flows: map[fabric.Flow]Delays{}}
 	queries := s.HistoryQueries()
 	there := now.Add(offset)
 	first, _, err := s.runQueries(ctx, db, []timedQuery{{"pastWatched", queries["pastWatched"], there}, {"pastCalm", queries["pastCalm"], there}, {"pastExpected", queries["pastExpected"], there}})

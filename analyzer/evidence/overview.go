@@ -300,6 +300,7 @@ func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (o Overview,
 	_, offsets := answers["offset"]
 	r.fillClocks(each, bounds, offsets, o.window.Clocks)
 	answering := map[string]bool{}
+	c.s.Arrival.addAges(c.now, agesOfNodes(each, "nodeAge"))
 	each("nodeAge", func(v Sample) {
 		r.publishing[v.Labels["instance"]] = true
 		answering[v.Labels["instance"]] = v.Value <= c.s.Lag.Seconds()

@@ -46,7 +46,7 @@ func defaultShardQueries() map[string]string {
 func ReadShards(ctx context.Context, db Querier, s Settings, own string, now time.Time) ([]Shard, error) {
 	ctx, cancel := s.WithPatience(ctx)
 	defer cancel()
-	s.Scope = Scope{} // the answers are about others
+	s.Scope, s.Arrival = Scope{}, nil // the answers are about others, and are no window
 	c, err := BeginCycle(ctx, db, s, now)
 	if err != nil {
 		return nil, err

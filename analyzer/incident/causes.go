@@ -64,7 +64,7 @@ func (t *Tracker) RequestCauses(m *Moment) {
 			continue
 		}
 		since := t.symptomOnset(in)
-		q := attribute.Request{Verdict: in.Verdict, Suggested: in.suggestedCauses, Since: since, SureSince: in.FirstSeen.Add(-t.opts.Settings.Delay), Now: m.Now.Add(-t.opts.Settings.Lag), Flows: len(in.Edges)}
+		q := attribute.Request{Verdict: in.Verdict, Suggested: in.suggestedCauses, Since: since, SureSince: in.FirstSeen.Add(-t.opts.Settings.Delay), Now: m.Now.Add(-t.opts.Settings.CurrentLag()), Flows: len(in.Edges)}
 		for _, s := range in.Edges {
 			if e, err := fabric.ParseFlow(s); err == nil {
 				if _, at, valid := m.Flows.CurrentPath(e); valid && at.After(since) {

@@ -60,6 +60,8 @@ type Snapshot struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// ClockOffsetNS is how far the clock of Prometheus is ahead of the analyzer's, in nanoseconds.
 	ClockOffsetNS int64 `json:"prometheus_clock_offset_ns"`
+	// LagNS is how far in the past the window of the cycle ended, in nanoseconds.
+	LagNS int64 `json:"lag_ns"`
 
 	// Placed has the placements of jobs. Nil means that they are unknown.
 	Placed *jobs.Map `json:"-"`

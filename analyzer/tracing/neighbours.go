@@ -45,7 +45,7 @@ func newNeighbourPoller(db evidence.Querier, s evidence.Settings, store *paths.S
 
 // pollOnce queries the present neighbours, and updates the store. It returns the error of a query that fails.
 func (n *neighbourPoller) pollOnce(ctx context.Context, now time.Time) error {
-	at := now.Add(-n.settings.Lag)
+	at := now.Add(-n.settings.CurrentLag())
 	err := n.updateRows(ctx, at)
 	if err != nil && !n.lastAnswer.IsZero() && at.Sub(n.lastAnswer) > neighboursFullEvery {
 		clear(n.rows)

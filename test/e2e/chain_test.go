@@ -32,8 +32,9 @@ import (
 // analyzers, configured by the files of deploy/ and rules/, and a webhook at the end.
 type chain struct {
 	*fleet
-	prometheus, alertmanager string // addresses
+	prometheus, alertmanager string // addresses; the first is what the analyzers query
 	analyzers                []*replica
+	settings                 string // more lines of the analyzers' configuration
 	// gap: agents and switches refuse to be scraped.
 	gap atomic.Bool
 	// tamper changes the answers of one node. Nil means none.
@@ -62,6 +63,9 @@ func (m message) String() string {
 	return fmt.Sprintf("%s %s: %s %s: %s", m.receiver, m.status, m.name, m.element, m.summary)
 }
 
+// givenAddresses are those that freeAddress has returned, some of which nothing listens on yet.
+var givenAddresses sync.Map
+
 // freeAddress returns an address that nothing listens on. Its port is below those that the kernel gives to connections, since
 // another program's connection may take one of those before it is listened on.
 func freeAddress(t *testing.T) string {
@@ -72,7 +76,9 @@ func freeAddress(t *testing.T) string {
 			if err := ln.Close(); err != nil {
 				t.Fatal(err)
 			}
-			return address
+			if _, given := givenAddresses.LoadOrStore(address, true); !given {
+				return address
+			}
 		}
 	}
 	t.Fatal("no port is free")
@@ -104,8 +110,34 @@ func newChain(t *testing.T, name string, analyzers int, replace ...string) *chai
 // newChainOn starts one on a topology, whose coordinator has more flags.
 func newChainOn(t *testing.T, name, file string, analyzers int, flags []string, replace ...string) *chain {
 	t.Helper()
+	prometheus := program(t, "prometheus")
+	return newChainWith(t, name, file, analyzers, flags, func(c *chain, addresses []string) { c.startPrometheus(prometheus, addresses) }, replace...)
+}
+
+// startPrometheus starts one Prometheus, by the files that belong to the profile of the test.
+func (c *chain) startPrometheus(program string, addresses []string) {
+	c.t.Helper()
+	file, replacer := "prometheus.yml", strings.NewReplacer(addresses...)
+	if *alertProfile == "fleet" {
+		file = "prometheus-fleet.yml"
+		c.install("../../deploy/prometheus/aggregates-fleet.rules.yaml", "graylink/aggregates.rules.yaml", replacer)
+		c.settings = "evidence: {profile: fleet, ports_scrape_interval: 15s}\n"
+	}
+	c.install("../../deploy/prometheus/"+file, "prometheus.yml", replacer)
+	c.run("prometheus", exec.Command(program, "--config.file", c.file("prometheus.yml"), "--storage.tsdb.path", c.file("tsdb"),
+		"--web.listen-address", c.prometheus, "--enable-feature=native-histograms"))
+	c.wait(time.Minute, "Prometheus is ready", func() bool {
+		_, code := c.get("http://"+c.prometheus+"/-/ready", nil)
+		return code == http.StatusOK
+	})
+}
+
+// newChainWith starts one whose series are kept by what store starts, at c.prometheus. The store gets pairs of what is
+// other in the files than operators have it.
+func newChainWith(t *testing.T, name, file string, analyzers int, flags []string, store func(c *chain, addresses []string), replace ...string) *chain {
+	t.Helper()
 	need(t)
-	prometheus, alertmanager := program(t, "prometheus"), program(t, "prometheus-alertmanager")
+	alertmanager := program(t, "prometheus-alertmanager")
 	c := &chain{fleet: newFleet(t, name, file, append([]string{"--agent.heartbeat=1s", "--ask.clients=analyzer"}, flags...)...), prometheus: freeAddress(t), alertmanager: freeAddress(t)}
 	var quoted []string
 	for i := range analyzers {
@@ -144,54 +176,35 @@ func newChainOn(t *testing.T, name, file string, analyzers int, flags []string, 
 		return code == http.StatusOK
 	})
 
-	addresses := strings.NewReplacer(append(replace, "127.0.0.1:9869", c.web, "127.0.0.1:9090", c.prometheus, "127.0.0.1:9093", c.alertmanager,
-		`"127.0.0.1:9872"`, strings.Join(quoted, ", "), "http://127.0.0.1:9099", hook.URL,
+	addresses := append(replace, "127.0.0.1:9869", c.web, "127.0.0.1:9090", c.prometheus, "127.0.0.1:9093", c.alertmanager,
+		`"127.0.0.1:9872"`, strings.Join(quoted, ", "), "http://127.0.0.1:9099", hook.URL)
+	for _, job := range []string{"graylink-node-edges", "graylink-node-nics", "graylink-node-sums", "graylink-node", "graylink-switch"} {
 		// Agents listen inside namespaces: that is the lab's, and not the operator's.
-		"job_name: graylink-node-edges\n", "job_name: graylink-node-edges\n    proxy_url: "+proxy.URL+"\n",
-		"job_name: graylink-node-nics\n", "job_name: graylink-node-nics\n    proxy_url: "+proxy.URL+"\n",
-		"job_name: graylink-node-sums\n", "job_name: graylink-node-sums\n    proxy_url: "+proxy.URL+"\n",
-		"job_name: graylink-node\n", "job_name: graylink-node\n    proxy_url: "+proxy.URL+"\n",
-		"job_name: graylink-switch\n", "job_name: graylink-switch\n    proxy_url: "+proxy.URL+"\n")...)
-	prometheusFile, more := "prometheus.yml", ""
-	if *alertProfile == "fleet" {
-		prometheusFile, more = "prometheus-fleet.yml", "evidence: {profile: fleet, ports_scrape_interval: 15s}\n"
+		addresses = append(addresses, "job_name: "+job+"\n", "job_name: "+job+"\n    proxy_url: "+proxy.URL+"\n")
 	}
-	c.install("../../deploy/prometheus/"+prometheusFile, "prometheus.yml", addresses)
-	c.install("../../deploy/alertmanager/alertmanager.yml", "alertmanager.yml", addresses)
+	replacer := strings.NewReplacer(addresses...)
+	c.install("../../deploy/alertmanager/alertmanager.yml", "alertmanager.yml", replacer)
 	rules, err := filepath.Glob("../../rules/*.rules.yaml")
 	if err != nil || len(rules) == 0 {
 		t.Fatal(rules, err)
 	}
 	for _, r := range rules {
-		c.install(r, "graylink/"+filepath.Base(r), addresses)
-	}
-	if *alertProfile == "fleet" {
-		c.install("../../deploy/prometheus/aggregates-fleet.rules.yaml", "graylink/aggregates.rules.yaml", addresses)
+		c.install(r, "graylink/"+filepath.Base(r), replacer)
 	}
 	c.write("graylink/switches.yml", switches.String())
+	c.run("alertmanager", exec.Command(alertmanager, "--config.file", c.file("alertmanager.yml"), "--storage.path", c.file("alertmanager"),
+		"--web.listen-address", c.alertmanager, "--cluster.listen-address="))
+	store(c, addresses)
+
 	c.install("../../deploy/analyzer/analyzer.yml", "analyzer.yml", strings.NewReplacer("http://127.0.0.1:9090", "http://"+c.prometheus, "127.0.0.1:9869", c.web,
 		"agents:\n", "agents:\n  proxy_url: "+proxy.URL+"\n", "switches:\n", "switches:\n  proxy_url: "+proxy.URL+"\n"))
-
 	b, err := os.ReadFile(c.file("analyzer.yml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.issue("analyzer")
-	c.write("analyzer.yml", string(b)+"\n"+more+"jobs:\n  - {file: jobs.yaml}\nasking: {address: \"unix:"+c.file("agents.sock")+"\", ca_file: ca.crt, cert_file: analyzer.crt, key_file: analyzer.key}\n")
+	c.write("analyzer.yml", string(b)+"\n"+c.settings+"jobs:\n  - {file: jobs.yaml}\nasking: {address: \"unix:"+c.file("agents.sock")+"\", ca_file: ca.crt, cert_file: analyzer.crt, key_file: analyzer.key}\n")
 	c.write("jobs.yaml", "jobs:\n  - {job: train1, nodes: [h3, h4, h7, h8]}\n")
-
-	c.run("alertmanager", exec.Command(alertmanager, "--config.file", c.file("alertmanager.yml"), "--storage.path", c.file("alertmanager"),
-		"--web.listen-address", c.alertmanager, "--cluster.listen-address="))
-	c.run("prometheus", exec.Command(prometheus, "--config.file", c.file("prometheus.yml"), "--storage.tsdb.path", c.file("tsdb"),
-		"--web.listen-address", c.prometheus, "--enable-feature=native-histograms"))
-	c.wait(time.Minute, "Prometheus is ready", func() bool {
-		resp, err := http.Get("http://" + c.prometheus + "/-/ready")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	})
 	for _, r := range c.analyzers {
 		c.analyze(r)
 	}
@@ -398,13 +411,19 @@ func (c *chain) alerting() (out []string) {
 // api queries Prometheus.
 func (c *chain) api(path string, answer any) {
 	c.t.Helper()
-	resp, err := http.Get("http://" + c.prometheus + path)
+	c.getJSON("http://"+c.prometheus+path, answer)
+}
+
+// getJSON reads an answer in JSON.
+func (c *chain) getJSON(url string, answer any) {
+	c.t.Helper()
+	resp, err := http.Get(url)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
-		c.t.Fatalf("%s: %v", path, err)
+		c.t.Fatalf("%s: %v", url, err)
 	}
 }
 

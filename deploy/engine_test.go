@@ -1,0 +1,99 @@
+package deploy
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/config"
+)
+
+// engineSettings returns the settings that a Prometheus beside a distributed engine has in place of rules and
+// Alertmanagers. labels are its external labels, and url is where it writes to.
+func engineSettings(first, labels, url string) string {
+	return first + `
+# It is made of ../prometheus.yml. Rules are evaluated by the ruler. Job names matter: rules and dashboards use them.
+global:
+  scrape_interval: 15s
+  # Delays are native histograms, which are not scraped by default.
+  scrape_native_histograms: true
+  # The other replica has another value. Series that differ by this label alone count as one.
+  external_labels:
+` + labels + `
+remote_write:
+  - url: ` + url + `
+    # By default native histograms are not sent, and no delay is measured.
+    send_native_histograms: true
+    # An endpoint that hangs holds its shard up for so long. The default is 30 s.
+    remote_timeout: 5s
+    queue_config:
+      # Samples wait so long for a batch to be full. The default is 5 s, by which every verdict would come later.
+      batch_send_deadline: 200ms
+      # The longest wait after a failed attempt. The default is 5 s.
+      max_backoff: 1s
+    # Types and HELP texts, which Graylink does not read, are not sent.
+    metadata_config:
+      send: false
+`
+}
+
+// enginePrometheus returns the configuration of a Prometheus that writes to an engine, which is that of a Prometheus
+// alone with other settings.
+func enginePrometheus(t *testing.T, first, labels, url string) string {
+	t.Helper()
+	text := read(t, "prometheus/prometheus.yml")
+	jobs := strings.Index(text, "\nscrape_configs:\n")
+	if jobs < 0 {
+		t.Fatal("prometheus.yml has no scrape_configs")
+	}
+	return engineSettings(first, labels, url) + text[jobs:]
+}
+
+// TestEngineFiles checks that the configurations of a Prometheus beside a distributed engine are made of prometheus.yml.
+// -update writes them.
+func TestEngineFiles(t *testing.T) {
+	for file, want := range map[string]string{
+		"prometheus/thanos/prometheus.yml": enginePrometheus(t, "# An example for Prometheus 3.8 and later, of two replicas that write to Thanos receivers (docs/distributed.md).",
+			"    replica: prometheus-1\n", "http://127.0.0.1:10939/api/v1/receive"),
+		"prometheus/mimir/prometheus.yml": enginePrometheus(t, "# NOT RUN with Mimir. An example for Prometheus 3.8 and later, of two replicas that write to Mimir (docs/distributed.md).",
+			"    cluster: graylink\n    __replica__: prometheus-1\n", "http://127.0.0.1:8080/api/v1/push"),
+	} {
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if read(t, file) != want {
+			t.Errorf("%s differs from what it is made of: go test ./deploy -run TestEngineFiles -update", file)
+		}
+	}
+}
+
+// TestEngineConfigsOfTheNewest checks that the newest Prometheus accepts the configurations, and sends native histograms.
+func TestEngineConfigsOfTheNewest(t *testing.T) {
+	for _, file := range []string{"prometheus/thanos/prometheus.yml", "prometheus/mimir/prometheus.yml"} {
+		text := read(t, file)
+		// Discovery by files would need another module for one key.
+		for _, targets := range []string{"switches", "collectors"} {
+			text = strings.Replace(text, "file_sd_configs:\n      - files: [graylink/"+targets+".yml]", "static_configs: [{targets: [leaf1]}]", 1)
+		}
+		c, err := config.Load(text, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, s := range c.ScrapeConfigs {
+			if !*s.ScrapeNativeHistograms {
+				t.Errorf("%s: job %s takes no native histograms", file, s.JobName)
+			}
+		}
+		if len(c.RemoteWriteConfigs) != 1 || !c.RemoteWriteConfigs[0].SendNativeHistograms || c.RemoteWriteConfigs[0].QueueConfig.BatchSendDeadline > model.Duration(time.Second) {
+			t.Errorf("%s: remote write %+v", file, c.RemoteWriteConfigs)
+		}
+		if c.GlobalConfig.ExternalLabels.IsEmpty() {
+			t.Errorf("%s has no external labels, by which replicas differ", file)
+		}
+	}
+}
