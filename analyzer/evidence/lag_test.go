@@ -66,6 +66,13 @@ func TestLagFollowsSamples(t *testing.T) {
 			}
 			return spread(0.05)
 		}, 1300 * time.Millisecond},
+		{"samples that are there just in time", 60, func(int) []float64 { return spread(0.4) }, 2300 * time.Millisecond},
+		{"in time, and only a little earlier afterwards", 170, func(c int) []float64 {
+			if c < 70 {
+				return spread(0.4)
+			}
+			return spread(0.3)
+		}, 2300 * time.Millisecond},
 		{"no node", 60, func(int) []float64 { return nil }, 1300 * time.Millisecond},
 	} {
 		m := newTestMeter()
