@@ -35,7 +35,7 @@ func (a ScopedAgents) TracedPaths(ctx context.Context, node string, within time.
 	all, err := a.Agents.TracedPaths(ctx, node, within)
 	return slices.DeleteFunc(all, func(t fabric.Trace) bool {
 		e, err := fabric.ParseFlow(t.Edge)
-		return err == nil && !(a.Has(e.Src) && a.Has(e.Dst))
+		return err == nil && (!a.Has(e.Src) || !a.Has(e.Dst))
 	}), err
 }
 
