@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
-	"github.com/graylink/graylink/internal/schedule/dragonfly"
 	"github.com/graylink/graylink/internal/schedule/clos"
+	"github.com/graylink/graylink/internal/schedule/dragonfly"
 )
 
 func small() *Fabric {
