@@ -64,12 +64,17 @@ func sixteenAdaptiveGroups() *fabric.Topology {
 }
 
 // dragonflyCells returns the faults of a Dragonfly+. Where paths are not known, flows have the candidates of minimal
-// routing, or none. In the cells "adaptive" no path is known, and the topology has adaptive routing. Packets take minimal
-// paths in all cells.
+// routing, or none. In the cells "adaptive" no path is known, and the topology has adaptive routing. In the cells
+// "detours" all paths are known, and a third of the flows between groups go by a third group.
 func dragonflyCells() []cell {
 	var out []cell
 	for _, name := range slices.Sorted(maps.Keys(dragonflyFaults)) {
 		out = append(out, cell{"dragonfly-adaptive-" + name, sixteenAdaptiveGroups, makeDragonflyCase(dragonflyFaults[name], incident.Unknown), []contestant{{name: "graylink", run: runVerdicts}}})
+	}
+	for _, name := range slices.Sorted(maps.Keys(dragonflyFaults)) {
+		o := dragonflyFaults[name]
+		o.Detours = 1.0 / 3
+		out = append(out, cell{"dragonfly-detours-" + name, sixteenAdaptiveGroups, makeDragonflyCase(o, incident.Known), []contestant{{name: "graylink", run: runVerdicts}}})
 	}
 	for _, know := range []incident.Knowledge{incident.Known, incident.Half, incident.Unknown} {
 		for _, name := range slices.Sorted(maps.Keys(dragonflyFaults)) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule/clos"
+	"github.com/graylink/graylink/internal/schedule/dragonfly"
 )
 
 func small() *Fabric {
@@ -77,6 +78,45 @@ func TestPathsAreTheFabrics(t *testing.T) {
 			if all := f.Graph.ShortestPaths(o.Src, o.Dst, 1000); len(all) != len(o.Paths) || len(o.Path) > 0 || o.PathState != fabric.PathUnknown {
 				t.Fatalf("%s has %d candidates, the topology %d", o.Edge, len(o.Paths), len(all))
 			}
+		}
+	}
+}
+
+// Flows of a Dragonfly+ are those that were given, take candidate paths, and go by a third group as often as was requested;
+// faults are at links of the tier that was requested.
+func TestDragonfly(t *testing.T) {
+	f := NewFabric(dragonfly.NewTopology(dragonfly.Options{Groups: 4, LeavesPerGroup: 2, SpinesPerGroup: 2, NICsPerLeaf: 2, GlobalPerPair: 2, Routing: fabric.Adaptive}))
+	g := f.Graph
+	nics := g.NICIDs()
+	var flows []fabric.Flow
+	for i, src := range nics {
+		for j := range 8 {
+			flows = append(flows, fabric.Flow{Src: src, Dst: nics[(i+8+3*j)%len(nics)]})
+		}
+	}
+	for _, detours := range []float64{0, 0.5} {
+		c := Scenario{ID: fabric.Corridor, Variant: "link-loss", Tier: 3, Windows: 2, Probes: 5, Flows: flows, Detours: detours}.MakeCase(f, 5)
+		if d, err := fabric.ParseDirection(c.Truth.Faults[0].Direction); err != nil || g.LinkTier(g.LinkAt(d.From)) != 3 {
+			t.Errorf("the fault is at %s (%v), no global link", d, err)
+		}
+		if want := 2 * 2 * len(flows); len(c.Observations) < want*9/10 || len(c.Observations) > want {
+			t.Errorf("%d observations, want %d, or a few less where all probes are lost", len(c.Observations), want)
+		}
+		between, around := 0.0, 0.0
+		for _, o := range c.Observations {
+			paths, _ := g.CandidatePaths(o.Src, o.Dst, 1000)
+			if !slices.ContainsFunc(paths, func(p fabric.Path) bool { return p.CanonicalKey() == o.Path.CanonicalKey() }) {
+				t.Fatalf("%s goes by %s, which is none of the %d candidates", o.Edge, o.Path.CanonicalKey(), len(paths))
+			}
+			if o.Tier == 3 {
+				between++
+			}
+			if len(o.Path) == 5 {
+				around++
+			}
+		}
+		if share := around / between; math.Abs(share-detours) > 0.15 || between < 100 {
+			t.Errorf("%.0f observations between groups, a share of %.2f goes by a third one; want %g", between, share, detours)
 		}
 	}
 }

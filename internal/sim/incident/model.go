@@ -66,6 +66,15 @@ type flow struct {
 	p50s, p99s []int64
 	base       *fabric.Quantiles
 	candidates []fabric.Path
+	by         int32 // spine of a third group that it goes by; -1: none
+}
+
+// appendWay lists the directed links that a flow crosses by routes.
+func (fl *flow) appendWay(r *routes, buf []int32, key uint64) ([]int32, bool) {
+	if fl.by >= 0 {
+		return r.appendDetour(buf, fl.src, fl.dst, key, fl.by)
+	}
+	return r.appendPath(buf, fl.src, fl.dst, key)
 }
 
 // extra is an element that only certain flows cross.
@@ -112,6 +121,7 @@ type model struct {
 	hosts       map[string]*host
 	bound       map[string]float64 // ns, that a node's clock claims
 	bursts      bool
+	detours     float64 // share of flows
 	starved     func(node string, window int) float64
 	clock       func(node string, window, slot int) float64 // ns beyond the bound
 	lateSamples [4096]float32                               // a sample of how late stamps are, of median 1
@@ -205,7 +215,10 @@ func (m *model) layOutFlows(flows []fabric.Flow, know Knowledge) {
 }
 
 func (m *model) newFlow(src, dst *nic, name string, class int, know Knowledge) *flow {
-	fl := &flow{src: src, dst: dst, name: name, class: class, key: m.rng.Uint64()}
+	fl := &flow{src: src, dst: dst, name: name, class: class, key: m.rng.Uint64(), by: -1}
+	if m.detours > 0 && m.rng.Float64() < m.detours {
+		fl.by = m.f.drawDetour(m.rng, src, dst)
+	}
 	switch know {
 	case Known, LossyTraced, "":
 		fl.traced = true

@@ -44,6 +44,9 @@ type Scenario struct {
 	Tier int
 	// Flows are what is probed. Nil means that each NIC probes two neighbours under its leaf and eight NICs elsewhere.
 	Flows []fabric.Flow
+	// Detours is the share of flows between groups of a Dragonfly+ that go by a spine of a third group, where one is
+	// linked to both.
+	Detours float64
 	// Marked is how many nodes without a fault report in most windows that they are starved.
 	Marked int
 }
@@ -130,6 +133,7 @@ func (o Scenario) MakeCase(f *Fabric, seed uint64) *Case {
 		classes = []string{"tc0", "tc3"}
 	}
 	in.f, in.m = f, newModel(f, rng, st, classes, o.CrossTraffic)
+	in.m.detours = o.Detours
 	if in.m.bursts = o.Bursts; o.Quiet {
 		for i := range in.m.load {
 			in.m.load[i] /= 20
@@ -217,7 +221,7 @@ func (in *incident) observeWindow(w int, r *routes) []*fabric.Observation {
 	for _, fl := range in.m.flows {
 		n := in.o.Probes
 		for _, fl := range []*flow{fl, fl.back} {
-			way, ok := r.appendPath(buf[:0], fl.src, fl.dst, fl.key)
+			way, ok := fl.appendWay(r, buf[:0], fl.key)
 			buf = way
 			if !ok || n == 0 {
 				break
@@ -239,7 +243,7 @@ func (in *incident) observeWindow(w int, r *routes) []*fabric.Observation {
 			case fl.traced && (in.o.Know != LossyTraced || o.Lost > 0):
 				reported := way
 				if fl.staleKey != 0 {
-					old, _ = r.appendPath(old[:0], fl.src, fl.dst, fl.staleKey)
+					old, _ = fl.appendWay(r, old[:0], fl.staleKey)
 					reported = old
 				}
 				_, o.Path = in.f.appendHops(make([]fabric.Hop, 0, len(reported)), reported)

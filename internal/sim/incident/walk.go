@@ -104,14 +104,14 @@ type routes struct {
 	f    *Fabric
 	salt uint64
 	down func(d int32) bool // nil means that all are up
-	dist [][]uint8          // by leaf, by switch: links to that leaf; unreached where there is no way
+	dist [][]uint8          // by goal, by switch: links to that goal; unreached where there is no way
 }
 
 func (f *Fabric) newRoutes(salt uint64, down func(d int32) bool) *routes {
 	return &routes{f: f, salt: salt, down: down, dist: make([][]uint8, len(f.switches))}
 }
 
-// distancesTo returns how many links every switch is away from a leaf.
+// distancesTo returns how many links every switch is away from a switch.
 func (r *routes) distancesTo(leaf int32) []uint8 {
 	if r.dist[leaf] != nil {
 		return r.dist[leaf]
@@ -142,9 +142,29 @@ func (r *routes) distancesTo(leaf int32) []uint8 {
 // appendPath appends the directed links that a flow crosses from one NIC to another;
 // false where there is no way. key stands for the header that switches hash.
 func (r *routes) appendPath(buf []int32, src, dst *nic, key uint64) ([]int32, bool) {
-	buf = append(buf, src.up)
-	dist := r.distancesTo(dst.leaf)
-	for at := src.leaf; at != dst.leaf; {
+	buf, ok := r.appendLinks(append(buf, src.up), src.leaf, dst.leaf, key)
+	if !ok {
+		return buf, false
+	}
+	return append(buf, dst.down), true
+}
+
+// appendDetour lists the same for a flow that goes by a switch.
+func (r *routes) appendDetour(buf []int32, src, dst *nic, key uint64, by int32) ([]int32, bool) {
+	buf, ok := r.appendLinks(append(buf, src.up), src.leaf, by, key)
+	if !ok {
+		return buf, false
+	}
+	if buf, ok = r.appendLinks(buf, by, dst.leaf, key); !ok {
+		return buf, false
+	}
+	return append(buf, dst.down), true
+}
+
+// appendLinks appends the directed links from one switch to another.
+func (r *routes) appendLinks(buf []int32, from, goal int32, key uint64) ([]int32, bool) {
+	dist := r.distancesTo(goal)
+	for at := from; at != goal; {
 		next, n := int32(-1), uint64(0)
 		// The choice is made by rendezvous: a link that goes down moves only its own flows.
 		for _, out := range r.f.switches[at].out {
@@ -162,7 +182,23 @@ func (r *routes) appendPath(buf []int32, src, dst *nic, key uint64) ([]int32, bo
 		buf = append(buf, next)
 		at = r.f.dirs[next].to
 	}
-	return append(buf, dst.down), true
+	return buf, true
+}
+
+// drawDetour draws a spine of a third group that has global links to the groups of both NICs. It returns -1 if they are in
+// one group, or no such spine was drawn.
+func (f *Fabric) drawDetour(rng *rand.Rand, src, dst *nic) int32 {
+	group := func(sw int32) string { return f.Graph.Switch(f.switches[sw].name).Group }
+	if group(src.leaf) == group(dst.leaf) {
+		return -1
+	}
+	for range 1000 {
+		by := int32(rng.IntN(len(f.switches)))
+		if g := group(by); f.switches[by].tier == 2 && g != group(src.leaf) && g != group(dst.leaf) && f.healthy.distancesTo(by)[src.leaf] == 2 && f.healthy.distancesTo(by)[dst.leaf] == 2 {
+			return by
+		}
+	}
+	return -1
 }
 
 // candidatePaths lists every way of equal cost, as hops.
