@@ -229,7 +229,7 @@ func (k *cluster) podSecurity() {
 func (k *cluster) upgrade() {
 	authority := []string{"secrets graylink/graylink-tls", "configmaps graylink/graylink-ca"}
 	before := k.objects()
-	k.runHelm("upgrade", "graylink", chart, "--reuse-values", "--set", "coordinator.clockReference=h1,node.condition=false,analyzer.replicas=1,analyzer.kubernetes.jobs=false,analyzer.kubernetes.cordons=false,prometheus.operator=false,collector.enabled=false")
+	k.runHelm("upgrade", "graylink", chart, "--reuse-values", "--set", "coordinator.clockReference=h1,coordinator.replicas=1,node.condition=false,analyzer.replicas=1,analyzer.kubernetes.jobs=false,analyzer.kubernetes.cordons=false,prometheus.operator=false,collector.enabled=false")
 	after := k.objects()
 	if !strings.Contains(after["statefulsets graylink/graylink-coordinator"], "--clock.reference=h1") {
 		k.t.Error("the upgrade did not set the clock's reference")
