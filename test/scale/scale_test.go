@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -159,10 +160,11 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	t.Logf("%d nodes, %d NICs, %d directed flows after %.1f s; a second takes %v", len(s.truth.nodes), len(s.truth.graph.NICIDs()), s.truth.DirectedFlows(), time.Since(began).Seconds(), *second)
-	rules, err := filepath.Abs("../../deploy/prometheus/aggregates-fleet.rules.yaml")
+	text, err := os.ReadFile("../../deploy/prometheus/aggregates-fleet.rules.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+	rules := s.file("aggregates.rules.yaml", stretched(string(text)))
 	job := func(name, path string, every time.Duration) string {
 		return fmt.Sprintf(`  - job_name: %s
     scrape_interval: %v
@@ -191,6 +193,20 @@ func newSite(t *testing.T) *site {
 	s.startLoop()
 	t.Cleanup(func() { s.stop() })
 	return s
+}
+
+var ruleTimes = regexp.MustCompile(`(interval: |\[)(\d+[smh])`)
+
+// stretched returns rules whose intervals and ranges are of the fleet's time.
+func stretched(rules string) string {
+	return ruleTimes.ReplaceAllStringFunc(rules, func(found string) string {
+		m := ruleTimes.FindStringSubmatch(found)
+		d, err := time.ParseDuration(m[2])
+		if err != nil {
+			return found
+		}
+		return fmt.Sprintf("%s%ds", m[1], int((d * (*second / time.Millisecond) / 1000).Seconds()))
+	})
 }
 
 // startLoop starts an analyzer's loop that knows nothing.
