@@ -236,7 +236,11 @@ const followEvery = 2 * time.Second
 func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 	c := w.config
 	o.PageNICs = c.PageNICs
-	o.Maintenance = maintenance.NewRegister(fabric.NewGraph(c.whole)) // windows of other parts are no error
+	whole := o.Graph // windows of other parts are no error
+	if c.elements != nil {
+		whole = fabric.NewGraph(c.whole)
+	}
+	o.Maintenance = maintenance.NewRegister(whole)
 	var sources []maintenance.Source
 	if c.Maintenance.File != "" {
 		f := &maintenance.File{Path: c.Maintenance.File}
@@ -250,7 +254,7 @@ func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 		if err != nil {
 			return fmt.Errorf("maintenance.alertmanager: %w", err)
 		}
-		sources = append(sources, &maintenance.Alertmanager{Client: client, URL: a.URL, Elements: fabric.NewGraph(c.whole).ElementIDs()})
+		sources = append(sources, &maintenance.Alertmanager{Client: client, URL: a.URL, Elements: whole.ElementIDs()})
 	}
 	if k := c.Maintenance.Kubernetes; k != nil {
 		client, err := d.host.newClient(&k.Endpoint)

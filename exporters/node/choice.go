@@ -27,13 +27,13 @@ func allConstructors() []constructor {
 }
 
 // chooseCollectors returns the collectors that a scrape asks for, of those that the path has by itself. chosen is false
-// if the scrape does not choose. It fails for a name that no collector has, and for both parameters at once.
-func chooseCollectors(q url.Values, own []constructor) (of []constructor, chosen bool, err error) {
+// if the scrape does not choose. all are the collectors of all paths. It fails for a name that no collector has, and for
+// both parameters at once.
+func chooseCollectors(q url.Values, own, all []constructor) (of []constructor, chosen bool, err error) {
 	collect, exclude := q[collectParameter], q[excludeParameter]
 	if len(collect) > 0 && len(exclude) > 0 {
 		return nil, false, fmt.Errorf("parameters %q and %q: one of them is expected", collectParameter, excludeParameter)
 	}
-	all := allConstructors()
 	for _, name := range slices.Concat(collect, exclude) {
 		if !slices.ContainsFunc(all, func(c constructor) bool { return c.name == name }) {
 			var names []string
@@ -45,7 +45,7 @@ func chooseCollectors(q url.Values, own []constructor) (of []constructor, chosen
 	}
 	switch {
 	case len(collect) > 0:
-		return slices.DeleteFunc(all, func(c constructor) bool { return !slices.Contains(collect, c.name) }), true, nil
+		return slices.DeleteFunc(slices.Clone(all), func(c constructor) bool { return !slices.Contains(collect, c.name) }), true, nil
 	case len(exclude) > 0:
 		return slices.DeleteFunc(slices.Clone(own), func(c constructor) bool { return slices.Contains(exclude, c.name) }), true, nil
 	}
@@ -65,10 +65,10 @@ func (e *Exporter) serveScrapes(own []constructor, showRuns bool, others prometh
 		}
 		return promhttp.HandlerFor(g, opts)
 	}
-	ordinary := handlerOf(own, true, nil)
+	ordinary, all := handlerOf(own, true, nil), allConstructors()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
-		of, chosen, err := chooseCollectors(q, own)
+		of, chosen, err := chooseCollectors(q, own, all)
 		switch {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusBadRequest)

@@ -309,7 +309,7 @@ func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 		place[i] = uint32(k)
 		nic, end := p.sched.NICs[i], &p.endpoints[i]
 		leaf, _ := p.graph.LeafOf(nic)
-		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: end.addr.AsSlice(), Leaf: leaf, Plane: p.planeOf(nic), Ssid: uint32(ssidOf(nic)), Hardware: end.hardware, Rdma: end.rdma}
+		a.Peers[k] = &agentapi.Peer{Nic: nic, Address: end.addr.AsSlice(), Leaf: leaf, Plane: p.graph.PlaneOf(nic), Ssid: uint32(ssidOf(nic)), Hardware: end.hardware, Rdma: end.rdma}
 	}
 	edge := func(nic uint32, peer int32, e *schedule.Edge) *agentapi.Edge {
 		return &agentapi.Edge{Nic: nic, Peer: place[peer], Flow: uint32(e.Flow), Tier: uint32(e.Tier), CadenceNs: uint64(e.Cadence)}
@@ -335,21 +335,10 @@ func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 	return a
 }
 
-func (p *plan) planeOf(nic string) string {
-	if n := p.graph.NIC(nic); n != nil && n.Plane != "" {
-		return n.Plane
-	}
-	leaf, _ := p.graph.LeafOf(nic)
-	if sw := p.graph.Switch(leaf); sw != nil {
-		return sw.Plane
-	}
-	return ""
-}
-
 func (p *plan) nicMessage(i int32) *agentapi.NIC {
 	id := p.sched.NICs[i]
 	leaf, port := p.graph.LeafOf(id)
-	n := &agentapi.NIC{Nic: id, Address: p.endpoints[i].addr.AsSlice(), Device: p.endpoints[i].iface, Leaf: leaf, LeafPort: port, Plane: p.planeOf(id), Ssid: uint32(ssidOf(id))}
+	n := &agentapi.NIC{Nic: id, Address: p.endpoints[i].addr.AsSlice(), Device: p.endpoints[i].iface, Leaf: leaf, LeafPort: port, Plane: p.graph.PlaneOf(id), Ssid: uint32(ssidOf(id))}
 	if sw := p.graph.Switch(leaf); sw != nil {
 		n.Pod = sw.PodName()
 	}
