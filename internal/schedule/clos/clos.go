@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/cabling"
 )
 
 // Options are the measures of a fabric. Every count is per plane. A count of zero means one, and zero
@@ -38,47 +39,29 @@ func NewTopology(o Options) *fabric.Topology {
 	for _, p := range []*int{&o.Planes, &o.Pods, &o.LeavesPerPod, &o.SpinesPerPod, &o.CoresPerRow, &o.NICsPerLeaf, &o.NICsPerNode, &o.Parallel} {
 		*p = max(*p, 1)
 	}
-	b := builder{o: o, t: &fabric.Topology{Version: 1}, ports: map[string]int{}}
+	b := builder{o: o, Builder: cabling.NewBuilder(&fabric.Topology{Version: 1})}
+	b.nodes = cabling.Nodes{Parts: o.Pods, LeavesPerPart: o.LeavesPerPod, Planes: o.Planes, NICsPerLeaf: o.NICsPerLeaf, NICsPerNode: o.NICsPerNode, RailOptimised: o.RailOptimised, Leaf: b.leafName}
 	for plane := range o.Planes {
 		b.addPlane(plane)
 	}
-	b.addNodes()
-	return b.t
+	b.AddNodes(b.nodes)
+	return b.Topology
 }
 
 type builder struct {
+	*cabling.Builder
 	o     Options
-	t     *fabric.Topology
-	ports map[string]int
+	nodes cabling.Nodes
 }
-
-func (b *builder) nextPort(sw, kind string) string {
-	b.ports[sw+kind]++
-	return fmt.Sprintf("%s:%s%d", sw, kind, b.ports[sw+kind])
-}
-
-func (b *builder) addLink(lower, upper string) {
-	b.t.Links = append(b.t.Links, fabric.Link{A: b.nextPort(lower, "up"), B: b.nextPort(upper, "dn")})
-}
-
-func planeName(p int) string { return string(rune('a' + p)) }
 
 func (b *builder) leafName(plane, pod, i int) string {
-	return fmt.Sprintf("%s-p%d-leaf%d", planeName(plane), pod+1, i+1)
-}
-
-// railCount returns the number of leaves that the NICs of one node and plane use.
-func (b *builder) railCount() int {
-	if !b.o.RailOptimised {
-		return 1
-	}
-	return max(b.o.NICsPerNode/b.o.Planes, 1)
+	return fmt.Sprintf("%s-p%d-leaf%d", cabling.PlaneName(plane), pod+1, i+1)
 }
 
 func (b *builder) addPlane(plane int) {
-	o, name := b.o, planeName(plane)
+	o, name, rails := b.o, cabling.PlaneName(plane), b.nodes.LeavesPerNode()
 	add := func(sw string, role fabric.Role, pod string) string {
-		b.t.Switches = append(b.t.Switches, fabric.Switch{Name: sw, Role: role, Pod: pod, Plane: name})
+		b.Topology.Switches = append(b.Topology.Switches, fabric.Switch{Name: sw, Role: role, Pod: pod, Plane: name})
 		return sw
 	}
 	for pod := range o.Pods {
@@ -89,11 +72,11 @@ func (b *builder) addPlane(plane int) {
 		for i := range o.SpinesPerPod {
 			spine := add(fmt.Sprintf("%s-%s-spine%d", name, podName, i+1), fabric.Spine, podName)
 			for j := range o.LeavesPerPod {
-				if o.RailOnly && i%b.railCount() != j%b.railCount() {
+				if o.RailOnly && i%rails != j%rails {
 					continue
 				}
 				for range o.Parallel {
-					b.addLink(b.leafName(plane, pod, j), spine)
+					b.AddLink(b.leafName(plane, pod, j), "up", spine, "dn")
 				}
 			}
 		}
@@ -105,34 +88,7 @@ func (b *builder) addPlane(plane int) {
 		for c := range o.CoresPerRow {
 			core := add(fmt.Sprintf("%s-core%d-%d", name, row+1, c+1), fabric.Core, "")
 			for pod := range o.Pods {
-				b.addLink(fmt.Sprintf("%s-p%d-spine%d", name, pod+1, row+1), core)
-			}
-		}
-	}
-}
-
-func (b *builder) addNodes() {
-	o, rails := b.o, b.railCount()
-	perPlane := max(o.NICsPerNode/o.Planes, 1)
-	perLeaf := o.NICsPerLeaf // number of nodes that share a set of leaves
-	if rails == 1 {
-		perLeaf = max(o.NICsPerLeaf/perPlane, 1)
-	}
-	for pod := range o.Pods {
-		for set := range o.LeavesPerPod / rails {
-			for k := range perLeaf {
-				n := fabric.Node{Name: fmt.Sprintf("h%d-%d-%d", pod+1, set+1, k+1)}
-				for j := range perPlane * o.Planes {
-					plane, rail := j%o.Planes, j/o.Planes
-					nic := fabric.NIC{Node: n.Name, Device: fmt.Sprintf("eth%d", j+1), Plane: planeName(plane)}
-					if o.RailOptimised {
-						nic.Rail = &rail
-					}
-					n.NICs = append(n.NICs, nic)
-					leaf := b.leafName(plane, pod, set*rails+rail%rails)
-					b.t.Links = append(b.t.Links, fabric.Link{A: nic.ID(), B: b.nextPort(leaf, "dn")})
-				}
-				b.t.Nodes = append(b.t.Nodes, n)
+				b.AddLink(fmt.Sprintf("%s-p%d-spine%d", name, pod+1, row+1), "up", core, "dn")
 			}
 		}
 	}
