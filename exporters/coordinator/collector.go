@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 	"github.com/graylink/graylink/internal/coordinator"
 )
 
-// topic publishes the statistics of one topic. Those of the fleet are the leader's: a standby has none of them.
+// topic publishes the statistics of one topic.
 type topic interface {
 	// descs returns the descriptions of the series that it may publish.
 	descs() []*prometheus.Desc
@@ -19,17 +20,18 @@ type topic interface {
 
 // collector publishes the statistics of a coordinator.
 type collector struct {
-	c      *coordinator.Coordinator
-	topics []topic
+	c             *coordinator.Coordinator
+	fleet, always []topic // those of the fleet are the leader's: a standby has none of them
 }
 
 func newCollector(c *coordinator.Coordinator) *collector {
-	return &collector{c, []topic{newScheduleTopic(), newAgentTopic(), newKeyTopic(), newClockTopic(), newHandshakeTopic(), newProcessTopic(), newLeadershipTopic()}}
+	return &collector{c, []topic{newScheduleTopic(), newAgentTopic(), newKeyTopic(), newClockTopic()},
+		[]topic{newSessionTopic(), newProcessTopic(), newLeadershipTopic()}}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, t := range c.topics {
+	for _, t := range slices.Concat(c.fleet, c.always) {
 		for _, d := range t.descs() {
 			ch <- d
 		}
@@ -39,8 +41,17 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	stats := c.c.Stats()
-	for _, t := range c.topics {
-		t.collect(sink{ch}, &stats)
+	c.send(ch, &stats)
+}
+
+// send sends the series of statistics.
+func (c *collector) send(ch chan<- prometheus.Metric, stats *coordinator.Stats) {
+	topics := c.always
+	if stats.Leadership.Leads {
+		topics = slices.Concat(c.fleet, c.always)
+	}
+	for _, t := range topics {
+		t.collect(sink{ch}, stats)
 	}
 }
 
@@ -108,9 +119,6 @@ func (t *scheduleTopic) descs() []*prometheus.Desc {
 }
 
 func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
-	if !stats.Leadership.Leads {
-		return
-	}
 	s.sendGauges(t.edges, stats.Edges)
 	s.sendCounters(t.runs, stats.Runs)
 	s.sendCounters(t.traces, stats.Traces)
@@ -139,13 +147,12 @@ func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
 
 // agentTopic publishes the agents and what they are sent.
 type agentTopic struct {
-	agents, sessions, assignments, outOfDate, registryWhole, conflicts, targetsRefused *prometheus.Desc
+	agents, assignments, outOfDate, registryWhole, conflicts, targetsRefused *prometheus.Desc
 }
 
 func newAgentTopic() *agentTopic {
 	return &agentTopic{
 		agents:         newDesc("graylink_coordinator_agents", "Nodes of the topology, by the state of their agent.", "state"),
-		sessions:       newDesc("graylink_coordinator_sessions_total", "Requests of agents for a session, by result.", "result"),
 		assignments:    newDesc("graylink_coordinator_assignments_sent_total", "Assignments sent to agents."),
 		outOfDate:      newDesc("graylink_coordinator_agents_out_of_date", "Connected agents that have not applied their assignment."),
 		registryWhole:  newDesc("graylink_coordinator_registry_whole", "Whether the registry is whole, so that targets are served (1) or not (0)."),
@@ -155,14 +162,10 @@ func newAgentTopic() *agentTopic {
 }
 
 func (t *agentTopic) descs() []*prometheus.Desc {
-	return []*prometheus.Desc{t.agents, t.sessions, t.assignments, t.outOfDate, t.registryWhole, t.conflicts, t.targetsRefused}
+	return []*prometheus.Desc{t.agents, t.assignments, t.outOfDate, t.registryWhole, t.conflicts, t.targetsRefused}
 }
 
 func (t *agentTopic) collect(s sink, stats *coordinator.Stats) {
-	s.sendCounters(t.sessions, stats.Sessions)
-	if !stats.Leadership.Leads {
-		return
-	}
 	s.sendGauges(t.agents, stats.Agents)
 	s.sendCounter(t.assignments, stats.Assignments)
 	s.sendGauge(t.outOfDate, float64(stats.OutOfDate))
@@ -188,9 +191,6 @@ func (t *keyTopic) descs() []*prometheus.Desc {
 }
 
 func (t *keyTopic) collect(s sink, stats *coordinator.Stats) {
-	if !stats.Leadership.Leads {
-		return
-	}
 	s.sendCounter(t.sent, stats.KeysSent)
 	if stats.KeysEpoch != 0 {
 		s.sendGauge(t.epoch, float64(stats.KeysEpoch))
@@ -217,9 +217,6 @@ func (t *clockTopic) descs() []*prometheus.Desc {
 }
 
 func (t *clockTopic) collect(s sink, stats *coordinator.Stats) {
-	if !stats.Leadership.Leads {
-		return
-	}
 	s.sendGauges(t.clocks, stats.Clocks.States)
 	s.sendGauges(t.edges, stats.Clocks.Edges)
 	s.sendGauge(t.seconds, stats.Clocks.Seconds)
@@ -227,19 +224,23 @@ func (t *clockTopic) collect(s sink, stats *coordinator.Stats) {
 	s.sendCounter(t.updates, stats.ClockUpdates)
 }
 
-// handshakeTopic publishes the connections that have not finished their TLS handshake.
-type handshakeTopic struct{ open, dropped *prometheus.Desc }
+// sessionTopic publishes the requests for sessions, and the connections that have not finished their TLS handshake.
+type sessionTopic struct{ sessions, open, dropped *prometheus.Desc }
 
-func newHandshakeTopic() *handshakeTopic {
-	return &handshakeTopic{
-		open:    newDesc("graylink_coordinator_handshakes", "Connections that have not finished their TLS handshake: silent, running, or waiting in line.", "state"),
-		dropped: newDesc("graylink_coordinator_handshakes_dropped_total", "Connections that ended before their TLS handshake finished, by reason.", "reason"),
+func newSessionTopic() *sessionTopic {
+	return &sessionTopic{
+		sessions: newDesc("graylink_coordinator_sessions_total", "Requests of agents for a session, by result.", "result"),
+		open:     newDesc("graylink_coordinator_handshakes", "Connections that have not finished their TLS handshake: silent, running, or waiting in line.", "state"),
+		dropped:  newDesc("graylink_coordinator_handshakes_dropped_total", "Connections that ended before their TLS handshake finished, by reason.", "reason"),
 	}
 }
 
-func (t *handshakeTopic) descs() []*prometheus.Desc { return []*prometheus.Desc{t.open, t.dropped} }
+func (t *sessionTopic) descs() []*prometheus.Desc {
+	return []*prometheus.Desc{t.sessions, t.open, t.dropped}
+}
 
-func (t *handshakeTopic) collect(s sink, stats *coordinator.Stats) {
+func (t *sessionTopic) collect(s sink, stats *coordinator.Stats) {
+	s.sendCounters(t.sessions, stats.Sessions)
 	h := &stats.Handshakes
 	s.sendGauge(t.open, float64(h.Silent), "silent")
 	s.sendGauge(t.open, float64(h.Running), "running")

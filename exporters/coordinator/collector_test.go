@@ -17,11 +17,7 @@ type madeUp struct {
 	stats coordinator.Stats
 }
 
-func (m *madeUp) Collect(ch chan<- prometheus.Metric) {
-	for _, t := range m.topics {
-		t.collect(sink{ch}, &m.stats)
-	}
-}
+func (m *madeUp) Collect(ch chan<- prometheus.Metric) { m.send(ch, &m.stats) }
 
 // TestSeriesOfACoordinator compares the series of a coordinator at work, of its standby, and of one that has just started, with golden
 // files. -update writes them.
