@@ -86,7 +86,8 @@ func fleetFiles(t *testing.T) map[string]string {
 `}),
 		"prometheus/aggregates-fleet.rules.yaml": "# In place of aggregates.rules.yaml where agents are scraped as in prometheus-fleet.yml: in spite of their names, all\n" +
 			"# series are means over at least 60 s. The file is made of the other one, whose comment follows.\n#\n" +
-			replace(rules, [2]string{"interval: 1s", "interval: 30s"}, [2]string{"[3s]", "[90s]"}),
+			replace(rules, [2]string{"interval: 1s", "interval: 30s"}, [2]string{"[3s]", "[90s]"},
+				[2]string{"graylink-leaf-pairs\n    interval: 30s", "graylink-leaf-pairs\n    interval: 1m"}, [2]string{"graylink-tiers\n    interval: 30s", "graylink-tiers\n    interval: 1m"}),
 	}
 }
 

@@ -168,8 +168,8 @@ func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 func defaultWindowQueries() map[string]string {
 	q := map[string]string{
 		"stalled":  `max by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
-		"unread":   `max by (nic) (increase(fabric_nic_unread_packets_total$stall)) > 0`,
-		"forged":   `max by (nic, from) (rate(fabric_nic_forged_packets_total$stall)) > 0`,
+		"unread":   `max by (nic) (increase(fabric_nic_unread_packets_total{nic!=""}$stall)) > 0`,
+		"forged":   `max by (nic, from) (rate(fabric_nic_forged_packets_total{nic!=""}$stall)) > 0`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
 		"clock":    `max by (clock) (fabric_clock_error_bound_seconds)`,
 		"allowed":  `max by (clock) (fabric_clock_asymmetry_allowance_seconds)`,
@@ -404,7 +404,7 @@ func (c *Cycle) emptyWindow() Window {
 
 // presentQueries are of the present moment, and not of the end of the window: a node reports a stall after it, and what
 // selects the flows to query may be newer.
-var presentQueries = map[string]bool{"age": true, "stalled": true, "unread": true, "forged": true, "flows": true, "judgedFlows": true, "nicHealthy": true, "nicMoved": true, "nodeAge": true, "nodeMoved": true, "nodeStalled": true}
+var presentQueries = map[string]bool{"age": true, "stalled": true, "unread": true, "forged": true, "flows": true, "judgedFlows": true, "nicHealthy": true, "nicMoved": true, "nodeAge": true, "nodeMoved": true, "nodeStalled": true, "nodeLosses": true}
 
 // timedQueries returns some queries, each with its moment by the server's clock.
 func (c *Cycle) timedQueries(queries map[string]string) (out []timedQuery) {

@@ -25,6 +25,7 @@ import (
 //  14. Normal values are left out of results, since each row costs both sides. A NIC without a
 //     condition has no flows in it, if the number of its flows is known. A clock
 //     without a state is locked, if its bound is present. A node that responds without a stall has none.
+//     Dropped packets are queried of the nodes that do not say that they dropped none, by NIC.
 //  15. The numbers of flows, and the values of clocks, seldom change. Each is queried in one cycle of
 //     ten, in turn, and all in the next one after a clock counted something, or there are other nodes. In between,
 //     a clock counts with what the largest bound of its node's clocks has grown by, and a node of an
@@ -67,8 +68,9 @@ const seldomEvery = 10
 // something is not normal, and those after a clock counted something.
 var (
 	seldomQueries  = [][]string{{"age"}, {"nicHealthy"}, {"clock"}, {"allowed"}, {"offset", "drift"}, {"steps", "drifts"}}
-	detailQueries  = []string{"nicMoved", "state", "stalled"}
+	detailQueries  = []string{"nicMoved", "state", "stalled", "unread", "forged"}
 	changesQueries = []string{"steps", "drifts"}
+	lossQueries    = []string{"unread", "forged"}
 )
 
 // dueQueries returns the seldom queries of this overview: those whose turn it is, or all.
@@ -175,6 +177,7 @@ func defaultOverviewQueries() map[string]string {
 		"stalled":      `max by (nic) (increase(graylink_node_stalled_seconds_total$stall) > $late)`,
 		"nodeAge":      `time() - max by (instance) (timestamp(graylink_node_unhealthy_flows))`,
 		"nodeMoved":    `max by (instance) (graylink_node_unhealthy_flows > 0)`,
+		"nodeLosses":   `max by (instance) (increase(graylink_node_host_losses_total$stall))`,
 		"nodeStalled":  `max by (instance) (increase(graylink_node_loop_late_seconds_total$stall) > $late)`,
 		"nodeUnlocked": `max by (instance) (graylink_node_unlocked_clocks > 0)`,
 		"nodeBound":    `max by (instance) (graylink_node_clock_error_bound_seconds)`,
@@ -247,6 +250,14 @@ func (r *OverviewCache) detailsFor(all map[string]string, answers map[string][]S
 			}
 		}
 	}
+	if nodes, named := r.nodesThatLose(each); len(nodes) > 0 || !named {
+		for _, name := range lossQueries {
+			more[name] = all[name]
+			if named {
+				more[name] = ofNodes(all[name], "nic", nodes)
+			}
+		}
+	}
 	changes := 0.0
 	each("nodeChanges", func(v Sample) { changes = v.Value })
 	if changes != r.changes && !whole {
@@ -257,6 +268,24 @@ func (r *OverviewCache) detailsFor(all map[string]string, answers map[string][]S
 	}
 	r.changes = changes
 	return more
+}
+
+// nodesThatLose returns the nodes that do not say that they dropped no packets, which those of earlier versions do not. named
+// means that nodes say so by their own names.
+func (r *OverviewCache) nodesThatLose(each func(string, func(Sample))) (nodes []string, named bool) {
+	none := map[string]bool{}
+	named = len(r.owners) > 0
+	each("nodeLosses", func(v Sample) {
+		node := v.Labels["instance"]
+		named = named && r.owners[node]
+		none[node] = v.Value == 0
+	})
+	for node := range r.owners {
+		if !none[node] {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes, named
 }
 
 // ReadOverview runs the first step. If it sets MissingReason, there is no overview, and ReadAllFlows has to be

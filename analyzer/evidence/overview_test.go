@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -274,5 +275,71 @@ func TestOverviewAfterAFailure(t *testing.T) {
 	}
 	if o, err := c.ReadOverview(t.Context(), r); err != nil || o.MissingReason != "" || o.Flows["h7/eth1"] != 12 {
 		t.Errorf("%v, %q, %v", err, o.MissingReason, o.Flows)
+	}
+}
+
+// recordedQueries is a database that notes what was queried of it.
+type recordedQueries struct {
+	Querier
+	mu    sync.Mutex
+	texts []string
+}
+
+func (r *recordedQueries) QueryInstant(ctx context.Context, query string, at time.Time) ([]Sample, error) {
+	r.mu.Lock()
+	r.texts = append(r.texts, query)
+	r.mu.Unlock()
+	return r.Querier.QueryInstant(ctx, query, at)
+}
+
+// TestRule14LossesAtHosts checks that dropped packets are known whoever counts them, and that only nodes that do not deny them
+// are queried by NIC.
+func TestRule14LossesAtHosts(t *testing.T) {
+	unread := func(nic, values string) string {
+		return `  fabric_nic_unread_packets_total{nic="` + nic + `", reason="socket_full"} ` + values + "\n"
+	}
+	lost := func(instance, values string) string {
+		return `  graylink_node_host_losses_total{instance="` + instance + `"} ` + values + "\n"
+	}
+	for name, tt := range map[string]struct {
+		series  string
+		unread  string // NICs that are known to drop
+		queried string // a part of the query by NIC; "": there is none
+	}{
+		"nothing is dropped":          {unread("h1/eth1", "7x30") + unread("h2/eth1", "7x30") + lost("h1", "7x30") + lost("h2", "7x30"), "", ""},
+		"a node drops":                {unread("h1/eth1", "0+1x30") + unread("h2/eth1", "7x30") + lost("h1", "0+1x30") + lost("h2", "7x30"), "h1/eth1", `{nic=~"(h1)/.+"}`},
+		"an earlier version drops":    {unread("h1/eth1", "7x30") + unread("h2/eth1", "0+1x30") + lost("h1", "7x30"), "h2/eth1", `{nic=~"(h2)/.+"}`},
+		"an earlier version does not": {unread("h1/eth1", "7x30") + unread("h2/eth1", "7x30") + lost("h1", "7x30"), "", `{nic=~"(h2)/.+"}`},
+		"a node has just started":     {unread("h2/eth1", "_x21 3x30") + lost("h1", "7x30") + lost("h2", "_x21 3x30"), "", `{nic=~"(h2)/.+"}`},
+		"nodes of other names":        {unread("h2/eth1", "0+1x30") + lost("h1:9868", "7x30") + lost("h2:9868", "0+1x30"), "h2/eth1", `{nic!=""}`},
+	} {
+		s := healthy()
+		s.more = `  fabric_nic_flows{nic="h1/eth1", condition="healthy"} 12x30
+  graylink_node_unhealthy_flows{instance="h1"} 0x30
+` + tt.series
+		db, cache := &recordedQueries{Querier: s.load(t)}, &OverviewCache{}
+		for at := int64(19); at < 22; at++ {
+			c, err := BeginCycle(t.Context(), db, DefaultSettings(), time.Unix(at, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			db.texts = nil
+			o, err := c.ReadOverview(t.Context(), cache)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at == 19 {
+				continue // the first one does not know the nodes, and queries all of them
+			}
+			for _, nic := range []string{"h1/eth1", "h2/eth1"} {
+				if want := nic == tt.unread; o.DropsUnread(nic) != want {
+					t.Errorf("%s: at %d s %s drops: %v, want %v", name, at, nic, o.DropsUnread(nic), want)
+				}
+			}
+			i := slices.IndexFunc(db.texts, func(q string) bool { return strings.Contains(q, "unread_packets") })
+			if (i >= 0) != (tt.queried != "") || i >= 0 && !strings.Contains(db.texts[i], tt.queried) {
+				t.Errorf("%s: at %d s %q, want a query with %q", name, at, db.texts, tt.queried)
+			}
+		}
 	}
 }

@@ -279,6 +279,18 @@ func nicsReference() []family {
 			}
 			return most.Seconds()
 		})},
+		{"graylink_node_host_losses_total", "", ofState(func(st nodeagent.State) any {
+			all := uint64(0)
+			for _, n := range st.Snapshot().NICs {
+				for _, packets := range n.Unread {
+					all += packets
+				}
+				for _, f := range n.Forgers {
+					all += f.Packets
+				}
+			}
+			return all
+		})},
 		{"graylink_node_clock_error_bound_seconds", "", func(st nodeagent.State, add adder) {
 			if bound := st.Config().ErrorBound; bound != nil {
 				add(bound.Seconds())

@@ -57,6 +57,7 @@ var countedItems = []struct{ prefix, thing string }{
 	{"graylink_node_send_errors", "packet"},
 	{"graylink_node_icmp_errors", "error"},
 	{"graylink_node_dropped_packets", "packet"},
+	{"graylink_node_host_losses", "packet"},
 	{"graylink_node_trace_packets", "packet"},
 	{"graylink_node_stamps_", "stamp"},
 	{"graylink_node_probes_skipped", "probe"},

@@ -23,7 +23,7 @@ const (
 // A native histogram is one series.
 var (
 	conditionsPerNIC = Constant{"conditions_per_nic", 5, "series", measured, demo + ": fabric_nic_flows"}
-	summaryPerNode   = Constant{"summary_per_node", 5, "series", measured, "exporters/node: the sums over a node at /metrics/nics, with clock sync"}
+	summaryPerNode   = Constant{"summary_per_node", 6, "series", measured, "exporters/node: the sums over a node at /metrics/nics, with clock sync"}
 	hostLossPerNIC   = Constant{"host_loss_per_nic", 5, "series", measured, demo + ": stalls, three reasons of unread packets, one forger; both on /metrics/nics and /metrics/edges"}
 	sumSeries        = Constant{"series_per_sum", 8, "series", measured, demo + ": delays, sent, lost and marked of two sides, of a NIC and class or a pair of leaves"}
 	sumHistograms    = Constant{"histograms_per_sum", 2, "series", measured, demo}

@@ -117,6 +117,7 @@ func (f *Fleet) serveNICs(n *node, w http.ResponseWriter, r *http.Request) {
 	}
 	metric(x.family("graylink_node_unhealthy_flows", dto.MetricType_GAUGE), float64(unhealthy))
 	metric(x.family("graylink_node_loop_late_seconds_total", dto.MetricType_COUNTER), 0)
+	metric(x.family("graylink_node_host_losses_total", dto.MetricType_COUNTER), 0)
 	metric(x.family("graylink_node_unlocked_clocks", dto.MetricType_GAUGE), 0)
 	metric(x.family("graylink_node_clock_changes_total", dto.MetricType_COUNTER), 0)
 	metric(x.family("graylink_node_clock_error_bound_seconds", dto.MetricType_GAUGE), clockBoundNS*1e-9)
