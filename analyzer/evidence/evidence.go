@@ -418,7 +418,7 @@ func (c *Cycle) timedQueries(queries map[string]string) (out []timedQuery) {
 	return out
 }
 
-// ReadAllFlows queries every flow. It fails if a query fails.
+// ReadAllFlows queries every flow. It fails if a query fails, and if the windows of too many nodes would have to be asked for.
 func (c *Cycle) ReadAllFlows(ctx context.Context) (Window, error) {
 	w := c.emptyWindow()
 	queries := c.s.WindowQueries()
@@ -438,6 +438,9 @@ func (c *Cycle) ReadAllFlows(ctx context.Context) (Window, error) {
 		nodes := map[string]bool{}
 		for nic := range alive {
 			nodes[fabric.OwnerOf(nic)] = true
+		}
+		if len(nodes) > manyNodes {
+			return w, fmt.Errorf("a cycle cannot ask all of %d nodes for the windows of their flows: nodes that publish fabric_nic_flows are expected where there are more than %d", len(nodes), manyNodes)
 		}
 		flows = c.readWindows(ctx, nil, nodes, &w)
 	}

@@ -185,7 +185,8 @@ func defaultOverviewQueries() map[string]string {
 	}
 }
 
-// manyNodes is the number of nodes above which details are queried of all nodes, since a longer query is not cheaper.
+// manyNodes is the number of nodes above which details are queried of all nodes, since a longer query is not cheaper, and above
+// which the windows of all nodes are not asked for in one cycle, since most would not come in time.
 const manyNodes = 256
 
 // ofNodes returns a query about all NICs as one about those of some nodes, unless these are many.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,4 +210,33 @@ func FuzzAnswer(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestAllWindowsOfAFewNodes checks that a cycle without an overview asks all of a small fleet, and none of a large one.
+func TestAllWindowsOfAFewNodes(t *testing.T) {
+	for nodes, want := range map[int]string{manyNodes: "", manyNodes + 1: "nodes that publish fabric_nic_flows are expected where there are more than 256"} {
+		s := healthy()
+		for i := range nodes - 2 { // healthy has two
+			s.more += fmt.Sprintf("  graylink_node_stalled_seconds_total{nic=\"n%d/eth1\"} 0x30\n", i)
+		}
+		settings := DefaultSettings()
+		asked := askedNodes{}
+		settings.Windows = &asked
+		c, err := BeginCycle(t.Context(), s.load(t), settings, time.Unix(20, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := c.ReadAllFlows(t.Context())
+		if got := asked.n.Load(); want == "" && (err != nil || got != int64(nodes)) || want != "" && (err == nil || !strings.Contains(err.Error(), want) || got > 0) {
+			t.Errorf("%d nodes: %d are asked, %v, %d flows", nodes, got, err, w.Flows)
+		}
+	}
+}
+
+// askedNodes counts the requests for windows, which no node answers.
+type askedNodes struct{ n atomic.Int64 }
+
+func (a *askedNodes) FindWindows(context.Context, string, time.Time, window.Query) (*window.Answer, error) {
+	a.n.Add(1)
+	return nil, errors.New("no answer")
 }

@@ -141,12 +141,14 @@ func (p *Planner) QueryEvidence(ctx context.Context, r *Request) (evidence.Windo
 	if err != nil {
 		return evidence.Window{}, err
 	}
-	if len(p.flowCounts) == 0 {
+	if p.peakFlowCount() == 0 {
 		first, err := c.CountFlows(ctx)
 		if err != nil {
 			return evidence.Window{}, err
 		}
-		p.flowCounts = append(p.flowCounts, first)
+		if first > 0 {
+			p.flowCounts = append(p.flowCounts, first)
+		}
 	}
 	state := Stats{}
 	if p.peakFlowCount() >= p.opts.MinFlows {
