@@ -332,6 +332,38 @@ func TestRule10WhatANodeJudgesIsNoEvidence(t *testing.T) {
 	}
 }
 
+// TestRule8PauseOfPrometheus checks that agents that are not scraped for a while leave no evidence, and that their flows count
+// again as soon as they answer, except for those with a fault that began meanwhile.
+func TestRule8PauseOfPrometheus(t *testing.T) {
+	t.Parallel()
+	r := newTwoStepRig(t, 1, true)
+	r.Reload(func(o *analyzer.LoopOptions) { o.TwoSteps.Round = time.Minute })
+	pause := func() {
+		for _, nic := range r.World.Graph.NICIDs() {
+			r.Silent[fabric.OwnerOf(nic)] = true
+		}
+		for range 8 {
+			r.Step()
+		}
+		if s := r.Loop.Snapshot(); s.Report.State != fabric.InsufficientEvidence || s.Queries.CarriedFlows != 0 {
+			t.Errorf("nothing is scraped: %s, %+v", s.Report.State, *s.Queries)
+		}
+		clear(r.Silent)
+	}
+	pause()
+	r.Step()
+	if s := r.Step(); s.Report.State != fabric.Innocent || s.Report.Coverage.Edges != 1 {
+		t.Errorf("in the second cycle after a pause: %s, %+v, %+v", s.Report.State, s.Report.Coverage, *s.Queries)
+	}
+	link := fabric.Direction{From: "leaf1:up1", To: r.World.Graph.PeerOf("leaf1:up1")}
+	r.World.Delay[link] = 1e6
+	pause()
+	if s := r.Step(); s.Report.State == fabric.Innocent {
+		t.Errorf("a link is slow after a pause, and the first cycle says %s", s.Report.State)
+	}
+	r.Until(8, "the link is named", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 1 && s.Report.Verdicts[0].Element.ID == link.LinkID() })
+}
+
 func TestRule11WhatThereIsNoRoomForIsSaid(t *testing.T) {
 	long(t)
 	t.Parallel()

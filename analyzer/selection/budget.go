@@ -101,14 +101,15 @@ func (p *Planner) selectFlows(r *Request) (evidence.Selection, Stats) {
 }
 
 // addRoundRobin selects the NICs that were last queried longest ago. It selects as many as a round in time needs, up
-// to half of the budget, and reports whether that is too few.
+// to half of the budget, and reports whether that is too few. NICs whose agent does not answer are left out, since their turn
+// comes when it does.
 func (p *Planner) addRoundRobin(b *budget, kept int, round time.Duration, now time.Time) (late bool) {
 	const ahead = 0.9 // of the round, so that a late cycle leaves no NIC out
 	n := len(p.sortedNICs)
 	if !p.lastQuery.IsZero() {
 		n = int(math.Ceil(float64(n) * now.Sub(p.lastQuery).Seconds() / (ahead * round.Seconds())))
 	}
-	oldest := slices.Clone(p.sortedNICs)
+	oldest := slices.DeleteFunc(slices.Clone(p.sortedNICs), func(s *nicState) bool { return s.absent })
 	slices.SortStableFunc(oldest, func(a, b *nicState) int { return a.queriedAt.Compare(b.queriedAt) })
 	for _, s := range oldest[:min(n, len(oldest))] {
 		if !b.addSource(s, kept) {
@@ -139,7 +140,7 @@ func (p *Planner) troubledNICs(r *Request) (sources, destinations []*nicState) {
 		}
 		if x.shows {
 			x.how = max(x.how, extentPartial)
-		} else if !s.counted {
+		} else if !s.counted || s.absent {
 			x.how = max(x.how, extentUnjudged)
 		}
 		if x.how == extentNone {

@@ -162,6 +162,9 @@ func (p *Planner) RecordFlows(m *Moment) {
 			p.states[f.Flow] = s
 			p.flows = append(p.flows, s)
 		}
+		if (s.src.absent || s.dst.absent) && f.Condition != judge.Degraded {
+			continue // what was known of it holds until both agents answer
+		}
 		s.queriedCycle, s.queriedAt, s.wasHealthy = m.Cycle, m.Now, false
 		if len(f.Obs.Path) > 0 {
 			s.segments = p.segments.appendPath(s.segments[:0], f.Obs.Path, f.Flow)
@@ -235,7 +238,7 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 			continue
 		}
 		q.offerFlow(s)
-		if !s.wasHealthy || m.Now.Sub(s.queriedAt) > round || s.src.lastMoved > s.queriedCycle || s.dst.lastMoved > s.queriedCycle || !s.src.judged {
+		if !s.wasHealthy || m.Now.Sub(s.queriedAt) > round || s.src.lastMoved > s.queriedCycle || s.dst.lastMoved > s.queriedCycle || s.src.absent || s.dst.absent || !s.src.judged {
 			continue
 		}
 		s.carried = true

@@ -13,6 +13,7 @@ type nicState struct {
 	name                   string
 	number                 int       // in the order in which they appeared
 	counted, judged        bool      // its node judges flows from it, and all of them
+	absent                 bool      // its agent does not answer
 	queriedAt              time.Time // when the flows from it were last queried
 	queriedFrom, queriedTo int       // the cycles in which the flows from it, and to it, were last queried
 	sourceFlows            int       // number of directed flows from it at that time
@@ -45,8 +46,9 @@ func (p *Planner) applyOverview(o *evidence.Overview, cycle int) {
 		flows, known := o.Flows[s.name]
 		unhealthy := o.Unhealthy[s.name]
 		s.counted, s.judged = known, known && unhealthy[window.Unjudged] == 0
+		s.absent = !o.AgentAnswers(s.name)
 		how := movedExtent(unhealthy, flows)
-		if o.StarvedHosts()[fabric.OwnerOf(s.name)] != "" || o.DropsUnread(s.name) || !o.AgentAnswers(s.name) || !o.ClockUsable(s.name) {
+		if o.StarvedHosts()[fabric.OwnerOf(s.name)] != "" || o.DropsUnread(s.name) || !o.ClockUsable(s.name) {
 			how = max(how, extentUnjudged)
 		}
 		if how != extentNone {

@@ -7,9 +7,10 @@
 //     whose flows show an open or pending incident, and of some that cross the same elements for
 //     comparison.
 //  8. The result of a flow that was not queried is carried forward if the flow was healthy when
-//     it was last queried, less than a round ago, and neither of its NICs moved since. Such a
-//     flow counts for coverage and for the state innocent. It is not a finding, so it neither
-//     blames nor clears.
+//     it was last queried, less than a round ago, neither of its NICs moved since, and the agents of
+//     both answer. An agent that answers again has judged its flows meanwhile, so that a pause of
+//     Prometheus costs no round. Such a flow counts for coverage and for the state innocent. It is not
+//     a finding, so it neither blames nor clears.
 //  9. Consecutive windows that confirm a fault are windows of cycles that queried the flow.
 //  10. What a node judges is a reason to query, and never evidence. A NIC whose node does not judge all of its flows
 //     is not carried forward.
@@ -183,8 +184,8 @@ func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview
 	state.TwoSteps, state.QueriedFlows = true, w.Flows
 	for nic := range sel.Sources {
 		s := p.nicFor(nic)
-		if w.Unanswered[fabric.OwnerOf(nic)] && overview.AgentAnswers(nic) {
-			continue // the next cycle tries again
+		if w.Unanswered[fabric.OwnerOf(nic)] || s.absent {
+			continue // its turn comes when it answers
 		}
 		s.queriedAt, s.queriedFrom = r.Now, r.Cycle
 		if w.BySource[nic] > 0 {

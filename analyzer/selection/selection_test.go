@@ -48,6 +48,7 @@ func TestRule8WhichFlowsAreCarried(t *testing.T) {
 		"one is forgotten": {func(p *Planner, _ *Moment) { p.ForgetFlow(other) }, all - queried - 1},
 		"a NIC moved":      {func(p *Planner, m *Moment) { p.nics["h2/eth1"].lastMoved = m.Cycle }, all - queried - (2*7-1)*2},
 		"it moved before":  {func(p *Planner, m *Moment) { p.nics["h2/eth1"].lastMoved = m.Cycle - 1 }, all - queried},
+		"it is absent":     {func(p *Planner, _ *Moment) { p.nics["h2/eth1"].absent = true }, all - queried - (2*7-1)*2},
 		"a round ago":      {func(p *Planner, m *Moment) { m.Now = m.Now.Add(p.opts.Round) }, 0},
 		"not judged":       {func(p *Planner, _ *Moment) { p.nics["h2/eth1"].judged = false }, all - queried - 7*2},
 	} {
