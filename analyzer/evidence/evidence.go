@@ -314,7 +314,7 @@ func (s Settings) runQueries(ctx context.Context, db Querier, questions []timedQ
 			giveUp()
 			return
 		}
-		answers[q.name] = s.Scope.samplesWithin(v)
+		answers[q.name] = append(answers[q.name], s.Scope.samplesWithin(v)...)
 	}
 	waiting := make(chan timedQuery)
 	var wg sync.WaitGroup
@@ -406,14 +406,19 @@ func (c *Cycle) emptyWindow() Window {
 // selects the flows to query may be newer.
 var presentQueries = map[string]bool{"age": true, "stalled": true, "unread": true, "forged": true, "flows": true, "judgedFlows": true, "nicHealthy": true, "nicMoved": true, "nodeAge": true, "nodeMoved": true, "nodeStalled": true, "nodeLosses": true}
 
+// timedQuery returns a query with its moment by the server's clock.
+func (c *Cycle) timedQuery(name, query string) timedQuery {
+	when := c.at
+	if presentQueries[name] {
+		when = c.now
+	}
+	return timedQuery{name, query, when.Add(c.offset)}
+}
+
 // timedQueries returns some queries, each with its moment by the server's clock.
 func (c *Cycle) timedQueries(queries map[string]string) (out []timedQuery) {
 	for name, query := range queries {
-		when := c.at
-		if presentQueries[name] {
-			when = c.now
-		}
-		out = append(out, timedQuery{name, query, when.Add(c.offset)})
+		out = append(out, c.timedQuery(name, query))
 	}
 	return out
 }

@@ -185,21 +185,30 @@ func defaultOverviewQueries() map[string]string {
 	}
 }
 
-// manyNodes is the number of nodes above which details are queried of all nodes, since a longer query is not cheaper, and above
-// which the windows of all nodes are not asked for in one cycle, since most would not come in time.
+// manyNodes is the number of nodes above which the windows of all nodes are not asked for in one cycle, since most would not
+// come in time.
 const manyNodes = 256
 
-// ofNodes returns a query about all NICs as one about those of some nodes, unless these are many.
-func ofNodes(query, label string, nodes []string) string {
-	if len(nodes) > manyNodes {
-		return query
+// nodesInQuery is the number of nodes that one query names. Prometheus looks up as many alternatives in its index, and compares
+// more of them with every series.
+const nodesInQuery = 256
+
+// ofNodes returns queries about the NICs of some nodes, by a query about all NICs, of all nodes. A query without a condition on
+// the label stays as it is.
+func ofNodes(query, label string, nodes []string, all int) (out []string) {
+	condition := label + `!=""`
+	if 2*len(nodes) > all || !strings.Contains(query, condition) {
+		return []string{query}
 	}
 	quoted := make([]string, len(nodes))
 	for i, n := range nodes {
 		quoted[i] = regexp.QuoteMeta(n)
 	}
 	slices.Sort(quoted)
-	return strings.Replace(query, label+`!=""`, label+"=~"+strconv.Quote("("+strings.Join(quoted, "|")+")/.+"), 1)
+	for some := range slices.Chunk(quoted, nodesInQuery) {
+		out = append(out, strings.Replace(query, condition, condition+", instance=~"+strconv.Quote(strings.Join(some, "|")), 1))
+	}
+	return out
 }
 
 // Overview is what every NIC says of itself at a moment.
@@ -231,8 +240,8 @@ func (c *Cycle) CountFlows(ctx context.Context) (int, error) {
 
 // detailsFor returns the queries that the answers of the overview give reason for, of all its queries: about nodes where
 // something is not normal, and about clocks that counted something. Answers about nodes that it cannot name are dropped.
-func (r *OverviewCache) detailsFor(all map[string]string, answers map[string][]Sample, whole bool) map[string]string {
-	each, more := eachNumber(answers), map[string]string{}
+func (r *OverviewCache) detailsFor(all map[string]string, answers map[string][]Sample, whole bool) map[string][]string {
+	each, more := eachNumber(answers), map[string][]string{}
 	for name, from := range map[string]struct{ nodes, label string }{"nicMoved": {"nodeMoved", "nic"}, "state": {"nodeUnlocked", "clock"}, "stalled": {"nodeStalled", "nic"}} {
 		var nodes []string
 		named := true // by the node's name, as the labels of its NICs; not if series were pushed
@@ -243,9 +252,9 @@ func (r *OverviewCache) detailsFor(all map[string]string, answers map[string][]S
 		switch {
 		case len(nodes) == 0 || named && name == "stalled":
 		case named:
-			more[name] = ofNodes(all[name], from.label, nodes)
+			more[name] = ofNodes(all[name], from.label, nodes, len(r.owners))
 		default:
-			more[name] = all[name]
+			more[name] = []string{all[name]}
 			if name == "stalled" {
 				delete(answers, from.nodes)
 			}
@@ -253,9 +262,9 @@ func (r *OverviewCache) detailsFor(all map[string]string, answers map[string][]S
 	}
 	if nodes, named := r.nodesThatLose(each); len(nodes) > 0 || !named {
 		for _, name := range lossQueries {
-			more[name] = all[name]
+			more[name] = []string{all[name]}
 			if named {
-				more[name] = ofNodes(all[name], "nic", nodes)
+				more[name] = ofNodes(all[name], "nic", nodes, len(r.owners))
 			}
 		}
 	}
@@ -263,7 +272,7 @@ func (r *OverviewCache) detailsFor(all map[string]string, answers map[string][]S
 	each("nodeChanges", func(v Sample) { changes = v.Value })
 	if changes != r.changes && !whole {
 		for _, name := range changesQueries {
-			more[name] = all[name]
+			more[name] = []string{all[name]}
 		}
 		r.skipWhole = false
 	}
@@ -316,7 +325,13 @@ func (c *Cycle) ReadOverview(ctx context.Context, r *OverviewCache) (o Overview,
 	}
 	more := r.detailsFor(all, answers, whole)
 	if len(more) > 0 {
-		details, also, err := c.s.runQueries(ctx, c.db, c.timedQueries(more))
+		var queries []timedQuery
+		for name, some := range more {
+			for _, query := range some {
+				queries = append(queries, c.timedQuery(name, query))
+			}
+		}
+		details, also, err := c.s.runQueries(ctx, c.db, queries)
 		if err != nil {
 			return o, err
 		}

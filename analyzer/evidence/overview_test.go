@@ -2,6 +2,7 @@ package evidence
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -296,7 +297,7 @@ func (r *recordedQueries) QueryInstant(ctx context.Context, query string, at tim
 // are queried by NIC.
 func TestRule14LossesAtHosts(t *testing.T) {
 	unread := func(nic, values string) string {
-		return `  fabric_nic_unread_packets_total{nic="` + nic + `", reason="socket_full"} ` + values + "\n"
+		return `  fabric_nic_unread_packets_total{instance="` + fabric.OwnerOf(nic) + `", nic="` + nic + `", reason="socket_full"} ` + values + "\n"
 	}
 	lost := func(instance, values string) string {
 		return `  graylink_node_host_losses_total{instance="` + instance + `"} ` + values + "\n"
@@ -307,10 +308,10 @@ func TestRule14LossesAtHosts(t *testing.T) {
 		queried string // a part of the query by NIC; "": there is none
 	}{
 		"nothing is dropped":          {unread("h1/eth1", "7x30") + unread("h2/eth1", "7x30") + lost("h1", "7x30") + lost("h2", "7x30"), "", ""},
-		"a node drops":                {unread("h1/eth1", "0+1x30") + unread("h2/eth1", "7x30") + lost("h1", "0+1x30") + lost("h2", "7x30"), "h1/eth1", `{nic=~"(h1)/.+"}`},
-		"an earlier version drops":    {unread("h1/eth1", "7x30") + unread("h2/eth1", "0+1x30") + lost("h1", "7x30"), "h2/eth1", `{nic=~"(h2)/.+"}`},
-		"an earlier version does not": {unread("h1/eth1", "7x30") + unread("h2/eth1", "7x30") + lost("h1", "7x30"), "", `{nic=~"(h2)/.+"}`},
-		"a node has just started":     {unread("h2/eth1", "_x21 3x30") + lost("h1", "7x30") + lost("h2", "_x21 3x30"), "", `{nic=~"(h2)/.+"}`},
+		"a node drops":                {unread("h1/eth1", "0+1x30") + unread("h2/eth1", "7x30") + lost("h1", "0+1x30") + lost("h2", "7x30"), "h1/eth1", `{nic!="", instance=~"h1"}`},
+		"an earlier version drops":    {unread("h1/eth1", "7x30") + unread("h2/eth1", "0+1x30") + lost("h1", "7x30"), "h2/eth1", `{nic!="", instance=~"h2"}`},
+		"an earlier version does not": {unread("h1/eth1", "7x30") + unread("h2/eth1", "7x30") + lost("h1", "7x30"), "", `{nic!="", instance=~"h2"}`},
+		"a node has just started":     {unread("h2/eth1", "_x21 3x30") + lost("h1", "7x30") + lost("h2", "_x21 3x30"), "", `{nic!="", instance=~"h2"}`},
 		"nodes of other names":        {unread("h2/eth1", "0+1x30") + lost("h1:9868", "7x30") + lost("h2:9868", "0+1x30"), "h2/eth1", `{nic!=""}`},
 	} {
 		s := healthy()
@@ -340,6 +341,30 @@ func TestRule14LossesAtHosts(t *testing.T) {
 			if (i >= 0) != (tt.queried != "") || i >= 0 && !strings.Contains(db.texts[i], tt.queried) {
 				t.Errorf("%s: at %d s %q, want a query with %q", name, at, db.texts, tt.queried)
 			}
+		}
+	}
+}
+
+// TestDetailsOfSomeNodes checks which nodes a query about NICs names: as many as Prometheus looks up in its index, in several
+// queries if there are more, and none of them if they are most of all nodes.
+func TestDetailsOfSomeNodes(t *testing.T) {
+	nodes := func(n int) (out []string) {
+		for i := range n {
+			out = append(out, fmt.Sprintf("h%03d.rack", i))
+		}
+		return out
+	}
+	const query = `max by (nic) (x{nic!=""} > 0)`
+	for _, tt := range []struct{ some, all, queries int }{{1, 2, 1}, {256, 2000, 1}, {257, 2000, 2}, {1000, 2000, 4}} {
+		got := ofNodes(query, "nic", nodes(tt.some), tt.all)
+		text := strings.Join(got, " ")
+		if len(got) != tt.queries || strings.Count(text, ".rack") != tt.some || !strings.HasPrefix(got[0], `max by (nic) (x{nic!="", instance=~"h000\\.rack`) {
+			t.Errorf("%d of %d: %d queries about %d nodes, %.80s", tt.some, tt.all, len(got), strings.Count(text, ".rack"), got[0])
+		}
+	}
+	for _, whole := range [][]string{ofNodes(query, "nic", nodes(6), 10), ofNodes(`max by (nic) (y)`, "nic", nodes(1), 10)} {
+		if len(whole) != 1 || strings.Contains(whole[0], "instance") {
+			t.Errorf("%q, want one query about all nodes", whole)
 		}
 	}
 }

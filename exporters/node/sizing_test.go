@@ -3,18 +3,21 @@ package node
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"gopkg.in/yaml.v3"
 
@@ -176,39 +179,10 @@ func TestOctetsOfProfiles(t *testing.T) {
 	for i := range m.snap.NICs {
 		m.snap.NICs[i].Edges, m.snap.NICs[i].Received = m.snap.NICs[i].Edges[:15], m.snap.NICs[i].Received[:15]
 	}
-	e := &Exporter{from: *m.sources(), runs: newRuns(), registry: processRegistry(), log: slog.New(slog.DiscardHandler)}
-	e.from.health = healthtest.NewPatient(t, "h100", func(*health.Options) {}).Snapshot
-	handlers := map[string]http.Handler{"/metrics": e.serveScrapes(metricsConstructors(), true, e.registry), "/metrics/nics": e.serveScrapes(nicsConstructors(), false, nil), "/metrics/edges": e.serveScrapes(edgesConstructors(), false, nil)}
+	scraped := scrapesOf(t, m)
 	perSecond := func(file, coding string) (octets float64) {
-		text, err := os.ReadFile("../../deploy/prometheus/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var config struct {
-			Jobs []struct {
-				Name   string              `yaml:"job_name"`
-				Every  time.Duration       `yaml:"scrape_interval"`
-				Path   string              `yaml:"metrics_path"`
-				Params map[string][]string `yaml:"params"`
-			} `yaml:"scrape_configs"`
-		}
-		if err := yaml.Unmarshal(text, &config); err != nil {
-			t.Fatal(err)
-		}
-		for _, j := range config.Jobs {
-			if !strings.HasPrefix(j.Name, "graylink-node") {
-				continue
-			}
-			path := cmp.Or(j.Path, "/metrics")
-			r := httptest.NewRequest("GET", path+"?"+url.Values(j.Params).Encode(), nil)
-			r.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
-			r.Header.Set("Accept-Encoding", coding)
-			w := httptest.NewRecorder()
-			handlers[path].ServeHTTP(w, r)
-			if w.Code != http.StatusOK {
-				t.Fatalf("%s: %d %s", j.Name, w.Code, w.Body)
-			}
-			octets += float64(w.Body.Len()) / j.Every.Seconds()
+		for _, j := range agentJobs(t, file) {
+			octets += float64(len(scraped(j, coding))) / j.Every.Seconds()
 		}
 		return octets
 	}
@@ -217,6 +191,95 @@ func TestOctetsOfProfiles(t *testing.T) {
 		t.Logf("%s: %.1f kB/s of a node with profile full, %.1f with fleet: %.1f times less", coding, full/1e3, fleet/1e3, full/fleet)
 		if fleet > full/5 {
 			t.Errorf("%s: profile fleet has more than a fifth", coding)
+		}
+	}
+}
+
+// scrapeJob is a job of a file of Prometheus.
+type scrapeJob struct {
+	Name   string              `yaml:"job_name"`
+	Every  time.Duration       `yaml:"scrape_interval"`
+	Path   string              `yaml:"metrics_path"`
+	Params map[string][]string `yaml:"params"`
+}
+
+// agentJobs returns the jobs of agents in a file of deploy/prometheus.
+func agentJobs(t *testing.T, file string) []scrapeJob {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/prometheus/" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Jobs []scrapeJob `yaml:"scrape_configs"`
+	}
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(config.Jobs, func(j scrapeJob) bool { return !strings.HasPrefix(j.Name, "graylink-node") })
+}
+
+// scrapesOf returns what the exporter of a node with the health of an H100 machine answers to a job, as Prometheus negotiates
+// it for native histograms.
+func scrapesOf(t *testing.T, m *madeUp) func(j scrapeJob, coding string) []byte {
+	e := &Exporter{from: *m.sources(), runs: newRuns(), registry: processRegistry(), log: slog.New(slog.DiscardHandler)}
+	e.from.health = healthtest.NewPatient(t, "h100", func(*health.Options) {}).Snapshot
+	handlers := map[string]http.Handler{"/metrics": e.serveScrapes(metricsConstructors(), true, e.registry), "/metrics/nics": e.serveScrapes(nicsConstructors(), false, nil), "/metrics/edges": e.serveScrapes(edgesConstructors(), false, nil)}
+	return func(j scrapeJob, coding string) []byte {
+		t.Helper()
+		path := cmp.Or(j.Path, "/metrics")
+		r := httptest.NewRequest("GET", path+"?"+url.Values(j.Params).Encode(), nil)
+		r.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
+		r.Header.Set("Accept-Encoding", coding)
+		w := httptest.NewRecorder()
+		handlers[path].ServeHTTP(w, r)
+		if w.Code != http.StatusOK {
+			t.Fatalf("%s: %d %s", j.Name, w.Code, w.Body)
+		}
+		return w.Body.Bytes()
+	}
+}
+
+// TestOctetsOfJobs compares the predicted octets of each job of agents with a scrape of a node of 8 NICs with an hour of
+// probes, of a few flows and of many, in both profiles. 10 % are allowed.
+func TestOctetsOfJobs(t *testing.T) {
+	for _, flows := range []int{15, 64} {
+		m := fleetNode(16)
+		pairs := map[[3]string]bool{}
+		for i := range m.snap.NICs {
+			n := &m.snap.NICs[i]
+			n.Unread, n.Forgers = map[string]uint64{"socket_full": 0, "unverified": 0, "no_life": 0}, []probe.Forger{{From: "other"}}
+			n.Edges, n.Received = n.Edges[:flows], n.Received[:flows]
+			for _, e := range n.Edges {
+				pairs[[3]string{e.Leaf, e.PeerLeaf, fmt.Sprint(e.Tier)}] = true
+			}
+		}
+		scraped := scrapesOf(t, m)
+		sh := sizing.Shape{Nodes: 1, NICs: 8, Flows: 8 * flows, NICSums: 8, LeafPairs: len(pairs), NameOctets: 8 * flows * len("gpu-node-0117/mlx5_0"+"gpu-node-0200/mlx5_0"+"roce")}
+		for profile, file := range map[string]string{sizing.Full: "prometheus.yml", sizing.Fleet: "prometheus-fleet.yml"} {
+			p, err := sizing.Predict(sh, sizing.Options{Profile: profile, Scrape: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, j := range agentJobs(t, file) {
+				i := slices.IndexFunc(p.Jobs, func(p sizing.Job) bool { return p.Name == j.Name })
+				for coding, want := range map[string]*float64{"identity": p.Jobs[i].Octets, "gzip": p.Jobs[i].GzipOctets} {
+					got := float64(len(scraped(j, coding)))
+					n := 0
+					if coding == "identity" {
+						dec := expfmt.NewDecoder(bytes.NewReader(scraped(j, coding)), expfmt.NewFormat(expfmt.TypeProtoDelim))
+						for f := new(dto.MetricFamily); dec.Decode(f) == nil; f = new(dto.MetricFamily) {
+							n += len(f.Metric)
+						}
+						t.Logf("DEBUG %s %s %d flows: %d series", profile, j.Name, flows, n)
+					}
+					if want == nil {
+						t.Errorf("%s, %s, %d flows, %s: nothing is predicted, and %.0f octets are served for %.0f series", profile, j.Name, flows, coding, got, p.Jobs[i].Series)
+					} else if math.Abs(*want/got-1) > 0.1 {
+						t.Errorf("%s, %s, %d flows, %s: %.0f octets are predicted, and %.0f are served", profile, j.Name, flows, coding, *want, got)
+					}
+				}
+			}
 		}
 	}
 }
