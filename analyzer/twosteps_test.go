@@ -2,6 +2,7 @@ package analyzer_test
 
 import (
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -133,8 +134,12 @@ func TestTwoStepsSayWhatEverythingSays(t *testing.T) {
 					if fleet {
 						observationsGiveVerdictsAgain(t, r, s)
 					}
-					if two && s.Queries.QueriedFlows > 450 {
-						t.Errorf("seed %d: %d flows are asked about, where there is room for 400", seed, s.Queries.QueriedFlows)
+					room := 450
+					if fleet {
+						room = 600 // a fault that has just begun moved more flows than the overview had
+					}
+					if two && s.Queries.QueriedFlows > room {
+						t.Errorf("seed %d: %d flows are asked about, where there is room for %d", seed, s.Queries.QueriedFlows, room)
 					}
 					if name == "nothing" && (s.Report.State != fabric.Innocent || s.Report.Coverage != fabric.Coverage{Links: 1, Edges: 1} || two && s.Queries.QueriedFlows > 150) {
 						t.Errorf("seed %d: %s with coverage %+v; %+v", seed, s.Report.State, s.Report.Coverage, s.Queries)
@@ -332,6 +337,34 @@ func TestRule10WhatANodeJudgesIsNoEvidence(t *testing.T) {
 	}
 }
 
+// TestRule7MoreFaultsThanTheBudget checks that nodes return only the flows that moved where all flows of their NICs exceed the
+// budget, and that every fault is named then, and cleared.
+func TestRule7MoreFaultsThanTheBudget(t *testing.T) {
+	t.Parallel()
+	r := newProfileRig(t, 1, true, true)
+	r.Reload(func(o *analyzer.LoopOptions) { o.TwoSteps.MaxFlows = 250 })
+	var want []string
+	for i := range 4 {
+		from := fmt.Sprintf("leaf%d:up%d", 1+2*i, 1+i)
+		link := fabric.Direction{From: from, To: r.World.Graph.PeerOf(from)}
+		r.World.Delay[link] = 1e6
+		want = append(want, link.LinkID())
+	}
+	slices.Sort(want)
+	named := func(s snapshot.Snapshot) []string {
+		var out []string
+		for i := range s.Report.Verdicts {
+			out = append(out, s.Report.Verdicts[i].Element.ID)
+		}
+		slices.Sort(out)
+		return out
+	}
+	r.Until(12, "every fault is named", func(s snapshot.Snapshot) bool { return slices.Equal(named(s), want) })
+	clear(r.World.Delay)
+	r.Until(40, "the all-clear", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+	r.Until(40, "innocence", func(s snapshot.Snapshot) bool { return s.Report.State == fabric.Innocent })
+}
+
 // TestRule8PauseOfPrometheus checks that agents that are not scraped for a while leave no evidence, and that their flows count
 // again as soon as they answer, except for those with a fault that began meanwhile.
 func TestRule8PauseOfPrometheus(t *testing.T) {
@@ -361,7 +394,9 @@ func TestRule8PauseOfPrometheus(t *testing.T) {
 	if s := r.Step(); s.Report.State == fabric.Innocent {
 		t.Errorf("a link is slow after a pause, and the first cycle says %s", s.Report.State)
 	}
-	r.Until(8, "the link is named", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 1 && s.Report.Verdicts[0].Element.ID == link.LinkID() })
+	r.Until(8, "the link is named", func(s snapshot.Snapshot) bool {
+		return len(s.Report.Verdicts) == 1 && s.Report.Verdicts[0].Element.ID == link.LinkID()
+	})
 }
 
 func TestRule11WhatThereIsNoRoomForIsSaid(t *testing.T) {

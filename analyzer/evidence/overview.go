@@ -396,10 +396,17 @@ func (o *Overview) ClockUsable(nic string) bool { return o.window.Clocks[nic].de
 
 // Selection represents the queried flows: those from some NICs and those to some, in both
 // directions each.
-type Selection struct{ Sources, Destinations map[string]bool }
+type Selection struct {
+	Sources, Destinations map[string]bool
+	// Moved are NICs whose node returns the flows that it does not judge as healthy, and a few others. It needs
+	// Settings.Windows.
+	Moved map[string]bool
+}
 
-// Contains reports whether a flow is queried.
-func (s Selection) Contains(e fabric.Flow) bool { return s.Sources[e.Src] || s.Destinations[e.Dst] }
+// Contains reports whether a flow may be among the queried ones. Of the flows from Moved, the node selects them.
+func (s Selection) Contains(e fabric.Flow) bool {
+	return s.Sources[e.Src] || s.Destinations[e.Dst] || s.Moved[e.Src]
+}
 
 // labelMatchers select what a selection is made of.
 func (s Selection) labelMatchers() (out []string) {

@@ -259,6 +259,9 @@ func (c *Cycle) readWindows(ctx context.Context, only *Selection, nodes map[stri
 	return r.flows
 }
 
+// ContrastFlows is the number of healthy flows that a node returns beside those that moved, of each NIC.
+const ContrastFlows = 1
+
 // firstQueries returns what each node is asked first: the flows from the selected sources, and who probes the selected
 // destinations.
 func firstQueries(only *Selection, nodes map[string]bool) map[string]window.Query {
@@ -269,10 +272,21 @@ func firstQueries(only *Selection, nodes map[string]bool) map[string]window.Quer
 		}
 		return out
 	}
-	for nic := range only.Sources {
-		q := out[fabric.OwnerOf(nic)]
+	from := func(nic string, moved bool) {
+		q, again := out[fabric.OwnerOf(nic)]
 		q.From = append(q.From, nic)
+		q.Moved = moved && (q.Moved || !again) // a node with another NIC of which all flows are selected returns all
+		q.Contrast = 0
+		if q.Moved {
+			q.Contrast = ContrastFlows * len(q.From)
+		}
 		out[fabric.OwnerOf(nic)] = q
+	}
+	for nic := range only.Sources {
+		from(nic, false)
+	}
+	for nic := range only.Moved {
+		from(nic, true)
 	}
 	for nic := range only.Destinations {
 		q := out[fabric.OwnerOf(nic)]

@@ -12,6 +12,7 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/window"
 )
 
 const (
@@ -53,6 +54,17 @@ func (b *budget) addSource(s *nicState, kept int) bool {
 	return true
 }
 
+// addMoved selects the flows from a NIC that moved, and a few others, if the budget allows it.
+func (b *budget) addMoved(s *nicState, kept int) bool {
+	cost := window.Directions * (s.moved + evidence.ContrastFlows)
+	if b.selection.Sources[s.name] || b.flows-cost < kept {
+		return b.selection.Sources[s.name]
+	}
+	b.flows -= cost
+	b.selection.Moved[s.name] = true
+	return true
+}
+
 // addDestination selects the flows to a NIC if the budget allows it. Their number is roughly that of the flows from it.
 func (b *budget) addDestination(s *nicState, kept int) {
 	if cost := max(s.sourceFlows, b.averageFlows); !b.selection.Destinations[s.name] && b.flows-cost >= kept {
@@ -64,7 +76,7 @@ func (b *budget) addDestination(s *nicState, kept int) {
 // selectFlows returns the flows to query (rule 7). Flows that must not be left out come first.
 func (p *Planner) selectFlows(r *Request) (evidence.Selection, Stats) {
 	o, cycle := p.opts, r.Cycle
-	b := &budget{selection: evidence.Selection{Sources: map[string]bool{}, Destinations: map[string]bool{}}, flows: o.MaxFlows, averageFlows: 1}
+	b := &budget{selection: evidence.Selection{Sources: map[string]bool{}, Destinations: map[string]bool{}, Moved: map[string]bool{}}, flows: o.MaxFlows, averageFlows: 1}
 	if len(p.sortedNICs) > 0 {
 		b.averageFlows = max(1, p.peakFlowCount()/len(p.sortedNICs))
 	}
@@ -74,11 +86,19 @@ func (p *Planner) selectFlows(r *Request) (evidence.Selection, Stats) {
 	}
 	kept := b.flows / comparisonShare
 	sources, destinations := p.troubledNICs(r)
+	short := -b.flows + kept // if all of their flows are selected
+	for _, s := range sources {
+		short += s.sourceFlows
+	}
 	for _, s := range sources {
 		if s.lastMoved == cycle {
 			state.Moved++
 		}
-		if !b.addSource(s, kept) {
+		add := b.addSource
+		if short > 0 && r.Settings.Windows != nil && s.moved > 0 && s.movedExtent == extentPartial && !slices.Contains(destinations, s) {
+			add = b.addMoved
+		}
+		if !add(s, kept) {
 			b.leftOut++
 		}
 		if slices.Contains(destinations, s) {

@@ -171,7 +171,7 @@ func (p *Planner) RecordFlows(m *Moment) {
 		} else {
 			s.segments = nil
 		}
-		if f.Condition == judge.Degraded && (p.current == nil || !p.current.Destinations[f.Flow.Dst]) {
+		if f.Condition == judge.Degraded && (p.current == nil || !p.current.selection.Destinations[f.Flow.Dst]) {
 			s.src.lastDegraded = m.Cycle
 		}
 		s.learnt = m.Baselines.HasBaseline(f.Flow)
@@ -229,7 +229,7 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 		}
 		kept = append(kept, s)
 		s.carried = false
-		if s.src.queriedFrom == m.Cycle || s.dst.queriedTo == m.Cycle {
+		if s.src.queriedFrom == m.Cycle || s.dst.queriedTo == m.Cycle || s.queriedCycle == m.Cycle {
 			continue
 		}
 		if slices.ContainsFunc(s.segments, func(i int32) bool { return excluded[i] }) {

@@ -17,6 +17,7 @@ type nicState struct {
 	queriedAt              time.Time // when the flows from it were last queried
 	queriedFrom, queriedTo int       // the cycles in which the flows from it, and to it, were last queried
 	sourceFlows            int       // number of directed flows from it at that time
+	moved                  int       // flows from it that its node judges as shifted, lossy or silent
 	lastMoved              int       // when flows from it were last not healthy by its node
 	movedExtent            extent    // in that cycle
 	lastDegraded           int       // when a flow from it was last degraded
@@ -47,6 +48,7 @@ func (p *Planner) applyOverview(o *evidence.Overview, cycle int) {
 		unhealthy := o.Unhealthy[s.name]
 		s.counted, s.judged = known, known && unhealthy[window.Unjudged] == 0
 		s.absent = !o.AgentAnswers(s.name)
+		s.moved = movedFlows(unhealthy)
 		how := movedExtent(unhealthy, flows)
 		if o.StarvedHosts()[fabric.OwnerOf(s.name)] != "" || o.DropsUnread(s.name) || !o.ClockUsable(s.name) {
 			how = max(how, extentUnjudged)
@@ -57,9 +59,14 @@ func (p *Planner) applyOverview(o *evidence.Overview, cycle int) {
 	}
 }
 
+// movedFlows returns how many of a NIC's flows moved.
+func movedFlows(unhealthy map[window.Condition]int) int {
+	return unhealthy[window.Shifted] + unhealthy[window.Lossy] + unhealthy[window.Silent]
+}
+
 // movedExtent returns how much of a NIC's traffic moved, of so many flows.
 func movedExtent(unhealthy map[window.Condition]int, flows int) extent {
-	bad := unhealthy[window.Shifted] + unhealthy[window.Lossy] + unhealthy[window.Silent]
+	bad := movedFlows(unhealthy)
 	switch {
 	case bad == 0:
 		return extentNone

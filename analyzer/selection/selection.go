@@ -5,7 +5,8 @@
 //  7. Every cycle queries how many flows of every NIC its node judges as not healthy. It queries single flows of
 //     the NICs whose turn it is in a round over all, that have such flows, that had flows in trouble recently, or
 //     whose flows show an open or pending incident, and of some that cross the same elements for
-//     comparison.
+//     comparison. If all flows of these NICs exceed the budget, nodes return those that moved, and a
+//     few others, where windows come from agents.
 //  8. The result of a flow that was not queried is carried forward if the flow was healthy when
 //     it was last queried, less than a round ago, neither of its NICs moved since, and the agents of
 //     both answer. An agent that answers again has judged its flows meanwhile, so that a pause of
@@ -80,12 +81,38 @@ type Planner struct {
 	sortedNICs []*nicState
 	nicNames   []string // by number
 	states     map[fabric.Flow]*flowState
-	flows      []*flowState        // in the order in which they appeared
-	current    *evidence.Selection // of this cycle; nil means all flows
-	previous   *evidence.Selection // of the cycle before
+	flows      []*flowState // in the order in which they appeared
+	current    *queried     // of this cycle; nil means all flows
+	previous   *queried     // of the cycle before
 	lastQuery  time.Time
 	seldom     evidence.OverviewCache
 	segments   segmentTable
+}
+
+// queried represents the flows that a cycle queried.
+type queried struct {
+	selection evidence.Selection
+	returned  map[fabric.Flow]bool // those that nodes selected
+}
+
+// newQueried returns the queried flows of a selection, of which there are observations.
+func newQueried(sel evidence.Selection, all []*fabric.Observation) *queried {
+	q := &queried{selection: sel}
+	if len(sel.Moved) == 0 {
+		return q
+	}
+	q.returned = map[fabric.Flow]bool{}
+	for _, o := range all {
+		if e, err := o.ParseFlow(); err == nil && sel.Moved[e.Src] {
+			q.returned[e] = true
+		}
+	}
+	return q
+}
+
+// contains reports whether a flow was queried.
+func (q *queried) contains(e fabric.Flow) bool {
+	return q.selection.Sources[e.Src] || q.selection.Destinations[e.Dst] || q.returned[e]
 }
 
 // NewPlanner returns a Planner that has not queried anything.
@@ -205,9 +232,9 @@ func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview
 	if state.Late {
 		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("a round over all flows takes longer than %s: half of the budget of %d flows per cycle does not suffice", p.opts.roundDuration(p.peakFlowCount()), p.opts.MaxFlows))
 	}
-	p.stats, p.previous, p.current, p.lastQuery = state, p.current, &sel, r.Now
+	p.stats, p.previous, p.current, p.lastQuery = state, p.current, newQueried(sel, w.Observations), r.Now
 	if p.previous == nil {
-		p.previous = &evidence.Selection{}
+		p.previous = &queried{}
 	}
 	return w, nil
 }
@@ -225,10 +252,10 @@ func (p *Planner) nicFor(name string) *nicState {
 }
 
 // WasQueried reports whether the cycle before this one queried a flow.
-func (p *Planner) WasQueried(e fabric.Flow) bool { return p.previous == nil || p.previous.Contains(e) }
+func (p *Planner) WasQueried(e fabric.Flow) bool { return p.previous == nil || p.previous.contains(e) }
 
 // IsQueried reports whether this cycle queries a flow.
-func (p *Planner) IsQueried(e fabric.Flow) bool { return p.current == nil || p.current.Contains(e) }
+func (p *Planner) IsQueried(e fabric.Flow) bool { return p.current == nil || p.current.contains(e) }
 
 // QueriesAll reports whether this cycle queries every flow.
 func (p *Planner) QueriesAll() bool { return p.current == nil }

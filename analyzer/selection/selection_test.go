@@ -26,7 +26,7 @@ func newRecordedPlanner(t *testing.T) (*Planner, *Moment) {
 	if p.CarryForward(m) != nil {
 		t.Fatal("flows are carried, though all were queried")
 	}
-	p.current, p.previous = &evidence.Selection{Sources: map[string]bool{"h1/eth1": true}}, p.current
+	p.current, p.previous = &queried{selection: evidence.Selection{Sources: map[string]bool{"h1/eth1": true}}}, p.current
 	for _, s := range p.sortedNICs {
 		s.judged = true
 	}
