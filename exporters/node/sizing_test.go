@@ -3,7 +3,9 @@ package node
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net/http"
@@ -19,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/clocksync"
@@ -262,17 +265,12 @@ func TestOctetsOfJobs(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, j := range agentJobs(t, file) {
+				if j.Name == sizing.JobNode {
+					continue // the node has no health: TestOctetsOfNodes
+				}
 				i := slices.IndexFunc(p.Jobs, func(p sizing.Job) bool { return p.Name == j.Name })
 				for coding, want := range map[string]*float64{"identity": p.Jobs[i].Octets, "gzip": p.Jobs[i].GzipOctets} {
 					got := float64(len(scraped(j, coding)))
-					n := 0
-					if coding == "identity" {
-						dec := expfmt.NewDecoder(bytes.NewReader(scraped(j, coding)), expfmt.NewFormat(expfmt.TypeProtoDelim))
-						for f := new(dto.MetricFamily); dec.Decode(f) == nil; f = new(dto.MetricFamily) {
-							n += len(f.Metric)
-						}
-						t.Logf("DEBUG %s %s %d flows: %d series", profile, j.Name, flows, n)
-					}
 					if want == nil {
 						t.Errorf("%s, %s, %d flows, %s: nothing is predicted, and %.0f octets are served for %.0f series", profile, j.Name, flows, coding, got, p.Jobs[i].Series)
 					} else if math.Abs(*want/got-1) > 0.1 {
@@ -281,5 +279,54 @@ func TestOctetsOfJobs(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestOctetsOfNodes compares the predicted octets of a series of /metrics, and of one of the health of NICs, with a scrape
+// of a made-up node and with the golden file of a node of eight NICs. 10 % are allowed.
+func TestOctetsOfNodes(t *testing.T) {
+	i := slices.IndexFunc(agentJobs(t, "prometheus-fleet.yml"), func(j scrapeJob) bool { return j.Name == sizing.JobNode })
+	job, scraped := agentJobs(t, "prometheus-fleet.yml")[i], scrapesOf(t, fleetNode(16))
+	own := scraped(job, "identity")
+	series := 0
+	dec := expfmt.NewDecoder(bytes.NewReader(own), expfmt.NewFormat(expfmt.TypeProtoDelim))
+	for f := new(dto.MetricFamily); dec.Decode(f) == nil; f = new(dto.MetricFamily) {
+		series += len(f.Metric)
+	}
+	text, err := os.ReadFile("testdata/nics-h100.metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var health, healthGzip bytes.Buffer
+	zip := gzip.NewWriter(&healthGzip)
+	enc, ofHealth := expfmt.NewEncoder(io.MultiWriter(&health, zip), expfmt.NewFormat(expfmt.TypeProtoDelim)), 0
+	for _, name := range sortedKeys(families) {
+		ofHealth += len(families[name].Metric)
+		if err := enc.Encode(families[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{
+		"own_octets_per_series":         float64(len(own)) / float64(series),
+		"own_gzip_octets_per_series":    float64(len(scraped(job, "gzip"))) / float64(series),
+		"health_octets_per_series":      float64(health.Len()) / float64(ofHealth),
+		"health_gzip_octets_per_series": float64(healthGzip.Len()) / float64(ofHealth),
+	}
+	for _, c := range sizing.Constants() {
+		if v, known := got[c.Name]; known && math.Abs(c.Value/v-1) > 0.1 {
+			t.Errorf("%s: %g is predicted, and %.1f are served", c.Name, c.Value, v)
+		}
+		delete(got, c.Name)
+	}
+	if len(got) > 0 {
+		t.Errorf("%v is not predicted", got)
 	}
 }

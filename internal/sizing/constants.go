@@ -17,7 +17,9 @@ type Constant struct {
 
 const (
 	demo = "counted on 2026-11-26 in graylink demo --fabric netns (8 nodes, 6 switches), clock sync on, kernel stamps"
-	h100 = "counted on 2026-11-26 in exporters/node/testdata/nics-h100.metrics, a node of 8 NICs, without ethtool"
+	// made-up counts of an hour; names of some 20 octets
+	scraped = "exporters/node TestOctetsOfJobs, 2026-11-27, 120 and 512 flows of 8 NICs"
+	h100    = "counted on 2026-11-26 in exporters/node/testdata/nics-h100.metrics, a node of 8 NICs, without ethtool"
 )
 
 // A native histogram is one series.
@@ -49,15 +51,44 @@ var (
 	switchPerPort = Constant{"series_per_port", 25, "series", measured, demo}
 
 	edgesOctets    = Constant{"edges_octets", 1800, "octets of protobuf", reckoned, "names and help of the families of /metrics/edges, and the series of the NIC"}
+	edgesGzip      = Constant{"edges_gzip_octets", 5500, "octets of protobuf with gzip", measured, scraped + ": of a node, what flows do not explain"}
 	flowOctets     = Constant{"octets_per_flow", 1930, "octets of protobuf", measured, "without names, which each series has again: 2026-11-26, 16,673 octets of 7 flows in the demo, 1,361,769 of 512 flows in TestSizeInOctets"}
-	flowGzipOctets = Constant{"gzip_octets_per_flow", 268, "octets of protobuf with gzip", measured, "exporters/node/README.md, 512 flows in 137 kB; made-up counts of an hour. Few flows compress less: 470 with 7"}
+	flowGzipOctets = Constant{"gzip_octets_per_flow", 257, "octets of protobuf with gzip", measured, scraped}
+	nicsOctets     = Constant{"nics_octets_per_series", 76, "octets of protobuf", measured, scraped + ": /metrics/nics without sums"}
+	nicsGzip       = Constant{"nics_gzip_octets_per_series", 11.6, "octets of protobuf with gzip", measured, scraped}
+	nicSumOctets   = Constant{"octets_per_nic_sum", 1850, "octets of protobuf", measured, scraped + ": the sum of a NIC and class"}
+	nicSumGzip     = Constant{"gzip_octets_per_nic_sum", 570, "octets of protobuf with gzip", measured, scraped}
+	pairOctets     = Constant{"octets_per_leaf_pair", 1490, "octets of protobuf", measured, scraped + ": the sum of a pair of leaves"}
+	pairGzip       = Constant{"gzip_octets_per_leaf_pair", 243, "octets of protobuf with gzip", measured, scraped}
+	ownOctets      = Constant{"own_octets_per_series", 82, "octets of protobuf", measured, scraped + ": /metrics without health and sums"}
+	ownGzip        = Constant{"own_gzip_octets_per_series", 19.5, "octets of protobuf with gzip", measured, scraped}
+	healthOctets   = Constant{"health_octets_per_series", 58, "octets of protobuf", measured, h100}
+	healthGzip     = Constant{"health_gzip_octets_per_series", 7.5, "octets of protobuf with gzip", measured, h100}
 
 	probeOctets         = Constant{"octets_per_probe", 250, "octets with framing", reckoned, "project's specification; a reply has the same size"}
 	coordinatorPerAgent = Constant{"coordinator_octets_per_agent", 81e3, "octets", measured, "docs/coordinator.md: at most 812 MB while 10,016 agents connect at once"}
+
+	agentProcessors   = Constant{"agent_processors", 15.6e-3, "s", measured, "docs/probemesh.md (make peers): 34 ms a second at 1,000 probes a second, less the probes"}
+	probeSeconds      = Constant{"processor_seconds_per_probe", 18.8e-6, "s", measured, "docs/probemesh.md (make peers): 20.8 % of a core at 10,000 probes a second, with the reflections, on virtual links, whose delivery is charged to the sender"}
+	syncSeconds       = Constant{"processor_seconds_of_clock_sync_per_probe", 2.6e-6, "s", measured, "docs/probemesh.md (BenchmarkExchange): 21.6 us with clock sync, 19.0 us without"}
+	judgeSeconds      = Constant{"processor_seconds_per_flow_and_second", 16.3e-6, "s", measured, "docs/adr/0022-agents-judge.md (BenchmarkReading): 1.7 ms a second for 104 flows"}
+	scrapeSeconds     = Constant{"processor_seconds_per_scraped_octet", 30e-9, "s", measured, "exporters/node/README.md: 36 ms for 1.22 MB of protobuf with gzip"}
+	agentOctets       = Constant{"agent_octets", 23e6, "octets", measured, "docs/probemesh.md: resident at 1,000 probes a second"}
+	agentProbeOctets  = Constant{"agent_octets_per_probe_and_second", 1030, "octets", measured, "docs/probemesh.md: 125 MB at 100,000 probes a second"}
+	windowOctets      = Constant{"agent_octets_of_windows_per_flow", 29e3, "octets", measured, "docs/adr/0022-agents-judge.md (BenchmarkReading): 3 MB for the last minute of 104 flows"}
+	syncOctets        = Constant{"agent_octets_of_clock_sync_per_flow", 17e3, "octets", measured, "docs/probemesh.md: of an edge at 100 probes a second"}
+	sampleSeconds     = Constant{"processor_seconds_per_sample", 5.1e-6, "s", measured, "make test-scale, 2026-11-27: a profile of Prometheus 2.42 between evaluations of rules, 4.67 s for 912,000 scraped samples of protobuf"}
+	seriesOctets      = Constant{"prometheus_octets_per_series", 7100, "octets", measured, "make test-scale, 2026-11-27: Prometheus 2.42 with 1.78 M series, 0.4 M of them native histograms, and recording rules: 12.6 GB resident after 7 minutes"}
+	rateSeconds       = Constant{"processor_seconds_per_rate_of_a_histogram", 48e-6, "s", measured, "make test-scale, 2026-11-26: 73 s for four rates of 364,000 histograms and two of 32,800, with the rates of counters beside them, in Prometheus 2.42"}
+	ratesOfPairs      = Constant{"rates_of_leaf_pair_histograms", 4, "rates an evaluation", reckoned, "rules/aggregates.rules.yaml: two quantiles of graylink-leaf-pairs and two of graylink-tiers"}
+	ratesOfNICs       = Constant{"rates_of_nic_histograms", 2, "rates an evaluation", reckoned, "rules/aggregates.rules.yaml: two quantiles of graylink-nics"}
+	cycleSecondsFleet = Constant{"analyzer_processor_seconds_per_directed_flow", 3.8e-6, "s a cycle", measured, "make test-scale, 2026-11-26: 1.5 s a cycle for 393,862 directed flows, traces among it; make bench-evidence has 0.36 s for 100,000"}
 )
 
 // Constants returns all constants.
 func Constants() []Constant {
 	return []Constant{summaryPerNode, conditionsPerNIC, hostLossPerNIC, sumSeries, sumHistograms, flowSent, flowReceived, flowHistograms, nodeBase, nicBase, nicHistograms, healthPerNIC, healthOfOthers, perTarget,
-		analyzerBase, analyzerPerLink, analyzerPerNode, analyzerPerSwitch, coordinatorBase, coordinatorPerLink, switchBase, switchPerPort, edgesOctets, flowOctets, flowGzipOctets, probeOctets, coordinatorPerAgent}
+		analyzerBase, analyzerPerLink, analyzerPerNode, analyzerPerSwitch, coordinatorBase, coordinatorPerLink, switchBase, switchPerPort,
+		edgesOctets, edgesGzip, flowOctets, flowGzipOctets, nicsOctets, nicsGzip, nicSumOctets, nicSumGzip, pairOctets, pairGzip, ownOctets, ownGzip, healthOctets, healthGzip, probeOctets, coordinatorPerAgent,
+		agentProcessors, probeSeconds, syncSeconds, judgeSeconds, scrapeSeconds, agentOctets, agentProbeOctets, windowOctets, syncOctets, sampleSeconds, seriesOctets, rateSeconds, ratesOfPairs, ratesOfNICs, cycleSecondsFleet}
 }

@@ -113,16 +113,19 @@ type Job struct {
 
 // Prediction represents what a fabric costs.
 type Prediction struct {
-	Shape                   Shape      `json:"shape"`
-	Profile                 string     `json:"profile"`
-	Jobs                    []Job      `json:"jobs"`
-	Series                  float64    `json:"series"`
-	NativeHistograms        float64    `json:"native_histograms"`
-	SamplesPerSecond        float64    `json:"samples_per_second"`
-	SamplesPerSecondPerNode float64    `json:"samples_per_second_per_node"`
-	ProbeBitsPerSecondNIC   float64    `json:"probe_bits_per_second_per_nic"`
-	CoordinatorOctets       float64    `json:"coordinator_octets"`
-	Constants               []Constant `json:"constants"`
+	Shape                   Shape   `json:"shape"`
+	Profile                 string  `json:"profile"`
+	Jobs                    []Job   `json:"jobs"`
+	Series                  float64 `json:"series"`
+	NativeHistograms        float64 `json:"native_histograms"`
+	SamplesPerSecond        float64 `json:"samples_per_second"`
+	SamplesPerSecondPerNode float64 `json:"samples_per_second_per_node"`
+	ProbeBitsPerSecondNIC   float64 `json:"probe_bits_per_second_per_nic"`
+	// OctetsPerSecond are what agents answer to scrapes, in protobuf with gzip.
+	OctetsPerSecond   float64    `json:"agents_octets_per_second"`
+	CoordinatorOctets float64    `json:"coordinator_octets"`
+	Loads             []Load     `json:"loads"`
+	Constants         []Constant `json:"constants"`
 }
 
 // SeriesOfNICs returns the series of /metrics/nics without sums over flows, of how many nodes and NICs.
@@ -163,31 +166,32 @@ func Predict(sh Shape, o Options) (*Prediction, error) {
 		return nil, fmt.Errorf("profile %q: %s or %s is expected", o.Profile, Full, Fleet)
 	}
 	p := &Prediction{Shape: sh, Profile: o.Profile, Constants: Constants()}
-	add := func(name string, targets int, every time.Duration, series, histograms float64) *Job {
+	add := func(name string, targets int, every time.Duration, series, histograms float64, o *octets) {
 		series += float64(targets) * perTarget.Value
-		p.Jobs = append(p.Jobs, Job{Name: name, Targets: targets, Interval: every, Series: series, NativeHistograms: histograms, SamplesPerSecond: series / every.Seconds()})
-		return &p.Jobs[len(p.Jobs)-1]
+		j := Job{Name: name, Targets: targets, Interval: every, Series: series, NativeHistograms: histograms, SamplesPerSecond: series / every.Seconds()}
+		if o != nil {
+			j.Octets, j.GzipOctets = &o.plain, &o.gzip
+		}
+		p.Jobs = append(p.Jobs, j)
 	}
 	ofNICs := SeriesOfNICs(sh.Nodes, sh.NICs)
 	nicSums, nicHistograms := SeriesOfSums(sh.NICSums)
 	pairs, pairHistograms := SeriesOfSums(sh.LeafPairs)
 	ofNodes, nodeHistograms := SeriesOfNodes(sh.Nodes, sh.NICs)
+	ofSums, ofPairs := octetsOf(sh.NICSums, nicSumOctets, nicSumGzip), octetsOf(sh.LeafPairs, pairOctets, pairGzip)
 	if o.Profile == Fleet {
-		add(JobNICs, sh.Nodes, o.Scrape, ofNICs, 0)
-		add(JobSums, sh.Nodes, max(o.Scrape, sumsOfFleet), nicSums+pairs, nicHistograms+pairHistograms)
-		add(JobNode, sh.Nodes, health, ofNodes, nodeHistograms)
+		add(JobNICs, sh.Nodes, o.Scrape, ofNICs, 0, octetsOf(int(ofNICs), nicsOctets, nicsGzip))
+		add(JobSums, sh.Nodes, max(o.Scrape, sumsOfFleet), nicSums+pairs, nicHistograms+pairHistograms, ofSums.plus(ofPairs))
+		add(JobNode, sh.Nodes, health, ofNodes, nodeHistograms, octetsOfNodes(sh.Nodes, sh.NICs))
 	} else {
-		add(JobNICs, sh.Nodes, o.Scrape, ofNICs+nicSums, nicHistograms)
-		add(JobNode, sh.Nodes, health, ofNodes+pairs, nodeHistograms+pairHistograms)
+		add(JobNICs, sh.Nodes, o.Scrape, ofNICs+nicSums, nicHistograms, octetsOf(int(ofNICs), nicsOctets, nicsGzip).plus(ofSums))
+		add(JobNode, sh.Nodes, health, ofNodes+pairs, nodeHistograms+pairHistograms, octetsOfNodes(sh.Nodes, sh.NICs).plus(ofPairs))
 	}
 	series, histograms := SeriesOfEdges(sh.NICs, sh.Flows, sh.Flows)
-	j := add(JobEdges, sh.Nodes, edges, series, histograms)
-	plain := float64(sh.Nodes)*edgesOctets.Value + float64(sh.Flows)*flowOctets.Value + float64(sh.NameOctets)*(flowSent.Value+flowReceived.Value)
-	zipped := float64(sh.Flows) * flowGzipOctets.Value
-	j.Octets, j.GzipOctets = &plain, &zipped
-	add(JobAnalyzer, 1, o.Scrape, analyzerBase.Value+analyzerPerLink.Value*float64(sh.Links)+analyzerPerNode.Value*float64(sh.Nodes)+analyzerPerSwitch.Value*float64(sh.Switches), 0)
-	add(JobCoordinator, 1, coordinatorScrape, coordinatorBase.Value+coordinatorPerLink.Value*float64(sh.Links), 0)
-	add(JobSwitch, sh.Switches, switches, switchBase.Value*float64(sh.Switches)+switchPerPort.Value*float64(sh.Ports), 0)
+	add(JobEdges, sh.Nodes, edges, series, histograms, octetsOf(sh.Flows, flowOctets, flowGzipOctets).plus(octetsOf(sh.Nodes, edgesOctets, edgesGzip)).plus(&octets{plain: float64(sh.NameOctets) * (flowSent.Value + flowReceived.Value)}))
+	add(JobAnalyzer, 1, o.Scrape, analyzerBase.Value+analyzerPerLink.Value*float64(sh.Links)+analyzerPerNode.Value*float64(sh.Nodes)+analyzerPerSwitch.Value*float64(sh.Switches), 0, nil)
+	add(JobCoordinator, 1, coordinatorScrape, coordinatorBase.Value+coordinatorPerLink.Value*float64(sh.Links), 0, nil)
+	add(JobSwitch, sh.Switches, switches, switchBase.Value*float64(sh.Switches)+switchPerPort.Value*float64(sh.Ports), 0, nil)
 	agents := 0.0
 	for _, j := range p.Jobs {
 		p.Series += j.Series
@@ -195,6 +199,7 @@ func Predict(sh Shape, o Options) (*Prediction, error) {
 		p.SamplesPerSecond += j.SamplesPerSecond
 		if strings.HasPrefix(j.Name, JobNode) {
 			agents += j.SamplesPerSecond
+			p.OctetsPerSecond += *j.GzipOctets / j.Interval.Seconds()
 		}
 	}
 	if sh.Nodes > 0 {
@@ -204,5 +209,6 @@ func Predict(sh Shape, o Options) (*Prediction, error) {
 		p.ProbeBitsPerSecondNIC = 2 * sh.ProbesPerSecond / float64(sh.NICs) * probeOctets.Value * 8
 	}
 	p.CoordinatorOctets = coordinatorPerAgent.Value * float64(sh.Nodes)
+	p.Loads = p.predictLoads()
 	return p, nil
 }

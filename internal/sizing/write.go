@@ -20,15 +20,26 @@ func (p *Prediction) Text() string {
 	}
 	fmt.Fprintf(w, "together\t\t\t%s\t%s\t%s\t\n", round(p.Series), round(p.NativeHistograms), round(p.SamplesPerSecond))
 	_ = w.Flush() // a strings.Builder does not fail
-	fmt.Fprintf(&b, "\nAgents: %.0f samples/s a node.\n", p.SamplesPerSecondPerNode)
-	for _, j := range p.Jobs {
-		if j.Octets != nil {
-			fmt.Fprintf(&b, "%s: %sB a scrape of all nodes in protobuf, %sB with gzip.\n", j.Name, round(*j.Octets), round(*j.GzipOctets))
-		}
-	}
+	fmt.Fprintf(&b, "\nAgents: %.0f samples/s a node; %sB/s of all nodes, in protobuf with gzip.\n", p.SamplesPerSecondPerNode, round(p.OctetsPerSecond))
 	fmt.Fprintf(&b, "Probes and replies: %sbit/s a NIC, in each direction together.\n", round(p.ProbeBitsPerSecondNIC))
-	fmt.Fprintf(&b, "Coordinator: %sB of memory while all agents connect at once.\n", round(p.CoordinatorOctets))
-	b.WriteString("Not predicted: series of recording rules, collectors, Prometheus' and the rules' processors.\n")
+	b.WriteString("\n")
+	fmt.Fprintln(w, "part\tprocessors\tmemory\t")
+	for _, l := range p.Loads {
+		processors, memory := "unknown", "unknown"
+		if l.Processors != nil {
+			processors = fmt.Sprintf("%.3g", *l.Processors)
+		}
+		if l.Octets != nil {
+			memory = round(*l.Octets) + "B"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t\n", l.Part, processors, memory)
+	}
+	_ = w.Flush()
+	b.WriteString("\n")
+	for _, l := range p.Loads {
+		fmt.Fprintf(&b, "%s: %s.\n", l.Part, l.Conditions)
+	}
+	b.WriteString("Not predicted: series of recording rules and of collectors, queries of people, memory of the analyzer.\n")
 	return b.String()
 }
 
