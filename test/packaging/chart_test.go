@@ -23,6 +23,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/sizing"
 )
 
 // helm is the version that the chart is tested with.
@@ -206,6 +207,18 @@ func parseObjects(t *testing.T, text string) (out []object) {
 		if o.Kind != "" {
 			out = append(out, o)
 		}
+	}
+}
+
+// TestChartTakesPredictedValues renders the chart with the values that graylink size prints for a fleet of 2,000 nodes.
+func TestChartTakesPredictedValues(t *testing.T) {
+	p, err := sizing.Predict(sizing.Shape{Nodes: 2000, NICs: 16000, Flows: 242614}, sizing.Options{Profile: sizing.Fleet, Scrape: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := run(t, helmProgram(t), inline+p.Values(), "template", "graylink", chart, "--kube-version", "1.36.0")
+	if err != nil || !strings.Contains(out, "memory: 2048Mi") {
+		t.Errorf("helm template: %v\n%.2000s", err, out)
 	}
 }
 
