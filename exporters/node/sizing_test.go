@@ -246,8 +246,9 @@ func scrapesOf(t *testing.T, m *madeUp) func(j scrapeJob, coding string) []byte 
 // TestOctetsOfJobs compares the predicted octets of each job of agents with a scrape of a node of 8 NICs with an hour of
 // probes, of a few flows and of many, in both profiles. 10 % are allowed.
 func TestOctetsOfJobs(t *testing.T) {
-	for _, flows := range []int{15, 64} {
-		m := fleetNode(16)
+	for _, tt := range []struct{ nics, flows int }{{8, 15}, {8, 64}, {1, 64}} {
+		m, flows := fleetNode(16), tt.flows
+		m.snap.NICs = m.snap.NICs[:tt.nics]
 		pairs := map[[3]string]bool{}
 		for i := range m.snap.NICs {
 			n := &m.snap.NICs[i]
@@ -258,7 +259,7 @@ func TestOctetsOfJobs(t *testing.T) {
 			}
 		}
 		scraped := scrapesOf(t, m)
-		sh := sizing.Shape{Nodes: 1, NICs: 8, Flows: 8 * flows, NICSums: 8, LeafPairs: len(pairs), NameOctets: 8 * flows * len("gpu-node-0117/mlx5_0"+"gpu-node-0200/mlx5_0"+"roce")}
+		sh := sizing.Shape{Nodes: 1, NICs: tt.nics, Flows: tt.nics * flows, NICSums: tt.nics, LeafPairs: len(pairs), NameOctets: tt.nics * flows * len("gpu-node-0117/mlx5_0"+"gpu-node-0200/mlx5_0"+"roce")}
 		for profile, file := range map[string]string{sizing.Full: "prometheus.yml", sizing.Fleet: "prometheus-fleet.yml"} {
 			p, err := sizing.Predict(sh, sizing.Options{Profile: profile, Scrape: time.Second})
 			if err != nil {
@@ -270,11 +271,14 @@ func TestOctetsOfJobs(t *testing.T) {
 				}
 				i := slices.IndexFunc(p.Jobs, func(p sizing.Job) bool { return p.Name == j.Name })
 				for coding, want := range map[string]*float64{"identity": p.Jobs[i].Octets, "gzip": p.Jobs[i].GzipOctets} {
+					if coding == "gzip" && tt.nics < 8 {
+						continue // a few series compress less, and are predicted as those of eight NICs
+					}
 					got := float64(len(scraped(j, coding)))
 					if want == nil {
-						t.Errorf("%s, %s, %d flows, %s: nothing is predicted, and %.0f octets are served for %.0f series", profile, j.Name, flows, coding, got, p.Jobs[i].Series)
+						t.Errorf("%s, %s, %+v, %s: nothing is predicted, and %.0f octets are served for %.0f series", profile, j.Name, tt, coding, got, p.Jobs[i].Series)
 					} else if math.Abs(*want/got-1) > 0.1 {
-						t.Errorf("%s, %s, %d flows, %s: %.0f octets are predicted, and %.0f are served", profile, j.Name, flows, coding, *want, got)
+						t.Errorf("%s, %s, %+v, %s: %.0f octets are predicted, and %.0f are served", profile, j.Name, tt, coding, *want, got)
 					}
 				}
 			}

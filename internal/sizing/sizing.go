@@ -179,12 +179,13 @@ func Predict(sh Shape, o Options) (*Prediction, error) {
 	pairs, pairHistograms := SeriesOfSums(sh.LeafPairs)
 	ofNodes, nodeHistograms := SeriesOfNodes(sh.Nodes, sh.NICs)
 	ofSums, ofPairs := octetsOf(sh.NICSums, nicSumOctets, nicSumGzip), octetsOf(sh.LeafPairs, pairOctets, pairGzip)
+	octetsOfNICs := octetsOf(sh.Nodes, nicsBaseOctets, nicsBaseGzip).plus(octetsOf(int(ofNICs), nicsOctets, nicsGzip))
 	if o.Profile == Fleet {
-		add(JobNICs, sh.Nodes, o.Scrape, ofNICs, 0, octetsOf(int(ofNICs), nicsOctets, nicsGzip))
+		add(JobNICs, sh.Nodes, o.Scrape, ofNICs, 0, octetsOfNICs)
 		add(JobSums, sh.Nodes, max(o.Scrape, sumsOfFleet), nicSums+pairs, nicHistograms+pairHistograms, ofSums.plus(ofPairs))
 		add(JobNode, sh.Nodes, health, ofNodes, nodeHistograms, octetsOfNodes(sh.Nodes, sh.NICs))
 	} else {
-		add(JobNICs, sh.Nodes, o.Scrape, ofNICs+nicSums, nicHistograms, octetsOf(int(ofNICs), nicsOctets, nicsGzip).plus(ofSums))
+		add(JobNICs, sh.Nodes, o.Scrape, ofNICs+nicSums, nicHistograms, octetsOfNICs.plus(ofSums))
 		add(JobNode, sh.Nodes, health, ofNodes+pairs, nodeHistograms+pairHistograms, octetsOfNodes(sh.Nodes, sh.NICs).plus(ofPairs))
 	}
 	series, histograms := SeriesOfEdges(sh.NICs, sh.Flows, sh.Flows)
