@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
+	"sync"
 )
 
 // Role is a switch's place in the Clos.
@@ -191,6 +192,7 @@ type Graph struct {
 	byAddr   map[netip.Addr]string
 	nicIDs   []string
 	tiers    int // highest tier of any link or switch
+	cabled   func() *cabledSwitches
 }
 
 // NewGraph indexes t, which must have passed its check without errors.
@@ -237,6 +239,7 @@ func NewGraph(t *Topology) *Graph {
 	for i := range t.Links {
 		g.tiers = max(g.tiers, g.LinkTier(&t.Links[i]))
 	}
+	g.cabled = sync.OnceValue(g.numberSwitches)
 	return g
 }
 
@@ -333,28 +336,6 @@ func (g *Graph) SwitchTier(name string) int {
 func splitEnd(end string) (owner, name string) {
 	owner = OwnerOf(end)
 	return owner, end[len(owner)+1:]
-}
-
-// SwitchDistances returns the number of links from every switch to goal,
-// through switches only.
-func (g *Graph) SwitchDistances(goal string) map[string]int {
-	dist := map[string]int{goal: 0}
-	queue := []string{goal}
-	for len(queue) > 0 {
-		sw := queue[0]
-		queue = queue[1:]
-		for _, end := range g.byOwner[sw] {
-			next, _, ok := SplitPort(g.PeerOf(end))
-			if !ok {
-				continue
-			}
-			if _, seen := dist[next]; !seen {
-				dist[next] = dist[sw] + 1
-				queue = append(queue, next)
-			}
-		}
-	}
-	return dist
 }
 
 // Hop is one switch of a path with the ports the packet came in and went out by.
