@@ -70,13 +70,17 @@ const (
 type Book struct {
 	records map[fabric.Flow]*record
 	ports   portNumbers
-	cycle   int          // the latest that learnt
-	usual   *usualDelays // nil until a cycle needs it
-	hourly  *usualDelays // the same with the hour of the day
+	cycle   int                  // the latest that learnt
+	learnt  int                  // records with a baseline
+	hard    map[fabric.Flow]bool // flows that may have a remembered hard loss
+	usual   *usualDelays         // nil until a cycle needs it
+	hourly  *usualDelays         // the same with the hour of the day
 }
 
 // NewBook returns a Book without flows.
-func NewBook() *Book { return &Book{records: map[fabric.Flow]*record{}, ports: portNumbers{}} }
+func NewBook() *Book {
+	return &Book{records: map[fabric.Flow]*record{}, ports: portNumbers{}, hard: map[fabric.Flow]bool{}}
+}
 
 // record represents what is remembered of one flow.
 type record struct {
@@ -122,13 +126,16 @@ func (b *Book) HasBaseline(f fabric.Flow) bool {
 }
 
 // CountBaselines returns the number of flows with a baseline.
-func (b *Book) CountBaselines() (n int) {
-	for _, r := range b.records {
-		if r.baseline != nil {
-			n++
-		}
+func (b *Book) CountBaselines() int { return b.learnt }
+
+// countChange counts a record that had a baseline or had none, and may have changed.
+func (b *Book) countChange(had bool, r *record) {
+	switch has := r.baseline != nil; {
+	case has && !had:
+		b.learnt++
+	case had && !has:
+		b.learnt--
 	}
-	return n
 }
 
 // IsEmpty reports whether no flow is remembered.
@@ -198,7 +205,9 @@ func (b *Book) LearnWindows(findings []judge.Finding, how Learning) {
 		if len(r.p50) < LearnWindows || r.baseline != nil && how.Cycle%recomputeEvery != 0 && !how.Seldom {
 			continue
 		}
+		had := r.baseline != nil
 		r.recomputeBaseline()
+		b.countChange(had, r)
 	}
 }
 
@@ -208,7 +217,9 @@ func (b *Book) SeedFlow(f fabric.Flow, p50, p99 []int64) {
 	r := b.recordFor(f)
 	r.p50, r.p99, r.windowCount = p50, p99, WarmUp
 	if len(r.p50) >= LearnWindows {
+		had := r.baseline != nil
 		r.recomputeBaseline()
+		b.countChange(had, r)
 	}
 }
 
@@ -217,17 +228,23 @@ func (b *Book) SeedFlow(f fabric.Flow, p50, p99 []int64) {
 func (b *Book) AdoptBaseline(f fabric.Flow, base *fabric.Quantiles, madNS int64) {
 	if r := b.recordFor(f); r.baseline == nil {
 		r.baseline, r.baselineMAD, r.windowCount = base, madNS, max(r.windowCount, WarmUp)
+		b.countChange(false, r)
 	}
 }
 
 // ForgetFlow drops all that is remembered of a flow.
-func (b *Book) ForgetFlow(f fabric.Flow) { delete(b.records, f) }
+func (b *Book) ForgetFlow(f fabric.Flow) {
+	if b.HasBaseline(f) {
+		b.learnt--
+	}
+	delete(b.records, f)
+}
 
 // ForgetUnseen drops the flows that were not seen for some hours, and returns them.
 func (b *Book) ForgetUnseen(cycle int) (forgotten []fabric.Flow) {
 	for f, r := range b.records {
 		if cycle-r.lastCycle > forgetAfter {
-			delete(b.records, f)
+			b.ForgetFlow(f)
 			forgotten = append(forgotten, f)
 		}
 	}

@@ -1,6 +1,8 @@
 package baseline
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -115,5 +117,61 @@ func TestRule9WindowsOfCyclesThatAsked(t *testing.T) {
 		if want := map[bool]judge.Condition{true: judge.Degraded, false: judge.Undecided}[i == 5]; out[0].Condition != want {
 			t.Errorf("cycle %d: condition %v", i, out[0].Condition)
 		}
+	}
+}
+
+// TestCountBaselines checks that the number of flows with a baseline is that of the records that have one, whatever becomes of
+// them.
+func TestCountBaselines(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	b := NewBook()
+	flow := func() fabric.Flow { return fabric.Flow{Src: "h1/eth1", Dst: fmt.Sprintf("h%d/eth1", 2+rng.IntN(12))} }
+	changed := map[string]int{}
+	for cycle := 1; cycle < 3000; cycle++ {
+		e, before := flow(), b.CountBaselines()
+		var did string
+		switch rng.IntN(8) {
+		case 0:
+			did = "seeded"
+			b.SeedFlow(e, make([]int64, rng.IntN(2*LearnWindows)), nil)
+		case 1:
+			did = "adopted"
+			v := int64(4000)
+			b.AdoptBaseline(e, &fabric.Quantiles{P50: &v}, 100)
+		case 2:
+			did = "forgotten"
+			b.ForgetFlow(e)
+		case 3:
+			did = "unseen"
+			if rng.IntN(20) == 0 {
+				b.ForgetUnseen(cycle + forgetAfter)
+			}
+		case 4, 5:
+			did = "rerouted"
+			p := fabric.Path{{Switch: "leaf1", In: "dn1", Out: fmt.Sprintf("up%d", rng.IntN(4))}, {Switch: fmt.Sprintf("spine%d", rng.IntN(4)), In: "dn1", Out: "dn2"}, {Switch: "leaf2", In: "up1", Out: "dn1"}}
+			b.FollowRoute(e, p[:1+2*rng.IntN(2)])
+		default:
+			did = "learnt"
+			v := int64(4000 + rng.IntN(100))
+			o := &fabric.Observation{Sent: 200, OWD: &fabric.Quantiles{P50: &v, P99: &v}}
+			for range LearnWindows {
+				b.LearnWindows([]judge.Finding{{Flow: e, Obs: o, Condition: judge.Healthy}}, Learning{Cycle: cycle})
+			}
+		}
+		want := 0
+		for _, r := range b.records {
+			if r.baseline != nil {
+				want++
+			}
+		}
+		if got := b.CountBaselines(); got != want {
+			t.Fatalf("%d: %s: %d flows have a baseline, want %d", cycle, did, got, want)
+		}
+		if before != want {
+			changed[did]++
+		}
+	}
+	if len(changed) < 6 {
+		t.Errorf("only these changed the number: %v", changed)
 	}
 }

@@ -32,6 +32,9 @@ func (b *Book) ConfirmFindings(raw []judge.Finding, cycle int, wasQueried func(f
 			r.recentConditions, r.lastSent, r.lastLost = nil, 0, 0
 		}
 		waits := r.confirmFinding(&f, cycle)
+		if r.hard != nil {
+			b.hard[f.Flow] = true
+		}
 		if f.Flow.IsTemporary() && (len(r.recentConditions) < ConfirmedBy || len(f.Obs.Path) == 0) {
 			f.Condition, waits = judge.Undecided, false
 		}
@@ -40,8 +43,11 @@ func (b *Book) ConfirmFindings(raw []judge.Finding, cycle int, wasQueried func(f
 		}
 		out = append(out, f)
 	}
-	for e, r := range b.records {
-		if r.hard != nil && cycle <= r.hardUntil && !reported[e] {
+	for e := range b.hard {
+		switch r := b.records[e]; {
+		case r == nil || r.hard == nil:
+			delete(b.hard, e)
+		case cycle <= r.hardUntil && !reported[e]:
 			out = append(out, *r.hard)
 		}
 	}
@@ -122,8 +128,8 @@ func endedIn(f *judge.Finding) bool {
 
 // DropHardLosses forgets the remembered hard losses for which drop returns true.
 func (b *Book) DropHardLosses(drop func(*judge.Finding) bool) {
-	for _, r := range b.records {
-		if r.hard != nil && drop(r.hard) {
+	for e := range b.hard {
+		if r := b.records[e]; r != nil && r.hard != nil && drop(r.hard) {
 			r.hard = nil
 		}
 	}

@@ -73,6 +73,7 @@ func (b *Book) FollowRoute(f fabric.Flow, p fabric.Path) {
 	r.p50, r.p99 = nil, nil
 	if !known {
 		r.baseline, r.baselineMAD, r.estimated, r.windowCount = nil, 0, false, 0
+		b.countChange(true, r)
 		return
 	}
 	p50 := *r.baseline.P50 + more

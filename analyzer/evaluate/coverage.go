@@ -52,15 +52,13 @@ func measureCoverage(m *Moment, res triangulate.Result) (fabric.EdgeCounts, fabr
 		cov.Edges = float64(usable) / float64(c.Total)
 	}
 	n, crossed := 0, 0
-	for i := range m.Graph.Topo.Links {
-		l := &m.Graph.Topo.Links[i]
-		for _, d := range []fabric.Direction{{From: l.A, To: l.B}, {From: l.B, To: l.A}} {
-			if m.Excluder.ExcludesDirection(d) {
-				continue
-			}
-			if n++; res.Crossed[d] > 0 || m.Carried.CrossingCount(d) > 0 {
-				crossed++
-			}
+	carried := m.Carried.CrossingCounts(m.Graph)
+	for i, d := range m.Graph.LinkDirections() {
+		if m.Excluder.ExcludesDirection(d) {
+			continue
+		}
+		if n++; carried[i] > 0 || res.Crossed[d] > 0 {
+			crossed++
 		}
 	}
 	if n > 0 {

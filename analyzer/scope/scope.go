@@ -3,6 +3,7 @@ package scope
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -244,8 +245,7 @@ func (in *Input) remembersAll() bool {
 	if !in.Planner.IsEnabled() || in.Planner.QueriesAll() {
 		return false
 	}
-	_, learnt := in.Planner.FlowCount()
-	return learnt >= in.WithBaseline
+	return in.Planner.LearntFlows() >= in.WithBaseline
 }
 
 // countRemembered counts the flows that the planner remembers, which are the expected ones. Nothing is looked up for a flow
@@ -253,9 +253,27 @@ func (in *Input) remembersAll() bool {
 func (all *tallies) countRemembered(in *Input, findingOf map[fabric.Flow]*judge.Finding, jobsOf map[string][]string) {
 	names := in.Planner.NICNames()
 	scopes, jobs := make([][]int, len(names)), make([][]string, len(names))
+	sets := make([]int32, len(names)) // the numbers of the same scopes
+	numbers := map[string]int32{}
+	var key []byte
 	for i, nic := range names {
 		scopes[i], jobs[i] = in.Index.at(nic), jobsOf[nic]
+		key = key[:0]
+		for _, id := range scopes[i] {
+			key = binary.AppendVarint(key, int64(id))
+		}
+		n, known := numbers[string(key)]
+		if !known {
+			n = int32(len(numbers))
+			numbers[string(key)] = n
+		}
+		sets[i] = n
 	}
+	type alike struct {
+		src, dst int32
+		flowEvidence
+	}
+	counts, example := map[alike]int{}, map[[2]int32][2][]int{}
 	for v := range in.Planner.EachFlow(in.Cycle) {
 		if in.Excluder.ExcludesFlow(*v.Flow) {
 			continue
@@ -264,19 +282,30 @@ func (all *tallies) countRemembered(in *Input, findingOf map[fabric.Flow]*judge.
 		if v.Queried {
 			x.finding = findingOf[*v.Flow]
 		}
-		all.countFlow(in, v.Flow, &x, scopes[v.Src], scopes[v.Dst], jobs[v.Src], jobs[v.Dst])
+		if x.finding != nil || len(jobs[v.Src])+len(jobs[v.Dst]) > 0 {
+			all.countFlow(in, v.Flow, &x, scopes[v.Src], scopes[v.Dst], jobs[v.Src], jobs[v.Dst])
+			continue
+		}
+		like := alike{sets[v.Src], sets[v.Dst], x}
+		if counts[like]++; counts[like] == 1 {
+			example[[2]int32{like.src, like.dst}] = [2][]int{scopes[v.Src], scopes[v.Dst]}
+		}
+	}
+	for like, n := range counts {
+		ends := example[[2]int32{like.src, like.dst}]
+		all.eachOf(ends[0], ends[1], func(t *tally) { t.countFlows(&like.flowEvidence, n, true) })
 	}
 }
 
 // countFlow counts a flow for the scopes and the jobs of its ends.
 func (all *tallies) countFlow(in *Input, e *fabric.Flow, x *flowEvidence, srcScopes, dstScopes []int, srcJobs, dstJobs []string) {
-	all.eachOf(srcScopes, dstScopes, func(t *tally) { t.countFlow(x, true) })
+	all.eachOf(srcScopes, dstScopes, func(t *tally) { t.countFlows(x, 1, true) })
 	if len(srcJobs)+len(dstJobs) == 0 {
 		return
 	}
 	src, dst := e.Endpoints()
 	for _, name := range unionOf(srcJobs, dstJobs) {
-		all.ofJob(name).countFlow(x, x.finding == nil || staysWithin(in.Jobs.DirectionsOf(name), x.finding.Obs.Path, src, dst))
+		all.ofJob(name).countFlows(x, 1, x.finding == nil || staysWithin(in.Jobs.DirectionsOf(name), x.finding.Obs.Path, src, dst))
 	}
 }
 
@@ -329,30 +358,30 @@ type flowEvidence struct {
 	carried, hasPath bool
 }
 
-// countFlow counts a flow. inside reports whether the flow stays on the links of a job: a degraded flow that leaves
-// them is not counted.
-func (t *tally) countFlow(x *flowEvidence, inside bool) {
-	t.Flows++
+// countFlows counts n flows of the same evidence. inside reports whether they stay on the links of a job: a degraded flow that
+// leaves them is not counted.
+func (t *tally) countFlows(x *flowEvidence, n int, inside bool) {
+	t.Flows += n
 	if !x.hasBaseline {
-		t.withoutBaseline++
+		t.withoutBaseline += n
 	}
 	f := x.finding
 	switch {
 	case f == nil && x.carried:
-		t.Clean++
+		t.Clean += n
 		if x.hasPath {
-			t.usable++
+			t.usable += n
 		}
 		return
 	case f == nil || f.Condition == judge.Undecided:
 		return
 	case f.Condition == judge.Healthy:
-		t.Clean++
+		t.Clean += n
 	case inside:
-		t.Degraded++
+		t.Degraded += n
 	}
 	if len(f.Obs.Path) > 0 {
-		t.usable++
+		t.usable += n
 	}
 }
 

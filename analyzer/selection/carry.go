@@ -28,6 +28,25 @@ type flowState struct {
 type segmentTable struct {
 	id  map[fabric.Direction]int32
 	all []fabric.Direction
+	// ids are those of the links of a graph, when the table had so many segments; -1 means none.
+	ids   []int32
+	of    *fabric.Graph
+	known int
+}
+
+// idsOf returns the numbers of the directed links of a graph.
+func (t *segmentTable) idsOf(g *fabric.Graph, all []fabric.Direction) []int32 {
+	if t.of != g || t.known != len(t.all) {
+		t.ids, t.of, t.known = make([]int32, len(all)), g, len(t.all)
+		for i, d := range all {
+			id, known := t.id[d]
+			if !known {
+				id = -1
+			}
+			t.ids[i] = id
+		}
+	}
+	return t.ids
 }
 
 func (t *segmentTable) internSegment(d fabric.Direction) int32 {
@@ -74,15 +93,20 @@ type Carried struct {
 	segments       *segmentTable
 }
 
-// CrossingCount returns the number of carried flows that cross a directed link.
-func (c *Carried) CrossingCount(d fabric.Direction) int {
+// CrossingCounts returns the number of carried flows that cross each of the directed links of a graph, in the order of
+// LinkDirections.
+func (c *Carried) CrossingCounts(g *fabric.Graph) []int32 {
+	all := g.LinkDirections()
+	out := make([]int32, len(all))
 	if c == nil {
-		return 0
+		return out
 	}
-	if id, ok := c.segments.id[d]; ok && int(id) < len(c.flowsBySegment) {
-		return int(c.flowsBySegment[id])
+	for i, id := range c.segments.idsOf(g, all) {
+		if id >= 0 && int(id) < len(c.flowsBySegment) {
+			out[i] = c.flowsBySegment[id]
+		}
 	}
-	return 0
+	return out
 }
 
 // FlowTotals returns the number of carried flows, of those among them with a known path, and of flows that were not
@@ -116,18 +140,8 @@ type FlowView struct {
 // NICNames returns the names of the NICs by their numbers. It must not be changed.
 func (p *Planner) NICNames() []string { return p.nicNames }
 
-// FlowCount returns the number of flows of EachFlow, and of those among them with a baseline.
-func (p *Planner) FlowCount() (flows, learnt int) {
-	for _, s := range p.flows {
-		if !s.forgotten {
-			flows++
-			if s.learnt {
-				learnt++
-			}
-		}
-	}
-	return flows, learnt
-}
+// LearntFlows returns how many flows of EachFlow had a baseline when CarryForward last saw them.
+func (p *Planner) LearntFlows() int { return p.learnt }
 
 // EachFlow yields the flows that were ever queried and are not forgotten. A view holds until the next one.
 func (p *Planner) EachFlow(cycle int) iter.Seq[*FlowView] {
@@ -158,7 +172,8 @@ func (p *Planner) RecordFlows(m *Moment) {
 		}
 		s := p.states[f.Flow]
 		if s == nil {
-			s = &flowState{flow: f.Flow, src: p.nicFor(f.Flow.Src), dst: p.nicFor(f.Flow.Dst)}
+			s = p.newFlowState()
+			s.flow, s.src, s.dst = f.Flow, p.nicFor(f.Flow.Src), p.nicFor(f.Flow.Dst)
 			p.states[f.Flow] = s
 			p.flows = append(p.flows, s)
 		}
@@ -194,6 +209,16 @@ func (p *Planner) RecordFlows(m *Moment) {
 	}
 }
 
+// newFlowState returns a flowState. Those that are made one after the other lie side by side, since every cycle reads all of them.
+func (p *Planner) newFlowState() *flowState {
+	if len(p.spare) == 0 {
+		p.spare = make([]flowState, 256)
+	}
+	s := &p.spare[0]
+	p.spare = p.spare[1:]
+	return s
+}
+
 // recordLearning counts the cycles for which a queried NIC has had flows without a baseline.
 func (s *nicState) recordLearning(unlearnt bool) {
 	switch {
@@ -223,12 +248,16 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 	round := p.opts.roundDuration(p.peakFlowCount())
 	q := p.collectQuestions(m)
 	kept := p.flows[:0]
+	p.learnt = 0
 	for _, s := range p.flows {
 		if s.forgotten {
 			continue
 		}
 		kept = append(kept, s)
 		s.carried = false
+		if s.learnt {
+			p.learnt++
+		}
 		if s.src.queriedFrom == m.Cycle || s.dst.queriedTo == m.Cycle || s.queriedCycle == m.Cycle {
 			continue
 		}

@@ -81,6 +81,8 @@ type Planner struct {
 	sortedNICs []*nicState
 	nicNames   []string // by number
 	states     map[fabric.Flow]*flowState
+	spare      []flowState  // for new flows
+	learnt     int          // flows with a baseline
 	flows      []*flowState // in the order in which they appeared
 	current    *queried     // of this cycle; nil means all flows
 	previous   *queried     // of the cycle before

@@ -35,29 +35,27 @@ func conditionLabel(f *judge.Finding, x *maintenance.Excluder) string {
 
 // LinkIndex numbers the directed links of a graph, so that they are not looked up in each cycle.
 type LinkIndex struct {
-	Graph      *fabric.Graph
-	directions []fabric.Direction
-	links      []string // by direction
-	at         map[fabric.Direction]int
+	Graph *fabric.Graph
+	links []string // by direction
+	at    map[fabric.Direction]int
 }
 
 // NewLinkIndex returns the index of a graph.
 func NewLinkIndex(g *fabric.Graph) *LinkIndex {
 	x := &LinkIndex{Graph: g, at: make(map[fabric.Direction]int, 2*len(g.Topo.Links))}
-	for _, link := range g.Topo.Links {
-		for _, d := range []fabric.Direction{{From: link.A, To: link.B}, {From: link.B, To: link.A}} {
-			x.at[d] = len(x.directions)
-			x.directions, x.links = append(x.directions, d), append(x.links, link.ID())
-		}
+	for i, d := range g.LinkDirections() {
+		x.at[d] = i
+		x.links = append(x.links, g.Topo.Links[i/2].ID())
 	}
 	return x
 }
 
 // ViewLinks returns a view of every directed link of the topology.
 func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *selection.Carried) []LinkView {
-	out := make([]LinkView, len(x.directions))
-	for i, d := range x.directions {
-		out[i] = LinkView{Link: x.links[i], From: d.From, To: d.To, Edges: c.CrossingCount(d)}
+	directions, carried := x.Graph.LinkDirections(), c.CrossingCounts(x.Graph)
+	out := make([]LinkView, len(directions))
+	for i, d := range directions {
+		out[i] = LinkView{Link: x.links[i], From: d.From, To: d.To, Edges: int(carried[i])}
 		if out[i].Edges > 0 {
 			out[i].AddedDelayNS = new(int64)
 		}
@@ -96,7 +94,7 @@ func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *se
 		if v.Symptom.LossRatio == 0 {
 			continue
 		}
-		for k, d := range x.directions {
+		for k, d := range directions {
 			if v.Direction == "" && v.Kind == fabric.KindLink && v.Element.ID == x.links[k] || v.Direction != "" && v.Direction == d.String() {
 				out[k].LossRatio = v.Symptom.LossRatio
 			}

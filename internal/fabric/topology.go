@@ -193,6 +193,7 @@ type Graph struct {
 	nicIDs   []string
 	tiers    int // highest tier of any link or switch
 	cabled   func() *cabledSwitches
+	directed func() []Direction
 }
 
 // NewGraph indexes t, which must have passed its check without errors.
@@ -240,8 +241,17 @@ func NewGraph(t *Topology) *Graph {
 		g.tiers = max(g.tiers, g.LinkTier(&t.Links[i]))
 	}
 	g.cabled = sync.OnceValue(g.numberSwitches)
+	g.directed = sync.OnceValue(func() (out []Direction) {
+		for i := range t.Links {
+			out = append(out, Direction{From: t.Links[i].A, To: t.Links[i].B}, Direction{From: t.Links[i].B, To: t.Links[i].A})
+		}
+		return out
+	})
 	return g
 }
+
+// LinkDirections returns both directions of every link, in the order of the topology. It must not be changed.
+func (g *Graph) LinkDirections() []Direction { return g.directed() }
 
 // NICIDs lists all NIC identifiers, sorted.
 func (g *Graph) NICIDs() []string { return g.nicIDs }

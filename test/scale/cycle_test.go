@@ -4,10 +4,14 @@ package scale
 
 import (
 	"context"
+	"flag"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"runtime/pprof"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +21,17 @@ import (
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 )
+
+var cycleProfile = flag.String("scale.cycleprofile", "", "file for a profile of the measured cycles alone")
+
+// processorSeconds returns what the process has used.
+func processorSeconds(b *testing.B) float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
 
 // calmStore answers the queries of a cycle about a fleet in which all is well, without a server.
 type calmStore struct {
@@ -96,10 +111,23 @@ func BenchmarkCalmCycle(b *testing.B) {
 	l = analyzer.NewLoop(o)
 	l.InheritFrom(old)
 	cycle()
+	if *cycleProfile != "" {
+		file, err := os.Create(*cycleProfile)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			b.Fatal(err)
+		}
+		defer pprof.StopCPUProfile()
+	}
 	b.ReportAllocs()
+	before := processorSeconds(b)
 	for b.Loop() {
 		cycle()
 	}
+	b.ReportMetric((processorSeconds(b)-before)/float64(b.N), "cpu-s/op")
 	if s := l.Snapshot(); len(s.Report.Verdicts) > 0 || s.Queries.CarriedFlows < f.DirectedFlows()*9/10 {
 		b.Errorf("%s, %+v, %+v", s.Report.State, s.Report.Coverage, *s.Queries)
 	}
