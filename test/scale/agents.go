@@ -107,7 +107,7 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 
 // serveNICs writes the series of /metrics/nics without sums over flows.
 func (f *Fleet) serveNICs(n *node, w http.ResponseWriter, r *http.Request) {
-	now := time.Now()
+	now := f.now()
 	var x exposition
 	unhealthy := 0
 	for _, nic := range n.nics {
@@ -187,7 +187,7 @@ func (f *Fleet) serveSums(n *node, w http.ResponseWriter, r *http.Request) {
 	type pair struct{ leaf, peer, plane, tier string }
 	var x exposition
 	ofNICs, ofPairs := newSums(&x, "fabric_nic"), newSums(&x, "fabric_leaf_pair")
-	each := probesPerSecond * time.Since(f.began).Seconds() / f.second.Seconds()
+	each := probesPerSecond * f.now().Sub(f.began).Seconds() / f.second.Seconds()
 	own, pairs := f.sentBy(n), map[pair]float64{}
 	for _, i := range n.sent {
 		id := f.flows[i].id
@@ -243,7 +243,7 @@ func (f *Fleet) serveWindows(n *node, w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	now := time.Now()
+	now := f.now()
 	newest := now.Add(-q.Age).Round(f.second / 10)
 	a := window.Answer{Node: n.name, NICs: map[string]window.Host{}, Flows: []window.FlowWindows{}}
 	for i := range max(1, q.Windows) {
@@ -254,6 +254,7 @@ func (f *Fleet) serveWindows(n *node, w http.ResponseWriter, r *http.Request) {
 		a.NICs[nic] = window.Host{ClockUsable: true, ClockBoundNS: &bound}
 	}
 	all := len(q.From)+len(q.To)+len(q.Flows)+len(q.Received) == 0
+	contrast := q.Contrast
 	for _, i := range n.sent {
 		id := f.flows[i].id
 		h := a.NICs[id.Src]
@@ -262,7 +263,13 @@ func (f *Fleet) serveWindows(n *node, w http.ResponseWriter, r *http.Request) {
 		if !all && !slices.Contains(q.From, id.Src) && !slices.Contains(q.To, id.Dst) && !slices.Contains(q.Flows, id) {
 			continue
 		}
-		x := window.FlowWindows{Edge: id.String(), Condition: window.Healthy, Baselines: f.baselines(i)}
+		x := window.FlowWindows{Edge: id.String(), Condition: f.conditionAt(i, now), Baselines: f.baselines(i)}
+		if q.Moved && x.Condition == window.Healthy {
+			if contrast == 0 {
+				continue
+			}
+			contrast--
+		}
 		for k := range a.EndAges {
 			x.Windows = append(x.Windows, f.countsOf(i, newest.Add(-time.Duration(k)*f.second)))
 		}

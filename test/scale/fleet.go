@@ -69,6 +69,7 @@ type Fleet struct {
 	flows  []flow
 	nodes  map[string]*node
 	began  time.Time
+	ahead  time.Duration // of the machine's clock, where a test advances time itself
 
 	mu     sync.Mutex
 	since  time.Time // of the faults
@@ -127,6 +128,9 @@ func NewFleet(o Options) (*Fleet, error) {
 	}
 	return f, nil
 }
+
+// now returns the time of the fleet.
+func (f *Fleet) now() time.Time { return time.Now().Add(f.ahead) }
 
 // Graph returns the fabric, with the addresses of its links.
 func (f *Fleet) Graph() *fabric.Graph { return f.graph }
@@ -223,7 +227,7 @@ func (f *Fleet) SetFaults(faults ...Fault) time.Time {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.before, f.effect, f.counts, f.since = f.effect, now, counts, time.Now()
+	f.before, f.effect, f.counts, f.since = f.effect, now, counts, f.now()
 	return f.since
 }
 
@@ -238,8 +242,7 @@ func conditionOf(both [window.Directions]effect) window.Condition {
 	return window.Shifted
 }
 
-// unhealthy returns how many flows of a NIC are in which condition at a moment. A node judges windows of two seconds, and
-// needs two of them for a delay.
+// unhealthy returns how many flows of a NIC are in which condition at a moment.
 func (f *Fleet) unhealthy(nic string, at time.Time) (out [conditions]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,15 +251,36 @@ func (f *Fleet) unhealthy(nic string, at time.Time) (out [conditions]int) {
 		return out
 	}
 	for i, condition := range window.Conditions {
-		needs := 1.0
-		if condition == window.Shifted {
-			needs = 2.5
-		}
-		if at.Sub(f.since).Seconds() >= needs*f.second.Seconds() {
+		if at.Sub(f.since) >= judgedAfter(condition, f.second) {
 			out[i] = c[i]
 		}
 	}
 	return out
+}
+
+// conditionAt returns what the node of a flow finds of it at a moment, as unhealthy counts it.
+func (f *Fleet) conditionAt(i int, at time.Time) window.Condition {
+	f.mu.Lock()
+	both, affected := f.effect[i]
+	since := f.since
+	f.mu.Unlock()
+	if !affected {
+		return window.Healthy
+	}
+	condition := conditionOf(both)
+	if at.Sub(since) < judgedAfter(condition, f.second) {
+		return window.Healthy
+	}
+	return condition
+}
+
+// judgedAfter returns how long a node needs to find a condition. It judges windows of two seconds, and needs two of them for a
+// delay.
+func judgedAfter(c window.Condition, second time.Duration) time.Duration {
+	if c == window.Shifted {
+		return 5 * second / 2
+	}
+	return second
 }
 
 // effectAt returns what happened to a flow in a span before a moment: what the faults do, and in which share of the span.

@@ -407,6 +407,51 @@ func (s *site) logRules() {
 	s.t.Logf("rules: %.3f s in a second of the fleet", all)
 }
 
+// faultCase is a fault, and the element that explains it. Without one, a degraded flow is enough.
+type faultCase struct {
+	name, want string
+	fault      Fault
+}
+
+// isNamed reports whether there is a verdict on the element.
+func (c *faultCase) isNamed(a snapshot.Snapshot) bool {
+	if c.want == "" {
+		return a.Report.Edges.Degraded > 0
+	}
+	return slices.Contains(open(a), c.want)
+}
+
+// allClear reports whether no verdict is open and no flow is degraded.
+func allClear(a snapshot.Snapshot) bool { return len(open(a)) == 0 && a.Report.Edges.Degraded == 0 }
+
+func faultCases(f *Fleet) []faultCase {
+	link := fabric.Direction{From: "a-p1-leaf3:up2", To: ""}
+	link.To = f.graph.PeerOf(link.From)
+	one := f.flows[12345].id
+	spine := "b-p2-spine5"
+	nic := f.graph.NICIDs()[777]
+	return []faultCase{
+		{"delay of a link", link.LinkID(), Fault{Links: []fabric.Direction{link}, DelayNS: 50e3}},
+		{"loss of a link", link.LinkID(), Fault{Links: []fabric.Direction{link}, Loss: 0.05}},
+		{"a dead link", link.LinkID(), Fault{Links: []fabric.Direction{link, link.Reverse()}, Loss: 1}},
+		{"a slow spine", spine, Fault{Switches: []string{spine}, DelayNS: 50e3}},
+		{"a NIC that loses", nic, Fault{Links: []fabric.Direction{{From: nic, To: f.graph.PeerOf(nic)}}, Loss: 0.1}},
+		{"one bad flow", "", Fault{Flows: []fabric.Flow{one}, DelayNS: 2e6}},
+	}
+}
+
+// twentyFaults returns delays of twenty links, and the links.
+func twentyFaults(f *Fleet) (faults []Fault, links []string) {
+	for i := range 20 {
+		d := fabric.Direction{From: fmt.Sprintf("%c-p%d-leaf%d:up%d", "abcd"[i%4], 1+i%*pods, 1+i, 1+i)}
+		d.To = f.graph.PeerOf(d.From)
+		faults = append(faults, Fault{Links: []fabric.Direction{d}, DelayNS: 50e3})
+		links = append(links, d.LinkID())
+	}
+	slices.Sort(links)
+	return faults, links
+}
+
 // TestFleet runs an analyzer of profile fleet and a real Prometheus beside 2,048 simulated nodes.
 func TestFleet(t *testing.T) {
 	s := newSite(t)
@@ -416,29 +461,9 @@ func TestFleet(t *testing.T) {
 	s.measure("calm", 20)
 	s.compareSizes()
 	s.logRules()
-	link := fabric.Direction{From: "a-p1-leaf3:up2", To: ""}
-	link.To = s.truth.graph.PeerOf(link.From)
-	one := s.truth.flows[12345].id
-	spine := "b-p2-spine5"
-	nic := s.truth.graph.NICIDs()[777]
-	for _, c := range []struct {
-		name, want string
-		fault      Fault
-	}{
-		{"delay of a link", link.LinkID(), Fault{Links: []fabric.Direction{link}, DelayNS: 50e3}},
-		{"loss of a link", link.LinkID(), Fault{Links: []fabric.Direction{link}, Loss: 0.05}},
-		{"a dead link", link.LinkID(), Fault{Links: []fabric.Direction{link, link.Reverse()}, Loss: 1}},
-		{"a slow spine", spine, Fault{Switches: []string{spine}, DelayNS: 50e3}},
-		{"a NIC that loses", nic, Fault{Links: []fabric.Direction{{From: nic, To: s.truth.graph.PeerOf(nic)}}, Loss: 0.1}},
-		{"one bad flow", "", Fault{Flows: []fabric.Flow{one}, DelayNS: 2e6}},
-	} {
+	for _, c := range faultCases(s.truth) {
 		at := s.setFaults(c.fault)
-		s.until(60**second, c.name, func(a snapshot.Snapshot) bool {
-			if c.want == "" {
-				return a.Report.Edges.Degraded > 0
-			}
-			return slices.Contains(open(a), c.want)
-		})
+		s.until(60**second, c.name, c.isNamed)
 		took := time.Since(at)
 		t.Logf("%s over %d flows: %.1f s after it, %.1f of its seconds", c.name, s.truth.FlowsOver(c.fault), took.Seconds(), took.Seconds()/second.Seconds())
 		s.measure(c.name, 5)
@@ -446,17 +471,9 @@ func TestFleet(t *testing.T) {
 			t.Errorf("%s: open %q, want %q", c.name, got, c.want)
 		}
 		s.setFaults()
-		s.until(100**second, "all clear after "+c.name, func(a snapshot.Snapshot) bool { return len(open(a)) == 0 && a.Report.Edges.Degraded == 0 })
+		s.until(100**second, "all clear after "+c.name, allClear)
 	}
-	var twenty []Fault
-	var want []string
-	for i := range 20 {
-		d := fabric.Direction{From: fmt.Sprintf("%c-p%d-leaf%d:up%d", "abcd"[i%4], 1+i%*pods, 1+i, 1+i)}
-		d.To = s.truth.graph.PeerOf(d.From)
-		twenty = append(twenty, Fault{Links: []fabric.Direction{d}, DelayNS: 50e3})
-		want = append(want, d.LinkID())
-	}
-	slices.Sort(want)
+	twenty, want := twentyFaults(s.truth)
 	at := s.setFaults(twenty...)
 	s.until(100**second, "twenty faults", func(a snapshot.Snapshot) bool {
 		return slices.Equal(open(a), want)
