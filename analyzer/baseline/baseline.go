@@ -121,10 +121,10 @@ func (b *Book) HasBaseline(f fabric.Flow) bool {
 	return r != nil && r.baseline != nil
 }
 
-// CountBaselines returns the number of flows with a baseline.
-func (b *Book) CountBaselines() (n int) {
-	for _, r := range b.records {
-		if r.baseline != nil {
+// CountBaselines returns the number of flows with a baseline among those for which counts returns true.
+func (b *Book) CountBaselines(counts func(fabric.Flow) bool) (n int) {
+	for f, r := range b.records {
+		if r.baseline != nil && counts(f) {
 			n++
 		}
 	}

@@ -65,16 +65,21 @@ type Link struct {
 // cycle.
 type Index struct {
 	Graph  *fabric.Graph
+	part   *fabric.Part
 	names  []string         // of scopes
 	scopes map[string][]int // by NIC, with those of its leaf, and by switch
 }
 
-// NewIndex returns the index of a graph.
-func NewIndex(g *fabric.Graph) *Index {
-	x := &Index{Graph: g, scopes: map[string][]int{}}
+// NewIndex returns the index of a graph, of which some part is published. Nil means all of it. A part has the scopes of its
+// pods alone: it has no state of a whole plane.
+func NewIndex(g *fabric.Graph, part *fabric.Part) *Index {
+	x := &Index{Graph: g, part: part, scopes: map[string][]int{}}
 	ids := map[string]int{}
 	add := func(of string, ends ...string) {
 		for _, name := range scopesOf(g, ends...) {
+			if pod, ok := strings.CutPrefix(name, scopePod); part != nil && (!ok || !part.HasPod(pod)) {
+				continue
+			}
 			id, known := ids[name]
 			if !known {
 				id = len(x.names)
@@ -111,10 +116,8 @@ type Input struct {
 	Open      []*incident.Incident
 	Jobs      *jobs.Map // nil if placements are unknown
 	Baselines *baseline.Book
-	// WithBaseline is the number of flows with a baseline.
-	WithBaseline int
-	Planner      *selection.Planner
-	Excluder     *maintenance.Excluder
+	Planner   *selection.Planner
+	Excluder  *maintenance.Excluder
 }
 
 // tallies are the counts of the planes and pods, by their place in the index, and of the jobs, by name.
@@ -177,7 +180,7 @@ func EvaluateScopes(in *Input) []Scope {
 func wholeFabric(in *Input) Scope {
 	whole := Scope{Scope: scopeFabric, State: in.Report.State, Coverage: in.Report.Coverage, Flows: in.Report.Edges.Total, Degraded: in.Report.Edges.Degraded}
 	for i := range in.Findings {
-		if in.Findings[i].Condition == judge.Healthy {
+		if f := &in.Findings[i]; f.Condition == judge.Healthy && in.Index.part.OwnsFlow(f.Flow) {
 			whole.Clean++
 		}
 	}
@@ -245,7 +248,7 @@ func (in *Input) remembersAll() bool {
 		return false
 	}
 	_, learnt := in.Planner.FlowCount()
-	return learnt >= in.WithBaseline
+	return learnt >= in.Baselines.CountBaselines(func(fabric.Flow) bool { return true })
 }
 
 // countRemembered counts the flows that the planner remembers, which are the expected ones. Nothing is looked up for a flow

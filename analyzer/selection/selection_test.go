@@ -17,11 +17,11 @@ import (
 // healthy, and the moment of the next cycle, which queries the flows from h1 only.
 func newRecordedPlanner(t *testing.T) (*Planner, *Moment) {
 	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 1)
-	p := NewPlanner(Options{MinFlows: 1, MaxFlows: 1000, Round: 10 * time.Second})
+	p := NewPlanner(Options{MinFlows: 1, MaxFlows: 1000, Round: 10 * time.Second}, nil)
 	m := &Moment{Now: time.Unix(1000, 0), Cycle: 1, Baselines: baseline.NewBook(), Excluder: maintenance.NewExcluder(), Graph: w.Graph}
 	m.Raw = judge.FindingsOf(w.Observe(0), judge.DefaultParameters())
 	m.Findings = m.Raw
-	p.AddFlowCount(len(m.Raw))
+	p.AddFlowCount(len(m.Raw), len(m.Raw))
 	p.RecordFlows(m)
 	if p.CarryForward(m) != nil {
 		t.Fatal("flows are carried, though all were queried")

@@ -41,11 +41,14 @@ type LinkIndex struct {
 	at         map[fabric.Direction]int
 }
 
-// NewLinkIndex returns the index of a graph.
-func NewLinkIndex(g *fabric.Graph) *LinkIndex {
+// NewLinkIndex returns the index of the links of a graph that belong to a part. Nil means all of it.
+func NewLinkIndex(g *fabric.Graph, part *fabric.Part) *LinkIndex {
 	x := &LinkIndex{Graph: g, at: make(map[fabric.Direction]int, 2*len(g.Topo.Links))}
 	for _, link := range g.Topo.Links {
 		for _, d := range []fabric.Direction{{From: link.A, To: link.B}, {From: link.B, To: link.A}} {
+			if !part.OwnsDirection(d) {
+				continue
+			}
 			x.at[d] = len(x.directions)
 			x.directions, x.links = append(x.directions, d), append(x.links, link.ID())
 		}
@@ -53,7 +56,7 @@ func NewLinkIndex(g *fabric.Graph) *LinkIndex {
 	return x
 }
 
-// ViewLinks returns a view of every directed link of the topology.
+// ViewLinks returns a view of every directed link of the index.
 func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *selection.Carried) []LinkView {
 	out := make([]LinkView, len(x.directions))
 	for i, d := range x.directions {
