@@ -98,7 +98,13 @@ func TestPodShardsSayWhatTheWholeSays(t *testing.T) {
 						for range 20 {
 							r.Step()
 						}
-						verdicts := looptest.OpenVerdicts(r.Loop.Snapshot())
+						s := r.Loop.Snapshot()
+						verdicts := looptest.OpenVerdicts(s)
+						for i := range s.Incidents {
+							if in := &s.Incidents[i]; !in.Open {
+								t.Logf("fleet %v, seed %d, %v: closed %s (%s)", fleet, seed, of, in.Element.ID, in.Closed)
+							}
+						}
 						if of.pods == nil {
 							said = verdicts
 						} else {

@@ -116,10 +116,7 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	snap := snapshot.Snapshot{At: c.now, Every: l.opts.Settings.CycleInterval(), Report: c.report, Incidents: l.incidents.ListIncidents(), Paths: l.store.StateCounts(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods,
 		Baselines: l.baselines.CountBaselines(l.opts.Part.OwnsFlow), Expected: c.expected, Pending: c.pending, Maintenance: l.opts.Maintenance.CurrentWindows(c.now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset), LagNS: int64(w.Lag), Placed: c.running}
 	if l.opts.Shards != nil {
-		snap.Shard = &snapshot.Shard{Own: l.opts.Shards.Own}
-		if others := l.others.Load(); others != nil {
-			snap.Shard.Known, snap.Shard.Others = true, *others
-		}
+		snap.Shard = snapshot.NewShard(l.opts.Shards.Own, l.opts.Part, l.others.Load())
 	}
 	if l.planner.IsEnabled() {
 		stats := l.planner.CycleStats()

@@ -28,12 +28,21 @@ type Part struct {
 // corePart is the name of what is above all pods. No switch has it as the name of its pod.
 const corePart = ""
 
+// CoreName stands for what is above all pods in the names of parts.
+const CoreName = "core"
+
+// ErrNoCore is the error of a part that shall have what is above all pods, where there is nothing.
+var ErrNoCore = errors.New("every switch has a pod or a group, so that nothing is above them")
+
 // NewPart returns the part of a fabric that has some pods and, with core, what is above all of them. It fails for a pod that
 // the topology does not have, if nothing joins pods, if a leaf is in no pod, and for a core where every switch has a pod.
 func NewPart(g *Graph, pods []string, core bool) (*Part, error) {
 	p := &Part{graph: g, pods: map[string]bool{}, podOf: map[string]string{}, core: core}
 	known := g.podNames()
 	for _, pod := range pods {
+		if pod == CoreName {
+			return nil, fmt.Errorf("%q is the name of what is above all pods: another name of the pod is expected", pod)
+		}
 		if !slices.Contains(known, pod) {
 			return nil, fmt.Errorf("no switch has the pod or group %q: one of %s is expected", pod, quotedNames(known))
 		}
@@ -49,9 +58,38 @@ func NewPart(g *Graph, pods []string, core bool) (*Part, error) {
 		}
 	}
 	if core && !g.hasCore() {
-		return nil, errors.New("every switch has a pod or a group, so that there is nothing above them")
+		return nil, ErrNoCore
 	}
 	return p, nil
+}
+
+// Names returns the names of what the part has, and of what the whole fabric has, sorted: a pod or CoreName, with its plane
+// before it and a slash if it has one. A nil part has no names.
+func (p *Part) Names() (own, all []string) {
+	if p == nil {
+		return nil, nil
+	}
+	for i := range p.graph.Topo.Switches {
+		s := &p.graph.Topo.Switches[i]
+		pod := s.PodName()
+		name := pod
+		if pod == corePart {
+			name = CoreName
+		}
+		if s.Plane != "" {
+			name = s.Plane + "/" + name
+		}
+		if slices.Contains(all, name) {
+			continue
+		}
+		all = append(all, name)
+		if p.pods[pod] || pod == corePart && p.core {
+			own = append(own, name)
+		}
+	}
+	slices.Sort(own)
+	slices.Sort(all)
+	return own, all
 }
 
 // podNames returns the names of the pods and groups, sorted.
