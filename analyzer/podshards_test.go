@@ -125,3 +125,80 @@ func TestPodShardsSayWhatTheWholeSays(t *testing.T) {
 		})
 	}
 }
+
+// podReading is what an analyzer reads in a cycle, as the mean of some.
+type podReading struct{ flows, requests, queries float64 }
+
+// readingOf runs cycles of a rig and returns what they read.
+func readingOf(r *looptest.Rig, cycles int) (out podReading) {
+	requests := r.WindowRequests
+	r.Asked = func(string, func(fabric.Flow) bool) { out.queries++ }
+	for range cycles {
+		out.flows += float64(r.Step().Queries.QueriedFlows)
+	}
+	r.Asked = nil
+	n := float64(cycles)
+	return podReading{out.flows / n, float64(r.WindowRequests-requests) / n, out.queries / n}
+}
+
+// TestWhatAPodShardReads: the windows that an analyzer of one of four pods reads follow its pod while all is well or something
+// is wrong inside another pod, and are those of the whole where flows of all pods are slow. make bench-evidence has more NICs,
+// and all faults.
+func TestWhatAPodShardReads(t *testing.T) {
+	long(t)
+	const calm = 40
+	hosts := 2
+	if *twoStepSeeds > 0 {
+		hosts = 4
+	}
+	link := fabric.Direction{From: "p2l1:up1", To: "p2s1:dn1"}
+	reading := map[string][]podReading{}
+	for _, of := range []podShard{{}, {pods: []string{"p1"}}} {
+		r := looptest.NewRigOf(t, worldtest.NewPods(t, 4, hosts), 1)
+		r.Configure(func(o *analyzer.LoopOptions) {
+			o.Expected, o.Settings.Windows = 0, r
+			o.TwoSteps = selection.Options{MinFlows: 100, MaxFlows: 1000, Round: 10 * time.Second}
+		})
+		if of.pods != nil {
+			r.RestrictToPods(of.core, of.pods...)
+		}
+		r.TraceAll()
+		r.Until(80, "innocence", func(s snapshot.Snapshot) bool { return s.Report.State == fabric.Innocent })
+		for range 12 {
+			r.Step()
+		}
+		add := func(name string) { reading[name] = append(reading[name], readingOf(r, 20)) }
+		add("all is well")
+		for f, p := range r.World.Paths { // of flows inside the pod alone
+			if from, to := f.Endpoints(); r.World.Graph.PodOf(from) == r.World.Graph.PodOf(to) && slices.Contains(p.LinkDirections(from, to), link) {
+				r.World.FlowDelay[f] = 1e6
+			}
+		}
+		add("flows inside another pod are slow")
+		if *twoStepSeeds == 0 {
+			continue
+		}
+		clear(r.World.FlowDelay)
+		for range calm {
+			r.Step()
+		}
+		r.World.Delay[link] = 1e6
+		add("a link of another pod is slow")
+		r.World.Delay[link] = 0
+		for range calm {
+			r.Step()
+		}
+		r.World.Slow["c11"] = 1e6
+		add("a core switch is slow")
+	}
+	for name, most := range map[string]float64{"all is well": 0.35, "flows inside another pod are slow": 0.7, "a link of another pod is slow": 1.05, "a core switch is slow": 1.05} {
+		if len(reading[name]) < 2 {
+			continue
+		}
+		whole, pod := reading[name][0], reading[name][1]
+		t.Logf("%s: whole %.0f flows in %.1f requests and %.1f queries, pod %.0f flows in %.1f requests and %.1f queries", name, whole.flows, whole.requests, whole.queries, pod.flows, pod.requests, pod.queries)
+		if pod.flows > most*whole.flows || pod.requests > most*whole.requests {
+			t.Errorf("%s: the analyzer of a pod reads %+v, and that of all %+v: %.0f %% of it at most are expected", name, pod, whole, most*100)
+		}
+	}
+}
