@@ -32,6 +32,7 @@ func TestShardsOnThePage(t *testing.T) {
 		"the others are well":   {&snapshot.Shard{Own: "a", Known: true, Others: otherShards()[1:]}, "Shard a: the network is innocent", nil, fabric.Innocent, 1, false},
 		"others lack evidence":  {&snapshot.Shard{Own: "a", Known: true, Others: []evidence.Shard{{Name: "b", State: fabric.InsufficientEvidence}}}, "Shard a: the network is innocent; others are not known to be", []string{"shard b: insufficient evidence"}, fabric.InsufficientEvidence, 1, false},
 		"others are unknown":    {&snapshot.Shard{Own: "a"}, "Shard a: the network is innocent; others are not known to be", []string{"the other shards are unknown"}, fabric.InsufficientEvidence, 0, false},
+		"a part has no owner":   {&snapshot.Shard{Own: "p1", Known: true, Others: otherShards()[1:], Unowned: []string{"a/p3"}, Shared: []string{"a/core"}}, "Shard p1: the network is innocent; others are not known to be", []string{"no analyzer is responsible for a/p3", "analyzers of several shards are responsible for a/core"}, fabric.InsufficientEvidence, 1, false},
 		"it has a suspect":      {&snapshot.Shard{Own: "a", Known: true, Others: otherShards()}, "Shard a: suspect: leaf1:up1--spine1:dn1", []string{"shard b: suspect"}, fabric.Suspect, 2, true},
 	} {
 		s := healthy(g)
