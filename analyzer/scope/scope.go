@@ -22,7 +22,8 @@ import (
 //
 //  1. A plane or pod consists of its switches with all their cables, and of the flows from or to
 //     its NICs. A job consists of all paths that its packets may take. A flow from or to its NICs
-//     is evidence about the job if it stays on these paths.
+//     is evidence about the job if it stays on these paths. An analyzer of a part of the fabric judges the links
+//     of the part alone: it has the scopes of its pods, and of the jobs that may cross its links.
 //  2. A scope is suspect while a verdict blames an element in it, or, for a job, an element that
 //     it may cross. A starved host or a clock is not the network.
 //  3. A scope is innocent if the decided flows cover enough of it, none of them is degraded, and
@@ -167,7 +168,11 @@ func EvaluateScopes(in *Input) []Scope {
 			counted = append(counted, t)
 		}
 	}
-	counted = slices.AppendSeq(counted, maps.Values(all.jobs))
+	for t := range maps.Values(all.jobs) {
+		if in.Index.part == nil || t.directions > 0 {
+			counted = append(counted, t)
+		}
+	}
 	slices.SortFunc(counted, func(a, b *tally) int { return cmp.Compare(a.Scope.Scope, b.Scope.Scope) })
 	out := []Scope{wholeFabric(in)}
 	for _, t := range counted {
@@ -206,8 +211,9 @@ func (all *tallies) countLinks(in *Input) {
 	for _, name := range in.Jobs.JobNames() {
 		t := all.ofJob(name)
 		for d := range in.Jobs.DirectionsOf(name) {
-			if !in.Excluder.ExcludesDirection(d) {
-				t.countDirection(covered[d])
+			crossed, owned := covered[d]
+			if (owned || in.Index.part == nil) && !in.Excluder.ExcludesDirection(d) {
+				t.countDirection(crossed)
 			}
 		}
 	}
