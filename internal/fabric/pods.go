@@ -21,7 +21,8 @@ import (
 type Part struct {
 	graph *Graph
 	pods  map[string]bool
-	podOf map[string]string // by NIC
+	podOf map[string]string  // by NIC
+	ways  map[Direction]bool // whether the links of the topology belong to it
 	core  bool
 }
 
@@ -37,7 +38,7 @@ var ErrNoCore = errors.New("every switch has a pod or a group, so that nothing i
 // NewPart returns the part of a fabric that has some pods and, with core, what is above all of them. It fails for a pod that
 // the topology does not have, if nothing joins pods, if a leaf is in no pod, and for a core where every switch has a pod.
 func NewPart(g *Graph, pods []string, core bool) (*Part, error) {
-	p := &Part{graph: g, pods: map[string]bool{}, podOf: map[string]string{}, core: core}
+	p := &Part{graph: g, pods: map[string]bool{}, podOf: map[string]string{}, ways: make(map[Direction]bool, 2*len(g.Topo.Links)), core: core}
 	known := g.podNames()
 	for _, pod := range pods {
 		if pod == CoreName {
@@ -59,6 +60,12 @@ func NewPart(g *Graph, pods []string, core bool) (*Part, error) {
 	}
 	if core && !g.hasCore() {
 		return nil, ErrNoCore
+	}
+	for i := range g.Topo.Links {
+		l := &g.Topo.Links[i]
+		d := Direction{From: l.A, To: l.B}
+		p.ways[d] = p.Owns(Element{Kind: KindLink, ID: l.ID()})
+		p.ways[d.Reverse()] = p.ways[d]
 	}
 	return p, nil
 }
@@ -172,7 +179,11 @@ func (p *Part) Owns(e Element) bool {
 
 // OwnsDirection reports whether the link of a direction belongs to the part.
 func (p *Part) OwnsDirection(d Direction) bool {
-	return p == nil || p.Owns(Element{Kind: KindLink, ID: d.LinkID()})
+	if p == nil {
+		return true
+	}
+	owned, known := p.ways[d]
+	return owned || !known && p.Owns(Element{Kind: KindLink, ID: d.LinkID()})
 }
 
 // HasNIC reports whether a NIC is in a pod of the part.
