@@ -357,6 +357,11 @@ func (l *Loop) applyMaintenance(rep *fabric.Report, now time.Time) {
 // trackIncidents passes a report to the incidents, with their causes as far as they are known.
 func (l *Loop) trackIncidents(rep fabric.Report, findings []judge.Finding, pending int, now time.Time) {
 	m := &incident.Moment{Now: now, Cycle: l.progress.cycle, Report: rep, Findings: findings, Pending: pending, Flows: flowFacts{l}, Asked: l.mesh.questions}
+	for i := range findings {
+		if findings[i].Condition == judge.Degraded {
+			m.Degraded++
+		}
+	}
 	l.incidents.TrackVerdicts(m)
 	l.incidents.ApplyCauses()
 	l.incidents.RequestCauses(m)

@@ -69,9 +69,9 @@ type Moment struct {
 	Cycle    int
 	Report   fabric.Report
 	Findings []judge.Finding
-	// Pending is the number of flows that wait for confirmation.
-	Pending int
-	Flows   Flows
+	// Pending is the number of flows that wait for confirmation, and Degraded that of degraded ones, also of other parts.
+	Pending, Degraded int
+	Flows             Flows
 	// Asked has the flows that were asked for. Nil means that none were.
 	Asked Asked
 }
@@ -348,7 +348,7 @@ func (c *pendingSuspect) isDue(m *Moment) bool {
 	if v.Evidence.DegradedEdges == 0 && v.Kind != fabric.KindClock && v.Scenario != fabric.Miscabled && c.namedCycles < softOpenAfter {
 		return false
 	}
-	settled := m.Pending*4 <= m.Report.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
+	settled := m.Pending*4 <= m.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
 	return c.namedCycles >= openAnyway || c.namedCycles >= need && settled
 }
 
