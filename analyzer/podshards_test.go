@@ -12,6 +12,7 @@ import (
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/dragonfly"
 )
 
 // podShard is what an analyzer of a test is responsible for. Without pods it is everything.
@@ -208,6 +209,55 @@ func TestWhatAPodShardReads(t *testing.T) {
 		t.Logf("%s: whole %.0f flows in %.1f requests and %.1f queries, pod %.0f flows in %.1f requests and %.1f queries", name, whole.flows, whole.requests, whole.queries, pod.flows, pod.requests, pod.queries)
 		if pod.flows > most*whole.flows || pod.requests > most*whole.requests {
 			t.Errorf("%s: the analyzer of a pod reads %+v, and that of all %+v: %.0f %% of it at most are expected", name, pod, whole, most*100)
+		}
+	}
+}
+
+// TestGroupShardsSayWhatTheWholeSays: the same for the groups of a Dragonfly+, with a fault on a global link and on one inside a
+// group. Only make bench-evidence runs it.
+func TestGroupShardsSayWhatTheWholeSays(t *testing.T) {
+	if *twoStepSeeds == 0 {
+		return
+	}
+	g := fabric.NewGraph(dragonfly.NewTopology(dragonfly.Options{Groups: 3, LeavesPerGroup: 2, SpinesPerGroup: 2, NICsPerLeaf: 2, GlobalPerPair: 2}))
+	var global, inner fabric.Direction
+	for i := range g.Topo.Links {
+		l := &g.Topo.Links[i]
+		switch d := (fabric.Direction{From: l.A, To: l.B}); {
+		case g.IsGlobal(l):
+			global = d
+		case !l.IsAccess():
+			inner = d
+		}
+	}
+	for name, d := range map[string]fabric.Direction{"a global link": global, "a link inside a group": inner} {
+		var said, joined []string
+		for _, groups := range [][]string{nil, {"g1"}, {"g2"}, {"g3"}} {
+			r := looptest.NewRigOf(t, g, 1)
+			r.Configure(func(o *analyzer.LoopOptions) {
+				o.Expected, o.Settings.Windows = 0, r
+				o.TwoSteps = selection.Options{MinFlows: 100, MaxFlows: 200, Round: 10 * time.Second}
+			})
+			if groups != nil {
+				r.RestrictToPods(false, groups...)
+			}
+			r.TraceAll()
+			for range 40 {
+				r.Step()
+			}
+			r.World.Delay[d] = 2e6
+			for range 20 {
+				r.Step()
+			}
+			verdicts := looptest.OpenVerdicts(r.Loop.Snapshot())
+			if groups == nil {
+				said = verdicts
+			} else {
+				joined = append(joined, verdicts...)
+			}
+		}
+		if len(said) == 0 || !slices.Equal(said, joined) {
+			t.Errorf("%s: the whole says %q, the groups %q", name, said, joined)
 		}
 	}
 }
