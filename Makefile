@@ -131,7 +131,7 @@ beside:
 # What a cycle's questions cost a real Prometheus and the analyzer (minutes): ADR 12.
 bench-evidence:
 	$(call need,prometheus:prometheus,)
-	$(GO) test ./analyzer -run 'TestTwoStepsSayWhatEverythingSays|TestShardsSayWhatTheWholeSays' -asking.seeds 1 -timeout 30m -count 1
+	$(GO) test ./analyzer -run 'TestTwoStepsSayWhatEverythingSays|TestShardsSayWhatTheWholeSays|TestPodShardsSayWhatTheWholeSays|TestGroupShardsSayWhatTheWholeSays|TestWhatAPodShardReads' -asking.seeds 1 -timeout 30m -count 1
 	$(GO) test ./analyzer -tags scale -run 'TestScale$$' -count 1 -v -timeout 1h -scale.edges 100000
 
 # 2,048 simulated nodes of 8 NICs beside a real Prometheus: what a cycle takes, and how soon faults are named (30 minutes).

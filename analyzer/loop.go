@@ -54,7 +54,10 @@ const expireEvery = 10
 
 // LoopOptions configure a Loop.
 type LoopOptions struct {
-	Graph    *fabric.Graph
+	Graph *fabric.Graph
+	// Part is the part of the graph that the loop is responsible for. Nil means all of it. Evidence about more than that
+	// may be read, and only what belongs to the part is published.
+	Part     *fabric.Part
 	DB       evidence.Querier
 	Settings evidence.Settings
 	// Expected is the number of directed flows, with probes and replies counted separately.
@@ -137,10 +140,10 @@ func NewLoop(o LoopOptions) *Loop {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
+	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps, o.Part), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
-	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
+	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Part: o.Part, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
 	l.published.snap.Report = fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, Candidates: []fabric.Candidate{}, LinkDelays: []fabric.LinkDelay{}}
 	return l
 }
@@ -192,7 +195,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	}
 	l.resetAfterGap(now)
 	l.progress.cycle++
-	expected := l.expectedFlows(w.Flows)
+	expected := l.expectedFlows(&w)
 	l.takePastHour()
 	for e, b := range w.NodeBaselines {
 		l.baselines.AdoptBaseline(e, &b.Quantiles, b.MADNS)
@@ -208,11 +211,11 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	if l.mesh.questions != nil {
 		l.incidents.AddExclusions(l.mesh.questions)
 	}
-	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
+	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Part: l.opts.Part, Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
 	rep.Verdicts = append(rep.Verdicts, swapped...)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)
-	l.mesh.questions.Review(now, l.store.Graph(), l.incidents.OpenIncidents(), rep.Candidates, findings)
+	l.mesh.questions.Review(now, l.store.Graph(), l.incidents.OwnedIncidents(), l.ownedCandidates(rep.Candidates), findings)
 	running := l.opts.Jobs.MapAt(now)
 	l.incidents.UpdateImpact(running)
 	if l.progress.cycle%expireEvery == 0 {
@@ -235,12 +238,12 @@ func withoutTemporary(in []judge.Finding) []judge.Finding {
 	return in
 }
 
-// expectedFlows returns the expected number of directed flows, of which a cycle has found so many (rule 3).
-func (l *Loop) expectedFlows(found int) int {
+// expectedFlows returns the expected number of directed flows of the part, after a cycle with a window (rule 3).
+func (l *Loop) expectedFlows(w *evidence.Window) int {
 	if l.opts.Expected > 0 {
 		return l.opts.Expected
 	}
-	return l.planner.AddFlowCount(found)
+	return l.planner.AddFlowCount(w.Flows, w.OwnFlows)
 }
 
 // bindPaths sorts the observations of a moment by flow, and sets their paths and baselines.
@@ -354,6 +357,11 @@ func (l *Loop) applyMaintenance(rep *fabric.Report, now time.Time) {
 // trackIncidents passes a report to the incidents, with their causes as far as they are known.
 func (l *Loop) trackIncidents(rep fabric.Report, findings []judge.Finding, pending int, now time.Time) {
 	m := &incident.Moment{Now: now, Cycle: l.progress.cycle, Report: rep, Findings: findings, Pending: pending, Flows: flowFacts{l}, Asked: l.mesh.questions}
+	for i := range findings {
+		if findings[i].Condition == judge.Degraded {
+			m.Degraded++
+		}
+	}
 	l.incidents.TrackVerdicts(m)
 	l.incidents.ApplyCauses()
 	l.incidents.RequestCauses(m)

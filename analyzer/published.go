@@ -114,40 +114,51 @@ type cycleResult struct {
 func (l *Loop) publishSnapshot(c *cycleResult) {
 	w := c.window
 	snap := snapshot.Snapshot{At: c.now, Every: l.opts.Settings.CycleInterval(), Report: c.report, Incidents: l.incidents.ListIncidents(), Paths: l.store.StateCounts(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods,
-		Baselines: l.baselines.CountBaselines(), Expected: c.expected, Pending: c.pending, Maintenance: l.opts.Maintenance.CurrentWindows(c.now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset), LagNS: int64(w.Lag), Placed: c.running}
+		Baselines: l.countBaselines(), Expected: c.expected, Pending: c.pending, Maintenance: l.opts.Maintenance.CurrentWindows(c.now), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset), LagNS: int64(w.Lag), Placed: c.running}
 	if l.opts.Shards != nil {
-		snap.Shard = &snapshot.Shard{Own: l.opts.Shards.Own}
-		if others := l.others.Load(); others != nil {
-			snap.Shard.Known, snap.Shard.Others = true, *others
-		}
+		snap.Shard = snapshot.NewShard(l.opts.Shards.Own, l.opts.Part, l.others.Load())
 	}
 	if l.planner.IsEnabled() {
 		stats := l.planner.CycleStats()
 		snap.Queries = &stats
 	}
+	open := l.incidents.OwnedIncidents()
 	snap.Report.Verdicts = []fabric.Verdict{}
 	for i := range snap.Incidents {
 		if snap.Incidents[i].Open {
 			snap.Report.Verdicts = append(snap.Report.Verdicts, snap.Incidents[i].Verdict)
 		}
 	}
-	snap.Report.Candidates = l.withoutVerdict(c.report.Candidates)
+	snap.Report.Candidates = l.ownedCandidates(l.withoutVerdict(c.report.Candidates))
 	switch {
-	case l.incidents.HasOpen():
+	case len(open) > 0:
 		snap.Report.State = fabric.Suspect
 	case c.report.State == fabric.Suspect || snap.Baselines+l.excludedWithoutBaseline() < c.expected:
 		snap.Report.State = fabric.InsufficientEvidence
 	}
 	if g := l.store.Graph(); l.indices.links == nil || l.indices.links.Graph != g {
-		l.indices.links, l.indices.scopes = snapshot.NewLinkIndex(g), scope.NewIndex(g)
+		l.indices.links, l.indices.scopes = snapshot.NewLinkIndex(g, l.opts.Part), scope.NewIndex(g, l.opts.Part)
 	}
 	snap.Links = l.indices.links.ViewLinks(c.report, c.findings, c.carried)
 	snap.Edges = snapshot.ViewEdges(c.findings, l.excluder)
 	snap.Scopes = scope.EvaluateScopes(&scope.Input{Index: l.indices.scopes, Cycle: l.progress.cycle, Report: &snap.Report, Links: scopeLinks(snap.Links), Findings: c.findings,
-		Open: l.incidents.OpenIncidents(), Jobs: c.running, Baselines: l.baselines.Book, WithBaseline: snap.Baselines, Planner: l.planner, Excluder: l.excluder})
+		Open: open, Jobs: c.running, Baselines: l.baselines.Book, Planner: l.planner, Excluder: l.excluder})
 	l.published.mu.Lock()
 	l.published.snap = snap
 	l.published.mu.Unlock()
+}
+
+// ownedCandidates returns the candidates that belong to the part.
+func (l *Loop) ownedCandidates(candidates []fabric.Candidate) []fabric.Candidate {
+	return slices.DeleteFunc(slices.Clone(candidates), func(c fabric.Candidate) bool { return !l.opts.Part.Owns(c.Element) })
+}
+
+// countBaselines returns the number of flows of the part with a baseline.
+func (l *Loop) countBaselines() int {
+	if l.opts.Part == nil {
+		return l.baselines.CountBaselines(nil)
+	}
+	return l.baselines.CountBaselines(l.opts.Part.OwnsFlow)
 }
 
 // withoutVerdict returns the candidates that no open verdict names.
@@ -170,7 +181,7 @@ func scopeLinks(views []snapshot.LinkView) []scope.Link {
 // excludedWithoutBaseline returns the number of excluded flows without a baseline. The state does not wait for them.
 func (l *Loop) excludedWithoutBaseline() (n int) {
 	for e := range l.excluder.ExcludedFlows() {
-		if !l.baselines.HasBaseline(e) {
+		if !l.baselines.HasBaseline(e) && l.opts.Part.OwnsFlow(e) {
 			n++
 		}
 	}

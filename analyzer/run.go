@@ -90,10 +90,14 @@ func (l *Loop) recallBaselines(ctx context.Context, interval time.Duration) {
 
 // SeedBaselines sets the baselines from history, as Run does before the first cycle.
 func (l *Loop) SeedBaselines(h evidence.History) {
+	own := 0
 	for e, past := range h.Flows {
 		l.baselines.SeedFlow(e, past.P50, past.P99)
+		if l.opts.Part.OwnsFlow(e) {
+			own++
+		}
 	}
-	l.planner.AddFlowCount(h.Expected)
+	l.planner.AddFlowCount(h.Expected, own)
 	switch {
 	case len(h.Flows) > 0:
 		l.opts.Log.Info("read baselines from history", "flows", len(h.Flows), "until", h.Until)

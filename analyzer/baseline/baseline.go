@@ -125,8 +125,18 @@ func (b *Book) HasBaseline(f fabric.Flow) bool {
 	return r != nil && r.baseline != nil
 }
 
-// CountBaselines returns the number of flows with a baseline.
-func (b *Book) CountBaselines() int { return b.learnt }
+// CountBaselines returns the number of flows with a baseline, among those for which counts returns true. Nil means all.
+func (b *Book) CountBaselines(counts func(fabric.Flow) bool) (n int) {
+	if counts == nil {
+		return b.learnt
+	}
+	for f, r := range b.records {
+		if r.baseline != nil && counts(f) {
+			n++
+		}
+	}
+	return n
+}
 
 // countChange counts a record that had a baseline or had none, and may have changed.
 func (b *Book) countChange(had bool, r *record) {

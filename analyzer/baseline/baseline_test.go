@@ -128,7 +128,7 @@ func TestCountBaselines(t *testing.T) {
 	flow := func() fabric.Flow { return fabric.Flow{Src: "h1/eth1", Dst: fmt.Sprintf("h%d/eth1", 2+rng.IntN(12))} }
 	changed := map[string]int{}
 	for cycle := 1; cycle < 3000; cycle++ {
-		e, before := flow(), b.CountBaselines()
+		e, before := flow(), b.CountBaselines(nil)
 		var did string
 		switch rng.IntN(8) {
 		case 0:
@@ -164,7 +164,7 @@ func TestCountBaselines(t *testing.T) {
 				want++
 			}
 		}
-		if got := b.CountBaselines(); got != want {
+		if got := b.CountBaselines(nil); got != want {
 			t.Fatalf("%d: %s: %d flows have a baseline, want %d", cycle, did, got, want)
 		}
 		if before != want {

@@ -164,7 +164,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
 	w.db = db
-	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), DB: w.db, Settings: c.settings, Log: d.log}
+	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), Part: c.settings.Scope.Part, DB: w.db, Settings: c.settings, Log: d.log}
 	o.Settings.Observe = d.health.observeQuery
 	if c.Evidence.Lag == 0 {
 		o.Settings.Arrival = evidence.NewLagMeter(&o.Settings, c.Evidence.maxLag())
@@ -178,7 +178,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	}
 	o.RecallVerdicts = func(ctx context.Context) ([]evidence.PastVerdict, error) {
 		all, err := evidence.RecallVerdicts(ctx, api, o.Settings, time.Now())
-		return slices.DeleteFunc(all, func(v evidence.PastVerdict) bool { return !c.owns(v.Element.ID) }), err
+		return slices.DeleteFunc(all, func(v evidence.PastVerdict) bool { return !c.owns(v.Element) }), err
 	}
 	if name := c.Scope.name(); name != "" {
 		o.Shards = &analyzer.Shards{Own: name, Read: func(ctx context.Context) ([]evidence.Shard, error) {
@@ -205,6 +205,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 			// The server has no windows of flows of the past, either. The agents have baselines.
 			o.Settings.Windows = &evidence.AgentWindows{Client: agents.Client, URL: agents.URL, Timeout: windowTimeout}
 			o.Recall, o.RecallHour = nil, nil
+			o.TwoSteps.OwnRounds = o.Part != nil
 		}
 	}
 	if s := c.Switches; s != nil {

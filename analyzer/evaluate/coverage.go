@@ -1,6 +1,8 @@
 package evaluate
 
 import (
+	"slices"
+
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/judge"
@@ -12,15 +14,20 @@ const (
 	MinEdgeCoverage = 0.9
 )
 
-// measureCoverage returns how much of the expected flows and of the directed links is decided.
+// measureCoverage returns how much of the expected flows and of the directed links of the part is decided.
 func measureCoverage(m *Moment, res triangulate.Result) (fabric.EdgeCounts, fabric.Coverage) {
-	c := fabric.EdgeCounts{Degraded: len(res.Degraded)}
+	var c fabric.EdgeCounts
+	for _, i := range res.Degraded {
+		if m.Part.OwnsFlow(m.Findings[i].Flow) {
+			c.Degraded++
+		}
+	}
 	more, usable, unqueried := m.Carried.FlowTotals()
 	expected := m.Expected - unqueried
 	decided := make(map[fabric.Flow]bool, len(m.Findings))
 	for i := range m.Findings {
 		f := &m.Findings[i]
-		if f.Flow.IsTemporary() {
+		if f.Flow.IsTemporary() || !m.Part.OwnsFlow(f.Flow) {
 			continue
 		}
 		if m.Excluder.ExcludesFlow(f.Flow) {
@@ -51,18 +58,29 @@ func measureCoverage(m *Moment, res triangulate.Result) (fabric.EdgeCounts, fabr
 		}
 		cov.Edges = float64(usable) / float64(c.Total)
 	}
+	cov.Links = linkCoverage(m, res)
+	return c, cov
+}
+
+// linkCoverage returns the share of the directed links of the part that decided flows cross.
+func linkCoverage(m *Moment, res triangulate.Result) float64 {
 	n, crossed := 0, 0
 	carried := m.Carried.CrossingCounts(m.Graph)
 	for i, d := range m.Graph.LinkDirections() {
-		if m.Excluder.ExcludesDirection(d) {
+		if !m.Part.OwnsDirection(d) || m.Excluder.ExcludesDirection(d) {
 			continue
 		}
 		if n++; carried[i] > 0 || res.Crossed[d] > 0 {
 			crossed++
 		}
 	}
-	if n > 0 {
-		cov.Links = float64(crossed) / float64(n)
+	if n == 0 {
+		return 0
 	}
-	return c, cov
+	return float64(crossed) / float64(n)
+}
+
+// seesDegraded reports whether a flow that may cross elements of the part is degraded.
+func seesDegraded(m *Moment, res triangulate.Result) bool {
+	return slices.ContainsFunc(res.Degraded, func(i int) bool { return m.Part.Concerns(m.Findings[i].Flow) })
 }

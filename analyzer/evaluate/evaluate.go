@@ -90,13 +90,15 @@ func DistrustDelays(findings []judge.Finding, moved []clocks.Suspect) {
 
 // Moment is what is known of one moment.
 type Moment struct {
-	Graph    *fabric.Graph
+	Graph *fabric.Graph
+	// Part is the part of the fabric whose coverage and state are reported. Nil means all of it.
+	Part     *fabric.Part
 	Findings []judge.Finding
 	// Moved are the clocks that moved.
 	Moved []clocks.Suspect
 	// First is the start of new verdicts.
 	First time.Time
-	// Expected is the expected number of directed flows.
+	// Expected is the expected number of directed flows of the part.
 	Expected int
 	// Excluder has the flows and links that count neither for nor against coverage, and Carried the flows that count
 	// for coverage only. Both may be nil.
@@ -156,9 +158,9 @@ func (e *Evaluator) InferReport(m *Moment) fabric.Report {
 	}
 	rep.Edges, rep.Coverage = measureCoverage(m, res)
 	switch {
-	case len(rep.Verdicts) > 0:
+	case slices.ContainsFunc(rep.Verdicts, func(v fabric.Verdict) bool { return m.Part.Owns(v.Element) }):
 		rep.State = fabric.Suspect
-	case len(res.Degraded) == 0 && rep.Coverage.Links >= MinLinkCoverage && rep.Coverage.Edges >= MinEdgeCoverage:
+	case !seesDegraded(m, res) && rep.Coverage.Links >= MinLinkCoverage && rep.Coverage.Edges >= MinEdgeCoverage:
 		rep.State = fabric.Innocent
 	default:
 		rep.State = fabric.InsufficientEvidence

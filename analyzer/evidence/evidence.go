@@ -223,8 +223,9 @@ type Window struct {
 	// Sent is the number of probes per second asked of the whole fabric.
 	Sent float64
 	// Flows is the number of directed flows that are counted at all, BySource by the NIC that
-	// probes. Temporary flows are not counted.
+	// probes, and OwnFlows of those among them that the scope is responsible for. Temporary flows are not counted.
 	Flows    int
+	OwnFlows int
 	BySource map[string]int
 	// ClockOffset is how far the server's clock is ahead of this machine's.
 	ClockOffset time.Duration
@@ -512,6 +513,9 @@ func (s Settings) gatherObservations(flows map[flowKey]*window.Counts, alive map
 		if !k.edge.IsTemporary() {
 			w.Flows += c.CountedDirections()
 			w.BySource[k.edge.Src] += c.CountedDirections()
+			if s.Scope.Part.OwnsFlow(k.edge) {
+				w.OwnFlows += c.CountedDirections()
+			}
 		}
 		for _, nic := range []string{k.edge.Src, k.edge.Dst} {
 			if node := fabric.OwnerOf(nic); !alive[nic] && w.Hosts[node] == "" {

@@ -15,6 +15,9 @@ type Scope struct {
 	Planes []string
 	// Has reports whether a NIC belongs to it. Nil means that all do. Answers about other NICs are dropped.
 	Has func(nic string) bool
+	// Part is the part of these planes whose flows the analyzer is responsible for. Nil means all of them. Flows of others are
+	// read where they are evidence about it.
+	Part *fabric.Part
 }
 
 // planeMatcher returns a matcher of series with the label plane, or "" if all of them are within the scope.

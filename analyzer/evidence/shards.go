@@ -14,6 +14,8 @@ import (
 type Shard struct {
 	Name  string       `json:"shard"`
 	State fabric.State `json:"state"`
+	// Parts are the pods that it is responsible for, as fabric.Part names them, or none if it has whole planes.
+	Parts []string `json:"parts,omitempty"`
 	// Coverage is the share of its link directions with evidence.
 	Coverage float64 `json:"coverage"`
 	// Verdicts are its open ones, by element.
@@ -37,6 +39,7 @@ func defaultShardQueries() map[string]string {
 	return map[string]string{
 		"shardStates":   `max by (shard, state) (fabric_verdict_state{scope="fabric", shard!=""}) == 1`,
 		"shardCoverage": `max by (shard) (fabric_evidence_coverage_ratio{scope="fabric", shard!=""})`,
+		"shardParts":    `max by (shard, part) (graylink_analyzer_part_info{shard!=""}) == 1`,
 		"shardVerdicts": `max by (shard, element, kind, scenario, severity, plane) (fabric_suspect_info{shard!=""}) == 1`,
 	}
 }
@@ -83,6 +86,11 @@ func shardsOf(each func(string, func(Sample)), own string) []Shard {
 			x.Coverage = v.Value
 		}
 	})
+	each("shardParts", func(v Sample) {
+		if x := found[v.Labels["shard"]]; x != nil {
+			x.Parts = append(x.Parts, v.Labels["part"])
+		}
+	})
 	each("shardVerdicts", func(v Sample) {
 		l := v.Labels
 		if x := found[l["shard"]]; x != nil {
@@ -95,6 +103,7 @@ func shardsOf(each func(string, func(Sample)), own string) []Shard {
 			return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Scenario, b.Scenario), cmp.Compare(a.Severity, b.Severity))
 		})
 		x.Verdicts = slices.CompactFunc(x.Verdicts, func(a, b ShardVerdict) bool { return a.Element == b.Element })
+		slices.Sort(x.Parts)
 		out = append(out, *x)
 	}
 	slices.SortFunc(out, func(a, b Shard) int { return cmp.Compare(a.Name, b.Name) })

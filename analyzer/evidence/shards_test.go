@@ -102,6 +102,9 @@ func TestReadShards(t *testing.T) {
 	publish("a1", "a", fabric.Suspect, 1, `element="spine9", kind="switch", scenario="corridor", severity="warning", plane="a"`)
 	publish("b1", "b", fabric.Innocent, 0.9)
 	publish("b2", "b", fabric.Suspect, 0.8, spine)
+	for _, of := range []string{`instance="b1", shard="b", part="a/p2"`, `instance="b2", shard="b", part="a/p2"`, `instance="b2", shard="b", part="a/core"`, `instance="a1", shard="a", part="a/p1"`} {
+		fmt.Fprintf(&series, "  graylink_analyzer_part_info{%s} 1x10\n", of)
+	}
 	publish("c1", "c+d", fabric.InsufficientEvidence, 0.5)
 	publish("old", "", fabric.Suspect, 1, `element="spine7", kind="switch", scenario="corridor", severity="warning", plane="a"`)
 	fmt.Fprintf(&series, "  fabric_suspect_info{instance=\"b1\", shard=\"b\", %s} 0x10\n", cleared)
@@ -112,7 +115,7 @@ func TestReadShards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Shard{{Name: "b", State: fabric.Suspect, Coverage: 0.9, Verdicts: []ShardVerdict{{Element: fabric.Element{ID: "bspine1", Kind: "switch"}, Scenario: "corridor", Severity: "critical", Plane: "b"}}},
+	want := []Shard{{Name: "b", State: fabric.Suspect, Parts: []string{"a/core", "a/p2"}, Coverage: 0.9, Verdicts: []ShardVerdict{{Element: fabric.Element{ID: "bspine1", Kind: "switch"}, Scenario: "corridor", Severity: "critical", Plane: "b"}}},
 		{Name: "c+d", State: fabric.InsufficientEvidence, Coverage: 0.5, Verdicts: []ShardVerdict{}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)

@@ -14,6 +14,9 @@
 //  6. The severity follows from the affected jobs and NICs where placements are known.
 //  7. A verdict that was open shortly before the analyzer started, and is named again, continues with its
 //     identifier and its start.
+//  8. Only incidents of the tracker's part of the fabric are published. Those of other parts explain flows as all do. An
+//     incident that is narrowed to an element of another part stays published, since the other analyzer may not know
+//     by which questions it was narrowed.
 package incident
 
 import (
@@ -39,6 +42,7 @@ type Incident struct {
 	// its flows nor its causes.
 	Recalled bool `json:"recalled,omitempty"`
 
+	foreign       bool // it is not published (rule 8)
 	unnamedCycles int
 	observations  []byte               // of the cycle in which it opened or was narrowed last; nil if they are not kept
 	crossingFlows map[fabric.Flow]bool // the flows that crossed it when it opened

@@ -114,3 +114,42 @@ func TestCausesOfClosedIncidents(t *testing.T) {
 		t.Errorf("closed incidents are remembered: %v", tr.causes.requestedIn)
 	}
 }
+
+// TestRule8OnlyThePartIsPublished: an incident of another pod is open and not published, until it is narrowed to an element of
+// the part. One of the part stays published where it is narrowed to an element of another.
+func TestRule8OnlyThePartIsPublished(t *testing.T) {
+	g := worldtest.NewPods(t, 2, 1)
+	part, err := fabric.NewPart(g, []string{"p1"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, other := fabric.Element{ID: "p1l1:up1--p1s1:dn1", Kind: fabric.KindLink}, fabric.Element{ID: "p2l1:up1--p2s1:dn1", Kind: fabric.KindLink}
+	for _, from := range []fabric.Element{own, other} {
+		tr := NewTracker(Options{Graph: g, Part: part, Settings: evidence.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
+		m := &Moment{Now: time.Unix(1000, 0), Flows: &fakeFlows{}, Findings: []judge.Finding{{Obs: &fabric.Observation{Edge: "h111/eth1>h211/eth1"}}}}
+		to := own
+		if from == own {
+			to = other
+		}
+		tr.openIncident(&pendingSuspect{verdict: fabric.Verdict{Element: from, Equivalent: []fabric.Element{to}, SameFlowEquivalents: []fabric.DirectedElement{{Element: to}}}}, m)
+		in := tr.open[0]
+		if got := len(tr.ListIncidents()); got != len(tr.OwnedIncidents()) || (got == 1) != (from == own) || (in.Observations() != nil) != (from == own) || !tr.HasOpen() {
+			t.Errorf("%s: %d incidents are published", from.ID, got)
+		}
+		m.Report.Verdicts = []fabric.Verdict{{Element: to}}
+		tr.TrackVerdicts(m)
+		if all := tr.ListIncidents(); len(all) != 1 || all[0].Element != to || in.Observations() == nil {
+			t.Errorf("%s: after it was narrowed: %+v", from.ID, all)
+		}
+		tr.CloseCovered(func(*fabric.Verdict) (string, bool) { return "maintenance", true }, m.Now)
+		if all := tr.ListIncidents(); len(all) != 1 || all[0].Open {
+			t.Errorf("%s: after it was closed: %+v", from.ID, all)
+		}
+	}
+	tr := NewTracker(Options{Graph: g, Part: part, Settings: evidence.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
+	tr.openIncident(&pendingSuspect{verdict: fabric.Verdict{Element: other}}, &Moment{Now: time.Unix(1000, 0), Flows: &fakeFlows{}})
+	tr.CloseCovered(func(*fabric.Verdict) (string, bool) { return "maintenance", true }, time.Unix(1001, 0))
+	if all := tr.ListIncidents(); len(all) != 0 {
+		t.Errorf("an incident of another pod is history: %+v", all)
+	}
+}

@@ -22,8 +22,11 @@ type recordedCycle struct {
 // observation file that is compressed by gzip. It returns nil if that is no longer kept. It must not be changed.
 func (in *Incident) Observations() []byte { return in.observations }
 
-// keepObservations keeps what a cycle observed for an incident.
+// keepObservations keeps what a cycle observed for a published incident.
 func (t *Tracker) keepObservations(in *Incident, m *Moment) {
+	if in.foreign {
+		return
+	}
 	if n := len(t.recorded); n == 0 || t.recorded[n-1].cycle != m.Cycle {
 		t.recorded = append(t.recorded, &recordedCycle{cycle: m.Cycle, file: m.observationFile()})
 		if n == keptCycles {

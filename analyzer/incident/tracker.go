@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"context"
 	"iter"
 	"log/slog"
 	"maps"
@@ -33,7 +34,9 @@ const NoEvidence = "no evidence is available at the moment"
 
 // Options configure a Tracker.
 type Options struct {
-	Graph    *fabric.Graph
+	Graph *fabric.Graph
+	// Part is the part of the fabric whose incidents are published. Nil means all of it.
+	Part     *fabric.Part
 	Settings evidence.Settings
 	// Causes finds why an element is at fault. Nil means that causes are not queried.
 	Causes Causes
@@ -66,9 +69,9 @@ type Moment struct {
 	Cycle    int
 	Report   fabric.Report
 	Findings []judge.Finding
-	// Pending is the number of flows that wait for confirmation.
-	Pending int
-	Flows   Flows
+	// Pending is the number of flows that wait for confirmation, and Degraded that of degraded ones, also of other parts.
+	Pending, Degraded int
+	Flows             Flows
 	// Asked has the flows that were asked for. Nil means that none were.
 	Asked Asked
 }
@@ -104,6 +107,7 @@ func (t *Tracker) InheritFrom(old *Tracker, at time.Time) {
 	t.past, t.recorded = old.past, old.recorded
 	for _, in := range old.open {
 		if hasElement(t.opts.Graph, in.Element) {
+			in.foreign = !t.opts.Part.Owns(in.Element)
 			t.open = append(t.open, in)
 			continue
 		}
@@ -132,10 +136,22 @@ func (t *Tracker) OpenIncidents() []*Incident { return t.open }
 // HasOpen reports whether an incident is open.
 func (t *Tracker) HasOpen() bool { return len(t.open) > 0 }
 
-// ListIncidents returns copies of the incidents, the newest first, and the open ones before the closed ones.
+// OwnedIncidents returns those of the open incidents that are published (rule 8).
+func (t *Tracker) OwnedIncidents() (out []*Incident) {
+	for _, in := range t.open {
+		if !in.foreign {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// ListIncidents returns copies of the published incidents, the newest first, and the open ones before the closed ones.
 func (t *Tracker) ListIncidents() (out []Incident) {
 	for _, in := range slices.Backward(t.open) {
-		out = append(out, *in)
+		if !in.foreign {
+			out = append(out, *in)
+		}
 	}
 	for _, in := range slices.Backward(t.past) {
 		out = append(out, *in)
@@ -239,16 +255,18 @@ func (t *Tracker) CloseCovered(cover func(*fabric.Verdict) (why string, covered 
 		why, covered := cover(&in.Verdict)
 		if covered {
 			t.closeIncident(in, why, now)
-			t.opts.Log.Info("closed verdict", "element", in.Element.ID, "why", in.Closed)
+			t.log(in, slog.LevelInfo, "closed verdict", "why", in.Closed)
 		}
 		return covered
 	})
 }
 
-// closeIncident moves an incident to the past ones. The caller removes it from the open ones.
+// closeIncident moves an incident to the past ones, if it was published. The caller removes it from the open ones.
 func (t *Tracker) closeIncident(in *Incident, why string, now time.Time) {
 	in.Open, in.Cleared, in.Closed = false, &now, why
-	t.past = append(t.past, in)
+	if !in.foreign {
+		t.past = append(t.past, in)
+	}
 }
 
 // pendingSuspect represents an element that the last cycles named, and on which no incident is open.
@@ -272,8 +290,10 @@ func (t *Tracker) TrackVerdicts(m *Moment) {
 		}
 		named[in] = true
 		if in.supersededBy(v) {
-			t.opts.Log.Warn("narrowed verdict", "element", v.Element.ID, "was", in.Element.ID, "kind", v.Kind, "confidence", v.Confidence)
+			was := in.Element.ID
 			in.narrowTo(v, m)
+			in.foreign = in.foreign && !t.opts.Part.Owns(in.Element)
+			t.log(in, slog.LevelWarn, "narrowed verdict", "was", was, "kind", v.Kind, "confidence", v.Confidence)
 			t.keepObservations(in, m)
 			continue
 		}
@@ -285,7 +305,7 @@ func (t *Tracker) TrackVerdicts(m *Moment) {
 		cleared := !named[in] && t.shouldClear(in, m)
 		if cleared {
 			t.closeIncident(in, in.Closed, m.Now)
-			t.opts.Log.Info("cleared verdict", "element", in.Element.ID, "why", in.Closed)
+			t.log(in, slog.LevelInfo, "cleared verdict", "why", in.Closed)
 		}
 		return cleared
 	})
@@ -328,7 +348,7 @@ func (c *pendingSuspect) isDue(m *Moment) bool {
 	if v.Evidence.DegradedEdges == 0 && v.Kind != fabric.KindClock && v.Scenario != fabric.Miscabled && c.namedCycles < softOpenAfter {
 		return false
 	}
-	settled := m.Pending*4 <= m.Report.Edges.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
+	settled := m.Pending*4 <= m.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
 	return c.namedCycles >= openAnyway || c.namedCycles >= need && settled
 }
 
@@ -356,13 +376,20 @@ func (t *Tracker) openIncident(c *pendingSuspect, m *Moment) *Incident {
 	v := c.verdict
 	v.FirstSeen = t.resumedFirstSeen(&v, c.firstSeen, m.Now)
 	v.ID = classify.VerdictID(v.Kind, v.Element.ID, v.FirstSeen)
-	in := &Incident{Open: true, OpenedAt: m.Now, LastSeen: m.Now}
+	in := &Incident{Open: true, OpenedAt: m.Now, LastSeen: m.Now, foreign: !t.opts.Part.Owns(v.Element)}
 	in.adoptVerdict(v)
 	in.takeCrossingFlows(m)
 	t.keepObservations(in, m)
 	t.open = append(t.open, in)
 	delete(t.pending, v.Element)
-	t.opts.Log.Warn("opened verdict", "element", v.Element.ID, "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction,
-		"confidence", v.Confidence, "flows", v.Evidence.ExplainedEdges)
+	t.log(in, slog.LevelWarn, "opened verdict", "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction, "confidence", v.Confidence, "flows", v.Evidence.ExplainedEdges)
 	return in
+}
+
+// log logs what became of an incident, at a level that is lower if its verdict is another analyzer's to publish.
+func (t *Tracker) log(in *Incident, level slog.Level, what string, args ...any) {
+	if in.foreign {
+		level = slog.LevelDebug
+	}
+	t.opts.Log.Log(context.Background(), level, what, append([]any{"element", in.Element.ID}, args...)...)
 }

@@ -107,6 +107,19 @@ func (r *Rig) Restrict(planes ...string) {
 	})
 }
 
+// RestrictToPods makes the loop responsible for some pods alone, and with core for what is above them.
+func (r *Rig) RestrictToPods(core bool, pods ...string) {
+	r.t.Helper()
+	part, err := fabric.NewPart(r.World.Graph, pods, core)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.Configure(func(o *analyzer.LoopOptions) {
+		o.Part, o.Settings.Scope.Part = part, part
+		o.TwoSteps.OwnRounds = o.Settings.Windows != nil
+	})
+}
+
 // NewLoop returns another loop with the same options.
 func (r *Rig) NewLoop() *analyzer.Loop { return analyzer.NewLoop(r.options) }
 

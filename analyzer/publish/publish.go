@@ -60,6 +60,7 @@ var (
 	pathHop         = newDesc("fabric_path_hop_info", "The hops of a published path.", "path", "hop", "switch", "ingress", "egress", "link")
 	lastCycle       = newDesc("graylink_analyzer_last_cycle_timestamp_seconds", "Time at which the last cycle ended.")
 	maintenanceInfo = newDesc("fabric_maintenance_info", "Elements that are excluded because of maintenance, by source of the announcement.", "element", "source")
+	partInfo        = newDesc("graylink_analyzer_part_info", "Pods that an analyzer is responsible for, and core for what is above all of them.", "part")
 	warnings        = newDesc("graylink_analyzer_evidence_warnings", "Number of incomplete query results and left-out queries in the last cycle.")
 	baselines       = newDesc("graylink_analyzer_baselines", "Number of directed flows with a baseline.")
 	pending         = newDesc("graylink_analyzer_pending_edges", "Number of flows that look degraded and wait for confirmation.")
@@ -77,7 +78,7 @@ var states = []fabric.State{fabric.Innocent, fabric.Suspect, fabric.Insufficient
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, candidateChance, elementInfo, verdictState, coverage, linkDelay,
-		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, maintenanceInfo, warnings, baselines, pending, hostSuspect,
+		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, maintenanceInfo, partInfo, warnings, baselines, pending, hostSuspect,
 		swInfo, swAnswered, swFlows, swDropped, swForeign, swPulls} {
 		ch <- d
 	}
@@ -113,6 +114,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(linkEdges, float64(l.Edges), l.Link, l.From, l.To)
 		if l.AddedDelayNS != nil {
 			gauge(linkDelay, float64(*l.AddedDelayNS)/1e9, l.Link, l.From, l.To)
+		}
+	}
+	if s.Shard != nil {
+		for _, part := range s.Shard.Parts {
+			gauge(partInfo, 1, part)
 		}
 	}
 	gauge(pathVersion, float64(s.PathMap))

@@ -23,7 +23,8 @@ import (
 //
 //  1. A plane or pod consists of its switches with all their cables, and of the flows from or to
 //     its NICs. A job consists of all paths that its packets may take. A flow from or to its NICs
-//     is evidence about the job if it stays on these paths.
+//     is evidence about the job if it stays on these paths. An analyzer of a part of the fabric judges the links
+//     of the part alone: it has the scopes of its pods, and of the jobs that may cross its links.
 //  2. A scope is suspect while a verdict blames an element in it, or, for a job, an element that
 //     it may cross. A starved host or a clock is not the network.
 //  3. A scope is innocent if the decided flows cover enough of it, none of them is degraded, and
@@ -66,16 +67,21 @@ type Link struct {
 // cycle.
 type Index struct {
 	Graph  *fabric.Graph
+	part   *fabric.Part
 	names  []string         // of scopes
 	scopes map[string][]int // by NIC, with those of its leaf, and by switch
 }
 
-// NewIndex returns the index of a graph.
-func NewIndex(g *fabric.Graph) *Index {
-	x := &Index{Graph: g, scopes: map[string][]int{}}
+// NewIndex returns the index of a graph, of which some part is published. Nil means all of it. A part has the scopes of its
+// pods alone: it has no state of a whole plane.
+func NewIndex(g *fabric.Graph, part *fabric.Part) *Index {
+	x := &Index{Graph: g, part: part, scopes: map[string][]int{}}
 	ids := map[string]int{}
 	add := func(of string, ends ...string) {
 		for _, name := range scopesOf(g, ends...) {
+			if pod, ok := strings.CutPrefix(name, scopePod); part != nil && (!ok || !part.HasPod(pod)) {
+				continue
+			}
 			id, known := ids[name]
 			if !known {
 				id = len(x.names)
@@ -112,10 +118,8 @@ type Input struct {
 	Open      []*incident.Incident
 	Jobs      *jobs.Map // nil if placements are unknown
 	Baselines *baseline.Book
-	// WithBaseline is the number of flows with a baseline.
-	WithBaseline int
-	Planner      *selection.Planner
-	Excluder     *maintenance.Excluder
+	Planner   *selection.Planner
+	Excluder  *maintenance.Excluder
 }
 
 // tallies are the counts of the planes and pods, by their place in the index, and of the jobs, by name.
@@ -165,7 +169,11 @@ func EvaluateScopes(in *Input) []Scope {
 			counted = append(counted, t)
 		}
 	}
-	counted = slices.AppendSeq(counted, maps.Values(all.jobs))
+	for t := range maps.Values(all.jobs) {
+		if in.Index.part == nil || t.directions > 0 {
+			counted = append(counted, t)
+		}
+	}
 	slices.SortFunc(counted, func(a, b *tally) int { return cmp.Compare(a.Scope.Scope, b.Scope.Scope) })
 	out := []Scope{wholeFabric(in)}
 	for _, t := range counted {
@@ -178,7 +186,7 @@ func EvaluateScopes(in *Input) []Scope {
 func wholeFabric(in *Input) Scope {
 	whole := Scope{Scope: scopeFabric, State: in.Report.State, Coverage: in.Report.Coverage, Flows: in.Report.Edges.Total, Degraded: in.Report.Edges.Degraded}
 	for i := range in.Findings {
-		if in.Findings[i].Condition == judge.Healthy {
+		if f := &in.Findings[i]; f.Condition == judge.Healthy && in.Index.part.OwnsFlow(f.Flow) {
 			whole.Clean++
 		}
 	}
@@ -204,8 +212,9 @@ func (all *tallies) countLinks(in *Input) {
 	for _, name := range in.Jobs.JobNames() {
 		t := all.ofJob(name)
 		for d := range in.Jobs.DirectionsOf(name) {
-			if !in.Excluder.ExcludesDirection(d) {
-				t.countDirection(covered[d])
+			crossed, owned := covered[d]
+			if (owned || in.Index.part == nil) && !in.Excluder.ExcludesDirection(d) {
+				t.countDirection(crossed)
 			}
 		}
 	}
@@ -245,7 +254,7 @@ func (in *Input) remembersAll() bool {
 	if !in.Planner.IsEnabled() || in.Planner.QueriesAll() {
 		return false
 	}
-	return in.Planner.LearntFlows() >= in.WithBaseline
+	return in.Planner.LearntFlows() >= in.Baselines.CountBaselines(nil)
 }
 
 // countRemembered counts the flows that the planner remembers, which are the expected ones. Nothing is looked up for a flow

@@ -78,9 +78,9 @@ func (p *Planner) selectFlows(r *Request) (evidence.Selection, Stats) {
 	o, cycle := p.opts, r.Cycle
 	b := &budget{selection: evidence.Selection{Sources: map[string]bool{}, Destinations: map[string]bool{}, Moved: map[string]bool{}}, flows: o.MaxFlows, averageFlows: 1}
 	if len(p.sortedNICs) > 0 {
-		b.averageFlows = max(1, p.peakFlowCount()/len(p.sortedNICs))
+		b.averageFlows = max(1, p.total.peak()/len(p.sortedNICs))
 	}
-	state := Stats{Late: p.addRoundRobin(b, o.MaxFlows/2, o.roundDuration(p.peakFlowCount()), r.Now)}
+	state := Stats{Late: p.addRoundRobin(b, o.MaxFlows/2, p.roundDuration(), r.Now)}
 	for _, nic := range r.Asked {
 		b.addSource(p.nicFor(nic), 0)
 	}
@@ -112,7 +112,7 @@ func (p *Planner) selectFlows(r *Request) (evidence.Selection, Stats) {
 		}
 	}
 	for _, s := range p.sortedNICs {
-		if s.queriedFrom == 0 || s.learnCycles >= 0 && s.learnCycles < learnTries {
+		if p.isInRound(s) && (s.queriedFrom == 0 || s.learnCycles >= 0 && s.learnCycles < learnTries) {
 			b.addSource(s, 0)
 		}
 	}
@@ -125,11 +125,11 @@ func (p *Planner) selectFlows(r *Request) (evidence.Selection, Stats) {
 // comes when it does.
 func (p *Planner) addRoundRobin(b *budget, kept int, round time.Duration, now time.Time) (late bool) {
 	const ahead = 0.9 // of the round, so that a late cycle leaves no NIC out
-	n := len(p.sortedNICs)
+	oldest := slices.DeleteFunc(slices.Clone(p.sortedNICs), func(s *nicState) bool { return s.absent || !p.isInRound(s) })
+	n := len(oldest)
 	if !p.lastQuery.IsZero() {
 		n = int(math.Ceil(float64(n) * now.Sub(p.lastQuery).Seconds() / (ahead * round.Seconds())))
 	}
-	oldest := slices.DeleteFunc(slices.Clone(p.sortedNICs), func(s *nicState) bool { return s.absent })
 	slices.SortStableFunc(oldest, func(a, b *nicState) int { return a.queriedAt.Compare(b.queriedAt) })
 	for _, s := range oldest[:min(n, len(oldest))] {
 		if !b.addSource(s, kept) {
@@ -141,15 +141,15 @@ func (p *Planner) addRoundRobin(b *budget, kept int, round time.Duration, now ti
 
 // troubledNICs returns the NICs that moved or had flows in trouble recently, and those whose flows show an open or
 // pending incident. For the destinations, the flows to the NIC are queried too. NICs with most flows affected come
-// first, and those of which nothing is known last. Among equals, NICs with flows in trouble come first, and every leaf
+// first, then NICs whose flows are only looked at once in a while, and those of which nothing is known last. Among equals, NICs with flows in trouble come first, and every leaf
 // has one before any has two, so that the budget covers the whole fabric.
 func (p *Planner) troubledNICs(r *Request) (sources, destinations []*nicState) {
 	shows, to := p.suspectNICs(r.Suspects)
 	type placed struct {
 		*nicState
-		named, shows bool
-		how          extent
-		turn         int
+		named, shows, glance bool
+		how                  extent
+		turn                 int
 	}
 	var all []placed
 	turns := map[string]int{}
@@ -166,6 +166,9 @@ func (p *Planner) troubledNICs(r *Request) (sources, destinations []*nicState) {
 		if x.how == extentNone {
 			continue
 		}
+		if x.glance = !p.isInRound(s) && !shows[s] && !p.isTouched(r.Graph.PodOf(s.name), r.Cycle); x.glance && !s.isDueForGlance(r.Cycle) {
+			continue
+		}
 		like := fmt.Sprint(fabric.OwnerOf(r.Graph.PeerOf(s.name)), x.how, x.shows)
 		x.turn = turns[like]
 		turns[like]++
@@ -175,7 +178,7 @@ func (p *Planner) troubledNICs(r *Request) (sources, destinations []*nicState) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b placed) int {
-		return cmp.Or(trueFirst(a.named, b.named), cmp.Compare(b.how, a.how), trueFirst(a.shows, b.shows), cmp.Compare(a.turn, b.turn))
+		return cmp.Or(trueFirst(a.named, b.named), trueFirst(b.glance, a.glance), cmp.Compare(b.how, a.how), trueFirst(a.shows, b.shows), cmp.Compare(a.turn, b.turn))
 	})
 	for _, x := range all {
 		sources = append(sources, x.nicState)
@@ -189,6 +192,17 @@ func (p *Planner) troubledNICs(r *Request) (sources, destinations []*nicState) {
 		}
 	}
 	return sources, destinations
+}
+
+// isTouched reports whether a flow that concerns the part and has an end in a pod was degraded lately.
+func (p *Planner) isTouched(pod string, cycle int) bool {
+	last, ever := p.touched[pod]
+	return ever && cycle-last <= troubleCycles
+}
+
+// isDueForGlance reports whether a NIC moved now, and was not queried lately.
+func (s *nicState) isDueForGlance(cycle int) bool {
+	return s.lastMoved == cycle && (s.queriedFrom == 0 || cycle-s.queriedFrom > troubleCycles)
 }
 
 // suspectNICs returns the NICs whose flows show a suspect, and the NICs among them that are suspects themselves.

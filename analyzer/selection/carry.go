@@ -109,7 +109,7 @@ func (c *Carried) CrossingCounts(g *fabric.Graph) []int32 {
 	return out
 }
 
-// FlowTotals returns the number of carried flows, of those among them with a known path, and of flows that were not
+// FlowTotals returns, of the flows of the part, the number of carried flows, of those among them with a known path, and of flows that were not
 // queried because they are under maintenance.
 func (c *Carried) FlowTotals() (flows, usable, excluded int) {
 	if c == nil {
@@ -161,7 +161,7 @@ func (p *Planner) EachFlow(cycle int) iter.Seq[*FlowView] {
 
 // RecordFlows records the states of the queried flows.
 func (p *Planner) RecordFlows(m *Moment) {
-	if !p.IsEnabled() || p.peakFlowCount() < p.opts.MinFlows {
+	if !p.IsEnabled() || p.total.peak() < p.opts.MinFlows {
 		return
 	}
 	unlearnt := map[*nicState]bool{}
@@ -185,6 +185,9 @@ func (p *Planner) RecordFlows(m *Moment) {
 			s.segments = p.segments.appendPath(s.segments[:0], f.Obs.Path, f.Flow)
 		} else {
 			s.segments = nil
+		}
+		if p.opts.OwnRounds && f.Condition == judge.Degraded && p.part.Concerns(f.Flow) {
+			p.touched[m.Graph.PodOf(f.Flow.Src)], p.touched[m.Graph.PodOf(f.Flow.Dst)] = m.Cycle, m.Cycle
 		}
 		if f.Condition == judge.Degraded && (p.current == nil || !p.current.selection.Destinations[f.Flow.Dst]) {
 			s.src.lastDegraded = m.Cycle
@@ -245,7 +248,7 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 	for i, d := range p.segments.all {
 		excluded[i] = m.Excluder.IsActive() && d.To != "" && m.Excluder.ExcludesDirection(d)
 	}
-	round := p.opts.roundDuration(p.peakFlowCount())
+	round := p.roundDuration()
 	q := p.collectQuestions(m)
 	kept := p.flows[:0]
 	p.learnt = 0
@@ -261,8 +264,11 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 		if s.src.queriedFrom == m.Cycle || s.dst.queriedTo == m.Cycle || s.queriedCycle == m.Cycle {
 			continue
 		}
+		own := p.part.OwnsFlow(s.flow)
 		if slices.ContainsFunc(s.segments, func(i int32) bool { return excluded[i] }) {
-			v.excluded++
+			if own {
+				v.excluded++
+			}
 			m.Excluder.ExcludeFlow(s.flow, p.linksOf(s))
 			continue
 		}
@@ -271,9 +277,9 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 			continue
 		}
 		s.carried = true
-		v.flows++
-		if len(s.segments) > 0 {
-			v.usable++
+		if own {
+			v.flows++
+			v.usable += min(1, len(s.segments))
 		}
 		for _, i := range s.segments {
 			v.flowsBySegment[i]++

@@ -17,6 +17,10 @@
 //     is not carried forward.
 //  11. A cycle queries no more flows than its budget allows, and reports what it left out.
 //  12. Every flow is queried if there are few flows, or if no node judges its flows.
+//  13. An analyzer of some pods whose windows come from agents queries the flows from NICs of these pods in a round, as if
+//     there were no others. A NIC elsewhere that moved is queried once in a while, and in every cycle while a flow that
+//     concerns the analyzer's part and has an end in its pod is degraded. So what else could explain such flows is known
+//     as well as an analyzer of the whole knows it, and the cost follows the pods where nothing is wrong between them.
 package selection
 
 import (
@@ -41,6 +45,9 @@ type Options struct {
 	// one millisecond per flow, so that a calm cycle of one second queries a thousand
 	// flows.
 	Round time.Duration
+	// OwnRounds means that only flows from NICs of the part are queried in a round. The others have baselines when they are
+	// queried, as windows from agents have.
+	OwnRounds bool
 }
 
 // roundDuration returns the time of a round over so many flows.
@@ -75,8 +82,10 @@ type Stats struct {
 type Planner struct {
 	opts  Options
 	stats Stats
-	// flowCounts has the numbers of directed flows of the last cycles.
-	flowCounts []int
+	part  *fabric.Part
+	// total has the numbers of directed flows of the last cycles, and own those of the part.
+	total, own flowCounts
+	touched    map[string]int // by pod: the last cycle in which a flow of it that concerns the part was degraded
 	nics       map[string]*nicState
 	sortedNICs []*nicState
 	nicNames   []string // by number
@@ -117,16 +126,16 @@ func (q *queried) contains(e fabric.Flow) bool {
 	return q.selection.Sources[e.Src] || q.selection.Destinations[e.Dst] || q.returned[e]
 }
 
-// NewPlanner returns a Planner that has not queried anything.
-func NewPlanner(o Options) *Planner {
-	return &Planner{opts: o, nics: map[string]*nicState{}, states: map[fabric.Flow]*flowState{}, segments: segmentTable{id: map[fabric.Direction]int32{}}}
+// NewPlanner returns a Planner that has not queried anything, for an analyzer of a part of the fabric. Nil means all of it.
+func NewPlanner(o Options, part *fabric.Part) *Planner {
+	return &Planner{opts: o, part: part, touched: map[string]int{}, nics: map[string]*nicState{}, states: map[fabric.Flow]*flowState{}, segments: segmentTable{id: map[fabric.Direction]int32{}}}
 }
 
 // InheritFrom takes over what another planner remembers, which is not used any more.
 func (p *Planner) InheritFrom(old *Planner) {
-	opts := p.opts
+	opts, part := p.opts, p.part
 	*p = *old
-	p.opts = opts
+	p.opts, p.part = opts, part
 }
 
 // IsEnabled reports whether flows are selected where there are many.
@@ -135,17 +144,40 @@ func (p *Planner) IsEnabled() bool { return p.opts.MinFlows > 0 }
 // CycleStats describes which flows the cycle queried.
 func (p *Planner) CycleStats() Stats { return p.stats }
 
-// peakFlowCount returns the number of directed flows that there are to query.
-func (p *Planner) peakFlowCount() int { return slices.Max(append(p.flowCounts, 0)) }
+// flowCounts are the numbers of directed flows of the last cycles.
+type flowCounts []int
 
-// AddFlowCount adds the number of directed flows of a cycle, and returns the largest number of the last cycles. That is
-// the expected number, which does not shrink when fewer flows report.
-func (p *Planner) AddFlowCount(flows int) int {
-	if p.flowCounts = append(p.flowCounts, flows); len(p.flowCounts) > baseline.ExpectedCycles {
-		p.flowCounts = p.flowCounts[1:]
+func (c *flowCounts) add(flows int) {
+	if *c = append(*c, flows); len(*c) > baseline.ExpectedCycles {
+		*c = (*c)[1:]
 	}
-	return p.peakFlowCount()
 }
+
+func (c flowCounts) peak() int { return slices.Max(append(slices.Clone(c), 0)) }
+
+// AddFlowCount adds the numbers of directed flows of a cycle, of all that there are to query and of those of the part, and
+// returns the largest number of these in the last cycles. That is the expected number, which does not shrink when fewer
+// flows report.
+func (p *Planner) AddFlowCount(flows, own int) int {
+	p.total.add(flows)
+	p.own.add(own)
+	if p.part == nil {
+		return p.total.peak()
+	}
+	return p.own.peak()
+}
+
+// roundDuration returns the time of a round over the flows that are queried in turn.
+func (p *Planner) roundDuration() time.Duration {
+	if p.opts.OwnRounds {
+		return p.opts.roundDuration(p.own.peak())
+	}
+	return p.opts.roundDuration(p.total.peak())
+}
+
+// isInRound reports whether the flows from a NIC are queried in turn. Those from other NICs are queried where they are evidence
+// about the part (rule 13).
+func (p *Planner) isInRound(s *nicState) bool { return !p.opts.OwnRounds || p.part.HasNIC(s.name) }
 
 // Request is what a cycle gives a Planner.
 type Request struct {
@@ -171,17 +203,17 @@ func (p *Planner) QueryEvidence(ctx context.Context, r *Request) (evidence.Windo
 	if err != nil {
 		return evidence.Window{}, err
 	}
-	if p.peakFlowCount() == 0 {
+	if p.total.peak() == 0 {
 		first, err := c.CountFlows(ctx)
 		if err != nil {
 			return evidence.Window{}, err
 		}
 		if first > 0 {
-			p.flowCounts = append(p.flowCounts, first)
+			p.total.add(first)
 		}
 	}
 	state := Stats{}
-	if p.peakFlowCount() >= p.opts.MinFlows {
+	if p.total.peak() >= p.opts.MinFlows {
 		overview, err := c.ReadOverview(ctx, &p.seldom)
 		if err != nil {
 			return evidence.Window{}, err
@@ -224,15 +256,18 @@ func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview
 	for nic := range sel.Destinations {
 		p.nicFor(nic).queriedTo = r.Cycle
 	}
-	w.Flows = 0
+	w.Flows, w.OwnFlows = 0, 0
 	for _, s := range p.sortedNICs {
 		w.Flows += s.sourceFlows
+		if p.part.HasNIC(s.name) {
+			w.OwnFlows += s.sourceFlows
+		}
 	}
 	if state.LeftOut > 0 {
 		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("%d NICs that moved, or whose flows are in trouble, are not queried: the budget of a cycle is %d flows", state.LeftOut, p.opts.MaxFlows))
 	}
 	if state.Late {
-		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("a round over all flows takes longer than %s: half of the budget of %d flows per cycle does not suffice", p.opts.roundDuration(p.peakFlowCount()), p.opts.MaxFlows))
+		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("a round over all flows takes longer than %s: half of the budget of %d flows per cycle does not suffice", p.roundDuration(), p.opts.MaxFlows))
 	}
 	p.stats, p.previous, p.current, p.lastQuery = state, p.current, newQueried(sel, w.Observations), r.Now
 	if p.previous == nil {

@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -17,11 +18,11 @@ import (
 // healthy, and the moment of the next cycle, which queries the flows from h1 only.
 func newRecordedPlanner(t *testing.T) (*Planner, *Moment) {
 	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 1)
-	p := NewPlanner(Options{MinFlows: 1, MaxFlows: 1000, Round: 10 * time.Second})
+	p := NewPlanner(Options{MinFlows: 1, MaxFlows: 1000, Round: 10 * time.Second}, nil)
 	m := &Moment{Now: time.Unix(1000, 0), Cycle: 1, Baselines: baseline.NewBook(), Excluder: maintenance.NewExcluder(), Graph: w.Graph}
 	m.Raw = judge.FindingsOf(w.Observe(0), judge.DefaultParameters())
 	m.Findings = m.Raw
-	p.AddFlowCount(len(m.Raw))
+	p.AddFlowCount(len(m.Raw), len(m.Raw))
 	p.RecordFlows(m)
 	if p.CarryForward(m) != nil {
 		t.Fatal("flows are carried, though all were queried")
@@ -92,5 +93,67 @@ func TestRule10ExtentOfWhatMoved(t *testing.T) {
 		if got := movedExtent(tt.unhealthy, 12); got != tt.want {
 			t.Errorf("%v: %d, want %d", tt.unhealthy, got, tt.want)
 		}
+	}
+}
+
+// TestRule13NICsOfOtherPods: a NIC of another pod that moved is queried once in a while, and always while flows between the
+// pods are degraded. It is never queried because of its turn.
+func TestRule13NICsOfOtherPods(t *testing.T) {
+	g := worldtest.NewPods(t, 3, 1)
+	part, err := fabric.NewPart(g, []string{"p1"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const own, other = "h111/eth1", "h211/eth1"
+	p := NewPlanner(Options{MinFlows: 1, MaxFlows: 1000, Round: 10 * time.Second, OwnRounds: true}, part)
+	for _, nic := range g.NICIDs() {
+		s := p.nicFor(nic)
+		s.counted, s.judged, s.sourceFlows = true, true, 10
+	}
+	m := &Moment{Baselines: baseline.NewBook(), Excluder: maintenance.NewExcluder(), Graph: g}
+	record := func(cycle int, degraded string) {
+		m.Cycle, m.Now = cycle, time.Unix(int64(1000+cycle), 0)
+		m.Raw = nil
+		if degraded != "" {
+			f, err := fabric.ParseFlow(degraded)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Raw = []judge.Finding{{Flow: f, Condition: judge.Degraded, Obs: &fabric.Observation{}}}
+		}
+		p.AddFlowCount(60, 20)
+		p.RecordFlows(m)
+	}
+	queried := map[string][]int{}
+	step := func(cycle int, degraded string) {
+		p.nics[other].lastMoved, p.nics[other].movedExtent = cycle, extentPartial
+		sel, _ := p.selectFlows(&Request{Graph: g, Cycle: cycle, Now: time.Unix(int64(1000+cycle), 0)})
+		for nic := range sel.Sources {
+			queried[nic] = append(queried[nic], cycle)
+			p.nics[nic].queriedFrom, p.nics[nic].queriedAt = cycle, time.Unix(int64(1000+cycle), 0)
+		}
+		p.current, p.lastQuery = newQueried(sel, nil), time.Unix(int64(1000+cycle), 0)
+		record(cycle, degraded)
+	}
+	for cycle := 20; cycle < 50; cycle++ {
+		step(cycle, "h211/eth1>h311/eth1") // it does not concern p1
+	}
+	if got := queried[other]; !slices.Equal(got, []int{20, 33, 46}) {
+		t.Errorf("a NIC of another pod that moves is queried in cycles %v", got)
+	}
+	clear(queried)
+	for cycle := 50; cycle < 56; cycle++ {
+		step(cycle, "h111/eth1>h211/eth1")
+	}
+	if got := queried[other]; !slices.Equal(got, []int{51, 52, 53, 54, 55}) {
+		t.Errorf("while flows between the pods are degraded, it is queried in cycles %v", got)
+	}
+	for _, nic := range []string{"h221/eth1", "h311/eth1"} {
+		if got := queried[nic]; got != nil {
+			t.Errorf("%s, which did not move, is queried in cycles %v", nic, got)
+		}
+	}
+	if len(queried[own]) == 0 {
+		t.Error("no NIC of the pod had its turn")
 	}
 }

@@ -57,7 +57,10 @@ func (s *Snapshot) FindJob(name string) (JobView, bool) {
 	for _, sc := range s.Scopes {
 		states[sc.Scope] = sc
 	}
-	v.Scope = states[scope.JobPrefix+p.Job]
+	v.Scope = scope.Scope{Scope: scope.JobPrefix + p.Job, State: fabric.InsufficientEvidence, Why: "no link that the job may cross belongs to this analyzer's part of the fabric"}
+	if sc, ok := states[v.Scope.Scope]; ok {
+		v.Scope = sc
+	}
 	own := s.Placed.DirectionsOf(p.Job)
 	accused := map[string]bool{}
 	for i := range s.Incidents {

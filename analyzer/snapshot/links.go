@@ -35,27 +35,31 @@ func conditionLabel(f *judge.Finding, x *maintenance.Excluder) string {
 
 // LinkIndex numbers the directed links of a graph, so that they are not looked up in each cycle.
 type LinkIndex struct {
-	Graph *fabric.Graph
-	links []string // by direction
-	at    map[fabric.Direction]int
+	Graph     *fabric.Graph
+	positions []int    // in LinkDirections of the graph
+	links     []string // by direction
+	at        map[fabric.Direction]int
 }
 
-// NewLinkIndex returns the index of a graph.
-func NewLinkIndex(g *fabric.Graph) *LinkIndex {
+// NewLinkIndex returns the index of the links of a graph that belong to a part. Nil means all of it.
+func NewLinkIndex(g *fabric.Graph, part *fabric.Part) *LinkIndex {
 	x := &LinkIndex{Graph: g, at: make(map[fabric.Direction]int, 2*len(g.Topo.Links))}
 	for i, d := range g.LinkDirections() {
-		x.at[d] = i
-		x.links = append(x.links, g.Topo.Links[i/2].ID())
+		if part.OwnsDirection(d) {
+			x.at[d] = len(x.positions)
+			x.positions, x.links = append(x.positions, i), append(x.links, g.Topo.Links[i/2].ID())
+		}
 	}
 	return x
 }
 
-// ViewLinks returns a view of every directed link of the topology.
+// ViewLinks returns a view of every directed link of the index.
 func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *selection.Carried) []LinkView {
 	directions, carried := x.Graph.LinkDirections(), c.CrossingCounts(x.Graph)
-	out := make([]LinkView, len(directions))
-	for i, d := range directions {
-		out[i] = LinkView{Link: x.links[i], From: d.From, To: d.To, Edges: int(carried[i])}
+	out := make([]LinkView, len(x.positions))
+	for i, at := range x.positions {
+		d := directions[at]
+		out[i] = LinkView{Link: x.links[i], From: d.From, To: d.To, Edges: int(carried[at])}
 		if out[i].Edges > 0 {
 			out[i].AddedDelayNS = new(int64)
 		}
@@ -94,8 +98,8 @@ func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *se
 		if v.Symptom.LossRatio == 0 {
 			continue
 		}
-		for k, d := range directions {
-			if v.Direction == "" && v.Kind == fabric.KindLink && v.Element.ID == x.links[k] || v.Direction != "" && v.Direction == d.String() {
+		for k, at := range x.positions {
+			if d := directions[at]; v.Direction == "" && v.Kind == fabric.KindLink && v.Element.ID == x.links[k] || v.Direction != "" && v.Direction == d.String() {
 				out[k].LossRatio = v.Symptom.LossRatio
 			}
 		}

@@ -49,6 +49,12 @@ func (b *banner) addShards(s *snapshot.Snapshot) {
 	if !s.Shard.Known {
 		b.More = append(b.More, "the other shards are unknown")
 	}
+	for _, part := range s.Shard.Unowned {
+		b.More = append(b.More, "no analyzer is responsible for "+part)
+	}
+	for _, part := range s.Shard.Shared {
+		b.More = append(b.More, "analyzers of several shards are responsible for "+part)
+	}
 	for i := range s.Shard.Others {
 		if x := &s.Shard.Others[i]; x.State != fabric.Innocent {
 			text := "shard " + x.Name + ": " + strings.ReplaceAll(string(x.State), "_", " ")

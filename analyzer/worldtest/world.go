@@ -115,6 +115,40 @@ func NewTwoPods(t testing.TB) *fabric.Graph {
 	return fabric.NewGraph(topo)
 }
 
+// NewPods returns pods of two leaves and two spines with hosts of one NIC at each leaf. Each spine has a link to two core
+// switches, which have one to each pod.
+func NewPods(t testing.TB, pods, hosts int) *fabric.Graph {
+	t.Helper()
+	switches, nodes, links := "", "", ""
+	cable := 0
+	link := func(a, b string) {
+		cable++
+		links += fmt.Sprintf("  - {a: %q, b: %q, a_address: 172.16.%d.%d/31, b_address: 172.16.%d.%d/31}\n", a, b, cable/128, cable%128*2, cable/128, cable%128*2+1)
+	}
+	for pod := 1; pod <= pods; pod++ {
+		for i := 1; i <= 2; i++ {
+			switches += fmt.Sprintf("  - {name: p%dl%d, role: leaf, pod: p%d, plane: a}\n  - {name: p%ds%d, role: spine, pod: p%d, plane: a}\n", pod, i, pod, pod, i, pod)
+			for k := 1; k <= 2; k++ {
+				link(fmt.Sprintf("p%ds%d:up%d", pod, i, k), fmt.Sprintf("c%d%d:dn%d", i, k, pod))
+				link(fmt.Sprintf("p%dl%d:up%d", pod, i, k), fmt.Sprintf("p%ds%d:dn%d", pod, k, i))
+			}
+			for k := 1; k <= hosts; k++ {
+				host := fmt.Sprintf("h%d%d%d", pod, i, k)
+				nodes += fmt.Sprintf("  - {name: %s, nics: [{device: eth1, plane: a}]}\n", host)
+				link(host+"/eth1", fmt.Sprintf("p%dl%d:dn%d", pod, i, k))
+			}
+		}
+	}
+	for i := 1; i <= 2; i++ {
+		switches += fmt.Sprintf("  - {name: c%d1, role: core, plane: a}\n  - {name: c%d2, role: core, plane: a}\n", i, i)
+	}
+	topo, found := fabric.ParseTopology("t.yaml", []byte("version: 1\nswitches:\n"+switches+"nodes:\n"+nodes+"links:\n"+links))
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return fabric.NewGraph(topo)
+}
+
 // NewWorld returns a world without faults, in which all NICs of a plane probe each other. A seed always gives the same world.
 func NewWorld(g *fabric.Graph, seed uint64) *World {
 	w := &World{Graph: g, Random: rand.New(rand.NewPCG(seed, 7)), Paths: map[fabric.Flow]fabric.Path{}, Delay: map[fabric.Direction]int64{},

@@ -1,6 +1,7 @@
 package dragonfly
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -282,5 +283,55 @@ func TestSearchIsBounded(t *testing.T) {
 	})
 	if all || paths != nil || tried > 1<<16 {
 		t.Errorf("%d paths, all: %v, %d hops tried", len(paths), all, tried)
+	}
+}
+
+// TestGroupsAsParts: groups are parts of a fabric as pods are. Every link belongs to one of two that have all groups together,
+// and minimal paths cross links of a group only if they begin or end there.
+func TestGroupsAsParts(t *testing.T) {
+	g := fabric.NewGraph(NewTopology(Options{Groups: 3, LeavesPerGroup: 2, SpinesPerGroup: 2, NICsPerLeaf: 1, GlobalPerPair: 2}))
+	parts := map[string]*fabric.Part{}
+	for i := range g.Topo.Switches {
+		group := g.Topo.Switches[i].Group
+		part, err := fabric.NewPart(g, []string{group}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts[group] = part
+	}
+	global := 0
+	for i := range g.Topo.Links {
+		l := &g.Topo.Links[i]
+		owners := 0
+		for _, p := range parts {
+			if p.OwnsDirection(fabric.Direction{From: l.A, To: l.B}) {
+				owners++
+			}
+		}
+		if owners != 1 {
+			t.Errorf("%s has %d owners", l.ID(), owners)
+		}
+		if g.IsGlobal(l) {
+			global++
+		}
+	}
+	if global != 6 || len(parts) != 3 {
+		t.Errorf("%d global links and %d groups", global, len(parts))
+	}
+	for _, src := range g.NICIDs() {
+		for _, dst := range g.NICIDs() {
+			for _, path := range g.ShortestPaths(src, dst, 64) {
+				for _, d := range path.LinkDirections(src, dst) {
+					for group, p := range parts {
+						if p.OwnsDirection(d) && !p.Concerns(fabric.Flow{Src: src, Dst: dst}) {
+							t.Fatalf("%s>%s crosses %s of group %s", src, dst, d, group)
+						}
+					}
+				}
+			}
+		}
+	}
+	if _, err := fabric.NewPart(g, []string{g.Topo.Switches[0].Group}, true); !errors.Is(err, fabric.ErrNoCore) {
+		t.Errorf("a core of a Dragonfly+: %v", err)
 	}
 }
