@@ -56,4 +56,7 @@
 //     with it: it may have one with another leader.
 //  23. Where a lease decides, its holder leads. A coordinator takes it only with the state of its last holder, or without
 //     any where it is named as the initial leader. A leader that gets no answer about the lease goes on.
+//  24. Analyzers whose certificate has one of the configured names make and end maintenance windows of the topology's
+//     elements. A window counts once it is written, also by a standby that follows, and is part of the state. Windows are
+//     limited in number and have an end.
 package coordinator

@@ -213,6 +213,7 @@ func (c *Coordinator) lead(s *state, epoch uint64) error {
 	l.resumes, l.yieldTo = false, 0
 	c.moves, c.asked = portMoves{movedAt: mono}, askedFlows{}
 	c.planning, c.keys = planState{}, nil
+	c.maintenance = newMaintenanceBook(s)
 	c.loadAgents(s, wall, mono)
 	if c.opts.Keys {
 		c.keys = newKeyring(s, c.opts.RotateEvery, wall, mono)

@@ -63,6 +63,8 @@ type Options struct {
 
 	// AskClients are the names in certificates whose clients may ask for temporary flows.
 	AskClients []string
+	// MaintenanceClients are the names in certificates whose clients may make and end maintenance windows.
+	MaintenanceClients []string
 
 	// AddressPrefixes are those of addresses that agents may report for NICs without one in the topology.
 	AddressPrefixes []netip.Prefix

@@ -31,6 +31,7 @@ type replication struct {
 	state    *state // the last one that was published; nil before the first
 	sequence uint64
 	open     map[*follower]bool
+	progress chan struct{} // is closed when a standby has written something, or follows no more; nil if nothing waits for it
 }
 
 // follower is a standby that follows.
@@ -63,6 +64,44 @@ func (r *replication) end() {
 		close(f.ended)
 	}
 	clear(r.open)
+	r.wakeWaiting()
+}
+
+// wakeWaiting lets what waits for standbys look again. It needs mu.
+func (r *replication) wakeWaiting() {
+	if r.progress != nil {
+		close(r.progress)
+		r.progress = nil
+	}
+}
+
+// waitWritten waits until every standby that follows has written a sequence. It returns an error if ctx ends before.
+func (r *replication) waitWritten(ctx context.Context, sequence uint64) error {
+	for {
+		progress := r.waitingFor(sequence)
+		if progress == nil {
+			return nil
+		}
+		select {
+		case <-progress:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// waitingFor returns nil if every standby that follows has written a sequence, and else a channel that is closed when that may
+// have changed.
+func (r *replication) waitingFor(sequence uint64) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.behindOf(sequence) {
+		return nil
+	}
+	if r.progress == nil {
+		r.progress = make(chan struct{})
+	}
+	return r.progress
 }
 
 func (r *replication) add() *follower {
@@ -80,12 +119,14 @@ func (r *replication) remove(f *follower) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, f)
+	r.wakeWaiting()
 }
 
 func (r *replication) confirm(f *follower, sequence uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f.acked = max(f.acked, min(sequence, r.sequence))
+	r.wakeWaiting()
 }
 
 func (r *replication) latest() (*state, uint64) {
@@ -105,8 +146,13 @@ func (r *replication) followers() int {
 func (r *replication) behind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.behindOf(r.sequence)
+}
+
+// behindOf reports whether a standby follows that has not yet written a sequence. It needs mu.
+func (r *replication) behindOf(sequence uint64) bool {
 	for f := range r.open {
-		if f.acked < r.sequence {
+		if f.acked < sequence {
 			return true
 		}
 	}
