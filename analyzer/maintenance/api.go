@@ -57,23 +57,28 @@ const maxRequest = 64 << 10
 
 func (a *API) handleAdd(w http.ResponseWriter, r *http.Request) {
 	win, err := a.readWindow(w, r)
-	code := http.StatusBadRequest
-	switch {
-	case err != nil:
-	case a.Coordinator == nil:
-		win, err = a.Register.AddWindow(win)
-	default:
-		if win, err = a.Coordinator.OpenWindow(r.Context(), win); err != nil {
-			code = statusOf(err)
-		}
-		a.follow(r)
+	if err == nil {
+		win, err = a.openWindow(r, win)
 	}
 	if err != nil {
-		http.Error(w, err.Error(), code)
+		http.Error(w, err.Error(), statusOf(err))
 		return
 	}
 	webaccess.AddLogAttrs(r, "element", win.Element, "id", win.ID, "for", win.By, "until", win.Until.Format(time.RFC3339), "why", win.Reason)
 	writeJSON(w, http.StatusCreated, win)
+}
+
+// openWindow makes a window where the windows are kept.
+func (a *API) openWindow(r *http.Request, win Window) (Window, error) {
+	if a.Coordinator == nil {
+		return a.Register.AddWindow(win)
+	}
+	if err := win.checkEnd(); err != nil {
+		return win, err
+	}
+	win, err := a.Coordinator.OpenWindow(r.Context(), win)
+	a.follow(r)
+	return win, err
 }
 
 func (a *API) readWindow(w http.ResponseWriter, r *http.Request) (Window, error) {
@@ -104,7 +109,7 @@ func (a *API) readWindow(w http.ResponseWriter, r *http.Request) (Window, error)
 	if win.By == "" {
 		return win, fmt.Errorf("field %q is missing: want who works on it", "by")
 	}
-	return win, win.checkEnd()
+	return win, nil
 }
 
 // follow reads the coordinator's windows after a change. If that fails, the next read of the source has it.

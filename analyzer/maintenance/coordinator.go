@@ -6,8 +6,7 @@ import (
 	"net/http"
 )
 
-// Keeper is a coordinator that keeps the windows of the API for all analyzers. An error that is a KeeperError is for the
-// client of the API.
+// Keeper is a coordinator that keeps the windows of the API for all analyzers. Its errors are KeeperErrors.
 type Keeper interface {
 	// Windows returns all windows. It returns nil and no error if they are those of the last call.
 	Windows(ctx context.Context) ([]Window, error)
@@ -25,13 +24,13 @@ type KeeperError struct {
 
 func (e *KeeperError) Error() string { return e.Text }
 
-// statusOf returns the status of HTTP for an error of a Keeper.
+// statusOf returns the status of HTTP for an error: that of a Keeper, or else that of an invalid request.
 func statusOf(err error) int {
 	var k *KeeperError
 	if errors.As(err, &k) {
 		return k.Status
 	}
-	return http.StatusServiceUnavailable
+	return http.StatusBadRequest
 }
 
 // Coordinator is a source of windows: those that a coordinator keeps.
