@@ -230,7 +230,7 @@ func (a *agent) Interfaces() ([]*agentapi.Interface, error) {
 
 func (a *agent) Heartbeat(*agentapi.Heartbeat) {}
 
-func (a *agent) Clock(u *agentapi.ClockUpdate) {
+func (a *agent) Clock(u *agentapi.ClockUpdate, _ bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.clocks = append(a.clocks, u)
