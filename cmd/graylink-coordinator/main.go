@@ -218,12 +218,17 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 	default:
 		defer func() { _ = unlock() }() // the lock ends with the process in any case
 	}
+	used, err := s.enroll.openUsedTokens(&s.options)
+	if err != nil {
+		log.Error("cannot let nodes enroll", "err", err)
+		return exitSetup
+	}
 	c, err := coordinator.New(s.options, log)
 	if err != nil {
 		log.Error("cannot start the coordinator", "err", err)
 		return exitSetup
 	}
-	enrollment, err := s.enroll.open(c, certificates, s.options.StateFile, log)
+	enrollment, err := s.enroll.open(c, certificates, used, log)
 	if err != nil {
 		log.Error("cannot let nodes enroll", "err", err)
 		return exitSetup

@@ -156,12 +156,15 @@ func (r *rig) keeper(name string) *pki.Keeper {
 // start starts a coordinator on the same files, which is a new process for the agents.
 func (r *rig) start() {
 	r.t.Helper()
-	var err error
+	used, err := r.enroll.openUsedTokens(&r.options)
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	if r.c, err = coordinator.New(r.options, slog.New(slog.DiscardHandler)); err != nil {
 		r.t.Fatal(err)
 	}
 	r.certificates = r.keeper("coordinator")
-	if r.enrollment, err = r.enroll.open(r.c, r.certificates, r.options.StateFile, slog.New(slog.DiscardHandler)); err != nil {
+	if r.enrollment, err = r.enroll.open(r.c, r.certificates, used, slog.New(slog.DiscardHandler)); err != nil {
 		r.t.Fatal(err)
 	}
 	server := coordinator.NewServer(r.c, r.certificates, r.enrollment.server())
