@@ -144,9 +144,8 @@ func (c *Client) serveClockLink(ctx context.Context, l *clockLink, changed <-cha
 	}
 	ended := make(chan error, 1)
 	var receiver sync.WaitGroup
-	defer func() { cancel(); receiver.Wait() }()
+	defer func() { cancel(); receiver.Wait(); l.queue.endSession() }()
 	receiver.Go(func() { ended <- c.receiveClocks(stream, l) })
-	defer l.queue.endSession()
 	for {
 		select {
 		case err := <-ended:
