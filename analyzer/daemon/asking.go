@@ -16,8 +16,8 @@ import (
 type coordinatorAsker struct{ client *client.Asker }
 
 // NewAsker returns what asks the coordinator of a configuration. It fails if the certificate files cannot be used.
-func (a *Asking) NewAsker(log *slog.Logger) (questions.Asker, error) {
-	keeper, err := pki.Open(a.files(), func(err error) { log.Error("cannot reload the certificates", "err", err) })
+func (a *AgentPort) NewAsker(log *slog.Logger) (questions.Asker, error) {
+	keeper, err := a.openCertificates(log)
 	if err != nil {
 		return nil, err
 	}
@@ -26,6 +26,11 @@ func (a *Asking) NewAsker(log *slog.Logger) (questions.Asker, error) {
 		return nil, err
 	}
 	return coordinatorAsker{c}, nil
+}
+
+// openCertificates opens the certificates that a coordinator is shown.
+func (a *AgentPort) openCertificates(log *slog.Logger) (*pki.Keeper, error) {
+	return pki.Open(a.files(), func(err error) { log.Error("cannot reload the certificates", "err", err) })
 }
 
 // Ask implements questions.Asker.

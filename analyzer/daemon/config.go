@@ -51,7 +51,7 @@ type Config struct {
 	// Jobs configures the sources of placements.
 	Jobs []Placements `yaml:"jobs"`
 	// Asking configures the coordinator that grants temporary flows. Without it, nothing is asked.
-	Asking *Asking `yaml:"asking"`
+	Asking *AgentPort `yaml:"asking"`
 	// PageNICs is the blast radius above which a verdict that affects no job is critical.
 	PageNICs int `yaml:"page_above_nics" schema:"min=1"`
 	// Queries replaces queries to Prometheus, by name.
@@ -104,8 +104,9 @@ type Coordinator struct {
 	Endpoint `yaml:",inline" schema:"required=url"`
 }
 
-// Asking configures the coordinator that grants temporary flows, and the certificate that the analyzer shows it.
-type Asking struct {
+// AgentPort configures how the analyzer reaches the coordinators where they accept agents, and the certificate that it shows
+// them.
+type AgentPort struct {
 	// Address is where the coordinator accepts agents: host:port or unix:PATH.
 	Address string `yaml:"address" schema:"required"`
 	// StandbyAddresses are where other coordinators of the fleet accept agents. They are tried when this one does not lead.
@@ -114,30 +115,32 @@ type Asking struct {
 	ServerName string `yaml:"server_name"`
 	// CAFile is the PEM file of the authorities that sign the coordinator's certificate.
 	CAFile string `yaml:"ca_file" schema:"required"`
-	// CertFile is the PEM file of the analyzer's certificate, for a name in the coordinator's --ask.clients.
+	// CertFile is the PEM file of the analyzer's certificate. The coordinator needs its name in --ask.clients for questions,
+	// and in --maintenance.clients for windows.
 	CertFile string `yaml:"cert_file" schema:"required"`
 	// KeyFile is the PEM file of the certificate's key.
 	KeyFile string `yaml:"key_file" schema:"required"`
 }
 
-func (a *Asking) files() pki.Files {
+func (a *AgentPort) files() pki.Files {
 	return pki.Files{CA: a.CAFile, Cert: a.CertFile, Key: a.KeyFile}
 }
 
 // addresses returns those of all coordinators.
-func (a *Asking) addresses() []string { return append([]string{a.Address}, a.StandbyAddresses...) }
+func (a *AgentPort) addresses() []string { return append([]string{a.Address}, a.StandbyAddresses...) }
 
-func (a *Asking) validate() error {
+// validate returns an error that names the key below that of the whole.
+func (a *AgentPort) validate(whole string) error {
 	for _, f := range []struct{ key, value string }{{"address", a.Address}, {"ca_file", a.CAFile}, {"cert_file", a.CertFile}, {"key_file", a.KeyFile}} {
 		if f.value == "" {
-			return keyErrorf("asking."+f.key, "a value is required")
+			return keyErrorf(whole+"."+f.key, "a value is required")
 		}
 	}
 	for i, address := range a.addresses() {
 		if _, err := client.ServerNameFor(address, a.ServerName); err != nil {
-			key := "asking.address"
+			key := whole + ".address"
 			if i > 0 {
-				key = fmt.Sprintf("asking.standby_addresses[%d]", i-1)
+				key = fmt.Sprintf("%s.standby_addresses[%d]", whole, i-1)
 			}
 			return keyErrorf(key, "%w", err)
 		}
@@ -164,6 +167,9 @@ type Maintenance struct {
 	Alertmanager *Server `yaml:"alertmanager"`
 	// Kubernetes is the API server whose cordoned nodes are in maintenance.
 	Kubernetes *Server `yaml:"kubernetes"`
+	// Coordinator is the coordinator that keeps the windows of the API for all analyzers. Without it, each analyzer keeps its
+	// own until it is restarted.
+	Coordinator *AgentPort `yaml:"coordinator"`
 }
 
 // Server configures a server that has maintenance windows or jobs.
@@ -407,12 +413,24 @@ func (h Host) parseConfig(b []byte, dir string) (*Config, error) {
 	for _, e := range c.endpointsByKey() {
 		e.Client.SetDirectory(dir)
 	}
-	if a := c.Asking; a != nil {
+	for _, a := range c.agentPorts() {
 		for _, f := range []*string{&a.CAFile, &a.CertFile, &a.KeyFile} {
 			*f = config_util.JoinDir(dir, *f)
 		}
 	}
 	return &c, nil
+}
+
+// agentPorts returns how coordinators are reached where they accept agents, by the key in the file.
+func (c *Config) agentPorts() map[string]*AgentPort {
+	out := map[string]*AgentPort{}
+	if c.Asking != nil {
+		out["asking"] = c.Asking
+	}
+	if c.Maintenance.Coordinator != nil {
+		out["maintenance.coordinator"] = c.Maintenance.Coordinator
+	}
+	return out
 }
 
 // endpointsByKey returns all endpoints by their key in the file.
@@ -453,7 +471,7 @@ func (c *Config) certificates(file string) (out []pki.CertificateFile) {
 		}
 		out = append(out, files...)
 	}
-	if a := c.Asking; a != nil {
+	for _, a := range c.agentPorts() {
 		out = append(out, pki.FilesOf(a.CAFile, a.CertFile)...)
 	}
 	for _, e := range c.endpointsByKey() {
@@ -500,8 +518,9 @@ func (c *Config) validate() error {
 			return keyErrorf("jobs", "entry %d: %w", i+1, err)
 		}
 	}
-	if c.Asking != nil {
-		if err := c.Asking.validate(); err != nil {
+	ports := c.agentPorts()
+	for _, key := range slices.Sorted(maps.Keys(ports)) {
+		if err := ports[key].validate(key); err != nil {
 			return err
 		}
 	}

@@ -113,6 +113,7 @@ func TestBadConfig(t *testing.T) {
 		minimal + "jobs: [{file: x, format: pbs}]\n":                                                      "analyzer.yaml:4: jobs: entry 1: format \"pbs\": one of placement,",
 		minimal + "asking: {ca_file: a, cert_file: b, key_file: c}\n":                                     "analyzer.yaml:4: asking.address: a value is required",
 		minimal + "asking: {address: \"c:1\", ca_file: a, cert_file: b}\n":                                "analyzer.yaml:4: asking.key_file: a value is required",
+		minimal + "maintenance: {coordinator: {address: \"c:1\", cert_file: b, key_file: c}}\n":           "analyzer.yaml:4: maintenance.coordinator.ca_file: a value is required",
 		minimal + "asking: {address: \"c\", ca_file: a, cert_file: b, key_file: c}\n":                     "analyzer.yaml:4: asking.address: coordinator address \"c\": want host:port",
 		minimal + "page_above_nics: 0\n":                                                                  "analyzer.yaml:4: page_above_nics: 0",
 		minimal + "scope: {planes: [a]}\n":                                                                "analyzer.yaml:4: scope.planes: plane \"a\" has no NIC in the topology: one of \"\" is expected",

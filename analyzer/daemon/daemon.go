@@ -90,7 +90,8 @@ type instance struct {
 	loop   *analyzer.Loop
 	// followers reread files and servers.
 	followers []func(ctx context.Context)
-	targets   *tracing.Targets // nil if no coordinator is configured
+	targets   *tracing.Targets         // nil if no coordinator is configured
+	windows   *maintenance.Coordinator // keeps the windows of the API; nil if the register does
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
 }
@@ -264,6 +265,15 @@ func (d *Daemon) addSources(w *instance, o *analyzer.LoopOptions) error {
 		}
 		sources = append(sources, &maintenance.Kubernetes{Client: client, URL: k.URL})
 	}
+	if p := c.Maintenance.Coordinator; p != nil {
+		keeper, err := p.newWindowKeeper(d.log)
+		if err != nil {
+			return fmt.Errorf("maintenance.coordinator: %w", err)
+		}
+		w.windows = &maintenance.Coordinator{Keeper: keeper}
+		o.Maintenance.ReplaceSource(w.windows.Name(), nil, time.Now())
+		sources = append(sources, w.windows)
+	}
 	for _, s := range sources {
 		w.followers = append(w.followers, func(ctx context.Context) { maintenance.FollowSource(ctx, o.Maintenance, s, followEvery, d.log) })
 	}
@@ -305,6 +315,9 @@ func (d *Daemon) addPlacements(w *instance, p *Placements, running *jobs.Registe
 	return nil
 }
 
+// firstWindowsWithin bounds the time for which the first cycle waits for the windows of a coordinator.
+const firstWindowsWithin = 2 * time.Second
+
 // startInstance starts an instance.
 func (d *Daemon) startInstance(w *instance) {
 	ctx, stop := context.WithCancel(context.Background())
@@ -315,18 +328,31 @@ func (d *Daemon) startInstance(w *instance) {
 	for _, f := range w.followers {
 		w.runs.Go(func() { f(ctx) })
 	}
-	w.runs.Go(func() { w.loop.Run(ctx, w.config.Evidence.Scrape) })
+	w.runs.Go(func() {
+		w.readWindows(ctx)
+		w.loop.Run(ctx, w.config.Evidence.Scrape)
+	})
 	d.health.recordReload(w.config, w.db.Bytes, time.Now())
 	d.files.Store(pki.NewWatch(w.config.certificates(d.file)...))
 	pages := cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL)
 	if d.host.NoPrometheusPages {
 		pages = ""
 	}
-	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy},
+	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows},
 		append([]prometheus.Collector{d.health}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)
 	d.current = w
+}
+
+// readWindows reads the windows that a coordinator keeps, so that the first cycle has them. It waits some seconds at most.
+func (w *instance) readWindows(ctx context.Context) {
+	if w.windows == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstWindowsWithin)
+	defer cancel()
+	_ = maintenance.UpdateSource(ctx, w.loop.MaintenanceRegister(), w.windows, time.Now()) // the source's follower reports it
 }
 
 // shutDown stops an instance.

@@ -146,6 +146,7 @@ switches: {url: "https://127.0.0.1:1/{switch}", `+tls("switches")+`}
 maintenance:
   alertmanager: {url: "https://127.0.0.1:1", `+tls("alertmanager")+`}
   kubernetes: {url: "https://127.0.0.1:1", `+tls("kubernetes")+`}
+  coordinator: {address: "127.0.0.1:1", `+strings.Trim(strings.TrimPrefix(tls("coordinator windows"), "tls_config: "), "{}")+`}
 `)
 	d, err := New(file, &webaccess.Policy{}, slog.New(slog.DiscardHandler))
 	if err != nil {

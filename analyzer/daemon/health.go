@@ -28,6 +28,7 @@ var (
 	leftOutNICs   = newDesc("graylink_analyzer_left_out_nics", "Number of NICs that the last cycle should have queried, but that exceeded its budget.")
 	windowLag     = newDesc("graylink_analyzer_lag_seconds", "How far in the past the window of the last cycle ended.")
 	sampleAge     = newDesc("graylink_analyzer_sample_age_seconds", "Age of the newest samples of nine of ten nodes in the last cycle, if the lag is measured.")
+	sourceUp      = newDesc("graylink_analyzer_maintenance_source_up", "Whether the last read of a source of maintenance windows worked (1) or not (0). The windows that are known stay.", "source")
 	clockOffset   = newDesc("graylink_analyzer_prometheus_clock_offset_seconds", "How far the clock of Prometheus is ahead of the analyzer's.")
 )
 
@@ -36,7 +37,7 @@ type loopHealth struct{ l *analyzer.Loop }
 
 // Describe implements prometheus.Collector.
 func (loopHealth) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, queriedFlows, carriedFlows, movedNICs, leftOutNICs, clockOffset, windowLag, sampleAge} {
+	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, queriedFlows, carriedFlows, movedNICs, leftOutNICs, clockOffset, windowLag, sampleAge, sourceUp} {
 		ch <- d
 	}
 }
@@ -52,6 +53,13 @@ func (h loopHealth) Collect(ch chan<- prometheus.Metric) {
 	count(cycles, c.Failed, "failed")
 	count(cycles, c.Skipped, "skipped")
 	count(droppedTraces, h.l.Sources().Tracer().DroppedRequests())
+	for _, state := range h.l.MaintenanceRegister().SourceStates() {
+		up := 0.0
+		if state.Up {
+			up = 1
+		}
+		ch <- prometheus.MustNewConstMetric(sourceUp, prometheus.GaugeValue, up, state.Source)
+	}
 	for r, n := range h.l.Sources().Tracer().RefusedTraces() {
 		count(refusedTraces, n, r.Node, r.Reason)
 	}

@@ -17,11 +17,13 @@ import (
 )
 
 // PageOptions configures the pages. Prometheus is the base URL of the Prometheus server for browsers, or "". Policy
-// decides which clients may change the state. All series have Shard as a label, unless it is "".
+// decides which clients may change the state. Windows keeps the maintenance windows of the API, unless it is nil. All series
+// have Shard as a label, unless it is "".
 type PageOptions struct {
 	Title, Prometheus string
 	Shard             string
 	Policy            *webaccess.Policy
+	Windows           *maintenance.Coordinator
 }
 
 // NewMux returns the HTTP handlers of a loop: its series and those of more, the API, the page, and the health
@@ -47,7 +49,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	})
 	(&publish.API{Snapshot: l.Snapshot, Store: l.PathStore()}).RegisterHandlers(mux)
 	if m := l.MaintenanceRegister(); m != nil {
-		(&maintenance.API{Register: m, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
+		(&maintenance.API{Register: m, Coordinator: s.Windows, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
 	}
 	mux.Handle("GET /", &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now})
 	return mux

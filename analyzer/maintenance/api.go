@@ -13,6 +13,8 @@ import (
 // API serves the register: GET lists windows, POST makes one, DELETE ends one.
 type API struct {
 	Register *Register
+	// Coordinator keeps the windows. Nil means that the register does.
+	Coordinator *Coordinator
 	// Policy decides which clients may create and end windows.
 	Policy *webaccess.Policy
 	Now    func() time.Time
@@ -34,8 +36,9 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 func (a *API) handleList(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, struct {
-		Maintenance []Window `json:"maintenance"`
-	}{a.Register.CurrentWindows(a.Now())})
+		Maintenance []Window      `json:"maintenance"`
+		Sources     []SourceState `json:"sources"`
+	}{a.Register.CurrentWindows(a.Now()), a.Register.SourceStates()})
 }
 
 // request represents the body of POST, with the end or the duration.
@@ -55,14 +58,27 @@ const maxRequest = 64 << 10
 func (a *API) handleAdd(w http.ResponseWriter, r *http.Request) {
 	win, err := a.readWindow(w, r)
 	if err == nil {
-		win, err = a.Register.AddWindow(win)
+		win, err = a.openWindow(r, win)
 	}
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		http.Error(w, err.Error(), statusOf(err))
 		return
 	}
 	webaccess.AddLogAttrs(r, "element", win.Element, "id", win.ID, "for", win.By, "until", win.Until.Format(time.RFC3339), "why", win.Reason)
 	writeJSON(w, http.StatusCreated, win)
+}
+
+// openWindow makes a window where the windows are kept.
+func (a *API) openWindow(r *http.Request, win Window) (Window, error) {
+	if a.Coordinator == nil {
+		return a.Register.AddWindow(win)
+	}
+	if err := win.checkEnd(); err != nil {
+		return win, err
+	}
+	win, err := a.Coordinator.OpenWindow(r.Context(), win)
+	a.follow(r)
+	return win, err
 }
 
 func (a *API) readWindow(w http.ResponseWriter, r *http.Request) (Window, error) {
@@ -96,10 +112,24 @@ func (a *API) readWindow(w http.ResponseWriter, r *http.Request) (Window, error)
 	return win, nil
 }
 
+// follow reads the coordinator's windows after a change. If that fails, the next read of the source has it.
+func (a *API) follow(r *http.Request) {
+	_ = UpdateSource(r.Context(), a.Register, *a.Coordinator, a.Now())
+}
+
 func (a *API) handleRemove(w http.ResponseWriter, r *http.Request) {
-	if !a.Register.RemoveWindow(r.PathValue("id"), a.Now()) {
+	id := r.PathValue("id")
+	switch removed := a.Register.RemoveWindow(id, a.Now()); {
+	case removed:
+	case a.Coordinator == nil:
 		http.Error(w, "no window of the API has this id; those of files and silences end where they were made", http.StatusNotFound)
 		return
+	default:
+		if err := a.Coordinator.EndWindow(r.Context(), id, webaccess.CallerOf(r).Name); err != nil {
+			http.Error(w, err.Error(), statusOf(err))
+			return
+		}
+		a.follow(r)
 	}
 	w.WriteHeader(http.StatusNoContent)
 }

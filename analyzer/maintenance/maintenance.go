@@ -1,5 +1,5 @@
-// Package maintenance holds the elements under maintenance, from a file, from the API, from
-// Alertmanager's silences and from Kubernetes' cordons. The tests here and those of analyzer.Loop
+// Package maintenance holds the elements under maintenance, from a file, from the API, from a coordinator that keeps the
+// windows of the API for all analyzers, from Alertmanager's silences and from Kubernetes' cordons. The tests here and those of analyzer.Loop
 // are named after these rules:
 //
 //  1. A window covers its element and everything that belongs to it: a switch with its ports and
@@ -13,7 +13,9 @@
 //     Only a window with relearn, or during which cables were found swapped, drops the baselines
 //     of the flows that it touched.
 //  6. A source that cannot be read changes nothing. Its known windows stay until they end.
-//  7. An element that the topology does not have is an error. In silences it is ignored.
+//  7. An element that the topology does not have is an error. In silences it is ignored. Of windows that a coordinator
+//     keeps, the coordinator decides.
+//  8. With a coordinator, a window is made and ended there, or not at all.
 package maintenance
 
 import (
@@ -21,6 +23,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -46,7 +49,8 @@ type Window struct {
 // Sources of windows.
 const (
 	SourceFile         = "file"
-	SourceAPI          = "api"
+	SourceAPI          = "api"         // of this process
+	SourceCoordinator  = "coordinator" // of the API of any analyzer
 	SourceAlertmanager = "alertmanager"
 	SourceKubernetes   = "kubernetes"
 )
@@ -115,30 +119,69 @@ func (w *Window) String() string {
 type Register struct {
 	graph *fabric.Graph
 
+	reading map[string]*sync.Mutex // by source: held while it is read, so that no older answer replaces a newer one
+
 	mu      sync.Mutex
 	sources map[string][]Window
 	ended   []Window // taken back before their time, dated when
+	reads   map[string]SourceState
 }
+
+// SourceState says whether a source can be read.
+type SourceState struct {
+	Source string    `json:"source"`
+	Up     bool      `json:"up"`
+	Since  time.Time `json:"since"` // of the first read with this result
+	Error  string    `json:"error,omitempty"`
+}
+
+// String returns in words what is wrong with the source.
+func (s SourceState) String() string {
+	return "the windows of source " + s.Source + " cannot be read since " + s.Since.UTC().Format(time.RFC3339) + ", known ones are kept: " + s.Error
+}
+
+// allSources are the sources in the order in which windows are listed.
+var allSources = []string{SourceFile, SourceAPI, SourceCoordinator, SourceAlertmanager, SourceKubernetes}
 
 // NewRegister returns an empty one for a fabric.
 func NewRegister(g *fabric.Graph) *Register {
-	return &Register{graph: g, sources: map[string][]Window{}}
+	r := &Register{graph: g, reading: map[string]*sync.Mutex{}, sources: map[string][]Window{}, reads: map[string]SourceState{}}
+	for _, s := range allSources {
+		r.reading[s] = &sync.Mutex{}
+	}
+	return r
+}
+
+// recordRead records the result of reading a source.
+func (r *Register) recordRead(source string, err error, now time.Time) {
+	next := SourceState{Source: source, Up: err == nil, Since: now}
+	if err != nil {
+		next.Error = err.Error()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old, ok := r.reads[source]; ok && old.Up == next.Up {
+		next.Since = old.Since
+	}
+	r.reads[source] = next
+}
+
+// SourceStates returns the states of the sources that were read, sorted by name.
+func (r *Register) SourceStates() []SourceState {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := []SourceState{}
+	for _, source := range slices.Sorted(maps.Keys(r.reads)) {
+		out = append(out, r.reads[source])
+	}
+	return out
 }
 
 // CheckElement returns an error if the topology does not have an element.
-func (r *Register) CheckElement(element string) error {
-	g := r.graph
-	switch {
-	case element == "":
-		return fmt.Errorf("is missing: want a switch, a node, a NIC, a port or a link")
-	case g.Switch(element) != nil, len(g.EndsOf(element)) > 0, g.LinkAt(element) != nil, g.NIC(element) != nil && g.NIC(element).ID() == element:
-		return nil
-	}
-	if a, b, ok := fabric.SplitLink(element); ok && g.PeerOf(a) == b && b != "" && fabric.LinkID(a, b) == element {
-		return nil
-	}
-	return fmt.Errorf("%q is not in the topology: want a switch, a node, a NIC (node/device), a port (switch:port) or a link (END--END, in byte order)", element)
-}
+func (r *Register) CheckElement(element string) error { return r.graph.CheckElement(element) }
 
 // keepEnded is how long a window that was taken back is remembered: longer than any window
 // of evidence.
@@ -184,11 +227,8 @@ func (r *Register) AddWindow(w Window) (Window, error) {
 	if err := r.CheckElement(w.Element); err != nil {
 		return w, fmt.Errorf("field %q: %w", "element", err)
 	}
-	if w.Until.IsZero() {
-		return w, fmt.Errorf("field %q is missing: every window has an end; want until, or duration as 2h30m", "until")
-	}
-	if !w.Until.After(w.From) {
-		return w, fmt.Errorf("field %q: %s is not after the beginning, %s", "until", w.Until.Format(time.RFC3339), w.From.Format(time.RFC3339))
+	if err := w.checkEnd(); err != nil {
+		return w, err
 	}
 	w.Source = SourceAPI
 	w.ID = windowID(&w)
@@ -204,16 +244,30 @@ func (r *Register) AddWindow(w Window) (Window, error) {
 	return w, nil
 }
 
-// InheritFrom takes over the windows of the API, of elements that are still there, and what was
-// taken back.
+// checkEnd returns an error if the window of a request has no end after its beginning.
+func (w *Window) checkEnd() error {
+	if w.Until.IsZero() {
+		return fmt.Errorf("field %q is missing: every window has an end; want until, or duration as 2h30m", "until")
+	}
+	if !w.Until.After(w.From) {
+		return fmt.Errorf("field %q: %s is not after the beginning, %s", "until", w.Until.Format(time.RFC3339), w.From.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// InheritFrom takes over the windows of the API, of elements that are still there, what was taken back, and the windows that
+// a coordinator keeps. Without a coordinator from now on, those end now.
 func (r *Register) InheritFrom(old *Register) {
 	old.mu.Lock()
-	kept, ended := slices.Clone(old.sources[SourceAPI]), slices.Clone(old.ended)
+	kept, shared, ended := slices.Clone(old.sources[SourceAPI]), slices.Clone(old.sources[SourceCoordinator]), slices.Clone(old.ended)
 	old.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sources[SourceAPI] = slices.DeleteFunc(kept, func(w Window) bool { return r.CheckElement(w.Element) != nil })
 	r.ended = ended
+	if _, follows := r.sources[SourceCoordinator]; follows {
+		r.sources[SourceCoordinator] = shared
+	}
 }
 
 // RemoveWindow ends a window of the API at now, and reports whether there was one.
@@ -252,7 +306,11 @@ func (r *Register) CurrentWindows(now time.Time) []Window {
 
 func (r *Register) selectWindows(keep func(*Window) bool, more []Window) []Window {
 	out := []Window{}
-	for _, ws := range append([][]Window{more}, r.sources[SourceFile], r.sources[SourceAPI], r.sources[SourceAlertmanager], r.sources[SourceKubernetes]) {
+	lists := [][]Window{more}
+	for _, s := range allSources {
+		lists = append(lists, r.sources[s])
+	}
+	for _, ws := range lists {
 		for i := range ws {
 			if keep(&ws[i]) {
 				out = append(out, ws[i])

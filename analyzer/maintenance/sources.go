@@ -48,9 +48,15 @@ func FollowSource(ctx context.Context, r *Register, s Source, every time.Duratio
 	}
 }
 
-// UpdateSource reads a source once.
+// UpdateSource reads a source once, and records in the register whether that worked.
 func UpdateSource(ctx context.Context, r *Register, s Source, now time.Time) error {
+	reading := r.reading[s.Name()]
+	reading.Lock()
+	defer reading.Unlock()
 	windows, err := s.ReadWindows(ctx, r)
+	if ctx.Err() == nil {
+		r.recordRead(s.Name(), err, now)
+	}
 	if err != nil {
 		return err
 	}

@@ -49,6 +49,8 @@ type Snapshot struct {
 	CycleError string                   `json:"cycle_error,omitempty"`
 	// Maintenance lists the present and future maintenance windows.
 	Maintenance []maintenance.Window `json:"maintenance,omitempty"`
+	// MaintenanceSources says which sources of windows could be read.
+	MaintenanceSources []maintenance.SourceState `json:"maintenance_sources,omitempty"`
 	// Queries describes which flows this cycle queried. Nil means that every cycle queries all flows.
 	Queries *selection.Stats `json:"asking,omitempty"`
 	// Shard is the part of the fabric that all of this is about, and what is known of the others. Nil means that it is

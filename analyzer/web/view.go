@@ -55,11 +55,13 @@ type view struct {
 	Candidates []candidateRow
 	// Maintenance lists the elements under maintenance, with the owner and the end of the work.
 	Maintenance []string
-	Links       []linkRow
-	LinkTotal   int
-	Edges       []edgeRow
-	EdgeTotal   int
-	Lookup      lookup
+	// UnreadWindows lists the sources of windows that cannot be read, with the reason.
+	UnreadWindows []string
+	Links         []linkRow
+	LinkTotal     int
+	Edges         []edgeRow
+	EdgeTotal     int
+	Lookup        lookup
 }
 
 type banner struct {
@@ -134,7 +136,12 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 		if w.From.After(now) {
 			from = " from " + clockTime(w.From)
 		}
-		v.Maintenance = append(v.Maintenance, w.Element+from+": "+w.String())
+		v.Maintenance = append(v.Maintenance, w.Element+from+": "+w.String()+" ("+w.Source+")")
+	}
+	for _, state := range s.MaintenanceSources {
+		if !state.Up {
+			v.UnreadWindows = append(v.UnreadWindows, state.String())
+		}
 	}
 	v.Candidates = h.candidateRows(s.Report.Candidates)
 	v.Timeline = newTimeline(s.Incidents, s.At)

@@ -55,6 +55,20 @@ func (f *enrollFlags) validate() error {
 	return nil
 }
 
+// openUsedTokens returns the record of used join tokens, which is beside the state file. A coordinator of a pair has it, too, if
+// it accepts no tokens itself. Otherwise it returns nil.
+func (f *enrollFlags) openUsedTokens(o *coordinator.Options) (*jointoken.Record, error) {
+	if f.tokenFile == "" && !o.HA.Paired() {
+		return nil, nil
+	}
+	used, err := jointoken.OpenRecord(o.StateFile+".tokens", time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("used join tokens: %w", err)
+	}
+	o.UsedTokens = used
+	return used, nil
+}
+
 // enrollment is the service that signs certificates, and what it uses.
 type enrollment struct {
 	service *enroll.Service // nil if no node can enroll
@@ -78,9 +92,12 @@ func (e *enrollment) close() error {
 	return errors.Join(errs...)
 }
 
-// open returns the service that the flags describe. Used tokens are recorded beside the state file.
-func (f *enrollFlags) open(c *coordinator.Coordinator, certificates *pki.Keeper, stateFile string, log *slog.Logger) (*enrollment, error) {
+// open returns the service that the flags describe. It closes used, the record of used tokens, which may be nil.
+func (f *enrollFlags) open(c *coordinator.Coordinator, certificates *pki.Keeper, used *jointoken.Record, log *slog.Logger) (*enrollment, error) {
 	e := &enrollment{}
+	if used != nil {
+		e.closers = append(e.closers, used)
+	}
 	if f.certFile == "" {
 		return e, nil
 	}
@@ -89,12 +106,11 @@ func (f *enrollFlags) open(c *coordinator.Coordinator, certificates *pki.Keeper,
 		return nil, err
 	}
 	if f.tokenFile != "" {
-		book, err := jointoken.OpenBook(f.tokenFile, stateFile+".tokens", time.Now())
+		book, err := jointoken.NewBook(f.tokenFile, used)
 		if err != nil {
 			return nil, fmt.Errorf("join tokens: %w", err)
 		}
-		o.Tokens = book
-		e.closers = append(e.closers, book)
+		o.Tokens, o.ConfirmUse = book, c.ConfirmTokenUse
 	}
 	var err error
 	if f.kubernetes {

@@ -553,7 +553,11 @@ func TestEnrollFlagsThatCannotBeUsed(t *testing.T) {
 	} {
 		f := r.enroll
 		change(&f)
-		if _, err := f.open(c, r.certificates, r.options.StateFile, log); err == nil || !strings.Contains(err.Error(), want) {
+		used, err := f.openUsedTokens(&r.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.open(c, r.certificates, used, log); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

@@ -80,6 +80,13 @@ func newRigPair(t *testing.T, api *leasetest.Server) (a, b *rig, leases map[*rig
 // runOn starts an agent of a node with the addresses of both coordinators.
 func (r *rig) runOn(node string, rigs ...*rig) *agent {
 	r.t.Helper()
+	a, _ := r.clientOn(node, rigs...)
+	return a
+}
+
+// clientOn does what runOn does, and returns the client as well.
+func (r *rig) clientOn(node string, rigs ...*rig) (*agent, *client.Client) {
+	r.t.Helper()
 	r.issue(node)
 	var addresses []string
 	for _, o := range rigs {
@@ -99,7 +106,7 @@ func (r *rig) runOn(node string, rigs ...*rig) *agent {
 		c.Run(ctx)
 	}()
 	r.t.Cleanup(func() { cancel(); <-done })
-	return a
+	return a, c
 }
 
 func following(r *rig) func() bool {

@@ -95,6 +95,7 @@ func defineFlags(app *kingpin.Application) *settings {
 	s.enroll = addEnrollFlags(app)
 	s.ha = addHAFlags(app, &o.HA)
 	app.Flag("ask.clients", "Name in the certificate of an analyzer that may ask for temporary flows, which distinguish the suspects of an incident. May be given several times. If empty, none may.").StringsVar(&o.AskClients)
+	app.Flag("maintenance.clients", "Name in the certificate of an analyzer that may make and end maintenance windows, which the coordinator keeps for all analyzers. May be given several times. If empty, none may.").StringsVar(&o.MaintenanceClients)
 	duration("clock.asymmetry-allowance", "Allowance for the asymmetry of the paths between two clocks: half of the difference of the two directions. 0 means 25 ns under a leaf, 100 ns more for every tier above, and 500 ns more for kernel stamps.", &o.ClockAllowance)
 	app.Flag("clock.reference", "Node whose system clock all clocks are related to. If empty, clocks are related to each other only.").StringVar(&o.ClockReference)
 	return s
@@ -217,12 +218,17 @@ func runCoordinator(ctx context.Context, s *settings, p *program.Program, log *s
 	default:
 		defer func() { _ = unlock() }() // the lock ends with the process in any case
 	}
+	used, err := s.enroll.openUsedTokens(&s.options)
+	if err != nil {
+		log.Error("cannot let nodes enroll", "err", err)
+		return exitSetup
+	}
 	c, err := coordinator.New(s.options, log)
 	if err != nil {
 		log.Error("cannot start the coordinator", "err", err)
 		return exitSetup
 	}
-	enrollment, err := s.enroll.open(c, certificates, s.options.StateFile, log)
+	enrollment, err := s.enroll.open(c, certificates, used, log)
 	if err != nil {
 		log.Error("cannot let nodes enroll", "err", err)
 		return exitSetup

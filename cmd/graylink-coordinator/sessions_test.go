@@ -156,12 +156,15 @@ func (r *rig) keeper(name string) *pki.Keeper {
 // start starts a coordinator on the same files, which is a new process for the agents.
 func (r *rig) start() {
 	r.t.Helper()
-	var err error
+	used, err := r.enroll.openUsedTokens(&r.options)
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	if r.c, err = coordinator.New(r.options, slog.New(slog.DiscardHandler)); err != nil {
 		r.t.Fatal(err)
 	}
 	r.certificates = r.keeper("coordinator")
-	if r.enrollment, err = r.enroll.open(r.c, r.certificates, r.options.StateFile, slog.New(slog.DiscardHandler)); err != nil {
+	if r.enrollment, err = r.enroll.open(r.c, r.certificates, used, slog.New(slog.DiscardHandler)); err != nil {
 		r.t.Fatal(err)
 	}
 	server := coordinator.NewServer(r.c, r.certificates, r.enrollment.server())
@@ -210,6 +213,8 @@ type agent struct {
 	traces   []fabric.Trace
 	versions uint64
 	clocks   []*agentapi.ClockUpdate
+	frames   map[bool]uint64 // of the last updates: of the coordinator that leads, and of another one
+	locked   map[uint64]int  // clocks in the last update, by frame
 }
 
 func (*agent) Life() uint64                        { return 0 }
@@ -230,10 +235,23 @@ func (a *agent) Interfaces() ([]*agentapi.Interface, error) {
 
 func (a *agent) Heartbeat(*agentapi.Heartbeat) {}
 
-func (a *agent) Clock(u *agentapi.ClockUpdate) {
+func (a *agent) Clock(m *agentapi.ClockUpdate, leads bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.clocks = append(a.clocks, u)
+	a.clocks = append(a.clocks, m)
+	u, err := clocksync.ParseUpdate(m.GetUpdate())
+	if err != nil {
+		return
+	}
+	if a.frames == nil {
+		a.frames, a.locked = map[bool]uint64{}, map[uint64]int{}
+	}
+	a.frames[leads], a.locked[u.Frame] = u.Frame, 0
+	for i := range u.Maps {
+		if u.Maps[i].State == clocksync.Locked {
+			a.locked[u.Frame]++
+		}
+	}
 }
 
 func (a *agent) Traces() (uint64, []fabric.Trace) {
@@ -378,23 +396,18 @@ func TestAgentsOutliveTheCoordinator(t *testing.T) {
 
 // Reports go to the coordinator and maps to the agents, for agents with a configuration of their own as
 // well.
-func TestRule15ClocksOverTheWire(t *testing.T) {
-	r := newRig(t, topology(2, 2), func(o *coordinator.Options) { o.ClockEvery = 200 * time.Millisecond })
-	agents, clients := make([]*agent, 4), make([]*client.Client, 4)
-	for i := range agents {
-		agents[i], clients[i], _ = r.client(fmt.Sprintf("h%d", i), r.address, "", i == 3)
-	}
+// startReports reports windows of clocks h0, h1, ..., each a millisecond ahead of the one before, until the returned function
+// is called.
+func startReports(clients []*client.Client) (stop func()) {
 	ahead := func(i int) int64 { return int64(i) * 1e6 }
-	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
 	wg.Go(func() {
 		tick := time.NewTicker(150 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
-			case <-ctx.Done():
+			case <-done:
 				return
 			case now := <-tick.C:
 				for i, c := range clients {
@@ -410,6 +423,17 @@ func TestRule15ClocksOverTheWire(t *testing.T) {
 			}
 		}
 	})
+	return func() { close(done); wg.Wait() }
+}
+
+func TestRule15ClocksOverTheWire(t *testing.T) {
+	r := newRig(t, topology(2, 2), func(o *coordinator.Options) { o.ClockEvery = 200 * time.Millisecond })
+	agents, clients := make([]*agent, 4), make([]*client.Client, 4)
+	for i := range agents {
+		agents[i], clients[i], _ = r.client(fmt.Sprintf("h%d", i), r.address, "", i == 3)
+	}
+	ahead := func(i int) int64 { return int64(i) * 1e6 }
+	defer startReports(clients)()
 	for i, a := range agents {
 		until(t, "every agent has locked maps of all clocks", func() bool {
 			a.mu.Lock()

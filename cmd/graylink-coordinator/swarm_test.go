@@ -51,7 +51,7 @@ func (i idle) Apply(a *agentapi.Assignment, k *agentapi.Keys) error {
 }
 func (idle) Interfaces() ([]*agentapi.Interface, error)      { return nil, nil }
 func (idle) Heartbeat(*agentapi.Heartbeat)                   {}
-func (idle) Clock(*agentapi.ClockUpdate)                     {}
+func (idle) Clock(*agentapi.ClockUpdate, bool)               {}
 func (idle) Traces() (version uint64, traces []fabric.Trace) { return 0, nil }
 
 // swarm runs "DIR ADDRESS N" agents until its standard input ends. It connects when a line comes in,

@@ -95,27 +95,29 @@ func zeroOrOne(b bool) float64 {
 
 // scheduleTopic publishes the schedule, its paths, and what it makes of the links.
 type scheduleTopic struct {
-	linkEdges, linksBelow, edges, seconds, runs, lastRun, moves, traces, questions, temporary, hops *prometheus.Desc
+	linkEdges, linksBelow, edges, seconds, runs, lastRun, moves, traces, questions, temporary, hops, windows, windowRequests *prometheus.Desc
 }
 
 func newScheduleTopic() *scheduleTopic {
 	return &scheduleTopic{
-		linkEdges:  newDesc("fabric_link_probe_edges", "Probe and reply edges whose traced path crosses the link in this direction.", "link", "from", "to"),
-		linksBelow: newDesc("graylink_coordinator_links_below_wanted_edges", "Directions of links that fewer edges are known to cross than the wanted number.", "wanted"),
-		edges:      newDesc("graylink_coordinator_edges", "Edges of the schedule: all, without an address, without an answer, with a known path, and without one.", "state"),
-		seconds:    newDesc("graylink_coordinator_schedule_seconds", "Duration of the last computation of the schedule in seconds."),
-		runs:       newDesc("graylink_coordinator_schedule_runs_total", "Computations of the schedule, by result.", "result"),
-		lastRun:    newDesc("graylink_coordinator_schedule_last_success_timestamp_seconds", "Unix time of the last successful computation of the schedule."),
-		moves:      newDesc("graylink_coordinator_source_ports_moved_total", "Moves of source ports to cover links."),
-		traces:     newDesc("graylink_coordinator_traces_total", "Traces reported by agents: taken, and ignored because the agent has no such edge.", "result"),
-		questions:  newDesc("graylink_coordinator_questions_total", "Questions of analyzers for temporary flows, by result.", "result"),
-		temporary:  newDesc("graylink_coordinator_temporary_flows", "Temporary flows that analyzers asked for."),
-		hops:       newDesc("graylink_coordinator_hop_probes", "Hop-limited probes that analyzers asked for. Each is one packet a second."),
+		linkEdges:      newDesc("fabric_link_probe_edges", "Probe and reply edges whose traced path crosses the link in this direction.", "link", "from", "to"),
+		linksBelow:     newDesc("graylink_coordinator_links_below_wanted_edges", "Directions of links that fewer edges are known to cross than the wanted number.", "wanted"),
+		edges:          newDesc("graylink_coordinator_edges", "Edges of the schedule: all, without an address, without an answer, with a known path, and without one.", "state"),
+		seconds:        newDesc("graylink_coordinator_schedule_seconds", "Duration of the last computation of the schedule in seconds."),
+		runs:           newDesc("graylink_coordinator_schedule_runs_total", "Computations of the schedule, by result.", "result"),
+		lastRun:        newDesc("graylink_coordinator_schedule_last_success_timestamp_seconds", "Unix time of the last successful computation of the schedule."),
+		moves:          newDesc("graylink_coordinator_source_ports_moved_total", "Moves of source ports to cover links."),
+		traces:         newDesc("graylink_coordinator_traces_total", "Traces reported by agents: taken, and ignored because the agent has no such edge.", "result"),
+		questions:      newDesc("graylink_coordinator_questions_total", "Questions of analyzers for temporary flows, by result.", "result"),
+		temporary:      newDesc("graylink_coordinator_temporary_flows", "Temporary flows that analyzers asked for."),
+		hops:           newDesc("graylink_coordinator_hop_probes", "Hop-limited probes that analyzers asked for. Each is one packet a second."),
+		windows:        newDesc("graylink_coordinator_maintenance_windows", "Maintenance windows of the API that have not ended."),
+		windowRequests: newDesc("graylink_coordinator_maintenance_requests_total", "Requests to make or end a maintenance window, by result.", "result"),
 	}
 }
 
 func (t *scheduleTopic) descs() []*prometheus.Desc {
-	return []*prometheus.Desc{t.linkEdges, t.linksBelow, t.edges, t.seconds, t.runs, t.lastRun, t.moves, t.traces, t.questions, t.temporary, t.hops}
+	return []*prometheus.Desc{t.linkEdges, t.linksBelow, t.edges, t.seconds, t.runs, t.lastRun, t.moves, t.traces, t.questions, t.temporary, t.hops, t.windows, t.windowRequests}
 }
 
 func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
@@ -126,6 +128,8 @@ func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
 	s.sendCounters(t.questions, stats.Questions)
 	s.sendGauge(t.temporary, float64(stats.TemporaryFlows))
 	s.sendGauge(t.hops, float64(stats.HopProbes))
+	s.sendGauge(t.windows, float64(stats.Windows))
+	s.sendCounters(t.windowRequests, stats.WindowRequests)
 	if stats.HasPlan {
 		s.sendGauge(t.seconds, stats.RunSeconds)
 		s.sendGauge(t.lastRun, unixSeconds(stats.RunAt))

@@ -75,6 +75,58 @@ func (PathState) EnumDescriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{0}
 }
 
+type ClocksMessage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`     // in the first message
+	Report        *ClockReport           `protobuf:"bytes,2,opt,name=report,proto3" json:"report,omitempty"` // in the others
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClocksMessage) Reset() {
+	*x = ClocksMessage{}
+	mi := &file_agent_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClocksMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClocksMessage) ProtoMessage() {}
+
+func (x *ClocksMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClocksMessage.ProtoReflect.Descriptor instead.
+func (*ClocksMessage) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ClocksMessage) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ClocksMessage) GetReport() *ClockReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
 // Question requests temporary flows and hop-limited probes for an incident. Equal questions of several analyzers are one.
 type Question struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -87,7 +139,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_agent_proto_msgTypes[0]
+	mi := &file_agent_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -99,7 +151,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[0]
+	mi := &file_agent_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -112,7 +164,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{0}
+	return file_agent_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Question) GetIncident() string {
@@ -147,7 +199,7 @@ type HopProbe struct {
 
 func (x *HopProbe) Reset() {
 	*x = HopProbe{}
-	mi := &file_agent_proto_msgTypes[1]
+	mi := &file_agent_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -159,7 +211,7 @@ func (x *HopProbe) String() string {
 func (*HopProbe) ProtoMessage() {}
 
 func (x *HopProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[1]
+	mi := &file_agent_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -172,7 +224,7 @@ func (x *HopProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HopProbe.ProtoReflect.Descriptor instead.
 func (*HopProbe) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{1}
+	return file_agent_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *HopProbe) GetFlow() string {
@@ -202,7 +254,7 @@ type WantedFlows struct {
 
 func (x *WantedFlows) Reset() {
 	*x = WantedFlows{}
-	mi := &file_agent_proto_msgTypes[2]
+	mi := &file_agent_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -214,7 +266,7 @@ func (x *WantedFlows) String() string {
 func (*WantedFlows) ProtoMessage() {}
 
 func (x *WantedFlows) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[2]
+	mi := &file_agent_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -227,7 +279,7 @@ func (x *WantedFlows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedFlows.ProtoReflect.Descriptor instead.
 func (*WantedFlows) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{2}
+	return file_agent_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WantedFlows) GetSrc() string {
@@ -270,7 +322,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_agent_proto_msgTypes[3]
+	mi := &file_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -282,7 +334,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[3]
+	mi := &file_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -295,7 +347,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{3}
+	return file_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Answer) GetFlows() []string {
@@ -342,7 +394,7 @@ type AgentMessage struct {
 
 func (x *AgentMessage) Reset() {
 	*x = AgentMessage{}
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -354,7 +406,7 @@ func (x *AgentMessage) String() string {
 func (*AgentMessage) ProtoMessage() {}
 
 func (x *AgentMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -367,7 +419,7 @@ func (x *AgentMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentMessage.ProtoReflect.Descriptor instead.
 func (*AgentMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{4}
+	return file_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AgentMessage) GetBody() isAgentMessage_Body {
@@ -483,7 +535,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +547,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +560,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{5}
+	return file_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Hello) GetNode() string {
@@ -613,7 +665,7 @@ type WebEndpoint struct {
 
 func (x *WebEndpoint) Reset() {
 	*x = WebEndpoint{}
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +677,7 @@ func (x *WebEndpoint) String() string {
 func (*WebEndpoint) ProtoMessage() {}
 
 func (x *WebEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +690,7 @@ func (x *WebEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WebEndpoint.ProtoReflect.Descriptor instead.
 func (*WebEndpoint) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{6}
+	return file_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WebEndpoint) GetAddress() string {
@@ -673,7 +725,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +737,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +750,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Interface) GetName() string {
@@ -777,7 +829,7 @@ type LLDPNeighbour struct {
 
 func (x *LLDPNeighbour) Reset() {
 	*x = LLDPNeighbour{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +841,7 @@ func (x *LLDPNeighbour) String() string {
 func (*LLDPNeighbour) ProtoMessage() {}
 
 func (x *LLDPNeighbour) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +854,7 @@ func (x *LLDPNeighbour) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LLDPNeighbour.ProtoReflect.Descriptor instead.
 func (*LLDPNeighbour) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LLDPNeighbour) GetSystem() string {
@@ -849,7 +901,7 @@ type RDMA struct {
 
 func (x *RDMA) Reset() {
 	*x = RDMA{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +913,7 @@ func (x *RDMA) String() string {
 func (*RDMA) ProtoMessage() {}
 
 func (x *RDMA) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +926,7 @@ func (x *RDMA) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RDMA.ProtoReflect.Descriptor instead.
 func (*RDMA) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RDMA) GetDevice() string {
@@ -937,7 +989,7 @@ type ClockInfo struct {
 
 func (x *ClockInfo) Reset() {
 	*x = ClockInfo{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1001,7 @@ func (x *ClockInfo) String() string {
 func (*ClockInfo) ProtoMessage() {}
 
 func (x *ClockInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1014,7 @@ func (x *ClockInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockInfo.ProtoReflect.Descriptor instead.
 func (*ClockInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ClockInfo) GetClock() string {
@@ -998,7 +1050,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1062,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1075,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Applied) GetVersion() uint64 {
@@ -1061,7 +1113,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1125,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1138,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Heartbeat) GetApplied() *Applied {
@@ -1141,7 +1193,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1205,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1218,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Addresses) GetInterfaces() []*Interface {
@@ -1186,7 +1238,7 @@ type PathReport struct {
 
 func (x *PathReport) Reset() {
 	*x = PathReport{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1250,7 @@ func (x *PathReport) String() string {
 func (*PathReport) ProtoMessage() {}
 
 func (x *PathReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1263,7 @@ func (x *PathReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReport.ProtoReflect.Descriptor instead.
 func (*PathReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PathReport) GetTraces() []*Trace {
@@ -1235,7 +1287,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1299,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1312,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Trace) GetEdge() string {
@@ -1316,7 +1368,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1380,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1393,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Hop) GetTtl() uint32 {
@@ -1376,7 +1428,7 @@ type ClockReport struct {
 
 func (x *ClockReport) Reset() {
 	*x = ClockReport{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1440,7 @@ func (x *ClockReport) String() string {
 func (*ClockReport) ProtoMessage() {}
 
 func (x *ClockReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1453,7 @@ func (x *ClockReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReport.ProtoReflect.Descriptor instead.
 func (*ClockReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ClockReport) GetFormat() uint32 {
@@ -1436,7 +1488,7 @@ type CoordinatorMessage struct {
 
 func (x *CoordinatorMessage) Reset() {
 	*x = CoordinatorMessage{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1500,7 @@ func (x *CoordinatorMessage) String() string {
 func (*CoordinatorMessage) ProtoMessage() {}
 
 func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1513,7 @@ func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorMessage.ProtoReflect.Descriptor instead.
 func (*CoordinatorMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CoordinatorMessage) GetBody() isCoordinatorMessage_Body {
@@ -1594,7 +1646,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1658,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1671,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Welcome) GetVersion() string {
@@ -1669,7 +1721,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1733,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1746,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Refused) GetReason() string {
@@ -1743,7 +1795,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1807,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1820,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Assignment) GetVersion() uint64 {
@@ -1867,7 +1919,7 @@ type Stamp struct {
 
 func (x *Stamp) Reset() {
 	*x = Stamp{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1879,7 +1931,7 @@ func (x *Stamp) String() string {
 func (*Stamp) ProtoMessage() {}
 
 func (x *Stamp) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +1944,7 @@ func (x *Stamp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stamp.ProtoReflect.Descriptor instead.
 func (*Stamp) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Stamp) GetPort() uint32 {
@@ -1934,7 +1986,7 @@ type Class struct {
 
 func (x *Class) Reset() {
 	*x = Class{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1946,7 +1998,7 @@ func (x *Class) String() string {
 func (*Class) ProtoMessage() {}
 
 func (x *Class) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1959,7 +2011,7 @@ func (x *Class) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Class.ProtoReflect.Descriptor instead.
 func (*Class) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Class) GetName() string {
@@ -2001,7 +2053,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2065,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2078,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NIC) GetNic() string {
@@ -2114,7 +2166,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2178,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2191,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Peer) GetNic() string {
@@ -2206,7 +2258,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2270,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2283,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Edge) GetNic() uint32 {
@@ -2287,7 +2339,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2351,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2364,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Keys) GetPeers() []*PeerKeys {
@@ -2339,7 +2391,7 @@ type PeerKeys struct {
 
 func (x *PeerKeys) Reset() {
 	*x = PeerKeys{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2403,7 @@ func (x *PeerKeys) String() string {
 func (*PeerKeys) ProtoMessage() {}
 
 func (x *PeerKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2416,7 @@ func (x *PeerKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerKeys.ProtoReflect.Descriptor instead.
 func (*PeerKeys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PeerKeys) GetNode() string {
@@ -2391,7 +2443,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2455,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2468,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Key) GetId() uint32 {
@@ -2444,7 +2496,7 @@ type ClockUpdate struct {
 
 func (x *ClockUpdate) Reset() {
 	*x = ClockUpdate{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2508,7 @@ func (x *ClockUpdate) String() string {
 func (*ClockUpdate) ProtoMessage() {}
 
 func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2521,7 @@ func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockUpdate.ProtoReflect.Descriptor instead.
 func (*ClockUpdate) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ClockUpdate) GetFormat() uint32 {
@@ -2497,7 +2549,7 @@ type Lives struct {
 
 func (x *Lives) Reset() {
 	*x = Lives{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2509,7 +2561,7 @@ func (x *Lives) String() string {
 func (*Lives) ProtoMessage() {}
 
 func (x *Lives) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2522,7 +2574,7 @@ func (x *Lives) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lives.ProtoReflect.Descriptor instead.
 func (*Lives) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Lives) GetNodes() []*NodeLife {
@@ -2542,7 +2594,7 @@ type NodeLife struct {
 
 func (x *NodeLife) Reset() {
 	*x = NodeLife{}
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2554,7 +2606,7 @@ func (x *NodeLife) String() string {
 func (*NodeLife) ProtoMessage() {}
 
 func (x *NodeLife) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2567,7 +2619,7 @@ func (x *NodeLife) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLife.ProtoReflect.Descriptor instead.
 func (*NodeLife) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NodeLife) GetNode() string {
@@ -2593,7 +2645,7 @@ type PathsWanted struct {
 
 func (x *PathsWanted) Reset() {
 	*x = PathsWanted{}
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2657,7 @@ func (x *PathsWanted) String() string {
 func (*PathsWanted) ProtoMessage() {}
 
 func (x *PathsWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2670,7 @@ func (x *PathsWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsWanted.ProtoReflect.Descriptor instead.
 func (*PathsWanted) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_proto_rawDescGZIP(), []int{34}
 }
 
 type AuthoritiesRequest struct {
@@ -2629,7 +2681,7 @@ type AuthoritiesRequest struct {
 
 func (x *AuthoritiesRequest) Reset() {
 	*x = AuthoritiesRequest{}
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2693,7 @@ func (x *AuthoritiesRequest) String() string {
 func (*AuthoritiesRequest) ProtoMessage() {}
 
 func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2706,7 @@ func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*AuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_proto_rawDescGZIP(), []int{35}
 }
 
 type AuthoritiesAnswer struct {
@@ -2666,7 +2718,7 @@ type AuthoritiesAnswer struct {
 
 func (x *AuthoritiesAnswer) Reset() {
 	*x = AuthoritiesAnswer{}
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2730,7 @@ func (x *AuthoritiesAnswer) String() string {
 func (*AuthoritiesAnswer) ProtoMessage() {}
 
 func (x *AuthoritiesAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2743,7 @@ func (x *AuthoritiesAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesAnswer.ProtoReflect.Descriptor instead.
 func (*AuthoritiesAnswer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AuthoritiesAnswer) GetAuthorities() []byte {
@@ -2719,7 +2771,7 @@ type EnrollRequest struct {
 
 func (x *EnrollRequest) Reset() {
 	*x = EnrollRequest{}
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +2783,7 @@ func (x *EnrollRequest) String() string {
 func (*EnrollRequest) ProtoMessage() {}
 
 func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +2796,7 @@ func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollRequest.ProtoReflect.Descriptor instead.
 func (*EnrollRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *EnrollRequest) GetNode() string {
@@ -2812,7 +2864,7 @@ type EnrollAnswer struct {
 
 func (x *EnrollAnswer) Reset() {
 	*x = EnrollAnswer{}
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +2876,7 @@ func (x *EnrollAnswer) String() string {
 func (*EnrollAnswer) ProtoMessage() {}
 
 func (x *EnrollAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +2889,7 @@ func (x *EnrollAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollAnswer.ProtoReflect.Descriptor instead.
 func (*EnrollAnswer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *EnrollAnswer) GetCertificate() []byte {
@@ -2858,7 +2910,10 @@ var File_agent_proto protoreflect.FileDescriptor
 
 const file_agent_proto_rawDesc = "" +
 	"\n" +
-	"\vagent.proto\x12\x11graylink.agent.v1\"\x8f\x01\n" +
+	"\vagent.proto\x12\x11graylink.agent.v1\"[\n" +
+	"\rClocksMessage\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x126\n" +
+	"\x06report\x18\x02 \x01(\v2\x1e.graylink.agent.v1.ClockReportR\x06report\"\x8f\x01\n" +
 	"\bQuestion\x12\x1a\n" +
 	"\bincident\x18\x01 \x01(\tR\bincident\x126\n" +
 	"\x06wanted\x18\x02 \x03(\v2\x1e.graylink.agent.v1.WantedFlowsR\x06wanted\x12/\n" +
@@ -3082,10 +3137,11 @@ const file_agent_proto_rawDesc = "" +
 	"\tPathState\x12\x16\n" +
 	"\x12PATH_STATE_UNKNOWN\x10\x00\x12\x14\n" +
 	"\x10PATH_STATE_VALID\x10\x01\x12\x14\n" +
-	"\x10PATH_STATE_STALE\x10\x022\x9e\x01\n" +
+	"\x10PATH_STATE_STALE\x10\x022\xee\x01\n" +
 	"\x06Agents\x12U\n" +
 	"\aSession\x12\x1f.graylink.agent.v1.AgentMessage\x1a%.graylink.agent.v1.CoordinatorMessage(\x010\x01\x12=\n" +
-	"\x03Ask\x12\x1b.graylink.agent.v1.Question\x1a\x19.graylink.agent.v1.Answer2\xb5\x01\n" +
+	"\x03Ask\x12\x1b.graylink.agent.v1.Question\x1a\x19.graylink.agent.v1.Answer\x12N\n" +
+	"\x06Clocks\x12 .graylink.agent.v1.ClocksMessage\x1a\x1e.graylink.agent.v1.ClockUpdate(\x010\x012\xb5\x01\n" +
 	"\n" +
 	"Enrollment\x12Z\n" +
 	"\vAuthorities\x12%.graylink.agent.v1.AuthoritiesRequest\x1a$.graylink.agent.v1.AuthoritiesAnswer\x12K\n" +
@@ -3104,98 +3160,102 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_agent_proto_goTypes = []any{
 	(PathState)(0),             // 0: graylink.agent.v1.PathState
-	(*Question)(nil),           // 1: graylink.agent.v1.Question
-	(*HopProbe)(nil),           // 2: graylink.agent.v1.HopProbe
-	(*WantedFlows)(nil),        // 3: graylink.agent.v1.WantedFlows
-	(*Answer)(nil),             // 4: graylink.agent.v1.Answer
-	(*AgentMessage)(nil),       // 5: graylink.agent.v1.AgentMessage
-	(*Hello)(nil),              // 6: graylink.agent.v1.Hello
-	(*WebEndpoint)(nil),        // 7: graylink.agent.v1.WebEndpoint
-	(*Interface)(nil),          // 8: graylink.agent.v1.Interface
-	(*LLDPNeighbour)(nil),      // 9: graylink.agent.v1.LLDPNeighbour
-	(*RDMA)(nil),               // 10: graylink.agent.v1.RDMA
-	(*ClockInfo)(nil),          // 11: graylink.agent.v1.ClockInfo
-	(*Applied)(nil),            // 12: graylink.agent.v1.Applied
-	(*Heartbeat)(nil),          // 13: graylink.agent.v1.Heartbeat
-	(*Addresses)(nil),          // 14: graylink.agent.v1.Addresses
-	(*PathReport)(nil),         // 15: graylink.agent.v1.PathReport
-	(*Trace)(nil),              // 16: graylink.agent.v1.Trace
-	(*Hop)(nil),                // 17: graylink.agent.v1.Hop
-	(*ClockReport)(nil),        // 18: graylink.agent.v1.ClockReport
-	(*CoordinatorMessage)(nil), // 19: graylink.agent.v1.CoordinatorMessage
-	(*Welcome)(nil),            // 20: graylink.agent.v1.Welcome
-	(*Refused)(nil),            // 21: graylink.agent.v1.Refused
-	(*Assignment)(nil),         // 22: graylink.agent.v1.Assignment
-	(*Stamp)(nil),              // 23: graylink.agent.v1.Stamp
-	(*Class)(nil),              // 24: graylink.agent.v1.Class
-	(*NIC)(nil),                // 25: graylink.agent.v1.NIC
-	(*Peer)(nil),               // 26: graylink.agent.v1.Peer
-	(*Edge)(nil),               // 27: graylink.agent.v1.Edge
-	(*Keys)(nil),               // 28: graylink.agent.v1.Keys
-	(*PeerKeys)(nil),           // 29: graylink.agent.v1.PeerKeys
-	(*Key)(nil),                // 30: graylink.agent.v1.Key
-	(*ClockUpdate)(nil),        // 31: graylink.agent.v1.ClockUpdate
-	(*Lives)(nil),              // 32: graylink.agent.v1.Lives
-	(*NodeLife)(nil),           // 33: graylink.agent.v1.NodeLife
-	(*PathsWanted)(nil),        // 34: graylink.agent.v1.PathsWanted
-	(*AuthoritiesRequest)(nil), // 35: graylink.agent.v1.AuthoritiesRequest
-	(*AuthoritiesAnswer)(nil),  // 36: graylink.agent.v1.AuthoritiesAnswer
-	(*EnrollRequest)(nil),      // 37: graylink.agent.v1.EnrollRequest
-	(*EnrollAnswer)(nil),       // 38: graylink.agent.v1.EnrollAnswer
+	(*ClocksMessage)(nil),      // 1: graylink.agent.v1.ClocksMessage
+	(*Question)(nil),           // 2: graylink.agent.v1.Question
+	(*HopProbe)(nil),           // 3: graylink.agent.v1.HopProbe
+	(*WantedFlows)(nil),        // 4: graylink.agent.v1.WantedFlows
+	(*Answer)(nil),             // 5: graylink.agent.v1.Answer
+	(*AgentMessage)(nil),       // 6: graylink.agent.v1.AgentMessage
+	(*Hello)(nil),              // 7: graylink.agent.v1.Hello
+	(*WebEndpoint)(nil),        // 8: graylink.agent.v1.WebEndpoint
+	(*Interface)(nil),          // 9: graylink.agent.v1.Interface
+	(*LLDPNeighbour)(nil),      // 10: graylink.agent.v1.LLDPNeighbour
+	(*RDMA)(nil),               // 11: graylink.agent.v1.RDMA
+	(*ClockInfo)(nil),          // 12: graylink.agent.v1.ClockInfo
+	(*Applied)(nil),            // 13: graylink.agent.v1.Applied
+	(*Heartbeat)(nil),          // 14: graylink.agent.v1.Heartbeat
+	(*Addresses)(nil),          // 15: graylink.agent.v1.Addresses
+	(*PathReport)(nil),         // 16: graylink.agent.v1.PathReport
+	(*Trace)(nil),              // 17: graylink.agent.v1.Trace
+	(*Hop)(nil),                // 18: graylink.agent.v1.Hop
+	(*ClockReport)(nil),        // 19: graylink.agent.v1.ClockReport
+	(*CoordinatorMessage)(nil), // 20: graylink.agent.v1.CoordinatorMessage
+	(*Welcome)(nil),            // 21: graylink.agent.v1.Welcome
+	(*Refused)(nil),            // 22: graylink.agent.v1.Refused
+	(*Assignment)(nil),         // 23: graylink.agent.v1.Assignment
+	(*Stamp)(nil),              // 24: graylink.agent.v1.Stamp
+	(*Class)(nil),              // 25: graylink.agent.v1.Class
+	(*NIC)(nil),                // 26: graylink.agent.v1.NIC
+	(*Peer)(nil),               // 27: graylink.agent.v1.Peer
+	(*Edge)(nil),               // 28: graylink.agent.v1.Edge
+	(*Keys)(nil),               // 29: graylink.agent.v1.Keys
+	(*PeerKeys)(nil),           // 30: graylink.agent.v1.PeerKeys
+	(*Key)(nil),                // 31: graylink.agent.v1.Key
+	(*ClockUpdate)(nil),        // 32: graylink.agent.v1.ClockUpdate
+	(*Lives)(nil),              // 33: graylink.agent.v1.Lives
+	(*NodeLife)(nil),           // 34: graylink.agent.v1.NodeLife
+	(*PathsWanted)(nil),        // 35: graylink.agent.v1.PathsWanted
+	(*AuthoritiesRequest)(nil), // 36: graylink.agent.v1.AuthoritiesRequest
+	(*AuthoritiesAnswer)(nil),  // 37: graylink.agent.v1.AuthoritiesAnswer
+	(*EnrollRequest)(nil),      // 38: graylink.agent.v1.EnrollRequest
+	(*EnrollAnswer)(nil),       // 39: graylink.agent.v1.EnrollAnswer
 }
 var file_agent_proto_depIdxs = []int32{
-	3,  // 0: graylink.agent.v1.Question.wanted:type_name -> graylink.agent.v1.WantedFlows
-	2,  // 1: graylink.agent.v1.Question.hops:type_name -> graylink.agent.v1.HopProbe
-	2,  // 2: graylink.agent.v1.Answer.hops:type_name -> graylink.agent.v1.HopProbe
-	6,  // 3: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
-	13, // 4: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
-	14, // 5: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
-	15, // 6: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
-	18, // 7: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
-	7,  // 8: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
-	8,  // 9: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
-	11, // 10: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
-	12, // 11: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
-	10, // 12: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
-	9,  // 13: graylink.agent.v1.Interface.lldp:type_name -> graylink.agent.v1.LLDPNeighbour
-	12, // 14: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
-	8,  // 15: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
-	16, // 16: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
-	0,  // 17: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
-	17, // 18: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
-	20, // 19: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
-	21, // 20: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
-	22, // 21: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
-	28, // 22: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
-	31, // 23: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
-	34, // 24: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
-	32, // 25: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
-	23, // 26: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
-	25, // 27: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
-	26, // 28: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
-	27, // 29: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
-	27, // 30: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
-	24, // 31: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
-	10, // 32: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
-	29, // 33: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
-	30, // 34: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
-	33, // 35: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
-	5,  // 36: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
-	1,  // 37: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
-	35, // 38: graylink.agent.v1.Enrollment.Authorities:input_type -> graylink.agent.v1.AuthoritiesRequest
-	37, // 39: graylink.agent.v1.Enrollment.Enroll:input_type -> graylink.agent.v1.EnrollRequest
-	19, // 40: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
-	4,  // 41: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
-	36, // 42: graylink.agent.v1.Enrollment.Authorities:output_type -> graylink.agent.v1.AuthoritiesAnswer
-	38, // 43: graylink.agent.v1.Enrollment.Enroll:output_type -> graylink.agent.v1.EnrollAnswer
-	40, // [40:44] is the sub-list for method output_type
-	36, // [36:40] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	19, // 0: graylink.agent.v1.ClocksMessage.report:type_name -> graylink.agent.v1.ClockReport
+	4,  // 1: graylink.agent.v1.Question.wanted:type_name -> graylink.agent.v1.WantedFlows
+	3,  // 2: graylink.agent.v1.Question.hops:type_name -> graylink.agent.v1.HopProbe
+	3,  // 3: graylink.agent.v1.Answer.hops:type_name -> graylink.agent.v1.HopProbe
+	7,  // 4: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
+	14, // 5: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
+	15, // 6: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
+	16, // 7: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
+	19, // 8: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
+	8,  // 9: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
+	9,  // 10: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
+	12, // 11: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
+	13, // 12: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
+	11, // 13: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
+	10, // 14: graylink.agent.v1.Interface.lldp:type_name -> graylink.agent.v1.LLDPNeighbour
+	13, // 15: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
+	9,  // 16: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
+	17, // 17: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
+	0,  // 18: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
+	18, // 19: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
+	21, // 20: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
+	22, // 21: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
+	23, // 22: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
+	29, // 23: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
+	32, // 24: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
+	35, // 25: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
+	33, // 26: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
+	24, // 27: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
+	26, // 28: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
+	27, // 29: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
+	28, // 30: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
+	28, // 31: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
+	25, // 32: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
+	11, // 33: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
+	30, // 34: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
+	31, // 35: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
+	34, // 36: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
+	6,  // 37: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
+	2,  // 38: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
+	1,  // 39: graylink.agent.v1.Agents.Clocks:input_type -> graylink.agent.v1.ClocksMessage
+	36, // 40: graylink.agent.v1.Enrollment.Authorities:input_type -> graylink.agent.v1.AuthoritiesRequest
+	38, // 41: graylink.agent.v1.Enrollment.Enroll:input_type -> graylink.agent.v1.EnrollRequest
+	20, // 42: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
+	5,  // 43: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
+	32, // 44: graylink.agent.v1.Agents.Clocks:output_type -> graylink.agent.v1.ClockUpdate
+	37, // 45: graylink.agent.v1.Enrollment.Authorities:output_type -> graylink.agent.v1.AuthoritiesAnswer
+	39, // 46: graylink.agent.v1.Enrollment.Enroll:output_type -> graylink.agent.v1.EnrollAnswer
+	42, // [42:47] is the sub-list for method output_type
+	37, // [37:42] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -3203,16 +3263,16 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
-	file_agent_proto_msgTypes[4].OneofWrappers = []any{
+	file_agent_proto_msgTypes[5].OneofWrappers = []any{
 		(*AgentMessage_Hello)(nil),
 		(*AgentMessage_Heartbeat)(nil),
 		(*AgentMessage_Addresses)(nil),
 		(*AgentMessage_Paths)(nil),
 		(*AgentMessage_Clock)(nil),
 	}
-	file_agent_proto_msgTypes[5].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[7].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[18].OneofWrappers = []any{
+	file_agent_proto_msgTypes[6].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[8].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[19].OneofWrappers = []any{
 		(*CoordinatorMessage_Welcome)(nil),
 		(*CoordinatorMessage_Refused)(nil),
 		(*CoordinatorMessage_Assignment)(nil),
@@ -3221,8 +3281,8 @@ func file_agent_proto_init() {
 		(*CoordinatorMessage_PathsWanted)(nil),
 		(*CoordinatorMessage_Lives)(nil),
 	}
-	file_agent_proto_msgTypes[24].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[36].OneofWrappers = []any{
+	file_agent_proto_msgTypes[25].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[37].OneofWrappers = []any{
 		(*EnrollRequest_JoinToken)(nil),
 		(*EnrollRequest_KubernetesToken)(nil),
 	}
@@ -3232,7 +3292,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

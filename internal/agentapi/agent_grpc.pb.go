@@ -26,6 +26,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Agents_Session_FullMethodName = "/graylink.agent.v1.Agents/Session"
 	Agents_Ask_FullMethodName     = "/graylink.agent.v1.Agents/Ask"
+	Agents_Clocks_FullMethodName  = "/graylink.agent.v1.Agents/Clocks"
 )
 
 // AgentsClient is the client API for Agents service.
@@ -39,6 +40,9 @@ type AgentsClient interface {
 	// analyzers whose certificate the coordinator allows to ask. The answer has what there is now for the incident, whoever
 	// asked for it.
 	Ask(ctx context.Context, in *Question, opts ...grpc.CallOption) (*Answer, error)
+	// Clocks relates a node's clocks, at a leader and at a standby alike. It is for coordinators that the agent has no session
+	// with. The agent's first message has its node, and the coordinator answers each cycle with an update, the first at once.
+	Clocks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ClocksMessage, ClockUpdate], error)
 }
 
 type agentsClient struct {
@@ -72,6 +76,19 @@ func (c *agentsClient) Ask(ctx context.Context, in *Question, opts ...grpc.CallO
 	return out, nil
 }
 
+func (c *agentsClient) Clocks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ClocksMessage, ClockUpdate], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Agents_ServiceDesc.Streams[1], Agents_Clocks_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ClocksMessage, ClockUpdate]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agents_ClocksClient = grpc.BidiStreamingClient[ClocksMessage, ClockUpdate]
+
 // AgentsServer is the server API for Agents service.
 // All implementations must embed UnimplementedAgentsServer
 // for forward compatibility.
@@ -83,6 +100,9 @@ type AgentsServer interface {
 	// analyzers whose certificate the coordinator allows to ask. The answer has what there is now for the incident, whoever
 	// asked for it.
 	Ask(context.Context, *Question) (*Answer, error)
+	// Clocks relates a node's clocks, at a leader and at a standby alike. It is for coordinators that the agent has no session
+	// with. The agent's first message has its node, and the coordinator answers each cycle with an update, the first at once.
+	Clocks(grpc.BidiStreamingServer[ClocksMessage, ClockUpdate]) error
 	mustEmbedUnimplementedAgentsServer()
 }
 
@@ -98,6 +118,9 @@ func (UnimplementedAgentsServer) Session(grpc.BidiStreamingServer[AgentMessage, 
 }
 func (UnimplementedAgentsServer) Ask(context.Context, *Question) (*Answer, error) {
 	return nil, status.Error(codes.Unimplemented, "method Ask not implemented")
+}
+func (UnimplementedAgentsServer) Clocks(grpc.BidiStreamingServer[ClocksMessage, ClockUpdate]) error {
+	return status.Error(codes.Unimplemented, "method Clocks not implemented")
 }
 func (UnimplementedAgentsServer) mustEmbedUnimplementedAgentsServer() {}
 func (UnimplementedAgentsServer) testEmbeddedByValue()                {}
@@ -145,6 +168,13 @@ func _Agents_Ask_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Agents_Clocks_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AgentsServer).Clocks(&grpc.GenericServerStream[ClocksMessage, ClockUpdate]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Agents_ClocksServer = grpc.BidiStreamingServer[ClocksMessage, ClockUpdate]
+
 // Agents_ServiceDesc is the grpc.ServiceDesc for Agents service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -161,6 +191,12 @@ var Agents_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Session",
 			Handler:       _Agents_Session_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Clocks",
+			Handler:       _Agents_Clocks_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -1,8 +1,9 @@
 // Package agentapi has the protocol between graylink-node and graylink-coordinator: the code generated
-// from agent.proto, the one between two coordinators, generated from peer.proto, and the limits of messages.
+// from agent.proto, the one of analyzers about maintenance windows, generated from maintenance.proto, the one between two
+// coordinators, generated from peer.proto, and the limits of messages.
 package agentapi
 
-//go:generate protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative agent.proto peer.proto
+//go:generate protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative agent.proto maintenance.proto peer.proto
 
 import (
 	"fmt"

@@ -94,6 +94,8 @@ type StateChange struct {
 	Agents        [][]byte               `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`                                    // JSON: agents that are new or have changed
 	RemovedAgents []string               `protobuf:"bytes,5,rep,name=removed_agents,json=removedAgents,proto3" json:"removed_agents,omitempty"` // their nodes
 	Complete      bool                   `protobuf:"varint,6,opt,name=complete,proto3" json:"complete,omitempty"`
+	// Join tokens that were used, as lines of the file of used tokens: all of them in the first change, and then new ones.
+	UsedTokens    []string `protobuf:"bytes,7,rep,name=used_tokens,json=usedTokens,proto3" json:"used_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,10 +172,18 @@ func (x *StateChange) GetComplete() bool {
 	return false
 }
 
-// Replicated confirms a change.
+func (x *StateChange) GetUsedTokens() []string {
+	if x != nil {
+		return x.UsedTokens
+	}
+	return nil
+}
+
+// Replicated confirms a change. Before the first one, a standby sends those join tokens whose use it knows.
 type Replicated struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	UsedTokens    []string               `protobuf:"bytes,2,rep,name=used_tokens,json=usedTokens,proto3" json:"used_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -215,6 +225,13 @@ func (x *Replicated) GetSequence() uint64 {
 	return 0
 }
 
+func (x *Replicated) GetUsedTokens() []string {
+	if x != nil {
+		return x.UsedTokens
+	}
+	return nil
+}
+
 var File_peer_proto protoreflect.FileDescriptor
 
 const file_peer_proto_rawDesc = "" +
@@ -224,17 +241,21 @@ const file_peer_proto_rawDesc = "" +
 	"\tPeerState\x12\x14\n" +
 	"\x05leads\x18\x01 \x01(\bR\x05leads\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1a\n" +
-	"\binstance\x18\x03 \x01(\fR\binstance\"\xae\x01\n" +
+	"\binstance\x18\x03 \x01(\fR\binstance\"\xcf\x01\n" +
 	"\vStateChange\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
 	"\x05whole\x18\x02 \x01(\bR\x05whole\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\fR\x04head\x12\x16\n" +
 	"\x06agents\x18\x04 \x03(\fR\x06agents\x12%\n" +
 	"\x0eremoved_agents\x18\x05 \x03(\tR\rremovedAgents\x12\x1a\n" +
-	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"(\n" +
+	"\bcomplete\x18\x06 \x01(\bR\bcomplete\x12\x1f\n" +
+	"\vused_tokens\x18\a \x03(\tR\n" +
+	"usedTokens\"I\n" +
 	"\n" +
 	"Replicated\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence2\xa1\x01\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x1f\n" +
+	"\vused_tokens\x18\x02 \x03(\tR\n" +
+	"usedTokens2\xa1\x01\n" +
 	"\vReplication\x12B\n" +
 	"\x04Meet\x12\x1c.graylink.agent.v1.PeerState\x1a\x1c.graylink.agent.v1.PeerState\x12N\n" +
 	"\tReplicate\x12\x1d.graylink.agent.v1.Replicated\x1a\x1e.graylink.agent.v1.StateChange(\x010\x01B0Z.github.com/graylink/graylink/internal/agentapib\x06proto3"

@@ -16,7 +16,9 @@ import (
 //  3. A clock whose maps age is in holdover, and lost once its bound exceeds LostBound. Silence never
 //     locks a clock. A pair relates once its bound is below LockBound, and until it exceeds LostBound.
 //  4. Maps of two frames relate nothing. A new frame, which a restarted coordinator makes, is used
-//     from the moment when a clock is locked in it.
+//     from the moment when a clock is locked in it and the present frame has no updates any more. While the present
+//     frame has updates, it stays, unless the coordinator that leads has had another one for some time, and all clocks
+//     are locked in that.
 //  5. Without maps and estimates there is no relation, and the edge's samples have no place.
 //  6. A clock that watches saw move is no longer claimed: one clock of the node's own, if most of its
 //     edges saw the same and edges of at least two peers are among them; else the far clock of each
@@ -26,6 +28,8 @@ import (
 type Follower struct {
 	allowance   int64 // allowance of a pair, unless a map has another
 	frame       uint64
+	other       otherFrame
+	changes     map[string]clockChanges // by clock
 	relative    bool
 	updatedAt   time.Duration // time of the last update
 	hasUpdate   bool
@@ -63,23 +67,139 @@ const (
 	// later: up to a window until each ends, as much until the coordinator's cycle, and the delay of
 	// the update.
 	settlingTime = 2*Window + 200*time.Millisecond
+	// silentFrame is the time after its last update from which another frame may be used: coordinators send one a second.
+	silentFrame = 1500 * time.Millisecond
+	// steadyFrame is the time for which another frame of the coordinator that leads must have had updates.
+	steadyFrame = 10 * time.Second
 )
+
+// otherFrame is what is known of a frame that is not used: that of another coordinator.
+type otherFrame struct {
+	update  *Update // the last one; nil if there is none
+	at      time.Duration
+	since   time.Duration        // of updates without a gap
+	counted map[string][2]uint32 // steps and drifts of its clocks when the present frame had its last update
+}
+
+// clockChanges counts the changes of a clock over all frames.
+type clockChanges struct {
+	steps, drifts uint32
+	counted       [2]uint32 // those that the frame in use has counted
+}
 
 // NewFollower returns a follower without maps and estimates.
 func NewFollower() *Follower {
 	return &Follower{allowance: DefaultAllowance, maps: map[string]*followedMap{}, pairs: map[PairID]pairRecord{},
-		movedClocks: map[string]time.Duration{}, movedPairs: map[PairID]time.Duration{}}
+		movedClocks: map[string]time.Duration{}, movedPairs: map[PairID]time.Duration{}, changes: map[string]clockChanges{}}
 }
 
-// ApplyUpdate replaces the maps by those of a coordinator's update.
-func (f *Follower) ApplyUpdate(u *Update, mono time.Duration) {
-	if u.Frame != f.frame {
-		locked := func(m ClockMap) bool { return m.State == Locked }
-		if len(f.maps) > 0 && !slices.ContainsFunc(u.Maps, locked) {
-			return // the present maps stay until the new frame has a locked clock
-		}
-		clear(f.maps)
+// Frame returns the identifier of the frame in use, or 0.
+func (f *Follower) Frame() uint64 { return f.frame }
+
+// ApplyUpdate replaces the maps by those of a coordinator's update, or keeps the update for later: rule 4. leads is set if
+// the coordinator leads.
+func (f *Follower) ApplyUpdate(u *Update, mono time.Duration, leads bool) {
+	if u.Frame == f.frame || len(f.maps) == 0 {
+		f.use(u, mono)
+		return
 	}
+	f.other.keep(u, mono)
+	if f.supersedes(u, mono) || leads && mono-f.other.since >= steadyFrame && f.allLockedIn(u) {
+		f.use(u, mono)
+	}
+}
+
+// FallBack begins to use the frame of another coordinator if the present one has no updates any more: rule 4. It reports
+// whether it did.
+func (f *Follower) FallBack(mono time.Duration) bool {
+	u := f.other.update
+	if u == nil || len(f.maps) == 0 || mono-f.other.at >= silentFrame || !f.supersedes(u, mono) {
+		return false
+	}
+	f.use(u, f.other.at)
+	return true
+}
+
+// supersedes reports whether the update of another frame is to be used, since the present one has none: at first if all clocks
+// that are locked stay so, and later, when they would not be in any case, if any clock is locked.
+func (f *Follower) supersedes(u *Update, mono time.Duration) bool {
+	if f.mapsFresh(mono) {
+		return mono-f.updatedAt >= silentFrame && f.allLockedIn(u)
+	}
+	return slices.ContainsFunc(u.Maps, func(m ClockMap) bool { return m.State == Locked })
+}
+
+// allLockedIn reports whether every clock that is locked, of which there is one, is locked in an update as well.
+func (f *Follower) allLockedIn(u *Update) bool {
+	locked := map[string]bool{}
+	for i := range u.Maps {
+		if u.Maps[i].State == Locked {
+			locked[u.Maps[i].Clock] = true
+		}
+	}
+	if len(locked) == 0 {
+		return false
+	}
+	for name, m := range f.maps {
+		if m.State == Locked && !locked[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// keep keeps the update of a frame that is not used.
+func (o *otherFrame) keep(u *Update, mono time.Duration) {
+	if o.update == nil || o.update.Frame != u.Frame || mono-o.at >= silentFrame {
+		o.since, o.counted = mono, nil
+	}
+	o.update, o.at = u, mono
+}
+
+// note remembers what the other frame has counted until now.
+func (o *otherFrame) note() {
+	if o.update == nil {
+		return
+	}
+	o.counted = make(map[string][2]uint32, len(o.update.Maps))
+	for i := range o.update.Maps {
+		m := &o.update.Maps[i]
+		o.counted[m.Clock] = [2]uint32{m.Steps, m.Drifts}
+	}
+}
+
+// count counts the changes of the clocks of an update. Those that a frame counted before it was used, and while another one
+// was, count once.
+func (f *Follower) count(u *Update) {
+	for i := range u.Maps {
+		m := &u.Maps[i]
+		now := [2]uint32{m.Steps, m.Drifts}
+		k, known := f.changes[m.Clock]
+		before := k.counted
+		if u.Frame != f.frame {
+			var noted bool
+			if before, noted = f.other.counted[m.Clock]; !noted || f.other.update.Frame != u.Frame {
+				before = now
+			}
+		}
+		if !known {
+			before = [2]uint32{}
+		}
+		k.steps += now[0] - min(before[0], now[0])
+		k.drifts += now[1] - min(before[1], now[1])
+		k.counted = now
+		f.changes[m.Clock] = k
+	}
+}
+
+// use replaces the maps by those of an update.
+func (f *Follower) use(u *Update, mono time.Duration) {
+	f.count(u)
+	if u.Frame != f.frame {
+		clear(f.maps)
+		f.other = otherFrame{}
+	}
+	f.other.note()
 	f.frame, f.relative, f.updatedAt, f.hasUpdate = u.Frame, u.Relative, mono, true
 	over := func(at time.Duration) bool { return mono-at >= settlingTime }
 	maps.DeleteFunc(f.movedClocks, func(_ string, at time.Duration) bool { return over(at) })
@@ -96,6 +216,7 @@ func (f *Follower) ApplyUpdate(u *Update, mono time.Duration) {
 			delete(f.maps, c)
 		}
 	}
+	maps.DeleteFunc(f.changes, func(c string, _ clockChanges) bool { return !named[c] })
 }
 
 // AddEstimate stores the estimate of a pair at the end of a window.
@@ -303,7 +424,8 @@ func (f *Follower) StatusOf(clock string, now int64, mono time.Duration) Status 
 	if m == nil {
 		return s
 	}
-	s.State, s.Counted, s.Steps, s.Drifts, s.Peers, s.Allowance = m.State, true, m.Steps, m.Drifts, m.Peers, m.Allowance
+	s.State, s.Counted, s.Peers, s.Allowance = m.State, true, m.Peers, m.Allowance
+	s.Steps, s.Drifts = f.changes[clock].steps, f.changes[clock].drifts
 	if _, struck := f.movedClocks[clock]; struck {
 		s.State = Converging
 		return s

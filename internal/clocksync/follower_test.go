@@ -23,7 +23,7 @@ func estimateAt(ref int64, sigma float64) Estimate {
 
 func TestFollowerRule1FreshMapsRelate(t *testing.T) {
 	f := NewFollower()
-	f.ApplyUpdate(twoClocks(Locked), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0, true)
 	f.AddEstimate(edge12, estimateAt(1e18, 1), 0)
 	for _, after := range []int64{0, 1e9, 2e9} {
 		now := int64(1e18) + after
@@ -42,7 +42,7 @@ func TestFollowerRule1FreshMapsRelate(t *testing.T) {
 	}
 	anew := twoClocks(Converging)
 	anew.Frame++
-	f.ApplyUpdate(anew, 0)
+	f.ApplyUpdate(anew, 0, true)
 	if r, ok := f.RelationFor(edge12, 1e18, 0); !ok || r.OffsetAt(1e18) != 5e9 {
 		t.Errorf("a restarted coordinator: %+v %v, want the maps held", r, ok)
 	}
@@ -50,7 +50,7 @@ func TestFollowerRule1FreshMapsRelate(t *testing.T) {
 
 func TestFollowerRule2AgedMapsGiveWayToThePair(t *testing.T) {
 	f := NewFollower()
-	f.ApplyUpdate(twoClocks(Locked), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0, true)
 	now := int64(1e18) + 60e9
 	f.AddEstimate(edge12, estimateAt(now, 100), time.Minute)
 	r, ok := f.RelationFor(edge12, now, time.Minute)
@@ -86,7 +86,7 @@ func TestFollowerRule3SilenceIsHoldoverThenLost(t *testing.T) {
 	if s := f.StatusOf("h1", 1e18, 0); s.State != Converging || s.Known {
 		t.Errorf("before the first word: %+v", s)
 	}
-	f.ApplyUpdate(twoClocks(Locked), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0, true)
 	var before int64
 	for _, c := range []struct {
 		after time.Duration
@@ -124,17 +124,17 @@ func TestFollowerRule3PairsRelateUntilLostBound(t *testing.T) {
 
 func TestFollowerRule4AnotherFrameSharesNothing(t *testing.T) {
 	f := NewFollower()
-	f.ApplyUpdate(twoClocks(Locked), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0, true)
 	u := twoClocks(Locked)
 	u.Frame, u.Maps = 8, u.Maps[:1]
-	f.ApplyUpdate(u, time.Second)
-	if _, ok := f.RelationFor(edge12, 1e18, time.Second); ok {
+	f.ApplyUpdate(u, FreshFor, true)
+	if _, ok := f.RelationFor(edge12, 1e18, FreshFor); ok {
 		t.Error("a clock of an old frame is related to one of the new")
 	}
 	u = twoClocks(Locked)
 	u.Frame, u.Maps[1].Component = 8, 2
-	f.ApplyUpdate(u, time.Second)
-	if _, ok := f.RelationFor(edge12, 1e18, time.Second); ok {
+	f.ApplyUpdate(u, FreshFor, true)
+	if _, ok := f.RelationFor(edge12, 1e18, FreshFor); ok {
 		t.Error("clocks of two components are related")
 	}
 }
@@ -155,7 +155,7 @@ func TestFollowerRule5NothingKnownIsNoRelation(t *testing.T) {
 	if _, ok := f.RelationFor(edge12, 1e18, 0); ok {
 		t.Error("a pair that knows nothing any more still places samples")
 	}
-	f.ApplyUpdate(twoClocks(Lost), 0)
+	f.ApplyUpdate(twoClocks(Lost), 0, true)
 	if _, ok := f.RelationFor(edge12, 1e18, 0); ok {
 		t.Error("lost clocks are related")
 	}
@@ -186,7 +186,7 @@ func TestFollowerRule6WhoseClockMoved(t *testing.T) {
 		{append(witnessesOf(1e6), Witness{ID: PairID{Src: "h1/eth1", Dst: "h2/eth1", Flow: 1}, By: 1e6, Moved: true}), false, true, true},
 	} {
 		f := NewFollower()
-		f.ApplyUpdate(twoClocks(Locked), 0)
+		f.ApplyUpdate(twoClocks(Locked), 0, true)
 		f.AddEstimate(edge12, estimateAt(1e18, 20), 0)
 		if got := f.ApplyWitnesses(c.saw, 1); got != c.some {
 			t.Errorf("%+v: changed %v", c.saw, got)
@@ -213,14 +213,14 @@ func TestFollowerRule6UntilLaterWindows(t *testing.T) {
 	second := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	at := func(s float64) int64 { return 1e18 + int64(s*1e9) }
 	f := NewFollower()
-	f.ApplyUpdate(twoClocks(Locked), 0)
+	f.ApplyUpdate(twoClocks(Locked), 0, true)
 	f.AddEstimate(edge12, estimateAt(1e18, 20), 0)
 	f.ApplyWitnesses(witnessesOf(1e6, 1e6), second(0.5))
 	f.AddEstimate(edge12, estimateAt(at(1), 20), second(1))
 	if _, ok := f.RelationFor(edge12, at(1), second(1)); ok || !f.WindowSpoilt(edge12, second(1)) {
 		t.Error("placed by a window in which the clock moved")
 	}
-	f.ApplyUpdate(twoClocks(Locked), second(2.6))
+	f.ApplyUpdate(twoClocks(Locked), second(2.6), true)
 	if s := f.StatusOf("h1", at(2.6), second(2.6)); s.State != Converging {
 		t.Errorf("%v by an update that may be of an earlier window", s.State)
 	}
@@ -236,14 +236,14 @@ func TestFollowerRule6UntilLaterWindows(t *testing.T) {
 	if _, ok := f.RelationFor(edge12, at(2.3), second(2.3)); ok {
 		t.Error("placed after a second move")
 	}
-	f.ApplyUpdate(twoClocks(Locked), second(2.8))
+	f.ApplyUpdate(twoClocks(Locked), second(2.8), true)
 	if s := f.StatusOf("h1", at(2.8), second(2.8)); s.State != Locked || !s.Known {
 		t.Errorf("%+v by an update of later windows", s)
 	}
 	if _, ok := f.RelationFor(edge12, at(2.8), second(2.8)); ok {
 		t.Error("placed by an update from before the second move")
 	}
-	f.ApplyUpdate(twoClocks(Locked), second(4.6))
+	f.ApplyUpdate(twoClocks(Locked), second(4.6), true)
 	if _, ok := f.RelationFor(edge12, at(4.6), second(4.6)); !ok {
 		t.Error("not placed by an update of later windows")
 	}
@@ -251,5 +251,79 @@ func TestFollowerRule6UntilLaterWindows(t *testing.T) {
 	f.ForgetPairs(func(PairID) bool { return false })
 	if len(f.movedPairs) != 0 {
 		t.Error("pairs that are probed no more are remembered")
+	}
+}
+
+// TestFollowerRule4AStandbysFrame: two coordinators send updates of a frame each. When the one that leads is silent, the frame
+// of the other one is used before any clock is in holdover. The frame of the leader is used again after it was there for some
+// time. No change of the frame counts as a change of a clock, and a step that happens while frames change counts once.
+func TestFollowerRule4AStandbysFrame(t *testing.T) {
+	f := NewFollower()
+	update := func(frame uint64, state State, at time.Duration, steps uint32) *Update {
+		u := twoClocks(state)
+		u.Frame = frame
+		for i := range u.Maps {
+			m := &u.Maps[i]
+			m.Ref, m.Steps = m.Ref+int64(at), steps
+		}
+		u.Maps[1].Offset -= int64(30e-6 * float64(at))
+		return u
+	}
+	const tenth = 100 * time.Millisecond
+	type phase struct {
+		until  time.Duration // since the start
+		leader uint64        // frame of the coordinator that leads; 0: there is none
+		second uint64        // frame of the other one, half a second later
+		steps  map[uint64]uint32
+		want   map[uint64]bool // frames in use
+		counts uint32
+	}
+	at := time.Duration(0)
+	for i, p := range []phase{
+		{10 * time.Second, 7, 8, map[uint64]uint32{7: 3, 8: 1}, map[uint64]bool{7: true}, 3},
+		{10500 * time.Millisecond, 0, 8, map[uint64]uint32{8: 1}, map[uint64]bool{7: true}, 3},
+		{15 * time.Second, 0, 8, map[uint64]uint32{8: 2}, map[uint64]bool{8: true}, 4},                // a clock stepped meanwhile
+		{24 * time.Second, 9, 8, map[uint64]uint32{8: 2, 9: 0}, map[uint64]bool{8: true}, 4},          // it comes back with another frame
+		{30 * time.Second, 9, 8, map[uint64]uint32{8: 2, 9: 0}, map[uint64]bool{8: true, 9: true}, 4}, // and leads for ten seconds
+		{40 * time.Second, 9, 8, map[uint64]uint32{8: 3, 9: 1}, map[uint64]bool{9: true}, 5},
+	} {
+		for ; at < p.until; at += tenth {
+			switch at % time.Second {
+			case 0:
+				if p.leader != 0 {
+					f.ApplyUpdate(update(p.leader, Locked, at, p.steps[p.leader]), at, true)
+				}
+			case 500 * time.Millisecond:
+				f.ApplyUpdate(update(p.second, Locked, at, p.steps[p.second]), at, false)
+			}
+			f.FallBack(at)
+			s := f.StatusOf("h2", 1e18+5e9+int64(at), at)
+			if at > 0 && (s.State != Locked || !s.Known || s.Bound > 200 || !p.want[f.Frame()]) {
+				t.Fatalf("phase %d, at %v: %v, bound %d, frame %d; want it locked in one of %v", i, at, s.State, s.Bound, f.Frame(), p.want)
+			}
+		}
+		if s := f.StatusOf("h2", 1e18+5e9+int64(at), at); s.Steps != p.counts {
+			t.Errorf("phase %d: %d steps, want %d", i, s.Steps, p.counts)
+		}
+	}
+	// A standby whose frame is not complete is of no use while the maps are fresh, and is used when they are not.
+	last := at
+	cold := func() { f.ApplyUpdate(update(10, Converging, at, 0), at, false); f.FallBack(at) }
+	for ; at < last+1900*time.Millisecond; at += tenth {
+		cold()
+		if s := f.StatusOf("h2", 1e18+5e9+int64(at), at); s.State != Locked || f.Frame() != 9 {
+			t.Fatalf("at %v: %v in frame %d, want what is known", at, s.State, f.Frame())
+		}
+	}
+	at += time.Second
+	cold()
+	if s := f.StatusOf("h2", 1e18+5e9+int64(at), at); s.State != Holdover {
+		t.Errorf("without a frame: %v, want holdover", s.State)
+	}
+	u := update(10, Converging, at, 0)
+	u.Maps[1].State = Locked
+	f.ApplyUpdate(u, at, false)
+	if f.Frame() != 10 {
+		t.Error("the frame in which a clock is locked is not used, though the present one has no updates")
 	}
 }

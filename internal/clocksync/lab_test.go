@@ -201,7 +201,7 @@ func (l *smallLab) run(span int64) {
 				if err != nil {
 					panic(err)
 				}
-				n.follower.ApplyUpdate(u, time.Duration(l.t))
+				n.follower.ApplyUpdate(u, time.Duration(l.t), true)
 			}
 			if l.solved != nil {
 				l.solved()

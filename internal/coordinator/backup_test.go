@@ -35,8 +35,8 @@ func TestRule5UpgradeAndTheWayBack(t *testing.T) {
 	before, _, _ := f.ScheduleOf("")
 	keys := f.keys.epochIDs()
 	new := f.inState()
-	if new["version"] != 2. || new["min_reader"] != 1. {
-		t.Fatalf("version %v, min_reader %v, want 2 for readers from 1 on", new["version"], new["min_reader"])
+	if new["version"] != 3. || new["min_reader"] != 1. {
+		t.Fatalf("version %v, min_reader %v, want 3 for readers from 1 on", new["version"], new["min_reader"])
 	}
 	// All that version 1 writes, from its source at the release 0.1.0.
 	known := []string{"version", "agents", "moves", "claims", "keys", "keys_rotated_at", "lives_reserved", "written"}

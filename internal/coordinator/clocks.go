@@ -57,7 +57,8 @@ type clockService struct {
 	graph        *fabric.Graph
 	frame        *clocksync.Frame
 	nodes        map[string]*clockNode
-	reports      map[string]uint64 // number by result
+	streams      map[string]*clockStream // by node: those of agents without a session
+	reports      map[string]uint64       // number by result
 	summary      clocksync.Summary
 	cycleSeconds float64       // duration of the last cycle
 	nextCycle    time.Duration // monotonic time at which the next cycle is due
@@ -74,16 +75,7 @@ type clockNode struct {
 }
 
 func newClockService(o Options, g *fabric.Graph, wall time.Time) *clockService {
-	w := &clockService{reference: o.ClockReference, reports: map[string]uint64{}}
-	w.begin(o, g, wall)
-	return w
-}
-
-// begin begins another frame, without what any node has reported.
-func (w *clockService) begin(o Options, g *fabric.Graph, wall time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.graph, w.nodes, w.summary = g, map[string]*clockNode{}, clocksync.Summary{}
+	w := &clockService{reference: o.ClockReference, graph: g, nodes: map[string]*clockNode{}, reports: map[string]uint64{}, streams: map[string]*clockStream{}}
 	allowance := func(id clocksync.PairID) time.Duration {
 		a := w.byTopology(id.Src, id.Dst)
 		if id.Kind == clocksync.Kernel {
@@ -96,6 +88,7 @@ func (w *clockService) begin(o Options, g *fabric.Graph, wall time.Time) {
 	}
 	// The frames of successive coordinators need different identifiers.
 	w.frame = clocksync.NewFrame(clocksync.FrameOptions{ID: uint64(wall.UnixNano()), Allowance: allowance, Reference: o.ClockReference})
+	return w
 }
 
 // byTopology returns the allowance for the asymmetry between the clocks of two NICs. It needs mu.
@@ -266,6 +259,9 @@ func (c *Coordinator) stepClocks() {
 	w.summary = *w.frame.Solve(mono)
 	w.cycleSeconds = (c.opts.Clock.MonoTime() - mono).Seconds()
 	reporting := slices.Collect(maps.Keys(w.nodes))
+	for _, s := range w.streams {
+		s.wakeSender()
+	}
 	w.mu.Unlock()
 
 	c.mu.Lock()

@@ -17,7 +17,7 @@ const stepEvery = 200 * time.Millisecond
 // Coordinator holds the state behind the sessions of agents. Its methods may be called from any
 // goroutine.
 //
-// The locks, in the order in which they are taken: changeMu, mu, and then one of those that paths,
+// The locks, in the order in which they are taken: windowsMu, changeMu, mu, and then one of those that paths,
 // clocks, counters, replication and server have for themselves. None of the latter is held while another lock of
 // the package is taken.
 type Coordinator struct {
@@ -30,6 +30,8 @@ type Coordinator struct {
 
 	replication replication
 
+	windowsMu sync.Mutex // held while a maintenance window is made or ended
+
 	changeMu sync.Mutex // held while the schedule, the keys, the topology or the leader are changed
 	moves    portMoves  // needs changeMu
 	asked    askedFlows // needs changeMu
@@ -41,6 +43,7 @@ type Coordinator struct {
 	keys     *keyring // nil if probes are not authenticated; is replaced with changeMu and mu
 	file     stateFile
 
+	maintenance  maintenanceBook
 	leadership   leadership
 	leaseFailing bool // the last request for the lease failed
 }
@@ -91,10 +94,10 @@ func CheckFiles(opts Options, log *slog.Logger) error {
 	return err
 }
 
-// HasNode reports whether the agent of a node may connect. A name that may replicate is no node's: no certificate for it
-// comes from enrollment.
+// HasNode reports whether the agent of a node may connect. A name that may replicate, or make maintenance windows, is no
+// node's: no certificate for it comes from enrollment.
 func (c *Coordinator) HasNode(node string) bool {
-	if slices.Contains(c.opts.HA.Peers, node) {
+	if slices.Contains(c.opts.HA.Peers, node) || slices.Contains(c.opts.MaintenanceClients, node) {
 		return false
 	}
 	c.mu.Lock()

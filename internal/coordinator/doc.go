@@ -38,7 +38,8 @@
 //     are ignored and counted. They end no session, since probing depends on the session.
 //  15. Clocks are related once a cycle, independent of everything else, and every connected agent that
 //     reports gets updates of its own clocks and of those that it reported on. Clock state is not
-//     saved: a coordinator that starts begins another frame.
+//     saved: a coordinator that starts begins another frame. A standby relates the clocks as well, for agents that have
+//     no session with it, and goes on with its frame when it leads.
 //  16. Analyzers whose certificate has one of the configured names may ask for temporary flows, and for hop-limited
 //     copies of the packets of flows that there are. They are part of the assignments of the two nodes, and not of the
 //     schedule. They end after a minute.
@@ -49,11 +50,15 @@
 //     calls are limited by address, and its connections end after half a minute.
 //  20. Of two coordinators one leads. The other one, its standby, writes the leader's state to its own file, refuses agents
 //     with the leader's address, and plans nothing. A change of the leader is a restart by that state (rule 5). Only
-//     certificates with the configured names get the state. No key is used before a standby that follows has written it.
+//     certificates with the configured names get the state. No key is used before a standby that follows has written it,
+//     and no join token has been used.
 //  21. Every leader has an epoch above all that are known. A leader that hears of a greater one, from the other coordinator
 //     or with its proof from an agent, becomes a standby. Of two leaders with one epoch one does.
 //  22. A leader of a pair moves no source ports and begins no rotation of keys while a node of the schedule has no session
 //     with it: it may have one with another leader.
 //  23. Where a lease decides, its holder leads. A coordinator takes it only with the state of its last holder, or without
 //     any where it is named as the initial leader. A leader that gets no answer about the lease goes on.
+//  24. Analyzers whose certificate has one of the configured names make and end maintenance windows of the topology's
+//     elements. A window counts once it is written, also by a standby that follows, and is part of the state. Windows are
+//     limited in number and have an end.
 package coordinator

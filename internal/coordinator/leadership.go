@@ -213,15 +213,14 @@ func (c *Coordinator) lead(s *state, epoch uint64) error {
 	l.resumes, l.yieldTo = false, 0
 	c.moves, c.asked = portMoves{movedAt: mono}, askedFlows{}
 	c.planning, c.keys = planState{}, nil
+	c.maintenance = newMaintenanceBook(s)
 	c.loadAgents(s, wall, mono)
 	if c.opts.Keys {
 		c.keys = newKeyring(s, c.opts.RotateEvery, wall, mono)
 	}
 	dirty := c.planning.dirty
-	graph := c.topology.graph
 	c.mu.Unlock()
 	c.paths.reset()
-	c.clocks.begin(c.opts, graph, wall)
 	// A state that was read is enough to run on: agents continue with keys that are in the file.
 	// Without a state, or with a new key, the first write has to succeed, since no agent may hold a key
 	// that a restart would forget.

@@ -100,14 +100,21 @@ func (p *pair) replicate(from, to *fixture) {
 	if s == nil {
 		return
 	}
-	parts, err := p.diff.changeTo(s, sequence)
+	if !to.leadership.followed { // the stream is a new one
+		p.diff, p.build = stateDiff{}, stateBuilder{}
+	}
+	parts, err := p.diff.changeTo(s, nil, sequence)
 	for _, m := range parts {
 		var got *state
 		if err == nil {
 			got, err = p.build.take(m)
 		}
-		if err == nil && got != nil {
+		switch {
+		case err != nil:
+		case got != nil:
 			err = to.takeReplica(got)
+		case m.GetComplete():
+			to.confirmReplica()
 		}
 	}
 	if err != nil {
@@ -469,7 +476,7 @@ func TestRule22NoSourcePortMovesWhileANodeIsMissing(t *testing.T) {
 
 func FuzzStateChange(f *testing.F) {
 	var d stateDiff
-	parts, err := d.changeTo(&state{Version: stateVersion, Agents: []agentState{{Node: "h1"}}, Epoch: 3}, 1)
+	parts, err := d.changeTo(&state{Version: stateVersion, Agents: []agentState{{Node: "h1"}}, Epoch: 3}, nil, 1)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -503,7 +510,7 @@ func TestRule20ReplicationOfChanges(t *testing.T) {
 	for i, s := range []*state{
 		{Epoch: 3, Agents: agents("h1 h2")}, {Epoch: 3, Agents: agents("h1 h3"), Lives: 7}, {Epoch: 3}, {Epoch: 4, Agents: agents(many)}, {Epoch: 4, Agents: agents(many + "z")},
 	} {
-		parts, err := d.changeTo(s, uint64(i))
+		parts, err := d.changeTo(s, nil, uint64(i))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -63,6 +63,8 @@ type Options struct {
 
 	// AskClients are the names in certificates whose clients may ask for temporary flows.
 	AskClients []string
+	// MaintenanceClients are the names in certificates whose clients may make and end maintenance windows.
+	MaintenanceClients []string
 
 	// AddressPrefixes are those of addresses that agents may report for NICs without one in the topology.
 	AddressPrefixes []netip.Prefix
@@ -75,6 +77,17 @@ type Options struct {
 	LinkOptions
 	ClockOptions
 	HA HAOptions
+	// UsedTokens is the record of used join tokens, which the two coordinators of a pair keep in common. Nil means that there
+	// is none.
+	UsedTokens TokenRecord
+}
+
+// TokenRecord is the record of used join tokens: lines of a file, of which none is ever removed.
+type TokenRecord interface {
+	// Since returns the lines behind the first ones.
+	Since(first int) []string
+	// Add adds lines of another record, but for those that it has.
+	Add(lines []string, now time.Time) error
 }
 
 // HAOptions describe the other coordinator of the fleet. Without PeerAddress there is none.

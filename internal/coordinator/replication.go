@@ -31,6 +31,7 @@ type replication struct {
 	state    *state // the last one that was published; nil before the first
 	sequence uint64
 	open     map[*follower]bool
+	progress chan struct{} // is closed when a standby has written something, or follows no more; nil if nothing waits for it
 }
 
 // follower is a standby that follows.
@@ -46,6 +47,11 @@ func (r *replication) publish(s *state) {
 	defer r.mu.Unlock()
 	r.state = s
 	r.sequence++
+	r.wakeFollowers()
+}
+
+// wakeFollowers wakes the streams of all standbys. It needs mu.
+func (r *replication) wakeFollowers() {
 	for f := range r.open {
 		select {
 		case f.wake <- struct{}{}:
@@ -63,6 +69,44 @@ func (r *replication) end() {
 		close(f.ended)
 	}
 	clear(r.open)
+	r.wakeWaiting()
+}
+
+// wakeWaiting lets what waits for standbys look again. It needs mu.
+func (r *replication) wakeWaiting() {
+	if r.progress != nil {
+		close(r.progress)
+		r.progress = nil
+	}
+}
+
+// waitWritten waits until every standby that follows has written a sequence. It returns an error if ctx ends before.
+func (r *replication) waitWritten(ctx context.Context, sequence uint64) error {
+	for {
+		progress := r.waitingFor(sequence)
+		if progress == nil {
+			return nil
+		}
+		select {
+		case <-progress:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// waitingFor returns nil if every standby that follows has written a sequence, and else a channel that is closed when that may
+// have changed.
+func (r *replication) waitingFor(sequence uint64) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.behindOf(sequence) {
+		return nil
+	}
+	if r.progress == nil {
+		r.progress = make(chan struct{})
+	}
+	return r.progress
 }
 
 func (r *replication) add() *follower {
@@ -80,12 +124,14 @@ func (r *replication) remove(f *follower) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, f)
+	r.wakeWaiting()
 }
 
 func (r *replication) confirm(f *follower, sequence uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f.acked = max(f.acked, min(sequence, r.sequence))
+	r.wakeWaiting()
 }
 
 func (r *replication) latest() (*state, uint64) {
@@ -101,12 +147,26 @@ func (r *replication) followers() int {
 	return len(r.open)
 }
 
+// announce wakes the standbys for something that is part of no state, and returns the sequence that has it.
+func (r *replication) announce() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sequence++
+	r.wakeFollowers()
+	return r.sequence
+}
+
 // behind reports whether a standby follows that has not yet written the last state.
 func (r *replication) behind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.behindOf(r.sequence)
+}
+
+// behindOf reports whether a standby follows that has not yet written a sequence. It needs mu.
+func (r *replication) behindOf(sequence uint64) bool {
 	for f := range r.open {
-		if f.acked < r.sequence {
+		if f.acked < sequence {
 			return true
 		}
 	}
@@ -116,67 +176,102 @@ func (r *replication) behind() bool {
 // stateDiff makes changes of the successive states that one standby gets.
 type stateDiff struct {
 	begun  bool
+	last   *state // the one that was sent
+	tokens int    // used join tokens that were sent
 	head   [sha256.Size]byte
 	agents map[string][sha256.Size]byte
 }
 
-// changeTo returns the parts of the change from the last state to this one.
-func (d *stateDiff) changeTo(s *state, sequence uint64) ([]*agentapi.StateChange, error) {
+// changeParts are the parts of a change, of which none is too long.
+type changeParts struct {
+	sequence uint64
+	done     []*agentapi.StateChange
+	part     *agentapi.StateChange // the present one
+	size     int                   // octets in it
+}
+
+// room returns the part that n more octets belong to.
+func (c *changeParts) room(n int) *agentapi.StateChange {
+	if c.size += n; c.size > replicaPart {
+		c.done = append(c.done, c.part)
+		c.part, c.size = &agentapi.StateChange{Sequence: c.sequence}, n
+	}
+	return c.part
+}
+
+// complete returns all parts.
+func (c *changeParts) complete() []*agentapi.StateChange {
+	c.part.Complete = true
+	return append(c.done, c.part)
+}
+
+// changeTo returns the parts of the change from the last state to this one, and with the tokens that were used since.
+func (d *stateDiff) changeTo(s *state, tokens TokenRecord, sequence uint64) ([]*agentapi.StateChange, error) {
+	parts := &changeParts{sequence: sequence, part: &agentapi.StateChange{Sequence: sequence, Whole: !d.begun}}
+	if s != d.last {
+		if err := d.addState(parts, s); err != nil {
+			return nil, err
+		}
+	}
+	if tokens != nil {
+		lines := tokens.Since(d.tokens)
+		for _, line := range lines {
+			part := parts.room(len(line))
+			part.UsedTokens = append(part.UsedTokens, line)
+		}
+		d.tokens += len(lines)
+	}
+	d.begun, d.last = true, s
+	return parts.complete(), nil
+}
+
+// addState adds the change from the last state to this one.
+func (d *stateDiff) addState(parts *changeParts, s *state) error {
 	head := *s
 	head.Agents, head.Written = nil, time.Time{}
 	text, err := json.Marshal(&head)
 	if err != nil {
-		return nil, fmt.Errorf("encode the state: %w", err)
-	}
-	part := &agentapi.StateChange{Sequence: sequence, Whole: !d.begun}
-	var parts []*agentapi.StateChange
-	size := 0
-	add := func(n int) { // makes room for n octets
-		if size += n; size > replicaPart {
-			parts = append(parts, part)
-			part, size = &agentapi.StateChange{Sequence: sequence}, n
-		}
+		return fmt.Errorf("encode the state: %w", err)
 	}
 	if sum := sha256.Sum256(text); !d.begun || sum != d.head {
 		d.head = sum
 		for piece := range slices.Chunk(text, replicaPart) {
-			add(len(piece))
-			part.Head = piece
+			parts.room(len(piece)).Head = piece
 		}
 	}
 	agents := make(map[string][sha256.Size]byte, len(s.Agents))
 	for i := range s.Agents {
 		a := &s.Agents[i]
 		if text, err = json.Marshal(a); err != nil {
-			return nil, fmt.Errorf("encode the agent of node %s: %w", a.Node, err)
+			return fmt.Errorf("encode the agent of node %s: %w", a.Node, err)
 		}
 		agents[a.Node] = sha256.Sum256(text)
 		if old, ok := d.agents[a.Node]; !ok || old != agents[a.Node] {
-			add(len(text))
+			part := parts.room(len(text))
 			part.Agents = append(part.Agents, text)
 		}
 	}
 	for _, node := range slices.Sorted(maps.Keys(d.agents)) {
 		if _, ok := agents[node]; !ok {
-			add(len(node))
+			part := parts.room(len(node))
 			part.RemovedAgents = append(part.RemovedAgents, node)
 		}
 	}
-	d.begun, d.agents = true, agents
-	part.Complete = true
-	return append(parts, part), nil
+	d.agents = agents
+	return nil
 }
 
 // stateBuilder puts the state together again. Its input is from the other coordinator.
 type stateBuilder struct {
-	head   *state // without agents; nil before the first one
-	text   []byte // part of the next head
-	agents map[string]agentState
-	size   int // octets since the last complete change
+	head    *state // without agents; nil before the first one
+	text    []byte // part of the next head
+	agents  map[string]agentState
+	size    int  // octets since the last complete change
+	changed bool // the state, since then
 }
 
-// take takes a part of a change. It returns the state when the change is complete, and an error if there is none that can
-// be used.
+// take takes a part of a change. It returns the state when the change is complete and changes the state, and an error if
+// there is none that can be used.
 func (b *stateBuilder) take(m *agentapi.StateChange) (*state, error) {
 	if m.GetWhole() {
 		*b = stateBuilder{agents: map[string]agentState{}}
@@ -184,6 +279,7 @@ func (b *stateBuilder) take(m *agentapi.StateChange) (*state, error) {
 	if b.agents == nil {
 		return nil, errors.New("the first change is not of the whole state")
 	}
+	b.changed = b.changed || m.GetWhole() || len(m.GetHead())+len(m.GetAgents())+len(m.GetRemovedAgents()) > 0
 	b.size += len(m.GetHead())
 	b.text = append(b.text, m.GetHead()...)
 	for _, text := range m.GetAgents() {
@@ -211,9 +307,13 @@ func (b *stateBuilder) take(m *agentapi.StateChange) (*state, error) {
 		}
 		b.head, b.text = head, nil
 	}
-	if b.head == nil {
+	switch {
+	case b.head == nil:
 		return nil, errors.New("the state has no head")
+	case !b.changed:
+		return nil, nil
 	}
+	b.changed = false
 	s := *b.head
 	s.Version, s.MinReader, s.Standby, s.Agents = stateVersion, 0, true, nil
 	for _, node := range slices.Sorted(maps.Keys(b.agents)) {
@@ -235,7 +335,7 @@ func (s *Server) peerIdentity(ctx context.Context) error {
 	return nil
 }
 
-// leaderEnrollment lets only a leader sign certificates, since the record of used join tokens is its own.
+// leaderEnrollment lets only a leader sign certificates, since a use of a join token has to be known to both coordinators.
 type leaderEnrollment struct {
 	agentapi.EnrollmentServer
 	c *Coordinator
@@ -247,6 +347,25 @@ func (e leaderEnrollment) Enroll(ctx context.Context, q *agentapi.EnrollRequest)
 		return nil, err
 	}
 	return e.EnrollmentServer.Enroll(ctx, q)
+}
+
+// addUsedTokens records the join tokens that the other coordinator knows as used.
+func (c *Coordinator) addUsedTokens(lines []string) error {
+	if c.opts.UsedTokens == nil || len(lines) == 0 {
+		return nil
+	}
+	return c.opts.UsedTokens.Add(lines, c.opts.Clock.WallTime())
+}
+
+// ConfirmTokenUse returns once a standby that follows has recorded the join tokens that were used until now. It returns an
+// error if that takes too long, or if this coordinator does not lead any more.
+func (c *Coordinator) ConfirmTokenUse(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writtenWithin)
+	defer cancel()
+	if err := c.replication.waitWritten(ctx, c.replication.announce()); err != nil {
+		return errors.New("the standby coordinator has not recorded the use of the token in time")
+	}
+	return c.requireLeader()
 }
 
 // replicationServer answers the other coordinator.
@@ -289,6 +408,9 @@ func (s replicationServer) Replicate(stream agentapi.Replication_ReplicateServer
 			if err != nil {
 				return // the handler ends with the stream
 			}
+			if err := s.c.addUsedTokens(m.GetUsedTokens()); err != nil {
+				s.c.log.Error("cannot record the join tokens that a standby knows as used", "err", err)
+			}
 			r.confirm(f, m.GetSequence())
 		}
 	})
@@ -305,7 +427,7 @@ func (s replicationServer) Replicate(stream agentapi.Replication_ReplicateServer
 			parts = []*agentapi.StateChange{{Sequence: sequence, Complete: true}}
 		default:
 			var err error
-			if parts, err = diff.changeTo(state, sequence); err != nil {
+			if parts, err = diff.changeTo(state, s.c.opts.UsedTokens, sequence); err != nil {
 				return status.Error(codes.Internal, err.Error())
 			}
 		}

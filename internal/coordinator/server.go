@@ -98,6 +98,7 @@ func NewServer(c *Coordinator, certificates Certificates, enrollment agentapi.En
 		grpc.WaitForHandlers(true),
 	)
 	agentapi.RegisterAgentsServer(s.grpc, s)
+	agentapi.RegisterMaintenanceServer(s.grpc, maintenanceServer{Server: s})
 	if c.leadership.paired {
 		agentapi.RegisterReplicationServer(s.grpc, replicationServer{Server: s})
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -122,33 +123,52 @@ func (c *Coordinator) follow(ctx context.Context, peer agentapi.ReplicationClien
 	}
 	silent := time.AfterFunc(replicaSilentFor, cancel)
 	defer silent.Stop()
+	if err := c.sendUsedTokens(stream); err != nil {
+		return err
+	}
 	var b stateBuilder
-	var taken uint64
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
 		}
 		silent.Reset(replicaSilentFor)
-		if m.GetComplete() && m.GetSequence() == taken && b.head != nil {
-			c.confirmReplica()
-			continue
+		if err := c.addUsedTokens(m.GetUsedTokens()); err != nil {
+			return fmt.Errorf("cannot record the join tokens that the leader knows as used: %w", err)
 		}
 		s, err := b.take(m)
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("cannot use the state of the leader: %w", err)
-		}
-		if s == nil {
+		case s != nil:
+			if err := c.takeReplica(s); err != nil {
+				return err
+			}
+		case !m.GetComplete():
 			continue
+		default:
+			c.confirmReplica()
 		}
-		if err := c.takeReplica(s); err != nil {
-			return err
-		}
-		taken = m.GetSequence()
-		if err := stream.Send(&agentapi.Replicated{Sequence: taken}); err != nil {
+		if err := stream.Send(&agentapi.Replicated{Sequence: m.GetSequence()}); err != nil {
 			return err
 		}
 	}
+}
+
+// tokensAtOnce is the maximum number of used join tokens in one message of a standby.
+const tokensAtOnce = 500
+
+// sendUsedTokens sends the join tokens whose use this standby knows, from a time when it led.
+func (c *Coordinator) sendUsedTokens(stream agentapi.Replication_ReplicateClient) error {
+	if c.opts.UsedTokens == nil {
+		return nil
+	}
+	for lines := range slices.Chunk(c.opts.UsedTokens.Since(0), tokensAtOnce) {
+		if err := stream.Send(&agentapi.Replicated{UsedTokens: lines}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // confirmReplica records that the standby has the whole state of the leader.

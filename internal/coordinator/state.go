@@ -19,8 +19,8 @@ import (
 // Versions of the state. A later version adds keys: it is read without them if its min_reader is not above stateVersion, so
 // that a site can go back to the release before.
 const (
-	stateVersion  = 2 // what this program writes
-	leaderReader  = 1 // can do without the keys of version 2: epoch, fence_key, standby
+	stateVersion  = 3 // what this program writes
+	leaderReader  = 1 // can do without the keys of version 2 (epoch, fence_key, standby) and of version 3 (maintenance)
 	standbyReader = 2 // an earlier version would lead by the state of a standby
 )
 
@@ -43,6 +43,8 @@ type state struct {
 	// FenceKey is the secret by which the fleet's coordinators recognise an epoch as one of theirs.
 	FenceKey []byte `json:"fence_key,omitempty"`
 	Standby  bool   `json:"standby,omitempty"` // the coordinator does not lead
+
+	Maintenance []maintenanceWindow `json:"maintenance,omitempty"`
 }
 
 type agentState struct {
@@ -226,6 +228,18 @@ func (s *state) validate() error {
 		}
 		claimed[k.NIC] = true
 	}
+	for i := range s.Maintenance {
+		if err := s.Maintenance[i].validate(); err != nil {
+			return fmt.Errorf("maintenance[%d].%w", i, err)
+		}
+	}
+	if n := len(s.Maintenance); n > mostWindows {
+		return fmt.Errorf("maintenance: %d windows, want at most %d", n, mostWindows)
+	}
+	return s.validateKeys()
+}
+
+func (s *state) validateKeys() error {
 	ids, pending := map[uint32]bool{}, 0
 	for i, k := range s.Keys {
 		at := fmt.Sprintf("keys[%d]", i)

@@ -80,7 +80,7 @@ func (c *Coordinator) currentState(keys *keyring) *state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &state{Version: stateVersion, Written: c.opts.Clock.WallTime(), Lives: c.registry.lives.reserved,
-		Epoch: c.leadership.epoch, FenceKey: c.leadership.fenceKey}
+		Epoch: c.leadership.epoch, FenceKey: c.leadership.fenceKey, Maintenance: c.maintenance.stored}
 	if keys != nil {
 		s.Keys, s.KeysAt = keys.epochs, keys.rotated
 	}

@@ -18,6 +18,7 @@ type counts struct {
 	moves        uint64
 	saves        map[string]uint64 // number by result
 	questions    map[string]uint64 // number by result
+	windows      map[string]uint64 // requests about maintenance windows, by result
 	asked        int               // temporary flows at present
 	askedHops    int               // hop-limited probes at present
 	stepAt       time.Time
@@ -32,7 +33,7 @@ type counters struct {
 }
 
 func newCounters(wall time.Time) *counters {
-	return &counters{n: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}, questions: map[string]uint64{}, reloadOK: true, reloadedAt: wall}}
+	return &counters{n: counts{sessions: map[string]uint64{}, runs: map[string]uint64{}, traces: map[string]uint64{}, saves: map[string]uint64{}, questions: map[string]uint64{}, windows: map[string]uint64{}, reloadOK: true, reloadedAt: wall}}
 }
 
 // add changes the counts.
@@ -65,6 +66,19 @@ const (
 var questionResults = []string{questionAnswered, questionRefused, questionDenied, questionMalformed}
 
 func (c *counters) addQuestion(result string) { c.add(func(n *counts) { n.questions[result]++ }) }
+
+// Results of requests to make or end a maintenance window, as they are counted.
+const (
+	windowDone      = "done"
+	windowRefused   = "refused" // it is invalid, there are too many, or there is no such window
+	windowDenied    = "denied"  // the client has no right to it
+	windowUnwritten = "unwritten"
+	windowStandby   = "not_leader"
+)
+
+var windowResults = []string{windowDone, windowRefused, windowDenied, windowUnwritten, windowStandby}
+
+func (c *counters) addWindow(result string) { c.add(func(n *counts) { n.windows[result]++ }) }
 
 func (c *counters) addSave(ok bool) { c.add(func(n *counts) { n.saves[resultText(ok)]++ }) }
 
@@ -102,6 +116,10 @@ func (c *counters) fillStats(s *Stats) {
 	s.Questions, s.TemporaryFlows, s.HopProbes = map[string]uint64{}, n.asked, n.askedHops
 	for _, r := range questionResults {
 		s.Questions[r] = n.questions[r]
+	}
+	s.WindowRequests = map[string]uint64{}
+	for _, r := range windowResults {
+		s.WindowRequests[r] = n.windows[r]
 	}
 	s.Runs = map[string]uint64{"done": n.runs["done"], "failed": n.runs["failed"]}
 	s.Saves = map[string]uint64{"done": n.saves["done"], "failed": n.saves["failed"]}
@@ -143,6 +161,8 @@ type Stats struct {
 	ClockUpdates    uint64
 	Moves           uint64
 	Questions       map[string]uint64 // of analyzers, number by result
+	WindowRequests  map[string]uint64 // to make or end maintenance windows, number by result
+	Windows         int               // maintenance windows that have not ended
 	TemporaryFlows  int               // that analyzers asked for
 	HopProbes       int               // that analyzers asked for
 	Saves           map[string]uint64
@@ -163,6 +183,7 @@ func (c *Coordinator) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.Whole, s.TopologyHash = c.registry.whole, c.topology.sum
+	s.Windows = c.maintenance.countOpen(c.opts.Clock.WallTime())
 	newest := uint32(0)
 	if c.keys != nil {
 		s.KeysEpoch, s.KeysHeld = c.keys.epochs[0].ID, len(c.keys.epochs)

@@ -31,10 +31,13 @@ func checkMessage(m *agentapi.AgentMessage) error {
 	return nil // the message is of a later version
 }
 
-func checkText(field, s string) error {
+func checkText(field, s string) error { return checkTextUpTo(field, s, agentapi.MaxName) }
+
+// checkTextUpTo does what checkText does, with another limit of octets.
+func checkTextUpTo(field, s string, most int) error {
 	switch {
-	case len(s) > agentapi.MaxName:
-		return fmt.Errorf("%s: %d octets, want at most %d", field, len(s), agentapi.MaxName)
+	case len(s) > most:
+		return fmt.Errorf("%s: %d octets, want at most %d", field, len(s), most)
 	case !utf8.ValidString(s):
 		return fmt.Errorf("%s: not UTF-8", field)
 	}

@@ -3,7 +3,7 @@
 //  1. A certificate is for one node of the topology, and for nothing else. The name comes from what proves it, never from
 //     the signing request.
 //  2. A join token is good for the node that it was issued for, once, until it expires. The same key may use it again,
-//     because an answer can be lost.
+//     because an answer can be lost. No certificate is signed before all coordinators that follow know of the use.
 //  3. A token of Kubernetes is good for the node that the pod of the agent runs on. The API server has to confirm the
 //     audience, the service account of the node agent, the pod and the node. A token without a pod is good for nothing.
 //  4. A certificate that this authority signed is good for the next one of the same node, until it ends or is revoked.
@@ -46,7 +46,9 @@ type Options struct {
 	Authorities []byte         // PEM text of the authorities that nodes have to trust: those of the coordinator's certificate
 	Life        time.Duration  // of certificates; 0 means DefaultLife
 	Tokens      *jointoken.Book
-	Kubernetes  *Reviewer
+	// ConfirmUse returns once all that have to know of the use of a token do. Nil means that none has to.
+	ConfirmUse func(ctx context.Context) error
+	Kubernetes *Reviewer
 	// Known reports whether the topology has a node.
 	Known func(node string) bool
 	// Accepted returns an error if a client with a certificate would not be accepted now.
@@ -184,7 +186,7 @@ func (s *Service) sign(ctx context.Context, q *agentapi.EnrollRequest, chain []*
 	}
 	switch proof {
 	case ProofToken:
-		no = s.checkToken(node, q.GetJoinToken(), key, now)
+		no = s.checkToken(ctx, node, q.GetJoinToken(), key, now)
 	case ProofKubernetes:
 		no = s.checkKubernetes(ctx, node, q.GetKubernetesToken())
 	case ProofCertificate:
@@ -233,7 +235,7 @@ func checkRequest(q *agentapi.EnrollRequest) error {
 	return nil
 }
 
-func (s *Service) checkToken(node, text string, key any, now time.Time) *refusal {
+func (s *Service) checkToken(ctx context.Context, node, text string, key any, now time.Time) *refusal {
 	if s.o.Tokens == nil {
 		return refuse(ResultRefused, codes.PermissionDenied, "this coordinator accepts no join tokens")
 	}
@@ -254,6 +256,12 @@ func (s *Service) checkToken(node, text string, key any, now time.Time) *refusal
 	case err != nil:
 		s.o.Log.Error("cannot check or record a join token", "node", node, "err", err)
 		return refuse(ResultFailed, codes.Unavailable, "the coordinator cannot check join tokens now")
+	}
+	if s.o.ConfirmUse == nil {
+		return nil
+	}
+	if err := s.o.ConfirmUse(ctx); err != nil {
+		return refuse(ResultFailed, codes.Unavailable, "%w", err)
 	}
 	return nil
 }

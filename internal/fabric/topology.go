@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -287,6 +288,20 @@ func (g *Graph) ElementIDs() []string {
 		out = append(out, l.A, l.B, l.ID())
 	}
 	return out
+}
+
+// CheckElement returns an error if there is no such switch, node, NIC, port or link. A NIC has to be named by its identifier.
+func (g *Graph) CheckElement(element string) error {
+	switch {
+	case element == "":
+		return errors.New("is missing: want a switch, a node, a NIC, a port or a link")
+	case g.Switch(element) != nil, len(g.EndsOf(element)) > 0, g.LinkAt(element) != nil, g.NIC(element) != nil && g.NIC(element).ID() == element:
+		return nil
+	}
+	if a, b, ok := SplitLink(element); ok && g.PeerOf(a) == b && b != "" && LinkID(a, b) == element {
+		return nil
+	}
+	return fmt.Errorf("%q is not in the topology: want a switch, a node, a NIC (node/device), a port (switch:port) or a link (END--END, in byte order)", element)
 }
 
 // PeerOf returns the other end of the link plugged into end, or "".

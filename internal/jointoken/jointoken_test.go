@@ -242,3 +242,56 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		t.Errorf("%v, want the file and the line", err)
 	}
 }
+
+// Two records that exchange their uses have the same ones in the end, in any order, and again after they are opened again. What
+// a record knows of a token stays.
+func TestRecordsThatExchangeUses(t *testing.T) {
+	h1, h2, h3 := newToken(t, "h1"), newToken(t, "h2"), newToken(t, "h3")
+	a, b := newBench(t, h1, h2, h3), newBench(t, h1, h2, h3)
+	one, two := a.open(now), b.open(now)
+	redeem := func(book *Book, token Token, key string) {
+		t.Helper()
+		if err := book.Redeem(token, []byte(key), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redeem(one, h1, "a")
+	redeem(one, h2, "a")
+	redeem(two, h2, "b") // at the same time, which nothing can prevent
+	redeem(two, h3, "b")
+	for range 2 {
+		if err := errors.Join(two.record.Add(one.record.Since(0), now), one.record.Add(two.record.Since(0), now)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if one, two := len(one.record.Since(0)), len(two.record.Since(1)); one != 3 || two != 2 {
+		t.Errorf("%d uses, and %d behind the first, want 3 and 2", one, two)
+	}
+	for range 2 {
+		for what, c := range map[string]struct {
+			book  *Book
+			token Token
+			key   string
+			want  error
+		}{
+			"used here":  {one, h1, "b", ErrUsed},
+			"used there": {two, h1, "b", ErrUsed},
+			"same key":   {two, h1, "a", nil},
+			"both, a":    {one, h2, "b", ErrUsed},
+			"both, b":    {two, h2, "a", ErrUsed},
+			"only b":     {one, h3, "a", ErrUsed},
+		} {
+			if err := c.book.Redeem(c.token, []byte(c.key), now); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", what, err, c.want)
+			}
+		}
+		one, two = a.open(now), b.open(now)
+	}
+	if err := two.record.Add([]string{"h1 now\n"}, now); err == nil || len(two.record.Since(0)) != 3 {
+		t.Errorf("a line that is no use: %v", err)
+	}
+	later := now.Add(2 * time.Hour)
+	if fresh := newBench(t).open(later); fresh.record.Add(one.record.Since(0), later) != nil || len(fresh.record.Since(0)) != 0 {
+		t.Error("uses of expired tokens were added")
+	}
+}

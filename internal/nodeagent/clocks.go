@@ -98,6 +98,8 @@ func (c *clocks) closeWindow(now int64, mono time.Duration) {
 	defer c.mu.Unlock()
 	c.now.endMono, c.now.endWall, c.now.latestMono = mono, now, mono
 	c.collectWitnesses()
+	c.follower.FallBack(mono)
+	c.noteFrame()
 	c.engine.DrainExchanges(func(id clocksync.PairID, dir int, sent, received int64) {
 		p := c.pairs[id]
 		if p == nil {
@@ -141,7 +143,9 @@ func (c *clocks) checkWitnesses(mono time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now.latestMono = mono
-	if c.collectWitnesses() {
+	moved := c.collectWitnesses()
+	if c.follower.FallBack(mono) || moved {
+		c.noteFrame()
 		c.updateRelations()
 	}
 }
@@ -186,8 +190,8 @@ func (c *clocks) updateRelations() {
 	}
 }
 
-// applyUpdate applies an update of the coordinator, and logs one that cannot be parsed.
-func (c *clocks) applyUpdate(update []byte) {
+// applyUpdate applies an update of a coordinator, which leads or not, and logs one that cannot be parsed.
+func (c *clocks) applyUpdate(update []byte, leads bool) {
 	u, err := clocksync.ParseUpdate(update)
 	if err != nil {
 		c.log.Warn("cannot apply the coordinator's clock update", "err", err)
@@ -196,12 +200,17 @@ func (c *clocks) applyUpdate(update []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.collectWitnesses()
-	c.follower.ApplyUpdate(u, c.now.latestMono)
-	if u.Frame != c.frame.number {
-		c.frame.number = u.Frame
+	c.follower.ApplyUpdate(u, c.now.latestMono, leads)
+	c.noteFrame()
+	c.updateRelations()
+}
+
+// noteFrame forgets what was published of an earlier frame.
+func (c *clocks) noteFrame() {
+	if number := c.follower.Frame(); number != c.frame.number {
+		c.frame.number = number
 		clear(c.frame.wholeSeconds)
 	}
-	c.updateRelations()
 }
 
 // clockStatus returns what is known of the clock that stamps at a NIC.

@@ -104,7 +104,7 @@ func TestClocksRelateAndReport(t *testing.T) {
 	u := clocksync.Update{Frame: 3, Relative: true, Maps: []clocksync.ClockMap{
 		{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: w.to, Offset: 4e9 + 250e6, Sigma: 20, Allowance: 60, Steps: 1}},
 		{Clock: "h2", Map: clocksync.Map{State: clocksync.Locked, Ref: w.far(w.to), Offset: 4e9 + 250e6 - truth, Rate: -20e-6, Sigma: 20, Allowance: 60}}}}
-	c.applyUpdate(u.AppendTo(nil))
+	c.applyUpdate(u.AppendTo(nil), true)
 	if r := w.related[id]; math.Abs(float64(r.OffsetAt(w.to)-truth)) > 1 || r.Bound < 200+120 || r.Bound > 2000 {
 		t.Errorf("by the maps: %+v, want %d ns and both bounds", r, truth)
 	}
@@ -119,7 +119,7 @@ func TestClocksRelateAndReport(t *testing.T) {
 		t.Errorf("relations %+v", got)
 	}
 
-	c.applyUpdate([]byte("no update")) // it is logged, and changes nothing
+	c.applyUpdate([]byte("no update"), true) // it is logged, and changes nothing
 	for range 6 {
 		turn()
 	}
@@ -160,7 +160,7 @@ func TestClocksThatMove(t *testing.T) {
 		for peer := range ids {
 			u.Maps = append(u.Maps, clocksync.ClockMap{Clock: peer, Map: clocksync.Map{State: clocksync.Locked, Ref: w.far(w.to), Offset: w.to - w.far(w.to), Rate: -20e-6, Sigma: 20}})
 		}
-		c.applyUpdate(u.AppendTo(nil))
+		c.applyUpdate(u.AppendTo(nil), true)
 	}
 	saw := func(edges, moved int) {
 		w.seen = nil

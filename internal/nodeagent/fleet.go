@@ -247,10 +247,10 @@ func (f *fleet) Heartbeat(h *agentapi.Heartbeat) {
 	f.lastCounts = now
 }
 
-// Clock applies a clock update of the coordinator. It implements client.Agent.
-func (f *fleet) Clock(u *agentapi.ClockUpdate) {
+// Clock applies a clock update of a coordinator. It implements client.Agent.
+func (f *fleet) Clock(u *agentapi.ClockUpdate, leads bool) {
 	if c := f.node.clocks; c != nil {
-		c.applyUpdate(u.GetUpdate())
+		c.applyUpdate(u.GetUpdate(), leads)
 	}
 }
 

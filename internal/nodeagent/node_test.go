@@ -153,7 +153,7 @@ func TestFleetAppliesAssignments(t *testing.T) {
 	if _, traces := f.Traces(); len(traces) > 1 {
 		t.Errorf("%d traces of one flow", len(traces))
 	}
-	f.Clock(&agentapi.ClockUpdate{}) // clocks are not related, so it changes nothing
+	f.Clock(&agentapi.ClockUpdate{}, true) // clocks are not related, so it changes nothing
 }
 
 // TestStartFleetChecksOptions checks the errors before anything is started.

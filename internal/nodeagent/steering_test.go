@@ -156,7 +156,7 @@ func TestSteeringRule3NotTheReference(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	c, s := listen(t, path), newSteered(t, path)
 	f := clocksync.NewFollower()
-	f.ApplyUpdate(&clocksync.Update{Frame: 1, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: someday, Component: 1}}}}, s.mono)
+	f.ApplyUpdate(&clocksync.Update{Frame: 1, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: someday, Component: 1}}}}, s.mono, true)
 	s.window(f.StatusOf("h1", someday+1e9, s.mono))
 	s.expect("reference 1")
 	if got := waiting(t, path, c); len(got) != 0 {
@@ -242,7 +242,7 @@ func TestClocksSteer(t *testing.T) {
 		const windows = 12
 		for range windows {
 			time.Sleep(clocksync.Window / 2)
-			c.applyUpdate((&clocksync.Update{Frame: 7, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: start.UnixNano(), Offset: -5e9, Component: 1}}}}).AppendTo(nil))
+			c.applyUpdate((&clocksync.Update{Frame: 7, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: start.UnixNano(), Offset: -5e9, Component: 1}}}}).AppendTo(nil), true)
 			time.Sleep(clocksync.Window / 2)
 			synctest.Wait()
 		}

@@ -113,7 +113,7 @@ func (f *Fleet) updateAgent(c int, w *Window) error {
 	if err != nil {
 		return err
 	}
-	a.follower.ApplyUpdate(update, w.At)
+	a.follower.ApplyUpdate(update, w.At, true)
 	f.maps[c] = clocksync.ClockMap{}
 	for _, m := range update.Maps {
 		if m.Clock == f.clocks[c] {

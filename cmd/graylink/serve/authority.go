@@ -141,10 +141,10 @@ func (a *authority) offer(o enroll.Options) (err error) {
 	return err
 }
 
-// asking returns how the analyzer reaches the coordinator's port for agents.
-func (a *authority) asking(address string) *daemon.Asking {
+// agentPort returns how the analyzer reaches the coordinator's port for agents.
+func (a *authority) agentPort(address string) *daemon.AgentPort {
 	f := a.files(analyzerName)
-	return &daemon.Asking{Address: loopbackOf(address), ServerName: coordinatorName, CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key}
+	return &daemon.AgentPort{Address: loopbackOf(address), ServerName: coordinatorName, CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key}
 }
 
 // Expiries implements pki.Source.

@@ -160,7 +160,7 @@ func (s *Site) startCoordinator(ctx context.Context) (err error) {
 		return err
 	}
 	o.Schedule.Cadence = s.o.Cadence
-	o.Version, o.AskClients = buildversion.Version(), []string{analyzerName}
+	o.Version, o.AskClients, o.MaintenanceClients = buildversion.Version(), []string{analyzerName}, []string{analyzerName}
 	o.Planner = coordinator.Planner{Make: schedule.Make, Rebalance: schedule.Rebalance}
 	if s.coordinator, err = coordinator.New(o, s.o.Log); err != nil {
 		return err
@@ -235,7 +235,8 @@ func (s *Site) daemonHost(topologyFile string) daemon.Host {
 		c.TopologyFile = topologyFile
 		c.Prometheus.URL = "http://" + prometheusHost
 		c.Agents = &daemon.Agents{Coordinator: &daemon.Coordinator{Endpoint: daemon.Endpoint{URL: "http://" + coordinatorHost}}}
-		c.Asking = s.authority.asking(s.o.AgentsAddress)
+		c.Asking = s.authority.agentPort(s.o.AgentsAddress)
+		c.Maintenance.Coordinator = c.Asking
 	}}
 }
 

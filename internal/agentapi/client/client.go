@@ -15,6 +15,8 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -24,8 +26,8 @@ import (
 	"github.com/graylink/graylink/internal/pki"
 )
 
-// Agent represents the agent that the client connects to the coordinator. Its methods are called from
-// one goroutine, and must return soon.
+// Agent represents the agent that the client connects to the coordinator. Its methods but Clock are called from
+// one goroutine, and all must return soon.
 type Agent interface {
 	// Apply puts an assignment and the keys of its peers to use, either completely or not at all.
 	Apply(*agentapi.Assignment, *agentapi.Keys) error
@@ -35,8 +37,9 @@ type Agent interface {
 	Heartbeat(*agentapi.Heartbeat)
 	// Traces returns the last trace of every edge. The version changes when a trace does.
 	Traces() (version uint64, traces []fabric.Trace)
-	// Clock passes on a clock update.
-	Clock(*agentapi.ClockUpdate)
+	// Clock passes on a clock update. leads is set if it is of the coordinator that the agent has its session with. It is
+	// called from any goroutine.
+	Clock(u *agentapi.ClockUpdate, leads bool)
 	// Life returns the number of the agent's life. It returns 0 if the agent has none.
 	Life() uint64
 	// TakeLives passes on life numbers from the coordinator: the agent's own, unless it is 0, and those
@@ -88,6 +91,7 @@ type Client struct {
 	state        stateFile
 	reporter     pathReporter
 	clock        clockQueue
+	links        clockLinks
 }
 
 // lifeBook is what a coordinator has said of life numbers.
@@ -134,6 +138,7 @@ func New(cfg Config, agent Agent) (*Client, error) {
 	c := &Client{cfg: cfg, coordinators: at, agent: agent, instance: make([]byte, agentapi.InstanceSize), assignment: newChangeover(agent, cfg.Log),
 		state: stateFile{path: cfg.StateFile, node: cfg.Node, log: cfg.Log}, reporter: pathReporter{reported: map[string]reportedTrace{}},
 		clock: clockQueue{reports: make(chan *agentapi.ClockReport, 1)}}
+	c.links = newClockLinks(at.list)
 	rand.Read(c.instance)
 	if cfg.StateFile != "" {
 		c.restoreState()
@@ -159,6 +164,11 @@ func (c *Client) restoreState() {
 // Run connects to the coordinator that leads, again after every failure, until ctx ends. It pauses after a session that
 // ended, and when each of the coordinators has refused.
 func (c *Client) Run(ctx context.Context) {
+	var links sync.WaitGroup
+	defer links.Wait()
+	for _, l := range c.links.list {
+		links.Go(func() { c.runClockLink(ctx, l) })
+	}
 	pause := c.cfg.BackoffLow
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -203,14 +213,30 @@ func (c *Client) waitFor(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// ReportClock sends a clock report if that can be done at once. Without a coordinator, or when the
-// coordinator does not keep up, it drops and counts the report. It does not keep a reference to
-// samples.
-func (c *Client) ReportClock(samples []byte) { c.clock.add(samples) }
+// ReportClock sends a clock report to each coordinator if that can be done at once. If there is none, or the
+// coordinators do not keep up, it drops and counts the report. It does not keep a reference to samples.
+func (c *Client) ReportClock(samples []byte) {
+	if len(samples) > agentapi.MaxClockReport {
+		c.clock.dropped.Add(1)
+		return
+	}
+	r := &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: slices.Clone(samples)}
+	queued := c.clock.add(r)
+	for _, l := range c.links.list {
+		queued = l.queue.add(r) || queued
+	}
+	if !queued {
+		c.clock.dropped.Add(1)
+	}
+}
 
-// ClockReports returns the number of clock reports sent and dropped.
+// ClockReports returns the number of clock reports sent, to any coordinator, and of those dropped.
 func (c *Client) ClockReports() (sent, dropped uint64) {
-	return c.clock.sent.Load(), c.clock.dropped.Load()
+	sent, dropped = c.clock.sent.Load(), c.clock.dropped.Load()
+	for _, l := range c.links.list {
+		sent += l.queue.sent.Load()
+	}
+	return sent, dropped
 }
 
 // takeLives passes the life numbers of peers to the agent. It does nothing if l is nil.

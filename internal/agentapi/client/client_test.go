@@ -176,7 +176,7 @@ func (r *recorder) Apply(a *agentapi.Assignment, k *agentapi.Keys) error {
 }
 func (*recorder) Interfaces() ([]*agentapi.Interface, error)      { return nil, nil }
 func (*recorder) Heartbeat(*agentapi.Heartbeat)                   {}
-func (*recorder) Clock(*agentapi.ClockUpdate)                     {}
+func (*recorder) Clock(*agentapi.ClockUpdate, bool)               {}
 func (*recorder) Traces() (version uint64, traces []fabric.Trace) { return 0, nil }
 
 func client(t *testing.T, r *recorder, state string) *Client {

@@ -81,23 +81,24 @@ func (r *pathReporter) sendTraces(stream agentapi.Agents_SessionClient, version 
 	return nil
 }
 
-// clockQueue passes clock reports to the session. Its fields may be used from any goroutine.
+// clockQueue passes clock reports to a session, or to a clock link. Its fields may be used from any goroutine.
 type clockQueue struct {
 	reports       chan *agentapi.ClockReport // buffers one report
 	connected     atomic.Bool                // there is a session that accepts reports
 	sent, dropped atomic.Uint64
 }
 
-// add queues a report, or drops and counts it.
-func (q *clockQueue) add(samples []byte) {
-	if q.connected.Load() && len(samples) <= agentapi.MaxClockReport {
-		select {
-		case q.reports <- &agentapi.ClockReport{Format: agentapi.ClockFormat, Samples: slices.Clone(samples)}:
-			return
-		default:
-		}
+// add queues a report, which is never changed, and reports whether there is room.
+func (q *clockQueue) add(r *agentapi.ClockReport) bool {
+	if !q.connected.Load() {
+		return false
 	}
-	q.dropped.Add(1)
+	select {
+	case q.reports <- r:
+		return true
+	default:
+		return false
+	}
 }
 
 // endSession drops the report that waits: it belongs to a time that is over when the next session

@@ -96,6 +96,7 @@ func (c *Client) runSession(ctx context.Context) (accepted bool, leader string, 
 	receiver.Go(func() { ended <- s.receive(ctx, received) })
 	c.reporter.beginSession(time.Now())
 	defer c.clock.endSession()
+	defer c.links.setSession(noSession)
 	err = s.serve(received, ended)
 	return s.accepted, s.leader, err
 }
@@ -206,7 +207,7 @@ func (s *session) handleMessage(m *agentapi.CoordinatorMessage) (answer bool) {
 		}
 	case *agentapi.CoordinatorMessage_Clock:
 		if u := b.Clock; u.GetFormat() == agentapi.ClockFormat && len(u.GetUpdate()) <= agentapi.MaxClockUpdate {
-			s.agent.Clock(u)
+			s.agent.Clock(u, true)
 		}
 	case *agentapi.CoordinatorMessage_Lives:
 		s.takeLives(b.Lives)
@@ -229,6 +230,7 @@ func (s *session) begin(w *agentapi.Welcome) {
 	}
 	s.interval = min(max(time.Duration(w.GetHeartbeatNs()), heartbeatLow), heartbeatHigh)
 	s.clock.connected.Store(true)
+	s.links.setSession(s.coordinators.at)
 	s.beat.Reset(time.Duration(mathrand.Int64N(int64(s.interval))))
 	if life := w.GetLife(); life > s.agent.Life() {
 		s.lives.given = true
