@@ -83,10 +83,12 @@ func (x *mimirChain) refused() map[string]float64 {
 		if slices.Contains(distributed.Replicas, name) {
 			continue
 		}
-		body, code := x.get("http://"+x.engine.MimirAddress(name)+"/metrics", nil)
-		if code != http.StatusOK {
-			x.t.Fatalf("series of %s: %d", name, code)
-		}
+		var body []byte
+		x.wait(time.Minute, "the series of "+name, func() (answered bool) {
+			var code int
+			body, code = x.get("http://"+x.engine.MimirAddress(name)+"/metrics", nil)
+			return code == http.StatusOK
+		})
 		for series, v := range readSeries(bytes.NewReader(body)) {
 			_, labels, is := strings.Cut(series, "cortex_discarded_samples_total{")
 			if _, reason, has := strings.Cut(labels, `reason="`); is && has && v > 0 {
