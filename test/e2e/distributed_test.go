@@ -428,14 +428,18 @@ func (x *engineChain) copyKilled() {
 	if gap > 2500*time.Millisecond {
 		t.Errorf("no sample for %v though two copies were there", gap)
 	}
-	x.watchState(watchSpan, func() { x.restart(killed) })
+	x.restart(killed)
 }
 
+// restart starts a process again, and watches the state meanwhile, as watchState does. It may take longer than that until the
+// process is ready.
 func (x *engineChain) restart(name string) {
 	x.t.Helper()
-	if err := x.engine.StartProcess(name); err != nil {
-		x.t.Fatal(err)
-	}
+	x.watchState(watchSpan, func() {
+		if err := x.engine.StartProcess(name); err != nil {
+			x.t.Fatal(err)
+		}
+	})
 	if err := x.engine.WaitReady(x.t.Context(), name); err != nil {
 		x.t.Fatal(err)
 	}
@@ -456,7 +460,7 @@ func (x *engineChain) replicaKilled() {
 		if d.longest > failOver || gap > 6*time.Second {
 			t.Errorf("no innocence for %v, and no sample for %v, after %s was killed", d.longest, gap, killed)
 		}
-		x.watchState(watchSpan, func() { x.restart(killed) })
+		x.restart(killed)
 		x.redundant()
 	}
 }
