@@ -75,6 +75,17 @@ func withLimit(t *testing.T, overrides, name string, value int) string {
 	return strings.Join(lines, "\n")
 }
 
+// seriesOf returns the series of a process.
+func (x *mimirChain) seriesOf(address string) (s series) {
+	x.t.Helper()
+	x.wait(time.Minute, "the series of "+address, func() bool {
+		body, code := x.get("http://"+address+"/metrics", nil)
+		s = readSeries(bytes.NewReader(body))
+		return code == http.StatusOK
+	})
+	return s
+}
+
 // refused returns how many samples each process of Mimir has refused, by reason.
 func (x *mimirChain) refused() map[string]float64 {
 	x.t.Helper()
@@ -83,13 +94,7 @@ func (x *mimirChain) refused() map[string]float64 {
 		if slices.Contains(distributed.Replicas, name) {
 			continue
 		}
-		var body []byte
-		x.wait(time.Minute, "the series of "+name, func() (answered bool) {
-			var code int
-			body, code = x.get("http://"+x.engine.MimirAddress(name)+"/metrics", nil)
-			return code == http.StatusOK
-		})
-		for series, v := range readSeries(bytes.NewReader(body)) {
+		for series, v := range x.seriesOf(x.engine.MimirAddress(name)) {
 			_, labels, is := strings.Cut(series, "cortex_discarded_samples_total{")
 			if _, reason, has := strings.Cut(labels, `reason="`); is && has && v > 0 {
 				reason, _, _ = strings.Cut(reason, `"`)
@@ -103,8 +108,7 @@ func (x *mimirChain) refused() map[string]float64 {
 // failed returns how many samples and histograms a Prometheus has failed to write.
 func (x *mimirChain) failed(replica string) float64 {
 	x.t.Helper()
-	body, _ := x.get("http://"+x.engine.ReplicaAddress(replica)+"/metrics", nil)
-	return readSeries(bytes.NewReader(body)).sum(`^prometheus_remote_storage_(samples|histograms)_failed_total`)
+	return x.seriesOf(x.engine.ReplicaAddress(replica)).sum(`^prometheus_remote_storage_(samples|histograms)_failed_total`)
 }
 
 // limitNamed checks that a limit that is too low is named by an alert at the webhook, and that no verdict comes of it.
@@ -140,8 +144,7 @@ func (x *mimirChain) limitNamed(began time.Time, setting string) {
 		}
 	}
 	t.Logf("refused: %v; failed: %.0f and %.0f", x.refused(), x.failed(distributed.Replicas[0]), x.failed(distributed.Replicas[1]))
-	body, _ := x.get("http://"+x.analyzers[0].address+"/metrics", nil)
-	own := readSeries(bytes.NewReader(body))
+	own := x.seriesOf(x.analyzers[0].address)
 	state, _ := x.verdicts(x.analyzers[0])
 	t.Logf("the analyzer: state %s, lag %.1f s, %.0f of %.0f flows observed", state, own["graylink_analyzer_lag_seconds"], float64(len(x.observations(x.analyzers[0]))), own["graylink_analyzer_expected_edges"])
 }
@@ -268,8 +271,7 @@ const electionLimit = 15 * time.Second
 func (x *mimirChain) nothingRefused() {
 	t := x.t
 	before, failed := x.refused(), x.failed(distributed.Replicas[0])+x.failed(distributed.Replicas[1])
-	body, _ := x.get("http://"+x.engine.MimirAddress(x.engine.Copies[0])+"/metrics", nil)
-	series := readSeries(bytes.NewReader(body)).sum(`^cortex_ingester_memory_series$`)
+	series := x.seriesOf(x.engine.MimirAddress(x.engine.Copies[0])).sum(`^cortex_ingester_memory_series$`)
 	began := time.Now()
 	x.pass(30, nil)
 	after := x.refused()
