@@ -49,6 +49,12 @@ func TestMimir(t *testing.T) {
 	}
 }
 
+// Limits that are too low. The flows of the lab have 1,696 series, and some 7,000 samples come each second.
+const (
+	fewSeries  = 1000
+	fewSamples = 2000 // a second, for both distributors together
+)
+
 // start starts Mimir with a limit of series that is too low.
 func (x *mimirChain) start(c *chain, addresses []string) {
 	stdout, stderr, code := graylink(c.t, "size", "--topology", c.topo, "--format", "mimir-overrides", "--tenant", distributed.Tenant, "--distributors", "2")
@@ -57,7 +63,7 @@ func (x *mimirChain) start(c *chain, addresses []string) {
 	}
 	x.enough = stdout
 	x.engine = startEngine(c, addresses, "mimir", []string{distributed.Prometheus, distributed.Mimir}, func(ctx context.Context, o distributed.Options) (*distributed.Engine, error) {
-		return distributed.StartMimir(ctx, o, withLimit(c.t, x.enough, "max_global_series_per_user", 3000))
+		return distributed.StartMimir(ctx, o, withLimit(c.t, x.enough, "max_global_series_per_user", fewSeries))
 	})
 	c.server = "\n  http_headers: {" + distributed.TenantHeader + ": {values: [" + distributed.Tenant + "]}}"
 	c.header = http.Header{distributed.TenantHeader: {distributed.Tenant}}
@@ -290,7 +296,7 @@ func (x *mimirChain) nothingRefused() {
 // rateTooLow checks that an alert names the limit of the rate, and that the network is innocent once it is raised.
 func (x *mimirChain) rateTooLow() {
 	began := time.Now()
-	low := withLimit(x.t, withLimit(x.t, x.enough, "ingestion_rate", 2000), "ingestion_burst_size", 2000)
+	low := withLimit(x.t, withLimit(x.t, x.enough, "ingestion_rate", fewSamples), "ingestion_burst_size", fewSamples)
 	if err := x.engine.SetOverrides(low); err != nil {
 		x.t.Fatal(err)
 	}
