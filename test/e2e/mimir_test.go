@@ -226,46 +226,56 @@ func (x *mimirChain) elected(distributor string) (replica string, since time.Tim
 	return v.Elected[0].Replica, v.Elected[0].LastElectionTime
 }
 
+// killReplica kills a Prometheus, either the one whose samples are accepted or the other one, and starts it again. It
+// returns what became of the state, the longest time without a sample, and which Prometheus was accepted before and after.
+func (x *mimirChain) killReplica(accepted bool) (d disturbed, gap time.Duration, before, after string) {
+	t := x.t
+	var killed time.Time
+	name := ""
+	d = x.watchState(watchSpan, func() {
+		before, _ = x.elected("distributor-1")
+		name = before
+		if !accepted {
+			name = otherReplica(before)
+		}
+		killed = time.Now()
+		if err := x.engine.KillProcess(name); err != nil {
+			t.Fatal(err)
+		}
+	})
+	gap = x.gapOf(ofOneNode)
+	after, since := x.elected("distributor-1")
+	t.Logf("%s is killed: the longest time without a sample was %v; %s is elected, since %.1f s after", name, gap, after, since.Sub(killed).Seconds())
+	if by2, _ := x.elected("distributor-2"); by2 != after {
+		t.Errorf("distributors accept %s and %s", after, by2)
+	}
+	x.restart(name)
+	return d, gap, before, after
+}
+
+func otherReplica(name string) string {
+	if name == distributed.Replicas[0] {
+		return distributed.Replicas[1]
+	}
+	return distributed.Replicas[0]
+}
+
 // electedKilled checks that no verdict comes of it when the Prometheus is killed whose samples are accepted, that the gap is
 // the fail-over of Mimir and shown as insufficient evidence, and that nothing happens when the other one is killed.
 func (x *mimirChain) electedKilled() {
-	t, engine := x.t, x.engine
-	first, _ := x.elected("distributor-1")
-	other := distributed.Replicas[0]
-	if first == other {
-		other = distributed.Replicas[1]
+	t := x.t
+	if d, gap, before, after := x.killReplica(false); d.longest > failOver || gap > 2500*time.Millisecond || after != before {
+		t.Errorf("no innocence for %v, no sample for %v, and %s is elected, after the other one than %s was killed", d.longest, gap, after, before)
 	}
-	var now string
-	var elected time.Time
-	kill := func(name string) (d disturbed, gap time.Duration) {
-		killed := time.Now()
-		d = x.watchState(watchSpan, func() {
-			if err := engine.KillProcess(name); err != nil {
-				t.Fatal(err)
-			}
-		})
-		gap = x.gapOf(ofOneNode)
-		now, elected = x.elected("distributor-1")
-		t.Logf("%s: the longest time without a sample was %v; %s is elected, since %.1f s after", name, gap, now, elected.Sub(killed).Seconds())
-		if by2, _ := x.elected("distributor-2"); by2 != now {
-			t.Errorf("distributors accept %s and %s", now, by2)
-		}
-		x.restart(name)
-		return d, gap
-	}
-	if d, gap := kill(other); d.longest > failOver || gap > 2500*time.Millisecond || now != first {
-		t.Errorf("no innocence for %v, and no sample for %v, after %s was killed, which was not elected", d.longest, gap, other)
-	}
-	killed := time.Now()
-	d, gap := kill(first)
-	if now != other || elected.Before(killed) {
-		t.Errorf("%s is elected since %v, want %s", now, elected, other)
+	d, gap, before, after := x.killReplica(true)
+	if after == before {
+		t.Errorf("%s is elected though it was killed", after)
 	}
 	if gap < 3*time.Second || gap > electionLimit {
 		t.Errorf("no sample for %v, want the fail-over", gap)
 	}
 	if d.longest > electionLimit+failOver || d.states[fabric.InsufficientEvidence] == 0 {
-		t.Errorf("no innocence for %v after %s was killed; states %v", d.longest, first, d.states)
+		t.Errorf("no innocence for %v after %s was killed; states %v", d.longest, before, d.states)
 	}
 }
 
