@@ -21,6 +21,7 @@ const exitBeyondBudget = 3
 type sizeFlags struct {
 	topology, format, tenant string
 	budget                   float64
+	distributors             int
 	sizing.Options
 }
 
@@ -33,6 +34,7 @@ func addSize(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("scrape-edges", "Interval of /metrics/edges with profile fleet.").Default(sizing.EdgesOfFleet.String()).DurationVar(&f.Edges)
 	cmd.Flag("budget-samples", "Samples per second that the server takes; 0 is no limit.").Default("0").Float64Var(&f.budget)
 	cmd.Flag("tenant", "Tenant of --format mimir-overrides.").Default("anonymous").StringVar(&f.tenant)
+	cmd.Flag("distributors", "Distributors of Mimir between which --format mimir-overrides divides the rate, where no load balancer spreads requests.").Default("1").IntVar(&f.distributors)
 	cmd.Flag("format", "Output format: for people, JSON with all constants and their sources, Mimir's runtime overrides, or values of the Helm chart.").Default("text").EnumVar(&f.format, "text", "json", "mimir-overrides", "values")
 	commands[cmd.FullCommand()] = func(context.Context) error { return runSize(os.Stdout, os.Stderr, f) }
 }
@@ -45,6 +47,9 @@ func runSize(out, progress io.Writer, f sizeFlags) error {
 	}
 	if !(f.budget >= 0) {
 		return fmt.Errorf("--budget-samples %g: want a positive number, or 0 for no limit", f.budget)
+	}
+	if f.distributors < 1 {
+		return fmt.Errorf("--distributors %d: want 1 or more", f.distributors)
 	}
 	var t *fabric.Topology
 	var g *fabric.Graph
@@ -66,7 +71,7 @@ func runSize(out, progress io.Writer, f sizeFlags) error {
 	case "json":
 		err = plainjson.NewEncoder(out).Encode(p)
 	case "mimir-overrides":
-		_, err = io.WriteString(out, p.MimirOverrides(f.tenant))
+		_, err = io.WriteString(out, p.MimirOverrides(f.tenant, f.distributors))
 	case "values":
 		_, err = io.WriteString(out, p.Values())
 	default:

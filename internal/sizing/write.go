@@ -63,15 +63,17 @@ func round(v float64) string {
 const headroom = 1.5
 
 // MimirOverrides returns the runtime configuration of Mimir with the limits of a tenant, which are half as much again as
-// predicted, for series of rules and churn.
-func (p *Prediction) MimirOverrides(tenant string) string {
+// predicted, for series of rules and churn. Mimir allows each distributor an equal share of the rate: shares is the number
+// of distributors if one of them may take all that a Prometheus writes, and 1 if requests are spread over them.
+func (p *Prediction) MimirOverrides(tenant string, shares int) string {
+	rate := headroom * p.SamplesPerSecond * float64(shares)
 	return fmt.Sprintf(`overrides:
   %q:
     max_global_series_per_user: %.0f
     ingestion_rate: %.0f
     ingestion_burst_size: %.0f
     native_histograms_ingestion_enabled: true
-`, tenant, math.Ceil(headroom*p.Series), math.Ceil(headroom*p.SamplesPerSecond), math.Ceil(10*headroom*p.SamplesPerSecond))
+`, tenant, math.Ceil(headroom*p.Series), math.Ceil(rate), math.Ceil(10*headroom*p.SamplesPerSecond))
 }
 
 // Values returns values of the Helm chart: the profile, and the coordinator's memory.

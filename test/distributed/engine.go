@@ -1,7 +1,6 @@
-// Package distributed runs a distributed engine of Prometheus series on loopback, every part of it a process: two Prometheus
-// that scrape the same targets and write what they scrape, a router for each, three Thanos receivers that keep three copies,
-// a querier, a ruler, and optionally the querier over sidecars. They run by the files of deploy/prometheus/thanos, in which
-// only addresses are replaced.
+// Package distributed runs distributed engines of Prometheus series on loopback, every part of them a process: two
+// Prometheus that scrape the same targets and write what they scrape, and behind them Thanos (thanos.go), or Mimir with a
+// tenant (mimir.go). They run by the files of deploy/prometheus, in which only addresses are replaced.
 package distributed
 
 import (
@@ -9,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,44 +20,45 @@ import (
 	"time"
 )
 
-// Programs are the paths of the programs of an engine.
-type Programs struct{ Prometheus, Thanos string }
+// Names of the programs that engines are made of.
+const (
+	Prometheus = "prometheus"
+	Thanos     = "thanos"
+	Mimir      = "mimir"
+)
 
-// BuildPrograms builds the programs into a directory, from the modules in tools, which is the path of that directory. The
-// build cache keeps what was compiled.
-func BuildPrograms(ctx context.Context, tools, dir string) (Programs, error) {
-	p := Programs{Prometheus: filepath.Join(dir, "prometheus"), Thanos: filepath.Join(dir, "thanos")}
-	for _, b := range []struct{ module, tags, out, pkg string }{
-		// Agents are found by HTTP, and switches by files, which this tag leaves in.
-		{"prometheus", "remove_all_sd", p.Prometheus, "github.com/prometheus/prometheus/cmd/prometheus"},
-		// Thanos panics without this tag, which its own builds have.
-		{"thanos", "slicelabels", p.Thanos, "github.com/thanos-io/thanos/cmd/thanos"},
-	} {
-		c := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(tools, b.module), "-trimpath", "-tags", b.tags, "-ldflags", "-s -w", "-o", b.out, b.pkg)
-		c.Env = append(os.Environ(), "GOFLAGS=")
-		if out, err := c.CombinedOutput(); err != nil {
-			return p, fmt.Errorf("%s: %w\n%s", c, err, out)
-		}
-	}
-	return p, nil
+// builds are the build tags and the package of each program. Its module is the directory of that name in tools.
+var builds = map[string]struct{ tags, pkg string }{
+	// Agents are found by HTTP, and switches by files, which this tag leaves in.
+	Prometheus: {"remove_all_sd", "github.com/prometheus/prometheus/cmd/prometheus"},
+	// Thanos panics without this tag, which its own builds have.
+	Thanos: {"slicelabels", "github.com/thanos-io/thanos/cmd/thanos"},
+	// Its own builds have this tag.
+	Mimir: {"stringlabels", "github.com/grafana/mimir/cmd/mimir"},
 }
 
-// Names of the processes of an engine, in the order in which they start.
-var (
-	Receivers = []string{"receiver-1", "receiver-2", "receiver-3"}
-	Replicas  = []string{"prometheus-1", "prometheus-2"}
-	routers   = []string{"router-1", "router-2"}
-)
+// BuildPrograms builds programs into a directory, from the modules in tools, which is the path of that directory. The build
+// cache keeps what was compiled.
+func BuildPrograms(ctx context.Context, tools, dir string, names ...string) error {
+	for _, name := range names {
+		b := builds[name]
+		c := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(tools, name), "-trimpath", "-tags", b.tags, "-ldflags", "-s -w", "-o", filepath.Join(dir, name), b.pkg)
+		c.Env = append(os.Environ(), "GOFLAGS=")
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", c, err, out)
+		}
+	}
+	return nil
+}
 
-const (
-	querier = "querier"
-	ruler   = "ruler"
-)
+// Replicas are the names of the two Prometheus of an engine.
+var Replicas = []string{"prometheus-1", "prometheus-2"}
 
 // Options say what an engine is made of.
 type Options struct {
-	Programs Programs
-	// Files is the directory with the files of deploy/prometheus/thanos.
+	// Programs is the directory with the programs.
+	Programs string
+	// Files is the directory with the files of deploy/prometheus for the engine.
 	Files string
 	// Dir is the directory in which the processes run. It has a directory graylink with rules and targets.
 	Dir string
@@ -67,16 +68,16 @@ type Options struct {
 	FreeAddress func() string
 }
 
-// SidecarQuerier is the name of a querier over the sidecars of both Prometheus.
-const SidecarQuerier = "querier-sidecars"
-
-var sidecars = []string{"sidecar-1", "sidecar-2"}
-
 // Engine is a running engine.
 type Engine struct {
 	o         Options
 	processes map[string]*process
-	addresses map[string]string // by the address in the files
+	names     []string          // of the processes, in the order in which they start
+	addresses map[string]string // by the address in the files, or by its purpose
+	// Copies are the names of the three processes of which each has a copy of every sample. One may be lost.
+	Copies []string
+	// query and ruler are the addresses of the HTTP APIs, with the path before /api.
+	query, ruler string
 }
 
 // process is one process of an engine, which may be killed and started again.
@@ -89,17 +90,20 @@ type process struct {
 	log     bytes.Buffer
 }
 
-// decimals are the parts of addresses by which the processes of one kind differ: those of the first are in the files.
-var decimals = map[string]string{"receiver-1": "0", "receiver-2": "1", "receiver-3": "2", "router-1": "3", "router-2": "6", "sidecar-1": "7", "sidecar-2": "8"}
+func newEngine(o Options, copies []string) *Engine {
+	return &Engine{o: o, processes: map[string]*process{}, addresses: map[string]string{}, Copies: copies}
+}
 
-// Start starts all processes and waits until they are ready. It fails if one is not within a minute. Close stops those
-// that were started also then.
-func Start(ctx context.Context, o Options) (*Engine, error) {
-	e := &Engine{o: o, processes: map[string]*process{}, addresses: map[string]string{}}
-	if err := e.writeFiles(); err != nil {
-		return e, err
-	}
-	return e, e.startGroups(ctx, Receivers, routers, []string{querier, ruler}, Replicas)
+// add adds a process. ready is the URL that answers 200 when it is ready.
+func (e *Engine) add(name, program, ready string, args ...string) {
+	e.processes[name] = &process{program: filepath.Join(e.o.Programs, program), ready: ready, args: args}
+	e.names = append(e.names, name)
+}
+
+// addPrometheus adds a Prometheus, by a file of its own.
+func (e *Engine) addPrometheus(name string) {
+	own := e.ReplicaAddress(name)
+	e.add(name, Prometheus, "http://"+own+"/-/ready", "--config.file="+name+".yml", "--storage.tsdb.path="+name, "--web.listen-address="+own, "--log.level=warn")
 }
 
 // startGroups starts processes, and waits until those of one group are ready before it starts the next group.
@@ -119,22 +123,16 @@ func (e *Engine) startGroups(ctx context.Context, groups ...[]string) error {
 	return nil
 }
 
-// StartSidecars starts the layout without receivers beside the other one: a sidecar for each Prometheus, and a querier over
-// them. It returns the address of that querier's HTTP API, and fails if a process is not ready within a minute.
-func (e *Engine) StartSidecars(ctx context.Context) (address string, err error) {
-	return e.addressFor("127.0.0.1:10992"), e.startGroups(ctx, sidecars, []string{SidecarQuerier})
-}
+// QueryAddress returns the address of the HTTP API for queries, with the path before /api.
+func (e *Engine) QueryAddress() string { return e.query }
 
-// QueryAddress returns the address of the querier's HTTP API.
-func (e *Engine) QueryAddress() string { return e.addressFor("127.0.0.1:10942") }
-
-// RulerAddress returns the address of the ruler's HTTP API.
-func (e *Engine) RulerAddress() string { return e.addressFor("127.0.0.1:10952") }
+// RulerAddress returns the address of the ruler's HTTP API, with the path before /api.
+func (e *Engine) RulerAddress() string { return e.ruler }
 
 // ReplicaAddress returns the address of a Prometheus.
 func (e *Engine) ReplicaAddress(name string) string { return e.addressFor(name) }
 
-// addressFor returns the address that stands for one of the files.
+// addressFor returns the address that stands for one of the files, or for a purpose.
 func (e *Engine) addressFor(written string) string {
 	if e.addresses[written] == "" {
 		e.addresses[written] = e.o.FreeAddress()
@@ -142,7 +140,16 @@ func (e *Engine) addressFor(written string) string {
 	return e.addresses[written]
 }
 
-// install writes a file of deploy/prometheus/thanos into the engine's directory, with texts replaced.
+// portFor returns the port of the address for a purpose.
+func (e *Engine) portFor(purpose string) string {
+	_, port, err := net.SplitHostPort(e.addressFor(purpose))
+	if err != nil {
+		panic(err) // FreeAddress returned no address
+	}
+	return port
+}
+
+// install writes a file of the engine into its directory, with texts replaced. Addresses of Thanos are replaced as well.
 func (e *Engine) install(from, to string, replace ...string) error {
 	b, err := os.ReadFile(filepath.Join(e.o.Files, from))
 	if err != nil {
@@ -157,46 +164,6 @@ func (e *Engine) install(from, to string, replace ...string) error {
 		}
 	}
 	return os.WriteFile(filepath.Join(e.o.Dir, to), []byte(text), 0o644)
-}
-
-// writeFiles writes the files of all processes.
-func (e *Engine) writeFiles() error {
-	var errs []error
-	thanos := func(name, command string) {
-		e.processes[name] = &process{program: e.o.Programs.Thanos, args: []string{command, "@" + name + ".flags"}}
-	}
-	errs = append(errs, e.install("hashrings.json", "hashrings.json"), e.install("endpoints.yml", "endpoints.yml"))
-	for _, name := range Receivers {
-		errs = append(errs, e.install("receiver.flags", name+".flags", "127.0.0.1:1090", "127.0.0.1:109"+decimals[name], "receiver-1", name))
-		thanos(name, "receive")
-		e.processes[name].ready = "http://" + e.addressFor("127.0.0.1:109"+decimals[name]+"2") + "/-/ready"
-	}
-	for _, name := range routers {
-		errs = append(errs, e.install("router.flags", name+".flags", "127.0.0.1:1093", "127.0.0.1:109"+decimals[name], "router-1", name, "--tsdb.path=router", "--tsdb.path="+name))
-		thanos(name, "receive")
-		e.processes[name].ready = "http://" + e.addressFor("127.0.0.1:109"+decimals[name]+"2") + "/-/ready"
-	}
-	for i, name := range sidecars {
-		errs = append(errs, e.install("sidecar.flags", name+".flags", "127.0.0.1:1097", "127.0.0.1:109"+decimals[name], "127.0.0.1:9090", e.addressFor(Replicas[i])))
-		thanos(name, "sidecar")
-		e.processes[name].ready = "http://" + e.addressFor("127.0.0.1:109"+decimals[name]+"2") + "/-/ready"
-	}
-	errs = append(errs, e.install("endpoints-sidecars.yml", "endpoints-sidecars.yml"),
-		e.install("querier.flags", SidecarQuerier+".flags", "127.0.0.1:1094", "127.0.0.1:1099", "endpoints.yml", "endpoints-sidecars.yml"))
-	thanos(SidecarQuerier, "query")
-	e.processes[SidecarQuerier].ready = "http://" + e.addressFor("127.0.0.1:10992") + "/-/ready"
-	errs = append(errs, e.install("querier.flags", querier+".flags"), e.install("ruler.flags", ruler+".flags"))
-	thanos(querier, "query")
-	thanos(ruler, "rule")
-	e.processes[querier].ready = "http://" + e.QueryAddress() + "/-/ready"
-	e.processes[ruler].ready = "http://" + e.RulerAddress() + "/-/ready"
-	for i, name := range Replicas {
-		own := e.addressFor(name)
-		errs = append(errs, e.install("prometheus.yml", name+".yml", "127.0.0.1:9090", own, "prometheus-1", name, "127.0.0.1:1093", "127.0.0.1:109"+decimals[routers[i]]))
-		e.processes[name] = &process{program: e.o.Programs.Prometheus, ready: "http://" + own + "/-/ready",
-			args: []string{"--config.file=" + name + ".yml", "--storage.tsdb.path=" + name, "--web.listen-address=" + own, "--log.level=warn"}}
-	}
-	return errors.Join(errs...)
 }
 
 // StartProcess starts a process, for the first time or again.
@@ -261,10 +228,10 @@ func (e *Engine) end(name string, signal syscall.Signal) error {
 	}
 }
 
-// Close stops all processes, those first that write to others.
+// Close stops all processes, those first that were started last.
 func (e *Engine) Close() error {
 	var errs []error
-	for _, name := range slices.Concat([]string{SidecarQuerier}, sidecars, Replicas, []string{ruler, querier}, routers, Receivers) {
+	for _, name := range slices.Backward(e.names) {
 		errs = append(errs, e.end(name, syscall.SIGTERM))
 	}
 	return errors.Join(errs...)
@@ -281,9 +248,7 @@ func (e *Engine) LogOf(name string) string {
 }
 
 // ProcessNames returns the names of all processes.
-func (e *Engine) ProcessNames() []string {
-	return slices.Concat(Replicas, routers, Receivers, []string{querier, ruler}, sidecars, []string{SidecarQuerier})
-}
+func (e *Engine) ProcessNames() []string { return slices.Clone(e.names) }
 
 // CPUSeconds returns the processor time of a process so far, and whether it is known: it is not of one that has ended.
 func (e *Engine) CPUSeconds(name string) (seconds float64, known bool) {

@@ -25,7 +25,8 @@ import (
 var exposing = []string{"exporters", "analyzer/publish", "analyzer/daemon", "cmd", "internal/gnmi", "internal/pki", "receivers"}
 
 // foreign lists series of Prometheus itself.
-var foreign = []string{"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling", "prometheus_target_interval_length_seconds", "prometheus_rule_group_iterations_missed_total"}
+var foreign = []string{"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling", "prometheus_target_interval_length_seconds", "prometheus_rule_group_iterations_missed_total",
+	"prometheus_remote_storage_samples_failed_total", "prometheus_remote_storage_histograms_failed_total", "cortex_discarded_samples_total"}
 
 var seriesName = regexp.MustCompile(`^(fabric|graylink)_[a-z0-9_]*[a-z0-9]$`)
 

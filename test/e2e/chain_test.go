@@ -35,6 +35,9 @@ type chain struct {
 	prometheus, alertmanager string // addresses; the first is what the analyzers query
 	analyzers                []*replica
 	settings                 string // more lines of the analyzers' configuration
+	server                   string // more lines below the key prometheus of that
+	// header is of every query at the server, and nil where it needs none.
+	header http.Header
 	// gap: agents and switches refuse to be scraped.
 	gap atomic.Bool
 	// tamper changes the answers of one node. Nil means none.
@@ -196,7 +199,7 @@ func newChainWith(t *testing.T, name, file string, analyzers int, flags []string
 		"--web.listen-address", c.alertmanager, "--cluster.listen-address="))
 	store(c, addresses)
 
-	c.install("../../deploy/analyzer/analyzer.yml", "analyzer.yml", strings.NewReplacer("http://127.0.0.1:9090", "http://"+c.prometheus, "127.0.0.1:9869", c.web,
+	c.install("../../deploy/analyzer/analyzer.yml", "analyzer.yml", strings.NewReplacer("http://127.0.0.1:9090", "http://"+c.prometheus+c.server, "127.0.0.1:9869", c.web,
 		"agents:\n", "agents:\n  proxy_url: "+proxy.URL+"\n", "switches:\n", "switches:\n  proxy_url: "+proxy.URL+"\n"))
 	b, err := os.ReadFile(c.file("analyzer.yml"))
 	if err != nil {
@@ -417,7 +420,12 @@ func (c *chain) api(path string, answer any) {
 // getJSON reads an answer in JSON.
 func (c *chain) getJSON(url string, answer any) {
 	c.t.Helper()
-	resp, err := http.Get(url)
+	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header = c.header.Clone()
+	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"math"
@@ -27,7 +28,7 @@ import (
 var (
 	engineKinds    = flag.String("engine.kinds", "blackhole,link-down,loss,delay,congest,flap,ecn,nic-slow,switch-slow,incast,miscable", "faults of TestDistributed, separated by commas")
 	engineSeeds    = flag.String("engine.seeds", "1", "seeds of TestDistributed, A..B")
-	enginePrograms = flag.String("engine.programs", "", "directory with prometheus and thanos; they are built if it is empty")
+	enginePrograms = flag.String("engine.programs", "", "directory with prometheus, thanos and mimir; they are built if it is empty")
 )
 
 // engineChain is a chain whose series are kept by a distributed engine.
@@ -36,18 +37,18 @@ type engineChain struct {
 	engine *distributed.Engine
 }
 
-// startEngine starts the engine of a chain, and returns the pairs by which its files differ.
-func startEngine(c *chain, addresses []string) *distributed.Engine {
+// startEngine starts the engine of a chain by files of deploy/prometheus and programs that it is made of. addresses are the
+// pairs by which the files differ.
+func startEngine(c *chain, addresses []string, files string, programs []string, start func(context.Context, distributed.Options) (*distributed.Engine, error)) *distributed.Engine {
 	c.t.Helper()
 	dir := *enginePrograms
-	programs := distributed.Programs{Prometheus: dir + "/prometheus", Thanos: dir + "/thanos"}
 	if dir == "" {
-		var err error
-		if programs, err = distributed.BuildPrograms(c.t.Context(), "../../tools", c.t.TempDir()); err != nil {
+		dir = c.t.TempDir()
+		if err := distributed.BuildPrograms(c.t.Context(), "../../tools", dir, programs...); err != nil {
 			c.t.Fatal(err)
 		}
 	}
-	e, err := distributed.Start(c.t.Context(), distributed.Options{Programs: programs, Files: "../../deploy/prometheus/thanos", Dir: c.dir, Replace: addresses,
+	e, err := start(c.t.Context(), distributed.Options{Programs: dir, Files: "../../deploy/prometheus/" + files, Dir: c.dir, Replace: addresses,
 		FreeAddress: func() string { return freeAddress(c.t) }})
 	c.t.Cleanup(func() {
 		for _, name := range e.ProcessNames() {
@@ -75,14 +76,16 @@ func startEngine(c *chain, addresses []string) *distributed.Engine {
 // of docs/alerts.md are named by an analyzer beside the querier, and come to the webhook by the ruler's alerts.
 func TestDistributed(t *testing.T) {
 	x := &engineChain{}
-	x.chain = newChainWith(t, "e2edi", "../../deploy/lab/demo.yaml", 1, []string{"--schedule.cadence=40ms"}, func(c *chain, addresses []string) { x.engine = startEngine(c, addresses) })
+	x.chain = newChainWith(t, "e2edi", "../../deploy/lab/demo.yaml", 1, []string{"--schedule.cadence=40ms"}, func(c *chain, addresses []string) {
+		x.engine = startEngine(c, addresses, "thanos", []string{distributed.Prometheus, distributed.Thanos}, distributed.StartThanos)
+	})
 	began := time.Now()
 	x.wait(5*time.Minute, "the network is innocent", x.innocent)
 	t.Logf("innocent after %.0f s", time.Since(began).Seconds())
 	for _, s := range []struct {
 		name string
 		run  func()
-	}{{"deduplication", x.deduplication}, {"receiver", x.receiverKilled}, {"replica", x.replicaKilled}, {"faults", x.faults}, {"sidecars", x.sidecars}} {
+	}{{"deduplication", x.deduplication}, {"receiver", x.copyKilled}, {"replica", x.replicaKilled}, {"faults", x.faults}, {"sidecars", x.sidecars}} {
 		t.Run(s.name, func(t *testing.T) {
 			x.t = t
 			began := time.Now()
@@ -347,7 +350,8 @@ func (x *engineChain) watchState(span time.Duration, disturb func()) disturbed {
 			out.whole += now.Sub(last)
 		}
 		out.longest, last = max(out.longest, now.Sub(innocentAt)), now
-		if state != fabric.Innocent && state != fabric.InsufficientEvidence {
+		const unanswered = fabric.State("") // not innocent, and no verdict
+		if state != fabric.Innocent && state != fabric.InsufficientEvidence && state != unanswered {
 			t.Fatalf("after %v the state is %s: %+v", now.Sub(began), state, incidents)
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -407,11 +411,11 @@ func (x *engineChain) gapOf(series string) time.Duration {
 // ofOneNode is a series of one agent, which both Prometheus scrape every second.
 const ofOneNode = `graylink_node_unhealthy_flows{instance="h1"}`
 
-// receiverKilled checks that nothing happens when one of three receivers is killed, and when it comes back: two have every
+// copyKilled checks that nothing happens when one of three receivers or ingesters is killed, and when it comes back: two have every
 // sample.
-func (x *engineChain) receiverKilled() {
+func (x *engineChain) copyKilled() {
 	t := x.t
-	killed := distributed.Receivers[1]
+	killed := x.engine.Copies[1]
 	d := x.watchState(watchSpan, func() {
 		if err := x.engine.KillProcess(killed); err != nil {
 			t.Fatal(err)
@@ -423,16 +427,20 @@ func (x *engineChain) receiverKilled() {
 	gap := x.gapOf(ofOneNode)
 	t.Logf("the longest time without a sample was %v", gap)
 	if gap > 2500*time.Millisecond {
-		t.Errorf("no sample for %v though two receivers were there", gap)
+		t.Errorf("no sample for %v though two copies were there", gap)
 	}
-	x.watchState(watchSpan, func() { x.restart(killed) })
+	x.restart(killed)
 }
 
+// restart starts a process again, and watches the state meanwhile, as watchState does. It may take longer than that until the
+// process is ready.
 func (x *engineChain) restart(name string) {
 	x.t.Helper()
-	if err := x.engine.StartProcess(name); err != nil {
-		x.t.Fatal(err)
-	}
+	x.watchState(watchSpan, func() {
+		if err := x.engine.StartProcess(name); err != nil {
+			x.t.Fatal(err)
+		}
+	})
 	if err := x.engine.WaitReady(x.t.Context(), name); err != nil {
 		x.t.Fatal(err)
 	}
@@ -453,7 +461,7 @@ func (x *engineChain) replicaKilled() {
 		if d.longest > failOver || gap > 6*time.Second {
 			t.Errorf("no innocence for %v, and no sample for %v, after %s was killed", d.longest, gap, killed)
 		}
-		x.watchState(watchSpan, func() { x.restart(killed) })
+		x.restart(killed)
 		x.redundant()
 	}
 }
