@@ -239,7 +239,13 @@ func TestFaultsByCycles(t *testing.T) {
 	}
 	twenty, want := twentyFaults(r.f)
 	r.f.SetFaults(twenty...)
-	until(10, "twenty faults", func(a snapshot.Snapshot) bool { return slices.Equal(open(a), want) })
+	twentyNamed := func(a snapshot.Snapshot) bool { return slices.Equal(open(a), want) }
+	until(10, "twenty faults", twentyNamed)
+	before := r.loop
+	r.loop = analyzer.NewLoop(r.o) // it knows nothing
+	r.traceAll()
+	until(12, "twenty faults after a restart", twentyNamed)
+	r.loop = before
 	r.f.SetFaults()
 	until(90, "all clear after twenty faults", allClear)
 }
