@@ -109,8 +109,8 @@ func (c *Carried) CrossingCounts(g *fabric.Graph) []int32 {
 	return out
 }
 
-// FlowTotals returns, of the flows of the part, the number of carried flows, of those among them with a known path, and of flows that were not
-// queried because they are under maintenance.
+// FlowTotals returns, of the flows of the part, the number of carried flows, of those among them with a known path, and
+// of flows that were not queried because they are under maintenance.
 func (c *Carried) FlowTotals() (flows, usable, excluded int) {
 	if c == nil {
 		return 0, 0, 0
@@ -279,7 +279,9 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 		s.carried = true
 		if own {
 			v.flows++
-			v.usable += min(1, len(s.segments))
+			if len(s.segments) > 0 {
+				v.usable++
+			}
 		}
 		for _, i := range s.segments {
 			v.flowsBySegment[i]++

@@ -28,18 +28,18 @@ func (summaryCollector) addSeries(s *scrape) error {
 		}
 		put(s.gaugeFamily("graylink_node_unhealthy_flows", "Flows that the node probes and does not judge as healthy."), float64(unhealthy))
 	}
-	late, dropped := 0.0, uint64(0)
+	late, lost := 0.0, uint64(0)
 	for i := range nics {
 		n := &nics[i]
 		late = max(late, n.Stalled.Seconds())
 		for _, packets := range n.Unread {
-			dropped += packets
+			lost += packets
 		}
 		for _, f := range n.Forgers {
-			dropped += f.Packets
+			lost += f.Packets
 		}
 	}
-	s.addCounter(s.counterFamily("graylink_node_host_losses_total", "Packets for the node's probe sockets that were dropped unread or unverified, or had a forged HMAC."), float64(dropped), nil)
+	s.addCounter(s.counterFamily("graylink_node_host_losses_total", "Packets for the node's probe sockets that were dropped unread or unverified, or had a forged HMAC."), float64(lost), nil)
 	s.addCounter(s.counterFamily("graylink_node_loop_late_seconds_total", "Time in seconds by which the probe loop that is latest ran late, beyond 20 ms each time."), late, nil)
 	if s.Clocks == nil {
 		if bound := s.Config().ErrorBound; bound != nil {
