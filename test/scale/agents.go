@@ -167,14 +167,16 @@ func (s sums) add(total float64, labels ...string) {
 	metric(s.sent, total, labels...)
 	metric(s.lost, 0, labels...)
 	metric(s.marked, 0, labels...)
-	m := &dto.Metric{Histogram: &dto.Histogram{Schema: proto.Int32(4), ZeroThreshold: proto.Float64(1e-9), ZeroCount: proto.Uint64(0), SampleCount: proto.Uint64(uint64(total)), SampleSum: proto.Float64(5e-6 * total),
+	m := &dto.Metric{Histogram: &dto.Histogram{Schema: proto.Int32(4), ZeroThreshold: proto.Float64(1e-9), ZeroCount: proto.Uint64(0), SampleSum: proto.Float64(5e-6 * total),
 		PositiveSpan: []*dto.BucketSpan{{Offset: proto.Int32(-290), Length: proto.Uint32(20)}}}}
-	before := int64(0)
+	before, all := int64(0), uint64(0)
 	for b := range int64(20) {
 		count := int64(total) * (b%7 + 1) / 80
 		m.Histogram.PositiveDelta = append(m.Histogram.PositiveDelta, count-before)
 		before = count
+		all += uint64(count)
 	}
+	m.Histogram.SampleCount = &all
 	labels = append(slices.Clone(labels), "timestamp", "kernel")
 	for i := 0; i < len(labels); i += 2 {
 		m.Label = append(m.Label, &dto.LabelPair{Name: &labels[i], Value: &labels[i+1]})
