@@ -70,7 +70,7 @@ func TestSamplersProveWhoTheyAre(t *testing.T) {
 func TestPortsThatVanishAreRemembered(t *testing.T) {
 	f := madsim.FatTree(2, 2, 2, madsim.Options{})
 	c := DefaultConfig()
-	c.Name, c.Interval, c.Timeout, c.Forget = "s", 200*time.Millisecond, 5*time.Millisecond, time.Second
+	c.Name, c.Interval, c.Timeout, c.Forget = "s", 200*time.Millisecond, 5*time.Millisecond, 5*time.Second
 	c.Discovery = c.Interval
 	a := inMemory(t, f, "h0", c)
 	const up, errors = "fabric_nic_port_sample_up", "fabric_nic_port_sample_errors_total"
