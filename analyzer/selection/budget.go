@@ -142,8 +142,8 @@ func (p *Planner) addRoundRobin(b *budget, kept int, round time.Duration, now ti
 // troubledNICs returns the NICs that moved or had flows in trouble recently, and those whose flows show an open or
 // pending incident. For the destinations, the flows to the NIC are queried too. NICs with most flows affected come
 // first, then NICs whose flows are only looked at once in a while, and those of which nothing is known last. Among
-// equals, NICs with flows in trouble come first, and every leaf
-// has one before any has two, so that the budget covers the whole fabric.
+// equals, NICs with flows in trouble come first, and every leaf has one before any has two, so that the budget covers
+// the whole fabric.
 func (p *Planner) troubledNICs(r *Request) (sources, destinations []*nicState) {
 	shows, to := p.suspectNICs(r.Suspects)
 	type placed struct {

@@ -184,11 +184,16 @@ func (s sums) add(total float64, labels ...string) {
 	s.delays.Metric = append(s.delays.Metric, m)
 }
 
-// serveSums writes the sums per NIC and per pair of leaves. They do not show the faults.
+// serveSums writes the sums per NIC and per pair of leaves.
 func (f *Fleet) serveSums(n *node, w http.ResponseWriter, r *http.Request) {
+	f.write(w, r, f.sumsOf(n))
+}
+
+// sumsOf returns the sums per NIC and per pair of leaves of a node. They do not show the faults.
+func (f *Fleet) sumsOf(n *node) *exposition {
 	type pair struct{ leaf, peer, plane, tier string }
-	var x exposition
-	ofNICs, ofPairs := newSums(&x, "fabric_nic"), newSums(&x, "fabric_leaf_pair")
+	x := &exposition{}
+	ofNICs, ofPairs := newSums(x, "fabric_nic"), newSums(x, "fabric_leaf_pair")
 	each := probesPerSecond * f.now().Sub(f.began).Seconds() / f.second.Seconds()
 	own, pairs := f.sentBy(n), map[pair]float64{}
 	for _, i := range n.sent {
@@ -208,7 +213,7 @@ func (f *Fleet) serveSums(n *node, w http.ResponseWriter, r *http.Request) {
 			ofPairs.add(each*count, "class", "", "leaf", p.leaf, "peer_leaf", p.peer, "plane", p.plane, "side", side, "tier", p.tier)
 		}
 	}
-	f.write(w, r, &x)
+	return x
 }
 
 // clockBoundNS is the error bound of all clocks.

@@ -3,17 +3,12 @@
 package scale
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
@@ -21,6 +16,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/tsdb"
+
+	"github.com/graylink/graylink/internal/sizing"
 )
 
 // sumScrapes and sumInterval say which scrapes of sums BenchmarkRules stores: what the ranges of the rules hold.
@@ -29,33 +26,22 @@ const (
 	sumInterval = 30 * time.Second
 )
 
-// appendSums stores what all nodes answer at /metrics/sums at the moment to which the fleet's time was advanced.
+// appendSums stores the sums of all nodes at the moment to which the fleet's time was advanced.
 func appendSums(b *testing.B, f *Fleet, db *tsdb.DB, at time.Time) {
 	b.Helper()
 	for name, n := range f.nodes {
-		w := httptest.NewRecorder()
-		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
-		r.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
-		f.serveSums(n, w, r)
-		decoder := expfmt.NewDecoder(bytes.NewReader(w.Body.Bytes()), expfmt.NewFormat(expfmt.TypeProtoDelim))
 		app := db.Appender(context.Background())
-		for {
-			var family dto.MetricFamily
-			if err := decoder.Decode(&family); err == io.EOF {
-				break
-			} else if err != nil {
-				b.Fatal(err)
-			}
+		for _, family := range f.sumsOf(n).families {
 			for _, m := range family.Metric {
-				series := []string{model.MetricNameLabel, family.GetName(), "instance", name, "job", "graylink-node-sums"}
+				pairs := []string{model.MetricNameLabel, family.GetName(), "instance", name, "job", sizing.JobSums}
 				for _, l := range m.Label {
-					series = append(series, l.GetName(), l.GetValue())
+					pairs = append(pairs, l.GetName(), l.GetValue())
 				}
 				var err error
 				if m.Histogram != nil {
-					_, err = app.AppendHistogram(0, labels.FromStrings(series...), at.UnixMilli(), integerHistogram(m.Histogram), nil)
+					_, err = app.AppendHistogram(0, labels.FromStrings(pairs...), at.UnixMilli(), integerHistogram(m.Histogram), nil)
 				} else {
-					_, err = app.Append(0, labels.FromStrings(series...), at.UnixMilli(), m.Counter.GetValue())
+					_, err = app.Append(0, labels.FromStrings(pairs...), at.UnixMilli(), m.Counter.GetValue())
 				}
 				if err != nil {
 					b.Fatal(err)
@@ -75,6 +61,34 @@ func integerHistogram(h *dto.Histogram) *histogram.Histogram {
 		out.PositiveSpans = append(out.PositiveSpans, histogram.Span{Offset: s.GetOffset(), Length: s.GetLength()})
 	}
 	return out
+}
+
+// recordOnce evaluates a recording rule and stores its series. A rule without any is an error.
+func recordOnce(b *testing.B, engine *promql.Engine, db *tsdb.DB, rule *rulefmt.Rule, at time.Time) {
+	b.Helper()
+	ctx := context.Background()
+	query, err := engine.NewInstantQuery(ctx, db, nil, rule.Expr, at)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer query.Close()
+	vector, err := query.Exec(ctx).Vector()
+	if err != nil {
+		b.Fatalf("%s: %v", rule.Record, err)
+	}
+	if len(vector) == 0 {
+		b.Errorf("%s: no series", rule.Record)
+	}
+	app := db.Appender(ctx)
+	for _, s := range vector {
+		series := labels.NewBuilder(s.Metric).Set(model.MetricNameLabel, rule.Record).Labels()
+		if _, err := app.Append(0, series, at.UnixMilli(), s.F); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := app.Commit(); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // BenchmarkRules measures the processor seconds of the aggregates of profile fleet over the sums of a fleet, by the engine
@@ -103,44 +117,20 @@ func BenchmarkRules(b *testing.B) {
 	}
 	engine := promql.NewEngine(promql.EngineOpts{Logger: slog.New(slog.DiscardHandler), MaxSamples: 500e6, Timeout: time.Hour, LookbackDelta: 5 * time.Minute, Parser: parse})
 	defer engine.Close()
-	ctx := context.Background()
-	used, evaluations := map[string]float64{}, 0.0
+	used := map[string]float64{}
 	for b.Loop() {
 		at = at.Add(time.Millisecond)
-		evaluations++
 		for _, g := range groups.Groups {
 			before := processorSeconds(b)
 			for _, rule := range g.Rules {
-				query, err := engine.NewInstantQuery(ctx, db, nil, rule.Expr, at)
-				if err != nil {
-					b.Fatal(err)
-				}
-				result := query.Exec(ctx)
-				vector, err := result.Vector()
-				if err != nil {
-					b.Fatalf("%s: %v", rule.Record, err)
-				}
-				if len(vector) == 0 {
-					b.Errorf("%s: no series", rule.Record)
-				}
-				app := db.Appender(ctx)
-				for _, s := range vector {
-					series := labels.NewBuilder(s.Metric).Set(model.MetricNameLabel, rule.Record).Labels()
-					if _, err := app.Append(0, series, at.UnixMilli(), s.F); err != nil {
-						b.Fatal(err)
-					}
-				}
-				if err := app.Commit(); err != nil {
-					b.Fatal(err)
-				}
-				query.Close()
+				recordOnce(b, engine, db, &rule, at)
 			}
 			used[g.Name] += processorSeconds(b) - before
 		}
 	}
 	all := 0.0
 	for _, g := range groups.Groups {
-		once := used[g.Name] / evaluations
+		once := used[g.Name] / float64(b.N)
 		b.ReportMetric(once, g.Name+"-cpu-s")
 		all += once / time.Duration(g.Interval).Seconds()
 	}
