@@ -102,7 +102,7 @@ func (r *running) wait(t *testing.T, what string) error {
 	select {
 	case <-r.done:
 		return r.err
-	case <-time.After(30 * time.Second):
+	case <-time.After(hangLimit):
 		t.Fatalf("%s does not end", what)
 		return nil
 	}
@@ -235,7 +235,7 @@ func TestPublishBounds(t *testing.T) {
 	}
 	s := a.snapshotSessions()[0]
 	s.store.mu.Lock()
-	for end := time.Now().Add(30 * time.Second); s.drops.Load() == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(hangLimit); s.drops.Load() == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		sw.SendNotifications(&gpb.Notification{Timestamp: 1, Update: []*gpb.Update{{}}})
 	}
 	s.store.mu.Unlock()
