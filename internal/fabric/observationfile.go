@@ -31,22 +31,32 @@ const MaxObservationLine = 1 << 20
 // shared between them. A line that cannot be read is reported to bad with its number and skipped. The error is that
 // of reading r itself, or fn's.
 func ReadObservations(r io.Reader, fn func(line int, o *Observation) error, bad func(LineError)) error {
-	br := bufio.NewReaderSize(r, 64<<10)
 	d := newObservationDecoder()
+	return ReadLines(r, MaxObservationLine, func(n int, line []byte) error {
+		o, err := d.decodeLine(line)
+		if err != nil {
+			bad(LineError{n, err})
+			return nil
+		}
+		return fn(n, o)
+	}, bad)
+}
+
+// ReadLines hands each line of r that is not blank to fn, with its number. The line is valid until fn returns. A line of more
+// than limit bytes is reported to bad and skipped. The error is that of reading r itself, or fn's.
+func ReadLines(r io.Reader, limit int, fn func(n int, line []byte) error, bad func(LineError)) error {
+	br := bufio.NewReaderSize(r, 64<<10)
 	var buf []byte
 	for n := 1; ; n++ {
-		line, tooLong, err := readLine(br, buf[:0], MaxObservationLine)
+		line, tooLong, err := readLine(br, buf[:0], limit)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 		buf = line
 		if tooLong {
-			bad(LineError{n, fmt.Errorf("longer than %d bytes", MaxObservationLine)})
+			bad(LineError{n, fmt.Errorf("longer than %d bytes", limit)})
 		} else if len(bytes.TrimSpace(line)) > 0 {
-			o, perr := d.decodeLine(line)
-			if perr != nil {
-				bad(LineError{n, perr})
-			} else if ferr := fn(n, o); ferr != nil {
+			if ferr := fn(n, line); ferr != nil {
 				return ferr
 			}
 		}
@@ -113,7 +123,7 @@ func (d *observationDecoder) decodeLine(line []byte) (*Observation, error) {
 	}
 	line, paths := d.takeKnownPaths(line)
 	if err := json.Unmarshal(line, &raw, d.options); err != nil {
-		return nil, describeError(err)
+		return nil, DescribeJSONError(err)
 	}
 	o := &Observation{}
 	*o = raw.Observation
@@ -331,8 +341,8 @@ func (d *observationDecoder) sharedText(s string) string {
 	return have
 }
 
-// describeError names the field at which a line could not be decoded, and what is expected there.
-func describeError(err error) error {
+// DescribeJSONError names the field at which a line could not be decoded, and what is expected there.
+func DescribeJSONError(err error) error {
 	se := new(json.SemanticError)
 	if !errors.As(err, &se) || se.GoType == nil {
 		return fmt.Errorf("not a JSON object: %w", err)

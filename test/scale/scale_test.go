@@ -46,6 +46,7 @@ var (
 	pods    = flag.Int("scale.pods", 4, "pods in each of four planes; a pod has 4,096 NICs in all planes")
 	profile = flag.String("scale.pprof", "", "address at which the analyzer's process can be profiled")
 	second  = flag.Duration("scale.second", 5*time.Second, "how long a second of the fleet takes")
+	newer   = flag.String("scale.prometheus", "", "a Prometheus program of version 3.9 or later, in place of version 2 of the path")
 )
 
 // TestMain runs the simulated fleet as a process of its own, if it is the child that newSite starts.
@@ -176,10 +177,14 @@ func newSite(t *testing.T) *site {
       - {regex: node, action: labeldrop}
 `, name, every, every, s.agents, path)
 	}
-	config := s.file("prometheus.yml", fmt.Sprintf("global: {evaluation_interval: %v}\nrule_files: [%s]\nscrape_configs:\n", 30**second, rules)+job("graylink-node-nics", "/metrics/nics", *second)+job("graylink-node-sums", "/metrics/sums", 30**second)+job("graylink-node", "/metrics", 15**second))
+	program, histograms, feature := "prometheus", "", "--enable-feature=native-histograms"
+	if *newer != "" {
+		program, histograms, feature = *newer, ", scrape_native_histograms: true", "--enable-feature="
+	}
+	config := s.file("prometheus.yml", fmt.Sprintf("global: {evaluation_interval: %v%s}\nrule_files: [%s]\nscrape_configs:\n", 30**second, histograms, rules)+job("graylink-node-nics", "/metrics/nics", *second)+job("graylink-node-sums", "/metrics/sums", 30**second)+job("graylink-node", "/metrics", 15**second))
 	address := freeAddress(t)
 	s.base = "http://" + address
-	s.start("prometheus", exec.Command("prometheus", "--config.file", config, "--storage.tsdb.path", filepath.Join(s.dir, "tsdb"), "--web.listen-address", address, "--enable-feature=native-histograms", "--log.level=warn"))
+	s.start("prometheus", exec.Command(program, "--config.file", config, "--storage.tsdb.path", filepath.Join(s.dir, "tsdb"), "--web.listen-address", address, feature, "--log.level=warn"))
 	for began := time.Now(); ; time.Sleep(time.Second) { // until it has scraped all of them
 		served := s.served()
 		var scrapes int
