@@ -22,7 +22,7 @@ const (
 // polledNode represents the requests to a node.
 type polledNode struct {
 	busy    bool
-	next    time.Time     // not before, after a failure
+	next    time.Time     // when it is due, unless it is urgent
 	last    time.Time     // start of the last successful request
 	traced  bool          // it has returned a trace
 	settled bool          // its last answer had nothing new
@@ -31,7 +31,8 @@ type polledNode struct {
 
 // pollPaths reads the traced paths of all nodes, which matters most after the start: all of them once, and then what is
 // new. It requests each node separately, so that nodes that hang do not delay others. The time until a failing node is
-// requested again doubles with each failure. Nodes from which nothing new came are polled less often, except urgent ones.
+// requested again doubles with each failure. Nodes from which nothing new came are polled less often, except urgent ones,
+// and not all in the same second.
 func (t *Tracer) pollPaths(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -60,9 +61,13 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 		p := &polled[i]
 		p.busy = false
 		if err == nil {
+			before := p.settled
 			p.backOff, p.next, p.last = 0, now, last
 			p.traced = p.traced || len(traces) > 0
 			p.settled = p.traced && !news
+			if p.settled {
+				p.next = last.Add(seldomAfter(i, before))
+			}
 			return
 		}
 		p.backOff = min(max(2*p.backOff, pollPathsEvery), pollBackOffMax)
@@ -76,7 +81,7 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 		for i := range nodes {
 			mu.Lock()
 			p := &polled[i]
-			due := !p.busy && !now.Before(p.next) && (!p.settled || now.Sub(p.last) >= pollPathsSeldom-pollPathsEvery/2 || t.isUrgent(nodes[i].Name))
+			due := !p.busy && (!now.Before(p.next) || p.settled && p.backOff == 0 && t.isUrgent(nodes[i].Name))
 			p.busy = p.busy || due
 			mu.Unlock()
 			if !due {
@@ -95,6 +100,16 @@ func (t *Tracer) pollPaths(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// seldomAfter returns the time between two requests to a settled node. The first time after it settled is shorter, by its
+// number, so that the nodes, which settle together, are spread over the seconds from then on.
+func seldomAfter(number int, before bool) time.Duration {
+	const tolerance = pollPathsEvery / 2 // of ticks
+	if before {
+		return pollPathsSeldom - tolerance
+	}
+	return pollPathsSeldom - time.Duration(number)%(pollPathsSeldom/pollPathsEvery)*pollPathsEvery - tolerance
 }
 
 // isNew reports whether the flow of a trace has no path yet.

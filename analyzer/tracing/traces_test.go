@@ -206,6 +206,48 @@ func (a *tracedAgents) TraceFlows(context.Context, string, []string) ([]fabric.T
 	return nil, nil
 }
 
+// secondsAgents count the requests in each second.
+type secondsAgents struct {
+	began time.Time
+	mu    sync.Mutex
+	asked map[int]int
+}
+
+func (a *secondsAgents) TracedPaths(_ context.Context, node string, within time.Duration) ([]fabric.Trace, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked[int(time.Since(a.began)/time.Second)]++
+	if within > 0 {
+		return nil, nil
+	}
+	return []fabric.Trace{{Edge: node + "/eth1>h8/eth1#0", State: fabric.PathValid, TracedAt: time.Now()}}, nil
+}
+
+func (a *secondsAgents) TraceFlows(context.Context, string, []string) ([]fabric.Trace, error) {
+	return nil, nil
+}
+
+// TestPollsAreSpread: nodes that settled in the same second are not polled in the same second again.
+func TestPollsAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := worldtest.NewClos(t, 10, 20, 10)
+		a := &secondsAgents{began: time.Now(), asked: map[int]int{}}
+		tracer := NewTracer(TracerOptions{Agents: a, Store: paths.NewStore(g), Log: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { tracer.pollPaths(ctx); close(done) }()
+		time.Sleep(time.Minute)
+		cancel()
+		<-done
+		nodes := len(g.Topo.Nodes)
+		for second := 20; second < 60; second++ {
+			if n := a.asked[second]; n > nodes/10+1 || n < nodes/10-1 {
+				t.Errorf("%d of %d nodes were polled in second %d", n, nodes, second)
+			}
+		}
+	})
+}
+
 // TestNodesWithAllPathsAreAskedForWhatIsNew: every ten seconds, and nodes whose flows lack a path, or matter now, every
 // second.
 func TestNodesWithAllPathsAreAskedForWhatIsNew(t *testing.T) {
