@@ -134,10 +134,12 @@ bench-evidence:
 	$(GO) test ./analyzer -run 'TestTwoStepsSayWhatEverythingSays|TestShardsSayWhatTheWholeSays|TestPodShardsSayWhatTheWholeSays|TestGroupShardsSayWhatTheWholeSays|TestWhatAPodShardReads' -asking.seeds 1 -timeout 30m -count 1
 	$(GO) test ./analyzer -tags scale -run 'TestScale$$' -count 1 -v -timeout 1h -scale.edges 100000
 
-# 2,048 simulated nodes of 8 NICs beside a real Prometheus: what a cycle takes, and how soon faults are named (30 minutes).
-# SCALE="-scale.second 1s" does not stretch time, where there are more than two cores.
+# 2,048 simulated nodes of 8 NICs beside a real Prometheus: what a cycle takes, and how soon faults are named (30 minutes), and
+# what both profiles cost Prometheus. SCALE="-scale.second 1s" does not stretch time, where there are more than two cores, and
+# SCALE="-scale.prometheus PROGRAM" takes a Prometheus of version 3.9 or later.
 test-scale:
 	$(call need,prometheus:prometheus,)
+	$(GO) test ./exporters/node -tags scale -run TestReceiverOfProfiles -count 1 -v -timeout 20m
 	$(GO) test ./test/scale -tags scale -run 'TestFleet$$' -count 1 -v -timeout 1h $(SCALE)
 
 # A release in dist/: docs/release.md. DIST_KEY is the key that signs the checksums.

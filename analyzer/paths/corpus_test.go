@@ -130,7 +130,7 @@ func describeStore(t *testing.T, out io.Writer, rng *rand.Rand) {
 		for _, state := range states {
 			fmt.Fprintf(out, " %d", s.StateCounts()[state])
 		}
-		fmt.Fprintf(out, " contested %d routes %d\n", len(s.contested), len(s.EveryNth(rng.IntN(7), 1+rng.IntN(3))))
+		fmt.Fprintf(out, " contested %d routes %d\n", len(s.contested), len(s.EveryNth(rng.IntN(7), 1+rng.IntN(3), anyTime)))
 	}
 	link, nic := g.Topo.Links[rng.IntN(len(g.Topo.Links))], nics[rng.IntN(len(nics))]
 	for _, el := range []fabric.Element{{ID: link.ID(), Kind: fabric.KindLink}, {ID: link.B, Kind: fabric.KindPort}, {ID: nic, Kind: fabric.KindNIC}, {ID: fabric.OwnerOf(nic), Kind: fabric.KindHost}, {ID: switches[0], Kind: fabric.KindSwitch}} {

@@ -437,6 +437,9 @@ func (s *Store) confirmedUntil(b *record) int64 {
 	return max(b.confirmed, until)
 }
 
+// checkedAt returns when the path was last checked, whatever that found.
+func (s *Store) checkedAt(b *record) int64 { return max(b.checked, s.confirmedUntil(b)) }
+
 // lastReported returns the time of the last report of the path.
 func (s *Store) lastReported(b *record) int64 {
 	_, heard := s.switchesConfirmed(b)
@@ -508,9 +511,8 @@ func (s *Store) recordOf(e fabric.Flow) *record {
 
 func (s *Store) bindingOf(b *record) Binding {
 	from, to := s.accessPorts(b.flowKey)
-	confirmed := s.confirmedUntil(b)
 	out := Binding{Path: s.routes.expandPath(b.route, from, to), State: states[b.state], Source: sources[b.source], Version: b.version,
-		Since: timeOf(b.since), Confirmed: timeOf(confirmed), Checked: timeOf(max(b.checked, confirmed))}
+		Since: timeOf(b.since), Confirmed: timeOf(s.confirmedUntil(b)), Checked: timeOf(s.checkedAt(b))}
 	if n := len(b.past); n > 0 {
 		out.Before = s.routes.expandPath(b.past[n-1].route, from, to)
 	}
@@ -704,14 +706,14 @@ func compareFlows(a, b fabric.Flow) int {
 	return 1
 }
 
-// EveryNth lists every of-th flow, from the given one on: of turns with different
-// numbers meet all flows.
-func (s *Store) EveryNth(turn, of int) []fabric.Flow {
+// EveryNth lists the flows among every of-th, from the given one on, whose path was not checked after a moment: of turns with
+// different numbers meet all flows.
+func (s *Store) EveryNth(turn, of int, since time.Time) []fabric.Flow {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []fabric.Flow
 	for id := turn%of + 1; id < int(s.records.next); id += of {
-		if b := s.records.entryAt(uint32(id)); b.live {
+		if b := s.records.entryAt(uint32(id)); b.live && s.checkedAt(b) <= since.UnixNano() {
 			out = append(out, s.flowOf(b.flowKey))
 		}
 	}

@@ -278,11 +278,15 @@ func (all *tallies) countRemembered(in *Input, findingOf map[fabric.Flow]*judge.
 		}
 		sets[i] = n
 	}
+	// alike are flows between the same scopes, counted by what is known of them.
 	type alike struct {
-		src, dst int32
-		flowEvidence
+		src, dst []int
+		counts   [8]int
 	}
-	counts, example := map[alike]int{}, map[[2]int32][2][]int{}
+	between := make([]map[int32]*alike, len(numbers))
+	for i := range between {
+		between[i] = map[int32]*alike{}
+	}
 	for v := range in.Planner.EachFlow(in.Cycle) {
 		if in.Excluder.ExcludesFlow(*v.Flow) {
 			continue
@@ -295,14 +299,20 @@ func (all *tallies) countRemembered(in *Input, findingOf map[fabric.Flow]*judge.
 			all.countFlow(in, v.Flow, &x, scopes[v.Src], scopes[v.Dst], jobs[v.Src], jobs[v.Dst])
 			continue
 		}
-		like := alike{sets[v.Src], sets[v.Dst], x}
-		if counts[like]++; counts[like] == 1 {
-			example[[2]int32{like.src, like.dst}] = [2][]int{scopes[v.Src], scopes[v.Dst]}
+		like := between[sets[v.Src]][sets[v.Dst]]
+		if like == nil {
+			like = &alike{src: scopes[v.Src], dst: scopes[v.Dst]}
+			between[sets[v.Src]][sets[v.Dst]] = like
 		}
+		like.counts[x.number()]++
 	}
-	for like, n := range counts {
-		ends := example[[2]int32{like.src, like.dst}]
-		all.eachOf(ends[0], ends[1], func(t *tally) { t.countFlows(&like.flowEvidence, n, true) })
+	for _, row := range between {
+		for like := range maps.Values(row) {
+			for number, n := range like.counts {
+				x := evidenceOf(number)
+				all.eachOf(like.src, like.dst, func(t *tally) { t.countFlows(&x, n, true) })
+			}
+		}
 	}
 }
 
@@ -365,6 +375,20 @@ type flowEvidence struct {
 	hasBaseline bool
 	// carried means that the flow was not queried and is known to be healthy, and hasPath that its path is known.
 	carried, hasPath bool
+}
+
+// number returns a number from 0 to 7 for evidence without a finding. evidenceOf returns the evidence of a number.
+func (x *flowEvidence) number() (n int) {
+	for i, is := range [...]bool{x.hasBaseline, x.carried, x.hasPath} {
+		if is {
+			n |= 1 << i
+		}
+	}
+	return n
+}
+
+func evidenceOf(number int) flowEvidence {
+	return flowEvidence{hasBaseline: number&1 != 0, carried: number&2 != 0, hasPath: number&4 != 0}
 }
 
 // countFlows counts n flows of the same evidence. inside reports whether they stay on the links of a job: a degraded flow that

@@ -129,8 +129,8 @@ func (t *Tracer) RequestTraces(d *Demand) {
 		old(e, retraceAfter)
 	}
 	t.setUrgent(d.Urgent, want)
-	for _, e := range t.opts.Store.EveryNth(d.Cycle, max(1, int(retraceAll/d.Interval))) {
-		old(e, retraceAll/2)
+	for _, e := range t.opts.Store.EveryNth(d.Cycle, max(1, int(retraceAll/d.Interval)), d.Now.Add(-retraceAll/2)) {
+		want[e] = true
 	}
 	t.queueTraces(maps.Keys(want))
 }

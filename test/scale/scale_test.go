@@ -124,6 +124,12 @@ func (s *site) file(name, text string) string {
 	return path
 }
 
+// ofOtherMachines returns the command of a program that has processors of its own at a site. Here it gets what the analyzer
+// leaves of two.
+func ofOtherMachines(program string, args ...string) *exec.Cmd {
+	return exec.Command("nice", append([]string{"-n", "10", program}, args...)...)
+}
+
 // start starts a process that ends with the test.
 func (s *site) start(name string, cmd *exec.Cmd) {
 	s.t.Helper()
@@ -145,7 +151,7 @@ func (s *site) start(name string, cmd *exec.Cmd) {
 
 func newSite(t *testing.T) *site {
 	s := &site{t: t, dir: t.TempDir(), pids: map[string]int{"analyzer": os.Getpid()}, waited: map[string]time.Duration{}}
-	fleet := exec.Command(os.Args[0], os.Args[1:]...)
+	fleet := ofOtherMachines(os.Args[0], os.Args[1:]...)
 	fleet.Env = append(os.Environ(), "GRAYLINK_SCALE_FLEET=1")
 	out, err := fleet.StdoutPipe()
 	if err != nil {
@@ -184,7 +190,7 @@ func newSite(t *testing.T) *site {
 	config := s.file("prometheus.yml", fmt.Sprintf("global: {evaluation_interval: %v%s}\nrule_files: [%s]\nscrape_configs:\n", 30**second, histograms, rules)+job("graylink-node-nics", "/metrics/nics", *second)+job("graylink-node-sums", "/metrics/sums", 30**second)+job("graylink-node", "/metrics", 15**second))
 	address := freeAddress(t)
 	s.base = "http://" + address
-	s.start("prometheus", exec.Command(program, "--config.file", config, "--storage.tsdb.path", filepath.Join(s.dir, "tsdb"), "--web.listen-address", address, feature, "--log.level=warn"))
+	s.start("prometheus", ofOtherMachines(program, "--config.file", config, "--storage.tsdb.path", filepath.Join(s.dir, "tsdb"), "--web.listen-address", address, feature, "--log.level=warn"))
 	for began := time.Now(); ; time.Sleep(time.Second) { // until it has scraped all of them
 		served := s.served()
 		var scrapes int
