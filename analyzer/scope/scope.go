@@ -254,7 +254,7 @@ func (in *Input) remembersAll() bool {
 	if !in.Planner.IsEnabled() || in.Planner.QueriesAll() {
 		return false
 	}
-	return in.Planner.LearntFlows() >= in.Baselines.CountBaselines(nil)
+	return in.Planner.HasAllOf(in.Baselines)
 }
 
 // countRemembered counts the flows that the planner remembers, which are the expected ones. Nothing is looked up for a flow

@@ -20,7 +20,7 @@ type flowState struct {
 	queriedCycle int
 	queriedAt    time.Time
 	carried      bool // in this cycle
-	learnt       bool // it had a baseline when it was queried
+	learnt       bool // it has a baseline
 	forgotten    bool
 }
 
@@ -131,7 +131,7 @@ func (p *Planner) IsCarried(f fabric.Flow) (carried, hasPath bool) {
 type FlowView struct {
 	Flow     *fabric.Flow
 	Src, Dst int // numbers of its NICs, in NICNames
-	// Queried means that this cycle queried it. Learnt means that it had a baseline when it was queried last.
+	// Queried means that this cycle queried it. Learnt means that it has a baseline.
 	Queried, Learnt bool
 	// Carried means that it is carried forward in this cycle, and HasPath that its path is known.
 	Carried, HasPath bool
@@ -140,10 +140,12 @@ type FlowView struct {
 // NICNames returns the names of the NICs by their numbers. It must not be changed.
 func (p *Planner) NICNames() []string { return p.nicNames }
 
-// LearntFlows returns how many flows of EachFlow had a baseline when CarryForward last saw them.
-func (p *Planner) LearntFlows() int { return p.learnt }
+// HasAllOf reports whether EachFlow yields every expected flow of a book that has a baseline.
+func (p *Planner) HasAllOf(b *baseline.Book) bool {
+	return b.CountBaselines(nil)-p.learnt <= p.unexpected
+}
 
-// EachFlow yields the flows that were ever queried and are not forgotten. A view holds until the next one.
+// EachFlow yields the flows that are known and not forgotten. A view holds until the next one.
 func (p *Planner) EachFlow(cycle int) iter.Seq[*FlowView] {
 	return func(yield func(*FlowView) bool) {
 		var v FlowView
@@ -170,13 +172,7 @@ func (p *Planner) RecordFlows(m *Moment) {
 		if f.Flow.IsTemporary() {
 			continue
 		}
-		s := p.states[f.Flow]
-		if s == nil {
-			s = p.newFlowState()
-			s.flow, s.src, s.dst = f.Flow, p.nicFor(f.Flow.Src), p.nicFor(f.Flow.Dst)
-			p.states[f.Flow] = s
-			p.flows = append(p.flows, s)
-		}
+		s := p.stateFor(f.Flow)
 		if (s.src.absent || s.dst.absent) && f.Condition != judge.Degraded {
 			continue // what was known of it holds until both agents answer
 		}
@@ -211,6 +207,40 @@ func (p *Planner) RecordFlows(m *Moment) {
 		}
 	}
 }
+
+// stateFor returns the state of a flow, which may be new.
+func (p *Planner) stateFor(f fabric.Flow) *flowState {
+	s := p.states[f]
+	if s == nil {
+		s = p.newFlowState()
+		s.flow, s.src, s.dst = f, p.nicFor(f.Src), p.nicFor(f.Dst)
+		p.states[f] = s
+		p.flows = append(p.flows, s)
+	}
+	return s
+}
+
+// adoptFlows adds the expected flows that were never recorded: the first cycles record none, and what history has as normal
+// was not queried. So nothing has to be looked up for each flow of the book in the cycles that follow.
+func (p *Planner) adoptFlows(m *Moment) {
+	if p.HasAllOf(m.Baselines) {
+		return
+	}
+	for f, learnt := range m.Baselines.ExpectedFlows(m.Cycle) {
+		if p.states[f] != nil {
+			continue
+		}
+		s := p.stateFor(f)
+		s.learnt, s.queriedCycle = learnt, neverQueried
+		if learnt {
+			p.learnt++
+		}
+	}
+	p.unexpected = max(0, m.Baselines.CountBaselines(nil)-p.learnt)
+}
+
+// neverQueried is before every cycle.
+const neverQueried = -1
 
 // newFlowState returns a flowState. Those that are made one after the other lie side by side, since every cycle reads all of them.
 func (p *Planner) newFlowState() *flowState {
@@ -258,7 +288,7 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 		}
 		kept = append(kept, s)
 		s.carried = false
-		if s.learnt {
+		if s.learnt = s.learnt || m.Baselines.HasBaseline(s.flow); s.learnt {
 			p.learnt++
 		}
 		if s.src.queriedFrom == m.Cycle || s.dst.queriedTo == m.Cycle || s.queriedCycle == m.Cycle {
@@ -289,6 +319,7 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 	}
 	clear(p.flows[len(kept):])
 	p.flows = kept
+	p.adoptFlows(m)
 	q.scheduleComparisons(m.Cycle)
 	p.stats.CarriedFlows = v.flows
 	return v

@@ -92,6 +92,7 @@ type Planner struct {
 	states     map[fabric.Flow]*flowState
 	spare      []flowState  // for new flows
 	learnt     int          // flows with a baseline
+	unexpected int          // flows of the book with a baseline that are not expected, when it was last read
 	flows      []*flowState // in the order in which they appeared
 	current    *queried     // of this cycle; nil means all flows
 	previous   *queried     // of the cycle before

@@ -65,6 +65,33 @@ func TestRule8WhichFlowsAreCarried(t *testing.T) {
 	}
 }
 
+// TestUnrecordedFlowsAreKnown checks that flows of which only history says what is normal are yielded like the others, and not
+// carried, and that a flow that gets a baseline later counts from then on.
+func TestUnrecordedFlowsAreKnown(t *testing.T) {
+	p, m := newRecordedPlanner(t)
+	median, tail := int64(5000), int64(9000)
+	normal := &fabric.Quantiles{P50: &median, P99: &tail}
+	recalled, later := fabric.Flow{Src: "h1/eth1", Dst: "h9/eth1"}, fabric.Flow{Src: "h2/eth1", Dst: "h5/eth1"}
+	m.Baselines.AdoptBaseline(recalled, normal, 100)
+	m.Baselines.AdoptBaseline(later, normal, 100)
+	if p.HasAllOf(m.Baselines) {
+		t.Error("the planner has flows that were never recorded")
+	}
+	p.CarryForward(m)
+	if !p.HasAllOf(m.Baselines) {
+		t.Error("the planner lacks flows with a baseline")
+	}
+	learnt := map[fabric.Flow]FlowView{}
+	for v := range p.EachFlow(m.Cycle) {
+		if v.Learnt {
+			learnt[*v.Flow] = *v
+		}
+	}
+	if len(learnt) != 2 || learnt[recalled].Carried || learnt[recalled].Queried || !learnt[later].Carried {
+		t.Errorf("flows with a baseline: %+v", learnt)
+	}
+}
+
 // TestRule7RoundLength checks that a round takes a minute, or as long as keeps a calm cycle's work the same.
 func TestRule7RoundLength(t *testing.T) {
 	for _, tt := range []struct {
