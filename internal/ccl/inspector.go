@@ -29,10 +29,18 @@ type Source struct {
 
 // Loss counts what was not read, by reason.
 type Loss struct {
-	Unreadable uint64 // lines that are no record
+	Unreadable uint64 // lines or entries that are no record
 	Dropped    uint64 // records that the library overwrote before they were written
 	Missing    uint64 // lines that a dump_stats line announced and that are not there
 	Truncated  uint64 // transfers that began and were forgotten, since there were too many
+}
+
+// Add adds what was not read of another file.
+func (l *Loss) Add(other Loss) {
+	l.Unreadable += other.Unreadable
+	l.Dropped += other.Dropped
+	l.Missing += other.Missing
+	l.Truncated += other.Truncated
 }
 
 // maxOpenTransfers bounds the transfers of a file that have begun and not ended.
