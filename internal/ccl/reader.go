@@ -30,6 +30,22 @@ const (
 	DroppedRank     Reason = "rank"      // the reader does not know the rank of the process in the group
 )
 
+// reasons describe what is missing.
+var reasons = map[Reason]string{
+	DroppedByWriter: "the library overwrote them before it wrote them",
+	DroppedDump:     "the dump that has them ends early",
+	DroppedHeader:   "no line says which communicator they are of",
+	DroppedComm:     "the file has too many communicators",
+	DroppedParent:   "the operation of a transfer is unknown",
+	DroppedTransfer: "too many transfers are under way",
+	DroppedGroup:    "they are parts of a coalesced launch, which has one record",
+	DroppedTimes:    "they are completed, and the file does not say when",
+	DroppedRank:     "the process is no member of their group",
+}
+
+// Describe returns the reason as a sentence about records.
+func (r Reason) Describe() string { return reasons[r] }
+
 // MaxComms is the number of communicators that a reader can hold.
 const MaxComms = 4096
 
