@@ -30,7 +30,8 @@ type Inspector struct {
 	head     []byte         // text of the header that was read last
 	headComm *inspectorComm // of head
 
-	dump      *inspectorComm // communicator of the dump whose lines have no header
+	dump      *inspectorComm // communicator of the dump that was begun
+	inherits  bool           // lines of the dump have no header
 	remaining [3]uint64      // lines that the dump still has, by kind
 	transfers map[transferKey]*Edge
 }
@@ -179,7 +180,7 @@ func (in *Inspector) ReadLine(line []byte) error {
 	if l.kind == statsLine {
 		return in.beginDump(comm)
 	}
-	if in.dump != nil {
+	if in.inherits {
 		if l.hasHeader || l.hasM || l.others > 0 {
 			return fieldError(lineNames[l.kind], "no other member is expected in a line of this version")
 		}
@@ -188,6 +189,8 @@ func (in *Inspector) ReadLine(line []byte) error {
 		}
 		in.remaining[l.kind]--
 		comm = in.dump
+	} else if comm != nil && comm == in.dump && in.remaining[l.kind] > 0 {
+		in.remaining[l.kind]--
 	}
 	if comm == nil {
 		in.drop(DroppedHeader, 1)
@@ -199,7 +202,7 @@ func (in *Inspector) ReadLine(line []byte) error {
 		}
 		return comm.err
 	}
-	if in.dump == nil {
+	if !in.inherits {
 		if err := in.beat(comm); err != nil {
 			return err
 		}
@@ -217,9 +220,7 @@ func (in *Inspector) beginDump(comm *inspectorComm) error {
 	if comm == nil {
 		return errNoContext
 	}
-	if in.line.inherits {
-		in.dump, in.remaining = comm, in.line.records
-	}
+	in.dump, in.inherits, in.remaining = comm, in.line.inherits, in.line.records
 	if comm.err != nil {
 		return comm.err
 	}
@@ -231,7 +232,7 @@ func (in *Inspector) Finish() {
 	for _, n := range in.remaining {
 		in.drop(DroppedDump, n)
 	}
-	in.dump, in.remaining = nil, [3]uint64{}
+	in.dump, in.inherits, in.remaining = nil, false, [3]uint64{}
 }
 
 // Restart forgets what earlier lines said of later ones. A file that was truncated or replaced begins anew.
