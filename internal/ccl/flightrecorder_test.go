@@ -14,7 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// flight is a dump with an operation of each kind.
+// flight returns a dump with an operation of each kind.
 func flight() ccltest.Flight {
 	at := func(i int64) int64 { return base + i*100_000_000 }
 	f := ccltest.Flight{Version: "2.10", Groups: []ccltest.FlightGroup{{Name: "0", Desc: "default_pg", Ranks: []int{0, 1, 2, 3}}, {Name: "7", Desc: "DP", Ranks: []int{1, 3}}}}

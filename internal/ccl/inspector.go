@@ -150,7 +150,7 @@ func (in *Inspector) name(text []byte) string {
 	return s
 }
 
-// known is name, and empty for a text that the Inspector does not know.
+// known returns a text as name does, and an empty one for what the Inspector does not know.
 func (in *Inspector) known(text []byte) string {
 	if s := in.name(text); s != unknownText {
 		return s

@@ -21,7 +21,7 @@ var from = ccl.From{Job: "t7", Comm: "0x7f8c", Rank: 2, NRanks: 8, Host: "h3"}
 
 var source = ccl.Source{Job: "t7", Host: "h3"}
 
-// ops are operations with the times of a verbose file.
+// ops returns operations with the times of a verbose file.
 func ops(n int) []*ccl.Op {
 	var out []*ccl.Op
 	for i := range n {
@@ -36,7 +36,7 @@ func ops(n int) []*ccl.Op {
 	return out
 }
 
-// edges are transfers of the ring of ops.
+// edges returns transfers of the ring of ops.
 func edges(n int) []*ccl.Edge {
 	var out []*ccl.Edge
 	for i := range n {
@@ -50,6 +50,7 @@ func edges(n int) []*ccl.Edge {
 	return out
 }
 
+// dump returns a dump of operations and transfers.
 func dump() ccltest.Dump {
 	return ccltest.Dump{AtNS: base + 10_000_000_000, Comm: ccl.Comm{Comm: from.Comm, Name: "DP 0", NRanks: from.NRanks}, Rank: from.Rank, Ops: ops(20), Edges: edges(12), Verbose: true}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// status is that of a job whose rank 2 launched one operation less, and three of whose ranks are missing.
+// status returns that of a job whose rank 2 launched one operation less, and three of whose ranks are missing.
 func status() ccltest.RASStatus {
 	return ccltest.RASStatus{Version: "2.28.9", Timestamp: "2026-07-18 12:00:00", Comms: []ccltest.RASComm{{Hash: "0x7f8c", Size: 6, Ranks: []ccltest.RASRank{
 		{Rank: 0, Launched: map[string]uint64{"AllReduce": 1408}}, {Rank: 1, Launched: map[string]uint64{"AllReduce": 1408}}, {Rank: 2, Launched: map[string]uint64{"AllReduce": 1407}},
