@@ -20,7 +20,7 @@ type SamplerConfig struct {
 const (
 	sampleWindow = 10 * time.Second // over which rates are measured
 	settleTime   = 2 * time.Second  // in which the transfers of an operation are expected to end
-	maxTold      = 1 << 16          // records that wait to be fetched
+	maxPublished = 1 << 16          // records that wait to be fetched
 	maxContexts  = 1 << 16          // combinations of rank, operation, algorithm and protocol
 	seenNumbers  = 1 << 12          // numbers of a kind of operation below the highest that are known to be read
 	maxShift     = 40
@@ -39,26 +39,26 @@ const (
 //
 // A sampler is not for concurrent use. Times are those of the caller, which must not go back.
 type Sampler struct {
-	config   SamplerConfig
-	contexts map[opContext]uint32
-	named    []opContext // by number
-	ops      ring[packedOp]
-	edges    map[edgeKey]*edgeSum
-	order    ring[edgeKey] // of edges, by their first part
-	settled  int           // of order, from its beginning, that were judged
-	told     ring[toldRecord]
-	next     uint64 // cursor of the next record that is told
-	rates    map[memberKey]*memberRate
-	comms    map[string]*heldComm
-	seen     map[seenKey]*seenWindow
-	stats    SamplerStats
-	now      int64
+	config    SamplerConfig
+	contexts  map[opContext]uint32
+	named     []opContext // by number
+	ops       ring[packedOp]
+	edges     map[edgeKey]*edgeSum
+	order     ring[edgeKey] // of edges, by their first part
+	settled   int           // of order, from its beginning, that were judged
+	published ring[publishedRecord]
+	next      uint64 // cursor of the next record that is published
+	rates     map[memberKey]*memberRate
+	comms     map[string]*heldComm
+	seen      map[seenKey]*seenWindow
+	stats     SamplerStats
+	now       int64
 }
 
 // SamplerStats says what a sampler holds and what it could not.
 type SamplerStats struct {
 	Ops, Edges int    // that are held
-	Told       uint64 // records that were handed out or wait to be
+	Published  uint64 // records that were handed out or wait to be
 	Duplicates uint64 // operations that were completed twice
 	Evicted    uint64 // records that were held for a shorter time than Keep
 	Late       uint64 // parts of transfers that came after the transfer was handed out
@@ -116,13 +116,13 @@ type edgeKey struct {
 
 // edgeSum is the sum of an operation's transfers between two ranks.
 type edgeSum struct {
-	edge Edge
-	at   int64 // of the first part
-	told bool
+	edge      Edge
+	at        int64 // of the first part
+	published bool
 }
 
-// toldRecord is a record that is handed out, with its cursor and time.
-type toldRecord struct {
+// publishedRecord is a record that is handed out, with its cursor and time.
+type publishedRecord struct {
 	cursor uint64
 	at     int64
 	rec    Record
@@ -130,16 +130,16 @@ type toldRecord struct {
 
 // heldComm is a communicator with all ranks of the node.
 type heldComm struct {
-	rec  *Comm
-	told bool  // and still among the records that can be fetched
-	used int64 // when a record of it came last
+	rec       *Comm
+	published bool  // and still among the records that can be fetched
+	used      int64 // when a record of it came last
 }
 
 // memberRate is how many operations a rank has in a communicator, and which of them are handed out.
 type memberRate struct {
-	window      int64 // number of the window
-	total, told int   // in the window
-	shift       int
+	window           int64 // number of the window
+	total, published int   // in the window
+	shift            int
 }
 
 // seenWindow knows which numbers were completed, from the highest down.
@@ -236,14 +236,14 @@ func (s *Sampler) Add(now time.Time, rec Record) {
 		s.addComm(r)
 	case *Beat:
 		s.useComm(r.Comm)
-		s.tell(r)
+		s.publish(r)
 	case *Edge:
 		s.useComm(r.Comm)
 		s.addEdge(r)
 	case *Op:
 		s.useComm(r.Comm)
 		if r.State != Completed {
-			s.tell(r)
+			s.publish(r)
 			return
 		}
 		s.addOp(r)
@@ -267,13 +267,17 @@ func (s *Sampler) Advance(now time.Time) {
 	for s.order.n > 0 && s.edges[*s.order.at(0)].at < oldest {
 		s.popEdge()
 	}
-	for n := s.told.n; n > 0 && s.told.at(0).at < oldest; n-- {
-		old := s.told.at(0).rec
-		s.told.pop()
-		if c, ok := old.(*Comm); ok && s.comms[c.Comm] != nil && s.comms[c.Comm].rec == c {
-			s.comms[c.Comm].told = false
-		}
+	for s.published.n > 0 && s.published.at(0).at < oldest {
+		s.unpublish()
 	}
+}
+
+// unpublish forgets the oldest record that is handed out.
+func (s *Sampler) unpublish() {
+	if c, ok := s.published.at(0).rec.(*Comm); ok && s.comms[c.Comm] != nil && s.comms[c.Comm].rec == c {
+		s.comms[c.Comm].published = false
+	}
+	s.published.pop()
 }
 
 // addComm takes a communicator, or another rank of it.
@@ -281,7 +285,7 @@ func (s *Sampler) addComm(c *Comm) {
 	held := s.comms[c.Comm]
 	switch {
 	case held == nil && len(s.comms) >= MaxComms && !s.dropIdleComm():
-		s.tell(c)
+		s.publish(c)
 		return
 	case held == nil:
 		held = &heldComm{rec: c}
@@ -296,7 +300,7 @@ func (s *Sampler) addComm(c *Comm) {
 		}
 		held.rec = &merged
 	}
-	held.told = false
+	held.published = false
 	s.useComm(c.Comm)
 }
 
@@ -307,9 +311,9 @@ func (s *Sampler) useComm(comm string) {
 		return
 	}
 	held.used = s.now
-	if !held.told {
-		held.told = true
-		s.tell(held.rec)
+	if !held.published {
+		held.published = true
+		s.publish(held.rec)
 	}
 }
 
@@ -325,15 +329,15 @@ func (s *Sampler) dropIdleComm() bool {
 	return oldest != ""
 }
 
-// tell queues a record to be handed out.
-func (s *Sampler) tell(rec Record) {
-	if s.told.n == maxTold {
-		s.told.pop()
+// publish queues a record to be handed out.
+func (s *Sampler) publish(rec Record) {
+	if s.published.n == maxPublished {
+		s.unpublish()
 		s.stats.Evicted++
 	}
 	s.next++
-	s.stats.Told++
-	s.told.push(toldRecord{s.next, s.now, rec})
+	s.stats.Published++
+	s.published.push(publishedRecord{s.next, s.now, rec})
 }
 
 // rate returns the rate of a rank in a communicator, in the current window.
@@ -385,9 +389,9 @@ func (s *Sampler) addOp(o *Op) {
 	if o.Seq&(1<<r.shift-1) != 0 {
 		return
 	}
-	s.tell(o)
+	s.publish(o)
 	// A window that began with too low a power ends with a higher one.
-	if r.told++; r.told >= s.config.PerSecond*int(sampleWindow/time.Second) {
+	if r.published++; r.published >= s.config.PerSecond*int(sampleWindow/time.Second) {
 		r.shift = min(r.shift+1, maxShift)
 	}
 }
@@ -491,7 +495,7 @@ func (s *Sampler) unpack(p *packedOp) *Op {
 // addEdge adds a transfer to the sum of its operation, peer and direction. An open transfer is handed out at once.
 func (s *Sampler) addEdge(e *Edge) {
 	if e.State == Open {
-		s.tell(e)
+		s.publish(e)
 		return
 	}
 	key := edgeKey{memberKey{e.Comm, e.Rank}, e.Seq, e.Op, e.Peer, e.Direction}
@@ -510,7 +514,7 @@ func (s *Sampler) addEdge(e *Edge) {
 		s.order.push(key)
 		return
 	}
-	if sum.told {
+	if sum.published {
 		s.stats.Late++
 	}
 	sum.add(e)
@@ -543,12 +547,12 @@ func (s *Sampler) settle(e *edgeSum) {
 	if e.edge.Seq&(1<<s.rate(memberKey{e.edge.Comm, e.edge.Rank}).shift-1) != 0 {
 		return
 	}
-	e.told = true
-	told := e.edge
-	if told.Bytes != nil {
-		told.Bytes = new(*told.Bytes)
+	e.published = true
+	published := e.edge
+	if published.Bytes != nil {
+		published.Bytes = new(*published.Bytes)
 	}
-	s.tell(&told)
+	s.publish(&published)
 }
 
 // popEdge forgets the oldest sum.
@@ -561,14 +565,14 @@ func (s *Sampler) popEdge() {
 // After returns the records that were handed out after a cursor, at most limit of them, and the cursor of the last one. 0
 // begins with the oldest. missed is true if records after the cursor are no longer held, or the cursor is of no record.
 func (s *Sampler) After(cursor uint64, limit int) (recs []Record, next uint64, missed bool) {
-	oldest := s.next - uint64(s.told.n) + 1
+	oldest := s.next - uint64(s.published.n) + 1
 	if cursor > s.next || cursor+1 < oldest {
 		missed = cursor != 0
 		cursor = oldest - 1
 	}
 	begin := int(cursor + 1 - oldest)
-	for i := begin; i < s.told.n && len(recs) < limit; i++ {
-		recs = append(recs, s.told.at(i).rec)
+	for i := begin; i < s.published.n && len(recs) < limit; i++ {
+		recs = append(recs, s.published.at(i).rec)
 	}
 	return recs, cursor + uint64(len(recs)), missed
 }

@@ -35,23 +35,23 @@ func opOf(rank int, seq uint64) *ccl.Op {
 	return &ccl.Op{From: f, Seq: seq, Op: "AllReduce", ExecNS: ccl.KnownNanos(5000), State: ccl.Completed}
 }
 
-// TestRanksTellTheSameOperations runs ranks in samplers of their own, which read once a second, each at another time, at
+// TestRanksPublishTheSameOperations runs ranks in samplers of their own, which read once a second, each at another time, at
 // rates that change. It checks that all ranks hand out at least two operations in three seconds in common, and each at most
 // four a second.
-func TestRanksTellTheSameOperations(t *testing.T) {
+func TestRanksPublishTheSameOperations(t *testing.T) {
 	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		const ranks = 4
 		var samplers [ranks]*ccl.Sampler
 		var cursors [ranks]uint64
 		var pending [ranks][]*ccl.Op
-		told := map[uint64]map[int]bool{}
+		published := map[uint64]map[int]bool{}
 		perRank, phase := [ranks]int{}, [ranks]int{}
 		for i := range samplers {
 			samplers[i], phase[i] = ccl.NewSampler(ccl.SamplerConfig{}, epoch), rng.IntN(10)
 		}
 		seq, rate := uint64(rng.IntN(1000)), 1000
-		var steady uint64 // first number of the last 15 s, behind two windows of one rate
+		var steady uint64       // first number of the last 15 s, behind two windows of one rate
 		for step := range 600 { // of 0.1 s
 			now := epoch.Add(time.Duration(step) * 100 * time.Millisecond)
 			if step == 200 {
@@ -76,17 +76,17 @@ func TestRanksTellTheSameOperations(t *testing.T) {
 					recs, cursors[r] = fetch(samplers[r], cursors[r])
 					for _, rec := range recs {
 						o := rec.(*ccl.Op)
-						if told[o.Seq] == nil {
-							told[o.Seq] = map[int]bool{}
+						if published[o.Seq] == nil {
+							published[o.Seq] = map[int]bool{}
 						}
-						told[o.Seq][r] = true
+						published[o.Seq][r] = true
 						perRank[r]++
 					}
 				}
 			}
 		}
 		all := 0
-		for n, by := range told {
+		for n, by := range published {
 			if n >= steady && len(by) == ranks {
 				all++
 			}
@@ -133,9 +133,9 @@ func TestSamplerHolds(t *testing.T) {
 	}
 }
 
-// TestSamplerAlwaysTells checks that open operations, open transfers and beats are handed out whatever the rate is, and that
+// TestSamplerAlwaysPublishes checks that open operations, open transfers and beats are handed out whatever the rate is, and that
 // communicators are handed out with all ranks of the node, and again while they are in use.
-func TestSamplerAlwaysTells(t *testing.T) {
+func TestSamplerAlwaysPublishes(t *testing.T) {
 	s := ccl.NewSampler(ccl.SamplerConfig{}, epoch)
 	add := func(second int, rec ccl.Record) { s.Add(epoch.Add(time.Duration(second)*time.Second), rec) }
 	for rank := range 2 {
