@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"path/filepath"
-	"regexp"
-	"strconv"
+	"slices"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
@@ -18,118 +18,100 @@ import (
 )
 
 func addCollectives(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("collectives", "Records of what collective communication libraries did.")
-	convert := cmd.Command("convert", "Print the records of files that a library wrote (JSON lines). Exit code 0: done, 1: bad arguments, or a file cannot be read, 3: done, but a part of a file could not be read.")
-	c := conversion{out: bufio.NewWriter(os.Stdout), log: os.Stderr}
-	convert.Flag("from", "What wrote the files: inspector (NCCL Inspector, JSON), fr (Flight Recorder of PyTorch, pickle or JSON).").Required().EnumVar(&c.format, "inspector", "fr")
-	convert.Flag("job", "Name of the job.").Default("job").StringVar(&c.source.Job)
-	convert.Flag("host", "Node on which the files were written. Default: not known.").StringVar(&c.source.Host)
-	convert.Flag("rank", "Rank of the job whose process wrote the file. Default: the number at the end of the file's name. Only for fr.").Default("-1").IntVar(&c.rank)
-	files := convert.Arg("file", "Files; - is standard input.").Required().Strings()
-	commands[convert.FullCommand()] = func(context.Context) error { return c.run(*files) }
+	cmd := app.Command("collectives", "Work with what collective communication libraries (NCCL, RCCL, PyTorch) record.")
+	addCollectivesConvert(cmd, commands)
 }
 
-// conversion prints the records of files.
-type conversion struct {
-	format string
-	source ccl.Source
-	rank   int // below zero: that of the file's name
-	out    *bufio.Writer
-	log    io.Writer
-
-	line []byte
-	err  error // of writing
-	loss ccl.Loss
-}
-
-// write writes a record.
-func (c *conversion) write(r ccl.Record) {
-	line, err := ccl.AppendRecord(c.line[:0], r)
-	if err == nil {
-		c.line = line
-		_, err = c.out.Write(line)
-	}
-	if err != nil && c.err == nil {
-		c.err = err
-	}
-}
-
-// run converts the files, one after the other.
-func (c *conversion) run(files []string) error {
-	for _, name := range files {
-		if name == "" { // what kingpin makes of a single dash
-			name = "-"
+func addCollectivesConvert(parent *kingpin.CmdClause, commands map[string]command) {
+	cmd := parent.Command("convert", "Turn files of NCCL's Inspector, of PyTorch's Flight Recorder or of NCCL's RAS service into records (JSON lines). Exit code 0: done, 1: bad arguments or a file cannot be read, 3: done, but some lines or entries could not be read.")
+	c := converter{out: bufio.NewWriterSize(os.Stdout, 1<<16)}
+	cmd.Flag("from", "What wrote the files: the Inspector of NCCL or RCCL, PyTorch's Flight Recorder, or the RAS service of NCCL.").Required().EnumVar(&c.from, "inspector", "fr", "ras")
+	cmd.Flag("job", "Name of the job, for all records. It is not taken from the files.").StringVar(&c.src.Job)
+	cmd.Flag("host", "Node whose clock the times in the files are of. It is not taken from the files.").StringVar(&c.src.Host)
+	cmd.Flag("rank", "Rank of the process in the job, for a dump of Flight Recorder whose name does not end in it.").Default("-1").IntVar(&c.rank)
+	zone := cmd.Flag("time-zone", "Zone of the timestamp of a RAS status: a name such as UTC or Europe/Berlin, or Local.").Default("Local").String()
+	files := cmd.Arg("file", "Files; standard input if there are none, or for -.").Strings()
+	commands[cmd.FullCommand()] = func(context.Context) error {
+		var err error
+		if c.zone, err = time.LoadLocation(*zone); err != nil {
+			return fmt.Errorf("flag --time-zone: %w", err)
 		}
-		if err := c.convertFile(name); err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", name, err), c.out.Flush())
+		if len(*files) == 0 {
+			*files = []string{"-"}
 		}
+		for _, file := range *files {
+			if file == "" { // what kingpin makes of a lone dash
+				file = "-"
+			}
+			if err := c.convertFile(file); err != nil {
+				return errors.Join(fmt.Errorf("%s: %w", file, err), c.out.Flush())
+			}
+		}
+		if err := c.out.Flush(); err != nil {
+			return fmt.Errorf("cannot write the records: %w", err)
+		}
+		if c.unreadable > 0 {
+			return exitError{code: 3, err: fmt.Errorf("%d lines or entries could not be read", c.unreadable)}
+		}
+		return nil
 	}
-	if err := errors.Join(c.err, c.out.Flush()); err != nil {
-		return fmt.Errorf("cannot write the records: %w", err)
-	}
-	if c.loss != (ccl.Loss{}) {
-		return exitError{code: 3, err: fmt.Errorf("%d entries could not be read, the library dropped %d, %d are missing, %d transfers were too many", c.loss.Unreadable, c.loss.Dropped, c.loss.Missing, c.loss.Truncated)}
-	}
-	return nil
 }
 
-func (c *conversion) convertFile(name string) error {
+// converter writes the records of files.
+type converter struct {
+	from       string
+	src        ccl.Source
+	rank       int // of the process, for Flight Recorder; below 0: by the name of the file
+	zone       *time.Location
+	out        *bufio.Writer
+	line       []byte
+	unreadable uint64
+}
+
+// convertFile writes the records of one file, and reports on standard error what could not be read and what is missing.
+func (c *converter) convertFile(file string) error {
 	in := os.Stdin
-	if name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
+	if file != "-" {
+		var err error
+		if in, err = os.Open(file); err != nil {
 			return err
 		}
-		defer file.Close()
-		in = file
+		defer in.Close()
 	}
-	convert := c.convertInspector
-	if c.format == "fr" {
-		convert = c.convertFlightRecorder
+	errs := &lineErrors{w: os.Stderr, file: file}
+	counts, err := c.read(in, file, func(e fabric.LineError) { errs.addBadLine(e.Line, e.Err) })
+	c.unreadable += counts.Unreadable
+	for _, why := range slices.Sorted(maps.Keys(counts.Dropped)) {
+		fmt.Fprintf(os.Stderr, "%s: %d records are missing: %s\n", file, counts.Dropped[why], why.Describe())
 	}
-	loss, err := convert(name, in)
-	c.loss.Add(loss)
 	return err
 }
 
-func (c *conversion) convertInspector(name string, in io.Reader) (ccl.Loss, error) {
-	bad := &lineErrors{w: c.log, file: name}
-	report := newProgress(c.log)
-	r := ccl.NewInspectorReader(c.source, c.write)
-	tooLong := uint64(0)
-	err := fabric.ReadLines(in, ccl.MaxLine, func(n int, line []byte) error {
-		if err := r.ReadLine(line); err != nil {
-			bad.addBadLine(n, err)
+// read hands the records of a file to write.
+func (c *converter) read(in io.Reader, file string, bad func(fabric.LineError)) (ccl.Counts, error) {
+	switch c.from {
+	case "fr":
+		rank := c.rank
+		if rank < 0 {
+			var ok bool
+			if rank, ok = ccl.RankOfFile(file); !ok {
+				return ccl.Counts{}, errors.New("the name does not end in the rank of the process: give it with --rank")
+			}
 		}
-		report.countLine(n)
-		return c.err
-	}, func(e fabric.LineError) {
-		tooLong++
-		bad.addBadLine(e.Line, e.Err)
-	})
-	loss := r.Finish()
-	loss.Unreadable += tooLong
-	return loss, err
+		return ccl.ReadFlightRecorder(in, c.src, rank, c.write, bad)
+	case "ras":
+		return ccl.ReadRAS(in, c.src, ccl.Nanos{}, c.zone, c.write, bad)
+	}
+	return ccl.ReadInspector(in, c.src, c.write, bad)
 }
 
-// numberAtEnd is the rank in the names of Flight Recorder's files, as in nccl_trace_rank_12.
-var numberAtEnd = regexp.MustCompile(`(\d+)(\.\w+)?$`)
-
-func (c *conversion) convertFlightRecorder(name string, in io.Reader) (ccl.Loss, error) {
-	rank := c.rank
-	if rank < 0 {
-		m := numberAtEnd.FindStringSubmatch(filepath.Base(name))
-		if m == nil {
-			return ccl.Loss{}, errors.New("the file's name does not end with a rank; --rank is required")
-		}
-		var err error
-		if rank, err = strconv.Atoi(m[1]); err != nil {
-			return ccl.Loss{}, fmt.Errorf("the number at the end of the file's name is no rank: %w", err)
-		}
+// write writes one record.
+func (c *converter) write(rec ccl.Record) (err error) {
+	if c.line, err = ccl.AppendRecord(c.line[:0], rec); err != nil {
+		return err
 	}
-	dump, err := io.ReadAll(io.LimitReader(in, ccl.MaxDump+1))
-	if err != nil {
-		return ccl.Loss{}, err
+	if _, err = c.out.Write(c.line); err != nil {
+		return fmt.Errorf("cannot write the records: %w", err)
 	}
-	return ccl.ReadFlightRecorder(dump, rank, c.source, c.write)
+	return nil
 }

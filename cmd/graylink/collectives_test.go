@@ -1,45 +1,71 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/graylink/graylink/internal/ccl"
+	"github.com/graylink/graylink/internal/ccl/ccltest"
+	"github.com/graylink/graylink/internal/fabric"
 )
 
-const inspectorFile = `{"header":{"id":"0x1","rank":0,"n_ranks":2},"metadata":{"inspector_output_format_version":"v4.0"},"coll_perf":{"coll":"AllReduce","coll_sn":7,"coll_msg_size_bytes":8192,"coll_exec_time_us":41}}
-`
+// collectiveFiles writes a file of each source, and returns their names.
+func collectiveFiles(t *testing.T) (inspector, flight, ras string) {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name string, text []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	op := &ccl.Op{Seq: 7, Op: "AllReduce", ExecNS: ccl.KnownNanos(5000), Timing: "kernel_gpu"}
+	return write("h1-pid1.log", ccltest.AppendDump(nil, "v4.3", ccltest.Dump{AtNS: 1e18, Comm: ccl.Comm{Comm: "0x1", NRanks: 2}, Rank: 1, Ops: []*ccl.Op{op}, Dropped: 3})),
+		write("nccl_trace_rank_1", ccltest.Flight{Version: "2.10", Groups: []ccltest.FlightGroup{{Name: "0", Ranks: []int{0, 1}}}, Entries: []ccltest.FlightEntry{
+			{Group: "0", Name: "nccl:all_reduce", Seq: 7, Created: 1e18, State: "scheduled"}, {Group: "0", Name: "nccl:all_reduce", Seq: 8, Created: 1e18, State: "lost"}}}.Pickle()),
+		write("status.json", ccltest.RASStatus{Timestamp: "2026-07-18 12:00:00", Comms: []ccltest.RASComm{{Hash: "0x1", Size: 1, Ranks: []ccltest.RASRank{{}}}}}.JSON())
+}
 
-// TestConvert checks the records of each source, and the exit codes and messages of files that cannot be read, or not all of them.
-func TestConvert(t *testing.T) {
-	const dumps = "../../internal/ccl/testdata/"
-	text, err := os.ReadFile(dumps + "flightrecorder.pickle")
+// TestCollectivesConvert checks exit codes, what is written, and that the records can be read.
+func TestCollectivesConvert(t *testing.T) {
+	inspector, flight, ras := collectiveFiles(t)
+	text, err := os.ReadFile(inspector)
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := filepath.Join(t.TempDir(), "nccl_trace_rank_2")
-	if err := os.WriteFile(named, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
+	for _, c := range []struct {
 		stdin          string
 		args           []string
-		code, lines    int
+		code, records  int
 		stdout, stderr string
 	}{
-		{inspectorFile, []string{"--from", "inspector", "--job", "t7", "--host", "h3", "-"}, 0, 2,
-			`{"kind":"op","job":"t7","comm":"0x1","rank":0,"n_ranks":2,"host":"h3","seq":7,"op":"AllReduce","bytes":8192,"exec_ns":41000,"state":"completed"}`, ""},
-		{inspectorFile + "{}\n", []string{"--from", "inspector", "-"}, 3, 2, "", `-:2: error: field "header": it is required, since no dump_stats line is before this one; the line is skipped`},
-		{"", []string{"--from", "fr", "--rank", "2", dumps + "flightrecorder.json"}, 3, 9, `"comm":"fr/1"`, "2 entries could not be read"},
-		{"", []string{"--from", "fr", named}, 3, 9, `"comm":"fr/1"`, "2 entries could not be read"},
-		{"", []string{"--from", "fr", dumps + "flightrecorder.json"}, 1, 0, "", "flightrecorder.json: the file's name does not end with a rank; --rank is required"},
-		{"\x80\x02cos\nsystem\n", []string{"--from", "fr", "--rank", "0", "-"}, 1, 0, "", "-: byte 3 of the pickle: operation 0x63 is none of plain values"},
-		{"", []string{"--from", "inspector", "missing"}, 1, 0, "", "missing: open missing: no such file or directory"},
-		{"", []string{"--from", "csv", "-"}, 1, 0, "", "enum value must be one of inspector,fr"},
+		{args: []string{"--from", "inspector", "--job", "t7", "--host", "h1", inspector, inspector}, records: 6, stdout: `"job":"t7","comm":"0x1","rank":1,"n_ranks":2,"host":"h1","seq":7`, stderr: "h1-pid1.log: 3 records are missing: the library overwrote them"},
+		{stdin: string(text), args: []string{"--from", "inspector"}, records: 3, stderr: "-: 3 records are missing"},
+		{stdin: string(text), args: []string{"--from", "inspector", "-"}, records: 3, stderr: "-: 3 records are missing"},
+		{stdin: string(text) + "{\n", args: []string{"--from", "inspector"}, code: 3, records: 3, stderr: "-:3: error: not a JSON object"},
+		{args: []string{"--from", "fr", flight}, code: 3, records: 3, stdout: `"state":"scheduled"`, stderr: `nccl_trace_rank_1: error: entry 2: field "state": scheduled, started or completed is expected`},
+		{stdin: "x", args: []string{"--from", "fr"}, code: 1, stderr: "-: the name does not end in the rank of the process: give it with --rank"},
+		{stdin: "x", args: []string{"--from", "fr", "--rank", "1"}, code: 1, stderr: "-: byte 0 of the pickle: opcode 0x78 is refused"},
+		{args: []string{"--from", "ras", "--time-zone", "UTC", ras}, records: 2, stdout: `"at_ns":1784376000000000000`},
+		{args: []string{"--from", "ras", "--time-zone", "Mars", ras}, code: 1, stderr: "flag --time-zone: unknown time zone Mars"},
+		{args: []string{"--from", "ras", ras + ".missing"}, code: 1, stderr: "no such file or directory"},
+		{args: []string{"--from", "c4", ras}, code: 1, stderr: "enum value must be one of inspector,fr,ras, got 'c4'"},
 	} {
-		stdout, stderr, code := runGraylink(t, tt.stdin, append([]string{"collectives", "convert"}, tt.args...)...)
-		if code != tt.code || strings.Count(stdout, "\n") != tt.lines || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) {
-			t.Errorf("%q: exit code %d\n%s\n%s", tt.args, code, stdout, stderr)
+		stdout, stderr, code := runGraylink(t, c.stdin, append([]string{"collectives", "convert"}, c.args...)...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
+			t.Errorf("%v: exit code %d\n%s%s", c.args, code, stdout, stderr)
+		}
+		records := 0
+		err := ccl.ReadRecords(bytes.NewReader([]byte(stdout)), func(int, ccl.Record) error {
+			records++
+			return nil
+		}, func(e fabric.LineError) { t.Error(e) })
+		if err != nil || records != c.records {
+			t.Errorf("%v: %d records, and not %d: %v", c.args, records, c.records, err)
 		}
 	}
 }

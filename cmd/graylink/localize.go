@@ -104,6 +104,7 @@ const (
 	maxLineErrorLen = 400
 )
 
+// addBadLine reports a line, or a part of a file without lines if line is 0.
 func (c *lineErrors) addBadLine(line int, err error) {
 	if c.n++; c.n > maxLineErrors+1 {
 		return
@@ -115,6 +116,10 @@ func (c *lineErrors) addBadLine(line int, err error) {
 	text := err.Error()
 	if len(text) > maxLineErrorLen {
 		text = strings.ToValidUTF8(text[:maxLineErrorLen], "") + "..."
+	}
+	if line == 0 {
+		fmt.Fprintf(c.w, "%s: error: %s; it is skipped\n", c.file, text)
+		return
 	}
 	fmt.Fprintf(c.w, "%s:%d: error: %s; the line is skipped\n", c.file, line, text)
 }

@@ -1,279 +1,498 @@
 package ccl
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Rules of dumps of PyTorch's Flight Recorder (pytorch/pytorch, torch/csrc/distributed/c10d/FlightRecorderDetail.hpp, read on
-// 2026-11-27; versions 2.4 to 2.10 of the format):
-//
-//  1. A dump is one process's. It does not say of which rank: the caller knows it from the file's name.
-//  2. Operations count per process group and over all kinds of collectives, other than NCCL counts. So communicators have
-//     names of their own, which no other reader uses.
-//  3. The times of an operation's start and end are those at which the watchdog looked, and only its creation is exact. A
-//     duration is known where the process measured it (TORCH_NCCL_ENABLE_TIMING).
-//  4. A value that is absent is null in a pickle and 0 in JSON: a time of 0 is unknown.
-//  5. An operation that is retired is over, even where its state says otherwise, as with gloo.
+// What measured the duration of an operation of Flight Recorder. Its stamps are those of a watchdog, which looks at the
+// operations from time to time: they are bounds, and no measurement to compare two ranks by.
+const (
+	TimingEvent    = "device_event"     // events of the GPU around the operation (TORCH_NCCL_ENABLE_TIMING=1)
+	TimingWatchdog = "watchdog"         // from the watchdog's seeing the start to its seeing the end
+	TimingEnqueued = "enqueue_watchdog" // from the host's call to the watchdog's seeing the end
+)
 
-// flightRecorderPrefix begins the names of communicators.
-const flightRecorderPrefix = "fr/"
-
-// watchdogTiming is the Timing of operations whose times are those of the watchdog.
-const watchdogTiming = "watchdog"
-
-// operationNames are NCCL's names of what PyTorch calls otherwise.
-var operationNames = map[string]string{
-	"all_reduce": "AllReduce", "allreduce_coalesced": "AllReduce", "all_gather": "AllGather", "_all_gather_base": "AllGather", "all_gather_into_tensor_coalesced": "AllGather",
-	"reduce_scatter": "ReduceScatter", "_reduce_scatter_base": "ReduceScatter", "reduce_scatter_tensor_coalesced": "ReduceScatter", "all_to_all": "AllToAll", "alltoall": "AllToAll",
-	"broadcast": "Broadcast", "reduce": "Reduce", "gather": "Gather", "scatter": "Scatter", "barrier": "Barrier", "send": "Send", "recv": "Recv",
+// RankOfFile returns the rank that the name of a dump ends in: PyTorch names the dump of rank N by
+// TORCH_NCCL_DEBUG_INFO_TEMP_FILE and N (nccl_trace_rank_3). A suffix such as .json is left away.
+func RankOfFile(path string) (rank int, ok bool) {
+	name := filepath.Base(path)
+	for _, suffix := range []string{".json", ".pickle", ".pkl"} {
+		name = strings.TrimSuffix(name, suffix)
+	}
+	digits := name[len(strings.TrimRight(name, "0123456789")):]
+	rank, err := strconv.Atoi(digits)
+	return rank, err == nil && rank < MaxRanks
 }
 
-// flightGroup is a process group of a dump.
+// flightGroup is a process group that the process belongs to.
 type flightGroup struct {
-	comm  *Comm
-	ranks []int // of the job, by rank in the group
-	beat  *Beat // nil if this process is no member
+	From
+	err       error // why no record of it can be made
+	launched  map[string]uint64
+	completed map[string]uint64
 }
 
-// ReadFlightRecorder reads a dump of the process of a rank of the job, as pickle or JSON, and hands its records to emit. The
-// error is that of a dump that cannot be read at all. What cannot be used of it is counted.
-func ReadFlightRecorder(dump []byte, rank int, from Source, emit func(Record)) (Loss, error) {
-	var loss Loss
-	if len(dump) > MaxDump {
-		return loss, fmt.Errorf("a dump of %d bytes, and at most %d are read", len(dump), MaxDump)
-	}
-	parse := parsePickle
-	if text := strings.TrimLeft(string(dump[:min(len(dump), 64)]), " \t\r\n"); strings.HasPrefix(text, "{") {
-		parse = parseJSONTree
-	}
-	tree, err := parse(dump)
+// flightReader turns a dump into records.
+type flightReader struct {
+	emitter
+	src    Source
+	rank   int // of the process in the job
+	bad    func(fabric.LineError)
+	groups map[string]*flightGroup
+	latest int64 // latest time of the dump
+	sizes  int   // numbers that may still be read from sizes of tensors
+}
+
+// ReadFlightRecorder reads one dump of PyTorch's Flight Recorder (versions 2.4 to 2.10, pickle or JSON) of the process
+// that has a rank of the whole job, which the dump itself does not say. Each record is handed to fn. An entry that no
+// record can be made of is reported to bad and skipped. The error is that of reading r, of the dump as a whole, or fn's.
+//
+// The facts are those of pytorch/pytorch, torch/csrc/distributed/c10d/FlightRecorderDetail.hpp and
+// torch/distributed/flight_recorder, read on 2026-11-27. Operations count per process group and over all kinds, and not as
+// NCCL counts: a communicator is named by the group, its ranks and the prefix "fr:", so that it is never that of the
+// Inspector.
+func ReadFlightRecorder(r io.Reader, src Source, rank int, fn func(Record) error, bad func(fabric.LineError)) (Counts, error) {
+	f := &flightReader{emitter: emitter{out: fn}, src: src, rank: rank, bad: bad, groups: map[string]*flightGroup{}, sizes: 1 << 22}
+	text, err := readDump(r)
 	if err != nil {
-		return loss, err
+		return f.Counts, err
 	}
-	top, ok := tree.(*dict)
-	if !ok {
-		return loss, errors.New("a dictionary is expected at the top")
+	var dump any
+	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '{' {
+		dump, err = readFlightJSON(trimmed)
+	} else {
+		dump, err = readPickle(text)
 	}
-	groups, err := flightGroups(top, rank, from)
 	if err != nil {
-		return loss, err
+		return f.Counts, err
 	}
-	for _, g := range groups {
-		emit(g.comm)
+	if err := f.read(dump); err != nil {
+		return f.Counts, err
 	}
-	entries, _ := field[*list](top, "entries")
-	if entries == nil {
-		entries = &list{}
+	return f.Counts, f.err
+}
+
+// get returns a member of a dictionary, and nil if there is none.
+func get(v any, key string) any {
+	d, ok := v.(*pickleDict)
+	if !ok || len(d.items) > 256 {
+		return nil
 	}
-	sizes := maxValues // dimensions that are looked at in the whole dump
-	for _, v := range entries.values {
-		entry, _ := v.(*dict)
-		rec, at, err := flightOperation(entry, groups, &sizes)
-		if err != nil {
-			loss.Unreadable++
+	for i := len(d.items) - 1; i >= 0; i-- {
+		if d.items[i].key == key {
+			return d.items[i].value
+		}
+	}
+	return nil
+}
+
+// whole returns a whole number, and false for what is none.
+func whole(v any) (int64, bool) {
+	n, ok := v.(int64)
+	return n, ok
+}
+
+// stamp returns a time. None, and 0 in JSON, stand for a time that is unknown.
+func stamp(v any) Nanos {
+	n, ok := whole(v)
+	return Nanos{NS: n, Known: ok && n > 0}
+}
+
+// items returns the items of a list or tuple.
+func items(v any) []any {
+	if l, ok := v.(*pickleList); ok {
+		return l.items
+	}
+	return nil
+}
+
+// errFlightVersion is the error of a dump that is none, or of another version.
+var errFlightVersion = errors.New(`field "version": a version from 2.4 on is expected`)
+
+// read emits the records of a dump: the groups, the operations, and what the process was seen to do at last.
+func (f *flightReader) read(dump any) error {
+	version, _ := get(dump, "version").(string)
+	minor, err := strconv.Atoi(strings.TrimPrefix(version, "2."))
+	if err != nil || !strings.HasPrefix(version, "2.") || minor < 4 {
+		return fmt.Errorf("%w, and not %q", errFlightVersion, version)
+	}
+	f.readGroups(get(dump, "pg_config"))
+	entries := items(get(dump, "entries"))
+	launches := coalescedLaunches(entries)
+	for i := 0; i < len(entries) && f.err == nil; i++ {
+		f.Lines++
+		e, err := entry(entries[i])
+		if launched, ok := launches[e.launch]; err == nil && ok && launched > i {
+			f.drop(DroppedGroup, 1)
 			continue
 		}
-		g := groups[groupName(entry)]
-		g.count(rec, at)
-		if rec.State != Completed || rec.ExecNS.Known || rec.StartNS.Known && rec.EndNS.Known {
-			emit(rec)
+		if err == nil {
+			err = f.readEntry(entries[i], e)
 		}
-	}
-	for _, g := range groups {
-		if g.beat != nil && g.beat.AtNS.Known {
-			emit(g.beat)
-		}
-	}
-	return loss, nil
-}
-
-// flightGroups returns the process groups of a dump, by name. Groups of which this process is no member are left out.
-func flightGroups(top *dict, rank int, from Source) (map[string]*flightGroup, error) {
-	config, ok := field[*dict](top, "pg_config")
-	if !ok {
-		return nil, fieldError("pg_config", "the process groups are required")
-	}
-	out := map[string]*flightGroup{}
-	for name, v := range config.values {
-		group, _ := v.(*dict)
-		text, ok := field[string](group, "ranks")
-		if !ok {
-			return nil, fieldError("pg_config", "group %q has no ranks", name)
-		}
-		ranks, err := parseRanks(text)
 		if err != nil {
-			return nil, fieldError("pg_config", "group %q: %w", name, err)
+			f.report(fmt.Sprintf("entry %d", i+1), err)
 		}
-		desc, _ := field[string](group, "desc")
-		g := &flightGroup{ranks: ranks, comm: &Comm{Job: from.Job, Comm: flightRecorderPrefix + name, Name: desc, NRanks: len(ranks)}}
-		for i, r := range ranks {
-			if r == rank {
-				g.comm.Ranks = []Member{{Rank: i, Host: from.Host}}
-				g.beat = &Beat{From: From{Job: from.Job, Comm: g.comm.Comm, Rank: i, NRanks: len(ranks), Host: from.Host}, Launched: map[string]uint64{}, Completed: map[string]uint64{}}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.groups)) {
+		if g := f.groups[name]; g.err == nil && f.latest > 0 && len(g.launched) > 0 {
+			alive := true
+			if err := f.emit(&Beat{From: g.From, AtNS: KnownNanos(f.latest), Alive: &alive, Launched: g.launched, Completed: g.completed}); err != nil {
+				return err
 			}
 		}
-		if g.beat == nil {
-			continue
-		}
-		if err := g.comm.check(); err != nil {
-			return nil, fieldError("pg_config", "group %q: %w", name, err)
-		}
-		out[name] = g
 	}
-	return out, nil
+	return nil
 }
 
-// parseRanks parses "[0, 1, 2]".
-func parseRanks(text string) (ranks []int, err error) {
-	inner, ok := strings.CutPrefix(strings.TrimSpace(text), "[")
-	inner, closed := strings.CutSuffix(inner, "]")
-	if !ok || !closed {
-		return nil, fmt.Errorf("a list of ranks is expected, and not %.40q", text)
+// readGroups emits the process groups that the process belongs to.
+func (f *flightReader) readGroups(config any) {
+	d, ok := config.(*pickleDict)
+	if !ok {
+		return
 	}
-	for part := range strings.SplitSeq(inner, ",") {
-		r, err := strconv.Atoi(strings.TrimSpace(part))
-		if err != nil || r < 0 {
-			return nil, fmt.Errorf("a rank is expected, and not %.40q", part)
+	for i, item := range d.items {
+		if i == MaxComms {
+			f.drop(DroppedComm, uint64(len(d.items)-i))
+			return
 		}
-		if ranks = append(ranks, r); len(ranks) > MaxRanks {
-			return nil, fmt.Errorf("more than %d ranks", MaxRanks)
+		desc, _ := get(item.value, "desc").(string)
+		ranks, err := groupRanks(get(item.value, "ranks"))
+		g := &flightGroup{launched: map[string]uint64{}, completed: map[string]uint64{}, err: err}
+		f.groups[item.key] = g
+		if err != nil {
+			f.report(fmt.Sprintf("pg_config %.80q", item.key), err)
+			continue
 		}
+		sum := fnv.New32a()
+		fmt.Fprint(sum, ranks)
+		g.From = From{Job: f.src.Job, Comm: fmt.Sprintf("fr:%s:%08x", item.key, sum.Sum32()), Rank: slices.Index(ranks, f.rank), NRanks: len(ranks), Host: f.src.Host}
+		if g.Rank < 0 {
+			g.err = fieldError("pg_config", "rank %d, by the name of the file, is no member of the group", f.rank)
+			continue
+		}
+		rec := &Comm{Job: g.Job, Comm: g.Comm, Name: desc, NRanks: g.NRanks}
+		if g.Host != "" {
+			rec.Ranks = []Member{{Rank: g.Rank, Host: g.Host}}
+		}
+		if g.err = f.emit(rec); g.err != nil {
+			f.report(fmt.Sprintf("pg_config %.80q", item.key), g.err)
+		}
+	}
+}
+
+// groupRanks reads the members of a group, "[0, 1]" or a list, which are ranks of the job.
+func groupRanks(v any) ([]int, error) {
+	var ranks []int
+	switch v := v.(type) {
+	case *pickleList:
+		for _, item := range v.items {
+			n, ok := whole(item)
+			if !ok || n < 0 || n >= MaxRanks || len(ranks) == MaxRanks {
+				return nil, fieldError("ranks", "a list of ranks is expected")
+			}
+			ranks = append(ranks, int(n))
+		}
+	case string:
+		inner, ok := strings.CutPrefix(v, "[")
+		if inner, ok = strings.CutSuffix(inner, "]"); !ok {
+			return nil, fieldError("ranks", "a list of ranks is expected, and not %.80q", v)
+		}
+		for text := range strings.SplitSeq(inner, ",") {
+			n, err := strconv.Atoi(strings.TrimSpace(text))
+			if err != nil || n < 0 || n >= MaxRanks || len(ranks) == MaxRanks {
+				return nil, fieldError("ranks", "a rank is expected, and not %.20q", text)
+			}
+			ranks = append(ranks, n)
+		}
+	}
+	if len(ranks) == 0 {
+		return nil, fieldError("ranks", "a list of ranks is expected")
 	}
 	return ranks, nil
 }
 
-// groupName returns the name of an entry's process group, which is the first of a pair.
-func groupName(entry *dict) string {
-	if entry == nil {
-		return ""
+// report counts and reports what no record could be made of.
+func (f *flightReader) report(where string, err error) {
+	if f.err == nil {
+		f.Unreadable++
+		f.bad(fabric.LineError{Err: fmt.Errorf("%s: %w", where, err)})
 	}
-	if pair := valuesOf(entry.values["process_group"]); len(pair) > 0 {
-		name, _ := pair[0].(string)
-		return name
-	}
-	return ""
 }
 
-// timeField returns a time. Zero is unknown.
-func timeField(entry *dict, key string) Nanos {
-	if ns, ok := field[int64](entry, key); ok && ns > 0 {
-		return KnownNanos(ns)
-	}
-	return Nanos{}
+// flightEntry is what names an entry of a dump.
+type flightEntry struct {
+	launch
+	backend, name string // nccl, all_reduce
 }
 
-// flightOperation returns the operation of an entry, and the latest of its times. An operation that is over without times or a
-// duration has neither, and only counts.
-func flightOperation(entry *dict, groups map[string]*flightGroup, sizes *int) (*Op, int64, error) {
-	g := groups[groupName(entry)]
+// entry reads what names an entry.
+func entry(v any) (e flightEntry, err error) {
+	if pg := items(get(v, "process_group")); len(pg) > 0 {
+		e.group, _ = pg[0].(string)
+	}
+	name, _ := get(v, "profiling_name").(string)
+	var ok bool
+	if e.backend, e.name, ok = strings.Cut(name, ":"); !ok || e.name == "" {
+		return e, fieldError("profiling_name", "backend:operation is expected, and not %.80q", name)
+	}
+	e.p2p, _ = get(v, "is_p2p").(bool)
+	field := "collective_seq_id"
+	if e.p2p {
+		field = "p2p_seq_id"
+	}
+	if e.seq, ok = whole(get(v, field)); !ok || e.seq < 0 {
+		return e, fieldError(field, "a whole number of at least 0 is expected")
+	}
+	return e, nil
+}
+
+// launch names what was launched at once: one operation, or a coalesced group of them, which have one number.
+type launch struct {
+	group string
+	seq   int64
+	p2p   bool
+}
+
+// coalescedLaunches returns the launches of coalesced groups, with the index of the entry that is the launch. It is the last
+// one of the group, and the only one whose state is kept up to date.
+func coalescedLaunches(entries []any) map[launch]int {
+	at := map[launch]int{}
+	for i, v := range entries {
+		if e, err := entry(v); err == nil && strings.HasSuffix(e.name, "coalesced") {
+			at[e.launch] = i
+		}
+	}
+	return at
+}
+
+// readEntry emits the operation of an entry.
+func (f *flightReader) readEntry(v any, e flightEntry) (err error) {
+	g := f.groups[e.group]
 	if g == nil {
-		return nil, 0, fieldError("process_group", "a group of this process is required")
+		return fieldError("process_group", "pg_config has no group %.80q", e.group)
 	}
-	profiling, _ := field[string](entry, "profiling_name")
-	name, peer := operationName(profiling)
-	if name == "" {
-		return nil, 0, fieldError("profiling_name", "the name of the operation is required")
+	if g.err != nil {
+		f.drop(DroppedRank, 1)
+		return g.err
 	}
-	seqKey := "collective_seq_id"
-	if p2p, _ := field[bool](entry, "is_p2p"); p2p {
-		seqKey = "p2p_seq_id"
+	op := &Op{From: g.From, Seq: uint64(e.seq), Bytes: f.bytes(v)}
+	op.Op, op.Peer = operationName(e.name)
+	if op.State, err = entryState(v, e.backend); err != nil {
+		return err
 	}
-	seq, ok := field[int64](entry, seqKey)
-	if !ok || seq < 0 {
-		return nil, 0, fieldError(seqKey, "the number of the operation is required")
-	}
-	o := &Op{From: g.beat.From, Seq: uint64(seq), Op: name, Bytes: bytesOf(entry, sizes), Timing: watchdogTiming, StartNS: timeField(entry, "time_created_ns")}
-	for i, r := range g.ranks {
-		if name == "Send" || name == "Recv" {
-			if r == peer {
-				o.Peer = &i
-			}
+	timed := entryTimes(v, op)
+	for _, t := range []Nanos{op.StartNS, op.EndNS} {
+		if t.Known {
+			f.latest = max(f.latest, t.NS)
 		}
 	}
-	started, ended := timeField(entry, "time_discovered_started_ns"), timeField(entry, "time_discovered_completed_ns")
-	state, _ := field[string](entry, "state")
-	retired, _ := field[bool](entry, "retired")
-	switch {
-	case state == string(Completed) || retired:
-		o.State, o.EndNS = Completed, ended
-	case state == string(Started):
-		o.State = Started
-	case state == string(Scheduled):
-		o.State = Scheduled
-	default:
-		return nil, 0, fieldError("state", "%s, %s or %s is expected, and not %.40q", Scheduled, Started, Completed, state)
-	}
-	if ms, ok := field[float64](entry, "duration_ms"); ok && ms >= 0 && ms < 1e12 {
-		o.ExecNS, o.Timing = KnownNanos(int64(ms*1e6)), "kernel_gpu"
-	}
-	if o.StartNS.Known && o.EndNS.Known && o.EndNS.NS < o.StartNS.NS {
-		return nil, 0, fieldError("time_discovered_completed_ns", "it is before time_created_ns")
-	}
-	return o, max(o.StartNS.NS, started.NS, ended.NS), checkNames("profiling_name", name)
-}
-
-// operationName returns NCCL's name of an operation, and the rank of the job that it sends to or receives from.
-func operationName(profiling string) (name string, peer int) {
-	_, text, ok := strings.Cut(profiling, ":")
-	if !ok {
-		text = profiling
-	}
-	name, ends, _ := strings.Cut(text, " ")
-	peer = -1
-	if i := strings.LastIndexAny(ends, ">-"); i >= 0 { // "0->1" of a sender, "0<-1" of a receiver
-		if n, err := strconv.Atoi(ends[i+1:]); err == nil {
-			peer = n
+	if timed {
+		if err := f.emit(op); err != nil {
+			return err
 		}
+	} else {
+		f.drop(DroppedTimes, 1)
 	}
-	if known := operationNames[name]; known != "" {
-		name = known
+	raise(g.launched, op.Op, op.Seq)
+	if op.State == Completed {
+		raise(g.completed, op.Op, op.Seq)
 	}
-	return name, peer
+	return nil
 }
 
-// typeBytes are the sizes of PyTorch's types.
-var typeBytes = map[string]int64{"Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16,
-	"Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "UInt16": 2, "UInt32": 4, "UInt64": 8}
+// raise sets a counter to one more than a number, if it is below. Kinds of operations are few.
+func raise(counts map[string]uint64, op string, seq uint64) {
+	if _, known := counts[op]; known || len(counts) < 64 {
+		counts[op] = max(counts[op], seq+1)
+	}
+}
 
-// bytesOf returns the size of the inputs of an operation, or nil if it is not known.
-func bytesOf(entry *dict, left *int) *uint64 {
-	const most = 1 << 62
-	tensors, types := valuesOf(entry.values["input_sizes"]), valuesOf(entry.values["input_dtypes"])
-	if len(tensors) == 0 || len(tensors) != len(types) {
+// entryState returns how far an operation is. Gloo says only that it is done with an operation.
+func entryState(v any, backend string) (OpState, error) {
+	state, _ := get(v, "state").(string)
+	if retired, _ := get(v, "retired").(bool); retired && backend == "gloo" {
+		return Completed, nil
+	}
+	switch s := OpState(state); s {
+	case Scheduled, Started, Completed:
+		return s, nil
+	}
+	return "", fieldError("state", "%s, %s or %s is expected, and not %.20q", Scheduled, Started, Completed, state)
+}
+
+// entryTimes sets the times of an operation. It is false if the operation is completed and nothing says for how long it ran.
+func entryTimes(v any, op *Op) bool {
+	created, started, completed := stamp(get(v, "time_created_ns")), stamp(get(v, "time_discovered_started_ns")), stamp(get(v, "time_discovered_completed_ns"))
+	op.StartNS = started
+	if op.State != Completed {
+		if !started.Known {
+			op.StartNS = created
+		}
+		return true
+	}
+	op.EndNS, op.Timing = completed, TimingWatchdog
+	if !started.Known {
+		op.StartNS, op.Timing = created, TimingEnqueued
+	}
+	if checkSpan(op.StartNS, op.EndNS) != nil {
+		op.StartNS = Nanos{}
+	}
+	if ms, ok := milliseconds(get(v, "duration_ms")); ok {
+		op.ExecNS, op.Timing = KnownNanos(ms), TimingEvent
+	}
+	_, ok := op.Duration()
+	return ok
+}
+
+// milliseconds returns nanoseconds.
+func milliseconds(v any) (ns int64, ok bool) {
+	ms, ok := v.(float64)
+	if n, isWhole := whole(v); isWhole {
+		ms, ok = float64(n), true
+	}
+	if !ok || !(ms >= 0) || ms > math.MaxInt64/2e6 {
+		return 0, false
+	}
+	return int64(math.Round(ms * 1e6)), true
+}
+
+// dtypeBytes are the sizes of the types of elements, as c10::toString names them.
+var dtypeBytes = map[string]uint64{"Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "ComplexHalf": 4, "Long": 8,
+	"Double": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e5m2": 1, "Float8_e4m3fn": 1, "Float8_e5m2fnuz": 1, "Float8_e4m3fnuz": 1, "UInt16": 2, "UInt32": 4, "UInt64": 8}
+
+// bytes returns the bytes of an entry's input tensors, and nil if that is unknown.
+func (f *flightReader) bytes(v any) *uint64 {
+	sizes, types := items(get(v, "input_sizes")), items(get(v, "input_dtypes"))
+	if len(sizes) == 0 || len(sizes) != len(types) {
 		return nil
 	}
-	all := int64(0)
-	for i, tensor := range tensors {
-		kind, _ := types[i].(string)
-		n, ok := typeBytes[kind], typeBytes[kind] > 0
-		for _, v := range valuesOf(tensor) {
-			dim, is := v.(int64)
-			if *left--; *left < 0 || !is || dim < 0 || n > 0 && dim > most/n {
-				ok = false
-				break
-			}
-			n *= dim
-		}
-		if !ok || all > most-n {
+	sum := uint64(0)
+	for i, dims := range sizes {
+		if f.sizes -= 1 + len(items(dims)); f.sizes < 0 {
 			return nil
 		}
-		all += n
+		name, _ := types[i].(string)
+		n := float64(dtypeBytes[name])
+		for _, dim := range items(dims) {
+			d, ok := whole(dim)
+			if !ok || d < 0 {
+				return nil
+			}
+			n *= float64(d)
+		}
+		if n >= 1<<52 || dtypeBytes[name] == 0 {
+			return nil
+		}
+		sum += uint64(n)
 	}
-	size := uint64(all)
-	return &size
+	return &sum
 }
 
-// count notes that an operation was launched, and whether it is over.
-func (g *flightGroup) count(o *Op, at int64) {
-	b := g.beat
-	b.Launched[o.Op] = max(b.Launched[o.Op], o.Seq+1)
-	if o.State == Completed {
-		b.Completed[o.Op] = max(b.Completed[o.Op], o.Seq+1)
+// operationNames are NCCL's names for those of PyTorch.
+var operationNames = map[string]string{
+	"all_reduce": "AllReduce", "allreduce_coalesced": "AllReduce", "all_reduce_coalesced": "AllReduce",
+	"all_gather": "AllGather", "_all_gather_base": "AllGather", "all_gather_single": "AllGather", "all_gather_v": "AllGather", "all_gather_into_tensor_coalesced": "AllGather", "ALLGATHER_coalesced": "AllGather",
+	"reduce_scatter": "ReduceScatter", "_reduce_scatter_base": "ReduceScatter", "reduce_scatter_single": "ReduceScatter", "reduce_scatter_v": "ReduceScatter", "reduce_scatter_tensor_coalesced": "ReduceScatter", "REDUCE_SCATTER_coalesced": "ReduceScatter",
+	"all_to_all": "AllToAll", "all_to_all_single": "AllToAll", "all_to_all_v_single": "AllToAll",
+	"broadcast": "Broadcast", "_broadcast_oop": "Broadcast", "reduce": "Reduce", "_reduce_oop": "Reduce",
+	"gather": "Gather", "scatter": "Scatter", "barrier": "Barrier", "all_reduce_barrier": "Barrier", "coalesced": "Coalesced",
+}
+
+// operationName returns NCCL's name of an operation, and the peer of "send 0->1" and "recv 1<-0".
+func operationName(name string) (op string, peer *int) {
+	kind, of, _ := strings.Cut(name, " ")
+	for _, p2p := range []struct{ name, arrow, op string }{{"send", "->", "Send"}, {"recv", "<-", "Recv"}} {
+		if kind == p2p.name {
+			_, rank, _ := strings.Cut(of, p2p.arrow)
+			if n, err := strconv.Atoi(rank); err == nil {
+				peer = &n
+			}
+			return p2p.op, peer
+		}
 	}
-	if at > 0 && (!b.AtNS.Known || at > b.AtNS.NS) {
-		b.AtNS = KnownNanos(at)
+	if op, ok := operationNames[kind]; ok {
+		return op, nil
 	}
+	return kind, nil
+}
+
+// readFlightJSON reads a dump in JSON into the values of a pickle. Stacks are skipped.
+func readFlightJSON(text []byte) (any, error) {
+	j := flightJSON{}
+	j.reset(text)
+	v := j.value()
+	if err := j.end(); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// flightJSON is a scanner that makes values.
+type flightJSON struct {
+	scanner
+	values int
+}
+
+// value reads one value.
+func (j *flightJSON) value() any {
+	if j.values++; j.values > maxPickleValues {
+		j.failf("more than %d values", maxPickleValues)
+		return nil
+	}
+	switch c := j.peek(); {
+	case j.err != nil:
+	case c == '"':
+		return string(j.quoted())
+	case c == '{':
+		d := &pickleDict{}
+		for j.enter('{'); j.key(); {
+			if string(j.name) == "frames" {
+				j.skip()
+				continue
+			}
+			d.items = append(d.items, pickleItem{key: string(j.name)})
+			d.items[len(d.items)-1].value = j.value()
+		}
+		return d
+	case c == '[':
+		l := &pickleList{}
+		for j.enter('['); j.element(); {
+			l.items = append(l.items, j.value())
+		}
+		return l
+	default:
+		start := j.i
+		j.skip()
+		if j.err == nil {
+			return literal(string(j.b[start:j.i]))
+		}
+	}
+	return nil
+}
+
+// literal returns the value of a number, or of true, false and null.
+func literal(text string) any {
+	switch text {
+	case "true", "false":
+		return text == "true"
+	case "null":
+		return nil
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	f, _ := strconv.ParseFloat(text, 64)
+	return f
 }

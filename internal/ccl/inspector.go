@@ -1,412 +1,624 @@
 package ccl
 
 import (
-	"fmt"
-	"slices"
-
-	"github.com/go-json-experiment/json"
-
-	"github.com/graylink/graylink/internal/fabric"
+	"bytes"
+	"errors"
+	"maps"
+	"strconv"
+	"time"
 )
 
-// Rules of files of NCCL's Inspector (NVIDIA/nccl, plugins/profiler/inspector, README.md and inspector_json.cc, read on
-// 2026-11-27; formats v4.0 to v4.4):
+// Inspector reads what the Inspector, a profiler plugin of NCCL and RCCL, writes: a JSON object on each line, times in
+// microseconds. Everything here is as in NVIDIA/nccl, plugins/profiler/inspector/inspector_json.cc, read on 2026-11-27:
 //
-//  1. Every line is a JSON object. To v4.2 an operation carries its header (communicator, rank) and metadata. From v4.3 on
-//     only the dump_stats line before it does, which says how many lines follow. A line without either is refused.
-//  2. Times are whole microseconds of the host. Without NCCL_INSPECTOR_DUMP_VERBOSE an operation has a duration and no times.
-//     An operation lasts as long as its longest channel; it starts with its first one.
-//  3. Only completed operations are written, and what a full ring overwrote is counted in dump_stats alone.
-//  4. A transfer is summed up over its steps, which come before its end or within it. Where a step was lost the sums are
-//     unknown, and not too small. A transfer that begins and does not end says nothing: records are lost as well.
-//  5. "unknown" is what the Inspector writes for a name that it lacks.
+//   - Version 4.0 (NCCL 2.28, and ROCm/rccl in ext-profiler/inspector): each line has header, metadata and coll_perf, or
+//     p2p_perf since 4.1. Version 4.2 adds comm_name, coll_algo and coll_proto, and a line with dump_stats before each dump.
+//   - Version 4.3 (pull request #2359, not merged): only the line with dump_stats has header and metadata, which the lines
+//     behind it inherit, as many as dump_stats counts. proxy_trace has the transfers between two ranks. 4.4 is the head of
+//     the same request: steps are in an array within the transfer, and a long transfer has several lines.
+//
+// An Inspector is of one file. inspector_json_reader.py of NVIDIA is the reference for what belongs to which dump.
+type Inspector struct {
+	emitter
+	src    Source
+	scan   scanner
+	line   inspectorLine
+	names  map[string]string
+	comms  map[inspectorRank]*inspectorComm
+	beyond inspectorComm // stands for all communicators beyond MaxComms
 
-// Source says where a file comes from: what the scheduler and the file's owner say, and never the file itself.
-type Source struct {
-	Job  string
-	Host string
+	head     []byte         // text of the header that was read last
+	headComm *inspectorComm // of head
+
+	dump      *inspectorComm // communicator of the dump that was begun
+	inherits  bool           // lines of the dump have no header
+	remaining [3]uint64      // lines that the dump still has, by kind
+	transfers map[transferKey]*transfer
 }
 
-// Loss counts what was not read, by reason.
-type Loss struct {
-	Unreadable uint64 // lines or entries that are no record
-	Dropped    uint64 // records that the library overwrote before they were written
-	Missing    uint64 // lines that a dump_stats line announced and that are not there
-	Truncated  uint64 // transfers that began and were forgotten, since there were too many
-}
-
-// Add adds what was not read of another file.
-func (l *Loss) Add(other Loss) {
-	l.Unreadable += other.Unreadable
-	l.Dropped += other.Dropped
-	l.Missing += other.Missing
-	l.Truncated += other.Truncated
-}
-
-// maxOpenTransfers bounds the transfers of a file that have begun and not ended.
-const maxOpenTransfers = 1 << 16
-
-type inspectorHeader struct {
-	ID       string `json:"id"`
-	CommName string `json:"comm_name"`
-	Rank     *int   `json:"rank"`
-	NRanks   int    `json:"n_ranks"`
-}
-
-type inspectorOp struct {
-	Coll         string  `json:"coll"`
-	CollAlgo     string  `json:"coll_algo"`
-	CollProto    string  `json:"coll_proto"`
-	CollSN       *uint64 `json:"coll_sn"`
-	CollBytes    *uint64 `json:"coll_msg_size_bytes"`
-	CollExecUS   *int64  `json:"coll_exec_time_us"`
-	CollTiming   string  `json:"coll_timing_source"`
-	P2P          string  `json:"p2p"`
-	P2PSN        *uint64 `json:"p2p_sn"`
-	P2PPeer      *int    `json:"p2p_peer"`
-	P2PBytes     *uint64 `json:"p2p_msg_size_bytes"`
-	P2PExecUS    *int64  `json:"p2p_exec_time_us"`
-	P2PTiming    string  `json:"p2p_timing_source"`
-	EventTraceTS *struct {
-		CollStart    int64 `json:"coll_start_ts"`
-		P2PStart     int64 `json:"p2p_start_ts"`
-		KernelEvents []struct {
-			Start int64 `json:"kernel_start_ts"`
-			Stop  int64 `json:"kernel_stop_ts"`
-		} `json:"kernel_events"`
-	} `json:"event_trace_ts"`
-}
-
-type inspectorStep struct {
-	Bytes       *uint64 `json:"trans_size_bytes"`
-	GPUProduce  *int64  `json:"gpu_produce_us"`
-	PeerCredit  *int64  `json:"peer_credit_us"`
-	Wire        *int64  `json:"wire_us"`
-	Flush       *int64  `json:"flush_us"`
-	GPUConsume  *int64  `json:"gpu_consume_us"`
-	ProxyOpSN   *uint64 `json:"proxy_op_sn"`
-	ProxyStepSN *uint64 `json:"proxy_step_sn"`
-}
-
-type inspectorProxy struct {
-	inspectorStep
-	RecordType string          `json:"record_type"`
-	ParentType string          `json:"parent_type"`
-	ParentSN   *uint64         `json:"parent_sn"`
-	Channel    *int            `json:"channel_id"`
-	Peer       *int            `json:"peer"`
-	Direction  Direction       `json:"direction"`
-	Completed  *uint64         `json:"n_steps_completed"`
-	Dropped    uint64          `json:"n_steps_dropped"`
-	Steps      []inspectorStep `json:"steps"`
-	Times      struct {
-		Start int64 `json:"proxy_op_start_ts"`
-		Stop  int64 `json:"proxy_op_stop_ts"`
-	} `json:"event_trace_ts"`
-}
-
-type inspectorStats struct {
-	Coll         uint64 `json:"coll_records"`
-	P2P          uint64 `json:"p2p_records"`
-	Proxy        uint64 `json:"proxy_records"`
-	CollDropped  uint64 `json:"coll_dropped_since_last_dump"`
-	P2PDropped   uint64 `json:"p2p_dropped_since_last_dump"`
-	ProxyDropped uint64 `json:"proxy_dropped_since_last_dump"`
-	OpsDropped   uint64 `json:"proxy_ops_dropped_since_last_dump"`
-}
-
-// inspectorLine is a line of a file.
-type inspectorLine struct {
-	Header   *inspectorHeader `json:"header"`
-	Metadata struct {
-		Version string `json:"inspector_output_format_version"`
-	} `json:"metadata"`
-	Coll  *inspectorOp    `json:"coll_perf"`
-	P2P   *inspectorOp    `json:"p2p_perf"`
-	Proxy *inspectorProxy `json:"proxy_trace"`
-	Stats *inspectorStats `json:"dump_stats"`
-}
-
-// marker is what a dump_stats line says of the lines after it.
-type marker struct {
-	header *inspectorHeader
-	left   inspectorStats // the lines that are still to come, by kind
-}
-
-// transferKey names a transfer within a file.
-type transferKey struct {
+// inspectorRank is a rank of a communicator.
+type inspectorRank struct {
 	comm string
 	rank int
+}
+
+// inspectorComm is what is known of a rank of a communicator.
+type inspectorComm struct {
+	From
+	beatAt    int64             // time of the last beat, in nanoseconds
+	completed map[string]uint64 // operations by kind: one more than the highest number
+	err       error             // why no record of it can be made
+}
+
+// transferKey names a transfer whose end was not read yet.
+type transferKey struct {
+	comm *inspectorComm
 	sn   uint64
 }
 
-// sums are the waits of the steps of a transfer, in microseconds.
-type sums struct {
+const (
+	maxTransfers = 1 << 16         // under way, in a file
+	maxNames     = 1 << 12         // texts that are kept once
+	beatEvery    = time.Second     // shortest time between two beats of a rank
+	absentCount  = absentSeq       // a counter that a line does not have
+	unknownText  = "unknown"       // what the Inspector writes for an absent text
+	never        = -int64(1) << 62 // time of the last beat when there was none
+)
+
+// Kinds of lines that dump_stats counts.
+const (
+	collLine = iota
+	p2pLine
+	proxyLine
+	statsLine
+	noLine
+)
+
+// lineNames are the members that make a line of a kind.
+var lineNames = [...]string{"coll_perf", "p2p_perf", "proxy_trace", "dump_stats"}
+
+// inspectorLine is what one line says.
+type inspectorLine struct {
+	kind            int
+	hasHeader, hasM bool
+	inherits        bool // the version is one whose lines behind dump_stats have no header
+	dumpedAt        Nanos
+	others          int // members that are no header, metadata or payload
+	op              Op
+	bytes, steps    uint64
+	hasBytes        bool
+	peer            int
+	hasExec         bool
+	coll            span // of the host's call
+	kernel          span // of the kernels of all channels
+	proxy           proxyTrace
+	records         [3]uint64 // lines that follow, by kind
+	dropped         uint64
+}
+
+// span is from the earliest start to the latest stop.
+type span struct{ start, stop Nanos }
+
+func (s *span) begin(t Nanos) {
+	if t.Known && (!s.start.Known || t.NS < s.start.NS) {
+		s.start = t
+	}
+}
+
+func (s *span) end(t Nanos) {
+	if t.Known && (!s.stop.Known || t.NS > s.stop.NS) {
+		s.stop = t
+	}
+}
+
+// proxyTrace is one line of a transfer.
+type proxyTrace struct {
+	record, parent string
+	parentSN, sn   uint64
+	channel, peer  int
+	direction      Direction
+	bytes          uint64
+	hasBytes       bool
+	span           span
+	completed      uint64 // steps of the whole transfer
+	lost           uint64 // steps of the whole transfer that no line has
+	waits          waits
+}
+
+// waits are the sums of the times of some steps.
+type waits struct {
 	steps                  uint64
-	gpu, peer, wire, flush int64
-	partial                bool // a step lacks a time
+	gpu, peer, wire, flush waitSum
 }
 
-// add adds a step.
-func (s *sums) add(x *inspectorStep, direction Direction) {
-	s.steps++
-	parts := []*int64{x.GPUProduce, x.PeerCredit, x.Wire}
-	into := []*int64{&s.gpu, &s.peer, &s.wire}
-	if direction == Recv {
-		parts, into = []*int64{x.Wire, x.Flush, x.GPUConsume}, []*int64{&s.wire, &s.flush, &s.gpu}
-	}
-	for i, us := range parts {
-		if us == nil || *us < 0 {
-			s.partial = true
-			continue
-		}
-		*into[i] += *us
+// waitSum is the sum of a time over the steps that have it.
+type waitSum struct {
+	ns    int64
+	steps uint64
+}
+
+func (s *waitSum) add(n Nanos) {
+	if n.Known {
+		s.ns, s.steps = s.ns+n.NS, s.steps+1
 	}
 }
 
-// InspectorReader turns the lines of one file of NCCL's Inspector into records.
-type InspectorReader struct {
-	from   Source
-	emit   func(Record)
-	marker marker
-	comms  map[string]bool // whose record was emitted
-	open   map[transferKey]*sums
-	loss   Loss
+// add adds the steps of another line.
+func (w *waits) add(o *waits) {
+	w.steps += o.steps
+	for _, x := range []struct{ to, from *waitSum }{{&w.gpu, &o.gpu}, {&w.peer, &o.peer}, {&w.wire, &o.wire}, {&w.flush, &o.flush}} {
+		x.to.ns, x.to.steps = x.to.ns+x.from.ns, x.to.steps+x.from.steps
+	}
 }
 
-// NewInspectorReader returns a reader for a file, which hands records to emit.
-func NewInspectorReader(from Source, emit func(Record)) *InspectorReader {
-	return &InspectorReader{from: from, emit: emit, comms: map[string]bool{}, open: map[transferKey]*sums{}}
-}
-
-// Loss returns what was not read so far.
-func (r *InspectorReader) Loss() Loss { return r.loss }
-
-// Finish counts the lines that were announced and did not come. The file has ended.
-func (r *InspectorReader) Finish() Loss {
-	r.endMarker()
-	return r.loss
-}
-
-// endMarker counts what the lines after a dump_stats line lack.
-func (r *InspectorReader) endMarker() {
-	r.loss.Missing += r.marker.left.Coll + r.marker.left.P2P + r.marker.left.Proxy
-	r.marker = marker{}
-}
-
-// ReadLine reads a line. An error says what of it cannot be used: it is counted, and the line is skipped.
-func (r *InspectorReader) ReadLine(text []byte) error {
-	err := r.readLine(text)
-	if err != nil {
-		r.loss.Unreadable++
-	}
-	return err
-}
-
-func (r *InspectorReader) readLine(text []byte) error {
-	var line inspectorLine
-	if err := json.Unmarshal(text, &line); err != nil {
-		return fabric.DescribeJSONError(err)
-	}
-	if line.Stats != nil {
-		return r.readStats(&line)
-	}
-	h, err := r.headerOf(&line)
-	if err != nil {
-		return err
-	}
-	switch {
-	case line.Coll != nil:
-		return r.readOp(h, line.Coll, false)
-	case line.P2P != nil:
-		return r.readOp(h, line.P2P, true)
-	case line.Proxy != nil:
-		return r.readProxy(h, line.Proxy)
-	}
-	return fmt.Errorf("fields %q, %q, %q and %q: one is required", "coll_perf", "p2p_perf", "proxy_trace", "dump_stats")
-}
-
-// readStats reads the line before the lines of a communicator.
-func (r *InspectorReader) readStats(line *inspectorLine) error {
-	r.endMarker()
-	if line.Header == nil {
-		return fieldError("header", "dump_stats needs it")
-	}
-	s := *line.Stats
-	r.loss.Dropped += s.CollDropped + s.P2PDropped + s.ProxyDropped + s.OpsDropped
-	switch line.Metadata.Version {
-	case "v4.0", "v4.1", "v4.2":
-		return nil // the lines after it carry what they need
-	}
-	const most = 1 << 32 // lines of a dump, far above any ring
-	if s.Coll > most || s.P2P > most || s.Proxy > most {
-		return fieldError("dump_stats", "no dump has more than %d lines of a kind", uint64(most))
-	}
-	r.marker = marker{header: line.Header, left: s}
-	return nil
-}
-
-// headerOf returns the header of a line, or that of the dump_stats line before it.
-func (r *InspectorReader) headerOf(line *inspectorLine) (*inspectorHeader, error) {
-	if line.Header != nil {
-		return line.Header, nil
-	}
-	if r.marker.header == nil {
-		return nil, fieldError("header", "it is required, since no dump_stats line is before this one")
-	}
-	left := &r.marker.left.Coll
-	switch {
-	case line.P2P != nil:
-		left = &r.marker.left.P2P
-	case line.Proxy != nil:
-		left = &r.marker.left.Proxy
-	}
-	if *left == 0 {
-		return nil, fmt.Errorf("the dump_stats line announced fewer lines of this kind")
-	}
-	*left--
-	return r.marker.header, nil
-}
-
-// fromHeader returns who reports, and emits the communicator once.
-func (r *InspectorReader) fromHeader(h *inspectorHeader) (From, error) {
-	if h.Rank == nil {
-		return From{}, fieldError("header.rank", "a rank is required")
-	}
-	f := From{Job: r.from.Job, Comm: h.ID, Rank: *h.Rank, NRanks: h.NRanks, Host: r.from.Host}
-	if err := f.check(); err != nil {
-		return f, err
-	}
-	if !r.comms[h.ID] {
-		c := &Comm{Job: f.Job, Comm: h.ID, Name: known(h.CommName), NRanks: h.NRanks, Ranks: []Member{{Rank: f.Rank, Host: f.Host}}}
-		if err := c.check(); err != nil {
-			return f, err
-		}
-		r.comms[h.ID] = true
-		r.emit(c)
-	}
-	return f, nil
-}
-
-// known returns a name, or nothing for one that the Inspector lacks.
-func known(name string) string {
-	if name == "unknown" {
-		return ""
-	}
-	return name
-}
-
-const nsPerUS = 1000
-
-// maxMicroseconds bounds a number of microseconds, so that it is one of nanoseconds as well: until the year 2262.
-const maxMicroseconds = 1<<63/nsPerUS - 1
-
-// fromMicroseconds returns a time or a duration. Zero and below is unknown, as the Inspector has it for times.
-func fromMicroseconds(us int64) Nanos {
-	if us <= 0 || us > maxMicroseconds {
+// of returns a sum, which is unknown if a step lacks the time: it would be too small.
+func (w *waits) of(s *waitSum) Nanos {
+	if s.steps == 0 || s.steps != w.steps {
 		return Nanos{}
 	}
-	return KnownNanos(us * nsPerUS)
+	return KnownNanos(s.ns)
 }
 
-// readOp reads a completed operation.
-func (r *InspectorReader) readOp(h *inspectorHeader, x *inspectorOp, p2p bool) error {
-	from, err := r.fromHeader(h)
+// transfer is a transfer whose end was not read yet.
+type transfer struct {
+	edge  *Edge
+	waits waits
+}
+
+// NewInspector returns a reader of one file whose records are handed to out.
+func NewInspector(src Source, out func(Record) error) *Inspector {
+	return &Inspector{emitter: emitter{out: out}, src: src, names: map[string]string{}, comms: map[inspectorRank]*inspectorComm{}, transfers: map[transferKey]*transfer{}, beyond: inspectorComm{err: errTooManyComms}}
+}
+
+// name returns a text that is kept once.
+func (in *Inspector) name(text []byte) string {
+	if s, ok := in.names[string(text)]; ok {
+		return s
+	}
+	s := string(text)
+	if len(in.names) < maxNames && len(s) <= MaxString {
+		in.names[s] = s
+	}
+	return s
+}
+
+// known returns a text as name does, and an empty one for what the Inspector does not know.
+func (in *Inspector) known(text []byte) string {
+	if s := in.name(text); s != unknownText {
+		return s
+	}
+	return ""
+}
+
+// Errors of lines that cannot belong to a dump.
+var (
+	errNoPayload = errors.New("one of coll_perf, p2p_perf, proxy_trace and dump_stats is expected")
+	errNoContext = errors.New("the line has no header, and no dump_stats of version 4.3 before it")
+	errBeyond    = errors.New("more lines than dump_stats counts")
+)
+
+// ReadLine reads one line. An error says what is wrong with the line, which is then skipped; that of the function that
+// takes the records is the exception, and ends the reading.
+func (in *Inspector) ReadLine(line []byte) error {
+	in.Lines++
+	comm, err := in.parse(line)
+	l := &in.line
 	if err != nil {
 		return err
 	}
-	o := &Op{From: from, Seq: absentSeq, Op: x.Coll, Algo: known(x.CollAlgo), Proto: known(x.CollProto), Bytes: x.CollBytes, Timing: known(x.CollTiming), State: Completed}
-	sn, exec := x.CollSN, x.CollExecUS
-	if p2p {
-		o.Op, o.Algo, o.Proto, o.Bytes, o.Timing, o.Peer = x.P2P, "", "", x.P2PBytes, known(x.P2PTiming), x.P2PPeer
-		sn, exec = x.P2PSN, x.P2PExecUS
+	if l.kind == noLine {
+		return errNoPayload
 	}
-	if sn != nil {
-		o.Seq = *sn
+	if l.kind == statsLine {
+		return in.beginDump(comm)
 	}
-	if exec == nil || *exec < 0 || *exec > maxMicroseconds {
-		return fieldError("coll_exec_time_us or p2p_exec_time_us", "a number of microseconds is required")
-	}
-	o.ExecNS = KnownNanos(*exec * nsPerUS)
-	if t := x.EventTraceTS; t != nil {
-		start, end := max(t.CollStart, t.P2PStart), int64(0)
-		for i, k := range t.KernelEvents {
-			if k.Start > 0 && (i == 0 || k.Start < start) {
-				start = k.Start
-			}
-			end = max(end, k.Stop)
+	if in.inherits {
+		if l.hasHeader || l.hasM || l.others > 0 {
+			return fieldError(lineNames[l.kind], "no other member is expected in a line of this version")
 		}
-		o.StartNS = fromMicroseconds(start)
-		if end >= start {
-			o.EndNS = fromMicroseconds(end)
+		if in.remaining[l.kind] == 0 {
+			return errBeyond
+		}
+		in.remaining[l.kind]--
+		comm = in.dump
+	} else if comm != nil && comm == in.dump && in.remaining[l.kind] > 0 {
+		in.remaining[l.kind]--
+	}
+	if comm == nil {
+		in.drop(DroppedHeader, 1)
+		return errNoContext
+	}
+	if comm.err != nil {
+		if comm == &in.beyond {
+			in.drop(DroppedComm, 1)
+		}
+		return comm.err
+	}
+	if !in.inherits {
+		if err := in.beat(comm); err != nil {
+			return err
 		}
 	}
-	if err := o.check(); err != nil {
-		return err
+	if l.kind == proxyLine {
+		return in.addTransfer(comm)
 	}
-	r.emit(o)
-	return nil
+	return in.emitOp(comm)
 }
 
-// readProxy reads a part of a transfer, or its end.
-func (r *InspectorReader) readProxy(h *inspectorHeader, x *inspectorProxy) error {
-	from, err := r.fromHeader(h)
-	if err != nil {
-		return err
+// beginDump takes the counts of a line with dump_stats.
+func (in *Inspector) beginDump(comm *inspectorComm) error {
+	in.Finish()
+	in.drop(DroppedByWriter, in.line.dropped)
+	if comm == nil {
+		return errNoContext
 	}
-	if x.ProxyOpSN == nil {
-		return fieldError("proxy_op_sn", "the number of the transfer is required")
+	in.dump, in.inherits, in.remaining = comm, in.line.inherits, in.line.records
+	if comm.err != nil {
+		return comm.err
 	}
-	key := transferKey{from.Comm, from.Rank, *x.ProxyOpSN}
-	s := r.open[key]
-	if s == nil {
-		s = &sums{}
+	return in.beat(comm)
+}
+
+// Finish counts what the last dump of the file should have had besides. More lines may follow, if the file grows.
+func (in *Inspector) Finish() {
+	for _, n := range in.remaining {
+		in.drop(DroppedDump, n)
 	}
-	switch x.RecordType {
-	case "proxy_op_start":
-	case "proxy_step":
-		s.add(&x.inspectorStep, x.Direction)
-	case "proxy_op_segment", "proxy_op":
-		for i := range x.Steps {
-			s.add(&x.Steps[i], x.Direction)
-		}
-	default:
-		return fieldError("record_type", "proxy_op_start, proxy_op_segment, proxy_step or proxy_op is expected, and not %q", x.RecordType)
-	}
-	if x.RecordType != "proxy_op" {
-		if r.open[key] == nil && len(r.open) >= maxOpenTransfers {
-			r.loss.Truncated++
-			return nil
-		}
-		r.open[key] = s
+	in.dump, in.inherits, in.remaining = nil, false, [3]uint64{}
+}
+
+// Restart forgets what earlier lines said of later ones. A file that was truncated or replaced begins anew.
+func (in *Inspector) Restart() {
+	in.Finish()
+	in.drop(DroppedDump, uint64(len(in.transfers)))
+	clear(in.transfers)
+}
+
+// beat emits that the rank was alive when it wrote, at most once in beatEvery.
+func (in *Inspector) beat(c *inspectorComm) error {
+	at := in.line.dumpedAt
+	if !at.Known || at.NS-c.beatAt < int64(beatEvery) {
 		return nil
 	}
-	delete(r.open, key)
-	return r.emitTransfer(from, x, s)
+	c.beatAt = at.NS
+	alive := true
+	return in.emit(&Beat{From: c.From, AtNS: at, Alive: &alive, Completed: maps.Clone(c.completed)})
 }
 
-// emitTransfer emits a transfer that has ended.
-func (r *InspectorReader) emitTransfer(from From, x *inspectorProxy, s *sums) error {
-	if x.ParentSN == nil || x.Peer == nil {
-		return fieldError("parent_sn and peer", "both are required")
+// emitOp emits the operation of the line.
+func (in *Inspector) emitOp(c *inspectorComm) error {
+	l := &in.line
+	op := l.op
+	op.From, op.State = c.From, Completed
+	if !l.hasExec {
+		return fieldError(lineNames[l.kind], "its execution time is expected")
 	}
-	e := &Edge{From: from, Seq: *x.ParentSN, Peer: *x.Peer, Direction: x.Direction, Channel: x.Channel, Bytes: x.Bytes, State: string(Completed),
-		StartNS: fromMicroseconds(x.Times.Start), EndNS: fromMicroseconds(x.Times.Stop)}
-	if complete := !s.partial && s.steps > 0 && x.Dropped == 0 && x.Completed != nil && *x.Completed == s.steps; complete {
-		wait := func(us int64) Nanos { return KnownNanos(min(us, maxMicroseconds) * nsPerUS) }
-		e.GPUWait, e.Wire = wait(s.gpu), wait(s.wire)
-		if x.Direction == Send {
-			e.PeerWait = wait(s.peer)
-		} else {
-			e.Flush = wait(s.flush)
+	if l.hasBytes {
+		op.Bytes = new(l.bytes)
+	}
+	if l.kind == p2pLine {
+		op.Peer = new(l.peer)
+	}
+	at := l.kernel
+	if !at.start.Known {
+		at.start = l.coll.start
+		if op.Timing == "collective_cpu" {
+			at.stop = l.coll.stop
 		}
 	}
-	if err := e.check(); err != nil {
+	if checkSpan(at.start, at.stop) == nil {
+		op.StartNS, op.EndNS = at.start, at.stop
+	}
+	if err := in.emit(&op); err != nil {
 		return err
 	}
-	if !slices.Contains([]string{"coll", "p2p"}, x.ParentType) {
-		return fieldError("parent_type", "coll or p2p is expected, and not %q", x.ParentType)
+	if n := op.Seq + 1; n > c.completed[op.Op] && (len(c.completed) < 64 || c.completed[op.Op] > 0) {
+		c.completed[op.Op] = n
 	}
-	r.emit(e)
 	return nil
+}
+
+// addTransfer adds a line of a transfer to what is known of it, and emits the transfer with its last line.
+func (in *Inspector) addTransfer(c *inspectorComm) error {
+	p := &in.line.proxy
+	key := transferKey{c, p.sn}
+	x, begun := in.transfers[key]
+	if !begun {
+		if p.parent != "coll" && p.parent != "p2p" {
+			in.drop(DroppedParent, 1)
+			return nil
+		}
+		x = &transfer{edge: &Edge{From: c.From, Seq: p.parentSN, Peer: p.peer, Direction: p.direction, Channel: new(p.channel), State: string(Completed)}}
+		// Numbers of collectives count by kind, and a transfer does not say the kind.
+		if p.parent == "p2p" {
+			x.edge.Op = map[Direction]string{Send: "Send", Recv: "Recv"}[p.direction]
+		}
+		if err := x.edge.check(); err != nil {
+			return err
+		}
+	}
+	x.waits.add(&p.waits)
+	if p.record != "proxy_op" {
+		if !begun && len(in.transfers) == maxTransfers {
+			in.drop(DroppedTransfer, 1)
+			return nil
+		}
+		in.transfers[key] = x
+		return nil
+	}
+	delete(in.transfers, key)
+	e := x.edge
+	if w := &x.waits; w.steps == p.completed && p.lost == 0 {
+		e.GPUWait, e.PeerWait, e.Wire, e.Flush = w.of(&w.gpu), w.of(&w.peer), w.of(&w.wire), w.of(&w.flush)
+	}
+	if p.hasBytes {
+		e.Bytes = new(p.bytes)
+	}
+	if checkSpan(p.span.start, p.span.stop) == nil {
+		e.StartNS, e.EndNS = p.span.start, p.span.stop
+	}
+	return in.emit(e)
+}
+
+// comm returns the communicator of a header, and emits it when it is new.
+func (in *Inspector) comm(id, name []byte, rank, ranks int) *inspectorComm {
+	key := inspectorRank{in.name(id), rank}
+	c := in.comms[key]
+	if c != nil && c.NRanks == ranks {
+		return c
+	}
+	if c == nil && len(in.comms) == MaxComms {
+		return &in.beyond
+	}
+	c = &inspectorComm{From: From{Job: in.src.Job, Comm: key.comm, Rank: rank, NRanks: ranks, Host: in.src.Host}, beatAt: never, completed: map[string]uint64{}}
+	if c.err = c.check(); c.err == nil {
+		rec := &Comm{Job: c.Job, Comm: c.Comm, Name: in.known(name), NRanks: ranks}
+		if c.Host != "" {
+			rec.Ranks = []Member{{Rank: rank, Host: c.Host}}
+		}
+		c.err = in.emit(rec)
+	}
+	in.comms[key] = c
+	return c
+}
+
+// errTooManyComms is the error of a communicator beyond MaxComms.
+var errTooManyComms = fieldError("header", "at most %d communicators can be read from a file", MaxComms)
+
+// parse reads a line into in.line, and returns the communicator of its header.
+func (in *Inspector) parse(line []byte) (comm *inspectorComm, err error) {
+	l, s := &in.line, &in.scan
+	*l = inspectorLine{kind: noLine, op: Op{Seq: absentSeq}, proxy: proxyTrace{parentSN: absentSeq, sn: absentCount}}
+	s.reset(line)
+	for s.enter('{'); s.key(); {
+		switch string(s.name) {
+		case "header":
+			l.hasHeader = true
+			comm = in.parseHeader()
+		case "metadata":
+			l.hasM = true
+			in.parseMetadata()
+		case "coll_perf":
+			in.parseOp(collLine)
+		case "p2p_perf":
+			in.parseOp(p2pLine)
+		case "proxy_trace":
+			l.kind = proxyLine
+			in.parseTransfer()
+		case "dump_stats":
+			l.kind = statsLine
+			in.parseStats()
+		default:
+			l.others++
+			s.skip()
+		}
+	}
+	return comm, s.end()
+}
+
+// parseHeader reads the header. Consecutive lines mostly have the same one.
+func (in *Inspector) parseHeader() *inspectorComm {
+	s := &in.scan
+	if s.err != nil {
+		return nil
+	}
+	s.peek()
+	if in.headComm != nil && bytes.HasPrefix(s.b[s.i:], in.head) {
+		s.i += len(in.head)
+		return in.headComm
+	}
+	start := s.i
+	var id, name []byte
+	rank, ranks := absentRank, 0
+	for s.enter('{'); s.key(); {
+		switch string(s.name) {
+		case "id":
+			id = append(id, s.text()...)
+		case "comm_name":
+			name = append(name, s.text()...)
+		case "rank":
+			rank = s.rank()
+		case "n_ranks":
+			ranks = s.rank()
+		default:
+			s.skip()
+		}
+	}
+	if s.err != nil {
+		return nil
+	}
+	in.head, in.headComm = append(in.head[:0], s.b[start:s.i]...), in.comm(id, name, rank, ranks)
+	return in.headComm
+}
+
+// parseMetadata reads when a line was written and in which version. The other members are texts of the writer, which
+// decide nothing.
+func (in *Inspector) parseMetadata() {
+	s := &in.scan
+	for s.enter('{'); s.key(); {
+		switch string(s.name) {
+		case "dump_timestamp_us":
+			in.line.dumpedAt = s.time()
+		case "inspector_output_format_version":
+			in.line.inherits = inherits(s.text())
+		default:
+			s.skip()
+		}
+	}
+}
+
+// inherits says whether lines of a version inherit the header of the dump_stats before them: 4.3 and later.
+func inherits(version []byte) bool {
+	minor, ok := bytes.CutPrefix(version, []byte("v4."))
+	if !ok {
+		return false
+	}
+	n, err := strconv.ParseUint(string(minor), 10, 8)
+	return err == nil && n >= 3
+}
+
+// parseOp reads an operation.
+func (in *Inspector) parseOp(kind int) {
+	l, s := &in.line, &in.scan
+	l.kind = kind
+	for s.enter('{'); s.key(); {
+		switch string(s.name) {
+		case "coll", "p2p":
+			l.op.Op = in.name(s.text())
+		case "coll_algo":
+			l.op.Algo = in.known(s.text())
+		case "coll_proto":
+			l.op.Proto = in.known(s.text())
+		case "coll_sn", "p2p_sn":
+			l.op.Seq = s.uint()
+		case "coll_msg_size_bytes", "p2p_msg_size_bytes":
+			l.bytes, l.hasBytes = s.uint(), true
+		case "coll_exec_time_us", "p2p_exec_time_us":
+			l.op.ExecNS, l.hasExec = s.duration(), true
+		case "coll_timing_source", "p2p_timing_source":
+			l.op.Timing = in.known(s.text())
+		case "p2p_peer":
+			l.peer = s.rank()
+		case "event_trace_ts":
+			in.parseEvents()
+		default:
+			s.skip()
+		}
+	}
+}
+
+// parseEvents reads the times of a verbose line: the call on the host, and the kernels of all channels.
+func (in *Inspector) parseEvents() {
+	l, s := &in.line, &in.scan
+	for s.enter('{'); s.key(); {
+		switch string(s.name) {
+		case "coll_start_ts", "p2p_start_ts":
+			l.coll.begin(s.time())
+		case "coll_stop_ts", "p2p_stop_ts":
+			l.coll.end(s.time())
+		case "kernel_events":
+			for s.enter('['); s.element(); {
+				for s.enter('{'); s.key(); {
+					switch string(s.name) {
+					case "kernel_start_ts":
+						l.kernel.begin(s.time())
+					case "kernel_stop_ts":
+						l.kernel.end(s.time())
+					default:
+						s.skip()
+					}
+				}
+			}
+		default:
+			s.skip()
+		}
+	}
+}
+
+// parseStats reads how many lines a dump has, and how many operations the writer lost since the last one.
+func (in *Inspector) parseStats() {
+	l, s := &in.line, &in.scan
+	for s.enter('{'); s.key(); {
+		switch string(s.name) {
+		case "coll_records":
+			l.records[collLine] = s.uint()
+		case "p2p_records":
+			l.records[p2pLine] = s.uint()
+		case "proxy_records":
+			l.records[proxyLine] = s.uint()
+		case "coll_dropped_since_last_dump", "p2p_dropped_since_last_dump", "proxy_dropped_since_last_dump", "proxy_ops_dropped_since_last_dump":
+			l.dropped += s.uint()
+		default:
+			s.skip()
+		}
+	}
+}
+
+// parseTransfer reads a line of a transfer, with the steps that it may have.
+func (in *Inspector) parseTransfer() {
+	p, s := &in.line.proxy, &in.scan
+	for s.enter('{'); s.key(); {
+		switch string(s.name) {
+		case "record_type":
+			p.record = in.name(s.text())
+			if p.record == "proxy_step" {
+				p.waits.steps++
+			}
+		case "parent_type":
+			p.parent = in.name(s.text())
+		case "parent_sn":
+			p.parentSN = s.uint()
+		case "proxy_op_sn":
+			p.sn = s.uint()
+		case "channel_id":
+			p.channel = s.rank()
+		case "peer":
+			p.peer = s.rank()
+		case "direction":
+			p.direction = Direction(in.name(s.text()))
+		case "trans_size_bytes":
+			p.bytes, p.hasBytes = s.uint(), true
+		case "event_trace_ts":
+			for s.enter('{'); s.key(); {
+				switch string(s.name) {
+				case "proxy_op_start_ts":
+					p.span.begin(s.time())
+				case "proxy_op_stop_ts":
+					p.span.end(s.time())
+				default:
+					s.skip()
+				}
+			}
+		case "n_steps_completed":
+			p.completed = s.uint()
+		case "n_steps_dropped":
+			p.lost = s.uint()
+		case "steps":
+			for s.enter('['); s.element(); {
+				p.waits.steps++
+				for s.enter('{'); s.key(); {
+					in.parseWait()
+				}
+			}
+		default:
+			in.parseWait()
+		}
+	}
+}
+
+// parseWait reads a member of a step, and adds it up if it is a time that the step waited.
+func (in *Inspector) parseWait() {
+	w, s := &in.line.proxy.waits, &in.scan
+	switch string(s.name) {
+	case "gpu_produce_us", "gpu_consume_us":
+		w.gpu.add(s.duration())
+	case "peer_credit_us":
+		w.peer.add(s.duration())
+	case "wire_us":
+		w.wire.add(s.duration())
+	case "flush_us":
+		w.flush.add(s.duration())
+	default:
+		s.skip()
+	}
 }

@@ -5,310 +5,342 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"unicode/utf8"
 )
 
-// Opcodes of pickles that torch::jit::Pickler writes for plain values (pytorch/pytorch, torch/csrc/jit/serialization/pickler.h
-// and pickler.cpp; protocol 2 of Python's pickletools). Those that name or call code (GLOBAL, REDUCE, BUILD and others) are
-// none of them, and refused.
+// The opcodes of pickles that torch::jit::Pickler writes for what Flight Recorder dumps (pytorch/pytorch,
+// torch/csrc/jit/serialization/pickler.cpp, read on 2026-11-27; protocol 2), and the two by which Python's own pickle
+// writes containers of one element. None of them can run code: GLOBAL, REDUCE, BUILD and all others are refused.
 const (
-	opMark        = '('
-	opStop        = '.'
-	opBinInt      = 'J'
-	opBinInt1     = 'K'
-	opBinInt2     = 'M'
-	opNone        = 'N'
-	opBinUnicode  = 'X'
-	opAppend      = 'a'
-	opAppends     = 'e'
-	opBinGet      = 'h'
-	opLongBinGet  = 'j'
-	opEmptyList   = ']'
-	opBinPut      = 'q'
-	opLongBinPut  = 'r'
-	opSetItem     = 's'
-	opTuple       = 't'
-	opSetItems    = 'u'
-	opEmptyDict   = '}'
-	opEmptyTuple  = ')'
-	opBinFloat    = 'G'
-	opProto       = 0x80
-	opTuple1      = 0x85
-	opTuple2      = 0x86
-	opTuple3      = 0x87
-	opNewTrue     = 0x88
-	opNewFalse    = 0x89
-	opLong1       = 0x8a
-	pickleVersion = 2
+	opMark       = '('
+	opStop       = '.'
+	opBinFloat   = 'G'
+	opBinInt     = 'J'
+	opBinInt1    = 'K'
+	opBinInt2    = 'M'
+	opNone       = 'N'
+	opBinUnicode = 'X'
+	opAppend     = 'a'
+	opAppends    = 'e'
+	opBinGet     = 'h'
+	opLongBinGet = 'j'
+	opBinPut     = 'q'
+	opLongBinPut = 'r'
+	opSetItem    = 's'
+	opTuple      = 't'
+	opSetItems   = 'u'
+	opEmptyDict  = '}'
+	opEmptyList  = ']'
+	opEmptyTuple = ')'
+	opProto      = 0x80
+	opTuple1     = 0x85
+	opTuple2     = 0x86
+	opTuple3     = 0x87
+	opNewTrue    = 0x88
+	opNewFalse   = 0x89
+	opLong1      = 0x8a
 )
 
-// mark separates the values of a list, tuple or dictionary from those before them.
-type mark struct{}
+// maxPickleValues bounds the memory that a pickle can take, at some 60 bytes each. A dump of 20,000 operations with their
+// stacks has 1.6 million.
+const maxPickleValues = 1 << 21
 
-// pickle is the machine that a pickle is a program of.
-type pickle struct {
-	in    []byte
-	at    int
-	stack []any
-	memo  map[uint32]any
-	left  int // operations that may still be run
+// pickleList is a list or a tuple.
+type pickleList struct {
+	items []any
+	depth int
 }
 
-var errShort = errors.New("the file ends within a value")
+// pickleDict is a dictionary whose keys are strings, in the order in which they were set.
+type pickleDict struct {
+	items []pickleItem
+	depth int
+}
 
-// parsePickle reads a pickle of plain values.
-func parsePickle(text []byte) (any, error) {
-	p := &pickle{in: text, memo: map[uint32]any{}, left: 4 * maxValues}
-	v, err := p.run()
+type pickleItem struct {
+	key   string
+	value any
+}
+
+// unpickler is the stack machine that a pickle is a program of. Values are nil, bool, int64, float64, string, *pickleList
+// and *pickleDict. Nothing is called, imported or built.
+type unpickler struct {
+	b      []byte
+	i      int
+	stack  []any
+	marks  []int // heights of the stack
+	memo   []any
+	values int
+}
+
+// readPickle returns the value of a pickle.
+func readPickle(b []byte) (any, error) {
+	u := unpickler{b: b}
+	for {
+		at := u.i
+		done, err := u.step()
+		if err != nil {
+			return nil, fmt.Errorf("byte %d of the pickle: %w", at, err)
+		}
+		if done {
+			return u.stack[0], nil
+		}
+	}
+}
+
+// step executes one opcode. It is true after the last one.
+func (u *unpickler) step() (done bool, err error) {
+	op, err := u.take(1)
 	if err != nil {
-		return nil, fmt.Errorf("byte %d of the pickle: %w", p.at, err)
+		return false, err
 	}
-	return v, nil
-}
-
-// take returns the next bytes.
-func (p *pickle) take(n int) ([]byte, error) {
-	if n < 0 || n > len(p.in)-p.at {
-		return nil, errShort
+	switch op[0] {
+	case opProto:
+		v, err := u.take(1)
+		if err == nil && v[0] > 5 {
+			err = fmt.Errorf("protocol %d is unknown", v[0])
+		}
+		return false, err
+	case opStop:
+		if len(u.stack) != 1 || len(u.marks) != 0 {
+			return false, fmt.Errorf("%d values where one is expected", len(u.stack))
+		}
+		return true, nil
+	case opMark:
+		if len(u.marks) == maxDepth {
+			return false, fmt.Errorf("more than %d values are nested", maxDepth)
+		}
+		u.marks = append(u.marks, len(u.stack))
+		return false, nil
+	case opBinGet, opLongBinGet, opBinPut, opLongBinPut:
+		return false, u.memoize(op[0])
+	case opAppend, opAppends, opSetItem, opSetItems:
+		return false, u.fill(op[0])
+	case opTuple, opEmptyTuple, opTuple1, opTuple2, opTuple3:
+		return false, u.tuple(op[0])
+	case opEmptyDict:
+		return false, u.push(&pickleDict{})
+	case opEmptyList:
+		return false, u.push(&pickleList{})
 	}
-	b := p.in[p.at : p.at+n]
-	p.at += n
-	return b, nil
-}
-
-// number reads an unsigned number, the lowest byte first.
-func (p *pickle) number(bytes int) (uint64, error) {
-	b, err := p.take(bytes)
+	v, err := u.scalar(op[0])
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	var all [8]byte
-	copy(all[:], b)
-	return binary.LittleEndian.Uint64(all[:]), nil
+	return false, u.push(v)
 }
 
-func (p *pickle) push(v any) error {
-	if len(p.stack) >= maxValues {
-		return errTooMany
+// take returns the next n bytes.
+func (u *unpickler) take(n int) ([]byte, error) {
+	if n > len(u.b)-u.i {
+		return nil, errors.New("the pickle ends early")
 	}
-	p.stack = append(p.stack, v)
+	u.i += n
+	return u.b[u.i-n : u.i], nil
+}
+
+// push puts a value on the stack.
+func (u *unpickler) push(v any) error {
+	if u.values++; u.values > maxPickleValues {
+		return fmt.Errorf("more than %d values", maxPickleValues)
+	}
+	u.stack = append(u.stack, v)
 	return nil
 }
 
-// pop returns the last value.
-func (p *pickle) pop() (any, error) {
-	if len(p.stack) == 0 {
-		return nil, errors.New("a value is expected on the stack")
+// pop takes the values above a height off the stack. They are valid until the next push.
+func (u *unpickler) pop(height int) ([]any, error) {
+	lowest := 0
+	if len(u.marks) > 0 {
+		lowest = u.marks[len(u.marks)-1]
 	}
-	v := p.stack[len(p.stack)-1]
-	if _, is := v.(mark); is {
-		return nil, errors.New("a value is expected, and not a mark")
+	if height < lowest {
+		return nil, errors.New("a value is missing")
 	}
-	p.stack = p.stack[:len(p.stack)-1]
-	return v, nil
+	top := u.stack[height:]
+	u.stack = u.stack[:height]
+	return top, nil
 }
 
-// popToMark returns the values since the last mark, and drops it. They are valid until the next push.
-func (p *pickle) popToMark() ([]any, error) {
-	for i := len(p.stack) - 1; i >= 0; i-- {
-		if _, is := p.stack[i].(mark); is {
-			out := p.stack[i+1:]
-			p.stack = p.stack[:i]
-			return out, nil
-		}
+// popMark takes the values above the last mark, and the mark.
+func (u *unpickler) popMark() ([]any, error) {
+	if len(u.marks) == 0 {
+		return nil, errors.New("a mark is missing")
 	}
-	return nil, errors.New("a mark is expected on the stack")
+	height := u.marks[len(u.marks)-1]
+	u.marks = u.marks[:len(u.marks)-1]
+	return u.pop(height)
 }
 
-// run runs the program.
-func (p *pickle) run() (any, error) {
-	for {
-		if p.left--; p.left < 0 {
-			return nil, errTooMany
-		}
-		op, err := p.number(1)
-		if err != nil {
-			return nil, err
-		}
-		if op == opStop {
-			return p.pop()
-		}
-		if done, err := p.scalar(byte(op)); err != nil {
-			return nil, err
-		} else if done {
-			continue
-		}
-		if err := p.container(byte(op)); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// scalar runs an operation that pushes a value without parts, or that keeps or repeats one.
-func (p *pickle) scalar(op byte) (done bool, err error) {
-	var v any
+// scalar reads a value without parts.
+func (u *unpickler) scalar(op byte) (any, error) {
 	switch op {
-	case opProto:
-		n, err := p.number(1)
-		if err == nil && n != pickleVersion {
-			err = fmt.Errorf("protocol %d is expected, and not %d", pickleVersion, n)
-		}
-		return true, err
 	case opNone:
+		return nil, nil
 	case opNewTrue, opNewFalse:
-		v = op == opNewTrue
+		return op == opNewTrue, nil
+	case opBinInt1:
+		return u.integer(1, false)
+	case opBinInt2:
+		return u.integer(2, false)
 	case opBinInt:
-		n, err := p.number(4)
-		if err != nil {
-			return true, err
-		}
-		v = int64(int32(uint32(n)))
-	case opBinInt1, opBinInt2:
-		n, err := p.number(map[byte]int{opBinInt1: 1, opBinInt2: 2}[op])
-		if err != nil {
-			return true, err
-		}
-		v = int64(n)
+		return u.integer(4, true)
 	case opLong1:
-		if v, err = p.long(); err != nil {
-			return true, err
+		n, err := u.take(1)
+		if err != nil {
+			return nil, err
 		}
+		if n[0] > 8 {
+			return nil, fmt.Errorf("a number of %d bytes", n[0])
+		}
+		return u.integer(int(n[0]), true)
 	case opBinFloat:
-		b, err := p.take(8)
+		b, err := u.take(8)
 		if err != nil {
-			return true, err
+			return nil, err
 		}
-		v = math.Float64frombits(binary.BigEndian.Uint64(b))
+		return math.Float64frombits(binary.BigEndian.Uint64(b)), nil
 	case opBinUnicode:
-		n, err := p.number(4)
+		n, err := u.integer(4, false)
 		if err != nil {
-			return true, err
+			return nil, err
 		}
-		b, err := p.take(int(n))
-		if err != nil {
-			return true, err
+		b, err := u.take(int(n))
+		if err == nil && !utf8.Valid(b) {
+			err = errors.New("a string is not UTF-8")
 		}
-		v = string(b)
-	case opBinPut, opLongBinPut, opBinGet, opLongBinGet:
-		return true, p.remember(op)
-	default:
-		return false, nil
+		return string(b), err
 	}
-	return true, p.push(v)
+	return nil, fmt.Errorf("opcode %#02x is refused: Flight Recorder does not write it", op)
 }
 
-// long reads a number of up to eight bytes.
-func (p *pickle) long() (int64, error) {
-	n, err := p.number(1)
+// integer reads a little-endian number of at most 8 bytes.
+func (u *unpickler) integer(size int, signed bool) (int64, error) {
+	b, err := u.take(size)
 	if err != nil {
 		return 0, err
 	}
-	if n > 8 {
-		return 0, fmt.Errorf("a number of %d bytes, and at most 8 are read", n)
+	var n uint64
+	for i, c := range b {
+		n |= uint64(c) << (8 * i)
 	}
-	if n == 0 {
-		return 0, nil
+	if signed && size > 0 {
+		shift := 64 - 8*size
+		return int64(n<<shift) >> shift, nil
 	}
-	v, err := p.number(int(n))
-	shift := 64 - 8*n
-	return int64(v<<shift) >> shift, err
+	return int64(n), nil
 }
 
-// remember keeps the last value under a number, or pushes the value of one.
-func (p *pickle) remember(op byte) error {
-	bytes := 1
-	if op == opLongBinPut || op == opLongBinGet {
-		bytes = 4
+// memoize stores the top of the stack under a number, or pushes the value that was stored.
+func (u *unpickler) memoize(op byte) error {
+	size := 1
+	if op == opLongBinGet || op == opLongBinPut {
+		size = 4
 	}
-	n, err := p.number(bytes)
+	n, err := u.integer(size, false)
 	if err != nil {
 		return err
 	}
 	if op == opBinGet || op == opLongBinGet {
-		v, ok := p.memo[uint32(n)]
-		if !ok {
-			return fmt.Errorf("value %d is not known", n)
+		if n >= int64(len(u.memo)) {
+			return fmt.Errorf("value %d was not stored before", n)
 		}
-		return p.push(v)
+		return u.push(u.memo[n])
 	}
-	v, err := p.pop()
+	if len(u.stack) == 0 {
+		return errors.New("no value to store")
+	}
+	// Both writers number the stored values from 0 on.
+	if n > int64(len(u.memo)) {
+		return fmt.Errorf("value %d is stored where %d is expected", n, len(u.memo))
+	}
+	top := u.stack[len(u.stack)-1]
+	if n == int64(len(u.memo)) {
+		u.memo = append(u.memo, top)
+	}
+	u.memo[n] = top
+	return nil
+}
+
+// tuple makes a tuple of the values above the mark, or of the last ones.
+func (u *unpickler) tuple(op byte) error {
+	var items []any
+	var err error
+	switch op {
+	case opTuple:
+		items, err = u.popMark()
+	case opTuple1, opTuple2, opTuple3:
+		items, err = u.pop(len(u.stack) - int(op-opTuple1) - 1)
+	}
 	if err != nil {
 		return err
 	}
-	if len(p.memo) >= maxValues {
-		return errTooMany
+	list := &pickleList{items: append([]any(nil), items...)}
+	if err := deepen(&list.depth, items); err != nil {
+		return err
 	}
-	p.memo[uint32(n)] = v
-	return p.push(v)
+	return u.push(list)
 }
 
-// container runs an operation on lists, tuples and dictionaries.
-func (p *pickle) container(op byte) error {
-	switch op {
-	case opMark:
-		return p.push(mark{})
-	case opEmptyList, opEmptyTuple:
-		return p.push(&list{})
-	case opEmptyDict:
-		return p.push(&dict{values: map[string]any{}})
-	case opTuple1, opTuple2, opTuple3:
-		n := int(op-opTuple1) + 1
-		values := make([]any, n)
-		for i := n - 1; i >= 0; i-- {
-			v, err := p.pop()
-			if err != nil {
-				return err
-			}
-			values[i] = v
+// deepen makes the depth of a container greater than that of its items.
+func deepen(depth *int, items []any) error {
+	for _, v := range items {
+		switch v := v.(type) {
+		case *pickleList:
+			*depth = max(*depth, v.depth+1)
+		case *pickleDict:
+			*depth = max(*depth, v.depth+1)
 		}
-		return p.push(&list{values})
-	case opTuple:
-		values, err := p.popToMark()
-		if err != nil {
-			return err
-		}
-		return p.push(&list{append([]any(nil), values...)})
-	case opAppend, opSetItem:
-		n := 1
-		if op == opSetItem {
-			n = 2
-		}
-		if len(p.stack) < n {
-			return errors.New("a value is expected on the stack")
-		}
-		values := p.stack[len(p.stack)-n:]
-		p.stack = p.stack[:len(p.stack)-n]
-		return p.add(values)
-	case opAppends, opSetItems:
-		values, err := p.popToMark()
-		if err != nil {
-			return err
-		}
-		return p.add(values)
 	}
-	return fmt.Errorf("operation 0x%02x is none of plain values", op)
-}
-
-// add adds values to the list or dictionary on the stack.
-func (p *pickle) add(values []any) error {
-	if len(p.stack) == 0 {
-		return errors.New("a list or a dictionary is expected on the stack")
-	}
-	switch to := p.stack[len(p.stack)-1].(type) {
-	case *list:
-		to.values = append(to.values, values...)
-	case *dict:
-		if len(values)%2 != 0 {
-			return errors.New("a key has no value")
-		}
-		for i := 0; i < len(values); i += 2 {
-			key, ok := values[i].(string)
-			if !ok {
-				return errors.New("a key that is no text")
-			}
-			to.values[key] = values[i+1]
-		}
-	default:
-		return errors.New("a list or a dictionary is expected on the stack")
+	if *depth >= maxDepth {
+		return fmt.Errorf("more than %d values are nested", maxDepth)
 	}
 	return nil
+}
+
+// fill puts the values above the mark, or the last ones, into the list or dictionary below them.
+func (u *unpickler) fill(op byte) error {
+	var items []any
+	var err error
+	switch op {
+	case opAppend:
+		items, err = u.pop(len(u.stack) - 1)
+	case opSetItem:
+		items, err = u.pop(len(u.stack) - 2)
+	default:
+		items, err = u.popMark()
+	}
+	if err != nil {
+		return err
+	}
+	if len(u.stack) == 0 {
+		return errors.New("a list or dictionary is missing")
+	}
+	switch into := u.stack[len(u.stack)-1].(type) {
+	case *pickleList:
+		if op == opAppend || op == opAppends {
+			into.items = append(into.items, items...)
+			return deepen(&into.depth, items)
+		}
+	case *pickleDict:
+		if op == opSetItem || op == opSetItems {
+			return into.set(items)
+		}
+	}
+	return errors.New("a list or dictionary is missing")
+}
+
+// set sets keys to the values behind them.
+func (d *pickleDict) set(items []any) error {
+	if len(items)%2 != 0 {
+		return errors.New("a key without a value")
+	}
+	for i := 0; i < len(items); i += 2 {
+		key, ok := items[i].(string)
+		if !ok {
+			return errors.New("a key is no string")
+		}
+		d.items = append(d.items, pickleItem{key, items[i+1]})
+	}
+	return deepen(&d.depth, items)
 }

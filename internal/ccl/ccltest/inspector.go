@@ -1,172 +1,157 @@
-// Package ccltest writes what collective libraries write, for tests of its readers.
+// Package ccltest writes what collective libraries write: files of the Inspector in each version, dumps of Flight Recorder
+// as pickles and as JSON, and the answers of a RAS service, whole or broken. Tests and simulations use it in place of
+// libraries that need GPUs.
 package ccltest
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"slices"
+	"strconv"
 
 	"github.com/graylink/graylink/internal/ccl"
 )
 
-// Inspector writes files of NCCL's Inspector in a format from v4.0 to v4.4.
-type Inspector struct {
-	Version string
-	// Verbose adds the times of operations.
-	Verbose bool
-	// Flat writes the steps of transfers as lines of their own, as v4.3 does.
-	Flat bool
-	// Steps is how many steps a transfer has.
-	Steps int
+// Dump is what the Inspector writes of one rank of a communicator at once.
+type Dump struct {
+	AtNS    int64 // time of the dump, in nanoseconds
+	Comm    ccl.Comm
+	Rank    int
+	Ops     []*ccl.Op   // completed ones
+	Edges   []*ccl.Edge // completed ones; only versions from 4.3 on have them
+	Dropped uint64      // operations that were lost since the last dump
+	Verbose bool        // with the times of operations
 }
 
-// object keeps the order of its keys.
-type object []any
+// Versions are those of the Inspector's format that AppendDump writes.
+var Versions = []string{"v4.0", "v4.1", "v4.2", "v4.3", "v4.4"}
 
-// MarshalJSON implements json.Marshaler.
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i := 0; i < len(o); i += 2 {
-		if i > 0 {
-			b.WriteByte(',')
+// AppendDump appends the lines of a dump in a version. Times are written in whole microseconds.
+func AppendDump(to []byte, version string, d Dump) []byte {
+	context := func(named bool) string {
+		name := ""
+		if named {
+			name = fmt.Sprintf(`"comm_name":%s,`, text(d.Comm.Name))
 		}
-		value, err := json.Marshal(o[i+1])
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(&b, "%q:%s", o[i], value)
+		return fmt.Sprintf(`"header":{"id":%s,%s"rank":%d,"n_ranks":%d,"nnodes":2},"metadata":{"inspector_output_format_version":%q,"git_rev":"","rec_mechanism":"nccl_profiler_interface","dump_timestamp_us":%d,"hostname":"pod-%d","pid":%d}`,
+			text(d.Comm.Comm), name, d.Rank, d.Comm.NRanks, version, d.AtNS/1000, d.Rank, 1000+d.Rank)
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
-// isMarked reports whether only the dump_stats line has the header.
-func (w *Inspector) isMarked() bool { return w.Version >= "v4.3" }
-
-func (w *Inspector) header(f *ccl.From, name string) object {
-	h := object{"id", f.Comm}
-	if w.Version >= "v4.1" {
-		h = append(h, "comm_name", name)
-	}
-	return append(h, "rank", f.Rank, "n_ranks", f.NRanks, "nnodes", 1)
-}
-
-func (w *Inspector) metadata(atUS int64) object {
-	return object{"inspector_output_format_version", w.Version, "git_rev", "", "rec_mechanism", "nccl_profiler_interface", "dump_timestamp_us", atUS, "hostname", "pod-name", "pid", 1639453}
-}
-
-// Dump returns what one rank writes of its operations and transfers, all of one communicator.
-func (w *Inspector) Dump(name string, ops []*ccl.Op, edges []*ccl.Edge, dropped uint64) []byte {
-	var lines bytes.Buffer
-	line := func(o object) {
-		text, err := json.Marshal(o)
-		if err != nil {
-			panic(err)
-		}
-		lines.Write(append(text, '\n'))
-	}
-	from := ops[0].From
-	context := object{"header", w.header(&from, name), "metadata", w.metadata(ops[len(ops)-1].EndNS.NS / 1000)}
-	colls, p2ps := 0, 0
-	for _, o := range ops {
-		if o.Peer != nil {
-			p2ps++
-		} else {
+	perLine := context(version >= "v4.2") + ","
+	colls := 0
+	for _, o := range d.Ops {
+		if o.Peer == nil {
 			colls++
 		}
 	}
-	proxy := 0
-	if w.isMarked() {
-		proxy = len(edges)
-		if w.Flat {
-			proxy *= w.Steps + 1
+	var transfers []byte
+	lines := 0
+	if version >= "v4.3" {
+		perLine = ""
+		for i, e := range d.Edges {
+			var n int
+			transfers, n = appendTransfer(transfers, e, i, version >= "v4.4")
+			lines += n
 		}
 	}
-	if w.Version >= "v4.2" {
-		line(append(slices.Clone(context), "dump_stats", object{"coll_records", colls, "coll_dropped_total", dropped, "coll_dropped_since_last_dump", dropped, "p2p_records", p2ps, "p2p_dropped_total", 0, "p2p_dropped_since_last_dump", 0, "proxy_records", proxy}))
+	if version >= "v4.2" {
+		proxies := ""
+		if version >= "v4.3" && len(d.Edges) > 0 {
+			proxies = fmt.Sprintf(`,"proxy_records":%d,"proxy_dropped_total":0,"proxy_dropped_since_last_dump":0`, lines)
+		}
+		to = fmt.Appendf(to, `{%s,"dump_stats":{"coll_records":%d,"coll_dropped_total":%d,"coll_dropped_since_last_dump":%d,"p2p_records":%d,"p2p_dropped_total":0,"p2p_dropped_since_last_dump":0%s}}`+"\n",
+			context(true), colls, d.Dropped, d.Dropped, len(d.Ops)-colls, proxies)
 	}
-	if w.isMarked() {
-		context = nil
-	}
-	for _, o := range ops {
-		if o.Peer == nil {
-			line(append(slices.Clone(context), "coll_perf", w.operation("coll", o)))
+	for _, p2p := range []bool{false, true} {
+		for _, o := range d.Ops {
+			if (o.Peer != nil) == p2p {
+				to = appendOp(append(append(to, '{'), perLine...), version, d.Verbose, o)
+			}
 		}
 	}
-	for _, o := range ops {
-		if o.Peer != nil {
-			line(append(slices.Clone(context), "p2p_perf", w.operation("p2p", o)))
-		}
-	}
-	if w.isMarked() {
-		for i, e := range edges {
-			w.transfer(e, i, func(x object) { line(object{"proxy_trace", x}) })
-		}
-	}
-	return lines.Bytes()
+	return append(to, transfers...)
 }
 
-// operation returns the object of an operation, whose longest channel is the second.
-func (w *Inspector) operation(kind string, o *ccl.Op) object {
-	us := func(ns int64) int64 { return ns / 1000 }
-	x := object{kind, o.Op}
-	if kind == "coll" {
-		x = append(x, "coll_algo", orUnknown(o.Algo), "coll_proto", orUnknown(o.Proto))
+// text returns a JSON string, "unknown" if it is empty, as the Inspector writes it.
+func text(s string) string {
+	if s == "" {
+		s = "unknown"
 	}
-	x = append(x, kind+"_sn", o.Seq)
+	return strconv.Quote(s)
+}
+
+// appendOp appends the rest of an operation's line.
+func appendOp(to []byte, version string, verbose bool, o *ccl.Op) []byte {
+	p := "coll"
 	if o.Peer != nil {
-		x = append(x, "p2p_peer", *o.Peer)
+		p = "p2p"
 	}
-	x = append(x, kind+"_msg_size_bytes", *o.Bytes, kind+"_exec_time_us", us(o.ExecNS.NS), kind+"_timing_source", o.Timing, kind+"_algobw_gbs", 1.5, kind+"_busbw_gbs", 2.625)
-	if w.Verbose {
-		start, end := us(o.StartNS.NS), us(o.EndNS.NS)
-		x = append(x, "event_trace_sn", object{kind + "_start_sn", 1, kind + "_stop_sn", 2, "kernel_events", []object{}},
-			"event_trace_ts", object{kind + "_start_ts", start - 5, kind + "_stop_ts", start - 1, "kernel_events", []object{
-				{"channel_id", 0, "kernel_start_ts", start, "kernel_stop_ts", end - 7, "kernel_record_ts", end - 7},
-				{"channel_id", 1, "kernel_start_ts", start + 2, "kernel_stop_ts", end, "kernel_record_ts", end}}})
+	to = fmt.Appendf(to, `"%s_perf":{"%s":%q,`, p, p, o.Op)
+	if o.Peer != nil {
+		to = fmt.Appendf(to, `"p2p_sn":%d,"p2p_peer":%d,`, o.Seq, *o.Peer)
+	} else {
+		if version >= "v4.2" {
+			to = fmt.Appendf(to, `"coll_algo":%s,"coll_proto":%s,`, text(o.Algo), text(o.Proto))
+		}
+		to = fmt.Appendf(to, `"coll_sn":%d,`, o.Seq)
 	}
-	return x
+	bytes := uint64(0)
+	if o.Bytes != nil {
+		bytes = *o.Bytes
+	}
+	to = fmt.Appendf(to, `"%s_msg_size_bytes":%d,"%s_exec_time_us":%d,"%s_timing_source":%s,"%s_algobw_gbs":277.210914,"%s_busbw_gbs":485.119099`, p, bytes, p, o.ExecNS.NS/1000, p, text(o.Timing), p, p)
+	if verbose {
+		start, stop := o.StartNS.NS/1000, o.EndNS.NS/1000
+		to = fmt.Appendf(to, `,"event_trace_sn":{"%s_start_sn":1,"%s_stop_sn":2,"kernel_events":[{"channel_id":0,"kernel_start_sn":3,"kernel_stop_sn":48,"kernel_record_sn":47},{"channel_id":1,"kernel_start_sn":4,"kernel_stop_sn":49,"kernel_record_sn":46}]}`, p, p)
+		to = fmt.Appendf(to, `,"event_trace_ts":{"%s_start_ts":%d,"%s_stop_ts":%d,"kernel_events":[{"channel_id":0,"kernel_start_ts":%d,"kernel_stop_ts":%d,"kernel_record_ts":%d},{"channel_id":1,"kernel_start_ts":%d,"kernel_stop_ts":%d,"kernel_record_ts":%d}]}`,
+			p, start-9, p, start-4, start, stop-1, stop, start+1, stop, stop)
+	}
+	return append(to, "}}\n"...)
 }
 
-func orUnknown(name string) string {
-	if name == "" {
-		return "unknown"
+// appendTransfer appends the lines of a transfer, in two steps, and returns how many lines they are.
+func appendTransfer(to []byte, e *ccl.Edge, sn int, nested bool) ([]byte, int) {
+	parent := "coll"
+	if e.Op == "Send" || e.Op == "Recv" {
+		parent = "p2p"
 	}
-	return name
+	channel, bytes := 0, uint64(0)
+	if e.Channel != nil {
+		channel = *e.Channel
+	}
+	if e.Bytes != nil {
+		bytes = *e.Bytes
+	}
+	head := func(record string, line int) string {
+		return fmt.Sprintf(`{"proxy_trace":{"record_type":%q,"record_sn":%d,"parent_type":%q,"parent_sn":%d,"proxy_op_sn":%d,"channel_id":%d,"peer":%d,"direction":%q,"timing_source":"proxy_cpu"`,
+			record, 10*sn+line, parent, e.Seq, sn, channel, e.Peer, e.Direction)
+	}
+	// Half of each wait is in each of two steps.
+	step := func(i int) string {
+		s := fmt.Sprintf(`"proxy_step_sn":%d,"step":%d,"trans_size_bytes":%d,"total_us":40`, i+1, i, bytes/2)
+		for _, w := range []struct {
+			name string
+			wait ccl.Nanos
+		}{{waitName(e.Direction), e.GPUWait}, {"peer_credit_us", e.PeerWait}, {"wire_us", e.Wire}, {"flush_us", e.Flush}} {
+			if us := w.wait.NS / 1000; w.wait.Known {
+				s += fmt.Sprintf(`,%q:%d`, w.name, us/2+int64(i)*(us%2))
+			}
+		}
+		return s
+	}
+	final := fmt.Sprintf(`,"rank":%d,"n_steps":2,"chunk_size_bytes":1048576,"n_steps_started":2,"n_steps_completed":2,"n_steps_dropped":0,"trans_size_bytes":%d,"total_us":70,"event_trace_ts":{"proxy_op_start_ts":%d,"proxy_op_stop_ts":%d}`,
+		e.Rank, bytes, e.StartNS.NS/1000, e.EndNS.NS/1000)
+	if !nested {
+		for i := range 2 {
+			to = fmt.Appendf(to, "%s,%s}}\n", head("proxy_step", i), step(i))
+		}
+		return fmt.Appendf(to, "%s%s}}\n", head("proxy_op", 2), final), 3
+	}
+	to = fmt.Appendf(to, "%s,\"is_final\":false,\"n_steps\":2,\"event_trace_ts\":{\"proxy_op_start_ts\":%d}}}\n", head("proxy_op_start", 0), e.StartNS.NS/1000)
+	to = fmt.Appendf(to, "%s,\"is_final\":false,\"steps\":[{%s}]}}\n", head("proxy_op_segment", 1), step(0))
+	return fmt.Appendf(to, "%s,\"is_final\":true%s,\"steps\":[{%s}]}}\n", head("proxy_op", 2), final, step(1)), 3
 }
 
-// transfer writes the lines of a transfer. Its waits are spread over its steps.
-func (w *Inspector) transfer(e *ccl.Edge, sn int, line func(object)) {
-	of := object{"parent_type", "coll", "parent_sn", e.Seq, "proxy_op_sn", sn, "channel_id", *e.Channel, "peer", e.Peer, "direction", string(e.Direction)}
-	part := func(n ccl.Nanos, i int) int64 {
-		all := n.NS / 1000
-		share := all / int64(w.Steps)
-		if i == 0 {
-			share += all % int64(w.Steps)
-		}
-		return share
+func waitName(d ccl.Direction) string {
+	if d == ccl.Send {
+		return "gpu_produce_us"
 	}
-	var steps []object
-	for i := range w.Steps {
-		s := object{"proxy_step_sn", i + 1, "step", i, "trans_size_bytes", *e.Bytes / uint64(w.Steps), "total_us", 1}
-		if e.Direction == ccl.Send {
-			s = append(s, "gpu_produce_us", part(e.GPUWait, i), "peer_credit_us", part(e.PeerWait, i), "wire_us", part(e.Wire, i))
-		} else {
-			s = append(s, "wire_us", part(e.Wire, i), "flush_us", part(e.Flush, i), "gpu_consume_us", part(e.GPUWait, i))
-		}
-		steps = append(steps, s)
-	}
-	end := object{"record_type", "proxy_op", "record_sn", 1}
-	end = append(append(end, of...), "rank", e.Rank, "n_steps", w.Steps, "n_steps_started", w.Steps, "n_steps_completed", w.Steps, "n_steps_dropped", 0, "trans_size_bytes", *e.Bytes, "timing_source", "proxy_cpu",
-		"event_trace_ts", object{"proxy_op_start_ts", e.StartNS.NS / 1000, "proxy_op_stop_ts", e.EndNS.NS / 1000})
-	if w.Flat {
-		for _, s := range steps {
-			line(append(append(object{"record_type", "proxy_step", "record_sn", 1}, of...), s...))
-		}
-		line(end)
-		return
-	}
-	line(append(end, "is_final", true, "steps", steps))
+	return "gpu_consume_us"
 }

@@ -31,7 +31,7 @@ dump = {
     "entries": [
         entry(0, "nccl:all_reduce", "completed", None, 1724779239975811724),
         entry(1, "nccl:_all_gather_base", "completed", 1724779239940000000, 1724779239975811725, duration_ms=12.5),
-        entry(2, "nccl:send 2->3", "completed", None, 1724779239975811726, process_group=("1", "pipeline"), is_p2p=True, p2p_seq_id=7),
+        entry(2, "nccl:send 1->0", "completed", None, 1724779239975811726, process_group=("1", "pipeline"), is_p2p=True, p2p_seq_id=7),
         entry(3, "gloo:all_reduce", "scheduled", None, None, retired=True),
         entry(4, "nccl:all_reduce", "started", 1724779239990000000, None),
         entry(5, "nccl:all_reduce", "scheduled", None, None),

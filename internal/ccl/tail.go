@@ -1,0 +1,382 @@
+package ccl
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/graylink/graylink/internal/unix"
+)
+
+// Limits of a tail.
+const (
+	maxTailFiles   = 1024      // that are followed at a time
+	maxTailEntries = 1 << 14   // of the directory that are looked at
+	maxTailEnded   = 1 << 14   // files that ended and are remembered
+	maxFirstLine   = 16 << 10  // bytes of the first line that name a file
+	tailChunk      = 256 << 10 // bytes that are read at once
+	tailPerPoll    = 64 << 20  // bytes of all files in a poll
+	idlePolls      = 30        // polls without growth after which a file that has left the directory has ended
+	maxRefusals    = 20        // that are named
+)
+
+// TailConfig says what a tail follows.
+type TailConfig struct {
+	Dir    string // of one job
+	Owner  uint32 // user whose files are read; all others are refused
+	Source Source
+	Out    func(Record) error // takes the records; its error ends the poll
+}
+
+// Tail follows the Inspector's files of a directory, which grow, are rotated and truncated, and belong to a user who is not
+// trusted. Its rules:
+//
+//  1. Only complete lines are read. The rest of a file stays until its line is complete.
+//  2. A file is what its first line says, which has the time, the process and the communicator. So a file that was renamed
+//     or copied is the same file, and is read on where the tail was; one that was truncated and written anew is another.
+//     A first line that is the rest of another one says nothing: such a file is known by its inode.
+//  3. A file that is renamed to elsewhere or removed is read to its end, which it has after idlePolls without growth.
+//  4. Only regular files of the owner are read, opened beneath the directory without following links.
+//
+// A tail is not for concurrent use.
+type Tail struct {
+	config  TailConfig
+	seed    maphash.Seed
+	streams map[uint64]*stream // by the first line
+	ended   map[uint64]int64   // offsets of files that have ended, by the first line
+	stats   TailStats
+	poll    uint64
+	buf     []byte
+}
+
+// TailStats says what a tail has read and what it could not.
+type TailStats struct {
+	Counts
+	Files     int       // that are followed
+	Cut       uint64    // lines whose end was never written
+	Truncated uint64    // files that were truncated; lines that were written since the poll before are lost
+	Refused   uint64    // files that were refused in the last poll
+	Refusals  []Refusal // the first of them
+}
+
+// Refusal is a file that is not read.
+type Refusal struct {
+	Name string
+	Why  error
+}
+
+// stream is a file that is followed.
+type stream struct {
+	first    uint64 // hash of the first line
+	file     *os.File
+	offset   int64 // of the first line that was not read
+	size     int64 // when it was looked at last
+	tooLong  bool  // the line at offset is beyond MaxLine
+	grown    uint64
+	listed   bool // the directory had it in this poll
+	reader   *Inspector
+	reported Counts // of the reader, that are in the stats
+}
+
+// NewTail returns a tail of a directory, which need not exist yet.
+func NewTail(c TailConfig) *Tail {
+	return &Tail{config: c, seed: maphash.MakeSeed(), streams: map[uint64]*stream{}, ended: map[uint64]int64{}}
+}
+
+// Stats returns what the tail has read so far.
+func (t *Tail) Stats() TailStats {
+	s := t.stats
+	s.Files, s.Dropped, s.Refusals = len(t.streams), maps.Clone(s.Dropped), slices.Clone(s.Refusals)
+	return s
+}
+
+// Poll reads what the files have grown by since the last poll. It is true if there is more than a poll reads. The error is
+// that of the directory, of reading a file, or of the function that takes the records; what was not read is read by the
+// next poll.
+func (t *Tail) Poll() (more bool, err error) {
+	t.poll++
+	if err := t.look(); err != nil {
+		return false, err
+	}
+	budget := int64(tailPerPoll)
+	streams := slices.SortedFunc(maps.Values(t.streams), func(a, b *stream) int {
+		return cmp.Or(cmp.Compare(a.file.Name(), b.file.Name()), cmp.Compare(a.first, b.first))
+	})
+	for i, s := range streams {
+		n, left, err := t.read(s, max(budget/int64(len(streams)-i), tailChunk))
+		budget, more = budget-n, more || left
+		if err != nil {
+			return false, err
+		}
+		if !s.listed && !left && t.poll-s.grown >= idlePolls {
+			t.end(s)
+		}
+	}
+	return more, nil
+}
+
+// Close ends all files.
+func (t *Tail) Close() {
+	for _, s := range t.streams {
+		t.end(s)
+	}
+}
+
+// look finds the files of the directory, and follows those that are new.
+func (t *Tail) look() error {
+	for _, s := range t.streams {
+		s.listed = false
+	}
+	t.stats.Refused, t.stats.Refusals = 0, nil
+	dir, err := os.Open(t.config.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(maxTailEntries)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: %w", t.config.Dir, err)
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, e := range entries {
+		f, err := t.open(dir, e)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = t.follow(f)
+		}
+		if err != nil {
+			t.refuse(e.Name(), err)
+		}
+	}
+	return t.lookAtVanished()
+}
+
+// refuse counts a file that is not read.
+func (t *Tail) refuse(name string, why error) {
+	if t.stats.Refused++; len(t.stats.Refusals) < maxRefusals {
+		t.stats.Refusals = append(t.stats.Refusals, Refusal{name, why})
+	}
+}
+
+// Why files are refused.
+var (
+	errNoRegular = errors.New("no regular file")
+	errOwner     = errors.New("a file of another user")
+	errManyFiles = fmt.Errorf("more than %d files", maxTailFiles)
+)
+
+// open opens a regular file of the owner.
+func (t *Tail) open(dir *os.File, e fs.DirEntry) (*os.File, error) {
+	if !e.Type().IsRegular() {
+		return nil, errNoRegular
+	}
+	f, err := unix.OpenBeneath(dir, e.Name())
+	if err != nil {
+		return nil, err
+	}
+	if err := t.check(f); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// check checks an open file.
+func (t *Tail) check(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return errNoRegular
+	}
+	if uid, _, err := unix.Identify(info); err != nil || uid != t.config.Owner {
+		return cmp.Or(err, errOwner)
+	}
+	return nil
+}
+
+// firstLine returns the hash of a file's first line, its size, and false if the line is not complete.
+func (t *Tail) firstLine(f *os.File) (hash uint64, size int64, ok bool, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, false, err
+	}
+	var head [maxFirstLine]byte
+	n, err := f.ReadAt(head[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, 0, false, err
+	}
+	line, _, complete := bytes.Cut(head[:n], []byte("\n"))
+	hash = maphash.Bytes(t.seed, line)
+	if !bytes.HasPrefix(line, []byte(`{"header"`)) {
+		_, id, err := unix.Identify(info)
+		if err != nil {
+			return 0, 0, false, err
+		}
+		hash ^= maphash.Comparable(t.seed, id)
+	}
+	return hash, info.Size(), complete || n == len(head), nil
+}
+
+// follow takes a file of the directory, which it closes if another one with the same lines has more of them.
+func (t *Tail) follow(f *os.File) error {
+	first, size, ok, err := t.firstLine(f)
+	if err != nil || !ok {
+		f.Close()
+		return err
+	}
+	s := t.streams[first]
+	switch {
+	case s == nil && len(t.streams) == maxTailFiles:
+		f.Close()
+		return errManyFiles
+	case s == nil && t.ended[first] >= size:
+		f.Close() // a file that has ended, under another name
+		return nil
+	case s == nil:
+		s = &stream{first: first, file: f, offset: t.ended[first], size: size, grown: t.poll, reader: NewInspector(t.config.Source, t.config.Out)}
+		t.streams[first] = s
+	case s.listed && s.size >= size:
+		f.Close()
+		return nil
+	default:
+		s.file.Close()
+		s.file = f
+	}
+	s.listed = true
+	s.setSize(size, t.poll)
+	return nil
+}
+
+// setSize notes how long a file is.
+func (s *stream) setSize(size int64, poll uint64) {
+	if size > s.size {
+		s.grown = poll
+	}
+	s.size = size
+}
+
+// lookAtVanished looks at files that the directory no longer has. One that was truncated has ended.
+func (t *Tail) lookAtVanished() error {
+	for _, s := range t.streams {
+		if s.listed {
+			continue
+		}
+		first, size, ok, err := t.firstLine(s.file)
+		if err != nil {
+			return err
+		}
+		if !ok || first != s.first || size < s.offset {
+			t.end(s)
+			continue
+		}
+		s.setSize(size, t.poll)
+	}
+	return nil
+}
+
+// read reads complete lines of a file, about limit bytes at most. It returns how many bytes, and whether there are more.
+func (t *Tail) read(s *stream, limit int64) (n int64, more bool, err error) {
+	defer func() { t.account(s) }()
+	if t.buf == nil {
+		t.buf = make([]byte, tailChunk)
+	}
+	for n < limit {
+		got, err := s.file.ReadAt(t.buf, s.offset)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return n, false, err
+		}
+		used, lerr := t.readLines(s, t.buf[:got])
+		s.offset, n = s.offset+int64(used), n+int64(used)
+		if lerr != nil {
+			return n, false, lerr
+		}
+		switch {
+		case got < len(t.buf):
+			return n, false, nil
+		case used > 0:
+		case len(t.buf) > MaxLine:
+			// The line goes on beyond what one may have.
+			if !s.tooLong {
+				s.tooLong = true
+				t.stats.Unreadable++
+			}
+			s.offset, n = s.offset+int64(got), n+int64(got)
+		default:
+			t.buf = make([]byte, MaxLine+1)
+		}
+	}
+	return n, true, nil
+}
+
+// readLines reads the complete lines of a text, and returns how many bytes they have.
+func (t *Tail) readLines(s *stream, text []byte) (used int, err error) {
+	for {
+		end := bytes.IndexByte(text[used:], '\n')
+		if end < 0 {
+			return used, nil
+		}
+		line := text[used : used+end]
+		used += end + 1
+		if s.tooLong {
+			s.tooLong = false
+			continue
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		if err := s.reader.ReadLine(line); err != nil {
+			if s.reader.err != nil {
+				err, s.reader.err = s.reader.err, nil
+				return used, err
+			}
+			s.reader.Unreadable++
+		}
+	}
+}
+
+// account adds what the reader of a file has counted since.
+func (t *Tail) account(s *stream) {
+	now, was := s.reader.Counts, s.reported
+	delta := Counts{Lines: now.Lines - was.Lines, Records: now.Records - was.Records, Unreadable: now.Unreadable - was.Unreadable}
+	for why, n := range now.Dropped {
+		delta.drop(why, n-was.Dropped[why])
+	}
+	t.stats.Add(delta)
+	s.reported = now
+	s.reported.Dropped = maps.Clone(now.Dropped)
+}
+
+// end ends a file, and counts what of it was never read.
+func (t *Tail) end(s *stream) {
+	// What follows the last complete line is the beginning of another one.
+	if s.size > s.offset && !s.tooLong {
+		t.stats.Cut++
+	}
+	first, size, ok, err := t.firstLine(s.file)
+	if err != nil || !ok || first != s.first || size < s.offset {
+		t.stats.Truncated++
+	}
+	s.reader.Restart()
+	t.account(s)
+	s.file.Close()
+	delete(t.streams, s.first)
+	if len(t.ended) == maxTailEnded {
+		clear(t.ended)
+	}
+	t.ended[s.first] = s.offset
+}
