@@ -232,29 +232,52 @@ func TestTailCountsLosses(t *testing.T) {
 	check("a long line", ccl.TailStats{Counts: ccl.Counts{Records: 4, Unreadable: 2, Dropped: lost}, Cut: 1, Truncated: 1})
 }
 
-// TestTailEnds checks that a file that has left the directory is given up, and not read again when it comes back.
+// TestTailEnds checks that a file that has left the directory is given up, and read on when it comes back.
 func TestTailEnds(t *testing.T) {
 	dir := t.TempDir()
 	f := follow(t, dir)
 	path := filepath.Join(dir, "h3-pid1.log")
-	if err := os.WriteFile(path, ccltest.AppendDump(nil, "v4.2", dump()), 0o600); err != nil {
+	text := ccltest.AppendDump(nil, "v4.2", dump())
+	early := bytes.LastIndexByte(text[:len(text)-1], '\n') + 1
+	if err := os.WriteFile(path, text[:early], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f.poll(t)
-	away := filepath.Join(t.TempDir(), "away")
-	if err := os.Rename(path, away); err != nil {
+	if err := os.Rename(path, filepath.Join(t.TempDir(), "away")); err != nil {
 		t.Fatal(err)
 	}
 	polls := 0
 	for ; f.Stats().Files > 0 && polls < 100; polls++ {
 		f.poll(t)
 	}
-	if err := os.Rename(away, path); err != nil {
+	before := len(f.read)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f.poll(t)
-	if polls < 20 || polls > 40 || slices.Max(slices.Collect(maps.Values(f.read))) != 1 {
+	if polls < 20 || polls > 40 || len(f.read) != before+1 || slices.Max(slices.Collect(maps.Values(f.read))) != 1 {
 		t.Errorf("given up after %d polls; read %v", polls, f.read)
+	}
+}
+
+// TestTailTakesTheLongestCopy checks that of two files with the same first line the longer one is read, and that files
+// whose first line is the rest of another one are not taken for copies.
+func TestTailTakesTheLongestCopy(t *testing.T) {
+	text := ccltest.AppendDump(nil, "v4.2", dump())
+	half := bytes.IndexByte(text[len(text)/2:], '\n') + len(text)/2 + 1
+	for name, files := range map[string][2][]byte{"copy": {text[:half], text}, "copy last": {text, text[:half]}, "rest": {append([]byte("1}}\n"), text[:half]...), append([]byte("1}}\n"), text[half:]...)}} {
+		dir := t.TempDir()
+		for i, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := follow(t, dir)
+		f.poll(t)
+		f.poll(t)
+		if len(f.read) != len(dump().Ops) || slices.Max(slices.Collect(maps.Values(f.read))) != 1 {
+			t.Errorf("%s: read %v", name, f.read)
+		}
 	}
 }
 
