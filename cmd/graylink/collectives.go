@@ -23,7 +23,7 @@ func addCollectives(app *kingpin.Application, commands map[string]command) {
 }
 
 func addCollectivesConvert(parent *kingpin.CmdClause, commands map[string]command) {
-	cmd := parent.Command("convert", "Turn files of NCCL's Inspector, of PyTorch's Flight Recorder or of NCCL's RAS service into records (JSON lines). Exit code 0: done, 1: bad arguments or a file cannot be read, 3: done, but some lines or entries could not be read.")
+	cmd := parent.Command("convert", "Turn files of NCCL's Inspector, of PyTorch's Flight Recorder or of NCCL's RAS service into records (JSON lines). Exit code 0: done, 1: bad arguments or a file cannot be opened, 3: done, but a file, some lines or entries could not be read.")
 	c := converter{out: bufio.NewWriterSize(os.Stdout, 1<<16)}
 	cmd.Flag("from", "What wrote the files: the Inspector of NCCL or RCCL, PyTorch's Flight Recorder, or the RAS service of NCCL.").Required().EnumVar(&c.from, "inspector", "fr", "ras")
 	cmd.Flag("job", "Name of the job, for all records. It is not taken from the files.").StringVar(&c.src.Job)
@@ -51,7 +51,7 @@ func addCollectivesConvert(parent *kingpin.CmdClause, commands map[string]comman
 			return fmt.Errorf("cannot write the records: %w", err)
 		}
 		if c.unreadable > 0 {
-			return exitError{code: 3, err: fmt.Errorf("%d lines or entries could not be read", c.unreadable)}
+			return exitError{code: 3, err: fmt.Errorf("%d files, lines or entries could not be read", c.unreadable)}
 		}
 		return nil
 	}
@@ -66,6 +66,7 @@ type converter struct {
 	out        *bufio.Writer
 	line       []byte
 	unreadable uint64
+	failed     error // of writing
 }
 
 // convertFile writes the records of one file, and reports on standard error what could not be read and what is missing.
@@ -84,8 +85,16 @@ func (c *converter) convertFile(file string) error {
 	for _, why := range slices.Sorted(maps.Keys(counts.Dropped)) {
 		fmt.Fprintf(os.Stderr, "%s: %d records are missing: %s\n", file, counts.Dropped[why], why.Describe())
 	}
-	return err
+	if err == nil || c.failed != nil || errors.Is(err, errNoRank) {
+		return err
+	}
+	c.unreadable++
+	fmt.Fprintf(os.Stderr, "%s: error: %v; the rest of the file is skipped\n", file, err)
+	return nil
 }
+
+// errNoRank is the error of a dump whose rank is not known.
+var errNoRank = errors.New("the name does not end in the rank of the process: give it with --rank")
 
 // read hands the records of a file to write.
 func (c *converter) read(in io.Reader, file string, bad func(fabric.LineError)) (ccl.Counts, error) {
@@ -95,7 +104,7 @@ func (c *converter) read(in io.Reader, file string, bad func(fabric.LineError)) 
 		if rank < 0 {
 			var ok bool
 			if rank, ok = ccl.RankOfFile(file); !ok {
-				return ccl.Counts{}, errors.New("the name does not end in the rank of the process: give it with --rank")
+				return ccl.Counts{}, errNoRank
 			}
 		}
 		return ccl.ReadFlightRecorder(in, c.src, rank, c.write, bad)
@@ -111,7 +120,7 @@ func (c *converter) write(rec ccl.Record) (err error) {
 		return err
 	}
 	if _, err = c.out.Write(c.line); err != nil {
-		return fmt.Errorf("cannot write the records: %w", err)
+		c.failed = fmt.Errorf("cannot write the records: %w", err)
 	}
-	return nil
+	return c.failed
 }

@@ -49,7 +49,7 @@ func TestCollectivesConvert(t *testing.T) {
 		{stdin: string(text) + "{\n", args: []string{"--from", "inspector"}, code: 3, records: 3, stderr: "-:3: error: not a JSON object"},
 		{args: []string{"--from", "fr", flight}, code: 3, records: 3, stdout: `"state":"scheduled"`, stderr: `nccl_trace_rank_1: error: entry 2: field "state": scheduled, started or completed is expected`},
 		{stdin: "x", args: []string{"--from", "fr"}, code: 1, stderr: "-: the name does not end in the rank of the process: give it with --rank"},
-		{stdin: "x", args: []string{"--from", "fr", "--rank", "1"}, code: 1, stderr: "-: byte 0 of the pickle: opcode 0x78 is refused"},
+		{stdin: "x", args: []string{"--from", "fr", "--rank", "1", "-", flight}, code: 3, records: 3, stdout: `"state":"scheduled"`, stderr: "-: error: byte 0 of the pickle: opcode 0x78 is refused"},
 		{args: []string{"--from", "ras", "--time-zone", "UTC", ras}, records: 2, stdout: `"at_ns":1784376000000000000`},
 		{args: []string{"--from", "ras", "--time-zone", "Mars", ras}, code: 1, stderr: "flag --time-zone: unknown time zone Mars"},
 		{args: []string{"--from", "ras", ras + ".missing"}, code: 1, stderr: "no such file or directory"},

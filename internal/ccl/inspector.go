@@ -204,6 +204,9 @@ func (in *Inspector) ReadLine(line []byte) error {
 	comm, err := in.parse(line)
 	l := &in.line
 	if err != nil {
+		if in.inherits {
+			in.Finish() // the line may have been the dump_stats of another communicator
+		}
 		return err
 	}
 	if l.kind == noLine {

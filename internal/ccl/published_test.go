@@ -111,3 +111,36 @@ func TestDumpsOfPython(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesOfOtherEncodings: a name that is no UTF-8 makes its line unreadable, and no other.
+func TestNamesOfOtherEncodings(t *testing.T) {
+	got := sortedRecords{t: t}
+	if _, err := ccl.ReadInspector(strings.NewReader(strings.Replace(published, `"AllReduce"`, "\"All\xff\"", 1)), publishedSource, got.add, got.addBad); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.lines) != 4 || len(got.bad) != 1 {
+		t.Errorf("%q, %q", got.lines, got.bad)
+	}
+}
+
+// TestKilledWriter: a writer that dies in a line and starts again swallows the dump_stats line after it. The operations behind
+// it are given to no communicator.
+func TestKilledWriter(t *testing.T) {
+	lines := strings.SplitAfter(published, "\n")
+	other := strings.Replace(lines[0], "0x7f8c496ae9f661", "0x1", 1)
+	text := lines[0] + lines[1] + lines[2][:40] + other + lines[1] + lines[2]
+	got := sortedRecords{t: t}
+	counts, err := ccl.ReadInspector(strings.NewReader(text), publishedSource, got.add, got.addBad)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := 0
+	for _, line := range got.lines {
+		if strings.Contains(line, `"kind":"op"`) {
+			ops++
+		}
+	}
+	if ops != 1 || len(got.bad) != 3 || counts.Dropped[ccl.DroppedHeader] != 2 {
+		t.Errorf("%d operations, %q, %+v", ops, got.bad, counts)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -197,11 +198,14 @@ func fieldError(field, format string, args ...any) error {
 	return fmt.Errorf("field %q: %w", field, fmt.Errorf(format, args...))
 }
 
-// checkNames returns an error for the first name that is too long.
+// checkNames returns an error for the first name that is too long, or that no record can hold.
 func checkNames(names ...string) error {
 	for i := 0; i < len(names); i += 2 {
 		if len(names[i+1]) > MaxString {
 			return fieldError(names[i], "at most %d bytes are allowed, and it has %d", MaxString, len(names[i+1]))
+		}
+		if !utf8.ValidString(names[i+1]) {
+			return fieldError(names[i], "UTF-8 is expected")
 		}
 	}
 	return nil
