@@ -112,17 +112,6 @@ func TestDumpsOfPython(t *testing.T) {
 	}
 }
 
-// TestNamesOfOtherEncodings: a name that is no UTF-8 makes its line unreadable, and no other.
-func TestNamesOfOtherEncodings(t *testing.T) {
-	got := sortedRecords{t: t}
-	if _, err := ccl.ReadInspector(strings.NewReader(strings.Replace(published, `"AllReduce"`, "\"All\xff\"", 1)), publishedSource, got.add, got.addBad); err != nil {
-		t.Fatal(err)
-	}
-	if len(got.lines) != 4 || len(got.bad) != 1 {
-		t.Errorf("%q, %q", got.lines, got.bad)
-	}
-}
-
 // TestKilledWriter: a writer that dies in a line and starts again swallows the dump_stats line after it. The operations behind
 // it are given to no communicator.
 func TestKilledWriter(t *testing.T) {

@@ -50,6 +50,7 @@ func TestBadRecords(t *testing.T) {
 		{`{"kind":"op","comm":"a","n_ranks":8,"rank":1,"seq":1,"op":"Send","exec_ns":1,"peer":9}`, `field "peer": a rank from 0 to 7 is expected, and not 9`},
 		{`{"kind":"op","comm":"a","n_ranks":8,"rank":1,"seq":1,"op":"AllReduce","state":"done"}`, `field "state": scheduled, started or completed is expected, and not "done"`},
 		{`{"kind":"op","comm":"` + strings.Repeat("a", 129) + `","n_ranks":8,"rank":1,"seq":1,"op":"AllReduce","exec_ns":1}`, `field "comm": at most 128 bytes are allowed, and it has 129`},
+		{"{\"kind\":\"op\",\"comm\":\"a\",\"n_ranks\":8,\"rank\":1,\"seq\":1,\"op\":\"\xff\",\"exec_ns\":1}", `not a JSON object`},
 		{`{"kind":"edge","comm":"a","n_ranks":8,"rank":1,"seq":1,"direction":"send"}`, `field "peer": a rank from 0 to 7 is required`},
 		{`{"kind":"edge","comm":"a","n_ranks":8,"rank":1,"seq":1,"peer":2,"direction":"both"}`, `field "direction": send or recv is expected, and not "both"`},
 		{`{"kind":"edge","comm":"a","n_ranks":8,"rank":1,"seq":1,"peer":2,"direction":"send","state":"open"}`, `field "held": an open transfer is held by gpu, peer, wire or flush, and not by ""`},
