@@ -23,14 +23,18 @@ import (
 // Duration is how long a lease is held after its last renewal.
 const Duration = 5 * time.Second
 
-// epochAnnotation has the epoch of the lease's holder, in decimal.
-const epochAnnotation = "graylink.io/epoch"
+// Annotations of the lease.
+const (
+	epochAnnotation = "graylink.io/epoch" // the epoch of the lease's holder, in decimal
+	noteAnnotation  = "graylink.io/note"  // the text that the last holder wrote
+)
 
 // State is what a request found.
 type State struct {
 	Held   bool   // by this process
 	Holder string // empty if there is none
 	Epoch  uint64 // of the holder, or of the last one; 0 if there was none
+	Note   string // text that a holder wrote last
 }
 
 // Request is a request for the lease.
@@ -38,6 +42,9 @@ type Request struct {
 	Epoch       uint64 // of the state that the process has; 0 if it has none
 	AtLeast     uint64 // lower limit of the epoch of a lease that is taken
 	Take, Force bool   // take it if it is free, or in any case
+	// Note replaces the text of the lease, in the same request that keeps or takes it. Nil keeps the text. Kubernetes limits all
+	// annotations of an object to 256 KiB.
+	Note *string
 }
 
 // Lease is one process's view of the lease. Its methods may be called from any goroutine, one at a time.
@@ -120,14 +127,19 @@ func (l *Lease) Hold(ctx context.Context, q Request) (State, error) {
 	own := holder == l.identity && q.Epoch != 0 && q.Epoch+1 >= epoch
 	free := holder == "" || l.mono()-l.seenAt >= time.Duration(max(o.Spec.LeaseDurationSeconds, 1))*time.Second
 	take := q.Force || q.Take && free && !own && q.Epoch >= epoch
+	note := o.Metadata.Annotations[noteAnnotation]
 	if !own && !take {
-		return State{Holder: holder, Epoch: epoch}, nil
+		return State{Holder: holder, Epoch: epoch, Note: note}, nil
 	}
 	now := time.Now().UTC().Format(timeFormat)
-	next := object{Metadata: metadata{ResourceVersion: o.Metadata.ResourceVersion}, Spec: o.Spec}
+	next := object{Metadata: metadata{ResourceVersion: o.Metadata.ResourceVersion, Annotations: map[string]string{}}, Spec: o.Spec}
+	if q.Note != nil {
+		note = *q.Note
+		next.Metadata.Annotations[noteAnnotation] = note
+	}
 	if take {
 		epoch = max(epoch+1, q.Epoch+1, q.AtLeast)
-		next.Metadata.Annotations = map[string]string{epochAnnotation: strconv.FormatUint(epoch, 10)}
+		next.Metadata.Annotations[epochAnnotation] = strconv.FormatUint(epoch, 10)
 		next.Spec.AcquireTime = now
 		if !missing {
 			next.Spec.LeaseTransitions++
@@ -137,7 +149,7 @@ func (l *Lease) Hold(ctx context.Context, q Request) (State, error) {
 	if err := l.write(ctx, &next, missing); err != nil {
 		return State{}, err
 	}
-	return State{Held: true, Holder: l.identity, Epoch: epoch}, nil
+	return State{Held: true, Holder: l.identity, Epoch: epoch, Note: note}, nil
 }
 
 // write creates the lease, or changes it if it still has the version of o.
