@@ -68,7 +68,16 @@ func (a *audit) read(mode Mode) ([]Action, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxAudit+1))
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: a regular file is expected", a.path)
+	case info.Size() > maxAudit:
+		return nil, fmt.Errorf("%s: %d octets, at most %d are read; move the file away", a.path, info.Size(), maxAudit)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxAudit))
 	if err != nil {
 		return nil, err
 	}
@@ -77,9 +86,6 @@ func (a *audit) read(mode Mode) ([]Action, error) {
 
 // parseAudit returns the actions in the content of an audit log for a mode.
 func parseAudit(file string, b []byte, mode Mode) ([]Action, error) {
-	if len(b) > maxAudit {
-		return nil, fmt.Errorf("%s: more than %d octets; move the file away", file, maxAudit)
-	}
 	var out []Action
 	var torn error // of the line before
 	for n := 1; len(b) > 0; n++ {
@@ -189,11 +195,13 @@ func (a *audit) inspect() (size int64, torn bool, err error) {
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil || info.Size() == 0 {
+	switch {
+	case err != nil:
 		return 0, false, err
-	}
-	if !info.Mode().IsRegular() {
+	case !info.Mode().IsRegular():
 		return 0, false, fmt.Errorf("%s: a regular file is expected", a.path)
+	case info.Size() == 0:
+		return 0, false, nil
 	}
 	last := make([]byte, 1)
 	if _, err = f.ReadAt(last, info.Size()-1); err != nil {

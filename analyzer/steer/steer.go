@@ -166,8 +166,11 @@ func (t *Steerer) Close() error {
 	return err
 }
 
-// Counts returns the counters so far.
+// Counts returns the counters so far. Those of a nil Steerer are empty.
 func (t *Steerer) Counts() Counts {
+	if t == nil {
+		return Counts{}
+	}
 	t.counting.Lock()
 	defer t.counting.Unlock()
 	c := Counts{maps.Clone(t.counts.Decisions), maps.Clone(t.counts.Refusals), map[string]map[string]uint64{}}

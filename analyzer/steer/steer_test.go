@@ -464,7 +464,7 @@ func TestRule4OneAnalyzerOfTwo(t *testing.T) {
 // A leader that was cut off between its decision and the record of it does nothing when another one has taken over.
 func TestRule4ALeaderThatLostTheLeaseDoesNothing(t *testing.T) {
 	w, c := newSite(t), accepted(t)
-	a, b, la, lb, server, mono := analyzers(t, w)
+	a, b, _, lb, server, mono := analyzers(t, w)
 	w.cycle(t, a, c)
 	w.cycle(t, b, c)
 	reads := 0
@@ -490,9 +490,21 @@ func TestRule4ALeaderThatLostTheLeaseDoesNothing(t *testing.T) {
 	if got := w.cycle(t, b, c); got[0].Result != Act {
 		t.Errorf("%+v, want the new leader to act", got)
 	}
-	_ = la
 	if w.slurm.Updates() != 1 {
 		t.Errorf("%d drains, want 1", w.slurm.Updates())
+	}
+}
+
+// An own action that no leader has recorded was never begun, unless it is done.
+func TestMergedActions(t *testing.T) {
+	act := func(id string, done bool) Action { return Action{At: noon, ID: id, Job: "j", Node: "h1", Done: done} }
+	own := []Action{act("lost", false), act("kept", true), act("shared", true)}
+	recorded := []Action{act("theirs", false), act("shared", false)}
+	if got, want := merge(own, recorded, true), []Action{act("theirs", false), act("shared", true), act("kept", true)}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := merge(own, nil, false); !slices.Equal(got, own) {
+		t.Errorf("%v, want %v", got, own)
 	}
 }
 

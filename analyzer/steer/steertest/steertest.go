@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// Fault is what happens to one request instead of a proper answer.
+// Fault is what happens to one request instead of a proper answer. The zero value is a proper answer.
 type Fault struct {
-	Status int  // of the answer; the request changes nothing
+	Status int  // of the answer; the request changes nothing, and a redirect leads to another path
 	Lost   bool // the request is done, and the connection ends before the answer
 	Hang   bool // there is no answer until the client gives up; the request changes nothing
 }
@@ -46,6 +46,9 @@ func (s *Server) start(t testing.TB, answer func(w http.ResponseWriter, r *http.
 			<-r.Context().Done()
 			return
 		case f.Status != 0:
+			if f.Status/100 == 3 {
+				w.Header().Set("Location", "/elsewhere")
+			}
 			w.WriteHeader(f.Status)
 		case f.Lost:
 			answer(httptest.NewRecorder(), r, body)
