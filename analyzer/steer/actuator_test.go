@@ -17,7 +17,7 @@ import (
 	"github.com/graylink/graylink/analyzer/workload"
 )
 
-// order is one on node h1.
+// order returns an order on node h1.
 func order() *Order {
 	d := hang("d1", "train", "h1")
 	return &Order{ID: "d1/h1", At: noon, Target: "h1", Node: "h1", Witness: SilentAgent, Diagnosis: &d}

@@ -93,7 +93,7 @@ func (c *scene) slow(s workload.Syndrome, ago time.Duration) {
 	c.both(func(d *workload.Diagnosis) { d.Syndrome, d.BeganAt = s, noon.Add(-ago) })
 }
 
-// window is an element under maintenance.
+// window puts an element under maintenance.
 func (c *scene) window(element string) {
 	c.s.Maintenance = append(c.s.Maintenance, maintenance.Window{Element: element, From: noon.Add(-time.Hour)})
 }

@@ -148,11 +148,15 @@ func (s *Settings) Validate() error {
 	}
 	switch {
 	case s.Mode != ModeOff && s.AuditFile == "":
-		return fieldErrorf("audit_file", "required by mode: %s", s.Mode)
-	case s.Leader != "" && s.Leader != leaderSole && s.Leader != leaderLease, s.Mode == ModeAct && s.Leader == "":
+		return fieldErrorf("mode", "%s needs audit_file", s.Mode)
+	case s.Leader != "" && s.Leader != leaderSole && s.Leader != leaderLease:
 		return fieldErrorf("leader", "%q: sole or lease is expected", s.Leader)
-	case (s.Leader == leaderLease) != (s.Lease != nil):
-		return fieldErrorf("lease", "expected with leader: lease, and without another leader")
+	case s.Mode == ModeAct && s.Leader == "":
+		return fieldErrorf("mode", "act needs leader: sole, or lease")
+	case s.Leader == leaderLease && s.Lease == nil:
+		return fieldErrorf("leader", "lease needs the name of a Lease in the key lease")
+	case s.Leader != leaderLease && s.Lease != nil:
+		return fieldErrorf("lease", "it is for leader: lease only")
 	case s.Lease != nil && s.Lease.Namespace == "":
 		return fieldErrorf("lease.namespace", "a namespace is required")
 	case s.Lease != nil && s.Lease.Name == "":

@@ -142,3 +142,29 @@ func TestALeaseThatCannotBeRead(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A note is kept by renewals and by a new holder, and is replaced by the holder alone.
+func TestNote(t *testing.T) {
+	s, clock := leasetest.NewServer(t), &monoClock{time.Hour}
+	a, b := lessee(t, s, "a", clock), lessee(t, s, "b", clock)
+	text := func(n string) *string { return &n }
+	if got := hold(t, a, Request{Take: true, Note: text("one")}); !got.Held || got.Note != "one" {
+		t.Fatalf("%+v, want the lease with its note", got)
+	}
+	if got := hold(t, a, Request{Epoch: 1}); got.Note != "one" {
+		t.Errorf("%+v: a renewal lost the note", got)
+	}
+	if got := hold(t, b, Request{Epoch: 1, Take: true, Note: text("two")}); got.Held || got.Note != "one" {
+		t.Errorf("%+v: the note was replaced by somebody who does not hold the lease", got)
+	}
+	clock.now += Duration
+	if got := hold(t, b, Request{Epoch: 1, Take: true}); !got.Held || got.Note != "one" || got.Epoch != 2 {
+		t.Errorf("%+v, want the lease with the old note", got)
+	}
+	if got := hold(t, b, Request{Epoch: 2, Note: text("")}); got.Note != "" {
+		t.Errorf("%+v, want no note", got)
+	}
+	if got := hold(t, a, Request{Epoch: 1, Note: text("late")}); got.Held || got.Note != "" {
+		t.Errorf("%+v: a former holder replaced the note", got)
+	}
+}
