@@ -61,13 +61,13 @@ func newIdentity() string {
 
 // Lead implements Leader. It takes a lease that is free.
 func (l *LeaseLeader) Lead(ctx context.Context) (leads bool, recorded []Action, shared bool, err error) {
-	s, err := l.lease.Hold(ctx, lease.Request{Epoch: l.epoch, Take: true})
+	s, note, err := l.lease.HoldWithNote(ctx, lease.Request{Epoch: l.epoch, Take: true}, nil)
 	if err != nil {
 		return false, nil, true, err
 	}
 	l.epoch = s.Epoch
-	if s.Note != "" {
-		if err := json.Unmarshal([]byte(s.Note), &recorded); err != nil {
+	if note != "" {
+		if err := json.Unmarshal([]byte(note), &recorded); err != nil {
 			return false, nil, true, fmt.Errorf("the lease's note: a list of actions is expected: %w", err)
 		}
 	}
@@ -84,7 +84,7 @@ func (l *LeaseLeader) Record(ctx context.Context, all []Action) error {
 		return err
 	}
 	note := string(b)
-	s, err := l.lease.Hold(ctx, lease.Request{Epoch: l.epoch, Note: &note})
+	s, _, err := l.lease.HoldWithNote(ctx, lease.Request{Epoch: l.epoch}, &note)
 	if err == nil && !s.Held {
 		err = errNotLeader
 	}

@@ -147,24 +147,19 @@ func TestALeaseThatCannotBeRead(t *testing.T) {
 func TestNote(t *testing.T) {
 	s, clock := leasetest.NewServer(t), &monoClock{time.Hour}
 	a, b := lessee(t, s, "a", clock), lessee(t, s, "b", clock)
-	text := func(n string) *string { return &n }
-	if got := hold(t, a, Request{Take: true, Note: text("one")}); !got.Held || got.Note != "one" {
-		t.Fatalf("%+v, want the lease with its note", got)
+	check := func(l *Lease, q Request, text *string, held bool, want string) {
+		t.Helper()
+		got, note, err := l.HoldWithNote(t.Context(), q, text)
+		if err != nil || got.Held != held || note != want {
+			t.Errorf("%+v, note %q (%v); want held %v, note %q", got, note, err, held, want)
+		}
 	}
-	if got := hold(t, a, Request{Epoch: 1}); got.Note != "one" {
-		t.Errorf("%+v: a renewal lost the note", got)
-	}
-	if got := hold(t, b, Request{Epoch: 1, Take: true, Note: text("two")}); got.Held || got.Note != "one" {
-		t.Errorf("%+v: the note was replaced by somebody who does not hold the lease", got)
-	}
+	one, two, none := "one", "two", ""
+	check(a, Request{Take: true}, &one, true, "one")
+	check(a, Request{Epoch: 1}, nil, true, "one")
+	check(b, Request{Epoch: 1, Take: true}, &two, false, "one") // it does not hold the lease
 	clock.now += Duration
-	if got := hold(t, b, Request{Epoch: 1, Take: true}); !got.Held || got.Note != "one" || got.Epoch != 2 {
-		t.Errorf("%+v, want the lease with the old note", got)
-	}
-	if got := hold(t, b, Request{Epoch: 2, Note: text("")}); got.Note != "" {
-		t.Errorf("%+v, want no note", got)
-	}
-	if got := hold(t, a, Request{Epoch: 1, Note: text("late")}); got.Held || got.Note != "" {
-		t.Errorf("%+v: a former holder replaced the note", got)
-	}
+	check(b, Request{Epoch: 1, Take: true}, nil, true, "one")
+	check(b, Request{Epoch: 2}, &none, true, "")
+	check(a, Request{Epoch: 1}, &two, false, "") // it held the lease before
 }
