@@ -24,6 +24,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/steer"
 	"github.com/graylink/graylink/internal/agentapi/client"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
@@ -50,6 +51,8 @@ type Config struct {
 	Maintenance Maintenance `yaml:"maintenance"`
 	// Jobs configures the sources of placements.
 	Jobs []Placements `yaml:"jobs"`
+	// Steering configures what is done about nodes that jobs wait for. The default is nothing.
+	Steering steer.Settings `yaml:"steering"`
 	// Asking configures the coordinator that grants temporary flows. Without it, nothing is asked.
 	Asking *AgentPort `yaml:"asking"`
 	// PageNICs is the blast radius above which a verdict that affects no job is critical.
@@ -278,6 +281,7 @@ func DefaultConfig() Config {
 		Prometheus: Prometheus{Endpoint: Endpoint{Client: config_util.DefaultHTTPClientConfig}, Backend: backendHTTP, Timeout: 5 * time.Second, MaxAnswer: 256 << 20},
 		Evidence:   Evidence{Profile: profileFull, Scrape: time.Second, Parallel: 4, DetailBelow: two.MinFlows, MostEdges: two.MaxFlows, Round: two.Round},
 		PageNICs:   incident.DefaultPageNICs,
+		Steering:   steer.DefaultSettings(),
 		History:    History{Span: 10 * time.Minute, Search: 24 * time.Hour},
 	}
 }
@@ -413,6 +417,7 @@ func (h Host) parseConfig(b []byte, dir string) (*Config, error) {
 	for _, e := range c.endpointsByKey() {
 		e.Client.SetDirectory(dir)
 	}
+	c.Steering.SetDirectory(dir)
 	for _, a := range c.agentPorts() {
 		for _, f := range []*string{&a.CAFile, &a.CertFile, &a.KeyFile} {
 			*f = config_util.JoinDir(dir, *f)
@@ -474,9 +479,13 @@ func (c *Config) certificates(file string) (out []pki.CertificateFile) {
 	for _, a := range c.agentPorts() {
 		out = append(out, pki.FilesOf(a.CAFile, a.CertFile)...)
 	}
+	clients := c.Steering.Clients()
 	for _, e := range c.endpointsByKey() {
-		add(&e.Client.TLSConfig)
-		if o := e.Client.OAuth2; o != nil {
+		clients = append(clients, &e.Client)
+	}
+	for _, client := range clients {
+		add(&client.TLSConfig)
+		if o := client.OAuth2; o != nil {
 			add(&o.TLSConfig)
 		}
 	}
@@ -527,6 +536,9 @@ func (c *Config) validate() error {
 	if c.PageNICs < 1 {
 		return keyErrorf("page_above_nics", "%d: at least 1 is expected", c.PageNICs)
 	}
+	if err := c.validateSteering(); err != nil {
+		return err
+	}
 	if err := c.Scope.validate(); err != nil {
 		return err
 	}
@@ -551,6 +563,16 @@ func (c *Config) validate() error {
 	}
 	c.settings.Override = c.Queries
 	return nil
+}
+
+// validateSteering returns an error that names the key of steering that is wrong.
+func (c *Config) validateSteering() error {
+	err := c.Steering.Validate()
+	var f *steer.FieldError
+	if errors.As(err, &f) {
+		return &keyError{"steering." + f.Field, f.Err}
+	}
+	return err
 }
 
 func (e *Endpoint) validate(key, place string, elsewhere bool) error {

@@ -37,6 +37,7 @@ import (
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/steer"
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/pki"
@@ -92,6 +93,7 @@ type instance struct {
 	followers []func(ctx context.Context)
 	targets   *tracing.Targets         // nil if no coordinator is configured
 	windows   *maintenance.Coordinator // keeps the windows of the API; nil if the register does
+	steerer   *steer.Steerer           // nil if steering is off
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
 }
@@ -226,6 +228,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	if err := d.addSources(w, &o); err != nil {
 		return nil, err
 	}
+	if err := d.addSteerer(w); err != nil {
+		return nil, err
+	}
 	w.loop = analyzer.NewLoop(o)
 	return w, nil
 }
@@ -339,7 +344,7 @@ func (d *Daemon) startInstance(w *instance) {
 		pages = ""
 	}
 	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows},
-		append([]prometheus.Collector{d.health}, d.more...)...)
+		append([]prometheus.Collector{d.health, steeringHealth{w.steerer}}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)
 	d.current = w
@@ -359,7 +364,7 @@ func (w *instance) readWindows(ctx context.Context) {
 func (w *instance) shutDown() error {
 	w.stop()
 	w.runs.Wait()
-	return w.db.Close()
+	return errors.Join(w.steerer.Close(), w.db.Close())
 }
 
 // Expiries implements pki.Source: it lists the certificates of the connections to the servers of the configuration.

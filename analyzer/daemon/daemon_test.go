@@ -115,9 +115,16 @@ evidence: {scrape_interval: 100ms}
 		!strings.Contains(metrics, "graylink_config_last_reload_successful 0") {
 		t.Errorf("rule 1: a bad configuration: %d %s", code, body)
 	}
-	rewrite(text + "queries: {p99: up}\n")
+	if strings.Contains(body, "graylink_analyzer_steering") {
+		t.Error("steering has series although it is off")
+	}
+	rewrite(text + "queries: {p99: up}\nsteering: {mode: dry_run, audit_file: steering.jsonl}\n")
 	if code, body := get(t, d, "POST", "/-/reload", here); code != http.StatusOK || hash() == first {
 		t.Errorf("a good configuration: %d %s", code, body)
+	}
+	if _, metrics := get(t, d, "GET", "/metrics", there); !strings.Contains(metrics, `graylink_analyzer_steering_decisions_total{result="dry_run"} 0`) ||
+		!strings.Contains(metrics, `graylink_analyzer_steering_refusals_total{reason="no_second_witness"} 0`) {
+		t.Error("a dry run of steering has no series")
 	}
 	if code, _ := get(t, d, "GET", "/-/ready", there); code != http.StatusOK {
 		t.Errorf("rule 2: what was known is forgotten by the reload: %d", code)

@@ -48,3 +48,22 @@ func syncDirectory(dir string) error {
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
+
+// AppendFile appends to a file, which it creates with mode 0600 if it is missing, and waits until the content is on the disk.
+// When it fails, a part of the content may be at the end of the file.
+func AppendFile(path string, content []byte) error {
+	_, err := os.Lstat(path)
+	created := errors.Is(err, os.ErrNotExist)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil || !created {
+		return err
+	}
+	return syncDirectory(filepath.Dir(path))
+}

@@ -61,3 +61,18 @@ func TestAFullDiskLeavesTheOldFile(t *testing.T) {
 		t.Errorf("nothing fits after the failure: %v", err)
 	}
 }
+
+func TestAppendedContentFollowsWhatIsThere(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "log")
+	for _, text := range []string{"one\n", "two\n"} {
+		if err := AppendFile(file, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "one\ntwo\n" {
+		t.Errorf("%q (%v), want both lines", b, err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v (%v), want 0600", info.Mode(), err)
+	}
+}

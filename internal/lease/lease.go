@@ -23,8 +23,11 @@ import (
 // Duration is how long a lease is held after its last renewal.
 const Duration = 5 * time.Second
 
-// epochAnnotation has the epoch of the lease's holder, in decimal.
-const epochAnnotation = "graylink.io/epoch"
+// Annotations of the lease.
+const (
+	epochAnnotation = "graylink.io/epoch" // the epoch of the lease's holder, in decimal
+	noteAnnotation  = "graylink.io/note"  // the text that the last holder wrote
+)
 
 // State is what a request found.
 type State struct {
@@ -103,15 +106,22 @@ func (l *Lease) path(more ...string) []string {
 // Hold keeps the lease, or takes it as the request says. It returns what is so afterwards, and an error if the API server
 // did not answer, or if another process was faster.
 func (l *Lease) Hold(ctx context.Context, q Request) (State, error) {
+	s, _, err := l.HoldWithNote(ctx, q, nil)
+	return s, err
+}
+
+// HoldWithNote does what Hold does, and replaces the text of the lease in the same request that keeps or takes it. Nil keeps the
+// text. It returns the text as it is afterwards. Kubernetes limits all annotations of an object to 256 KiB.
+func (l *Lease) HoldWithNote(ctx context.Context, q Request, replace *string) (s State, note string, err error) {
 	var o object
-	err := l.api.SendRequest(ctx, http.MethodGet, kubeapi.TypeJSON, nil, &o, l.path(l.name)...)
+	err = l.api.SendRequest(ctx, http.MethodGet, kubeapi.TypeJSON, nil, &o, l.path(l.name)...)
 	missing := kubeapi.HasCode(err, http.StatusNotFound)
 	if err != nil && !missing {
-		return State{}, err
+		return State{}, "", err
 	}
 	epoch, err := o.epoch()
 	if err != nil {
-		return State{}, err
+		return State{}, "", err
 	}
 	if o.Metadata.ResourceVersion != l.seenVersion {
 		l.seenVersion, l.seenAt = o.Metadata.ResourceVersion, l.mono()
@@ -120,14 +130,19 @@ func (l *Lease) Hold(ctx context.Context, q Request) (State, error) {
 	own := holder == l.identity && q.Epoch != 0 && q.Epoch+1 >= epoch
 	free := holder == "" || l.mono()-l.seenAt >= time.Duration(max(o.Spec.LeaseDurationSeconds, 1))*time.Second
 	take := q.Force || q.Take && free && !own && q.Epoch >= epoch
+	note = o.Metadata.Annotations[noteAnnotation]
 	if !own && !take {
-		return State{Holder: holder, Epoch: epoch}, nil
+		return State{Holder: holder, Epoch: epoch}, note, nil
 	}
 	now := time.Now().UTC().Format(timeFormat)
-	next := object{Metadata: metadata{ResourceVersion: o.Metadata.ResourceVersion}, Spec: o.Spec}
+	next := object{Metadata: metadata{ResourceVersion: o.Metadata.ResourceVersion, Annotations: map[string]string{}}, Spec: o.Spec}
+	if replace != nil {
+		note = *replace
+		next.Metadata.Annotations[noteAnnotation] = note
+	}
 	if take {
 		epoch = max(epoch+1, q.Epoch+1, q.AtLeast)
-		next.Metadata.Annotations = map[string]string{epochAnnotation: strconv.FormatUint(epoch, 10)}
+		next.Metadata.Annotations[epochAnnotation] = strconv.FormatUint(epoch, 10)
 		next.Spec.AcquireTime = now
 		if !missing {
 			next.Spec.LeaseTransitions++
@@ -135,9 +150,9 @@ func (l *Lease) Hold(ctx context.Context, q Request) (State, error) {
 	}
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds, next.Spec.RenewTime = l.identity, int(Duration/time.Second), now
 	if err := l.write(ctx, &next, missing); err != nil {
-		return State{}, err
+		return State{}, "", err
 	}
-	return State{Held: true, Holder: l.identity, Epoch: epoch}, nil
+	return State{Held: true, Holder: l.identity, Epoch: epoch}, note, nil
 }
 
 // write creates the lease, or changes it if it still has the version of o.

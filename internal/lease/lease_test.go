@@ -142,3 +142,24 @@ func TestALeaseThatCannotBeRead(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A note is kept by renewals and by a new holder, and is replaced by the holder alone.
+func TestNote(t *testing.T) {
+	s, clock := leasetest.NewServer(t), &monoClock{time.Hour}
+	a, b := lessee(t, s, "a", clock), lessee(t, s, "b", clock)
+	check := func(l *Lease, q Request, text *string, held bool, want string) {
+		t.Helper()
+		got, note, err := l.HoldWithNote(t.Context(), q, text)
+		if err != nil || got.Held != held || note != want {
+			t.Errorf("%+v, note %q (%v); want held %v, note %q", got, note, err, held, want)
+		}
+	}
+	one, two, none := "one", "two", ""
+	check(a, Request{Take: true}, &one, true, "one")
+	check(a, Request{Epoch: 1}, nil, true, "one")
+	check(b, Request{Epoch: 1, Take: true}, &two, false, "one") // it does not hold the lease
+	clock.now += Duration
+	check(b, Request{Epoch: 1, Take: true}, nil, true, "one")
+	check(b, Request{Epoch: 2}, &none, true, "")
+	check(a, Request{Epoch: 1}, &two, false, "") // it held the lease before
+}
