@@ -33,7 +33,7 @@ func (w *worker) connect(ctx context.Context) error {
 		}
 		if err != nil {
 			ln.Close()
-			<-accepted
+			_ = <-accepted // it ended because of this
 			return fmt.Errorf("rank %d cannot send to rank %d: %w", w.o.Number, peer, err)
 		}
 		s := newSender(peer, conn)
@@ -69,15 +69,18 @@ func (w *worker) accept(ln net.Listener, from []int) error {
 			return err
 		}
 		var header [4]byte
-		conn.SetReadDeadline(time.Now().Add(time.Second))
-		_, err = io.ReadFull(conn, header[:])
+		if err = conn.SetReadDeadline(time.Now().Add(time.Second)); err == nil {
+			_, err = io.ReadFull(conn, header[:])
+		}
 		peer := int(binary.BigEndian.Uint32(header[:]))
 		at := slices.Index(missing, peer)
 		if err != nil || at < 0 || conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap() != w.o.Ranks[peer].Address.Addr() {
 			conn.Close()
 			continue
 		}
-		conn.SetReadDeadline(time.Time{})
+		if err := conn.SetReadDeadline(time.Time{}); err != nil {
+			return err
+		}
 		missing = slices.Delete(missing, at, at+1)
 		w.receives = append(w.receives, &receiver{peer: peer, conn: conn, stream: bufio.NewReaderSize(conn, chunkBytes)})
 	}
@@ -86,7 +89,7 @@ func (w *worker) accept(ln net.Listener, from []int) error {
 
 // interrupt ends what waits for a connection.
 func (w *worker) interrupt() {
-	w.each(func(c net.Conn) { c.SetDeadline(time.Unix(1, 0)) })
+	w.each(func(c net.Conn) { _ = c.SetDeadline(time.Unix(1, 0)) })
 }
 
 // close closes the connections.

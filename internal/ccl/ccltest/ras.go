@@ -136,7 +136,7 @@ func (s *RASServer) answer(conn net.Conn) {
 		case command == "set format json" && s.hasJSON:
 			fmt.Fprint(conn, "OK\n")
 		case command == "status", command == "verbose status":
-			conn.Write(s.status)
+			_, _ = conn.Write(s.status) // the client may be gone
 			return
 		default:
 			fmt.Fprintf(conn, "ERROR: Unknown command %s\n", lines.Text())
