@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -24,8 +25,9 @@ func (w *worker) connect(ctx context.Context) error {
 	stop := context.AfterFunc(connecting, func() { ln.Close() })
 	defer stop()
 	to, from := w.o.peers()
-	accepted := make(chan error, 1)
-	go func() { accepted <- w.accept(ln, from) }()
+	var accepting sync.WaitGroup
+	var refused error
+	accepting.Go(func() { refused = w.accept(ln, from) })
 	for _, peer := range to {
 		conn, err := dial(connecting, own.Addr().AsSlice(), w.o.Ranks[peer].Address.String())
 		if err == nil {
@@ -33,15 +35,15 @@ func (w *worker) connect(ctx context.Context) error {
 		}
 		if err != nil {
 			ln.Close()
-			_ = <-accepted // it ended because of this
+			accepting.Wait()
 			return fmt.Errorf("rank %d cannot send to rank %d: %w", w.o.Number, peer, err)
 		}
 		s := newSender(peer, conn)
 		w.sends = append(w.sends, s)
 		go s.readControl() // ends with the connection
 	}
-	if err := <-accepted; err != nil {
-		return fmt.Errorf("rank %d: not all ranks connected within %v: %w", w.o.Number, w.o.Patience, err)
+	if accepting.Wait(); refused != nil {
+		return fmt.Errorf("rank %d: not all ranks connected within %v: %w", w.o.Number, w.o.Patience, refused)
 	}
 	context.AfterFunc(ctx, w.interrupt)
 	return nil

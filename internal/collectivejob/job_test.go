@@ -220,11 +220,10 @@ func slowRelay(t *testing.T, at, to netip.AddrPort, from net.IP, delay time.Dura
 			if err != nil {
 				return
 			}
-			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}
-			out, err := d.Dial("tcp", to.String())
+			out, err := dial(t.Context(), from, to.String())
 			if err != nil {
 				in.Close()
-				continue
+				return
 			}
 			go func() { io.Copy(in, out); in.Close() }()
 			go func() {
