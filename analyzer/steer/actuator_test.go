@@ -197,8 +197,9 @@ func (tr *transport) over(name string) *server {
 	return &server{name: name, client: &http.Client{Transport: tr}, base: "https://server", timeout: time.Minute, wait: func(context.Context, time.Duration) {}}
 }
 
-// kubectl cordon (k8s.io/kubectl v0.34, pkg/drain/cordon.go: PatchOrReplaceWithContext) patches a Node by a strategic merge of
-// {"spec":{"unschedulable":true}}, which docs show as well. Ours has the version and what is left at the Node besides.
+// kubectl cordon (k8s.io/kubectl v0.37.0, pkg/drain/cordon.go: PatchOrReplaceWithContext) makes a strategic merge patch of a Node
+// and its copy with spec.unschedulable, which is {"spec":{"unschedulable":true}}. Ours also has the version, and what is left at
+// the Node.
 func TestPatchIsThatOfKubectl(t *testing.T) {
 	tr := &transport{answer: func(*http.Request) string {
 		return `{"kind":"Node","metadata":{"name":"h1","resourceVersion":"77","labels":{"a":"b"}},"spec":{"taints":[{"key":"gpu","effect":"NoSchedule","timeAdded":"2026-01-01T00:00:00Z"}]}}`

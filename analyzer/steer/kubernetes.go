@@ -44,7 +44,7 @@ type kubeMetadata struct {
 
 type kubeSpec struct {
 	Unschedulable bool `json:"unschedulable,omitempty"`
-	// Taints are kept as they are: a patch replaces the list.
+	// Taints are kept as they are: a patch replaces the list, which is atomic (k8s.io/api v0.37.2, core/v1/types.go: NodeSpec).
 	Taints []json.RawMessage `json:"taints,omitempty"`
 }
 

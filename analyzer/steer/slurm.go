@@ -11,10 +11,10 @@ import (
 
 // drain drains nodes of Slurm by slurmrestd: jobs that run stay, and no others start.
 //
-// The fields are those of slurmrestd's OpenAPI documents for data_parser v0.0.43 to v0.0.45, as SlinkyProject/slurm-client has
-// them in api/v0043/slurm-openapi.gen.json and so on (read 2026-11-27): nodes[].{name,state[],reason} and errors[] of GET
-// /slurm/VERSION/node/NAME, and update_node_msg.{state[],reason} of POST. The document of v0.0.46 was not found; its paths and
-// fields are taken to be the same.
+// The fields are those of slurmrestd's OpenAPI document for data_parser v0.0.43, as github.com/SlinkyProject/slurm-client has them
+// in api/v0043/slurm.gen.go (commit 393d3c4, read 2026-11-27): nodes[].{name,state[],reason} and errors[] of GET
+// /slurm/VERSION/node/NAME, and update_node_msg.{state[],reason} of POST. The node of v0.0.45 has the same fields (commit 0dac744).
+// The documents of v0.0.44 and v0.0.46, and the update of v0.0.45, were not read; they are taken to be the same.
 type drain struct {
 	*server
 	version string
