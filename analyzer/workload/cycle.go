@@ -70,11 +70,11 @@ func (j *job) diagnoseSlow() []*finding {
 	slow := map[*comm]*finding{} // communicators with slow transfers
 	for _, c := range j.order {
 		for _, s := range c.ordered() {
-			n := s.counted(func(r *result) bool { return r.transferOver > 0 })
-			if n < counting {
+			counts := s.counting(counting, func(r *result) bool { return r.transferOver > 0 })
+			if counts == nil {
 				continue
 			}
-			f := s.finding(CommSlow, Unlocated, n, func(r *result) int64 { return r.transferOver }, func(r *result) int64 { return r.normal })
+			f := s.finding(CommSlow, Unlocated, counts, func(r *result) int64 { return r.transferOver }, func(r *result) int64 { return r.normal })
 			if s.shape.op == "AllToAll" {
 				f.confidence = 0 // only the cells say that it is the transfer
 			}
@@ -118,13 +118,10 @@ func (c *comm) ordered() []*series {
 }
 
 // finding describes what is slow in a series by its results that count.
-func (s *series) finding(sy Syndrome, p Pattern, n int, over, normal func(*result) int64) *finding {
-	f := &finding{key: string(p) + "/" + s.comm.id, comm: s.comm, syndrome: sy, pattern: p, phase: "run", op: s.shape.op, confidence: 1 - math.Pow(4, -float64(n))}
+func (s *series) finding(sy Syndrome, p Pattern, counts []*result, over, normal func(*result) int64) *finding {
+	f := &finding{key: string(p) + "/" + s.comm.id, comm: s.comm, syndrome: sy, pattern: p, phase: "run", op: s.shape.op, confidence: 1 - math.Pow(4, -float64(len(counts)))}
 	var added, usual []int64
-	for _, r := range s.results {
-		if over(r) <= 0 {
-			continue
-		}
+	for _, r := range counts {
 		if f.began == 0 {
 			f.first, f.began = r.seq, r.end
 		}
@@ -226,16 +223,13 @@ func (h *hypothesis) members(c *comm) (ranks []int, nodes []string) {
 
 // diagnoseLate names the process for which the ranks of a series wait, if it is always the same few.
 func (j *job) diagnoseLate(s *series, into map[string]*finding) {
-	n := s.counted(func(r *result) bool { return r.waitOver > 0 })
-	if n < counting {
+	counts := s.counting(counting, func(r *result) bool { return r.waitOver > 0 })
+	if counts == nil {
 		return
 	}
 	last := map[int]int{}
 	votes := map[*process]int{}
-	for _, r := range s.results {
-		if r.waitOver <= 0 {
-			continue
-		}
+	for _, r := range counts {
 		if len(r.late) <= max(1, s.comm.n/4) {
 			for _, l := range r.late {
 				last[l]++
@@ -252,18 +246,18 @@ func (j *job) diagnoseLate(s *series, into map[string]*finding) {
 	if !same {
 		return
 	}
-	for _, r := range s.results {
+	for _, r := range counts {
 		p := r.cause.proc
-		if p == nil || r.waitOver <= 0 || votes[p] < counting-1 {
+		if p == nil || votes[p] < counting-1 {
 			continue
 		}
 		key := "late/" + p.place.Host
-		f := s.finding(NonCommSlow, Chain, n, func(r *result) int64 { return r.waitOver }, func(r *result) int64 { return r.transfer + r.wait - r.waitOver })
+		f := s.finding(NonCommSlow, Chain, counts, func(r *result) int64 { return r.waitOver }, func(r *result) int64 { return r.transfer + r.wait - r.waitOver })
 		f.key, f.comm, f.ranks = key, r.cause.comm, []int{r.cause.rank}
 		if f.comm != s.comm {
 			f.op = s.shape.op
 		}
-		f.confidence *= float64(votes[p]) / float64(n)
+		f.confidence *= float64(votes[p]) / float64(len(counts))
 		old := into[key]
 		if old == nil {
 			f.touch(s.comm, NonCommSlow)
@@ -286,21 +280,23 @@ func (t *Tracker) update(j *job, found []*finding, at time.Time, fabric Fabric) 
 	still := map[string]bool{}
 	for _, f := range found {
 		still[f.key] = true
+	}
+	for _, f := range found {
 		d := j.open[f.key]
 		if d == nil {
-			d = &Diagnosis{DetectedAt: at.UTC(), BeganAt: time.Unix(0, f.began).UTC(), FirstSeq: f.first, ID: f.id(j)}
-			j.open[f.key] = d
+			d = j.adopt(f, still)
 		}
-		t.describe(d, j, f, fabric)
+		if d == nil {
+			d = &standing{Diagnosis: Diagnosis{DetectedAt: at.UTC(), BeganAt: time.Unix(0, f.began).UTC(), FirstSeq: f.first, ID: f.id(j)}}
+		}
+		j.open[f.key], d.pairs = d, f.connections
+		t.describe(&d.Diagnosis, j, f, fabric)
 	}
 	for key, d := range j.open {
-		if !still[key] && !j.calm(d) {
-			continue
-		}
-		if !still[key] {
+		if !still[key] && j.calm(&d.Diagnosis) {
 			d.Open = false
 			delete(j.open, key)
-			if j.closed = append(j.closed, *d); len(j.closed) > maxClosed {
+			if j.closed = append(j.closed, d.Diagnosis); len(j.closed) > maxClosed {
 				j.closed = j.closed[1:]
 			}
 		}
@@ -308,11 +304,47 @@ func (t *Tracker) update(j *job, found []*finding, at time.Time, fabric Fabric) 
 	j.frozen = len(j.open) > 0
 }
 
+// standing is a diagnosis that is open, with the connections that it names.
+type standing struct {
+	Diagnosis
+	pairs []pair
+}
+
+// adopt returns the open diagnosis of which a finding knows more: of the same connections, or without any. Further ones of the
+// same connections are a part of it and no longer stand by themselves.
+func (j *job) adopt(f *finding, still map[string]bool) (first *standing) {
+	if f.syndrome != CommSlow && f.syndrome != CommHang {
+		return nil
+	}
+	keys := make([]string, 0, len(j.open))
+	for k := range j.open {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		return cmp.Or(j.open[a].DetectedAt.Compare(j.open[b].DetectedAt), cmp.Compare(a, b))
+	})
+	for _, k := range keys {
+		d := j.open[k]
+		if still[k] || d.Syndrome != f.syndrome {
+			continue
+		}
+		shares := len(d.pairs) == 0 || slices.ContainsFunc(d.pairs, func(p pair) bool { return slices.Contains(f.connections, p) })
+		if !shares {
+			continue
+		}
+		if first == nil {
+			first = d
+		}
+		delete(j.open, k)
+	}
+	return first
+}
+
 // calm says whether what a diagnosis names is over: few of the latest operations still count.
 func (j *job) calm(d *Diagnosis) bool {
 	for _, c := range j.order {
 		for _, s := range c.series {
-			if s.counted(func(r *result) bool { return r.transferOver > 0 || r.waitOver > 0 }) > recent-counting-1 && d.Effect != nil {
+			if d.Effect != nil && s.counting(recent-counting, func(r *result) bool { return r.transferOver > 0 || r.waitOver > 0 }) != nil {
 				return false
 			}
 		}
@@ -427,7 +459,7 @@ func (t *Tracker) report() Report {
 	for _, j := range t.order {
 		r.Diagnoses = append(r.Diagnoses, j.closed...)
 		for _, d := range j.open {
-			r.Diagnoses = append(r.Diagnoses, *d)
+			r.Diagnoses = append(r.Diagnoses, d.Diagnosis)
 		}
 		for _, c := range j.order {
 			r.Coverage.Communicators++

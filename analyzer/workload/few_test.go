@@ -4,7 +4,7 @@ package workload
 
 // How much make test measures. The whole set is in make test-all.
 const (
-	seedsPerKind = 3
-	mostRanks    = 32
-	calmSeeds    = 6
+	seedsPerKind = 4
+	mostRanks    = 16
+	calmSeeds    = 8
 )

@@ -175,14 +175,25 @@ func (j *job) inOpen() map[*process]bool {
 			}
 		}
 		for r, b := range c.beats { // what was launched by the counts, where the record of it was lost
+			if c.members[r] == nil || b.at < c.members[r].lastEnd() {
+				continue
+			}
 			for op, n := range b.launched {
-				if n > b.completed[op] && len(b.completed) > 0 && c.members[r] != nil {
+				if n > b.completed[op] && len(b.completed) > 0 {
 					in[c.members[r]] = true
 				}
 			}
 		}
 	}
 	return in
+}
+
+// lastEnd returns when the last operation of a process ended.
+func (p *process) lastEnd() (end int64) {
+	for i := range p.spans {
+		end = max(end, p.spans[i].end)
+	}
+	return end
 }
 
 // site is where the graph of waits ends.
@@ -227,18 +238,26 @@ func (h *hung) sink() site {
 		s, r := by[ccl.Send], by[ccl.Recv]
 		switch {
 		case s == ccl.HeldByWire && (r == ccl.HeldByWire || r == ""):
-			votes[site{way[0], way[1], true}] += 4
+			votes[site{way[0], way[1], true}] += 100
 		case s == ccl.HeldByPeer && r == ccl.HeldByWire:
-			votes[site{way[1], way[0], true}] += 4
+			votes[site{way[1], way[0], true}] += 100
 		}
 	}
 	for _, e := range edges {
 		own := site{e.Rank, -1, true}
 		switch {
-		case e.Held == ccl.HeldByGPU && !waits[[2]int{e.Rank, ch(e)}]:
-			votes[own] += 2
 		case e.Held == ccl.HeldByFlush:
 			votes[own] += 3
+		case e.Held == ccl.HeldByGPU && !waits[[2]int{e.Rank, ch(e)}]:
+			votes[own] += 2
+		}
+	}
+	if len(votes) == 0 {
+		// In a tree all wait for each other. Only a GPU that does not take what has arrived is first.
+		for _, e := range edges {
+			if e.Held == ccl.HeldByGPU && e.Direction == ccl.Recv {
+				votes[site{e.Rank, -1, true}]++
+			}
 		}
 	}
 	best, most := site{}, 0

@@ -20,7 +20,8 @@ type cellSeries struct {
 	key      cellKey
 	from, to int // ranks of the communicator
 	values   history
-	over     []bool // the latest
+	over     []bool // whether the latest ones count
+	last     int64
 }
 
 const mebibyte = 1 << 20
@@ -47,11 +48,12 @@ func (t *Tracker) addCell(c *comm, e *ccl.Edge) {
 	}
 	v := int64(float64(e.Wire.NS) * mebibyte / float64(*e.Bytes))
 	m, mad, ok := s.values.normal(rankNormal)
-	s.over = append(s.over, ok && v-m > max(spread*mad, m/10))
+	over := ok && v-m > max(spread*mad, m/10)
+	s.over, s.last = append(s.over, over), v
 	if len(s.over) > recent {
 		s.over = s.over[1:]
 	}
-	if !c.job.frozen && s.counted() < counting-1 {
+	if !c.job.frozen && !over {
 		s.values.push(v)
 	}
 }
@@ -78,6 +80,7 @@ type pair struct{ from, to *process }
 // pairState is what all operations say of a connection.
 type pairState struct {
 	bad   bool
+	vague bool // some of the latest transfers count, and too few
 	cells []*cellSeries
 }
 
@@ -115,6 +118,7 @@ func (j *job) explainCells() []explained {
 			states[p] = st
 		}
 		st.bad = st.bad || s.counted() >= counting
+		st.vague = st.vague || s.counted() > 1
 		st.cells = append(st.cells, s)
 	}
 	left := map[pair]bool{}
@@ -212,7 +216,7 @@ func hypotheses(states map[pair]*pairState) []hypothesis {
 			}
 			if st.bad {
 				h.bad = append(h.bad, p)
-			} else {
+			} else if !st.vague {
 				h.clean++
 			}
 		}
@@ -242,11 +246,7 @@ func hypotheses(states map[pair]*pairState) []hypothesis {
 // matrix returns the delays of all connections.
 func (j *job) matrix() (out []MatrixCell) {
 	for _, s := range j.cells {
-		v := slices.Clone(s.values.values)
-		if len(v) == 0 {
-			continue
-		}
-		c := MatrixCell{Comm: s.key.c.id, From: s.from, To: s.to, WireNSPerMiB: float64(middle(v[max(0, len(v)-recent):]))}
+		c := MatrixCell{Comm: s.key.c.id, From: s.from, To: s.to, WireNSPerMiB: float64(s.last)}
 		if m, _, ok := s.values.normal(rankNormal); ok {
 			f := float64(m)
 			c.NormalNSPerMiB = &f

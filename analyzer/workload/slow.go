@@ -95,15 +95,23 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 			}
 		}
 	}
-	s.results = append(s.results, r)
-	if len(s.results) > recent {
-		s.results = slices.Delete(s.results, 0, 1)
+	if s.seqs = append(s.seqs, r.seq); len(s.seqs) > judgedOps {
+		s.seqs = s.seqs[1:]
 	}
-	if c.job.frozen || s.counted(func(r *result) bool { return r.transferOver > 0 || r.waitOver > 0 }) >= counting-1 && s.held < 512 {
+	for len(s.results) > 0 && !slices.Contains(s.seqs, s.results[0].seq) {
+		s.results = s.results[1:]
+	}
+	counts := r.transferOver > 0 || r.waitOver > 0
+	if counts {
+		s.results = append(s.results, r)
 		s.held++
+	}
+	if c.job.frozen || counts && s.held < maxHeld {
 		return
 	}
-	s.held = 0
+	if !counts {
+		s.held = 0
+	}
 	s.transfer.push(r.transfer)
 	s.wait.push(r.wait)
 	if period > 0 {
@@ -111,14 +119,37 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 	}
 }
 
-// counted returns for how many of the recent operations something holds.
-func (s *series) counted(holds func(*result) bool) (n int) {
+// counting returns the results that count among the latest of one place in the step of a job, where there are least or more. A
+// step has several operations of a kind, and a fault may be at one of them only: places are numbers modulo what a step has.
+func (s *series) counting(least int, holds func(*result) bool) []*result {
+	by := map[uint64]*result{}
 	for _, r := range s.results {
 		if holds(r) {
-			n++
+			by[r.seq] = r
 		}
 	}
-	return n
+	if len(by) < least {
+		return nil
+	}
+	for m := uint64(1); m <= maxPlaces; m++ {
+		for place := range m {
+			var out []*result
+			seen := 0
+			for i := len(s.seqs) - 1; i >= 0 && seen < recent; i-- {
+				if s.seqs[i]%m == place {
+					seen++
+					if r := by[s.seqs[i]]; r != nil {
+						out = append(out, r)
+					}
+				}
+			}
+			if len(out) >= least {
+				slices.Reverse(out)
+				return out
+			}
+		}
+	}
+	return nil
 }
 
 // follow finds what made a rank late to an operation: its own work, or another operation in which it waited. The times it

@@ -31,6 +31,9 @@ const (
 	fabricWithin = 10 * time.Second  // between the beginning of a diagnosis and a verdict on its ways
 	leastRanks   = 0.9               // share of ranks without which an operation is not judged
 	contrary     = 0.1               // share of clean cells that a pattern may have
+	judgedOps    = 128               // operations among which those that count are sought
+	maxPlaces    = 8                 // operations of one kind in a step of a job
+	maxHeld      = 512               // operations that count without a diagnosis before they are the new normal
 	maxClosed    = 64                // diagnoses that are over and still reported
 )
 
@@ -85,8 +88,9 @@ type series struct {
 	wait      history // ns
 	period    history // ns from one start to the next
 	lastStart map[int]int64
-	results   []*result // the latest
-	held      int       // operations that were not added to what is normal, as the latest ones count
+	seqs      []uint64  // of the operations that were judged last
+	results   []*result // those of them that count
+	held      int       // operations that were not added to what is normal, as they count
 	judged    bool
 }
 
@@ -173,6 +177,7 @@ type edgeKey struct {
 	rank, peer int
 	dir        ccl.Direction
 	channel    int
+	op         string
 }
 
 type job struct {
@@ -181,7 +186,7 @@ type job struct {
 	order  []*comm
 	procs  map[string]*process
 	cells  map[cellKey]*cellSeries
-	open   map[string]*Diagnosis
+	open   map[string]*standing
 	closed []Diagnosis
 	frozen bool
 }
@@ -234,7 +239,7 @@ func (t *Tracker) comm(jobName, id string, n int) *comm {
 			t.dropped++
 			return nil
 		}
-		j = &job{name: jobName, comms: map[string]*comm{}, procs: map[string]*process{}, cells: map[cellKey]*cellSeries{}, open: map[string]*Diagnosis{}}
+		j = &job{name: jobName, comms: map[string]*comm{}, procs: map[string]*process{}, cells: map[cellKey]*cellSeries{}, open: map[string]*standing{}}
 		t.jobs[jobName], t.order = j, append(t.order, j)
 	}
 	c := j.comms[id]
@@ -529,14 +534,14 @@ func (t *Tracker) addEdge(c *comm, e *ccl.Edge) {
 	if e.Channel != nil {
 		ch = *e.Channel
 	}
-	k := edgeKey{e.Rank, e.Peer, e.Direction, ch}
+	k := edgeKey{e.Rank, e.Peer, e.Direction, ch, e.Op}
 	if e.State == ccl.Open {
 		if len(c.edges) < 16*keptOps*c.n {
 			c.edges[k] = e
 		}
 		return
 	}
-	if old := c.edges[k]; old != nil && old.Seq <= e.Seq && old.Op == e.Op {
+	if old := c.edges[k]; old != nil && old.Seq <= e.Seq {
 		delete(c.edges, k)
 	}
 	t.addCell(c, e)

@@ -18,7 +18,7 @@ func TestLateRankAndSlowNIC(t *testing.T) {
 		if factor > 1 {
 			w.Fault, w.truth.Factor, w.from = SlowRow, factor, 1
 		}
-		u := &running{w: w, o: &pending{group: g, start: []int64{0, 0, late, 0}}, at: map[[2]int]*transfer{}, speed: map[int]int64{}, burst: -1}
+		u := &running{w: w, o: &pending{group: g, start: []int64{0, 0, late, 0}}, at: map[[3]int]*transfer{}, speed: map[int]int64{}, burst: -1}
 		end := u.ring(6, 17_000_000/6*45)
 		for i := range end {
 			end[i] -= u.o.start[i]

@@ -23,6 +23,7 @@ type hold struct {
 
 // transfer is what goes from one rank to another within an operation, and what both sides waited for.
 type transfer struct {
+	channel                int
 	from, to               int // ranks of the communicator
 	bytes                  uint64
 	begin, end             int64
@@ -37,20 +38,21 @@ type transfer struct {
 
 // running is an operation while its transfers step on.
 type running struct {
-	w     *world
-	o     *pending
-	at    map[[2]int]*transfer
-	edges []*transfer // in the order in which they began
-	speed map[int]int64
-	burst int // rank whose sends are slow; -1: none
+	w       *world
+	o       *pending
+	at      map[[3]int]*transfer
+	channel int         // each tree has a channel of its own
+	edges   []*transfer // in the order in which they began
+	speed   map[int]int64
+	burst   int // rank whose sends are slow; -1: none
 }
 
 // edge returns the transfer between two ranks.
 func (u *running) edge(from, to int) *transfer {
-	k := [2]int{from, to}
+	k := [3]int{from, to, u.channel}
 	t := u.at[k]
 	if t == nil {
-		t = &transfer{from: from, to: to, sendReady: u.o.start[from], receiveFrom: u.o.start[to], begin: u.o.start[from]}
+		t = &transfer{channel: u.channel, from: from, to: to, sendReady: u.o.start[from], receiveFrom: u.o.start[to], begin: u.o.start[from]}
 		u.at[k] = t
 		u.edges = append(u.edges, t)
 	}
@@ -299,7 +301,9 @@ func (u *running) step(a *action, me int) []int64 {
 	case a.op == "AllToAll":
 		return u.allToAll(a.bytes / n)
 	case a.op == "AllReduce" && a.algo == "TREE":
-		end, other := u.tree(a.bytes/2, 0), u.tree(a.bytes/2, bits.Len(uint(n)))
+		end := u.tree(a.bytes/2, 0)
+		u.channel = 1
+		other := u.tree(a.bytes/2, bits.Len(uint(n)))
 		for i := range end {
 			end[i] = max(end[i], other[i])
 		}

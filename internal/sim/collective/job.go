@@ -105,6 +105,9 @@ func (w *world) chooseVictims(data []*group, incarnation int) {
 	w.victim = data[w.from]
 	i := slices.Index(w.victim.ranks, w.from)
 	w.to = w.victim.ranks[(i+1)%len(w.victim.ranks)]
+	if w.Seed%3 == 0 && w.Seed/2%2 == 1 { // the gradients go by trees
+		w.to = w.victim.ranks[max(1-i, (i-1)/2)]
+	}
 	place := func(r int) *Place { return &Place{r, w.procs[r].host, w.procs[r].gpu} }
 	t := &w.truth
 	switch w.Fault {

@@ -9,7 +9,7 @@ import (
 
 // evaluate runs an operation, lets its ranks go on, and writes its records.
 func (w *world) evaluate(o *pending) {
-	u := &running{w: w, o: o, at: map[[2]int]*transfer{}, speed: map[int]int64{}, burst: -1}
+	u := &running{w: w, o: o, at: map[[3]int]*transfer{}, speed: map[int]int64{}, burst: -1}
 	if w.Nuisances.Bursts && w.rng.IntN(40) == 0 {
 		u.burst = w.rng.IntN(len(o.start))
 	}
@@ -119,7 +119,7 @@ func (w *world) recordEdges(o *pending, t *transfer, seqs []uint64) {
 			continue
 		}
 		shift := w.procs[o.group.ranks[me]].shift
-		bytes, ch := t.bytes, 0
+		bytes, ch := t.bytes, t.channel
 		e := &ccl.Edge{From: w.from1(o.group, me), Seq: seqs[me], Op: o.act[me].op, Peer: peer, Direction: d, Channel: &ch, Bytes: &bytes, StartNS: ccl.KnownNanos(o.start[me] + shift)}
 		if d == ccl.Send {
 			e.GPUWait, e.PeerWait, e.Wire, e.Flush = ccl.KnownNanos(t.sendGPU), ccl.KnownNanos(t.peer), ccl.KnownNanos(t.wire), ccl.KnownNanos(0)
