@@ -290,7 +290,7 @@ func (t *Tracker) update(j *job, found []*finding, at time.Time, fabric Fabric) 
 			d = &standing{Diagnosis: Diagnosis{DetectedAt: at.UTC(), BeganAt: time.Unix(0, f.began).UTC(), FirstSeq: f.first, ID: f.id(j)}}
 		}
 		j.open[f.key], d.pairs = d, f.connections
-		t.describe(&d.Diagnosis, j, f, fabric)
+		t.describe(&d.Diagnosis, f, fabric)
 	}
 	for key, d := range j.open {
 		if !still[key] && j.calm(&d.Diagnosis) {
@@ -359,8 +359,12 @@ func (f *finding) id(j *job) string {
 }
 
 // describe fills a diagnosis with what was found in this cycle.
-func (t *Tracker) describe(d *Diagnosis, j *job, f *finding, fabric Fabric) {
-	d.Job, d.Comm, d.CommName, d.Syndrome, d.Pattern, d.Phase = j.name, f.comm.id, f.comm.name, f.syndrome, f.pattern, f.phase
+func (t *Tracker) describe(d *Diagnosis, f *finding, fabric Fabric) {
+	d.Job = ""
+	if t.opt.JobOf != nil {
+		d.Job = t.opt.JobOf(f.comm.hosts(), d.BeganAt)
+	}
+	d.Comm, d.CommName, d.Syndrome, d.Pattern, d.Phase = f.comm.id, f.comm.name, f.syndrome, f.pattern, f.phase
 	slices.Sort(f.ranks)
 	if f.connection != nil {
 		f.ranks = []int{f.connection.From, f.connection.To}
@@ -389,6 +393,16 @@ func (t *Tracker) describe(d *Diagnosis, j *job, f *finding, fabric Fabric) {
 		d.Isolate.Nodes = append(d.Isolate.Nodes, d.Nodes...)
 	}
 	d.Summary, d.RecommendedAction = d.words()
+}
+
+// hosts returns the nodes of a communicator.
+func (c *comm) hosts() (out []string) {
+	for _, p := range c.members {
+		if p != nil && p.place.Host != "" && !slices.Contains(out, p.place.Host) {
+			out = append(out, p.place.Host)
+		}
+	}
+	return out
 }
 
 // words returns what the diagnosis says, and what to do.

@@ -35,16 +35,6 @@ type score struct {
 	wrong                              []string
 }
 
-// members returns the communicators of a run by identifier, with the place of each rank.
-func placesOf(t *Tracker, d Diagnosis) (hosts []string) {
-	for _, r := range d.Ranks {
-		if p := t.jobs[d.Job].comms[d.Comm].members[r]; p != nil {
-			hosts = append(hosts, p.key)
-		}
-	}
-	return hosts
-}
-
 func key(p *collective.Place) string { return fmt.Sprintf("%s#%d", p.Host, p.GPU) }
 
 // rightRoot says whether a diagnosis, or what it lists as equivalent, names what was at fault.

@@ -41,13 +41,17 @@ const (
 type Options struct {
 	Placement func(job, host string, rank int) (Place, bool) // where a rank runs, where the records do not say; nil: unknown
 	Until     time.Time                                      // records are known to be complete up to here; zero: only beats say so
-	Matrix    bool                                           // the report has the delay matrix
+	// JobOf returns the job that the scheduler placed on all of some nodes at a time; empty: none. Without it no job is named, since
+	// what a record says of its job is written by the users of the nodes.
+	JobOf  func(hosts []string, at time.Time) string
+	Matrix bool // the report has the delay matrix
 }
 
 // Place is where a rank runs.
 type Place struct {
 	Host string
 	NIC  string // empty: unknown
+	GPU  *int   // number within the host; nil: unknown
 }
 
 // process is a rank by what it is in all of its communicators.
@@ -279,7 +283,7 @@ func (t *Tracker) addMembers(c *comm, r *ccl.Comm) {
 		case m.NIC != "":
 			key = m.Host + "@" + m.NIC
 		}
-		c.members[m.Rank] = c.process(key, m.Rank, Place{m.Host, m.NIC})
+		c.members[m.Rank] = c.process(key, m.Rank, Place{m.Host, m.NIC, m.GPU})
 	}
 }
 
