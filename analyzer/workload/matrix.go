@@ -74,6 +74,11 @@ func (s *cellSeries) counted() (n int) {
 	return n
 }
 
+// ready says whether there is a normal to compare the latest transfers with.
+func (s *cellSeries) ready() bool {
+	return len(s.over) == recent && len(s.values.values)-recent >= rankNormal
+}
+
 // pair is a connection between two processes in any operation.
 type pair struct{ from, to *process }
 
@@ -108,7 +113,7 @@ type explained struct {
 func (j *job) explainCells() []explained {
 	states := map[pair]*pairState{}
 	for _, s := range j.cells {
-		if len(s.over) < recent || len(s.values.values)-recent < rankNormal {
+		if !s.ready() {
 			continue
 		}
 		p := pair{s.key.from, s.key.to}

@@ -87,6 +87,9 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 	if ok && known {
 		if over := r.wait - wn; over > max(spread*wm, normalPeriod/10, floor) {
 			r.waitOver = over
+			if x.key.op != "AllToAll" && r.transferOver*lateShare < over {
+				r.transferOver = 0 // a ring that begins late is a little slower
+			}
 			for _, l := range r.late {
 				r.cause = c.job.follow(c, l, r.seq, s, normalPeriod, over, 0)
 				if r.cause.proc != nil || r.cause.transfer != nil {

@@ -31,6 +31,7 @@ const (
 	fabricWithin = 10 * time.Second  // between the beginning of a diagnosis and a verdict on its ways
 	leastRanks   = 0.9               // share of ranks without which an operation is not judged
 	contrary     = 0.1               // share of clean cells that a pattern may have
+	lateShare    = 4                 // of the waiting may be longer transfers without being slow
 	judgedOps    = 128               // operations among which those that count are sought
 	maxPlaces    = 8                 // operations of one kind in a step of a job
 	maxHeld      = 512               // operations that count without a diagnosis before they are the new normal
