@@ -368,7 +368,7 @@ func (j *job) calm(d *Diagnosis) bool {
 	return true
 }
 
-// id is the same for the same fault.
+// id returns the identifier of a diagnosis, which is the same for the same fault.
 func (f *finding) id(j *job) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%d", j.name, f.comm.id, f.syndrome, f.key, f.first))
 	return hex.EncodeToString(sum[:8])

@@ -198,7 +198,7 @@ func TestShow1(t *testing.T) {
 	}
 }
 
-// nuisances are the disturbances of healthy jobs by the bits of a seed.
+// nuisances returns the disturbances of healthy jobs by the bits of a seed.
 func nuisances(seed uint64, shift bool) collective.Nuisances {
 	b := func(i int) bool { return seed>>i&1 == 1 }
 	return collective.Nuisances{Checkpoints: b(0), Imbalance: b(1), Bursts: b(2), Restart: b(3), Losses: b(4), Graphs: seed%7 == 5, Unseen: seed%5 == 3, ClockShift: shift}

@@ -79,7 +79,11 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 	tn, tm, ok := s.transfer.normal(normalOps)
 	if ok {
 		s.judged, r.normal = true, tn
-		if over := r.transfer - tn; over > max(spread*tm, tn/10, floor) {
+		least := max(spread*tm, tn/10, floor)
+		if x.key.op != "AllToAll" {
+			least = max(least, r.wait/lateShare) // who comes last changes the transfer a little
+		}
+		if over := r.transfer - tn; over > least {
 			r.transferOver = over
 		}
 	}
@@ -87,9 +91,6 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 	if ok && known {
 		if over := r.wait - wn; over > max(spread*wm, normalPeriod/10, floor) {
 			r.waitOver = over
-			if x.key.op != "AllToAll" && r.transferOver*lateShare < over {
-				r.transferOver = 0 // a ring that begins late is a little slower
-			}
 			for _, l := range r.late {
 				r.cause = c.job.follow(c, l, r.seq, s, normalPeriod, over, 0)
 				if r.cause.proc != nil || r.cause.transfer != nil {

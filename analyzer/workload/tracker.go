@@ -31,7 +31,7 @@ const (
 	fabricWithin = 10 * time.Second  // between the beginning of a diagnosis and a verdict on its ways
 	leastRanks   = 0.9               // share of ranks without which an operation is not judged
 	contrary     = 0.1               // share of clean cells that a pattern may have
-	lateShare    = 4                 // of the waiting may be longer transfers without being slow
+	lateShare    = 8                 // a transfer counts if it is longer by this part of the waiting
 	judgedOps    = 128               // operations among which those that count are sought
 	maxPlaces    = 8                 // operations of one kind in a step of a job
 	maxHeld      = 512               // operations that count without a diagnosis before they are the new normal
@@ -416,7 +416,7 @@ func (t *Tracker) addOp(c *comm, o *ccl.Op) {
 	}
 }
 
-// enough is how many ranks an operation needs to be judged.
+// enough returns how many ranks an operation needs to be judged.
 func (c *comm) enough() int { return int(math.Ceil(leastRanks * float64(c.n))) }
 
 // judgeIncomplete judges operations that most ranks left two operations ago. The records of the others were lost.
