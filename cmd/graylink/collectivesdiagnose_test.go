@@ -38,7 +38,7 @@ func writeRun(t *testing.T, k collective.Kind, behind string) (string, collectiv
 func TestCollectivesDiagnose(t *testing.T) {
 	file, truth := writeRun(t, collective.LateRank, "")
 	placement := filepath.Join(t.TempDir(), "placement.yaml")
-	if err := os.WriteFile(placement, []byte("jobs:\n  - name: train\n    nodes: [h1, h2, h3, h4]\n"), 0o600); err != nil {
+	if err := os.WriteFile(placement, []byte("jobs:\n  - job: train\n    nodes: [h1, h2, h3, h4]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
