@@ -20,6 +20,8 @@ import (
 func addCollectives(app *kingpin.Application, commands map[string]command) {
 	cmd := app.Command("collectives", "Work with what collective communication libraries (NCCL, RCCL, PyTorch) record.")
 	addCollectivesConvert(cmd, commands)
+	addCollectivesDiagnose(cmd, commands)
+	addCollectivesSimulate(cmd, commands)
 }
 
 func addCollectivesConvert(parent *kingpin.CmdClause, commands map[string]command) {

@@ -1,0 +1,42 @@
+package workload
+
+import "slices"
+
+// recent is how many of the latest values are judged, and not yet a part of what is normal.
+const recent = 8
+
+// history holds the latest values of a quantity, oldest first. Its newest are under judgement.
+type history struct {
+	values []int64
+	size   int
+}
+
+func (h *history) push(v int64) {
+	if len(h.values) == h.size {
+		copy(h.values, h.values[1:])
+		h.values[len(h.values)-1] = v
+		return
+	}
+	h.values = append(h.values, v)
+}
+
+// normal returns the median of the values before the latest ones and their median absolute deviation. It is false for fewer
+// than least values.
+func (h *history) normal(least int) (median, mad int64, ok bool) {
+	n := len(h.values) - recent
+	if n < least || n < 1 {
+		return 0, 0, false
+	}
+	v := slices.Clone(h.values[:n])
+	median = middle(v)
+	for i := range v {
+		v[i] = max(v[i]-median, median-v[i])
+	}
+	return median, middle(v), true
+}
+
+// middle returns the upper median. It sorts the values.
+func middle(v []int64) int64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}

@@ -1,0 +1,234 @@
+package workload
+
+import (
+	"slices"
+	"strconv"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// cause is why the last ranks came late to an operation.
+type cause struct {
+	proc     *process // that came late by itself; nil: none found
+	comm     *comm    // in which it was waited for
+	rank     int      // its rank there
+	transfer *series  // whose transfer was slow; nil: none found
+}
+
+// judge compares an operation with what is normal. It does nothing where too few ranks are known or they measured differently.
+func (c *comm) judge(x *operation) {
+	if !symmetric(x.key.op) || x.mixed || float64(x.done) < leastRanks*float64(c.n) || c.n < 2 {
+		return
+	}
+	s := x.s
+	r := &result{s: s, seq: x.key.seq, end: x.last, transfer: -1}
+	waits := make([]int64, 0, x.done)
+	longest := int64(0)
+	for i, st := range x.state {
+		if st == finished {
+			longest = max(longest, x.exec[i])
+			if r.transfer < 0 || x.exec[i] < r.transfer {
+				r.transfer = x.exec[i]
+			}
+		}
+	}
+	for i, st := range x.state {
+		if st == finished {
+			waits = append(waits, x.exec[i]-r.transfer)
+		}
+	}
+	r.wait = middle(waits)
+	for i, st := range x.state {
+		if st == finished && 2*(x.exec[i]-r.transfer) < r.wait {
+			r.late = append(r.late, i)
+		}
+	}
+	if x.key.op == "AllToAll" {
+		r.transfer = longest // a slow connection delays its two ranks alone
+	}
+	floor := floorGPU
+	if x.timing != "kernel_gpu" {
+		floor = floorCPU
+	}
+	s.judgeResult(x, r, floor)
+	c.results[x.key], c.recent = r, append(c.recent, x.key)
+	if len(c.recent) > keptOps {
+		delete(c.results, c.recent[0])
+		c.recent = c.recent[1:]
+	}
+}
+
+// judgeResult says whether transfer and waiting count, and follows a late rank to what made it late.
+func (s *series) judgeResult(x *operation, r *result, floor int64) {
+	c := s.comm
+	first := slices.Index(x.state, finished)
+	period, known := int64(0), false
+	if before, ok := s.lastStart[first]; ok {
+		period = x.start[first] - before
+	}
+	s.lastStart = map[int]int64{}
+	for i, st := range x.state {
+		if st == finished {
+			s.lastStart[i] = x.start[i]
+			if i > first+4 {
+				break // some are enough if the first rank's record is lost
+			}
+		}
+	}
+	normalPeriod, _, known := s.period.normal(normalOps / 2)
+	tn, tm, ok := s.transfer.normal(normalOps)
+	if ok {
+		s.judged, r.normal = true, tn
+		least := max(spread*tm, tn/10, floor)
+		if x.key.op != "AllToAll" {
+			least = max(least, r.wait/lateShare) // who comes last changes the transfer a little
+		}
+		if over := r.transfer - tn; over > least {
+			r.transferOver = over
+		}
+	}
+	wn, wm, ok := s.wait.normal(normalOps)
+	if ok && known {
+		if over := r.wait - wn; over > max(spread*wm, normalPeriod/10, floor) {
+			r.waitOver = over
+			for _, l := range r.late {
+				r.cause = c.job.follow(c, l, r.seq, s, normalPeriod, over, 0)
+				if r.cause.proc != nil || r.cause.transfer != nil {
+					break
+				}
+			}
+		}
+	}
+	if s.seqs = append(s.seqs, r.seq); len(s.seqs) > judgedOps {
+		s.seqs = s.seqs[1:]
+	}
+	for len(s.results) > 0 && !slices.Contains(s.seqs, s.results[0].seq) {
+		s.results = s.results[1:]
+	}
+	counts := r.transferOver > 0 || r.waitOver > 0
+	if counts {
+		s.results = append(s.results, r)
+		s.held++
+	}
+	if c.job.frozen || counts && s.held < maxHeld {
+		return
+	}
+	if !counts {
+		s.held = 0
+	}
+	s.transfer.push(r.transfer)
+	s.wait.push(r.wait)
+	if period > 0 {
+		s.period.push(period)
+	}
+}
+
+// counting returns the results that count among the latest of one place in the step of a job, where there are least or more. A
+// step has several operations of a kind, and a fault may be at one of them only: places are numbers modulo what a step has.
+func (s *series) counting(least int, holds func(*result) bool) []*result {
+	by := map[uint64]*result{}
+	for _, r := range s.results {
+		if holds(r) {
+			by[r.seq] = r
+		}
+	}
+	if len(by) < least {
+		return nil
+	}
+	for m := uint64(1); m <= maxPlaces; m++ {
+		for place := range m {
+			var out []*result
+			seen := 0
+			for i := len(s.seqs) - 1; i >= 0 && seen < recent; i-- {
+				if s.seqs[i]%m == place {
+					seen++
+					if r := by[s.seqs[i]]; r != nil {
+						out = append(out, r)
+					}
+				}
+			}
+			if len(out) >= least {
+				slices.Reverse(out)
+				return out
+			}
+		}
+	}
+	return nil
+}
+
+// follow finds what made a rank late to an operation: its own work, or another operation in which it waited. The times it
+// compares are those of one process each.
+func (j *job) follow(c *comm, rank int, seq uint64, s *series, period, over int64, depth int) cause {
+	p := c.members[rank]
+	if p == nil || depth > 8 {
+		return cause{}
+	}
+	for i := range p.spans {
+		if sp := &p.spans[i]; sp.s == s && sp.seq == seq {
+			return j.explain(c, rank, p, sp.start, period, over, depth)
+		}
+	}
+	return cause{}
+}
+
+// explain finds what made a process late at a time.
+func (j *job) explain(c *comm, rank int, p *process, at, period, over int64, depth int) cause {
+	var gap, exec *span
+	for i := range p.spans {
+		sp := &p.spans[i]
+		if sp.start > at || sp.start <= at-period {
+			continue
+		}
+		if sp.gapOK && (gap == nil || sp.gapOver > gap.gapOver) {
+			gap = sp
+		}
+		if sp.start < at && sp.exeOK && (exec == nil || sp.execOver > exec.execOver) {
+			exec = sp
+		}
+	}
+	if gap != nil && 2*gap.gapOver >= over && (exec == nil || gap.gapOver >= exec.execOver/2) {
+		return cause{proc: p, comm: c, rank: rank}
+	}
+	if exec == nil || 2*exec.execOver < over || depth > 8 {
+		return cause{}
+	}
+	y := exec.s
+	if exec.peer >= 0 {
+		return j.explainPair(y.comm, exec, period, over, depth)
+	}
+	r := y.comm.results[opKey{y.shape.op, exec.seq}]
+	if r == nil {
+		return cause{}
+	}
+	if 2*r.transferOver >= over && y.shape.op != "AllToAll" {
+		return cause{transfer: y}
+	}
+	for _, l := range r.late {
+		if l != exec.rank {
+			if k := j.follow(y.comm, l, exec.seq, y, period, over, depth+1); k.proc != nil || k.transfer != nil {
+				return k
+			}
+		}
+	}
+	return cause{}
+}
+
+// explainPair follows a wait for a peer: it came late, or the transfer was slow for both.
+func (j *job) explainPair(c *comm, e *span, period, over int64, depth int) cause {
+	other := c.members[e.peer]
+	if other == nil {
+		return cause{}
+	}
+	op := map[string]string{"Send": "Recv", "Recv": "Send"}[e.s.shape.op]
+	for i := len(other.spans) - 1; i >= 0; i-- {
+		sp := &other.spans[i]
+		if sp.s.comm != c || sp.s.shape.op != op || sp.peer != e.rank {
+			continue
+		}
+		if sp.exeOK && 2*sp.execOver >= over {
+			return cause{transfer: e.s}
+		}
+		return j.explain(c, e.peer, other, sp.start, period, over, depth+1)
+	}
+	return cause{}
+}

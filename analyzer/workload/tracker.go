@@ -1,0 +1,570 @@
+package workload
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/ccl"
+)
+
+// The parameters of all diagnoses. docs/collectives-diagnosis.md has the reasons.
+const (
+	normalOps    = 32                // operations that make a normal
+	historySize  = 64 + recent       // operations of a communicator that are remembered
+	rankHistory  = 32 + recent       // the same for one rank
+	rankNormal   = 12                // values that make a normal of one rank
+	counting     = 5                 // of the recent operations have to count
+	spread       = 8                 // median absolute deviations
+	floorGPU     = int64(20_000)     // ns: what always may vary
+	floorCPU     = int64(200_000)    // ns, where the processor measured
+	hangAfter    = 5 * time.Second   // without former stalls
+	hangFailure  = 2 * time.Second   // on a connection with a hard failure
+	hangAtMost   = 600 * time.Second //
+	stallFactor  = 3                 // times the longest finished stall
+	stallMemory  = time.Hour         //
+	keptSpans    = 96                // operations of a process that are remembered
+	keptOps      = 64                // operations of a communicator that are open or were finished last
+	maxComms     = 4096              //
+	maxCells     = 1 << 18           //
+	fabricWithin = 10 * time.Second  // between the beginning of a diagnosis and a verdict on its ways
+	leastRanks   = 0.9               // share of ranks without which an operation is not judged
+	contrary     = 0.1               // share of clean cells that a pattern may have
+	lateShare    = 8                 // a transfer counts if it is longer by this part of the waiting
+	judgedOps    = 128               // operations among which those that count are sought
+	maxPlaces    = 8                 // operations of one kind in a step of a job
+	maxHeld      = 512               // operations that count without a diagnosis before they are the new normal
+	maxClosed    = 64                // diagnoses that are over and still reported
+)
+
+// Options of a tracker. The zero value is right for records that still arrive.
+type Options struct {
+	Placement func(job, host string, rank int) (Place, bool) // where a rank runs, where the records do not say; nil: unknown
+	Until     time.Time                                      // records are known to be complete up to here; zero: only beats say so
+	// JobOf returns the job that the scheduler placed on all of some nodes at a time; empty: none. Without it no job is named, since
+	// what a record says of its job is written by the users of the nodes.
+	JobOf  func(hosts []string, at time.Time) string
+	Matrix bool // the report has the delay matrix
+}
+
+// Place is where a rank runs.
+type Place struct {
+	Host string
+	NIC  string // empty: unknown
+	GPU  *int   // number within the host; nil: unknown
+}
+
+// process is a rank by what it is in all of its communicators.
+type process struct {
+	key   string
+	place Place
+	spans []span
+	gaps  map[[2]*series]*history
+	execs map[*series]*history
+}
+
+// span is an operation of one process.
+type span struct {
+	s            *series
+	seq          uint64
+	start, end   int64
+	gap          int64 // since its last operation; below zero: unknown
+	after        *series
+	rank         int
+	peer         int
+	gapOver      int64 // beyond what is normal
+	execOver     int64
+	gapOK, exeOK bool
+}
+
+// shape is what operations have to have in common to be compared.
+type shape struct {
+	op, algo, proto string
+	log2            int
+	peer            int // of Send and Recv; otherwise -1
+}
+
+// series is the operations of one shape in one communicator.
+type series struct {
+	comm      *comm
+	shape     shape
+	transfer  history // ns
+	wait      history // ns
+	period    history // ns from one start to the next
+	lastStart map[int]int64
+	seqs      []uint64  // of the operations that were judged last
+	results   []*result // those of them that count
+	held      int       // operations that were not added to what is normal, as they count
+	judged    bool
+}
+
+// result is what one finished operation says.
+type result struct {
+	s            *series
+	seq          uint64
+	transfer     int64
+	wait         int64
+	transferOver int64 // beyond what is normal; only where it counts
+	waitOver     int64
+	normal       int64
+	late         []int
+	end          int64 // when the last rank left, by the clocks of hosts
+	cause        cause
+}
+
+// opKey is an operation within its communicator.
+type opKey struct {
+	op  string
+	seq uint64
+}
+
+// operation is one that not all ranks have reported.
+type operation struct {
+	s      *series
+	key    opKey
+	bytes  uint64
+	exec   []int64 // ns by rank; -1: unknown
+	start  []int64
+	state  []byte // by rank
+	done   int
+	timing string
+	mixed  bool
+	bytesR map[int]uint64 // of ranks whose size is another one
+	last   int64
+}
+
+// States of a rank in an operation.
+const (
+	unseen byte = iota
+	launched
+	finished
+)
+
+// rankBeat is the latest beat of a rank of a communicator.
+type rankBeat struct {
+	first, at           int64
+	launched, completed map[string]uint64
+}
+
+type comm struct {
+	job      *job
+	id, name string
+	n        int
+	members  []*process
+	seen     []bool // ranks that records speak of
+	series   map[shape]*series
+	pending  map[opKey]*operation
+	order    []opKey
+	results  map[opKey]*result
+	recent   []opKey
+	p2p      map[p2pKey]*openP2P
+	beats    map[int]*rankBeat
+	edges    map[edgeKey]*ccl.Edge
+	stalls   [2]int64 // ns: the longest of this and the former half of an hour
+	stallAt  int64
+	finished bool // an operation was completed
+	first    int64
+}
+
+type p2pKey struct {
+	rank int
+	op   string
+	seq  uint64
+}
+
+type openP2P struct {
+	start int64
+	peer  int
+}
+
+type edgeKey struct {
+	rank, peer int
+	dir        ccl.Direction
+	channel    int
+	op         string
+}
+
+type job struct {
+	name   string
+	comms  map[string]*comm
+	order  []*comm
+	procs  map[string]*process
+	cells  map[cellKey]*cellSeries
+	open   map[string]*standing
+	closed []Diagnosis
+	frozen bool
+}
+
+// Tracker finds out what a job waits for, from records in the order in which they are read. It is not safe for concurrent use.
+type Tracker struct {
+	opt     Options
+	jobs    map[string]*job
+	order   []*job
+	read    uint64
+	double  uint64
+	dropped uint64
+	ops     uint64
+	comms   int
+	cells   int
+	now     int64
+}
+
+// New returns a tracker without records.
+func New(o Options) *Tracker { return &Tracker{opt: o, jobs: map[string]*job{}} }
+
+// Add takes one record. What is beyond the limits is dropped, and the report counts it.
+func (t *Tracker) Add(rec ccl.Record) {
+	t.read++
+	switch r := rec.(type) {
+	case *ccl.Comm:
+		if c := t.comm(r.Job, r.Comm, r.NRanks); c != nil {
+			t.addMembers(c, r)
+		}
+	case *ccl.Op:
+		if c := t.comm(r.Job, r.Comm, r.NRanks); c != nil {
+			t.addOp(c, r)
+		}
+	case *ccl.Edge:
+		if c := t.comm(r.Job, r.Comm, r.NRanks); c != nil {
+			t.addEdge(c, r)
+		}
+	case *ccl.Beat:
+		if c := t.comm(r.Job, r.Comm, r.NRanks); c != nil {
+			t.addBeat(c, r)
+		}
+	}
+}
+
+// comm returns a communicator, or nil beyond the limit and for a rank that contradicts its size.
+func (t *Tracker) comm(jobName, id string, n int) *comm {
+	j := t.jobs[jobName]
+	if j == nil {
+		if t.comms >= maxComms {
+			t.dropped++
+			return nil
+		}
+		j = &job{name: jobName, comms: map[string]*comm{}, procs: map[string]*process{}, cells: map[cellKey]*cellSeries{}, open: map[string]*standing{}}
+		t.jobs[jobName], t.order = j, append(t.order, j)
+	}
+	c := j.comms[id]
+	if c == nil {
+		if t.comms >= maxComms && !t.forgetComm() {
+			t.dropped++
+			return nil
+		}
+		t.comms++
+		c = &comm{job: j, id: id, n: n, members: make([]*process, n), seen: make([]bool, n), series: map[shape]*series{}, pending: map[opKey]*operation{},
+			results: map[opKey]*result{}, p2p: map[p2pKey]*openP2P{}, beats: map[int]*rankBeat{}, edges: map[edgeKey]*ccl.Edge{}}
+		j.comms[id], j.order = c, append(j.order, c)
+	}
+	if c.n != n {
+		t.dropped++
+		return nil
+	}
+	return c
+}
+
+// forgetComm makes room by forgetting a communicator without records. There is none while all are in use.
+func (t *Tracker) forgetComm() bool { return false }
+
+// addMembers notes where the ranks of a communicator run.
+func (t *Tracker) addMembers(c *comm, r *ccl.Comm) {
+	if r.Name != "" {
+		c.name = r.Name
+	}
+	for _, m := range r.Ranks {
+		if c.members[m.Rank] != nil {
+			continue
+		}
+		key := ""
+		switch {
+		case m.GPU != nil:
+			key = m.Host + "#" + itoa(*m.GPU)
+		case m.NIC != "":
+			key = m.Host + "@" + m.NIC
+		}
+		c.members[m.Rank] = c.process(key, m.Rank, Place{m.Host, m.NIC, m.GPU})
+	}
+}
+
+// process returns the process with a key. Without a key it is one of this communicator alone.
+func (c *comm) process(key string, rank int, p Place) *process {
+	if key == "" {
+		key = p.Host + "/" + c.id + "/" + itoa(rank)
+	}
+	q := c.job.procs[key]
+	if q == nil {
+		q = &process{key: key, place: p, gaps: map[[2]*series]*history{}, execs: map[*series]*history{}}
+		c.job.procs[key] = q
+	}
+	return q
+}
+
+// member returns the process of a rank.
+func (t *Tracker) member(c *comm, rank int, host string) *process {
+	p := c.members[rank]
+	if p == nil {
+		place := Place{Host: host}
+		if t.opt.Placement != nil {
+			if q, ok := t.opt.Placement(c.job.name, host, rank); ok {
+				place = q
+			}
+		}
+		p = c.process("", rank, place)
+		if host != "" {
+			c.members[rank] = p
+		}
+	}
+	return p
+}
+
+func shapeOf(o *ccl.Op) shape {
+	s := shape{o.Op, o.Algo, o.Proto, -1, -1}
+	if o.Bytes != nil {
+		s.log2 = bits.Len64(*o.Bytes)
+	}
+	if o.Peer != nil {
+		s.peer = *o.Peer
+	}
+	return s
+}
+
+func (c *comm) seriesOf(sh shape) *series {
+	s := c.series[sh]
+	if s == nil {
+		s = &series{comm: c, shape: sh, transfer: history{size: historySize}, wait: history{size: historySize}, period: history{size: historySize}, lastStart: map[int]int64{}}
+		c.series[sh] = s
+	}
+	return s
+}
+
+// pairwise says whether an operation is between two ranks.
+func pairwise(op string) bool { return op == "Send" || op == "Recv" }
+
+// symmetric says whether all ranks leave an operation together.
+func symmetric(op string) bool {
+	return slices.Contains([]string{"AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier"}, op)
+}
+
+func (t *Tracker) addOp(c *comm, o *ccl.Op) {
+	p := t.member(c, o.Rank, o.Host)
+	c.seen[o.Rank] = true
+	key := opKey{o.Op, o.Seq}
+	start := o.StartNS.NS
+	if !o.StartNS.Known && o.EndNS.Known && o.ExecNS.Known {
+		start = o.EndNS.NS - o.ExecNS.NS
+	}
+	exec, completed := o.Duration()
+	t.now = max(t.now, start+exec)
+	if c.first == 0 {
+		c.first = start
+	}
+	s := c.seriesOf(shapeOf(o))
+	if pairwise(o.Op) {
+		t.addPair(c, o, p, s, start, exec, completed)
+		return
+	}
+	if c.results[key] != nil {
+		if completed {
+			t.double++
+		}
+		return
+	}
+	x := c.pending[key]
+	if x == nil {
+		if len(c.order) > 0 && len(c.recent) == keptOps && o.Seq+4*keptOps < c.newest(o.Op) {
+			t.double++ // long forgotten
+			return
+		}
+		x = &operation{s: s, key: key, exec: make([]int64, c.n), start: make([]int64, c.n), state: make([]byte, c.n), timing: o.Timing}
+		if o.Bytes != nil {
+			x.bytes = *o.Bytes
+		}
+		c.pending[key], c.order = x, append(c.order, key)
+		t.forget(c)
+	}
+	if x.state[o.Rank] == finished || x.state[o.Rank] == launched && !completed {
+		t.double++
+		return
+	}
+	if o.Bytes != nil && *o.Bytes != x.bytes {
+		if x.bytesR == nil {
+			x.bytesR = map[int]uint64{}
+		}
+		x.bytesR[o.Rank] = *o.Bytes
+	}
+	x.mixed = x.mixed || o.Timing != x.timing
+	x.start[o.Rank] = start
+	if !completed {
+		x.state[o.Rank] = launched
+		return
+	}
+	t.ops++
+	x.state[o.Rank], x.exec[o.Rank] = finished, exec
+	x.last = max(x.last, start+exec)
+	x.done++
+	c.finished = true
+	c.noteStall(exec, start+exec)
+	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: -1}, c.job.frozen)
+	if x.done == c.n {
+		c.remove(key)
+		c.judge(x)
+	}
+	if x.done == c.n || x.done == c.enough() {
+		c.judgeIncomplete(o.Op, o.Seq)
+	}
+}
+
+// enough returns how many ranks an operation needs to be judged.
+func (c *comm) enough() int { return int(math.Ceil(leastRanks * float64(c.n))) }
+
+// judgeIncomplete judges operations that most ranks left two operations ago. The records of the others were lost.
+func (c *comm) judgeIncomplete(op string, seq uint64) {
+	for _, key := range slices.Clone(c.order) {
+		if x := c.pending[key]; key.op == op && key.seq+2 <= seq && x.done >= c.enough() {
+			c.remove(key)
+			c.judge(x)
+		}
+	}
+}
+
+// newest returns the highest number of a kind of operation that was finished last.
+func (c *comm) newest(op string) (n uint64) {
+	for _, k := range c.recent {
+		if k.op == op {
+			n = max(n, k.seq)
+		}
+	}
+	return n
+}
+
+// addPair takes an operation between two ranks.
+func (t *Tracker) addPair(c *comm, o *ccl.Op, p *process, s *series, start, exec int64, completed bool) {
+	key := p2pKey{o.Rank, o.Op, o.Seq}
+	for i := range p.spans {
+		if sp := &p.spans[i]; sp.s == s && sp.seq == o.Seq {
+			t.double++
+			return
+		}
+	}
+	if !completed {
+		if o.Peer != nil && len(c.p2p) < keptOps*c.n {
+			c.p2p[key] = &openP2P{start, *o.Peer}
+		}
+		return
+	}
+	delete(c.p2p, key)
+	t.ops++
+	c.finished = true
+	c.noteStall(exec, start+exec)
+	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: s.shape.peer}, c.job.frozen)
+}
+
+// noteStall remembers the longest operation of the last half hour to hour.
+func (c *comm) noteStall(exec, at int64) {
+	if at-c.stallAt > int64(stallMemory)/2 {
+		c.stalls, c.stallAt = [2]int64{0, c.stalls[0]}, at
+	}
+	c.stalls[0] = max(c.stalls[0], exec)
+}
+
+// forget judges the oldest operations as they are when there are too many.
+func (t *Tracker) forget(c *comm) {
+	for len(c.order) > keptOps {
+		key := c.order[0]
+		c.order = c.order[1:]
+		if x := c.pending[key]; x != nil {
+			delete(c.pending, key)
+			c.judge(x)
+		}
+	}
+}
+
+// remove takes an operation off those that are open.
+func (c *comm) remove(key opKey) {
+	delete(c.pending, key)
+	if i := slices.Index(c.order, key); i >= 0 {
+		c.order = slices.Delete(c.order, i, i+1)
+	}
+}
+
+// addSpan notes an operation of a process, how long it had not been in one before, and by how much both are beyond normal.
+func (p *process) addSpan(s span, frozen bool) {
+	s.gap = -1
+	last := int64(0)
+	for i := range p.spans {
+		if q := &p.spans[i]; q.end <= s.start && q.end > last {
+			last, s.after = q.end, q.s
+		}
+	}
+	if s.after != nil {
+		s.gap = s.start - last
+		k := [2]*series{s.after, s.s}
+		h := p.gaps[k]
+		if h == nil {
+			h = &history{size: rankHistory}
+			p.gaps[k] = h
+		}
+		if m, _, ok := h.normal(rankNormal); ok {
+			s.gapOver, s.gapOK = s.gap-m, true
+		}
+		if !frozen {
+			h.push(s.gap)
+		}
+	}
+	h := p.execs[s.s]
+	if h == nil {
+		h = &history{size: rankHistory}
+		p.execs[s.s] = h
+	}
+	if m, _, ok := h.normal(rankNormal); ok {
+		s.execOver, s.exeOK = s.end-s.start-m, true
+	}
+	if !frozen {
+		h.push(s.end - s.start)
+	}
+	if len(p.spans) == keptSpans {
+		copy(p.spans, p.spans[1:])
+		p.spans[len(p.spans)-1] = s
+		return
+	}
+	p.spans = append(p.spans, s)
+}
+
+func (t *Tracker) addEdge(c *comm, e *ccl.Edge) {
+	c.seen[e.Rank] = true
+	t.member(c, e.Rank, e.Host)
+	ch := -1
+	if e.Channel != nil {
+		ch = *e.Channel
+	}
+	k := edgeKey{e.Rank, e.Peer, e.Direction, ch, e.Op}
+	if e.State == ccl.Open {
+		if len(c.edges) < 16*keptOps*c.n {
+			c.edges[k] = e
+		}
+		return
+	}
+	if old := c.edges[k]; old != nil && old.Seq <= e.Seq {
+		delete(c.edges, k)
+	}
+	t.addCell(c, e)
+}
+
+func (t *Tracker) addBeat(c *comm, b *ccl.Beat) {
+	t.member(c, b.Rank, b.Host)
+	if b.Alive != nil && !*b.Alive {
+		return // it says what the rank is no longer, and its last counts stand
+	}
+	c.seen[b.Rank] = true
+	t.now = max(t.now, b.AtNS.NS)
+	old := c.beats[b.Rank]
+	if old == nil {
+		c.beats[b.Rank] = &rankBeat{b.AtNS.NS, b.AtNS.NS, b.Launched, b.Completed}
+		return
+	}
+	if b.AtNS.NS > old.at {
+		old.at, old.launched, old.completed = b.AtNS.NS, b.Launched, b.Completed
+	}
+}
