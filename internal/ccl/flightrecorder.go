@@ -430,7 +430,7 @@ func operationName(name string) (op string, peer *int) {
 
 // readFlightJSON reads a dump in JSON into the values of a pickle. Stacks are skipped.
 func readFlightJSON(text []byte) (any, error) {
-	j := flightJSON{}
+	j := flightJSON{names: map[string]string{}}
 	j.reset(text)
 	v := j.value()
 	if err := j.end(); err != nil {
@@ -442,7 +442,24 @@ func readFlightJSON(text []byte) (any, error) {
 // flightJSON is a scanner that makes values.
 type flightJSON struct {
 	scanner
-	values int
+	values, length int
+	names          map[string]string // texts that are kept once
+}
+
+// string returns a text.
+func (j *flightJSON) string(b []byte) string {
+	if s, known := j.names[string(b)]; known {
+		return s
+	}
+	if j.length += len(b); j.length > maxPickleText {
+		j.failf("more than %d bytes of text", maxPickleText)
+		return ""
+	}
+	s := string(b)
+	if len(j.names) < maxNames && len(s) <= MaxString {
+		j.names[s] = s
+	}
+	return s
 }
 
 // value reads one value.
@@ -454,7 +471,7 @@ func (j *flightJSON) value() any {
 	switch c := j.peek(); {
 	case j.err != nil:
 	case c == '"':
-		return string(j.quoted())
+		return j.string(j.quoted())
 	case c == '{':
 		d := &pickleDict{}
 		for j.enter('{'); j.key(); {
@@ -462,7 +479,7 @@ func (j *flightJSON) value() any {
 				j.skip()
 				continue
 			}
-			d.items = append(d.items, pickleItem{key: string(j.name)})
+			d.items = append(d.items, pickleItem{key: j.string(j.name)})
 			d.items[len(d.items)-1].value = j.value()
 		}
 		return d
