@@ -205,8 +205,9 @@ func groupRanks(v any) ([]int, error) {
 			ranks = append(ranks, int(n))
 		}
 	case string:
-		inner, ok := strings.CutPrefix(v, "[")
-		if inner, ok = strings.CutSuffix(inner, "]"); !ok {
+		inner, begins := strings.CutPrefix(v, "[")
+		inner, ends := strings.CutSuffix(inner, "]")
+		if !begins || !ends {
 			return nil, fieldError("ranks", "a list of ranks is expected, and not %.80q", v)
 		}
 		for text := range strings.SplitSeq(inner, ",") {

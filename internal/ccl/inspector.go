@@ -85,7 +85,7 @@ type inspectorLine struct {
 	dumpedAt        Nanos
 	others          int // members that are no header, metadata or payload
 	op              Op
-	bytes, steps    uint64
+	bytes           uint64
 	hasBytes        bool
 	peer            int
 	hasExec         bool

@@ -38,5 +38,5 @@ func Identify(info os.FileInfo) (uid uint32, id FileID, err error) {
 	if !ok {
 		return 0, FileID{}, fmt.Errorf("%s: the owner is unknown", info.Name())
 	}
-	return stat.Uid, FileID{uint64(stat.Dev), stat.Ino}, nil
+	return stat.Uid, FileID{stat.Dev, stat.Ino}, nil
 }

@@ -136,7 +136,11 @@ func (s *RASServer) answer(conn net.Conn) {
 		case command == "set format json" && s.hasJSON:
 			fmt.Fprint(conn, "OK\n")
 		case command == "status", command == "verbose status":
-			conn.Write(s.status)
+			if _, err := conn.Write(s.status); err != nil {
+				s.mu.Lock()
+				s.commands = append(s.commands, err.Error())
+				s.mu.Unlock()
+			}
 			return
 		default:
 			fmt.Fprintf(conn, "ERROR: Unknown command %s\n", lines.Text())
