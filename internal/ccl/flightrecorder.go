@@ -205,9 +205,9 @@ func groupRanks(v any) ([]int, error) {
 			ranks = append(ranks, int(n))
 		}
 	case string:
-		inner, opened := strings.CutPrefix(v, "[")
-		inner, closed := strings.CutSuffix(inner, "]")
-		if !opened || !closed {
+		inner, begins := strings.CutPrefix(v, "[")
+		inner, ends := strings.CutSuffix(inner, "]")
+		if !begins || !ends {
 			return nil, fieldError("ranks", "a list of ranks is expected, and not %.80q", v)
 		}
 		for text := range strings.SplitSeq(inner, ",") {
@@ -431,7 +431,7 @@ func operationName(name string) (op string, peer *int) {
 
 // readFlightJSON reads a dump in JSON into the values of a pickle. Stacks are skipped.
 func readFlightJSON(text []byte) (any, error) {
-	j := flightJSON{}
+	j := flightJSON{names: map[string]string{}}
 	j.reset(text)
 	v := j.value()
 	if err := j.end(); err != nil {
@@ -443,7 +443,24 @@ func readFlightJSON(text []byte) (any, error) {
 // flightJSON is a scanner that makes values.
 type flightJSON struct {
 	scanner
-	values int
+	values, length int
+	names          map[string]string // texts that are kept once
+}
+
+// string returns a text.
+func (j *flightJSON) string(b []byte) string {
+	if s, known := j.names[string(b)]; known {
+		return s
+	}
+	if j.length += len(b); j.length > maxPickleText {
+		j.failf("more than %d bytes of text", maxPickleText)
+		return ""
+	}
+	s := string(b)
+	if len(j.names) < maxNames && len(s) <= MaxString {
+		j.names[s] = s
+	}
+	return s
 }
 
 // value reads one value.
@@ -455,7 +472,7 @@ func (j *flightJSON) value() any {
 	switch c := j.peek(); {
 	case j.err != nil:
 	case c == '"':
-		return string(j.quoted())
+		return j.string(j.quoted())
 	case c == '{':
 		d := &pickleDict{}
 		for j.enter('{'); j.key(); {
@@ -463,7 +480,7 @@ func (j *flightJSON) value() any {
 				j.skip()
 				continue
 			}
-			d.items = append(d.items, pickleItem{key: string(j.name)})
+			d.items = append(d.items, pickleItem{key: j.string(j.name)})
 			d.items[len(d.items)-1].value = j.value()
 		}
 		return d

@@ -303,12 +303,13 @@ func BenchmarkInspector(b *testing.B) {
 		lines := bytes.Count(text, []byte("\n"))
 		b.Run(fmt.Sprintf("verbose=%t", verbose), func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
+			began := cpuTime(b)
 			for b.Loop() {
 				if _, err := ccl.ReadInspector(bytes.NewReader(text), source, func(ccl.Record) error { return nil }, func(e fabric.LineError) { b.Fatal(e) }); err != nil {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64(lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
+			b.ReportMetric(float64(lines)*float64(b.N)/(cpuTime(b)-began).Seconds(), "lines/s-of-a-core")
 		})
 	}
 }

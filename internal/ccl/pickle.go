@@ -41,9 +41,11 @@ const (
 	opLong1      = 0x8a
 )
 
-// maxPickleValues bounds the memory that a pickle can take, at some 60 bytes each. A dump of 20,000 operations with their
-// stacks has 1.6 million.
-const maxPickleValues = 1 << 21
+// Bounds of the memory that a dump can take. A dump of 18,000 operations with their stacks has 1.4 million values.
+const (
+	maxPickleValues = 3 << 19
+	maxPickleText   = 32 << 20 // bytes of all strings
+)
 
 // pickleList is a list or a tuple.
 type pickleList struct {
@@ -71,6 +73,7 @@ type unpickler struct {
 	marks  []int // heights of the stack
 	memo   []any
 	values int
+	text   int // bytes of all strings
 }
 
 // readPickle returns the value of a pickle.
@@ -206,6 +209,9 @@ func (u *unpickler) scalar(op byte) (any, error) {
 			return nil, err
 		}
 		b, err := u.take(int(n))
+		if u.text += len(b); u.text > maxPickleText {
+			return nil, fmt.Errorf("more than %d bytes of text", maxPickleText)
+		}
 		if err == nil && !utf8.Valid(b) {
 			err = errors.New("a string is not UTF-8")
 		}

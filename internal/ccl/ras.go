@@ -38,7 +38,7 @@ func QueryRAS(ctx context.Context, address string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot reach the RAS service: %w", err)
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	text, err := rasStatus(conn)
 	if err != nil && !errors.Is(err, ErrRASTooOld) {
 		err = fmt.Errorf("RAS service at %s: %w", address, errors.Join(err, ctx.Err()))

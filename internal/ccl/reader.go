@@ -1,9 +1,11 @@
 package ccl
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -124,14 +126,19 @@ const MaxDump = 64 << 20
 // errTooLong is the error of a dump of more than MaxDump bytes.
 var errTooLong = errors.New("longer than 64 MiB")
 
-// readDump reads a dump as a whole.
+// readDump reads a dump as a whole, in a piece of memory of its size if r is a file.
 func readDump(r io.Reader) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(r, MaxDump+1))
-	if err != nil {
+	var text bytes.Buffer
+	if f, ok := r.(interface{ Stat() (fs.FileInfo, error) }); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			text.Grow(int(min(info.Size(), MaxDump)) + 2*bytes.MinRead)
+		}
+	}
+	if _, err := text.ReadFrom(io.LimitReader(r, MaxDump+1)); err != nil {
 		return nil, fmt.Errorf("cannot read: %w", err)
 	}
-	if len(text) > MaxDump {
+	if text.Len() > MaxDump {
 		return nil, errTooLong
 	}
-	return text, nil
+	return text.Bytes(), nil
 }
