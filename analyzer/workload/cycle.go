@@ -270,9 +270,6 @@ func (j *job) diagnoseLate(s *series, into map[string]*finding) {
 		key := "late/" + p.place.Host
 		f := s.finding(NonCommSlow, Chain, counts, func(r *result) int64 { return r.waitOver }, func(r *result) int64 { return r.transfer + r.wait - r.waitOver })
 		f.key, f.comm, f.ranks = key, r.cause.comm, []int{r.cause.rank}
-		if f.comm != s.comm {
-			f.op = s.shape.op
-		}
 		f.confidence *= float64(votes[p]) / float64(len(counts))
 		old := into[key]
 		if old == nil {
@@ -376,6 +373,9 @@ func (f *finding) id(j *job) string {
 
 // describe fills a diagnosis with what was found in this cycle.
 func (t *Tracker) describe(d *Diagnosis, f *finding, fabric Fabric) {
+	if d.Comm != f.comm.id || d.Op != f.op {
+		d.FirstSeq = f.first // numbers of another kind of operation say nothing
+	}
 	d.Job = ""
 	if t.opt.JobOf != nil {
 		d.Job = t.opt.JobOf(f.comm.hosts(), d.BeganAt)
