@@ -2,9 +2,9 @@
 
 package workload
 
-// The whole set of Shows 1 and 2.
+// How much make test-all measures of Shows 1 and 2.
 const (
-	seedsPerKind = 100
-	mostRanks    = 512
-	calmSeeds    = 200
+	defaultSeeds = 20
+	defaultRanks = 64
+	defaultCalm  = 200
 )

@@ -2,9 +2,9 @@
 
 package workload
 
-// How much make test measures. The whole set is in make test-all.
+// How much make test measures of Shows 1 and 2.
 const (
-	seedsPerKind = 4
-	mostRanks    = 16
-	calmSeeds    = 8
+	defaultSeeds = 4
+	defaultRanks = 16
+	defaultCalm  = 8
 )

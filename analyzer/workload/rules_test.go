@@ -213,7 +213,7 @@ func TestRule6HardFailure(t *testing.T) {
 // TestChain has late ranks whose wait goes on through three communicators: tensor-parallel, pipeline and data-parallel.
 func TestChain(t *testing.T) {
 	right := 0
-	const seeds = seedsPerKind
+	seeds := *seedsPerKind
 	for seed := range uint64(seeds) {
 		run := simulated(t, collective.Config{Seed: seed + 1000, DP: 2 + 2*int(seed%2), TP: 2, PP: 4, Steps: 45, Fault: collective.LateRank})
 		rep := Replay(run.Records, Options{}, nil)

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"sort"
@@ -8,6 +9,13 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/sim/collective"
+)
+
+// The whole of Show 1 takes hours: go test ./analyzer/workload -run Show -v -timeout 8h -show.seeds 100 -show.ranks 512
+var (
+	seedsPerKind = flag.Int("show.seeds", defaultSeeds, "seeds of each kind of fault")
+	mostRanks    = flag.Int("show.ranks", defaultRanks, "most ranks of a job")
+	calmSeeds    = flag.Int("show.calm", defaultCalm, "jobs without a fault")
 )
 
 // want is what a fault has to be called.
@@ -176,7 +184,7 @@ func measure(t *testing.T, kind collective.Kind, seeds, most int) *score {
 func TestShow1(t *testing.T) {
 	var named, right, rooted, runs, tardy int
 	for _, k := range collective.Kinds() {
-		s := measure(t, k, seedsPerKind, mostRanks)
+		s := measure(t, k, *seedsPerKind, *mostRanks)
 		named, right, rooted, runs = named+s.named, right+s.right, rooted+s.rooted, runs+s.runs
 		tardy += s.tardy
 		worst := time.Duration(0)
@@ -208,8 +216,8 @@ func nuisances(seed uint64, shift bool) collective.Nuisances {
 func TestShow2(t *testing.T) {
 	for _, shift := range []bool{false, true} {
 		s := &score{}
-		for seed := range uint64(calmSeeds) {
-			c := config(collective.None, seed, mostRanks/2)
+		for seed := range uint64(*calmSeeds) {
+			c := config(collective.None, seed, *mostRanks/2)
 			c.Nuisances = nuisances(seed, shift)
 			run, err := collective.Simulate(c)
 			if err != nil {

@@ -249,7 +249,7 @@ func (t *Tracker) comm(jobName, id string, n int) *comm {
 	}
 	c := j.comms[id]
 	if c == nil {
-		if t.comms >= maxComms && !t.forgetComm() {
+		if t.comms >= maxComms {
 			t.dropped++
 			return nil
 		}
@@ -264,9 +264,6 @@ func (t *Tracker) comm(jobName, id string, n int) *comm {
 	}
 	return c
 }
-
-// forgetComm makes room by forgetting a communicator without records. There is none while all are in use.
-func (t *Tracker) forgetComm() bool { return false }
 
 // addMembers notes where the ranks of a communicator run.
 func (t *Tracker) addMembers(c *comm, r *ccl.Comm) {
