@@ -59,7 +59,7 @@ func (t *Tracker) hungOps(j *job, least func(*comm) int64) (out []hung) {
 			h := hung{comm: c, op: key.op, seq: key.seq, phase: "run"}
 			for r, st := range x.state {
 				switch {
-				case st == launched && !(c.beats[r] != nil && c.beats[r].completed[key.op] > key.seq):
+				case st == launched && (c.beats[r] == nil || c.beats[r].completed[key.op] <= key.seq):
 					h.launched = append(h.launched, r)
 					if h.began == 0 || x.start[r] < h.began {
 						h.began = x.start[r]

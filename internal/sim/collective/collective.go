@@ -164,7 +164,6 @@ type world struct {
 	hung    int64 // when something first hung
 	from    int
 	to      int
-	node    string
 	lateNS  int64
 	victim  *group // where a hang begins
 }

@@ -30,7 +30,7 @@ type transfer struct {
 	sendGPU, peer, wire    int64
 	recvWire, flush, gpu   int64
 	sendHold, recvHold     hold
-	posted, arrived        int64 // of the last chunk
+	posted                 int64 // of the last chunk
 	consumed               []int64
 	sendReady, receiveFrom int64 // since when the sender, and the receiver, wait for the next chunk
 	hurt                   bool  // a fault made it slower
