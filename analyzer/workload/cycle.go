@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +30,6 @@ type finding struct {
 	began       int64
 	effect      *Effect
 	confidence  float64
-	hang        bool
 	nodes       []string // only for whole nodes; otherwise those of the ranks
 	touched     []Consequence
 }
@@ -477,7 +477,7 @@ func joinInts(v []int) string {
 			b = append(b, fmt.Sprintf("and %d more", len(v)-i))
 			break
 		}
-		b = append(b, itoa(n))
+		b = append(b, strconv.Itoa(n))
 	}
 	return strings.Join(b, ", ")
 }

@@ -3,6 +3,7 @@ package workload
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/graylink/graylink/internal/ccl"
@@ -323,11 +324,11 @@ func (t *Tracker) diagnoseHang(j *job, fabric Fabric) []*finding {
 		switch s := h.sink(); {
 		case s.found && s.to >= 0:
 			f.syndrome, f.pattern, f.ranks, f.connection = CommHang, Cell, []int{s.from, s.to}, &Connection{s.from, s.to}
-			f.key = "cell/" + h.comm.id + "/" + itoa(s.from) + ">" + itoa(s.to)
+			f.key = "cell/" + h.comm.id + "/" + strconv.Itoa(s.from) + ">" + strconv.Itoa(s.to)
 			add(&roots, f)
 		case s.found:
 			f.pattern, f.ranks = Chain, []int{s.from}
-			f.key = "gpu/" + h.comm.id + "/" + itoa(s.from)
+			f.key = "gpu/" + h.comm.id + "/" + strconv.Itoa(s.from)
 			add(&roots, f)
 		default:
 			f.syndrome, f.pattern, f.confidence, f.ranks, f.key = CommHang, Unlocated, 0.9, h.launched, "unlocated"
@@ -338,7 +339,6 @@ func (t *Tracker) diagnoseHang(j *job, fabric Fabric) []*finding {
 		roots = vague
 	}
 	for _, f := range roots {
-		f.hang = true
 		for i := range ops {
 			if ops[i].comm != f.comm {
 				f.touch(ops[i].comm, f.syndrome)

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 
 	"github.com/graylink/graylink/internal/ccl"
@@ -35,7 +36,7 @@ func (t *Tracker) addCell(c *comm, e *ccl.Edge) {
 	if to == nil {
 		return
 	}
-	k := cellKey{from, to, c, e.Op, log2(*e.Bytes)}
+	k := cellKey{from, to, c, e.Op, bits.Len64(*e.Bytes)}
 	s := c.job.cells[k]
 	if s == nil {
 		if t.cells >= maxCells {
@@ -56,13 +57,6 @@ func (t *Tracker) addCell(c *comm, e *ccl.Edge) {
 	if !c.job.frozen && !over {
 		s.values.push(v)
 	}
-}
-
-func log2(n uint64) (l int) {
-	for ; n > 1; n >>= 1 {
-		l++
-	}
-	return l
 }
 
 func (s *cellSeries) counted() (n int) {

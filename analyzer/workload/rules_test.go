@@ -31,6 +31,25 @@ func allReduces(steps int, ranks int, exec func(step, rank int) float64) (out []
 	return out
 }
 
+// TestWatchdogTimes: durations that are bounds by a watchdog are compared with nothing, and neither slow nor normal. Those by events
+// of the GPU are.
+func TestWatchdogTimes(t *testing.T) {
+	for timing, want := range map[string]State{ccl.TimingWatchdog: InsufficientState, ccl.TimingEnqueued: InsufficientState, ccl.TimingEvent: Suspect} {
+		records := allReduces(60, 4, func(s, _ int) float64 {
+			if s < 45 {
+				return 17
+			}
+			return 27
+		})
+		for _, r := range records {
+			r.(*ccl.Op).Timing = timing
+		}
+		if rep := Replay(records, Options{}, nil); rep.State != want {
+			t.Errorf("%s: %s, %+v", timing, rep.State, rep.Diagnoses)
+		}
+	}
+}
+
 // TestPublishedOpenMPI has the durations that Open MPI's ring of four ranks showed: 17 ms; 19 in a late rank and 39 to 41 in
 // the others; 27 in all with a slow NIC.
 func TestPublishedOpenMPI(t *testing.T) {

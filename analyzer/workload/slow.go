@@ -2,10 +2,9 @@ package workload
 
 import (
 	"slices"
-	"strconv"
-)
 
-func itoa(n int) string { return strconv.Itoa(n) }
+	"github.com/graylink/graylink/internal/ccl"
+)
 
 // cause is why the last ranks came late to an operation.
 type cause struct {
@@ -15,9 +14,11 @@ type cause struct {
 	transfer *series  // whose transfer was slow; nil: none found
 }
 
-// judge compares an operation with what is normal. It does nothing where too few ranks are known or they measured differently.
+// judge compares an operation with what is normal. It does nothing where too few ranks are known or they measured differently, and
+// where a watchdog saw the operation from time to time: such durations are bounds.
 func (c *comm) judge(x *operation) {
-	if !symmetric(x.key.op) || x.mixed || float64(x.done) < leastRanks*float64(c.n) || c.n < 2 {
+	bounds := x.timing == ccl.TimingWatchdog || x.timing == ccl.TimingEnqueued
+	if !symmetric(x.key.op) || x.mixed || bounds || float64(x.done) < leastRanks*float64(c.n) || c.n < 2 {
 		return
 	}
 	s := x.s
@@ -47,7 +48,7 @@ func (c *comm) judge(x *operation) {
 		r.transfer = longest // a slow connection delays its two ranks alone
 	}
 	floor := floorGPU
-	if x.timing != "kernel_gpu" {
+	if x.timing != ccl.TimingKernelGPU && x.timing != ccl.TimingEvent {
 		floor = floorCPU
 	}
 	s.judgeResult(x, r, floor)
@@ -62,7 +63,7 @@ func (c *comm) judge(x *operation) {
 func (s *series) judgeResult(x *operation, r *result, floor int64) {
 	c := s.comm
 	first := slices.Index(x.state, finished)
-	period, known := int64(0), false
+	period := int64(0)
 	if before, ok := s.lastStart[first]; ok {
 		period = x.start[first] - before
 	}

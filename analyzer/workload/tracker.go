@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/graylink/graylink/internal/ccl"
@@ -21,13 +22,13 @@ const (
 	floorCPU     = int64(200_000)    // ns, where the processor measured
 	hangAfter    = 5 * time.Second   // without former stalls
 	hangFailure  = 2 * time.Second   // on a connection with a hard failure
-	hangAtMost   = 600 * time.Second //
+	hangAtMost   = 600 * time.Second // whatever the stalls were
 	stallFactor  = 3                 // times the longest finished stall
-	stallMemory  = time.Hour         //
+	stallMemory  = time.Hour         // in which stalls are remembered
 	keptSpans    = 96                // operations of a process that are remembered
 	keptOps      = 64                // operations of a communicator that are open or were finished last
-	maxComms     = 4096              //
-	maxCells     = 1 << 18           //
+	maxComms     = 4096              // communicators of all jobs
+	maxCells     = 1 << 18           // of all delay matrices
 	fabricWithin = 10 * time.Second  // between the beginning of a diagnosis and a verdict on its ways
 	leastRanks   = 0.9               // share of ranks without which an operation is not judged
 	contrary     = 0.1               // share of clean cells that a pattern may have
@@ -277,7 +278,7 @@ func (t *Tracker) addMembers(c *comm, r *ccl.Comm) {
 		key := ""
 		switch {
 		case m.GPU != nil:
-			key = m.Host + "#" + itoa(*m.GPU)
+			key = m.Host + "#" + strconv.Itoa(*m.GPU)
 		case m.NIC != "":
 			key = m.Host + "@" + m.NIC
 		}
@@ -288,7 +289,7 @@ func (t *Tracker) addMembers(c *comm, r *ccl.Comm) {
 // process returns the process with a key. Without a key it is one of this communicator alone.
 func (c *comm) process(key string, rank int, p Place) *process {
 	if key == "" {
-		key = p.Host + "/" + c.id + "/" + itoa(rank)
+		key = p.Host + "/" + c.id + "/" + strconv.Itoa(rank)
 	}
 	q := c.job.procs[key]
 	if q == nil {

@@ -99,6 +99,9 @@ const (
 	Completed OpState = "completed"
 )
 
+// TimingKernelGPU is the Timing of durations that the GPU measured for the kernel of an operation.
+const TimingKernelGPU = "kernel_gpu"
+
 // Op is one collective or point-to-point operation as one rank saw it. Seq counts per communicator and kind of operation,
 // as coll_sn of NCCL does, so communicator, kind and Seq are the operation's name in all ranks.
 type Op struct {
@@ -113,7 +116,7 @@ type Op struct {
 	StartNS    Nanos   `json:"start_ns,omitzero"`
 	EndNS      Nanos   `json:"end_ns,omitzero"`
 	ExecNS     Nanos   `json:"exec_ns,omitzero"`
-	Timing     string  `json:"timing,omitempty"` // what measured ExecNS: kernel_gpu, kernel_cpu, collective_cpu
+	Timing     string  `json:"timing,omitempty"` // what measured the duration: kernel_gpu, kernel_cpu, collective_cpu, or as of Flight Recorder
 	State      OpState `json:"state"`
 	ClockError Nanos   `json:"clock_error_ns,omitzero"`
 }
