@@ -35,8 +35,19 @@ type Placement struct {
 	End   time.Time `json:"end,omitzero"`
 }
 
-func (p *Placement) runsAt(at time.Time) bool {
+// RunsAt reports whether the job runs at a time.
+func (p *Placement) RunsAt(at time.Time) bool {
 	return !p.Start.After(at) && (p.End.IsZero() || p.End.After(at))
+}
+
+// Hosts returns the different nodes of the job, by the scheduler's names: its nodes, and those of its NICs.
+func (p *Placement) Hosts() []string {
+	all := slices.Clone(p.Nodes)
+	for _, nic := range p.NICs {
+		all = append(all, fabric.OwnerOf(nic))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Map holds the placements of a moment on a fabric.
@@ -62,13 +73,13 @@ func newMap(g *fabric.Graph, all []Placement, at time.Time, known distances) *Ma
 	m := &Map{g: g, jobs: map[string]*job{}}
 	names := map[string]int{}
 	for i := range all {
-		if all[i].runsAt(at) {
+		if all[i].RunsAt(at) {
 			names[all[i].Job]++
 		}
 	}
 	for i := range all {
 		p := all[i]
-		if !p.runsAt(at) {
+		if !p.RunsAt(at) {
 			continue
 		}
 		if names[p.Job] > 1 && p.ID != "" {

@@ -295,22 +295,12 @@ func (d *decider) place(job, node string) (target string, reason Reason) {
 	if !ok {
 		return "", JobUnknown
 	}
-	for _, name := range placedNodes(&p) {
+	for _, name := range p.Hosts() {
 		if short, _, _ := strings.Cut(name, "."); name == node || short == node {
 			return name, ""
 		}
 	}
 	return "", NotInPlacement
-}
-
-// placedNodes returns the different nodes of a placement, by the scheduler's names.
-func placedNodes(p *jobs.Placement) []string {
-	all := slices.Clone(p.Nodes)
-	for _, nic := range p.NICs {
-		all = append(all, fabric.OwnerOf(nic))
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }
 
 // checkMaintenance returns why the maintenance of a node or of what it is connected to forbids an action, or "".
@@ -372,7 +362,7 @@ func (d *decider) checkLimits(x *workload.Diagnosis, node string) Reason {
 		return JobLimit
 	case inHour >= perHour:
 		return HourLimit
-	case ofJob >= max(1, len(placedNodes(&p))/dayShare):
+	case ofJob >= max(1, len(p.Hosts())/dayShare):
 		return DayLimit
 	}
 	return ""

@@ -155,15 +155,9 @@ func (d *diagnoser) probed(g *fabric.Graph) (*probedFabric, error) {
 
 // jobOn returns the job that runs on all of some nodes at a time; empty: none is known.
 func jobOn(placements []jobs.Placement, hosts []string, at time.Time) string {
-	for _, p := range placements {
-		if p.Start.After(at) || !p.End.IsZero() && !p.End.After(at) || len(hosts) == 0 {
-			continue
-		}
-		nodes := slices.Clone(p.Nodes)
-		for _, n := range p.NICs {
-			nodes = append(nodes, fabric.OwnerOf(n))
-		}
-		if !slices.ContainsFunc(hosts, func(h string) bool { return !slices.Contains(nodes, h) }) {
+	for i := range placements {
+		p := &placements[i]
+		if nodes := p.Hosts(); len(hosts) > 0 && p.RunsAt(at) && !slices.ContainsFunc(hosts, func(h string) bool { return !slices.Contains(nodes, h) }) {
 			return p.Job
 		}
 	}
@@ -179,16 +173,6 @@ type probedFabric struct {
 
 // candidateWays bounds the paths between two NICs that are looked at.
 const candidateWays = 256
-
-// directionsOf returns the directions of links that packets cross by a path.
-func directionsOf(src, dst string, p fabric.Path) (out []string) {
-	from := src
-	for _, h := range p {
-		out = append(out, fabric.Direction{From: from, To: h.Switch + ":" + h.In}.String())
-		from = h.Switch + ":" + h.Out
-	}
-	return append(out, fabric.Direction{From: from, To: dst}.String())
-}
 
 // nics returns the NICs that a rank may use: its own, that of the rail of its GPU, or all of its node.
 func (f *probedFabric) nics(p workload.Place) (out []string) {
@@ -212,12 +196,12 @@ func (f *probedFabric) nics(p workload.Place) (out []string) {
 // Connection says which verdicts are on a candidate way from one rank to another in its direction, and how many of the ways clean probes cover.
 func (f *probedFabric) Connection(from, to workload.Place, since, until time.Time) workload.Evidence {
 	e := workload.Evidence{}
-	clean := map[string]bool{}
+	clean := map[fabric.Direction]bool{}
 	for i := range f.findings {
 		x := &f.findings[i]
 		o := x.Obs
 		if x.Condition == judge.Healthy && len(o.Path) > 0 && !o.Start.After(until) && !o.Start.Add(time.Duration(o.WindowNS)).Before(since) {
-			for _, d := range directionsOf(o.Src, o.Dst, o.Path) {
+			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
 				clean[d] = true
 			}
 		}
@@ -227,8 +211,8 @@ func (f *probedFabric) Connection(from, to workload.Place, since, until time.Tim
 		for _, dst := range f.nics(to) {
 			for _, p := range f.graph.ShortestPaths(src, dst, candidateWays) {
 				ways++
-				dirs := directionsOf(src, dst, p)
-				if !slices.ContainsFunc(dirs, func(d string) bool { return !clean[d] }) {
+				dirs := p.LinkDirections(src, dst)
+				if !slices.ContainsFunc(dirs, func(d fabric.Direction) bool { return !clean[d] }) {
 					covered++
 				}
 				f.addVerdicts(&e, src, dst, p, dirs, since, until)
@@ -244,10 +228,10 @@ func (f *probedFabric) Connection(from, to workload.Place, since, until time.Tim
 }
 
 // addVerdicts adds the verdicts of the time on a way, in its direction.
-func (f *probedFabric) addVerdicts(e *workload.Evidence, src, dst string, p fabric.Path, dirs []string, since, until time.Time) {
+func (f *probedFabric) addVerdicts(e *workload.Evidence, src, dst string, p fabric.Path, dirs []fabric.Direction, since, until time.Time) {
 	for i := range f.verdicts {
 		v := &f.verdicts[i]
-		if v.FirstSeen.Before(since) || v.FirstSeen.After(until) || !v.CrossedBy(p, src, dst) || v.Direction != "" && !slices.Contains(dirs, v.Direction) {
+		if v.FirstSeen.Before(since) || v.FirstSeen.After(until) || !v.CrossedBy(p, src, dst) || v.Direction != "" && !slices.ContainsFunc(dirs, func(d fabric.Direction) bool { return d.String() == v.Direction }) {
 			continue
 		}
 		if !slices.ContainsFunc(e.Verdicts, func(w workload.Verdict) bool { return w.ID == v.ID }) {
