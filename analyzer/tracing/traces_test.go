@@ -227,18 +227,23 @@ func (a *secondsAgents) TraceFlows(context.Context, string, []string) ([]fabric.
 	return nil, nil
 }
 
+// pollForAMinute polls the nodes for a minute of a bubble's time.
+func pollForAMinute(t *testing.T, tracer *Tracer) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { tracer.pollPaths(ctx); close(done) }()
+	time.Sleep(time.Minute)
+	cancel()
+	<-done
+}
+
 // TestPollsAreSpread: nodes that settled in the same second are not polled in the same second again.
 func TestPollsAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := worldtest.NewClos(t, 10, 20, 10)
 		a := &secondsAgents{began: time.Now(), asked: map[int]int{}}
 		tracer := NewTracer(TracerOptions{Agents: a, Store: paths.NewStore(g), Log: slog.New(slog.DiscardHandler)})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { tracer.pollPaths(ctx); close(done) }()
-		time.Sleep(time.Minute)
-		cancel()
-		<-done
+		pollForAMinute(t, tracer)
 		nodes := len(g.Topo.Nodes)
 		for second := 20; second < 60; second++ {
 			if n := a.asked[second]; n > nodes/10+1 || n < nodes/10-1 {
@@ -255,12 +260,7 @@ func TestNodesWithAllPathsAreAskedForWhatIsNew(t *testing.T) {
 		a := &tracedAgents{states: map[string]fabric.PathState{"h1": fabric.PathValid, "h2": fabric.PathUnknown, "h3": fabric.PathValid}, within: map[string][]time.Duration{}}
 		tracer := NewTracer(TracerOptions{Agents: a, Store: paths.NewStore(worldtest.NewClos(t, 2, 4, 2)), Log: slog.New(slog.DiscardHandler)})
 		tracer.setUrgent(nil, map[fabric.Flow]bool{{Src: "h3/eth1", Dst: "h1/eth1"}: true})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { tracer.pollPaths(ctx); close(done) }()
-		time.Sleep(time.Minute)
-		cancel()
-		<-done
+		pollForAMinute(t, tracer)
 		for node, want := range map[string]struct {
 			times  int
 			within time.Duration

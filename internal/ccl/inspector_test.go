@@ -267,6 +267,20 @@ func TestRealLines(t *testing.T) {
 	}
 }
 
+// canBeRead returns a function that checks that a record is one that ParseRecord reads.
+func canBeRead(t *testing.T) func(ccl.Record) error {
+	return func(r ccl.Record) error {
+		line, err := ccl.AppendRecord(nil, r)
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err := ccl.ParseRecord(line); err != nil {
+			t.Errorf("%v: %s", err, line)
+		}
+		return nil
+	}
+}
+
 // FuzzInspector checks that no file breaks the reader, that what it reads is JSON, and that its records are valid ones.
 func FuzzInspector(f *testing.F) {
 	for _, version := range ccltest.Versions {
@@ -275,16 +289,7 @@ func FuzzInspector(f *testing.F) {
 		f.Add(ccltest.AppendDump(nil, version, d))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		in := ccl.NewInspector(source, func(r ccl.Record) error {
-			line, err := ccl.AppendRecord(nil, r)
-			if err != nil {
-				t.Error(err)
-			}
-			if _, err := ccl.ParseRecord(line); err != nil {
-				t.Errorf("%v: %s", err, line)
-			}
-			return nil
-		})
+		in := ccl.NewInspector(source, canBeRead(t))
 		for line := range bytes.SplitSeq(text, []byte("\n")) {
 			if err := in.ReadLine(line); err == nil && !json.Valid(line) {
 				t.Errorf("%q is no JSON", line)

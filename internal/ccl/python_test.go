@@ -15,9 +15,9 @@ func python(t *testing.T, script string, args ...string) []byte {
 	path, err := exec.LookPath("python3")
 	if err != nil {
 		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("python3 is missing")
+			t.Fatal("needs python3 (Debian package python3)")
 		}
-		t.Skip("python3 is missing")
+		t.Skip("needs python3 (Debian package python3)")
 	}
 	var stderr bytes.Buffer
 	cmd := exec.Command(path, append([]string{"-c", script}, args...)...)
