@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/ccl"
@@ -64,5 +65,39 @@ func TestCollectivesDiagnose(t *testing.T) {
 		if err := c.run(&out); err == nil || errors.As(err, &ee) && ee.code == 3 && c.at != "" {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// TestConnectionsOfTheFabric: the delay that the analyzer recorded in testdata/delay.jsonl, from spine1:dn2 to leaf2:up1, is on the
+// ways to the nodes of leaf2, and on no way from them or between others.
+func TestConnectionsOfTheFabric(t *testing.T) {
+	_, g, err := loadGraph(demoTopology)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := diagnoser{observations: "testdata/delay.jsonl"}
+	f, err := d.probed(g)
+	if err != nil || len(f.verdicts) != 1 {
+		t.Fatalf("%v, %+v", err, f)
+	}
+	at := f.verdicts[0].FirstSeen
+	ask := func(from, to string) workload.Evidence {
+		return f.Connection(workload.Place{Host: from}, workload.Place{Host: to}, at.Add(-10*time.Second), at.Add(10*time.Second))
+	}
+	for _, c := range []struct {
+		from, to string
+		guilty   bool
+	}{{"h1", "h3", true}, {"h7", "h4", true}, {"h3", "h1", false}, {"h1", "h8", false}, {"h3", "h4", false}} {
+		e := ask(c.from, c.to)
+		if guilty := len(e.Verdicts) == 1 && e.Verdicts[0].Element == "leaf2:up1--spine1:dn2" && e.Verdicts[0].Link; guilty != c.guilty || !e.CoverageKnown || c.guilty == (e.Coverage == 1) {
+			t.Errorf("%s to %s: %+v", c.from, c.to, e)
+		}
+	}
+	if e := ask("h1", "elsewhere"); e.CoverageKnown || e.Reason == "" {
+		t.Errorf("to a node that the topology lacks: %+v", e)
+	}
+	f.verdicts[0].FirstSeen = at.Add(time.Minute)
+	if e := ask("h1", "h3"); len(e.Verdicts) > 0 {
+		t.Errorf("a verdict of another time: %+v", e)
 	}
 }
