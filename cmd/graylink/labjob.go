@@ -45,12 +45,14 @@ func addLabJob(cmd *kingpin.CmdClause, name *string, commands map[string]command
 	size := job.Flag("size", "What each rank contributes to an operation, for example 8MiB.").Default("8MiB").Bytes()
 	job.Flag("compute", "Time between two operations.").Default("20ms").DurationVar(&j.options.Compute)
 	job.Flag("operations", "Number of operations. 0: until interrupted.").Default("0").IntVar(&j.options.Operations)
+	chunk := job.Flag("chunk", "Pieces in which data are sent, for example 64KiB.").Default("128KiB").Bytes()
 	job.Flag("late", "RANK=TIME: the rank needs so much time more before each operation. Repeatable.").StringMapVar(&j.late)
+	job.Flag("late-from", "Operation from which on ranks are late.").Default("0").IntVar(&j.options.LateFrom)
 	job.Flag("stop", "RANK=N: the rank lives on, and does not launch operation N. Repeatable.").StringMapVar(&j.stop)
 	job.Flag("port", "TCP port at which the ranks receive.").Default("29500").Uint16Var(&j.port)
 	job.Flag("records", "File for the records, - for standard output.").Default("-").StringVar(&j.records)
 	commands[job.FullCommand()] = func(ctx context.Context) error {
-		j.lab, j.options.Bytes = *name, int(*size)
+		j.lab, j.options.Bytes, j.options.Chunk = *name, int(*size), int(*chunk)
 		return j.run(ctx)
 	}
 

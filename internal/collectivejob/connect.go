@@ -2,6 +2,7 @@ package collectivejob
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -38,7 +39,7 @@ func (w *worker) connect(ctx context.Context) error {
 			accepting.Wait()
 			return fmt.Errorf("rank %d cannot send to rank %d: %w", w.o.Number, peer, err)
 		}
-		s := newSender(peer, conn)
+		s := newSender(peer, conn, cmp.Or(w.o.Slots, slots))
 		w.sends = append(w.sends, s)
 		go s.readControl() // ends with the connection
 	}
@@ -84,7 +85,7 @@ func (w *worker) accept(ln net.Listener, from []int) error {
 			return err
 		}
 		missing = slices.Delete(missing, at, at+1)
-		w.receives = append(w.receives, &receiver{peer: peer, conn: conn, stream: bufio.NewReaderSize(conn, chunkBytes)})
+		w.receives = append(w.receives, &receiver{peer: peer, conn: conn, stream: bufio.NewReaderSize(conn, chunkBytes), slots: cmp.Or(w.o.Slots, slots)})
 	}
 	return nil
 }

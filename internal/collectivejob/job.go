@@ -5,13 +5,14 @@
 //     its senders wait for it, as NCCL's do for a receiver whose kernel has not started.
 //  2. In a ring, a rank sends to the next and receives from the one before. Of the 2(n-1) steps of an all-reduce, a chunk of
 //     a step can be sent when the one of the step before was received. In an all-to-all every rank sends to every other.
-//  3. A receiver acknowledges a chunk when it has arrived, and grants a credit when it has been consumed. At any moment a
-//     sender waits for its own data (gpu), for credits although all chunks have arrived (peer), or for chunks on their way
-//     (wire). A receiver waits for chunks (wire). The times of these states add up to the time of the transfer.
+//  3. A receiver acknowledges a chunk when it has arrived, and grants a credit when it has been consumed. Each chunk of a
+//     sender waits for its own data (gpu), then for a credit (peer), then for its acknowledgement (wire). A receiver waits for
+//     the chunks that it granted (wire). A transfer has the sums over its chunks, which overlap, as the steps of NCCL's do.
 //  4. A rank reports operations and transfers when they are over, and every second that it lives and what it is held by.
 package collectivejob
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,9 +45,14 @@ type Options struct {
 	Op     string `json:"op"`
 	// Bytes is what each rank contributes to an operation.
 	Bytes int `json:"bytes"`
-	// Compute is the time between two operations, and Late what this rank needs besides.
-	Compute time.Duration `json:"compute_ns"`
-	Late    time.Duration `json:"late_ns"`
+	// Chunk is the size of the pieces in which data are sent, and Slots how many of them a receiver has room for. 0: as in NCCL's
+	// Simple protocol, 128 KiB and 8.
+	Chunk int `json:"chunk"`
+	Slots int `json:"slots"`
+	// Compute is the time between two operations, and Late what this rank needs besides from the operation LateFrom on.
+	Compute  time.Duration `json:"compute_ns"`
+	Late     time.Duration `json:"late_ns"`
+	LateFrom int           `json:"late_from"`
 	// Operations ends the job after so many. 0: it goes on.
 	Operations int `json:"operations"`
 	// StopBefore makes the rank live on without launching the operation of this number. 0: it never does.
@@ -68,8 +74,12 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("op: %s or %s is expected, and not %q", AllReduce, AllToAll, o.Op)
 	case o.Bytes < n:
 		return fmt.Errorf("bytes: at least one for each of %d ranks is expected, and not %d", n, o.Bytes)
-	case o.Compute < 0 || o.Late < 0:
-		return errors.New("compute_ns and late_ns: not less than 0 is expected")
+	case o.Chunk < 0 || o.Chunk > maxChunk:
+		return fmt.Errorf("chunk: 0 to %d is expected, and not %d", maxChunk, o.Chunk)
+	case o.Slots < 0 || o.Slots > maxSlots:
+		return fmt.Errorf("slots: 0 to %d is expected, and not %d", maxSlots, o.Slots)
+	case o.Compute < 0 || o.Late < 0 || o.LateFrom < 0:
+		return errors.New("compute_ns, late_ns and late_from: not less than 0 is expected")
 	case o.Operations < 0 || o.StopBefore < 0:
 		return errors.New("operations and stop_before: not less than 0 is expected")
 	case o.Patience <= 0:
@@ -78,17 +88,20 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// chunkBytes is the size of a chunk, and slots is how many a receiver has room for, as in NCCL's Simple protocol.
+// The defaults of Chunk and Slots, and their limits.
 const (
 	chunkBytes = 128 << 10
 	slots      = 8
+	maxChunk   = 16 << 20
+	maxSlots   = 1024
 )
 
 // chunks returns how many chunks a peer is sent in an operation, how many of them can be sent at once, and their size.
 func (o *Options) chunks() (all, first, size int) {
 	n := len(o.Ranks)
 	part := o.Bytes / n
-	first = (part + chunkBytes - 1) / chunkBytes
+	chunk := cmp.Or(o.Chunk, chunkBytes)
+	first = (part + chunk - 1) / chunk
 	size = (part + first - 1) / first
 	if o.Op == AllToAll {
 		return first, first, size
@@ -167,7 +180,11 @@ func Run(ctx context.Context, o Options, report func(ccl.Record)) error {
 	defer cancel()
 	wg.Go(func() { w.beat(running) })
 	for seq := 0; o.Operations == 0 || seq < o.Operations; seq++ {
-		if err := pause(running, o.Compute+o.Late); err != nil {
+		computing := o.Compute
+		if seq >= o.LateFrom {
+			computing += o.Late
+		}
+		if err := pause(running, computing); err != nil {
 			return nil
 		}
 		if o.StopBefore > 0 && seq == o.StopBefore {
@@ -203,20 +220,20 @@ func (w *worker) runOperation(ctx context.Context, seq uint64) error {
 	w.launched, w.current = w.launched+1, op
 	w.mu.Unlock()
 	all, first, chunk := w.o.chunks()
-	// Senders take a token for each chunk that they can send. In an all-to-all each has all of its own.
-	ready := make(chan struct{}, all*len(w.sends))
-	for range first * len(w.sends) {
-		ready <- struct{}{}
+	arrived := func() {}
+	if w.o.Op == AllReduce { // what arrived in a step is sent in the next one
+		arrived = w.sends[0].addReady
 	}
 	parts := len(w.sends) + len(w.receives)
 	errs := make(chan error, parts)
 	operation, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, s := range w.sends {
-		go func() { errs <- s.run(operation, seq, all, chunk, ready) }()
+		s.start(seq, all, first, chunk)
+		go func() { errs <- s.run(operation) }()
 	}
 	for _, r := range w.receives {
-		go func() { errs <- r.run(operation, seq, all, chunk, ready) }()
+		go func() { errs <- r.run(operation, seq, all, chunk, arrived) }()
 	}
 	var failed error
 	for range parts {

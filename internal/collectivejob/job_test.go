@@ -124,8 +124,9 @@ func TestOperations(t *testing.T) {
 						if want := uint64(octets(n, bytes)); *r.Bytes != want {
 							t.Errorf("rank %d, %s %d: %d octets, want %d", rank, r.Direction, r.Peer, *r.Bytes, want)
 						}
+						// At any moment at least one chunk waits, and at most as many as there are slots.
 						span, waits := r.EndNS.NS-r.StartNS.NS, r.GPUWait.NS+r.PeerWait.NS+r.Wire.NS+r.Flush.NS
-						if d := span - waits; max(d, -d) > 1000 {
+						if waits < span-1000 || waits > slots*(span+1000) {
 							t.Errorf("rank %d, %s %d: waits of %v in %v", rank, r.Direction, r.Peer, time.Duration(waits), time.Duration(span))
 						}
 					}
@@ -278,7 +279,9 @@ func TestBadOptions(t *testing.T) {
 		"rank: ":        func(o *Options) { o.Number = 2 },
 		"op: ":          func(o *Options) { o.Op = "Barrier" },
 		"bytes: ":       func(o *Options) { o.Bytes = 1 },
-		"compute_ns ":   func(o *Options) { o.Late = -1 },
+		"compute_ns, ":  func(o *Options) { o.Late = -1 },
+		"chunk: ":       func(o *Options) { o.Chunk = -1 },
+		"slots: ":       func(o *Options) { o.Slots = 1 << 20 },
 		"operations ":   func(o *Options) { o.StopBefore = -1 },
 		"patience_ns: ": func(o *Options) { o.Patience = 0 },
 	} {
