@@ -39,6 +39,10 @@ type setting struct {
 // message removes those of a switch; the loopback stays in group 0.
 const linkGroup = 1
 
+// hashFields are the fields that choose among equal routes: addresses, protocol and ports (fib_multipath_hash_fields in
+// Documentation/networking/ip-sysctl.rst of Linux, since 5.13).
+const hashFields = "55" // 0x37
+
 // kernelSettings returns the settings of a namespace before it has interfaces, which then inherit "default".
 func kernelSettings(ns *Namespace) []setting {
 	out := []setting{
@@ -60,8 +64,11 @@ func kernelSettings(ns *Namespace) []setting {
 		setting{path: "ipv4/conf/all/send_redirects", value: "0"},
 		setting{path: "ipv4/conf/default/send_redirects", value: "0"},
 		// ECMP by the 5-tuple, differently in each switch: with one seed for
-		// all (Linux before 6.11), every tier chooses the same index.
-		setting{path: "ipv4/fib_multipath_hash_policy", value: "1"},
+		// all (Linux before 6.11), every tier chooses the same index. Policy 3 reads
+		// the header, as a switch does. Policy 1 takes the hash that a sender in the same
+		// kernel gave the packet, which TCP changes when it sends something again.
+		setting{path: "ipv4/fib_multipath_hash_fields", value: hashFields},
+		setting{path: "ipv4/fib_multipath_hash_policy", value: "3"},
 		setting{path: "ipv4/fib_multipath_hash_seed", value: strconv.FormatUint(uint64(ns.HashSeed), 10), optional: true},
 		// A trace is answered at every hop, from the address of the port it
 		// came in by. The mask exempts every type from both rate limits; the
