@@ -511,6 +511,7 @@ func (t *Tracker) report() Report {
 	slices.SortFunc(r.Diagnoses, func(a, b Diagnosis) int {
 		return cmp.Or(a.BeganAt.Compare(b.BeganAt), cmp.Compare(a.ID, b.ID))
 	})
+	r.Diagnoses = uniteGuilty(r.Diagnoses)
 	for i := range r.Diagnoses {
 		d := &r.Diagnoses[i]
 		guilty = guilty || d.Network.State == Guilty
