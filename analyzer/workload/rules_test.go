@@ -236,7 +236,7 @@ func TestChain(t *testing.T) {
 	for seed := range uint64(seeds) {
 		run := simulated(t, collective.Config{Seed: seed + 1000, DP: 2 + 2*int(seed%2), TP: 2, PP: 4, Steps: 45, Fault: collective.LateRank})
 		rep := Replay(run.Records, Options{}, nil)
-		if len(rep.Diagnoses) == 1 && rightRoot(keysOf(run), &rep.Diagnoses[0], run.Truth) && len(rep.Diagnoses[0].Consequences) >= 1 {
+		if len(rep.Diagnoses) == 1 && rightRoot(keysOf(run), &rep.Diagnoses[0], run.Truth) && len(rep.Diagnoses[0].Consequences) >= 2 {
 			right++
 			continue
 		}

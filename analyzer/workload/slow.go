@@ -172,12 +172,12 @@ func (j *job) follow(c *comm, rank int, seq uint64, s *series, period, over int6
 	return cause{}
 }
 
-// explain finds what made a process late at a time.
+// explain finds what made a process late at a time, in the step before it, which is longer than normal by what it is late.
 func (j *job) explain(c *comm, rank int, p *process, at, period, over int64, depth int) cause {
 	var gap, exec *span
 	for i := range p.spans {
 		sp := &p.spans[i]
-		if sp.start > at || sp.start <= at-period {
+		if sp.start > at || sp.start <= at-period-over {
 			continue
 		}
 		if sp.gapOK && (gap == nil || sp.gapOver > gap.gapOver) {
