@@ -57,6 +57,7 @@ type Tail struct {
 	ended   map[uint64]int64   // offsets of files that have ended, by the first line
 	stats   TailStats
 	refused Refusals
+	room    *inspectorRoom
 	poll    uint64
 	buf     []byte
 }
@@ -87,7 +88,7 @@ type stream struct {
 // NewTail returns a tail of a directory, which need not exist yet.
 func NewTail(c TailConfig) *Tail {
 	c.MaxFiles, c.PerPoll = cmp.Or(c.MaxFiles, maxTailFiles), cmp.Or(c.PerPoll, tailPerPoll)
-	return &Tail{config: c, seed: maphash.MakeSeed(), streams: map[uint64]*stream{}, ended: map[uint64]int64{}}
+	return &Tail{config: c, room: newInspectorRoom(), seed: maphash.MakeSeed(), streams: map[uint64]*stream{}, ended: map[uint64]int64{}}
 }
 
 // Stats returns what the tail has read so far.
@@ -205,7 +206,7 @@ func (t *Tail) follow(f *os.File) error {
 		f.Close() // a file that has ended, under another name
 		return nil
 	case s == nil:
-		s = &stream{first: first, file: f, offset: t.ended[first], size: size, grown: t.poll, reader: NewInspector(t.config.Source, t.config.Out)}
+		s = &stream{first: first, file: f, offset: t.ended[first], size: size, grown: t.poll, reader: newInspector(t.config.Source, t.room, t.config.Out)}
 		if old := size - t.config.Recent; t.poll == 1 && t.config.Recent > 0 && old > 0 {
 			s.offset, s.tooLong = old, true // the line there has begun before
 		}
@@ -332,7 +333,7 @@ func (t *Tail) end(s *stream) {
 	if err != nil || !ok || first != s.first || size < s.offset {
 		t.stats.Truncated++
 	}
-	s.reader.Restart()
+	s.reader.close()
 	t.account(s)
 	s.file.Close()
 	delete(t.streams, s.first)
