@@ -24,6 +24,9 @@ const (
 	TimingEnqueued = "enqueue_watchdog" // from the host's call to the watchdog's seeing the end
 )
 
+// FlightPrefix begins the names of communicators that Flight Recorder has. Two jobs may have the same ones.
+const FlightPrefix = "fr:"
+
 // RankOfFile returns the rank that the name of a dump ends in: PyTorch names the dump of rank N by
 // TORCH_NCCL_DEBUG_INFO_TEMP_FILE and N (nccl_trace_rank_3). A suffix such as .json is left away.
 func RankOfFile(path string) (rank int, ok bool) {
@@ -177,7 +180,7 @@ func (f *flightReader) readGroups(config any) {
 		}
 		sum := fnv.New32a()
 		fmt.Fprint(sum, ranks)
-		g.From = From{Job: f.src.Job, Comm: fmt.Sprintf("fr:%s:%08x", item.key, sum.Sum32()), Rank: slices.Index(ranks, f.rank), NRanks: len(ranks), Host: f.src.Host}
+		g.From = From{Job: f.src.Job, Comm: fmt.Sprintf(FlightPrefix+"%s:%08x", item.key, sum.Sum32()), Rank: slices.Index(ranks, f.rank), NRanks: len(ranks), Host: f.src.Host}
 		if g.Rank < 0 {
 			g.err = fieldError("pg_config", "rank %d, by the name of the file, is no member of the group", f.rank)
 			continue

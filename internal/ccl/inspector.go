@@ -25,7 +25,8 @@ type Inspector struct {
 	line   inspectorLine
 	names  map[string]string
 	comms  map[inspectorRank]*inspectorComm
-	beyond inspectorComm // stands for all communicators beyond MaxComms
+	room   *inspectorRoom
+	beyond inspectorComm // stands for all communicators for which there is no room
 
 	head     []byte         // text of the header that was read last
 	headComm *inspectorComm // of head
@@ -42,6 +43,11 @@ type inspectorRank struct {
 	rank int
 }
 
+// inspectorRoom is how much more the readers of some files may hold. Users write the files, so all of it is bounded.
+type inspectorRoom struct{ comms, names, transfers int }
+
+func newInspectorRoom() *inspectorRoom { return &inspectorRoom{MaxComms, maxNames, maxTransfers} }
+
 // inspectorComm is what is known of a rank of a communicator.
 type inspectorComm struct {
 	From
@@ -57,8 +63,8 @@ type transferKey struct {
 }
 
 const (
-	maxTransfers = 1 << 16         // under way, in a file
-	maxNames     = 1 << 12         // texts that are kept once
+	maxTransfers = 1 << 16         // under way, in the files that share their room
+	maxNames     = 1 << 12         // texts that are kept once, likewise
 	beatEvery    = time.Second     // shortest time between two beats of a rank
 	absentCount  = absentSeq       // a counter that a line does not have
 	unknownText  = "unknown"       // what the Inspector writes for an absent text
@@ -167,7 +173,12 @@ type transfer struct {
 
 // NewInspector returns a reader of one file whose records are handed to out.
 func NewInspector(src Source, out func(Record) error) *Inspector {
-	return &Inspector{emitter: emitter{out: out}, src: src, names: map[string]string{}, comms: map[inspectorRank]*inspectorComm{}, transfers: map[transferKey]*transfer{}, beyond: inspectorComm{err: errTooManyComms}}
+	return newInspector(src, newInspectorRoom(), out)
+}
+
+// newInspector returns a reader that shares its room with others.
+func newInspector(src Source, room *inspectorRoom, out func(Record) error) *Inspector {
+	return &Inspector{emitter: emitter{out: out}, src: src, room: room, names: map[string]string{}, comms: map[inspectorRank]*inspectorComm{}, transfers: map[transferKey]*transfer{}, beyond: inspectorComm{err: errTooManyComms}}
 }
 
 // name returns a text that is kept once.
@@ -176,7 +187,8 @@ func (in *Inspector) name(text []byte) string {
 		return s
 	}
 	s := string(text)
-	if len(in.names) < maxNames && len(s) <= MaxString {
+	if in.room.names > 0 && len(s) <= MaxString {
+		in.room.names--
 		in.names[s] = s
 	}
 	return s
@@ -274,7 +286,14 @@ func (in *Inspector) Finish() {
 func (in *Inspector) Restart() {
 	in.Finish()
 	in.drop(DroppedDump, uint64(len(in.transfers)))
+	in.room.transfers += len(in.transfers)
 	clear(in.transfers)
+}
+
+// close ends the file, and leaves its room to others.
+func (in *Inspector) close() {
+	in.Restart()
+	in.room.comms, in.room.names = in.room.comms+len(in.comms), in.room.names+len(in.names)
 }
 
 // beat emits that the rank was alive when it wrote, at most once in beatEvery.
@@ -342,14 +361,21 @@ func (in *Inspector) addTransfer(c *inspectorComm) error {
 	}
 	x.waits.add(&p.waits)
 	if p.record != "proxy_op" {
-		if !begun && len(in.transfers) == maxTransfers {
+		if begun {
+			return nil
+		}
+		if in.room.transfers == 0 {
 			in.drop(DroppedTransfer, 1)
 			return nil
 		}
+		in.room.transfers--
 		in.transfers[key] = x
 		return nil
 	}
-	delete(in.transfers, key)
+	if begun {
+		in.room.transfers++
+		delete(in.transfers, key)
+	}
 	e := x.edge
 	if w := &x.waits; w.steps == p.completed && p.lost == 0 {
 		e.GPUWait, e.PeerWait, e.Wire, e.Flush = w.of(&w.gpu), w.of(&w.peer), w.of(&w.wire), w.of(&w.flush)
@@ -370,8 +396,11 @@ func (in *Inspector) comm(id, name []byte, rank, ranks int) *inspectorComm {
 	if c != nil && c.NRanks == ranks {
 		return c
 	}
-	if c == nil && len(in.comms) == MaxComms {
+	if c == nil && in.room.comms == 0 {
 		return &in.beyond
+	}
+	if c == nil {
+		in.room.comms--
 	}
 	c = &inspectorComm{From: From{Job: in.src.Job, Comm: key.comm, Rank: rank, NRanks: ranks, Host: in.src.Host}, beatAt: never, completed: map[string]uint64{}}
 	if c.err = c.check(); c.err == nil {
@@ -386,7 +415,7 @@ func (in *Inspector) comm(id, name []byte, rank, ranks int) *inspectorComm {
 }
 
 // errTooManyComms is the error of a communicator beyond MaxComms.
-var errTooManyComms = fieldError("header", "at most %d communicators can be read from a file", MaxComms)
+var errTooManyComms = fieldError("header", "at most %d communicators can be read from the files of a directory", MaxComms)
 
 // parse reads a line into in.line, and returns the communicator of its header.
 func (in *Inspector) parse(line []byte) (comm *inspectorComm, err error) {

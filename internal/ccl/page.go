@@ -10,6 +10,12 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
+// Numbers of records of a page.
+const (
+	DefaultPage = 10_000  // if a request states none
+	MaxPage     = 1 << 16 // that a request may state
+)
+
 // Page is a part of the records of a node, as GET /api/v1/collectives of its agent answers. It is written as JSON lines:
 // the head first, and then a line for each record.
 type Page struct {

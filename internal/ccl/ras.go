@@ -29,11 +29,10 @@ var ErrRASTooOld = errors.New("the RAS service has no JSON: NCCL 2.28.7 or later
 // STATUS has the same JSON. The service closes the connection behind its answer (NVIDIA/nccl, src/ras/client_support.cc of
 // 2.31, read on 2026-11-27). Two jobs of one user share the port, and one of them answers.
 func QueryRAS(ctx context.Context, address string) ([]byte, error) {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil || !at.Addr().IsLoopback() {
-		return nil, fmt.Errorf("RAS address %q: a loopback address with a port is expected", address)
+	if err := CheckRASAddress(address); err != nil {
+		return nil, err
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", at.String())
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot reach the RAS service: %w", err)
 	}
@@ -44,6 +43,14 @@ func QueryRAS(ctx context.Context, address string) ([]byte, error) {
 		err = fmt.Errorf("RAS service at %s: %w", address, errors.Join(err, ctx.Err()))
 	}
 	return text, err
+}
+
+// CheckRASAddress returns an error unless an address is a port of a loopback address.
+func CheckRASAddress(address string) error {
+	if at, err := netip.ParseAddrPort(address); err != nil || !at.Addr().IsLoopback() || at.Port() == 0 {
+		return fmt.Errorf("RAS address %q: a loopback address with a port is expected", address)
+	}
+	return nil
 }
 
 // rasStatus speaks the protocol of the service.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -30,6 +32,10 @@ const (
 	DroppedGroup    Reason = "group"     // part of a coalesced launch, whose state only the launch has
 	DroppedTimes    Reason = "times"     // completed, and the source does not say when or how fast
 	DroppedRank     Reason = "rank"      // the reader does not know the rank of the process in the group
+	DroppedCut      Reason = "cut"       // the end of the line was never written
+	DroppedOwner    Reason = "owner"     // the communicator is that of another user
+	DroppedHeld     Reason = "held"      // a node cannot hold as many
+	DroppedLate     Reason = "late"      // parts of transfers that came after the transfer was handed out
 )
 
 // reasons describe what is missing.
@@ -37,16 +43,23 @@ var reasons = map[Reason]string{
 	DroppedByWriter: "the library overwrote them before it wrote them",
 	DroppedDump:     "the dump that has them ends early",
 	DroppedHeader:   "no line says which communicator they are of",
-	DroppedComm:     "the file has too many communicators",
+	DroppedComm:     "there are too many communicators",
 	DroppedParent:   "the operation of a transfer is unknown",
 	DroppedTransfer: "too many transfers are under way",
 	DroppedGroup:    "they are parts of a coalesced launch, which has one record",
 	DroppedTimes:    "they are completed, and the file does not say when",
 	DroppedRank:     "the process is no member of their group",
+	DroppedCut:      "the end of their line was never written",
+	DroppedOwner:    "their communicator is that of another user",
+	DroppedHeld:     "a node cannot hold as many",
+	DroppedLate:     "they are parts of transfers that were handed out before",
 }
 
 // Describe returns the reason as a sentence about records.
 func (r Reason) Describe() string { return reasons[r] }
+
+// Reasons returns all reasons, in order.
+func Reasons() []Reason { return slices.Sorted(maps.Keys(reasons)) }
 
 // MaxComms is the number of communicators that a reader can hold.
 const MaxComms = 4096

@@ -228,8 +228,9 @@ func (s *Sampler) Stats() SamplerStats {
 	return st
 }
 
-// Add takes a record that was read at a time. The record must be valid (Check) and must not be changed afterwards.
-func (s *Sampler) Add(now time.Time, rec Record) {
+// Add takes a record that was read at a time. The record must be valid (Check) and must not be changed afterwards. Add
+// returns false for an operation that was completed before.
+func (s *Sampler) Add(now time.Time, rec Record) (taken bool) {
 	s.Advance(now)
 	switch r := rec.(type) {
 	case *Comm:
@@ -242,12 +243,12 @@ func (s *Sampler) Add(now time.Time, rec Record) {
 		s.addEdge(r)
 	case *Op:
 		s.useComm(r.Comm)
-		if r.State != Completed {
-			s.publish(r)
-			return
+		if r.State == Completed {
+			return s.addOp(r)
 		}
-		s.addOp(r)
+		s.publish(r)
 	}
+	return true
 }
 
 // Advance forgets what is older than Keep, and hands out transfers that have settled.
@@ -372,12 +373,12 @@ func (s *Sampler) dropIdleRates(window int64) {
 	}
 }
 
-// addOp takes a completed operation.
-func (s *Sampler) addOp(o *Op) {
+// addOp takes a completed operation. It returns false if it was completed before.
+func (s *Sampler) addOp(o *Op) bool {
 	key := memberKey{o.Comm, o.Rank}
 	if !s.firstTime(seenKey{key, o.Op}, o.Seq) {
 		s.stats.Duplicates++
-		return
+		return false
 	}
 	if s.ops.n == s.config.MaxOps {
 		s.ops.pop()
@@ -387,13 +388,14 @@ func (s *Sampler) addOp(o *Op) {
 	r := s.rate(key)
 	r.total++
 	if o.Seq&(1<<r.shift-1) != 0 {
-		return
+		return true
 	}
 	s.publish(o)
 	// A window that began with too low a power ends with a higher one.
 	if r.published++; r.published >= s.config.PerSecond*int(sampleWindow/time.Second) {
 		r.shift = min(r.shift+1, maxShift)
 	}
+	return true
 }
 
 // firstTime says whether an operation was not completed before.

@@ -4,36 +4,39 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/graylink/graylink/internal/unix"
 )
 
 // Limits of a tail.
 const (
-	maxTailFiles   = 1024      // that are followed at a time
-	maxTailEntries = 1 << 14   // of the directory that are looked at
-	maxTailEnded   = 1 << 14   // files that ended and are remembered
-	maxFirstLine   = 16 << 10  // bytes of the first line that name a file
-	tailChunk      = 256 << 10 // bytes that are read at once
-	tailPerPoll    = 64 << 20  // bytes of all files in a poll
-	idlePolls      = 30        // polls without growth after which a file that has left the directory has ended
-	maxRefusals    = 20        // that are named
+	maxTailFiles = 1024      // that are followed at a time
+	maxTailEnded = 1 << 14   // files that ended and are remembered
+	maxFirstLine = 16 << 10  // bytes of the first line that name a file
+	tailChunk    = 256 << 10 // bytes that are read at once
+	tailPerPoll  = 64 << 20  // bytes of all files in a poll
+	idlePolls    = 30        // polls without growth after which a file that has left the directory has ended
+	maxRefusals  = 20        // that are named
 )
 
 // TailConfig says what a tail follows.
 type TailConfig struct {
-	Dir    string // of one job
+	Dir    string // of one job; Poll needs it
 	Owner  uint32 // user whose files are read; all others are refused
 	Source Source
 	Out    func(Record) error // takes the records; its error ends the poll
+	// MaxFiles is the number of files that are followed at a time, and PerPoll the number of bytes that a poll reads of
+	// all of them; 0 stands for 1,024 and 64 MiB.
+	MaxFiles, PerPoll int
+	// Recent is the number of bytes that are read of a file that the first poll finds; 0: all. What a longer file has before
+	// is skipped and not counted.
+	Recent int64
 }
 
 // Tail follows the Inspector's files of a directory, which grow, are rotated and truncated, and belong to a user who is not
@@ -53,6 +56,8 @@ type Tail struct {
 	streams map[uint64]*stream // by the first line
 	ended   map[uint64]int64   // offsets of files that have ended, by the first line
 	stats   TailStats
+	refused Refusals
+	room    *inspectorRoom
 	poll    uint64
 	buf     []byte
 }
@@ -60,17 +65,11 @@ type Tail struct {
 // TailStats says what a tail has read and what it could not.
 type TailStats struct {
 	Counts
-	Files     int       // that are followed
-	Cut       uint64    // lines whose end was never written
-	Truncated uint64    // files that were truncated; lines that were written since the poll before are lost
-	Refused   uint64    // files that were refused in the last poll
-	Refusals  []Refusal // the first of them
-}
-
-// Refusal is a file that is not read.
-type Refusal struct {
-	Name string
-	Why  error
+	Files     int      // that are followed
+	Cut       uint64   // lines whose end was never written
+	Truncated uint64   // files that were truncated; lines that were written since the poll before are lost
+	Refused   Refusals // files that are not read
+	GrownAt   uint64   // number of the last poll that found more in a file
 }
 
 // stream is a file that is followed.
@@ -79,7 +78,7 @@ type stream struct {
 	file     *os.File
 	offset   int64 // of the first line that was not read
 	size     int64 // when it was looked at last
-	tooLong  bool  // the line at offset is beyond MaxLine
+	tooLong  bool  // the rest of the line at offset is skipped
 	grown    uint64
 	listed   bool // the directory had it in this poll
 	reader   *Inspector
@@ -88,25 +87,39 @@ type stream struct {
 
 // NewTail returns a tail of a directory, which need not exist yet.
 func NewTail(c TailConfig) *Tail {
-	return &Tail{config: c, seed: maphash.MakeSeed(), streams: map[uint64]*stream{}, ended: map[uint64]int64{}}
+	c.MaxFiles, c.PerPoll = cmp.Or(c.MaxFiles, maxTailFiles), cmp.Or(c.PerPoll, tailPerPoll)
+	return &Tail{config: c, room: newInspectorRoom(), seed: maphash.MakeSeed(), streams: map[uint64]*stream{}, ended: map[uint64]int64{}}
 }
 
 // Stats returns what the tail has read so far.
 func (t *Tail) Stats() TailStats {
 	s := t.stats
-	s.Files, s.Dropped, s.Refusals = len(t.streams), maps.Clone(s.Dropped), slices.Clone(s.Refusals)
+	s.Files, s.Dropped, s.Refused = len(t.streams), maps.Clone(s.Dropped), t.refused.clone()
 	return s
 }
 
-// Poll reads what the files have grown by since the last poll. It is true if there is more than a poll reads. The error is
-// that of the directory, of reading a file, or of the function that takes the records; what was not read is read by the
-// next poll.
+// Poll opens the directory, and reads what its files have grown by since the last poll. It is true if there is more than a
+// poll reads. The error is that of the directory, of reading a file, or of the function that takes the records; what was
+// not read is read by the next poll.
 func (t *Tail) Poll() (more bool, err error) {
-	t.poll++
-	if err := t.look(); err != nil {
+	dir, err := OpenDirectory(t.config.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t.PollFiles(nil, nil)
+	}
+	if err != nil {
 		return false, err
 	}
-	budget := int64(tailPerPoll)
+	defer dir.Close()
+	return t.PollFiles(dir, dir.Entries)
+}
+
+// PollFiles does as Poll with files of an open directory. dir is nil if there is no directory any more.
+func (t *Tail) PollFiles(dir *Directory, files []fs.DirEntry) (more bool, err error) {
+	t.poll++
+	if err := t.look(dir, files); err != nil {
+		return false, err
+	}
+	budget := int64(t.config.PerPoll)
 	streams := slices.SortedFunc(maps.Values(t.streams), func(a, b *stream) int {
 		return cmp.Or(cmp.Compare(a.file.Name(), b.file.Name()), cmp.Compare(a.first, b.first))
 	})
@@ -130,27 +143,14 @@ func (t *Tail) Close() {
 	}
 }
 
-// look finds the files of the directory, and follows those that are new.
-func (t *Tail) look() error {
+// look takes the files of the directory, and follows those that are new.
+func (t *Tail) look(dir *Directory, files []fs.DirEntry) error {
 	for _, s := range t.streams {
 		s.listed = false
 	}
-	t.stats.Refused, t.stats.Refusals = 0, nil
-	dir, err := os.Open(t.config.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	entries, err := dir.ReadDir(maxTailEntries)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: %w", t.config.Dir, err)
-	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	for _, e := range entries {
-		f, err := t.open(dir, e)
+	t.refused.BeginLook()
+	for _, e := range files {
+		f, err := dir.OpenFile(e, t.config.Owner)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -158,56 +158,14 @@ func (t *Tail) look() error {
 			err = t.follow(f)
 		}
 		if err != nil {
-			t.refuse(e.Name(), err)
+			t.refused.Refuse(e.Name(), err)
 		}
 	}
 	return t.lookAtVanished()
 }
 
-// refuse counts a file that is not read.
-func (t *Tail) refuse(name string, why error) {
-	if t.stats.Refused++; len(t.stats.Refusals) < maxRefusals {
-		t.stats.Refusals = append(t.stats.Refusals, Refusal{name, why})
-	}
-}
-
-// Why files are refused.
-var (
-	errNoRegular = errors.New("no regular file")
-	errOwner     = errors.New("a file of another user")
-	errManyFiles = fmt.Errorf("more than %d files", maxTailFiles)
-)
-
-// open opens a regular file of the owner.
-func (t *Tail) open(dir *os.File, e fs.DirEntry) (*os.File, error) {
-	if !e.Type().IsRegular() {
-		return nil, errNoRegular
-	}
-	f, err := unix.OpenBeneath(dir, e.Name())
-	if err != nil {
-		return nil, err
-	}
-	if err := t.check(f); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-// check checks an open file.
-func (t *Tail) check(f *os.File) error {
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return errNoRegular
-	}
-	if uid, _, err := unix.Identify(info); err != nil || uid != t.config.Owner {
-		return cmp.Or(err, errOwner)
-	}
-	return nil
-}
+// errManyFiles is the error of a file beyond those that are followed.
+var errManyFiles = errors.New("more files than are followed")
 
 // firstLine returns the hash of a file's first line, its size, and false if the line is not complete.
 func (t *Tail) firstLine(f *os.File) (hash uint64, size int64, ok bool, err error) {
@@ -241,15 +199,19 @@ func (t *Tail) follow(f *os.File) error {
 	}
 	s := t.streams[first]
 	switch {
-	case s == nil && len(t.streams) == maxTailFiles:
+	case s == nil && len(t.streams) >= t.config.MaxFiles:
 		f.Close()
 		return errManyFiles
 	case s == nil && t.ended[first] >= size:
 		f.Close() // a file that has ended, under another name
 		return nil
 	case s == nil:
-		s = &stream{first: first, file: f, offset: t.ended[first], size: size, grown: t.poll, reader: NewInspector(t.config.Source, t.config.Out)}
+		s = &stream{first: first, file: f, offset: t.ended[first], size: size, grown: t.poll, reader: newInspector(t.config.Source, t.room, t.config.Out)}
+		if old := size - t.config.Recent; t.poll == 1 && t.config.Recent > 0 && old > 0 {
+			s.offset, s.tooLong = old, true // the line there has begun before
+		}
 		t.streams[first] = s
+		t.stats.GrownAt = t.poll
 	case s.listed && s.size >= size:
 		f.Close()
 		return nil
@@ -258,14 +220,14 @@ func (t *Tail) follow(f *os.File) error {
 		s.file = f
 	}
 	s.listed = true
-	s.setSize(size, t.poll)
+	t.setSize(s, size)
 	return nil
 }
 
 // setSize notes how long a file is.
-func (s *stream) setSize(size int64, poll uint64) {
+func (t *Tail) setSize(s *stream, size int64) {
 	if size > s.size {
-		s.grown = poll
+		s.grown, t.stats.GrownAt = t.poll, t.poll
 	}
 	s.size = size
 }
@@ -284,7 +246,7 @@ func (t *Tail) lookAtVanished() error {
 			t.end(s)
 			continue
 		}
-		s.setSize(size, t.poll)
+		t.setSize(s, size)
 	}
 	return nil
 }
@@ -371,7 +333,7 @@ func (t *Tail) end(s *stream) {
 	if err != nil || !ok || first != s.first || size < s.offset {
 		t.stats.Truncated++
 	}
-	s.reader.Restart()
+	s.reader.close()
 	t.account(s)
 	s.file.Close()
 	delete(t.streams, s.first)

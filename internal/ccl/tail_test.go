@@ -301,7 +301,8 @@ func TestTailRefuses(t *testing.T) {
 	for range 2 {
 		f.poll(t)
 		s := f.Stats()
-		if len(f.read) > 0 || s.Refused != 3 || len(s.Refusals) != 3 || s.Files != 0 || s.Refusals[0].Name != "fifo.log" || !strings.Contains(s.Refusals[0].Why.Error(), "no regular file") {
+		if len(f.read) > 0 || s.Refused.Now != 3 || len(s.Refused.First) != 3 || s.Files != 0 || s.Refused.First[0].Name != "fifo.log" || !strings.Contains(s.Refused.First[0].Why.Error(), "no regular file") ||
+			!maps.Equal(s.Refused.Total, map[ccl.RefusalReason]uint64{ccl.RefusedKind: 2, ccl.RefusedLink: 1}) {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -310,7 +311,7 @@ func TestTailRefuses(t *testing.T) {
 	}
 	other := ccl.NewTail(ccl.TailConfig{Dir: dir, Owner: uint32(os.Getuid()) + 1, Source: source, Out: func(ccl.Record) error { t.Error("a record"); return nil }})
 	defer other.Close()
-	if _, err := other.Poll(); err != nil || other.Stats().Refused != 4 {
+	if _, err := other.Poll(); err != nil || other.Stats().Refused.Now != 4 {
 		t.Errorf("%v %+v", err, other.Stats())
 	}
 	missing := follow(t, filepath.Join(dir, "none"))
@@ -319,7 +320,39 @@ func TestTailRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.poll(t)
-	if s := f.Stats(); s.Refused != 2 || s.Files != 1 || len(f.read) == 0 {
+	if s := f.Stats(); s.Refused.Now != 2 || s.Files != 1 || len(f.read) == 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestTailBeginsWithWhatIsRecent checks that of a long file which the first poll finds only the last part is read, from the
+// beginning of a line, and that files which appear later are read as a whole.
+func TestTailBeginsWithWhatIsRecent(t *testing.T) {
+	dir := t.TempDir()
+	text := ccltest.AppendDump(nil, "v4.2", dump())
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	last := len(lines) - 2 // the text ends in a line end
+	if err := os.WriteFile(filepath.Join(dir, "h3-pid1.log"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := &tailed{read: map[uint64]int{}}
+	f.Tail = ccl.NewTail(ccl.TailConfig{Dir: dir, Owner: uint32(os.Getuid()), Source: source, Recent: int64(len(lines[last])) + 5, Out: func(r ccl.Record) error {
+		if o, ok := r.(*ccl.Op); ok {
+			f.read[o.Seq]++
+		}
+		return nil
+	}})
+	defer f.Close()
+	f.poll(t)
+	if s := f.Stats(); len(f.read) != 1 || s.Lines != 1 || s.Unreadable != 0 {
+		t.Errorf("read %v: %+v", f.read, s)
+	}
+	later := bytes.ReplaceAll(text, []byte(`"pid":`), []byte(`"pid":9`))
+	if err := os.WriteFile(filepath.Join(dir, "h3-pid2.log"), later, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.poll(t)
+	if s := f.Stats(); s.Lines != uint64(1+last+1) {
+		t.Errorf("%d lines of a file that appeared later, and not %d", s.Lines-1, last+1)
 	}
 }

@@ -1,0 +1,160 @@
+package follow
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/graylink/graylink/internal/ccl"
+)
+
+// Follower owns the readers of a node and holds what they read. Its rules:
+//
+//  1. Each directory is read with the rights of its owner: files of other users in it are refused.
+//  2. A communicator belongs to the user whose files have it first. Records of it from another user are dropped until the
+//     first one has written none for 10 minutes. Communicators of Flight Recorder are not unique, and belong to none.
+//  3. The job and the host of a record are those of the configuration, whatever a file says.
+//
+// Poll is not for concurrent use with itself; all other methods may be called at any time.
+type Follower struct {
+	config Config
+	log    *slog.Logger
+
+	// These belong to Poll.
+	dirs    map[string]*directory // by name, "" is the directory itself
+	refused ccl.Refusals          // subdirectories that are not read
+	ended   fileCounts            // of directories that are no longer followed
+	faults  map[string]string     // logged errors of directories, by name
+
+	mu      sync.Mutex
+	sampler *ccl.Sampler
+	ledger  ledger
+	files   fileCounts // as of the last poll
+	failed  uint64     // polls of a directory
+	ras     rasCounts
+}
+
+// fileCounts says what was read of files.
+type fileCounts struct {
+	ccl.Counts
+	files          int // that are followed, and dumps
+	cut, truncated uint64
+	refused        map[ccl.RefusalReason]uint64
+}
+
+// add adds what was counted elsewhere.
+func (c *fileCounts) add(o *fileCounts) {
+	c.Counts.Add(o.Counts)
+	c.files, c.cut, c.truncated = c.files+o.files, c.cut+o.cut, c.truncated+o.truncated
+	c.addRefused(o.refused)
+}
+
+// addRefused adds files that were refused.
+func (c *fileCounts) addRefused(total map[ccl.RefusalReason]uint64) {
+	if c.refused == nil {
+		c.refused = map[ccl.RefusalReason]uint64{}
+	}
+	for why, n := range total {
+		c.refused[why] += n
+	}
+}
+
+// New returns a Follower that has read nothing yet. now is the beginning of its cursors.
+func New(c Config, now time.Time, log *slog.Logger) (*Follower, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Follower{config: c, log: log, dirs: map[string]*directory{}, faults: map[string]string{},
+		sampler: ccl.NewSampler(ccl.SamplerConfig{}, now), ledger: newLedger(), ras: newRASCounts()}, nil
+}
+
+// Run reads until ctx ends. A poll of the files is followed by a pause of at least its own time, so that files that grow
+// very fast take no more than half a core.
+func (f *Follower) Run(ctx context.Context) {
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	if f.config.RAS != "" {
+		loops.Go(func() {
+			every(ctx, rasEvery, func(now time.Time) { f.PollRAS(ctx, now) })
+		})
+	}
+	if f.config.Dir != "" {
+		defer f.closeFiles()
+		every(ctx, pollEvery, f.Poll)
+	}
+}
+
+// every calls a function at once and then at an interval until ctx ends. Calls that take longer than half the interval are
+// followed by a pause of their own time.
+func every(ctx context.Context, interval time.Duration, do func(now time.Time)) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		began := time.Now()
+		do(began)
+		took := time.Since(began)
+		timer.Reset(max(interval-took, took))
+	}
+}
+
+// add takes a record that was read at a moment from files of a user; owner is nil if no user is known.
+func (f *Follower) add(now time.Time, owner *uint32, rec ccl.Record) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.ledger.claim(now, owner, rec)
+	if c == nil {
+		return
+	}
+	if f.sampler.Add(now, rec) {
+		f.ledger.count(now, c, rec)
+	}
+}
+
+// Page returns the records that were handed out after a cursor, at most limit of them. 0 begins with the oldest.
+func (f *Follower) Page(after uint64, limit int) ccl.Page {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := ccl.Page{Node: f.config.Node, Dropped: f.dropped()}
+	p.Records, p.Cursor, p.Missed = f.sampler.After(after, limit)
+	if len(p.Records) == limit {
+		next, _, _ := f.sampler.After(p.Cursor, 1)
+		p.More = len(next) > 0
+	}
+	return p
+}
+
+// Find returns all that is held of a completed operation, at most ccl.MaxPage records.
+func (f *Follower) Find(comm, op string, seq uint64) []ccl.Record {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	recs := f.sampler.Find(comm, op, seq)
+	return recs[:min(len(recs), ccl.MaxPage)]
+}
+
+// Node returns the name of the node.
+func (f *Follower) Node() string { return f.config.Node }
+
+// dropped returns how many operations and transfers are missing, by reason. The caller holds the mutex.
+func (f *Follower) dropped() map[ccl.Reason]uint64 {
+	out := maps.Clone(f.files.Dropped)
+	if out == nil {
+		out = map[ccl.Reason]uint64{}
+	}
+	for why, n := range f.ras.Dropped {
+		out[why] += n
+	}
+	held := f.sampler.Stats()
+	for why, n := range map[ccl.Reason]uint64{ccl.DroppedCut: f.files.cut, ccl.DroppedOwner: f.ledger.foreign, ccl.DroppedHeld: held.Evicted, ccl.DroppedLate: held.Late} {
+		if n > 0 {
+			out[why] += n
+		}
+	}
+	return out
+}
