@@ -54,6 +54,8 @@ func (p *Placement) Hosts() []string {
 type Map struct {
 	g    *fabric.Graph
 	jobs map[string]*job
+	// onHost lists the jobs of each node, sorted, by the scheduler's name of the node and by that without its domain.
+	onHost map[string][]string
 	// Unknown is how many nodes and NICs of running jobs the topology does not have.
 	Unknown int
 }
@@ -87,7 +89,65 @@ func newMap(g *fabric.Graph, all []Placement, at time.Time, known distances) *Ma
 		}
 		m.addJob(p, known)
 	}
+	m.onHost = jobsByHost(m.JobNames(), func(name string) []string {
+		p := m.jobs[name].Placement
+		return p.Hosts()
+	})
 	return m
+}
+
+// jobsByHost returns the jobs of each node, by the name of the node with and without its domain.
+func jobsByHost(names []string, hosts func(job string) []string) map[string][]string {
+	out := map[string][]string{}
+	for _, name := range names {
+		for _, host := range hosts(name) {
+			out[host] = append(out[host], name)
+			if short, _, ok := strings.Cut(host, "."); ok && !slices.Contains(out[short], name) {
+				out[short] = append(out[short], name)
+			}
+		}
+	}
+	return out
+}
+
+// onlyJobOn returns the only job that is on all of some nodes; empty: there is none, or there are several.
+func onlyJobOn(onHost map[string][]string, hosts []string) string {
+	if len(hosts) == 0 {
+		return ""
+	}
+	found := ""
+	for _, name := range onHost[hosts[0]] {
+		if slices.ContainsFunc(hosts[1:], func(h string) bool { return !slices.Contains(onHost[h], name) }) {
+			continue
+		}
+		if found != "" && found != name {
+			return ""
+		}
+		found = name
+	}
+	return found
+}
+
+// JobOn returns the job that runs on all of some nodes; empty: none is known, or several do.
+func (m *Map) JobOn(hosts []string) string {
+	if m == nil {
+		return ""
+	}
+	return onlyJobOn(m.onHost, hosts)
+}
+
+// JobOn returns the job of some placements that runs on all of some nodes at a time; empty: none is known, or several do.
+func JobOn(placements []Placement, hosts []string, at time.Time) string {
+	var running []string
+	byName := map[string][]string{}
+	for i := range placements {
+		if p := &placements[i]; p.RunsAt(at) {
+			running = append(running, p.Job)
+			byName[p.Job] = append(byName[p.Job], p.Hosts()...)
+		}
+	}
+	slices.Sort(running)
+	return onlyJobOn(jobsByHost(slices.Compact(running), func(name string) []string { return byName[name] }), hosts)
 }
 
 func (m *Map) addJob(p Placement, known distances) {

@@ -44,6 +44,7 @@ func (f *finding) touch(c *comm, s Syndrome) {
 
 // Cycle returns what is wrong at a moment by the records so far. The fabric may be nil.
 func (t *Tracker) Cycle(at time.Time, fabric Fabric) Report {
+	t.cycle++
 	for _, j := range t.order {
 		found := t.diagnoseHang(j, fabric)
 		if len(found) == 0 && !j.hanging() {
@@ -411,14 +412,24 @@ func (t *Tracker) describe(d *Diagnosis, f *finding, fabric Fabric) {
 	d.Summary, d.RecommendedAction = d.words()
 }
 
-// hosts returns the nodes of a communicator.
-func (c *comm) hosts() (out []string) {
+// hosts returns the nodes of a communicator, in the order of its ranks. The slice must not be changed.
+func (c *comm) hosts() []string {
+	known := 0
 	for _, p := range c.members {
-		if p != nil && p.place.Host != "" && !slices.Contains(out, p.place.Host) {
-			out = append(out, p.place.Host)
+		known += b2i(p != nil)
+	}
+	if known == c.hostsOf {
+		return c.hostNames
+	}
+	c.hostsOf, c.hostNames = known, nil
+	seen := map[string]bool{"": true}
+	for _, p := range c.members {
+		if p != nil && !seen[p.place.Host] {
+			seen[p.place.Host] = true
+			c.hostNames = append(c.hostNames, p.place.Host)
 		}
 	}
-	return out
+	return c.hostNames
 }
 
 // words returns what the diagnosis says, and what to do.
@@ -484,14 +495,32 @@ func joinInts(v []int) string {
 
 // report sums up all jobs.
 func (t *Tracker) report() Report {
+	r := t.reportOn(func(*comm) bool { return true }, func(*Diagnosis) bool { return true })
+	r.Coverage.Operations, r.Coverage.Dropped = t.ops, t.dropped
+	r.Records = RecordCounts{Read: t.read, Duplicate: t.double}
+	return r
+}
+
+// reportOn sums up some communicators and diagnoses. The counts of records are not in it.
+func (t *Tracker) reportOn(ofComm func(*comm) bool, ofDiagnosis func(*Diagnosis) bool) Report {
 	r := Report{State: InsufficientState, Network: Insufficient, Diagnoses: []Diagnosis{}}
 	judged, guilty, innocent := false, false, true
 	for _, j := range t.order {
-		r.Diagnoses = append(r.Diagnoses, j.closed...)
+		for i := range j.closed {
+			if d := &j.closed[i]; ofDiagnosis(d) {
+				r.Diagnoses = append(r.Diagnoses, *d)
+			}
+		}
 		for _, d := range j.open {
-			r.Diagnoses = append(r.Diagnoses, d.Diagnosis)
+			if ofDiagnosis(&d.Diagnosis) {
+				r.Diagnoses = append(r.Diagnoses, d.Diagnosis)
+			}
 		}
 		for _, c := range j.order {
+			if !ofComm(c) {
+				continue
+			}
+			r.Coverage.Operations += c.ops
 			r.Coverage.Communicators++
 			r.Coverage.RanksExpected += c.n
 			for _, s := range c.seen {
@@ -529,8 +558,6 @@ func (t *Tracker) report() Report {
 	case len(r.Diagnoses) > 0 && innocent:
 		r.Network = Innocent
 	}
-	r.Coverage.Operations, r.Coverage.Dropped = t.ops, t.dropped
-	r.Records = RecordCounts{Read: t.read, Duplicate: t.double}
 	return r
 }
 
@@ -555,7 +582,7 @@ func (c *comm) quiet() bool {
 func Replay(records []ccl.Record, o Options, fabric Fabric) Report {
 	times := make(map[ccl.Record]int64, len(records))
 	for _, r := range records {
-		times[r] = timeOf(r)
+		times[r] = TimeOf(r)
 	}
 	slices.SortStableFunc(records, func(a, b ccl.Record) int { return cmp.Compare(times[a], times[b]) })
 	t := New(o)
@@ -581,8 +608,8 @@ func Replay(records []ccl.Record, o Options, fabric Fabric) Report {
 	return rep
 }
 
-// timeOf returns when a record would be read by a reader beside the job: when the operation ended or began. It is 0 without a time.
-func timeOf(r ccl.Record) int64 {
+// TimeOf returns when a record would be read by a reader beside the job: when the operation ended or began. It is 0 without a time.
+func TimeOf(r ccl.Record) int64 {
 	switch r := r.(type) {
 	case *ccl.Op:
 		if r.EndNS.Known {

@@ -23,6 +23,7 @@ type cellSeries struct {
 	values   history
 	over     []bool // whether the latest ones count
 	last     int64
+	at       int64 // time of the latest value, by the sender's clock
 }
 
 const mebibyte = 1 << 20
@@ -50,7 +51,7 @@ func (t *Tracker) addCell(c *comm, e *ccl.Edge) {
 	v := int64(float64(e.Wire.NS) * mebibyte / float64(*e.Bytes))
 	m, mad, ok := s.values.normal(rankNormal)
 	over := ok && v-m > max(spread*mad, m/10)
-	s.over, s.last = append(s.over, over), v
+	s.over, s.last, s.at = append(s.over, over), v, TimeOf(e)
 	if len(s.over) > recent {
 		s.over = s.over[1:]
 	}

@@ -52,6 +52,7 @@ func (c *comm) judge(x *operation) {
 		floor = floorCPU
 	}
 	s.judgeResult(x, r, floor)
+	c.observe(c, r)
 	c.results[x.key], c.recent = r, append(c.recent, x.key)
 	if len(c.recent) > keptOps {
 		delete(c.results, c.recent[0])

@@ -47,6 +47,8 @@ type Options struct {
 	// what a record says of its job is written by the users of the nodes.
 	JobOf  func(hosts []string, at time.Time) string
 	Matrix bool // the report has the delay matrix
+	// Judged is called for each operation that was compared with what is normal. It may be nil.
+	Judged func(Judged)
 }
 
 // Place is where a rank runs.
@@ -166,6 +168,12 @@ type comm struct {
 	stallAt  int64
 	finished bool // an operation was completed
 	first    int64
+	ops      uint64 // that were completed
+	cycle    uint64 // in which a record of it came last
+	// hostNames are the nodes of the ranks that were known when hostsOf of them were.
+	hostNames []string
+	hostsOf   int
+	observe   func(*comm, *result)
 }
 
 type p2pKey struct {
@@ -209,6 +217,9 @@ type Tracker struct {
 	comms   int
 	cells   int
 	now     int64
+	cycle   uint64 // number of calls of Cycle
+	// outliers are operations that took one rank much longer than normal, since TakeOutliers was called.
+	outliers []Outlier
 }
 
 // New returns a tracker without records.
@@ -257,8 +268,10 @@ func (t *Tracker) comm(jobName, id string, n int) *comm {
 		t.comms++
 		c = &comm{job: j, id: id, n: n, members: make([]*process, n), seen: make([]bool, n), series: map[shape]*series{}, pending: map[opKey]*operation{},
 			results: map[opKey]*result{}, p2p: map[p2pKey]*openP2P{}, beats: map[int]*rankBeat{}, edges: map[edgeKey]*ccl.Edge{}}
+		c.observe = t.observe
 		j.comms[id], j.order = c, append(j.order, c)
 	}
+	c.cycle = t.cycle
 	if c.n != n {
 		t.dropped++
 		return nil
@@ -399,12 +412,16 @@ func (t *Tracker) addOp(c *comm, o *ccl.Op) {
 		return
 	}
 	t.ops++
+	c.ops++
 	x.state[o.Rank], x.exec[o.Rank] = finished, exec
 	x.last = max(x.last, start+exec)
 	x.done++
 	c.finished = true
 	c.noteStall(exec, start+exec)
 	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: -1}, c.job.frozen)
+	if last := &p.spans[len(p.spans)-1]; last.exeOK && 2*last.execOver > exec {
+		t.addOutlier(c, o)
+	}
 	if x.done == c.n {
 		c.remove(key)
 		c.judge(x)
@@ -454,6 +471,7 @@ func (t *Tracker) addPair(c *comm, o *ccl.Op, p *process, s *series, start, exec
 	}
 	delete(c.p2p, key)
 	t.ops++
+	c.ops++
 	c.finished = true
 	c.noteStall(exec, start+exec)
 	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: s.shape.peer}, c.job.frozen)

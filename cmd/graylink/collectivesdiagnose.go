@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
+	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/localize"
 	"github.com/graylink/graylink/analyzer/workload"
@@ -71,7 +71,7 @@ func (d *diagnoser) run(out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		o.JobOf = func(hosts []string, at time.Time) string { return jobOn(p, hosts, at) }
+		o.JobOf = func(hosts []string, at time.Time) string { return jobs.JobOn(p, hosts, at) }
 	}
 	var f workload.Fabric
 	if d.observations != "" {
@@ -130,7 +130,7 @@ func (d *diagnoser) read() (out []ccl.Record, unreadable uint64, err error) {
 }
 
 // probed returns what the observations say of the fabric.
-func (d *diagnoser) probed(g *fabric.Graph) (*probedFabric, error) {
+func (d *diagnoser) probed(g *fabric.Graph) (*collectives.Ways, error) {
 	in, err := os.Open(d.observations)
 	if err != nil {
 		return nil, fmt.Errorf("observations: %w", err)
@@ -150,95 +150,7 @@ func (d *diagnoser) probed(g *fabric.Graph) (*probedFabric, error) {
 		c.addBadLine(lines[w.Observation], w.Err)
 	}
 	d.bad += c.n
-	return &probedFabric{g, rep.Verdicts, findings}, nil
-}
-
-// jobOn returns the job that runs on all of some nodes at a time; empty: none is known.
-func jobOn(placements []jobs.Placement, hosts []string, at time.Time) string {
-	for i := range placements {
-		p := &placements[i]
-		if nodes := p.Hosts(); len(hosts) > 0 && p.RunsAt(at) && !slices.ContainsFunc(hosts, func(h string) bool { return !slices.Contains(nodes, h) }) {
-			return p.Job
-		}
-	}
-	return ""
-}
-
-// probedFabric is what a file of observations says of the ways between two NICs.
-type probedFabric struct {
-	graph    *fabric.Graph
-	verdicts []fabric.Verdict
-	findings []judge.Finding
-}
-
-// candidateWays bounds the paths between two NICs that are looked at.
-const candidateWays = 256
-
-// nics returns the NICs that a rank may use: its own, that of the rail of its GPU, or all of its node.
-func (f *probedFabric) nics(p workload.Place) (out []string) {
-	if p.NIC != "" && f.graph.NIC(p.NIC) != nil {
-		return []string{p.NIC}
-	}
-	n := f.graph.Node(p.Host)
-	if n == nil {
-		return nil
-	}
-	for i := range n.NICs {
-		id := p.Host + "/" + n.NICs[i].Device
-		if r := n.NICs[i].Rail; p.GPU != nil && r != nil && *r == *p.GPU {
-			return []string{id}
-		}
-		out = append(out, id)
-	}
-	return out
-}
-
-// Connection says which verdicts are on a candidate way from one rank to another in its direction, and how many of the ways clean probes cover.
-func (f *probedFabric) Connection(from, to workload.Place, since, until time.Time) workload.Evidence {
-	e := workload.Evidence{}
-	clean := map[fabric.Direction]bool{}
-	for i := range f.findings {
-		x := &f.findings[i]
-		o := x.Obs
-		if x.Condition == judge.Healthy && len(o.Path) > 0 && !o.Start.After(until) && !o.Start.Add(time.Duration(o.WindowNS)).Before(since) {
-			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
-				clean[d] = true
-			}
-		}
-	}
-	ways, covered := 0, 0
-	for _, src := range f.nics(from) {
-		for _, dst := range f.nics(to) {
-			for _, p := range f.graph.ShortestPaths(src, dst, candidateWays) {
-				ways++
-				dirs := p.LinkDirections(src, dst)
-				if !slices.ContainsFunc(dirs, func(d fabric.Direction) bool { return !clean[d] }) {
-					covered++
-				}
-				f.addVerdicts(&e, src, dst, p, dirs, since, until)
-			}
-		}
-	}
-	if ways == 0 {
-		e.Reason = fmt.Sprintf("the topology has no way from %s to %s", from.Host, to.Host)
-		return e
-	}
-	e.CoverageKnown, e.Coverage = true, float64(covered)/float64(ways)
-	return e
-}
-
-// addVerdicts adds the verdicts of the time on a way, in its direction.
-func (f *probedFabric) addVerdicts(e *workload.Evidence, src, dst string, p fabric.Path, dirs []fabric.Direction, since, until time.Time) {
-	for i := range f.verdicts {
-		v := &f.verdicts[i]
-		if v.FirstSeen.Before(since) || v.FirstSeen.After(until) || !v.CrossedBy(p, src, dst) || v.Direction != "" && !slices.ContainsFunc(dirs, func(d fabric.Direction) bool { return d.String() == v.Direction }) {
-			continue
-		}
-		if !slices.ContainsFunc(e.Verdicts, func(w workload.Verdict) bool { return w.ID == v.ID }) {
-			link := v.Kind == fabric.KindLink || v.Kind == fabric.KindAccessLink
-			e.Verdicts = append(e.Verdicts, workload.Verdict{ID: v.ID, Element: v.Element.ID, Link: link, HardFailure: v.Scenario == fabric.HardFailure})
-		}
-	}
+	return collectives.WaysOfFindings(g, rep.Verdicts, findings), nil
 }
 
 // workloadText returns a report as text for a terminal.

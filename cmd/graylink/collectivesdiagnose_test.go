@@ -77,10 +77,10 @@ func TestConnectionsOfTheFabric(t *testing.T) {
 	}
 	d := diagnoser{observations: "testdata/delay.jsonl"}
 	f, err := d.probed(g)
-	if err != nil || len(f.verdicts) != 1 {
+	if err != nil || len(f.Verdicts) != 1 {
 		t.Fatalf("%v, %+v", err, f)
 	}
-	at := f.verdicts[0].FirstSeen
+	at := f.Verdicts[0].FirstSeen
 	ask := func(from, to string) workload.Evidence {
 		return f.Connection(workload.Place{Host: from}, workload.Place{Host: to}, at.Add(-10*time.Second), at.Add(10*time.Second))
 	}
@@ -96,7 +96,7 @@ func TestConnectionsOfTheFabric(t *testing.T) {
 	if e := ask("h1", "elsewhere"); e.CoverageKnown || e.Reason == "" {
 		t.Errorf("to a node that the topology lacks: %+v", e)
 	}
-	f.verdicts[0].FirstSeen = at.Add(time.Minute)
+	f.Verdicts[0].FirstSeen = at.Add(time.Minute)
 	if e := ask("h1", "h3"); len(e.Verdicts) > 0 {
 		t.Errorf("a verdict of another time: %+v", e)
 	}
