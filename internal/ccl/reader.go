@@ -30,6 +30,8 @@ const (
 	DroppedGroup    Reason = "group"     // part of a coalesced launch, whose state only the launch has
 	DroppedTimes    Reason = "times"     // completed, and the source does not say when or how fast
 	DroppedRank     Reason = "rank"      // the reader does not know the rank of the process in the group
+
+	DroppedCopyEngine Reason = "copy_engine" // copy engines ran them, of which only the enqueueing is seen
 )
 
 // reasons describe what is missing.
@@ -43,6 +45,8 @@ var reasons = map[Reason]string{
 	DroppedGroup:    "they are parts of a coalesced launch, which has one record",
 	DroppedTimes:    "they are completed, and the file does not say when",
 	DroppedRank:     "the process is no member of their group",
+
+	DroppedCopyEngine: "copy engines ran them, of which only the enqueueing is seen",
 }
 
 // Describe returns the reason as a sentence about records.
