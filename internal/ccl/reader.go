@@ -36,6 +36,8 @@ const (
 	DroppedOwner    Reason = "owner"     // the communicator is that of another user
 	DroppedHeld     Reason = "held"      // a node cannot hold as many
 	DroppedLate     Reason = "late"      // parts of transfers that came after the transfer was handed out
+
+	DroppedCopyEngine Reason = "copy_engine" // copy engines ran them, of which only the enqueueing is seen
 )
 
 // reasons describe what is missing.
@@ -53,6 +55,8 @@ var reasons = map[Reason]string{
 	DroppedOwner:    "their communicator is that of another user",
 	DroppedHeld:     "a node cannot hold as many",
 	DroppedLate:     "they are parts of transfers that were handed out before",
+
+	DroppedCopyEngine: "copy engines ran them, of which only the enqueueing is seen",
 }
 
 // Describe returns the reason as a sentence about records.
