@@ -38,6 +38,7 @@ func run() int {
 	push := addPushFlags(p.App)
 	selfTest := p.App.Flag("selftest", "Check that the host has what this feature needs, print the result and exit. The only feature is rdma.").Default("").Enum("", "rdma")
 	health := addHealthFlags(p.App)
+	collectives := addCollectiveFlags(p.App)
 	check := addPreflightFlags(p.App)
 	log, ok := p.Parse(os.Args[1:])
 	if !ok {
@@ -52,7 +53,7 @@ func run() int {
 		return check.print(ctx, source, health, log)
 	}
 	if p.CheckOnly {
-		return p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health) }, health.validate)
+		return p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health) }, health.validate, collectives.validate)
 	}
 	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot open the web listener", "err", err)
@@ -67,9 +68,15 @@ func run() int {
 		return exitSetup
 	}
 	series := node.New(n, log)
-	healthEnded, stopPush, err := startSinks(ctx, n, series, health, push, started, log)
-	defer healthEnded()
-	defer stop() // it runs before healthEnded, so that every return ends the monitor
+	watchersEnded, err := startWatchers(ctx, n, series, health, collectives, push, log)
+	defer watchersEnded()
+	defer stop() // it runs before watchersEnded, so that every return ends them
+	var stopPush func() error
+	if err == nil {
+		if stopPush, err = push.startPush(ctx, series, n.Name(), started, log); err != nil {
+			log.Error("cannot start the OTLP push", "err", err)
+		}
+	}
 	if err != nil {
 		if err := n.Close(); err != nil {
 			log.Error("cannot stop probing", "err", err)
@@ -91,18 +98,23 @@ func run() int {
 	return code
 }
 
-// startSinks starts the monitor of the NICs and the OTLP push, and logs an error of either. ended waits until the
-// monitor has ended, which happens after ctx is done; it is never nil.
-func startSinks(ctx context.Context, n *nodeagent.Node, series *node.Exporter, health *healthFlags, push *pushFlags, started time.Time, log *slog.Logger) (ended func(), stopPush func() error, err error) {
-	ended, err = health.startMonitor(ctx, n, series, push, log)
+// startWatchers starts what watches the NICs and what follows collective libraries, and logs an error of either. ended
+// waits until they have ended, which happens after ctx is done; it is never nil.
+func startWatchers(ctx context.Context, n *nodeagent.Node, series *node.Exporter, health *healthFlags, collectives *collectiveFlags, push *pushFlags, log *slog.Logger) (ended func(), err error) {
+	healthEnded, err := health.startMonitor(ctx, n, series, push, log)
 	if err != nil {
 		log.Error("cannot start the NIC health monitor", "err", err)
-		return func() {}, nil, err
+		return func() {}, err
 	}
-	if stopPush, err = push.startPush(ctx, series, n.Name(), started, log); err != nil {
-		log.Error("cannot start the OTLP push", "err", err)
+	collectivesEnded, err := collectives.start(ctx, n, series, log)
+	if err != nil {
+		log.Error("cannot follow the files of collective libraries", "err", err)
+		return healthEnded, err
 	}
-	return ended, stopPush, err
+	return func() {
+		collectivesEnded()
+		healthEnded()
+	}, nil
 }
 
 // serve serves until ctx ends, probing fails or the web listener fails. It returns the exit code.

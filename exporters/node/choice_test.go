@@ -88,7 +88,7 @@ func TestChosenCollectors(t *testing.T) {
 		t.Errorf("%d series of both planes, %d of none, %d of all", part, none, whole)
 	}
 	for query, want := range map[string]string{
-		"collect[]=leafs":                         `collector "leafs" does not exist: one of chrony, clocks, config,`,
+		"collect[]=leafs":                         `collector "leafs" does not exist: one of chrony, clocks, collectives, config,`,
 		"exclude[]=":                              `collector "" does not exist`,
 		"collect[]=leaves&exclude[]=leaves":       `one of them is expected`,
 		"exclude[]=leaves&exclude[]=node_summery": `collector "node_summery" does not exist`,

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/graylink/graylink/internal/ccl/follow"
 	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/nodeagent/health"
@@ -35,7 +36,9 @@ type sources struct {
 	files      map[string]func() (done, failed uint64) // counts of the writes of a file
 	kubernetes func() kubenode.Stats
 	nvsentinel func() nvsentinel.Stats
-	now        func() time.Time
+	// collectives returns the series of collective operations.
+	collectives func(now time.Time) []follow.Point
+	now         func() time.Time
 }
 
 // constructor makes a collector. It returns nil if the collector's source does not exist.
@@ -51,6 +54,7 @@ func metricsConstructors() []constructor {
 		{"chrony", newChronyCollector},
 		{"kubernetes", newKubernetesCollector},
 		{"nvsentinel", newNVSentinelCollector},
+		{"collectives", newCollectivesCollector},
 	})
 }
 

@@ -78,7 +78,8 @@ func TestCollectorsNeedSources(t *testing.T) {
 	from.files = map[string]func() (done, failed uint64){fileNICs: func() (uint64, uint64) { return 5, 1 }}
 	from.chrony = func() map[string]uint64 { return map[string]uint64{"sent": 3, "failed": 0} }
 	from.nvsentinel = func() nvsentinel.Stats { return nvsentinel.Stats{Sent: 7, Failures: 2} }
-	all := append(bare, "nic_polls", "nic_ports", "nic_counters", "nic_pci", "nic_findings", "nic_log", "ethtool_polls", "ethtool_links", "ethtool_modules", "state_files", "chrony", "nvsentinel")
+	from.collectives = newFollower(t, 1).CollectPoints
+	all := append(bare, "nic_polls", "nic_ports", "nic_counters", "nic_pci", "nic_findings", "nic_log", "ethtool_polls", "ethtool_links", "ethtool_modules", "state_files", "chrony", "nvsentinel", "collectives")
 	if got := names(from); !slices.Equal(got, all) {
 		t.Errorf("with them: %q, want %q", got, all)
 	}

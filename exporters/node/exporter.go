@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors/version"
 
 	"github.com/graylink/graylink/exporters/certificates"
+	"github.com/graylink/graylink/internal/ccl/follow"
 	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/nodeagent/health"
@@ -22,7 +23,8 @@ import (
 // Gatherers and Handler are called.
 type Exporter struct {
 	node     *nodeagent.Node
-	health   *health.Watcher // nil if the NICs are not watched
+	health   *health.Watcher  // nil if the NICs are not watched
+	follower *follow.Follower // nil if collective libraries are not followed
 	log      *slog.Logger
 	from     sources
 	runs     *runs
@@ -55,6 +57,11 @@ func (e *Exporter) AddHealth(w *health.Watcher) {
 	if position != nil {
 		e.from.files[fileLogPosition] = position
 	}
+}
+
+// AddCollectives adds the series and the API of what the collective libraries of the node's jobs write.
+func (e *Exporter) AddCollectives(f *follow.Follower) {
+	e.follower, e.from.collectives = f, f.CollectPoints
 }
 
 // AddKubernetes adds the series of the requests to Kubernetes.

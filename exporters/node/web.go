@@ -51,6 +51,9 @@ func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
 	if e.health != nil {
 		healthAPI{e.health, e.log}.addRoutes(mux, policy)
 	}
+	if e.follower != nil {
+		mux.HandleFunc("GET /api/v1/collectives", collectivesAPI{e.follower, e.log}.serveRecords)
+	}
 	return mux
 }
 

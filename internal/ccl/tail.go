@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/graylink/graylink/internal/unix"
 )
@@ -35,8 +36,10 @@ type TailConfig struct {
 	// all of them; 0 stands for 1,024 and 64 MiB.
 	MaxFiles, PerPoll int
 	// Recent is the number of bytes that are read of a file that the first poll finds; 0: all. What a longer file has before
-	// is skipped and not counted.
+	// is skipped and not counted. Of a file that was written before Since for the last time, nothing is read but what is
+	// appended.
 	Recent int64
+	Since  time.Time
 }
 
 // Tail follows the Inspector's files of a directory, which grow, are rotated and truncated, and belong to a user who is not
@@ -207,8 +210,11 @@ func (t *Tail) follow(f *os.File) error {
 		return nil
 	case s == nil:
 		s = &stream{first: first, file: f, offset: t.ended[first], size: size, grown: t.poll, reader: newInspector(t.config.Source, t.room, t.config.Out)}
-		if old := size - t.config.Recent; t.poll == 1 && t.config.Recent > 0 && old > 0 {
-			s.offset, s.tooLong = old, true // the line there has begun before
+		if t.poll == 1 {
+			if err := t.skipOld(s); err != nil {
+				f.Close()
+				return err
+			}
 		}
 		t.streams[first] = s
 		t.stats.GrownAt = t.poll
@@ -221,6 +227,25 @@ func (t *Tail) follow(f *os.File) error {
 	}
 	s.listed = true
 	t.setSize(s, size)
+	return nil
+}
+
+// skipOld sets where the reading of a file that the first poll found begins.
+func (t *Tail) skipOld(s *stream) error {
+	info, err := s.file.Stat()
+	if err != nil {
+		return err
+	}
+	old := int64(0)
+	if t.config.Recent > 0 {
+		old = s.size - t.config.Recent
+	}
+	if info.ModTime().Before(t.config.Since) {
+		old = s.size
+	}
+	if old > 0 {
+		s.offset, s.tooLong = old-1, true // up to the end of the line there
+	}
 	return nil
 }
 

@@ -55,14 +55,17 @@ func (c *Config) Validate() error {
 const (
 	pollEvery      = 500 * time.Millisecond // of files
 	rasEvery       = 2 * time.Second
-	rasPatience    = 2 * time.Second // of one query
-	maxDirectories = 64              // that are followed at a time
-	filesPerDir    = 256             // of the Inspector, that are followed at a time
-	bytesPerPoll   = 16 << 20        // of the Inspector's files in a directory
-	recentBytes    = 4 << 20         // that are read of a file that was there before
-	dumpsPerDir    = 256             // that are looked at
-	dumpStill      = 2               // polls in which the size of a dump does not change before it is read
-	dumpAgain      = time.Minute     // shortest time between two readings of a dump that was written again
+	rasPatience    = 2 * time.Second  // of one query
+	maxDirectories = 64               // that are followed at a time
+	filesPerDir    = 256              // of the Inspector, that are followed at a time
+	bytesPerPoll   = 16 << 20         // of the Inspector's files in a directory
+	recentBytes    = 4 << 20          // that are read of a file that was there before
+	recentFiles    = time.Minute      // age of a file that was there before and of which nothing is read
+	recentDumps    = 10 * time.Minute // age of a dump that is not read
+	dumpsPerDir    = 256              // that are looked at
+	maxDump        = 32 << 20         // bytes of a dump; reading it takes some four times as much
+	dumpStill      = 2                // polls in which the size of a dump does not change before it is read
+	dumpAgain      = time.Minute      // shortest time between two readings of a dump that was written again
 	claimKeep      = 10 * time.Minute
 	pairKeep       = time.Hour
 	openKeep       = time.Minute // after which an open operation that no record has confirmed is unknown

@@ -24,14 +24,14 @@ type directory struct {
 }
 
 // newDirectory returns a directory of a user whose records go to the follower.
-func (f *Follower) newDirectory(owner uint32) *directory {
+func (f *Follower) newDirectory(now time.Time, owner uint32) *directory {
 	d := &directory{owner: owner}
 	src := ccl.Source{Job: f.config.Job, Host: f.config.Node}
 	out := func(rec ccl.Record) error {
 		f.add(d.now, &d.owner, rec)
 		return nil
 	}
-	d.tail = ccl.NewTail(ccl.TailConfig{Owner: owner, Source: src, Out: out, MaxFiles: filesPerDir, PerPoll: bytesPerPoll, Recent: recentBytes})
+	d.tail = ccl.NewTail(ccl.TailConfig{Owner: owner, Source: src, Out: out, MaxFiles: filesPerDir, PerPoll: bytesPerPoll, Recent: recentBytes, Since: now.Add(-recentFiles)})
 	d.dumps = newDumps(owner, src, out)
 	return d
 }
@@ -186,7 +186,7 @@ func (f *Follower) pollDirectory(now time.Time, name string, opened *ccl.Directo
 		d = nil
 	}
 	if d == nil {
-		d = f.newDirectory(opened.Owner)
+		d = f.newDirectory(now, opened.Owner)
 		f.dirs[name] = d
 	}
 	d.listed = true

@@ -12,8 +12,8 @@ import (
 	"github.com/graylink/graylink/internal/unix"
 )
 
-// dumps reads the dumps of Flight Recorder in a directory. A dump is read once, when its size has stood still; one that was
-// written anew is read again, but not before a minute has passed, since the largest ones take seconds.
+// dumps reads the dumps of Flight Recorder in a directory. A dump is read once, when its size has stood still, unless it
+// is old; one that was written anew is read again, but not before a minute has passed, since the largest ones take seconds.
 type dumps struct {
 	ccl.Counts
 	owner   uint32
@@ -33,7 +33,7 @@ type dump struct {
 	err    error     // why it could not be read
 }
 
-// dumpState tells two versions of a file apart.
+// dumpState distinguishes two versions of a file.
 type dumpState struct {
 	id       unix.FileID
 	size     int64
@@ -43,6 +43,9 @@ type dumpState struct {
 func newDumps(owner uint32, src ccl.Source, out func(ccl.Record) error) *dumps {
 	return &dumps{owner: owner, src: src, out: out, known: map[string]*dump{}}
 }
+
+// errLargeDump is the error of a dump that is not read, since reading it would take too much of the agent's memory.
+var errLargeDump = fmt.Errorf("more than %d MiB", maxDump>>20)
 
 // errManyDumps is the error of a dump beyond those that are looked at.
 var errManyDumps = fmt.Errorf("more than %d dumps", dumpsPerDir)
@@ -104,12 +107,21 @@ func (d *dumps) look(now time.Time, f *os.File, x *dump) bool {
 		*x = dump{state: state, readAt: x.readAt}
 		return false
 	}
-	x.still++
+	if x.still++; now.Sub(state.modified) > recentDumps && x.readAt.IsZero() {
+		return false // what it has is over
+	}
 	return !x.done && x.still >= dumpStill && (x.readAt.IsZero() || now.Sub(x.readAt) >= dumpAgain)
 }
 
 // readDump reads a dump. Entries that cannot be read are counted.
 func (d *dumps) readDump(f *os.File, name string) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > maxDump {
+		return errLargeDump
+	}
 	rank, _ := ccl.RankOfFile(name)
 	counts, err := ccl.ReadFlightRecorder(f, d.src, rank, d.out, func(fabric.LineError) {})
 	d.Add(counts)

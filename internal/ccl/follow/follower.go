@@ -138,8 +138,13 @@ func (f *Follower) Find(comm, op string, seq uint64) []ccl.Record {
 	return recs[:min(len(recs), ccl.MaxPage)]
 }
 
-// Node returns the name of the node.
-func (f *Follower) Node() string { return f.config.Node }
+// Operation returns a page, without a cursor, of what Find returns.
+func (f *Follower) Operation(comm, op string, seq uint64) ccl.Page {
+	recs := f.Find(comm, op, seq)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return ccl.Page{Node: f.config.Node, Dropped: f.dropped(), Records: recs}
+}
 
 // dropped returns how many operations and transfers are missing, by reason. The caller holds the mutex.
 func (f *Follower) dropped() map[ccl.Reason]uint64 {

@@ -18,7 +18,8 @@ import (
 	"github.com/graylink/graylink/internal/ccl/ccltest"
 )
 
-var epoch = time.Unix(1_800_000_000, 0)
+// epoch is when the tests begin, since the times of files are those of the machine.
+var epoch = time.Now()
 
 // followed is a Follower whose time the test passes.
 type followed struct {
@@ -232,7 +233,7 @@ func TestRefusedFiles(t *testing.T) {
 		t.Errorf("%d refusals are logged, and not the first for each reason and kind of file: %s", n, f.log.String())
 	}
 
-	d := f.newDirectory(uint32(os.Getuid()) + 1)
+	d := f.newDirectory(f.now, uint32(os.Getuid())+1)
 	opened, err := ccl.OpenDirectory(user)
 	if err != nil {
 		t.Fatal(err)
@@ -305,6 +306,29 @@ func TestDirectoriesAreBounded(t *testing.T) {
 		t.Errorf("%d directories are followed that do not exist", len(f.dirs))
 	}
 	f.expect("all directories are gone", operations, map[string]float64{"DP 0,,AllReduce": maxDirectories})
+}
+
+// TestOldFilesAreOver checks that a start of the agent does not bring back what files had before.
+func TestOldFilesAreOver(t *testing.T) {
+	dir := t.TempDir()
+	w := &writer{t: t, path: filepath.Join(dir, "x.log")}
+	w.start()
+	w.write(3)
+	dump := filepath.Join(dir, "rank_0")
+	write(t, dump, flight(5, "started").Pickle())
+	for path, age := range map[string]time.Duration{w.path: 2 * recentFiles, dump: 2 * recentDumps} {
+		if err := os.Chtimes(path, epoch.Add(-age), epoch.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := newFollowed(t, Config{Dir: dir})
+	f.poll(5)
+	f.expect("a file and a dump of a job that has ended", operations, map[string]float64{})
+	f.expect("a dump of a job that has ended", openSeconds, map[string]float64{})
+	w.write(2)
+	f.poll(1)
+	f.expect("what is appended", operations, map[string]float64{"DP 0,,AllReduce": 2})
+	f.expect("nothing is half a line", unreadable, map[string]float64{})
 }
 
 func flight(n int, state string) ccltest.Flight {

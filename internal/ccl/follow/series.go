@@ -26,8 +26,8 @@ type Point struct {
 
 // The families of a Follower.
 var (
-	operations  = &Family{"fabric_collective_operations_total", "Completed collective operations of the node's ranks, by kind; more than 64 communicators are in other.", true, []string{"comm_name", "job_name", "op"}}
-	openSeconds = &Family{"fabric_collective_open_seconds", "Time in seconds for which the oldest open operation of a communicator has been open.", false, []string{"comm_name", "job_name"}}
+	operations  = &Family{"fabric_collective_operations_total", "Completed operations of the node's ranks, by kind; other stands for those beyond 64 communicators.", true, []string{"comm_name", "job_name", "op"}}
+	openSeconds = &Family{"fabric_collective_open_seconds", "Time in seconds since the oldest open operation of a communicator began; absent if none is open.", false, []string{"comm_name", "job_name"}}
 	dropped     = &Family{"fabric_collective_dropped_total", "Operations and transfers that are missing from the records, by reason.", true, []string{"reason"}}
 	files       = &Family{"graylink_node_collectives_files", "Files of collective libraries that are followed, and dumps that were read.", false, nil}
 	unreadable  = &Family{"graylink_node_collectives_lines_unreadable_total", "Lines, entries of dumps and ranks of RAS answers that no record could be made of.", true, nil}
