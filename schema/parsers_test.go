@@ -141,7 +141,7 @@ func plainValue(v any) any {
 
 // semantic are the keys whose values mean something elsewhere, which only the programs check.
 var semantic = map[string][]string{
-	"analyzer": {"topology_file", "switches.names[0]", "asking.address", "queries.sent", "evidence.lag", "prometheus.proxy_url", "switches.url", "agents.url"},
+	"analyzer": {"topology_file", "switches.names[0]", "asking.address", "queries.sent", "evidence.lag", "prometheus.proxy_url", "switches.url", "agents.url", "collectives.follow"},
 	"nic":      {"without[0]", "log.severity", "log.extra[0].regexp", "excluded[0]", "management[0]", "expected_down[0]"},
 	"node":     {"node", "stamp.classes[1].name", "nics[0].nic", "nics[1].nic", "nics[2].nic", "peers[0].from[0]"},
 	"ib":       {"listen", "metrics[0]", "metrics[1]", "delegator", "tls"},

@@ -172,7 +172,9 @@ func TestNetworkOfSlowCell(t *testing.T) {
 				Direction: fabric.Direction{From: from, To: to}.String(), Scenario: scenario, FirstSeen: seen}}}
 		})
 	}
-	nic := func(truth *collective.Truth) string { return fmt.Sprintf("%s/eth%d", truth.Place.Host, truth.Place.GPU+1) }
+	nic := func(truth *collective.Truth) string {
+		return fmt.Sprintf("%s/eth%d", truth.Place.Host, truth.Place.GPU+1)
+	}
 	g := newGraph(t)
 	port := func(truth *collective.Truth) string { return g.PeerOf(nic(truth)) }
 	if d := accuse(nic, port, fabric.Corridor, 2*time.Second); d.Network.State != workload.Guilty || len(d.Isolate.Links) != 1 || d.Network.Element != d.Isolate.Links[0] {
@@ -203,7 +205,9 @@ func TestNetworkOfSlowCell(t *testing.T) {
 func TestForeignHosts(t *testing.T) {
 	r := newRig(t)
 	at := ccl.KnownNanos(r.now.UnixNano())
-	from := func(rank int, host string) ccl.From { return ccl.From{Job: "t7", Comm: "c", Rank: rank, NRanks: 4, Host: host} }
+	from := func(rank int, host string) ccl.From {
+		return ccl.From{Job: "t7", Comm: "c", Rank: rank, NRanks: 4, Host: host}
+	}
 	r.agents.AddTo("h1",
 		&ccl.Comm{Job: "t7", Comm: "c", NRanks: 4, Ranks: []ccl.Member{{Rank: 0, Host: "h1", NIC: "h1/eth1"}, {Rank: 1, Host: "h2"}, {Rank: 2, Host: "h1", NIC: "h2/eth1"}}},
 		&ccl.Op{From: from(3, "h2"), Seq: 1, Op: "AllReduce", StartNS: at, ExecNS: ccl.KnownNanos(1), State: ccl.Completed},
@@ -221,7 +225,9 @@ func TestForeignHosts(t *testing.T) {
 // TestOrderOfRecords (rule 3): records wait for earlier ones, also those of a clock that is ahead, and not without a bound.
 func TestOrderOfRecords(t *testing.T) {
 	now := time.Unix(1_790_000_000, 0)
-	beat := func(after time.Duration) ccl.Record { return &ccl.Beat{AtNS: ccl.KnownNanos(now.Add(after).UnixNano())} }
+	beat := func(after time.Duration) ccl.Record {
+		return &ccl.Beat{AtNS: ccl.KnownNanos(now.Add(after).UnixNano())}
+	}
 	q := queue{most: 4}
 	if dropped := q.add([]ccl.Record{beat(0), beat(-time.Second), beat(time.Hour), beat(time.Millisecond), beat(0)}, now); dropped != 1 {
 		t.Errorf("%d are dropped", dropped)

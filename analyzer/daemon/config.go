@@ -51,6 +51,8 @@ type Config struct {
 	Maintenance Maintenance `yaml:"maintenance"`
 	// Jobs configures the sources of placements.
 	Jobs []Placements `yaml:"jobs"`
+	// Collectives configures whether the analyzer follows what jobs wait for.
+	Collectives Collectives `yaml:"collectives"`
 	// Steering configures what is done about nodes that jobs wait for. The default is nothing.
 	Steering steer.Settings `yaml:"steering"`
 	// Asking configures the coordinator that grants temporary flows. Without it, nothing is asked.
@@ -173,6 +175,12 @@ type Maintenance struct {
 	// Coordinator is the coordinator that keeps the windows of the API for all analyzers. Without it, each analyzer keeps its
 	// own until it is restarted.
 	Coordinator *AgentPort `yaml:"coordinator"`
+}
+
+// Collectives configures whether the analyzer follows what jobs wait for.
+type Collectives struct {
+	// Follow is set if the records of collective operations are read from the agents of all nodes.
+	Follow bool `yaml:"follow"`
 }
 
 // Server configures a server that has maintenance windows or jobs.
@@ -539,6 +547,9 @@ func (c *Config) validate() error {
 	if err := c.validateSteering(); err != nil {
 		return err
 	}
+	if c.Collectives.Follow && c.Agents == nil {
+		return keyErrorf("agents", "required by collectives.follow: the records come from the agents")
+	}
 	if err := c.Scope.validate(); err != nil {
 		return err
 	}
@@ -571,6 +582,9 @@ func (c *Config) validateSteering() error {
 	var f *steer.FieldError
 	if errors.As(err, &f) {
 		return &keyError{"steering." + f.Field, f.Err}
+	}
+	if err == nil && c.Steering.Mode != steer.ModeOff && !c.Collectives.Follow {
+		return keyErrorf("steering.mode", "%s needs collectives.follow: true, since it is about nodes that jobs wait for", c.Steering.Mode)
 	}
 	return err
 }

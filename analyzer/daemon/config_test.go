@@ -116,6 +116,8 @@ func TestBadConfig(t *testing.T) {
 		minimal + "maintenance: {coordinator: {address: \"c:1\", cert_file: b, key_file: c}}\n":           "analyzer.yaml:4: maintenance.coordinator.ca_file: a value is required",
 		minimal + "asking: {address: \"c\", ca_file: a, cert_file: b, key_file: c}\n":                     "analyzer.yaml:4: asking.address: coordinator address \"c\": want host:port",
 		minimal + "steering:\n  mode: on\n":                                                               "analyzer.yaml:5: steering.mode: \"on\": off, dry_run or act is expected",
+		minimal + "steering:\n  mode: dry_run\n  audit_file: a\n":                                         "analyzer.yaml:5: steering.mode: dry_run needs collectives.follow: true",
+		minimal + "collectives: {folow: true}\n":                                                          "analyzer.yaml:4: folow: there is no such key",
 		minimal + "steering:\n  mode: act\n  audit_file: a\n":                                             "analyzer.yaml:5: steering.mode: act needs leader",
 		minimal + "steering:\n  slurm: {url: \"http://s\", version: v0.0.43}\n":                           "analyzer.yaml:5: steering.slurm.url: \"http://s\": https is expected",
 		minimal + "steering:\n  webhook: {url: \"https://h\", secret: x}\n":                               "analyzer.yaml:5: secret: there is no such key here",

@@ -32,10 +32,12 @@ import (
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/attribute"
+	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/steer"
 	"github.com/graylink/graylink/analyzer/tracing"
@@ -76,6 +78,8 @@ type Daemon struct {
 	log    *slog.Logger
 	health *health
 	more   []prometheus.Collector // of /metrics
+	// collectives are the series about the operations of jobs, which survive a reload.
+	collectives *publish.Collectives
 
 	reloads sync.Mutex // one at a time
 	current *instance
@@ -94,6 +98,8 @@ type instance struct {
 	targets   *tracing.Targets         // nil if no coordinator is configured
 	windows   *maintenance.Coordinator // keeps the windows of the API; nil if the register does
 	steerer   *steer.Steerer           // nil if steering is off
+	follower  *collectives.Follower    // nil if collectives are not followed
+	records   *tracing.HTTPAgents      // the agents whose records are followed; nil if none are
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
 }
@@ -132,7 +138,7 @@ func (h Host) New(file string, policy *webaccess.Policy, log *slog.Logger, more 
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{file: file, host: h, policy: policy, log: log, health: &health{queries: map[string]*queryCounts{}}, more: append(more, version.NewCollector("graylink_analyzer"))}
+	d := &Daemon{file: file, host: h, policy: policy, log: log, health: &health{queries: map[string]*queryCounts{}}, collectives: publish.NewCollectives(time.Now), more: append(more, version.NewCollector("graylink_analyzer"))}
 	w, err := d.newInstance(c)
 	if err != nil {
 		return nil, err
@@ -201,6 +207,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 			agents.URL = w.targets.URLOf
 		}
 		o.Agents = agents
+		if c.Collectives.Follow {
+			w.records = &agents
+		}
 		if c.settings.Scope.Has != nil {
 			o.Agents = tracing.ScopedAgents{Agents: agents, Has: c.settings.Scope.Has}
 		}
@@ -232,6 +241,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		return nil, err
 	}
 	w.loop = analyzer.NewLoop(o)
+	if w.records != nil {
+		w.follower = collectives.New(collectives.Options{Graph: o.Graph, Client: w.records.Client, URL: w.records.URL, Snapshot: w.loop.Snapshot, Jobs: o.Jobs, Judged: d.collectives.Observe, Log: d.log})
+	}
 	return w, nil
 }
 
@@ -337,14 +349,17 @@ func (d *Daemon) startInstance(w *instance) {
 		w.readWindows(ctx)
 		w.loop.Run(ctx, w.config.Evidence.Scrape)
 	})
+	if w.follower != nil {
+		w.runs.Go(func() { w.follower.Run(ctx, func(collectives.State) {}) })
+	}
 	d.health.recordReload(w.config, w.db.Bytes, time.Now())
 	d.files.Store(pki.NewWatch(w.config.certificates(d.file)...))
 	pages := cmp.Or(w.config.Prometheus.ExternalURL, w.config.Prometheus.URL)
 	if d.host.NoPrometheusPages {
 		pages = ""
 	}
-	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows},
-		append([]prometheus.Collector{d.health, steeringHealth{w.steerer}}, d.more...)...)
+	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower},
+		append([]prometheus.Collector{d.health, steeringHealth{w.steerer}, publish.CollectivesCollector{Series: d.collectives, Follower: w.follower}}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)
 	d.current = w
@@ -412,6 +427,7 @@ func (d *Daemon) ReloadConfig() error {
 		d.log.Warn("cannot close the backend of the earlier configuration", "err", err)
 	}
 	next.loop.InheritFrom(old.loop)
+	next.follower.InheritFrom(old.follower)
 	d.startInstance(next)
 	d.log.Info("reloaded the configuration", "hash", c.hash)
 	return nil

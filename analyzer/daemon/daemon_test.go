@@ -118,7 +118,7 @@ evidence: {scrape_interval: 100ms}
 	if strings.Contains(body, "graylink_analyzer_steering") {
 		t.Error("steering has series although it is off")
 	}
-	rewrite(text + "queries: {p99: up}\nsteering: {mode: dry_run, audit_file: steering.jsonl}\n")
+	rewrite(text + "queries: {p99: up}\ncollectives: {follow: true}\nsteering: {mode: dry_run, audit_file: steering.jsonl}\n")
 	if code, body := get(t, d, "POST", "/-/reload", here); code != http.StatusOK || hash() == first {
 		t.Errorf("a good configuration: %d %s", code, body)
 	}

@@ -10,9 +10,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/web"
+	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -24,6 +26,8 @@ type PageOptions struct {
 	Shard             string
 	Policy            *webaccess.Policy
 	Windows           *maintenance.Coordinator
+	// Follower follows the collectives of jobs. Nil means that they are not followed.
+	Follower *collectives.Follower
 }
 
 // NewMux returns the HTTP handlers of a loop: its series and those of more, the API, the page, and the health
@@ -47,7 +51,15 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	(&publish.API{Snapshot: l.Snapshot, Store: l.PathStore()}).RegisterHandlers(mux)
+	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore()}
+	if s.Follower != nil {
+		api.Collectives = func(job string) (workload.Report, bool) {
+			state := s.Follower.State()
+			return state.JobReport(job)
+		}
+	}
+	api.RegisterHandlers(mux)
+	publish.CollectivesAPI{Follower: s.Follower}.RegisterHandlers(mux)
 	if m := l.MaintenanceRegister(); m != nil {
 		(&maintenance.API{Register: m, Coordinator: s.Windows, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
 	}

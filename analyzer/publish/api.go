@@ -19,6 +19,7 @@ import (
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plainjson"
 )
@@ -29,6 +30,8 @@ func formatInt(n int) string { return strconv.Itoa(n) }
 type API struct {
 	Snapshot func() snapshot.Snapshot
 	Store    *paths.Store
+	// Collectives returns the report on the operations of a job. Nil means that they are not followed.
+	Collectives func(job string) (workload.Report, bool)
 }
 
 // RegisterHandlers adds the API's paths to a mux.
@@ -136,7 +139,20 @@ func (a *API) handleJob(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, struct {
 		At time.Time `json:"at"`
 		snapshot.JobView
-	}{s.At, v})
+		Collectives *workload.Report `json:"collectives,omitempty"`
+	}{s.At, v, a.jobCollectives(v.Job)})
+}
+
+// jobCollectives returns the report on the operations of a job, or nil if none are known.
+func (a *API) jobCollectives(job string) *workload.Report {
+	if a.Collectives == nil {
+		return nil
+	}
+	rep, ok := a.Collectives(job)
+	if !ok {
+		return nil
+	}
+	return &rep
 }
 
 // BoundPath represents one flow of /api/v1/paths.
