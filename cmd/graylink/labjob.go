@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,6 +35,7 @@ type labJob struct {
 	port       uint16
 	late, stop map[string]string
 	records    string
+	dir        string
 }
 
 func addLabJob(cmd *kingpin.CmdClause, name *string, commands map[string]command) {
@@ -51,6 +53,7 @@ func addLabJob(cmd *kingpin.CmdClause, name *string, commands map[string]command
 	job.Flag("stop", "RANK=N: the rank lives on, and does not launch operation N. Repeatable.").StringMapVar(&j.stop)
 	job.Flag("port", "TCP port at which the ranks receive.").Default("29500").Uint16Var(&j.port)
 	job.Flag("records", "File for the records, - for standard output.").Default("-").StringVar(&j.records)
+	job.Flag("dir", "Directory for the records as agents read them (--collectives.dir): a directory of it for each node, and a file for each rank.").StringVar(&j.dir)
 	commands[job.FullCommand()] = func(ctx context.Context) error {
 		j.lab, j.options.Bytes, j.options.Chunk = *name, int(*size), int(*chunk)
 		return j.run(ctx)
@@ -120,9 +123,10 @@ func ofRanks(flag string, values map[string]string, ranks int, set func(rank int
 // rankOptions returns the options of each rank.
 func (j *labJob) rankOptions(members []collectivejob.Rank) ([]collectivejob.Options, error) {
 	all := make([]collectivejob.Options, len(members))
+	comm := fmt.Sprintf("lab-%s-%x", j.options.Job, time.Now().UnixMilli()) // another one for each run, as libraries have it
 	for i := range all {
 		all[i] = j.options
-		all[i].Comm, all[i].Number, all[i].Ranks, all[i].Patience = "lab-"+j.options.Job, i, members, jobPatience
+		all[i].Comm, all[i].Number, all[i].Ranks, all[i].Patience = comm, i, members, jobPatience
 	}
 	err := ofRanks("late", j.late, len(all), func(rank int, value string) (err error) {
 		all[rank].Late, err = time.ParseDuration(value)
@@ -155,8 +159,32 @@ type recordLines struct {
 	out io.Writer
 }
 
-// copyFrom copies lines until the reader ends.
-func (l *recordLines) copyFrom(r io.Reader) error {
+// openRankFile creates the file in which the agent of a rank's node finds its records. It begins with the rank's part of the
+// communicator.
+func (j *labJob) openRankFile(o *collectivejob.Options) (*os.File, error) {
+	dir := filepath.Join(j.dir, o.Ranks[o.Number].Host)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("%s-rank%d.log", o.Comm, o.Number)))
+	if err != nil {
+		return nil, err
+	}
+	c := o.Communicator()
+	c.Ranks = c.Ranks[o.Number : o.Number+1]
+	line, err := ccl.AppendRecord(nil, c)
+	if err == nil {
+		_, err = f.Write(line)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// copyFrom copies lines until the reader ends, to further writers as well.
+func (l *recordLines) copyFrom(r io.Reader, further ...io.Writer) error {
 	lines := bufio.NewReader(r)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -169,6 +197,11 @@ func (l *recordLines) copyFrom(r io.Reader) error {
 		l.mu.Lock()
 		_, err = l.out.Write(line)
 		l.mu.Unlock()
+		for _, w := range further {
+			if err == nil {
+				_, err = w.Write(line)
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -216,7 +249,7 @@ func (j *labJob) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for i := range options {
 		wg.Go(func() {
-			if err := runRankIn(running, l, members[i].Host, self, &options[i], lines); err != nil && running.Err() == nil {
+			if err := j.runRankIn(running, l, self, &options[i], lines); err != nil && running.Err() == nil {
 				cancel(fmt.Errorf("rank %d on %s: %w", i, members[i].Host, err))
 			}
 		})
@@ -229,12 +262,21 @@ func (j *labJob) run(ctx context.Context) error {
 }
 
 // runRankIn runs a rank in the namespace of its node.
-func runRankIn(ctx context.Context, l *lab.Lab, node, program string, o *collectivejob.Options, lines *recordLines) error {
+func (j *labJob) runRankIn(ctx context.Context, l *lab.Lab, program string, o *collectivejob.Options, lines *recordLines) error {
 	text, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	cmd := l.Command(ctx, node, program, "lab", "job-rank")
+	var further []io.Writer
+	if j.dir != "" {
+		file, err := j.openRankFile(o)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		further = append(further, file)
+	}
+	cmd := l.Command(ctx, o.Ranks[o.Number].Host, program, "lab", "job-rank")
 	cmd.Stdin = bytes.NewReader(text)
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -245,7 +287,7 @@ func runRankIn(ctx context.Context, l *lab.Lab, node, program string, o *collect
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	copied := lines.copyFrom(stdout)
+	copied := lines.copyFrom(stdout, further...)
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
 	}

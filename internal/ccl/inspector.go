@@ -213,6 +213,9 @@ var (
 // takes the records is the exception, and ends the reading.
 func (in *Inspector) ReadLine(line []byte) error {
 	in.Lines++
+	if bytes.HasPrefix(line, []byte(`{"kind":"`)) {
+		return in.readRecord(line)
+	}
 	comm, err := in.parse(line)
 	l := &in.line
 	if err != nil {
@@ -258,6 +261,16 @@ func (in *Inspector) ReadLine(line []byte) error {
 		return in.addTransfer(comm)
 	}
 	return in.emitOp(comm)
+}
+
+// readRecord reads a line that is a record already, as graylink lab job writes. Whose it is, is said by the source.
+func (in *Inspector) readRecord(line []byte) error {
+	rec, err := ParseRecord(line)
+	if err != nil {
+		return err
+	}
+	own(rec, in.src)
+	return in.emit(rec)
 }
 
 // beginDump takes the counts of a line with dump_stats.
