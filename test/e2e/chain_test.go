@@ -219,10 +219,14 @@ func newChainWith(t *testing.T, name, file string, analyzers int, flags []string
 	return c
 }
 
-// agentOf starts a node's agent, which faults of clocks reach.
+// agentOf starts a node's agent, which faults of clocks reach, and which reads the records of jobs in a directory of its own.
 func (c *chain) agentOf(node string) {
 	c.t.Helper()
-	c.startAgent(node, "--web.advertise-address="+node+":9868", "--clock-bend-file="+c.l.BendFile(node))
+	dir := c.file(filepath.Join("collectives", node))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	c.startAgent(node, "--web.advertise-address="+node+":9868", "--clock-bend-file="+c.l.BendFile(node), "--collectives.dir="+dir)
 }
 
 // analyze starts an analyzer.
