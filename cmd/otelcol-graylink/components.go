@@ -17,12 +17,13 @@ import (
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/receivers/gnmireceiver"
 	"github.com/graylink/graylink/receivers/ibfabricreceiver"
+	"github.com/graylink/graylink/receivers/ncclreceiver"
 	"github.com/graylink/graylink/receivers/ufmreceiver"
 )
 
 // components returns the distribution's components: those of deploy/otelcol/manifest.yaml.
 func components() (otelcol.Factories, error) {
-	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](gnmireceiver.NewFactory(), ibfabricreceiver.NewFactory(), otlpreceiver.NewFactory(), ufmreceiver.NewFactory())
+	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](gnmireceiver.NewFactory(), ibfabricreceiver.NewFactory(), ncclreceiver.NewFactory(), otlpreceiver.NewFactory(), ufmreceiver.NewFactory())
 	if err != nil {
 		return otelcol.Factories{}, err
 	}

@@ -293,5 +293,5 @@ func TestMetadata(t *testing.T) {
 		}
 		all = append(all, metadatatest.Family{Name: f.Name, Help: f.Help, Counter: f.Kind == preset.Counter, Labels: labels})
 	}
-	metadatatest.CheckMetadata(t, NewFactory(), all, attributes, *update)
+	metadatatest.CheckMetadata(t, NewFactory(), append(all, metadatatest.CertificateFamilies()...), attributes, *update)
 }

@@ -300,5 +300,5 @@ func TestMetadata(t *testing.T) {
 	for _, f := range ibagent.Families {
 		all = append(all, metadatatest.Family{Name: f.Name, Help: f.Help, Counter: f.Counter, Labels: f.Labels})
 	}
-	metadatatest.CheckMetadata(t, NewFactory(), all, attributes, *update)
+	metadatatest.CheckMetadata(t, NewFactory(), append(all, metadatatest.CertificateFamilies()...), attributes, *update)
 }

@@ -509,5 +509,5 @@ func TestMetadata(t *testing.T) {
 	for _, f := range families {
 		all = append(all, metadatatest.Family{Name: f.name, Help: f.help, Counter: f.counter, Labels: f.labels})
 	}
-	metadatatest.CheckMetadata(t, NewFactory(), all, attributes, *update)
+	metadatatest.CheckMetadata(t, NewFactory(), append(all, metadatatest.CertificateFamilies()...), attributes, *update)
 }

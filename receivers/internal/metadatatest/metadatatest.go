@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"maps"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -61,8 +60,8 @@ type sum struct {
 	Temporality string `yaml:"aggregation_temporality"`
 }
 
-// expiries returns the families of certificates in use, which every receiver has.
-func expiries() (out []Family) {
+// CertificateFamilies returns the families of certificates in use, which every receiver has that uses some.
+func CertificateFamilies() (out []Family) {
 	for _, g := range pki.ExpiryGauges {
 		out = append(out, Family{Name: g.Name, Help: g.Help, Labels: pki.ExpiryLabels()})
 	}
@@ -74,8 +73,7 @@ var expiryLabels = map[string]string{"file": "File of the certificate, as it is 
 	"serial": "Serial number of the certificate, hexadecimal."}
 
 // CheckMetadata compares metadata.yaml of the working directory with a receiver's factory, its families and the
-// meanings of their labels, or writes it. It also checks the keys of the configuration. families are those
-// beside the certificates in use.
+// meanings of their labels, or writes it. It also checks the keys of the configuration.
 func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels map[string]string, update bool) {
 	t.Helper()
 	if err := componenttest.CheckConfigStruct(f.CreateDefaultConfig()); err != nil {
@@ -99,7 +97,7 @@ func CheckMetadata(t *testing.T, f receiver.Factory, families []Family, labels m
 		}
 		labels[l] = what
 	}
-	for _, x := range slices.Concat(families, expiries()) {
+	for _, x := range families {
 		name, unit := metricfamily.OTLPName(x.Name, x.Counter)
 		m := metric{Enabled: true, Stability: strings.ToLower(f.MetricsStability().String()), Description: x.Help, Unit: unit, Attributes: x.Labels}
 		if x.Counter {
