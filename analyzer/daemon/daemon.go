@@ -99,6 +99,7 @@ type instance struct {
 	windows   *maintenance.Coordinator // keeps the windows of the API; nil if the register does
 	steerer   *steer.Steerer           // nil if steering is off
 	follower  *collectives.Follower    // nil if collectives are not followed
+	steering  *steering                // nil if steering is off
 	records   *tracing.HTTPAgents      // the agents whose records are followed; nil if none are
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
@@ -243,6 +244,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	w.loop = analyzer.NewLoop(o)
 	if w.records != nil {
 		w.follower = collectives.New(collectives.Options{Graph: o.Graph, Client: w.records.Client, URL: w.records.URL, Snapshot: w.loop.Snapshot, Jobs: o.Jobs, Judged: d.collectives.Observe, Log: d.log})
+		w.steering = d.newSteering(w, &o)
 	}
 	return w, nil
 }
@@ -350,7 +352,12 @@ func (d *Daemon) startInstance(w *instance) {
 		w.loop.Run(ctx, w.config.Evidence.Scrape)
 	})
 	if w.follower != nil {
-		w.runs.Go(func() { w.follower.Run(ctx, func(collectives.State) {}) })
+		after := func(collectives.State) {}
+		if w.steering != nil {
+			after = w.steering.offer
+			w.runs.Go(func() { w.steering.run(ctx) })
+		}
+		w.runs.Go(func() { w.follower.Run(ctx, after) })
 	}
 	d.health.recordReload(w.config, w.db.Bytes, time.Now())
 	d.files.Store(pki.NewWatch(w.config.certificates(d.file)...))

@@ -1,11 +1,23 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/collectives"
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/steer"
+	"github.com/graylink/graylink/analyzer/workload"
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // addSteerer makes the steerer of an instance, if steering is on.
@@ -14,10 +26,119 @@ func (d *Daemon) addSteerer(w *instance) (err error) {
 	if err != nil {
 		return fmt.Errorf("steering.%w", err)
 	}
-	if w.steerer != nil {
-		d.log.Warn("steering is configured, but this version makes no diagnoses to steer by", "mode", w.config.Steering.Mode)
-	}
 	return nil
+}
+
+// steering calls the steerer of an instance with what its follower finds.
+type steering struct {
+	steerer  *steer.Steerer
+	follower *collectives.Follower
+	graph    *fabric.Graph
+	jobs     *jobs.Register
+	windows  *maintenance.Register
+	findings nodeFindings
+	log      *slog.Logger
+
+	states    chan collectives.State // the newest that was not steered by
+	lastError string
+}
+
+// newSteering returns what steers an instance, or nil if steering is off.
+func (d *Daemon) newSteering(w *instance, o *analyzer.LoopOptions) *steering {
+	if w.steerer == nil {
+		return nil
+	}
+	return &steering{steerer: w.steerer, follower: w.follower, graph: o.Graph, jobs: o.Jobs, windows: o.Maintenance, log: d.log,
+		findings: nodeFindings{db: w.db, lag: o.Settings.Lag}, states: make(chan collectives.State, 1)}
+}
+
+// offer makes a state the next one that is steered by, in the place of one that waits: actions may take longer than a cycle.
+func (s *steering) offer(state collectives.State) {
+	select {
+	case <-s.states:
+	default:
+	}
+	s.states <- state
+}
+
+// run steers until ctx ends.
+func (s *steering) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case state := <-s.states:
+			s.steer(ctx, state)
+		}
+	}
+}
+
+// steer decides about the diagnoses of a state. An error is logged when it differs from the one before.
+func (s *steering) steer(ctx context.Context, state collectives.State) {
+	around := steer.Surroundings{Graph: s.graph, Jobs: s.jobs.MapAt(state.At), Maintenance: s.windows.WindowsBetween(state.At, state.At), Sources: s.windows.SourceStates()}
+	var err error
+	if slices.ContainsFunc(state.Report.Diagnoses, func(d workload.Diagnosis) bool { return d.Open && len(d.Isolate.Nodes) > 0 }) {
+		for _, node := range s.follower.Silent(state.At) {
+			around.Witnesses = append(around.Witnesses, steer.Witness{Node: node, Kind: steer.SilentAgent, At: state.At})
+		}
+		var found []steer.Witness
+		found, err = s.findings.witnesses(ctx, state.At)
+		around.Witnesses = append(around.Witnesses, found...)
+	}
+	_, actErr := s.steerer.Steer(ctx, state.At, state.Report.Diagnoses, around)
+	text := ""
+	if err = errors.Join(err, actErr); err != nil && ctx.Err() == nil {
+		text = err.Error()
+	}
+	if text != "" && text != s.lastError {
+		s.log.Error("cannot steer", "err", err)
+	}
+	s.lastError = text
+}
+
+// nodeFindings reads faults of nodes from series that no job can write. It remembers them for some seconds.
+type nodeFindings struct {
+	db    evidence.Querier
+	lag   time.Duration
+	at    time.Time // of the last query
+	found []steer.Witness
+	err   error
+}
+
+// findingsEvery is the time between two queries for the faults of nodes.
+const findingsEvery = 10 * time.Second
+
+// witnessQueries are the queries for faults of nodes. Their results have a NIC. A finding link_downed stays until somebody resets
+// it, and says nothing of now.
+var witnessQueries = []struct {
+	kind  steer.WitnessKind
+	query string
+}{
+	{steer.NICFinding, `max by (nic) (fabric_nic_finding{severity="fatal", code!="link_downed"}) == 1`},
+	{steer.KernelFinding, `max by (nic) (increase(fabric_nic_driver_events_total{nic!="", severity="fatal"}[5m])) > 0`},
+}
+
+// witnesses returns the faults of nodes. What could be read stands also where another query failed.
+func (f *nodeFindings) witnesses(ctx context.Context, now time.Time) ([]steer.Witness, error) {
+	if age := now.Sub(f.at); age >= 0 && age < findingsEvery {
+		return f.found, f.err
+	}
+	f.at, f.found, f.err = now, nil, nil
+	moment := now.Add(-f.lag)
+	for _, w := range witnessQueries {
+		samples, err := f.db.QueryInstant(ctx, w.query, moment)
+		var partial *evidence.PartialError
+		if err != nil && !errors.As(err, &partial) {
+			f.err = errors.Join(f.err, fmt.Errorf("second witnesses of kind %s: %w", w.kind, err))
+			continue
+		}
+		for _, s := range samples {
+			if nic := s.Labels["nic"]; nic != "" {
+				f.found = append(f.found, steer.Witness{Node: fabric.OwnerOf(nic), Kind: w.kind, At: moment})
+			}
+		}
+	}
+	return f.found, f.err
 }
 
 var (

@@ -434,13 +434,7 @@ func (c *comm) hosts() []string {
 
 // words returns what the diagnosis says, and what to do.
 func (d *Diagnosis) words() (summary, action string) {
-	who := "rank " + joinInts(d.Ranks)
-	if len(d.Ranks) > 1 {
-		who = "ranks " + joinInts(d.Ranks)
-	}
-	if len(d.Nodes) > 0 {
-		who += " on " + strings.Join(d.Nodes, ", ")
-	}
+	who := d.who()
 	in := d.CommName
 	if in == "" {
 		in = d.Comm

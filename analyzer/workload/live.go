@@ -1,7 +1,9 @@
 package workload
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/graylink/graylink/internal/ccl"
@@ -185,4 +187,42 @@ func (t *Tracker) forgetComms(j *job) {
 		t.comms--
 		return true
 	})
+}
+
+// EffectText returns what the job feels, as the beginning of a sentence.
+func (d *Diagnosis) EffectText() string {
+	switch {
+	case d.Syndrome == CommHang || d.Syndrome == NonCommHang:
+		return "The job hangs"
+	case d.Effect != nil:
+		return fmt.Sprintf("The job waits %.1f times as long", d.Effect.Ratio)
+	}
+	return "The job is slow"
+}
+
+// NetworkText returns whether the network is to blame, and what is, in a few words.
+func (d *Diagnosis) NetworkText() string {
+	switch d.Network.State {
+	case Guilty:
+		kind := "element"
+		if slices.Contains(d.Isolate.Links, d.Network.Element) {
+			kind = "link"
+		}
+		return fmt.Sprintf("network guilty, %s %s", kind, d.Network.Element)
+	case Innocent:
+		return "network innocent, " + d.who()
+	}
+	return "it is unknown whether the network is to blame: " + d.Network.Reason
+}
+
+// who returns the ranks of the diagnosis and their nodes.
+func (d *Diagnosis) who() string {
+	who := "rank " + joinInts(d.Ranks)
+	if len(d.Ranks) > 1 {
+		who = "ranks " + joinInts(d.Ranks)
+	}
+	if len(d.Nodes) > 0 {
+		who += " on " + strings.Join(d.Nodes, ", ")
+	}
+	return who
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -55,6 +56,7 @@ func addJob(app *kingpin.Application, commands map[string]command) {
 type jobReply struct {
 	At time.Time `json:"at"`
 	snapshot.JobView
+	Collectives *workload.Report `json:"collectives"` // nil: they are not followed, or none are known
 }
 
 // Bounds of the request to an analyzer.
@@ -101,6 +103,7 @@ func jobText(v jobReply) string {
 		answer = "the evidence does not suffice to say whether it is the network"
 	}
 	s := fmt.Sprintf("Job %s on %d NICs: %s.\n  evidence   %s\n", v.Job, len(v.NICs), answer, v.Why)
+	s += waitsText(v.Collectives)
 	for i := range v.Verdicts {
 		in := &v.Verdicts[i]
 		s += fmt.Sprintf("\n%s  since      %s\n", verdictText(in.Verdict), in.FirstSeen.Format(time.RFC3339))
@@ -129,4 +132,26 @@ func jobText(v jobReply) string {
 		s += fmt.Sprintf("\n%d nodes or NICs of the placements are not in the topology.\n", v.Unknown)
 	}
 	return s
+}
+
+// waitsText returns what a job waits for, as text for a terminal. It is empty if nothing is known of its collectives.
+func waitsText(r *workload.Report) string {
+	if r == nil {
+		return ""
+	}
+	s := ""
+	for i := range r.Diagnoses {
+		d := &r.Diagnoses[i]
+		if !d.Open {
+			continue
+		}
+		s += fmt.Sprintf("  waits      %s; %s.\n             %s\n             since %s, confidence %.3f\n", d.EffectText(), d.NetworkText(), d.Summary, d.BeganAt.Format(time.RFC3339), d.Confidence)
+	}
+	switch {
+	case s != "":
+		return s
+	case r.State == workload.InsufficientState:
+		return "  waits      It is unknown for what: too few of its operations are known to compare them.\n"
+	}
+	return fmt.Sprintf("  waits      For no rank and no connection: %d operations of %d communicators.\n", r.Coverage.Operations, r.Coverage.Communicators)
 }

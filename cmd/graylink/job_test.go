@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/graylink/graylink/analyzer/workload"
 )
 
 const jobAnswer = `{"at":"2026-11-22T03:00:00Z","scope":"job_name:ml/train7","state":"STATE","coverage":{"links":1,"edges":1},"flows":40,"clean":38,"degraded":2,"why":"leaf1:up1--spine1:dn1 (corridor): flows that decide",
@@ -67,5 +69,33 @@ func TestJob(t *testing.T) {
 		if _, _, err := fetchJob(t.Context(), bad, "x"); err == nil || !strings.Contains(err.Error(), "want a URL") {
 			t.Errorf("%s: %v", bad, err)
 		}
+	}
+}
+
+// TestWhatAJobWaitsFor: the answer says whether the network is to blame and what is, and why that is unknown.
+func TestWhatAJobWaitsFor(t *testing.T) {
+	d := workload.Diagnosis{Open: true, Syndrome: workload.CommSlow, Effect: &workload.Effect{Ratio: 1.57}, Ranks: []int{3}, Nodes: []string{"h4"}, Summary: "AllReduce is slow."}
+	guilty, innocent, unclear, over := d, d, d, d
+	guilty.Network, guilty.Isolate.Links = workload.Network{State: workload.Guilty, Element: "leaf1:up1--spine1:dn1"}, []string{"leaf1:up1--spine1:dn1"}
+	innocent.Network, innocent.Syndrome, innocent.Effect = workload.Network{State: workload.Innocent}, workload.NonCommHang, nil
+	unclear.Network = workload.Network{State: workload.Insufficient, Reason: "clean probes do not cover the ways"}
+	over.Open = false
+	for want, r := range map[string]*workload.Report{
+		"The job waits 1.6 times as long; network guilty, link leaf1:up1--spine1:dn1.\n": {Diagnoses: []workload.Diagnosis{guilty}},
+		"The job hangs; network innocent, rank 3 on h4.\n":                               {Diagnoses: []workload.Diagnosis{innocent}},
+		"it is unknown whether the network is to blame: clean probes do not":             {Diagnoses: []workload.Diagnosis{unclear}},
+		"For no rank and no connection: 90 operations of 2 communicators.":               {State: workload.Healthy, Diagnoses: []workload.Diagnosis{over}, Coverage: workload.Coverage{Operations: 90, Communicators: 2}},
+		"It is unknown for what": {State: workload.InsufficientState},
+	} {
+		if got := waitsText(r); !strings.Contains(got, want) {
+			t.Errorf("lacks %q:\n%s", want, got)
+		}
+	}
+	if got := waitsText(nil); got != "" {
+		t.Errorf("%q", got)
+	}
+	v := jobReply{Collectives: &workload.Report{Diagnoses: []workload.Diagnosis{guilty}}}
+	if got := jobText(v); !strings.Contains(got, "  waits      The job waits 1.6 times") {
+		t.Error(got)
 	}
 }
