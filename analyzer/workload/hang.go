@@ -46,10 +46,18 @@ func (t *Tracker) ageOf(c *comm, rank int, op string, seq uint64, start int64) i
 	return age
 }
 
-// came says whether a rank launched or finished an operation by what it counted.
+// came says whether a rank launched or finished an operation by what it counted, or by a later operation of the kind that it came to.
+// Records of single operations may not have been handed out.
 func (c *comm) came(rank int, op string, seq uint64) bool {
-	b := c.beats[rank]
-	return b != nil && (b.launched[op] > seq || b.completed[op] > seq)
+	if b := c.beats[rank]; b != nil && (b.launched[op] > seq || b.completed[op] > seq) {
+		return true
+	}
+	for key, x := range c.pending {
+		if key.op == op && key.seq > seq && x.state[rank] != unseen {
+			return true
+		}
+	}
+	return false
 }
 
 // hungOps returns all operations of a job that are open longer than least allows, by the limit of their communicator.

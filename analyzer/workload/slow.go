@@ -65,10 +65,10 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 	c := s.comm
 	first := slices.Index(x.state, finished)
 	period := int64(0)
-	if before, ok := s.lastStart[first]; ok {
-		period = x.start[first] - before
+	if before, ok := s.lastStart[first]; ok && x.key.seq > s.lastSeq {
+		period = (x.start[first] - before) / int64(x.key.seq-s.lastSeq) // numbers between them may have been handed out by no node
 	}
-	s.lastStart = map[int]int64{}
+	s.lastStart, s.lastSeq = map[int]int64{}, x.key.seq
 	for i, st := range x.state {
 		if st == finished {
 			s.lastStart[i] = x.start[i]

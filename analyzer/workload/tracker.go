@@ -92,10 +92,11 @@ type shape struct {
 type series struct {
 	comm      *comm
 	shape     shape
-	transfer  history // ns
-	wait      history // ns
-	period    history // ns from one start to the next
-	lastStart map[int]int64
+	transfer  history       // ns
+	wait      history       // ns
+	period    history       // ns from one start to the next
+	lastStart map[int]int64 // by rank, of the operation lastSeq
+	lastSeq   uint64
 	seqs      []uint64  // of the operations that were judged last
 	results   []*result // those of them that count
 	held      int       // operations that were not added to what is normal, as they count
@@ -418,7 +419,7 @@ func (t *Tracker) addOp(c *comm, o *ccl.Op) {
 	x.done++
 	c.finished = true
 	c.noteStall(exec, start+exec)
-	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: -1}, c.job.frozen)
+	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: -1}, o.GapNS, c.job.frozen)
 	if last := &p.spans[len(p.spans)-1]; last.exeOK && 2*last.execOver > exec {
 		t.addOutlier(c, o)
 	}
@@ -474,7 +475,7 @@ func (t *Tracker) addPair(c *comm, o *ccl.Op, p *process, s *series, start, exec
 	c.ops++
 	c.finished = true
 	c.noteStall(exec, start+exec)
-	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: s.shape.peer}, c.job.frozen)
+	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: s.shape.peer}, o.GapNS, c.job.frozen)
 }
 
 // noteStall remembers the longest operation of the last half hour to hour.
@@ -505,14 +506,18 @@ func (c *comm) remove(key opKey) {
 	}
 }
 
-// addSpan notes an operation of a process, how long it had not been in one before, and by how much both are beyond normal.
-func (p *process) addSpan(s span, frozen bool) {
+// addSpan notes an operation of a process, how long it had not been in one before (as the agent measured it, or by the operations that
+// are known), and by how much both are beyond normal.
+func (p *process) addSpan(s span, measured ccl.Nanos, frozen bool) {
 	s.gap = -1
 	last := int64(0)
 	for i := range p.spans {
 		if q := &p.spans[i]; q.end <= s.start && q.end > last {
 			last, s.after = q.end, q.s
 		}
+	}
+	if measured.Known { // by the agent, which saw all operations
+		s.after, last = s.s, s.start-measured.NS
 	}
 	if s.after != nil {
 		s.gap = s.start - last

@@ -222,12 +222,13 @@ func (l *Listener) read(ctx context.Context, conn *net.UnixConn, peer unix.Peer,
 	if l.config.Source != nil {
 		src = l.config.Source(peer)
 	}
+	process := newProcess()
 	// An error is that of a connection that ended amid a line, or of ctx.
 	_ = fabric.ReadLines(conn, MaxSocketLine, func(_ int, line []byte) error {
 		if err := u.limit.Wait(ctx); err != nil {
 			return err
 		}
-		l.takeLine(peer.UID, src, line)
+		l.takeLine(peer.UID, src, process, line)
 		return nil
 	}, func(fabric.LineError) {
 		l.update(func(s *ListenerStats) { s.Lines++; s.Unreadable++ })
@@ -235,7 +236,7 @@ func (l *Listener) read(ctx context.Context, conn *net.UnixConn, peer unix.Peer,
 }
 
 // takeLine makes a record of a line and hands it on.
-func (l *Listener) takeLine(uid uint32, src Source, line []byte) {
+func (l *Listener) takeLine(uid uint32, src Source, process uint64, line []byte) {
 	if bytes.HasPrefix(line, []byte(`{"kind":"dropped"`)) {
 		why, n, err := parseDrop(line)
 		l.update(func(s *ListenerStats) {
@@ -254,6 +255,9 @@ func (l *Listener) takeLine(uid uint32, src Source, line []byte) {
 		return
 	}
 	own(rec, src)
+	if o, ok := rec.(*Op); ok {
+		o.Process = process
+	}
 	l.sink.Lock()
 	l.config.Sink(uid, rec)
 	l.sink.Unlock()
@@ -297,7 +301,7 @@ func own(rec Record, src Source) {
 		}
 	case *Op:
 		set(&r.From)
-		r.ClockError = Nanos{}
+		r.ClockError, r.GapNS = Nanos{}, Nanos{}
 	case *Edge:
 		set(&r.From)
 		r.ClockError = Nanos{}

@@ -97,8 +97,9 @@ func (c *Counts) Add(o Counts) {
 // emitter checks records and hands them on.
 type emitter struct {
 	Counts
-	out func(Record) error
-	err error // of out; the first one ends the reader
+	process uint64 // that writes what is read; 0: unknown
+	out     func(Record) error
+	err     error // of out; the first one ends the reader
 }
 
 // emit checks a record and hands it on. Its error is that of the check.
@@ -108,6 +109,9 @@ func (e *emitter) emit(rec Record) error {
 	}
 	if err := rec.check(); err != nil {
 		return err
+	}
+	if o, ok := rec.(*Op); ok {
+		o.Process = e.process
 	}
 	if e.err = e.out(rec); e.err == nil {
 		e.Records++

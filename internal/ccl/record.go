@@ -119,6 +119,11 @@ type Op struct {
 	Timing     string  `json:"timing,omitempty"` // what measured the duration: kernel_gpu, kernel_cpu, collective_cpu, or as of Flight Recorder
 	State      OpState `json:"state"`
 	ClockError Nanos   `json:"clock_error_ns,omitzero"`
+	// GapNS is the time from the end of the process's last operation, in any communicator, to the start. The agent measures it,
+	// since it sees all operations and hands out a part of them.
+	GapNS Nanos `json:"gap_ns,omitzero"`
+	// Process is a number for the file or connection that an agent has the record from, which is that of one process. 0: unknown.
+	Process uint64 `json:"-"`
 }
 
 // Duration returns how long the operation took in its rank, in nanoseconds. It is false if that is unknown or not over.
@@ -130,6 +135,18 @@ func (o *Op) Duration() (int64, bool) {
 		return o.ExecNS.NS, true
 	}
 	return o.EndNS.NS - o.StartNS.NS, o.StartNS.Known && o.EndNS.Known
+}
+
+// Span returns when the operation began and ended by the clock of its host. Both are unknown where one is, or it is not over.
+func (o *Op) Span() (begun, ended Nanos) {
+	exec, over := o.Duration()
+	switch {
+	case over && o.StartNS.Known:
+		return o.StartNS, KnownNanos(o.StartNS.NS + exec)
+	case over && o.EndNS.Known:
+		return KnownNanos(o.EndNS.NS - exec), o.EndNS
+	}
+	return Nanos{}, Nanos{}
 }
 
 // Direction says whether the rank of a transfer sends or receives.
@@ -311,7 +328,7 @@ func (o *Op) check() error {
 			return err
 		}
 	}
-	if err := checkPositive([]string{"exec_ns", "clock_error_ns"}, o.ExecNS, o.ClockError); err != nil {
+	if err := checkPositive([]string{"exec_ns", "clock_error_ns", "gap_ns"}, o.ExecNS, o.ClockError, o.GapNS); err != nil {
 		return err
 	}
 	if err := checkSpan(o.StartNS, o.EndNS); err != nil {

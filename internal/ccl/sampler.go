@@ -36,6 +36,8 @@ const (
 //  3. Transfers are added up over channels, and handed out with their operation.
 //  4. All records of an operation can be found by its name while they are held.
 //  5. An operation that was completed twice is taken once; the first stands.
+//  6. An operation of a known process is handed out when its other operations of that time are expected to be read, with the
+//     time that the process was in none before it.
 //
 // A sampler is not for concurrent use. Times are those of the caller, which must not go back.
 type Sampler struct {
@@ -46,6 +48,8 @@ type Sampler struct {
 	edges     map[edgeKey]*edgeSum
 	order     ring[edgeKey] // of edges, by their first part
 	settled   int           // of order, from its beginning, that were judged
+	awaiting  ring[awaitingOp]
+	processes processes
 	published ring[publishedRecord]
 	next      uint64 // cursor of the next record that is published
 	rates     map[memberKey]*memberRate
@@ -138,6 +142,7 @@ type heldComm struct {
 // memberRate is how many operations a rank has in a communicator, and which of them are handed out.
 type memberRate struct {
 	window           int64 // number of the window
+	since            int64 // ns: when its first operation was read
 	total, published int   // in the window
 	shift            int
 }
@@ -265,6 +270,12 @@ func (s *Sampler) Advance(now time.Time) {
 		}
 		s.settle(e)
 	}
+	for s.awaiting.n > 0 && s.awaiting.at(0).at <= s.now-int64(settleTime) {
+		o := s.awaiting.at(0).op
+		o.GapNS = s.processes.gap(o.Process, o.StartNS.NS)
+		s.publish(o)
+		s.awaiting.pop()
+	}
 	for s.order.n > 0 && s.edges[*s.order.at(0)].at < oldest {
 		s.popEdge()
 	}
@@ -341,6 +352,14 @@ func (s *Sampler) publish(rec Record) {
 	s.published.push(publishedRecord{s.next, s.now, rec})
 }
 
+// budget returns how many operations of a rank in a communicator are handed out in a window.
+func (s *Sampler) budget() int { return s.config.PerSecond * int(sampleWindow/time.Second) }
+
+// powerFor returns the power with which no more than the budget are handed out of so many operations.
+func (s *Sampler) powerFor(operations int) int {
+	return min(bits.Len(uint(max(0, operations-1)/s.budget())), maxShift)
+}
+
 // rate returns the rate of a rank in a communicator, in the current window.
 func (s *Sampler) rate(key memberKey) *memberRate {
 	r := s.rates[key]
@@ -349,18 +368,17 @@ func (s *Sampler) rate(key memberKey) *memberRate {
 		if len(s.rates) >= 4*MaxComms {
 			s.dropIdleRates(window)
 		}
-		r = &memberRate{window: window}
+		r = &memberRate{window: window, since: s.now}
 		s.rates[key] = r
 	}
 	if r.window != window {
-		budget := s.config.PerSecond * int(sampleWindow/time.Second)
 		// The power rises at once and falls by one, and only when the rate is far below, so that it does not flap: ranks
 		// that measure a little more and a little less stay within one power.
-		needed, shift := bits.Len(uint(max(0, r.total-1)/budget)), r.shift
-		if needed < shift-1 || r.total*4 < budget {
+		needed, shift := s.powerFor(r.total), r.shift
+		if needed < shift-1 || r.total*4 < s.budget() {
 			shift--
 		}
-		*r = memberRate{window: window, shift: max(0, min(max(needed, shift), maxShift))}
+		*r = memberRate{window: window, since: s.now, shift: max(needed, shift, 0)}
 	}
 	return r
 }
@@ -385,15 +403,24 @@ func (s *Sampler) addOp(o *Op) bool {
 		s.stats.Evicted++
 	}
 	s.ops.push(s.pack(o))
+	begun, ended := o.Span()
+	if ended.Known && o.Process != 0 {
+		s.processes.add(o.Process, begun.NS, ended.NS)
+	}
 	r := s.rate(key)
 	r.total++
 	if o.Seq&(1<<r.shift-1) != 0 {
 		return true
 	}
-	s.publish(o)
-	// A window that began with too low a power ends with a higher one.
-	if r.published++; r.published >= s.config.PerSecond*int(sampleWindow/time.Second) {
-		r.shift = min(r.shift+1, maxShift)
+	if o.Process != 0 && o.StartNS.Known {
+		s.awaiting.push(awaitingOp{o, s.now})
+	} else {
+		s.publish(o)
+	}
+	// A window that began with too low a power ends with the one of its rate so far.
+	if r.published++; r.published >= s.budget() {
+		expected := float64(r.total) * float64(sampleWindow) / float64(max(s.now-r.since, int64(time.Second)))
+		r.shift = max(r.shift, s.powerFor(int(expected)))
 	}
 	return true
 }

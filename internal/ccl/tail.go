@@ -210,6 +210,7 @@ func (t *Tail) follow(f *os.File) error {
 		return nil
 	case s == nil:
 		s = &stream{first: first, file: f, offset: t.ended[first], size: size, grown: t.poll, reader: newInspector(t.config.Source, t.room, t.config.Out)}
+		s.reader.process = newProcess()
 		if t.poll == 1 {
 			if err := t.skipOld(s); err != nil {
 				f.Close()

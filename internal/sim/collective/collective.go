@@ -54,7 +54,8 @@ type Nuisances struct {
 type Config struct {
 	Seed       uint64
 	DP, TP, PP int
-	Steps      int // before the fault; then a slow job goes on for 20 steps, and a hanging one is watched for 20 s
+	Steps      int // before the fault; a hanging job is then watched for 20 s
+	After      int // steps that a slow job goes on after that; 0: 20
 	Fault      Kind
 	Nuisances  Nuisances
 	NoEdges    bool

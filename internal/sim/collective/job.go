@@ -83,7 +83,7 @@ func (w *world) build(incarnation int, start int64) {
 	}
 	w.chooseVictims(data, incarnation)
 	experts, algo := w.Seed%2 == 0 && w.DP <= 16, []string{"RING", "TREE"}[w.Seed/2%2]
-	steps := w.Steps + 20
+	steps := w.Steps + cmp.Or(w.After, 20)
 	if incarnation == 0 && w.Nuisances.Restart {
 		steps = w.Steps / 2
 	}
