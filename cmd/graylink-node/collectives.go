@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -20,6 +21,8 @@ func addCollectiveFlags(app *kingpin.Application) *collectiveFlags {
 	f := &collectiveFlags{}
 	app.Flag("collectives.dir", "Directory in which jobs write files of NCCL's or RCCL's Inspector, and dumps of PyTorch's Flight Recorder. Its subdirectories are read as well, one for each job or user. Files of others than a directory's owner are refused. If it is empty, none are read.").StringVar(&f.config.Dir)
 	app.Flag("collectives.ras", "Loopback address of NCCL's RAS service, whose status is queried every 2 s; NCCL listens at 127.0.0.1:28028. If it is empty, there are no queries.").StringVar(&f.config.RAS)
+	app.Flag("collectives.socket", "Unix socket to which Graylink's profiler plugin for NCCL sends; the plugin's default is /run/graylink/nccl.sock. If it is empty, there is none.").StringVar(&f.config.Socket)
+	app.Flag("collectives.socket-group", "Name or number of the group that may connect to --collectives.socket. If it is empty, that is the group of this process.").StringVar(&f.config.SocketGroup)
 	app.Flag("collectives.job", "Job of all records of collective operations. If it is empty, the analyzer finds the job by the placement of jobs.").StringVar(&f.config.Job)
 	return f
 }
@@ -27,12 +30,14 @@ func addCollectiveFlags(app *kingpin.Application) *collectiveFlags {
 // validate returns an error that names the first flag that cannot be used.
 func (f *collectiveFlags) validate() error {
 	switch {
+	case f.config.SocketGroup != "" && f.config.Socket == "":
+		return errors.New("--collectives.socket-group needs --collectives.socket")
 	case f.config.Enabled():
 		if err := f.config.Validate(); err != nil {
 			return fmt.Errorf("--collectives.%w", err)
 		}
 	case f.config.Job != "":
-		return fmt.Errorf("--collectives.job needs --collectives.dir or --collectives.ras")
+		return errors.New("--collectives.job needs --collectives.dir, --collectives.ras or --collectives.socket")
 	}
 	return nil
 }

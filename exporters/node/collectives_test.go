@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -49,10 +50,16 @@ func newFollower(t *testing.T, n int) *follow.Follower {
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link.log")); err != nil {
 		t.Fatal(err)
 	}
-	f, err := follow.New(follow.Config{Dir: dir, RAS: ccl.RASAddress, Job: "t7", Node: "h1"}, collectivesAt.Add(-time.Minute), slog.New(slog.DiscardHandler))
+	socket := filepath.Join(t.TempDir(), "nccl.sock")
+	f, err := follow.New(follow.Config{Dir: dir, RAS: ccl.RASAddress, Socket: socket, Job: "t7", Node: "h1"}, collectivesAt.Add(-time.Minute), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		f.Run(ended) // closes the files and the socket
+	})
 	for i := range 4 {
 		f.Poll(collectivesAt.Add(time.Duration(i-3) * time.Second))
 	}

@@ -80,6 +80,8 @@ var countedItems = []struct{ prefix, thing string }{
 	{"graylink_node_collectives_poll_errors", "error"},
 	{"graylink_node_collectives_records_held", "record"},
 	{"graylink_node_collectives_ras_queries", "query"},
+	{"graylink_node_collectives_connections", "connection"},
+	{"graylink_node_collectives_refused_connections", "connection"},
 	{"graylink_otlp_pushes", "push"},
 	{"graylink_otlp_dropped_pushes", "push"},
 	{"graylink_otlp_queued_pushes", "push"},

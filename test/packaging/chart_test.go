@@ -71,6 +71,7 @@ node:
   kernelLog: privileged
   condition: true
   health: {gpu: H100}
+  collectives: {hostPath: /var/lib/graylink-collectives, ras: "127.0.0.1:28028"}
   tolerations: [{operator: Exists}]
   nodeSelector: {gpu: "true"}
   extraArgs: [--log.level=debug]
@@ -364,6 +365,8 @@ func TestWrongValues(t *testing.T) {
 		{inline + "node: {kernelLog: kmsg}\n", "/node/kernelLog"},
 		{inline + "node: {port: 99999}\n", "/node/port"},
 		{inline + "node: {state: {hostPath: var/lib}}\n", "/node/state/hostPath"},
+		{inline + "node: {collectives: {hostPath: jobs}}\n", "/node/collectives/hostPath"},
+		{inline + "node: {collectives: {ras: \"10.0.0.1:28028\"}}\n", "/node/collectives/ras"},
 		{inline + "node: {extraArgs: [-v]}\n", "/node/extraArgs"},
 		{inline + "node: {nodeSelector: {gpu: true}}\n", "/node/nodeSelector"},
 		{inline + "coordinator: {replicas: 3}\n", "/coordinator/replicas"},

@@ -1,6 +1,6 @@
 // Package follow reads what the collective libraries of a node's jobs write: files of the Inspector and dumps of Flight
-// Recorder beneath a directory, and the status of the RAS service. The agent of a node and the Collector's receiver share
-// it.
+// Recorder beneath a directory, the status of the RAS service, and what Graylink's own profiler plugin sends. The agent of a
+// node and the Collector's receiver share it.
 package follow
 
 import (
@@ -19,6 +19,10 @@ type Config struct {
 	Dir string `mapstructure:"dir"`
 	// RAS is the loopback address of NCCL's RAS service. If it is empty, it is not queried.
 	RAS string `mapstructure:"ras"`
+	// Socket is the path of the Unix socket to which Graylink's own profiler plugin sends. If it is empty, there is none.
+	Socket string `mapstructure:"socket"`
+	// SocketGroup is the name or number of the group that may connect. If it is empty, that is the group of the process.
+	SocketGroup string `mapstructure:"socket_group"`
 	// Job is the job of all records. If it is empty, the job is unknown, and the analyzer finds it by the placement of jobs.
 	Job string `mapstructure:"job"`
 	// Node is the name of this node in the topology.
@@ -26,12 +30,12 @@ type Config struct {
 }
 
 // Enabled reports whether anything is to be read.
-func (c *Config) Enabled() bool { return c.Dir != "" || c.RAS != "" }
+func (c *Config) Enabled() bool { return c.Dir != "" || c.RAS != "" || c.Socket != "" }
 
 // Validate returns an error that names the first key with a wrong value.
 func (c *Config) Validate() error {
 	if !c.Enabled() {
-		return errors.New("dir or ras is required")
+		return errors.New("dir, ras or socket is required")
 	}
 	if c.Dir != "" {
 		if info, err := os.Stat(c.Dir); err == nil && !info.IsDir() {
@@ -42,6 +46,9 @@ func (c *Config) Validate() error {
 		if err := ccl.CheckRASAddress(c.RAS); err != nil {
 			return fmt.Errorf("ras: %w", err)
 		}
+	}
+	if c.SocketGroup != "" && c.Socket == "" {
+		return errors.New("socket_group: it needs socket")
 	}
 	for _, x := range []struct{ key, value string }{{"job", c.Job}, {"node", c.Node}} {
 		if len(x.value) > ccl.MaxString || !utf8.ValidString(x.value) {

@@ -75,14 +75,14 @@ func (d *directory) counts() fileCounts {
 // errDirectories is the error of a directory beyond those that are followed.
 var errDirectories = fmt.Errorf("more than %d directories", maxDirectories)
 
-// Poll reads what the files have grown by since the last poll.
+// Poll reads what the files have grown by since the last poll, and forgets what is no longer held.
 func (f *Follower) Poll(now time.Time) {
 	for _, d := range f.dirs {
 		d.listed = false
 	}
 	f.refused.BeginLook()
 	failed := uint64(0)
-	if err := f.pollRoot(now); err != nil {
+	if f.config.Dir != "" && f.pollRoot(now) != nil {
 		failed++
 	}
 	for name, d := range f.dirs {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/ccl"
+	"github.com/graylink/graylink/internal/unix"
 )
 
 // Follower owns the readers of a node and holds what they read. Its rules:
@@ -21,6 +22,7 @@ import (
 type Follower struct {
 	config Config
 	log    *slog.Logger
+	plugin *ccl.Listener // nil without a socket
 
 	// These belong to Poll.
 	dirs    map[string]*directory // by name, "" is the directory itself
@@ -46,7 +48,7 @@ type fileCounts struct {
 
 // add adds what was counted elsewhere.
 func (c *fileCounts) add(o *fileCounts) {
-	c.Counts.Add(o.Counts)
+	c.Add(o.Counts)
 	c.files, c.cut, c.truncated = c.files+o.files, c.cut+o.cut, c.truncated+o.truncated
 	c.addRefused(o.refused)
 }
@@ -61,13 +63,22 @@ func (c *fileCounts) addRefused(total map[ccl.RefusalReason]uint64) {
 	}
 }
 
-// New returns a Follower that has read nothing yet. now is the beginning of its cursors.
+// New returns a Follower that has read nothing yet. now is the beginning of its cursors. It listens at the socket already;
+// Run closes it.
 func New(c Config, now time.Time, log *slog.Logger) (*Follower, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return &Follower{config: c, log: log, dirs: map[string]*directory{}, faults: map[string]string{},
-		sampler: ccl.NewSampler(ccl.SamplerConfig{}, now), ledger: newLedger(), ras: newRASCounts()}, nil
+	f := &Follower{config: c, log: log, dirs: map[string]*directory{}, faults: map[string]string{},
+		sampler: ccl.NewSampler(ccl.SamplerConfig{}, now), ledger: newLedger(), ras: newRASCounts()}
+	if c.Socket == "" {
+		return f, nil
+	}
+	var err error
+	f.plugin, err = ccl.Listen(ccl.ListenerConfig{Path: c.Socket, Group: c.SocketGroup,
+		Source: func(unix.Peer) ccl.Source { return ccl.Source{Job: c.Job, Host: c.Node} },
+		Sink:   func(uid uint32, rec ccl.Record) { f.add(time.Now(), &uid, rec) }})
+	return f, err
 }
 
 // Run reads until ctx ends. A poll of the files is followed by a pause of at least its own time, so that files that grow
@@ -80,10 +91,15 @@ func (f *Follower) Run(ctx context.Context) {
 			every(ctx, rasEvery, func(now time.Time) { f.PollRAS(ctx, now) })
 		})
 	}
-	if f.config.Dir != "" {
-		defer f.closeFiles()
-		every(ctx, pollEvery, f.Poll)
+	if f.plugin != nil {
+		loops.Go(func() {
+			if err := f.plugin.Serve(ctx); err != nil {
+				f.log.Error("cannot take records of profiler plugins any more", "socket", f.config.Socket, "err", err)
+			}
+		})
 	}
+	defer f.closeFiles()
+	every(ctx, pollEvery, f.Poll)
 }
 
 // every calls a function at once and then at an interval until ctx ends. Calls that take longer than half the interval are
@@ -146,14 +162,24 @@ func (f *Follower) Operation(comm, op string, seq uint64) ccl.Page {
 	return ccl.Page{Node: f.config.Node, Dropped: f.dropped(), Records: recs}
 }
 
+// pluginStats returns what was taken from profiler plugins.
+func (f *Follower) pluginStats() (s ccl.ListenerStats) {
+	if f.plugin != nil {
+		s = f.plugin.Stats()
+	}
+	return s
+}
+
 // dropped returns how many operations and transfers are missing, by reason. The caller holds the mutex.
 func (f *Follower) dropped() map[ccl.Reason]uint64 {
 	out := maps.Clone(f.files.Dropped)
 	if out == nil {
 		out = map[ccl.Reason]uint64{}
 	}
-	for why, n := range f.ras.Dropped {
-		out[why] += n
+	for _, more := range []map[ccl.Reason]uint64{f.ras.Dropped, f.pluginStats().Dropped} {
+		for why, n := range more {
+			out[why] += n
+		}
 	}
 	held := f.sampler.Stats()
 	for why, n := range map[ccl.Reason]uint64{ccl.DroppedCut: f.files.cut, ccl.DroppedOwner: f.ledger.foreign, ccl.DroppedHeld: held.Evicted, ccl.DroppedLate: held.Late} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -531,6 +532,51 @@ func TestRAS(t *testing.T) {
 	f.expect("all", queries, map[string]float64{"done": 2, "too_old": 1, "absent": 1, "failed": 1})
 }
 
+// TestPlugin checks that records of the profiler plugin are taken from the socket, with the job and the host of the
+// configuration, and that Run closes it.
+func TestPlugin(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nccl.sock")
+	f := newFollowed(t, Config{Socket: path, Job: "t7"})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		f.Run(ctx)
+		close(ended)
+	}()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	line, err := ccl.AppendRecord(nil, &ccl.Op{From: ccl.From{Job: "forged", Comm: "0x1", NRanks: 2, Host: "forged"}, Seq: 5, Op: "AllReduce", ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"{}\n", `{"kind":"dropped","reason":"untimed","count":3}` + "\n", string(line)} {
+		if _, err := conn.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var recs []ccl.Record
+	for end := time.Now().Add(time.Minute); len(recs) == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		recs = f.Find("0x1", "AllReduce", 5)
+	}
+	if len(recs) != 1 {
+		t.Fatal("the record did not arrive within a minute")
+	}
+	if op := recs[0].(*ccl.Op); op.Job != "t7" || op.Host != "h3" {
+		t.Errorf("%+v", op)
+	}
+	f.expect("the connection", connections, map[string]float64{"": 1})
+	f.expect("a line that is no record", unreadable, map[string]float64{"": 1})
+	f.expect("what the plugin did not send", dropped, map[string]float64{"times": 3})
+	cancel()
+	<-ended
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket is there after the end: %v", err)
+	}
+}
+
 // TestRun checks that files are polled at the interval, and that everything has ended when Run returns.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
@@ -567,7 +613,9 @@ func TestBadConfigs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file)
 	for want, c := range map[string]Config{
-		"dir or ras is required":          {},
+		"dir, ras or socket is required":                   {},
+		"socket_group: it needs socket":                    {RAS: "127.0.0.1:1", SocketGroup: "x"},
+		"socket for profiler plugins: " + file + " exists": {Socket: file},
 		"dir: " + file:                    {Dir: file},
 		"ras: RAS address \"10.0.0.1:1\"": {RAS: "10.0.0.1:1"},
 		"ras: RAS address \"localhost\"":  {RAS: "localhost"},

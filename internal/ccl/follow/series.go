@@ -30,17 +30,19 @@ var (
 	openSeconds = &Family{"fabric_collective_open_seconds", "Time in seconds since the oldest open operation of a communicator began; absent if none is open.", false, []string{"comm_name", "job_name"}}
 	dropped     = &Family{"fabric_collective_dropped_total", "Operations and transfers that are missing from the records, by reason.", true, []string{"reason"}}
 	files       = &Family{"graylink_node_collectives_files", "Files of collective libraries that are followed, and dumps that were read.", false, nil}
-	unreadable  = &Family{"graylink_node_collectives_lines_unreadable_total", "Lines, entries of dumps and ranks of RAS answers that no record could be made of.", true, nil}
+	unreadable  = &Family{"graylink_node_collectives_lines_unreadable_total", "Lines, entries of dumps and ranks of RAS answers of which no record could be made.", true, nil}
 	refused     = &Family{"graylink_node_collectives_refused_files_total", "Files and directories of collective libraries that are not read, by reason.", true, []string{"reason"}}
 	truncated   = &Family{"graylink_node_collectives_truncated_files_total", "Files that were truncated; lines that were not read before are lost.", true, nil}
 	failures    = &Family{"graylink_node_collectives_poll_errors_total", "Polls of a directory of collective libraries that failed.", true, nil}
 	held        = &Family{"graylink_node_collectives_records_held", "Records of the last minute that are held: operations, and sums of transfers.", false, []string{"kind"}}
+	connections = &Family{"graylink_node_collectives_connections", "Open connections of profiler plugins.", false, nil}
+	unadmitted  = &Family{"graylink_node_collectives_refused_connections_total", "Connections of profiler plugins beyond the limits, or of unknown users.", true, nil}
 	queries     = &Family{"graylink_node_collectives_ras_queries_total", "Queries of the RAS service of NCCL, by result; absent means that no job runs.", true, []string{"result"}}
 )
 
 // Families lists all families, by name.
 func Families() []*Family {
-	out := []*Family{operations, openSeconds, dropped, files, unreadable, refused, truncated, failures, held, queries}
+	out := []*Family{operations, openSeconds, dropped, files, unreadable, refused, truncated, failures, held, connections, unadmitted, queries}
 	slices.SortFunc(out, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
@@ -60,7 +62,12 @@ func (f *Follower) CollectPoints(now time.Time) []Point {
 	s := f.sampler.Stats()
 	add(held, uint64(s.Edges), "edge")
 	add(held, uint64(s.Ops), "op")
-	add(unreadable, f.files.Unreadable+f.ras.Unreadable)
+	plugin := f.pluginStats()
+	add(unreadable, f.files.Unreadable+f.ras.Unreadable+plugin.Unreadable)
+	if f.plugin != nil {
+		add(connections, uint64(plugin.Connections))
+		add(unadmitted, plugin.Refused)
+	}
 	if f.config.Dir != "" {
 		add(files, uint64(f.files.files))
 		add(truncated, f.files.truncated)
