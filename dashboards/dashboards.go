@@ -21,7 +21,7 @@ var (
 func All() map[string]Dashboard {
 	return map[string]Dashboard{
 		"fleet": fleetDashboard(), "map": mapDashboard(), "edge": edgeDashboard(), "tiers": tiersDashboard(), "path": pathDashboard(),
-		"links": linksDashboard(), "clocks": clocksDashboard(), "nics": nicsDashboard(), "nicstate": nicStateDashboard(), "ports": portsDashboard(), "jobs": jobsDashboard(),
+		"links": linksDashboard(), "clocks": clocksDashboard(), "nics": nicsDashboard(), "nicstate": nicStateDashboard(), "ports": portsDashboard(), "jobs": jobsDashboard(), "collectives": collectivesDashboard(),
 	}
 }
 
@@ -248,5 +248,31 @@ func jobsDashboard() Dashboard {
 			instantTarget(acrossReplicas+`(fabric_suspect_cause_info{element=~"$element"}) == 1`, "")),
 		timeSeriesPanel("Added delay", "One-way delay that the element adds.", "s", 12, rangeTarget(acrossReplicas+`(fabric_suspect_added_delay_seconds{element=~"$element"})`, "{{kind}} {{element}}")),
 		timeSeriesPanel("Lost", "Share of packets that the element loses.", "percentunit", 12, rangeTarget(acrossReplicas+`(fabric_suspect_loss_ratio{element=~"$element"})`, "{{kind}} {{element}}")),
+	)
+}
+
+func collectivesDashboard() Dashboard {
+	mean := func(name string) string {
+		sum := func(of string) string {
+			return `sum without (instance, replica, job, shard) (` + of + `(rate(` + name + `[$__rate_interval])))`
+		}
+		return sum("histogram_sum") + ` / ` + sum("histogram_count")
+	}
+	const legend = "{{job_name}} {{comm_name}} {{op}}"
+	return newDashboard("collectives", "collectives", "What do jobs wait for? The analyzer shows it where it follows collectives.", nil,
+		statPanel("Open diagnoses", "Communicators that hang or are slow. Other communicators that wait for the same fault are not counted.", "short", 6, 1,
+			instantTarget(`count(max by (job_name, comm_name, syndrome) (fabric_collective_diagnosis)) or vector(0)`, "")),
+		statPanel("Network guilty", "Communicators that wait for the network, by a verdict on their way.", "short", 6, 1,
+			instantTarget(`count(max by (job_name, comm_name) (fabric_collective_network_state{state="guilty"}) == 1) or vector(0)`, "")),
+		statPanelAtLeast("Nodes with records", "Agents that answer with records of collectives.", "short", 6, 1, instantTarget(`max(graylink_analyzer_collective_nodes)`, "")),
+		statPanel("Nodes that do not answer", "What runs on them is not seen.", "short", 6, 1, instantTarget(`max(graylink_analyzer_collective_nodes_unread)`, "")),
+		tablePanel("What jobs wait for", "One row per communicator: what is wrong, and whether the network is to blame. graylink job NAME names the ranks.", "short", 12, 9, "",
+			instantTarget(`max by (job_name, comm_name, syndrome) (fabric_collective_diagnosis) * on (job_name, comm_name) group_left (state) (max by (job_name, comm_name, state) (fabric_collective_network_state) == 1)`, "")),
+		tablePanel("Ranks that came late most often", "Operations for which the others waited beyond what is normal, since the analyzer started.", "short", 12, 9, "operations",
+			instantTarget(`sort_desc(max by (job_name, comm_name, rank) (fabric_collective_rank_late_total))`, "")),
+		timeSeriesPanel("Transfer: mean", "Time in which operations move data. If it grows, data moves more slowly.", "s", 12, rangeTarget(mean("fabric_collective_transfer_seconds"), legend)),
+		timeSeriesPanel("Waiting: mean", "Time for which the median rank waits for the last one. If it grows, a rank comes late.", "s", 12, rangeTarget(mean("fabric_collective_wait_seconds"), legend)),
+		timeSeriesPanel("Records read", "Falls to 0 when no job writes records.", "cps", 12, rangeTarget(`sum by (instance) (rate(graylink_analyzer_collective_records_total[$__rate_interval]))`, "{{instance}}")),
+		timeSeriesPanel("Records missing or changed", "By reason. What is missing is no evidence.", "cps", 12, rangeTarget(`sum by (reason) (rate(graylink_analyzer_collective_dropped_total[$__rate_interval]))`, "{{reason}}")),
 	)
 }

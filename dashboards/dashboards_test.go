@@ -235,3 +235,32 @@ func TestPanelsOfSwitches(t *testing.T) {
 		}
 	}
 }
+
+// TestPanelsOfCollectives evaluates the panels about collectives over the series of an analyzer that follows a slow job.
+func TestPanelsOfCollectives(t *testing.T) {
+	const of = `job_name="train",comm_name="DP 0",instance="a1",job="graylink-analyzer"`
+	db := evidencetest.NewQuerier(t, `load 5s
+  fabric_collective_diagnosis{`+of+`,syndrome="comm_slow"} 1x60
+  fabric_collective_network_state{`+of+`,state="guilty"} 1x60
+  fabric_collective_network_state{`+of+`,state="innocent"} 0x60
+  fabric_collective_rank_late_total{`+of+`,rank="3"} 7x60
+  fabric_collective_transfer_seconds{`+of+`,op="AllReduce"} {{schema:4 count:0 sum:0 offset:-16 buckets:[0]}}+{{schema:4 count:10 sum:5 offset:-16 buckets:[10]}}x60
+  fabric_collective_wait_seconds{`+of+`,op="AllReduce"} {{schema:4 count:0 sum:0 offset:-16 buckets:[0]}}+{{schema:4 count:10 sum:5 offset:-16 buckets:[10]}}x60
+  graylink_analyzer_collective_nodes{instance="a1"} 8x60
+  graylink_analyzer_collective_nodes_unread{instance="a1"} 0x60
+  graylink_analyzer_collective_records_total{instance="a1"} 0+100x60
+  graylink_analyzer_collective_dropped_total{instance="a1",reason="queue_full"} 0x60
+`)
+	for _, p := range All()["collectives"].Panels {
+		for _, target := range p.Targets {
+			rows, err := db.QueryInstant(t.Context(), FillVariables(target.Expr), time.Unix(290, 0))
+			if err != nil || len(rows) != 1 {
+				t.Errorf("panel %q shows %v (%v): %s", p.Title, rows, err, FillVariables(target.Expr))
+				continue
+			}
+			if strings.HasSuffix(p.Title, ": mean") && rows[0].Value != 0.5 {
+				t.Errorf("panel %q shows %v", p.Title, rows[0])
+			}
+		}
+	}
+}

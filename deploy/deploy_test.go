@@ -197,7 +197,7 @@ func TestRoutes(t *testing.T) {
 					if r.Labels["severity"] == "critical" {
 						want = "page"
 					}
-					if plane == "storage" && r.Labels["graylink"] != "health" {
+					if plane == "storage" && r.Labels["graylink"] != "health" && r.Labels["graylink"] != "collective" {
 						want += "-storage"
 					}
 					args := []string{"config", "routes", "test", "--config.file=alertmanager/alertmanager.yml", "alertname=" + r.Alert, "plane=" + plane}

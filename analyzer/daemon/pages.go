@@ -63,6 +63,10 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if m := l.MaintenanceRegister(); m != nil {
 		(&maintenance.API{Register: m, Coordinator: s.Windows, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
 	}
-	mux.Handle("GET /", &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now})
+	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now}
+	if s.Follower != nil {
+		page.Collectives = s.Follower.State
+	}
+	mux.Handle("GET /", page)
 	return mux
 }

@@ -47,6 +47,9 @@ type view struct {
 	History    []verdictView
 	PastTotal  int
 	Timeline   timeline
+	// Waits lists what jobs wait for, if collectives are followed.
+	Waits     []waitRow
+	WaitTotal int
 	// Scopes lists the parts of the fabric and the jobs. Those that are not innocent come first.
 	Scopes     []scopeRow
 	ScopeTotal int
@@ -146,6 +149,10 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 	v.Candidates = h.candidateRows(s.Report.Candidates)
 	v.Timeline = newTimeline(s.Incidents, s.At)
 	v.Scopes, v.ScopeTotal = scopeRows(s.Scopes)
+	if h.Collectives != nil {
+		state := h.Collectives()
+		v.Waits, v.WaitTotal = waitRows(&state)
+	}
 	v.Shards = shardRows(&s)
 	v.Links, v.LinkTotal = linkRows(s.Links)
 	v.Edges, v.EdgeTotal = h.edgeRows(s.Edges)

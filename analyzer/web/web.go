@@ -26,6 +26,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/snapshot"
 )
@@ -49,7 +50,9 @@ type Handler struct {
 	// Prometheus is the base URL at which browsers reach the Prometheus server. With ""
 	// the page shows queries as text, without a link.
 	Prometheus string
-	Now        func() time.Time
+	// Collectives returns what jobs wait for. Nil means that collectives are not followed.
+	Collectives func() collectives.State
+	Now         func() time.Time
 
 	once sync.Once
 	page *template.Template

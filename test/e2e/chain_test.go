@@ -543,6 +543,15 @@ var mayBeEmpty = map[string]string{
 	"PCI errors":                                     "veth is no PCI function",
 	"PCI link relative to its maximum":               "veth is no PCI function",
 	"Events in the kernel log":                       "the kernel logs nothing about veth",
+	// TestPanelsOfCollectives has these.
+	"Nodes with records":              "the chain's analyzers follow no collectives",
+	"Nodes that do not answer":        "the chain's analyzers follow no collectives",
+	"What jobs wait for":              "the chain's analyzers follow no collectives",
+	"Ranks that came late most often": "the chain's analyzers follow no collectives",
+	"Transfer: mean":                  "the chain's analyzers follow no collectives",
+	"Waiting: mean":                   "the chain's analyzers follow no collectives",
+	"Records read":                    "the chain's analyzers follow no collectives",
+	"Records missing or changed":      "the chain's analyzers follow no collectives",
 	// TestPanelsOfSwitches has these.
 	"Paused by the far end":              "switches of the lab are Linux",
 	"Time paused":                        "switches of the lab are Linux",
