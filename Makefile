@@ -17,7 +17,7 @@ TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdum
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build build-rdma alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm test-distributed site lint clean demo-tools test-tools table
+.PHONY: build build-rdma nccl-plugin alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm test-distributed site lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -35,6 +35,12 @@ build-rdma:
 	@mkdir -p $(BIN)
 	GO="$(GO)" LDFLAGS='$(LINK_VERSION)' tools/rdma/go $(ARCH) build -o $(BIN)/graylink-node-rdma ./cmd/graylink-node
 	$(GO) vet -tags rdma ./internal/rdma/... ./internal/probe ./cmd/graylink-node
+
+# The profiler plugin for NCCL (deploy/nccl/README.md). It needs a C compiler, and nothing of NCCL.
+CC ?= gcc
+nccl-plugin:
+	@mkdir -p $(BIN)
+	$(CC) -std=c11 -O2 -Wall -Wextra -Werror -pthread -fPIC -fvisibility=hidden -shared -o $(BIN)/libnccl-profiler-graylink.so deploy/nccl/plugin.c deploy/nccl/writer.c
 
 # The Collector with Graylink's receivers: a build of its own, since the Collector
 # takes longer to compile than all the rest.

@@ -242,7 +242,7 @@ static int is_rooted(const char *func)
 }
 
 /* start_op returns the handle of a new operation, or NULL if it cannot be held. References are: one for the enqueueing,
-   one for each channel whose kernel will come, and the writer's where nobody says how many come. */
+   one for each channel whose kernel will come, and the writer's where their number is unknown. */
 static void *start_op(struct comm *c, const struct launch *l)
 {
 	uint32_t kind = find_text(&kinds, l->func);
@@ -707,7 +707,7 @@ static nccl_result start_event_v3(void *context, void **handle, struct descr_v3 
 	return NCCL_SUCCESS;
 }
 
-/* take_comm returns a communicator that nobody uses, or NULL. The writer gives them back. */
+/* take_comm returns a communicator that is free, or NULL. The writer gives them back. */
 static struct comm *take_comm(void)
 {
 	for (uint32_t i = 0; i < MAX_COMMS; i++) {

@@ -26,7 +26,7 @@
 
 #define SECOND 1000000000u
 enum {
-	BATCH = 1024,         /* records that are taken at once */
+	BATCH = 512,          /* records that are taken at once; the line of one has less than 1 KiB */
 	LINE = 8192,          /* longest line, with the counts of all kinds */
 	PERIOD = 10000000,    /* nanoseconds between two looks */
 	QUIET = 100000000,    /* after which an operation without a known number of channels is over */
@@ -39,7 +39,7 @@ enum {
 struct buffer {
 	int fd; /* -1: none */
 	size_t length;
-	char text[1 << 18];
+	char text[5 << 18];
 };
 
 static struct buffer agent = {.fd = -1}, file = {.fd = -1};
@@ -347,7 +347,7 @@ static int put_open_transfer(uint32_t slot, uint64_t at)
 	return 1;
 }
 
-/* end_quiet_ops ends operations of which nobody says how many channels they have, when none of them has run for a while. */
+/* end_quiet_ops ends operations whose number of channels is unknown, when no kernel of them has run for a while. */
 static void end_quiet_ops(uint64_t at)
 {
 	for (uint32_t i = 0, used = get32(&ops_used); i < used; i++) {
@@ -540,11 +540,9 @@ static void dump_batch(size_t n)
 static int write_records(void)
 {
 	for (int turn = 0; turn < 2 * MAX_RINGS * RING_SIZE / BATCH; turn++) {
-		if (agent.fd >= 0 && file.fd < 0 && agent.length > sizeof agent.text - BATCH * 32) {
-			flush_agent();
-			if (agent.fd >= 0 && agent.length > sizeof agent.text / 2)
-				return 0;
-		}
+		flush_agent();
+		if (agent.fd >= 0 && file.fd < 0 && agent.length > sizeof agent.text / 2)
+			return 0;
 		size_t n = take_batch();
 		if (n == 0)
 			return 1;

@@ -70,7 +70,7 @@ type listenerUser struct {
 	limit       *rate.Limiter
 }
 
-// Listen begins to listen. A socket that nobody listens at any more is replaced. The socket has mode 0660.
+// Listen begins to listen. A socket that was left by an agent that has ended is replaced. The socket has mode 0660.
 func Listen(c ListenerConfig) (*Listener, error) {
 	if c.LineRate == 0 {
 		c.LineRate = MaxUserLines
