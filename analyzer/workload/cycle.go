@@ -46,6 +46,10 @@ func (f *finding) touch(c *comm, s Syndrome) {
 func (t *Tracker) Cycle(at time.Time, fabric Fabric) Report {
 	t.cycle++
 	for _, j := range t.order {
+		if j.isSilent(t.cycle) { // it has ended, and what it waited for with it
+			t.update(j, nil, at, fabric)
+			continue
+		}
 		found := t.diagnoseHang(j, fabric)
 		if len(found) == 0 && !j.hanging() {
 			found = j.diagnoseSlow()
@@ -307,7 +311,7 @@ func (t *Tracker) update(j *job, found []*finding, at time.Time, fabric Fabric) 
 		t.describe(&d.Diagnosis, f, fabric)
 	}
 	for key, d := range j.open {
-		if !still[key] && j.calm(&d.Diagnosis) {
+		if !still[key] && (j.isSilent(t.cycle) || j.calm(&d.Diagnosis)) {
 			d.Open = false
 			delete(j.open, key)
 			if j.closed = append(j.closed, d.Diagnosis); len(j.closed) > maxClosed {
@@ -352,6 +356,20 @@ func (j *job) adopt(f *finding, still map[string]bool) (first *standing) {
 		delete(j.open, k)
 	}
 	return first
+}
+
+// isSilent says whether no record of a job has come for a minute. Ranks that hang write none, unless they send beats.
+func (j *job) isSilent(cycle uint64) bool {
+	beating := false
+	for _, c := range j.order {
+		if cycle-c.cycle <= silentAfter {
+			return false
+		}
+		for _, b := range c.beats {
+			beating = beating || b.at > b.first
+		}
+	}
+	return beating || !j.hanging()
 }
 
 // calm says whether what a diagnosis names is over: few of the latest operations still count.

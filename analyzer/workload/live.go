@@ -12,6 +12,7 @@ import (
 // Limits of a tracker beside a job.
 const (
 	maxOutliers    = 256  // that wait to be taken
+	silentAfter    = 60   // cycles without a record of a job after which it has ended
 	forgetJobAfter = 600  // cycles without a record of a job
 	forgetAfter    = 3600 // cycles without a record of a communicator of a job that goes on
 )

@@ -74,7 +74,7 @@ func TestSampledRecords(t *testing.T) {
 	var named, right, rooted, runs int
 	for _, kind := range collective.Kinds() {
 		s := &score{}
-		for seed := range uint64(*seedsPerKind) {
+		for seed := range uint64((*seedsPerKind + 1) / 2) {
 			c := config(kind, seed, min(*mostRanks, 16))
 			if c.Steps > 10 { // a normal of sampled operations takes longer
 				c.Steps, c.After = 250, 80
