@@ -7,7 +7,9 @@
 //  3. Records are taken in the order of their times, after a wait for those of other nodes. What waits is bounded, and what is
 //     beyond it is counted.
 //  4. A node that does not answer changes nothing for the others, and is read less often. One without collectives is no error.
-//  5. After a node has lost records, or was restarted, the next ones are read, and the loss is counted.
+//  5. Nothing is concluded from the records of some nodes while others are still to be read, for some seconds at most: a rank
+//     whose records were not read yet looks like one that did not come.
+//  6. After a node has lost records, or was restarted, the next ones are read, and the loss is counted.
 package collectives
 
 import (
@@ -44,6 +46,7 @@ const (
 	leastPulls  = 16       // requests at the same time; of many nodes one in 64
 	asksAtOnce  = 64       // questions for single operations that wait
 	silentAfter = 30 * time.Second
+	catchUp     = 10 * time.Second // for which diagnoses wait for nodes that are still to be read
 )
 
 // Options are what a Follower needs.
@@ -110,6 +113,7 @@ type node struct {
 	status   nodeStatus
 	failures int
 	answered time.Time // last
+	more     bool      // the last answer was not all that the node had
 }
 
 // Follower reads the records of all nodes, and diagnoses what jobs wait for.
@@ -130,6 +134,7 @@ type Follower struct {
 	clean   *cleanLog
 	seen    time.Time // of the last snapshot whose clean probes were noted
 	placed  *jobs.Map // at the time of the cycle; nil: no placements are known
+	held    time.Time // since when diagnoses wait for nodes; zero: they do not
 }
 
 // New returns a Follower that has read nothing.
@@ -246,6 +251,13 @@ func (f *Follower) Silent(now time.Time) (out []string) {
 func (f *Follower) Cycle(now time.Time) State {
 	f.cycling.Lock()
 	defer f.cycling.Unlock()
+	ways := f.ways()
+	if f.waitsForNodes(now) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.state.At = now
+		return f.state
+	}
 	f.mu.Lock()
 	due := f.queue.take(now)
 	f.mu.Unlock()
@@ -253,7 +265,7 @@ func (f *Follower) Cycle(now time.Time) State {
 	for i := range due {
 		f.tracker.Add(due[i].rec)
 	}
-	s := State{At: now, Report: f.tracker.Cycle(now, f.ways())}
+	s := State{At: now, Report: f.tracker.Cycle(now, ways)}
 	for _, d := range f.tracker.ForgetIdle() {
 		f.opts.Log.Info("no more records of a job with an open diagnosis", "job", d.Job, "diagnosis", d.ID, "syndrome", d.Syndrome)
 	}
@@ -265,6 +277,23 @@ func (f *Follower) Cycle(now time.Time) State {
 	s.Report.Coverage.Dropped += f.counts.Dropped[DropQueueFull]
 	f.state = s
 	return s
+}
+
+// waitsForNodes reports whether some nodes were not asked yet, or have more than they answered, and diagnoses wait for them.
+func (f *Follower) waitsForNodes(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	behind := false
+	for _, n := range f.nodes {
+		behind = behind || n.status == notAsked || n.more
+	}
+	switch {
+	case !behind:
+		f.held = time.Time{}
+	case f.held.IsZero():
+		f.held = now
+	}
+	return behind && now.Sub(f.held) < catchUp
 }
 
 // ways returns what the analyzer knows of the fabric now.
@@ -385,6 +414,7 @@ func (f *Follower) Pull(ctx context.Context, name string) (again time.Duration) 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	n.more = err == nil && more
 	switch {
 	case ctx.Err() != nil:
 		return pullEvery

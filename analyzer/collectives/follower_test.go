@@ -244,7 +244,7 @@ func TestOrderOfRecords(t *testing.T) {
 	}
 }
 
-// TestNodesThatDoNotAnswer (rules 4 and 5): they are counted, read less often and are silent if others answer. Lost records are
+// TestNodesThatDoNotAnswer (rules 4 and 6): they are counted, read less often and are silent if others answer. Lost records are
 // counted, and reading goes on.
 func TestNodesThatDoNotAnswer(t *testing.T) {
 	r := newRig(t)
@@ -331,4 +331,34 @@ func TestInherit(t *testing.T) {
 		t.Errorf("a job that is long over: %+v", s.Report)
 	}
 	next.InheritFrom(nil)
+}
+
+// TestNodesStillToBeRead (rule 5): after a start, and while a node has more than it answered, nothing is concluded, but for ten
+// seconds at most.
+func TestNodesStillToBeRead(t *testing.T) {
+	r := newRig(t)
+	ctx := context.Background()
+	old := &ccl.Beat{From: ccl.From{Job: "t7", Comm: "c", NRanks: 1, Host: "h1"}, AtNS: ccl.KnownNanos(r.now.Add(-time.Minute).UnixNano())}
+	r.agents.AddTo("h1", old)
+	r.Pull(ctx, "h1")
+	if s := r.Cycle(r.now); s.Report.Records.Read != 0 {
+		t.Errorf("%d records are judged before all nodes were read", s.Report.Records.Read)
+	}
+	if s := r.Cycle(r.now.Add(catchUp)); s.Report.Records.Read != 1 || !s.At.Equal(r.now.Add(catchUp)) {
+		t.Errorf("%+v", s)
+	}
+	if s := r.step(); s.Report.Records.Read != 1 || !r.held.IsZero() {
+		t.Errorf("%+v", s)
+	}
+	many := make([]ccl.Record, pagesAtOnce*pageRecords+1)
+	for i := range many {
+		many[i] = old
+	}
+	r.agents.AddTo("h1", many...)
+	if s := r.step(); s.Report.Records.Read != 1 {
+		t.Errorf("%d records are judged before the node was read to its end", s.Report.Records.Read)
+	}
+	if s := r.step(); s.Report.Records.Read != uint64(len(many)+1) {
+		t.Errorf("%d records are judged of %d", s.Report.Records.Read, len(many)+1)
+	}
 }
