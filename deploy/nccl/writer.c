@@ -42,7 +42,7 @@ struct buffer {
 	char text[5 << 18];
 };
 
-static struct buffer agent = {.fd = -1}, file = {.fd = -1};
+static struct buffer agent, file; /* without values here, which would make the library as large as they are */
 static struct sockaddr_un agent_address;
 static char dump_dir[4096], host[256];
 static pid_t pid;
@@ -642,6 +642,7 @@ static void open_file(void)
    has locked out others. */
 int writer_start(const char *socket_path, const char *dir)
 {
+	agent.fd = file.fd = -1;
 	memset(&agent_address, 0, sizeof agent_address);
 	agent_address.sun_family = AF_UNIX;
 	if (strlen(socket_path) < sizeof agent_address.sun_path && strcmp(socket_path, "none") != 0)

@@ -87,12 +87,12 @@ func Listen(c ListenerConfig) (*Listener, error) {
 		return nil, fmt.Errorf("cannot listen for profiler plugins: %w", err)
 	}
 	if err := os.Chmod(c.Path, 0o660); err != nil {
-		l.Close()
+		_ = l.Close()
 		return nil, fmt.Errorf("cannot set the mode of the socket for profiler plugins: %w", err)
 	}
 	if gid >= 0 {
 		if err := os.Chown(c.Path, -1, gid); err != nil {
-			l.Close()
+			_ = l.Close()
 			return nil, fmt.Errorf("cannot give the socket for profiler plugins to group %q: %w", c.Group, err)
 		}
 	}
@@ -139,7 +139,7 @@ func (l *Listener) Stats() ListenerStats {
 	defer l.mu.Unlock()
 	s := l.stats
 	s.Dropped = nil
-	s.Counts.Add(Counts{Dropped: l.stats.Dropped})
+	s.Add(Counts{Dropped: l.stats.Dropped})
 	return s
 }
 
@@ -150,7 +150,7 @@ func (l *Listener) Serve(ctx context.Context) error {
 	defer connections.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { l.listener.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = l.listener.Close() })
 	defer stop()
 	for {
 		conn, err := l.listener.AcceptUnix()
@@ -158,7 +158,7 @@ func (l *Listener) Serve(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			l.listener.Close()
+			_ = l.listener.Close()
 			return fmt.Errorf("cannot accept a profiler plugin: %w", err)
 		}
 		peer, err := unix.PeerOf(conn)
@@ -167,12 +167,12 @@ func (l *Listener) Serve(ctx context.Context) error {
 			u = l.admit(peer.UID)
 		}
 		if u == nil {
-			conn.Close()
+			_ = conn.Close()
 			l.update(func(s *ListenerStats) { s.Refused++ })
 			continue
 		}
 		connections.Go(func() {
-			closing := context.AfterFunc(ctx, func() { conn.Close() })
+			closing := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer closing()
 			defer l.dismiss(peer.UID)
 			defer conn.Close()
