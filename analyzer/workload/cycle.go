@@ -46,10 +46,7 @@ func (f *finding) touch(c *comm, s Syndrome) {
 func (t *Tracker) Cycle(at time.Time, fabric Fabric) Report {
 	t.cycle++
 	for _, j := range t.order {
-		if j.isSilent(t.cycle) { // it has ended, and what it waited for with it
-			t.update(j, nil, at, fabric)
-			continue
-		}
+		j.endSilent(t.cycle)
 		found := t.diagnoseHang(j, fabric)
 		if len(found) == 0 && !j.hanging() {
 			found = j.diagnoseSlow()
@@ -311,7 +308,7 @@ func (t *Tracker) update(j *job, found []*finding, at time.Time, fabric Fabric) 
 		t.describe(&d.Diagnosis, f, fabric)
 	}
 	for key, d := range j.open {
-		if !still[key] && (j.isSilent(t.cycle) || j.calm(&d.Diagnosis)) {
+		if !still[key] && j.calm(&d.Diagnosis) {
 			d.Open = false
 			delete(j.open, key)
 			if j.closed = append(j.closed, d.Diagnosis); len(j.closed) > maxClosed {
@@ -358,18 +355,33 @@ func (j *job) adopt(f *finding, still map[string]bool) (first *standing) {
 	return first
 }
 
-// isSilent says whether no record of a job has come for a minute. Ranks that hang write none, unless they send beats.
-func (j *job) isSilent(cycle uint64) bool {
-	beating := false
+// endSilent ends what communicators were in of which no record has come for a minute. Ranks that hang write none, unless they send
+// beats: without these, open operations stay.
+func (j *job) endSilent(cycle uint64) {
 	for _, c := range j.order {
-		if cycle-c.cycle <= silentAfter {
-			return false
+		if cycle-c.cycle != silentAfter+1 {
+			continue
 		}
+		beating := false
 		for _, b := range c.beats {
 			beating = beating || b.at > b.first
 		}
+		if len(c.pending)+len(c.p2p) > 0 && !beating {
+			continue
+		}
+		clear(c.pending)
+		clear(c.p2p)
+		clear(c.edges)
+		c.order = nil
+		for _, s := range c.series {
+			s.results, s.seqs = nil, nil
+		}
+		for k, s := range j.cells {
+			if k.c == c {
+				s.over = nil
+			}
+		}
 	}
-	return beating || !j.hanging()
 }
 
 // calm says whether what a diagnosis names is over: few of the latest operations still count.

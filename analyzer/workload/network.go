@@ -49,18 +49,7 @@ func (t *Tracker) blame(d *Diagnosis, f *finding, fabric Fabric) {
 	least, known, peer := 1.0, true, true
 	for _, p := range f.connections {
 		e := fabric.Connection(p.from.place, p.to.place, d.BeganAt.Add(-fabricWithin), d.BeganAt.Add(fabricWithin))
-		for _, v := range e.Verdicts {
-			if slices.Contains(n.Verdicts, v.ID) {
-				continue
-			}
-			n.State, n.Verdicts = Guilty, append(n.Verdicts, v.ID)
-			if n.Element == "" {
-				n.Element = v.Element
-			}
-			if v.Link && !slices.Contains(d.Isolate.Links, v.Element) {
-				d.Isolate.Links = append(d.Isolate.Links, v.Element)
-			}
-		}
+		d.accuse(e.Verdicts)
 		known, peer = known && e.CoverageKnown, peer && e.PeerNormal
 		least = min(least, e.Coverage)
 		if e.Reason != "" {
@@ -69,6 +58,13 @@ func (t *Tracker) blame(d *Diagnosis, f *finding, fabric Fabric) {
 	}
 	if known {
 		n.Coverage = &least
+	}
+	// A sender's time on the wire ends with the acknowledgement, which comes back another way.
+	d.ReturnVerdicts = nil
+	for _, p := range f.connections {
+		for _, v := range fabric.Connection(p.to.place, p.from.place, d.BeganAt.Add(-fabricWithin), d.BeganAt.Add(fabricWithin)).Verdicts {
+			d.ReturnVerdicts = append(d.ReturnVerdicts, v.ID)
+		}
 	}
 	switch {
 	case n.State == Guilty:
@@ -80,5 +76,22 @@ func (t *Tracker) blame(d *Diagnosis, f *finding, fabric Fabric) {
 		n.Reason = "clean probes do not cover 90 % of the ways of the connection"
 	default:
 		n.Reason = "clean probes cover the ways, but no other job that uses them is known to run normally"
+	}
+}
+
+// accuse makes the network guilty by verdicts. The first element stands for all.
+func (d *Diagnosis) accuse(verdicts []Verdict) {
+	n := &d.Network
+	for _, v := range verdicts {
+		if slices.Contains(n.Verdicts, v.ID) {
+			continue
+		}
+		n.State, n.Verdicts = Guilty, append(n.Verdicts, v.ID)
+		if n.Element == "" {
+			n.Element = v.Element
+		}
+		if v.Link && !slices.Contains(d.Isolate.Links, v.Element) {
+			d.Isolate.Links = append(d.Isolate.Links, v.Element)
+		}
 	}
 }

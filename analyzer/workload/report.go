@@ -118,6 +118,8 @@ type Diagnosis struct {
 	Isolate           Isolate       `json:"isolate"`
 	Summary           string        `json:"summary"`
 	RecommendedAction string        `json:"recommended_action"`
+	// ReturnVerdicts are the fabric's verdicts on the ways of the acknowledgements. They alone make nothing guilty.
+	ReturnVerdicts []string `json:"-"`
 }
 
 // Coverage is how much of the communicators the records speak of.

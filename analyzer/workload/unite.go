@@ -5,27 +5,41 @@ import (
 	"time"
 )
 
-// uniteGuilty makes one diagnosis of those for which the same element of the fabric is guilty at the same time: data and
-// acknowledgements of several connections cross one link. The one that began first stays, with the ranks and nodes of all. The
-// diagnoses are sorted by their beginning.
+// uniteGuilty makes one diagnosis of those for which the same element of the fabric is guilty at the same time: data of several
+// connections cross one link, and acknowledgements of others. The first one that the element is guilty of stays, with the ranks and
+// nodes of all. The diagnoses are sorted by their beginning.
 func uniteGuilty(all []Diagnosis) []Diagnosis {
-	out := all[:0:0]
-	for _, d := range all {
-		i := slices.IndexFunc(out, func(first Diagnosis) bool { return first.sameElement(&d) })
-		if i < 0 {
-			out = append(out, d)
-			continue
+	out := make([]Diagnosis, 0, len(all))
+	for _, direct := range []bool{true, false} {
+		for i := range all {
+			d := &all[i]
+			if (d.Network.State == Guilty) != direct {
+				continue
+			}
+			if i := slices.IndexFunc(out, func(first Diagnosis) bool { return first.explains(d) }); i >= 0 {
+				out[i].unite(d)
+			} else {
+				out = append(out, *d)
+			}
 		}
-		out[i].unite(&d)
 	}
+	slices.SortStableFunc(out, func(a, b Diagnosis) int { return a.BeganAt.Compare(b.BeganAt) })
 	return out
 }
 
-// sameElement says whether two diagnoses of a job have the same guilty element, and one began while the other was open or soon
-// after it.
-func (d *Diagnosis) sameElement(o *Diagnosis) bool {
-	return d.Network.State == Guilty && o.Network.State == Guilty && d.Network.Element == o.Network.Element && d.Job == o.Job && d.Syndrome == o.Syndrome &&
-		(d.Open || o.BeganAt.Sub(d.BeganAt) <= fabricWithin)
+// explains says whether the guilty element of a diagnosis is at fault for another one of the job as well, which began while the first
+// was open, or within seconds of it.
+func (d *Diagnosis) explains(o *Diagnosis) bool {
+	if d.Network.State != Guilty || d.Job != o.Job || d.Syndrome != o.Syndrome {
+		return false
+	}
+	switch apart := o.BeganAt.Sub(d.BeganAt); {
+	case o.Network.State == Guilty:
+		return d.Network.Element == o.Network.Element && (d.Open || apart <= fabricWithin)
+	case o.Network.State == Insufficient:
+		return max(apart, -apart) <= fabricWithin && slices.ContainsFunc(o.ReturnVerdicts, func(id string) bool { return slices.Contains(d.Network.Verdicts, id) })
+	}
+	return false
 }
 
 // unite adds what another diagnosis of the same fault knows.

@@ -34,6 +34,18 @@ func TestOneLinkIsOneDiagnosis(t *testing.T) {
 	if !slices.Equal(first.Ranks, []int{3, 4}) {
 		t.Error("the diagnosis that was given has changed")
 	}
+	returning := unknown
+	returning.Isolate = Isolate{}
+	returning.ReturnVerdicts, returning.Comm, returning.BeganAt = []string{"vl2"}, "b", began.Add(-time.Second)
+	want = other
+	want.Consequences = []Consequence{{"b", "", CommSlow}}
+	want.DetectedAt = unknown.DetectedAt
+	if d := cmp.Diff([]Diagnosis{want}, uniteGuilty([]Diagnosis{returning, other})); d != "" {
+		t.Error(d)
+	}
+	if got := uniteGuilty([]Diagnosis{first, returning}); len(got) != 2 {
+		t.Errorf("acknowledgements that cross no guilty element are a part of its diagnosis: %v", got)
+	}
 	first.Open = false
 	if got := uniteGuilty([]Diagnosis{first, later}); len(got) != 2 {
 		t.Errorf("a fault that returned after a minute is a part of the first: %v", got)
