@@ -25,11 +25,11 @@ import (
 const (
 	jobName    = "train1"
 	jobRanks   = 8
-	jobBytes   = 256 << 10
-	jobChunk   = 32 << 10
-	jobCompute = 20 * time.Millisecond
+	jobBytes   = 1 << 20
+	jobChunk   = 64 << 10
+	jobCompute = 15 * time.Millisecond
 	lateRank   = 3
-	lateBy     = 40 * time.Millisecond
+	lateBy     = 15 * time.Millisecond
 )
 
 // Patience of the demo with its job.
@@ -41,7 +41,7 @@ const (
 )
 
 // normalOperations is the number of operations that have to be compared with what is normal before something is broken.
-const normalOperations = 16
+const normalOperations = 48
 
 // enoughOctets is what the busiest uplink has to have sent before an uplink is chosen: far more than the probes send meanwhile.
 const enoughOctets = 4 << 20
