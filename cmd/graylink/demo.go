@@ -36,6 +36,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("drift-ppm", "Drift of the fault clock-drift, in parts per million.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&o.params.DriftPPM)
 	cmd.Flag("bend-clocks", "Make every host's clock wrong, by up to 5 s and 30 ppm: one-way delays come from clock sync alone.").Default("true").BoolVar(&o.bend)
 	cmd.Flag("duration", "Duration of the faults none and host-stall.").Default("30s").DurationVar(&o.duration)
+	cmd.Flag("job", "Run a job on the fabric as well: the link that it crosses is delayed, then a rank comes late. Needs root, one fault delay, one seed.").BoolVar(&o.job)
 	cmd.Flag("topology", "Topology file. Default: the demo's own.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
 	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", "netns", "sim")
@@ -59,7 +60,7 @@ type demoFlags struct {
 	params                                                             demo.Params
 	duration                                                           time.Duration
 	flows                                                              int
-	keep, bend                                                         bool
+	keep, bend, job                                                    bool
 	sw                                                                 string
 	traceOnly, sightingsOnly                                           bool
 	agentless, hosts                                                   []string
@@ -78,6 +79,13 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 	case o.fabric == "auto" && os.Geteuid() != 0:
 		fmt.Fprintln(os.Stderr, "a fabric of network namespaces needs root: the fabric is simulated (--fabric sim); for a real one, run: sudo make demo")
 		simulate = true
+	}
+	if o.job && (o.faults != lab.KindDelay || o.seeds != "") {
+		return errors.New("--job goes with --fault delay and without --seeds")
+	}
+	if o.job && simulate {
+		fmt.Fprintln(os.Stderr, "the job of --job needs root and a fabric of network namespaces: the demo goes on without it")
+		o.job = false
 	}
 	if !simulate {
 		// It is better to fail now than when the first fault is due.
@@ -123,7 +131,7 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 		}
 	}
 	opts := demo.Options{Name: o.name, Topology: topo, Simulate: simulate, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
-		BendClocks: o.bend, Seed: from, Progress: os.Stderr}
+		BendClocks: o.bend, Seed: from, Job: o.job, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level
 		if err := level.UnmarshalText([]byte(o.level)); err != nil {
@@ -172,6 +180,11 @@ func (o *demoFlags) runFaults(ctx context.Context, d *demo.Demo, kinds []string,
 				}
 			}
 			first = false
+			if d.Job() {
+				if err := d.MoveToJob(ctx, &p, seed); err != nil {
+					return err
+				}
+			}
 			out, err := d.RunFault(ctx, p, seed, o.duration)
 			if err != nil {
 				return err
@@ -229,6 +242,9 @@ func outcomeText(o demo.Outcome) string {
 	}
 	for _, v := range o.FalseVerdicts {
 		s += fmt.Sprintf("  besides    a verdict that is NOT right: %s (%s, %s)\n", v.Element.ID, v.Kind, v.Scenario)
+	}
+	if o.Job != nil {
+		s += o.Job.JobLines()
 	}
 	return s + "\n"
 }

@@ -53,6 +53,8 @@ type Options struct {
 	Compute  time.Duration `json:"compute_ns"`
 	Late     time.Duration `json:"late_ns"`
 	LateFrom int           `json:"late_from"`
+	// LateBesides returns what this rank needs besides all of that before the next operation. Nil is nothing.
+	LateBesides func() time.Duration `json:"-"`
 	// Operations ends the job after so many. 0: it goes on.
 	Operations int `json:"operations"`
 	// StopBefore makes the rank live on without launching the operation of this number. 0: it never does.
@@ -183,6 +185,9 @@ func Run(ctx context.Context, o Options, report func(ccl.Record)) error {
 		computing := o.Compute
 		if seq >= o.LateFrom {
 			computing += o.Late
+		}
+		if o.LateBesides != nil {
+			computing += o.LateBesides()
 		}
 		if err := pause(running, computing); err != nil {
 			return nil

@@ -26,9 +26,11 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/evidence/promserver"
 	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/tracing"
+	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/internal/plainjson"
@@ -77,9 +79,11 @@ type Options struct {
 	// Seed chooses how.
 	BendClocks bool
 	Seed       uint64
-	Progress   io.Writer // what is being done
-	Log        *slog.Logger
-	AgentLogs  io.Writer
+	// Job runs a job on the fabric, which the analyzer follows. It needs namespaces.
+	Job       bool
+	Progress  io.Writer // what is being done
+	Log       *slog.Logger
+	AgentLogs io.Writer
 }
 
 // Demo is a running fabric with agents and an analyzer.
@@ -93,6 +97,7 @@ type Demo struct {
 	loop *analyzer.Loop
 	// coordinator relates the agents' clocks.
 	coordinator  *embeddedCoordinator
+	job          *runningJob    // nil without a job
 	switchAgents []string       // switches that run graylink-switch
 	background   sync.WaitGroup // the loop, the page
 	stop         context.CancelFunc
@@ -118,6 +123,7 @@ type Outcome struct {
 	DirectionMatch  bool             `json:"direction_match"`
 	ScenarioMatch   bool             `json:"scenario_match"`
 	FalseVerdicts   []fabric.Verdict `json:"false_verdicts"`
+	Job             *JobOutcome      `json:"job,omitempty"` // nil without a job
 }
 
 // FaultJSON is the fault as it was injected.
@@ -130,7 +136,9 @@ type FaultJSON struct {
 
 // IsCorrect reports whether the outcome is what it should be: the right element is named, or rightly none, and nothing
 // besides.
-func (o Outcome) IsCorrect() bool { return o.ElementMatch && len(o.FalseVerdicts) == 0 }
+func (o Outcome) IsCorrect() bool {
+	return o.ElementMatch && len(o.FalseVerdicts) == 0 && o.Job.IsCorrect()
+}
 
 func (d *Demo) printProgress(format string, args ...any) {
 	fmt.Fprintf(d.o.Progress, "[%5.1fs] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
@@ -179,6 +187,9 @@ func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error 
 	}
 	d.site.setCoordinator(d.coordinator)
 	if err := d.startAgents(ctx); err != nil {
+		return err
+	}
+	if err := d.startJob(run); err != nil {
 		return err
 	}
 	turns := ""
@@ -246,7 +257,7 @@ func (d *Demo) startAgents(ctx context.Context) error {
 		if err := os.WriteFile(file, cfg, 0o600); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
-		if err := d.site.startNode(n.Name, file, bends[n.Name]); err != nil {
+		if err := d.site.startNode(n.Name, file, bends[n.Name], d.collectivesDir(n.Name)); err != nil {
 			return err
 		}
 	}
@@ -375,11 +386,20 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 	if !d.o.NoTraces {
 		agents = tracing.HTTPAgents{Client: httpClient(d.site.dialAgent), URL: AgentURL}
 	}
-	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Graph: d.g, DB: d.db, Settings: evidence.DefaultSettings(), Expected: d.mesh.DirectedFlows(), Agents: agents, SwitchAgents: d.newSightings(),
+	var placements *jobs.Register
+	if d.job != nil {
+		placements = d.job.placements
+	}
+	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Jobs: placements, Graph: d.g, DB: d.db, Settings: evidence.DefaultSettings(), Expected: d.mesh.DirectedFlows(), Agents: agents, SwitchAgents: d.newSightings(),
 		Causes: &attribute.Attributor{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g), Log: d.o.Log})
 
 	policy := &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: d.o.AllowedHosts, Log: d.o.Log}
-	mux := daemon.NewMux(d.loop, daemon.PageOptions{Title: d.pageTitle(), Policy: policy})
+	pages := daemon.PageOptions{Title: d.pageTitle(), Policy: policy}
+	if d.job != nil {
+		d.followJob(run)
+		pages.Follower = d.job.follower
+	}
+	mux := daemon.NewMux(d.loop, pages)
 	srv := webserver.New(mux, policy, webserver.DefaultLimits(), d.o.Log)
 	d.background.Add(3)
 	go func() {
@@ -501,6 +521,10 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 		return out, err
 	}
 	err := d.awaitVerdict(ctx, p, before, &out)
+	if err == nil && d.job != nil {
+		out.Job = &JobOutcome{Name: jobName}
+		out.Job.Link, out.Job.SecondsToLink, err = d.awaitDiagnosis(ctx, before, func(x *workload.Diagnosis) bool { return blames(x, p.Element) })
+	}
 	if cerr := d.site.ClearFault(context.WithoutCancel(ctx), ""); err == nil {
 		err = cerr
 	}
@@ -511,6 +535,11 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 	d.printProgress("fault cleared; waiting for the all-clear")
 	if err := d.awaitClear(ctx, healed, &out); err != nil {
 		return out, err
+	}
+	if d.job != nil {
+		if err := d.showLateRank(ctx, out.Job); err != nil {
+			return out, err
+		}
 	}
 	out.EquivalentMatch = p.ListedBy(out.Verdict)
 	for _, in := range d.incidentsSince(before) {
@@ -672,6 +701,9 @@ func (d *Demo) Close() error {
 		d.stop()
 	}
 	d.background.Wait()
+	if d.job != nil {
+		errs = append(errs, d.job.Wait())
+	}
 	if d.db != nil {
 		errs = append(errs, d.db.Close())
 	}

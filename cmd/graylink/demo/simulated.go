@@ -70,7 +70,7 @@ func (s *simulated) AddFault(_ context.Context, f lab.Fault) (string, error) {
 
 func (s *simulated) ClearFault(_ context.Context, id string) error { return s.Fabric.ClearFault(id) }
 
-func (s *simulated) startNode(name, file string, b bend) error {
+func (s *simulated) startNode(name, file string, b bend, _ string) error {
 	clock, err := bentclock.New(s.base, b.offset, b.ppm, "")
 	if err != nil {
 		return err

@@ -25,8 +25,8 @@ type site interface {
 	AddFault(context.Context, lab.Fault) (id string, err error)
 	ClearFault(ctx context.Context, id string) error
 	// startNode starts a node's agent of a configuration file, with a clock that is
-	// wrong by b from its start.
-	startNode(name, file string, b bend) error
+	// wrong by b from its start. It follows the records in the directory collectives, unless that is empty.
+	startNode(name, file string, b bend, collectives string) error
 	// startSwitch starts the agent of a switch.
 	startSwitch(sw string) error
 	// dialAgent reaches an agent, past the fabric.
@@ -62,12 +62,18 @@ func newNamespaces(ctx context.Context, o Options) (*namespaces, error) {
 
 func (s *namespaces) setCoordinator(c *embeddedCoordinator) { s.coordinator = c }
 
-func (s *namespaces) startNode(name, file string, b bend) error {
+func (s *namespaces) startNode(name, file string, b bend, collectives string) error {
 	args := []string{s.o.NodeBin, "--config.file", file, "--clock-bend-file", s.BendFile(name),
 		"--web.listen-address", "127.0.0.1:" + agentPort, "--web.allowed-hosts", name, "--web.enable-admin-api", "--web.enable-lifecycle", "--log.level", "warn"}
 	args = append(args, s.coordinator.agentFlags(name)...)
 	if b != (bend{}) {
 		args = append(args, fmt.Sprintf("--clock-offset=%s", b.offset), fmt.Sprintf("--clock-drift-ppm=%g", b.ppm))
+	}
+	if collectives != "" {
+		if err := os.MkdirAll(collectives, 0o755); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+		args = append(args, "--collectives.dir", collectives)
 	}
 	return s.startAgent(name, args)
 }
