@@ -33,10 +33,11 @@ func (d *Diagnosis) explains(o *Diagnosis) bool {
 	if d.Network.State != Guilty || d.Job != o.Job || d.Syndrome != o.Syndrome {
 		return false
 	}
-	switch apart := o.BeganAt.Sub(d.BeganAt); {
-	case o.Network.State == Guilty:
+	apart := o.BeganAt.Sub(d.BeganAt)
+	switch o.Network.State {
+	case Guilty:
 		return d.Network.Element == o.Network.Element && (d.Open || apart <= fabricWithin)
-	case o.Network.State == Insufficient:
+	case Insufficient:
 		return max(apart, -apart) <= fabricWithin && slices.ContainsFunc(o.ReturnVerdicts, func(id string) bool { return slices.Contains(d.Network.Verdicts, id) })
 	}
 	return false
