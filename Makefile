@@ -54,7 +54,7 @@ collector:
 
 # Without root the fabric is simulated, which takes no tools.
 demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
-	$(BIN)/graylink demo --job
+	$(BIN)/graylink demo
 
 # What CI runs, in 12 to 15 minutes on two cores. docs/testing.md has what is in make test-all only.
 test: test-tools build
