@@ -12,6 +12,8 @@ VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86 gcc:gcc
 # C compilers for graylink-node-rdma, for both architectures.
 RDMA_TOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
 TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump systemd-analyze:systemd chronyd:chrony lldpd:lldpd opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager mkdocs:mkdocs-material
+# Debian's Open MPI, for TestOpenMPI of make test-all.
+MPI_TOOLS := gcc:gcc mpirun:openmpi-bin mpicc:libopenmpi-dev
 
 # What --version prints: the file VERSION, and the commit where git knows it.
 COMMON := github.com/prometheus/common/version
@@ -64,6 +66,7 @@ test: test-tools build
 
 # Everything: more faults and topologies in the kernel, longer spans, a Prometheus that fails (34 minutes).
 test-all: test-tools build
+	$(call need,$(MPI_TOOLS),)
 	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	GO="$(GO)" test/run all
 
