@@ -186,7 +186,7 @@ func (m *openMPI) run(t *testing.T, dir string, late int, fault func() func()) [
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{mpiHosts[0], "mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", strconv.Itoa(len(hosts)), "--host", strings.Join(hosts, ",")}
+	args := []string{mpiHosts[0], "exec", "mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", strconv.Itoa(len(hosts)), "--host", strings.Join(hosts, ",")}
 	for _, p := range [][2]string{{"plm_rsh_agent", enter}, {"orte_tmpdir_base", dir}, {"oob_tcp_if_include", "eth1"}, {"pml", "ob1"}, {"btl", "tcp,self"}, {"btl_tcp_if_include", "eth1"},
 		{"coll_tuned_use_dynamic_rules", "1"}, {"coll_tuned_allreduce_algorithm", "4"}, {"mpi_yield_when_idle", "1"}} { // 4: a ring
 		args = append(args, "--mca", p[0], p[1])
