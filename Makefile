@@ -56,7 +56,7 @@ collector:
 
 # Without root the fabric is simulated, which takes no tools.
 demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
-	$(BIN)/graylink demo
+	$(BIN)/graylink demo --job --delay 30ms
 
 # What CI runs, in 12 to 15 minutes on two cores. docs/testing.md has what is in make test-all only.
 test: test-tools build

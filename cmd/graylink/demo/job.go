@@ -25,11 +25,11 @@ import (
 const (
 	jobName    = "train1"
 	jobRanks   = 8
-	jobBytes   = 1 << 20
-	jobChunk   = 64 << 10
-	jobCompute = 15 * time.Millisecond
+	jobBytes   = 512 << 10
+	jobChunk   = 32 << 10
+	jobCompute = 60 * time.Millisecond
 	lateRank   = 3
-	lateBy     = 15 * time.Millisecond
+	lateBy     = 80 * time.Millisecond
 )
 
 // Patience of the demo with its job.
