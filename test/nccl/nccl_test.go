@@ -41,7 +41,7 @@ func requireGCC(t testing.TB) {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
 		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs gcc")
+			t.Fatal("needs gcc (Debian packages gcc and libc6-dev)")
 		}
 		t.Skip("needs gcc: apt-get install gcc libc6-dev")
 	}

@@ -155,7 +155,7 @@ func (d *Demo) awaitNormal(ctx context.Context) error {
 	return err
 }
 
-// openDiagnoses returns what the job waits for now.
+// openDiagnoses returns the diagnoses of the job that are open.
 func (d *Demo) openDiagnoses() (out []workload.Diagnosis) {
 	for _, x := range d.job.follower.State().Report.Diagnoses {
 		if x.Open {
