@@ -105,16 +105,17 @@ func (j *job) diagnoseSlow() []*finding {
 	return found
 }
 
-// ordered returns the series of a communicator, always in the same order.
+// ordered returns the series of a communicator that are compared with what is normal, always in the same order.
 func (c *comm) ordered() []*series {
 	out := make([]*series, 0, len(c.series))
 	for _, s := range c.series {
-		if symmetric(s.shape.op) {
+		if symmetric(s.shape.op) || s.shape.from >= 0 {
 			out = append(out, s)
 		}
 	}
 	slices.SortFunc(out, func(a, b *series) int {
-		return cmp.Or(cmp.Compare(a.shape.op, b.shape.op), cmp.Compare(a.shape.log2, b.shape.log2), cmp.Compare(a.shape.algo, b.shape.algo), cmp.Compare(a.shape.proto, b.shape.proto))
+		return cmp.Or(cmp.Compare(a.shape.op, b.shape.op), cmp.Compare(a.shape.log2, b.shape.log2), cmp.Compare(a.shape.algo, b.shape.algo), cmp.Compare(a.shape.proto, b.shape.proto),
+			cmp.Compare(a.shape.from, b.shape.from), cmp.Compare(a.shape.peer, b.shape.peer))
 	})
 	return out
 }
@@ -148,7 +149,7 @@ func (j *job) locate(slow map[*comm]*finding) (out []*finding) {
 			if !slices.Contains(comms, s.key.c) {
 				comms = append(comms, s.key.c)
 			}
-			if first == nil || f.effect.AddedNS > first.effect.AddedNS || f.effect.AddedNS == first.effect.AddedNS && f.comm.id < first.comm.id {
+			if first == nil || f.before(first) {
 				first = f
 			}
 		}
@@ -198,12 +199,21 @@ func (j *job) locate(slow map[*comm]*finding) (out []*finding) {
 	return out
 }
 
+// before says whether a slow communicator stands for another one with the same slow connections: one whose operations are of all ranks, and
+// the one that takes longer.
+func (f *finding) before(o *finding) bool {
+	if pairwise(f.op) != pairwise(o.op) {
+		return pairwise(o.op)
+	}
+	return f.effect.AddedNS > o.effect.AddedNS || f.effect.AddedNS == o.effect.AddedNS && f.comm.id < o.comm.id
+}
+
 // cleared says whether the senders of a communicator had no longer wire times than normal. Its operations then take longer
 // because of the order in which the ranks come.
 func (j *job) cleared(c *comm) bool {
 	senders := map[int]bool{}
 	for _, s := range j.cells {
-		if s.key.c != c || !s.ready() {
+		if s.key.c != c || !s.ready() || s.key.byClocks && j.hasWire(s.key) {
 			continue
 		}
 		if s.counted() > 1 {
@@ -371,6 +381,9 @@ func (j *job) endSilent(cycle uint64) {
 		}
 		clear(c.pending)
 		clear(c.p2p)
+		for _, p := range c.pairs {
+			p.sends, p.recvs = nil, nil
+		}
 		clear(c.edges)
 		c.order = nil
 		for _, s := range c.series {

@@ -14,6 +14,7 @@ type cellKey struct {
 	c        *comm
 	op       string
 	log2     int
+	byClocks bool // by the times of both sides, as the sender's wire times are not known
 }
 
 // cellSeries is the wire time of a connection, in ns for each MiB.
@@ -37,7 +38,7 @@ func (t *Tracker) addCell(c *comm, e *ccl.Edge) {
 	if to == nil {
 		return
 	}
-	k := cellKey{from, to, c, e.Op, bits.Len64(*e.Bytes)}
+	k := cellKey{from, to, c, e.Op, bits.Len64(*e.Bytes), false}
 	s := c.job.cells[k]
 	if s == nil {
 		if t.cells >= maxCells {
@@ -50,16 +51,28 @@ func (t *Tracker) addCell(c *comm, e *ccl.Edge) {
 	}
 	v := int64(float64(e.Wire.NS) * mebibyte / float64(*e.Bytes))
 	m, mad, ok := s.values.normal(rankNormal)
-	over := ok && v-m > max(spread*mad, m/10)
-	s.over, s.last, s.at = append(s.over, over), v, TimeOf(e)
+	s.add(v, ok && v-m > max(spread*mad, m/10), TimeOf(e), c.job.frozen)
+}
+
+// add takes a value, whether it counts, and the time of it.
+func (s *cellSeries) add(v int64, over bool, at int64, frozen bool) {
+	s.over, s.last, s.at = append(s.over, over), v, at
 	if len(s.over) > recent {
 		s.over = s.over[1:]
 	}
-	if !c.job.frozen && !over {
+	if !frozen && !over {
 		s.values.push(v)
 	}
 }
 
+// hasWire says whether the wire times of the sender of a connection are known, which say more than the times of both sides.
+func (j *job) hasWire(k cellKey) bool {
+	k.byClocks = false
+	wire := j.cells[k]
+	return wire != nil && wire.ready()
+}
+
+// counted returns how many of the latest transfers count.
 func (s *cellSeries) counted() (n int) {
 	for _, o := range s.over {
 		if o {
@@ -107,8 +120,8 @@ type explained struct {
 // explainCells returns the fewest patterns that explain the degraded cells of a job. A pattern with too many clean cells is never one.
 func (j *job) explainCells() []explained {
 	states := map[pair]*pairState{}
-	for _, s := range j.cells {
-		if !s.ready() {
+	for k, s := range j.cells {
+		if !s.ready() || k.byClocks && j.hasWire(k) {
 			continue
 		}
 		p := pair{s.key.from, s.key.to}

@@ -160,12 +160,6 @@ func TestShow10(t *testing.T) {
 	if len(named.Diagnoses) != 1 || !strings.HasPrefix(named.Diagnoses[0].Job, "h") {
 		t.Errorf("job by its placement: %+v", named.Diagnoses)
 	}
-	// Only sends and receives are slow: without other operations nothing is said.
-	run = simulated(t, collective.Config{Seed: 4, DP: 4, TP: 1, PP: 4, Steps: 45, Fault: collective.LateRank})
-	pairs := slices.DeleteFunc(run.Records, func(r ccl.Record) bool { o, ok := r.(*ccl.Op); return !ok || !pairwise(o.Op) })
-	if rep := Replay(pairs, Options{}, nil); len(rep.Diagnoses) != 0 {
-		t.Errorf("sends and receives alone: %+v", rep.Diagnoses)
-	}
 }
 
 // table is a fabric whose evidence is written down.

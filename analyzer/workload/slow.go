@@ -1,10 +1,6 @@
 package workload
 
-import (
-	"slices"
-
-	"github.com/graylink/graylink/internal/ccl"
-)
+import "slices"
 
 // cause is why the last ranks came late to an operation.
 type cause struct {
@@ -17,12 +13,16 @@ type cause struct {
 // judge compares an operation with what is normal. It does nothing where too few ranks are known or they measured differently, and
 // where a watchdog saw the operation from time to time: such durations are bounds.
 func (c *comm) judge(x *operation) {
-	bounds := x.timing == ccl.TimingWatchdog || x.timing == ccl.TimingEnqueued
-	if !symmetric(x.key.op) || x.mixed || bounds || float64(x.done) < leastRanks*float64(c.n) || c.n < 2 {
+	if x.mixed || bounded(x.timing) || float64(x.done) < leastRanks*float64(c.n) || c.n < 2 {
 		return
 	}
-	s := x.s
-	r := &result{s: s, seq: x.key.seq, end: x.last, transfer: -1}
+	if rooted(x.key.op) {
+		c.judgeRooted(x)
+	}
+	if !symmetric(x.key.op) {
+		return
+	}
+	r := &result{s: x.s, seq: x.key.seq, end: x.last, transfer: -1}
 	waits := make([]int64, 0, x.done)
 	longest := int64(0)
 	for i, st := range x.state {
@@ -47,11 +47,12 @@ func (c *comm) judge(x *operation) {
 	if x.key.op == "AllToAll" {
 		r.transfer = longest // a slow connection delays its two ranks alone
 	}
-	floor := floorGPU
-	if x.timing != ccl.TimingKernelGPU && x.timing != ccl.TimingEvent {
-		floor = floorCPU
-	}
-	s.judgeResult(x, r, floor)
+	c.settle(x, r, floorOf(x.timing))
+}
+
+// settle compares a result with what is normal, and remembers it.
+func (c *comm) settle(x *operation, r *result, floor int64) {
+	x.s.judgeResult(x, r, floor)
 	c.observe(c, r)
 	c.results[x.key], c.recent = r, append(c.recent, x.key)
 	if len(c.recent) > keptOps {
@@ -101,6 +102,18 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 			}
 		}
 	}
+	if !s.keep(r) {
+		return
+	}
+	s.transfer.push(r.transfer)
+	s.wait.push(r.wait)
+	if period > 0 {
+		s.period.push(period)
+	}
+}
+
+// keep remembers a result that counts, and says whether its values are a part of what is normal.
+func (s *series) keep(r *result) bool {
 	if s.seqs = append(s.seqs, r.seq); len(s.seqs) > judgedOps {
 		s.seqs = s.seqs[1:]
 	}
@@ -112,17 +125,13 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 		s.results = append(s.results, r)
 		s.held++
 	}
-	if c.job.frozen || counts && s.held < maxHeld {
-		return
+	if s.comm.job.frozen || counts && s.held < maxHeld {
+		return false
 	}
 	if !counts {
 		s.held = 0
 	}
-	s.transfer.push(r.transfer)
-	s.wait.push(r.wait)
-	if period > 0 {
-		s.period.push(period)
-	}
+	return true
 }
 
 // counting returns the results that count among the latest of one place in the step of a job, where there are least or more. A

@@ -86,6 +86,7 @@ type shape struct {
 	op, algo, proto string
 	log2            int
 	peer            int // of Send and Recv; otherwise -1
+	from            int // root of rooted operations, and sender where both sides of an operation are known; otherwise -1
 }
 
 // series is the operations of one shape in one communicator.
@@ -125,17 +126,20 @@ type opKey struct {
 
 // operation is one that not all ranks have reported.
 type operation struct {
-	s      *series
-	key    opKey
-	bytes  uint64
-	exec   []int64 // ns by rank; -1: unknown
-	start  []int64
-	state  []byte // by rank
-	done   int
-	timing string
-	mixed  bool
-	bytesR map[int]uint64 // of ranks whose size is another one
-	last   int64
+	s       *series
+	key     opKey
+	bytes   uint64
+	exec    []int64 // ns by rank; -1: unknown
+	start   []int64
+	state   []byte // by rank
+	done    int
+	timing  string
+	mixed   bool
+	root    int            // -1: unknown
+	clock   int64          // ns: largest bound of the clocks
+	noClock bool           // the clock of a rank has no bound
+	bytesR  map[int]uint64 // of ranks whose size is another one
+	last    int64
 }
 
 // States of a rank in an operation.
@@ -163,6 +167,7 @@ type comm struct {
 	results  map[opKey]*result
 	recent   []opKey
 	p2p      map[p2pKey]*openP2P
+	pairs    map[connKey]*connection
 	beats    map[int]*rankBeat
 	edges    map[edgeKey]*ccl.Edge
 	stalls   [2]int64 // ns: the longest of this and the former half of an hour
@@ -268,7 +273,7 @@ func (t *Tracker) comm(jobName, id string, n int) *comm {
 		}
 		t.comms++
 		c = &comm{job: j, id: id, n: n, members: make([]*process, n), seen: make([]bool, n), series: map[shape]*series{}, pending: map[opKey]*operation{},
-			results: map[opKey]*result{}, p2p: map[p2pKey]*openP2P{}, beats: map[int]*rankBeat{}, edges: map[edgeKey]*ccl.Edge{}}
+			results: map[opKey]*result{}, p2p: map[p2pKey]*openP2P{}, pairs: map[connKey]*connection{}, beats: map[int]*rankBeat{}, edges: map[edgeKey]*ccl.Edge{}}
 		c.observe = t.observe
 		j.comms[id], j.order = c, append(j.order, c)
 	}
@@ -332,12 +337,15 @@ func (t *Tracker) member(c *comm, rank int, host string) *process {
 }
 
 func shapeOf(o *ccl.Op) shape {
-	s := shape{o.Op, o.Algo, o.Proto, -1, -1}
+	s := shape{op: o.Op, algo: o.Algo, proto: o.Proto, log2: -1, peer: -1, from: -1}
 	if o.Bytes != nil {
 		s.log2 = bits.Len64(*o.Bytes)
 	}
 	if o.Peer != nil {
 		s.peer = *o.Peer
+	}
+	if o.Root != nil && rooted(o.Op) {
+		s.from = *o.Root
 	}
 	return s
 }
@@ -389,7 +397,7 @@ func (t *Tracker) addOp(c *comm, o *ccl.Op) {
 			t.double++ // long forgotten
 			return
 		}
-		x = &operation{s: s, key: key, exec: make([]int64, c.n), start: make([]int64, c.n), state: make([]byte, c.n), timing: o.Timing}
+		x = &operation{s: s, key: key, exec: make([]int64, c.n), start: make([]int64, c.n), state: make([]byte, c.n), timing: o.Timing, root: s.shape.from}
 		if o.Bytes != nil {
 			x.bytes = *o.Bytes
 		}
@@ -406,7 +414,7 @@ func (t *Tracker) addOp(c *comm, o *ccl.Op) {
 		}
 		x.bytesR[o.Rank] = *o.Bytes
 	}
-	x.mixed = x.mixed || o.Timing != x.timing
+	x.mixed = x.mixed || o.Timing != x.timing || rooted(o.Op) && s.shape.from != x.root
 	x.start[o.Rank] = start
 	if !completed {
 		x.state[o.Rank] = launched
@@ -416,6 +424,8 @@ func (t *Tracker) addOp(c *comm, o *ccl.Op) {
 	c.ops++
 	x.state[o.Rank], x.exec[o.Rank] = finished, exec
 	x.last = max(x.last, start+exec)
+	x.noClock = x.noClock || !o.ClockError.Known || !o.StartNS.Known && !o.EndNS.Known
+	x.clock = max(x.clock, o.ClockError.NS)
 	x.done++
 	c.finished = true
 	c.noteStall(exec, start+exec)
@@ -476,6 +486,7 @@ func (t *Tracker) addPair(c *comm, o *ccl.Op, p *process, s *series, start, exec
 	c.finished = true
 	c.noteStall(exec, start+exec)
 	p.addSpan(span{s: s, seq: o.Seq, start: start, end: start + exec, rank: o.Rank, peer: s.shape.peer}, o.GapNS, c.job.frozen)
+	t.addHalf(c, o, start, exec)
 }
 
 // noteStall remembers the longest operation of the last half hour to hour.

@@ -284,6 +284,9 @@ func coalescedLaunches(entries []any) map[launch]int {
 // readEntry emits the operation of an entry.
 func (f *flightReader) readEntry(v any, e flightEntry) (err error) {
 	g := f.groups[e.group]
+	if names := items(get(v, "process_group")); g == nil && len(names) == 2 && names[1] == "default_pg" {
+		g = f.groups[""] // pg_config of PyTorch 2.14.1 with gloo has the default group without a name
+	}
 	if g == nil {
 		return fieldError("process_group", "pg_config has no group %.80q", e.group)
 	}

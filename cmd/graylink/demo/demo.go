@@ -29,6 +29,7 @@ import (
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
@@ -395,11 +396,12 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 
 	policy := &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: d.o.AllowedHosts, Log: d.o.Log}
 	pages := daemon.PageOptions{Title: d.pageTitle(), Policy: policy}
+	series := publish.NewCollectives(time.Now)
 	if d.job != nil {
-		d.followJob(run)
+		d.followJob(run, series)
 		pages.Follower = d.job.follower
 	}
-	mux := daemon.NewMux(d.loop, pages)
+	mux := daemon.NewMux(d.loop, pages, publish.CollectivesCollector{Series: series, Follower: pages.Follower})
 	srv := webserver.New(mux, policy, webserver.DefaultLimits(), d.o.Log)
 	d.background.Add(3)
 	go func() {

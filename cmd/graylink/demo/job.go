@@ -15,6 +15,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/cmd/graylink/labjob"
 	"github.com/graylink/graylink/internal/collectivejob"
@@ -107,11 +108,14 @@ func (d *Demo) startJob(run context.Context) error {
 	return nil
 }
 
-// followJob lets the analyzer follow the job until run ends.
-func (d *Demo) followJob(run context.Context) {
+// followJob lets the analyzer follow the job until run ends, and count its operations in the series.
+func (d *Demo) followJob(run context.Context, series *publish.Collectives) {
 	j := d.job
 	j.follower = collectives.New(collectives.Options{Graph: d.g, Client: httpClient(d.site.dialAgent), URL: AgentURL, Snapshot: d.loop.Snapshot, Jobs: j.placements,
-		Judged: func(workload.Judged) { j.judged.Add(1) }, Log: d.o.Log})
+		Judged: func(o workload.Judged) {
+			j.judged.Add(1)
+			series.Observe(o)
+		}, Log: d.o.Log})
 	d.background.Go(func() { j.follower.Run(run, func(collectives.State) {}) })
 }
 

@@ -31,9 +31,14 @@ const (
 	MismatchedCall Kind = "mismatch"        // a rank that calls another operation than the others
 	StuckGPU       Kind = "stuck_gpu"       // a GPU that stops within an operation
 	NeverCame      Kind = "never_came"      // a rank that never starts
+	SlowStage      Kind = "slow_stage"      // the connection from a stage of a pipeline to the next one, which has sends alone
+	LateRoot       Kind = "late_root"       // a rank that comes late to a broadcast of its own
 )
 
-// Kinds returns all faults.
+// PointKinds returns the faults of which only operations between two ranks, and those with a root, have to be seen.
+func PointKinds() []Kind { return []Kind{SlowStage, LateRoot} }
+
+// Kinds returns all other faults.
 func Kinds() []Kind {
 	return []Kind{SlowCell, SlowRow, SlowColumn, SlowNodeOut, SlowNodeIn, LateRank, StoppedRank, LostConnection, MismatchedCall, StuckGPU, NeverCame}
 }
@@ -119,7 +124,7 @@ type action struct {
 	op         string
 	algo       string
 	bytes      uint64
-	peer       int // rank of the communicator, for Send and Recv
+	peer       int // rank of the communicator, for Send and Recv; the root of a broadcast
 	step       int
 	unrecorded bool
 }
@@ -177,6 +182,9 @@ type timed struct {
 
 // Simulate runs a job. It returns an error for a configuration that cannot be simulated.
 func Simulate(c Config) (Run, error) {
+	if c.Fault == SlowStage && c.PP < 2 {
+		return Run{}, fmt.Errorf("%s: a pipeline of two stages at least is expected", c.Fault)
+	}
 	if c.DP < 2 || c.TP < 1 || c.TP > 8 || c.PP < 1 || c.DP*c.TP*c.PP > 1<<14 || c.Steps < 1 {
 		return Run{}, fmt.Errorf("grid %d x %d x %d with %d steps: DP from 2, TP from 1 to 8, PP from 1, at most 16,384 ranks and at least one step are expected", c.DP, c.TP, c.PP, c.Steps)
 	}

@@ -85,7 +85,7 @@ func (u *running) wireTime(from, to int, bytes uint64, at int64) (int64, bool) {
 	}
 	hit := false
 	switch w.Fault {
-	case SlowCell, LostConnection:
+	case SlowCell, LostConnection, SlowStage:
 		hit = a == w.from && b == w.to
 	case SlowRow:
 		hit = a == w.from
@@ -290,6 +290,22 @@ func (u *running) point(from, to int, bytes uint64) []int64 {
 	return end
 }
 
+// broadcast sends chunks from a root along the ring.
+func (u *running) broadcast(root int, bytes uint64) []int64 {
+	n := len(u.o.start)
+	end := make([]int64, n)
+	const chunks = 8
+	for range chunks {
+		got := u.o.start[root]
+		for k := range n - 1 {
+			from, to := (root+k)%n, (root+k+1)%n
+			got = u.send(from, to, bytes/chunks, max(got, u.o.start[from]))
+			end[to], end[from] = max(end[to], got), max(end[from], u.edge(from, to).posted)
+		}
+	}
+	return end
+}
+
 // step runs an operation and returns when it ends in each rank.
 func (u *running) step(a *action, me int) []int64 {
 	n := uint64(len(u.o.start))
@@ -298,6 +314,8 @@ func (u *running) step(a *action, me int) []int64 {
 		return u.point(me, a.peer, a.bytes)
 	case a.op == "Recv":
 		return u.point(a.peer, me, a.bytes)
+	case a.op == "Broadcast":
+		return u.broadcast(a.peer, a.bytes)
 	case a.op == "AllToAll":
 		return u.allToAll(a.bytes / n)
 	case a.op == "AllReduce" && a.algo == "TREE":

@@ -111,6 +111,10 @@ func (w *world) chooseVictims(data []*group, incarnation int) {
 	place := func(r int) *Place { return &Place{r, w.procs[r].host, w.procs[r].gpu} }
 	t := &w.truth
 	switch w.Fault {
+	case SlowStage:
+		w.from -= w.from / w.TP % w.PP * w.TP // the first stage
+		w.to = w.from + w.TP
+		t.Place, t.Peer = place(w.from), place(w.to)
 	case SlowCell, LostConnection:
 		t.Place, t.Peer = place(w.from), place(w.to)
 	case SlowColumn:
@@ -158,6 +162,9 @@ func (w *world) program(p *process, r, steps int, data, tensor, stage, world *gr
 				before = 0
 			}
 			extra += before
+		}
+		if w.Fault == LateRoot {
+			do(200_000, data, "Broadcast", "RING", stageBytes, w.victim.index[w.from])
 		}
 		for range microbatch {
 			pass(1, pp-1, pp+1)
@@ -237,7 +244,7 @@ func (w *world) launch(r int) {
 			w.hung = min(w.hung, begin)
 			return
 		}
-		if w.Fault == LateRank && (p.next == 0 || p.program[p.next-1].step != a.step) {
+		if (w.Fault == LateRank || w.Fault == LateRoot) && (p.next == 0 || p.program[p.next-1].step != a.step) {
 			begin += w.lateNS
 		}
 	}
@@ -295,7 +302,7 @@ func (w *world) beginFault(at int64, a *action) {
 	w.faultAt = at
 	w.truth.BeganAt = time.Unix(0, at).UTC()
 	w.truth.StepNS = (at - w.base) / int64(max(1, a.step))
-	if w.Fault == LateRank {
+	if w.Fault == LateRank || w.Fault == LateRoot {
 		w.lateNS = int64(float64(w.truth.StepNS) * (0.2 + 0.4*w.rng.Float64()))
 		w.truth.AddedNS = w.lateNS
 	}

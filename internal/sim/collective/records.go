@@ -95,6 +95,9 @@ func (w *world) recordOp(u *running, rank int, a *action, seq uint64, end int64)
 	if a.op == "Send" || a.op == "Recv" {
 		op.Peer = &a.peer
 	}
+	if a.op == "Broadcast" && w.Fault == LateRoot {
+		op.Root = &a.peer
+	}
 	if !w.Nuisances.ClockShift {
 		op.ClockError = ccl.KnownNanos(clockError)
 	}
