@@ -77,12 +77,17 @@ func (a *allocation) take(qp int32) {
 	a.choice[qp] = -1
 }
 
-// power returns a high power of an utilisation: sums of it are ruled by the fullest links.
+// power returns a high power of an utilisation, and much more beyond the capacity: sums of it are ruled by the fullest links,
+// and a link may be filled up to its capacity if this relieves one that is beyond it.
 func power(u float64) float64 {
+	x := 0.0
+	if u > 1 {
+		x = 1e4 * (u - 1) * (u - 1)
+	}
 	u *= u
 	u *= u
 	u *= u
-	return u * u
+	return u*u + x
 }
 
 // cost is what an option would add: the utilisation of its fullest link, and what it adds to the sums of powers and squares.

@@ -55,7 +55,7 @@ func c4Run(t *testing.T, seeds int, jobs string, s Simulation, exclude ...string
 		if s.Ports == 0 {
 			s.Ports = 64
 		}
-		s.Iterations = max(s.Iterations, 1)
+		s.Iterations, s.Steps = max(s.Iterations, 1), 2_000_000
 		o, err := s.Run()
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ type Request struct {
 }
 
 // DefaultSteps is what some two seconds suffice for.
-const DefaultSteps = 20_000_000
+const DefaultSteps = 10_000_000
 
 // choices are the numbers of queue pairs of a connection that are tried where none is given.
 var choices = []int{4, 8, 16, 32}
