@@ -200,6 +200,13 @@ func (p *pairBuild) trace(ctx context.Context, tuples []fabric.Tuple) ([]plan.En
 	return out, nil
 }
 
+// tupleOf returns the tuple of an entry, whose destination is that of the pair also if a bond's other side receives it.
+func (p *pairBuild) tupleOf(e *plan.Entry) fabric.Tuple {
+	t := tupleOf(e)
+	t.Dst = p.key.Dst
+	return t
+}
+
 // traceNext traces the next batch of ports.
 func (p *pairBuild) traceNext(ctx context.Context) error {
 	tuples := make([]fabric.Tuple, batchPorts)
@@ -250,7 +257,7 @@ func (p *pairBuild) retrace(ctx context.Context, indexes []int) (changed bool, e
 	for batch := range slices.Chunk(indexes, batchPorts) {
 		tuples := make([]fabric.Tuple, len(batch))
 		for i, at := range batch {
-			tuples[i] = tupleOf(&p.entries[at])
+			tuples[i] = p.tupleOf(&p.entries[at])
 		}
 		fresh, err := p.trace(ctx, tuples)
 		if err != nil {
@@ -349,7 +356,7 @@ const (
 func (p *pairBuild) checkEntry(ctx context.Context, e *plan.Entry) (reason plan.Reason, err error) {
 	tuples := make([]fabric.Tuple, checkVariants)
 	for i := range tuples {
-		tuples[i] = tupleOf(e)
+		tuples[i] = p.tupleOf(e)
 		tuples[i].Variant, tuples[i].Packets = i, checkPackets
 	}
 	traces, err := p.tracer.TraceTuples(ctx, fabric.OwnerOf(p.key.Src), tuples)

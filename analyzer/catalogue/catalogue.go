@@ -193,10 +193,31 @@ func tupleOf(e *plan.Entry) fabric.Tuple {
 func newEntry(g *fabric.Graph, t *fabric.TupleTrace) plan.Entry {
 	e := plan.Entry{Src: t.Tuple.Src, Dst: t.Tuple.Dst, SrcAddr: g.ProbeAddress(t.Tuple.Src), DstAddr: g.ProbeAddress(t.Tuple.Dst), Proto: "udp",
 		DPort: plan.RoCEPort, DSCP: uint8(t.Tuple.DSCP), SPort: uint16(t.Tuple.SPort), Source: plan.Traced, Confirmed: t.Trace.TracedAt.UTC(), State: plan.Unknown}
-	if r := fabric.ResolveTrace(g, e.Src, e.Dst, t.Trace); r.State == fabric.PathValid {
-		e.State, e.Path = plan.Valid, r.Path
+	for _, dst := range sidesOf(g, t.Tuple.Dst) {
+		if r := fabric.ResolveTrace(g, e.Src, dst, t.Trace); r.State == fabric.PathValid {
+			e.State, e.Path, e.Dst = plan.Valid, r.Path, dst
+			break
+		}
 	}
 	return e
+}
+
+// sidesOf returns a NIC and the other members of its bond, to which packets for the bond's address may be forwarded.
+func sidesOf(g *fabric.Graph, nic string) []string {
+	out := []string{nic}
+	owner, device, _ := fabric.SplitNIC(nic)
+	if node := g.Node(owner); node != nil {
+		for _, b := range node.Bonds {
+			if slices.Contains(b.Members, device) {
+				for _, m := range b.Members {
+					if m != device {
+						out = append(out, owner+"/"+m)
+					}
+				}
+			}
+		}
+	}
+	return out
 }
 
 // isOut reports whether a path takes a direction that is excluded.

@@ -30,8 +30,8 @@ type fakeHost struct {
 	sendErr   error
 	switches  []netip.Addr
 	choose    func(p roce.Packet) netip.Addr // the switch at hop limit 2, instead of that of switches; nil: that
-	closed    bool // the destination's kernel reports a closed port
-	quoted    int  // octets of a quote; 0: all
+	closed    bool                           // the destination's kernel reports a closed port
+	quoted    int                            // octets of a quote; 0: all
 	extension []byte
 
 	mu     sync.Mutex
