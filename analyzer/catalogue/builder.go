@@ -217,10 +217,29 @@ func (p *pairBuild) traceNext(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	first := len(p.entries)
 	p.entries = append(p.entries, fresh...)
 	p.ports += len(fresh)
+	// Answers may be lost, and the budgets of switches may be used up. A path that was not found at once is traced again.
+	for range traceAgain {
+		var missing []int
+		for i := first; i < len(p.entries); i++ {
+			if p.entries[i].State != plan.Valid {
+				missing = append(missing, i)
+			}
+		}
+		if len(missing) == 0 || len(missing) == len(fresh) {
+			break
+		}
+		if _, err := p.retrace(ctx, missing); err != nil {
+			return err
+		}
+	}
 	return nil
 }
+
+// traceAgain is how often the ports of a batch without a path are traced again, if others of the batch have one.
+const traceAgain = 3
 
 // confirm traces known entries again: those that are not valid or not fresh, and one of each path. If one of these has
 // changed, it traces all of them, and marks what else is known of the leaves as stale.

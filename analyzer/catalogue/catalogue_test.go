@@ -53,6 +53,7 @@ type hashingTracer struct {
 	now     func() time.Time
 
 	mu     sync.Mutex
+	lose   map[int]int // traces without any answer, by source port
 	traced []fabric.Tuple
 	err    error
 }
@@ -81,6 +82,10 @@ func (h *hashingTracer) TraceTuples(_ context.Context, node string, tuples []fab
 				a = l.BAddress
 			}
 			tr.Hops = append(tr.Hops, fabric.RawHop{TTL: ttl + 1, Address: a.Addr()})
+		}
+		if h.lose[t.SPort] > 0 {
+			h.lose[t.SPort]--
+			tr.State, tr.Hops = fabric.PathUnknown, nil
 		}
 		out[i] = fabric.TupleTrace{Tuple: t, Marking: h.marking, Trace: tr}
 	}
@@ -149,6 +154,17 @@ func TestBatchesUntilEveryUplinkHasEnough(t *testing.T) {
 	}
 }
 
+// A path that the first trace did not find is traced again.
+func TestAMissingPathIsTracedAgain(t *testing.T) {
+	r := newRig(t)
+	r.tracer.lose = map[int]int{firstPort + 1: 2}
+	for _, e := range r.build(t, request()) {
+		if e.State != plan.Valid {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
 // An uplink that no packet takes ends the search after some batches, and not at 256 ports.
 func TestAnUplinkWithoutRoute(t *testing.T) {
 	r := newRig(t)
@@ -193,7 +209,7 @@ func TestHashCheck(t *testing.T) {
 	}
 }
 
-// Without the NIC's setting nobody knows whether its packets are sprayed, unless the operator states that they are not.
+// Without the NIC's setting it is not known whether its packets are sprayed, unless the operator states that they are not.
 func TestMarkingIsStatedByTheOperator(t *testing.T) {
 	r := newRig(t)
 	r.tracer.marking = fabric.MarkingUnknown
