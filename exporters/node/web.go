@@ -52,6 +52,9 @@ func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
 	if e.health != nil {
 		healthAPI{e.health, e.log}.addRoutes(mux, policy)
 	}
+	if e.pairs != nil {
+		mux.HandleFunc("GET /api/v1/queue-pairs", e.serveQueuePairs)
+	}
 	if e.follower != nil {
 		mux.HandleFunc("GET /api/v1/collectives", collectivesAPI{e.follower, e.log}.serveRecords)
 	}
