@@ -2,10 +2,10 @@ package catalogue
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -14,7 +14,7 @@ import (
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
-// API serves the catalogue: GET lists what is known, and POST traces what is lacking for some pairs of NICs.
+// API serves the catalogue and plans. GET lists what is known, and POST traces what is lacking for pairs of NICs or jobs.
 type API struct {
 	Builder  *Builder
 	Graph    func() *fabric.Graph
@@ -22,6 +22,9 @@ type API struct {
 	// Policy decides which clients may have tuples traced.
 	Policy *webaccess.Policy
 	Now    func() time.Time
+
+	mu   sync.Mutex
+	last *plan.Plan // that was made; nil if none was
 }
 
 const (
@@ -34,6 +37,8 @@ const (
 func (a *API) RegisterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/catalogue", a.handleList)
 	mux.HandleFunc("POST /api/v1/catalogue", a.Policy.AdminHandler(a.handleBuild))
+	mux.HandleFunc("GET /api/v1/plan", a.handlePlanOf)
+	mux.HandleFunc("POST /api/v1/plan", a.Policy.AdminHandler(a.handlePlan))
 }
 
 // excluded returns what plans avoid now.
@@ -64,20 +69,19 @@ func (a *API) handleBuild(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	webaccess.AddLogAttrs(r, "pairs", len(q.Pairs))
+	extendDeadline(w)
+	entries, err := a.Builder.Build(r.Context(), q, a.excluded())
+	if err != nil {
+		http.Error(w, err.Error(), statusOf(err))
+		return
+	}
+	writeLines(w, entries)
+}
+
+// extendDeadline gives a response the time of a build.
+func extendDeadline(w http.ResponseWriter) {
 	// A server that cannot change its deadline has none that is longer.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(buildWithin))
-	entries, err := a.Builder.Build(r.Context(), q, a.excluded())
-	var invalid *InvalidError
-	switch {
-	case errors.As(err, &invalid):
-		http.Error(w, err.Error(), http.StatusBadRequest)
-	case errors.Is(err, ErrBusy):
-		http.Error(w, err.Error(), http.StatusConflict)
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusBadGateway)
-	default:
-		writeLines(w, entries)
-	}
 }
 
 func writeLines(w http.ResponseWriter, entries []plan.Entry) {

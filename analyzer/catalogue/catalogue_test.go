@@ -31,11 +31,11 @@ func testGraph(t *testing.T) *fabric.Graph {
 	}
 	b.WriteString("  - {name: leaf1, role: leaf}\n  - {name: leaf2, role: leaf}\nnodes:\n")
 	b.WriteString("  - {name: h1, nics: [{device: eth1}]}\n  - {name: h2, nics: [{device: eth1}]}\nlinks:\n")
-	b.WriteString("  - {a: h1/eth1, b: \"leaf1:dn1\", a_address: 10.0.1.2/24, b_address: 10.0.1.1/24}\n")
-	b.WriteString("  - {a: h2/eth1, b: \"leaf2:dn1\", a_address: 10.0.2.2/24, b_address: 10.0.2.1/24}\n")
+	b.WriteString("  - {a: h1/eth1, b: \"leaf1:dn1\", a_address: 10.0.1.2/24, b_address: 10.0.1.1/24, speed_gbps: 400}\n")
+	b.WriteString("  - {a: h2/eth1, b: \"leaf2:dn1\", a_address: 10.0.2.2/24, b_address: 10.0.2.1/24, speed_gbps: 400}\n")
 	for leaf := 1; leaf <= 2; leaf++ {
 		for i := 1; i <= 4; i++ {
-			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\", a_address: 10.%d.%d.2/24, b_address: 10.%d.%d.1/24}\n", leaf, i, i, leaf, leaf, i, leaf, i)
+			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\", a_address: 10.%d.%d.2/24, b_address: 10.%d.%d.1/24, speed_gbps: 400}\n", leaf, i, i, leaf, leaf, i, leaf, i)
 		}
 	}
 	topo, found := fabric.ParseTopology("t.yaml", []byte(b.String()))
@@ -300,6 +300,67 @@ func TestOpenVerdictsAndWindowsAreLeftOut(t *testing.T) {
 			if out := slices.Contains(x.gone, up); out != (count[up] == 0) {
 				t.Errorf("%s: %s has %d ports", x.name, up, count[up])
 			}
+		}
+	}
+}
+
+// Show 9, the plan: no queue pair of the next plan crosses a link with an open verdict.
+func TestPlansAvoidOpenVerdicts(t *testing.T) {
+	r := newRig(t)
+	var s snapshot.Snapshot
+	a := &API{Builder: r.Builder, Graph: r.graph, Snapshot: func() snapshot.Snapshot { return s }, Policy: &webaccess.Policy{}, Now: r.now}
+	mux := http.NewServeMux()
+	a.RegisterHandlers(mux)
+	do := func(h http.Handler, method, url, body string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, url, strings.NewReader(body)))
+		return w
+	}
+	planned := func(url, jobs string) (int, string) {
+		w := do(http.HandlerFunc(a.handlePlan), http.MethodPost, url, jobs)
+		return w.Code, w.Body.String()
+	}
+	const jobs = `{"jobs":[{"job":"j1","flows":[{"src":"h1/eth1","dst":"h2/eth1"}],"qps":8}]}`
+	if got := do(mux, http.MethodGet, "/api/v1/plan", ""); got.Code != http.StatusNotFound {
+		t.Errorf("before a plan: %d", got.Code)
+	}
+	if w := do(mux, http.MethodPost, "/api/v1/plan", jobs); w.Code != http.StatusForbidden && w.Code != http.StatusUnauthorized || len(r.tracer.traced) != 0 {
+		t.Errorf("without authentication: %d %s", w.Code, w.Body)
+	}
+	uses := func() map[string]int {
+		t.Helper()
+		code, text := planned("/api/v1/plan?qps=8", jobs)
+		if code != http.StatusOK {
+			t.Fatalf("%d %s", code, text)
+		}
+		out := map[string]int{}
+		for up := 1; up <= 4; up++ {
+			link := fmt.Sprintf("leaf1:up%d->spine%d:dn1", up, up)
+			for _, line := range strings.Split(text, "\n") {
+				if strings.Contains(line, `"sport"`) && strings.Contains(line, link) {
+					out[link]++
+				}
+			}
+		}
+		return out
+	}
+	const link = "leaf1:up2->spine2:dn1"
+	if got := uses(); got[link] != 2 || len(got) != 4 {
+		t.Errorf("queue pairs by uplink: %v, want two on each", got)
+	}
+	s.Incidents = []incident.Incident{{Verdict: fabric.Verdict{ID: "v1", Element: fabric.Element{ID: "leaf1:up2--spine2:dn1", Kind: fabric.KindLink}}, Open: true}}
+	got := uses()
+	if got[link] != 0 || len(got) != 3 {
+		t.Errorf("with an open verdict: %v, want none on %s", got, link)
+	}
+	for url, want := range map[string]int{"/api/v1/plan": 200, "/api/v1/plan?job=j1": 200, "/api/v1/plan?job=j2": 404} {
+		if w := do(mux, http.MethodGet, url, ""); w.Code != want || want == 200 && !strings.Contains(w.Body.String(), `"reason":"verdict v1"`) {
+			t.Errorf("%s: %d %s", url, w.Code, w.Body)
+		}
+	}
+	for url, body := range map[string]string{"/api/v1/plan?qps=x": jobs, "/api/v1/plan?qps=0": jobs, "/api/v1/plan?exclude=spine9": jobs, "/api/v1/plan": "{}"} {
+		if code, text := planned(url, body); code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", url, code, text)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func ExcludedBy(g *fabric.Graph, s *snapshot.Snapshot, now time.Time) []Exclusio
 		if !v.Open {
 			continue
 		}
-		footprint := v.Element.Footprint(g)
+		footprint := v.Footprint(g)
 		out = append(out, Exclusion{plan.Exclusion{Element: v.Element.ID, Reason: "verdict " + v.ID}, func(d fabric.Direction) bool { return slices.Contains(footprint, d) }})
 	}
 	for i := range s.Maintenance {
