@@ -43,7 +43,6 @@ func (c *tracedCatalogue) addFlags(cmd *kingpin.CmdClause) {
 	cmd.Flag("dscp", "DSCP of the packets.").Default("26").IntVar(&c.request.DSCP)
 	cmd.Flag("qps", "Queue pairs of each pair of NICs.").Default("8").IntVar(&c.request.QPs)
 	cmd.Flag("adaptive-routing", "off: the NICs are known not to mark packets for adaptive routing. Without it, the agents have to know.").EnumVar(&c.request.AdaptiveRouting, "off")
-	cmd.Flag("exclude", "Element that no path may have. The flag may be repeated.").StringsVar(&c.request.Exclude)
 }
 
 // wanted reports whether the paths are to be traced.

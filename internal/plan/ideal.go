@@ -10,7 +10,7 @@ import (
 
 // Bounds of the exact search for the fractional optimum: cells of the program, and paths of one pair of NICs.
 const (
-	maxCells = 6_000_000
+	maxCells = 2_500_000
 	maxPaths = 512
 )
 
@@ -29,9 +29,6 @@ type class struct {
 // split over the paths, which the optimum may exceed.
 func (n *Network) idealRates(conns []connection, demand []float64) (rates []float64, exact bool) {
 	classes := n.classes(conns)
-	if rates, ok := n.solve(classes, demand); ok {
-		return rates, true
-	}
 	load := make([][]jobLoad, len(n.links))
 	for _, c := range classes {
 		for _, p := range c.paths {
@@ -45,12 +42,26 @@ func (n *Network) idealRates(conns []connection, demand []float64) (rates []floa
 		}
 	}
 	even, bound := maxMin(n.capacities(), load, demand), n.accessRates(conns, demand)
-	for j := range even {
-		if even[j] < bound[j]*(1-boundGap) {
-			return even, false
+	if within(even, bound, 1e-9) {
+		return bound, true
+	}
+	if rates, ok := n.solve(classes, demand); ok {
+		return rates, true
+	}
+	if within(even, bound, boundGap) {
+		return bound, true
+	}
+	return even, false
+}
+
+// within reports whether no rate is below its bound by more than a share.
+func within(rates, bound []float64, share float64) bool {
+	for j := range rates {
+		if rates[j] < bound[j]*(1-share) {
+			return false
 		}
 	}
-	return bound, true
+	return true
 }
 
 // boundGap is how far an even split may be below a bound that no split exceeds, for the bound to count as the optimum.
