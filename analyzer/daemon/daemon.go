@@ -32,6 +32,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/attribute"
+	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/jobs"
@@ -101,6 +102,7 @@ type instance struct {
 	follower  *collectives.Follower    // nil if collectives are not followed
 	steering  *steering                // nil if steering is off
 	records   *tracing.HTTPAgents      // the agents whose records are followed; nil if none are
+	catalogue *catalogue.Builder       // nil if no agents are configured
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
 }
@@ -195,6 +197,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 			return evidence.ReadShards(ctx, w.db, o.Settings, name, time.Now())
 		}}
 	}
+	var tuples *tracing.HTTPAgents
 	if a := c.Agents; a != nil {
 		agents := tracing.HTTPAgents{URL: a.urlTemplate(urlPlaceholders["agents"])}
 		if agents.Client, err = d.host.newClient(&a.Endpoint); err != nil {
@@ -207,7 +210,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 			}
 			agents.URL = w.targets.URLOf
 		}
-		o.Agents = agents
+		o.Agents, tuples = agents, &agents
 		if c.Collectives.Follow {
 			w.records = &agents
 		}
@@ -242,6 +245,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		return nil, err
 	}
 	w.loop = analyzer.NewLoop(o)
+	if tuples != nil {
+		w.catalogue = catalogue.NewBuilder(w.loop.PathStore().Graph, *tuples, time.Now)
+	}
 	if w.records != nil {
 		w.follower = collectives.New(collectives.Options{Graph: o.Graph, Client: w.records.Client, URL: w.records.URL, Snapshot: w.loop.Snapshot, Jobs: o.Jobs, Judged: d.collectives.Observe, Log: d.log})
 		w.steering = d.newSteering(w, &o)
@@ -365,7 +371,7 @@ func (d *Daemon) startInstance(w *instance) {
 	if d.host.NoPrometheusPages {
 		pages = ""
 	}
-	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower},
+	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue},
 		append([]prometheus.Collector{d.health, steeringHealth{w.steerer}, publish.CollectivesCollector{Series: d.collectives, Follower: w.follower}}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/publish"
@@ -28,6 +29,8 @@ type PageOptions struct {
 	Windows           *maintenance.Coordinator
 	// Follower follows the collectives of jobs. Nil means that they are not followed.
 	Follower *collectives.Follower
+	// Catalogue builds catalogues of paths. Nil means that there are no agents that trace them.
+	Catalogue *catalogue.Builder
 }
 
 // NewMux returns the HTTP handlers of a loop: its series and those of more, the API, the page, and the health
@@ -62,6 +65,9 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	publish.CollectivesAPI{Follower: s.Follower}.RegisterHandlers(mux)
 	if m := l.MaintenanceRegister(); m != nil {
 		(&maintenance.API{Register: m, Coordinator: s.Windows, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
+	}
+	if s.Catalogue != nil {
+		(&catalogue.API{Builder: s.Catalogue, Graph: l.PathStore().Graph, Snapshot: l.Snapshot, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
 	}
 	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now}
 	if s.Follower != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // Formats of placements.
@@ -116,7 +118,7 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 		}
 		j := Placement{Job: p.Job, ID: p.ID, NICs: p.NICs, Start: p.Start, End: p.End}
 		for _, n := range p.Nodes {
-			hosts, err := ExpandHosts(n)
+			hosts, err := fabric.ExpandHosts(n)
 			if err != nil {
 				return nil, fmt.Errorf("%s.nodes: %w", at, err)
 			}
@@ -237,7 +239,7 @@ func (p *Placement) fillFromSlurm(state, start, end, nodes string, zone *time.Lo
 	if nodes == "" || nodes == "(null)" || strings.HasPrefix(nodes, "(") {
 		return true, nil
 	}
-	if p.Nodes, err = ExpandHosts(nodes); err != nil {
+	if p.Nodes, err = fabric.ExpandHosts(nodes); err != nil {
 		return false, fmt.Errorf("NodeList: %w", err)
 	}
 	if p.Start, err = slurmTime(start, zone); err != nil {

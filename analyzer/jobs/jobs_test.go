@@ -142,7 +142,7 @@ func TestHosts(t *testing.T) {
 		"n[]":                "error",
 		"n[0-99999],m[0-99]": "error",
 	} {
-		got, err := ExpandHosts(list)
+		got, err := fabric.ExpandHosts(list)
 		if text := strings.Join(got, " "); (err != nil) != (want == "error") || err == nil && text != want {
 			t.Errorf("%q: %q, %v", list, text, err)
 		}

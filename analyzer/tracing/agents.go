@@ -85,14 +85,56 @@ func (a HTTPAgents) TraceFlows(ctx context.Context, node string, edges []string)
 	return a.fetchTraces(ctx, http.MethodPost, node, "/api/v1/trace", nil, map[string]any{"edges": edges})
 }
 
+// TraceTuples makes a node trace tuples, and returns the traces in the same order, with times of this host's clock. It
+// returns an error if the node does not respond with 200, or not with all of them.
+func (a HTTPAgents) TraceTuples(ctx context.Context, node string, tuples []fabric.Tuple) ([]fabric.TupleTrace, error) {
+	var out struct {
+		Now    time.Time           `json:"now"`
+		Traces []fabric.TupleTrace `json:"traces"`
+	}
+	asked, err := a.fetchJSON(ctx, http.MethodPost, node, "/api/v1/trace-tuples", nil, map[string]any{"tuples": tuples}, &out)
+	if err != nil {
+		return nil, err
+	}
+	if len(out.Traces) != len(tuples) {
+		return nil, fmt.Errorf("agent of %q: %d traces of %d tuples", node, len(out.Traces), len(tuples))
+	}
+	reply := tracesReply{Now: out.Now, Paths: make([]fabric.Trace, len(tuples))}
+	for i := range out.Traces {
+		reply.Paths[i] = out.Traces[i].Trace
+	}
+	reply.toLocalTime(asked.began, asked.ended)
+	for i := range out.Traces {
+		if out.Traces[i].Trace = reply.Paths[i]; out.Traces[i].Tuple != tuples[i] {
+			return nil, fmt.Errorf("agent of %q: trace %d is of another tuple than the request has", node, i)
+		}
+	}
+	return out.Traces, nil
+}
+
+// span is the time that a request took.
+type span struct{ began, ended time.Time }
+
+// fetchTraces sends a request to a node, and returns the traces of the response, with times of this host's clock.
 func (a HTTPAgents) fetchTraces(ctx context.Context, method, node, path string, query url.Values, body any) ([]fabric.Trace, error) {
+	var out tracesReply
+	asked, err := a.fetchJSON(ctx, method, node, path, query, body, &out)
+	if err != nil {
+		return nil, err
+	}
+	out.toLocalTime(asked.began, asked.ended)
+	return out.Paths, nil
+}
+
+// fetchJSON sends a request to a node and decodes the response. It returns the time of the request.
+func (a HTTPAgents) fetchJSON(ctx context.Context, method, node, path string, query url.Values, body, out any) (asked span, err error) {
 	base := a.URL(node)
 	if base == "" {
-		return nil, fmt.Errorf("agent of %q: its address is unknown", node)
+		return asked, fmt.Errorf("agent of %q: its address is unknown", node)
 	}
 	at, err := url.JoinPath(base, path)
 	if err != nil {
-		return nil, fmt.Errorf("agent of %q: %w", node, err)
+		return asked, fmt.Errorf("agent of %q: %w", node, err)
 	}
 	if len(query) > 0 {
 		at += "?" + query.Encode()
@@ -101,33 +143,31 @@ func (a HTTPAgents) fetchTraces(ctx context.Context, method, node, path string, 
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
-			return nil, fmt.Errorf("agent of %q: %w", node, err)
+			return asked, fmt.Errorf("agent of %q: %w", node, err)
 		}
 		in = bytes.NewReader(b)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, at, in)
 	if err != nil {
-		return nil, fmt.Errorf("agent of %q: %w", node, err)
+		return asked, fmt.Errorf("agent of %q: %w", node, err)
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	asked := time.Now()
+	asked.began = time.Now()
 	resp, err := a.Client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("agent of %q: %w", node, err)
+		return asked, fmt.Errorf("agent of %q: %w", node, err)
 	}
-	answered := time.Now()
+	asked.ended = time.Now()
 	defer resp.Body.Close()
 	limited := io.LimitReader(resp.Body, maxReply)
 	if resp.StatusCode != http.StatusOK {
 		msg, _ := io.ReadAll(io.LimitReader(limited, 512))
-		return nil, fmt.Errorf("agent of %q: %s: %s", node, resp.Status, strings.TrimSpace(string(msg)))
+		return asked, fmt.Errorf("agent of %q: %s: %s", node, resp.Status, strings.TrimSpace(string(msg)))
 	}
-	var out tracesReply
-	if err := json.NewDecoder(limited).Decode(&out); err != nil {
-		return nil, fmt.Errorf("agent of %q: %w", node, err)
+	if err := json.NewDecoder(limited).Decode(out); err != nil {
+		return asked, fmt.Errorf("agent of %q: %w", node, err)
 	}
-	out.toLocalTime(asked, answered)
-	return out.Paths, nil
+	return asked, nil
 }

@@ -2,10 +2,13 @@ package tracing
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -123,6 +126,37 @@ func TestTimesOfNodesBecomeLocal(t *testing.T) {
 		}
 		if off := got[0].TracedAt.Sub(traced).Abs(); off > tc.limit {
 			t.Errorf("%s: %s off", tc.name, off)
+		}
+	}
+}
+
+// An answer has a trace for each tuple of the request, in its order.
+func TestTuplesAreTracedByTheirNode(t *testing.T) {
+	tuples := []fabric.Tuple{{Src: "h1/eth1", Dst: "h2/eth1", Proto: "udp", DPort: 4791, SPort: 50000}, {Src: "h1/eth1", Dst: "h2/eth1", Proto: "udp", DPort: 4791, SPort: 50001, Variant: 1}}
+	one := func(sport, variant int) string {
+		return fmt.Sprintf(`{"tuple":{"src":"h1/eth1","dst":"h2/eth1","proto":"udp","dport":4791,"sport":%d,"dscp":0,"variant":%d},"marking":"none","trace":{"state":"valid","hops":[]}}`, sport, variant)
+	}
+	for _, x := range []struct{ traces, wrong string }{
+		{one(50000, 0) + "," + one(50001, 1), ""},
+		{one(50000, 0), "1 traces of 2 tuples"},
+		{one(50001, 1) + "," + one(50000, 0), "trace 0 is of another tuple"},
+	} {
+		agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			var body struct{ Tuples []fabric.Tuple }
+			if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.URL.Path != "/api/v1/trace-tuples" || !slices.Equal(body.Tuples, tuples) {
+				t.Errorf("%s %+v, %v", r.URL, body, err)
+			}
+			if _, err := w.Write([]byte(`{"node":"h1","traces":[` + x.traces + `]}`)); err != nil {
+				t.Error(err)
+			}
+		}))
+		got, err := HTTPAgents{Client: agent.Client(), URL: func(string) string { return agent.URL }}.TraceTuples(t.Context(), "h1", tuples)
+		agent.Close()
+		switch {
+		case x.wrong == "" && (err != nil || len(got) != 2 || got[1].Tuple != tuples[1] || got[1].Marking != fabric.MarkingNone):
+			t.Errorf("%+v, %v", got, err)
+		case x.wrong != "" && (err == nil || !strings.Contains(err.Error(), x.wrong)):
+			t.Errorf("%v, want %q", err, x.wrong)
 		}
 	}
 }

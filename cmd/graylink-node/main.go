@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/program"
+	"github.com/graylink/graylink/internal/queuepair/nldev"
 	"github.com/graylink/graylink/internal/rdma"
 	"github.com/graylink/graylink/internal/rdmadev"
 )
@@ -34,11 +36,12 @@ func main() { os.Exit(run()) }
 func run() int {
 	p := program.New("graylink-node", help)
 	source := addSourceFlags(p.App)
-	p.AddFlags("127.0.0.1:9868", "POST /api/v1/trace and /api/v1/nic-health/reset")
+	p.AddFlags("127.0.0.1:9868", "POST /api/v1/trace, /api/v1/trace-tuples and /api/v1/nic-health/reset")
 	push := addPushFlags(p.App)
 	selfTest := p.App.Flag("selftest", "Check that the host has what this feature needs, print the result and exit. The only feature is rdma.").Default("").Enum("", "rdma")
 	health := addHealthFlags(p.App)
 	collectives := addCollectiveFlags(p.App)
+	queuePairs := p.App.Flag("rdma.queue-pairs", "List the RDMA queue pairs of all processes of this node at GET /api/v1/queue-pairs, for graylink plan observe: their numbers, devices and processes.").Bool()
 	check := addPreflightFlags(p.App)
 	log, ok := p.Parse(os.Args[1:])
 	if !ok {
@@ -68,6 +71,9 @@ func run() int {
 		return exitSetup
 	}
 	series := node.New(n, log)
+	if *queuePairs {
+		series.AddQueuePairs(&nldev.Machine{Sys: cmp.Or(health.options.Sys, "/sys"), Proc: "/proc"})
+	}
 	watchersEnded, err := startWatchers(ctx, n, series, health, collectives, push, log)
 	defer watchersEnded()
 	defer stop() // it runs before watchersEnded, so that every return ends them

@@ -67,7 +67,7 @@ func addSwitchFlags(app *kingpin.Application) (*switchagent.Options, *ruleFlags)
 	app.Flag("switch", "Name of the switch in the topology.").Default(host).StringVar(&o.Switch)
 	app.Flag("ports", "Shell pattern of the interfaces that are ports. The flag may be repeated.").Default("*").StringsVar(&o.Ports)
 	app.Flag("ports.alias", "Name ports by the aliases of their interfaces, for switches whose names in the topology are not interface names.").BoolVar(&o.Aliases)
-	app.Flag("stamp-port", "UDP port of the reflectors of probes. The flag may be repeated.").Default("862").Uint16ListVar(&o.StampPorts)
+	app.Flag("stamp-port", "UDP port of the reflectors of probes, or 4791 for RoCE. The flag may be repeated.").Default("862").Uint16ListVar(&o.StampPorts)
 	app.Flag("source", "Source of sightings of probes. The value auto tries eBPF first and then a packet socket.").Default(switchagent.SourceAuto).
 		EnumVar(&o.Source, switchagent.SourceAuto, string(sighting.KindEBPF), string(sighting.KindPacket), string(sighting.KindPsample))
 	app.Flag("psample.group", "Sample group of the rule that hands samples to the kernel.").Default("862").Uint32Var(&o.Group)

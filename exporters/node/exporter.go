@@ -25,6 +25,7 @@ type Exporter struct {
 	node     *nodeagent.Node
 	health   *health.Watcher  // nil if the NICs are not watched
 	follower *follow.Follower // nil if collective libraries are not followed
+	pairs    QueuePairLister  // nil: not listed
 	log      *slog.Logger
 	from     sources
 	runs     *runs
@@ -63,6 +64,9 @@ func (e *Exporter) AddHealth(w *health.Watcher) {
 func (e *Exporter) AddCollectives(f *follow.Follower) {
 	e.follower, e.from.collectives = f, f.CollectPoints
 }
+
+// AddQueuePairs adds the API that lists the RDMA queue pairs of the node.
+func (e *Exporter) AddQueuePairs(l QueuePairLister) { e.pairs = l }
 
 // AddKubernetes adds the series of the requests to Kubernetes.
 func (e *Exporter) AddKubernetes(stats func() kubenode.Stats) { e.from.kubernetes = stats }

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/graylink/graylink/internal/bentclock"
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/webaccess"
 )
@@ -251,6 +252,44 @@ func TestAPI(t *testing.T) {
 	} {
 		if code, text := do(h, request("POST", "/api/v1/trace", tc.body)); code != tc.code || !strings.Contains(text, tc.text) {
 			t.Errorf("%s: %d %s, want %d with %s", tc.body, code, text, tc.code, tc.text)
+		}
+	}
+}
+
+// A tuple to the port of the reflectors is that of a flow. What the node does not trace is refused with the field.
+func TestTraceTuples(t *testing.T) {
+	n := startNode(t, writeConfig(t, 1, 2, ""))
+	h := handlerOf(n)
+	cfg := n.Config()
+	tuple := func(dst string, dport, sport int) string {
+		return fmt.Sprintf(`{"src":"h1/eth1","dst":%q,"proto":"udp","dport":%d,"sport":%d,"dscp":%d}`, dst, dport, sport, cfg.Stamp.ClassOf(0).DSCP)
+	}
+	flow := tuple("h2/eth1", int(cfg.Stamp.Port), int(cfg.Stamp.SourcePort))
+	code, text := do(h, request("POST", "/api/v1/trace-tuples", `{"tuples":[`+flow+`]}`))
+	var got struct {
+		Node   string
+		Traces []fabric.TupleTrace
+	}
+	if err := json.Unmarshal([]byte(text), &got); err != nil || code != 200 || got.Node != "h1" || len(got.Traces) != 1 {
+		t.Fatalf("%d %s, %v", code, text, err)
+	}
+	if tr := got.Traces[0]; tr.Tuple.SPort != int(cfg.Stamp.SourcePort) || tr.Trace.Edge != "h1/eth1>h2/eth1#0" || tr.Marking != fabric.MarkingNone {
+		t.Errorf("%+v", tr)
+	}
+	for _, tc := range []struct {
+		body string
+		text string
+	}{
+		{`{"tuples":[` + tuple("h7/eth1", 4791, 50000) + `]}`, `field "dst": "h7/eth1", want a NIC of a registered peer`},
+		{`{"tuples":[` + flow + `,` + tuple("h2/eth1", 53, 50000) + `]}`, `field "dport": 53`},
+		{`{"tuples":[` + tuple("h2/eth1", 4791, 1024) + `]}`, `field "sport": 1024`},
+		{`{"tuples":[]}`, "0 tuples, want 1 to 256"},
+		{`{"tuples":[` + strings.Repeat(flow+`,`, 256) + flow + `]}`, "257 tuples, want 1 to 256"},
+		{`{"edges":[]}`, "want"},
+		{`{`, "want"},
+	} {
+		if code, text := do(h, request("POST", "/api/v1/trace-tuples", tc.body)); code != 400 || !strings.Contains(text, tc.text) {
+			t.Errorf("%.200s: %d %s, want 400 with %s", tc.body, code, text, tc.text)
 		}
 	}
 }

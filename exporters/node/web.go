@@ -48,8 +48,12 @@ func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
 	mux.HandleFunc("GET /api/v1/nics", e.serveNICs)
 	mux.HandleFunc("GET /api/v1/windows", e.serveWindows)
 	mux.HandleFunc("POST /api/v1/trace", policy.FrequentAdminHandler(e.serveTrace))
+	mux.HandleFunc("POST /api/v1/trace-tuples", policy.FrequentAdminHandler(e.serveTraceTuples))
 	if e.health != nil {
 		healthAPI{e.health, e.log}.addRoutes(mux, policy)
+	}
+	if e.pairs != nil {
+		mux.HandleFunc("GET /api/v1/queue-pairs", e.serveQueuePairs)
 	}
 	if e.follower != nil {
 		mux.HandleFunc("GET /api/v1/collectives", collectivesAPI{e.follower, e.log}.serveRecords)
@@ -102,22 +106,27 @@ func (e *Exporter) servePaths(w http.ResponseWriter, r *http.Request) {
 
 func (e *Exporter) writePaths(w http.ResponseWriter, node string, version uint64, paths []probe.TracedPath) {
 	out := pathsJSON{Node: node, Now: time.Now().UTC().Format(time.RFC3339Nano), Version: version, Paths: make([]pathJSON, len(paths))}
-	for i, p := range paths {
-		j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
-			Reached: p.Reached, Balanced: p.Balanced, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes, HopProbes: p.HopProbes}
-		if j.Notes == nil {
-			j.Notes = []string{}
-		}
-		for k, h := range p.Hops {
-			j.Hops[k].TTL = h.TTL
-			if h.Address.IsValid() {
-				j.Hops[k].Address, j.Hops[k].RTT = h.Address.String(), int64(h.RTT)
-				j.Hops[k].Interface, j.Hops[k].MPLS = h.Incoming, h.Labels
-			}
-		}
-		out.Paths[i] = j
+	for i := range paths {
+		out.Paths[i] = newPathJSON(&paths[i])
 	}
 	e.writeJSON(w, out, "the paths")
+}
+
+// newPathJSON returns the JSON form of a path.
+func newPathJSON(p *probe.TracedPath) pathJSON {
+	j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
+		Reached: p.Reached, Balanced: p.Balanced, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes, HopProbes: p.HopProbes}
+	if j.Notes == nil {
+		j.Notes = []string{}
+	}
+	for k, h := range p.Hops {
+		j.Hops[k].TTL = h.TTL
+		if h.Address.IsValid() {
+			j.Hops[k].Address, j.Hops[k].RTT = h.Address.String(), int64(h.RTT)
+			j.Hops[k].Interface, j.Hops[k].MPLS = h.Incoming, h.Labels
+		}
+	}
+	return j
 }
 
 // serveClock answers GET /api/v1/clock.
@@ -174,4 +183,54 @@ func (e *Exporter) serveTrace(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e.writePaths(w, node, version, paths)
+}
+
+// maxTraceTuples is the largest number of tuples in a request. Their traces take five seconds where one switch answers all.
+const maxTraceTuples = 256
+
+// tupleTracesJSON is the response to POST /api/v1/trace-tuples.
+type tupleTracesJSON struct {
+	Node   string           `json:"node"`
+	Now    string           `json:"now"` // by the clock of traced_at
+	Traces []tupleTraceJSON `json:"traces"`
+}
+
+// tupleTraceJSON is the JSON form of fabric.TupleTrace.
+type tupleTraceJSON struct {
+	Tuple   fabric.Tuple   `json:"tuple"`
+	Marking fabric.Marking `json:"marking"`
+	Trace   pathJSON       `json:"trace"`
+}
+
+// serveTraceTuples answers POST /api/v1/trace-tuples.
+func (e *Exporter) serveTraceTuples(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Tuples []fabric.Tuple `json:"tuples"`
+	}
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxTraceBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&body); err != nil {
+		http.Error(w, `want {"tuples":[{"src","dst","proto","dport","sport","dscp"},...]}: `+err.Error(), http.StatusBadRequest)
+		return
+	}
+	if len(body.Tuples) == 0 || len(body.Tuples) > maxTraceTuples {
+		http.Error(w, fmt.Sprintf("%d tuples, want 1 to %d", len(body.Tuples), maxTraceTuples), http.StatusBadRequest)
+		return
+	}
+	webaccess.AddLogAttrs(r, "tuples", len(body.Tuples))
+	node, paths, err := e.node.TraceTuples(r.Context(), body.Tuples)
+	var refused *probe.TupleError
+	switch {
+	case errors.As(err, &refused):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	out := tupleTracesJSON{Node: node, Now: time.Now().UTC().Format(time.RFC3339Nano), Traces: make([]tupleTraceJSON, len(paths))}
+	for i := range paths {
+		out.Traces[i] = tupleTraceJSON{paths[i].Tuple, paths[i].Marking, newPathJSON(&paths[i].Path)}
+	}
+	e.writeJSON(w, out, "the traces of tuples")
 }

@@ -87,6 +87,18 @@ func (n *Node) TraceFlows(ctx context.Context, flows []fabric.Flow) (node string
 	return engine.Config().Node, version, paths, nil
 }
 
+// TraceTuples traces the paths of tuples now, and returns them with the node's name. The error is a probe.TupleError if one
+// of them is not the node's to trace. A reload ends the traces.
+func (n *Node) TraceTuples(ctx context.Context, tuples []probe.Tuple) (node string, paths []probe.TuplePath, err error) {
+	n.mu.RLock()
+	engine := n.engine
+	n.mu.RUnlock()
+	if paths, err = engine.TraceTuples(ctx, tuples); err != nil {
+		return "", nil, err
+	}
+	return engine.Config().Node, paths, nil
+}
+
 // retraceMoved has the paths of flows traced again soon, since what they show has changed.
 func (n *Node) retraceMoved(flows []fabric.Flow) {
 	n.mu.RLock()

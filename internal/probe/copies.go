@@ -46,6 +46,8 @@ type roceHost interface {
 	DriverName(device string) (string, error)
 	// NetdevName returns the network interface of an entry of a GID table.
 	NetdevName(device string, port, gidIndex int) (string, error)
+	// NetdevDriver returns the name of a network interface's kernel module, or "" if it is virtual.
+	NetdevDriver(netdev string) (string, error)
 	OpenRaw(netdev string, src netip.Addr) (rawIP, error)
 }
 
@@ -79,6 +81,17 @@ func (h sysHost) NetdevName(device string, port, gidIndex int) (string, error) {
 		return "", fmt.Errorf("%s: %q, want the name of a network interface", file, name)
 	}
 	return name, nil
+}
+
+// NetdevDriver returns the name of a network interface's kernel module, or "" if it is virtual (a bond's or a veth's
+// driver has no device). It implements roceHost.
+func (h sysHost) NetdevDriver(netdev string) (string, error) {
+	target, err := os.Readlink(filepath.Join(h.sys, "class/net", netdev, "device/driver"))
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Stat(filepath.Join(h.sys, "class/net", netdev))
+		return "", err
+	}
+	return filepath.Base(target), err
 }
 
 // OpenRaw opens raw sockets for an address of an interface. It implements roceHost.

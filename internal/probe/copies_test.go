@@ -29,8 +29,9 @@ type fakeHost struct {
 	err       error // of opening
 	sendErr   error
 	switches  []netip.Addr
-	closed    bool // the destination's kernel reports a closed port
-	quoted    int  // octets of a quote; 0: all
+	choose    func(p roce.Packet) netip.Addr // the switch at hop limit 2, instead of that of switches; nil: that
+	closed    bool                           // the destination's kernel reports a closed port
+	quoted    int                            // octets of a quote; 0: all
 	extension []byte
 
 	mu     sync.Mutex
@@ -47,6 +48,8 @@ func (h *fakeHost) DriverName(string) (string, error) {
 }
 
 func (h *fakeHost) NetdevName(string, int, int) (string, error) { return "eth7", nil }
+
+func (h *fakeHost) NetdevDriver(string) (string, error) { return h.driver, nil }
 
 func (h *fakeHost) OpenRaw(netdev string, src netip.Addr) (rawIP, error) {
 	h.mu.Lock()
@@ -89,7 +92,11 @@ func (r *fakeRaw) Send(b []byte, dst netip.Addr) error {
 	}
 	switch hop := int(p.HopLimit); {
 	case hop <= len(h.switches):
-		if a := h.switches[hop-1]; a.IsValid() {
+		a := h.switches[hop-1]
+		if hop == 2 && h.choose != nil {
+			a = h.choose(p)
+		}
+		if a.IsValid() {
 			r.in <- icmpMessage{exceeded(quote, h.extension), a}
 		}
 	case h.closed:

@@ -16,6 +16,7 @@ type udpPort struct {
 	reflector *socket   // nil if the NIC has no UDP
 	clock     *nicClock // nil if the kernel's stamps are used
 	kindWhy   string    // the reason for that
+	copies    *copier   // sends the copies of tuples; nil if the NIC has no UDP, or if the fabric is simulated
 }
 
 // rdmaPort holds what a NIC has for RDMA.
@@ -75,6 +76,9 @@ func (p *ports) openUDP() (err error) {
 		p.udp.kindWhy = ""
 		p.log.Info("using the NIC's time stamps")
 	}
+	if p.wire.deps.KnownPath == nil {
+		p.udp.copies = newCopier(sysHost{"/sys"})
+	}
 	p.udp.reflector, err = p.openSocket("reflector", p.self.node.Stamp.Port)
 	return err
 }
@@ -118,6 +122,10 @@ func (p *ports) closeAll() error {
 	if p.udp.reflector != nil {
 		errs = append(errs, p.closeSocket(p.udp.reflector))
 		p.udp.reflector = nil
+	}
+	if p.udp.copies != nil {
+		errs = append(errs, p.udp.copies.Close())
+		p.udp.copies = nil
 	}
 	if p.rdma.queue != nil {
 		errs = append(errs, p.closeSocket(p.rdma.reflector), p.closeSocket(p.rdma.queue), p.rdma.copies.Close())

@@ -112,6 +112,8 @@ type tracer struct {
 	budgets      *budgets
 	first        map[string]*firstHop          // by NIC
 	lengths      map[nicDestination]int        // hop limit of a destination's answer
+	tupleLengths map[nicDestination]int        // the same of valid paths of tuples, whose end cannot be observed
+	tupleTurns   chan struct{}                 // has an element for each tuple that may be traced at the same time
 	slots        chan struct{}                 // has an element for each flow that may be traced at the same time
 	running      map[fabric.Flow]chan struct{} // of flows that are being traced; closed at the end
 	version      uint64
@@ -124,7 +126,7 @@ type tracer struct {
 
 func newTracer(cfg TraceConfig, nics func() []*nic, log *slog.Logger) *tracer {
 	t := &tracer{nics: nics, log: log, pace: newPaceBucket(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
-		lengths: map[nicDestination]int{}, slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Flow]*TracedPath{}, sharedTraces: map[tuple]*sharedTrace{}, running: map[fabric.Flow]chan struct{}{}}
+		lengths: map[nicDestination]int{}, tupleLengths: map[nicDestination]int{}, tupleTurns: make(chan struct{}, tupleTurns(cfg)), slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Flow]*TracedPath{}, sharedTraces: map[tuple]*sharedTrace{}, running: map[fabric.Flow]chan struct{}{}}
 	t.seek = t.findPath
 	return t
 }
@@ -164,6 +166,7 @@ func (t *tracer) applyConfig(cfg TraceConfig, node *Config) {
 	t.budgets.setFullRate(cfg.PacketsPerSwitch)
 	if cap(t.slots) != cfg.Concurrency {
 		t.slots = make(chan struct{}, cfg.Concurrency)
+		t.tupleTurns = make(chan struct{}, tupleTurns(cfg))
 	}
 	for e := range t.paths {
 		if !known[e] {
@@ -284,6 +287,7 @@ type traceFlow struct {
 	answered bool      // packets of it were answered recently
 	rdma     bool      // traced by copies
 	copies   *copyPlan // parameters of the copies; nil while they are not known
+	tuple    *Tuple    // its copies are not those of a flow; nil otherwise
 }
 
 // isMute reports whether the far end does not answer packets of a trace.

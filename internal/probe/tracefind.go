@@ -31,6 +31,7 @@ type pathTrace struct {
 	answers       [maxHops + 1][]traceAnswer
 	first         *Hop // hop limit 1, as other flows found it
 	awaitsFirst   bool // another flow is about to find hop limit 1
+	attempts      int  // packets of a hop limit that had no answer before
 	silentCharges []charge
 }
 
@@ -65,16 +66,24 @@ func (t *tracer) isNeighbour(nic string, networks []netip.Prefix) bool {
 
 // findPath traces one flow.
 func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) {
-	q := &pathTrace{tracer: t, flow: f}
+	q := &pathTrace{tracer: t, flow: f, attempts: traceAttempts}
 	q.nic, _ = f.edge.Endpoints()
 	t.mu.Lock()
-	if q.lastPath = t.paths[f.edge]; q.lastPath != nil && q.lastPath.State != fabric.PathUnknown {
+	if f.tuple != nil {
+		q.attempts = max(1, f.tuple.Packets)
+	} else if q.lastPath = t.paths[f.edge]; q.lastPath != nil && q.lastPath.State != fabric.PathUnknown {
 		q.oldPath = q.lastPath
 	}
-	if q.length = t.lengths[nicDestination{q.nic, f.dst.Addr()}]; f.isMute() && q.oldPath != nil {
+	q.length = t.lengths[nicDestination{q.nic, f.dst.Addr()}]
+	switch {
+	case f.tuple != nil && q.length == 0:
+		q.length = t.tupleLengths[nicDestination{q.nic, f.dst.Addr()}]
+	case f.isMute() && q.oldPath != nil:
 		q.length = len(q.oldPath.Hops) + 1
 	}
-	if q.first = t.sharedFirstHop(q.nic, time.Now()); q.first == nil {
+	if f.tuple != nil && q.attempts > 1 {
+		// The packets of one hop limit are compared with each other.
+	} else if q.first = t.sharedFirstHop(q.nic, time.Now()); q.first == nil {
 		q.awaitsFirst = !t.searchesFirstHop(q.nic, time.Now())
 	}
 	t.mu.Unlock()
@@ -82,6 +91,10 @@ func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) 
 		q.length = 1
 	}
 	p := TracedPath{Edge: f.edge, TracedAt: time.Now(), mute: f.isMute()}
+	if f.tuple != nil && q.length > 0 {
+		err := q.findBefore(ctx, &p, q.length-1)
+		return p, err
+	}
 	tail := maxSilentProbe
 	if f.isMute() {
 		tail = maxSilent
@@ -102,18 +115,38 @@ func (t *tracer) findPath(ctx context.Context, f traceFlow) (TracedPath, error) 
 			return p, err
 		}
 	}
-	if q.awaitsFirst {
-		q.mu.Lock()
-		q.first = t.sharedFirstHop(q.nic, time.Now())
-		q.mu.Unlock()
-		if q.awaitsFirst = false; q.first == nil {
-			if err := q.probeHops(ctx, 1, 1); err != nil {
-				return p, err
-			}
-		}
+	if err := q.takeFirst(ctx); err != nil {
+		return p, err
 	}
 	q.buildPath(&p, end)
 	return p, nil
+}
+
+// findBefore traces a path whose length is known, up to the switch at a hop limit, and sends nothing that arrives at the
+// destination.
+func (q *pathTrace) findBefore(ctx context.Context, p *TracedPath, end int) error {
+	if err := q.probeHops(ctx, 1, end); err != nil {
+		return err
+	}
+	if err := q.takeFirst(ctx); err != nil {
+		return err
+	}
+	q.buildPath(p, end)
+	return nil
+}
+
+// takeFirst takes the first hop that another flow was about to find, or probes it if that flow did not.
+func (q *pathTrace) takeFirst(ctx context.Context) error {
+	if !q.awaitsFirst {
+		return nil
+	}
+	q.mu.Lock()
+	q.first = q.sharedFirstHop(q.nic, time.Now())
+	q.mu.Unlock()
+	if q.awaitsFirst = false; q.first == nil {
+		return q.probeHops(ctx, 1, 1)
+	}
+	return nil
 }
 
 // followKnown returns a function that takes the path of a flow from known, in place of findPath.
@@ -136,7 +169,7 @@ func (q *pathTrace) probeHops(ctx context.Context, from, to int) error {
 		case q.previousAnswer(ttl).IsValid() || q.oldPath != nil && ttl == q.length:
 			packets[ttl] = 1
 		default:
-			packets[ttl] = traceAttempts
+			packets[ttl] = q.attempts
 		}
 	}
 	if err := q.sendPackets(ctx, packets); err != nil {

@@ -266,6 +266,25 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
+// TestConnectedPorts has the ports that the kernel's function gave for these numbers.
+func TestConnectedPorts(t *testing.T) {
+	for _, x := range []struct {
+		label, local, remote uint32
+		want                 uint16
+	}{
+		{0, 0x1234, 0x5678, 49178},
+		{0, 0x5678, 0x1234, 49178},
+		{0, 0x123, 0x1234, 61711},
+		{1, 0x123, 0x1234, 49153},
+		{0xfffff, 0x123, 0x1234, 0xffc0},
+		{0, 0, 0x1234, 49152}, // the far number is not known yet
+	} {
+		if got := ConnectedPort(x.label, x.local, x.remote); got != x.want {
+			t.Errorf("label %#x, queue pairs %#x and %#x: %d, want %d", x.label, x.local, x.remote, got, x.want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, b := range captures(f) {
 		f.Add(b)

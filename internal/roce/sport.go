@@ -45,3 +45,17 @@ func (r Rule) SourcePort(label, qpn uint32) uint16 {
 	// rdma_flow_label_to_udp_sport, include/rdma/ib_verbs.h
 	return firstPort | uint16(label&0x3fff^label&0xfc000>>14)
 }
+
+// ConnectedPort returns the UDP source port of the packets of a connected queue pair, by its flow label and the numbers of
+// both queue pairs: rdma_get_udp_sport, include/rdma/ib_verbs.h. It is the same in both directions where the label is 0, which
+// is what NCCL sets. The drivers mlx5_core, hns3, and rdma_rxe follow it, the last one once the queue pair was given a
+// routing header.
+func ConnectedPort(label, local, remote uint32) uint16 {
+	if label == 0 {
+		v := uint64(local) * uint64(remote)
+		v ^= v >> 20
+		v ^= v >> 40
+		label = uint32(v & maxLabel)
+	}
+	return ByLabel.SourcePort(label, 0)
+}

@@ -76,11 +76,12 @@ links:
 
 // acts are the requests that change something, by program.
 var acts = map[string][]act{
-	"node":        {{"POST", "/-/reload", ""}, {"POST", "/api/v1/trace", `{"edges":["h1/eth1>h2/eth1#0"]}`}, {"POST", "/api/v1/nic-health/reset", "{}"}},
+	"node": {{"POST", "/-/reload", ""}, {"POST", "/api/v1/trace", `{"edges":["h1/eth1>h2/eth1#0"]}`}, {"POST", "/api/v1/nic-health/reset", "{}"},
+		{"POST", "/api/v1/trace-tuples", `{"tuples":[{"src":"h1/eth1","dst":"h2/eth1","proto":"udp","dport":4791,"sport":50000,"dscp":26}]}`}},
 	"switch":      {{"POST", "/-/reload", ""}},
 	"coordinator": {{"POST", "/-/reload", ""}, {"POST", "/api/v1/keys/rotate", ""}},
 	"analyzer": {{"POST", "/-/reload", ""}, {"POST", "/api/v1/maintenance", `{"element":"leaf1","by":"evil","duration":"8760h"}`},
-		{"DELETE", "/api/v1/maintenance/none", ""}},
+		{"DELETE", "/api/v1/maintenance/none", ""}, {"POST", "/api/v1/catalogue", `{"pairs":[{"src":"h1/eth1","dst":"h2/eth1"}],"dscp":26,"qps":8}`}},
 }
 
 type act struct{ method, path, body string }

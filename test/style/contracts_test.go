@@ -165,6 +165,7 @@ var (
 var servers = map[string]string{
 	"exporters/node": "graylink-node", "exporters/switch": "graylink-switch", "exporters/coordinator": "graylink-coordinator",
 	"analyzer/daemon": "graylink-analyzer", "analyzer/publish": "graylink-analyzer", "analyzer/maintenance": "graylink-analyzer",
+	"analyzer/catalogue": "graylink-analyzer",
 	"exporters/ibfabric": "graylink ib serve", "internal/ibsample": "graylink ib serve",
 }
 

@@ -59,6 +59,7 @@ func TestSoftRoCE(t *testing.T) {
 		{"Mapping", true, deviceMapping},
 		{"Probes", true, probesOverRDMA},
 		{"Paths", true, pathsOfRDMA},
+		{"QueuePairs", true, queuePairs},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.rdma && b.withoutRDMA != nil {
@@ -75,7 +76,7 @@ func TestSoftRoCE(t *testing.T) {
 // and no interface that is up.
 func fresh(t *testing.T, m *Machine) {
 	t.Helper()
-	shell(t, m, `killall -9 graylink-node graylink-node-plain graylink-coordinator peers rdma.test ibv_ud_pingpong 2>/dev/null
+	shell(t, m, `killall -9 graylink-node graylink-node-plain graylink-coordinator peers rdma.test ibv_ud_pingpong ibv_rc_pingpong 2>/dev/null
 rdma link delete rxe0 2>/dev/null
 rdma link delete rxe1 2>/dev/null
 for i in eth0 eth1; do

@@ -87,6 +87,22 @@ func TestProbeOfAFrame(t *testing.T) {
 	}
 }
 
+// RoCE's port is one more port: its packets are seen with their flows, beside those of probes.
+func TestRoCEIsAnotherPort(t *testing.T) {
+	roce := netip.AddrPortFrom(b4.Addr(), 4791)
+	for _, x := range []struct {
+		ports []uint16
+		dst   netip.AddrPort
+		want  bool
+	}{{[]uint16{862, 4791}, roce, true}, {[]uint16{862, 4791}, b4, true}, {[]uint16{862}, roce, false}} {
+		var key sighting.Key
+		ok := parseProbe(frame(a4, x.dst, 17, 0), x.ports, &key)
+		if ok != x.want || ok && key.Flow() != (sighting.Flow{Src: a4, Dst: x.dst}) {
+			t.Errorf("%v to %v: %v %v, want %v", x.ports, x.dst, ok, key.Flow(), x.want)
+		}
+	}
+}
+
 func FuzzProbe(f *testing.F) {
 	for _, x := range frames {
 		f.Add(x.frame)

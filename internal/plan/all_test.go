@@ -1,0 +1,5 @@
+//go:build all
+
+package plan
+
+const c4Seeds = 20

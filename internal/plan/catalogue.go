@@ -1,0 +1,155 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Catalogue holds the entries of a catalogue that a network can be planned with.
+type Catalogue struct {
+	net     *Network
+	pairs   map[pairKey]*pair
+	sources map[string]Reason // of NICs from which nothing can be planned
+	arena   []int32
+	scratch []int32
+	// Unusable counts entries with a path that the topology does not have, and OtherTuples those of packets that are not RoCE.
+	Unusable, OtherTuples int
+}
+
+// pairKey is a NIC that sends and the unit that it sends to.
+type pairKey struct {
+	src string
+	dst *unit
+}
+
+// pair holds the ports of a pair.
+type pair struct {
+	ports  []portPath
+	reason Reason
+	sorted bool
+}
+
+// portPath is the path of a source port; length is 0 if it is not valid.
+type portPath struct {
+	sport  uint16
+	length uint8
+	start  uint32 // in the arena
+	dst    string
+}
+
+// NewCatalogue returns an empty catalogue.
+func NewCatalogue(n *Network) *Catalogue {
+	return &Catalogue{net: n, pairs: map[pairKey]*pair{}, sources: map[string]Reason{}}
+}
+
+// Add adds an entry. Of several of one tuple, the last one counts.
+func (c *Catalogue) Add(e *Entry) {
+	if e.DPort != RoCEPort || e.SPort < FirstRoCEPort {
+		c.OtherTuples++ // hashes differ by ports, so that other packets say nothing of RoCE
+		return
+	}
+	dst := c.net.unitOf[e.Dst]
+	if dst == nil {
+		if e.Reason != "" && e.Dst == "" {
+			c.sources[e.Src] = e.Reason
+		} else {
+			c.Unusable++
+		}
+		return
+	}
+	key := pairKey{e.Src, dst}
+	p := c.pairs[key]
+	if p == nil {
+		p = &pair{}
+		c.pairs[key] = p
+	}
+	p.sorted = false
+	if e.Reason != "" {
+		p.reason = e.Reason
+	}
+	x := portPath{sport: e.SPort, dst: e.Dst}
+	if e.State == Valid {
+		links, ok := c.net.follow(c.scratch[:0], e.Src, e.Dst, e.Path)
+		c.scratch = links
+		if !ok {
+			c.Unusable++
+		} else {
+			x.start, x.length = uint32(len(c.arena)), uint8(len(links))
+			c.arena = append(c.arena, links...)
+		}
+	}
+	p.ports = append(p.ports, x)
+}
+
+// of returns the ports of a pair, sorted, and the reason why it has none that can be planned with.
+func (c *Catalogue) of(src string, dst *unit) ([]portPath, Reason) {
+	p := c.pairs[pairKey{src, dst}]
+	if p == nil {
+		return nil, c.sources[src]
+	}
+	if !p.sorted {
+		slices.SortStableFunc(p.ports, func(a, b portPath) int { return cmp.Compare(a.sport, b.sport) })
+		out := p.ports[:0]
+		for i, x := range p.ports {
+			if i+1 == len(p.ports) || p.ports[i+1].sport != x.sport {
+				out = append(out, x)
+			}
+		}
+		p.ports, p.sorted = out, true
+	}
+	return p.ports, cmp.Or(p.reason, c.sources[src])
+}
+
+func (c *Catalogue) links(x *portPath) []int32 {
+	return c.arena[x.start : x.start+uint32(x.length)]
+}
+
+// option is a path that a queue pair of a connection may take, with the ports whose packets take it.
+type option struct {
+	member int // of the source
+	dst    string
+	links  []int32
+	sports []uint16
+}
+
+// options returns the paths of a connection, in the order of their members and lowest ports. If there is none, it returns the reason.
+// With anySide, paths that change sides are among them.
+func (c *Catalogue) options(conn *connection, anySide bool) (out []option, why Reason) {
+	why = NoValidPath
+	for m, src := range conn.src.members {
+		ports, reason := c.of(src, conn.dst)
+		if reason != "" {
+			why = reason
+			continue
+		}
+		first := len(out)
+	next:
+		for i := range ports {
+			x := &ports[i]
+			if x.length == 0 {
+				continue
+			}
+			links := c.links(x)
+			if slices.ContainsFunc(links, func(l int32) bool { return c.net.excluded[l] }) {
+				continue
+			}
+			if !anySide && !c.net.sameSide(src, x.dst) {
+				if why == NoValidPath {
+					why = SameSide
+				}
+				continue
+			}
+			for k := first; k < len(out); k++ {
+				if slices.Equal(out[k].links, links) {
+					out[k].sports = append(out[k].sports, x.sport)
+					continue next
+				}
+			}
+			out = append(out, option{member: m, dst: x.dst, links: links, sports: []uint16{x.sport}})
+		}
+	}
+	if len(out) > 0 {
+		why = ""
+	}
+	return out, why
+}

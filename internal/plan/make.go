@@ -1,0 +1,290 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Request is what a plan is made of.
+type Request struct {
+	Network   *Network
+	Catalogue *Catalogue
+	Jobs      []Job
+	// QPs is the number of queue pairs of connections whose job gives none; 0 chooses it.
+	QPs int
+	// Steps bounds the search for a better plan: the number of paths that are tried. 0 stands for DefaultSteps.
+	Steps int
+	// Previous is a plan of which as many queue pairs as possible are kept, or nil.
+	Previous *Plan
+}
+
+// DefaultSteps is what some two seconds suffice for.
+const DefaultSteps = 10_000_000
+
+// choices are the numbers of queue pairs of a connection that are tried where none is given.
+var choices = []int{4, 8, 16, 32}
+
+// goodEnough is the share of the ideal from which on a number of queue pairs suffices.
+const goodEnough = 0.98
+
+// maxQueuePairs bounds the queue pairs of all jobs together.
+const maxQueuePairs = 4_000_000
+
+// Make returns a plan. An error is one of the request; a queue pair that has no port is part of the plan.
+func Make(r *Request) (*Plan, error) {
+	conns, err := r.Network.connections(r.Jobs)
+	if err != nil {
+		return nil, err
+	}
+	demand := demands(r.Jobs)
+	ideal, exact := r.Network.idealRates(conns, demand)
+	tried := choices
+	if r.QPs > 0 || !slices.ContainsFunc(conns, func(c connection) bool { return c.qps == 0 }) {
+		tried = []int{r.QPs}
+	}
+	var best *Plan
+	for _, qps := range tried {
+		p, err := r.withQPs(slices.Clone(conns), qps, demand, ideal, exact)
+		if err != nil {
+			return nil, err
+		}
+		if best == nil || p.worstRatio() > best.worstRatio()+slack {
+			best = p
+		}
+		if best.worstRatio() >= goodEnough {
+			break
+		}
+	}
+	return best, nil
+}
+
+// worstRatio returns the least ratio of a rate to its ideal, or 0 if there is none.
+func (p *Plan) worstRatio() float64 {
+	least := math.Inf(1)
+	for _, j := range p.Jobs {
+		if j.Ratio != nil {
+			least = min(least, *j.Ratio)
+		}
+	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	return least
+}
+
+func demands(jobs []Job) []float64 {
+	out := make([]float64, len(jobs))
+	for i, j := range jobs {
+		if out[i] = math.Inf(1); j.DemandGbps != nil {
+			out[i] = *j.DemandGbps
+		}
+	}
+	return out
+}
+
+// withQPs returns the plan in which connections without a number of queue pairs have qps.
+func (r *Request) withQPs(conns []connection, qps int, demand, ideal []float64, exact bool) (*Plan, error) {
+	total := 0
+	for i := range conns {
+		if conns[i].qps == 0 {
+			conns[i].qps = qps
+		}
+		total += conns[i].qps
+	}
+	if total > maxQueuePairs {
+		return nil, fmt.Errorf("jobs: %d queue pairs: at most %d are expected", total, maxQueuePairs)
+	}
+	steps := r.Steps
+	if steps == 0 {
+		steps = DefaultSteps
+	}
+	target := slices.Clone(ideal)
+	for i, rate := range target {
+		if rate <= 0 || math.IsInf(rate, 1) {
+			target[i] = 1
+		}
+	}
+	a := newAllocation(r.Network, r.Catalogue, conns, target, steps)
+	if r.Previous != nil {
+		if err := a.keep(r.Previous, r.Jobs); err != nil {
+			return nil, err
+		}
+		a.fill()
+		a.improve()
+	} else if !a.exact(demand) {
+		a.fill()
+		a.improve()
+	}
+	return r.write(a, demand, ideal, exact), nil
+}
+
+// keep puts the queue pairs where a previous plan had them, as far as the paths are still there. Of the others, few may be moved.
+func (a *allocation) keep(p *Plan, jobs []Job) error {
+	if p.Model.GoodputRatio != a.net.Goodput {
+		return errors.New("the previous plan has another goodput_ratio")
+	}
+	type key struct {
+		job, src, dst string
+		qp            int
+	}
+	before := map[key]*Assignment{}
+	for i := range p.Assignments {
+		x := &p.Assignments[i]
+		src, dst := a.net.unitOf[x.Src], a.net.unitOf[x.Dst]
+		if src != nil && dst != nil {
+			before[key{x.Job, src.id, dst.id, x.QP}] = x
+		}
+	}
+	for q, c := range a.connOf {
+		conn := &a.conns[c]
+		x := before[key{jobs[conn.job].Name(), conn.src.id, conn.dst.id, q - a.first[c]}]
+		if x == nil {
+			continue
+		}
+		for o, opt := range a.options[c] {
+			if conn.src.members[opt.member] == x.Src && slices.Contains(opt.sports, x.SPort) {
+				a.before[q] = int32(o)
+				a.place(int32(q), int32(o))
+				break
+			}
+		}
+	}
+	a.mayMove = max(1, len(a.choice)/50)
+	return nil
+}
+
+// write returns the plan of an allocation.
+func (r *Request) write(a *allocation, demand, ideal []float64, exact bool) *Plan {
+	n := r.Network
+	p := &Plan{Version: Version, Model: Model{n.Goodput}, Excluded: append([]Exclusion{}, n.reasons...), Assignments: []Assignment{}, Links: []LinkLoad{}, Jobs: []JobRate{}, Unplaced: []Unplaced{}, Spare: Spare{Nodes: []string{}}}
+	used := map[string]bool{}
+	ports := r.ports(a)
+	names := map[*int32][]string{} // of links, by the first one's place
+	placed := make([]bool, len(r.Jobs))
+	for q, c := range a.connOf {
+		conn := &a.conns[c]
+		used[nodeOf(conn.src)], used[nodeOf(conn.dst)] = true, true
+		job, qp := r.Jobs[conn.job].Name(), q-a.first[c]
+		if a.choice[q] < 0 {
+			p.Unplaced = append(p.Unplaced, Unplaced{Job: job, Src: conn.src.id, Dst: conn.dst.id, QP: qp, Reason: a.reasons[c]})
+			continue
+		}
+		placed[conn.job] = true
+		o := &a.options[c][a.choice[q]]
+		links := names[&o.links[0]]
+		if links == nil {
+			links = n.linkNames(o.links)
+			names[&o.links[0]] = links
+		}
+		x := Assignment{Job: job, Src: conn.src.members[o.member], Dst: o.dst, QP: qp, SPort: ports[q], FlowLabel: FlowLabel(ports[q]), Weight: conn.share / float64(conn.qps), Links: links}
+		if conn.src.bond {
+			x.LagPort = o.member + 1
+		}
+		p.Assignments = append(p.Assignments, x)
+	}
+	rates, carried, qps := a.ratesNow(demand)
+	for l, count := range qps {
+		if count > 0 {
+			d := &n.links[l]
+			p.Links = append(p.Links, LinkLoad{From: d.from, To: d.to, CapacityGbps: rounded(d.capacity), PlannedGbps: rounded(carried[l]), QPs: count})
+		}
+	}
+	for j := range r.Jobs {
+		p.Jobs = append(p.Jobs, jobRate(&r.Jobs[j], placed[j], rates[j], ideal[j], exact))
+	}
+	for i := range n.Graph.Topo.Nodes {
+		if node := &n.Graph.Topo.Nodes[i]; !used[node.Name] {
+			p.Spare.Nodes = append(p.Spare.Nodes, node.Name)
+		}
+	}
+	return p
+}
+
+func nodeOf(u *unit) string {
+	for i := range u.id {
+		if u.id[i] == '/' {
+			return u.id[:i]
+		}
+	}
+	return u.id
+}
+
+// rounded returns a number of Gb/s to a precision of 1 b/s, so that sums in another order look alike.
+func rounded(x float64) float64 { return math.Round(x*1e9) / 1e9 }
+
+// jobRate returns the rates of a job, without those that are not known.
+func jobRate(j *Job, placed bool, rate, ideal float64, exact bool) JobRate {
+	out := JobRate{Job: j.Name(), DemandGbps: j.DemandGbps}
+	if placed && !math.IsInf(rate, 1) {
+		r := rounded(rate)
+		out.BusbwGbps = &r
+	}
+	if exact && ideal > 0 && !math.IsInf(ideal, 1) {
+		i := rounded(ideal)
+		out.IdealGbps = &i
+		if out.BusbwGbps != nil {
+			ratio := rounded(rate / ideal)
+			out.Ratio = &ratio
+		}
+	}
+	return out
+}
+
+// ports returns the source port of each queue pair: of the ports that take its path, the one that the connection uses the least, and
+// the port that it had before, if it has the path of then.
+func (r *Request) ports(a *allocation) []uint16 {
+	out := make([]uint16, len(a.choice))
+	previous := map[int]uint16{}
+	if r.Previous != nil {
+		previous = a.previousPorts(r.Previous, r.Jobs)
+	}
+	for c := range a.conns {
+		count := map[[2]int32]int{}
+		for q := a.first[c]; q < a.first[c+1]; q++ {
+			if o := a.choice[q]; o >= 0 && o == a.before[q] {
+				out[q] = previous[q]
+				count[[2]int32{o, int32(out[q])}]++
+			}
+		}
+		for q := a.first[c]; q < a.first[c+1]; q++ {
+			o := a.choice[q]
+			if o < 0 || out[q] != 0 {
+				continue
+			}
+			best := a.options[c][o].sports[0]
+			for _, s := range a.options[c][o].sports[1:] {
+				if count[[2]int32{o, int32(s)}] < count[[2]int32{o, int32(best)}] {
+					best = s
+				}
+			}
+			out[q] = best
+			count[[2]int32{o, int32(best)}]++
+		}
+	}
+	return out
+}
+
+// previousPorts returns the ports that the queue pairs of a plan have had, by their numbers.
+func (a *allocation) previousPorts(p *Plan, jobs []Job) map[int]uint16 {
+	type key struct {
+		job, src, dst string
+		qp            int
+	}
+	ports := map[key]uint16{}
+	for i := range p.Assignments {
+		x := &p.Assignments[i]
+		if src, dst := a.net.unitOf[x.Src], a.net.unitOf[x.Dst]; src != nil && dst != nil {
+			ports[key{x.Job, src.id, dst.id, x.QP}] = x.SPort
+		}
+	}
+	out := map[int]uint16{}
+	for q, c := range a.connOf {
+		conn := &a.conns[c]
+		if s := ports[key{jobs[conn.job].Name(), conn.src.id, conn.dst.id, q - a.first[c]}]; s != 0 {
+			out[q] = s
+		}
+	}
+	return out
+}

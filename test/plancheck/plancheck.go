@@ -1,0 +1,156 @@
+// Package plancheck computes the rates of a plan again. It shares no code with internal/plan: it has structs of its own for
+// the plan and the topology, and finds rates by bisection instead of by filling links one after the other.
+package plancheck
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Tolerance is how far a rate of a plan may be from the one that is computed here.
+const Tolerance = 0.001
+
+type topology struct {
+	Links []struct {
+		A     string  `yaml:"a"`
+		B     string  `yaml:"b"`
+		Speed float64 `yaml:"speed_gbps"`
+	} `yaml:"links"`
+}
+
+type planFile struct {
+	Model struct {
+		Goodput float64 `json:"goodput_ratio"`
+	} `json:"model"`
+	Assignments []struct {
+		Job    string   `json:"job"`
+		SPort  int      `json:"sport"`
+		Label  int      `json:"flow_label"`
+		Weight float64  `json:"weight"`
+		Links  []string `json:"links"`
+	} `json:"assignments"`
+	Jobs []struct {
+		Job    string   `json:"job"`
+		Busbw  *float64 `json:"busbw_gbps"`
+		Ideal  *float64 `json:"ideal_gbps"`
+		Demand *float64 `json:"demand_gbps"`
+	} `json:"jobs"`
+}
+
+// Check returns an error if a plan does not fit a topology: a link that is not there, a port that the flow label does not give, a rate
+// that the model does not give, or one above the ideal.
+func Check(topologyFile, plan []byte) error {
+	var t topology
+	if err := yaml.Unmarshal(topologyFile, &t); err != nil {
+		return err
+	}
+	var p planFile
+	if err := json.Unmarshal(plan, &p); err != nil {
+		return err
+	}
+	capacity := map[string]float64{}
+	for _, l := range t.Links {
+		capacity[l.A+"->"+l.B] = l.Speed * p.Model.Goodput
+		capacity[l.B+"->"+l.A] = l.Speed * p.Model.Goodput
+	}
+	load := map[string]map[string]float64{}
+	for _, a := range p.Assignments {
+		if port := 0xC000 | (a.Label&0x3fff ^ a.Label>>14); port != a.SPort {
+			return fmt.Errorf("%s: label %d gives port %d, and not %d", a.Job, a.Label, port, a.SPort)
+		}
+		for i, l := range a.Links {
+			if capacity[l] == 0 {
+				return fmt.Errorf("%s: no link %s", a.Job, l)
+			}
+			if i > 0 {
+				_, to, _ := strings.Cut(a.Links[i-1], "->")
+				if sw, _, _ := strings.Cut(to, ":"); !strings.HasPrefix(l, sw+":") {
+					return fmt.Errorf("%s: %s does not follow %s", a.Job, l, a.Links[i-1])
+				}
+			}
+			if load[l] == nil {
+				load[l] = map[string]float64{}
+			}
+			load[l][a.Job] += a.Weight
+		}
+	}
+	demand := map[string]float64{}
+	for _, j := range p.Jobs {
+		if demand[j.Job] = math.Inf(1); j.Demand != nil {
+			demand[j.Job] = *j.Demand
+		}
+	}
+	rates := fairRates(capacity, load, demand)
+	for _, j := range p.Jobs {
+		if j.Busbw == nil {
+			continue
+		}
+		if want := rates[j.Job]; math.Abs(*j.Busbw-want) > Tolerance*want {
+			return fmt.Errorf("%s: %.4f Gb/s, the model gives %.4f", j.Job, *j.Busbw, want)
+		}
+	}
+	return nil
+}
+
+// fairRates returns the max-min rates of jobs. The common rate of the jobs that are still raised is found by bisection; then those are
+// fixed that cannot be raised alone.
+func fairRates(capacity map[string]float64, load map[string]map[string]float64, demand map[string]float64) map[string]float64 {
+	fixed := map[string]float64{}
+	rate := func(job string, level float64) float64 {
+		if r, ok := fixed[job]; ok {
+			return r
+		}
+		return min(level, demand[job])
+	}
+	fits := func(level float64, only string) bool {
+		for l, jobs := range load {
+			sum := 0.0
+			for j, w := range jobs {
+				if only != "" && j != only {
+					sum += w * fixedOr(fixed, j, level/(1+1e-6), demand[j])
+					continue
+				}
+				sum += w * rate(j, level)
+			}
+			if sum > capacity[l]*(1+1e-9) {
+				return false
+			}
+		}
+		return true
+	}
+	for len(fixed) < len(demand) {
+		low, high := 0.0, 1e7
+		for range 80 {
+			if middle := (low + high) / 2; fits(middle, "") {
+				low = middle
+			} else {
+				high = middle
+			}
+		}
+		before := len(fixed)
+		var stop []string
+		for j, d := range demand {
+			if _, done := fixed[j]; !done && (low >= d || !fits(low*(1+1e-6), j)) {
+				stop = append(stop, j)
+			}
+		}
+		for _, j := range stop {
+			fixed[j] = min(low, demand[j])
+		}
+		if len(fixed) == before {
+			break
+		}
+	}
+	return fixed
+}
+
+func fixedOr(fixed map[string]float64, job string, level, demand float64) float64 {
+	if r, ok := fixed[job]; ok {
+		return r
+	}
+	return min(level, demand)
+}
