@@ -310,6 +310,9 @@ func (s *Sampler) addComm(c *Comm) {
 				merged.Ranks = append(merged.Ranks, m)
 			}
 		}
+		if merged.Account != c.Account {
+			merged.Account = "" // of several
+		}
 		held.rec = &merged
 	}
 	held.published = false

@@ -17,7 +17,9 @@ import (
 //  2. A communicator belongs to the user whose files have it first. Records of it from another user are dropped until the
 //     first one has written none for 10 minutes. Communicators of Flight Recorder are not unique, and belong to none.
 //  3. The job and the host of a record are those of the configuration, whatever a file says.
-//  4. The clock error of a record is what the node knows of its own clock since the record's beginning, whatever a line says.
+//  4. The account of a record is the owner of the file, or the user of the connection, by the kernel. That of a record of the RAS
+//     service is unknown, since any process can answer there.
+//  5. The clock error of a record is what the node knows of its own clock since the record's beginning, whatever a line says.
 //
 // Poll is not for concurrent use with itself; all other methods may be called at any time.
 type Follower struct {
@@ -37,6 +39,7 @@ type Follower struct {
 	files   fileCounts // as of the last poll
 	failed  uint64     // polls of a directory
 	clock   clockBounds
+	account accounts
 	ras     rasCounts
 }
 
@@ -131,6 +134,7 @@ func (f *Follower) Add(now time.Time, owner *uint32, rec ccl.Record) {
 		return
 	}
 	f.clock.stamp(now, rec)
+	ccl.SetAccount(rec, f.account.name(owner))
 	if f.sampler.Add(now, rec) {
 		f.ledger.count(now, c, rec)
 	}
