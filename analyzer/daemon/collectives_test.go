@@ -16,6 +16,7 @@ import (
 	"github.com/graylink/graylink/analyzer/collectives/collectivestest"
 	"github.com/graylink/graylink/analyzer/steer/steertest"
 	"github.com/graylink/graylink/analyzer/workload"
+	"github.com/graylink/graylink/internal/ccl"
 	"github.com/graylink/graylink/internal/sim/collective"
 	"github.com/graylink/graylink/internal/webaccess"
 )
@@ -43,7 +44,7 @@ func prometheusWithFinding(t *testing.T, nic string) *httptest.Server {
 		switch q := r.FormValue("query"); {
 		case q == "vector(time())":
 			result = fmt.Sprintf(`{"metric":{},"value":[%.3f,"%.3f"]}`, now, now)
-		case strings.Contains(q, "fabric_nic_finding"):
+		case nic != "" && strings.Contains(q, "fabric_nic_finding"):
 			result = fmt.Sprintf(`{"metric":{"nic":%q},"value":[%.3f,"1"]}`, nic, now)
 		}
 		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, result)
@@ -60,7 +61,8 @@ type steeredJob struct {
 	audit string
 }
 
-func newSteeredJob(t *testing.T, mode string) steeredJob {
+// newSteeredJob returns one whose records are of accounts, in turn. Without accounts the NIC of the rank has a finding.
+func newSteeredJob(t *testing.T, mode string, accounts ...string) steeredJob {
 	t.Helper()
 	run, err := collective.Simulate(collective.Config{Seed: 2, DP: 4, TP: 2, PP: 1, Steps: 40, Fault: collective.StoppedRank})
 	if err != nil {
@@ -69,10 +71,17 @@ func newSteeredJob(t *testing.T, mode string) steeredJob {
 	last := workload.TimeOf(run.Records[len(run.Records)-1])
 	collectivestest.Shift(run.Records, time.Since(time.Unix(0, last)))
 	agents := collectivestest.NewAgents(t, "h1", "h2", "h3", "h4")
-	for _, r := range run.Records {
+	for i, r := range run.Records {
+		if len(accounts) > 0 {
+			ccl.SetAccount(r, accounts[i%len(accounts)])
+		}
 		agents.Add(r)
 	}
 	s := steeredJob{node: run.Truth.Place.Host, kube: steertest.NewKubernetes(t, "h1", "h2", "h3", "h4")}
+	nic := s.node + "/eth1"
+	if len(accounts) > 0 {
+		nic = ""
+	}
 	file := write(t, fmt.Sprintf(`topology_file: topology.yaml
 prometheus: {url: %q}
 agents: {url: "%s/{node}"}
@@ -82,8 +91,9 @@ steering:
   mode: %s
   audit_file: steering.jsonl
   leader: sole
+  trusted_accounts: [ann]
   kubernetes: {url: %q, tls_config: {insecure_skip_verify: true}}
-`, prometheusWithFinding(t, s.node+"/eth1").URL, agents.URL, mode, s.kube.URL))
+`, prometheusWithFinding(t, nic).URL, agents.URL, mode, s.kube.URL))
 	dir := filepath.Dir(file)
 	s.audit = filepath.Join(dir, "steering.jsonl")
 	for name, text := range map[string]string{"topology.yaml": fourNodes, "jobs.yaml": "jobs: [{job: train, nodes: [h1, h2, h3, h4]}]"} {
@@ -139,6 +149,23 @@ func TestSteerByRecords(t *testing.T) {
 		}
 		if !found || len(s.kube.Requests()) != 0 {
 			t.Errorf("%s\n%v", log, s.kube.Requests())
+		}
+	})
+	t.Run("trusted_account", func(t *testing.T) {
+		t.Parallel()
+		s := newSteeredJob(t, "dry_run", "ann")
+		s.waitForSeries(t, `graylink_analyzer_steering_decisions_total{result="dry_run"} 1`)
+		log, err := os.ReadFile(s.audit)
+		if err != nil || !strings.Contains(string(log), `"witness":"trusted_account"`) {
+			t.Errorf("%s %v", log, err)
+		}
+	})
+	t.Run("another_account_too", func(t *testing.T) {
+		t.Parallel()
+		s := newSteeredJob(t, "dry_run", "ann", "eve")
+		s.waitForSeries(t, `graylink_analyzer_steering_refusals_total{reason="no_second_witness"} 1`)
+		if _, body := get(t, s.Daemon, "GET", "/metrics", there); strings.Contains(body, `graylink_analyzer_steering_decisions_total{result="dry_run"} 1`) {
+			t.Error("what two accounts wrote counts as a second witness")
 		}
 	})
 	t.Run("act", func(t *testing.T) {

@@ -85,6 +85,7 @@ func (s *steering) steer(ctx context.Context, state collectives.State) {
 		found, err = s.findings.witnesses(ctx, state.At)
 		around.Witnesses = append(around.Witnesses, found...)
 	}
+	around.Accounts = accountsOf(state.Report.Diagnoses)
 	_, actErr := s.steerer.Steer(ctx, state.At, state.Report.Diagnoses, around)
 	text := ""
 	if err = errors.Join(err, actErr); err != nil && ctx.Err() == nil {
@@ -94,6 +95,23 @@ func (s *steering) steer(ctx context.Context, state collectives.State) {
 		s.log.Error("cannot steer", "err", err)
 	}
 	s.lastError = text
+}
+
+// accountsOf returns the account that wrote the records of each job. A job with an open diagnosis that has another account, or none,
+// has none.
+func accountsOf(diagnoses []workload.Diagnosis) map[string]string {
+	out := map[string]string{}
+	for i := range diagnoses {
+		d := &diagnoses[i]
+		if !d.Open || d.Job == "" {
+			continue
+		}
+		if account, known := out[d.Job]; known && account != d.Account {
+			d = &workload.Diagnosis{Job: d.Job}
+		}
+		out[d.Job] = d.Account
+	}
+	return out
 }
 
 // nodeFindings reads faults of nodes from series that no job can write. It remembers them for some seconds.

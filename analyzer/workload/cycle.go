@@ -449,10 +449,40 @@ func (t *Tracker) describe(d *Diagnosis, f *finding, fabric Fabric) {
 	}
 	d.Isolate = Isolate{Nodes: []string{}, Links: []string{}}
 	t.blame(d, f, fabric)
+	d.Account = f.account()
 	if f.pattern != Unlocated && f.pattern != Mismatch && f.pattern != Cell && d.Network.State != Guilty {
 		d.Isolate.Nodes = append(d.Isolate.Nodes, d.Nodes...)
 	}
 	d.Summary, d.RecommendedAction = d.words()
+}
+
+// account returns the user who wrote all records of the communicators that a finding names, and of all others on their nodes. It is
+// empty if there are several, or a record has none.
+func (f *finding) account() string {
+	hosts := map[string]bool{}
+	involved := func(c *comm) bool {
+		return c == f.comm || slices.ContainsFunc(f.touched, func(x Consequence) bool { return x.Comm == c.id })
+	}
+	for _, c := range f.comm.job.order {
+		if involved(c) {
+			for _, h := range c.hosts() {
+				hosts[h] = true
+			}
+		}
+	}
+	all := writers{}
+	for _, c := range f.comm.job.order {
+		if involved(c) || slices.ContainsFunc(c.hosts(), func(h string) bool { return hosts[h] }) {
+			if c.account.mixed {
+				return ""
+			}
+			all.add(c.account.name)
+		}
+	}
+	if all.mixed {
+		return ""
+	}
+	return all.name
 }
 
 // hosts returns the nodes of a communicator, in the order of its ranks. The slice must not be changed.

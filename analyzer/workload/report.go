@@ -118,6 +118,8 @@ type Diagnosis struct {
 	Isolate           Isolate       `json:"isolate"`
 	Summary           string        `json:"summary"`
 	RecommendedAction string        `json:"recommended_action"`
+	// Account is the user who wrote all records of the diagnosis, as the agents say. Empty: unknown, or several.
+	Account string `json:"account,omitempty"`
 	// ReturnVerdicts are the fabric's verdicts on the ways of the acknowledgements. They alone make nothing guilty.
 	ReturnVerdicts []string `json:"-"`
 }

@@ -173,6 +173,7 @@ type comm struct {
 	stalls   [2]int64 // ns: the longest of this and the former half of an hour
 	stallAt  int64
 	finished bool // an operation was completed
+	account  writers
 	first    int64
 	ops      uint64 // that were completed
 	cycle    uint64 // in which a record of it came last
@@ -231,24 +232,40 @@ type Tracker struct {
 // New returns a tracker without records.
 func New(o Options) *Tracker { return &Tracker{opt: o, jobs: map[string]*job{}} }
 
+// writers are the accounts that wrote records.
+type writers struct {
+	name  string // of all of them
+	mixed bool   // a record has another account, or none
+}
+
+// add notes the account of a record; empty: unknown.
+func (w *writers) add(account string) {
+	w.mixed = w.mixed || account == "" || w.name != "" && w.name != account
+	w.name = account
+}
+
 // Add takes one record. What is beyond the limits is dropped, and the report counts it.
 func (t *Tracker) Add(rec ccl.Record) {
 	t.read++
 	switch r := rec.(type) {
 	case *ccl.Comm:
 		if c := t.comm(r.Job, r.Comm, r.NRanks); c != nil {
+			c.account.add(r.Account)
 			t.addMembers(c, r)
 		}
 	case *ccl.Op:
 		if c := t.comm(r.Job, r.Comm, r.NRanks); c != nil {
+			c.account.add(r.Account)
 			t.addOp(c, r)
 		}
 	case *ccl.Edge:
 		if c := t.comm(r.Job, r.Comm, r.NRanks); c != nil {
+			c.account.add(r.Account)
 			t.addEdge(c, r)
 		}
 	case *ccl.Beat:
 		if c := t.comm(r.Job, r.Comm, r.NRanks); c != nil {
+			c.account.add(r.Account)
 			t.addBeat(c, r)
 		}
 	}

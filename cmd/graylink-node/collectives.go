@@ -56,6 +56,7 @@ func (f *collectiveFlags) start(ctx context.Context, n *nodeagent.Node, series *
 	if err != nil {
 		return nil, err
 	}
+	follower.UseClock(n.SystemClockBound)
 	series.AddCollectives(follower)
 	ended := make(chan struct{})
 	go func() {

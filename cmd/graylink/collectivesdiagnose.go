@@ -118,6 +118,7 @@ func (d *diagnoser) read() (out []ccl.Record, unreadable uint64, err error) {
 		if len(out) == maxRecords {
 			return fmt.Errorf("line %d: more than %d records", line, maxRecords)
 		}
+		ccl.SetAccount(r, "") // a file may say any
 		out = append(out, r)
 		report.countLine(line)
 		return nil

@@ -50,7 +50,7 @@ type ListenerStats struct {
 // Listener takes records from the profiler plugin (deploy/nccl) over a Unix socket: a JSON line each, as a file of records
 // has them. Its rules:
 //
-//  1. Who sends is what the kernel says of the connection. Job, host, NIC and clock error of a line are replaced.
+//  1. Who sends is what the kernel says of the connection. Job, host, account, NIC and clock error of a line are replaced.
 //  2. A user who sends more than MaxUserLines a second is read more slowly. The plugin counts what it cannot send, and says
 //     so in lines of the kind dropped.
 //  3. A line that cannot be read is counted and skipped, and the connection goes on.
@@ -289,6 +289,7 @@ func parseDrop(line []byte) (Reason, uint64, error) {
 
 // own replaces what a line cannot know: whose the record is, where it was made, and how well the host's clock is known.
 func own(rec Record, src Source) {
+	SetAccount(rec, "")
 	set := func(f *From) { f.Job, f.Host = src.Job, src.Host }
 	switch r := rec.(type) {
 	case *Comm:

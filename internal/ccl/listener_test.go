@@ -83,10 +83,10 @@ func TestListenerReplacesWhatLinesSay(t *testing.T) {
 		}
 		return Source{Job: "t7", Host: "h3"}
 	}})
-	x.send(t, `{"kind":"comm","job":"forged","comm":"0x1","n_ranks":4,"ranks":[{"rank":2,"host":"forged","nic":"forged/eth0"}]}
-{"kind":"op","job":"forged","comm":"0x1","host":"forged","rank":2,"n_ranks":4,"seq":7,"op":"AllReduce","exec_ns":5,"clock_error_ns":1}
-{"kind":"edge","job":"forged","comm":"0x1","rank":2,"n_ranks":4,"seq":7,"peer":3,"direction":"send","wire_ns":3,"clock_error_ns":1}
-{"kind":"beat","comm":"0x1","rank":2,"n_ranks":4,"at_ns":9,"alive":true}
+	x.send(t, `{"kind":"comm","job":"forged","comm":"0x1","account":"ann","n_ranks":4,"ranks":[{"rank":2,"host":"forged","nic":"forged/eth0"}]}
+{"kind":"op","job":"forged","comm":"0x1","host":"forged","rank":2,"n_ranks":4,"account":"ann","seq":7,"op":"AllReduce","exec_ns":5,"clock_error_ns":1}
+{"kind":"edge","job":"forged","comm":"0x1","rank":2,"n_ranks":4,"account":"ann","seq":7,"peer":3,"direction":"send","wire_ns":3,"clock_error_ns":1}
+{"kind":"beat","comm":"0x1","rank":2,"n_ranks":4,"account":"ann","at_ns":9,"alive":true}
 `)
 	x.wait(t, func(s ListenerStats) bool { return s.Records == 4 && s.Connections == 0 })
 	from := From{Job: "t7", Comm: "0x1", Rank: 2, NRanks: 4, Host: "h3"}

@@ -78,6 +78,8 @@ type From struct {
 	Rank   int    `json:"rank"`
 	NRanks int    `json:"n_ranks"`
 	Host   string `json:"host,omitempty"` // node of the agent that read the record; empty: unknown
+	// Account is the user who wrote the record, as the kernel of the node says. Only agents set it; empty: unknown.
+	Account string `json:"account,omitempty"`
 }
 
 // Comm describes a communicator.
@@ -87,6 +89,8 @@ type Comm struct {
 	Name   string   `json:"comm_name,omitempty"`
 	NRanks int      `json:"n_ranks"`
 	Ranks  []Member `json:"ranks,omitempty"` // those that are known
+	// Account is as in From.
+	Account string `json:"account,omitempty"`
 }
 
 // OpState says how far an operation is.
@@ -213,6 +217,35 @@ func (*Op) kind() string   { return "op" }
 func (*Edge) kind() string { return "edge" }
 func (*Beat) kind() string { return "beat" }
 
+// AccountOf returns the account that wrote a record; empty: unknown.
+func AccountOf(rec Record) string {
+	switch r := rec.(type) {
+	case *Comm:
+		return r.Account
+	case *Op:
+		return r.Account
+	case *Edge:
+		return r.Account
+	case *Beat:
+		return r.Account
+	}
+	return ""
+}
+
+// SetAccount sets the account that wrote a record.
+func SetAccount(rec Record, account string) {
+	switch r := rec.(type) {
+	case *Comm:
+		r.Account = account
+	case *Op:
+		r.Account = account
+	case *Edge:
+		r.Account = account
+	case *Beat:
+		r.Account = account
+	}
+}
+
 // fieldError names a field, and what was expected of it.
 func fieldError(field, format string, args ...any) error {
 	return fmt.Errorf("field %q: %w", field, fmt.Errorf(format, args...))
@@ -260,7 +293,7 @@ func (f *From) check() error {
 	if err := checkRank("rank", f.Rank, f.NRanks); err != nil {
 		return err
 	}
-	return checkNames("host", f.Host)
+	return checkNames("host", f.Host, "account", f.Account)
 }
 
 // checkSpan checks that a span does not end before it begins.
@@ -293,7 +326,7 @@ func (c *Comm) check() error {
 			return err
 		}
 	}
-	return checkNames("comm_name", c.Name)
+	return checkNames("comm_name", c.Name, "account", c.Account)
 }
 
 func (o *Op) check() error {

@@ -310,6 +310,9 @@ func (s *Sampler) addComm(c *Comm) {
 				merged.Ranks = append(merged.Ranks, m)
 			}
 		}
+		if merged.Account != c.Account {
+			merged.Account = "" // of several
+		}
 		held.rec = &merged
 	}
 	held.published = false
@@ -566,8 +569,10 @@ func (m *edgeSum) add(e *Edge) {
 	whole.begin(e.StartNS)
 	whole.end(e.EndNS)
 	sum.StartNS, sum.EndNS = whole.start, whole.stop
-	if e.ClockError.NS > sum.ClockError.NS {
-		sum.ClockError = e.ClockError
+	if e.ClockError.Known && sum.ClockError.Known {
+		sum.ClockError.NS = max(sum.ClockError.NS, e.ClockError.NS)
+	} else {
+		sum.ClockError = Nanos{}
 	}
 }
 

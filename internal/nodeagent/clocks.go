@@ -50,6 +50,7 @@ type clocks struct {
 // frameView represents the frame as it is published.
 type frameView struct {
 	number       uint64
+	since        time.Duration      // when the number was first known, by the monotonic clock
 	wholeSeconds map[string]float64 // whole seconds off the frame when that was first known, by clock
 }
 
@@ -208,7 +209,7 @@ func (c *clocks) applyUpdate(update []byte, leads bool) {
 // noteFrame forgets what was published of an earlier frame.
 func (c *clocks) noteFrame() {
 	if number := c.follower.Frame(); number != c.frame.number {
-		c.frame.number = number
+		c.frame.number, c.frame.since = number, c.now.latestMono
 		clear(c.frame.wholeSeconds)
 	}
 }
@@ -223,6 +224,27 @@ func (c *clocks) systemStatus() clocksync.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.follower.StatusOf(c.node, c.now.endWall, c.now.endMono)
+}
+
+// frameSettles is the time after a change of the frame in which some nodes may still follow the one before.
+const frameSettles = 10 * clocksync.Window
+
+// systemClockBound returns how far the system clock is from the frame at most, whether or not it is steered by the frame. It is
+// false if that is unknown.
+func (c *clocks) systemClockBound() (bound time.Duration, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.follower.StatusOf(c.node, c.now.endWall, c.now.endMono)
+	if !s.Known || s.State != clocksync.Locked && s.State != clocksync.Holdover || c.now.latestMono-c.frame.since < frameSettles {
+		return 0, false
+	}
+	// The status is of the end of the last window, and the clock goes on until the next one is known.
+	moves := math.Ceil(math.Abs(s.Drift) * float64(2*clocksync.Window))
+	ns := math.Abs(float64(s.Offset)) + float64(s.Bound) + float64(s.Allowance) + moves
+	if ns > math.MaxInt64/4 {
+		return 0, false
+	}
+	return time.Duration(ns), true
 }
 
 // listOwnClocks lists what is known of the clocks that stamp at the node's NICs.

@@ -245,3 +245,52 @@ func TestClocksJoinANICsOwn(t *testing.T) {
 		t.Errorf("relations %+v", got)
 	}
 }
+
+// TestSystemClockBound: the bound of the system clock has its offset from the frame, since records have the times of the clock as it
+// is. It is unknown before there is a frame, while some nodes may follow an earlier one, and when the frame was lost long ago.
+func TestSystemClockBound(t *testing.T) {
+	w := &wires{edges: []probe.EdgeConfig{{Src: "h1/eth1", Dst: "h2/eth1", Cadence: 10 * time.Millisecond}}, from: 1e18, bounds: map[string]time.Duration{}}
+	c := newClocks("h1", w, func([]byte) {}, slog.New(slog.DiscardHandler))
+	second := 0
+	turns := func(n int, frame uint64, offset int64) {
+		for range n {
+			second++
+			w.to = 1e18 + int64(second)*1e9
+			c.closeWindow(w.to, time.Duration(second)*time.Second)
+			if frame != 0 {
+				u := clocksync.Update{Frame: frame, Maps: []clocksync.ClockMap{{Clock: "h1", Map: clocksync.Map{State: clocksync.Locked, Ref: w.to, Offset: offset, Sigma: 20, Allowance: 60}}}}
+				c.applyUpdate(u.AppendTo(nil), true)
+			}
+		}
+	}
+	expect := func(what string, least, most time.Duration) {
+		t.Helper()
+		b, known := c.systemClockBound()
+		if known != (most > 0) || b < least || b > most {
+			t.Errorf("%s: %v %v, want %v to %v", what, b, known, least, most)
+		}
+	}
+	turns(20, 0, 0)
+	expect("without a frame", 0, 0)
+	turns(5, 3, 250e3)
+	expect("with a new frame", 0, 0)
+	turns(10, 3, 250e3)
+	expect("250 us from the frame", 250*time.Microsecond, 252*time.Microsecond)
+	turns(1, 3, -4e6)
+	expect("4 ms from the frame", 4*time.Millisecond, 4002*time.Microsecond)
+	unknown := 0
+	for range 30 { // the other frame is followed when the first one has been silent
+		turns(1, 4, 250e3)
+		if _, known := c.systemClockBound(); !known {
+			unknown++
+		}
+	}
+	if unknown < 9 || unknown > 25 {
+		t.Errorf("the bound is unknown for %d windows after the frame has changed", unknown)
+	}
+	expect("with the other frame for some time", 250*time.Microsecond, 252*time.Microsecond)
+	second += 36000
+	w.from = 1e18 + int64(second)*1e9
+	turns(1, 0, 0)
+	expect("without a coordinator for ten hours", 0, 0)
+}

@@ -115,6 +115,23 @@ func (n *Node) ChronySamples() map[string]uint64 {
 	return n.clocks.steer.copyCounts()
 }
 
+// SystemClockBound returns how far the host's system clock is from the common time of the fleet at most, by the frame or as
+// configured. It is false if that is unknown, and where the node's clock is made wrong for a test.
+func (n *Node) SystemClockBound() (bound time.Duration, known bool) {
+	if n.clock != nil {
+		return 0, false
+	}
+	if n.clocks != nil {
+		return n.clocks.systemClockBound()
+	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if b := n.engine.Config().ErrorBound; b != nil {
+		return *b, true
+	}
+	return 0, false
+}
+
 // ClockReport represents what a node knows of its clocks, as GET /api/v1/clock answers it.
 type ClockReport struct {
 	Bend      *BendReport      `json:"bend,omitempty"`

@@ -28,7 +28,7 @@ func (f *Follower) newDirectory(now time.Time, owner uint32) *directory {
 	d := &directory{owner: owner}
 	src := ccl.Source{Job: f.config.Job, Host: f.config.Node}
 	out := func(rec ccl.Record) error {
-		f.add(d.now, &d.owner, rec)
+		f.Add(d.now, &d.owner, rec)
 		return nil
 	}
 	d.tail = ccl.NewTail(ccl.TailConfig{Owner: owner, Source: src, Out: out, MaxFiles: filesPerDir, PerPoll: bytesPerPoll, Recent: recentBytes, Since: now.Add(-recentFiles)})
@@ -77,6 +77,9 @@ var errDirectories = fmt.Errorf("more than %d directories", maxDirectories)
 
 // Poll reads what the files have grown by since the last poll, and forgets what is no longer held.
 func (f *Follower) Poll(now time.Time) {
+	f.mu.Lock()
+	f.clock.note(now)
+	f.mu.Unlock()
 	for _, d := range f.dirs {
 		d.listed = false
 	}

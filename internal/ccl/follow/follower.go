@@ -17,6 +17,9 @@ import (
 //  2. A communicator belongs to the user whose files have it first. Records of it from another user are dropped until the
 //     first one has written none for 10 minutes. Communicators of Flight Recorder are not unique, and belong to none.
 //  3. The job and the host of a record are those of the configuration, whatever a file says.
+//  4. The account of a record is the owner of the file, or the user of the connection, by the kernel. That of a record of the RAS
+//     service is unknown, since any process can answer there.
+//  5. The clock error of a record is what the node knows of its own clock since the record's beginning, whatever a line says.
 //
 // Poll is not for concurrent use with itself; all other methods may be called at any time.
 type Follower struct {
@@ -35,6 +38,8 @@ type Follower struct {
 	ledger  ledger
 	files   fileCounts // as of the last poll
 	failed  uint64     // polls of a directory
+	clock   clockBounds
+	account accounts
 	ras     rasCounts
 }
 
@@ -77,7 +82,7 @@ func New(c Config, now time.Time, log *slog.Logger) (*Follower, error) {
 	var err error
 	f.plugin, err = ccl.Listen(ccl.ListenerConfig{Path: c.Socket, Group: c.SocketGroup,
 		Source: func(unix.Peer) ccl.Source { return ccl.Source{Job: c.Job, Host: c.Node} },
-		Sink:   func(uid uint32, rec ccl.Record) { f.add(time.Now(), &uid, rec) }})
+		Sink:   func(uid uint32, rec ccl.Record) { f.Add(time.Now(), &uid, rec) }})
 	return f, err
 }
 
@@ -120,14 +125,16 @@ func every(ctx context.Context, interval time.Duration, do func(now time.Time)) 
 	}
 }
 
-// add takes a record that was read at a moment from files of a user; owner is nil if no user is known.
-func (f *Follower) add(now time.Time, owner *uint32, rec ccl.Record) {
+// Add takes a record that was read at a moment from files of a user; owner is nil if no user is known.
+func (f *Follower) Add(now time.Time, owner *uint32, rec ccl.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.ledger.claim(now, owner, rec)
 	if c == nil {
 		return
 	}
+	f.clock.stamp(now, rec)
+	ccl.SetAccount(rec, f.account.name(owner))
 	if f.sampler.Add(now, rec) {
 		f.ledger.count(now, c, rec)
 	}

@@ -258,17 +258,17 @@ func TestUsersCannotWriteForEachOther(t *testing.T) {
 	op := func(comm string, seq uint64) *ccl.Op {
 		return &ccl.Op{From: ccl.From{Comm: comm, NRanks: 2}, Seq: seq, Op: "AllReduce", ExecNS: ccl.KnownNanos(1), State: ccl.Completed}
 	}
-	f.add(f.now, &mine, op("0x1", 1))
-	f.add(f.now, &other, op("0x1", 2))
-	f.add(f.now, &other, op("fr:0:1", 1))
-	f.add(f.now, &mine, op("fr:0:1", 2))
+	f.Add(f.now, &mine, op("0x1", 1))
+	f.Add(f.now, &other, op("0x1", 2))
+	f.Add(f.now, &other, op("fr:0:1", 1))
+	f.Add(f.now, &mine, op("fr:0:1", 2))
 	if len(f.Find("0x1", "AllReduce", 2)) != 0 || len(f.Find("fr:0:1", "AllReduce", 2)) != 1 {
 		t.Error("the records of another user are taken, or those of Flight Recorder are not")
 	}
 	f.expect("dropped", dropped, map[string]float64{"owner": 1})
 	f.now = f.now.Add(claimKeep)
-	f.add(f.now, &other, op("0x1", 3))
-	f.add(f.now, &mine, op("0x1", 4))
+	f.Add(f.now, &other, op("0x1", 3))
+	f.Add(f.now, &mine, op("0x1", 4))
 	if len(f.Find("0x1", "AllReduce", 3)) != 1 || len(f.Find("0x1", "AllReduce", 4)) != 0 {
 		t.Error("a communicator that is not used any more is not given up")
 	}
@@ -380,10 +380,10 @@ func TestOpenOperations(t *testing.T) {
 	f := newFollowed(t, Config{Dir: t.TempDir()})
 	from := ccl.From{Comm: "0x1", Rank: 1, NRanks: 2}
 	beat := func(launched, completed uint64) {
-		f.add(f.now, nil, &ccl.Beat{From: from, AtNS: ccl.KnownNanos(f.now.UnixNano()), Launched: map[string]uint64{"AllReduce": launched}, Completed: map[string]uint64{"AllReduce": completed}})
+		f.Add(f.now, nil, &ccl.Beat{From: from, AtNS: ccl.KnownNanos(f.now.UnixNano()), Launched: map[string]uint64{"AllReduce": launched}, Completed: map[string]uint64{"AllReduce": completed}})
 	}
 	beat(5, 5)
-	f.add(f.now, nil, &ccl.Beat{From: from, AtNS: ccl.KnownNanos(f.now.UnixNano()), Launched: map[string]uint64{"AllReduce": 9}})
+	f.Add(f.now, nil, &ccl.Beat{From: from, AtNS: ccl.KnownNanos(f.now.UnixNano()), Launched: map[string]uint64{"AllReduce": 9}})
 	f.expect("nothing says that any is open", openSeconds, map[string]float64{})
 	beat(6, 5)
 	f.now = f.now.Add(10 * time.Second)
@@ -393,9 +393,9 @@ func TestOpenOperations(t *testing.T) {
 		t.Errorf("another one is open: %v", got)
 	}
 	f.now = f.now.Add(3 * time.Second)
-	f.add(f.now, nil, &ccl.Op{From: from, Seq: 6, Op: "AllReduce", ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
+	f.Add(f.now, nil, &ccl.Op{From: from, Seq: 6, Op: "AllReduce", ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
 	f.expect("it has completed", openSeconds, map[string]float64{})
-	f.add(f.now, nil, &ccl.Op{From: from, Seq: 7, Op: "AllReduce", StartNS: ccl.KnownNanos(f.now.Add(time.Hour).UnixNano()), State: ccl.Started})
+	f.Add(f.now, nil, &ccl.Op{From: from, Seq: 7, Op: "AllReduce", StartNS: ccl.KnownNanos(f.now.Add(time.Hour).UnixNano()), State: ccl.Started})
 	f.now = f.now.Add(openKeep)
 	f.poll(0)
 	f.expect("its start is after now", openSeconds, map[string]float64{"0x1,": openKeep.Seconds()})
@@ -409,12 +409,12 @@ func TestSeriesAreBounded(t *testing.T) {
 	mine, other := uint32(1000), uint32(1001)
 	for i := range ccl.MaxComms + 500 {
 		from := ccl.From{Job: "t7", Comm: fmt.Sprint("0x", i), NRanks: 2}
-		f.add(f.now, &mine, &ccl.Comm{Job: "t7", Comm: from.Comm, Name: fmt.Sprint("TP ", i), NRanks: 2})
+		f.Add(f.now, &mine, &ccl.Comm{Job: "t7", Comm: from.Comm, Name: fmt.Sprint("TP ", i), NRanks: 2})
 		for k := range 10 {
-			f.add(f.now, &mine, &ccl.Op{From: from, Op: fmt.Sprint("Op", k), Seq: 1, ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
+			f.Add(f.now, &mine, &ccl.Op{From: from, Op: fmt.Sprint("Op", k), Seq: 1, ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
 		}
-		f.add(f.now, &mine, &ccl.Op{From: from, Op: "Op0", Seq: 2, State: ccl.Scheduled})
-		f.add(f.now, &other, &ccl.Op{From: from, Op: "Op0", Seq: 3, ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
+		f.Add(f.now, &mine, &ccl.Op{From: from, Op: "Op0", Seq: 2, State: ccl.Scheduled})
+		f.Add(f.now, &other, &ccl.Op{From: from, Op: "Op0", Seq: 3, ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
 	}
 	f.mu.Lock()
 	f.files.Dropped = map[ccl.Reason]uint64{}
@@ -446,7 +446,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	t.Logf("%d series", len(points))
 	f.now = f.now.Add(pairKeep + time.Second)
 	f.Poll(f.now)
-	f.add(f.now, &mine, &ccl.Op{From: ccl.From{Job: "t7", Comm: "0xnew", NRanks: 2}, Op: "Op0", Seq: 1, ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
+	f.Add(f.now, &mine, &ccl.Op{From: ccl.From{Job: "t7", Comm: "0xnew", NRanks: 2}, Op: "Op0", Seq: 1, ExecNS: ccl.KnownNanos(1), State: ccl.Completed})
 	if got := f.values(operations); got["0xnew,t7,Op0"] != 1 || len(got) > 1+maxKinds {
 		t.Errorf("an hour later: %v", got)
 	}
@@ -456,7 +456,7 @@ func TestSeriesAreBounded(t *testing.T) {
 func TestPages(t *testing.T) {
 	f := newFollowed(t, Config{Dir: t.TempDir()})
 	for i := range 10 {
-		f.add(f.now, nil, &ccl.Beat{From: ccl.From{Comm: "0x1", NRanks: 2}, AtNS: ccl.KnownNanos(int64(i))})
+		f.Add(f.now, nil, &ccl.Beat{From: ccl.From{Comm: "0x1", NRanks: 2}, AtNS: ccl.KnownNanos(int64(i))})
 	}
 	got, after := 0, uint64(0)
 	for _, want := range []struct {
@@ -497,7 +497,7 @@ func TestRAS(t *testing.T) {
 		t.Errorf("a communicator and three beats are expected: %v", p.Records)
 	}
 	uid := uint32(1000)
-	f.add(f.now, &uid, &ccl.Comm{Job: "t7", Comm: "0x7f8c", NRanks: 3, Ranks: []ccl.Member{{Rank: 1, Host: "h3"}}})
+	f.Add(f.now, &uid, &ccl.Comm{Job: "t7", Comm: "0x7f8c", NRanks: 3, Ranks: []ccl.Member{{Rank: 1, Host: "h3"}}})
 	before := f.Page(0, 100).Cursor
 	f.PollRAS(t.Context(), f.now)
 	ranks := map[int]bool{}

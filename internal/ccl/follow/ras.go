@@ -93,5 +93,5 @@ func (f *Follower) addRAS(now time.Time, rec ccl.Record) {
 			return
 		}
 	}
-	f.add(now, nil, rec)
+	f.Add(now, nil, rec)
 }
