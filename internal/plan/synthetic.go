@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -32,11 +33,12 @@ type Hash struct {
 	seed uint64
 	dist map[string]map[string]int // to each leaf
 	id   map[string]uint64         // of switches
+	next map[[2]string][]int32     // next hops at a switch to NICs, of which only the leaves count
 }
 
 // NewHash returns the fabric of a seed.
 func NewHash(n *Network, seed uint64) *Hash {
-	h := &Hash{net: n, seed: seed, dist: map[string]map[string]int{}, id: map[string]uint64{}}
+	h := &Hash{net: n, seed: seed, dist: map[string]map[string]int{}, id: map[string]uint64{}, next: map[[2]string][]int32{}}
 	for i := range n.Graph.Topo.Switches {
 		h.id[n.Graph.Topo.Switches[i].Name] = mix(uint64(i) ^ mix(seed))
 	}
@@ -62,6 +64,10 @@ func (h *Hash) Entry(src string, dst []string, sport uint16) (e Entry, ok bool) 
 	if !linked || n.excluded[at] {
 		return e, false
 	}
+	goal, leaves := "", n.leafNames(dst)
+	if goal = leaves[0]; len(leaves) > 1 {
+		goal = strings.Join(leaves, " ")
+	}
 	tuple := mix(textHash(src)^mix(textHash(dst[0]))) ^ uint64(sport)
 	for range maxHops {
 		sw, in, isPort := fabric.SplitPort(n.links[at].to)
@@ -69,7 +75,14 @@ func (h *Hash) Entry(src string, dst []string, sport uint16) (e Entry, ok bool) 
 			e.Dst = n.links[at].to
 			return e, slices.Contains(dst, e.Dst)
 		}
-		next := h.nextHops(sw, dst)
+		key := [2]string{sw, goal}
+		next, known := h.next[key]
+		if !known {
+			next = h.nextHops(sw, dst)
+			if !slices.Contains(leaves, sw) {
+				h.next[key] = next
+			}
+		}
 		if len(next) == 0 {
 			return e, false
 		}
@@ -78,6 +91,15 @@ func (h *Hash) Entry(src string, dst []string, sport uint16) (e Entry, ok bool) 
 		e.Path = append(e.Path, fabric.Hop{Switch: sw, In: in, Out: out})
 	}
 	return e, false
+}
+
+// leafNames returns the leaf of each NIC, or "" where it has none.
+func (n *Network) leafNames(nics []string) []string {
+	out := make([]string, len(nics))
+	for i, nic := range nics {
+		out[i], _ = n.Graph.LeafOf(nic)
+	}
+	return out
 }
 
 // nextHops returns the directions by which packets to some NICs may leave a switch.
