@@ -180,6 +180,77 @@ func (a *allocation) improve() {
 	}
 }
 
+// refinements is how often a rate is tried that may be out of reach.
+const refinements = 6
+
+// refine raises the lowest rates where what the jobs aim at is out of reach, as with catalogues that lack paths: it searches for the highest rate that
+// all jobs can have which aim at more, by halving the interval, and keeps the allocation with the best rates.
+func (a *allocation) refine(demand []float64) {
+	aim := slices.Clone(a.rates)
+	now, _, _ := a.ratesNow(demand)
+	short := false
+	for j, rate := range now {
+		short = short || rate < aim[j]*goodEnough
+	}
+	if !short {
+		return
+	}
+	best, bestRates := slices.Clone(a.choice), sortedRates(now)
+	empty := slices.Repeat([]int32{-1}, len(best))
+	low, high := bestRates[0], 0.0
+	for j, rate := range now {
+		if rate < low*(1+slack) {
+			high = max(high, aim[j])
+		}
+	}
+	for range refinements {
+		level := (low + high) / 2
+		for j := range aim {
+			a.rates[j] = min(aim[j], level)
+		}
+		// From the best allocation, and from none at all.
+		for _, start := range [][]int32{best, empty} {
+			a.restore(start)
+			a.fill()
+			a.improve()
+			now, _, _ = a.ratesNow(demand)
+			if rates := sortedRates(now); compareRates(rates, bestRates) > 0 {
+				best, bestRates = slices.Clone(a.choice), rates
+			}
+			if bestRates[0] >= level*(1-slack) {
+				break
+			}
+		}
+		if low = max(low, bestRates[0]); low < level*(1-slack) {
+			high = level
+		}
+		if high <= low*(1+slack) {
+			break
+		}
+	}
+	copy(a.rates, aim)
+	a.restore(best)
+}
+
+func sortedRates(rates []float64) []float64 {
+	out := slices.Clone(rates)
+	slices.Sort(out)
+	return out
+}
+
+// restore puts all queue pairs on paths that they had, with the loads of the rates that the jobs aim at now.
+func (a *allocation) restore(choice []int32) {
+	for l := range a.on {
+		a.on[l], a.load[l] = a.on[l][:0], 0
+	}
+	a.moved = 0
+	for q, o := range choice {
+		if a.choice[q] = -1; o >= 0 {
+			a.place(int32(q), o)
+		}
+	}
+}
+
 // relieve moves one queue pair from a link, if this makes the sum of powers less.
 func (a *allocation) relieve(l int32) bool {
 	best, to, least := int32(-1), int32(-1), -slack

@@ -117,15 +117,15 @@ func (f *randomFabric) jobs(names []string) (out []Job) {
 	return out
 }
 
-// wholeCatalogue returns a catalogue with a port for each shortest path, also of those that change sides; keep selects entries.
+// wholeCatalogue returns a catalogue with a port for each shortest path, also of those that change sides; keep selects entries beside the first one.
 func wholeCatalogue(t testing.TB, n *Network, jobs []Job, keep func() bool) *Catalogue {
 	t.Helper()
 	c := NewCatalogue(n)
 	err := n.Pairs(jobs, func(src string, dst []string) error {
 		sport := uint16(FirstRoCEPort)
 		for _, to := range dst {
-			for _, p := range n.Graph.ShortestPaths(src, to, maxPaths) {
-				if sport++; keep() {
+			for i, p := range n.Graph.ShortestPaths(src, to, maxPaths) {
+				if sport++; keep() || i == 0 {
 					c.Add(&Entry{Src: src, Dst: to, Proto: "udp", DPort: RoCEPort, SPort: sport, Path: p, State: Valid, Source: Synthetic})
 				}
 			}

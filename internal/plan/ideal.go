@@ -1,9 +1,9 @@
 package plan
 
 import (
-	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -44,7 +44,7 @@ func (r *route) links(each func(l int32, access bool)) {
 // on their side and avoid what is excluded. exact is false where the fabric is too large: the rates are then those of an even
 // split over the paths, which the optimum may exceed.
 func (n *Network) idealRates(conns []connection, demand []float64) (rates []float64, exact bool) {
-	classes := n.classes(conns)
+	classes, whole := n.classes(conns)
 	load := make([][]jobLoad, len(n.links))
 	for _, c := range classes {
 		for i := range c.routes {
@@ -62,8 +62,10 @@ func (n *Network) idealRates(conns []connection, demand []float64) (rates []floa
 	if within(even, bound, 1e-9) {
 		return bound, true
 	}
-	if rates, ok := n.solve(classes, demand); ok {
-		return rates, true
+	if whole {
+		if rates, ok := n.solve(classes, demand); ok {
+			return rates, true
+		}
 	}
 	if within(even, bound, boundGap) {
 		return bound, true
@@ -169,8 +171,9 @@ func (n *Network) capacities() []float64 {
 	return out
 }
 
-// classes returns the commodities of connections.
-func (n *Network) classes(conns []connection) []class {
+// classes returns the commodities of connections. whole is false if they have more paths.
+func (n *Network) classes(conns []connection) (out []class, whole bool) {
+	whole = true
 	users := map[string]int{} // connections by access link
 	for i := range conns {
 		for _, m := range conns[i].src.members {
@@ -180,13 +183,12 @@ func (n *Network) classes(conns []connection) []class {
 			users[">"+m]++
 		}
 	}
-	middle := map[[2]string][][]int32{}
+	middle := map[[2]int32]*pathList{} // between leaves, without paths that use what is excluded
 	number := map[string]int{}
-	var out []class
 	for i := range conns {
 		c := &conns[i]
-		var key strings.Builder
-		fmt.Fprint(&key, c.job, " ", c.share)
+		key := strconv.AppendInt(nil, int64(c.job), 10)
+		key = strconv.AppendFloat(append(key, ' '), c.share, 'g', -1, 64)
 		shared := false
 		for _, a := range c.src.members {
 			shared = shared || users[a] > 1
@@ -194,67 +196,68 @@ func (n *Network) classes(conns []connection) []class {
 				shared = shared || users[">"+b] > 1
 				from, to := n.Graph.PeerOf(a), n.Graph.PeerOf(b)
 				if from != "" && to != "" && n.sameSide(a, b) && n.usable(a) && n.usable(to) {
-					fmt.Fprint(&key, " ", fabric.OwnerOf(from), ">", fabric.OwnerOf(to), ":", n.links[n.byEnd[a]].capacity, ":", n.links[n.byEnd[b]].capacity)
+					key = append(append(append(append(key, ' '), fabric.OwnerOf(from)...), '>'), fabric.OwnerOf(to)...)
+					for _, end := range []string{a, b} {
+						key = strconv.AppendFloat(append(key, ':'), n.links[n.byEnd[end]].capacity, 'g', -1, 64)
+					}
 				} else {
-					fmt.Fprint(&key, " -")
+					key = append(key, " -"...)
 				}
 			}
 		}
 		if shared {
-			fmt.Fprint(&key, " only ", i)
+			key = strconv.AppendInt(append(key, " only "...), int64(i), 10)
 		}
-		if k, known := number[key.String()]; known {
+		if k, known := number[string(key)]; known {
 			out[k].count++
 			continue
 		}
-		number[key.String()] = len(out)
-		out = append(out, class{job: c.job, count: 1, share: c.share, routes: n.shortest(c, middle)})
+		number[string(key)] = len(out)
+		routes, all := n.shortest(c, middle)
+		whole = whole && all
+		out = append(out, class{job: c.job, count: 1, share: c.share, routes: routes})
 	}
-	return out
+	return out, whole
 }
 
 // usable reports whether packets may leave by an end of a link.
 func (n *Network) usable(from string) bool { return !n.excluded[n.byEnd[from]] }
 
-// shortest returns the shortest paths of a connection that stay on their side and avoid what is excluded. known has the paths between pairs of leaves.
-func (n *Network) shortest(c *connection, known map[[2]string][][]int32) (out []route) {
+// shortest returns the shortest paths of a connection that stay on their side and avoid what is excluded. known has the paths between pairs of
+// leaves. whole is false if there are more.
+func (n *Network) shortest(c *connection, known map[[2]int32]*pathList) (out []route, whole bool) {
+	whole = true
 	for _, a := range c.src.members {
 		for _, b := range c.dst.members {
-			first, linked := n.byEnd[a]
-			back, alsoLinked := n.byEnd[b]
-			if !linked || !alsoLinked || !n.sameSide(a, b) {
+			key := [2]int32{n.leafOf(a), n.leafOf(b)}
+			if key[0] < 0 || key[1] < 0 || !n.sameSide(a, b) {
 				continue
 			}
-			last := n.byEnd[n.links[back].to]
+			first, last := n.byEnd[a], n.byEnd[b]^1
 			if n.excluded[first] || n.excluded[last] {
 				continue
 			}
-			leafA, _ := n.Graph.LeafOf(a)
-			leafB, _ := n.Graph.LeafOf(b)
-			key := [2]string{leafA, leafB}
-			paths, ok := known[key]
-			if !ok {
-				paths = n.between(a, b)
-				known[key] = paths
+			list := known[key]
+			if list == nil {
+				list = n.usablePaths(key)
+				known[key] = list
 			}
-			for _, p := range paths {
+			whole = whole && list.whole
+			for _, p := range list.paths {
 				out = append(out, route{first, last, p})
 			}
 		}
 	}
-	return out
+	return out, whole
 }
 
-// between returns the links between leaves on the shortest paths from one NIC to another, without paths that use what is excluded.
-func (n *Network) between(a, b string) (out [][]int32) {
-	for _, p := range n.Graph.ShortestPaths(a, b, maxPaths) {
-		links, ok := n.follow(nil, a, b, p)
-		if !ok {
-			continue
-		}
-		links = links[1 : len(links)-1]
+// usablePaths returns the shortest paths between two leaves without those that use what is excluded.
+func (n *Network) usablePaths(leaves [2]int32) *pathList {
+	all := n.shortestBetween(leaves[0], leaves[1])
+	out := &pathList{whole: all.whole}
+	for _, links := range all.paths {
 		if !slices.ContainsFunc(links, func(l int32) bool { return n.excluded[l] }) {
-			out = append(out, links)
+			out.paths = append(out.paths, links)
 		}
 	}
 	return out
