@@ -2,6 +2,7 @@ package plan
 
 import (
 	"bytes"
+	"flag"
 	"math"
 	"os"
 	"slices"
@@ -256,5 +257,34 @@ func TestPlanIsTheSame(t *testing.T) {
 	var again bytes.Buffer
 	if err := p.Write(&again); err != nil || !bytes.Equal(again.Bytes(), text[0].Bytes()) {
 		t.Errorf("a plan that was read is written otherwise (%v)", err)
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite the drawing of docs/planner.md")
+
+// TestDrawingOfC4 compares the drawing of E2 with that of the docs.
+func TestDrawingOfC4(t *testing.T) {
+	const file = "../../docs/planner-e2.svg"
+	s := Simulation{Network: c4Network(t), Jobs: c4Jobs(t, "e2.yaml"), Seed: 1, Ports: 64}
+	c, err := s.catalogue()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Make(&Request{Network: s.Network, Catalogue: c, Jobs: s.Jobs, QPs: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	if err := (&Drawing{Network: s.Network, Catalogue: c, Jobs: s.Jobs, Plan: p, Seed: 1}).WriteSVG(&got); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("the drawing is not %s (%v): run go test ./internal/plan -run Drawing -update", file, err)
 	}
 }

@@ -123,9 +123,16 @@ func (c *Catalogue) options(conn *connection, anySide bool) (out []option, why R
 			why = reason
 			continue
 		}
+		free := func(o *option) bool {
+			return !slices.ContainsFunc(o.links, func(l int32) bool { return c.net.excluded[l] })
+		}
+		if len(conn.src.members) == 1 && !slices.ContainsFunc(paths, func(o option) bool { return !free(&o) || !anySide && !c.net.sameSide(src, o.dst) }) {
+			out = paths // all of them, without a copy
+			break
+		}
 		for i := range paths {
 			o := paths[i]
-			if slices.ContainsFunc(o.links, func(l int32) bool { return c.net.excluded[l] }) {
+			if !free(&o) {
 				continue
 			}
 			if !anySide && !c.net.sameSide(src, o.dst) {

@@ -152,10 +152,17 @@ func (r *Request) write(a *allocation, demand, ideal []float64, exact bool) *Pla
 	ports := r.ports(a)
 	names := map[*int32][]string{} // of links, by the first one's place
 	placed := make([]bool, len(r.Jobs))
+	jobs := make([]string, len(r.Jobs))
+	for i := range r.Jobs {
+		jobs[i] = r.Jobs[i].Name()
+	}
+	p.Assignments = slices.Grow(p.Assignments, len(a.connOf))
 	for q, c := range a.connOf {
 		conn := &a.conns[c]
-		used[nodeOf(conn.src)], used[nodeOf(conn.dst)] = true, true
-		job, qp := r.Jobs[conn.job].Name(), q-a.first[c]
+		job, qp := jobs[conn.job], q-a.first[c]
+		if qp == 0 {
+			used[nodeOf(conn.src)], used[nodeOf(conn.dst)] = true, true
+		}
 		if a.choice[q] < 0 {
 			p.Unplaced = append(p.Unplaced, Unplaced{Job: job, Src: conn.src.id, Dst: conn.dst.id, QP: qp, Reason: a.reasons[c]})
 			continue

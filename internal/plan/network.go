@@ -37,6 +37,7 @@ type pathList struct {
 // direction is one way through a link.
 type direction struct {
 	from, to string
+	name     string  // from->to
 	capacity float64 // Gb/s of payload
 }
 
@@ -60,7 +61,7 @@ func NewNetwork(g *fabric.Graph, goodput float64) (*Network, error) {
 		if l.SpeedGbps <= 0 {
 			return nil, fmt.Errorf("link %s has no speed_gbps: the planner needs the speed of every link", l.ID())
 		}
-		for _, d := range [2]direction{{l.A, l.B, l.SpeedGbps * goodput}, {l.B, l.A, l.SpeedGbps * goodput}} {
+		for _, d := range [2]direction{{l.A, l.B, l.A + "->" + l.B, l.SpeedGbps * goodput}, {l.B, l.A, l.B + "->" + l.A, l.SpeedGbps * goodput}} {
 			at := int32(len(n.links))
 			n.byEnd[d.from] = at
 			if sw, port, ok := fabric.SplitPort(d.from); ok {
@@ -283,7 +284,7 @@ func (n *Network) follow(buf []int32, src, dst string, p fabric.Path) ([]int32, 
 func (n *Network) linkNames(links []int32) []string {
 	out := make([]string, len(links))
 	for i, l := range links {
-		out[i] = n.links[l].from + "->" + n.links[l].to
+		out[i] = n.links[l].name
 	}
 	return out
 }
