@@ -154,7 +154,8 @@ func addPlanMake(parent *kingpin.CmdClause, commands map[string]command) {
 	previous := cmd.Flag("previous", "Plan of which as much as possible is kept.").String()
 	qps := cmd.Flag("qps", "Queue pairs of each connection of jobs that give no number; auto: the least of 4, 8, 16 and 32 that reaches 98 % of the ideal.").Default("auto").String()
 	budget := cmd.Flag("budget", "Effort of the search, as the time that it takes on a usual core. The plan does not depend on the machine.").Default("2s").Duration()
-	format := cmd.Flag("format", "Output format.").Default("table").Enum("table", "json", "ports", "nccl", "ucx", "mooncake")
+	format := cmd.Flag("format", "Output format.").Default("table").Enum("table", "json", "ports", "nccl", "ucx", "mooncake", "svg")
+	seed := cmd.Flag("seed", "Seed of the random ports that --format svg shows beside the plan.").Default("1").Uint64()
 	commands[cmd.FullCommand()] = func(context.Context) error {
 		if *budget <= 0 || *budget > time.Hour {
 			return errors.New("flag --budget: a time above 0, up to 1h, is expected")
@@ -182,8 +183,9 @@ func addPlanMake(parent *kingpin.CmdClause, commands map[string]command) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", in.jobs, err)
 		}
+		drawing := &plan.Drawing{Network: r.Network, Catalogue: r.Catalogue, Jobs: r.Jobs, Plan: p, Seed: *seed}
 		out := bufio.NewWriterSize(os.Stdout, 1<<16)
-		write := map[string]func(io.Writer) error{"table": p.WriteTable, "json": p.Write, "ports": p.WritePorts, "nccl": p.WriteNCCL, "ucx": p.WriteUCX, "mooncake": p.WriteMooncake}[*format]
+		write := map[string]func(io.Writer) error{"table": p.WriteTable, "json": p.Write, "ports": p.WritePorts, "nccl": p.WriteNCCL, "ucx": p.WriteUCX, "mooncake": p.WriteMooncake, "svg": drawing.WriteSVG}[*format]
 		if err := errors.Join(write(out), out.Flush()); err != nil {
 			return fmt.Errorf("cannot write the plan: %w", err)
 		}

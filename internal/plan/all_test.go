@@ -2,4 +2,9 @@
 
 package plan
 
-const c4Seeds = 20
+// Numbers of random cases.
+const (
+	c4Seeds     = 20
+	closFabrics = 200
+	tinyFabrics = 50
+)

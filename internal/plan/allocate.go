@@ -146,24 +146,31 @@ func (a *allocation) worst() (u float64) {
 	return u
 }
 
-// improve moves and swaps queue pairs on the fullest links until no link is fuller than its capacity, nothing helps any
-// more, or the steps are used up.
-func (a *allocation) improve() {
-	order := make([]int32, len(a.load))
-	for l := range order {
-		order[l] = int32(l)
+// overfull returns the links that are fuller than their capacity, the fullest first.
+func (a *allocation) overfull() (out []int32) {
+	for l := range a.load {
+		if a.isOverfull(int32(l)) {
+			out = append(out, int32(l))
+		}
 	}
-	for a.steps > 0 && a.worst() > 1+slack {
-		slices.SortStableFunc(order, func(x, y int32) int {
-			return cmp.Compare(a.load[y]/a.capacity[y], a.load[x]/a.capacity[x])
-		})
-		helped := false
-		for _, l := range order {
-			if a.load[l] <= a.capacity[l]*(1+slack) || a.steps <= 0 {
-				break
+	slices.SortStableFunc(out, func(x, y int32) int { return cmp.Compare(a.load[y]/a.capacity[y], a.load[x]/a.capacity[x]) })
+	return out
+}
+
+func (a *allocation) isOverfull(l int32) bool { return a.load[l] > a.capacity[l]*(1+slack) }
+
+// improve goes over the links that are fuller than their capacity in rounds, and moves a queue pair off each. Where no move
+// helps, it swaps two. It ends when no link is too full, nothing helps any more, or the steps are used up.
+func (a *allocation) improve() {
+	for a.steps > 0 {
+		links, helped := a.overfull(), false
+		for _, help := range []func(int32) bool{a.relieve, a.swap} {
+			for _, l := range links {
+				if a.steps > 0 && a.isOverfull(l) && help(l) {
+					helped = true
+				}
 			}
-			if a.relieve(l) {
-				helped = true
+			if helped {
 				break
 			}
 		}
@@ -173,12 +180,81 @@ func (a *allocation) improve() {
 	}
 }
 
-// relieve moves one queue pair from a link, or swaps it with another, if this makes the sum of powers less.
+// refinements is how often a rate is tried that may be out of reach.
+const refinements = 6
+
+// refine raises the lowest rates where what the jobs aim at is out of reach, as with catalogues that lack paths: it searches for the highest rate that
+// all jobs can have which aim at more, by halving the interval, and keeps the allocation with the best rates.
+func (a *allocation) refine(demand []float64) {
+	aim := slices.Clone(a.rates)
+	now, _, _ := a.ratesNow(demand)
+	short := false
+	for j, rate := range now {
+		short = short || rate < aim[j]*goodEnough
+	}
+	if !short {
+		return
+	}
+	best, bestRates := slices.Clone(a.choice), sortedRates(now)
+	empty := slices.Repeat([]int32{-1}, len(best))
+	low, high := bestRates[0], 0.0
+	for j, rate := range now {
+		if rate < low*(1+slack) {
+			high = max(high, aim[j])
+		}
+	}
+	for range refinements {
+		level := (low + high) / 2
+		for j := range aim {
+			a.rates[j] = min(aim[j], level)
+		}
+		// From the best allocation, and from none at all.
+		for _, start := range [][]int32{best, empty} {
+			a.restore(start)
+			a.fill()
+			a.improve()
+			now, _, _ = a.ratesNow(demand)
+			if rates := sortedRates(now); compareRates(rates, bestRates) > 0 {
+				best, bestRates = slices.Clone(a.choice), rates
+			}
+			if bestRates[0] >= level*(1-slack) {
+				break
+			}
+		}
+		if low = max(low, bestRates[0]); low < level*(1-slack) {
+			high = level
+		}
+		if high <= low*(1+slack) {
+			break
+		}
+	}
+	copy(a.rates, aim)
+	a.restore(best)
+}
+
+func sortedRates(rates []float64) []float64 {
+	out := slices.Clone(rates)
+	slices.Sort(out)
+	return out
+}
+
+// restore puts all queue pairs on paths that they had, with the loads of the rates that the jobs aim at now.
+func (a *allocation) restore(choice []int32) {
+	for l := range a.on {
+		a.on[l], a.load[l] = a.on[l][:0], 0
+	}
+	a.moved = 0
+	for q, o := range choice {
+		if a.choice[q] = -1; o >= 0 {
+			a.place(int32(q), o)
+		}
+	}
+}
+
+// relieve moves one queue pair from a link, if this makes the sum of powers less.
 func (a *allocation) relieve(l int32) bool {
-	qps := slices.Clone(a.on[l])
-	slices.Sort(qps)
 	best, to, least := int32(-1), int32(-1), -slack
-	for _, q := range qps {
+	for _, q := range a.sortedOn(l) {
 		if !a.mayBeMoved(q) {
 			continue
 		}
@@ -192,17 +268,29 @@ func (a *allocation) relieve(l int32) bool {
 		}
 		a.place(q, from)
 	}
-	if best >= 0 {
-		a.take(best)
-		a.place(best, to)
-		return true
+	if best < 0 {
+		return false
 	}
-	for _, q := range qps {
+	a.take(best)
+	a.place(best, to)
+	return true
+}
+
+// swap moves one queue pair from a link and another one out of its way, if this makes the sum of powers less.
+func (a *allocation) swap(l int32) bool {
+	for _, q := range a.sortedOn(l) {
 		if a.steps > 0 && a.mayBeMoved(q) && a.displace(q) {
 			return true
 		}
 	}
 	return false
+}
+
+// sortedOn returns the queue pairs on a link, by their numbers.
+func (a *allocation) sortedOn(l int32) []int32 {
+	qps := slices.Clone(a.on[l])
+	slices.Sort(qps)
+	return qps
 }
 
 // mayBeMoved reports whether a queue pair may leave its path.
@@ -223,12 +311,10 @@ func (a *allocation) displace(q int32) bool {
 		a.place(q, int32(o))
 		links := a.options[a.connOf[q]][o].links
 		for _, l := range links {
-			if a.load[l] <= a.capacity[l]*(1+slack) {
+			if !a.isOverfull(l) {
 				continue
 			}
-			others := slices.Clone(a.on[l])
-			slices.Sort(others)
-			for _, r := range others {
+			for _, r := range a.sortedOn(l) {
 				if r == q || !a.mayBeMoved(r) {
 					continue
 				}

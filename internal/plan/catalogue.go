@@ -25,6 +25,7 @@ type pairKey struct {
 // pair holds the ports of a pair.
 type pair struct {
 	ports  []portPath
+	paths  []option // of the ports, without those that are not valid; nil where it has to be made
 	reason Reason
 	sorted bool
 }
@@ -63,7 +64,7 @@ func (c *Catalogue) Add(e *Entry) {
 		p = &pair{}
 		c.pairs[key] = p
 	}
-	p.sorted = false
+	p.sorted, p.paths = false, nil
 	if e.Reason != "" {
 		p.reason = e.Reason
 	}
@@ -117,39 +118,69 @@ type option struct {
 func (c *Catalogue) options(conn *connection, anySide bool) (out []option, why Reason) {
 	why = NoValidPath
 	for m, src := range conn.src.members {
-		ports, reason := c.of(src, conn.dst)
+		paths, reason := c.pathsOf(src, conn.dst)
 		if reason != "" {
 			why = reason
 			continue
 		}
-		first := len(out)
-	next:
-		for i := range ports {
-			x := &ports[i]
-			if x.length == 0 {
+		free := func(o *option) bool {
+			return !slices.ContainsFunc(o.links, func(l int32) bool { return c.net.excluded[l] })
+		}
+		if len(conn.src.members) == 1 && !slices.ContainsFunc(paths, func(o option) bool { return !free(&o) || !anySide && !c.net.sameSide(src, o.dst) }) {
+			out = paths // all of them, without a copy
+			break
+		}
+		for i := range paths {
+			o := paths[i]
+			if !free(&o) {
 				continue
 			}
-			links := c.links(x)
-			if slices.ContainsFunc(links, func(l int32) bool { return c.net.excluded[l] }) {
-				continue
-			}
-			if !anySide && !c.net.sameSide(src, x.dst) {
+			if !anySide && !c.net.sameSide(src, o.dst) {
 				if why == NoValidPath {
 					why = SameSide
 				}
 				continue
 			}
-			for k := first; k < len(out); k++ {
-				if slices.Equal(out[k].links, links) {
-					out[k].sports = append(out[k].sports, x.sport)
-					continue next
-				}
-			}
-			out = append(out, option{member: m, dst: x.dst, links: links, sports: []uint16{x.sport}})
+			o.member = m
+			out = append(out, o)
 		}
 	}
 	if len(out) > 0 {
 		why = ""
 	}
 	return out, why
+}
+
+// pathsOf returns the paths of a pair with their ports, and the reason why it has none that can be planned with.
+func (c *Catalogue) pathsOf(src string, dst *unit) ([]option, Reason) {
+	ports, reason := c.of(src, dst)
+	p := c.pairs[pairKey{src, dst}]
+	if p == nil || reason != "" || p.paths != nil {
+		return p.known(), reason
+	}
+	p.paths = []option{}
+next:
+	for i := range ports {
+		x := &ports[i]
+		if x.length == 0 {
+			continue
+		}
+		links := c.links(x)
+		for k := range p.paths {
+			if slices.Equal(p.paths[k].links, links) {
+				p.paths[k].sports = append(p.paths[k].sports, x.sport)
+				continue next
+			}
+		}
+		p.paths = append(p.paths, option{dst: x.dst, links: links, sports: []uint16{x.sport}})
+	}
+	return p.paths, ""
+}
+
+// known returns the paths that have been made.
+func (p *pair) known() []option {
+	if p == nil {
+		return nil
+	}
+	return p.paths
 }

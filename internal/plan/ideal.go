@@ -1,8 +1,9 @@
 package plan
 
 import (
-	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -18,35 +19,53 @@ const (
 // connection uses their access links. Since they may be exchanged, they have an optimum in which they are treated alike,
 // and one commodity stands for all.
 type class struct {
-	job   int
-	count float64 // of the connections
-	share float64
-	paths [][]int32 // links of the first connection; access links have count times their capacity
+	job    int
+	count  float64 // of the connections
+	share  float64
+	routes []route // of the first connection; access links have count times their capacity
+}
+
+// route is a path between two NICs: their access links and, between leaves, links that other connections have in common.
+type route struct {
+	first, last int32
+	middle      []int32
+}
+
+// links calls each with the links of a route, and with true for access links.
+func (r *route) links(each func(l int32, access bool)) {
+	each(r.first, true)
+	for _, l := range r.middle {
+		each(l, false)
+	}
+	each(r.last, true)
 }
 
 // idealRates returns the rates of jobs by the fractional optimum, lexicographic max-min over the shortest paths of the topology that stay
 // on their side and avoid what is excluded. exact is false where the fabric is too large: the rates are then those of an even
 // split over the paths, which the optimum may exceed.
 func (n *Network) idealRates(conns []connection, demand []float64) (rates []float64, exact bool) {
-	classes := n.classes(conns)
+	classes, whole := n.classes(conns)
 	load := make([][]jobLoad, len(n.links))
 	for _, c := range classes {
-		for _, p := range c.paths {
-			for i, l := range p {
-				w := c.share * c.count / float64(len(c.paths))
-				if i == 0 || i == len(p)-1 {
-					w /= c.count
+		for i := range c.routes {
+			w := c.share / float64(len(c.routes))
+			c.routes[i].links(func(l int32, access bool) {
+				if access {
+					load[l] = addLoad(load[l], c.job, w)
+				} else {
+					load[l] = addLoad(load[l], c.job, w*c.count)
 				}
-				load[l] = addLoad(load[l], c.job, w)
-			}
+			})
 		}
 	}
-	even, bound := maxMin(n.capacities(), load, demand), n.accessRates(conns, demand)
+	even, bound := maxMin(n.capacities(), load, demand), n.cutRates(conns, demand)
 	if within(even, bound, 1e-9) {
 		return bound, true
 	}
-	if rates, ok := n.solve(classes, demand); ok {
-		return rates, true
+	if whole {
+		if rates, ok := n.solve(classes, demand); ok {
+			return rates, true
+		}
 	}
 	if within(even, bound, boundGap) {
 		return bound, true
@@ -67,37 +86,81 @@ func within(rates, bound []float64, share float64) bool {
 // boundGap is how far an even split may be below a bound that no split exceeds, for the bound to count as the optimum.
 const boundGap = 0.005
 
-// accessRates returns the max-min rates that the access links alone would allow.
-func (n *Network) accessRates(conns []connection, demand []float64) []float64 {
-	number := map[string]int{}
+// cut is what connections have to cross: the access links of a NIC or bond, or the links between its leaves and higher switches.
+type cut struct {
+	of   string // a unit, or leaves
+	away bool   // out of it
+}
+
+// cutRates returns the max-min rates that the access links and the uplinks of leaves would allow, if nothing else was in the way.
+func (n *Network) cutRates(conns []connection, demand []float64) []float64 {
+	number := map[cut]int{}
 	var capacity []float64
 	var load [][]jobLoad
+	add := func(key cut, c *connection, size func() float64) {
+		at, known := number[key]
+		if !known {
+			at = len(capacity)
+			number[key] = at
+			capacity, load = append(capacity, size()), append(load, nil)
+		}
+		load[at] = addLoad(load[at], c.job, c.share)
+	}
+	leavesOf := map[*unit][]string{}
 	for i := range conns {
 		c := &conns[i]
-		for _, u := range []struct {
-			*unit
-			way string
-		}{{c.src, "from "}, {c.dst, "to "}} {
-			at, known := number[u.way+u.id]
-			if !known {
-				at = len(capacity)
-				number[u.way+u.id] = at
-				sum := 0.0
-				for _, m := range u.members {
-					l, linked := n.byEnd[m]
-					if u.way == "to " && linked {
-						l = n.byEnd[n.links[l].to]
-					}
-					if linked && !n.excluded[l] {
-						sum += n.links[l].capacity
-					}
-				}
-				capacity, load = append(capacity, sum), append(load, nil)
+		for _, u := range []*unit{c.src, c.dst} {
+			if leavesOf[u] == nil {
+				leavesOf[u] = n.leavesOf(u)
 			}
-			load[at] = addLoad(load[at], c.job, c.share)
+		}
+		from, to := leavesOf[c.src], leavesOf[c.dst]
+		apart := !slices.ContainsFunc(from, func(leaf string) bool { return slices.Contains(to, leaf) })
+		for k, u := range []*unit{c.src, c.dst} {
+			away := k == 0
+			add(cut{u.id, away}, c, func() float64 { return n.widthOf(u.members, away) })
+			if leaves := leavesOf[u]; apart {
+				add(cut{strings.Join(leaves, " "), away}, c, func() float64 { return n.widthOf(n.upEnds(leaves), away) })
+			}
 		}
 	}
 	return maxMin(capacity, load, demand)
+}
+
+// leavesOf returns the switches that the members of a unit are connected to.
+func (n *Network) leavesOf(u *unit) (out []string) {
+	for _, m := range u.members {
+		if leaf, _ := n.Graph.LeafOf(m); leaf != "" && !slices.Contains(out, leaf) {
+			out = append(out, leaf)
+		}
+	}
+	return out
+}
+
+// upEnds returns the ports of switches that face other switches.
+func (n *Network) upEnds(switches []string) (out []string) {
+	for _, sw := range switches {
+		for _, end := range n.Graph.EndsOf(sw) {
+			if at, ok := n.byEnd[end]; ok && !fabric.IsNIC(n.links[at].to) {
+				out = append(out, end)
+			}
+		}
+	}
+	return out
+}
+
+// widthOf returns the sum of the capacities of links out of some ends, or into them, without those that are excluded.
+func (n *Network) widthOf(ends []string, away bool) (sum float64) {
+	for _, end := range ends {
+		l, linked := n.byEnd[end]
+		if linked && !away {
+			l = n.byEnd[n.links[l].to]
+		}
+		if linked && !n.excluded[l] {
+			sum += n.links[l].capacity
+		}
+	}
+	return sum
 }
 
 func (n *Network) capacities() []float64 {
@@ -108,8 +171,9 @@ func (n *Network) capacities() []float64 {
 	return out
 }
 
-// classes returns the commodities of connections.
-func (n *Network) classes(conns []connection) []class {
+// classes returns the commodities of connections. whole is false if they have more paths.
+func (n *Network) classes(conns []connection) (out []class, whole bool) {
+	whole = true
 	users := map[string]int{} // connections by access link
 	for i := range conns {
 		for _, m := range conns[i].src.members {
@@ -119,13 +183,12 @@ func (n *Network) classes(conns []connection) []class {
 			users[">"+m]++
 		}
 	}
-	middle := map[[2]string][]fabric.Path{}
+	middle := map[[2]int32]*pathList{} // between leaves, without paths that use what is excluded
 	number := map[string]int{}
-	var out []class
 	for i := range conns {
 		c := &conns[i]
-		var key strings.Builder
-		fmt.Fprint(&key, c.job, " ", c.share)
+		key := strconv.AppendInt(nil, int64(c.job), 10)
+		key = strconv.AppendFloat(append(key, ' '), c.share, 'g', -1, 64)
 		shared := false
 		for _, a := range c.src.members {
 			shared = shared || users[a] > 1
@@ -133,54 +196,68 @@ func (n *Network) classes(conns []connection) []class {
 				shared = shared || users[">"+b] > 1
 				from, to := n.Graph.PeerOf(a), n.Graph.PeerOf(b)
 				if from != "" && to != "" && n.sameSide(a, b) && n.usable(a) && n.usable(to) {
-					fmt.Fprint(&key, " ", fabric.OwnerOf(from), ">", fabric.OwnerOf(to), ":", n.links[n.byEnd[a]].capacity, ":", n.links[n.byEnd[b]].capacity)
+					key = append(append(append(append(key, ' '), fabric.OwnerOf(from)...), '>'), fabric.OwnerOf(to)...)
+					for _, end := range []string{a, b} {
+						key = strconv.AppendFloat(append(key, ':'), n.links[n.byEnd[end]].capacity, 'g', -1, 64)
+					}
 				} else {
-					fmt.Fprint(&key, " -")
+					key = append(key, " -"...)
 				}
 			}
 		}
 		if shared {
-			fmt.Fprint(&key, " only ", i)
+			key = strconv.AppendInt(append(key, " only "...), int64(i), 10)
 		}
-		if k, known := number[key.String()]; known {
+		if k, known := number[string(key)]; known {
 			out[k].count++
 			continue
 		}
-		number[key.String()] = len(out)
-		out = append(out, class{job: c.job, count: 1, share: c.share, paths: n.shortest(c, middle)})
+		number[string(key)] = len(out)
+		routes, all := n.shortest(c, middle)
+		whole = whole && all
+		out = append(out, class{job: c.job, count: 1, share: c.share, routes: routes})
 	}
-	return out
+	return out, whole
 }
 
 // usable reports whether packets may leave by an end of a link.
 func (n *Network) usable(from string) bool { return !n.excluded[n.byEnd[from]] }
 
-// shortest returns the shortest paths of a connection that stay on their side and avoid what is excluded. known has the paths between pairs of leaves.
-func (n *Network) shortest(c *connection, known map[[2]string][]fabric.Path) (out [][]int32) {
+// shortest returns the shortest paths of a connection that stay on their side and avoid what is excluded. known has the paths between pairs of
+// leaves. whole is false if there are more.
+func (n *Network) shortest(c *connection, known map[[2]int32]*pathList) (out []route, whole bool) {
+	whole = true
 	for _, a := range c.src.members {
 		for _, b := range c.dst.members {
-			if !n.sameSide(a, b) {
+			key := [2]int32{n.leafOf(a), n.leafOf(b)}
+			if key[0] < 0 || key[1] < 0 || !n.sameSide(a, b) {
 				continue
 			}
-			leafA, portA := n.Graph.LeafOf(a)
-			leafB, portB := n.Graph.LeafOf(b)
-			key := [2]string{leafA, leafB}
-			paths, ok := known[key]
-			if !ok {
-				paths = n.Graph.ShortestPaths(a, b, maxPaths)
-				known[key] = paths
+			first, last := n.byEnd[a], n.byEnd[b]^1
+			if n.excluded[first] || n.excluded[last] {
+				continue
 			}
-			for _, p := range paths {
-				own := append(fabric.Path(nil), p...)
-				own[0].In, own[len(own)-1].Out = portA, portB
-				links, ok := n.follow(nil, a, b, own)
-				for _, l := range links {
-					ok = ok && !n.excluded[l]
-				}
-				if ok {
-					out = append(out, links)
-				}
+			list := known[key]
+			if list == nil {
+				list = n.usablePaths(key)
+				known[key] = list
 			}
+			whole = whole && list.whole
+			for _, p := range list.paths {
+				out = append(out, route{first, last, p})
+			}
+		}
+	}
+	return out, whole
+}
+
+// usablePaths returns the shortest paths between two leaves without those that use what is excluded.
+func (n *Network) usablePaths(leaves [2]int32) *pathList {
+	all := n.shortestBetween(leaves[0], leaves[1])
+	out := &pathList{whole: all.whole}
+	for _, links := range all.paths {
+		if !slices.ContainsFunc(links, func(l int32) bool { return n.excluded[l] }) {
+			out.paths = append(out.paths, links)
 		}
 	}
 	return out
@@ -200,10 +277,10 @@ func (n *Network) solve(classes []class, demand []float64) ([]float64, bool) {
 	}
 	for k, c := range classes {
 		jobs[c.job] = true
-		vars += len(c.paths)
-		for _, p := range c.paths {
-			for i, l := range p {
-				if key := accessKey(k, i, p, c.count, l); rowOf[key] == 0 {
+		vars += len(c.routes)
+		for i := range c.routes {
+			c.routes[i].links(func(l int32, access bool) {
+				if key := c.rowKey(k, l, access); rowOf[key] == 0 {
 					capacity := n.links[l].capacity
 					if key[0] != 0 {
 						capacity *= c.count
@@ -211,7 +288,7 @@ func (n *Network) solve(classes []class, demand []float64) ([]float64, bool) {
 					rowOf[key] = len(b)
 					b = append(b, capacity/scale)
 				}
-			}
+			})
 		}
 	}
 	demandRow := make([]int, len(demand))
@@ -227,20 +304,18 @@ func (n *Network) solve(classes []class, demand []float64) ([]float64, bool) {
 	p := newProgram(vars, b)
 	v := 1
 	for k, c := range classes {
-		for _, path := range c.paths {
+		for i := range c.routes {
 			p.rows[k][v] = -1
-			for i, l := range path {
-				p.rows[rowOf[accessKey(k, i, path, c.count, l)]][v] = 1
-			}
+			c.routes[i].links(func(l int32, access bool) { p.rows[rowOf[c.rowKey(k, l, access)]][v] = 1 })
 			v++
 		}
 	}
 	return p.lexicographic(classes, demandRow, scale)
 }
 
-// accessKey returns the key of the row of a link: connections that are alike have access links of their own.
-func accessKey(k, i int, path []int32, count float64, l int32) [2]int32 {
-	if count > 1 && (i == 0 || i == len(path)-1) {
+// rowKey returns the key of the row of a link: connections that are alike have access links of their own.
+func (c *class) rowKey(k int, l int32, access bool) [2]int32 {
+	if access && c.count > 1 {
 		return [2]int32{int32(k) + 1, l}
 	}
 	return [2]int32{0, l}

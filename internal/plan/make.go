@@ -116,6 +116,7 @@ func (r *Request) withQPs(conns []connection, qps int, demand, ideal []float64, 
 	} else if !a.exact(demand) {
 		a.fill()
 		a.improve()
+		a.refine(demand)
 	}
 	return r.write(a, demand, ideal, exact), nil
 }
@@ -125,24 +126,12 @@ func (a *allocation) keep(p *Plan, jobs []Job) error {
 	if p.Model.GoodputRatio != a.net.Goodput {
 		return errors.New("the previous plan has another goodput_ratio")
 	}
-	type key struct {
-		job, src, dst string
-		qp            int
-	}
-	before := map[key]*Assignment{}
-	for i := range p.Assignments {
-		x := &p.Assignments[i]
-		src, dst := a.net.unitOf[x.Src], a.net.unitOf[x.Dst]
-		if src != nil && dst != nil {
-			before[key{x.Job, src.id, dst.id, x.QP}] = x
-		}
-	}
-	for q, c := range a.connOf {
-		conn := &a.conns[c]
-		x := before[key{jobs[conn.job].Name(), conn.src.id, conn.dst.id, q - a.first[c]}]
+	for q, x := range a.previously(p, jobs) {
 		if x == nil {
 			continue
 		}
+		c := a.connOf[q]
+		conn := &a.conns[c]
 		for o, opt := range a.options[c] {
 			if conn.src.members[opt.member] == x.Src && slices.Contains(opt.sports, x.SPort) {
 				a.before[q] = int32(o)
@@ -163,10 +152,17 @@ func (r *Request) write(a *allocation, demand, ideal []float64, exact bool) *Pla
 	ports := r.ports(a)
 	names := map[*int32][]string{} // of links, by the first one's place
 	placed := make([]bool, len(r.Jobs))
+	jobs := make([]string, len(r.Jobs))
+	for i := range r.Jobs {
+		jobs[i] = r.Jobs[i].Name()
+	}
+	p.Assignments = slices.Grow(p.Assignments, len(a.connOf))
 	for q, c := range a.connOf {
 		conn := &a.conns[c]
-		used[nodeOf(conn.src)], used[nodeOf(conn.dst)] = true, true
-		job, qp := r.Jobs[conn.job].Name(), q-a.first[c]
+		job, qp := jobs[conn.job], q-a.first[c]
+		if qp == 0 {
+			used[nodeOf(conn.src)], used[nodeOf(conn.dst)] = true, true
+		}
 		if a.choice[q] < 0 {
 			p.Unplaced = append(p.Unplaced, Unplaced{Job: job, Src: conn.src.id, Dst: conn.dst.id, QP: qp, Reason: a.reasons[c]})
 			continue
@@ -236,15 +232,15 @@ func jobRate(j *Job, placed bool, rate, ideal float64, exact bool) JobRate {
 // the port that it had before, if it has the path of then.
 func (r *Request) ports(a *allocation) []uint16 {
 	out := make([]uint16, len(a.choice))
-	previous := map[int]uint16{}
+	var previous []*Assignment
 	if r.Previous != nil {
-		previous = a.previousPorts(r.Previous, r.Jobs)
+		previous = a.previously(r.Previous, r.Jobs)
 	}
 	for c := range a.conns {
 		count := map[[2]int32]int{}
 		for q := a.first[c]; q < a.first[c+1]; q++ {
-			if o := a.choice[q]; o >= 0 && o == a.before[q] {
-				out[q] = previous[q]
+			if o := a.choice[q]; o >= 0 && o == a.before[q] && previous != nil && previous[q] != nil && slices.Contains(a.options[c][o].sports, previous[q].SPort) {
+				out[q] = previous[q].SPort
 				count[[2]int32{o, int32(out[q])}]++
 			}
 		}
@@ -266,25 +262,43 @@ func (r *Request) ports(a *allocation) []uint16 {
 	return out
 }
 
-// previousPorts returns the ports that the queue pairs of a plan have had, by their numbers.
-func (a *allocation) previousPorts(p *Plan, jobs []Job) map[int]uint16 {
-	type key struct {
-		job, src, dst string
-		qp            int
+// previously returns the assignment that each queue pair has in a plan, or nil.
+func (a *allocation) previously(p *Plan, jobs []Job) []*Assignment {
+	out := make([]*Assignment, len(a.connOf))
+	names := make([]string, len(jobs))
+	for i := range jobs {
+		names[i] = jobs[i].Name()
 	}
-	ports := map[key]uint16{}
+	is := func(q int, x *Assignment) bool {
+		c := a.connOf[q]
+		conn := &a.conns[c]
+		return x.QP == q-a.first[c] && x.Job == names[conn.job] && a.net.unitOf[x.Src] == conn.src && a.net.unitOf[x.Dst] == conn.dst
+	}
+	missing, at := 0, 0
+	for q := range out { // most plans are of the same jobs
+		if at < len(p.Assignments) && is(q, &p.Assignments[at]) {
+			out[q] = &p.Assignments[at]
+			at++
+		} else {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return out
+	}
+	type key struct {
+		job      string
+		src, dst *unit
+		qp       int
+	}
+	found := map[key]*Assignment{}
 	for i := range p.Assignments {
 		x := &p.Assignments[i]
-		if src, dst := a.net.unitOf[x.Src], a.net.unitOf[x.Dst]; src != nil && dst != nil {
-			ports[key{x.Job, src.id, dst.id, x.QP}] = x.SPort
-		}
+		found[key{x.Job, a.net.unitOf[x.Src], a.net.unitOf[x.Dst], x.QP}] = x
 	}
-	out := map[int]uint16{}
 	for q, c := range a.connOf {
 		conn := &a.conns[c]
-		if s := ports[key{jobs[conn.job].Name(), conn.src.id, conn.dst.id, q - a.first[c]}]; s != 0 {
-			out[q] = s
-		}
+		out[q] = found[key{names[conn.job], conn.src, conn.dst, q - a.first[c]}]
 	}
 	return out
 }

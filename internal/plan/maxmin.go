@@ -1,6 +1,9 @@
 package plan
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // full is the share of a capacity from which on a link counts as full. Rates are sums of many rounded numbers.
 const full = 1 - 1e-12
@@ -24,52 +27,55 @@ func addLoad(load []jobLoad, job int, weight float64) []jobLoad {
 // this concerns are frozen. load has, for each link, what each job puts on it per unit of its rate. The rate of a job that
 // is on no link and has no demand is infinite.
 func maxMin(capacity []float64, load [][]jobLoad, demand []float64) []float64 {
+	const none = 1e-12
 	rates := make([]float64, len(demand))
 	frozen := make([]bool, len(demand))
+	stop := make([]bool, len(demand))
 	sum := make([]float64, len(capacity)) // of the jobs that are not frozen
 	used := make([]float64, len(capacity))
+	linksOf := make([][]jobLoad, len(demand)) // of each job: a link in the field job
+	var open []int                            // links that jobs which are not frozen use
 	for l, jobs := range load {
 		for _, j := range jobs {
 			sum[l] += j.weight
+			linksOf[j.job] = append(linksOf[j.job], jobLoad{l, j.weight})
+		}
+		if sum[l] > none {
+			open = append(open, l)
 		}
 	}
 	for left := len(demand); left > 0; {
 		level := math.Inf(1)
-		for l := range capacity {
-			if sum[l] > 1e-12 {
-				level = min(level, (capacity[l]-used[l])/sum[l])
-			}
+		for _, l := range open {
+			level = min(level, (capacity[l]-used[l])/sum[l])
 		}
 		for j, d := range demand {
 			if !frozen[j] {
 				level = min(level, d)
 			}
 		}
-		stop := make([]bool, len(demand))
 		for j, d := range demand {
 			stop[j] = !frozen[j] && (d <= level || math.IsInf(level, 1))
 		}
-		for l := range capacity {
-			if sum[l] > 1e-12 && used[l]+sum[l]*level >= capacity[l]*full {
+		for _, l := range open {
+			if used[l]+sum[l]*level >= capacity[l]*full {
 				for _, j := range load[l] {
 					stop[j.job] = stop[j.job] || !frozen[j.job]
 				}
 			}
 		}
 		for j := range stop {
-			if stop[j] {
-				rates[j], frozen[j] = level, true
-				left--
+			if !stop[j] {
+				continue
+			}
+			rates[j], frozen[j] = level, true
+			left--
+			for _, x := range linksOf[j] {
+				sum[x.job] -= x.weight
+				used[x.job] += x.weight * level
 			}
 		}
-		for l, jobs := range load {
-			for _, j := range jobs {
-				if stop[j.job] {
-					sum[l] -= j.weight
-					used[l] += j.weight * level
-				}
-			}
-		}
+		open = slices.DeleteFunc(open, func(l int) bool { return sum[l] <= none })
 	}
 	return rates
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Network is a topology with the capacities of its links, by numbers.
+// Network is a topology with the capacities of its links, by numbers. It is used by one goroutine at a time.
 type Network struct {
 	Graph    *fabric.Graph
 	Goodput  float64
@@ -19,11 +19,25 @@ type Network struct {
 	unitOf   map[string]*unit // the bond of a member, or the NIC itself
 	excluded []bool           // by direction
 	reasons  []Exclusion
+	// switches has the numbers of switches, to is the switch that each direction leads to, or -1, and out lists the directions from each
+	// switch to others.
+	switches map[string]int32
+	to       []int32
+	out      [][]int32
+	// shortestOf holds the paths between pairs of leaves, as far as they were needed.
+	shortestOf map[[2]int32]*pathList
+}
+
+// pathList holds the links of shortest paths between two switches. whole is false if there are more.
+type pathList struct {
+	paths [][]int32
+	whole bool
 }
 
 // direction is one way through a link.
 type direction struct {
 	from, to string
+	name     string  // from->to
 	capacity float64 // Gb/s of payload
 }
 
@@ -41,13 +55,13 @@ func NewNetwork(g *fabric.Graph, goodput float64) (*Network, error) {
 	if !(goodput > 0 && goodput <= 1) {
 		return nil, fmt.Errorf("goodput ratio %v: a number above 0, up to 1, is expected", goodput)
 	}
-	n := &Network{Graph: g, Goodput: goodput, byEnd: map[string]int32{}, byPort: map[portKey]int32{}, units: map[string]*unit{}, unitOf: map[string]*unit{}}
+	n := &Network{Graph: g, Goodput: goodput, byEnd: map[string]int32{}, byPort: map[portKey]int32{}, units: map[string]*unit{}, unitOf: map[string]*unit{}, switches: map[string]int32{}, shortestOf: map[[2]int32]*pathList{}}
 	for i := range g.Topo.Links {
 		l := &g.Topo.Links[i]
 		if l.SpeedGbps <= 0 {
 			return nil, fmt.Errorf("link %s has no speed_gbps: the planner needs the speed of every link", l.ID())
 		}
-		for _, d := range [2]direction{{l.A, l.B, l.SpeedGbps * goodput}, {l.B, l.A, l.SpeedGbps * goodput}} {
+		for _, d := range [2]direction{{l.A, l.B, l.A + "->" + l.B, l.SpeedGbps * goodput}, {l.B, l.A, l.B + "->" + l.A, l.SpeedGbps * goodput}} {
 			at := int32(len(n.links))
 			n.byEnd[d.from] = at
 			if sw, port, ok := fabric.SplitPort(d.from); ok {
@@ -60,7 +74,92 @@ func NewNetwork(g *fabric.Graph, goodput float64) (*Network, error) {
 		n.addUnits(&g.Topo.Nodes[i])
 	}
 	n.excluded = make([]bool, len(n.links))
+	n.numberSwitches()
 	return n, nil
+}
+
+// numberSwitches fills in which switches directions lead from and to.
+func (n *Network) numberSwitches() {
+	for i := range n.Graph.Topo.Switches {
+		n.switches[n.Graph.Topo.Switches[i].Name] = int32(i)
+	}
+	n.to, n.out = make([]int32, len(n.links)), make([][]int32, len(n.switches))
+	for l := range n.links {
+		n.to[l] = n.switchOf(n.links[l].to)
+		if from := n.switchOf(n.links[l].from); from >= 0 && n.to[l] >= 0 {
+			n.out[from] = append(n.out[from], int32(l))
+		}
+	}
+}
+
+// switchOf returns the number of the switch of a port, or -1.
+func (n *Network) switchOf(end string) int32 {
+	if sw, _, ok := fabric.SplitPort(end); ok {
+		if i, known := n.switches[sw]; known {
+			return i
+		}
+	}
+	return -1
+}
+
+// leafOf returns the number of the switch that a NIC is connected to, or -1.
+func (n *Network) leafOf(nic string) int32 {
+	if l, linked := n.byEnd[nic]; linked {
+		return n.to[l]
+	}
+	return -1
+}
+
+// distances returns the number of links from every switch to one, without some of the links, or -1 where there is no way.
+func (n *Network) distances(goal int32, without []bool) []int32 {
+	d := make([]int32, len(n.out))
+	for i := range d {
+		d[i] = -1
+	}
+	d[goal] = 0
+	for queue := []int32{goal}; len(queue) > 0; queue = queue[1:] {
+		for _, l := range n.out[queue[0]] {
+			back := l ^ 1 // the other direction of the link
+			if from := n.to[l]; d[from] < 0 && (without == nil || !without[back]) {
+				d[from] = d[queue[0]] + 1
+				queue = append(queue, from)
+			}
+		}
+	}
+	return d
+}
+
+// shortestBetween returns the shortest paths between two switches, at most maxPaths.
+func (n *Network) shortestBetween(from, to int32) *pathList {
+	key := [2]int32{from, to}
+	list := n.shortestOf[key]
+	if list != nil {
+		return list
+	}
+	list = &pathList{whole: true}
+	n.shortestOf[key] = list
+	dist := n.distances(to, nil)
+	var path []int32
+	var walk func(sw int32)
+	walk = func(sw int32) {
+		if sw == to {
+			if list.whole = len(list.paths) < maxPaths; list.whole {
+				list.paths = append(list.paths, append([]int32{}, path...))
+			}
+			return
+		}
+		for _, l := range n.out[sw] {
+			if next := n.to[l]; list.whole && dist[next] == dist[sw]-1 && dist[next] >= 0 {
+				path = append(path, l)
+				walk(next)
+				path = path[:len(path)-1]
+			}
+		}
+	}
+	if dist[from] >= 0 {
+		walk(from)
+	}
+	return list
 }
 
 // addUnits adds the bonds of a node, and its NICs that belong to none.
@@ -185,7 +284,7 @@ func (n *Network) follow(buf []int32, src, dst string, p fabric.Path) ([]int32, 
 func (n *Network) linkNames(links []int32) []string {
 	out := make([]string, len(links))
 	for i, l := range links {
-		out[i] = n.links[l].from + "->" + n.links[l].to
+		out[i] = n.links[l].name
 	}
 	return out
 }

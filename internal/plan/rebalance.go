@@ -27,35 +27,43 @@ func newBalancer(a *allocation, demand []float64) *balancer {
 	return b
 }
 
-// round moves queue pairs off the fullest links as long as the moves together raise the worst rate by roundGain for each, and returns how
-// many it has moved. A set of moves that does not raise it is taken back.
-func (b *balancer) round(number int) (moved int) {
+// oneMove is a queue pair that is moved, and the path that it had.
+type oneMove struct{ q, from int32 }
+
+// round moves queue pairs off the fullest links, and returns how many it has moved. Several links may be equally full: moves count
+// together from the first one that is needed to the one that raises the worst rate by roundGain. Moves that do not raise it are
+// taken back, and so are those without which the rate is the same.
+func (b *balancer) round(number int) int {
 	a := b.a
 	most := max(1, int(roundShare*float64(len(a.choice))))
-	type move struct{ q, from int32 }
-	var tried []move
-	worst := b.worst()
+	var tried []oneMove
+	useful, worst := 0, b.worst()
 	for len(tried) < most {
 		q, to, ok := b.bestMove(number, func(q int32) bool {
-			return !slices.ContainsFunc(tried, func(m move) bool { return m.q == q })
+			return !slices.ContainsFunc(tried, func(m oneMove) bool { return m.q == q })
 		})
 		if !ok {
 			break
 		}
-		tried = append(tried, move{q, a.choice[q]})
+		tried = append(tried, oneMove{q, a.choice[q]})
 		a.take(q)
 		a.place(q, to)
-		// Several links may be equally full: moves count together from the first one that is needed to the one that raises the rate.
 		if now := b.worst(); now >= worst*(1+roundGain) {
-			for _, m := range tried[moved:] {
-				b.last[m.q] = number
-			}
-			moved, worst = len(tried), now
+			useful, worst = len(tried), now
 		}
 	}
-	for i := len(tried) - 1; i >= moved; i-- {
-		a.take(tried[i].q)
-		a.place(tried[i].q, tried[i].from)
+	moved := 0
+	for i := len(tried) - 1; i >= 0; i-- {
+		m := tried[i]
+		to := a.choice[m.q]
+		a.take(m.q)
+		a.place(m.q, m.from)
+		if i < useful && b.worst() < worst*(1-slack) {
+			a.take(m.q)
+			a.place(m.q, to)
+			b.last[m.q] = number
+			moved++
+		}
 	}
 	return moved
 }

@@ -210,37 +210,43 @@ func (s *Simulation) afterLoss(out *Outcome, p *Plan, c *Catalogue) (*Plan, erro
 	}
 	demand := demands(s.Jobs)
 	ideal, exact := s.Network.idealRates(conns, demand)
+	a, err := s.rehash(p, c, conns, ideal)
+	if err != nil {
+		return nil, err
+	}
+	if s.Rebalance {
+		b := newBalancer(a, demand)
+		settled := 0
+		for i := s.FailAt; i < s.Iterations; i++ {
+			if moved := b.round(i); moved > 0 {
+				out.Moves += moved
+				settled = i + 1 - s.FailAt
+			}
+		}
+		out.ConvergedAfter = &settled
+	}
+	r := &Request{Network: s.Network, Catalogue: c, Jobs: s.Jobs, Previous: p}
+	return r.write(a, demand, ideal, exact), nil
+}
+
+// rehash returns the allocation of a plan of which the fabric hashes anew what was on links that are lost, over what is left.
+func (s *Simulation) rehash(p *Plan, c *Catalogue, conns []connection, ideal []float64) (*allocation, error) {
 	for i := range conns {
 		if conns[i].qps == 0 {
 			conns[i].qps = p.qpsOf(s.Jobs[conns[i].job].Name(), conns[i].share)
 		}
 	}
-	r := &Request{Network: s.Network, Catalogue: c, Jobs: s.Jobs, Previous: p}
 	a := newAllocation(s.Network, c, conns, ideal, DefaultSteps)
 	if err := a.keep(p, s.Jobs); err != nil {
 		return nil, err
 	}
-	for q, o := range a.choice { // the fabric hashes what was on the lost link anew, over what is left
+	for q, o := range a.choice {
 		if options := a.options[a.connOf[q]]; o < 0 && len(options) > 0 {
 			a.place(int32(q), int32(mix(s.Seed^uint64(q))%uint64(len(options))))
 		}
 	}
 	a.before = slices.Clone(a.choice)
-	if s.Rebalance {
-		b := newBalancer(a, demand)
-		for i := s.FailAt; i < s.Iterations; i++ {
-			if moved := b.round(i); moved > 0 {
-				out.Moves += moved
-				n := i + 1 - s.FailAt
-				out.ConvergedAfter = &n
-			}
-		}
-		if out.ConvergedAfter == nil {
-			n := 0
-			out.ConvergedAfter = &n
-		}
-	}
-	return r.write(a, demand, ideal, exact), nil
+	return a, nil
 }
 
 // qpsOf returns the number of queue pairs that the connections of a job have in a plan.

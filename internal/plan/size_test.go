@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -77,30 +78,44 @@ func readText(t testing.TB, n *Network, text []byte) *Catalogue {
 	return c
 }
 
+// processorTime returns the processor time that the test has used.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // planSize makes a plan of a fabric and another after a lost link, checks both, and logs what they took.
 func planSize(t *testing.T, leaves, perLeaf, spines, ports int) {
 	n, jobs := sizeNetwork(t, leaves, perLeaf, spines)
 	text := sizeText(t, n, jobs, ports)
-	start := time.Now()
+	runtime.GC()
+	last, lastUsed := time.Now(), processorTime(t)
+	step := func(what string) {
+		now, used := time.Now(), processorTime(t)
+		t.Logf("%-14s %8s, %8s of processors", what, now.Sub(last).Round(time.Millisecond), (used - lastUsed).Round(time.Millisecond))
+		last, lastUsed = now, used
+	}
 	c := readText(t, n, text)
-	read := time.Since(start)
-	start = time.Now()
+	step("read")
 	p, err := Make(&Request{Network: n, Catalogue: c, Jobs: jobs})
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := time.Since(start)
+	step("planned")
 	lost := "l0:u0--s0:d0"
 	if err := n.Exclude(lost, "test"); err != nil {
 		t.Fatal(err)
 	}
-	start = time.Now()
 	again, err := Make(&Request{Network: n, Catalogue: c, Jobs: jobs, Previous: p})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d NICs, %d queue pairs, %d lines, %d MB: read in %s, planned in %s, planned again in %s; worst ratio %.3f and %.3f", leaves*perLeaf, len(p.Assignments), leaves*perLeaf*ports, len(text)>>20,
-		read.Round(time.Millisecond), made.Round(time.Millisecond), time.Since(start).Round(time.Millisecond), p.worstRatio(), again.worstRatio())
+	step("planned again")
+	t.Logf("%d NICs, %d queue pairs, %d lines, %d MB: worst ratio %.3f and %.3f", leaves*perLeaf, len(p.Assignments), leaves*perLeaf*ports, len(text)>>20, p.worstRatio(), again.worstRatio())
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	t.Logf("memory from the system: %d MB, of which the text of the catalogue is %d", m.Sys>>20, len(text)>>20)

@@ -30,15 +30,20 @@ func (n *Network) Pairs(jobs []Job, each func(src string, dst []string) error) e
 type Hash struct {
 	net  *Network
 	seed uint64
-	dist map[string]map[string]int // to each leaf
-	id   map[string]uint64         // of switches
+	dist map[int32][]int32  // to each leaf
+	id   []uint64           // of switches
+	next map[hopKey][]int32 // next hops at a switch that is no leaf of the destination
+	goal map[string][]int32 // leaves of NICs and bonds, by their first NIC
 }
+
+// hopKey is a switch and the first leaves of a destination.
+type hopKey struct{ at, first, second int32 }
 
 // NewHash returns the fabric of a seed.
 func NewHash(n *Network, seed uint64) *Hash {
-	h := &Hash{net: n, seed: seed, dist: map[string]map[string]int{}, id: map[string]uint64{}}
-	for i := range n.Graph.Topo.Switches {
-		h.id[n.Graph.Topo.Switches[i].Name] = mix(uint64(i) ^ mix(seed))
+	h := &Hash{net: n, seed: seed, dist: map[int32][]int32{}, next: map[hopKey][]int32{}, goal: map[string][]int32{}}
+	for i := range n.out {
+		h.id = append(h.id, mix(uint64(i)^mix(seed)))
 	}
 	return h
 }
@@ -62,81 +67,93 @@ func (h *Hash) Entry(src string, dst []string, sport uint16) (e Entry, ok bool) 
 	if !linked || n.excluded[at] {
 		return e, false
 	}
+	leaves := h.leaves(dst)
 	tuple := mix(textHash(src)^mix(textHash(dst[0]))) ^ uint64(sport)
 	for range maxHops {
-		sw, in, isPort := fabric.SplitPort(n.links[at].to)
-		if !isPort {
+		sw := n.to[at]
+		if sw < 0 {
 			e.Dst = n.links[at].to
 			return e, slices.Contains(dst, e.Dst)
 		}
-		next := h.nextHops(sw, dst)
+		next := h.nextHops(sw, dst, leaves)
 		if len(next) == 0 {
 			return e, false
 		}
+		name, in, _ := fabric.SplitPort(n.links[at].to)
 		at = next[mix(tuple^h.id[sw])%uint64(len(next))]
 		_, out, _ := fabric.SplitPort(n.links[at].from)
-		e.Path = append(e.Path, fabric.Hop{Switch: sw, In: in, Out: out})
+		e.Path = append(e.Path, fabric.Hop{Switch: name, In: in, Out: out})
 	}
 	return e, false
 }
 
-// nextHops returns the directions by which packets to some NICs may leave a switch.
-func (h *Hash) nextHops(sw string, dst []string) (out []int32) {
-	n := h.net
-	best := -1
-	for _, nic := range dst {
-		leaf, port := n.Graph.LeafOf(nic)
-		if leaf == "" {
-			continue
-		}
-		last := n.byPort[portKey{leaf, port}]
-		if n.excluded[last] {
-			continue
-		}
-		if leaf == sw {
-			if best != 0 {
-				best, out = 0, nil
+// leaves returns the leaf of each NIC of a destination, or -1 where no packets may reach it.
+func (h *Hash) leaves(dst []string) []int32 {
+	out, known := h.goal[dst[0]]
+	if !known || len(out) != len(dst) {
+		out = nil
+		for _, nic := range dst {
+			leaf := h.net.leafOf(nic)
+			if leaf >= 0 && h.net.excluded[h.net.byEnd[nic]^1] {
+				leaf = -1
 			}
-			out = append(out, last)
+			out = append(out, leaf)
+		}
+		h.goal[dst[0]] = out
+	}
+	return out
+}
+
+// nextHops returns the directions by which packets to some NICs with their leaves may leave a switch.
+func (h *Hash) nextHops(sw int32, dst []string, leaves []int32) (out []int32) {
+	n := h.net
+	for i, leaf := range leaves {
+		if leaf == sw {
+			out = append(out, n.byEnd[dst[i]]^1)
+		}
+	}
+	if len(out) > 0 {
+		return out
+	}
+	key := hopKey{sw, leaves[0], -1}
+	if len(leaves) == 2 {
+		key.second = leaves[1]
+	}
+	cached := len(leaves) <= 2 && !slices.Contains(leaves, sw)
+	if next, known := h.next[key]; known && cached {
+		return next
+	}
+	best := int32(-1)
+	for _, leaf := range leaves {
+		if leaf < 0 {
 			continue
 		}
 		dist := h.distances(leaf)
-		d, reached := dist[sw]
-		if !reached || best >= 0 && d > best {
+		d := dist[sw]
+		if d <= 0 || best >= 0 && d > best {
 			continue
 		}
 		if d != best {
 			best, out = d, nil
 		}
-		for _, end := range n.Graph.EndsOf(sw) {
-			l := n.byEnd[end]
-			if next, _, ok := fabric.SplitPort(n.links[l].to); ok && !n.excluded[l] {
-				if nd, ok := dist[next]; ok && nd == d-1 && !slices.Contains(out, l) {
-					out = append(out, l)
-				}
+		for _, l := range n.out[sw] {
+			if next := n.to[l]; !n.excluded[l] && dist[next] == d-1 && !slices.Contains(out, l) {
+				out = append(out, l)
 			}
 		}
+	}
+	if cached {
+		h.next[key] = out
 	}
 	return out
 }
 
 // distances returns the number of links from every switch to a leaf, without those that are excluded.
-func (h *Hash) distances(leaf string) map[string]int {
-	if d := h.dist[leaf]; d != nil {
-		return d
+func (h *Hash) distances(leaf int32) []int32 {
+	d := h.dist[leaf]
+	if d == nil {
+		d = h.net.distances(leaf, h.net.excluded)
+		h.dist[leaf] = d
 	}
-	n := h.net
-	d := map[string]int{leaf: 0}
-	for queue := []string{leaf}; len(queue) > 0; queue = queue[1:] {
-		for _, end := range n.Graph.EndsOf(queue[0]) {
-			back := n.byEnd[n.Graph.PeerOf(end)] // from the neighbour to this switch
-			prev, _, ok := fabric.SplitPort(n.links[back].from)
-			if _, known := d[prev]; ok && !known && !n.excluded[back] {
-				d[prev] = d[queue[0]] + 1
-				queue = append(queue, prev)
-			}
-		}
-	}
-	h.dist[leaf] = d
 	return d
 }
