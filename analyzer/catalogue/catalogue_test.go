@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -35,7 +36,7 @@ func testGraph(t *testing.T) *fabric.Graph {
 	b.WriteString("  - {a: h2/eth1, b: \"leaf2:dn1\", a_address: 10.0.2.2/24, b_address: 10.0.2.1/24, speed_gbps: 400}\n")
 	for leaf := 1; leaf <= 2; leaf++ {
 		for i := 1; i <= 4; i++ {
-			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\", a_address: 10.%d.%d.2/24, b_address: 10.%d.%d.1/24, speed_gbps: 400}\n", leaf, i, i, leaf, leaf, i, leaf, i)
+			fmt.Fprintf(&b, "  - {a: \"leaf%d:up%d\", b: \"spine%d:dn%d\", a_address: 10.%d.%d.2/24, b_address: 10.%d.%d.1/24, speed_gbps: 100}\n", leaf, i, i, leaf, leaf, i, leaf, i)
 		}
 	}
 	topo, found := fabric.ParseTopology("t.yaml", []byte(b.String()))
@@ -345,13 +346,27 @@ func TestPlansAvoidOpenVerdicts(t *testing.T) {
 		return out
 	}
 	const link = "leaf1:up2->spine2:dn1"
+	ideal := func() float64 {
+		t.Helper()
+		p, err := plan.Read(strings.NewReader(do(mux, http.MethodGet, "/api/v1/plan", "").Body.String()))
+		if err != nil || len(p.Jobs) != 1 || p.Jobs[0].IdealGbps == nil {
+			t.Fatalf("%+v %v, want the ideal rate of one job", p, err)
+		}
+		return *p.Jobs[0].IdealGbps
+	}
 	if got := uses(); got[link] != 2 || len(got) != 4 {
 		t.Errorf("queue pairs by uplink: %v, want two on each", got)
+	}
+	if got := ideal(); math.Abs(got-362) > 0.1 {
+		t.Errorf("ideal %v, want that of the NIC, 362", got)
 	}
 	s.Incidents = []incident.Incident{{Verdict: fabric.Verdict{ID: "v1", Element: fabric.Element{ID: "leaf1:up2--spine2:dn1", Kind: fabric.KindLink}}, Open: true}}
 	got := uses()
 	if got[link] != 0 || len(got) != 3 {
 		t.Errorf("with an open verdict: %v, want none on %s", got, link)
+	}
+	if got := ideal(); math.Abs(got-271.5) > 0.1 {
+		t.Errorf("ideal %v with an open verdict, want that of three uplinks, 271.5", got)
 	}
 	for url, want := range map[string]int{"/api/v1/plan": 200, "/api/v1/plan?job=j1": 200, "/api/v1/plan?job=j2": 404} {
 		if w := do(mux, http.MethodGet, url, ""); w.Code != want || want == 200 && !strings.Contains(w.Body.String(), `"reason":"verdict v1"`) {

@@ -32,7 +32,10 @@ func (b *Builder) planJobs(ctx context.Context, jobs []plan.Job, r Request, excl
 			return nil, &InvalidError{fmt.Errorf("exclude: %w", err)}
 		}
 	}
-	// Build leaves out what is excluded, also what a maintenance window covers. The plan lists it with the reason.
+	// Without them in the network, the ideal rates do not count them either.
+	for _, x := range excluded {
+		n.ExcludeWhere(x.Exclusion, x.touches)
+	}
 	entries, err := b.Build(ctx, r, excluded)
 	if err != nil {
 		return nil, err
@@ -44,9 +47,6 @@ func (b *Builder) planJobs(ctx context.Context, jobs []plan.Job, r Request, excl
 	p, err := plan.Make(&plan.Request{Network: n, Catalogue: c, Jobs: jobs, QPs: r.QPs})
 	if err != nil {
 		return nil, &InvalidError{err}
-	}
-	for _, x := range excluded {
-		p.Excluded = append(p.Excluded, x.Exclusion)
 	}
 	return p, nil
 }

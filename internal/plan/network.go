@@ -241,16 +241,18 @@ func (n *Network) Exclude(element, reason string) error {
 	return nil
 }
 
-// ExcludeVerdict leaves the element of an open verdict out, in its direction if it has one.
+// ExcludeVerdict leaves the element of an open verdict out, a link in both directions.
 func (n *Network) ExcludeVerdict(v *fabric.Verdict) {
 	n.reasons = append(n.reasons, Exclusion{Element: v.Element.ID, Reason: "verdict " + v.ID})
-	if d, err := fabric.ParseDirection(v.Direction); err == nil {
-		if at, ok := n.byEnd[d.From]; ok && n.links[at].to == d.To {
-			n.excluded[at] = true
-			return
-		}
-	}
 	n.excludeElement(v.Element)
+}
+
+// ExcludeWhere leaves the directions of links out of which touches reports true. The plan lists them as x.
+func (n *Network) ExcludeWhere(x Exclusion, touches func(fabric.Direction) bool) {
+	n.reasons = append(n.reasons, x)
+	for i := range n.links {
+		n.excluded[i] = n.excluded[i] || touches(fabric.Direction{From: n.links[i].from, To: n.links[i].to})
+	}
 }
 
 func (n *Network) excludeElement(e fabric.Element) {
