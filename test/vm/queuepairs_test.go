@@ -54,11 +54,11 @@ func (s *sentPorts) of(k sentKey) uint16 {
 // queuePairs checks what an agent lists of the connected queue pairs of a program that is not ours, and which port it predicts for them.
 // The truth is the ports in the packets.
 func queuePairs(t *testing.T, b *bed) {
-	const at, rounds = 8, 2 // both ends of 16 connections
+	const at, rounds = 4, 4 // both ends of 16 connections
 	seen := &sentPorts{ports: map[sentKey]map[uint16]int{}}
 	b.middle.SetTap(seen.see)
 	defer b.middle.SetTap(nil)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), rounds*patience)
 	defer cancel()
 	machines := []*Machine{b.h1, b.h2}
 	for i, m := range machines {
