@@ -141,10 +141,11 @@ func plainValue(v any) any {
 
 // semantic are the keys whose values mean something elsewhere, which only the programs check.
 var semantic = map[string][]string{
-	"analyzer": {"topology_file", "switches.names[0]", "asking.address", "queries.sent", "evidence.lag", "prometheus.proxy_url", "switches.url", "agents.url", "collectives.follow"},
-	"nic":      {"without[0]", "log.severity", "log.extra[0].regexp", "excluded[0]", "management[0]", "expected_down[0]"},
-	"node":     {"node", "stamp.classes[1].name", "nics[0].nic", "nics[1].nic", "nics[2].nic", "peers[0].from[0]"},
-	"ib":       {"listen", "metrics[0]", "metrics[1]", "delegator", "tls"},
+	"analyzer":  {"topology_file", "switches.names[0]", "asking.address", "queries.sent", "evidence.lag", "prometheus.proxy_url", "switches.url", "agents.url", "collectives.follow"},
+	"nic":       {"without[0]", "log.severity", "log.extra[0].regexp", "excluded[0]", "management[0]", "expected_down[0]"},
+	"node":      {"node", "stamp.classes[1].name", "nics[0].nic", "nics[1].nic", "nics[2].nic", "peers[0].from[0]"},
+	"ib":        {"listen", "metrics[0]", "metrics[1]", "delegator", "tls"},
+	"placement": {"jobs[0].ranks[0].rank", "jobs[0].ranks[0].node", "jobs[0].ranks[0].nic", "jobs[0].ranks[1].rank", "jobs[0].ranks[1].node"},
 	"topology": {"nodes[0].bonds[0].members[0]", "nodes[0].bonds[0].members[1]", "nodes[0].bonds[0].members",
 		"switches[0].group", "switches[1].group", "switches[2].group", "switches[3].group"},
 }

@@ -161,7 +161,11 @@ func New(o Options) *Follower {
 }
 
 func (f *Follower) trackerOptions() workload.Options {
-	return workload.Options{Judged: f.opts.Judged, JobOf: func(hosts []string, _ time.Time) string { return f.placed.JobOn(hosts) }}
+	return workload.Options{Judged: f.opts.Judged, JobOf: func(hosts []string, _ time.Time) string { return f.placed.JobOn(hosts) },
+		PlaceOf: func(_ string, hosts []string, _ time.Time, ranks, rank int) (workload.Place, bool) {
+			p, ok := f.placed.PlaceOf(hosts, ranks, rank)
+			return workload.Place{Host: p.Node, NIC: p.NIC, GPU: p.GPU}, ok
+		}}
 }
 
 // InheritFrom takes over what a stopped Follower knows: its diagnoses, and how far it has read each node. It is called before Run.

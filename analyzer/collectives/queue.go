@@ -76,7 +76,7 @@ func ownRecords(node string, recs []ccl.Record) (kept []ccl.Record, foreign int)
 		case *ccl.Edge:
 			claim(&r.Host)
 		case *ccl.Beat:
-			if r.Host != "" {
+			if r.Via = node; r.Host != "" {
 				claim(&r.Host)
 			}
 		case *ccl.Comm:

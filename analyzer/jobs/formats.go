@@ -70,6 +70,18 @@ func (b *budget) addPlacement(p *Placement) error {
 	return nil
 }
 
+// RankEntry is a rank of a job of our own format.
+type RankEntry struct {
+	// Rank is the number of the rank in the whole job.
+	Rank int `yaml:"rank" schema:"required,min=0,max=65535"`
+	// Node is the node that it runs on.
+	Node string `yaml:"node" schema:"required"`
+	// GPU is the number of its GPU within the node.
+	GPU *int `yaml:"gpu" schema:"min=0"`
+	// NIC is the NIC that it sends with.
+	NIC string `yaml:"nic"`
+}
+
 // Content is the content of a file of our own format. Parse decodes the jobs one by one, since its errors have their lines.
 type Content[J Entry | yaml.Node] struct {
 	// Jobs lists the jobs.
@@ -86,6 +98,8 @@ type Entry struct {
 	Nodes []string `yaml:"nodes"`
 	// NICs are the NICs that the job uses, where it does not use all of a node.
 	NICs []string `yaml:"nics"`
+	// Ranks say where each rank of the whole job runs, from 0 on without gaps. They serve records that do not say it themselves.
+	Ranks []RankEntry `yaml:"ranks"`
 	// Start is the time at which the job started.
 	Start time.Time `yaml:"start"`
 	// End is the time at which the job ended. Without it, the job runs.
@@ -103,7 +117,7 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 	for i := range doc.Jobs {
 		node := &doc.Jobs[i]
 		at := fmt.Sprintf("%s:%d: jobs[%d]", file, node.Line, i)
-		if err := checkKeys(node, "job", "id", "nodes", "nics", "start", "end"); err != nil {
+		if err := checkKeys(node, "job", "id", "nodes", "nics", "ranks", "start", "end"); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 		var p Entry
@@ -126,12 +140,80 @@ func parsePlacement(file string, b []byte) ([]Placement, error) {
 				return nil, fmt.Errorf("%s.nodes: more than %d", at, maxNodes)
 			}
 		}
+		if err := j.addRanks(i, node, p.Ranks); err != nil {
+			return nil, fmt.Errorf("%s:%w", file, err)
+		}
 		if err := all.addPlacement(&j); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 		out = append(out, j)
 	}
 	return out, nil
+}
+
+// maxRanks bounds the ranks of a job.
+const maxRanks = 1 << 16
+
+// addRanks adds the ranks of job number n, whose mapping is entry. Nodes of ranks become those of the job where it has none. The error begins
+// with a line.
+func (p *Placement) addRanks(n int, entry *yaml.Node, ranks []RankEntry) error {
+	if len(ranks) == 0 {
+		return nil
+	}
+	if len(ranks) > maxRanks {
+		return fmt.Errorf("%d: jobs[%d].ranks: more than %d", entry.Line, n, maxRanks)
+	}
+	var list *yaml.Node
+	for i := 0; i < len(entry.Content); i += 2 {
+		if entry.Content[i].Value == "ranks" {
+			list = entry.Content[i+1]
+		}
+	}
+	hosts := map[string]bool{}
+	for _, h := range p.Hosts() {
+		hosts[h] = true
+	}
+	free := len(hosts) == 0
+	p.Ranks = make([]RankPlace, len(ranks))
+	for i, r := range ranks {
+		at := list.Content[i]
+		wrong := func(field, format string, args ...any) error {
+			return fmt.Errorf("%d: jobs[%d].ranks[%d]%s: %w", at.Line, n, i, field, fmt.Errorf(format, args...))
+		}
+		if err := checkKeys(at, "rank", "node", "gpu", "nic"); err != nil {
+			return wrong("", "%w", err)
+		}
+		switch {
+		case !hasKey(at, "rank") || r.Rank < 0 || r.Rank >= len(ranks):
+			return wrong(".rank", "a number from 0 to %d is expected, since there are %d ranks", len(ranks)-1, len(ranks))
+		case p.Ranks[r.Rank].Node != "":
+			return wrong(".rank", "%d is there twice", r.Rank)
+		case r.Node == "":
+			return wrong(".node", "is missing: want the name of a node")
+		case !free && !hosts[r.Node]:
+			return wrong(".node", "%q is no node of the job", truncateText(r.Node))
+		case r.GPU != nil && *r.GPU < 0:
+			return wrong(".gpu", "a number from 0 on is expected, and not %d", *r.GPU)
+		case r.NIC != "" && fabric.OwnerOf(r.NIC) != r.Node:
+			return wrong(".nic", "a NIC of %s is expected, and not %q", truncateText(r.Node), truncateText(r.NIC))
+		}
+		p.Ranks[r.Rank] = RankPlace{Node: r.Node, NIC: r.NIC, GPU: r.GPU}
+		if free && !hosts[r.Node] {
+			hosts[r.Node] = true
+			p.Nodes = append(p.Nodes, r.Node)
+		}
+	}
+	return nil
+}
+
+// hasKey reports whether a mapping has a key.
+func hasKey(n *yaml.Node, key string) bool {
+	for i := 0; i < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return true
+		}
+	}
+	return false
 }
 
 // checkKeys returns an error if a mapping has other keys, or a mapping as a value: yaml.v3 takes one for an empty time.

@@ -29,9 +29,18 @@ type Placement struct {
 	Nodes []string `json:"nodes,omitempty"`
 	// NICs are those of a job that does not use all of its nodes'.
 	NICs []string `json:"nics,omitempty"`
+	// Ranks are where the ranks of the whole job run, by their numbers. It is empty where that is not known.
+	Ranks []RankPlace `json:"-"`
 	// Start is zero where it is not known, End while it is not.
 	Start time.Time `json:"start,omitzero"`
 	End   time.Time `json:"end,omitzero"`
+}
+
+// RankPlace is where a rank of a job runs.
+type RankPlace struct {
+	Node string
+	NIC  string // empty: not known
+	GPU  *int   // number within the node; nil: not known
 }
 
 // RunsAt reports whether the job runs at a time.
@@ -135,6 +144,41 @@ func (m *Map) JobOn(hosts []string) string {
 	return onlyJobOn(m.onHost, hosts)
 }
 
+// PlaceOf returns where a rank of a communicator runs that has all ranks of a job, some of which are on some nodes. It is false unless
+// one job alone is on all of these nodes, and it has as many ranks.
+func (m *Map) PlaceOf(hosts []string, ranks, rank int) (RankPlace, bool) {
+	name := m.JobOn(hosts)
+	if name == "" || len(m.jobs[name].Ranks) != ranks {
+		return RankPlace{}, false
+	}
+	p := m.jobs[name].Ranks[rank]
+	if short, _, ok := strings.Cut(p.Node, "."); ok && len(m.g.EndsOf(p.Node)) == 0 {
+		p.Node = short
+	}
+	return p, true
+}
+
+// PlaceOf returns where a rank of a communicator runs that has all ranks of a job: of the one that runs on some nodes at a time, or of
+// the one with a name where no nodes are known.
+func PlaceOf(placements []Placement, name string, hosts []string, at time.Time, ranks, rank int) (RankPlace, bool) {
+	if len(hosts) > 0 {
+		name = JobOn(placements, hosts, at)
+	}
+	var found *Placement
+	for i := range placements {
+		if p := &placements[i]; p.Job == name && name != "" && p.RunsAt(at) {
+			if found != nil {
+				return RankPlace{}, false
+			}
+			found = p
+		}
+	}
+	if found == nil || len(found.Ranks) != ranks {
+		return RankPlace{}, false
+	}
+	return found.Ranks[rank], true
+}
+
 // JobOn returns the job of some placements that runs on all of some nodes at a time; empty: none is known, or several do.
 func JobOn(placements []Placement, hosts []string, at time.Time) string {
 	var running []string
@@ -153,6 +197,8 @@ func (m *Map) addJob(p Placement, known distances) {
 	j := m.jobs[p.Job]
 	if j == nil {
 		j = &job{Placement: p, nics: map[string]bool{}, directions: map[fabric.Direction]bool{}}
+	} else {
+		j.Ranks = nil // of several jobs of one name
 	}
 	for _, node := range p.Nodes {
 		ends := m.g.EndsOf(node)

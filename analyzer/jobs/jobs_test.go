@@ -212,6 +212,15 @@ func TestParse(t *testing.T) {
 		{FormatPlacement, "jobs:\n- {job: a, start: {at: noon}}\n", "f:2: jobs[0]: start: a mapping"},
 		{FormatPlacement, "jobs:\n- {job: a, nodes: [\"h[\"]}\n", "f:2: jobs[0].nodes: hosts"},
 		{FormatPlacement, "jobs:\n- {job: a, start: 2026-11-22T04:00:00Z, end: 2026-11-22T02:00:00Z}\n", "f:2: jobs[0].end:"},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h1}\n  - {node: h2}\n", "f:5: jobs[0].ranks[1].rank: a number from 0 to 1"},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h1}\n  - {rank: 2, node: h2}\n", "f:5: jobs[0].ranks[1].rank: a number from 0 to 1"},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h1}\n  - {rank: 0, node: h2}\n", "f:5: jobs[0].ranks[1].rank: 0 is there twice"},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0}\n", "f:4: jobs[0].ranks[0].node: is missing"},
+		{FormatPlacement, "jobs:\n- job: a\n  nodes: [h1]\n  ranks:\n  - {rank: 0, node: h2}\n", `f:5: jobs[0].ranks[0].node: "h2" is no node of the job`},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h2, gpu: -1}\n", "f:4: jobs[0].ranks[0].gpu: a number from 0 on"},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h2, nic: h1/eth1}\n", "f:4: jobs[0].ranks[0].nic: a NIC of h2"},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h2, host: h1}\n", `f:4: jobs[0].ranks[0]: unknown field "host"`},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks: 5\n", "f:2: jobs[0]: "},
 		{FormatPlacement, "placements: []\n", "f: "},
 	} {
 		if got, err := Parse(tt.format, "f", []byte(tt.text), zone); err == nil || !strings.Contains(err.Error(), tt.want) || got != nil || strings.Contains(err.Error(), "\n") {
@@ -267,3 +276,44 @@ func FuzzPlacement(f *testing.F) {
 func FuzzScontrol(f *testing.F)   { fuzz(f, FormatScontrol, scontrol) }
 func FuzzSqueue(f *testing.F)     { fuzz(f, FormatSqueue, squeue, "JOBID|NAME|STATE|NODELIST\n1|a|R|h1\n") }
 func FuzzKubernetes(f *testing.F) { fuzz(f, FormatKubernetes, pods) }
+
+// TestRanks: a rank has a place if one job alone is on the nodes and has as many ranks.
+func TestRanks(t *testing.T) {
+	all, err := Parse(FormatPlacement, "f", []byte(`jobs:
+- {job: a, nodes: ["h[1-2]"], ranks: [{rank: 1, node: h2, gpu: 3, nic: h2/eth1}, {rank: 0, node: h1}]}
+- {job: b, ranks: [{rank: 0, node: h3}, {rank: 1, node: h3}]}
+- {job: c, nodes: [h4]}
+`), time.UTC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := all[1].Nodes; !slices.Equal(got, []string{"h3"}) {
+		t.Errorf("nodes of a job that has only ranks: %v", got)
+	}
+	r := NewRegister(graph(t))
+	r.ReplaceSource("f", all)
+	m := r.MapAt(now)
+	for _, x := range []struct {
+		hosts string
+		ranks int
+		want  string // node of rank 1
+	}{{"h1", 2, "h2"}, {"h1 h2", 2, "h2"}, {"h1", 3, ""}, {"h1 h3", 2, ""}, {"h3", 2, "h3"}, {"h4", 2, ""}, {"h9", 2, ""}, {"", 2, ""}} {
+		got, ok := m.PlaceOf(strings.Fields(x.hosts), x.ranks, 1)
+		if got.Node != x.want || ok != (x.want != "") {
+			t.Errorf("%+v: %+v %v", x, got, ok)
+		}
+		if got, ok := PlaceOf(all, "", strings.Fields(x.hosts), now, x.ranks, 1); got.Node != x.want || ok != (x.want != "") {
+			t.Errorf("%+v without a topology: %+v %v", x, got, ok)
+		}
+	}
+	if got, _ := m.PlaceOf([]string{"h1"}, 2, 1); got.GPU == nil || *got.GPU != 3 || got.NIC != "h2/eth1" {
+		t.Errorf("%+v", got)
+	}
+	if got, ok := PlaceOf(all, "b", nil, now, 2, 0); !ok || got.Node != "h3" {
+		t.Errorf("by the name of the job: %+v %v", got, ok)
+	}
+	var none *Map
+	if _, ok := none.PlaceOf([]string{"h1"}, 2, 1); ok {
+		t.Error("a place without placements")
+	}
+}

@@ -20,6 +20,8 @@ type hung struct {
 	launched []int // ranks in it
 	absent   []int // ranks that did not come
 	odd      []int // ranks that launched another operation instead
+	byCounts bool  // no record of an operation says so
+	vague    bool  // the absent ranks may wait in another communicator
 }
 
 // limit returns how long an operation may be open.
@@ -97,6 +99,7 @@ func (t *Tracker) hungOps(j *job, least func(*comm) int64) (out []hung) {
 		}
 		out = append(out, t.hungPairs(c, least(c))...)
 	}
+	out = append(out, j.hungCounts(least)...)
 	for i := range out {
 		out[i].findOdd()
 	}
@@ -292,6 +295,15 @@ func (t *Tracker) diagnoseHang(j *job, fabric Fabric) []*finding {
 		return nil
 	}
 	in := j.inOpen()
+	for i := range ops {
+		if h := &ops[i]; h.byCounts {
+			for _, r := range h.launched {
+				if p := h.comm.members[r]; p != nil {
+					in[p] = true
+				}
+			}
+		}
+	}
 	var roots, vague []*finding
 	found := map[string]*finding{}
 	add := func(to *[]*finding, f *finding) {
@@ -321,6 +333,9 @@ func (t *Tracker) diagnoseHang(j *job, fabric Fabric) []*finding {
 				continue // they wait elsewhere
 			}
 			f.pattern, f.key = Absent, "absent"
+			if h.vague {
+				f.confidence = 0.9
+			}
 			for _, r := range f.ranks[:1] {
 				if p := h.comm.members[r]; p != nil {
 					f.key += "/" + p.place.Host

@@ -34,7 +34,7 @@ func (t *Tracker) addCell(c *comm, e *ccl.Edge) {
 	if e.Direction != ccl.Send || !e.Wire.Known || e.Bytes == nil || *e.Bytes == 0 {
 		return
 	}
-	from, to := t.member(c, e.Rank, e.Host), c.members[e.Peer]
+	from, to := t.member(c, e.Rank, e.Host, e.Host), c.members[e.Peer]
 	if to == nil {
 		return
 	}

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -41,8 +42,11 @@ const (
 
 // Options of a tracker. The zero value is right for records that still arrive.
 type Options struct {
-	Placement func(job, host string, rank int) (Place, bool) // where a rank runs, where the records do not say; nil: unknown
-	Until     time.Time                                      // records are known to be complete up to here; zero: only beats say so
+	// PlaceOf returns where a rank of a communicator of all ranks of a job runs, by the scheduler. job is what the records say of it,
+	// and hosts are the nodes of other ranks, or the one that the record came from. Nil: that is unknown. It serves records that do
+	// not say it themselves.
+	PlaceOf func(job string, hosts []string, at time.Time, ranks, rank int) (Place, bool)
+	Until   time.Time // records are known to be complete up to here; zero: only beats say so
 	// JobOf returns the job that the scheduler placed on all of some nodes at a time; empty: none. Without it no job is named, since
 	// what a record says of its job is written by the users of the nodes.
 	JobOf  func(hosts []string, at time.Time) string
@@ -152,6 +156,7 @@ const (
 // rankBeat is the latest beat of a rank of a communicator.
 type rankBeat struct {
 	first, at           int64
+	changed             int64 // when launched changed last
 	launched, completed map[string]uint64
 }
 
@@ -174,6 +179,8 @@ type comm struct {
 	stallAt  int64
 	finished bool // an operation was completed
 	account  writers
+	unplaced uint64       // number after that of the cycle in which the scheduler did not know the ranks
+	placed   map[int]bool // ranks whose place is that of the scheduler and of no record
 	first    int64
 	ops      uint64 // that were completed
 	cycle    uint64 // in which a record of it came last
@@ -308,17 +315,28 @@ func (t *Tracker) addMembers(c *comm, r *ccl.Comm) {
 		c.name = r.Name
 	}
 	for _, m := range r.Ranks {
-		if c.members[m.Rank] != nil {
+		if c.members[m.Rank] != nil && !c.placed[m.Rank] {
 			continue
 		}
-		key := ""
-		switch {
-		case m.GPU != nil:
-			key = m.Host + "#" + strconv.Itoa(*m.GPU)
-		case m.NIC != "":
-			key = m.Host + "@" + m.NIC
-		}
-		c.members[m.Rank] = c.process(key, m.Rank, Place{m.Host, m.NIC, m.GPU})
+		c.setMember(m.Rank, Place{m.Host, m.NIC, m.GPU}, false)
+	}
+}
+
+// setMember sets where a rank runs. placed says that it is by the scheduler and not by a record.
+func (c *comm) setMember(rank int, at Place, placed bool) {
+	key := ""
+	switch {
+	case at.GPU != nil:
+		key = at.Host + "#" + strconv.Itoa(*at.GPU)
+	case at.NIC != "":
+		key = at.Host + "@" + at.NIC
+	}
+	c.members[rank], c.hostsOf = c.process(key, rank, at), -1
+	if placed && c.placed == nil {
+		c.placed = map[int]bool{}
+	}
+	if c.placed != nil {
+		c.placed[rank] = placed
 	}
 }
 
@@ -335,22 +353,28 @@ func (c *comm) process(key string, rank int, p Place) *process {
 	return q
 }
 
-// member returns the process of a rank.
-func (t *Tracker) member(c *comm, rank int, host string) *process {
-	p := c.members[rank]
-	if p == nil {
-		place := Place{Host: host}
-		if t.opt.Placement != nil {
-			if q, ok := t.opt.Placement(c.job.name, host, rank); ok {
-				place = q
-			}
+// member returns the process of a rank. host is its node by a record, or empty, and from is the node that the record came from.
+func (t *Tracker) member(c *comm, rank int, host, from string) *process {
+	if p := c.members[rank]; p != nil && (host == "" || !c.placed[rank] || host == p.place.Host) {
+		return p
+	}
+	place, placed := Place{Host: host}, false
+	if t.opt.PlaceOf != nil && c.unplaced != t.cycle+1 {
+		hosts := c.hosts()
+		if len(hosts) == 0 && from != "" {
+			hosts = []string{from}
 		}
-		p = c.process("", rank, place)
-		if host != "" {
-			c.members[rank] = p
+		if q, ok := t.opt.PlaceOf(c.job.name, hosts, time.Unix(0, t.now), c.n, rank); ok && (host == "" || host == q.Host) {
+			place, placed = q, true
+		} else if !ok {
+			c.unplaced = t.cycle + 1
 		}
 	}
-	return p
+	if place.Host == "" {
+		return c.process("", rank, place)
+	}
+	c.setMember(rank, place, placed)
+	return c.members[rank]
 }
 
 func shapeOf(o *ccl.Op) shape {
@@ -385,7 +409,7 @@ func symmetric(op string) bool {
 }
 
 func (t *Tracker) addOp(c *comm, o *ccl.Op) {
-	p := t.member(c, o.Rank, o.Host)
+	p := t.member(c, o.Rank, o.Host, o.Host)
 	c.seen[o.Rank] = true
 	key := opKey{o.Op, o.Seq}
 	start := o.StartNS.NS
@@ -583,7 +607,7 @@ func (p *process) addSpan(s span, measured ccl.Nanos, frozen bool) {
 
 func (t *Tracker) addEdge(c *comm, e *ccl.Edge) {
 	c.seen[e.Rank] = true
-	t.member(c, e.Rank, e.Host)
+	t.member(c, e.Rank, e.Host, e.Host)
 	ch := -1
 	if e.Channel != nil {
 		ch = *e.Channel
@@ -602,18 +626,24 @@ func (t *Tracker) addEdge(c *comm, e *ccl.Edge) {
 }
 
 func (t *Tracker) addBeat(c *comm, b *ccl.Beat) {
-	t.member(c, b.Rank, b.Host)
+	t.now = max(t.now, b.AtNS.NS)
+	t.member(c, b.Rank, b.Host, b.Via)
 	if b.Alive != nil && !*b.Alive {
 		return // it says what the rank is no longer, and its last counts stand
 	}
 	c.seen[b.Rank] = true
-	t.now = max(t.now, b.AtNS.NS)
 	old := c.beats[b.Rank]
 	if old == nil {
-		c.beats[b.Rank] = &rankBeat{b.AtNS.NS, b.AtNS.NS, b.Launched, b.Completed}
+		c.beats[b.Rank] = &rankBeat{b.AtNS.NS, b.AtNS.NS, b.AtNS.NS, b.Launched, b.Completed}
 		return
 	}
 	if b.AtNS.NS > old.at {
+		if !maps.Equal(b.Launched, old.launched) {
+			if c.ops == 0 { // nothing else shows how long operations take
+				c.noteStall(b.AtNS.NS-old.changed, b.AtNS.NS)
+			}
+			old.changed = b.AtNS.NS
+		}
 		old.at, old.launched, old.completed = b.AtNS.NS, b.Launched, b.Completed
 	}
 }

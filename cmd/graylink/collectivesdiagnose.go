@@ -72,6 +72,10 @@ func (d *diagnoser) run(out io.Writer) error {
 			return err
 		}
 		o.JobOf = func(hosts []string, at time.Time) string { return jobs.JobOn(p, hosts, at) }
+		o.PlaceOf = func(job string, hosts []string, at time.Time, ranks, rank int) (workload.Place, bool) {
+			q, ok := jobs.PlaceOf(p, job, hosts, at, ranks, rank)
+			return workload.Place{Host: q.Node, NIC: q.NIC, GPU: q.GPU}, ok
+		}
 	}
 	var f workload.Fabric
 	if d.observations != "" {

@@ -204,6 +204,8 @@ type Beat struct {
 	Alive     *bool             `json:"alive,omitempty"` // nil: unknown
 	Launched  map[string]uint64 `json:"launched,omitempty"`
 	Completed map[string]uint64 `json:"completed,omitempty"`
+	// Via is the node whose agent answered with the beat, where that is of a whole job and has no host. The analyzer sets it.
+	Via string `json:"-"`
 }
 
 // Record is a *Comm, *Op, *Edge or *Beat.
