@@ -39,6 +39,14 @@ type Request struct {
 	// AdaptiveRouting "off" is the operator's statement that the NICs do not mark packets for adaptive routing.
 	AdaptiveRouting string   `json:"adaptive_routing,omitempty"`
 	Exclude         []string `json:"exclude,omitempty"`
+	// Ports are source ports to trace besides, such as those of queue pairs that run. Their entries are not kept.
+	Ports []PairPorts `json:"ports,omitempty"`
+}
+
+// PairPorts are source ports of a pair of NICs.
+type PairPorts struct {
+	Pair
+	SPorts []uint16 `json:"sports"`
 }
 
 const (
@@ -52,8 +60,10 @@ const (
 // validate returns an error that names the first field that is not valid.
 func (r *Request) validate(g *fabric.Graph) error {
 	switch {
-	case len(r.Pairs) == 0 || len(r.Pairs) > maxPairs:
+	case len(r.Pairs)+len(r.Ports) == 0 || len(r.Pairs) > maxPairs:
 		return fmt.Errorf("field \"pairs\": %d, want 1 to %d", len(r.Pairs), maxPairs)
+	case len(r.Ports) > maxPairs:
+		return fmt.Errorf("field \"ports\": %d, want %d at most", len(r.Ports), maxPairs)
 	case r.DSCP < 0 || r.DSCP > 63:
 		return fmt.Errorf("field \"dscp\": %d, want 0 to 63", r.DSCP)
 	case r.QPs < 1 || r.QPs > maxQPs:
@@ -62,14 +72,30 @@ func (r *Request) validate(g *fabric.Graph) error {
 		return fmt.Errorf("field \"adaptive_routing\": %q, want off or nothing", r.AdaptiveRouting)
 	}
 	for i, p := range r.Pairs {
-		for _, nic := range []string{p.Src, p.Dst} {
-			if n := g.NIC(nic); n == nil || n.ID() != nic {
-				return fmt.Errorf("field \"pairs[%d]\": %q, want a NIC of the topology", i, nic)
-			}
+		if err := p.validate(g); err != nil {
+			return fmt.Errorf("field \"pairs[%d]\": %w", i, err)
 		}
-		if fabric.OwnerOf(p.Src) == fabric.OwnerOf(p.Dst) {
-			return fmt.Errorf("field \"pairs[%d]\": %s and %s are of one node, want two", i, p.Src, p.Dst)
+	}
+	for i, p := range r.Ports {
+		if err := p.validate(g); err != nil {
+			return fmt.Errorf("field \"ports[%d]\": %w", i, err)
 		}
+		if len(p.SPorts) == 0 || len(p.SPorts) > maxPorts || slices.Min(p.SPorts) < firstPort {
+			return fmt.Errorf("field \"ports[%d].sports\": want 1 to %d ports from %d on", i, maxPorts, firstPort)
+		}
+	}
+	return nil
+}
+
+// validate returns an error if the pair is not one of NICs of two nodes.
+func (p Pair) validate(g *fabric.Graph) error {
+	for _, nic := range []string{p.Src, p.Dst} {
+		if n := g.NIC(nic); n == nil || n.ID() != nic {
+			return fmt.Errorf("%q, want a NIC of the topology", nic)
+		}
+	}
+	if fabric.OwnerOf(p.Src) == fabric.OwnerOf(p.Dst) {
+		return fmt.Errorf("%s and %s are of one node, want two", p.Src, p.Dst)
 	}
 	return nil
 }
@@ -101,37 +127,38 @@ func (b *Builder) Build(ctx context.Context, r Request, excluded []Exclusion) ([
 	default:
 		return nil, ErrBusy
 	}
-	byNode := map[string][]Pair{}
+	byNode := map[string][]PairPorts{} // without ports: those that suffice
 	for _, p := range r.Pairs {
-		if node := fabric.OwnerOf(p.Src); !slices.Contains(byNode[node], p) {
-			byNode[node] = append(byNode[node], p)
+		node := fabric.OwnerOf(p.Src)
+		if !slices.ContainsFunc(byNode[node], func(known PairPorts) bool { return known.Pair == p }) {
+			byNode[node] = append(byNode[node], PairPorts{Pair: p})
 		}
+	}
+	for _, p := range r.Ports {
+		byNode[fabric.OwnerOf(p.Src)] = append(byNode[fabric.OwnerOf(p.Src)], p)
 	}
 	slots := make(chan struct{}, nodesAtOnce)
 	var mu sync.Mutex
 	var errs []error
 	var wg sync.WaitGroup
+	out := []plan.Entry{}
 	for _, pairs := range byNode {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			for _, p := range pairs {
-				build := pairBuild{Builder: b, g: g, key: pairKey{p, r.DSCP}, request: &r, excluded: excluded}
-				if err := build.run(ctx); err != nil {
-					mu.Lock()
+				build := pairBuild{Builder: b, g: g, key: pairKey{p.Pair, r.DSCP}, request: &r, excluded: excluded}
+				err := build.run(ctx, p.SPorts)
+				mu.Lock()
+				if err != nil {
 					errs = append(errs, fmt.Errorf("%s>%s: %w", p.Src, p.Dst, err))
-					mu.Unlock()
 				}
+				out = append(out, build.entries...)
+				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	out := []plan.Entry{}
-	for _, pairs := range byNode {
-		for _, p := range pairs {
-			out = append(out, b.store.entriesOf(pairKey{p, r.DSCP})...)
-		}
-	}
 	slices.SortFunc(out, compareEntries)
 	return dropExcluded(out, excluded), errors.Join(errs...)
 }
@@ -153,8 +180,11 @@ type pairBuild struct {
 	marking  fabric.Marking
 }
 
-// run builds the entries of the pair and stores them.
-func (p *pairBuild) run(ctx context.Context) error {
+// run builds the entries of the pair and stores them, or traces the given ports only.
+func (p *pairBuild) run(ctx context.Context, sports []uint16) error {
+	if len(sports) > 0 {
+		return p.tracePorts(ctx, sports)
+	}
 	p.entries = p.store.entriesOf(p.key)
 	p.ports = len(p.entries)
 	err := p.confirm(ctx)
@@ -207,11 +237,32 @@ func (p *pairBuild) tupleOf(e *plan.Entry) fabric.Tuple {
 	return t
 }
 
+// tracePorts traces ports that are given.
+func (p *pairBuild) tracePorts(ctx context.Context, sports []uint16) error {
+	for batch := range slices.Chunk(sports, batchPorts) {
+		if err := p.traceBatch(ctx, batch); err != nil {
+			return err
+		}
+	}
+	reason, err := p.checkLeaf(ctx)
+	p.setReason(reason)
+	return err
+}
+
 // traceNext traces the next batch of ports.
 func (p *pairBuild) traceNext(ctx context.Context) error {
-	tuples := make([]fabric.Tuple, batchPorts)
-	for i := range tuples {
-		tuples[i] = fabric.Tuple{Src: p.key.Src, Dst: p.key.Dst, Proto: "udp", DPort: plan.RoCEPort, SPort: firstPort + p.ports + i, DSCP: p.key.dscp}
+	sports := make([]uint16, batchPorts)
+	for i := range sports {
+		sports[i] = uint16(firstPort + p.ports + i)
+	}
+	return p.traceBatch(ctx, sports)
+}
+
+// traceBatch traces ports and adds their entries.
+func (p *pairBuild) traceBatch(ctx context.Context, sports []uint16) error {
+	tuples := make([]fabric.Tuple, len(sports))
+	for i, sport := range sports {
+		tuples[i] = fabric.Tuple{Src: p.key.Src, Dst: p.key.Dst, Proto: "udp", DPort: plan.RoCEPort, SPort: int(sport), DSCP: p.key.dscp}
 	}
 	fresh, err := p.trace(ctx, tuples)
 	if err != nil {

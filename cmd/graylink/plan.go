@@ -22,6 +22,7 @@ func addPlan(app *kingpin.Application, commands map[string]command) {
 	addPlanCatalogue(cmd, commands)
 	addPlanCheck(cmd, commands)
 	addPlanSimulate(cmd, commands)
+	addPlanObserve(cmd, commands)
 }
 
 // planInput are the arguments that several commands of the planner have.

@@ -52,7 +52,7 @@ func running(t *testing.T, n *Network, jobs []Job, qps int, number func(node str
 	return out
 }
 
-// plainNetwork is a leaf-spine fabric without bonds: hosts 1 to 8, four a leaf, and two spines.
+// plainNetwork returns a leaf-spine fabric without bonds: hosts 1 to 8, four a leaf, and two spines.
 func plainNetwork(t *testing.T) *Network {
 	t.Helper()
 	text := "version: 1\nswitches:\n"
