@@ -104,7 +104,7 @@ func TestSqueue(t *testing.T) {
 	if err := os.Remove(table); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the failure is logged", func() bool { return log.count("No such file") == 1 })
+	eventually(t, "the failure is logged", func() bool { return log.count("exit status 1: cat:") == 1 })
 	put("JOBID|STATE|START_TIME|NODELIST|NAME\n")
 	eventually(t, "the job has ended", func() bool { return r.MapAt(time.Now()) != nil && len(namesIn(r)) == 0 })
 	if n := log.count("level=ERROR"); n != 1 {
