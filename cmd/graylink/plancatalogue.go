@@ -31,11 +31,11 @@ type catalogueArgs struct {
 }
 
 // write writes the catalogue of a synthetic fabric.
-func (c *catalogueArgs) write(context.Context) error {
+func (c *catalogueArgs) write(ctx context.Context) error {
 	if err := checkPorts(c.ports); err != nil {
 		return err
 	}
-	n, err := c.network()
+	n, err := c.network(ctx)
 	if err != nil {
 		return err
 	}
