@@ -65,7 +65,7 @@ func TestPlanCommands(t *testing.T) {
 	write("paths.jsonl", catalogue)
 	write("bad.jsonl", catalogue+"{\n")
 	const link = "leaf1-left:up1--spine1:dn1"
-	verdicts := fmt.Sprintf(`{"verdicts":[{"id":"v12","element":{"id":%q,"kind":"link"}}]}`, link)
+	verdicts := fmt.Sprintf(`{"verdicts":[{"id":"v12","element":%q,"kind":"link"}]}`, link)
 	write("verdicts.json", verdicts)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/api/v1/verdicts" {
