@@ -19,7 +19,7 @@ MPI_TOOLS := gcc:gcc mpirun:openmpi-bin mpicc:libopenmpi-dev
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build build-rdma nccl-plugin alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm test-distributed site lint clean demo-tools test-tools table
+.PHONY: build bench-plan build-rdma nccl-plugin alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm test-distributed site lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -124,6 +124,10 @@ SPAN ?= 1h
 silence: build
 	$(call need,$(DEMO_TOOLS) prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager,)
 	$(GO) test ./test/e2e -run 'TestAlerts$$/^silence$$' -v -count 1 -timeout 25h -silence.span $(SPAN)
+
+# The figures of docs/planner.md: C4's test bed, random fabrics, and a fabric of 16,384 NICs.
+bench-plan:
+	$(GO) test ./internal/plan ./test/plancheck -tags all -count 1 -v -timeout 1h
 
 # How well faults are found, beside the methods of three papers, on generated
 # cases (docs/localization.md).

@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -40,7 +43,7 @@ func (in *planInput) addFlags(cmd *kingpin.CmdClause) {
 }
 
 // network returns the network of the topology, without what is excluded.
-func (in *planInput) network() (*plan.Network, error) {
+func (in *planInput) network(ctx context.Context) (*plan.Network, error) {
 	_, g, err := loadGraph(in.topology)
 	if err != nil {
 		return nil, err
@@ -57,21 +60,40 @@ func (in *planInput) network() (*plan.Network, error) {
 	if in.verdicts == "" {
 		return n, nil
 	}
+	verdicts, err := in.readVerdicts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range verdicts {
+		n.ExcludeVerdict(&verdicts[i])
+	}
+	return n, nil
+}
+
+// readVerdicts reads the open verdicts from a file, or from an analyzer.
+func (in *planInput) readVerdicts(ctx context.Context) ([]fabric.Verdict, error) {
+	var report struct {
+		Verdicts []fabric.Verdict `json:"verdicts"`
+	}
+	if u, err := url.Parse(in.verdicts); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
+		const path = "/api/v1/verdicts"
+		if !strings.HasSuffix(u.Path, path) {
+			u = u.JoinPath(path)
+		}
+		if err := getJSON(ctx, &http.Client{Timeout: 30 * time.Second}, u.String(), &report); err != nil {
+			return nil, fmt.Errorf("cannot get the open verdicts: %w", err)
+		}
+		return report.Verdicts, nil
+	}
 	f, err := os.Open(in.verdicts)
 	if err != nil {
 		return nil, fmt.Errorf("verdicts: %w", err)
 	}
 	defer f.Close()
-	var report struct {
-		Verdicts []fabric.Verdict `json:"verdicts"`
-	}
 	if err := json.NewDecoder(io.LimitReader(f, 64<<20)).Decode(&report); err != nil {
 		return nil, fmt.Errorf("%s: an answer of /api/v1/verdicts is expected: %w", in.verdicts, err)
 	}
-	for i := range report.Verdicts {
-		n.ExcludeVerdict(&report.Verdicts[i])
-	}
-	return n, nil
+	return report.Verdicts, nil
 }
 
 // readJobs reads the file of jobs.
@@ -150,13 +172,13 @@ func addPlanMake(parent *kingpin.CmdClause, commands map[string]command) {
 	in.addFlags(cmd)
 	cmd.Flag("catalogue", "Catalogue of paths (JSON lines); - is standard input.").Required().StringVar(&in.catalogue)
 	cmd.Flag("jobs", "File of jobs (YAML).").Required().StringVar(&in.jobs)
-	cmd.Flag("verdicts", "File with an answer of the analyzer's /api/v1/verdicts: what open verdicts name is avoided.").StringVar(&in.verdicts)
+	cmd.Flag("verdicts", "Base URL of an analyzer, or a file with its answer of /api/v1/verdicts: what open verdicts name is avoided.").StringVar(&in.verdicts)
 	previous := cmd.Flag("previous", "Plan of which as much as possible is kept.").String()
 	qps := cmd.Flag("qps", "Queue pairs of each connection of jobs that give no number; auto: the least of 4, 8, 16 and 32 that reaches 98 % of the ideal.").Default("auto").String()
 	budget := cmd.Flag("budget", "Effort of the search, as the time that it takes on a usual core. The plan does not depend on the machine.").Default("2s").Duration()
 	format := cmd.Flag("format", "Output format.").Default("table").Enum("table", "json", "ports", "nccl", "ucx", "mooncake", "svg")
 	seed := cmd.Flag("seed", "Seed of the random ports that --format svg shows beside the plan.").Default("1").Uint64()
-	commands[cmd.FullCommand()] = func(context.Context) error {
+	commands[cmd.FullCommand()] = func(ctx context.Context) error {
 		if *budget <= 0 || *budget > time.Hour {
 			return errors.New("flag --budget: a time above 0, up to 1h, is expected")
 		}
@@ -165,7 +187,7 @@ func addPlanMake(parent *kingpin.CmdClause, commands map[string]command) {
 		if r.QPs, err = parseQPs(*qps); err != nil {
 			return err
 		}
-		if r.Network, err = in.network(); err != nil {
+		if r.Network, err = in.network(ctx); err != nil {
 			return err
 		}
 		if r.Jobs, err = in.readJobs(); err != nil {
@@ -211,13 +233,13 @@ func addPlanCheck(parent *kingpin.CmdClause, commands map[string]command) {
 	in.addFlags(cmd)
 	cmd.Flag("catalogue", "Catalogue of paths (JSON lines), where ports are to be compared with it.").StringVar(&in.catalogue)
 	file := cmd.Arg("plan", "Plan (JSON).").Required().String()
-	commands[cmd.FullCommand()] = func(context.Context) error {
+	commands[cmd.FullCommand()] = func(ctx context.Context) error {
 		p, err := readPlan(*file)
 		if err != nil {
 			return err
 		}
 		in.goodput = p.Model.GoodputRatio
-		n, err := in.network()
+		n, err := in.network(ctx)
 		if err != nil {
 			return err
 		}

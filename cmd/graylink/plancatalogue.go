@@ -46,15 +46,15 @@ func (c *catalogueArgs) write(ctx context.Context) error {
 		return errors.New("--synthetic needs --topology and --jobs")
 	}
 	c.goodput = plan.DefaultGoodput
-	return c.writeSynthetic()
+	return c.writeSynthetic(ctx)
 }
 
 // writeSynthetic writes the catalogue of a fabric that hashes at random.
-func (c *catalogueArgs) writeSynthetic() error {
+func (c *catalogueArgs) writeSynthetic(ctx context.Context) error {
 	if err := checkPorts(c.ports); err != nil {
 		return err
 	}
-	n, err := c.network()
+	n, err := c.network(ctx)
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func (o *planObserve) run(ctx context.Context) error {
 	if (o.catalogue == "") == (o.traced.analyzer == "") {
 		return errors.New("one of the flags --catalogue and --analyzer is expected")
 	}
-	n, err := o.network()
+	n, err := o.network(ctx)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func addPlanSimulate(parent *kingpin.CmdClause, commands map[string]command) {
 	fail := cmd.Flag("fail", "Element that is lost, and the iteration: LINK@ITER.").String()
 	iterations := cmd.Flag("iterations", "Number of iterations.").Default("400").Int()
 	rebalance := cmd.Flag("rebalance", "Move queue pairs after the loss.").Bool()
-	commands[cmd.FullCommand()] = func(context.Context) error {
+	commands[cmd.FullCommand()] = func(ctx context.Context) error {
 		first, last, err := parseSeeds(*seeds)
 		if err != nil {
 			return err
@@ -48,7 +48,7 @@ func addPlanSimulate(parent *kingpin.CmdClause, commands map[string]command) {
 			return err
 		}
 		for s.Seed = first; ; s.Seed++ {
-			if s.Network, err = in.network(); err != nil {
+			if s.Network, err = in.network(ctx); err != nil {
 				return err
 			}
 			o, err := s.Run()
