@@ -39,19 +39,28 @@ func (t *Tracker) addCell(c *comm, e *ccl.Edge) {
 		return
 	}
 	k := cellKey{from, to, c, e.Op, bits.Len64(*e.Bytes), false}
-	s := c.job.cells[k]
+	s := t.cellOf(k, e.Rank, e.Peer)
 	if s == nil {
-		if t.cells >= maxCells {
-			t.dropped++
-			return
-		}
-		t.cells++
-		s = &cellSeries{key: k, from: e.Rank, to: e.Peer, values: history{size: rankHistory}}
-		c.job.cells[k] = s
+		return
 	}
 	v := int64(float64(e.Wire.NS) * mebibyte / float64(*e.Bytes))
 	m, mad, ok := s.values.normal(rankNormal)
 	s.add(v, ok && v-m > max(spread*mad, m/10), TimeOf(e), c.job.frozen)
+}
+
+// cellOf returns the cell of a connection between two ranks, or nil if there are too many already.
+func (t *Tracker) cellOf(k cellKey, from, to int) *cellSeries {
+	s := k.c.job.cells[k]
+	if s == nil {
+		if t.cells >= maxCells {
+			t.dropped++
+			return nil
+		}
+		t.cells++
+		s = &cellSeries{key: k, from: from, to: to, values: history{size: rankHistory}}
+		k.c.job.cells[k] = s
+	}
+	return s
 }
 
 // add takes a value, whether it counts, and the time of it.

@@ -160,15 +160,9 @@ func (p *connection) addCell(t *Tracker, r *result, a half, floor int64) {
 		return
 	}
 	k.byClocks = true
-	s := c.job.cells[k]
+	s := t.cellOf(k, p.from, p.to)
 	if s == nil {
-		if t.cells >= maxCells {
-			t.dropped++
-			return
-		}
-		t.cells++
-		s = &cellSeries{key: k, from: p.from, to: p.to, values: history{size: rankHistory}}
-		c.job.cells[k] = s
+		return
 	}
 	// The size of operations of one connection is known by its power of two: times are of the largest size.
 	mib := float64(uint64(1)<<p.log2) / mebibyte

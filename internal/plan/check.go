@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // checkTolerance is how far rates may be from those that are computed again.
@@ -67,7 +69,7 @@ func (n *Network) checkAssignment(c *Catalogue, a *Assignment) (links []int32, p
 			return nil, "the topology has no " + name
 		case n.excluded[at]:
 			return nil, name + " is excluded"
-		case i > 0 && ownerOfEnd(n.links[links[i-1]].to) != ownerOfEnd(from):
+		case i > 0 && fabric.OwnerOf(n.links[links[i-1]].to) != fabric.OwnerOf(from):
 			return nil, "the links are not a path at " + name
 		}
 		links = append(links, at)
@@ -94,11 +96,4 @@ func (n *Network) checkAssignment(c *Catalogue, a *Assignment) (links []int32, p
 		}
 	}
 	return nil, "the catalogue has no valid entry of the port"
-}
-
-func ownerOfEnd(end string) string {
-	if i := strings.IndexAny(end, "/:"); i > 0 {
-		return end[:i]
-	}
-	return end
 }

@@ -39,15 +39,14 @@ func (d *Drawing) offered() (hashed, planned []float64, err error) {
 		if count == 0 {
 			count = d.Plan.qpsOf(job, c.share)
 		}
-		for q := range count {
-			if len(options) == 0 {
-				break
-			}
-			o := drawOption(options, q%len(c.src.members), mix(d.Seed^mix(uint64(i)<<16|uint64(q))))
+		if len(options) == 0 {
+			continue
+		}
+		c.draw(options, count, d.Seed, i, func(o *option) {
 			for _, l := range o.links {
 				hashed[l] += c.share / float64(count) * rate[job] / n.links[l].capacity
 			}
-		}
+		})
 	}
 	for i := range d.Plan.Assignments {
 		a := &d.Plan.Assignments[i]

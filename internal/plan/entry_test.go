@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/roce"
 )
 
 const entryLine = `{"src":"h1/eth1","dst":"h5/eth1","src_addr":"10.0.0.1","dst_addr":"10.0.4.1","proto":"udp","dport":4791,"dscp":26,"sport":49153,` +
@@ -69,15 +70,10 @@ func TestBadEntriesNameTheField(t *testing.T) {
 }
 
 func TestPortsOfTheKernelsRule(t *testing.T) {
-	if got := PortOfQPs(0x1234, 0x5678); got != 49178 {
-		t.Errorf("0x1234, 0x5678: %d, want 49178", got)
-	}
-	if got := PortOfQPs(0x123, 0x1234); got != 61711 {
-		t.Errorf("0x123, 0x1234: %d, want 61711", got)
-	}
 	for p := FirstRoCEPort; p < 65536; p++ {
-		if label := FlowLabel(uint16(p)); label == 0 || PortOfLabel(label) != uint16(p) {
-			t.Fatalf("port %d: label %d gives %d", p, label, PortOfLabel(label))
+		label := FlowLabel(uint16(p))
+		if got := roce.ConnectedPort(label, 0x123, 0x1234); label == 0 || got != uint16(p) {
+			t.Fatalf("port %d: label %d gives %d", p, label, got)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // Request is what a plan is made of.
@@ -161,7 +163,7 @@ func (r *Request) write(a *allocation, demand, ideal []float64, exact bool) *Pla
 		conn := &a.conns[c]
 		job, qp := jobs[conn.job], q-a.first[c]
 		if qp == 0 {
-			used[nodeOf(conn.src)], used[nodeOf(conn.dst)] = true, true
+			used[fabric.OwnerOf(conn.src.id)], used[fabric.OwnerOf(conn.dst.id)] = true, true
 		}
 		if a.choice[q] < 0 {
 			p.Unplaced = append(p.Unplaced, Unplaced{Job: job, Src: conn.src.id, Dst: conn.dst.id, QP: qp, Reason: a.reasons[c]})
@@ -196,15 +198,6 @@ func (r *Request) write(a *allocation, demand, ideal []float64, exact bool) *Pla
 		}
 	}
 	return p
-}
-
-func nodeOf(u *unit) string {
-	for i := range u.id {
-		if u.id[i] == '/' {
-			return u.id[:i]
-		}
-	}
-	return u.id
 }
 
 // rounded returns a number of Gb/s to a precision of 1 b/s, so that sums in another order look alike.

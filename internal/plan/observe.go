@@ -372,14 +372,16 @@ func (o *Observation) compare(n *Network, c *Catalogue, jobs []Job, conns []conn
 			}
 		}
 	}
+	paths := make([][]option, len(conns))
+	for i := range conns {
+		if paths[i], _ = c.options(&conns[i], true); len(paths[i]) == 0 {
+			return nil
+		}
+	}
 	for _, q := range []int{1, 2, 4, 8, 16, 32} {
 		values := make([][]float64, len(jobs))
 		for seed := range uint64(draws) {
-			rates, ok := n.drawRates(c, conns, demand, q, seed)
-			if !ok {
-				return nil
-			}
-			for j, r := range rates {
+			for j, r := range n.drawRates(paths, conns, demand, q, seed) {
 				values[j] = append(values[j], r)
 			}
 		}
@@ -395,21 +397,16 @@ func (o *Observation) compare(n *Network, c *Catalogue, jobs []Job, conns []conn
 	return nil
 }
 
-// drawRates returns the rates of jobs whose queue pairs have ports at random. ok is false if a connection has no path.
-func (n *Network) drawRates(c *Catalogue, conns []connection, demand []float64, qps int, seed uint64) (rates []float64, ok bool) {
+// drawRates returns the rates of jobs whose queue pairs have ports at random, of the paths of each connection.
+func (n *Network) drawRates(paths [][]option, conns []connection, demand []float64, qps int, seed uint64) []float64 {
 	load := make([][]jobLoad, len(n.links))
 	for i := range conns {
 		x := &conns[i]
-		options, _ := c.options(x, true)
-		if len(options) == 0 {
-			return nil, false
-		}
-		for q := range qps {
-			o := drawOption(options, q%len(x.src.members), mix(seed^mix(uint64(i)<<16|uint64(q))))
+		x.draw(paths[i], qps, seed, i, func(o *option) {
 			for _, l := range o.links {
 				load[l] = addLoad(load[l], x.job, x.share/float64(qps))
 			}
-		}
+		})
 	}
-	return maxMin(n.capacities(), load, demand), true
+	return maxMin(n.capacities(), load, demand)
 }

@@ -121,21 +121,6 @@ func FlowLabel(sport uint16) uint32 {
 	return 0x4001
 }
 
-// PortOfLabel returns the source port that the kernel's rule makes of a flow label (rdma_flow_label_to_udp_sport in
-// include/rdma/ib_verbs.h of Linux).
-func PortOfLabel(label uint32) uint16 {
-	return uint16(0xC000 | (label&0x3fff ^ label&0xfffff>>14))
-}
-
-// PortOfQPs returns the source port that the kernel's rule gives to a reliable connection without a flow label
-// (rdma_calc_flow_label in include/rdma/ib_verbs.h of Linux).
-func PortOfQPs(local, remote uint32) uint16 {
-	v := uint64(local) * uint64(remote)
-	v ^= v >> 20
-	v ^= v >> 40
-	return PortOfLabel(uint32(v & 0xfffff))
-}
-
 // maxPlan bounds the size of a plan that is read, in bytes.
 const maxPlan = 1 << 30
 

@@ -93,16 +93,15 @@ func (s *Simulation) Run() (*Outcome, error) {
 		if len(options) == 0 {
 			return nil, fmt.Errorf("seed %d: from %s to %s: %s", s.Seed, c.src.id, c.dst.id, why)
 		}
-		for q := range c.qps {
-			o := drawOption(options, q%len(c.src.members), mix(s.Seed^mix(uint64(i)<<16|uint64(q))))
-			total++
+		total += c.qps
+		c.draw(options, c.qps, s.Seed, i, func(o *option) {
 			if !s.Network.sameSide(c.src.members[o.member], o.dst) {
 				off++
 			}
 			for _, l := range o.links {
 				load[l] = addLoad(load[l], c.job, c.share/float64(c.qps))
 			}
-		}
+		})
 	}
 	rates := maxMin(s.Network.capacities(), load, demand)
 	for j := range s.Jobs {
@@ -111,6 +110,14 @@ func (s *Simulation) Run() (*Outcome, error) {
 	out.OffSide = float64(off) / float64(total)
 	out.summarize()
 	return out, nil
+}
+
+// draw calls each with the path of each of a number of queue pairs of the connection, by ports at random. The members of a bond send in turn.
+// number is that of the connection, so that each one has ports of its own.
+func (c *connection) draw(options []option, qps int, seed uint64, number int, each func(*option)) {
+	for q := range qps {
+		each(drawOption(options, q%len(c.src.members), mix(seed^mix(uint64(number)<<16|uint64(q)))))
+	}
 }
 
 // drawOption returns the path of a port at random, of those that leave by a member if there are some.
