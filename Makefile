@@ -58,7 +58,7 @@ collector:
 demo: $(if $(filter 0,$(shell id -u)),demo-tools) build
 	$(BIN)/graylink demo --job --delay 30ms
 
-# What CI runs, in 12 to 15 minutes on two cores. docs/testing.md has what is in make test-all only.
+# What CI runs, in 16 minutes on two cores, and more on a new machine. docs/testing.md has what is in make test-all only.
 test: test-tools build
 	@echo "building otelcol-graylink, which one of the tests runs (the first time compiles for a minute or two)"
 	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
