@@ -52,8 +52,8 @@ func running(t *testing.T, n *Network, jobs []Job, qps int, number func(node str
 	return out
 }
 
-// plainNetwork returns a leaf-spine fabric without bonds: hosts 1 to 8, four a leaf, and two spines.
-func plainNetwork(t *testing.T) *Network {
+// plainNetwork returns a leaf-spine fabric without bonds: two leaves with half of the hosts each, and two spines.
+func plainNetwork(t *testing.T, hosts int) *Network {
 	t.Helper()
 	text := "version: 1\nswitches:\n"
 	links := ""
@@ -64,9 +64,9 @@ func plainNetwork(t *testing.T) *Network {
 		}
 	}
 	text += "nodes:\n"
-	for h := 1; h <= 8; h++ {
+	for h := 1; h <= hosts; h++ {
 		text += fmt.Sprintf("  - {name: h%d, nics: [{device: eth1, aliases: [mlx5_0], addresses: [10.0.%d.2]}]}\n", h, h)
-		links += fmt.Sprintf("  - {a: h%d/eth1, b: \"leaf%d:dn%d\", speed_gbps: 200}\n", h, (h-1)/4+1, (h-1)%4+1)
+		links += fmt.Sprintf("  - {a: h%d/eth1, b: \"leaf%d:dn%d\", speed_gbps: 200}\n", h, (h-1)/(hosts/2)+1, (h-1)%(hosts/2)+1)
 	}
 	topo, found := fabric.ParseTopology("plain.yaml", []byte(text+"links:\n"+links))
 	if err := found.Err(); err != nil {
@@ -100,7 +100,7 @@ func allPorts(t *testing.T, n *Network, jobs []Job, seed uint64) (*Catalogue, *H
 // TestObserveFindsPaths has queue pairs of two jobs with random numbers. Their paths have to be those of the fabric's hash, and the
 // rates those of the links that they fill.
 func TestObserveFindsPaths(t *testing.T) {
-	n := plainNetwork(t)
+	n := plainNetwork(t, 8)
 	jobs := []Job{{Job: "a", Nodes: []string{"h1", "h5"}}, {Job: "b", Nodes: []string{"h2", "h6"}}}
 	for seed := range uint64(4) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -155,8 +155,11 @@ const maxTestNumber = 1 << 24
 
 // TestObserveNeverGuesses has lists in which numbers come twice or are not complete.
 func TestObserveNeverGuesses(t *testing.T) {
-	n := plainNetwork(t)
-	all := []Job{{Job: "a", Nodes: []string{"h1", "h2", "h3", "h4", "h5", "h6", "h7", "h8"}}}
+	n := plainNetwork(t, 16)
+	all := []Job{{Job: "a"}}
+	for h := 1; h <= 16; h++ {
+		all[0].Nodes = append(all[0].Nodes, fmt.Sprintf("h%d", h))
+	}
 	c, _ := allPorts(t, n, all, 1)
 	next := map[string]uint32{}
 	same := func(node string) uint32 { next[node]++; return 100 + next[node] } // as hosts that started alike
@@ -171,7 +174,7 @@ func TestObserveNeverGuesses(t *testing.T) {
 		case q.Unseen == Ambiguous:
 		case q.Unseen == "" || q.Unseen == NoEntry && q.Dst != "": // the catalogue has the way round the ring only
 			unique++
-			if !adjacent(q.Src, q.Dst) {
+			if !adjacent(t, q.Src, q.Dst) {
 				t.Errorf("%s is matched with %s, to which it has no connection", q.Src, q.Dst)
 			}
 		default:
@@ -220,8 +223,13 @@ func TestObserveNeverGuesses(t *testing.T) {
 	}
 }
 
-// adjacent says whether two of the eight hosts are neighbours in the ring of the test.
-func adjacent(a, b string) bool {
-	d := (int(a[1]) - int(b[1]) + 8) % 8
-	return d == 1 || d == 7
+// adjacent says whether two of the sixteen hosts are neighbours in the ring of the test.
+func adjacent(t *testing.T, a, b string) bool {
+	t.Helper()
+	var i, j int
+	if _, err := fmt.Sscanf(a+" "+b, "h%d/eth1 h%d/eth1", &i, &j); err != nil {
+		t.Fatal(err)
+	}
+	d := (i - j + 16) % 16
+	return d == 1 || d == 15
 }
