@@ -159,6 +159,7 @@ func linksOf(g *fabric.Graph) (out []snapshot.LinkView) {
 // TestNetworkOfSlowCell: an open incident in the connection's direction makes the network guilty. Without one there is not enough
 // evidence until another communicator is known to use the same ways normally, however clean the probes are.
 func TestNetworkOfSlowCell(t *testing.T) {
+	var loss float64
 	accuse := func(began, direction func(truth *collective.Truth) string, scenario fabric.Scenario, shift time.Duration) workload.Diagnosis {
 		return slowCell(t, func(r *rig, truth *collective.Truth) {
 			r.snap.At = r.now
@@ -169,7 +170,7 @@ func TestNetworkOfSlowCell(t *testing.T) {
 			}
 			link := fabric.LinkID(from, to)
 			r.snap.Incidents = []incident.Incident{{Open: true, LastSeen: r.now, Verdict: fabric.Verdict{ID: "v1", Element: fabric.Element{Kind: fabric.KindAccessLink, ID: link},
-				Direction: fabric.Direction{From: from, To: to}.String(), Scenario: scenario, FirstSeen: seen}}}
+				Direction: fabric.Direction{From: from, To: to}.String(), Scenario: scenario, FirstSeen: seen, Symptom: fabric.Symptom{LossRatio: loss}}}}
 		})
 	}
 	nic := func(truth *collective.Truth) string {
@@ -190,6 +191,17 @@ func TestNetworkOfSlowCell(t *testing.T) {
 	}
 	if d := accuse(nic, port, fabric.HardFailure, -time.Minute); d.Network.State != workload.Guilty {
 		t.Errorf("a hard failure that lasts: %+v", d.Network)
+	}
+	loss = 0.2
+	if d := accuse(nic, port, fabric.Corridor, -time.Minute); d.Network.State != workload.Guilty {
+		t.Errorf("a loss that lasts: %+v", d.Network)
+	}
+	if d := accuse(port, nic, fabric.Corridor, -time.Minute); d.Network.State != workload.Insufficient {
+		t.Errorf("a loss that lasts, in the other direction: %+v", d.Network)
+	}
+	loss = 0.001
+	if d := accuse(nic, port, fabric.Corridor, -time.Minute); d.Network.State != workload.Insufficient {
+		t.Errorf("a small loss long before: %+v", d.Network)
 	}
 	clean := slowCell(t, func(r *rig, _ *collective.Truth) { r.snap.At, r.snap.Links = r.now, linksOf(g) })
 	if n := clean.Network; n.State != workload.Insufficient || n.Coverage == nil || *n.Coverage != 1 || !strings.Contains(n.Reason, "no other job") {

@@ -30,13 +30,18 @@ type TimedVerdict struct {
 	LastSeen time.Time
 }
 
-// counts reports whether a verdict says something of a span of time. A verdict has to begin in it. A hard failure counts while it
-// lasts: what is normal for a job was not learned across one.
+// lossThatLasts is the share of lost packets from which on a verdict explains operations that become slow long after it began.
+const lossThatLasts = 0.01
+
+// counts reports whether a verdict says something of a span of time. A verdict has to begin in it. Two kinds count while they
+// last: a hard failure, since what is normal for a job was not learned across one, and a loss whose direction is known, since it
+// slows transfers at random, some of them long after it began.
 func (v *TimedVerdict) counts(since, until time.Time) bool {
 	if v.FirstSeen.After(until) {
 		return false
 	}
-	return !v.FirstSeen.Before(since) || v.Scenario == fabric.HardFailure && !v.LastSeen.Before(since)
+	lasts := v.Scenario == fabric.HardFailure || v.Symptom.LossRatio >= lossThatLasts && v.Direction != ""
+	return !v.FirstSeen.Before(since) || lasts && !v.LastSeen.Before(since)
 }
 
 // WaysOfFindings returns what a file of observations says, by their findings and the verdicts that follow from them.
