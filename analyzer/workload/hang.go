@@ -106,28 +106,19 @@ func (t *Tracker) hungOps(j *job, least func(*comm) int64) (out []hung) {
 	return out
 }
 
-// findOdd finds ranks that are in another operation of the same communicator, which no other rank has finished.
+// findOdd finds ranks that are in another operation of the same communicator instead of this one: no rank has finished it, and none
+// of those in this operation has come to it. Where one has, the others are only behind.
 func (h *hung) findOdd() {
 	c := h.comm
 	if pairwise(h.op) {
 		return
 	}
 	for _, key := range c.order {
-		x := c.pending[key]
 		if key == (opKey{h.op, h.seq}) {
 			continue
 		}
-		var in []int
-		for r, st := range x.state {
-			if st == finished {
-				in = nil
-				break
-			}
-			if st == launched {
-				in = append(in, r)
-			}
-		}
-		if len(in) == 0 || 2*len(in) > len(h.launched)+len(in) {
+		in := c.ranksIn(key)
+		if len(in) == 0 || 2*len(in) > len(h.launched)+len(in) || slices.ContainsFunc(h.launched, func(r int) bool { return slices.Contains(in, r) || c.came(r, key.op, key.seq) }) {
 			continue
 		}
 		for _, r := range in {
@@ -137,6 +128,19 @@ func (h *hung) findOdd() {
 		}
 	}
 	slices.Sort(h.odd)
+}
+
+// ranksIn returns the ranks that are in an operation which no rank has finished, as records or counts say.
+func (c *comm) ranksIn(key opKey) (in []int) {
+	for r, st := range c.pending[key].state {
+		if st == finished || c.beats[r] != nil && c.beats[r].completed[key.op] > key.seq {
+			return nil
+		}
+		if st == launched {
+			in = append(in, r)
+		}
+	}
+	return in
 }
 
 // hungPairs returns operations between two ranks that are open for too long.
