@@ -17,7 +17,9 @@ func TestRanksThatAreBehind(t *testing.T) {
 	}{{true, Cell}, {false, Mismatch}} {
 		at := int64(1_790_000_000_000_000_000)
 		tr := New(Options{Until: time.Unix(0, at).Add(10 * time.Second)})
-		from := func(r int) ccl.From { return ccl.From{Job: "t7", Comm: "0x1", Rank: r, NRanks: 8, Host: "h" + string(rune('1'+r))} }
+		from := func(r int) ccl.From {
+			return ccl.From{Job: "t7", Comm: "0x1", Rank: r, NRanks: 8, Host: "h" + string(rune('1'+r))}
+		}
 		for r := range 8 {
 			behind := r >= 3 && r <= 5
 			op, launched := "AllToAll", map[string]uint64{"AllReduce": 40, "AllToAll": 41}
