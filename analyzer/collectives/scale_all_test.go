@@ -156,7 +156,7 @@ func serveScale() error {
 	return nil
 }
 
-// TestMain is the agents of TestShow8Live in a process of its own, so that what they use is not counted.
+// TestMain serves as the agents of TestShow8Live in a process of its own, so that what they use is not counted.
 func TestMain(m *testing.M) {
 	if os.Getenv("GRAYLINK_SCALE_AGENTS") == "" {
 		os.Exit(m.Run())

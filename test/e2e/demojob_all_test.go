@@ -16,8 +16,8 @@ import (
 // slower is how much longer operations take, as a line of the demo says it.
 var slower = regexp.MustCompile(`waits [0-9]+\.[0-9] times as long`)
 
-// TestDemoJob is what make demo runs: a link that the job crosses is delayed, which the analyzer says with the link's name, and then a
-// rank comes late, for which the network is innocent. It logs how much longer this takes than a demo without a job.
+// TestDemoJob runs what make demo runs: a link that the job crosses is delayed, which the analyzer says with the link's name, and then
+// a rank comes late, for which the network is innocent. It logs how much longer this takes than a demo without a job.
 func TestDemoJob(t *testing.T) {
 	need(t)
 	run := func(args ...string) (stdout, stderr string, took time.Duration) {
