@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -56,6 +57,24 @@ func TestUnits(t *testing.T) {
 	}
 	if out, err := exec.Command(analyze, args...).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+// TestSocketOfPlugins: the agent's service makes the directory of the socket to which the profiler plugin connects by default, as its
+// own, and lets users pass it.
+func TestSocketOfPlugins(t *testing.T) {
+	m := regexp.MustCompile(`(?m)^#define DEFAULT_SOCKET "(.*)"$`).FindStringSubmatch(read(t, "nccl/plugin.c"))
+	if m == nil {
+		t.Fatal("nccl/plugin.c has no default socket")
+	}
+	unit := read(t, "systemd/graylink-node.service")
+	for _, want := range []string{"User=graylink", "Group=graylink", "RuntimeDirectory=" + strings.TrimPrefix(filepath.Dir(m[1]), "/run/"), "RuntimeDirectoryMode=0755"} {
+		if !strings.Contains(unit, "\n"+want+"\n") {
+			t.Errorf("graylink-node.service has not %s", want)
+		}
+	}
+	if flags := read(t, "systemd/flags/node.flags"); !strings.Contains(flags, "\n# --collectives.socket="+m[1]+"\n") {
+		t.Errorf("node.flags does not show --collectives.socket=%s", m[1])
 	}
 }
 

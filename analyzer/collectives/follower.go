@@ -13,6 +13,7 @@
 package collectives
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -122,6 +123,9 @@ type Follower struct {
 	names []string
 	turns chan struct{}
 	asks  chan workload.Outlier
+	page  int // records of an answer
+
+	readers sync.Pool // of *bufio.Reader, for answers
 
 	mu     sync.Mutex
 	nodes  map[string]*node
@@ -145,7 +149,7 @@ func New(o Options) *Follower {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	f := &Follower{opts: o, nodes: map[string]*node{}, queue: queue{most: maxWaiting}, counts: Counts{Dropped: map[DropReason]uint64{}}, clean: newCleanLog(o.Graph), asks: make(chan workload.Outlier, asksAtOnce)}
+	f := &Follower{opts: o, nodes: map[string]*node{}, queue: queue{most: maxWaiting}, counts: Counts{Dropped: map[DropReason]uint64{}}, clean: newCleanLog(o.Graph), asks: make(chan workload.Outlier, asksAtOnce), page: pageRecords}
 	for i := range o.Graph.Topo.Nodes {
 		name := o.Graph.Topo.Nodes[i].Name
 		f.names = append(f.names, name)
@@ -268,6 +272,7 @@ func (f *Follower) Cycle(now time.Time) State {
 	f.placed = f.opts.Jobs.MapAt(now)
 	for i := range due {
 		f.tracker.Add(due[i].rec)
+		due[i].rec = nil // it need not stay until the last one is taken
 	}
 	s := State{At: now, Report: f.tracker.Cycle(now, ways)}
 	for _, d := range f.tracker.ForgetIdle() {
@@ -442,7 +447,7 @@ func (f *Follower) pullPage(ctx context.Context, name string, n *node) (more boo
 	f.mu.Lock()
 	after, began := n.cursor, n.began
 	f.mu.Unlock()
-	p, err := f.fetch(ctx, name, url.Values{"after": {strconv.FormatUint(after, 10)}, "limit": {strconv.Itoa(pageRecords)}})
+	p, err := f.fetch(ctx, name, url.Values{"after": {strconv.FormatUint(after, 10)}, "limit": {strconv.Itoa(f.page)}})
 	if err != nil {
 		return false, err
 	}
@@ -458,7 +463,7 @@ func (f *Follower) pullPage(ctx context.Context, name string, n *node) (more boo
 
 // accept takes the records of a node.
 func (f *Follower) accept(name string, recs []ccl.Record) {
-	recs, foreign := ownRecords(name, recs)
+	foreign := ownRecords(name, recs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counts.Records += uint64(len(recs))
@@ -499,8 +504,14 @@ func (f *Follower) fetch(ctx context.Context, name string, query url.Values) (*c
 		return nil, fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(msg)))
 	}
 	body := &io.LimitedReader{R: resp.Body, N: maxPage + 1}
+	lines, reused := f.readers.Get().(*bufio.Reader)
+	if !reused {
+		lines = bufio.NewReaderSize(nil, 64<<10)
+	}
+	lines.Reset(body)
+	defer f.readers.Put(lines)
 	unreadable := uint64(0)
-	p, err := ccl.ReadPage(body, func(e fabric.LineError) {
+	p, err := ccl.ReadPage(lines, func(e fabric.LineError) {
 		if unreadable == 0 {
 			f.opts.Log.Debug("a line of a node is no record", "node", name, "line", e.Line, "err", e.Err)
 		}

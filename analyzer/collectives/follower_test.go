@@ -225,8 +225,8 @@ func TestForeignHosts(t *testing.T) {
 		&ccl.Op{From: from(3, "h2"), Seq: 1, Op: "AllReduce", StartNS: at, ExecNS: ccl.KnownNanos(1), State: ccl.Completed},
 		&ccl.Beat{From: from(1, ""), AtNS: at})
 	r.step()
-	kept, foreign := ownRecords("h1", []ccl.Record{&ccl.Op{From: from(3, "h2")}, &ccl.Edge{From: from(3, "h1")}, &ccl.Beat{From: from(1, "")}})
-	if foreign != 1 || kept[0].(*ccl.Op).Host != "h1" || kept[1].(*ccl.Edge).Host != "h1" || kept[2].(*ccl.Beat).Host != "" {
+	kept := []ccl.Record{&ccl.Op{From: from(3, "h2")}, &ccl.Edge{From: from(3, "h1")}, &ccl.Beat{From: from(1, "")}}
+	if foreign := ownRecords("h1", kept); foreign != 1 || kept[0].(*ccl.Op).Host != "h1" || kept[1].(*ccl.Edge).Host != "h1" || kept[2].(*ccl.Beat).Host != "" {
 		t.Errorf("%d, %+v", foreign, kept)
 	}
 	if c := r.Counts(); c.Dropped[DropForeignHost] != 3 || c.Records != 3 {
@@ -362,7 +362,8 @@ func TestNodesStillToBeRead(t *testing.T) {
 	if s := r.step(); s.Report.Records.Read != 1 || !r.held.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	many := make([]ccl.Record, pagesAtOnce*pageRecords+1)
+	r.page = 10
+	many := make([]ccl.Record, pagesAtOnce*r.page+1)
 	for i := range many {
 		many[i] = old
 	}

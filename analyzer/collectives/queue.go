@@ -21,14 +21,15 @@ const maxWaiting = 1 << 20
 
 // waitingRecord is a record with its own time and that of its arrival.
 type waitingRecord struct {
-	rec     ccl.Record
-	at      int64
-	arrived time.Time
+	rec         ccl.Record
+	at, arrived int64  // ns since 1970
+	number      uint64 // in the order of arrival
 }
 
 // queue holds records until those of other nodes with earlier times have come.
 type queue struct {
 	waiting []waitingRecord
+	added   uint64 // in all
 	most    int
 }
 
@@ -39,30 +40,38 @@ func (q *queue) add(recs []ccl.Record, now time.Time) (dropped int) {
 		recs = recs[:room]
 	}
 	for _, r := range recs {
-		q.waiting = append(q.waiting, waitingRecord{r, workload.TimeOf(r), now})
+		q.added++
+		q.waiting = append(q.waiting, waitingRecord{r, workload.TimeOf(r), now.UnixNano(), q.added})
 	}
 	return dropped
 }
 
 // take returns the records that have waited for long enough, by their times. Those without a time come first.
 func (q *queue) take(now time.Time) []waitingRecord {
-	var due, rest []waitingRecord
-	until, arrivedBy := now.Add(-reorderHorizon).UnixNano(), now.Add(-longestWait)
-	for _, w := range q.waiting {
-		if w.at <= until || !w.arrived.After(arrivedBy) {
+	until, arrivedBy := now.Add(-reorderHorizon).UnixNano(), now.Add(-longestWait).UnixNano()
+	isDue := func(w *waitingRecord) bool { return w.at <= until || w.arrived <= arrivedBy }
+	n := 0
+	for i := range q.waiting {
+		if isDue(&q.waiting[i]) {
+			n++
+		}
+	}
+	due, rest := make([]waitingRecord, 0, n), q.waiting[:0]
+	for i := range q.waiting {
+		if w := q.waiting[i]; isDue(&w) {
 			due = append(due, w)
 		} else {
 			rest = append(rest, w)
 		}
 	}
+	clear(q.waiting[len(rest):]) // so that nothing refers to records that were taken
 	q.waiting = rest
-	slices.SortStableFunc(due, func(a, b waitingRecord) int { return cmp.Compare(a.at, b.at) })
+	slices.SortFunc(due, func(a, b waitingRecord) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.number, b.number)) })
 	return due
 }
 
-// ownRecords makes the node that answered the host of its records. It returns those that stay, and how many said that they were
-// of another node. A beat without a host stays without one: it is of a status of the whole job.
-func ownRecords(node string, recs []ccl.Record) (kept []ccl.Record, foreign int) {
+// ownRecords makes the node that answered the host of its records. It returns how many said that they were of another node. A beat without a host stays without one: it is of a status of the whole job.
+func ownRecords(node string, recs []ccl.Record) (foreign int) {
 	claim := func(host *string) {
 		if *host != "" && *host != node {
 			foreign++
@@ -92,7 +101,6 @@ func ownRecords(node string, recs []ccl.Record) (kept []ccl.Record, foreign int)
 				return wrong
 			})
 		}
-		kept = append(kept, rec)
 	}
-	return kept, foreign
+	return foreign
 }

@@ -13,6 +13,7 @@ package jobs
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -241,6 +242,7 @@ func (m *Map) addDirections(j *job, known distances) {
 		j.directions[fabric.Direction{From: nic, To: port}] = true
 		j.directions[fabric.Direction{From: port, To: nic}] = true
 	}
+	cables := map[string][]cable{}
 	for a := range nodes {
 		if known[a] == nil {
 			known[a] = m.g.SwitchDistances(a)
@@ -255,20 +257,39 @@ func (m *Map) addDirections(j *job, known distances) {
 		for len(back) > 0 {
 			sw := back[0]
 			back = back[1:]
-			for _, end := range m.g.EndsOf(sw) {
-				peer := m.g.PeerOf(end)
-				next, _, ok := fabric.SplitPort(peer)
-				if d, reached := known[a][next]; !ok || !reached || d != known[a][sw]-1 {
+			if _, found := cables[sw]; !found {
+				cables[sw] = m.cablesTo(sw)
+			}
+			distance := known[a][sw]
+			for _, c := range cables[sw] {
+				if d, reached := known[a][c.next]; !reached || d != distance-1 {
 					continue
 				}
-				j.directions[fabric.Direction{From: peer, To: end}] = true
-				if !seen[next] {
-					seen[next] = true
-					back = append(back, next)
+				j.directions[c.direction] = true
+				if !seen[c.next] {
+					seen[c.next] = true
+					back = append(back, c.next)
 				}
 			}
 		}
 	}
+}
+
+// cable is the way to a switch from the next one.
+type cable struct {
+	next      string
+	direction fabric.Direction
+}
+
+// cablesTo returns the cables from other switches to a switch.
+func (m *Map) cablesTo(sw string) (out []cable) {
+	for _, end := range m.g.EndsOf(sw) {
+		peer := m.g.PeerOf(end)
+		if next, _, ok := fabric.SplitPort(peer); ok {
+			out = append(out, cable{next, fabric.Direction{From: peer, To: end}})
+		}
+	}
+	return out
 }
 
 // sameNode reports whether all NICs on two leaves are one node's, which does not send to itself.
@@ -393,6 +414,9 @@ func NewRegister(g *fabric.Graph) *Register {
 func (r *Register) ReplaceSource(source string, all []Placement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if old, known := r.sources[source]; known && reflect.DeepEqual(old, all) {
+		return // as most readings of a scheduler
+	}
 	r.sources[source], r.lastMap = all, nil
 }
 

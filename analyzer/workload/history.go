@@ -12,6 +12,9 @@ type history struct {
 }
 
 func (h *history) push(v int64) {
+	if n := len(h.values); n == cap(h.values) && n < h.size {
+		h.values = append(make([]int64, 0, min(max(2*n, 8), h.size)), h.values...)
+	}
 	if len(h.values) == h.size {
 		copy(h.values, h.values[1:])
 		h.values[len(h.values)-1] = v
@@ -27,7 +30,8 @@ func (h *history) normal(least int) (median, mad int64, ok bool) {
 	if n < least || n < 1 {
 		return 0, 0, false
 	}
-	v := slices.Clone(h.values[:n])
+	var room [historySize]int64 // so that nothing is allocated
+	v := append(room[:0], h.values[:n]...)
 	median = middle(v)
 	for i := range v {
 		v[i] = max(v[i]-median, median-v[i])

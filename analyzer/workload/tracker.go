@@ -27,6 +27,7 @@ const (
 	stallFactor  = 3                 // times the longest finished stall
 	stallMemory  = time.Hour         // in which stalls are remembered
 	keptSpans    = 96                // operations of a process that are remembered
+	droppedSpans = 4                 // the oldest of them, which are forgotten together
 	keptOps      = 64                // operations of a communicator that are open or were finished last
 	maxComms     = 4096              // communicators of all jobs
 	maxCells     = 1 << 18           // of all delay matrices
@@ -563,13 +564,14 @@ func (c *comm) remove(key opKey) {
 func (p *process) addSpan(s span, measured ccl.Nanos, frozen bool) {
 	s.gap = -1
 	last := int64(0)
-	for i := range p.spans {
-		if q := &p.spans[i]; q.end <= s.start && q.end > last {
-			last, s.after = q.end, q.s
-		}
-	}
 	if measured.Known { // by the agent, which saw all operations
 		s.after, last = s.s, s.start-measured.NS
+	} else {
+		for i := range p.spans {
+			if q := &p.spans[i]; q.end <= s.start && q.end > last {
+				last, s.after = q.end, q.s
+			}
+		}
 	}
 	if s.after != nil {
 		s.gap = s.start - last
@@ -597,10 +599,11 @@ func (p *process) addSpan(s span, measured ccl.Nanos, frozen bool) {
 	if !frozen {
 		h.push(s.end - s.start)
 	}
-	if len(p.spans) == keptSpans {
-		copy(p.spans, p.spans[1:])
-		p.spans[len(p.spans)-1] = s
-		return
+	switch n := len(p.spans); {
+	case n == keptSpans+droppedSpans:
+		p.spans = slices.Delete(p.spans, 0, droppedSpans)
+	case n == cap(p.spans):
+		p.spans = append(make([]span, 0, min(max(2*n, 8), keptSpans+droppedSpans)), p.spans...)
 	}
 	p.spans = append(p.spans, s)
 }

@@ -60,6 +60,7 @@ func (p *Page) WriteTo(w io.Writer) (n int64, err error) {
 // reading r, or of a head that is missing or wrong.
 func ReadPage(r io.Reader, bad func(fabric.LineError)) (*Page, error) {
 	var p *Page
+	s := newRecordScanner()
 	err := fabric.ReadLines(r, MaxLine, func(n int, line []byte) error {
 		if p == nil {
 			var head pageHead
@@ -72,7 +73,7 @@ func ReadPage(r io.Reader, bad func(fabric.LineError)) (*Page, error) {
 			p = &Page{Node: head.Node, Cursor: head.Cursor, Missed: head.Missed, More: head.More, Dropped: head.Dropped}
 			return nil
 		}
-		rec, err := ParseRecord(line)
+		rec, err := s.parse(line)
 		if err != nil {
 			bad(fabric.LineError{Line: n, Err: err})
 			return nil

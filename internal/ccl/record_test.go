@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -76,11 +78,71 @@ func TestAbsentIsNotZero(t *testing.T) {
 	}
 }
 
+// scanned compares the record that the fast reader has of a line with that of the reader of any JSON. It is false if the fast one
+// gives up.
+func scanned(t *testing.T, s *recordScanner, line []byte) bool {
+	t.Helper()
+	fast := s.scan(line)
+	if fast == nil {
+		return false
+	}
+	checked := fast.check()
+	slow, err := parseAnyRecord(line)
+	if (checked == nil) != (err == nil) || err != nil && checked.Error() != err.Error() {
+		t.Errorf("%s: %v, and any JSON: %v", line, checked, err)
+	} else if d := cmp.Diff(slow, fast); err == nil && d != "" {
+		t.Errorf("%s: %s", line, d)
+	}
+	return true
+}
+
+// TestFastReader: lines as they are written take the fast way, with the same result, and other JSON does not.
+func TestFastReader(t *testing.T) {
+	s := newRecordScanner()
+	for _, line := range lines[1:] {
+		if !scanned(t, s, []byte(line)) || !scanned(t, s, []byte(line+"\n")) {
+			t.Errorf("the slow way for %s", line)
+		}
+	}
+	op := func(members string) string {
+		return `{"kind":"op","comm":"a","n_ranks":8,"rank":1,"seq":1,"op":"AllReduce"` + members
+	}
+	if line := op(`,"algo":"TREE","bytes":1,"peer":2,"root":3,"end_ns":9223372036854775807,"exec_ns":1,"gap_ns":2,"account":"u"}`); !scanned(t, s, []byte(line)) {
+		t.Errorf("the slow way for %s", line)
+	}
+	for _, members := range []string{"", "}}", `,"exec_ns":1}x`, `,"exec_ns":1,}`, `,"exec_ns":-1}`, `,"exec_ns":01}`, `,"exec_ns":1.0}`, `,"exec_ns":1e3}`, `,"exec_ns":null}`, `,"exec_ns":}`, `,"exec_ns":1`,
+		`,"exec_ns":9223372036854775808}`, `,"exec_ns":10000000000000000001}`, `,"exec_ns":18446744073709551616}`, `,"exec_ns":1,"exec_ns":1}`, `,"exec_ns": 1}`, `,"exec_ns":1,"new":1}`, `,"algo":"\u0041","exec_ns":1}`, `,"algo":"é","exec_ns":1}`, `,"algo":"a`, `,"algo":1}`, `,"alive":true}`} {
+		if scanned(t, s, []byte(op(members))) {
+			t.Errorf("the fast way for %s", op(members))
+		}
+	}
+	for counts, fast := range map[string]bool{`{}`: true, `{"a":1,"b":2}`: true, `{"a":1,"a":2}`: false, `{"a":1,}`: false, `{,}`: false, `{"a":1`: false, `null`: false} {
+		if line := `{"kind":"beat","comm":"a","n_ranks":8,"rank":1,"at_ns":0,"alive":false,"launched":` + counts + `}`; scanned(t, s, []byte(line)) != fast {
+			t.Errorf("the fast way is %t for %s", !fast, line)
+		}
+	}
+}
+
+// BenchmarkParseRecord reads the lines of a page.
+func BenchmarkParseRecord(b *testing.B) {
+	s := newRecordScanner()
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, line := range lines[1:] {
+			if _, err := s.parse([]byte(line)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
 func FuzzParseRecord(f *testing.F) {
 	for _, line := range lines {
 		f.Add([]byte(line))
 	}
+	s := newRecordScanner()
 	f.Fuzz(func(t *testing.T, line []byte) {
+		scanned(t, s, line)
 		rec, err := ParseRecord(line)
 		if err != nil {
 			return

@@ -16,8 +16,9 @@ import (
 // ReadRecords reads a file of records, JSON lines, and hands each to fn. A line that cannot be read is reported to bad with
 // its number and skipped. The error is that of reading r itself, or fn's.
 func ReadRecords(r io.Reader, fn func(line int, rec Record) error, bad func(fabric.LineError)) error {
+	s := newRecordScanner()
 	return fabric.ReadLines(r, MaxLine, func(n int, line []byte) error {
-		rec, err := ParseRecord(line)
+		rec, err := s.parse(line)
 		if err != nil {
 			bad(fabric.LineError{Line: n, Err: err})
 			return nil
@@ -66,6 +67,12 @@ func kindOf(line []byte) (string, error) {
 
 // ParseRecord reads one line, and checks it.
 func ParseRecord(line []byte) (Record, error) {
+	var s recordScanner
+	return s.parse(line)
+}
+
+// parseAnyRecord reads one line that may be any JSON, and checks the record.
+func parseAnyRecord(line []byte) (Record, error) {
 	kind, err := kindOf(line)
 	if err != nil {
 		return nil, err

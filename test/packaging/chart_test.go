@@ -71,7 +71,7 @@ node:
   kernelLog: privileged
   condition: true
   health: {gpu: H100}
-  collectives: {hostPath: /var/lib/graylink-collectives, ras: "127.0.0.1:28028"}
+  collectives: {hostPath: /var/lib/graylink-collectives, ras: "127.0.0.1:28028", socket: {hostPath: /run/graylink, group: 1000000}}
   tolerations: [{operator: Exists}]
   nodeSelector: {gpu: "true"}
   extraArgs: [--log.level=debug]
@@ -261,6 +261,29 @@ func TestChart(t *testing.T) {
 	}
 }
 
+// TestChartSocket: the agent has the directory of the profiler plugin's socket from the host, and the group of those who may connect.
+func TestChartSocket(t *testing.T) {
+	program := helmProgram(t)
+	const dir, group = "--collectives.socket=/run/graylink/nccl.sock\n", "--collectives.socket-group="
+	for values, want := range map[string]map[string]bool{
+		"": {dir: false, group: false, "nccl-socket": false, "supplementalGroups": false},
+		"node: {collectives: {socket: {hostPath: /run/graylink}}}\n": {dir: true, group: false, "mountPath: /run/graylink}": true,
+			"name: nccl-socket\n          hostPath: {path: /run/graylink, type: DirectoryOrCreate}\n": true, "supplementalGroups": false},
+		"node: {collectives: {socket: {hostPath: /run/jobs, group: 1000000}}}\n": {dir: true, group + "1000000\n": true, "path: /run/jobs,": true, "supplementalGroups: [1000000]\n": true},
+		"node: {collectives: {socket: {group: 5}}}\n":                            {dir: false, group: false, "supplementalGroups": false},
+	} {
+		out, err := run(t, program, inline+values, "template", "graylink", chart, "--kube-version", "1.36.0", "--show-only", "templates/node.yaml")
+		if err != nil {
+			t.Fatalf("helm template: %v\n%s", err, out)
+		}
+		for text, there := range want {
+			if strings.Contains(out, text) != there {
+				t.Errorf("%q: %q is there: %t, want %t\n%s", values, text, !there, there, out)
+			}
+		}
+	}
+}
+
 // checkAnalyzerConfig has the analyzer read the configuration that is made for it, with the files of a pod.
 func checkAnalyzerConfig(t *testing.T, text string) {
 	t.Helper()
@@ -367,6 +390,8 @@ func TestWrongValues(t *testing.T) {
 		{inline + "node: {state: {hostPath: var/lib}}\n", "/node/state/hostPath"},
 		{inline + "node: {collectives: {hostPath: jobs}}\n", "/node/collectives/hostPath"},
 		{inline + "node: {collectives: {ras: \"10.0.0.1:28028\"}}\n", "/node/collectives/ras"},
+		{inline + "node: {collectives: {socket: {hostPath: run}}}\n", "/node/collectives/socket/hostPath"},
+		{inline + "node: {collectives: {socket: {group: users}}}\n", "/node/collectives/socket/group"},
 		{inline + "node: {extraArgs: [-v]}\n", "/node/extraArgs"},
 		{inline + "node: {nodeSelector: {gpu: true}}\n", "/node/nodeSelector"},
 		{inline + "coordinator: {replicas: 3}\n", "/coordinator/replicas"},

@@ -100,6 +100,7 @@ func TestRelease(t *testing.T) {
 	t.Run("signature", func(t *testing.T) { checkSignature(t, first, public) })
 	t.Run("binaries", func(t *testing.T) { checkBinaries(t, first) })
 	t.Run("arm64", func(t *testing.T) { checkARM64(t, first) })
+	t.Run("plugin", func(t *testing.T) { checkPlugin(t, first) })
 	t.Run("bills", func(t *testing.T) { checkBills(t, first) })
 	t.Run("images", func(t *testing.T) { checkImages(t, first) })
 	t.Run("Debian", func(t *testing.T) { checkDebian(t, first) })
@@ -250,6 +251,49 @@ func checkARM64(t *testing.T, dir string) {
 	}
 }
 
+// checkPlugin checks the library of the profiler plugin in the packages: it is for the architecture of its package, needs nothing but
+// an old C library, and has the five tables that NCCL looks for.
+func checkPlugin(t *testing.T, dir string) {
+	for arch, want := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		to := t.TempDir()
+		debs, err := filepath.Glob(filepath.Join(dir, "graylink-nccl_*_"+arch+".deb"))
+		if err != nil || len(debs) != 1 {
+			t.Fatalf("%v %v, want one package for %s", debs, err, arch)
+		}
+		output(t, "dpkg-deb", "--extract", debs[0], to)
+		f, err := elf.Open(filepath.Join(to, "usr/lib/graylink/libnccl-profiler-graylink.so"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		needs, err := f.DynamicVersionNeeds()
+		if err != nil || f.Machine != want {
+			t.Errorf("%s: %s, %v", arch, f.Machine, err)
+		}
+		for _, n := range needs {
+			for _, v := range n.Needs {
+				if !slices.Contains([]string{"GLIBC_2.2.5", "GLIBC_2.12", "GLIBC_2.14", "GLIBC_2.17"}, v.Dep) {
+					t.Errorf("%s: %s of %s, want nothing after GLIBC_2.17", arch, v.Dep, n.Name)
+				}
+			}
+		}
+		symbols, err := f.DynamicSymbols()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tables []string
+		for _, s := range symbols {
+			if s.Section != elf.SHN_UNDEF && elf.ST_TYPE(s.Info) == elf.STT_OBJECT {
+				tables = append(tables, s.Name)
+			}
+		}
+		slices.Sort(tables)
+		if !slices.Equal(tables, []string{"ncclProfiler_v3", "ncclProfiler_v4", "ncclProfiler_v5", "ncclProfiler_v6", "ncclProfiler_v7"}) {
+			t.Errorf("%s: tables %q", arch, tables)
+		}
+	}
+}
+
 // checkBills compares the bills of materials with what the go command reads from the binaries.
 func checkBills(t *testing.T, dir string) {
 	for name, file := range unpack(t, dir, "amd64") {
@@ -325,8 +369,8 @@ func built(t *testing.T, dir string, endings ...string) (out []string) {
 		}
 		out = append(out, files...)
 	}
-	if len(out) != 10 {
-		t.Fatalf("%d packages: %q, want ten", len(out), out)
+	if len(out) != 11 {
+		t.Fatalf("%d packages: %q, want eleven", len(out), out)
 	}
 	return out
 }

@@ -109,7 +109,7 @@ func run(ctx context.Context) error {
 		what string
 		do   func(context.Context) error
 	}{
-		{"binaries", r.buildBinaries}, {"manual and completion", r.writeManual}, {"bills of materials", r.writeBills},
+		{"binaries", r.buildBinaries}, {"plugin", r.buildPlugin}, {"manual and completion", r.writeManual}, {"bills of materials", r.writeBills},
 		{"archives", r.writeArchives}, {"packages", r.writePackages}, {"images", r.writeImages},
 	} {
 		began := time.Now()
@@ -172,6 +172,18 @@ func (r *release) buildBinaries(ctx context.Context) error {
 				return fmt.Errorf("build %s for %s: %w", p.name, arch, err)
 			}
 			fmt.Printf("  %s %s\n", arch, p.name)
+		}
+	}
+	return nil
+}
+
+// buildPlugin builds the profiler plugin for NCCL, which has a package of its own.
+func (r *release) buildPlugin(ctx context.Context) error {
+	for _, arch := range r.arches {
+		c := exec.CommandContext(ctx, "tools/nccl/build", arch, r.binary(arch, "libnccl-profiler-graylink.so"))
+		c.Stderr = os.Stderr
+		if err := c.Run(); err != nil {
+			return fmt.Errorf("build the profiler plugin for %s: %w", arch, err)
 		}
 	}
 	return nil

@@ -53,6 +53,9 @@ type JobOutcome struct {
 	// Link is the diagnosis while the link was broken, and Late the one while a rank came late. Nil: none was right in time.
 	Link          *workload.Diagnosis `json:"link"`
 	SecondsToLink *float64            `json:"seconds_to_link"`
+	// LateRank is the rank that was made late, and LateNode its node. The node is empty until then.
+	LateRank      int                 `json:"late_rank"`
+	LateNode      string              `json:"late_node"`
 	Late          *workload.Diagnosis `json:"late"`
 	SecondsToLate *float64            `json:"seconds_to_late"`
 }
@@ -345,7 +348,8 @@ func (d *Demo) showLateRank(ctx context.Context, out *JobOutcome) error {
 	}
 	ranks := d.job.Ranks()
 	rank := min(lateRank, len(ranks)-1)
-	d.printProgress("making rank %d of job %s late by %s, on %s", rank, jobName, lateBy, ranks[rank].Host)
+	out.LateRank, out.LateNode = rank, ranks[rank].Host
+	d.printProgress("making rank %d of job %s late by %s, on %s", rank, jobName, lateBy, out.LateNode)
 	began := time.Now()
 	if err := d.job.SetLate(rank, lateBy); err != nil {
 		return err
