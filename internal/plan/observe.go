@@ -139,7 +139,7 @@ func (o *Observation) match(n *Network, jobs []Job, nodes []queuepair.Node) {
 	complete := make([]bool, len(jobs))
 	for j := range jobs {
 		complete[j] = true
-		for _, node := range jobs[j].nodes() {
+		for _, node := range nodesOf(&jobs[j]) {
 			of[node] = append(of[node], j)
 			complete[j] = complete[j] && read[node]
 		}
@@ -206,8 +206,8 @@ func (o *Observation) match(n *Network, jobs []Job, nodes []queuepair.Node) {
 	}
 }
 
-// nodes returns the names of the nodes of a job.
-func (j *Job) nodes() []string {
+// nodesOf returns the names of the nodes of a job.
+func nodesOf(j *Job) []string {
 	out := slices.Clone(j.Nodes)
 	add := func(name string) {
 		if !slices.Contains(out, name) {
