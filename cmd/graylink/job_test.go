@@ -118,6 +118,7 @@ func TestRunningQueuePairs(t *testing.T) {
 		{known, 200, []string{"rate       241.3 Gb/s by the paths of its queue pairs, and 362.0 Gb/s with the source ports of a plan\n", "j1 is held back by leaf1:up2->spine2:dn1 (362 Gb/s), which is full with queue pairs: 3 of j1, 3 of j2.\n"}},
 		{`{"job":"j1","reasons":["a.","b.","c.","d."],"observed":{"job":"j1","qps":8,"assumed":"ring","at_most_gbps":362}}`, 200, []string{"at most 362.0 Gb/s by the paths of its queue pairs\n", "a ring in the order of its nodes is assumed", "c.\n", "--format json has the other reasons, 4 in all"}},
 		{`{"job":"j1","reasons":["link l has no speed_gbps"]}`, 200, []string{"rate       unknown: link l has no speed_gbps\n"}},
+		{`{"job":"j1","reasons":["The list of h1 was not read."],"observed":{"job":"j1"}}`, 200, []string{"  rate       unknown\n             The list of h1 was not read.\n"}},
 		{"no", 404, []string{"unknown: the analyzer has no agents that list queue pairs"}},
 		{"busy", 503, []string{"unknown: 503 Service Unavailable: busy"}},
 		{"[]", 200, []string{"unknown: cannot parse"}},

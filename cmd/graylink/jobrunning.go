@@ -73,7 +73,10 @@ func (r *runningReply) text() string {
 		return fmt.Sprintf("  rate       unknown: %s\n", strings.Join(r.Reasons, " "))
 	}
 	j := r.Observed
-	s := fmt.Sprintf("  rate       %s by the paths of its queue pairs", j.RateText())
+	s := "  rate       " + j.RateText()
+	if j.BusbwGbps != nil || j.AtMostGbps != nil {
+		s += " by the paths of its queue pairs"
+	}
 	if j.PlannedGbps != nil {
 		s += fmt.Sprintf(", and %.1f Gb/s with the source ports of a plan", *j.PlannedGbps)
 	}

@@ -71,6 +71,12 @@ func TestPlanAvoidsAVerdict(t *testing.T) {
 	c.write("paths.jsonl", string(entries))
 	c.write("ring.yaml", jobs)
 
+	// The agents have not been given --rdma.queue-pairs, and graylink job says so.
+	if stdout, stderr, _ := graylink(t, "job", "train1", "--analyzer", "http://"+r.address); !strings.Contains(stdout, "  rate       unknown\n") ||
+		!strings.Contains(stdout, "The queue pairs of h3 were not read: agent of \"h3\": it runs without --rdma.queue-pairs") {
+		t.Errorf("graylink job: %s%s", stdout, stderr)
+	}
+
 	id := c.fault(lab.Fault{Kind: lab.KindDelay, At: bad.LinkID(), Direction: bad.String(), Delay: 2 * time.Millisecond})
 	struck := time.Now()
 	var seen incident.Incident
