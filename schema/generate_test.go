@@ -27,11 +27,11 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/analyzer/daemon"
-	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/nodeagent/health"
+	"github.com/graylink/graylink/internal/placement"
 	"github.com/graylink/graylink/internal/plainjson"
 	"github.com/graylink/graylink/internal/probe"
 )
@@ -50,7 +50,7 @@ var sources = []source{
 	{"nic", "`--nic.config` of graylink-node", health.DefaultFile()},
 	{"analyzer", "`--config.file` of graylink-analyzer", daemon.DefaultConfig()},
 	{"maintenance", "`maintenance.file` of the analyzer", maintenance.Content[maintenance.Entry]{}},
-	{"placement", "a `file` in `jobs` of the analyzer, in the format `placement`", jobs.Content[jobs.Entry]{}},
+	{"placement", "a `file` in `jobs` of the analyzer, in the format `placement`", placement.Content[placement.Job]{}},
 	{"ib", "`--config.file` of `graylink ib serve`", ibagent.DefaultConfig()},
 }
 

@@ -143,6 +143,8 @@ func plural(word string) string {
 func bounds(n *node) string {
 	text := func(v *float64) string { return strconv.FormatFloat(*v, 'f', -1, 64) }
 	switch {
+	case n.ExclusiveMinimum != nil && n.Maximum == nil:
+		return " above " + text(n.ExclusiveMinimum)
 	case n.ExclusiveMinimum != nil:
 		return fmt.Sprintf(" above %s, up to %s", text(n.ExclusiveMinimum), text(n.Maximum))
 	case n.Minimum != nil && n.Maximum != nil && *n.Minimum == *n.Maximum:

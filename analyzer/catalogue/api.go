@@ -22,6 +22,8 @@ type API struct {
 	// Policy decides which clients may have tuples traced.
 	Policy *webaccess.Policy
 	Now    func() time.Time
+	// Observer observes the queue pairs of running jobs.
+	Observer *Observer
 
 	mu   sync.Mutex
 	last *plan.Plan // that was made; nil if none was
@@ -39,6 +41,9 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("POST /api/v1/catalogue", a.Policy.AdminHandler(a.handleBuild))
 	mux.HandleFunc("GET /api/v1/plan", a.handlePlanOf)
 	mux.HandleFunc("POST /api/v1/plan", a.Policy.AdminHandler(a.handlePlan))
+	if a.Observer != nil {
+		mux.HandleFunc("GET /api/v1/observe", a.handleObserve)
+	}
 }
 
 // excluded returns what plans avoid now.

@@ -76,7 +76,11 @@ func (h *hashingTracer) TraceTuples(_ context.Context, node string, tuples []fab
 		for n := 1; n < max(1, t.Packets); n++ {
 			tr.Balanced = tr.Balanced || h.choose(t, n) != spine
 		}
-		for ttl, end := range []string{"leaf1:dn1", fmt.Sprintf("spine%d:dn1", spine+1), fmt.Sprintf("leaf2:up%d", spine+1)} {
+		from, to := 1, 2 // leaves
+		if t.Src == "h2/eth1" {
+			from, to = 2, 1
+		}
+		for ttl, end := range []string{fmt.Sprintf("leaf%d:dn1", from), fmt.Sprintf("spine%d:dn%d", spine+1, from), fmt.Sprintf("leaf%d:up%d", to, spine+1)} {
 			l := h.g.LinkAt(end)
 			a := l.AAddress
 			if l.B == end {

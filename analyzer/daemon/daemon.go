@@ -103,6 +103,7 @@ type instance struct {
 	steering  *steering                // nil if steering is off
 	records   *tracing.HTTPAgents      // the agents whose records are followed; nil if none are
 	catalogue *catalogue.Builder       // nil if no agents are configured
+	observer  *catalogue.Observer      // nil if no agents are configured
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
 }
@@ -247,6 +248,8 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	w.loop = analyzer.NewLoop(o)
 	if tuples != nil {
 		w.catalogue = catalogue.NewBuilder(w.loop.PathStore().Graph, *tuples, time.Now)
+		w.observer = catalogue.NewObserver(w.catalogue, *tuples, w.loop.Snapshot)
+		w.followers = append(w.followers, w.observer.Run)
 	}
 	if w.records != nil {
 		w.follower = collectives.New(collectives.Options{Graph: o.Graph, Client: w.records.Client, URL: w.records.URL, Snapshot: w.loop.Snapshot, Jobs: o.Jobs, Judged: d.collectives.Observe, Log: d.log})
@@ -371,7 +374,7 @@ func (d *Daemon) startInstance(w *instance) {
 	if d.host.NoPrometheusPages {
 		pages = ""
 	}
-	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue},
+	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue, Observer: w.observer},
 		append([]prometheus.Collector{d.health, steeringHealth{w.steerer}, publish.CollectivesCollector{Series: d.collectives, Follower: w.follower}}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)

@@ -31,6 +31,8 @@ type PageOptions struct {
 	Follower *collectives.Follower
 	// Catalogue builds catalogues of paths. Nil means that there are no agents that trace them.
 	Catalogue *catalogue.Builder
+	// Observer observes the queue pairs of running jobs. Nil means that there are no agents that list them.
+	Observer *catalogue.Observer
 }
 
 // NewMux returns the HTTP handlers of a loop: its series and those of more, the API, the page, and the health
@@ -67,11 +69,14 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 		(&maintenance.API{Register: m, Coordinator: s.Windows, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
 	}
 	if s.Catalogue != nil {
-		(&catalogue.API{Builder: s.Catalogue, Graph: l.PathStore().Graph, Snapshot: l.Snapshot, Policy: s.Policy, Now: time.Now}).RegisterHandlers(mux)
+		(&catalogue.API{Builder: s.Catalogue, Graph: l.PathStore().Graph, Snapshot: l.Snapshot, Policy: s.Policy, Now: time.Now, Observer: s.Observer}).RegisterHandlers(mux)
 	}
 	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Title: s.Title, Prometheus: s.Prometheus, Now: time.Now}
 	if s.Follower != nil {
 		page.Collectives = s.Follower.State
+	}
+	if s.Observer != nil {
+		page.Observer = s.Observer
 	}
 	mux.Handle("GET /", page)
 	return mux

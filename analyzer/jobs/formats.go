@@ -1,20 +1,16 @@
 package jobs
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/placement"
 )
 
 // Formats of placements.
@@ -33,8 +29,8 @@ func FormatNames() []string {
 // Bounds of what is read.
 const (
 	maxFile  = 256 << 20 // octets
-	maxJobs  = 100_000
-	maxNodes = 1_000_000 // of all jobs together
+	maxJobs  = placement.MaxJobs
+	maxNodes = placement.MaxNodes // of all jobs together
 )
 
 // Parse reads placements. zone is that of times without one, as Slurm writes them. An error
@@ -70,165 +66,21 @@ func (b *budget) addPlacement(p *Placement) error {
 	return nil
 }
 
-// RankEntry is a rank of a job of our own format.
-type RankEntry struct {
-	// Rank is the number of the rank in the whole job.
-	Rank int `yaml:"rank" schema:"required,min=0,max=65535"`
-	// Node is the node that it runs on.
-	Node string `yaml:"node" schema:"required"`
-	// GPU is the number of its GPU within the node.
-	GPU *int `yaml:"gpu" schema:"min=0"`
-	// NIC is the NIC that it sends with.
-	NIC string `yaml:"nic"`
-}
-
-// Content is the content of a file of our own format. Parse decodes the jobs one by one, since its errors have their lines.
-type Content[J Entry | yaml.Node] struct {
-	// Jobs lists the jobs.
-	Jobs []J `yaml:"jobs"`
-}
-
-// Entry is a job of our own format.
-type Entry struct {
-	// Job is the name of the job.
-	Job string `yaml:"job" schema:"required"`
-	// ID is an identifier, which distinguishes concurrent jobs of one name.
-	ID string `yaml:"id"`
-	// Nodes are the nodes that the job runs on, as host lists of Slurm: h[1-4].
-	Nodes []string `yaml:"nodes"`
-	// NICs are the NICs that the job uses, where it does not use all of a node.
-	NICs []string `yaml:"nics"`
-	// Ranks say where each rank of the whole job runs, from 0 on without gaps. They serve records that do not say it themselves.
-	Ranks []RankEntry `yaml:"ranks"`
-	// Start is the time at which the job started.
-	Start time.Time `yaml:"start"`
-	// End is the time at which the job ended. Without it, the job runs.
-	End time.Time `yaml:"end"`
-}
-
+// parsePlacement reads our own format.
 func parsePlacement(file string, b []byte) ([]Placement, error) {
-	var doc Content[yaml.Node]
-	d := yaml.NewDecoder(bytes.NewReader(b))
-	d.KnownFields(true)
-	if err := d.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %s", file, oneLine(err))
+	all, err := placement.Parse(file, b)
+	if err != nil {
+		return nil, err
 	}
-	out, all := []Placement{}, budget{}
-	for i := range doc.Jobs {
-		node := &doc.Jobs[i]
-		at := fmt.Sprintf("%s:%d: jobs[%d]", file, node.Line, i)
-		if err := checkKeys(node, "job", "id", "nodes", "nics", "ranks", "start", "end"); err != nil {
-			return nil, fmt.Errorf("%s: %w", at, err)
+	out := make([]Placement, len(all))
+	for i := range all {
+		j := &all[i]
+		out[i] = Placement{Job: j.Job, ID: j.ID, Nodes: j.Nodes, NICs: j.NICs, Start: j.Start, End: j.End, Declared: j}
+		for _, r := range j.Ranks {
+			out[i].Ranks = append(out[i].Ranks, RankPlace{Node: r.Node, NIC: r.NIC, GPU: r.GPU})
 		}
-		var p Entry
-		if err := node.Decode(&p); err != nil {
-			return nil, fmt.Errorf("%s: %s", at, oneLine(err))
-		}
-		if p.Job == "" {
-			return nil, fmt.Errorf("%s.job: is missing: want a name", at)
-		}
-		if !p.End.IsZero() && p.End.Before(p.Start) {
-			return nil, fmt.Errorf("%s.end: %s is before start", at, p.End.Format(time.RFC3339))
-		}
-		j := Placement{Job: p.Job, ID: p.ID, NICs: p.NICs, Start: p.Start, End: p.End}
-		for _, n := range p.Nodes {
-			hosts, err := fabric.ExpandHosts(n)
-			if err != nil {
-				return nil, fmt.Errorf("%s.nodes: %w", at, err)
-			}
-			if j.Nodes = append(j.Nodes, hosts...); len(j.Nodes) > maxNodes {
-				return nil, fmt.Errorf("%s.nodes: more than %d", at, maxNodes)
-			}
-		}
-		if err := j.addRanks(i, node, p.Ranks); err != nil {
-			return nil, fmt.Errorf("%s:%w", file, err)
-		}
-		if err := all.addPlacement(&j); err != nil {
-			return nil, fmt.Errorf("%s: %w", at, err)
-		}
-		out = append(out, j)
 	}
 	return out, nil
-}
-
-// maxRanks bounds the ranks of a job.
-const maxRanks = 1 << 16
-
-// addRanks adds the ranks of job number n, whose mapping is entry. Nodes of ranks become those of the job where it has none. The error begins
-// with a line.
-func (p *Placement) addRanks(n int, entry *yaml.Node, ranks []RankEntry) error {
-	if len(ranks) == 0 {
-		return nil
-	}
-	if len(ranks) > maxRanks {
-		return fmt.Errorf("%d: jobs[%d].ranks: more than %d", entry.Line, n, maxRanks)
-	}
-	var list *yaml.Node
-	for i := 0; i < len(entry.Content); i += 2 {
-		if entry.Content[i].Value == "ranks" {
-			list = entry.Content[i+1]
-		}
-	}
-	hosts := map[string]bool{}
-	for _, h := range p.Hosts() {
-		hosts[h] = true
-	}
-	free := len(hosts) == 0
-	p.Ranks = make([]RankPlace, len(ranks))
-	for i, r := range ranks {
-		at := list.Content[i]
-		wrong := func(field, format string, args ...any) error {
-			return fmt.Errorf("%d: jobs[%d].ranks[%d]%s: %w", at.Line, n, i, field, fmt.Errorf(format, args...))
-		}
-		if err := checkKeys(at, "rank", "node", "gpu", "nic"); err != nil {
-			return wrong("", "%w", err)
-		}
-		switch {
-		case !hasKey(at, "rank") || r.Rank < 0 || r.Rank >= len(ranks):
-			return wrong(".rank", "a number from 0 to %d is expected, since there are %d ranks", len(ranks)-1, len(ranks))
-		case p.Ranks[r.Rank].Node != "":
-			return wrong(".rank", "%d is there twice", r.Rank)
-		case r.Node == "":
-			return wrong(".node", "is missing: want the name of a node")
-		case !free && !hosts[r.Node]:
-			return wrong(".node", "%q is no node of the job", truncateText(r.Node))
-		case r.GPU != nil && *r.GPU < 0:
-			return wrong(".gpu", "a number from 0 on is expected, and not %d", *r.GPU)
-		case r.NIC != "" && fabric.OwnerOf(r.NIC) != r.Node:
-			return wrong(".nic", "a NIC of %s is expected, and not %q", truncateText(r.Node), truncateText(r.NIC))
-		}
-		p.Ranks[r.Rank] = RankPlace{Node: r.Node, NIC: r.NIC, GPU: r.GPU}
-		if free && !hosts[r.Node] {
-			hosts[r.Node] = true
-			p.Nodes = append(p.Nodes, r.Node)
-		}
-	}
-	return nil
-}
-
-// hasKey reports whether a mapping has a key.
-func hasKey(n *yaml.Node, key string) bool {
-	for i := 0; i < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return true
-		}
-	}
-	return false
-}
-
-// checkKeys returns an error if a mapping has other keys, or a mapping as a value: yaml.v3 takes one for an empty time.
-func checkKeys(n *yaml.Node, want ...string) error {
-	if n.Kind != yaml.MappingNode {
-		return fmt.Errorf("want a mapping with %s", strings.Join(want, ", "))
-	}
-	for i := 0; i < len(n.Content); i += 2 {
-		if k := n.Content[i].Value; !slices.Contains(want, k) {
-			return fmt.Errorf("unknown field %q: want %s", truncateText(k), strings.Join(want, ", "))
-		} else if n.Content[i+1].Kind == yaml.MappingNode {
-			return fmt.Errorf("%s: a mapping: want a text, a time or a list", k)
-		}
-	}
-	return nil
 }
 
 // oneLine returns a decoder's error on one line.

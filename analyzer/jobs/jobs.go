@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/placement"
 )
 
 // Placement represents a job and its nodes or NICs.
@@ -32,6 +33,8 @@ type Placement struct {
 	NICs []string `json:"nics,omitempty"`
 	// Ranks are where the ranks of the whole job run, by their numbers. It is empty where that is not known.
 	Ranks []RankPlace `json:"-"`
+	// Declared is the job as a file of our own format has it, with what it sends. It is nil for jobs of other sources.
+	Declared *placement.Job `json:"-"`
 	// Start is zero where it is not known, End while it is not.
 	Start time.Time `json:"start,omitzero"`
 	End   time.Time `json:"end,omitzero"`

@@ -220,7 +220,8 @@ func TestParse(t *testing.T) {
 		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h2, gpu: -1}\n", "f:4: jobs[0].ranks[0].gpu: a number from 0 on"},
 		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h2, nic: h1/eth1}\n", "f:4: jobs[0].ranks[0].nic: a NIC of h2"},
 		{FormatPlacement, "jobs:\n- job: a\n  ranks:\n  - {rank: 0, node: h2, host: h1}\n", `f:4: jobs[0].ranks[0]: unknown field "host"`},
-		{FormatPlacement, "jobs:\n- job: a\n  ranks: 5\n", "f:2: jobs[0]: "},
+		{FormatPlacement, "jobs:\n- job: a\n  ranks: 5\n", "f:3: jobs[0].ranks: "},
+		{FormatPlacement, "jobs:\n- job: a\n  qps: 0\n", "f:3: jobs[0].qps: 0: a whole number from 1 to 1024"},
 		{FormatPlacement, "placements: []\n", "f: "},
 	} {
 		if got, err := Parse(tt.format, "f", []byte(tt.text), zone); err == nil || !strings.Contains(err.Error(), tt.want) || got != nil || strings.Contains(err.Error(), "\n") {

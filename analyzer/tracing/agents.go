@@ -2,8 +2,10 @@ package tracing
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/queuepair"
 )
 
 // Agents represents the APIs of the nodes.
@@ -112,6 +115,41 @@ func (a HTTPAgents) TraceTuples(ctx context.Context, node string, tuples []fabri
 	return out.Traces, nil
 }
 
+// maxQueuePairs bounds the list of queue pairs of a node, in bytes.
+const maxQueuePairs = 32 << 20
+
+// QueuePairs returns the queue pairs of a node's processes, as its kernel lists them. It returns an error if the node does not respond with 200.
+func (a HTTPAgents) QueuePairs(ctx context.Context, node string) (*queuepair.Node, error) {
+	var line json.RawMessage
+	if _, err := a.fetchJSON(ctx, http.MethodGet, node, "/api/v1/queue-pairs", nil, nil, &line); err != nil {
+		var status *statusError
+		if errors.As(err, &status) && status.code == http.StatusNotFound {
+			return nil, fmt.Errorf("agent of %q: it runs without --rdma.queue-pairs, or is of an earlier version (404)", node)
+		}
+		return nil, err
+	}
+	if len(line) > maxQueuePairs {
+		return nil, fmt.Errorf("agent of %q: a list of %d bytes, want %d at most", node, len(line), maxQueuePairs)
+	}
+	var bad error
+	list, err := queuepair.Read("queue pairs", bytes.NewReader(line), func(e error) { bad = e })
+	if err = cmp.Or(err, bad); err != nil {
+		return nil, fmt.Errorf("agent of %q: %w", node, err)
+	}
+	if len(list) != 1 || list[0].Node != node {
+		return nil, fmt.Errorf("agent of %q: its list is not of this node", node)
+	}
+	return &list[0], nil
+}
+
+// statusError is the error of a response that is not 200.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
+
 // span is the time that a request took.
 type span struct{ began, ended time.Time }
 
@@ -164,7 +202,7 @@ func (a HTTPAgents) fetchJSON(ctx context.Context, method, node, path string, qu
 	limited := io.LimitReader(resp.Body, maxReply)
 	if resp.StatusCode != http.StatusOK {
 		msg, _ := io.ReadAll(io.LimitReader(limited, 512))
-		return asked, fmt.Errorf("agent of %q: %s: %s", node, resp.Status, strings.TrimSpace(string(msg)))
+		return asked, &statusError{resp.StatusCode, fmt.Sprintf("agent of %q: %s: %s", node, resp.Status, strings.TrimSpace(string(msg)))}
 	}
 	if err := json.NewDecoder(limited).Decode(out); err != nil {
 		return asked, fmt.Errorf("agent of %q: %w", node, err)

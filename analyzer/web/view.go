@@ -33,7 +33,7 @@ const (
 	maxCandidates = 8
 )
 
-type query struct{ src, dst, pod string }
+type query struct{ src, dst, pod, job, dscp, routing string }
 
 // view holds everything that the templates show.
 type view struct {
@@ -50,6 +50,8 @@ type view struct {
 	// Waits lists what jobs wait for, if collectives are followed.
 	Waits     []waitRow
 	WaitTotal int
+	// Running is what the queue pairs of a job do. It is nil if no agents list them, or no job is known.
+	Running *runningView
 	// Scopes lists the parts of the fabric and the jobs. Those that are not innocent come first.
 	Scopes     []scopeRow
 	ScopeTotal int
@@ -149,6 +151,7 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 	v.Candidates = h.candidateRows(s.Report.Candidates)
 	v.Timeline = newTimeline(s.Incidents, s.At)
 	v.Scopes, v.ScopeTotal = scopeRows(s.Scopes)
+	v.Running = h.buildRunning(s.JobNames(), q, now)
 	if h.Collectives != nil {
 		state := h.Collectives()
 		v.Waits, v.WaitTotal = waitRows(&state)

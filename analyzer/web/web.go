@@ -52,14 +52,16 @@ type Handler struct {
 	Prometheus string
 	// Collectives returns what jobs wait for. Nil means that collectives are not followed.
 	Collectives func() collectives.State
-	Now         func() time.Time
+	// Observer observes the queue pairs of jobs. Nil means that no agents list them.
+	Observer Observer
+	Now      func() time.Time
 
 	once sync.Once
 	page *template.Template
 }
 
 // ServeHTTP answers GET and HEAD. ?src= and ?dst= look up the flows between two
-// NICs, ?pod= unfolds one pod of a folded fabric, ?fragment=main leaves out the
+// NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the queue pairs of a job do, ?fragment=main leaves out the
 // frame around the main part, for the page's own refresh.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
@@ -89,7 +91,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 		now = h.Now
 	}
 	q := r.URL.Query()
-	v := h.buildView(h.Snapshot(), now(), query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod")})
+	v := h.buildView(h.Snapshot(), now(), query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod"), job: q.Get("job"), dscp: q.Get("dscp"), routing: q.Get("adaptive_routing")})
 	name := "page.html"
 	if q.Get("fragment") == "main" {
 		name = "main.html"

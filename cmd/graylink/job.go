@@ -13,6 +13,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
+	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
@@ -29,15 +30,28 @@ func addJob(app *kingpin.Application, commands map[string]command) {
 	name := cmd.Arg("name", "Name of the job, or its identifier in the scheduler.").Required().String()
 	base := cmd.Flag("analyzer", "Base URL of the analyzer.").Default("http://127.0.0.1:9872").String()
 	format := cmd.Flag("format", "Output format.").Default("text").Enum("text", "json")
+	observe := cmd.Flag("observe", "Have the paths of the job's running queue pairs traced, and report the rate that they allow.").Default("true").Bool()
+	q := catalogue.Question{}
+	cmd.Flag("dscp", "DSCP of the job's packets.").Default("26").IntVar(&q.DSCP)
+	cmd.Flag("adaptive-routing", "off: the NICs are known not to mark packets for adaptive routing. Without it, the agents have to know.").EnumVar(&q.AdaptiveRouting, "off")
 	commands[cmd.FullCommand()] = func(ctx context.Context) error {
 		v, raw, err := fetchJob(ctx, *base, *name)
 		if err != nil {
 			return err
 		}
+		running := ""
+		if *observe {
+			q.Job = v.Job
+			r := fetchRunning(ctx, *base, q)
+			running = r.text()
+			if raw, err = r.addTo(raw); err != nil {
+				return err
+			}
+		}
 		if *format == "json" {
 			_, err = os.Stdout.Write(raw)
 		} else {
-			_, err = io.WriteString(os.Stdout, jobText(v))
+			_, err = io.WriteString(os.Stdout, jobText(v, running))
 		}
 		if err != nil {
 			return fmt.Errorf("cannot write the answer: %w", err)
@@ -96,14 +110,14 @@ func fetchJob(ctx context.Context, base, name string) (v jobReply, raw []byte, e
 	return v, raw, nil
 }
 
-// jobText returns the answer as text for a terminal.
-func jobText(v jobReply) string {
+// jobText returns the answer as text for a terminal, with the lines about the queue pairs.
+func jobText(v jobReply, running string) string {
 	answer := map[fabric.State]string{fabric.Innocent: "the network is innocent", fabric.Suspect: "the network is suspect"}[v.State]
 	if answer == "" {
 		answer = "the evidence does not suffice to say whether it is the network"
 	}
 	s := fmt.Sprintf("Job %s on %d NICs: %s.\n  evidence   %s\n", v.Job, len(v.NICs), answer, v.Why)
-	s += waitsText(v.Collectives)
+	s += waitsText(v.Collectives) + running
 	for i := range v.Verdicts {
 		in := &v.Verdicts[i]
 		s += fmt.Sprintf("\n%s  since      %s\n", verdictText(in.Verdict), in.FirstSeen.Format(time.RFC3339))

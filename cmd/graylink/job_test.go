@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
+	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/analyzer/workload"
 )
 
@@ -28,6 +31,10 @@ func runJob(args ...string) int {
 func TestJob(t *testing.T) {
 	state, status := "suspect", http.StatusOK
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/v1/observe" {
+			http.NotFound(w, r)
+			return
+		}
 		if r.URL.Path != "/api/v1/jobs/ml/train7" {
 			t.Errorf("asked %s", r.URL.Path)
 		}
@@ -43,7 +50,7 @@ func TestJob(t *testing.T) {
 	if err != nil || len(raw) == 0 {
 		t.Fatal(err)
 	}
-	text := jobText(v)
+	text := jobText(v, "")
 	for _, want := range []string{
 		"Job ml/train7 on 2 NICs: the network is suspect.", "evidence   leaf1:up1--spine1:dn1 (corridor): flows that decide", "SUSPECT  leaf1:up1--spine1:dn1", "why        Cause: congestion.", "since      2026-11-22T02:59:00Z",
 		"h1/eth1 (bad_nic): healed", "b  12 links: clean: what they share is not at fault", "c  3 links: suspect as well; it crosses what is blamed, too", "1 nodes or NICs",
@@ -95,7 +102,55 @@ func TestWhatAJobWaitsFor(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	v := jobReply{Collectives: &workload.Report{Diagnoses: []workload.Diagnosis{guilty}}}
-	if got := jobText(v); !strings.Contains(got, "  waits      The job waits 1.6 times") {
+	if got := jobText(v, ""); !strings.Contains(got, "  waits      The job waits 1.6 times") {
 		t.Error(got)
+	}
+}
+
+// TestRunningQueuePairs: the answer has the rate that the paths of the queue pairs allow, or why it is not known.
+func TestRunningQueuePairs(t *testing.T) {
+	const known = `{"job":"j1","reasons":[],"observed":{"job":"j1","qps":8,"known":8,"busbw_gbps":241.3,"planned_gbps":362,"hurt_by":[{"link":"leaf1:up2->spine2:dn1","capacity_gbps":362,"qps":{"j1":3,"j2":3}}]}}`
+	for _, x := range []struct {
+		answer string
+		code   int
+		want   []string
+	}{
+		{known, 200, []string{"rate       241.3 Gb/s by the paths of its queue pairs, and 362.0 Gb/s with the source ports of a plan\n", "j1 is held back by leaf1:up2->spine2:dn1 (362 Gb/s), which is full with queue pairs: 3 of j1, 3 of j2.\n"}},
+		{`{"job":"j1","reasons":["a.","b.","c.","d."],"observed":{"job":"j1","qps":8,"assumed":"ring","at_most_gbps":362}}`, 200, []string{"at most 362.0 Gb/s by the paths of its queue pairs\n", "a ring in the order of its nodes is assumed", "c.\n", "--format json has the other reasons, 4 in all"}},
+		{`{"job":"j1","reasons":["link l has no speed_gbps"]}`, 200, []string{"rate       unknown: link l has no speed_gbps\n"}},
+		{`{"job":"j1","reasons":["The list of h1 was not read."],"observed":{"job":"j1"}}`, 200, []string{"  rate       unknown\n             The list of h1 was not read.\n"}},
+		{"no", 404, []string{"unknown: the analyzer has no agents that list queue pairs"}},
+		{"busy", 503, []string{"unknown: 503 Service Unavailable: busy"}},
+		{"[]", 200, []string{"unknown: cannot parse"}},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("job") != "j1" || r.URL.Query().Get("dscp") != "26" {
+				t.Errorf("asked %s", r.URL)
+			}
+			w.WriteHeader(x.code)
+			_, _ = w.Write([]byte(x.answer))
+		}))
+		r := fetchRunning(t.Context(), srv.URL, catalogue.Question{Job: "j1", DSCP: 26})
+		srv.Close()
+		text := r.text()
+		for _, want := range x.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("lacks %q:\n%s", want, text)
+			}
+		}
+		all, err := r.addTo([]byte("{\"job\":\"j1\"}\n"))
+		var both struct {
+			Job     string
+			Running *catalogue.Running
+			Error   string `json:"running_error"`
+		}
+		if err := errors.Join(err, json.Unmarshal(all, &both)); err != nil || both.Job != "j1" || (both.Running == nil) == (both.Error == "") || (both.Error == "") != (r.err == nil) {
+			t.Errorf("%s: %v", all, err)
+		}
+	}
+	srv := httptest.NewServer(http.NotFoundHandler())
+	srv.Close()
+	if r := fetchRunning(t.Context(), srv.URL, catalogue.Question{Job: "j1"}); !strings.Contains(r.text(), "unknown: the analyzer does not answer") {
+		t.Error(r.text())
 	}
 }

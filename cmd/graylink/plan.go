@@ -70,11 +70,28 @@ func (in *planInput) network(ctx context.Context) (*plan.Network, error) {
 	return n, nil
 }
 
+// verdictReport is as much as is read of an analyzer's verdicts.
+type verdictReport struct {
+	Verdicts []struct {
+		fabric.Verdict
+		// Open is nil in the files of localize, whose verdicts have no end.
+		Open *bool `json:"open"`
+	} `json:"verdicts"`
+}
+
+// open returns the verdicts that are open: an analyzer lists those that are closed as well.
+func (r *verdictReport) open() (out []fabric.Verdict) {
+	for i := range r.Verdicts {
+		if v := &r.Verdicts[i]; v.Open == nil || *v.Open {
+			out = append(out, v.Verdict)
+		}
+	}
+	return out
+}
+
 // readVerdicts reads the open verdicts from a file, or from an analyzer.
 func (in *planInput) readVerdicts(ctx context.Context) ([]fabric.Verdict, error) {
-	var report struct {
-		Verdicts []fabric.Verdict `json:"verdicts"`
-	}
+	var report verdictReport
 	if u, err := url.Parse(in.verdicts); err == nil && (u.Scheme == "http" || u.Scheme == "https") {
 		const path = "/api/v1/verdicts"
 		if !strings.HasSuffix(u.Path, path) {
@@ -83,7 +100,7 @@ func (in *planInput) readVerdicts(ctx context.Context) ([]fabric.Verdict, error)
 		if err := getJSON(ctx, &http.Client{Timeout: 30 * time.Second}, u.String(), &report); err != nil {
 			return nil, fmt.Errorf("cannot get the open verdicts: %w", err)
 		}
-		return report.Verdicts, nil
+		return report.open(), nil
 	}
 	f, err := os.Open(in.verdicts)
 	if err != nil {
@@ -93,7 +110,7 @@ func (in *planInput) readVerdicts(ctx context.Context) ([]fabric.Verdict, error)
 	if err := json.NewDecoder(io.LimitReader(f, 64<<20)).Decode(&report); err != nil {
 		return nil, fmt.Errorf("%s: an answer of /api/v1/verdicts is expected: %w", in.verdicts, err)
 	}
-	return report.Verdicts, nil
+	return report.open(), nil
 }
 
 // readJobs reads the file of jobs.

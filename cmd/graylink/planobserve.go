@@ -70,7 +70,7 @@ func (o *planObserve) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	seen, err := plan.Observe(n, c, jobs, nodes)
+	seen, err := plan.Observe(n, c, jobs, nodes, 0)
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.jobs, err)
 	}
@@ -119,33 +119,16 @@ func (o *planObserve) readLists() (nodes []queuepair.Node, err error) {
 // traceCatalogue has an analyzer trace the ports of the queue pairs, and those that a plan for the jobs needs.
 func (o *planObserve) traceCatalogue(ctx context.Context, n *plan.Network, jobs []plan.Job, nodes []queuepair.Node) (*plan.Catalogue, error) {
 	c := plan.NewCatalogue(n)
-	first, err := plan.Observe(n, c, jobs, nodes)
+	first, err := plan.Observe(n, c, jobs, nodes, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.jobs, err)
 	}
-	ports := map[catalogue.Pair][]uint16{}
-	for _, q := range first.QueuePairs {
-		if q.Unseen == plan.NoEntry {
-			p := catalogue.Pair{Src: q.Src, Dst: q.Dst}
-			if !slices.Contains(ports[p], q.SPort) {
-				ports[p] = append(ports[p], q.SPort)
-			}
-		}
-	}
-	for p, sports := range ports {
-		o.traced.request.Ports = append(o.traced.request.Ports, catalogue.PairPorts{Pair: p, SPorts: sports})
-	}
-	slices.SortFunc(o.traced.request.Ports, func(a, b catalogue.PairPorts) int {
-		return strings.Compare(a.Src+">"+a.Dst, b.Src+">"+b.Dst)
-	})
-	err = n.Pairs(jobs, func(src string, dst []string) error {
-		o.traced.request.Pairs = append(o.traced.request.Pairs, catalogue.Pair{Src: src, Dst: dst[0]})
-		return nil
-	})
+	request, err := catalogue.RequestFor(n, jobs, first)
 	if err != nil {
 		return nil, err
 	}
-	o.traced.request.QPs = 8
+	request.DSCP, request.AdaptiveRouting = o.traced.request.DSCP, o.traced.request.AdaptiveRouting
+	o.traced.request = request
 	var lines bytes.Buffer
 	if err := o.traced.fetch(ctx, &lines); err != nil {
 		return nil, err
@@ -158,18 +141,6 @@ func (o *planObserve) traceCatalogue(ctx context.Context, n *plan.Network, jobs 
 		fmt.Fprintf(os.Stderr, "%s:%d: %v\n", o.traced.analyzer, e.Line, e.Err)
 	})
 	return c, err
-}
-
-// unseenTexts say why the path of a queue pair is not known.
-var unseenTexts = map[plan.Unseen]string{
-	plan.NoJob:     "are on nodes of no job",
-	plan.NoNIC:     "are on a device that the topology does not have",
-	plan.NoPeer:    "have no far one in a list: it may be made past the kernel (DEVX), or its node was not read",
-	plan.Ambiguous: "have numbers that come twice in the job",
-	plan.NotRead:   "are of a job of which not all processes of all nodes were read",
-	plan.NoRule:    "are of a driver whose source ports are not known",
-	plan.OfBond:    "are on bonds, whose members are chosen by the driver",
-	plan.NoEntry:   "have source ports of which no path is known",
 }
 
 // writeObservation writes what was observed as text.
@@ -185,36 +156,15 @@ func writeObservation(w io.Writer, o *plan.Observation) error {
 	fmt.Fprintln(table, "JOB\tQUEUE PAIRS\tPATHS KNOWN\tGB/S\tBY PLAN\tIDEAL")
 	for i := range o.Jobs {
 		j := &o.Jobs[i]
-		rate := gbps(j.BusbwGbps)
-		if j.AtMostGbps != nil {
-			rate = "at most " + gbps(j.AtMostGbps)
-		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\n", j.Job, j.QPs, j.Known, rate, gbps(j.PlannedGbps), gbps(j.IdealGbps))
+		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\n", j.Job, j.QPs, j.Known, strings.TrimSuffix(j.RateText(), " Gb/s"), gbps(j.PlannedGbps), gbps(j.IdealGbps))
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for i := range o.Jobs {
 		j := &o.Jobs[i]
-		for _, reason := range []plan.Unseen{plan.NoNIC, plan.NoPeer, plan.Ambiguous, plan.NotRead, plan.NoRule, plan.OfBond, plan.NoEntry} {
-			if n := j.Unseen[reason]; n > 0 {
-				fmt.Fprintf(out, "%s: %d queue pairs %s.\n", j.Job, n, unseenTexts[reason])
-			}
-		}
-		for _, x := range j.HurtBy {
-			var by []string
-			for job, n := range x.QPs {
-				by = append(by, fmt.Sprintf("%d of %s", n, job))
-			}
-			slices.Sort(by)
-			fmt.Fprintf(out, "%s is held back by %s (%.0f Gb/s), which is full with queue pairs: %s.\n", j.Job, x.Link, x.CapacityGbps, strings.Join(by, ", "))
-		}
-		for _, d := range j.ByQPs {
-			plural := "s"
-			if d.QPs == 1 {
-				plural = ""
-			}
-			fmt.Fprintf(out, "%s with %d queue pair%s a connection and ports by chance: %.1f Gb/s at the median, %.1f to %.1f in 80 of 100.\n", j.Job, d.QPs, plural, d.Median, d.P10, d.P90)
+		for _, text := range slices.Concat(j.Obstacles(), j.HurtTexts(), j.DrawTexts()) {
+			fmt.Fprintln(out, text)
 		}
 	}
 	fmt.Fprintln(out, "Not listed by any kernel: queue pairs made by DEVX. NVSHMEM's (IBGDA) all have source port 49152 and collide by design.")

@@ -80,14 +80,10 @@ func TestPortsOfTheKernelsRule(t *testing.T) {
 
 func TestBadJobsNameLineAndField(t *testing.T) {
 	for _, c := range [][2]string{
-		{"", "the file is empty"},
+		{"", "j.yaml: jobs: at least one job is expected"},
 		{"jobs:\n- {nodes: [h1]}", "j.yaml:2: jobs[0].job: is missing"},
 		{"jobs:\n- {job: a, nodse: [h1]}", `j.yaml:2: jobs[0]: unknown field "nodse"`},
 		{"jobs:\n- {job: a}\n- {job: a}", `j.yaml:3: jobs[1].job: "a" is the name of another job, on line 2`},
-		{"jobs:\n- {job: a, qps: 0}", "jobs[0].qps: a whole number from 1 to 1024"},
-		{"jobs:\n- {job: a, demand_gbps: -1}", "jobs[0].demand_gbps: -1: a number above 0"},
-		{"jobs:\n- {job: a, collective: tree}", `jobs[0].collective: "tree": ring or alltoall`},
-		{"jobs:\n- {job: a, flows: [{src: h1, dst: h2/eth1}]}", `jobs[0].flows[0].src: "h1": a NIC or bond`},
 	} {
 		if _, err := ParseJobs("j.yaml", strings.NewReader(c[0])); err == nil || !strings.Contains(err.Error(), c[1]) {
 			t.Errorf("%q: %v, want %s", c[0], err, c[1])
@@ -110,13 +106,6 @@ func FuzzCatalogue(f *testing.F) {
 				t.Fatalf("%s is read as %+v, bad %v", line, again, bad)
 			}
 		}
-	})
-}
-
-func FuzzJobs(f *testing.F) {
-	f.Add([]byte("jobs: [{job: a, order: [h1, \"h[2-3]\"], qps: 4, demand_gbps: 10}]"))
-	f.Fuzz(func(_ *testing.T, text []byte) {
-		_, _ = ParseJobs("jobs.yaml", bytes.NewReader(text))
 	})
 }
 

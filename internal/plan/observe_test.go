@@ -106,7 +106,7 @@ func TestObserveFindsPaths(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		c, hash := allPorts(t, n, jobs, seed)
 		lists := running(t, n, jobs, 4, func(string) uint32 { return uint32(rng.IntN(maxTestNumber)) + 1 })
-		o, err := Observe(n, c, jobs, lists)
+		o, err := Observe(n, c, jobs, lists, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +165,7 @@ func TestObserveNeverGuesses(t *testing.T) {
 	same := func(node string) uint32 { next[node]++; return 100 + next[node] } // as hosts that started alike
 	lists := running(t, n, all, 2, same)
 	unique := 0
-	o, err := Observe(n, c, all, lists)
+	o, err := Observe(n, c, all, lists, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestObserveNeverGuesses(t *testing.T) {
 			l.QueuePairs = slices.Clone(l.QueuePairs)
 			lists = append(lists, l)
 		}
-		o, err := Observe(n, c, pair, x.change(lists))
+		o, err := Observe(n, c, pair, x.change(lists), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +218,7 @@ func TestObserveNeverGuesses(t *testing.T) {
 		}
 	}
 	empty := NewCatalogue(n)
-	if o, err := Observe(n, empty, pair, whole); err != nil || o.QueuePairs[0].Unseen != NoEntry || o.QueuePairs[0].SPort == 0 {
+	if o, err := Observe(n, empty, pair, whole, 0); err != nil || o.QueuePairs[0].Unseen != NoEntry || o.QueuePairs[0].SPort == 0 {
 		t.Errorf("without a catalogue: %+v, %v; want the port and no path", o.QueuePairs[0], err)
 	}
 }

@@ -26,6 +26,14 @@ func (n *Network) Pairs(jobs []Job, each func(src string, dst []string) error) e
 	return nil
 }
 
+// MembersOf returns the NICs of a bond, or the NIC itself. It returns nil if the topology does not have it.
+func (n *Network) MembersOf(id string) []string {
+	if u := n.units[id]; u != nil {
+		return u.members
+	}
+	return nil
+}
+
 // Hash is a fabric whose switches choose among equal next hops by a hash of the tuple and of the seed.
 type Hash struct {
 	net  *Network
