@@ -88,7 +88,7 @@ func TestUnfinishedAnswersAreNotKept(t *testing.T) {
 
 // TestWhyNothingIsFollowed: the answer says why where a job cannot be followed, and no agent is asked for packets.
 func TestWhyNothingIsFollowed(t *testing.T) {
-	r, o, _ := newObserverRig(t, jobs.Placement{Job: "twice", Nodes: both[:1]}, jobs.Placement{Job: "twice", Nodes: both[1:]},
+	_, o, _ := newObserverRig(t, jobs.Placement{Job: "twice", Nodes: both[:1]}, jobs.Placement{Job: "twice", Nodes: both[1:]},
 		jobs.Placement{Job: "lost", Nodes: []string{"h1", "h9"}})
 	for job, want := range map[string]string{"twice": "several jobs have the name twice, and no identifiers", "lost": "several jobs have the name twice"} {
 		got, err := o.Observe(t.Context(), Question{Job: job})
@@ -96,7 +96,7 @@ func TestWhyNothingIsFollowed(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %s", job, got, err, want)
 		}
 	}
-	r, o, _ = newObserverRig(t, jobs.Placement{Job: "lost", Nodes: []string{"h1", "h2", "h9"}})
+	_, o, _ = newObserverRig(t, jobs.Placement{Job: "lost", Nodes: []string{"h1", "h2", "h9"}})
 	if got, err := o.Observe(t.Context(), Question{Job: "lost"}); err != nil || !strings.Contains(strings.Join(got.Reasons, " "), `the topology has no node "h9"`) {
 		t.Errorf("%+v, %v", got, err)
 	}
