@@ -45,7 +45,6 @@ import (
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
-	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/judge"
 )
 
@@ -67,9 +66,8 @@ type LoopOptions struct {
 	Agents tracing.Agents
 	// SwitchAgents are the switches that report sightings. Nil means that none does.
 	SwitchAgents *tracing.SwitchAgents
-	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does.
-	// Nil means that there is no such fabric.
-	Tables func(context.Context) (ibfabric.Reading, error)
+	// Subnets are the InfiniBand subnets whose forwarding tables are read.
+	Subnets []tracing.Subnet
 	// Asker asks for flows that distinguish suspects. Nil means that nothing is asked.
 	Asker questions.Asker
 	// Causes finds why an element is at fault. Nil means that causes are not queried.
@@ -142,7 +140,7 @@ func NewLoop(o LoopOptions) *Loop {
 	}
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps, o.Part), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
-	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Tables: o.Tables, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
+	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Subnets: o.Subnets, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Part: o.Part, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
 	l.published.snap.Report = fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, Candidates: []fabric.Candidate{}, LinkDelays: []fabric.LinkDelay{}}
 	return l

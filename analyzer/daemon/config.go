@@ -41,6 +41,8 @@ type Config struct {
 	Agents *Agents `yaml:"agents"`
 	// Switches configures the switches that report sightings. Without it, paths come from traces alone.
 	Switches *Switches `yaml:"switches"`
+	// InfiniBand configures the InfiniBand subnets, whose forwarding tables are read.
+	InfiniBand []Subnet `yaml:"infiniband"`
 	// Scope is the part of the fabric that this analyzer is responsible for. The default is the whole.
 	Scope Scope `yaml:"scope"`
 	// Evidence configures the times of the queries.
@@ -425,6 +427,9 @@ func (h Host) parseConfig(b []byte, dir string) (*Config, error) {
 	for _, e := range c.endpointsByKey() {
 		e.Client.SetDirectory(dir)
 	}
+	for i := range c.InfiniBand {
+		c.InfiniBand[i].setDirectory(dir)
+	}
 	c.Steering.SetDirectory(dir)
 	for _, a := range c.agentPorts() {
 		for _, f := range []*string{&a.CAFile, &a.CertFile, &a.KeyFile} {
@@ -488,6 +493,9 @@ func (c *Config) certificates(file string) (out []pki.CertificateFile) {
 		out = append(out, pki.FilesOf(a.CAFile, a.CertFile)...)
 	}
 	clients := c.Steering.Clients()
+	for i := range c.InfiniBand {
+		clients = append(clients, &c.InfiniBand[i].Client)
+	}
 	for _, e := range c.endpointsByKey() {
 		clients = append(clients, &e.Client)
 	}
@@ -507,8 +515,11 @@ func (c *Config) validate() error {
 	if c.TopologyFile == "" {
 		return keyErrorf("topology_file", "a topology is required")
 	}
-	if c.Agents == nil && c.Switches == nil {
-		return keyErrorf("agents", "agents or switches are required: paths come from them")
+	if c.Agents == nil && c.Switches == nil && len(c.InfiniBand) == 0 {
+		return keyErrorf("agents", "agents, switches or infiniband are required: paths come from them")
+	}
+	if err := c.validateSubnets(); err != nil {
+		return err
 	}
 	endpoints := c.endpointsByKey()
 	for _, key := range slices.Sorted(maps.Keys(endpoints)) {

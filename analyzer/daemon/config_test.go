@@ -140,7 +140,7 @@ func TestBadConfig(t *testing.T) {
 		strings.Replace(minimal, "{node}", "h1", 1):                                                       "analyzer.yaml:3: agents.url: ",
 		strings.Replace(minimal, "agents: {", "agents: {coordinator: {url: \"http://c\"}, ", 1):           "analyzer.yaml:3: agents.url: either",
 		strings.Replace(minimal, "agents: {url: \"http://{node}:9868\"}", "agents: {coordinator: {}}", 1): "analyzer.yaml:3: agents.coordinator.url: ",
-		strings.Split(minimal, "agents")[0]:                                                               "agents or switches are required",
+		strings.Split(minimal, "agents")[0]:                                                               "agents, switches or infiniband are required",
 		"topology_file: [":                                                                                "analyzer.yaml:",
 		"[]":                                                                                              "analyzer.yaml:1: ",
 	} {

@@ -233,6 +233,9 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		o.SwitchAgents = &tracing.SwitchAgents{Client: client, URL: s.urlTemplate(urlPlaceholders["switches"]), Switches: s.Names,
 			Mapper: paths.Mapper{SourcePort: s.SourcePort, StampPort: s.StampPort}}
 	}
+	if o.Subnets, err = c.newSubnets(d.host); err != nil {
+		return nil, err
+	}
 	if a := c.Asking; a != nil {
 		if o.Asker, err = a.NewAsker(d.log); err != nil {
 			return nil, fmt.Errorf("asking: %w", err)

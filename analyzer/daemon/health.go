@@ -29,6 +29,8 @@ var (
 	windowLag     = newDesc("graylink_analyzer_lag_seconds", "How far in the past the window of the last cycle ended.")
 	sampleAge     = newDesc("graylink_analyzer_sample_age_seconds", "Age of the newest samples of nine of ten nodes in the last cycle, if the lag is measured.")
 	sourceUp      = newDesc("graylink_analyzer_maintenance_source_up", "Whether the last read of a source of maintenance windows worked (1) or not (0). The windows that are known stay.", "source")
+	subnetAge     = newDesc("graylink_analyzer_subnet_age_seconds", "Age of the last reading of an InfiniBand subnet.", "subnet")
+	subnetReads   = newDesc("graylink_analyzer_subnet_readings_total", "Readings of an InfiniBand subnet by result: done or failed.", "subnet", "result")
 	clockOffset   = newDesc("graylink_analyzer_prometheus_clock_offset_seconds", "How far the clock of Prometheus is ahead of the analyzer's.")
 )
 
@@ -37,7 +39,7 @@ type loopHealth struct{ l *analyzer.Loop }
 
 // Describe implements prometheus.Collector.
 func (loopHealth) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, queriedFlows, carriedFlows, movedNICs, leftOutNICs, clockOffset, windowLag, sampleAge, sourceUp} {
+	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, queriedFlows, carriedFlows, movedNICs, leftOutNICs, clockOffset, windowLag, sampleAge, sourceUp, subnetAge, subnetReads} {
 		ch <- d
 	}
 }
@@ -62,6 +64,13 @@ func (h loopHealth) Collect(ch chan<- prometheus.Metric) {
 	}
 	for r, n := range h.l.Sources().Tracer().RefusedTraces() {
 		count(refusedTraces, n, r.Node, r.Reason)
+	}
+	for _, v := range h.l.Sources().SubnetViews() {
+		count(subnetReads, v.Readings, v.Subnet, "done")
+		count(subnetReads, v.Failures, v.Subnet, "failed")
+		if !v.ReadAt.IsZero() {
+			ch <- prometheus.MustNewConstMetric(subnetAge, prometheus.GaugeValue, time.Since(v.ReadAt).Seconds(), v.Subnet)
+		}
 	}
 	if c.Cycles+c.Failed > 0 {
 		gauge(cycleSeconds, c.Last.Seconds())

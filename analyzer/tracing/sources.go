@@ -13,14 +13,11 @@ import (
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/ibsubnet"
 )
 
-// pullEvery is the interval at which sightings are pulled from switches, and tablesEvery the one at which forwarding
-// tables are read.
-const (
-	pullEvery   = 500 * time.Millisecond
-	tablesEvery = 500 * time.Millisecond
-)
+// pullEvery is the interval at which sightings are pulled from switches.
+const pullEvery = 500 * time.Millisecond
 
 // SwitchAgents configures the access to the agents of switches, and the mapping of their sightings to flows.
 type SwitchAgents struct {
@@ -28,6 +25,13 @@ type SwitchAgents struct {
 	URL      func(sw string) string // returns the base URL of a switch, without a path
 	Switches []string
 	Mapper   paths.Mapper
+}
+
+// Subnet is an InfiniBand subnet, with where its forwarding tables are read.
+type Subnet struct {
+	Source ibsubnet.Source
+	// State has the name of the subnet, and takes what becomes of the readings.
+	State *ibsubnet.State
 }
 
 // Options configure Sources.
@@ -39,9 +43,8 @@ type Options struct {
 	Agents Agents
 	// SwitchAgents are the switches that report sightings. Nil means that none does.
 	SwitchAgents *SwitchAgents
-	// Tables reads the forwarding tables of an InfiniBand fabric, as ibfabric.Watch does.
-	// Nil means that there is no such fabric.
-	Tables func(context.Context) (ibfabric.Reading, error)
+	// Subnets are the InfiniBand subnets whose forwarding tables are read.
+	Subnets []Subnet
 	// HopCounts takes the counts of hop-limited probes. It may be nil.
 	HopCounts func(fabric.Flow, []fabric.HopCount)
 	// Log must not be nil.
@@ -55,14 +58,14 @@ type Sources struct {
 	sightings  *paths.Sightings // nil if no switch reports sightings
 	puller     *paths.Puller
 	neighbours *neighbourPoller
-	tables     *paths.Tables // binds flows of InfiniBand; nil if Options.Tables is
+	tables     []*paths.Tables // bind flows of InfiniBand: one for each of Options.Subnets
 }
 
 // NewSources returns Sources that do not run yet.
 func NewSources(o Options) *Sources {
 	s := &Sources{opts: o, neighbours: newNeighbourPoller(o.DB, o.Settings, o.Store), tracer: NewTracer(TracerOptions{Agents: o.Agents, Store: o.Store, HopCounts: o.HopCounts, Log: o.Log})}
-	if o.Tables != nil {
-		s.tables = paths.NewTables(o.Store, 0)
+	for range o.Subnets {
+		s.tables = append(s.tables, paths.NewTables(o.Store, 0))
 	}
 	if from := o.SwitchAgents; from != nil {
 		s.sightings = paths.NewSightings(o.Store, from.Mapper)
@@ -87,36 +90,29 @@ func (s *Sources) Run(ctx context.Context) {
 		wg.Go(func() { s.puller.Run(ctx, pullEvery) })
 	}
 	wg.Go(func() { s.neighbours.watchNeighbours(ctx, s.opts.Log) })
-	if s.tables != nil {
-		wg.Go(func() { s.watchTables(ctx) })
+	for i, subnet := range s.opts.Subnets {
+		wg.Go(func() {
+			ibsubnet.Follow(ctx, subnet.Source, subnet.State, s.opts.Log, func(r ibfabric.Reading, err error) { s.applyReading(i, r, err) })
+		})
 	}
 	wg.Go(func() { s.tracer.Run(ctx) })
 }
 
-func (s *Sources) watchTables(ctx context.Context) {
-	tick := time.NewTicker(tablesEvery)
-	defer tick.Stop()
-	for {
-		s.ReadTables(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+// applyReading takes an attempt to read a subnet. One that failed confirms nothing, and paths are stale until two more
+// succeed.
+func (s *Sources) applyReading(subnet int, r ibfabric.Reading, err error) {
+	if err == nil {
+		s.tables[subnet].ApplyReading(r)
 	}
 }
 
-// ReadTables reads the forwarding tables once. A reading that fails confirms nothing, and paths are
-// stale until two more succeed.
-func (s *Sources) ReadTables(ctx context.Context) {
-	r, err := s.opts.Tables(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			s.opts.Log.Error("cannot read forwarding tables", "err", err)
-		}
-		return
+// SubnetViews returns what is known of the readings of the InfiniBand subnets.
+func (s *Sources) SubnetViews() []ibsubnet.View {
+	out := make([]ibsubnet.View, len(s.opts.Subnets))
+	for i := range out {
+		out[i] = s.opts.Subnets[i].State.View()
 	}
-	s.tables.ApplyReading(r)
+	return out
 }
 
 // SwitchStates returns the states of the switches that report sightings, and the numbers of
@@ -135,8 +131,8 @@ func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 		return false
 	}
 	end := o.Start.Add(time.Duration(o.WindowNS))
-	if s.tables != nil {
-		s.tables.FollowFlow(e, end)
+	for _, t := range s.tables {
+		t.FollowFlow(e, end)
 	}
 	b, _ := s.opts.Store.BindingAt(e, o.Start, end)
 	changed = b.State == fabric.PathUnknown && len(b.Before) > 0

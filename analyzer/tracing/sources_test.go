@@ -1,7 +1,6 @@
 package tracing
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -35,27 +34,28 @@ func TestLoopBindsByForwardingTables(t *testing.T) {
 	topo, _ := f.BuildTopology()
 	now := time.Unix(1_800_000_000, 0)
 	var failed error
-	l := NewSources(Options{Store: paths.NewStore(fabric.NewGraph(topo)), Log: slog.New(slog.DiscardHandler), Tables: func(context.Context) (ibfabric.Reading, error) {
+	l := NewSources(Options{Store: paths.NewStore(fabric.NewGraph(topo)), Log: slog.New(slog.DiscardHandler), Subnets: []Subnet{{}}})
+	read := func() {
 		now = now.Add(time.Second)
-		return ibfabric.Reading{Fabric: f, Begun: now, Ended: now.Add(10 * time.Millisecond)}, failed
-	}})
+		l.applyReading(0, ibfabric.Reading{Fabric: f, Begun: now, Ended: now.Add(10 * time.Millisecond)}, failed)
+	}
 	bound := func(start time.Time) *fabric.Observation {
 		o := &fabric.Observation{Edge: "h0/hca>h3/hca#0/r", Src: "h3/hca", Dst: "h0/hca", Start: start, WindowNS: int64(time.Second)}
 		l.BindPath(o)
 		return o
 	}
-	l.ReadTables(t.Context())
+	read()
 	start := now.Add(20 * time.Millisecond)
 	if o := bound(start); o.PathState != fabric.PathStale {
 		t.Errorf("after one reading: %s %v", o.PathState, o.Path)
 	}
-	l.ReadTables(t.Context())
-	l.ReadTables(t.Context())
+	read()
+	read()
 	if o := bound(start); o.PathState != fabric.PathValid || o.Path.CanonicalKey() != "leaf1[2>3] spine0[2>1] leaf0[3>1]" {
 		t.Errorf("between readings: %s %v", o.PathState, o.Path)
 	}
 	failed = errors.New("no answer")
-	l.ReadTables(t.Context())
+	read()
 	if o := bound(now); o.PathState != fabric.PathStale {
 		t.Errorf("after a reading that failed: %s %v", o.PathState, o.Path)
 	}

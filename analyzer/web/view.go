@@ -57,6 +57,7 @@ type view struct {
 	ScopeTotal int
 	// Shards lists the other parts of the fabric, of which other analyzers are responsible.
 	Shards     []shardRow
+	Subnets    []subnetRow
 	Candidates []candidateRow
 	// Maintenance lists the elements under maintenance, with the owner and the end of the work.
 	Maintenance []string
@@ -157,6 +158,9 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 		v.Waits, v.WaitTotal = waitRows(&state)
 	}
 	v.Shards = shardRows(&s)
+	if h.Subnets != nil {
+		v.Subnets = subnetRows(h.Subnets(), now)
+	}
 	v.Links, v.LinkTotal = linkRows(s.Links)
 	v.Edges, v.EdgeTotal = h.edgeRows(s.Edges)
 	v.Lookup = h.lookUpFlows(s, q)

@@ -29,6 +29,7 @@ import (
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/internal/ibsubnet"
 )
 
 //go:embed assets
@@ -54,7 +55,9 @@ type Handler struct {
 	Collectives func() collectives.State
 	// Observer observes the queue pairs of jobs. Nil means that no agents list them.
 	Observer Observer
-	Now      func() time.Time
+	// Subnets returns the state of the InfiniBand subnets. Nil means that there are none.
+	Subnets func() []ibsubnet.View
+	Now     func() time.Time
 
 	once sync.Once
 	page *template.Template

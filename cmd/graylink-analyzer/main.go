@@ -59,6 +59,15 @@ func run(args []string, stdout io.Writer) int {
 			for _, name := range slices.Sorted(maps.Keys(queries)) {
 				fmt.Fprintf(stdout, "%s: %s\n", name, queries[name])
 			}
+			return 0
+		}
+		subnets, err := c.DescribeSubnets()
+		if err != nil {
+			p.App.Errorf("%s", err)
+			return exitSetup
+		}
+		for _, line := range subnets {
+			fmt.Fprintln(stdout, line)
 		}
 		return 0
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/internal/fabric"
-	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/plainjson"
@@ -61,7 +60,7 @@ func (s *ibSource) checkFlags() error {
 func (s *ibSource) openClient() (*ibmad.Client, error) {
 	config := ibmad.Config{Timeout: s.timeout}
 	if s.mkeyFile != "" {
-		key, err := ibagent.ReadMKey(s.mkeyFile)
+		key, err := ibmad.ReadMKey(s.mkeyFile)
 		if err != nil {
 			return nil, err
 		}

@@ -14,14 +14,13 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibsample"
+	"github.com/graylink/graylink/internal/ibsubnet"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/webaccess"
 	"github.com/graylink/graylink/internal/webserver"
@@ -35,6 +34,7 @@ type Agent struct {
 	delegator *ibsample.Delegator // nil if it is in another process
 	listener  net.Listener        // nil without samplers in other processes
 	keeper    *pki.Keeper         // nil without certificates
+	tables    *ibsubnet.Server    // nil if this process does not read forwarding tables
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -84,7 +84,7 @@ func Start(c Config, open func(device string) (ibmad.Transport, error), log *slo
 }
 
 func (a *Agent) startRoles(ctx context.Context, open func(device string) (ibmad.Transport, error)) error {
-	key, err := ReadMKey(a.config.MKeyFile)
+	key, err := ibmad.ReadMKey(a.config.MKeyFile)
 	if err != nil {
 		return err
 	}
@@ -97,6 +97,9 @@ func (a *Agent) startRoles(ctx context.Context, open func(device string) (ibmad.
 		retries = -1 // ibmad's value for none
 	}
 	a.client = ibmad.NewClient(transport, ibmad.Config{MaxInFlight: a.config.Window, PerDestination: a.config.PerNode, Timeout: a.config.Timeout, Retries: retries, MKey: key})
+	if a.config.Tables {
+		a.startTables(ctx)
+	}
 	keys, err := a.openKeeper()
 	if err != nil {
 		return err
@@ -122,20 +125,29 @@ func (a *Agent) startRoles(ctx context.Context, open func(device string) (ibmad.
 	return nil
 }
 
-// ReadMKey reads a file that holds the management key of a subnet. Without a file name it returns no key.
-func ReadMKey(file string) (ibmad.MKey, error) {
-	if file == "" {
-		return 0, nil
+// startTables starts reading the forwarding tables.
+func (a *Agent) startTables(ctx context.Context) {
+	server := ibsubnet.NewServer()
+	a.tables = server
+	source := &ibsubnet.Device{Name: a.config.Device, Client: a.client, Log: a.config.OpenSMLog}
+	state := &ibsubnet.State{Subnet: a.config.Device}
+	a.wg.Go(func() {
+		ibsubnet.Follow(ctx, source, state, a.log, func(r ibfabric.Reading, err error) {
+			if err != nil {
+				server.Fail(err)
+				return
+			}
+			server.Apply(r, source.Origin())
+		})
+	})
+}
+
+// TablesHandler returns the handler of the forwarding tables, or nil if this process does not read them.
+func (a *Agent) TablesHandler() http.Handler {
+	if a.tables == nil {
+		return nil
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0, fmt.Errorf("M_Key: %w", err)
-	}
-	key, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(text)), "0x"), 16, 64)
-	if err != nil {
-		return 0, fmt.Errorf("M_Key: %s: up to 16 hexadecimal digits are expected", file)
-	}
-	return ibmad.MKey(key), nil
+	return a.tables
 }
 
 func (a *Agent) openKeeper() (*pki.Keeper, error) {

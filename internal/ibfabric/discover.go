@@ -251,7 +251,7 @@ func ReadTables(ctx context.Context, c *ibmad.Client, f *Fabric) (*Tables, error
 		}
 		top := min(info.LinearTop, MaxLID)
 		t.LFTs[i] = slices.Repeat([]uint8{ibmad.NoRoute}, int(top)+1)
-		for b := range top/blockLen + 1 {
+		for b := range top/BlockLen + 1 {
 			ask := ibmad.GetForwardingBlock(r.Request.To, uint16(b))
 			ask.Tag = int(i)
 			next = append(next, ask)
@@ -265,8 +265,8 @@ func ReadTables(ctx context.Context, c *ibmad.Client, f *Fabric) (*Tables, error
 	return t, nil
 }
 
-// blockLen is the number of entries that one datagram carries.
-const blockLen = LID(len(ibmad.ForwardingBlock{}))
+// BlockLen is the number of entries that one datagram carries.
+const BlockLen = LID(len(ibmad.ForwardingBlock{}))
 
 // ReadVirtualLanes returns the virtual lanes of a walk's packets of a service level: the lane by which they
 // leave each switch, or 15 where they are dropped. They are read hop by hop, so that only the tables of the

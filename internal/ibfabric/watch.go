@@ -99,11 +99,14 @@ func (w *Watch) readOnce(ctx context.Context) (r Reading, err error) {
 		return Reading{}, err
 	}
 	r.Fabric, r.Found, r.Ended = f.WithTables(t.LFTs), found, w.Now()
-	if before != nil && before.sameCables(f) && sameTables(t.LFTs, before.LFTs) {
+	if before != nil && r.Fabric.Equal(before) {
 		r.Fabric = before
 	}
 	return r, nil
 }
+
+// Equal reports whether two readings have the same nodes, cables and tables, found by any routes.
+func (f *Fabric) Equal(g *Fabric) bool { return f.sameCables(g) && sameTables(f.LFTs, g.LFTs) }
 
 // sameTables reports whether two readings of the same switches agree, also on which switches do not answer.
 func sameTables(a, b [][]uint8) bool {

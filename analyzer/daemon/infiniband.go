@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"fmt"
+	"time"
+
+	config_util "github.com/prometheus/common/config"
+
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/tracing"
+	"github.com/graylink/graylink/internal/ibsubnet"
+)
+
+// Sources of a subnet.
+const (
+	sourceDevice = "device"
+	sourceAgent  = "agent"
+	sourceFiles  = "files"
+)
+
+// Subnet configures where the forwarding tables of an InfiniBand subnet are read.
+type Subnet struct {
+	// Name is the name of the subnet.
+	Name string `yaml:"subnet" schema:"required"`
+	// Source is where the tables are read: device, a port of this host; agent, "graylink ib serve" or the Collector's receiver
+	// on another host; or files.
+	Source string `yaml:"source" schema:"required,enum=device|agent|files"`
+	// Device is the port of this host: umad0, mlx5_0, or mlx5_0.2 for its second port.
+	Device string `yaml:"device"`
+	// MKeyFile is a file with the management key of the subnet in hexadecimal.
+	MKeyFile string `yaml:"m_key_file"`
+	// Timeout bounds the time of one attempt of a query of a device: 1ms to 1m.
+	Timeout time.Duration `yaml:"timeout"`
+	// URLs are the base URLs of agents. The first that answers is used until it does not.
+	URLs []string `yaml:"urls" schema:"form=url"`
+	// NetDiscover is the output file of ibnetdiscover.
+	NetDiscover string `yaml:"ibnetdiscover_file"`
+	// LFTs is the output file of dump_lfts.
+	LFTs string `yaml:"lfts_file"`
+	// OpenSMLog is the log of OpenSM, if it runs on this host. The changes that it reports end the paths at once.
+	OpenSMLog string                       `yaml:"opensm_log"`
+	Client    config_util.HTTPClientConfig `yaml:",inline"`
+}
+
+// UnmarshalYAML sets defaults.
+func (s *Subnet) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Subnet
+	s.Client, s.Timeout = config_util.DefaultHTTPClientConfig, 200*time.Millisecond
+	return unmarshal((*plain)(s))
+}
+
+// validate returns an error that names the key below that of the subnet.
+func (s *Subnet) validate(key string) error {
+	given := map[string]bool{"device": s.Device != "", "m_key_file": s.MKeyFile != "", "urls": len(s.URLs) > 0, "ibnetdiscover_file": s.NetDiscover != "", "lfts_file": s.LFTs != "", "opensm_log": s.OpenSMLog != ""}
+	var need, may []string
+	switch s.Source {
+	case sourceDevice:
+		need, may = []string{"device"}, []string{"m_key_file", "opensm_log"}
+	case sourceAgent:
+		need = []string{"urls"}
+	case sourceFiles:
+		need, may = []string{"ibnetdiscover_file", "lfts_file"}, []string{"opensm_log"}
+	default:
+		return keyErrorf(key+".source", "%q: %s, %s or %s is expected", s.Source, sourceDevice, sourceAgent, sourceFiles)
+	}
+	if s.Name == "" {
+		return keyErrorf(key+".subnet", "a name is required")
+	}
+	for _, k := range need {
+		if !given[k] {
+			return keyErrorf(key+"."+k, "required by source: %s", s.Source)
+		}
+		delete(given, k)
+	}
+	for _, k := range may {
+		delete(given, k)
+	}
+	for _, k := range []string{"device", "m_key_file", "urls", "ibnetdiscover_file", "lfts_file", "opensm_log"} {
+		if given[k] {
+			return keyErrorf(key+"."+k, "it does not belong to source: %s", s.Source)
+		}
+	}
+	if s.Timeout < time.Millisecond || s.Timeout > time.Minute {
+		return keyErrorf(key+".timeout", "%v: 1ms to 1m0s are expected", s.Timeout)
+	}
+	for i, u := range s.URLs {
+		if _, err := evidence.ServerURL(u); err != nil {
+			return keyErrorf(fmt.Sprintf("%s.urls[%d]", key, i), "%w", err)
+		}
+	}
+	if err := s.Client.Validate(); err != nil {
+		return keyErrorf(key, "%w", err)
+	}
+	return nil
+}
+
+// validateSubnets returns an error that names the first key that is wrong.
+func (c *Config) validateSubnets() error {
+	names := map[string]bool{}
+	for i := range c.InfiniBand {
+		s := &c.InfiniBand[i]
+		key := fmt.Sprintf("infiniband[%d]", i)
+		if err := s.validate(key); err != nil {
+			return err
+		}
+		if names[s.Name] {
+			return keyErrorf(key+".subnet", "%q: another subnet has this name", s.Name)
+		}
+		names[s.Name] = true
+	}
+	return nil
+}
+
+// setDirectory makes relative names of files relative to dir.
+func (s *Subnet) setDirectory(dir string) {
+	for _, f := range []*string{&s.MKeyFile, &s.NetDiscover, &s.LFTs, &s.OpenSMLog} {
+		if *f != "" {
+			*f = config_util.JoinDir(dir, *f)
+		}
+	}
+	s.Client.SetDirectory(dir)
+}
+
+// newSource returns the source of the subnet. Nothing is opened yet.
+func (s *Subnet) newSource(host Host) (ibsubnet.Source, error) {
+	switch s.Source {
+	case sourceDevice:
+		return &ibsubnet.Device{Name: s.Device, MKeyFile: s.MKeyFile, Timeout: s.Timeout, Log: s.OpenSMLog}, nil
+	case sourceFiles:
+		return &ibsubnet.Files{NetDiscover: s.NetDiscover, LFTs: s.LFTs, Log: s.OpenSMLog}, nil
+	}
+	client, err := host.newClient(&Endpoint{Client: s.Client})
+	if err != nil {
+		return nil, err
+	}
+	return &ibsubnet.Agents{Client: client, URLs: s.URLs}, nil
+}
+
+// newSubnets returns the subnets of the configuration.
+func (c *Config) newSubnets(host Host) (out []tracing.Subnet, err error) {
+	for i := range c.InfiniBand {
+		s := &c.InfiniBand[i]
+		source, err := s.newSource(host)
+		if err != nil {
+			return nil, fmt.Errorf("infiniband: %s: %w", s.Name, err)
+		}
+		out = append(out, tracing.Subnet{Source: source, State: &ibsubnet.State{Subnet: s.Name}})
+	}
+	return out, nil
+}
+
+// DescribeSubnets returns a line for each InfiniBand subnet, which says where it is read.
+func (c *Config) DescribeSubnets() (out []string, err error) {
+	subnets, err := c.newSubnets(Host{})
+	for _, s := range subnets {
+		out = append(out, fmt.Sprintf("infiniband: %s is read from %s", s.State.Subnet, s.Source.Origin()))
+	}
+	return out, err
+}

@@ -1,0 +1,155 @@
+package ibsubnet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibfabric"
+)
+
+const (
+	// longestWriting bounds how long before its last change a file was begun.
+	longestWriting = time.Minute
+	// filesGap is the longest time between two pairs of files that confirm each other.
+	filesGap = 15 * time.Minute
+)
+
+// Files reads the output files of ibnetdiscover and dump_lfts, again when both have been written anew.
+type Files struct {
+	NetDiscover, LFTs string
+	// Log is the log of OpenSM, which has to report no change if the files are to hold until now. Empty means that they hold
+	// for the time between two pairs of files that agree.
+	Log string
+
+	log       *ibfabric.OpenSMLog
+	stamps    [2]fileStamp
+	last      ibfabric.Reading
+	changedAt time.Time // when the log last reported a change
+	now       func() time.Time
+}
+
+// fileStamp identifies the content of a file.
+type fileStamp struct {
+	written time.Time
+	size    int64
+}
+
+// Read implements Source.
+func (f *Files) Read(context.Context) (ibfabric.Reading, error) {
+	if f.now == nil {
+		f.now = time.Now
+	}
+	now := f.now()
+	if f.Log != "" {
+		if err := f.pollLog(now); err != nil {
+			f.last = ibfabric.Reading{}
+			return ibfabric.Reading{}, err
+		}
+	}
+	var stamps [2]fileStamp
+	for i, name := range []string{f.NetDiscover, f.LFTs} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return ibfabric.Reading{}, err
+		}
+		stamps[i] = fileStamp{info.ModTime(), info.Size()}
+	}
+	begun, ended := stamps[0].written.Add(-longestWriting), stamps[0].written
+	if w := stamps[1].written; w.After(ended) {
+		ended = w
+	} else {
+		begun = w.Add(-longestWriting)
+	}
+	if f.Log != "" && !begun.After(f.changedAt) {
+		f.last = ibfabric.Reading{}
+		return ibfabric.Reading{}, fmt.Errorf("%s and %s may be of before a change at %s, by %s", f.NetDiscover, f.LFTs, f.changedAt.Format(time.RFC3339), f.Log)
+	}
+	if f.last.Fabric != nil && stamps == f.stamps {
+		if f.Log != "" {
+			f.last.Begun, f.last.Ended, f.last.Broken = now, now, false
+		}
+		return f.last, nil
+	}
+	fabric, found, err := readFiles(f.NetDiscover, f.LFTs)
+	if err != nil {
+		return ibfabric.Reading{}, err
+	}
+	r := ibfabric.Reading{Fabric: fabric, Begun: begun, Ended: ended, Found: found, Broken: f.last.Fabric == nil || begun.Sub(f.last.Ended) > filesGap}
+	if f.Log != "" {
+		r.Begun, r.Ended = now, now
+	}
+	if f.last.Fabric != nil && fabric.Equal(f.last.Fabric) {
+		r.Fabric = f.last.Fabric
+	}
+	f.stamps, f.last = stamps, r
+	return r, nil
+}
+
+// pollLog notes when the log reports a change. What was before the log was opened is not known, so that the files have to
+// be newer than that.
+func (f *Files) pollLog(now time.Time) error {
+	if f.log == nil {
+		log, err := ibfabric.OpenLog(f.Log)
+		if err != nil {
+			return err
+		}
+		f.log, f.changedAt = log, now
+	}
+	changed, err := f.log.PollChange()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if changed {
+		f.changedAt = now
+	}
+	return nil
+}
+
+// readFiles reads the output files of ibnetdiscover and dump_lfts.
+func readFiles(netDiscover, lfts string) (f *ibfabric.Fabric, found []string, err error) {
+	text, err := os.ReadFile(netDiscover)
+	if err != nil {
+		return nil, nil, err
+	}
+	if f, found, err = ibfabric.ReadNetDiscover(netDiscover, bytes.NewReader(text)); err != nil {
+		return nil, nil, err
+	}
+	if text, err = os.ReadFile(lfts); err != nil {
+		return nil, nil, err
+	}
+	f, more, err := f.ReadLFTs(lfts, bytes.NewReader(text))
+	return f, slices.Concat(found, more), err
+}
+
+// Check returns an error if the files cannot be read now.
+func (f *Files) Check() error {
+	_, _, err := readFiles(f.NetDiscover, f.LFTs)
+	return err
+}
+
+// Pause implements Source.
+func (f *Files) Pause() time.Duration { return Interval }
+
+// Origin implements Source.
+func (f *Files) Origin() string {
+	text := fmt.Sprintf("files %s and %s", f.NetDiscover, f.LFTs)
+	if f.Log != "" {
+		text += ", changes by " + f.Log
+	}
+	return text
+}
+
+// Close implements Source.
+func (f *Files) Close() error {
+	log := f.log
+	f.log, f.last = nil, ibfabric.Reading{}
+	if log == nil {
+		return nil
+	}
+	return log.Close()
+}

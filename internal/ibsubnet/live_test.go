@@ -1,0 +1,147 @@
+package ibsubnet_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	exporter "github.com/graylink/graylink/exporters/ibfabric"
+	"github.com/graylink/graylink/internal/ibagent"
+	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/ibfabric/ibtest"
+	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ibsubnet"
+)
+
+// hangLimit is after how long a test gives up.
+const hangLimit = 5 * time.Minute
+
+// TestSourcesReadOneSubnet reads the subnet of a real OpenSM by a device, by an agent and by the files of ibnetdiscover and
+// dump_lfts, before and after a link is lost: all of them have the same tables. The lost link ends what the device and the agent
+// confirm, and the files of before are no longer believed.
+func TestSourcesReadOneSubnet(t *testing.T) {
+	sim := ibtest.Start(t, ibtest.FatTree(4, 2, 2), ibtest.Options{Engine: "ftree"})
+	config := ibagent.DefaultConfig()
+	config.Device, config.Sample, config.Tables, config.OpenSMLog = "ibsim:"+sim.SocketName()+"/h2", false, true, sim.LogPath()
+	agent, err := ibagent.Start(config, ibmad.Open, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Close()
+	web := httptest.NewServer(exporter.NewHandler(agent))
+	defer web.Close()
+	dir := t.TempDir()
+	files := &ibsubnet.Files{NetDiscover: filepath.Join(dir, "net"), LFTs: filepath.Join(dir, "lfts"), Log: sim.LogPath()}
+	sources := []ibsubnet.Source{
+		&ibsubnet.Device{Name: "ibsim:" + sim.SocketName() + "/h1", Log: sim.LogPath()},
+		&ibsubnet.Agents{Client: web.Client(), URLs: []string{web.URL}},
+		files,
+	}
+	defer func() {
+		for _, s := range sources {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	dump := func() { // with the times of a minute later, since nobody knows when writing began
+		for name, program := range map[string]string{files.NetDiscover: "ibnetdiscover", files.LFTs: "dump_lfts"} {
+			text, err := sim.Run("h3", program)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if at := time.Now().Add(2 * time.Minute); os.Chtimes(name, at, at) != nil {
+				t.Fatal("cannot change the time of", name)
+			}
+		}
+	}
+	dump()
+	links := agree(t, sources)
+	began := time.Now()
+	sim.ChangeAndWait(`Unlink "leaf0"[3]`)
+	if r, err := sources[0].Read(t.Context()); err == nil && !r.Broken {
+		t.Error("the device confirms its tables although the log reports a change")
+	}
+	for end := time.Now().Add(hangLimit); ; time.Sleep(5 * time.Millisecond) {
+		if r, err := sources[1].Read(t.Context()); err != nil || r.Broken {
+			t.Logf("the agent's paths ended %v after the command that cut a link", time.Since(began).Round(time.Millisecond))
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the agent confirms its tables although the log reports a change")
+		}
+	}
+	dump()
+	if after := agree(t, sources); after != links-1 {
+		t.Errorf("%d links after one of %d was lost", after, links)
+	}
+	// A change of which the files do not know.
+	sim.ChangeAndWait(`ReLink "leaf0"[3]`)
+	for _, name := range []string{files.NetDiscover, files.LFTs} {
+		if err := os.Chtimes(name, began, began); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := files.Read(t.Context()); err == nil {
+		t.Error("files of before a change are believed")
+	}
+}
+
+// agree reads all sources until each confirms what it reads and all have the same walks between all LIDs. It returns the number of
+// cables.
+func agree(t *testing.T, sources []ibsubnet.Source) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hangLimit)
+	defer cancel()
+	why := ""
+	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		var walks []string
+		cables := 0
+		why = ""
+		for _, s := range sources {
+			r, err := s.Read(ctx)
+			if err != nil || r.Broken {
+				why = s.Origin() + " confirms nothing"
+				break
+			}
+			cables = len(r.Fabric.ListCables())
+			walks = append(walks, allWalks(r.Fabric))
+		}
+		if why == "" && walks[0] == walks[1] && walks[0] == walks[2] {
+			return cables
+		}
+		if why == "" {
+			why = "the sources have different walks"
+		}
+	}
+	t.Fatal(why)
+	return 0
+}
+
+// allWalks returns the walks between all LIDs of CAs in one text.
+func allWalks(f *ibfabric.Fabric) string {
+	var out strings.Builder
+	for a := range int32(len(f.Nodes)) {
+		for b := range int32(len(f.Nodes)) {
+			if a == b || a < int32(f.Switches) || b < int32(f.Switches) {
+				continue
+			}
+			hops, err := f.Walk(f.FirstLID(ibfabric.End{Node: a, Port: 1}), f.FirstLID(ibfabric.End{Node: b, Port: 1}))
+			fmt.Fprint(&out, f.NodeName(a), " ", f.NodeName(b), err != nil)
+			for _, h := range hops {
+				fmt.Fprint(&out, " ", f.NodeName(h.Switch), h.In, h.Out)
+			}
+			out.WriteByte('\n')
+		}
+	}
+	return out.String()
+}

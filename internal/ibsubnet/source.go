@@ -1,0 +1,176 @@
+// Package ibsubnet reads an InfiniBand subnet again and again, from where a site has it: a device of this host, files, or
+// an agent on a host with a device.
+//
+// Rules:
+//
+//  1. Whatever the source, a reading means what ibfabric.Reading says: what it and the one before agree on held from the
+//     end of the earlier to the beginning of the later.
+//  2. All times are of this host's clock. Those of an agent are moved so that nothing is confirmed for longer than the
+//     agent confirmed it.
+//  3. What cannot be read gives an error and no reading. The source is opened again at the next attempt.
+//  4. A switch is sent at most Budget datagrams a second for its tables, in the long run.
+//  5. Files say what was, and not what is: they hold until now only if the subnet manager's log has reported no change
+//     since they were written.
+package ibsubnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/ibmad"
+)
+
+const (
+	// Interval is the time between two readings, if the budget of the switches allows it.
+	Interval = 500 * time.Millisecond
+	// Budget is the number of datagrams a second that a switch is sent for its tables.
+	Budget = 50
+	// settleTime is how long tables may still change after a change was reported.
+	settleTime = 500 * time.Millisecond
+	// cableInterval is the time between two discoveries of the cables when nothing has changed.
+	cableInterval = 10 * time.Second
+)
+
+// Source reads a subnet. It is not safe for concurrent use.
+type Source interface {
+	// Read reads the subnet once.
+	Read(ctx context.Context) (ibfabric.Reading, error)
+	// Pause returns the least time between the beginnings of two readings.
+	Pause() time.Duration
+	// Origin says where the last reading is from, for persons.
+	Origin() string
+	// Close releases what the source has open.
+	Close() error
+}
+
+// Device reads a subnet from a device of this host.
+type Device struct {
+	// Name is the device, as ibmad.Open takes it.
+	Name string
+	// MKeyFile is a file with the management key of the subnet. Empty means none.
+	MKeyFile string
+	// Timeout bounds the time of one attempt of a query.
+	Timeout time.Duration
+	// Log is the log of OpenSM, if the subnet manager runs on this host. Empty means none.
+	Log string
+	// Client is used instead of the device's own, if it is set. It is not closed.
+	Client *ibmad.Client
+
+	client *ibmad.Client
+	log    *ibfabric.OpenSMLog
+	watch  *ibfabric.Watch
+	pause  time.Duration
+}
+
+// Read implements Source.
+func (d *Device) Read(ctx context.Context) (ibfabric.Reading, error) {
+	if err := d.open(); err != nil {
+		return ibfabric.Reading{}, errors.Join(err, d.Close())
+	}
+	d.watch.MaxGap = 10 * d.Pause()
+	r, err := d.watch.Read(ctx)
+	if err != nil {
+		return ibfabric.Reading{}, errors.Join(err, d.Close())
+	}
+	d.pause = pauseFor(r.Fabric)
+	return r, nil
+}
+
+// open opens what is not open yet.
+func (d *Device) open() error {
+	if d.watch != nil {
+		return nil
+	}
+	client, err := d.Client, error(nil)
+	if client == nil {
+		if client, err = d.openClient(); err != nil {
+			return err
+		}
+		d.client = client
+	}
+	watch := &ibfabric.Watch{Client: client, Now: time.Now, SettleTime: settleTime, CableInterval: cableInterval}
+	if d.Log != "" {
+		if d.log, err = ibfabric.OpenLog(d.Log); err != nil {
+			return err
+		}
+		watch.PollChange = d.log.PollChange
+	}
+	d.watch = watch
+	return nil
+}
+
+func (d *Device) openClient() (*ibmad.Client, error) {
+	key, err := ibmad.ReadMKey(d.MKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := ibmad.Open(d.Name)
+	if err != nil {
+		return nil, err
+	}
+	return ibmad.NewClient(transport, ibmad.Config{Timeout: d.Timeout, MKey: key}), nil
+}
+
+// pauseFor returns the time between two readings in which no switch is sent more datagrams than the budget allows.
+func pauseFor(f *ibfabric.Fabric) time.Duration {
+	most := 0
+	for _, table := range f.LFTs {
+		most = max(most, 1+(len(table)+int(ibfabric.BlockLen)-1)/int(ibfabric.BlockLen))
+	}
+	return max(Interval, time.Duration(most)*time.Second/Budget)
+}
+
+// Pause implements Source.
+func (d *Device) Pause() time.Duration { return max(Interval, d.pause) }
+
+// Origin implements Source.
+func (d *Device) Origin() string {
+	if d.Log == "" {
+		return "device " + d.Name
+	}
+	return fmt.Sprintf("device %s, changes by %s", d.Name, d.Log)
+}
+
+// Close implements Source.
+func (d *Device) Close() error {
+	var errs []error
+	if d.client != nil {
+		errs = append(errs, d.client.Close())
+	}
+	if d.log != nil {
+		errs = append(errs, d.log.Close())
+	}
+	d.client, d.log, d.watch = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// Follow reads a source until ctx ends, and hands each attempt to apply. It closes the source.
+func Follow(ctx context.Context, s Source, state *State, log *slog.Logger, apply func(ibfabric.Reading, error)) {
+	defer func() {
+		if err := s.Close(); err != nil {
+			log.Warn("cannot close the source of an InfiniBand subnet", "subnet", state.Subnet, "err", err)
+		}
+	}()
+	for {
+		began := time.Now()
+		r, err := s.Read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if first := state.record(r, err, s.Origin()); first && err != nil {
+			log.Error("cannot read an InfiniBand subnet", "subnet", state.Subnet, "source", s.Origin(), "err", err)
+		} else if first {
+			log.Info("reads an InfiniBand subnet", "subnet", state.Subnet, "source", s.Origin(), "switches", r.Fabric.Switches)
+		}
+		apply(r, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Until(began.Add(s.Pause()))):
+		}
+	}
+}
