@@ -13,7 +13,6 @@ import (
 
 	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/ibagent"
-	"github.com/graylink/graylink/internal/ibsubnet"
 	"github.com/graylink/graylink/internal/pki"
 )
 
@@ -55,17 +54,14 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// NewHandler serves /metrics, /-/healthy and /-/ready, and the forwarding tables if the agent reads them. It publishes the
-// certificates of the agent, and those of used.
+// NewHandler serves /metrics, /-/healthy and /-/ready. It publishes the certificates of the agent, and those of
+// used.
 func NewHandler(a *ibagent.Agent, used ...pki.Source) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(NewCollector(a, time.Now), certificates.NewCollector(append(used, a)...), version.NewCollector("graylink_ib"),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
-	if tables := a.TablesHandler(); tables != nil {
-		mux.Handle("GET "+ibsubnet.ReportPath, tables)
-	}
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("healthy\n")) })
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
 		if err := a.CheckReady(); err != nil {

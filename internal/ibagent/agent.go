@@ -142,14 +142,6 @@ func (a *Agent) startTables(ctx context.Context) {
 	})
 }
 
-// TablesHandler returns the handler of the forwarding tables, or nil if this process does not read them.
-func (a *Agent) TablesHandler() http.Handler {
-	if a.tables == nil {
-		return nil
-	}
-	return a.tables
-}
-
 func (a *Agent) openKeeper() (*pki.Keeper, error) {
 	if a.config.TLS.CA == "" {
 		return nil, nil
@@ -177,7 +169,7 @@ func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 	a.listener = l
 	// With mutual TLS, the certificates authenticate both sides under any host name.
 	policy := &webaccess.Policy{AnyHost: keys != nil, Log: a.log}
-	server := webserver.New(a.delegator.Handler(time.Now), policy, samplerLimits, a.log)
+	server := webserver.New(a.handler(), policy, samplerLimits, a.log)
 	a.wg.Go(func() {
 		<-ctx.Done()
 		_ = server.Close() // samplers' waiting requests do not end by themselves
@@ -192,6 +184,15 @@ func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 		}
 	})
 	return nil
+}
+
+// handler returns the handler of the requests of samplers, and of analyzers if this process reads forwarding tables.
+func (a *Agent) handler() http.Handler {
+	mux := a.delegator.Handler(time.Now)
+	if a.tables != nil {
+		mux.Handle("GET /api/v1/subnet", a.tables)
+	}
+	return mux
 }
 
 func (a *Agent) remoteAuthority(keys *pki.Keeper) (ibsample.Authority, error) {

@@ -55,7 +55,7 @@ type Config struct {
 	Retries int `mapstructure:"retries" yaml:"retries" schema:"min=0,max=16"`
 	// MKeyFile is a file with the subnet's management key in hexadecimal. If it is empty, there is none.
 	MKeyFile string `mapstructure:"m_key_file" yaml:"m_key_file"`
-	// Tables makes this process read the forwarding tables as well, and serve them to analyzers.
+	// Tables makes a delegator read the forwarding tables as well, and serve them to analyzers at listen.
 	Tables bool `mapstructure:"tables" yaml:"tables"`
 	// OpenSMLog is the log of OpenSM if it runs on this host. Its changes end the paths at once.
 	OpenSMLog string `mapstructure:"opensm_log" yaml:"opensm_log"`
@@ -127,8 +127,8 @@ func (c *Config) Validate() error {
 		return wrong("timeout", "%v: 1ms to 1m are expected", c.Timeout)
 	case c.OpenSMLog != "" && !c.Tables:
 		return wrong("opensm_log", "it needs tables: true, which read the forwarding tables")
-	case c.Tables && c.Device == "":
-		return wrong("device", "a port of this host is expected, as umad0: tables are read from it")
+	case c.Tables && c.Listen == "":
+		return wrong("tables", "it needs listen: analyzers read them there")
 	case c.Retries < 0 || c.Retries > 16:
 		return wrong("retries", "%d: 0 to 16 are expected", c.Retries)
 	}

@@ -35,7 +35,7 @@ type Clock struct {
 }
 
 // Handler returns a handler that serves the API. now returns the delegator's time.
-func (d *Delegator) Handler(now func() time.Time) http.Handler {
+func (d *Delegator) Handler(now func() time.Time) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+reportPath, func(w http.ResponseWriter, r *http.Request) {
 		received := now()

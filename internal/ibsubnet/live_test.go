@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http/httptest"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	exporter "github.com/graylink/graylink/exporters/ibfabric"
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
@@ -28,19 +27,17 @@ const hangLimit = 5 * time.Minute
 func TestSourcesReadOneSubnet(t *testing.T) {
 	sim := ibtest.Start(t, ibtest.FatTree(4, 2, 2), ibtest.Options{Engine: "ftree"})
 	config := ibagent.DefaultConfig()
-	config.Device, config.Sample, config.Tables, config.OpenSMLog = "ibsim:"+sim.SocketName()+"/h2", false, true, sim.LogPath()
+	config.Device, config.Sample, config.Listen, config.Tables, config.OpenSMLog = "ibsim:"+sim.SocketName()+"/h2", false, "127.0.0.1:0", true, sim.LogPath()
 	agent, err := ibagent.Start(config, ibmad.Open, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer agent.Close()
-	web := httptest.NewServer(exporter.NewHandler(agent))
-	defer web.Close()
 	dir := t.TempDir()
 	files := &ibsubnet.Files{NetDiscover: filepath.Join(dir, "net"), LFTs: filepath.Join(dir, "lfts"), Log: sim.LogPath()}
 	sources := []ibsubnet.Source{
 		&ibsubnet.Device{Name: "ibsim:" + sim.SocketName() + "/h1", Log: sim.LogPath()},
-		&ibsubnet.Agents{Client: web.Client(), URLs: []string{web.URL}},
+		&ibsubnet.Agents{Client: &http.Client{}, URLs: []string{"http://" + agent.ListenAddress()}},
 		files,
 	}
 	defer func() {
@@ -50,7 +47,7 @@ func TestSourcesReadOneSubnet(t *testing.T) {
 			}
 		}
 	}()
-	dump := func() { // with the times of a minute later, since nobody knows when writing began
+	dump := func() { // with the times of a minute later, since it is not known when writing began
 		for name, program := range map[string]string{files.NetDiscover: "ibnetdiscover", files.LFTs: "dump_lfts"} {
 			text, err := sim.Run("h3", program)
 			if err != nil {

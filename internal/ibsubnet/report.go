@@ -18,8 +18,8 @@ import (
 	"github.com/graylink/graylink/internal/plainjson"
 )
 
-// ReportPath is where an agent serves its report.
-const ReportPath = "/api/v1/subnet"
+// reportPath is where an agent serves its report.
+const reportPath = "/api/v1/subnet"
 
 // Report is what an agent says of its readings. All times are of its clock.
 type Report struct {
@@ -144,7 +144,7 @@ func (a *Agents) Read(ctx context.Context) (ibfabric.Reading, error) {
 }
 
 func (a *Agents) readOne(ctx context.Context, base string) (ibfabric.Reading, error) {
-	at, err := url.JoinPath(base, ReportPath)
+	at, err := url.JoinPath(base, reportPath)
 	if err != nil {
 		return ibfabric.Reading{}, err
 	}
