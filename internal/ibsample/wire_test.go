@@ -111,12 +111,11 @@ func TestADelegatorThatIsStartedAnew(t *testing.T) {
 		d.SetTargets(targetsOf(2, 2))
 		return d
 	}
-	var serving atomic.Pointer[http.Handler]
+	var serving atomic.Pointer[http.ServeMux]
 	become := func(d *Delegator) {
-		h := d.Handler(time.Now)
-		serving.Store(&h)
+		serving.Store(d.Handler(time.Now))
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*serving.Load()).ServeHTTP(w, r) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serving.Load().ServeHTTP(w, r) }))
 	defer server.Close()
 	u, err := url.Parse(server.URL)
 	if err != nil {
