@@ -180,64 +180,6 @@ func (a *allocation) improve() {
 	}
 }
 
-// refinements is how often a rate is tried that may be out of reach.
-const refinements = 6
-
-// refine raises the lowest rates where what the jobs aim at is out of reach, as with catalogues that lack paths: it searches for the highest rate that
-// all jobs can have which aim at more, by halving the interval, and keeps the allocation with the best rates.
-func (a *allocation) refine(demand []float64) {
-	aim := slices.Clone(a.rates)
-	now, _, _ := a.ratesNow(demand)
-	short := false
-	for j, rate := range now {
-		short = short || rate < aim[j]*goodEnough
-	}
-	if !short {
-		return
-	}
-	best, bestRates := slices.Clone(a.choice), sortedRates(now)
-	empty := slices.Repeat([]int32{-1}, len(best))
-	low, high := bestRates[0], 0.0
-	for j, rate := range now {
-		if rate < low*(1+slack) {
-			high = max(high, aim[j])
-		}
-	}
-	for range refinements {
-		level := (low + high) / 2
-		for j := range aim {
-			a.rates[j] = min(aim[j], level)
-		}
-		// From the best allocation, and from none at all.
-		for _, start := range [][]int32{best, empty} {
-			a.restore(start)
-			a.fill()
-			a.improve()
-			now, _, _ = a.ratesNow(demand)
-			if rates := sortedRates(now); compareRates(rates, bestRates) > 0 {
-				best, bestRates = slices.Clone(a.choice), rates
-			}
-			if bestRates[0] >= level*(1-slack) {
-				break
-			}
-		}
-		if low = max(low, bestRates[0]); low < level*(1-slack) {
-			high = level
-		}
-		if high <= low*(1+slack) {
-			break
-		}
-	}
-	copy(a.rates, aim)
-	a.restore(best)
-}
-
-func sortedRates(rates []float64) []float64 {
-	out := slices.Clone(rates)
-	slices.Sort(out)
-	return out
-}
-
 // restore puts all queue pairs on paths that they had, with the loads of the rates that the jobs aim at now.
 func (a *allocation) restore(choice []int32) {
 	for l := range a.on {
@@ -254,7 +196,7 @@ func (a *allocation) restore(choice []int32) {
 // relieve moves one queue pair from a link, if this makes the sum of powers less.
 func (a *allocation) relieve(l int32) bool {
 	best, to, least := int32(-1), int32(-1), -slack
-	for _, q := range a.sortedOn(l) {
+	for _, q := range a.distinctOn(l) {
 		if !a.mayBeMoved(q) {
 			continue
 		}
@@ -278,7 +220,7 @@ func (a *allocation) relieve(l int32) bool {
 
 // swap moves one queue pair from a link and another one out of its way, if this makes the sum of powers less.
 func (a *allocation) swap(l int32) bool {
-	for _, q := range a.sortedOn(l) {
+	for _, q := range a.distinctOn(l) {
 		if a.steps > 0 && a.mayBeMoved(q) && a.displace(q) {
 			return true
 		}
@@ -286,11 +228,14 @@ func (a *allocation) swap(l int32) bool {
 	return false
 }
 
-// sortedOn returns the queue pairs on a link, by their numbers.
-func (a *allocation) sortedOn(l int32) []int32 {
+// distinctOn returns the queue pairs on a link by their numbers. Of those that are alike it returns the first one: they belong to one connection, and have one
+// path now and had one before.
+func (a *allocation) distinctOn(l int32) []int32 {
 	qps := slices.Clone(a.on[l])
 	slices.Sort(qps)
-	return qps
+	return slices.CompactFunc(qps, func(p, q int32) bool {
+		return a.connOf[p] == a.connOf[q] && a.choice[p] == a.choice[q] && a.before[p] == a.before[q]
+	})
 }
 
 // mayBeMoved reports whether a queue pair may leave its path.
@@ -314,7 +259,7 @@ func (a *allocation) displace(q int32) bool {
 			if !a.isOverfull(l) {
 				continue
 			}
-			for _, r := range a.sortedOn(l) {
+			for _, r := range a.distinctOn(l) {
 				if r == q || !a.mayBeMoved(r) {
 					continue
 				}
@@ -360,7 +305,7 @@ func (a *allocation) ratesNow(demand []float64) (rates, carried []float64, qps [
 	return rates, carried, qps
 }
 
-// Exact search is done where it takes at most this many allocations.
+// Exact search is done where it takes at most this many allocations, and the steps suffice.
 const maxExact = 1 << 13
 
 // exact tries all allocations, if there are few, and keeps the best one: the lowest rates count first, then the fullest
@@ -373,7 +318,7 @@ func (a *allocation) exact(demand []float64) bool {
 		for i := 1; i <= q && total <= maxExact && k > 0; i++ {
 			total = total * (k + i - 1) / i
 		}
-		if total > maxExact {
+		if total > maxExact || total*len(a.choice) > a.steps {
 			return false
 		}
 	}

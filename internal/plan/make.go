@@ -102,13 +102,8 @@ func (r *Request) withQPs(conns []connection, qps int, demand, ideal []float64, 
 	if steps == 0 {
 		steps = DefaultSteps
 	}
-	target := slices.Clone(ideal)
-	for i, rate := range target {
-		if rate <= 0 || math.IsInf(rate, 1) {
-			target[i] = 1
-		}
-	}
-	a := newAllocation(r.Network, r.Catalogue, conns, target, steps)
+	a := newAllocation(r.Network, r.Catalogue, conns, nil, steps)
+	a.rates = a.targets(ideal, demand)
 	if r.Previous != nil {
 		if err := a.keep(r.Previous, r.Jobs); err != nil {
 			return nil, err
@@ -121,6 +116,26 @@ func (r *Request) withQPs(conns []connection, qps int, demand, ideal []float64, 
 		a.refine(demand)
 	}
 	return r.write(a, demand, ideal, exact), nil
+}
+
+// targets returns the rates that the jobs aim at: the ideal ones or, where connections have no path, those that would be ideal without these.
+func (a *allocation) targets(ideal, demand []float64) []float64 {
+	var placed []connection
+	for i := range a.conns {
+		if len(a.options[i]) > 0 {
+			placed = append(placed, a.conns[i])
+		}
+	}
+	out := slices.Clone(ideal)
+	if len(placed) < len(a.conns) {
+		out, _ = a.net.idealRates(placed, demand)
+	}
+	for j, rate := range out {
+		if rate <= 0 || math.IsInf(rate, 1) {
+			out[j] = 1
+		}
+	}
+	return out
 }
 
 // keep puts the queue pairs where a previous plan had them, as far as the paths are still there. Of the others, few may be moved.
