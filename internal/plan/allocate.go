@@ -15,10 +15,11 @@ type allocation struct {
 	rates    []float64 // what each job aims at, Gb/s
 	first    []int     // number of the first queue pair of each connection; one more than connections
 	connOf   []int32
-	choice   []int32 // option of each queue pair, or -1
-	before   []int32 // option that a previous plan had, or -1
-	moved    int     // queue pairs that are elsewhere than before, though they need not be
-	mayMove  int     // most of them
+	choice   []int32       // option of each queue pair, or -1
+	before   []int32       // option that a previous plan had, or -1
+	previous []*Assignment // of a previous plan, or nil
+	moved    int           // queue pairs that are elsewhere than before, though they need not be
+	mayMove  int           // most of them
 	load     []float64
 	capacity []float64
 	on       [][]int32 // queue pairs on each link
@@ -33,7 +34,11 @@ func (a *allocation) weight(qp int32) float64 {
 
 // newAllocation returns an allocation in which no queue pair has a path yet.
 func newAllocation(n *Network, c *Catalogue, conns []connection, rates []float64, steps int) *allocation {
-	a := &allocation{net: n, conns: conns, rates: rates, capacity: n.capacities(), load: make([]float64, len(n.links)), on: make([][]int32, len(n.links)), steps: steps, mayMove: math.MaxInt}
+	total := 0
+	for i := range conns {
+		total += conns[i].qps
+	}
+	a := &allocation{net: n, conns: conns, rates: rates, connOf: make([]int32, 0, total), first: make([]int, 0, len(conns)+1), options: make([][]option, 0, len(conns)), capacity: n.capacities(), load: make([]float64, len(n.links)), on: make([][]int32, len(n.links)), steps: steps, mayMove: math.MaxInt}
 	for i := range conns {
 		options, why := c.options(&conns[i], false)
 		a.options, a.reasons = append(a.options, options), append(a.reasons, why)
@@ -48,6 +53,24 @@ func newAllocation(n *Network, c *Catalogue, conns []connection, rates []float64
 		a.choice[q], a.before[q] = -1, -1
 	}
 	return a
+}
+
+// reserve makes room for the queue pairs on each link, of an allocation that is placed next, and for a few more.
+func (a *allocation) reserve(choice []int32) {
+	const more = 2
+	count, total := make([]int, len(a.on)), 0
+	for q, o := range choice {
+		if o >= 0 {
+			for _, l := range a.options[a.connOf[q]][o].links {
+				count[l]++
+				total++
+			}
+		}
+	}
+	room := make([]int32, total+more*len(a.on))
+	for l, n := range count {
+		a.on[l], room = room[:0:n+more], room[n+more:]
+	}
 }
 
 // place puts a queue pair on an option, and take takes it off.

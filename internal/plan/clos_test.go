@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -159,11 +160,13 @@ const closQPs = 32
 
 // TestRandomClos compares plans of random fabrics with the fractional optimum.
 func TestRandomClos(t *testing.T) {
-	mean, lowest, seeds := 0.0, 1.0, closSeeds()
+	mean, lowest, seeds, longest := 0.0, 1.0, closSeeds(), time.Duration(0)
 	for _, seed := range seeds {
 		n, jobs := newRandomFabric(seed, false).build(t)
 		c := catalogueOf(t, n, jobs, func() bool { return true })
+		before := processorTime(t)
 		p, err := Make(&Request{Network: n, Catalogue: c, Jobs: jobs, QPs: closQPs})
+		longest = max(longest, processorTime(t)-before)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +182,7 @@ func TestRandomClos(t *testing.T) {
 			t.Errorf("fabric %d: %.4f of the fractional optimum, want 0.95", seed, ratio)
 		}
 	}
-	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f", len(seeds), lowest, mean)
+	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors", len(seeds), lowest, mean, longest)
 	if mean < 0.98 {
 		t.Errorf("the mean is %.4f of the fractional optimum, want 0.98", mean)
 	}
@@ -188,12 +191,14 @@ func TestRandomClos(t *testing.T) {
 // TestRandomClosOfHalfACatalogue leaves half of the entries out, whichever these are, so that some pairs have no path. The plan is never below the
 // best of 100 random draws, by the lowest rate, then the second lowest, and so on. It is also near the optimum over the entries that are left.
 func TestRandomClosOfHalfACatalogue(t *testing.T) {
-	mean, lowest, compared, seeds := 0.0, 1.0, 0, closSeeds()
+	mean, lowest, compared, seeds, longest := 0.0, 1.0, 0, closSeeds(), time.Duration(0)
 	for _, seed := range seeds {
 		f := newRandomFabric(seed, false)
 		n, jobs := f.build(t)
 		c := catalogueOf(t, n, jobs, func() bool { return f.rand.IntN(2) == 0 })
+		before := processorTime(t)
 		p, err := Make(&Request{Network: n, Catalogue: c, Jobs: jobs, QPs: closQPs})
+		longest = max(longest, processorTime(t)-before)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +219,7 @@ func TestRandomClosOfHalfACatalogue(t *testing.T) {
 			t.Errorf("fabric %d: the lowest rate is %.4f of the optimum over the entries that are left, want 0.95", seed, ratio)
 		}
 	}
-	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f", compared, lowest, mean/float64(compared))
+	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors", compared, lowest, mean/float64(compared), longest)
 	if 10*compared < 9*len(seeds) {
 		t.Errorf("%d of %d fabrics have paths", compared, len(seeds))
 	}

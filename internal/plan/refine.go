@@ -36,10 +36,12 @@ func (a *allocation) refine(demand []float64) {
 	}
 	wanted := slices.Clone(a.rates)
 	a.steps = min(a.steps, refineSteps)
-	if most, ok := a.attainable(demand); ok {
-		for j, rate := range most {
-			if rate > 0 {
-				a.rates[j] = rate
+	if a.lacksPaths() {
+		if most, ok := a.attainable(demand); ok {
+			for j, rate := range most {
+				if rate > 0 {
+					a.rates[j] = rate
+				}
 			}
 		}
 	}
@@ -122,14 +124,24 @@ func (s *search) raiseLowest() {
 	}
 }
 
-// maxAttainable bounds the queue pairs of allocations whose optimum over the catalogue is computed.
-const maxAttainable = 4096
+// lacksPaths reports whether the catalogue has not all shortest paths of some connection that has at least one.
+func (a *allocation) lacksPaths() bool {
+	known := map[[2]int32]*pathList{}
+	for i := range a.conns {
+		if k := len(a.options[i]); k > 0 {
+			if routes, _ := a.net.shortest(&a.conns[i], known); k < len(routes) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// attainableWork bounds the program for the optimum over the catalogue, in cells.
+const attainableWork = 50_000_000
 
 // attainable returns the rates of the fractional optimum over the paths of the catalogue, or false if the program is too large.
 func (a *allocation) attainable(demand []float64) ([]float64, bool) {
-	if len(a.choice) > maxAttainable {
-		return nil, false
-	}
 	var classes []class
 	for i := range a.conns {
 		k := class{job: a.conns[i].job, count: 1, share: a.conns[i].share}
@@ -141,7 +153,7 @@ func (a *allocation) attainable(demand []float64) ([]float64, bool) {
 			classes = append(classes, k)
 		}
 	}
-	return a.net.solve(classes, demand)
+	return a.net.solve(classes, demand, attainableWork)
 }
 
 func sortedRates(rates []float64) []float64 {
