@@ -160,6 +160,7 @@ const closQPs = 32
 
 // TestRandomClos compares plans of random fabrics with the fractional optimum.
 func TestRandomClos(t *testing.T) {
+	v := verifier{cells: verifiedCells}
 	mean, lowest, seeds, longest := 0.0, 1.0, closSeeds(), time.Duration(0)
 	for _, seed := range seeds {
 		n, jobs := newRandomFabric(seed, false).build(t)
@@ -175,6 +176,7 @@ func TestRandomClos(t *testing.T) {
 				t.Fatalf("fabric %d: job %s has no ratio, or queue pairs have no port: %v", seed, j.Job, p.Unplaced)
 			}
 		}
+		v.check(t, fmt.Sprint("fabric ", seed), n, p, true)
 		ratio := p.worstRatio()
 		mean += ratio / float64(len(seeds))
 		lowest = min(lowest, ratio)
@@ -182,7 +184,10 @@ func TestRandomClos(t *testing.T) {
 			t.Errorf("fabric %d: %.4f of the fractional optimum, want 0.95", seed, ratio)
 		}
 	}
-	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors", len(seeds), lowest, mean, longest)
+	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors; %s", len(seeds), lowest, mean, longest, &v)
+	if 10*v.ideals < 9*len(seeds) {
+		t.Errorf("the optimum of %d of %d fabrics was computed again, want 90 %%", v.ideals, len(seeds))
+	}
 	if mean < 0.98 {
 		t.Errorf("the mean is %.4f of the fractional optimum, want 0.98", mean)
 	}
@@ -191,6 +196,7 @@ func TestRandomClos(t *testing.T) {
 // TestRandomClosOfHalfACatalogue leaves half of the entries out, whichever these are, so that some pairs have no path. The plan is never below the
 // best of 100 random draws, by the lowest rate, then the second lowest, and so on. It is also near the optimum over the entries that are left.
 func TestRandomClosOfHalfACatalogue(t *testing.T) {
+	v := verifier{cells: verifiedCells}
 	mean, lowest, compared, seeds, longest := 0.0, 1.0, 0, closSeeds(), time.Duration(0)
 	for _, seed := range seeds {
 		f := newRandomFabric(seed, false)
@@ -202,6 +208,7 @@ func TestRandomClosOfHalfACatalogue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		v.check(t, fmt.Sprintf("half of fabric %d", seed), n, p, false)
 		random, most := newDraws(t, n, c, jobs)
 		got := placedRates(p)
 		if len(got) != len(most) {
@@ -219,7 +226,7 @@ func TestRandomClosOfHalfACatalogue(t *testing.T) {
 			t.Errorf("fabric %d: the lowest rate is %.4f of the optimum over the entries that are left, want 0.95", seed, ratio)
 		}
 	}
-	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors", compared, lowest, mean/float64(compared), longest)
+	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors; %s", compared, lowest, mean/float64(compared), longest, &v)
 	if 10*compared < 9*len(seeds) {
 		t.Errorf("%d of %d fabrics have paths", compared, len(seeds))
 	}
@@ -322,7 +329,7 @@ func TestSearchIsBounded(t *testing.T) {
 
 // TestTinyClos compares plans of tiny fabrics with the best of all allocations.
 func TestTinyClos(t *testing.T) {
-	tried := 0
+	tried, v := 0, verifier{cells: verifiedCells}
 	for seed := 1; tried < tinyFabrics; seed++ {
 		f := newRandomFabric(seed, true)
 		n, jobs := f.build(t)
@@ -356,12 +363,12 @@ func TestTinyClos(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got []float64
-		for _, j := range p.Jobs {
-			got = append(got, *j.BusbwGbps)
-		}
-		if slices.Sort(got); compareRates(got, best) != 0 {
+		if got := placedRates(p); compareRates(got, best) != 0 {
 			t.Errorf("fabric %d: the plan has %v Gb/s, and the best of %d allocations %v", seed, got, size, best)
 		}
+		v.check(t, fmt.Sprint("tiny fabric ", seed), n, p, true)
+	}
+	if t.Logf("%d tiny fabrics: %s", tried, &v); v.ideals != tried {
+		t.Errorf("the optimum of %d of %d fabrics was computed again", v.ideals, tried)
 	}
 }
