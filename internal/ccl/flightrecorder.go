@@ -438,9 +438,9 @@ func operationName(name string) (op string, peer *int) {
 // readFlightJSON reads a dump in JSON into the values of a pickle. Stacks are skipped.
 func readFlightJSON(text []byte) (any, error) {
 	j := flightJSON{names: map[string]string{}}
-	j.reset(text)
+	j.Reset(text)
 	v := j.value()
-	if err := j.end(); err != nil {
+	if err := j.End(); err != nil {
 		return nil, err
 	}
 	return v, nil
@@ -459,7 +459,7 @@ func (j *flightJSON) string(b []byte) string {
 		return s
 	}
 	if j.length += len(b); j.length > maxPickleText {
-		j.failf("more than %d bytes of text", maxPickleText)
+		j.Failf("more than %d bytes of text", maxPickleText)
 		return ""
 	}
 	s := string(b)
@@ -472,35 +472,35 @@ func (j *flightJSON) string(b []byte) string {
 // value reads one value.
 func (j *flightJSON) value() any {
 	if j.values++; j.values > maxPickleValues {
-		j.failf("more than %d values", maxPickleValues)
+		j.Failf("more than %d values", maxPickleValues)
 		return nil
 	}
-	switch c := j.peek(); {
-	case j.err != nil:
+	switch c := j.Peek(); {
+	case j.Err() != nil:
 	case c == '"':
-		return j.string(j.quoted())
+		return j.string(j.Quoted())
 	case c == '{':
 		d := &pickleDict{}
-		for j.enter('{'); j.key(); {
-			if string(j.name) == "frames" {
-				j.skip()
+		for j.Enter('{'); j.Key(); {
+			if string(j.Name) == "frames" {
+				j.Skip()
 				continue
 			}
-			d.items = append(d.items, pickleItem{key: j.string(j.name)})
+			d.items = append(d.items, pickleItem{key: j.string(j.Name)})
 			d.items[len(d.items)-1].value = j.value()
 		}
 		return d
 	case c == '[':
 		l := &pickleList{}
-		for j.enter('['); j.element(); {
+		for j.Enter('['); j.Element(); {
 			l.items = append(l.items, j.value())
 		}
 		return l
 	default:
-		start := j.i
-		j.skip()
-		if j.err == nil {
-			return literal(string(j.b[start:j.i]))
+		start := j.Offset()
+		j.Skip()
+		if j.Err() == nil {
+			return literal(string(j.Since(start)))
 		}
 	}
 	return nil

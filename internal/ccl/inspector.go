@@ -434,9 +434,9 @@ var errTooManyComms = fieldError("header", "at most %d communicators can be read
 func (in *Inspector) parse(line []byte) (comm *inspectorComm, err error) {
 	l, s := &in.line, &in.scan
 	*l = inspectorLine{kind: noLine, op: Op{Seq: absentSeq}, proxy: proxyTrace{parentSN: absentSeq, sn: absentCount}}
-	s.reset(line)
-	for s.enter('{'); s.key(); {
-		switch string(s.name) {
+	s.Reset(line)
+	for s.Enter('{'); s.Key(); {
+		switch string(s.Name) {
 		case "header":
 			l.hasHeader = true
 			comm = in.parseHeader()
@@ -455,44 +455,43 @@ func (in *Inspector) parse(line []byte) (comm *inspectorComm, err error) {
 			in.parseStats()
 		default:
 			l.others++
-			s.skip()
+			s.Skip()
 		}
 	}
-	return comm, s.end()
+	return comm, s.End()
 }
 
 // parseHeader reads the header. Consecutive lines mostly have the same one.
 func (in *Inspector) parseHeader() *inspectorComm {
 	s := &in.scan
-	if s.err != nil {
+	if s.Err() != nil {
 		return nil
 	}
-	s.peek()
-	if in.headComm != nil && bytes.HasPrefix(s.b[s.i:], in.head) {
-		s.i += len(in.head)
+	s.Peek()
+	if in.headComm != nil && s.PassPrefix(in.head) {
 		return in.headComm
 	}
-	start := s.i
+	start := s.Offset()
 	var id, name []byte
 	rank, ranks := absentRank, 0
-	for s.enter('{'); s.key(); {
-		switch string(s.name) {
+	for s.Enter('{'); s.Key(); {
+		switch string(s.Name) {
 		case "id":
-			id = append(id, s.text()...)
+			id = append(id, s.Text()...)
 		case "comm_name":
-			name = append(name, s.text()...)
+			name = append(name, s.Text()...)
 		case "rank":
 			rank = s.rank()
 		case "n_ranks":
 			ranks = s.rank()
 		default:
-			s.skip()
+			s.Skip()
 		}
 	}
-	if s.err != nil {
+	if s.Err() != nil {
 		return nil
 	}
-	in.head, in.headComm = append(in.head[:0], s.b[start:s.i]...), in.comm(id, name, rank, ranks)
+	in.head, in.headComm = append(in.head[:0], s.Since(start)...), in.comm(id, name, rank, ranks)
 	return in.headComm
 }
 
@@ -500,14 +499,14 @@ func (in *Inspector) parseHeader() *inspectorComm {
 // decide nothing.
 func (in *Inspector) parseMetadata() {
 	s := &in.scan
-	for s.enter('{'); s.key(); {
-		switch string(s.name) {
+	for s.Enter('{'); s.Key(); {
+		switch string(s.Name) {
 		case "dump_timestamp_us":
 			in.line.dumpedAt = s.time()
 		case "inspector_output_format_version":
-			in.line.inherits = inherits(s.text())
+			in.line.inherits = inherits(s.Text())
 		default:
-			s.skip()
+			s.Skip()
 		}
 	}
 }
@@ -526,28 +525,28 @@ func inherits(version []byte) bool {
 func (in *Inspector) parseOp(kind int) {
 	l, s := &in.line, &in.scan
 	l.kind = kind
-	for s.enter('{'); s.key(); {
-		switch string(s.name) {
+	for s.Enter('{'); s.Key(); {
+		switch string(s.Name) {
 		case "coll", "p2p":
-			l.op.Op = in.name(s.text())
+			l.op.Op = in.name(s.Text())
 		case "coll_algo":
-			l.op.Algo = in.known(s.text())
+			l.op.Algo = in.known(s.Text())
 		case "coll_proto":
-			l.op.Proto = in.known(s.text())
+			l.op.Proto = in.known(s.Text())
 		case "coll_sn", "p2p_sn":
-			l.op.Seq = s.uint()
+			l.op.Seq = s.Uint()
 		case "coll_msg_size_bytes", "p2p_msg_size_bytes":
-			l.bytes, l.hasBytes = s.uint(), true
+			l.bytes, l.hasBytes = s.Uint(), true
 		case "coll_exec_time_us", "p2p_exec_time_us":
 			l.op.ExecNS, l.hasExec = s.duration(), true
 		case "coll_timing_source", "p2p_timing_source":
-			l.op.Timing = in.known(s.text())
+			l.op.Timing = in.known(s.Text())
 		case "p2p_peer":
 			l.peer = s.rank()
 		case "event_trace_ts":
 			in.parseEvents()
 		default:
-			s.skip()
+			s.Skip()
 		}
 	}
 }
@@ -555,27 +554,27 @@ func (in *Inspector) parseOp(kind int) {
 // parseEvents reads the times of a verbose line: the call on the host, and the kernels of all channels.
 func (in *Inspector) parseEvents() {
 	l, s := &in.line, &in.scan
-	for s.enter('{'); s.key(); {
-		switch string(s.name) {
+	for s.Enter('{'); s.Key(); {
+		switch string(s.Name) {
 		case "coll_start_ts", "p2p_start_ts":
 			l.coll.begin(s.time())
 		case "coll_stop_ts", "p2p_stop_ts":
 			l.coll.end(s.time())
 		case "kernel_events":
-			for s.enter('['); s.element(); {
-				for s.enter('{'); s.key(); {
-					switch string(s.name) {
+			for s.Enter('['); s.Element(); {
+				for s.Enter('{'); s.Key(); {
+					switch string(s.Name) {
 					case "kernel_start_ts":
 						l.kernel.begin(s.time())
 					case "kernel_stop_ts":
 						l.kernel.end(s.time())
 					default:
-						s.skip()
+						s.Skip()
 					}
 				}
 			}
 		default:
-			s.skip()
+			s.Skip()
 		}
 	}
 }
@@ -583,18 +582,18 @@ func (in *Inspector) parseEvents() {
 // parseStats reads how many lines a dump has, and how many operations the writer lost since the last one.
 func (in *Inspector) parseStats() {
 	l, s := &in.line, &in.scan
-	for s.enter('{'); s.key(); {
-		switch string(s.name) {
+	for s.Enter('{'); s.Key(); {
+		switch string(s.Name) {
 		case "coll_records":
-			l.records[collLine] = s.uint()
+			l.records[collLine] = s.Uint()
 		case "p2p_records":
-			l.records[p2pLine] = s.uint()
+			l.records[p2pLine] = s.Uint()
 		case "proxy_records":
-			l.records[proxyLine] = s.uint()
+			l.records[proxyLine] = s.Uint()
 		case "coll_dropped_since_last_dump", "p2p_dropped_since_last_dump", "proxy_dropped_since_last_dump", "proxy_ops_dropped_since_last_dump":
-			l.dropped += s.uint()
+			l.dropped += s.Uint()
 		default:
-			s.skip()
+			s.Skip()
 		}
 	}
 }
@@ -602,46 +601,46 @@ func (in *Inspector) parseStats() {
 // parseTransfer reads a line of a transfer, with the steps that it may have.
 func (in *Inspector) parseTransfer() {
 	p, s := &in.line.proxy, &in.scan
-	for s.enter('{'); s.key(); {
-		switch string(s.name) {
+	for s.Enter('{'); s.Key(); {
+		switch string(s.Name) {
 		case "record_type":
-			p.record = in.name(s.text())
+			p.record = in.name(s.Text())
 			if p.record == "proxy_step" {
 				p.waits.steps++
 			}
 		case "parent_type":
-			p.parent = in.name(s.text())
+			p.parent = in.name(s.Text())
 		case "parent_sn":
-			p.parentSN = s.uint()
+			p.parentSN = s.Uint()
 		case "proxy_op_sn":
-			p.sn = s.uint()
+			p.sn = s.Uint()
 		case "channel_id":
 			p.channel = s.rank()
 		case "peer":
 			p.peer = s.rank()
 		case "direction":
-			p.direction = Direction(in.name(s.text()))
+			p.direction = Direction(in.name(s.Text()))
 		case "trans_size_bytes":
-			p.bytes, p.hasBytes = s.uint(), true
+			p.bytes, p.hasBytes = s.Uint(), true
 		case "event_trace_ts":
-			for s.enter('{'); s.key(); {
-				switch string(s.name) {
+			for s.Enter('{'); s.Key(); {
+				switch string(s.Name) {
 				case "proxy_op_start_ts":
 					p.span.begin(s.time())
 				case "proxy_op_stop_ts":
 					p.span.end(s.time())
 				default:
-					s.skip()
+					s.Skip()
 				}
 			}
 		case "n_steps_completed":
-			p.completed = s.uint()
+			p.completed = s.Uint()
 		case "n_steps_dropped":
-			p.lost = s.uint()
+			p.lost = s.Uint()
 		case "steps":
-			for s.enter('['); s.element(); {
+			for s.Enter('['); s.Element(); {
 				p.waits.steps++
-				for s.enter('{'); s.key(); {
+				for s.Enter('{'); s.Key(); {
 					in.parseWait()
 				}
 			}
@@ -654,7 +653,7 @@ func (in *Inspector) parseTransfer() {
 // parseWait reads a member of a step, and adds it up if it is a time that the step waited.
 func (in *Inspector) parseWait() {
 	w, s := &in.line.proxy.waits, &in.scan
-	switch string(s.name) {
+	switch string(s.Name) {
 	case "gpu_produce_us", "gpu_consume_us":
 		w.gpu.add(s.duration())
 	case "peer_credit_us":
@@ -664,6 +663,6 @@ func (in *Inspector) parseWait() {
 	case "flush_us":
 		w.flush.add(s.duration())
 	default:
-		s.skip()
+		s.Skip()
 	}
 }

@@ -2,7 +2,6 @@ package ccl
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -87,24 +86,24 @@ func ReadRAS(r io.Reader, src Source, at Nanos, zone *time.Location, fn func(Rec
 	if err != nil {
 		return p.Counts, err
 	}
-	p.loose = true
-	p.reset(text)
-	for p.enter('{'); p.key(); {
-		switch string(p.name) {
+	p.Loose = true
+	p.Reset(text)
+	for p.Enter('{'); p.Key(); {
+		switch string(p.Name) {
 		case "timestamp":
-			p.timestamp(string(p.text()))
+			p.timestamp(string(p.Text()))
 		case "communicators":
-			for p.enter('['); p.element() && p.emitter.err == nil; {
+			for p.Enter('['); p.Element() && p.emitter.err == nil; {
 				p.comm()
 			}
 		default:
-			p.skip()
+			p.Skip()
 		}
 	}
 	if p.emitter.err != nil {
 		return p.Counts, p.emitter.err
 	}
-	return p.Counts, p.end()
+	return p.Counts, p.End()
 }
 
 // rasReader turns a status into records.
@@ -120,12 +119,12 @@ type rasReader struct {
 
 // timestamp takes the time of the status, if no better one is known.
 func (p *rasReader) timestamp(text string) {
-	if p.at.Known || p.scanner.err != nil {
+	if p.at.Known || p.Err() != nil {
 		return
 	}
 	t, err := time.ParseInLocation(time.DateTime, text, p.zone)
 	if err != nil {
-		p.wrong("a time like 2026-01-31 23:59:59")
+		p.Wrong("a time like 2026-01-31 23:59:59")
 		return
 	}
 	p.at = KnownNanos(t.UnixNano())
@@ -143,24 +142,24 @@ func (p *rasReader) comm() {
 	p.comms++
 	c := &Comm{Job: p.src.Job}
 	var ranks []rasRank
-	for p.enter('{'); p.key(); {
-		switch string(p.name) {
+	for p.Enter('{'); p.Key(); {
+		switch string(p.Name) {
 		case "hash":
-			c.Comm = string(p.text())
+			c.Comm = string(p.Text())
 		case "size":
 			c.NRanks = p.rank()
 		case "ranks", "missing_ranks":
-			for p.enter('['); p.element(); {
+			for p.Enter('['); p.Element(); {
 				r := p.readRank()
 				if len(ranks) < MaxRanks {
 					ranks = append(ranks, r)
 				}
 			}
 		default:
-			p.skip()
+			p.Skip()
 		}
 	}
-	if p.scanner.err != nil {
+	if p.Err() != nil {
 		return
 	}
 	p.Lines++
@@ -195,45 +194,32 @@ func (p *rasReader) report(where string, err error) {
 // readRank reads a rank, or one that did not answer or does not know the communicator.
 func (p *rasReader) readRank() rasRank {
 	r := rasRank{rank: absentRank}
-	for p.enter('{'); p.key(); {
-		switch string(p.name) {
+	for p.Enter('{'); p.Key(); {
+		switch string(p.Name) {
 		case "rank":
 			r.rank = p.rank()
 		case "status":
-			for p.enter('{'); p.key(); {
-				switch string(p.name) {
+			for p.Enter('{'); p.Key(); {
+				switch string(p.Name) {
 				case "unresponsive":
-					r.unresponsive = p.flag()
+					r.unresponsive = p.Bool()
 				case "considered_dead":
-					r.dead = p.flag()
+					r.dead = p.Bool()
 				default:
-					p.skip()
+					p.Skip()
 				}
 			}
 		case "collective_counts":
 			r.launched = map[string]uint64{}
-			for p.enter('{'); p.key(); {
-				op := string(p.name)
-				if n := p.uint(); len(r.launched) < 64 {
+			for p.Enter('{'); p.Key(); {
+				op := string(p.Name)
+				if n := p.Uint(); len(r.launched) < 64 {
 					r.launched[op] = n
 				}
 			}
 		default:
-			p.skip()
+			p.Skip()
 		}
 	}
 	return r
-}
-
-// flag reads true or false.
-func (s *scanner) flag() bool {
-	s.peek()
-	for word, value := range map[string]bool{"true": true, "false": false} {
-		if s.err == nil && bytes.HasPrefix(s.b[s.i:], []byte(word)) {
-			s.i += len(word)
-			return value
-		}
-	}
-	s.wrong("true or false")
-	return false
 }

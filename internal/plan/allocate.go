@@ -15,10 +15,11 @@ type allocation struct {
 	rates    []float64 // what each job aims at, Gb/s
 	first    []int     // number of the first queue pair of each connection; one more than connections
 	connOf   []int32
-	choice   []int32 // option of each queue pair, or -1
-	before   []int32 // option that a previous plan had, or -1
-	moved    int     // queue pairs that are elsewhere than before, though they need not be
-	mayMove  int     // most of them
+	choice   []int32       // option of each queue pair, or -1
+	before   []int32       // option that a previous plan had, or -1
+	previous []*Assignment // of a previous plan, or nil
+	moved    int           // queue pairs that are elsewhere than before, though they need not be
+	mayMove  int           // most of them
 	load     []float64
 	capacity []float64
 	on       [][]int32 // queue pairs on each link
@@ -33,7 +34,11 @@ func (a *allocation) weight(qp int32) float64 {
 
 // newAllocation returns an allocation in which no queue pair has a path yet.
 func newAllocation(n *Network, c *Catalogue, conns []connection, rates []float64, steps int) *allocation {
-	a := &allocation{net: n, conns: conns, rates: rates, capacity: n.capacities(), load: make([]float64, len(n.links)), on: make([][]int32, len(n.links)), steps: steps, mayMove: math.MaxInt}
+	total := 0
+	for i := range conns {
+		total += conns[i].qps
+	}
+	a := &allocation{net: n, conns: conns, rates: rates, connOf: make([]int32, 0, total), first: make([]int, 0, len(conns)+1), options: make([][]option, 0, len(conns)), capacity: n.capacities(), load: make([]float64, len(n.links)), on: make([][]int32, len(n.links)), steps: steps, mayMove: math.MaxInt}
 	for i := range conns {
 		options, why := c.options(&conns[i], false)
 		a.options, a.reasons = append(a.options, options), append(a.reasons, why)
@@ -48,6 +53,24 @@ func newAllocation(n *Network, c *Catalogue, conns []connection, rates []float64
 		a.choice[q], a.before[q] = -1, -1
 	}
 	return a
+}
+
+// reserve makes room for the queue pairs on each link, of an allocation that is placed next, and for a few more.
+func (a *allocation) reserve(choice []int32) {
+	const more = 2
+	count, total := make([]int, len(a.on)), 0
+	for q, o := range choice {
+		if o >= 0 {
+			for _, l := range a.options[a.connOf[q]][o].links {
+				count[l]++
+				total++
+			}
+		}
+	}
+	room := make([]int32, total+more*len(a.on))
+	for l, n := range count {
+		a.on[l], room = room[:0:n+more], room[n+more:]
+	}
 }
 
 // place puts a queue pair on an option, and take takes it off.
@@ -180,64 +203,6 @@ func (a *allocation) improve() {
 	}
 }
 
-// refinements is how often a rate is tried that may be out of reach.
-const refinements = 6
-
-// refine raises the lowest rates where what the jobs aim at is out of reach, as with catalogues that lack paths: it searches for the highest rate that
-// all jobs can have which aim at more, by halving the interval, and keeps the allocation with the best rates.
-func (a *allocation) refine(demand []float64) {
-	aim := slices.Clone(a.rates)
-	now, _, _ := a.ratesNow(demand)
-	short := false
-	for j, rate := range now {
-		short = short || rate < aim[j]*goodEnough
-	}
-	if !short {
-		return
-	}
-	best, bestRates := slices.Clone(a.choice), sortedRates(now)
-	empty := slices.Repeat([]int32{-1}, len(best))
-	low, high := bestRates[0], 0.0
-	for j, rate := range now {
-		if rate < low*(1+slack) {
-			high = max(high, aim[j])
-		}
-	}
-	for range refinements {
-		level := (low + high) / 2
-		for j := range aim {
-			a.rates[j] = min(aim[j], level)
-		}
-		// From the best allocation, and from none at all.
-		for _, start := range [][]int32{best, empty} {
-			a.restore(start)
-			a.fill()
-			a.improve()
-			now, _, _ = a.ratesNow(demand)
-			if rates := sortedRates(now); compareRates(rates, bestRates) > 0 {
-				best, bestRates = slices.Clone(a.choice), rates
-			}
-			if bestRates[0] >= level*(1-slack) {
-				break
-			}
-		}
-		if low = max(low, bestRates[0]); low < level*(1-slack) {
-			high = level
-		}
-		if high <= low*(1+slack) {
-			break
-		}
-	}
-	copy(a.rates, aim)
-	a.restore(best)
-}
-
-func sortedRates(rates []float64) []float64 {
-	out := slices.Clone(rates)
-	slices.Sort(out)
-	return out
-}
-
 // restore puts all queue pairs on paths that they had, with the loads of the rates that the jobs aim at now.
 func (a *allocation) restore(choice []int32) {
 	for l := range a.on {
@@ -254,7 +219,7 @@ func (a *allocation) restore(choice []int32) {
 // relieve moves one queue pair from a link, if this makes the sum of powers less.
 func (a *allocation) relieve(l int32) bool {
 	best, to, least := int32(-1), int32(-1), -slack
-	for _, q := range a.sortedOn(l) {
+	for _, q := range a.distinctOn(l) {
 		if !a.mayBeMoved(q) {
 			continue
 		}
@@ -278,7 +243,7 @@ func (a *allocation) relieve(l int32) bool {
 
 // swap moves one queue pair from a link and another one out of its way, if this makes the sum of powers less.
 func (a *allocation) swap(l int32) bool {
-	for _, q := range a.sortedOn(l) {
+	for _, q := range a.distinctOn(l) {
 		if a.steps > 0 && a.mayBeMoved(q) && a.displace(q) {
 			return true
 		}
@@ -286,11 +251,14 @@ func (a *allocation) swap(l int32) bool {
 	return false
 }
 
-// sortedOn returns the queue pairs on a link, by their numbers.
-func (a *allocation) sortedOn(l int32) []int32 {
+// distinctOn returns the queue pairs on a link by their numbers. Of those that are alike it returns the first one: they belong to one connection, and have one
+// path now and had one before.
+func (a *allocation) distinctOn(l int32) []int32 {
 	qps := slices.Clone(a.on[l])
 	slices.Sort(qps)
-	return qps
+	return slices.CompactFunc(qps, func(p, q int32) bool {
+		return a.connOf[p] == a.connOf[q] && a.choice[p] == a.choice[q] && a.before[p] == a.before[q]
+	})
 }
 
 // mayBeMoved reports whether a queue pair may leave its path.
@@ -314,7 +282,7 @@ func (a *allocation) displace(q int32) bool {
 			if !a.isOverfull(l) {
 				continue
 			}
-			for _, r := range a.sortedOn(l) {
+			for _, r := range a.distinctOn(l) {
 				if r == q || !a.mayBeMoved(r) {
 					continue
 				}
@@ -360,7 +328,7 @@ func (a *allocation) ratesNow(demand []float64) (rates, carried []float64, qps [
 	return rates, carried, qps
 }
 
-// Exact search is done where it takes at most this many allocations.
+// Exact search is done where it takes at most this many allocations, and the steps suffice.
 const maxExact = 1 << 13
 
 // exact tries all allocations, if there are few, and keeps the best one: the lowest rates count first, then the fullest
@@ -373,7 +341,7 @@ func (a *allocation) exact(demand []float64) bool {
 		for i := 1; i <= q && total <= maxExact && k > 0; i++ {
 			total = total * (k + i - 1) / i
 		}
-		if total > maxExact {
+		if total > maxExact || total*len(a.choice) > a.steps {
 			return false
 		}
 	}

@@ -3,6 +3,7 @@ package plan
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -53,6 +54,7 @@ func c4Jobs(t testing.TB, name string) []Job {
 // c4Run returns the outcomes of seeds 1 to seeds.
 func c4Run(t *testing.T, seeds int, jobs string, s Simulation, exclude ...string) (out []*Outcome) {
 	t.Helper()
+	v := verifier{cells: verifiedCells}
 	for seed := 1; seed <= seeds; seed++ {
 		s.Network, s.Jobs, s.Seed = c4Network(t, exclude...), c4Jobs(t, jobs), uint64(seed)
 		if s.Ports == 0 {
@@ -63,9 +65,24 @@ func c4Run(t *testing.T, seeds int, jobs string, s Simulation, exclude ...string
 		if err != nil {
 			t.Fatal(err)
 		}
+		if s.Policy == Planned {
+			v.check(t, fmt.Sprintf("%s, seed %d", jobs, seed), s.Network, o.plan, seed == 1) // the optimum is that of all seeds
+		}
 		out = append(out, o)
 	}
+	if v.plans > 0 {
+		t.Logf("%s: %s", jobs, &v)
+	}
 	return out
+}
+
+// rangeOf returns the number of seeds, the mean of the jobs' rates, and the lowest and highest one.
+func rangeOf(all []*Outcome) string {
+	least, most := all[0].Min, all[0].Max
+	for _, o := range all {
+		least, most = min(least, o.Min), max(most, o.Max)
+	}
+	return fmt.Sprintf("%.1f (%.1f to %.1f, %d seeds)", meanOf(all), least, most, len(all))
 }
 
 func meanOf(all []*Outcome) (mean float64) {
@@ -122,7 +139,7 @@ func TestShowsOfC4(t *testing.T) {
 	for _, jobs := range []string{"e1.yaml", "e1-64.yaml", "e1-128.yaml"} {
 		hashed := c4Run(t, c4Seeds, jobs, Simulation{Policy: ECMP})
 		planned := c4Run(t, c4Seeds, jobs, Simulation{Policy: Planned, QPs: 8})
-		t.Logf("%s: ecmp %.1f (%.0f %% off their side), planned %.1f", jobs, meanOf(hashed), 100*hashed[0].OffSide, meanOf(planned))
+		t.Logf("%s: ecmp %s (%.0f %% off their side), planned %s", jobs, rangeOf(hashed), 100*hashed[0].OffSide, rangeOf(planned))
 		if gain := meanOf(planned)/meanOf(hashed) - 1; gain < 0.5 || meanOf(planned) < 0.99*362 {
 			t.Errorf("%s: %.1f to %.1f, want a gain of half, to 99 %% of 362", jobs, meanOf(hashed), meanOf(planned))
 		}
@@ -133,7 +150,8 @@ func TestShowsOfC4(t *testing.T) {
 		}
 	}
 	e3 := c4Run(t, c4Seeds, "e3.yaml", Simulation{Policy: Planned, QPs: 8}, "spine5", "spine6", "spine7", "spine8")
-	t.Logf("E3: planned %.1f", meanOf(e3))
+	hashed := c4Run(t, c4Seeds, "e3.yaml", Simulation{Policy: ECMP}, "spine5", "spine6", "spine7", "spine8")
+	t.Logf("E3: ecmp %s, planned %s", rangeOf(hashed), rangeOf(e3))
 	wantRatio(t, "E3", e3, 0.98)
 }
 
@@ -164,8 +182,8 @@ func TestLostLinkOfC4(t *testing.T) {
 			t.Errorf("seed %d: 8 queue pairs have %.1f Gb/s, want 304", o.Seed, o.Min)
 		}
 	}
-	auto := c4Run(t, min(c4Seeds, 3), "e4.yaml", Simulation{Policy: Planned, Ports: 128}, c4Link)
-	t.Logf("E4: 8 queue pairs %.1f, auto %.1f", fixed[0].Min, auto[0].Min)
+	auto := c4Run(t, c4AutoSeeds, "e4.yaml", Simulation{Policy: Planned, Ports: 128}, c4Link)
+	t.Logf("E4: 8 queue pairs %s, auto %s", rangeOf(fixed), rangeOf(auto))
 	wantRatio(t, "E4 auto", auto, 0.98)
 }
 
@@ -200,6 +218,7 @@ func TestRebalancingOfC4(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		(&verifier{}).check(t, fmt.Sprintf("seed %d", seed), s.Network, after, false)
 		o.Jobs = after.Jobs
 		o.summarize()
 		need := a.leastMoves(o.Min)

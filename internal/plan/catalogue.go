@@ -111,6 +111,8 @@ type option struct {
 	dst    string
 	links  []int32
 	sports []uint16
+	// crosses is true if packets arrive on another side than they left by.
+	crosses bool
 }
 
 // options returns the paths of a connection, in the order of their members and lowest ports. If there is none, it returns the reason.
@@ -123,20 +125,19 @@ func (c *Catalogue) options(conn *connection, anySide bool) (out []option, why R
 			why = reason
 			continue
 		}
-		free := func(o *option) bool {
-			return !slices.ContainsFunc(o.links, func(l int32) bool { return c.net.excluded[l] })
+		fits := func(o *option) bool { return c.net.isFree(o.links) && (anySide || !o.crosses) }
+		all := len(conn.src.members) == 1
+		for i := 0; all && i < len(paths); i++ {
+			all = fits(&paths[i])
 		}
-		if len(conn.src.members) == 1 && !slices.ContainsFunc(paths, func(o option) bool { return !free(&o) || !anySide && !c.net.sameSide(src, o.dst) }) {
-			out = paths // all of them, without a copy
+		if all {
+			out = paths // without a copy
 			break
 		}
 		for i := range paths {
 			o := paths[i]
-			if !free(&o) {
-				continue
-			}
-			if !anySide && !c.net.sameSide(src, o.dst) {
-				if why == NoValidPath {
+			if !fits(&o) {
+				if why == NoValidPath && c.net.isFree(o.links) {
 					why = SameSide
 				}
 				continue
@@ -149,6 +150,16 @@ func (c *Catalogue) options(conn *connection, anySide bool) (out []option, why R
 		why = ""
 	}
 	return out, why
+}
+
+// isFree reports whether no link of a path is excluded.
+func (n *Network) isFree(links []int32) bool {
+	for _, l := range links {
+		if n.excluded[l] {
+			return false
+		}
+	}
+	return true
 }
 
 // pathsOf returns the paths of a pair with their ports, and the reason why it has none that can be planned with.
@@ -172,7 +183,7 @@ next:
 				continue next
 			}
 		}
-		p.paths = append(p.paths, option{dst: x.dst, links: links, sports: []uint16{x.sport}})
+		p.paths = append(p.paths, option{dst: x.dst, links: links, sports: []uint16{x.sport}, crosses: !c.net.sameSide(src, x.dst)})
 	}
 	return p.paths, ""
 }

@@ -1,15 +1,16 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/jsonscan"
 )
 
 // Ports of RoCE version 2.
@@ -195,7 +196,7 @@ func ReadCatalogue(r io.Reader, fn func(line int, e *Entry) error, bad func(fabr
 // entryReader reads lines of a catalogue. Names and addresses that lines have in common are shared between them.
 type entryReader struct {
 	entry     Entry
-	scan      scanner
+	scan      jsonscan.Scanner
 	names     map[string]string
 	addresses map[string]netip.Addr
 	time      string // the last time as it was written, and read
@@ -238,28 +239,19 @@ func (d *entryReader) read(line []byte) error {
 	path := d.entry.Path[:0]
 	d.entry = Entry{Path: path}
 	s := &d.scan
-	*s = scanner{b: line, buf: s.buf}
+	s.Reset(line)
 	seen := 0
-	if !s.enter('{') {
-		return errors.New("an object is expected")
-	}
-	for first := true; s.more('}', first); first = false {
-		key := s.quoted()
-		bit := fieldBits[string(key)]
-		name := d.intern(key)
-		s.colon()
-		if s.err != nil {
-			return s.err
-		}
+	for s.Enter('{'); s.Key(); {
+		bit := fieldBits[string(s.Name)]
 		if seen&bit != 0 {
-			return fmt.Errorf("field %q: given twice", name)
+			return fmt.Errorf("field %q: given twice", s.Name)
 		}
 		seen |= bit
 		if err := d.field(bit); err != nil {
-			return fmt.Errorf("field %q: %w", truncate(name), err)
+			return err
 		}
 	}
-	if err := s.end(); err != nil {
+	if err := s.End(); err != nil {
 		return err
 	}
 	if seen&required != required {
@@ -277,75 +269,69 @@ func (d *entryReader) field(bit int) (err error) {
 	s, e := &d.scan, &d.entry
 	switch bit {
 	case seenSrc:
-		e.Src = d.intern(s.quoted())
+		e.Src = d.intern(s.Text())
 	case seenDst:
-		e.Dst = d.intern(s.quoted())
+		e.Dst = d.intern(s.Text())
 	case seenSrcAddr:
-		e.SrcAddr, err = d.address(s.quoted())
+		e.SrcAddr, err = d.address(s.Text())
 	case seenDstAddr:
-		e.DstAddr, err = d.address(s.quoted())
+		e.DstAddr, err = d.address(s.Text())
 	case seenProto:
-		e.Proto = d.intern(s.quoted())
+		e.Proto = d.intern(s.Text())
 	case seenDPort:
-		e.DPort = uint16(s.number(65535))
+		e.DPort = uint16(s.UintTo(65535))
 	case seenDSCP:
-		e.DSCP = uint8(s.number(63))
+		e.DSCP = uint8(s.UintTo(63))
 	case seenSPort:
-		e.SPort = uint16(s.number(65535))
+		e.SPort = uint16(s.UintTo(65535))
 	case seenPath:
-		err = d.path()
+		return d.path()
 	case seenState:
-		e.State = EntryState(d.intern(s.quoted()))
+		e.State = EntryState(d.intern(s.Text()))
 	case seenSource:
-		e.Source = EntrySource(d.intern(s.quoted()))
+		e.Source = EntrySource(d.intern(s.Text()))
 	case seenReason:
-		e.Reason = Reason(d.intern(s.quoted()))
+		e.Reason = Reason(d.intern(s.Text()))
 	case seenConfirmed:
-		e.Confirmed, err = d.timestamp(s.quoted())
+		e.Confirmed, err = d.timestamp(s.Text())
 	default:
-		s.skip()
+		s.Skip()
 	}
-	return errors.Join(s.err, err)
+	if s.Err() != nil {
+		return s.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("field %q: %w", s.Name, err)
+	}
+	return nil
 }
 
 // path reads the hops of a path.
 func (d *entryReader) path() error {
 	s := &d.scan
-	if !s.enter('[') {
-		return errors.New("a list of hops is expected")
-	}
-	for first := true; s.more(']', first); first = false {
+	for s.Enter('['); s.Element(); {
 		if len(d.entry.Path) == maxHops {
-			return fmt.Errorf("at most %d hops are expected", maxHops)
-		}
-		if !s.enter('{') {
-			return errors.New("a hop is expected: an object with switch, in and out")
+			return fmt.Errorf("field %q: at most %d hops are expected", "path", maxHops)
 		}
 		var h fabric.Hop
-		for first := true; s.more('}', first); first = false {
-			key := s.quoted()
-			var to *string
-			switch string(key) {
+		for s.Enter('{'); s.Key(); {
+			switch string(s.Name) {
 			case "switch":
-				to = &h.Switch
+				h.Switch = d.intern(s.Text())
 			case "in":
-				to = &h.In
+				h.In = d.intern(s.Text())
 			case "out":
-				to = &h.Out
+				h.Out = d.intern(s.Text())
+			default:
+				s.Skip()
 			}
-			s.colon()
-			if to == nil {
-				s.skip()
-				continue
-			}
-			*to = d.intern(s.quoted())
 		}
-		if s.err != nil {
-			return nil
+		if s.Err() != nil {
+			return fmt.Errorf("field %q: hop %d: %w", "path", len(d.entry.Path), s.Err())
 		}
 		d.entry.Path = append(d.entry.Path, h)
 	}
-	return nil
+	return s.Err()
 }
 
 // intern returns the text of b, of which one copy is kept.
@@ -384,4 +370,26 @@ func (d *entryReader) timestamp(b []byte) (time.Time, error) {
 	}
 	d.time, d.confirmed = string(b), t.UTC()
 	return d.confirmed, nil
+}
+
+// isName reports whether a text can be the name of a switch or node, or, if it is not strict, of a port or device.
+func isName(s string, strict bool) bool {
+	if s == "" {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; c {
+		case '>', '@', '#', ' ', '\t', '\r', '\n':
+			return false
+		case '/', ':':
+			if strict {
+				return false
+			}
+		case '-':
+			if i+1 < len(s) && (s[i+1] == '-' || s[i+1] == '>') {
+				return false
+			}
+		}
+	}
+	return utf8.ValidString(s)
 }

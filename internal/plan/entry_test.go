@@ -119,3 +119,13 @@ func FuzzPlan(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkReadCatalogue reads the lines of a fabric of 256 NICs.
+func BenchmarkReadCatalogue(b *testing.B) {
+	n, jobs := sizeNetwork(b, 32, 8, 8)
+	text := sizeText(b, n, jobs, 32)
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		readText(b, n, text)
+	}
+}

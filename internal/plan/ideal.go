@@ -1,9 +1,9 @@
 package plan
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -12,6 +12,7 @@ import (
 // Bounds of the exact search for the fractional optimum: cells of the program, and paths of one pair of NICs.
 const (
 	maxCells = 2_500_000
+	maxWork  = 1_000_000_000 // cells that the program changes
 	maxPaths = 512
 )
 
@@ -63,7 +64,7 @@ func (n *Network) idealRates(conns []connection, demand []float64) (rates []floa
 		return bound, true
 	}
 	if whole {
-		if rates, ok := n.solve(classes, demand); ok {
+		if rates, ok := n.solve(classes, demand, maxWork); ok {
 			return rates, true
 		}
 	}
@@ -86,42 +87,53 @@ func within(rates, bound []float64, share float64) bool {
 // boundGap is how far an even split may be below a bound that no split exceeds, for the bound to count as the optimum.
 const boundGap = 0.005
 
-// cut is what connections have to cross: the access links of a NIC or bond, or the links between its leaves and higher switches.
-type cut struct {
-	of   string // a unit, or leaves
-	away bool   // out of it
+// cuts are what the connections of a unit have to cross: its access links, and the links between its leaves and higher switches, both out of it and into
+// it.
+type cuts struct {
+	leaves []string
+	name   string   // of the leaves
+	access [2]int32 // numbers of the cuts; 0 stands for none yet
+	up     [2]int32
 }
 
 // cutRates returns the max-min rates that the access links and the uplinks of leaves would allow, if nothing else was in the way.
 func (n *Network) cutRates(conns []connection, demand []float64) []float64 {
-	number := map[cut]int{}
 	var capacity []float64
 	var load [][]jobLoad
-	add := func(key cut, c *connection, size func() float64) {
-		at, known := number[key]
-		if !known {
-			at = len(capacity)
-			number[key] = at
+	add := func(number *int32, c *connection, size func() float64) {
+		if *number == 0 {
 			capacity, load = append(capacity, size()), append(load, nil)
+			*number = int32(len(capacity))
 		}
-		load[at] = addLoad(load[at], c.job, c.share)
+		load[*number-1] = addLoad(load[*number-1], c.job, c.share)
 	}
-	leavesOf := map[*unit][]string{}
+	of := map[*unit]*cuts{}
+	up := map[string]*[2]int32{} // numbers of the cuts above leaves
 	for i := range conns {
 		c := &conns[i]
-		for _, u := range []*unit{c.src, c.dst} {
-			if leavesOf[u] == nil {
-				leavesOf[u] = n.leavesOf(u)
-			}
-		}
-		from, to := leavesOf[c.src], leavesOf[c.dst]
-		apart := !slices.ContainsFunc(from, func(leaf string) bool { return slices.Contains(to, leaf) })
+		var both [2]*cuts
 		for k, u := range []*unit{c.src, c.dst} {
-			away := k == 0
-			add(cut{u.id, away}, c, func() float64 { return n.widthOf(u.members, away) })
-			if leaves := leavesOf[u]; apart {
-				add(cut{strings.Join(leaves, " "), away}, c, func() float64 { return n.widthOf(n.upEnds(leaves), away) })
+			if of[u] == nil {
+				leaves := n.leavesOf(u)
+				of[u] = &cuts{leaves: leaves, name: strings.Join(leaves, " ")}
 			}
+			both[k] = of[u]
+		}
+		apart := !slices.ContainsFunc(both[0].leaves, func(leaf string) bool { return slices.Contains(both[1].leaves, leaf) })
+		for k, u := range []*unit{c.src, c.dst} {
+			away, x := k == 0, both[k]
+			add(&x.access[k], c, func() float64 { return n.widthOf(u.members, away) })
+			if !apart {
+				continue
+			}
+			if x.up[k] == 0 {
+				if up[x.name] == nil {
+					up[x.name] = &[2]int32{}
+				}
+				x.up[k] = up[x.name][k]
+			}
+			add(&x.up[k], c, func() float64 { return n.widthOf(n.upEnds(x.leaves), away) })
+			up[x.name][k] = x.up[k]
 		}
 	}
 	return maxMin(capacity, load, demand)
@@ -174,39 +186,45 @@ func (n *Network) capacities() []float64 {
 // classes returns the commodities of connections. whole is false if they have more paths.
 func (n *Network) classes(conns []connection) (out []class, whole bool) {
 	whole = true
-	users := map[string]int{} // connections by access link
+	users := make([]int32, len(n.links)) // connections by access link
 	for i := range conns {
-		for _, m := range conns[i].src.members {
-			users[m]++
+		for _, a := range conns[i].src.ends {
+			if a.out >= 0 {
+				users[a.out]++
+			}
 		}
-		for _, m := range conns[i].dst.members {
-			users[">"+m]++
+		for _, b := range conns[i].dst.ends {
+			if b.out >= 0 {
+				users[b.out^1]++
+			}
 		}
 	}
 	middle := map[[2]int32]*pathList{} // between leaves, without paths that use what is excluded
 	number := map[string]int{}
+	var key []byte
 	for i := range conns {
 		c := &conns[i]
-		key := strconv.AppendInt(nil, int64(c.job), 10)
-		key = strconv.AppendFloat(append(key, ' '), c.share, 'g', -1, 64)
+		key = binary.AppendUvarint(key[:0], uint64(c.job))
+		key = binary.LittleEndian.AppendUint64(key, math.Float64bits(c.share))
 		shared := false
-		for _, a := range c.src.members {
-			shared = shared || users[a] > 1
-			for _, b := range c.dst.members {
-				shared = shared || users[">"+b] > 1
-				from, to := n.Graph.PeerOf(a), n.Graph.PeerOf(b)
-				if from != "" && to != "" && n.sameSide(a, b) && n.usable(a) && n.usable(to) {
-					key = append(append(append(append(key, ' '), fabric.OwnerOf(from)...), '>'), fabric.OwnerOf(to)...)
-					for _, end := range []string{a, b} {
-						key = strconv.AppendFloat(append(key, ':'), n.links[n.byEnd[end]].capacity, 'g', -1, 64)
-					}
-				} else {
-					key = append(key, " -"...)
+		for k := range c.src.ends {
+			a := &c.src.ends[k]
+			shared = shared || a.out >= 0 && users[a.out] > 1
+			for m := range c.dst.ends {
+				b := &c.dst.ends[m]
+				shared = shared || b.out >= 0 && users[b.out^1] > 1
+				if !n.mayCarry(a, b) {
+					key = append(key, '-')
+					continue
+				}
+				key = binary.AppendUvarint(binary.AppendUvarint(append(key, '+'), uint64(a.leaf)), uint64(b.leaf))
+				for _, l := range [2]int32{a.out, b.out} {
+					key = binary.LittleEndian.AppendUint64(key, math.Float64bits(n.links[l].capacity))
 				}
 			}
 		}
 		if shared {
-			key = strconv.AppendInt(append(key, " only "...), int64(i), 10)
+			key = binary.AppendUvarint(append(key, "only"...), uint64(i))
 		}
 		if k, known := number[string(key)]; known {
 			out[k].count++
@@ -220,29 +238,25 @@ func (n *Network) classes(conns []connection) (out []class, whole bool) {
 	return out, whole
 }
 
-// usable reports whether packets may leave by an end of a link.
-func (n *Network) usable(from string) bool { return !n.excluded[n.byEnd[from]] }
-
 // shortest returns the shortest paths of a connection that stay on their side and avoid what is excluded. known has the paths between pairs of
 // leaves. whole is false if there are more.
 func (n *Network) shortest(c *connection, known map[[2]int32]*pathList) (out []route, whole bool) {
 	whole = true
-	for _, a := range c.src.members {
-		for _, b := range c.dst.members {
-			key := [2]int32{n.leafOf(a), n.leafOf(b)}
-			if key[0] < 0 || key[1] < 0 || !n.sameSide(a, b) {
+	for k := range c.src.ends {
+		a := &c.src.ends[k]
+		for m := range c.dst.ends {
+			b := &c.dst.ends[m]
+			if !n.mayCarry(a, b) {
 				continue
 			}
-			first, last := n.byEnd[a], n.byEnd[b]^1
-			if n.excluded[first] || n.excluded[last] {
-				continue
-			}
+			key, first, last := [2]int32{a.leaf, b.leaf}, a.out, b.out^1
 			list := known[key]
 			if list == nil {
 				list = n.usablePaths(key)
 				known[key] = list
 			}
 			whole = whole && list.whole
+			out = slices.Grow(out, len(list.paths))
 			for _, p := range list.paths {
 				out = append(out, route{first, last, p})
 			}
@@ -263,8 +277,8 @@ func (n *Network) usablePaths(leaves [2]int32) *pathList {
 	return out
 }
 
-// solve returns the lexicographic max-min rates of classes, or false if the program is too large.
-func (n *Network) solve(classes []class, demand []float64) ([]float64, bool) {
+// solve returns the lexicographic max-min rates of classes, or false if the program is too large, or takes more work.
+func (n *Network) solve(classes []class, demand []float64, work int) ([]float64, bool) {
 	rowOf := map[[2]int32]int{} // of a link, or of an access link of a class
 	var b []float64
 	scale, vars := 0.0, 1
@@ -301,7 +315,7 @@ func (n *Network) solve(classes []class, demand []float64) ([]float64, bool) {
 	if len(classes) == 0 || len(b)*(vars+len(b)+len(demand)) > maxCells {
 		return nil, false
 	}
-	p := newProgram(vars, b)
+	p := newProgram(vars, b, work)
 	v := 1
 	for k, c := range classes {
 		for i := range c.routes {

@@ -102,13 +102,8 @@ func (r *Request) withQPs(conns []connection, qps int, demand, ideal []float64, 
 	if steps == 0 {
 		steps = DefaultSteps
 	}
-	target := slices.Clone(ideal)
-	for i, rate := range target {
-		if rate <= 0 || math.IsInf(rate, 1) {
-			target[i] = 1
-		}
-	}
-	a := newAllocation(r.Network, r.Catalogue, conns, target, steps)
+	a := newAllocation(r.Network, r.Catalogue, conns, nil, steps)
+	a.rates = a.targets(ideal, demand)
 	if r.Previous != nil {
 		if err := a.keep(r.Previous, r.Jobs); err != nil {
 			return nil, err
@@ -123,12 +118,33 @@ func (r *Request) withQPs(conns []connection, qps int, demand, ideal []float64, 
 	return r.write(a, demand, ideal, exact), nil
 }
 
+// targets returns the rates that the jobs aim at: the ideal ones or, where connections have no path, those that would be ideal without these.
+func (a *allocation) targets(ideal, demand []float64) []float64 {
+	var placed []connection
+	for i := range a.conns {
+		if len(a.options[i]) > 0 {
+			placed = append(placed, a.conns[i])
+		}
+	}
+	out := slices.Clone(ideal)
+	if len(placed) < len(a.conns) {
+		out, _ = a.net.idealRates(placed, demand)
+	}
+	for j, rate := range out {
+		if rate <= 0 || math.IsInf(rate, 1) {
+			out[j] = 1
+		}
+	}
+	return out
+}
+
 // keep puts the queue pairs where a previous plan had them, as far as the paths are still there. Of the others, few may be moved.
 func (a *allocation) keep(p *Plan, jobs []Job) error {
 	if p.Model.GoodputRatio != a.net.Goodput {
 		return errors.New("the previous plan has another goodput_ratio")
 	}
-	for q, x := range a.previously(p, jobs) {
+	a.previous = a.previously(p, jobs)
+	for q, x := range a.previous {
 		if x == nil {
 			continue
 		}
@@ -137,9 +153,14 @@ func (a *allocation) keep(p *Plan, jobs []Job) error {
 		for o, opt := range a.options[c] {
 			if conn.src.members[opt.member] == x.Src && slices.Contains(opt.sports, x.SPort) {
 				a.before[q] = int32(o)
-				a.place(int32(q), int32(o))
 				break
 			}
+		}
+	}
+	a.reserve(a.before)
+	for q, o := range a.before {
+		if o >= 0 {
+			a.place(int32(q), o)
 		}
 	}
 	a.mayMove = max(1, len(a.choice)/50)
@@ -151,8 +172,8 @@ func (r *Request) write(a *allocation, demand, ideal []float64, exact bool) *Pla
 	n := r.Network
 	p := &Plan{Version: Version, Model: Model{n.Goodput}, Excluded: append([]Exclusion{}, n.reasons...), Assignments: []Assignment{}, Links: []LinkLoad{}, Jobs: []JobRate{}, Unplaced: []Unplaced{}, Spare: Spare{Nodes: []string{}}}
 	used := map[string]bool{}
-	ports := r.ports(a)
-	names := map[*int32][]string{} // of links, by the first one's place
+	ports := a.ports()
+	names := make([][]string, 0, 64) // of the links of a connection's paths
 	placed := make([]bool, len(r.Jobs))
 	jobs := make([]string, len(r.Jobs))
 	for i := range r.Jobs {
@@ -163,6 +184,8 @@ func (r *Request) write(a *allocation, demand, ideal []float64, exact bool) *Pla
 		conn := &a.conns[c]
 		job, qp := jobs[conn.job], q-a.first[c]
 		if qp == 0 {
+			names = slices.Grow(names[:0], len(a.options[c]))[:len(a.options[c])]
+			clear(names)
 			used[fabric.OwnerOf(conn.src.id)], used[fabric.OwnerOf(conn.dst.id)] = true, true
 		}
 		if a.choice[q] < 0 {
@@ -171,10 +194,10 @@ func (r *Request) write(a *allocation, demand, ideal []float64, exact bool) *Pla
 		}
 		placed[conn.job] = true
 		o := &a.options[c][a.choice[q]]
-		links := names[&o.links[0]]
+		links := names[a.choice[q]]
 		if links == nil {
 			links = n.linkNames(o.links)
-			names[&o.links[0]] = links
+			names[a.choice[q]] = links
 		}
 		x := Assignment{Job: job, Src: conn.src.members[o.member], Dst: o.dst, QP: qp, SPort: ports[q], FlowLabel: FlowLabel(ports[q]), Weight: conn.share / float64(conn.qps), Links: links}
 		if conn.src.bond {
@@ -223,17 +246,13 @@ func jobRate(j *Job, placed bool, rate, ideal float64, exact bool) JobRate {
 
 // ports returns the source port of each queue pair: of the ports that take its path, the one that the connection uses the least, and
 // the port that it had before, if it has the path of then.
-func (r *Request) ports(a *allocation) []uint16 {
+func (a *allocation) ports() []uint16 {
 	out := make([]uint16, len(a.choice))
-	var previous []*Assignment
-	if r.Previous != nil {
-		previous = a.previously(r.Previous, r.Jobs)
-	}
 	for c := range a.conns {
 		count := map[[2]int32]int{}
 		for q := a.first[c]; q < a.first[c+1]; q++ {
-			if o := a.choice[q]; o >= 0 && o == a.before[q] && previous != nil && previous[q] != nil && slices.Contains(a.options[c][o].sports, previous[q].SPort) {
-				out[q] = previous[q].SPort
+			if o := a.choice[q]; o >= 0 && o == a.before[q] && a.previous != nil && a.previous[q] != nil && slices.Contains(a.options[c][o].sports, a.previous[q].SPort) {
+				out[q] = a.previous[q].SPort
 				count[[2]int32{o, int32(out[q])}]++
 			}
 		}

@@ -35,6 +35,17 @@ func maxMin(capacity []float64, load [][]jobLoad, demand []float64) []float64 {
 	used := make([]float64, len(capacity))
 	linksOf := make([][]jobLoad, len(demand)) // of each job: a link in the field job
 	var open []int                            // links that jobs which are not frozen use
+	count, total := make([]int, len(demand)), 0
+	for _, jobs := range load {
+		for _, j := range jobs {
+			count[j.job]++
+		}
+		total += len(jobs)
+	}
+	room := make([]jobLoad, total)
+	for j, n := range count {
+		linksOf[j], room = room[:0:n], room[n:]
+	}
 	for l, jobs := range load {
 		for _, j := range jobs {
 			sum[l] += j.weight

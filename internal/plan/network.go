@@ -47,7 +47,15 @@ type portKey struct{ sw, port string }
 type unit struct {
 	id      string
 	members []string
+	ends    []unitEnd // of the members
 	bond    bool
+}
+
+// unitEnd is where a member of a unit is connected.
+type unitEnd struct {
+	out  int32 // the direction of its link out of it, or -1
+	leaf int32 // the switch there, or -1
+	side string
 }
 
 // NewNetwork returns the network of a topology. It fails if a link has no speed.
@@ -75,6 +83,15 @@ func NewNetwork(g *fabric.Graph, goodput float64) (*Network, error) {
 	}
 	n.excluded = make([]bool, len(n.links))
 	n.numberSwitches()
+	for _, u := range n.units {
+		for _, m := range u.members {
+			end := unitEnd{out: -1, leaf: n.leafOf(m), side: n.sideOf(m)}
+			if l, linked := n.byEnd[m]; linked {
+				end.out = l
+			}
+			u.ends = append(u.ends, end)
+		}
+	}
 	return n, nil
 }
 
@@ -209,6 +226,11 @@ func (n *Network) sideOf(nic string) string {
 func (n *Network) sameSide(src, dst string) bool {
 	a, b := n.sideOf(src), n.sideOf(dst)
 	return a == b || a == "" || b == ""
+}
+
+// mayCarry reports whether packets from one end to another stay on their side and may cross both links.
+func (n *Network) mayCarry(from, to *unitEnd) bool {
+	return from.leaf >= 0 && to.leaf >= 0 && (from.side == to.side || from.side == "" || to.side == "") && !n.excluded[from.out] && !n.excluded[to.out^1]
 }
 
 // Exclude leaves an element out: a switch, a node, a NIC, a port (packets out of it), a link, or a direction FROM->TO.

@@ -9,15 +9,17 @@ type program struct {
 	basis []int
 	fixed []bool // columns that stay out of the basis, at 0
 	vars  int
+	some  []int32 // columns of the pivot's row that are not 0
+	work  int     // cells that may still be changed
 }
 
 // tolerance is what counts as 0 in a program whose coefficients are near 1.
 const tolerance = 1e-9
 
-// newProgram returns a program of vars variables and len(b) rows, without coefficients. Each b gets a tiny amount of its own,
+// newProgram returns a program of vars variables and len(b) rows, without coefficients. work bounds the cells that are changed. Each b gets a tiny amount of its own,
 // since simplex walks in circles where many are equal.
-func newProgram(vars int, b []float64) *program {
-	p := &program{vars: vars, fixed: make([]bool, vars+len(b))}
+func newProgram(vars int, b []float64, work int) *program {
+	p := &program{vars: vars, work: work, fixed: make([]bool, vars+len(b))}
 	for i, v := range b {
 		row := make([]float64, vars+len(b)+1)
 		row[vars+i] = 1
@@ -28,7 +30,7 @@ func newProgram(vars int, b []float64) *program {
 }
 
 // maximize maximises the sum of cost*x and returns its value and the reduced costs of the columns. Columns whose reduced
-// cost is not 0 are then fixed, so that a later call keeps the value. ok is false if it takes too many steps.
+// cost is not 0 are then fixed, so that a later call keeps the value. ok is false if it takes too much work.
 func (p *program) maximize(column int) (value float64, reduced []float64, ok bool) {
 	width := len(p.rows[0])
 	z := make([]float64, width)
@@ -58,7 +60,7 @@ func (p *program) maximize(column int) (value float64, reduced []float64, ok boo
 				}
 			}
 		}
-		if leave < 0 || step > 50*(len(p.rows)+100) {
+		if leave < 0 || p.work <= 0 || step > 50*(len(p.rows)+100) {
 			return 0, nil, false
 		}
 		p.pivot(leave, enter, z)
@@ -75,15 +77,20 @@ func (p *program) maximize(column int) (value float64, reduced []float64, ok boo
 func (p *program) pivot(leave, enter int, z []float64) {
 	row := p.rows[leave]
 	f := 1 / row[enter]
-	for k := range row {
-		row[k] *= f
+	p.some = p.some[:0]
+	for k, v := range row {
+		if v != 0 {
+			row[k] = v * f
+			p.some = append(p.some, int32(k))
+		}
 	}
 	subtract := func(other []float64) {
 		if f := other[enter]; f != 0 {
-			for k, v := range row {
-				other[k] -= f * v
+			for _, k := range p.some {
+				other[k] -= f * row[k]
 			}
 			other[enter] = 0
+			p.work -= len(p.some)
 		}
 	}
 	for i, other := range p.rows {

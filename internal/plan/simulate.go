@@ -45,6 +45,7 @@ type Outcome struct {
 	ConvergedAfter *int      `json:"converged_after"`
 	Moves          int       `json:"moves"`
 	OffSide        float64   `json:"off_side_ratio"` // share of the queue pairs whose packets change sides
+	plan           *Plan     // of the policy planned
 }
 
 // maxSimulated bounds the iterations of a simulation.
@@ -204,7 +205,7 @@ func (s *Simulation) runPlanned(out *Outcome, c *Catalogue, lost bool) error {
 		u := p.Unplaced[0]
 		return fmt.Errorf("seed %d: from %s to %s: %s", s.Seed, u.Src, u.Dst, u.Reason)
 	}
-	out.Jobs = p.Jobs
+	out.Jobs, out.plan = p.Jobs, p
 	out.summarize()
 	return nil
 }

@@ -122,6 +122,11 @@ func planSize(t *testing.T, leaves, perLeaf, spines, ports int) {
 	if wrong := Check(n, c, again); len(wrong) > 0 {
 		t.Error(wrong[0])
 	}
+	if leaves <= 32 { // test/plancheck goes over all links for each job
+		v := verifier{}
+		v.check(t, "before the loss", n, p, false)
+		v.check(t, "behind the loss", n, again, false)
+	}
 	moved, need := 0, 0
 	for i := range p.Assignments {
 		a, b := &p.Assignments[i], &again.Assignments[i]

@@ -113,20 +113,22 @@ type optimum struct {
 	g       *graph
 	demands []demandOf
 	limits  []float64 // of the rates of the jobs
+	cells   int       // of the largest program
 }
 
-// maximize returns the highest common rate of some jobs while each of the others has at least a rate of its own.
+// ErrTooLarge is the error of a program that has more cells than the caller allows.
+var ErrTooLarge = errors.New("the linear program is too large")
+
+// held is what a unit of a rate that is held counts in the objective, beside 1 of the common rate: much more than it can be exchanged for.
+const held = 1000
+
+// maximize returns the highest common rate of some jobs while each of the others has a rate of its own, which it can have. Variables are the common rate,
+// the rates of the jobs, and the flows on paths. Since all may be 0, no bound is below 0 and the solver has a basis to begin with.
 func (o *optimum) maximize(raised []bool, least []float64) (float64, error) {
 	row := map[string]int{}
-	var bounds []float64
-	for range o.demands {
-		bounds = append(bounds, 0)
-	}
-	vars := 1
-	for k, d := range o.demands {
-		if !raised[d.job] {
-			bounds[k] = -d.share * least[d.job]
-		}
+	bounds := make([]float64, len(o.demands))
+	vars := 1 + len(raised)
+	for _, d := range o.demands {
 		vars += len(d.paths)
 		for _, p := range d.paths {
 			for _, l := range p {
@@ -137,28 +139,41 @@ func (o *optimum) maximize(raised []bool, least []float64) (float64, error) {
 			}
 		}
 	}
-	limit := math.Inf(1)
+	first := len(bounds) // row of the first job
+	limit := 1e7
 	for j := range raised {
 		if raised[j] {
 			limit = min(limit, o.limits[j])
 		}
+		bounds = append(bounds, least[j])
 	}
-	rows := len(bounds)
-	if !math.IsInf(limit, 1) {
-		bounds = append(bounds, limit)
+	bounds = append(bounds, limit)
+	if len(bounds)*(vars+len(bounds)) > o.cells {
+		return 0, ErrTooLarge
 	}
 	a := mat.NewDense(len(bounds), vars+len(bounds), nil)
+	var basis []int
 	for r := range bounds {
+		bounds[r] += 1e-5 * (1 + math.Mod(float64(r)*0.618034, 1)) // simplex walks in circles where many bounds are equal
 		a.Set(r, vars+r, 1)
+		basis = append(basis, vars+r)
 	}
-	if len(bounds) > rows {
-		a.Set(rows, 0, 1)
-	}
-	v := 1
-	for k, d := range o.demands {
-		if raised[d.job] {
-			a.Set(k, 0, d.share)
+	cost := make([]float64, vars+len(bounds))
+	cost[0] = -1
+	a.Set(len(bounds)-1, 0, 1)
+	for j := range raised {
+		a.Set(first+j, 1+j, 1)
+		if !raised[j] {
+			cost[1+j] = -held
 		}
+	}
+	v := 1 + len(raised)
+	for k, d := range o.demands {
+		rate := 0
+		if !raised[d.job] {
+			rate = 1 + d.job
+		}
+		a.Set(k, rate, d.share)
 		for _, p := range d.paths {
 			a.Set(k, v, -1)
 			for _, l := range p {
@@ -167,16 +182,16 @@ func (o *optimum) maximize(raised []bool, least []float64) (float64, error) {
 			v++
 		}
 	}
-	cost := make([]float64, vars+len(bounds))
-	cost[0] = -1
-	var basis []int
-	if slices.Min(bounds) >= 0 {
-		for r := range bounds {
-			basis = append(basis, vars+r)
+	_, x, err := lp.Simplex(cost, a, bounds, 1e-9, basis)
+	if err != nil {
+		return 0, err
+	}
+	for j := range raised {
+		if !raised[j] && x[1+j] < least[j]*(1-1e-9)-1e-9 {
+			return 0, fmt.Errorf("job %d has %.6f Gb/s of %.6f", j, x[1+j], least[j])
 		}
 	}
-	value, _, err := lp.Simplex(cost, a, bounds, 1e-9, basis)
-	return -value, err
+	return x[0], nil
 }
 
 // rates returns the lexicographic max-min rates. The common rate of the jobs that are still raised is found first; then those are fixed which
@@ -225,8 +240,9 @@ func (o *optimum) rates() ([]float64, error) {
 	return out, nil
 }
 
-// IdealRates returns the fractional optimum of the jobs of a plan, of which all queue pairs are placed.
-func IdealRates(topologyFile, plan []byte, excluded func(direction string) bool) (map[string]float64, error) {
+// IdealRates returns the fractional optimum of the jobs of a plan, of which all queue pairs are placed. The solver works on a dense matrix and takes the
+// cube of its size: with more than so many cells, the error is ErrTooLarge.
+func IdealRates(topologyFile, plan []byte, excluded func(direction string) bool, cells int) (map[string]float64, error) {
 	var p struct {
 		planFile
 		Assignments []struct {
@@ -243,7 +259,7 @@ func IdealRates(topologyFile, plan []byte, excluded func(direction string) bool)
 	if err != nil {
 		return nil, err
 	}
-	o := &optimum{g: g}
+	o := &optimum{g: g, cells: cells}
 	number := map[string]int{}
 	for _, j := range p.Jobs {
 		number[j.Job] = len(o.limits)

@@ -97,26 +97,27 @@ func Check(topologyFile, plan []byte) error {
 }
 
 // fairRates returns the max-min rates of jobs. The common rate of the jobs that are still raised is found by bisection; then those are
-// fixed that cannot be raised alone.
+// fixed that are on a full link.
 func fairRates(capacity map[string]float64, load map[string]map[string]float64, demand map[string]float64) map[string]float64 {
 	fixed := map[string]float64{}
-	rate := func(job string, level float64) float64 {
-		if r, ok := fixed[job]; ok {
-			return r
-		}
-		return min(level, demand[job])
-	}
-	fits := func(level float64, only string) bool {
-		for l, jobs := range load {
-			sum := 0.0
-			for j, w := range jobs {
-				if only != "" && j != only {
-					sum += w * fixedOr(fixed, j, level/(1+1e-6), demand[j])
-					continue
-				}
-				sum += w * rate(j, level)
+	// sum returns what a link carries, or 0 if all jobs on it are fixed: it has room for them, but for rounding.
+	sum := func(l string, level float64) (sum float64) {
+		open := false
+		for j, w := range load[l] {
+			r, done := fixed[j]
+			if !done {
+				r, open = min(level, demand[j]), true
 			}
-			if sum > capacity[l]*(1+1e-9) {
+			sum += w * r
+		}
+		if !open {
+			return 0
+		}
+		return sum
+	}
+	fits := func(level float64) bool {
+		for l := range load {
+			if sum(l, level) > capacity[l]*(1+1e-9) {
 				return false
 			}
 		}
@@ -125,32 +126,29 @@ func fairRates(capacity map[string]float64, load map[string]map[string]float64, 
 	for len(fixed) < len(demand) {
 		low, high := 0.0, 1e7
 		for range 80 {
-			if middle := (low + high) / 2; fits(middle, "") {
+			if middle := (low + high) / 2; fits(middle) {
 				low = middle
 			} else {
 				high = middle
 			}
 		}
-		before := len(fixed)
-		var stop []string
-		for j, d := range demand {
-			if _, done := fixed[j]; !done && (low >= d || !fits(low*(1+1e-6), j)) {
-				stop = append(stop, j)
+		stop := map[string]bool{}
+		for l, jobs := range load {
+			if sum(l, low) >= capacity[l]*(1-1e-7) {
+				for j := range jobs {
+					stop[j] = true
+				}
 			}
 		}
-		for _, j := range stop {
-			fixed[j] = min(low, demand[j])
+		before := len(fixed)
+		for j, d := range demand {
+			if _, done := fixed[j]; !done && (stop[j] || low >= d) {
+				fixed[j] = min(low, d)
+			}
 		}
 		if len(fixed) == before {
 			break
 		}
 	}
 	return fixed
-}
-
-func fixedOr(fixed map[string]float64, job string, level, demand float64) float64 {
-	if r, ok := fixed[job]; ok {
-		return r
-	}
-	return min(level, demand)
 }

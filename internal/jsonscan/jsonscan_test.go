@@ -1,4 +1,4 @@
-package ccl
+package jsonscan
 
 import (
 	"bytes"
@@ -13,13 +13,13 @@ func FuzzScanner(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if bytes.Count(text, []byte("["))+bytes.Count(text, []byte("{")) > maxDepth {
+		if bytes.Count(text, []byte("["))+bytes.Count(text, []byte("{")) > MaxDepth {
 			return
 		}
-		s := scanner{}
-		s.reset(text)
-		s.skip()
-		ours := s.end()
+		s := Scanner{}
+		s.Reset(text)
+		s.Skip()
+		ours := s.End()
 		if theirs := jsontext.Value(text).IsValid(jsontext.AllowDuplicateNames(true)); (ours == nil) != theirs {
 			t.Errorf("%q: %v, and jsontext says %t", text, ours, theirs)
 		}
