@@ -166,7 +166,7 @@ var servers = map[string]string{
 	"exporters/node": "graylink-node", "exporters/switch": "graylink-switch", "exporters/coordinator": "graylink-coordinator",
 	"analyzer/daemon": "graylink-analyzer", "analyzer/publish": "graylink-analyzer", "analyzer/maintenance": "graylink-analyzer",
 	"analyzer/catalogue": "graylink-analyzer",
-	"exporters/ibfabric": "graylink ib serve", "internal/ibsample": "graylink ib serve",
+	"exporters/ibfabric": "graylink ib serve", "internal/ibsample": "graylink ib serve", "internal/ibagent": "graylink ib serve",
 }
 
 // passesOn lists packages whose handlers pass requests on, to those of servers or to Prometheus' own: graylink serve.
