@@ -93,15 +93,15 @@ func ReadRAS(r io.Reader, src Source, at Nanos, zone *time.Location, fn func(Rec
 		case "timestamp":
 			p.timestamp(string(p.Text()))
 		case "communicators":
-			for p.Enter('['); p.Element() && p.emitter.err == nil; {
+			for p.Enter('['); p.Element() && p.err == nil; {
 				p.comm()
 			}
 		default:
 			p.Skip()
 		}
 	}
-	if p.emitter.err != nil {
-		return p.Counts, p.emitter.err
+	if p.err != nil {
+		return p.Counts, p.err
 	}
 	return p.Counts, p.End()
 }
@@ -185,7 +185,7 @@ func (p *rasReader) comm() {
 
 // report counts and reports what no record could be made of.
 func (p *rasReader) report(where string, err error) {
-	if p.emitter.err == nil {
+	if p.err == nil {
 		p.Unreadable++
 		p.bad(fabric.LineError{Err: fmt.Errorf("%s: %w", where, err)})
 	}
