@@ -127,7 +127,7 @@ func (p *connection) judge(t *Tracker, a, b half) {
 		if over := side.wait - n; over > max(spread*m, normalPeriod/10, floor) {
 			r.wait, r.waitOver, r.late = side.wait, over, []int{side.late}
 			if q := c.members[side.late]; q != nil {
-				r.cause = c.job.explain(c, side.late, q, side.at, normalPeriod, over, 0)
+				r.cause = newSearch(normalPeriod, over).explain(c, side.late, q, side.at, 0)
 			}
 		}
 	}

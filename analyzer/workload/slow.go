@@ -63,7 +63,6 @@ func (c *comm) settle(x *operation, r *result, floor int64) {
 
 // judgeResult says whether transfer and waiting count, and follows a late rank to what made it late.
 func (s *series) judgeResult(x *operation, r *result, floor int64) {
-	c := s.comm
 	first := slices.Index(x.state, finished)
 	period := int64(0)
 	if before, ok := s.lastStart[first]; ok && x.key.seq > s.lastSeq {
@@ -94,12 +93,7 @@ func (s *series) judgeResult(x *operation, r *result, floor int64) {
 	if ok && known {
 		if over := r.wait - wn; over > max(spread*wm, normalPeriod/10, floor) {
 			r.waitOver = over
-			for _, l := range r.late {
-				r.cause = c.job.follow(c, l, r.seq, s, normalPeriod, over, 0)
-				if r.cause.proc != nil || r.cause.transfer != nil {
-					break
-				}
-			}
+			r.cause = s.causeOf(r, normalPeriod)
 		}
 	}
 	if !s.keep(r) {
@@ -167,27 +161,68 @@ func (s *series) counting(least int, holds func(*result) bool) []*result {
 	return nil
 }
 
+// deepest bounds how many operations a search for a cause goes back.
+const deepest = 8
+
+// visit is an operation of a rank that a search for a cause came to.
+type visit struct {
+	s    *series
+	seq  uint64
+	rank int
+}
+
+// search is a search for what made ranks late. Many of them may have waited for the same ranks in the same operations before, so that
+// the ways back are many more than the operations: each is followed once, or again if a shorter way leads to it.
+type search struct {
+	period, over int64 // what a step normally takes, and how late the ranks are, in ns
+	tried        map[visit]int
+}
+
+// newSearch returns a search that has not come to any operation.
+func newSearch(period, over int64) *search {
+	return &search{period: period, over: over, tried: map[visit]int{}}
+}
+
+// causeOf finds what made the last ranks late to an operation.
+func (s *series) causeOf(r *result, period int64) cause {
+	w := newSearch(period, r.waitOver)
+	for _, l := range r.late {
+		if k := w.follow(s.comm, l, r.seq, s, 0); k.found() {
+			return k
+		}
+	}
+	return cause{}
+}
+
+// found says whether there is a cause.
+func (k *cause) found() bool { return k.proc != nil || k.transfer != nil }
+
 // follow finds what made a rank late to an operation: its own work, or another operation in which it waited. The times it
 // compares are those of one process each.
-func (j *job) follow(c *comm, rank int, seq uint64, s *series, period, over int64, depth int) cause {
+func (w *search) follow(c *comm, rank int, seq uint64, s *series, depth int) cause {
 	p := c.members[rank]
-	if p == nil || depth > 8 {
+	if p == nil || depth > deepest {
 		return cause{}
 	}
+	at := visit{s, seq, rank}
+	if before, again := w.tried[at]; again && before <= depth {
+		return cause{} // it had none
+	}
+	w.tried[at] = depth
 	for i := range p.spans {
 		if sp := &p.spans[i]; sp.s == s && sp.seq == seq {
-			return j.explain(c, rank, p, sp.start, period, over, depth)
+			return w.explain(c, rank, p, sp.start, depth)
 		}
 	}
 	return cause{}
 }
 
 // explain finds what made a process late at a time, in the step before it, which is longer than normal by what it is late.
-func (j *job) explain(c *comm, rank int, p *process, at, period, over int64, depth int) cause {
+func (w *search) explain(c *comm, rank int, p *process, at int64, depth int) cause {
 	var gap, exec *span
 	for i := range p.spans {
 		sp := &p.spans[i]
-		if sp.start > at || sp.start <= at-period-over {
+		if sp.start > at || sp.start <= at-w.period-w.over {
 			continue
 		}
 		if sp.gapOK && (gap == nil || sp.gapOver > gap.gapOver) {
@@ -197,26 +232,26 @@ func (j *job) explain(c *comm, rank int, p *process, at, period, over int64, dep
 			exec = sp
 		}
 	}
-	if gap != nil && 2*gap.gapOver >= over && (exec == nil || gap.gapOver >= exec.execOver/2) {
+	if gap != nil && 2*gap.gapOver >= w.over && (exec == nil || gap.gapOver >= exec.execOver/2) {
 		return cause{proc: p, comm: c, rank: rank}
 	}
-	if exec == nil || 2*exec.execOver < over || depth > 8 {
+	if exec == nil || 2*exec.execOver < w.over || depth > deepest {
 		return cause{}
 	}
 	y := exec.s
 	if exec.peer >= 0 {
-		return j.explainPair(y.comm, exec, period, over, depth)
+		return w.explainPair(y.comm, exec, depth)
 	}
 	r := y.comm.results[opKey{y.shape.op, exec.seq}]
 	if r == nil {
 		return cause{}
 	}
-	if 2*r.transferOver >= over && y.shape.op != "AllToAll" {
+	if 2*r.transferOver >= w.over && y.shape.op != "AllToAll" {
 		return cause{transfer: y}
 	}
 	for _, l := range r.late {
 		if l != exec.rank {
-			if k := j.follow(y.comm, l, exec.seq, y, period, over, depth+1); k.proc != nil || k.transfer != nil {
+			if k := w.follow(y.comm, l, exec.seq, y, depth+1); k.found() {
 				return k
 			}
 		}
@@ -225,7 +260,7 @@ func (j *job) explain(c *comm, rank int, p *process, at, period, over int64, dep
 }
 
 // explainPair follows a wait for a peer: it came late, or the transfer was slow for both.
-func (j *job) explainPair(c *comm, e *span, period, over int64, depth int) cause {
+func (w *search) explainPair(c *comm, e *span, depth int) cause {
 	other := c.members[e.peer]
 	if other == nil {
 		return cause{}
@@ -236,10 +271,10 @@ func (j *job) explainPair(c *comm, e *span, period, over int64, depth int) cause
 		if sp.s.comm != c || sp.s.shape.op != op || sp.peer != e.rank {
 			continue
 		}
-		if sp.exeOK && 2*sp.execOver >= over {
+		if sp.exeOK && 2*sp.execOver >= w.over {
 			return cause{transfer: e.s}
 		}
-		return j.explain(c, e.peer, other, sp.start, period, over, depth+1)
+		return w.explain(c, e.peer, other, sp.start, depth+1)
 	}
 	return cause{}
 }
