@@ -302,6 +302,7 @@ func (j *job) diagnoseLate(s *series, into map[string]*finding) {
 
 // update makes diagnoses of what was found, and closes those that are over.
 func (t *Tracker) update(j *job, found []*finding, at time.Time, fabric Fabric) {
+	found = slices.DeleteFunc(found, func(f *finding) bool { d := j.open[f.key]; return d != nil && d.isNoiseTo(f) })
 	still := map[string]bool{}
 	for _, f := range found {
 		still[f.key] = true
@@ -315,10 +316,13 @@ func (t *Tracker) update(j *job, found []*finding, at time.Time, fabric Fabric) 
 			d = &standing{Diagnosis: Diagnosis{DetectedAt: at.UTC(), BeganAt: time.Unix(0, f.began).UTC(), FirstSeq: f.first, ID: f.id(j)}}
 		}
 		j.open[f.key], d.pairs = d, f.connections
+		if f.effect != nil {
+			d.most = max(d.most, f.effect.AddedNS)
+		}
 		t.describe(&d.Diagnosis, f, fabric)
 	}
 	for key, d := range j.open {
-		if !still[key] && j.calm(&d.Diagnosis) {
+		if !still[key] && j.calm(d) {
 			d.Open = false
 			delete(j.open, key)
 			if j.closed = append(j.closed, d.Diagnosis); len(j.closed) > maxClosed {
@@ -333,7 +337,18 @@ func (t *Tracker) update(j *job, found []*finding, at time.Time, fabric Fabric) 
 type standing struct {
 	Diagnosis
 	pairs []pair
+	most  int64 // the largest time that the fault added to an operation, in ns
 }
+
+// sameFault is the share of what a fault added at most, from which on an operation that counts may be of the same fault. What is less
+// is noise, or another fault, which then has a diagnosis of its own.
+const sameFault = 0.25
+
+// scale returns the time that operations of the fault add at least, in ns.
+func (d *standing) scale() int64 { return int64(sameFault * float64(d.most)) }
+
+// isNoiseTo says whether a finding is far less than what the diagnosis is about.
+func (d *standing) isNoiseTo(f *finding) bool { return f.effect != nil && f.effect.AddedNS < d.scale() }
 
 // adopt returns the open diagnosis of which a finding knows more: of the same connections, or without any. Further ones of the
 // same connections are a part of it and no longer stand by themselves.
@@ -397,11 +412,14 @@ func (j *job) endSilent(cycle uint64) {
 	}
 }
 
-// calm says whether what a diagnosis names is over: few of the latest operations still count.
-func (j *job) calm(d *Diagnosis) bool {
+// calm says whether what a diagnosis names is over: few of the latest operations are slow or late on its scale.
+func (j *job) calm(d *standing) bool {
+	if d.Effect == nil {
+		return true
+	}
 	for _, c := range j.order {
 		for _, s := range c.series {
-			if d.Effect != nil && s.counting(recent-counting, func(r *result) bool { return r.transferOver > 0 || r.waitOver > 0 }) != nil {
+			if s.counting(recent-counting, func(r *result) bool { return max(r.transferOver, r.waitOver) > d.scale() }) != nil {
 				return false
 			}
 		}

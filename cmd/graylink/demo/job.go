@@ -338,12 +338,14 @@ func (o *JobOutcome) JobLines() string {
 
 // showLateRank makes a rank of the job late, and waits until this is said and the network is innocent.
 func (d *Demo) showLateRank(ctx context.Context, out *JobOutcome) error {
-	ok, err := d.await(ctx, overTimeout, "until the job runs as before", func() (bool, error) { return len(d.openDiagnoses()) == 0, nil })
+	ok, err := d.await(ctx, overTimeout, "until the job no longer waits for the link", func() (bool, error) {
+		return !slices.ContainsFunc(d.openDiagnoses(), func(x workload.Diagnosis) bool { return out.Link != nil && x.ID == out.Link.ID }), nil
+	})
 	if err != nil {
 		return err
 	}
 	if !ok {
-		d.printProgress("job %s does not run as before within %s", jobName, overTimeout)
+		d.printProgress("job %s still waits for the link after %s", jobName, overTimeout)
 		return nil
 	}
 	ranks := d.job.Ranks()
