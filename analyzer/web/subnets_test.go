@@ -19,7 +19,7 @@ func someSubnets(now time.Time) []ibsubnet.View {
 	}
 }
 
-// TestSubnetsOnThePage checks that the page says of each subnet what is read, how old it is, and by whom; and nothing without subnets.
+// TestSubnetsOnThePage checks that the page says of each subnet what is read, how old that is, and from where; and nothing without subnets.
 func TestSubnetsOnThePage(t *testing.T) {
 	g := loadDemo(t)
 	h := handler(g, healthy(g))
