@@ -12,6 +12,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
+	"github.com/graylink/graylink/internal/ibsubnet"
 	"github.com/graylink/graylink/internal/plainjson"
 )
 
@@ -58,39 +59,12 @@ func (s *ibSource) checkFlags() error {
 
 // openClient attaches to the device.
 func (s *ibSource) openClient() (*ibmad.Client, error) {
-	config := ibmad.Config{Timeout: s.timeout}
-	if s.mkeyFile != "" {
-		key, err := ibmad.ReadMKey(s.mkeyFile)
-		if err != nil {
-			return nil, err
-		}
-		config.MKey = key
-	}
-	t, err := ibmad.Open(s.device)
-	if err != nil {
-		return nil, err
-	}
-	return ibmad.NewClient(t, config), nil
+	return ibsubnet.OpenClient(s.device, s.mkeyFile, s.timeout)
 }
 
 // readFiles reads files.
 func (s *ibSource) readFiles() (f *ibfabric.Fabric, found []string, err error) {
-	file, err := os.Open(s.from)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer file.Close()
-	f, found, err = ibfabric.ReadNetDiscover(s.from, file)
-	if err != nil || s.lfts == "" {
-		return f, found, err
-	}
-	tables, err := os.Open(s.lfts)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer tables.Close()
-	f, more, err := f.ReadLFTs(s.lfts, tables)
-	return f, append(found, more...), err
+	return ibsubnet.ReadFiles(s.from, s.lfts)
 }
 
 func printWarnings(of string, found []string) int {

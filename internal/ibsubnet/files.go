@@ -75,7 +75,7 @@ func (f *Files) Read(context.Context) (ibfabric.Reading, error) {
 		}
 		return f.last, nil
 	}
-	fabric, found, err := readFiles(f.NetDiscover, f.LFTs)
+	fabric, found, err := ReadFiles(f.NetDiscover, f.LFTs)
 	if err != nil {
 		return ibfabric.Reading{}, err
 	}
@@ -110,26 +110,21 @@ func (f *Files) pollLog(now time.Time) error {
 	return nil
 }
 
-// readFiles reads the output files of ibnetdiscover and dump_lfts.
-func readFiles(netDiscover, lfts string) (f *ibfabric.Fabric, found []string, err error) {
+// ReadFiles reads the output files of ibnetdiscover and dump_lfts. Without the name of the second one, the fabric has no tables.
+func ReadFiles(netDiscover, lfts string) (f *ibfabric.Fabric, found []string, err error) {
 	text, err := os.ReadFile(netDiscover)
 	if err != nil {
 		return nil, nil, err
 	}
-	if f, found, err = ibfabric.ReadNetDiscover(netDiscover, bytes.NewReader(text)); err != nil {
-		return nil, nil, err
+	f, found, err = ibfabric.ReadNetDiscover(netDiscover, bytes.NewReader(text))
+	if err != nil || lfts == "" {
+		return f, found, err
 	}
 	if text, err = os.ReadFile(lfts); err != nil {
 		return nil, nil, err
 	}
 	f, more, err := f.ReadLFTs(lfts, bytes.NewReader(text))
 	return f, slices.Concat(found, more), err
-}
-
-// Check returns an error if the files cannot be read now.
-func (f *Files) Check() error {
-	_, _, err := readFiles(f.NetDiscover, f.LFTs)
-	return err
 }
 
 // Pause implements Source.

@@ -14,7 +14,7 @@ import (
 // tree returns the fabric of the files of internal/ibfabric, which is another one for another number of its first table's port.
 func tree(t *testing.T, port uint8) *ibfabric.Fabric {
 	t.Helper()
-	f, _, err := readFiles("../ibfabric/testdata/tree.ibnetdiscover", "../ibfabric/testdata/tree.lfts")
+	f, _, err := ReadFiles("../ibfabric/testdata/tree.ibnetdiscover", "../ibfabric/testdata/tree.lfts")
 	if err != nil {
 		t.Fatal(err)
 	}

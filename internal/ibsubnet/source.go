@@ -87,7 +87,7 @@ func (d *Device) open() error {
 	}
 	client, err := d.Client, error(nil)
 	if client == nil {
-		if client, err = d.openClient(); err != nil {
+		if client, err = OpenClient(d.Name, d.MKeyFile, d.Timeout); err != nil {
 			return err
 		}
 		d.client = client
@@ -103,16 +103,18 @@ func (d *Device) open() error {
 	return nil
 }
 
-func (d *Device) openClient() (*ibmad.Client, error) {
-	key, err := ibmad.ReadMKey(d.MKeyFile)
+// OpenClient attaches to a device, as ibmad.Open takes it. The file has the management key of the subnet; an empty name means none.
+// The timeout bounds one attempt of a query.
+func OpenClient(device, mkeyFile string, timeout time.Duration) (*ibmad.Client, error) {
+	key, err := ibmad.ReadMKey(mkeyFile)
 	if err != nil {
 		return nil, err
 	}
-	transport, err := ibmad.Open(d.Name)
+	transport, err := ibmad.Open(device)
 	if err != nil {
 		return nil, err
 	}
-	return ibmad.NewClient(transport, ibmad.Config{Timeout: d.Timeout, MKey: key}), nil
+	return ibmad.NewClient(transport, ibmad.Config{Timeout: timeout, MKey: key}), nil
 }
 
 // pauseFor returns the time between two readings in which no switch is sent more datagrams than the budget allows.
