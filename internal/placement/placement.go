@@ -166,9 +166,7 @@ func (r *reader) value(key string) *yaml.Node {
 
 // read reads the job. The error begins with the line.
 func (r *reader) read() error {
-	for r.node.Kind == yaml.AliasNode {
-		r.node = r.node.Alias
-	}
+	r.node = resolve(r.node)
 	if err := checkKeys(r.node, jobKeys); err != nil {
 		return r.wrong(r.node, "", "%w", err)
 	}
