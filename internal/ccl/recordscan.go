@@ -1,17 +1,17 @@
 package ccl
 
 import (
-	"bytes"
 	"math"
+
+	"github.com/graylink/graylink/internal/jsonscan"
 )
 
-// recordScanner reads lines of records as AppendRecord writes them, several times faster than a reader of any JSON. It gives up
-// on everything else: white space in the record, escapes, other numbers than those of up to 19 digits, members that it does not know or has
-// read before. Such lines are for parseAnyRecord, so that both together read what parseAnyRecord reads. Names that lines have in
-// common are shared between their records.
+// recordScanner reads lines of records several times faster than a reader of any JSON. It gives up on what AppendRecord does not
+// write: a kind that is not the first member, other numbers than whole ones, members that it does not know or has read before. Such lines
+// are for parseAnyRecord, so that both together read what parseAnyRecord reads. Names that lines have in common are shared between their
+// records.
 type recordScanner struct {
-	line  []byte
-	i     int
+	jsonscan.Scanner
 	bad   bool   // the line is not as expected
 	seen  uint32 // members of the object that were read, by number
 	names map[string]string
@@ -22,9 +22,6 @@ const (
 	maxSharedNames = 1 << 16
 	maxSharedName  = MaxString
 )
-
-// maxScanDigits is the number of digits that times since 1970 have, in nanoseconds. So many fit into 64 bits without a sign.
-const maxScanDigits = 19
 
 func newRecordScanner() *recordScanner { return &recordScanner{names: map[string]string{}} }
 
@@ -38,36 +35,37 @@ func (s *recordScanner) parse(line []byte) (Record, error) {
 
 // scan returns the record of a line, or nil if the line is not as AppendRecord writes it.
 func (s *recordScanner) scan(line []byte) (rec Record) {
-	s.line, s.i, s.bad, s.seen = line, 0, false, 0
-	s.expect(`{"kind":"`)
-	kind := s.until('"')
-	if s.bad {
+	s.Reset(line)
+	s.bad, s.seen = false, 0
+	s.Enter('{')
+	if !s.Key() || string(s.Name) != "kind" {
 		return nil
 	}
+	kind := s.Text()
 	from := From{Rank: absentRank}
 	switch string(kind) {
 	case "op":
 		o := &Op{From: from, Seq: absentSeq}
-		for s.more() {
-			s.opMember(o, s.key())
+		for s.Key() {
+			s.opMember(o, s.Name)
 		}
 		rec = o
 	case "edge":
 		e := &Edge{From: from, Seq: absentSeq, Peer: absentRank}
-		for s.more() {
-			s.edgeMember(e, s.key())
+		for s.Key() {
+			s.edgeMember(e, s.Name)
 		}
 		rec = e
 	case "beat":
 		b := &Beat{From: from}
-		for s.more() {
-			s.beatMember(b, s.key())
+		for s.Key() {
+			s.beatMember(b, s.Name)
 		}
 		rec = b
 	default:
 		return nil
 	}
-	if s.bad || len(bytes.TrimSpace(s.line[s.i:])) > 0 {
+	if s.bad || s.End() != nil {
 		return nil
 	}
 	return rec
@@ -195,50 +193,6 @@ func (s *recordScanner) beatMember(b *Beat, key []byte) {
 	}
 }
 
-// expect reads a text.
-func (s *recordScanner) expect(text string) {
-	if s.bad = s.bad || len(s.line)-s.i < len(text) || string(s.line[s.i:s.i+len(text)]) != text; !s.bad {
-		s.i += len(text)
-	}
-}
-
-// at reports whether a byte follows.
-func (s *recordScanner) at(c byte) bool { return !s.bad && s.i < len(s.line) && s.line[s.i] == c }
-
-// more moves to the next member of the record, and returns false behind the last one.
-func (s *recordScanner) more() bool {
-	if s.at('}') {
-		s.i++
-		return false
-	}
-	s.expect(",")
-	return !s.bad
-}
-
-// key reads the key of a member.
-func (s *recordScanner) key() []byte {
-	s.expect(`"`)
-	key := s.until('"')
-	s.expect(":")
-	return key
-}
-
-// until reads plain text of ASCII up to a byte, and that byte.
-func (s *recordScanner) until(end byte) []byte {
-	for j := s.i; !s.bad && j < len(s.line); j++ {
-		switch c := s.line[j]; {
-		case c == end:
-			text := s.line[s.i:j]
-			s.i = j + 1
-			return text
-		case c < ' ' || c > '~' || c == '\\':
-			s.bad = true
-		}
-	}
-	s.bad = true
-	return nil
-}
-
 // once notes that the member with a number is read.
 func (s *recordScanner) once(member int) {
 	s.bad = s.bad || s.seen&(1<<member) != 0
@@ -248,8 +202,7 @@ func (s *recordScanner) once(member int) {
 // text reads the string of a member.
 func (s *recordScanner) text(member int) string {
 	s.once(member)
-	s.expect(`"`)
-	return s.share(s.until('"'))
+	return s.share(s.Text())
 }
 
 // share returns a text, of which it keeps one copy.
@@ -267,24 +220,10 @@ func (s *recordScanner) share(text []byte) string {
 	return name
 }
 
-// digits reads a whole number of at least 0.
-func (s *recordScanner) digits() int64 {
-	n, j := uint64(0), s.i
-	for ; !s.bad && j < len(s.line) && s.line[j]-'0' <= 9; j++ {
-		n = n*10 + uint64(s.line[j]-'0')
-	}
-	if long := j - s.i; s.bad || long == 0 || long > maxScanDigits || n > math.MaxInt64 || long > 1 && s.line[s.i] == '0' || j == len(s.line) || s.line[j] != ',' && s.line[j] != '}' {
-		s.bad = true
-		return 0
-	}
-	s.i = j
-	return int64(n)
-}
-
 // number reads the whole number of a member.
 func (s *recordScanner) number(member int) int64 {
 	s.once(member)
-	return s.digits()
+	return int64(s.UintTo(math.MaxInt64))
 }
 
 func (s *recordScanner) int(member int) int { return int(s.number(member)) }
@@ -294,31 +233,18 @@ func (s *recordScanner) nanos(member int) Nanos { return KnownNanos(s.number(mem
 // bool reads the truth value of a member.
 func (s *recordScanner) bool(member int) bool {
 	s.once(member)
-	if s.at('t') {
-		s.expect("true")
-		return true
-	}
-	s.expect("false")
-	return false
+	return s.Bool()
 }
 
 // counts reads the numbers of a member by their names.
 func (s *recordScanner) counts(member int) map[string]uint64 {
 	s.once(member)
-	s.expect("{")
 	out := map[string]uint64{}
-	for first := true; !s.bad; first = false {
-		if s.at('}') {
-			s.i++
-			break
-		}
-		if !first {
-			s.expect(",")
-		}
-		name := s.share(s.key())
+	for s.Enter('{'); s.Key(); {
+		name := s.share(s.Name)
 		_, twice := out[name]
-		out[name] = uint64(s.digits())
 		s.bad = s.bad || twice
+		out[name] = s.UintTo(math.MaxInt64)
 	}
 	return out
 }
