@@ -201,6 +201,13 @@ func (f *Fabric) CatchUp() {
 	f.AdvanceTo(to)
 }
 
+// SetSubnet replaces what is installed in an InfiniBand subnet. From the first one on, packets follow it alone.
+func (f *Fabric) SetSubnet(s packets.Subnet) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.net.SetSubnet(s)
+}
+
 // StalledTime returns how long the fabric has stood still because the machine was too busy.
 func (f *Fabric) StalledTime() time.Duration {
 	f.mu.Lock()

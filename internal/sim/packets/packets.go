@@ -46,6 +46,9 @@ const (
 	burstOctets = 16 << 10
 )
 
+// maxHops bounds how many switches a packet comes to.
+const maxHops = 64
+
 // Actor is something that happens at a time. It may give the network more to do.
 type Actor interface {
 	ActAt(now int64)
@@ -70,8 +73,9 @@ type Packet struct {
 	Receiver   Receiver
 	Trail      *Trail // where the flow's packets enter switches; nil if not wanted
 
-	net *Network
-	on  int32 // the direction it crosses
+	net  *Network
+	on   int32 // the direction it crosses
+	hops int32 // switches that it has come to
 }
 
 // Trail is where the packets of a flow entered switches.
@@ -200,6 +204,10 @@ type Network struct {
 	swapped   [][2]string     // ends whose cables are exchanged
 	// nextHops are the ports by which a switch sends to a leaf: next[leaf][switch].
 	nextHops map[int32][][]int32
+	// subnet is what is installed in an InfiniBand subnet. It is nil on Ethernet. tables has the ports of subnet.Next by
+	// switch and NIC.
+	subnet *Subnet
+	tables [][][]int32
 }
 
 // New makes the fabric of a topology. load is the cross traffic of every port, of
@@ -308,6 +316,10 @@ func (n *Network) connectPorts() {
 
 // cabledEnd returns the end at the other end of a cable.
 func (n *Network) cabledEnd(end string) string {
+	if n.subnet != nil {
+		far, _ := n.activeFarEnd(end)
+		return far
+	}
 	other := func(e string) string {
 		for _, s := range n.swapped {
 			switch e {
@@ -331,6 +343,13 @@ func (n *Network) cabledEnd(end string) string {
 func (n *Network) computeRoutes() {
 	for i := range n.ports {
 		n.ports[i].down = n.down[n.ports[i].link]
+		if n.subnet != nil {
+			_, active := n.activeFarEnd(n.ports[i].end)
+			n.ports[i].down = n.ports[i].down || !active
+		}
+	}
+	if n.subnet != nil {
+		return
 	}
 	n.nextHops = map[int32][][]int32{}
 	for i := range n.nics {
@@ -400,7 +419,7 @@ func (n *Network) NICNumber(id string) (int32, bool) {
 
 // Send takes a packet from its NIC. The Receiver is called in the course of Run.
 func (n *Network) Send(p *Packet) {
-	p.net, p.Marked = n, false
+	p.net, p.Marked, p.hops = n, false, 0
 	n.Sent++
 	if out := n.nics[p.From].out; out >= 0 {
 		n.transmitPacket(out, p)
@@ -413,9 +432,14 @@ func (n *Network) Send(p *Packet) {
 func (p *Packet) ActAt(int64) {
 	n := p.net
 	d := &n.ports[p.on]
-	if d.toNIC >= 0 {
+	if d.toNIC >= 0 && d.toNIC == p.To {
 		n.Delivered++
 		p.Receiver.PacketArrived(p)
+		return
+	}
+	// Tables that are being replaced may send a packet in a circle, or to another NIC.
+	if p.hops++; d.toNIC >= 0 || p.hops > maxHops {
+		n.losePacket(p, NoRoute)
 		return
 	}
 	if p.Trail != nil {
@@ -430,6 +454,9 @@ func (p *Packet) ActAt(int64) {
 
 // chooseNextHop returns the port by which a switch sends a flow to a NIC, and -1 if it has no route.
 func (n *Network) chooseNextHop(sw, to int32, flow uint64) int32 {
+	if n.subnet != nil {
+		return n.chooseInstalled(sw, to)
+	}
 	k := &n.nics[to]
 	if k.leaf == sw {
 		return k.in
