@@ -27,7 +27,7 @@ import (
 func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or rightly none), 1: the demo could not run, 2: the verdict was wrong, or there was another one besides.")
 	var o demoFlags
-	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds())+", several separated by commas.").Default("delay").StringVar(&o.faults)
+	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds(demo.Namespaces))+", several separated by commas; with --fabric ib "+fmt.Sprint(demo.FaultKinds(demo.InfiniBand))+".").Default("delay").StringVar(&o.faults)
 	cmd.Flag("seed", "Seed that chooses the place of the fault.").Default("1").Uint64Var(&o.seed)
 	cmd.Flag("seeds", "A..B: every fault with each of these seeds, in one lab.").StringVar(&o.seeds)
 	cmd.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
@@ -39,7 +39,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("job", "Run a job on the fabric as well: the link that it crosses is delayed, then a rank comes late. Needs root, one fault delay, one seed.").BoolVar(&o.job)
 	cmd.Flag("topology", "Topology file. Default: the demo's own.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
-	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", "netns", "sim")
+	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; ib: an InfiniBand subnet that OpenSM routes on ibsim, with simulated packets; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", demo.Namespaces, demo.Simulated, demo.InfiniBand)
 	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
 	cmd.Flag("keep", "Keep the fabric running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
 	cmd.Flag("name", "Name of the lab. A second demo needs another name.").Default("demo").StringVar(&o.name)
@@ -66,36 +66,54 @@ type demoFlags struct {
 	agentless, hosts                                                   []string
 }
 
-func (o *demoFlags) runDemo(ctx context.Context) error {
-	simulate := o.fabric == "sim"
-	if err := webserver.CheckAllowedHosts(o.hosts); err != nil {
-		return err
-	}
+// chooseFabric checks the flags that depend on the kind of the fabric, and resolves auto.
+func (o *demoFlags) chooseFabric() error {
 	switch {
-	case o.flows < 0 || o.flows > 64:
-		return fmt.Errorf("--flows %d: want 0 to 64", o.flows)
-	case o.fabric == "netns" && os.Geteuid() != 0:
+	case o.fabric == demo.Namespaces && os.Geteuid() != 0:
 		return errors.New("--fabric netns builds the fabric from network namespaces and needs root: run it as root, for instance: sudo make demo")
 	case o.fabric == "auto" && os.Geteuid() != 0:
 		fmt.Fprintln(os.Stderr, "a fabric of network namespaces needs root: the fabric is simulated (--fabric sim); for a real one, run: sudo make demo")
-		simulate = true
+		o.fabric = demo.Simulated
+	case o.fabric == "auto":
+		o.fabric = demo.Namespaces
+	}
+	if o.job && o.fabric != demo.Namespaces {
+		fmt.Fprintln(os.Stderr, "the job of --job needs root and a fabric of network namespaces: the demo goes on without it")
+		o.job = false
+	}
+	if o.fabric == demo.InfiniBand {
+		for flag, given := range map[string]bool{"--topology": o.topology != "", "--flows": o.flows != 0, "--trace-only": o.traceOnly, "--sightings-only": o.sightingsOnly, "--without-agent": len(o.agentless) > 0} {
+			if given {
+				return fmt.Errorf("%s does not go with --fabric ib: the topology is read from the subnet, and paths are its forwarding tables", flag)
+			}
+		}
+	}
+	if o.fabric != demo.Namespaces {
+		return nil
+	}
+	// It is better to fail now than when the first fault is due.
+	for program, pkg := range map[string]string{"ip": "iproute2", "iptables": "iptables"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("the demo needs the program %q, which is not in PATH: apt-get install %s; or try --fabric sim", program, pkg)
+		}
+	}
+	return nil
+}
+
+func (o *demoFlags) runDemo(ctx context.Context) error {
+	if err := webserver.CheckAllowedHosts(o.hosts); err != nil {
+		return err
+	}
+	if o.flows < 0 || o.flows > 64 {
+		return fmt.Errorf("--flows %d: want 0 to 64", o.flows)
 	}
 	if o.job && (o.faults != lab.KindDelay || o.seeds != "") {
 		return errors.New("--job goes with --fault delay and without --seeds")
 	}
-	if o.job && simulate {
-		fmt.Fprintln(os.Stderr, "the job of --job needs root and a fabric of network namespaces: the demo goes on without it")
-		o.job = false
+	if err := o.chooseFabric(); err != nil {
+		return err
 	}
-	if !simulate {
-		// It is better to fail now than when the first fault is due.
-		for program, pkg := range map[string]string{"ip": "iproute2", "iptables": "iptables"} {
-			if _, err := exec.LookPath(program); err != nil {
-				return fmt.Errorf("the demo needs the program %q, which is not in PATH: apt-get install %s; or try --fabric sim", program, pkg)
-			}
-		}
-	}
-	kinds, err := demo.ParseKinds(o.faults)
+	kinds, err := demo.ParseKinds(o.fabric, o.faults)
 	if err != nil {
 		return err
 	}
@@ -120,17 +138,17 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 			return fmt.Errorf("--without-agent %s: the topology has no such switch", sw)
 		}
 	}
-	if o.node == "" && !simulate {
+	if o.node == "" && o.fabric == demo.Namespaces {
 		if o.node, err = findProgram("graylink-node", "--node-binary"); err != nil {
 			return err
 		}
 	}
-	if o.sw == "" && !o.traceOnly && !simulate {
+	if o.sw == "" && !o.traceOnly && o.fabric == demo.Namespaces {
 		if o.sw, err = findProgram("graylink-switch", "--switch-binary"); err != nil {
 			return err
 		}
 	}
-	opts := demo.Options{Name: o.name, Topology: topo, Simulate: simulate, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
+	opts := demo.Options{Name: o.name, Topology: topo, Fabric: o.fabric, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
 		BendClocks: o.bend, Seed: from, Job: o.job, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level

@@ -104,7 +104,7 @@ const webhookLimit = 15
 // resolved message, whether the fault is named, and cycles without evidence.
 func (x *engineChain) faults() {
 	t := x.t
-	kinds, err := demo.ParseKinds(*engineKinds)
+	kinds, err := demo.ParseKinds(demo.Namespaces, *engineKinds)
 	if err != nil {
 		t.Fatal(err)
 	}

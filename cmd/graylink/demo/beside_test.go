@@ -44,7 +44,7 @@ func newBeside(t *testing.T, name string, daemons func(address string) map[strin
 		t.Fatal(err)
 	}
 	var said bytes.Buffer
-	d, err := Start(t.Context(), Options{Name: name, Topology: topo, Simulate: true, Listen: "127.0.0.1:0", Progress: &said, Log: silent})
+	d, err := Start(t.Context(), Options{Name: name, Topology: topo, Fabric: Simulated, Listen: "127.0.0.1:0", Progress: &said, Log: silent})
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)

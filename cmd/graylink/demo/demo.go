@@ -53,14 +53,27 @@ const (
 	dwell = 3 * time.Second
 )
 
+// Kinds of fabrics, as --fabric has them.
+const (
+	// Namespaces is a real fabric of network namespaces.
+	Namespaces = "netns"
+	// Simulated is a fabric in this process.
+	Simulated = "sim"
+	// InfiniBand is a subnet that OpenSM routes on ibsim, with simulated packets.
+	InfiniBand = "ib"
+)
+
 // Options configure a demo.
 type Options struct {
 	Name     string
 	Topology *fabric.Topology
-	// Simulate makes the fabric up instead of building it.
-	Simulate bool
-	Listen   string
-	Flows    int
+	// Fabric is the kind of the fabric: Namespaces, Simulated or InfiniBand. The topology of InfiniBand is read from the
+	// subnet.
+	Fabric string
+	// OpenSMConfig are lines of OpenSM's configuration file, on InfiniBand.
+	OpenSMConfig string
+	Listen       string
+	Flows        int
 	// Cadence is the time between two probes of a pair of NICs; 0: 10 ms.
 	Cadence time.Duration
 	NodeBin string
@@ -111,7 +124,7 @@ type Demo struct {
 
 // Outcome is one fault's result, as the contract prints it.
 type Outcome struct {
-	Fabric           string          `json:"fabric"` // netns or sim
+	Fabric           string          `json:"fabric"` // as --fabric
 	Fault            FaultJSON       `json:"fault"`
 	Seed             uint64          `json:"seed"`
 	Verdict          *fabric.Verdict `json:"verdict"`
@@ -213,31 +226,30 @@ func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error 
 }
 
 // buildFabric makes the fabric.
-func (d *Demo) buildFabric(ctx context.Context) error {
-	t := d.o.Topology
-	size := fmt.Sprintf("%d switches, %d nodes, %d links", len(t.Switches), len(t.Nodes), len(t.Links))
-	if d.o.Simulate {
-		d.printProgress("the fabric is SIMULATED: %s in this process, none of it on a wire", size)
-		s, err := newSimulated(d.o)
-		if err == nil {
-			d.site = s
-		}
-		return err
+func (d *Demo) buildFabric(ctx context.Context) (err error) {
+	size := func(t *fabric.Topology) string {
+		return fmt.Sprintf("%d switches, %d nodes, %d links", len(t.Switches), len(t.Nodes), len(t.Links))
 	}
-	d.printProgress("building the fabric: %s as network namespaces", size)
-	s, err := newNamespaces(ctx, d.o)
+	var s site
+	switch d.o.Fabric {
+	case Simulated:
+		d.printProgress("the fabric is SIMULATED: %s in this process, none of it on a wire", size(d.o.Topology))
+		s, err = newSimulated(d.o)
+	case InfiniBand:
+		d.printProgress("starting OpenSM on ibsim, which is in the place of the hardware of a subnet")
+		d.o.NoTraces, d.o.TraceOnly, d.o.Flows = true, true, 1
+		s, err = newSubnet(ctx, d.o)
+		if err == nil {
+			d.printProgress("the subnet is up: %s", size(s.Topology()))
+		}
+	default:
+		d.printProgress("building the fabric: %s as network namespaces", size(d.o.Topology))
+		s, err = newNamespaces(ctx, d.o)
+	}
 	if err == nil {
 		d.site = s
 	}
 	return err
-}
-
-// fabricName returns the kind of the fabric, as --fabric has it.
-func (d *Demo) fabricName() string {
-	if d.o.Simulate {
-		return "sim"
-	}
-	return "netns"
 }
 
 // startAgents starts every node's agent and waits until each answers.
@@ -374,6 +386,8 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 			promserver.Target{Job: "graylink-node-nics", Address: n.Name + ":" + agentPort, Path: "/metrics/nics"},
 			promserver.Target{Job: "graylink-node", Address: n.Name + ":" + agentPort, Path: "/metrics"})
 	}
+	subnets, more := d.site.telemetry()
+	targets = append(targets, more...)
 	if d.Lab() != nil { // a simulated switch has no telemetry
 		for _, sw := range d.switchAgents {
 			targets = append(targets, promserver.Target{Job: "graylink-switch", Address: sw + ":" + switchPort, Path: "/metrics"})
@@ -391,7 +405,7 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 	if d.job != nil {
 		placements = d.job.placements
 	}
-	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Jobs: placements, Graph: d.g, DB: d.db, Settings: evidence.DefaultSettings(), Expected: d.mesh.DirectedFlows(), Agents: agents, SwitchAgents: d.newSightings(),
+	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Jobs: placements, Graph: d.g, DB: d.db, Settings: evidence.DefaultSettings(), Expected: d.mesh.DirectedFlows(), Agents: agents, SwitchAgents: d.newSightings(), Subnets: subnets,
 		Causes: &attribute.Attributor{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g), Log: d.o.Log})
 
 	policy := &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: d.o.AllowedHosts, Log: d.o.Log}
@@ -426,7 +440,7 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 
 // pageTitle returns the title of the page.
 func (d *Demo) pageTitle() string {
-	if d.o.Simulate {
+	if d.o.Fabric == Simulated {
 		return "Graylink: " + d.o.Name + " (a simulated fabric)"
 	}
 	return "Graylink: " + d.o.Name
@@ -497,7 +511,7 @@ func (d *Demo) URL() string { return d.url }
 // RunFault injects a planned fault, waits for the verdict, heals the fault and
 // waits for the all-clear.
 func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, duration time.Duration) (Outcome, error) {
-	out := Outcome{Fabric: d.fabricName(), Fault: FaultJSON{Kind: p.Fault.Kind, Element: p.Element, Direction: p.Direction, Params: p.Params}, Seed: seed, FalseVerdicts: []fabric.Verdict{}}
+	out := Outcome{Fabric: d.o.Fabric, Fault: FaultJSON{Kind: p.Fault.Kind, Element: p.Element, Direction: p.Direction, Params: p.Params}, Seed: seed, FalseVerdicts: []fabric.Verdict{}}
 	before := time.Now()
 	if p.Fault.Kind == KindNone {
 		d.printProgress("no fault is injected; for %s any verdict would be wrong", duration)

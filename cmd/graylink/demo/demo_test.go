@@ -225,10 +225,10 @@ func TestNames(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	if k, err := ParseKinds("delay, loss,none"); err != nil || len(k) != 3 {
+	if k, err := ParseKinds(Namespaces, "delay, loss,none"); err != nil || len(k) != 3 {
 		t.Errorf("%v, %v", k, err)
 	}
-	if _, err := ParseKinds("delay,thunder"); err == nil {
+	if _, err := ParseKinds(Namespaces, "delay,thunder"); err == nil {
 		t.Error("thunder passes")
 	}
 	if a, b, err := ParseSeeds("3..7"); err != nil || a != 3 || b != 7 {

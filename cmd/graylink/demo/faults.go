@@ -37,20 +37,25 @@ type PlannedFault struct {
 // KindNone is the fault that is none.
 const KindNone = "none"
 
-// FaultKinds returns the kinds of faults that the demo can inject.
-func FaultKinds() []string { return append(lab.FaultKinds(), KindNone) }
+// FaultKinds returns the kinds of faults that the demo can inject in a kind of fabric.
+func FaultKinds(fabricKind string) []string {
+	if fabricKind == InfiniBand {
+		return append(subnetFaultKinds(), KindNone)
+	}
+	return append(lab.FaultKinds(), KindNone)
+}
 
-// ParseKinds reads kinds separated by commas.
-func ParseKinds(s string) ([]string, error) {
+// ParseKinds reads kinds of faults of a kind of fabric, separated by commas.
+func ParseKinds(fabricKind, s string) ([]string, error) {
 	known := map[string]bool{}
-	for _, k := range FaultKinds() {
+	for _, k := range FaultKinds(fabricKind) {
 		known[k] = true
 	}
 	var out []string
 	for _, k := range strings.Split(s, ",") {
 		k = strings.TrimSpace(k)
 		if !known[k] {
-			return nil, fmt.Errorf("fault %q: one of %s is expected", k, strings.Join(FaultKinds(), ", "))
+			return nil, fmt.Errorf("fault %q: one of %s is expected", k, strings.Join(FaultKinds(fabricKind), ", "))
 		}
 		out = append(out, k)
 	}
@@ -82,7 +87,7 @@ func PlanFault(g *fabric.Graph, kind string, seed uint64, p Params) (PlannedFaul
 	switch kind {
 	case KindNone:
 		return out, nil
-	case lab.KindDelay, lab.KindLoss, lab.KindBlackhole, lab.KindECN, lab.KindLinkDown, lab.KindFlap:
+	case lab.KindDelay, lab.KindLoss, lab.KindBlackhole, lab.KindECN, lab.KindLinkDown, lab.KindFlap, KindSymbolErrors:
 		err = out.strikeLink(g, rng)
 	case lab.KindMiscable:
 		err = out.swapCables(g, rng)
@@ -105,7 +110,7 @@ func PlanFault(g *fabric.Graph, kind string, seed uint64, p Params) (PlannedFaul
 		node := g.Topo.Nodes[rng.IntN(len(g.Topo.Nodes))]
 		out.Element, out.Scenarios = node.Name, []fabric.Scenario{fabric.Host}
 	default:
-		err = fmt.Errorf("fault %q: one of %s is expected", kind, strings.Join(FaultKinds(), ", "))
+		err = fmt.Errorf("fault %q: the demo has no such fault", kind)
 	}
 	if err == nil && out.Fault.At == "" {
 		out.Fault.At = out.Element
@@ -119,7 +124,7 @@ func (f *PlannedFault) setStrength(p Params) {
 	case lab.KindDelay, lab.KindNICSlow, lab.KindSwitchSlow, lab.KindCongest, lab.KindIncast:
 		f.Fault.Delay = p.Delay
 		f.Params["delay_ns"] = int64(p.Delay)
-	case lab.KindLoss:
+	case lab.KindLoss, KindSymbolErrors:
 		f.Fault.Loss = p.Loss
 		f.Params["loss"] = p.Loss
 	case lab.KindClockStep:

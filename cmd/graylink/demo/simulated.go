@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/evidence/promserver"
+	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/exporters/node"
 	fabricswitch "github.com/graylink/graylink/exporters/switch"
 	"github.com/graylink/graylink/internal/bentclock"
@@ -150,6 +152,8 @@ func (s *simulated) agentError() error {
 	}
 	return nil
 }
+
+func (s *simulated) telemetry() ([]tracing.Subnet, []promserver.Target) { return nil, nil }
 
 func (s *simulated) describeMeasurement() string {
 	return fmt.Sprintf("packets, stamps and clocks are simulated, at a load of %g %%; all that comes after them is real", packets.DefaultLoad*100)

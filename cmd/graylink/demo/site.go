@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/graylink/graylink/analyzer/evidence/promserver"
+	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 )
@@ -35,6 +37,9 @@ type site interface {
 	agentError() error
 	// setCoordinator sets the coordinator that relates the agents' clocks, before the first agent starts.
 	setCoordinator(*embeddedCoordinator)
+	// telemetry returns the InfiniBand subnets whose tables are read, and what Prometheus scrapes besides the agents of
+	// nodes and switches.
+	telemetry() ([]tracing.Subnet, []promserver.Target)
 	// describeMeasurement returns further remarks about the measurement.
 	describeMeasurement() string
 	Close() error
@@ -122,6 +127,8 @@ func (s *namespaces) agentError() error {
 	defer s.mu.Unlock()
 	return s.firstExit
 }
+
+func (s *namespaces) telemetry() ([]tracing.Subnet, []promserver.Target) { return nil, nil }
 
 func (s *namespaces) describeMeasurement() string { return "kernel timestamps on every packet" }
 
