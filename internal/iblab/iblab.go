@@ -10,7 +10,9 @@
 //  3. Every wait is bounded.
 //
 // ibsim does not support more than ten clients at a time, time-outs (it answers a lost
-// packet with an error at once), or PortExtendedSpeedsCounters.
+// packet with an error at once), or PortExtendedSpeedsCounters. A query that it does not
+// know, to the HCA that OpenSM runs on, it hands to OpenSM, which ends: samplers beside an
+// OpenSM may read PortCounters and PortCountersExtended alone.
 package iblab
 
 import (
@@ -76,8 +78,8 @@ type Subnet struct {
 	options Options
 	console *os.File
 	out     output
-	sim     *exec.Cmd
-	sm      *exec.Cmd
+	sim     *child
+	sm      *child // nil while OpenSM is stopped
 	smRuns  int
 }
 
@@ -123,10 +125,9 @@ func (s *Subnet) startSimulator(net string) error {
 	}
 	defer r.Close()
 	cmd.Stdin, s.console = r, w
-	if err := startChild(cmd); err != nil {
+	if s.sim, err = startChild(cmd); err != nil {
 		return err
 	}
-	s.sim = cmd
 	if !s.out.waitPrompts(1) {
 		return fmt.Errorf("ibsim does not print a prompt: %s", s.out.bufferedText())
 	}
@@ -135,25 +136,56 @@ func (s *Subnet) startSimulator(net string) error {
 	return err
 }
 
-// startChild starts a child that ends with this process.
-func startChild(cmd *exec.Cmd) error {
+// child is a running program.
+type child struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // of its end
+}
+
+// startChild starts a program that ends with this process.
+func startChild(cmd *exec.Cmd) (*child, error) {
 	// The kernel's signal is for the death of the thread that forked. The thread of a goroutine that is not
 	// locked lives as long as the process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return cmd.Start()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	c := &child{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		c.err = cmd.Wait()
+		close(c.done)
+	}()
+	return c, nil
 }
 
-func stopChild(cmd *exec.Cmd) {
-	if cmd != nil && cmd.ProcessState == nil {
-		_ = cmd.Process.Kill() // it may have ended by itself
-		_ = cmd.Wait()         // the expected error is "killed"
+// kill ends the program.
+func (c *child) kill() {
+	if c != nil {
+		_ = c.cmd.Process.Kill() // it may have ended by itself
+		<-c.done
 	}
+}
+
+// CheckRunning returns an error if OpenSM or ibsim has ended.
+func (s *Subnet) CheckRunning() error {
+	for name, c := range map[string]*child{"ibsim": s.sim, "OpenSM": s.sm} {
+		if c == nil {
+			continue
+		}
+		select {
+		case <-c.done:
+			return fmt.Errorf("%s has ended: %v", name, c.err)
+		default:
+		}
+	}
+	return nil
 }
 
 // Close ends OpenSM and ibsim.
 func (s *Subnet) Close() error {
-	stopChild(s.sm)
-	stopChild(s.sim)
+	s.sm.kill()
+	s.sim.kill()
 	if s.console == nil {
 		return nil
 	}
@@ -184,21 +216,25 @@ func (s *Subnet) StartSM(ctx context.Context) error {
 	if err := os.WriteFile(conf, []byte("force_log_flush TRUE\n"+s.options.Config+"\n"), 0o600); err != nil {
 		return err
 	}
-	s.sm = s.command(context.Background(), s.options.SMHost, "opensm", "-F", conf, "-R", s.options.Engine, "-l", fmt.Sprint(s.options.LMC), "-f", s.LogPath(), "-D", "0x3")
-	if err := startChild(s.sm); err != nil {
-		s.sm = nil
+	cmd := s.command(context.Background(), s.options.SMHost, "opensm", "-F", conf, "-R", s.options.Engine, "-l", fmt.Sprint(s.options.LMC), "-f", s.LogPath(), "-D", "0x3")
+	sm, err := startChild(cmd)
+	if err != nil {
 		return err
 	}
+	s.sm = sm
 	return s.WaitUp(ctx, 1)
 }
 
 // StopSM ends OpenSM; the tables remain as they are.
 func (s *Subnet) StopSM() error {
-	if err := s.sm.Process.Signal(syscall.SIGTERM); err != nil {
+	sm := s.sm
+	s.sm = nil
+	if err := sm.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := s.sm.Wait(); err != nil {
-		return fmt.Errorf("OpenSM: %w", err)
+	<-sm.done
+	if sm.err != nil {
+		return fmt.Errorf("OpenSM: %w", sm.err)
 	}
 	return nil
 }
@@ -222,6 +258,9 @@ func (s *Subnet) WaitUp(ctx context.Context, n int) error {
 	defer tick.Stop()
 	late := time.After(patience)
 	for s.CountSubnetUp() < n {
+		if err := s.CheckRunning(); err != nil {
+			return err
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -27,6 +27,9 @@ import (
 const (
 	subnetLeaves, subnetSpines, subnetPerLeaf = 4, 2, 4
 
+	// subnetSpeed is a line of the net file: all links have the speed of HDR, the fastest that ibsim has.
+	subnetSpeed = "extspeed=4\n"
+
 	subnetName = "ib0"
 	// subnetAddress is where the agent that reads the subnet publishes its series.
 	subnetAddress = subnetName + ":9873"
@@ -66,7 +69,7 @@ func newSubnet(ctx context.Context, o Options) (_ *subnet, err error) {
 		return nil, err
 	}
 	hosts := subnetLeaves * subnetPerLeaf
-	if s.lab, err = iblab.Start(ctx, s.dir, iblab.FatTree(subnetLeaves, subnetSpines, subnetPerLeaf), iblab.Options{SMHost: host(hosts - 1), Config: o.OpenSMConfig}); err != nil {
+	if s.lab, err = iblab.Start(ctx, s.dir, subnetSpeed+iblab.FatTree(subnetLeaves, subnetSpines, subnetPerLeaf), iblab.Options{SMHost: host(hosts - 1), Config: o.OpenSMConfig}); err != nil {
 		return nil, err
 	}
 	transport, err := ibmad.Open(s.device(host(0)))
@@ -101,6 +104,8 @@ func (s *subnet) startAgents(o Options) (err error) {
 	c := ibagent.DefaultConfig()
 	c.Name, c.Device, c.Discovery = subnetName, s.device(host(1)), time.Second
 	c.Tables, c.Listen, c.OpenSMLog = true, "127.0.0.1:0", s.lab.LogPath()
+	// OpenSM would end at queries that ibsim does not know.
+	c.Metrics = []string{"PortCounters", "PortCountersExtended"}
 	if s.agent, err = ibagent.Start(c, ibmad.Open, logOf(o, subnetName)); err != nil {
 		return err
 	}
@@ -110,6 +115,14 @@ func (s *subnet) startAgents(o Options) (err error) {
 	s.stop = stop
 	s.follow.Go(func() { s.followInstalled(ctx, logOf(o, "ibsim")) })
 	return nil
+}
+
+// agentError implements site.
+func (s *subnet) agentError() error {
+	if err := s.lab.CheckRunning(); err != nil {
+		return err
+	}
+	return s.simulated.agentError()
 }
 
 // agentOf is the agent of a subnet as a site's agents are: it is closed with the subnet, before ibsim is.
