@@ -211,6 +211,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	}
 	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Part: l.opts.Part, Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
 	rep.Verdicts = append(rep.Verdicts, swapped...)
+	l.addDownVerdicts(&rep, now)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)
 	l.mesh.questions.Review(now, l.store.Graph(), l.incidents.OwnedIncidents(), l.ownedCandidates(rep.Candidates), findings)
@@ -334,6 +335,16 @@ func (l *Loop) miscablingVerdicts(now time.Time) []fabric.Verdict {
 	}
 	l.excluder.MarkRecabled(l.opts.Graph, out)
 	return out
+}
+
+// addDownVerdicts adds verdicts on what the readings of InfiniBand subnets show to be down, unless probes show it as well.
+func (l *Loop) addDownVerdicts(rep *fabric.Report, now time.Time) {
+	for _, d := range l.mesh.sources.DownElements(now) {
+		named := func(v fabric.Verdict) bool { return v.Element == d.Element || slices.Contains(v.Equivalent, d.Element) }
+		if !slices.ContainsFunc(rep.Verdicts, named) {
+			rep.Verdicts = append(rep.Verdicts, classify.DownVerdict(l.store.Graph(), d.Element, d.Since))
+		}
+	}
 }
 
 // applyMaintenance removes verdicts and candidates on elements under maintenance from a report, and closes their open

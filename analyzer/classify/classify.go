@@ -261,10 +261,27 @@ func SwapVerdict(g *fabric.Graph, s Swap) fabric.Verdict {
 	case s.LLDP:
 		by, v.Confidence = "LLDP reports it", 0.999
 	}
-	v.Evidence = fabric.EvidenceCount{ExplainedEdges: s.Flows}
+	v.Evidence = fabric.EvidenceCount{ExplainedEdges: s.Flows, Reported: true}
 	v.BlastRadius.Edges = s.Flows
 	v.Summary = fmt.Sprintf("Two cables are swapped: the topology has %s and %s, but the fabric has %s and %s. %s.", s.Topology[0], s.Topology[1], s.Fabric[0], s.Fabric[1], by)
 	v.ID = VerdictID(v.Kind, v.Element.ID, s.First)
+	return v
+}
+
+// DownVerdict returns the verdict on a link or a switch that is down by the readings of its InfiniBand subnet, whether or not
+// probes were lost at it.
+func DownVerdict(g *fabric.Graph, e fabric.Element, since time.Time) fabric.Verdict {
+	v := fabric.Verdict{Element: e, Scenario: fabric.HardFailure, Severity: fabric.SeverityWarning, Confidence: 0.999, Causes: []string{fabric.CauseDown}, Jobs: []string{}, FirstSeen: since,
+		Evidence: fabric.EvidenceCount{Reported: true}}
+	v.Tier, v.Plane = tierAndPlane(g, e.ID, e.Kind)
+	if e.Kind == fabric.KindSwitch {
+		v.Summary = fmt.Sprintf("Switch %s is down: the subnet's readings do not find it, and all ports that lead to it are down. The subnet manager routes around it.", e.ID)
+		v.Action = "Check the power and the management port of the switch."
+	} else {
+		v.Summary = fmt.Sprintf("Link %s is down: the subnet's readings have both of its ports down. The subnet manager routes around it.", e.ID)
+		v.Action = "Check optics and cable at both ends, and replace the failed part."
+	}
+	v.ID = VerdictID(v.Kind, v.Element.ID, since)
 	return v
 }
 

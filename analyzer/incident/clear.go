@@ -27,8 +27,8 @@ const (
 // cross the element by a path traced since it opened. An element that nothing crosses stays suspect. It sets Held
 // or Closed to the reason.
 func (t *Tracker) shouldClear(in *Incident, m *Moment) bool {
-	if in.Scenario == fabric.Miscabled {
-		in.Closed = "healed: the cables are where the topology has them"
+	if in.Evidence.Reported {
+		in.Closed = "healed: the fabric no longer reports it"
 		return true
 	}
 	if in.Kind == fabric.KindClock {

@@ -38,7 +38,7 @@ func (in *Incident) updateImpact(m *jobs.Map, pageNICs int) {
 	n := len(in.Jobs)
 	in.BlastRadius.Jobs = &n
 	switch {
-	case in.symptomSeverity == fabric.SeverityInfo, !BlamesNetwork(&in.Verdict), in.Scenario == fabric.Miscabled:
+	case in.symptomSeverity == fabric.SeverityInfo, !BlamesNetwork(&in.Verdict), in.Evidence.Reported:
 	case n > 0, in.BlastRadius.NICs > pageNICs:
 		in.Severity = fabric.SeverityCritical
 	default:

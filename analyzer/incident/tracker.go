@@ -341,14 +341,14 @@ func (c *pendingSuspect) isDue(m *Moment) bool {
 		// A host may stall for a moment. An element that only a few flows share may turn out to be a
 		// link, once the others have evidence.
 		need = openAnyway
-	case v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0, v.Scenario == fabric.Miscabled:
+	case v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0, v.Evidence.Reported:
 		// Clean flows through a dead element mean that not all flows have fresh evidence yet.
 		need = hardOpenAfter
 	}
-	if v.Evidence.DegradedEdges == 0 && v.Kind != fabric.KindClock && v.Scenario != fabric.Miscabled && c.namedCycles < softOpenAfter {
+	if v.Evidence.DegradedEdges == 0 && v.Kind != fabric.KindClock && !v.Evidence.Reported && c.namedCycles < softOpenAfter {
 		return false
 	}
-	settled := m.Pending*4 <= m.Degraded || v.Kind == fabric.KindClock || v.Scenario == fabric.Miscabled
+	settled := m.Pending*4 <= m.Degraded || v.Kind == fabric.KindClock || v.Evidence.Reported
 	return c.namedCycles >= openAnyway || c.namedCycles >= need && settled
 }
 

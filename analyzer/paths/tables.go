@@ -42,6 +42,7 @@ type Tables struct {
 	flows     map[flowKey]*trackedFlow
 	unbound   map[flowKey]*trackedFlow // those that are not bound
 	lastSweep time.Time                // when flows were last forgotten
+	down      map[fabric.Element]time.Time
 }
 
 // trackedFlow represents a flow whose path comes from the tables.
@@ -91,6 +92,7 @@ func (t *Tables) ApplyReading(r ibfabric.Reading) {
 	t.last = r
 	if other {
 		t.locateNICs(r.Fabric)
+		t.findDown(r)
 	}
 	if other || r.Broken {
 		t.since = r.Ended

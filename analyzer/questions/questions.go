@@ -234,7 +234,7 @@ func keyOf(suspects []fabric.DirectedElement) string {
 // incidentSubjects returns the open incidents with elements that may be at fault instead (rule 1).
 func incidentSubjects(open []*incident.Incident, candidates []fabric.Candidate) (out []subject) {
 	for _, in := range open {
-		if in.Kind == fabric.KindClock || in.Scenario == fabric.Miscabled {
+		if in.Kind == fabric.KindClock || in.Evidence.Reported {
 			continue
 		}
 		named := fabric.DirectedElement{Element: in.Element}

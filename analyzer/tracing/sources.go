@@ -149,6 +149,14 @@ func lostAll(o *fabric.Observation) bool {
 	return o.Sent > 0 && o.Lost*10 >= o.Sent*9
 }
 
+// DownElements returns what the readings of the InfiniBand subnets show to be down.
+func (s *Sources) DownElements(now time.Time) (out []paths.DownElement) {
+	for _, t := range s.tables {
+		out = append(out, t.DownElements(now)...)
+	}
+	return out
+}
+
 // CheckCables returns the cables that are not where the topology has them. From then on paths follow the fabric as it
 // is.
 func (s *Sources) CheckCables(now time.Time) []paths.Miscabling {

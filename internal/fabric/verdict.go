@@ -83,6 +83,8 @@ type EvidenceCount struct {
 	ExplainedEdges            int `json:"explained_edges"`
 	HealthyEdgesThroughParent int `json:"healthy_edges_through_parent"`
 	ContraryEdges             int `json:"contrary_edges,omitempty"` // clean, though they cross the element
+	// Reported is set if readings of the fabric's own state show the fault. No flow needs to be degraded then.
+	Reported bool `json:"reported,omitempty"`
 	// Asked is what was asked for to distinguish the element from others.
 	Asked []Asked `json:"asked,omitempty"`
 }
