@@ -211,7 +211,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	}
 	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Part: l.opts.Part, Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
 	rep.Verdicts = append(rep.Verdicts, swapped...)
-	l.addDownVerdicts(&rep, now)
+	l.addDownVerdicts(&rep, findings, now)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)
 	l.mesh.questions.Review(now, l.store.Graph(), l.incidents.OwnedIncidents(), l.ownedCandidates(rep.Candidates), findings)
@@ -337,12 +337,34 @@ func (l *Loop) miscablingVerdicts(now time.Time) []fabric.Verdict {
 	return out
 }
 
-// addDownVerdicts adds verdicts on what the readings of InfiniBand subnets show to be down, unless probes show it as well.
-func (l *Loop) addDownVerdicts(rep *fabric.Report, now time.Time) {
-	for _, d := range l.mesh.sources.DownElements(now) {
+// addDownVerdicts adds verdicts on what the readings of InfiniBand subnets show to be down, unless probes name it as well. A
+// verdict on more than a link that is down, all of whose flows cross the link, is about the link.
+func (l *Loop) addDownVerdicts(rep *fabric.Report, findings []judge.Finding, now time.Time) {
+	down := l.mesh.sources.DownElements(now)
+	if len(down) == 0 {
+		return
+	}
+	g := l.store.Graph()
+	paths := map[string]*fabric.Observation{}
+	for i := range findings {
+		paths[findings[i].Flow.String()] = findings[i].Obs
+	}
+	for _, d := range down {
+		a, b, isLink := fabric.SplitLink(d.ID)
+		crosses := func(flow string) bool {
+			o := paths[flow]
+			if o == nil {
+				return false
+			}
+			return slices.ContainsFunc(o.Path.LinkDirections(o.Src, o.Dst), func(x fabric.Direction) bool { return x.LinkID() == d.ID })
+		}
+		rep.Verdicts = slices.DeleteFunc(rep.Verdicts, func(v fabric.Verdict) bool {
+			wider := isLink && v.Kind != fabric.KindLink && (v.Element.ID == fabric.OwnerOf(a) || v.Element.ID == fabric.OwnerOf(b))
+			return wider && len(v.Edges) > 0 && !slices.ContainsFunc(v.Edges, func(flow string) bool { return !crosses(flow) })
+		})
 		named := func(v fabric.Verdict) bool { return v.Element == d.Element || slices.Contains(v.Equivalent, d.Element) }
 		if !slices.ContainsFunc(rep.Verdicts, named) {
-			rep.Verdicts = append(rep.Verdicts, classify.DownVerdict(l.store.Graph(), d.Element, d.Since))
+			rep.Verdicts = append(rep.Verdicts, classify.DownVerdict(g, d.Element, d.Since, d.Outages))
 		}
 	}
 }

@@ -268,16 +268,21 @@ func SwapVerdict(g *fabric.Graph, s Swap) fabric.Verdict {
 	return v
 }
 
-// DownVerdict returns the verdict on a link or a switch that is down by the readings of its InfiniBand subnet, whether or not
-// probes were lost at it.
-func DownVerdict(g *fabric.Graph, e fabric.Element, since time.Time) fabric.Verdict {
+// DownVerdict returns the verdict on a link or a switch that is down by the readings of its InfiniBand subnet, or on a link
+// that went down outages times in the last minute, whether or not probes were lost at it.
+func DownVerdict(g *fabric.Graph, e fabric.Element, since time.Time, outages int) fabric.Verdict {
 	v := fabric.Verdict{Element: e, Scenario: fabric.HardFailure, Severity: fabric.SeverityWarning, Confidence: 0.999, Causes: []string{fabric.CauseDown}, Jobs: []string{}, FirstSeen: since,
 		Evidence: fabric.EvidenceCount{Reported: true}}
 	v.Tier, v.Plane = tierAndPlane(g, e.ID, e.Kind)
-	if e.Kind == fabric.KindSwitch {
+	switch {
+	case e.Kind == fabric.KindSwitch:
 		v.Summary = fmt.Sprintf("Switch %s is down: the subnet's readings do not find it, and all ports that lead to it are down. The subnet manager routes around it.", e.ID)
 		v.Action = "Check the power and the management port of the switch."
-	} else {
+	case outages > 0:
+		v.Scenario, v.Causes = fabric.Flap, []string{fabric.CauseFlap}
+		v.Summary = fmt.Sprintf("Link %s flaps: the subnet's readings had both of its ports down %d times in the last minute. The subnet manager routes around it each time.", e.ID, outages)
+		v.Action = "Shut the link down at both ends, so that routing stops returning to it. Then check link-down counters, optics and cable."
+	default:
 		v.Summary = fmt.Sprintf("Link %s is down: the subnet's readings have both of its ports down. The subnet manager routes around it.", e.ID)
 		v.Action = "Check optics and cable at both ends, and replace the failed part."
 	}

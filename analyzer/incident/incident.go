@@ -161,6 +161,9 @@ func (in *Incident) addEvidence(v fabric.Verdict, now time.Time) {
 		return
 	}
 	softer := v.Scenario != in.Scenario && (in.Scenario == fabric.HardFailure && v.Scenario != fabric.Flap || classify.SpansWindows(in.Scenario))
+	if v.Evidence.Reported && !in.Evidence.Reported {
+		return // probes say more of the same element
+	}
 	if v.Element != in.Element || softer || v.Scenario == in.Scenario && v.Evidence.ExplainedEdges*2 < in.Evidence.ExplainedEdges {
 		return
 	}

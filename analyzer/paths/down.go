@@ -13,35 +13,41 @@ import (
 // When the readings of a subnet show that something is down, though no probe needs to suffer: the subnet manager routes
 // around it at once.
 //
-// A link between two switches is down when all readings for downSettles have both of its ports in the state Down. A switch
-// is down when they do not find it, and have all ports that lead to it in that state. Links to NICs are left to the agents
-// of their nodes, which also go when a node is shut down. What readings do not say is not down: a port that did not answer,
-// a file without the states of ports, a subnet that was not read for downForgets.
+// A link between two switches is down when all readings for downSettles have both of its ports in the state Down. It flaps
+// when it went down flapTimes in flapSpan: that lasts until it has stayed up for flapCalm. A switch is down when readings do
+// not find it, and have all ports that lead to it in that state. Links to NICs are left to the agents of their nodes, which
+// also go when a node is shut down. What readings do not say is not down: a port that did not answer, a file without the
+// states of ports, a subnet that was not read for downForgets.
 const (
 	downSettles = 3 * time.Second
 	downForgets = 10 * time.Second
+	flapTimes   = 2
+	flapSpan    = time.Minute
+	flapCalm    = 8 * time.Second
 )
 
-// DownElement is a link or a switch that is down.
+// DownElement is a link or a switch that is down, or a link that flaps.
 type DownElement struct {
 	fabric.Element
 	// Since is when the first of the readings that show it ended.
 	Since time.Time
+	// Outages is how often a link that flaps went down in the last minute. It is 0 for what is down.
+	Outages int
 }
 
-// findDown finds what is down in a reading that differs from the one before. What is down already stays so since when it was
-// found.
+// downtime is what the readings have of an element that was down.
+type downtime struct {
+	down bool
+	// changed is when it went down or came up last, began holds when it went down in the last flapSpan.
+	changed time.Time
+	began   []time.Time
+}
+
+// findDown finds what is down in a reading that differs from the one before.
 func (t *Tables) findDown(r ibfabric.Reading) {
 	g := t.store.Graph()
-	before := t.down
-	t.down = map[fabric.Element]time.Time{}
-	add := func(e fabric.Element) {
-		since, ok := before[e]
-		if !ok {
-			since = r.Ended
-		}
-		t.down[e] = since
-	}
+	now := map[fabric.Element]bool{}
+	add := func(e fabric.Element) { now[e] = true }
 	isDown := func(end string) bool {
 		e, ok := r.Fabric.ByName(end)
 		if !ok {
@@ -75,18 +81,44 @@ func (t *Tables) findDown(r ibfabric.Reading) {
 			add(fabric.Element{ID: sw, Kind: fabric.KindSwitch})
 		}
 	}
+	t.recordDown(now, r.Ended)
 }
 
-// DownElements returns what the readings of the subnet show to be down, sorted.
+// recordDown records what is down at the end of a reading.
+func (t *Tables) recordDown(now map[fabric.Element]bool, at time.Time) {
+	for e := range now {
+		d := t.down[e]
+		if d == nil {
+			d = &downtime{}
+			t.down[e] = d
+		}
+		if !d.down {
+			d.down, d.changed, d.began = true, at, append(d.began, at)
+		}
+	}
+	for e, d := range t.down {
+		if d.down && !now[e] {
+			d.down, d.changed = false, at
+		}
+	}
+}
+
+// DownElements returns what the readings of the subnet show to be down or to flap, sorted.
 func (t *Tables) DownElements(now time.Time) (out []DownElement) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now.Sub(t.last.Ended) > downForgets {
-		return nil
-	}
-	for e, since := range t.down {
-		if t.last.Ended.Sub(since) >= downSettles {
-			out = append(out, DownElement{Element: e, Since: since})
+	read := t.last.Ended
+	for e, d := range t.down {
+		d.began = slices.DeleteFunc(d.began, func(b time.Time) bool { return read.Sub(b) > flapSpan })
+		settled := read.Sub(d.changed)
+		switch {
+		case now.Sub(read) > downForgets:
+		case len(d.began) >= flapTimes && (settled < flapCalm || d.down):
+			out = append(out, DownElement{Element: e, Since: d.began[0], Outages: len(d.began)})
+		case d.down && settled >= downSettles:
+			out = append(out, DownElement{Element: e, Since: d.changed})
+		case !d.down && len(d.began) == 0:
+			delete(t.down, e)
 		}
 	}
 	slices.SortFunc(out, func(a, b DownElement) int { return strings.Compare(a.ID, b.ID) })

@@ -39,7 +39,11 @@ func TestWhatIsDown(t *testing.T) {
 			tables.ApplyReading(ibfabric.Reading{Fabric: f, Begun: at, Ended: at})
 		}
 		for _, d := range tables.DownElements(at) {
-			out = append(out, string(d.Kind)+" "+d.ID)
+			text := string(d.Kind) + " " + d.ID
+			if d.Outages > 0 {
+				text += " flaps"
+			}
+			out = append(out, text)
 		}
 		return out
 	}
@@ -64,8 +68,13 @@ func TestWhatIsDown(t *testing.T) {
 	}
 	sim.SetLinkUp("leaf1", 3)
 	expect("up again", downAfter(read(), time.Second))
-	expect("down again, at first", downAfter(cut, time.Second))
-	expect("up", downAfter(whole, time.Second))
+	expect("down again", downAfter(cut, time.Second), "link leaf1:3--spine0:2 flaps")
+	expect("down for longer", downAfter(cut, 20*time.Second), "link leaf1:3--spine0:2 flaps")
+	expect("up for a moment", downAfter(whole, time.Second), "link leaf1:3--spine0:2 flaps")
+	expect("up for longer", downAfter(whole, 20*time.Second))
+	expect("down again after more than a minute", downAfter(whole, 2*flapSpan))
+	expect("down as at first", downAfter(cut, time.Second))
+	expect("up", downAfter(whole, 2*flapSpan))
 
 	sim.SetLinkDown("h3", 1)
 	expect("a NIC's link", downAfter(read(), 10*time.Second))

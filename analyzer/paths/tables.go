@@ -42,7 +42,7 @@ type Tables struct {
 	flows     map[flowKey]*trackedFlow
 	unbound   map[flowKey]*trackedFlow // those that are not bound
 	lastSweep time.Time                // when flows were last forgotten
-	down      map[fabric.Element]time.Time
+	down      map[fabric.Element]*downtime
 }
 
 // trackedFlow represents a flow whose path comes from the tables.
@@ -53,7 +53,7 @@ type trackedFlow struct {
 
 // NewTables returns tables that have not been read and bind paths in store.
 func NewTables(store *Store, sl uint8) *Tables {
-	return &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[flowKey]*trackedFlow{}, unbound: map[flowKey]*trackedFlow{}}
+	return &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[flowKey]*trackedFlow{}, unbound: map[flowKey]*trackedFlow{}, down: map[fabric.Element]*downtime{}}
 }
 
 // FollowFlow binds a flow from now on, if both its NICs are in the fabric. A flow that is not queried

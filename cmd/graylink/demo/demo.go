@@ -136,6 +136,8 @@ type Outcome struct {
 	EquivalentMatch bool             `json:"equivalent_match"`
 	DirectionMatch  bool             `json:"direction_match"`
 	ScenarioMatch   bool             `json:"scenario_match"`
+	// CauseMatch reports whether the verdict has the fault's cause. It is nil for a fault without one.
+	CauseMatch *bool `json:"cause_match,omitempty"`
 	FalseVerdicts   []fabric.Verdict `json:"false_verdicts"`
 	Job             *JobOutcome      `json:"job,omitempty"` // nil without a job
 }
@@ -558,6 +560,10 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 		}
 	}
 	out.EquivalentMatch = p.ListedBy(out.Verdict)
+	if cause := subnetCauses[p.Fault.Kind]; cause != "" && d.o.Fabric == InfiniBand {
+		found := out.Verdict != nil && slices.Contains(out.Verdict.Causes, cause)
+		out.CauseMatch = &found
+	}
 	for _, in := range d.incidentsSince(before) {
 		if !p.NamedBy(&in.Verdict) {
 			out.FalseVerdicts = append(out.FalseVerdicts, in.Verdict)

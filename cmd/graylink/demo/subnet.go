@@ -239,6 +239,9 @@ func subnetFaultKinds() []string {
 	return []string{lab.KindBlackhole, lab.KindDelay, lab.KindFlap, lab.KindLinkDown, lab.KindLoss, lab.KindMiscable, lab.KindNICSlow, lab.KindSwitchSlow, KindSymbolErrors}
 }
 
+// subnetCauses has the causes of faults that show in a subnet's counters or states of ports.
+var subnetCauses = map[string]string{lab.KindFlap: fabric.CauseFlap, lab.KindLinkDown: fabric.CauseDown, lab.KindLoss: fabric.CauseDrops, KindSymbolErrors: fabric.CausePhysical}
+
 // How ibsim's counters grow while a fault lasts.
 const (
 	countInterval    = 200 * time.Millisecond
