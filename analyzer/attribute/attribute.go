@@ -171,14 +171,23 @@ func (r *readings) causesAt(places []endRole) (out []fabric.Cause) {
 					continue
 				}
 				if k.reason != "" {
-					text += " (" + k.reason + ")"
+					text += " (" + reasonText(k) + ")"
 				}
-				out = append(out, fabric.Cause{Cause: row.Cause, Element: p.end, Weight: row.Weight * weight, Text: text})
+				out = append(out, fabric.Cause{Cause: row.Cause, Element: p.end, Peer: r.peerFor(row.Cause, p.end), Weight: row.Weight * weight, Text: text})
 			}
 		}
 		out = append(out, r.mtuMismatch(p, places)...)
 	}
 	return out
+}
+
+// peerFor returns the other end of the cable of an end if the cause concerns both ends, otherwise "".
+func (r *readings) peerFor(cause, end string) string {
+	switch cause {
+	case fabric.CausePhysical, fabric.CauseStall, fabric.CauseFlap, fabric.CauseDown, fabric.CauseDownshift, fabric.CauseOptics:
+		return r.peers[end]
+	}
+	return ""
 }
 
 // readingsFor returns the readings of an end to which a row applies, in the row's order.
@@ -270,7 +279,7 @@ func (r *readings) mtuMismatch(p endRole, places []endRole) []fabric.Cause {
 		if own.atStart != nil && *own.atStart != *own.now || peer.atStart != nil && *peer.atStart != *peer.now {
 			weight, since = mtuWeight, "changed during the incident"
 		}
-		return []fabric.Cause{{Cause: fabric.CauseMTU, Element: p.end, Weight: weight,
+		return []fabric.Cause{{Cause: fabric.CauseMTU, Element: p.end, Peer: o.end, Weight: weight,
 			Text: fmt.Sprintf("its MTU is %.0f and that of %s is %.0f, %s", *own.now, o.end, *peer.now, since)}}
 	}
 	return nil
@@ -368,7 +377,11 @@ func ApplyAttribution(v *fabric.Verdict, suggested []string, a *fabric.Attributi
 		}
 	}
 	if act := actions[a.Causes[0].Cause]; act != "" {
-		v.Action = fmt.Sprintf(act, a.Causes[0].Element)
+		end := a.Causes[0].Element
+		if peer := a.Causes[0].Peer; peer != "" {
+			end += " (cable to " + peer + ")"
+		}
+		v.Action = fmt.Sprintf(act, end)
 	}
 }
 

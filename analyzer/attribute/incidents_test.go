@@ -11,11 +11,12 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// TestIncidents checks the causes of incidents that switches of several vendors reported by gNMI every ten seconds. The
-// header of each file has the verdict and all of its causes.
+// TestIncidents checks the causes of incidents that switches of several vendors reported by gNMI every ten seconds, and
+// InfiniBand ports by MADs every second. The header of each file has the verdict and all of its causes, and may have
+// words of the summary.
 func TestIncidents(t *testing.T) {
 	files, err := filepath.Glob("testdata/incidents/*.txt")
-	if err != nil || len(files) < 6 {
+	if err != nil || len(files) < 8 {
 		t.Fatal(files, err)
 	}
 	for _, file := range files {
@@ -49,6 +50,8 @@ func TestIncidents(t *testing.T) {
 			}
 			if s := strings.Join(said, ", "); s != q.want {
 				t.Errorf("%s, second %d: causes %q, want %q; %s", filepath.Base(file), q.now, s, q.want, got.Summary)
+			} else if q.want != "" && !strings.Contains(got.Summary, header["names"]) {
+				t.Errorf("%s: the summary lacks %q: %s", filepath.Base(file), header["names"], got.Summary)
 			} else if q.want != "" {
 				t.Logf("%s: %s", filepath.Base(file), got.Summary)
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -255,6 +256,9 @@ const (
 	pauseFrames  = "fabric_nic_pause_frames_total"
 	driverCounts = "fabric_nic_driver_statistic_total"
 	moduleFlags  = "fabric_nic_module_flag"
+	// Series of InfiniBand ports: ticks of waiting by virtual lane, and the traps that the subnet manager received.
+	vlWait = "vl_transmit_wait_ticks_total"
+	traps  = "traps_total"
 	// Series of a switch's control plane, by switch.
 	policed = "fabric_switch_control_plane_discards_total"
 )
@@ -267,8 +271,16 @@ func pauseCounters(way string) (out []string) {
 	return out
 }
 
+// virtualLanes returns the numbers of the virtual lanes that carry data (IBA volume 1, 3.5.7: VL 15 carries management).
+func virtualLanes() (out []string) {
+	for i := range 15 {
+		out = append(out, strconv.Itoa(i))
+	}
+	return out
+}
+
 // labels holds the label that distinguishes the series of one end, where that is not reason.
-var labels = map[string]string{"state": "state", "phys_state": "state", findings: "code", driverLines: "code", pciErrors: "severity", pciLanes: "is", pciSpeed: "is", rdma: "counter",
+var labels = map[string]string{vlWait: "vl", traps: "trap", "state": "state", "phys_state": "state", findings: "code", driverLines: "code", pciErrors: "severity", pciLanes: "is", pciSpeed: "is", rdma: "counter",
 	pauseFrames: "direction", driverCounts: "counter", moduleFlags: "flag"}
 
 // labelOf returns the label that distinguishes the series of one end.
@@ -285,10 +297,12 @@ var table = []Row{
 	{Cause: fabric.CauseCongestion, Series: "queue_packets", Weight: 0.6, side: sends, unit: packets, queue: true, condition: averageRises(2, 3, packets)},
 	{Cause: fabric.CauseCongestion, Series: "queue_overlimits_total", Weight: 0.5, side: sends, queue: true, condition: growsAtRate(1, 3)},
 	{Cause: fabric.CauseCongestion, Series: "receive_fecn_packets_total", Weight: 0.6, side: receives, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: "receive_becn_packets_total", Weight: 0.5, side: sends, condition: growsAtRate(1, 3)},
 	{Cause: fabric.CauseCongestion, Series: "transmit_bytes_total", Weight: 0.3, side: sends, condition: portFilled},
 
-	{Cause: fabric.CauseStall, Series: "transmit_wait_ticks_total", Weight: 0.7, side: sends, condition: growsAtRate(1000, 3)},
-	{Cause: fabric.CauseStall, Series: "vl_transmit_wait_ticks_total", Weight: 0.5, side: sends, condition: growsAtRate(1000, 3)},
+	{Cause: fabric.CauseStall, Series: "transmit_wait_ticks_total", Weight: 0.7, side: sends, condition: waitsLonger},
+	{Cause: fabric.CauseStall, Series: vlWait, Reasons: virtualLanes(), Weight: 0.5, side: sends, condition: waitsLonger},
+	{Cause: fabric.CauseStall, Series: traps, Reasons: []string{"131"}, Weight: 0.8, side: sends, condition: trapsCounted},
 	{Cause: fabric.CauseStall, Series: "transmit_discard_details_total", Reasons: []string{"lifetime", "head_of_queue_lifetime"}, Weight: 0.7, side: sends, condition: growsBy(3, 3)},
 
 	{Cause: fabric.CauseDrops, Series: "queue_discards_total", Weight: 0.5, side: sends, condition: growsBy(3, 3)},
@@ -297,10 +311,16 @@ var table = []Row{
 	{Cause: fabric.CauseDrops, Series: "receive_errors_total", Reasons: []string{"overrun", "fifo", "missed", "switch_relay", "constraint"}, Weight: 0.5, side: receives, condition: growsBy(3, 3)},
 	{Cause: fabric.CauseDrops, Series: "transmit_errors_total", Reasons: []string{"aborted", "fifo", "heartbeat", "constraint"}, Weight: 0.5, side: sends, condition: growsBy(3, 3)},
 	{Cause: fabric.CauseDrops, Series: "buffer_overruns_total", Weight: 0.5, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseDrops, Series: "receive_error_details_total", Reasons: []string{"buffer_overrun", "dlid_mapping", "vl_mapping"}, Weight: 0.6, side: receives, condition: growsBy(3, 3)},
+	// Multicast packets that would return to their sender count as looping on healthy switches, too.
+	{Cause: fabric.CauseDrops, Series: "receive_error_details_total", Reasons: []string{"looping"}, Weight: 0.3, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseDrops, Series: traps, Reasons: []string{"130"}, Weight: 0.6, side: receives, condition: trapsCounted},
 
 	{Cause: fabric.CausePhysical, Series: "receive_errors_total", Reasons: []string{"crc", "alignment", "damaged"}, Weight: 0.8, side: receives, condition: growsBy(3, 3)},
 	{Cause: fabric.CausePhysical, Series: "receive_error_details_total", Reasons: []string{"local_physical", "malformed"}, Weight: 0.7, side: receives, condition: growsBy(3, 3)},
-	{Cause: fabric.CausePhysical, Series: "symbol_errors_total", Weight: 0.7, side: receives, condition: growsBy(3, 3)},
+	{Cause: fabric.CausePhysical, Series: "symbol_errors_total", Weight: 0.7, side: receives, condition: exceedsBitErrorLimit},
+	{Cause: fabric.CausePhysical, Series: "effective_errors_total", Weight: 0.7, side: receives, condition: exceedsBitErrorLimit},
+	{Cause: fabric.CausePhysical, Series: traps, Reasons: []string{"129"}, Weight: 0.7, side: receives, condition: trapsCounted},
 	{Cause: fabric.CausePhysical, Series: "link_recoveries_total", Weight: 0.7, side: receives, condition: growsBy(1, 3)},
 	{Cause: fabric.CausePhysical, Series: "local_link_integrity_errors_total", Weight: 0.7, side: receives, condition: growsBy(1, 3)},
 	{Cause: fabric.CausePhysical, Series: "fec_uncorrectable_blocks_total", Weight: 0.8, side: receives, condition: growsBy(1, 3)},
@@ -311,6 +331,7 @@ var table = []Row{
 
 	{Cause: fabric.CauseFlap, Series: "carrier_changes_total", Weight: 0.97, side: either, condition: growsBy(3, 3)},
 	{Cause: fabric.CauseFlap, Series: "link_downed_total", Weight: 0.9, side: either, condition: growsBy(1, 3)},
+	{Cause: fabric.CauseFlap, Series: "logged_state_changes_total", Weight: 0.8, side: either, condition: growsBy(3, 3)},
 	{Cause: fabric.CauseFlap, Series: "transmit_errors_total", Reasons: []string{"carrier"}, Weight: 0.4, side: sends, condition: growsBy(1, 3)},
 	{Cause: fabric.CauseDown, Series: "oper_up", Weight: 0.9, side: either, condition: fellToZero("up", "down")},
 	{Cause: fabric.CauseDown, Series: "transmit_discard_details_total", Reasons: []string{"port_inactive"}, Weight: 0.5, side: sends, condition: growsBy(3, 3)},
@@ -362,6 +383,7 @@ var table = []Row{
 	{Cause: fabric.CauseHost, Series: driverCounts, Reasons: pauseCounters("tx"), Weight: 0.7, side: receives, condition: growsAtRate(10, 3)},
 	{Cause: fabric.CauseHost, Series: driverCounts, Reasons: []string{"rx_discards_phy", "rx_out_of_buffer"}, Weight: 0.5, side: receives, condition: growsAtRate(1, 3)},
 	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"np_ecn_marked_roce_packets"}, Weight: 0.6, side: receives, condition: growsAtRate(1, 3)},
+	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"np_cnp_sent"}, Weight: 0.4, side: receives, condition: growsAtRate(1, 3)},
 	{Cause: fabric.CauseCongestion, Series: rdma, Reasons: []string{"rp_cnp_handled"}, Weight: 0.5, side: sends, condition: growsAtRate(1, 3)},
 	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"out_of_sequence"}, Weight: 0.3, side: receives, condition: growsAtRate(1, 3)},
 	{Cause: fabric.CauseDrops, Series: rdma, Reasons: []string{"packet_seq_err", "local_ack_timeout_err"}, Weight: 0.3, side: sends, condition: growsAtRate(1, 3)},
@@ -423,7 +445,7 @@ func MarkdownTable() string {
 // portSeries returns the sorted names of the queried series without the prefixes fabric_switch_port_ and
 // fabric_nic_port_.
 func portSeries() []string {
-	names := map[string]bool{"mtu_bytes": true, "speed_bytes_per_second": true}
+	names := map[string]bool{"mtu_bytes": true, "speed_bytes_per_second": true, waitTick: true}
 	for i := range table {
 		if !isWholeName(table[i].Series) {
 			names[table[i].Series] = true

@@ -14,6 +14,9 @@ func summaryOf(a *fabric.Attribution, places []endRole, suggested bool) string {
 	case fabric.CauseFound:
 		top := a.Causes[0]
 		text = append(text, fmt.Sprintf("Cause: %s at %s (weight %.2f): %s.", causeText(top.Cause), top.Element, top.Weight, top.Text))
+		if top.Peer != "" {
+			text = append(text, fmt.Sprintf("The other end of its cable is %s.", top.Peer))
+		}
 		var more []string
 		for _, c := range a.Causes[1:] {
 			more = append(more, fmt.Sprintf("%s at %s: %s", causeText(c.Cause), c.Element, c.Text))
@@ -57,6 +60,17 @@ func causeText(cause string) string { return strings.ReplaceAll(cause, "_", " ")
 
 // counterName returns the name of a series without its suffix, for a reader.
 func counterName(k reading) string { return strings.TrimSuffix(k.series, "_total") }
+
+// reasonText writes the label's value of a reading for a reader.
+func reasonText(k reading) string {
+	switch label := labelOf(k.series); label {
+	case "vl":
+		return "VL " + k.reason
+	case "trap":
+		return "trap " + k.reason + ", " + trapTexts[k.reason]
+	}
+	return k.reason
+}
 
 func formatNumber(v float64) string {
 	if v >= 1e6 || v > 0 && v < 1e-3 {

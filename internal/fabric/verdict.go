@@ -202,6 +202,8 @@ type Cause struct {
 	Cause string `json:"cause"`
 	// Element is the port, NIC or node that was read.
 	Element string `json:"element"`
+	// Peer is the other end of the element's cable, for causes that concern both ends.
+	Peer string `json:"peer,omitempty"`
 	// Weight is how far the reading points to the cause, 0 to 1.
 	Weight float64 `json:"weight"`
 	Text   string  `json:"text"` // the reading before and during the incident
