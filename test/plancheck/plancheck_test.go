@@ -102,7 +102,7 @@ func TestIdealRates(t *testing.T) {
 		}
 		from, to, _ := strings.Cut(lost, "--")
 		text := planOf(t, []byte(small), smallJobs, 16, exclude...)
-		want, err := IdealRates([]byte(small), text, func(d string) bool { return d == from+"->"+to || d == to+"->"+from }, 1e6)
+		want, err := IdealRates([]byte(small), text, func(d string) bool { return d == from+"->"+to || d == to+"->"+from }, Dense{Cells: 1e6})
 		if err != nil {
 			t.Fatal(err)
 		}
