@@ -22,7 +22,7 @@ type verifier struct {
 
 // String returns what was computed again.
 func (v *verifier) String() string {
-	return fmt.Sprintf("the rates of %d plans and the optimum of %d computed again, with differences up to %.1e; %d programs are too large", v.plans, v.ideals, v.worst, v.big)
+	return fmt.Sprintf("the rates of %d plans and the optimum of %d computed again, with differences up to %.1e; %d programs are too large; %v", v.plans, v.ideals, v.worst, v.big, v.solver)
 }
 
 // check compares one plan. whole states that the plan has all queue pairs, so that the optimum is that of the assignments' connections.

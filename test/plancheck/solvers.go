@@ -38,6 +38,9 @@ const held = 1000
 
 func (d Dense) aggregates() bool { return false }
 
+// String names the solver.
+func (d Dense) String() string { return fmt.Sprintf("gonum, up to %d cells", d.Cells) }
+
 // solve makes a row of each upper bound. Since all variables may be 0, no bound is below 0 and the method has a basis to begin with.
 func (d Dense) solve(p *program) ([]float64, error) {
 	vars := len(p.columns)
@@ -86,9 +89,8 @@ func (d Dense) solve(p *program) ([]float64, error) {
 
 // CLP is the solver of COIN-OR, the program clp. Programs and solutions are files in a directory.
 type CLP struct {
-	dir string
-	// Solved counts programs, and MaxRows and MaxColumns are the size of the largest one.
-	Solved, MaxRows, MaxColumns int
+	dir                         string
+	solved, maxRows, maxColumns int
 }
 
 // RequireCLP returns the solver. It skips the test if the program clp (Debian package coinor-clp) is missing, and gives the reason. With
@@ -106,9 +108,14 @@ func RequireCLP(tb testing.TB) *CLP {
 
 func (c *CLP) aggregates() bool { return true }
 
+// String says what was solved.
+func (c *CLP) String() string {
+	return fmt.Sprintf("clp, %d programs of up to %d rows and %d columns", c.solved, c.maxRows, c.maxColumns)
+}
+
 func (c *CLP) solve(p *program) ([]float64, error) {
-	c.Solved++
-	c.MaxRows, c.MaxColumns = max(c.MaxRows, len(p.bounds)), max(c.MaxColumns, len(p.columns))
+	c.solved++
+	c.maxRows, c.maxColumns = max(c.maxRows, len(p.bounds)), max(c.maxColumns, len(p.columns))
 	in, out := filepath.Join(c.dir, "program.mps"), filepath.Join(c.dir, "solution.txt")
 	var text bytes.Buffer
 	writeMPS(&text, p)
