@@ -14,6 +14,8 @@ RDMA_TOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
 TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) python3:python3 chromium:chromium tcpdump:tcpdump systemd-analyze:systemd chronyd:chrony lldpd:lldpd opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager mkdocs:mkdocs-material
 # Debian's Open MPI, for TestOpenMPI of make test-all.
 MPI_TOOLS := gcc:gcc mpirun:openmpi-bin mpicc:libopenmpi-dev
+# COIN-OR's solver, which computes the optima of plans again in make test-all.
+PLAN_TOOLS := clp:coinor-clp
 
 # What --version prints: the file VERSION, and the commit where git knows it.
 COMMON := github.com/prometheus/common/version
@@ -66,7 +68,7 @@ test: test-tools build
 
 # Everything: more faults and topologies in the kernel, longer spans, a Prometheus that fails (34 minutes).
 test-all: test-tools build
-	$(call need,$(MPI_TOOLS),)
+	$(call need,$(MPI_TOOLS) $(PLAN_TOOLS),)
 	$(GO) build -tags collector -ldflags '$(LINK_VERSION)' -o $(BIN)/otelcol-graylink ./cmd/otelcol-graylink
 	GO="$(GO)" test/run all
 
@@ -127,6 +129,7 @@ silence: build
 
 # The figures of docs/planner.md: C4's test bed, random fabrics, and a fabric of 16,384 NICs.
 bench-plan:
+	$(call need,$(PLAN_TOOLS),)
 	$(GO) test ./internal/plan ./test/plancheck -tags all -count 1 -v -timeout 1h
 
 # How well faults are found, beside the methods of three papers, on generated

@@ -70,7 +70,7 @@ type Missing struct {
 // Running is what the queue pairs of a job do.
 type Running struct {
 	Job string    `json:"job"`
-	At  time.Time `json:"at"`
+	At  time.Time `json:"at,omitzero"`
 	// Reasons say why no rate is known. It is empty if the rate is known.
 	Reasons []string `json:"reasons"`
 	// Nodes are those of the job and of the jobs that share links with it. Missing are those of them that were not read.
@@ -81,6 +81,11 @@ type Running struct {
 	Others     []plan.ObservedJob `json:"others"`
 	QueuePairs []plan.Observed    `json:"queue_pairs"`
 	Links      []plan.LinkShare   `json:"links,omitempty"`
+
+	// Refused says why nothing was observed anew for a client that may not make agents send packets. The answer is then the last one, which is
+	// AgeSeconds old, or says that there is none.
+	Refused    string   `json:"refused,omitempty"`
+	AgeSeconds *float64 `json:"age_seconds,omitempty"`
 
 	passing bool // the reason passes soon, so that the answer is not kept
 }
@@ -93,6 +98,25 @@ func (o *Observer) Kept(q Question) *Running {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.kept[q]
+}
+
+// Last returns the last answer to a question for a client that may not make agents send packets, for a reason. It returns ErrNoJob.
+func (o *Observer) Last(q Question, reason string) (*Running, error) {
+	s := o.Snapshot()
+	p, ok := s.Placed.FindJob(q.Job)
+	if !ok {
+		return nil, ErrNoJob
+	}
+	q.Job = p.Job
+	kept := o.Kept(q)
+	if kept == nil {
+		why := fmt.Sprintf("The queue pairs of %s have not been observed: %s.", q.Job, reason)
+		return &Running{Job: q.Job, Reasons: []string{why}, Nodes: []string{}, Missing: []Missing{}, Others: []plan.ObservedJob{}, QueuePairs: []plan.Observed{}, Refused: reason}, nil
+	}
+	r := *kept
+	age := max(0, o.Builder.now().Sub(r.At).Seconds())
+	r.Refused, r.AgeSeconds = reason, &age
+	return &r, nil
 }
 
 // Want has Run observe a job, unless its last answer is fresh or another job waits.

@@ -79,12 +79,13 @@ func TestObserve(t *testing.T) {
 	lists.connect(hash, "h2/eth1", "h4/eth1", "spine1", 4)
 	newServer := func() http.Handler {
 		b := catalogue.NewBuilder(r.Loop.PathStore().Graph, hash, now)
-		return NewMux(r.Loop, PageOptions{Policy: &webaccess.Policy{}, Catalogue: b, Observer: catalogue.NewObserver(b, lists, r.Loop.Snapshot)})
+		return NewMux(r.Loop, PageOptions{Policy: &webaccess.Policy{AdminAPI: true}, Catalogue: b, Observer: catalogue.NewObserver(b, lists, r.Loop.Snapshot)})
 	}
-	observe := func(mux http.Handler, query string) (out catalogue.Running, code int, text string) {
+	observeFrom := func(mux http.Handler, client, query string) (out catalogue.Running, code int, text string) {
 		t.Helper()
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/observe?"+query, nil))
+		w, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api/v1/observe?"+query, nil)
+		req.RemoteAddr = client
+		mux.ServeHTTP(w, req)
 		if text = w.Body.String(); w.Code == http.StatusOK {
 			if err := json.Unmarshal([]byte(text), &out); err != nil {
 				t.Fatal(err)
@@ -92,7 +93,19 @@ func TestObserve(t *testing.T) {
 		}
 		return out, w.Code, text
 	}
+	observe := func(mux http.Handler, query string) (catalogue.Running, int, string) {
+		t.Helper()
+		return observeFrom(mux, "127.0.0.1:40000", query)
+	}
 	mux := newServer()
+	const elsewhere = "192.0.2.7:40000" // may not make agents send packets
+	if got, code, text := observeFrom(mux, elsewhere, "job=j1"); code != http.StatusOK || got.Observed != nil || lists.read.Load() != 0 || got.AgeSeconds != nil || strings.Contains(text, `"at"`) ||
+		!strings.Contains(text, "The queue pairs of j1 have not been observed: only loopback clients may send this request") {
+		t.Errorf("a client elsewhere has a job observed: %d %s", code, text)
+	}
+	if _, code, text := observeFrom(mux, elsewhere, "job=none"); code != http.StatusNotFound {
+		t.Errorf("a client elsewhere, of a job that does not run: %d %s", code, text)
+	}
 	got, code, text := observe(mux, "job=j1")
 	j := got.Observed
 	if code != http.StatusOK || j == nil || j.BusbwGbps == nil || j.PlannedGbps == nil {
@@ -123,6 +136,9 @@ func TestObserve(t *testing.T) {
 	}
 	r.Step()
 	r.Now = r.Now.Add(time.Minute)
+	if last, _, text := observeFrom(mux, elsewhere, "job=j1"); last.Observed == nil || last.Observed.Known != 8 || lists.read.Load() != read || last.AgeSeconds == nil || *last.AgeSeconds < 60 || !last.At.Equal(got.At) || last.Refused == "" {
+		t.Errorf("a client elsewhere does not get the last answer with its age: %s", text)
+	}
 	if _, _, _ = observe(mux, "job=j1"); lists.read.Load() == read {
 		t.Error("an old answer is served as a new one")
 	}

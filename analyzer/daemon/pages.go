@@ -77,6 +77,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	}
 	if s.Observer != nil {
 		page.Observer = s.Observer
+		page.MayObserve = s.Policy.CheckAdmin
 	}
 	mux.Handle("GET /", page)
 	return mux

@@ -131,7 +131,7 @@ func TestForwardingRule2WhatDoesNotArrive(t *testing.T) {
 	choice := x.route(4)
 	e, _ := choice.ByName("leaf0")
 	choice.Adaptive = make([]*ibfabric.Adaptive, choice.Switches)
-	choice.Adaptive[e.Node] = &ibfabric.Adaptive{SLs: 1, Ports: map[ibfabric.LID][]uint8{14: {3, 4}}}
+	choice.Adaptive[e.Node] = ibfabric.NewAdaptive(1, map[ibfabric.LID][]uint8{14: {3, 4}})
 	x.read(choice, 50, 51, false)
 	if b, _ := x.store.BindingAt(moved, x.at(51), x.at(52)); b.State != fabric.PathUnknown || len(b.Candidates) != 2 {
 		t.Errorf("%+v", b)

@@ -21,23 +21,26 @@ type Observer interface {
 // runningView says what the queue pairs of a job do.
 type runningView struct {
 	// Jobs are the running jobs, of which Job was chosen. Off is set if the NICs are known not to mark packets for adaptive routing.
-	Jobs   []string
-	Job    string
-	Off    bool
-	Error  string
-	Busy   bool // no answer is known yet
-	Age    string
-	Rows   []runningRow
-	Texts  []string // what holds the jobs back, and what other numbers of queue pairs would give
-	Why    []string // why no rate is known
-	Panels []loadPanel
-	Note   string
+	Jobs  []string
+	Job   string
+	Off   bool
+	Error string
+	Busy  bool // no answer is known yet
+	// Refused says why nothing is observed for this client.
+	Refused string
+	Age     string
+	Rows    []runningRow
+	Texts   []string // what holds the jobs back, and what other numbers of queue pairs would give
+	Why     []string // why no rate is known
+	Panels  []loadPanel
+	Note    string
 }
 
 // runningRow is a line of the table of jobs.
 type runningRow struct{ Job, QPs, Known, Rate, Plan, Ideal string }
 
-// buildRunning returns what is known of the queue pairs of the job that the query names, and has it observed if that is not fresh.
+// buildRunning returns what is known of the queue pairs of the job that the query names, and has it observed if that is not fresh and the client
+// may make agents send packets.
 func (h *Handler) buildRunning(names []string, q query, now time.Time) *runningView {
 	if h.Observer == nil || len(names) == 0 {
 		return nil
@@ -55,10 +58,12 @@ func (h *Handler) buildRunning(names []string, q query, now time.Time) *runningV
 		v.Error = err.Error()
 		return v
 	}
-	h.Observer.Want(question)
+	if v.Refused = q.refused; v.Refused == "" {
+		h.Observer.Want(question)
+	}
 	r := h.Observer.Kept(question)
 	if r == nil {
-		v.Busy = true
+		v.Busy = v.Refused == ""
 		return v
 	}
 	v.Age = fmt.Sprintf("%.0f s", max(0, now.Sub(r.At).Seconds()))

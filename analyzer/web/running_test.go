@@ -1,7 +1,9 @@
 package web
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -58,7 +60,7 @@ func TestWhatQueuePairsDo(t *testing.T) {
 	if body, _ := page(t, h, "/?job=eval"); strings.Contains(body, `id="running"`) {
 		t.Error("the panel is there although no agent lists queue pairs")
 	}
-	h.Observer = answers
+	h.Observer, h.MayObserve = answers, func(*http.Request) error { return nil }
 	body, _ := page(t, h, "/")
 	contains(t, body, `id="running"`, `<option value="eval">`, `<option value="train&lt;script&gt;">`)
 	if len(answers.wanted) != 0 {
@@ -88,6 +90,19 @@ func TestWhatQueuePairsDo(t *testing.T) {
 	contains(t, body, "parameter &#34;dscp&#34;")
 	if n := len(answers.wanted); n != 3 {
 		t.Errorf("%d jobs were observed, want those that run and that were chosen by a valid query", n)
+	}
+	refuse := handler(g, s)
+	refuse.Observer, refuse.MayObserve = answers, func(*http.Request) error { return errors.New("only <loopback> clients") }
+	body, _ = page(t, refuse, "/?job=eval")
+	contains(t, body, "Nothing is observed anew for you: only &lt;loopback&gt; clients.", "Observed 1 s ago.", "at most 362.0 Gb/s")
+	body, _ = page(t, refuse, "/?job=young")
+	contains(t, body, "The queue pairs of this job have not been observed yet.")
+	if strings.Contains(body, `data-running="busy"`) || len(answers.wanted) != 3 {
+		t.Errorf("a client that may not act has jobs observed: %v\n%s", answers.wanted, body)
+	}
+	refuse.MayObserve = nil
+	if page(t, refuse, "/?job=young"); len(answers.wanted) != 3 {
+		t.Errorf("jobs are observed although no client may act: %v", answers.wanted)
 	}
 	if os.Getenv("GRAYLINK_SCREENSHOTS") != "" {
 		for _, dark := range []bool{false, true} {

@@ -33,7 +33,11 @@ const (
 	maxCandidates = 8
 )
 
-type query struct{ src, dst, pod, job, dscp, routing string }
+type query struct {
+	src, dst, pod, job, dscp, routing string
+	// refused says why the client may not make agents send packets; empty if it may.
+	refused string
+}
 
 // view holds everything that the templates show.
 type view struct {

@@ -55,6 +55,8 @@ type Handler struct {
 	Collectives func() collectives.State
 	// Observer observes the queue pairs of jobs. Nil means that no agents list them.
 	Observer Observer
+	// MayObserve returns nil if the client of a request may make agents send packets, else the reason why it may not. Nil means that no client may.
+	MayObserve func(r *http.Request) error
 	// Subnets returns the state of the InfiniBand subnets. Nil means that there are none.
 	Subnets func() []ibsubnet.View
 	Now     func() time.Time
@@ -94,7 +96,11 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 		now = h.Now
 	}
 	q := r.URL.Query()
-	v := h.buildView(h.Snapshot(), now(), query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod"), job: q.Get("job"), dscp: q.Get("dscp"), routing: q.Get("adaptive_routing")})
+	asked := query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod"), job: q.Get("job"), dscp: q.Get("dscp"), routing: q.Get("adaptive_routing")}
+	if asked.job != "" && h.Observer != nil {
+		asked.refused = h.whyNotObserve(r)
+	}
+	v := h.buildView(h.Snapshot(), now(), asked)
 	name := "page.html"
 	if q.Get("fragment") == "main" {
 		name = "main.html"
@@ -111,6 +117,17 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 	}
 	// This fails only when the client has gone, so the error needs no report.
 	_, _ = w.Write(buf.Bytes())
+}
+
+// whyNotObserve returns why the client of a request may not make agents send packets, or nothing if it may.
+func (h *Handler) whyNotObserve(r *http.Request) string {
+	if h.MayObserve == nil {
+		return "no client may make this program act"
+	}
+	if err := h.MayObserve(r); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 func serveAsset(w http.ResponseWriter, r *http.Request, name string) {

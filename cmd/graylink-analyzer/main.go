@@ -37,7 +37,7 @@ func run(args []string, stdout io.Writer) int {
 	file := p.App.Flag("config.file", "Configuration (YAML): docs/analyzer.md.").Required().String()
 	check := p.App.Flag("check-config", "Check the configuration and the topology, print their errors, and exit.").Bool()
 	show := p.App.Flag("print-queries", "Print the queries to Prometheus by name, and exit.").Bool()
-	p.AddFlags("127.0.0.1:9872", "POST and DELETE of /api/v1/maintenance, POST /api/v1/catalogue and /api/v1/plan")
+	p.AddFlags("127.0.0.1:9872", "POST and DELETE of /api/v1/maintenance, POST /api/v1/catalogue and /api/v1/plan, GET /api/v1/observe")
 	log, ok := p.Parse(args)
 	if !ok {
 		return exitSetup

@@ -129,14 +129,15 @@ func writeTopology(f *ibfabric.Fabric, found []string, file string) error {
 
 type ibPaths struct {
 	ibSource
-	src, dst, format string
-	sl               uint8
+	src, dst, format, adaptive string
+	sl                         uint8
 }
 
 func addIBPaths(ib *kingpin.CmdClause, commands map[string]command) {
 	c := ib.Command("paths", "Print the path of packets from SRC to DST by the forwarding tables. With --device they are read twice, and the path is valid if both agree. Exit code 0: known, 1: bad arguments or nothing can be read, 2: the path is stale or not known.")
 	var p ibPaths
 	p.addFlags(c, true)
+	c.Flag("adaptive", "Output file ibdiagnet2.far of ibdiagnet, with --lfts: where switches choose between ports.").StringVar(&p.adaptive)
 	c.Arg("src", "Source: node/device, switch, LID or GUID (0x and 16 digits).").Required().StringVar(&p.src)
 	c.Arg("dst", "Destination, in the same form.").Required().StringVar(&p.dst)
 	c.Flag("sl", "Service level of the packets. It selects the virtual lanes and affects adaptive routing.").Default("0").Uint8Var(&p.sl)
@@ -150,6 +151,9 @@ func (p *ibPaths) runPaths(ctx context.Context) error {
 	}
 	if p.from != "" && p.lfts == "" {
 		return errors.New("--from needs --lfts: without forwarding tables there are no paths")
+	}
+	if p.adaptive != "" && p.from == "" {
+		return errors.New("--adaptive needs --from and --lfts")
 	}
 	if p.sl > 15 {
 		return fmt.Errorf("--sl: 0 to 15 is expected, not %d", p.sl)
@@ -169,12 +173,29 @@ func (p *ibPaths) runPaths(ctx context.Context) error {
 	return err
 }
 
+// readAdaptive reads where the switches of a fabric choose between ports.
+func readAdaptive(f *ibfabric.Fabric, file string) (with *ibfabric.Fabric, found []string, err error) {
+	r, err := os.Open(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	return f.ReadAdaptive(file, r)
+}
+
 // findPath reads the fabric and walks the forwarding tables.
 func (p *ibPaths) findPath(ctx context.Context) (*ibfabric.PathReport, error) {
 	if p.from != "" {
 		f, found, err := p.readFiles()
 		if err != nil {
 			return nil, err
+		}
+		if p.adaptive != "" {
+			var more []string
+			if f, more, err = readAdaptive(f, p.adaptive); err != nil {
+				return nil, err
+			}
+			found = append(found, more...)
 		}
 		out, _, err := f.FindPath(p.src, p.dst, p.sl)
 		if err == nil {

@@ -119,6 +119,8 @@ func TestRunningQueuePairs(t *testing.T) {
 		{`{"job":"j1","reasons":["a.","b.","c.","d."],"observed":{"job":"j1","qps":8,"assumed":"ring","at_most_gbps":362}}`, 200, []string{"at most 362.0 Gb/s by the paths of its queue pairs\n", "a ring in the order of its nodes is assumed", "c.\n", "--format json has the other reasons, 4 in all"}},
 		{`{"job":"j1","reasons":["link l has no speed_gbps"]}`, 200, []string{"rate       unknown: link l has no speed_gbps\n"}},
 		{`{"job":"j1","reasons":["The list of h1 was not read."],"observed":{"job":"j1"}}`, 200, []string{"  rate       unknown\n             The list of h1 was not read.\n"}},
+		{strings.Replace(known, `"reasons"`, `"refused":"only loopback clients","age_seconds":754.4,"reasons"`, 1), 200, []string{"  rate       241.3 Gb/s", "             Observed 754 s ago. Nothing is observed anew: only loopback clients.\n"}},
+		{`{"job":"j1","reasons":["The queue pairs of j1 have not been observed: a reason."],"refused":"a reason"}`, 200, []string{"rate       unknown: The queue pairs of j1 have not been observed: a reason.\n"}},
 		{"no", 404, []string{"unknown: the analyzer has no agents that list queue pairs"}},
 		{"busy", 503, []string{"unknown: 503 Service Unavailable: busy"}},
 		{"[]", 200, []string{"unknown: cannot parse"}},

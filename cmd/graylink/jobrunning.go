@@ -81,6 +81,9 @@ func (r *runningReply) text() string {
 		s += fmt.Sprintf(", and %.1f Gb/s with the source ports of a plan", *j.PlannedGbps)
 	}
 	s += "\n"
+	if r.Refused != "" && r.AgeSeconds != nil {
+		s += fmt.Sprintf("%sObserved %.0f s ago. Nothing is observed anew: %s.\n", indent, *r.AgeSeconds, r.Refused)
+	}
 	if j.Assumed != "" && j.QPs > 0 {
 		s += indent + "No placement file has what it sends: a ring in the order of its nodes is assumed.\n"
 	}

@@ -45,7 +45,7 @@ func addServe(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("log.level", "Lowest level of messages that are logged.").Default("info").EnumVar(&f.level, "debug", "info", "warn", "error")
 	f.web = webserver.AddFlags(cmd, "127.0.0.1:9872")
 	f.web.AddLifecycle(cmd)
-	f.web.AddAdminAPI(cmd, "POST and DELETE of /api/v1/maintenance, POST /api/v1/catalogue and /api/v1/plan, POST /coordinator/api/v1/keys/rotate")
+	f.web.AddAdminAPI(cmd, "POST and DELETE of /api/v1/maintenance, POST /api/v1/catalogue and /api/v1/plan, GET /api/v1/observe, POST /coordinator/api/v1/keys/rotate")
 	commands[cmd.FullCommand()] = f.runServe
 }
 

@@ -76,6 +76,9 @@ func (d *discovery) handleResult(r *ibmad.Result) []ibmad.Request {
 			d.fatal = fmt.Errorf("the own port: %w", r.Err)
 			return nil
 		}
+		if r.Request.Attribute == ibmad.AttrMellanoxPortInfo && errors.Is(r.Err, ibmad.ErrUnsupported) {
+			return nil // such a device has no FDR10
+		}
 		if port := d.f.PortAt(q.end); r.Request.Attribute == ibmad.AttrNodeInfo && port.Linked {
 			return nil // its cable was found from the far end
 		}
@@ -99,6 +102,12 @@ func (d *discovery) handleResult(r *ibmad.Result) []ibmad.Request {
 		var info ibmad.PortInfo
 		info.Decode(r.Data())
 		return d.handlePort(q.end, &info)
+	case ibmad.AttrMellanoxPortInfo:
+		var info ibmad.MellanoxPortInfo
+		info.Decode(r.Data())
+		if info.SpeedActive&ibmad.MellanoxFDR10 != 0 {
+			d.f.PortAt(q.end).Speed = FDR10
+		}
 	}
 	return nil
 }
@@ -160,7 +169,7 @@ func (d *discovery) connectPorts(a, b End) {
 	pa.Far, pa.Linked, pb.Far, pb.Linked = b, true, a, true
 }
 
-// handlePort handles the state of a port, and returns the query for the far end of its cable.
+// handlePort handles the state of a port, and returns the query for the far end of its cable, and for its speed where that may be FDR10.
 func (d *discovery) handlePort(at End, info *ibmad.PortInfo) (next []ibmad.Request) {
 	n := &d.f.Nodes[at.Node]
 	p := &n.Ports[at.Port]
@@ -175,19 +184,28 @@ func (d *discovery) handlePort(at End, info *ibmad.PortInfo) (next []ibmad.Reque
 	// A CA does not forward directed routes, but the client's own port begins them.
 	own := at == d.f.From
 	up := info.State > ibmad.PortDown && info.PhysState == ibmad.PhysLinkUp
+	if up && p.Speed == QDR && ibmad.HasMellanoxPortInfo(n.Vendor, n.Device) {
+		next = d.addRequest(next, ibmad.GetMellanoxPortInfo(ibmad.AlongRoute(n.Route), at.Port), requestInfo{end: at})
+	}
 	if p.Linked || !up || at.Port == 0 || n.Type != ibmad.NodeSwitch && !own {
-		return nil
+		return next
 	}
 	to, err := n.Route.AppendHop(at.Port)
 	if err != nil {
 		d.f.Unanswered = append(d.f.Unanswered, Unanswered{Near: at, Query: ibmad.AttrNodeInfo.String(), Route: n.Route, Err: err})
-		return nil
+		return next
 	}
-	return d.addRequest(nil, ibmad.GetNodeInfo(ibmad.AlongRoute(to)), requestInfo{end: at})
+	return d.addRequest(next, ibmad.GetNodeInfo(ibmad.AlongRoute(to)), requestInfo{end: at})
 }
 
-// speedOf returns the active speed, from PortInfo's extended field if it has one.
+// speedOf returns the active speed, from the last of PortInfo's fields for it that has one. A port at FDR10 says QDR.
 func speedOf(p *ibmad.PortInfo) Speed {
+	if p.SpeedExt2Active == ibmad.SpeedExt2XDR {
+		return XDR
+	}
+	if p.SpeedExt2Active != 0 {
+		return 0
+	}
 	switch p.SpeedExtActive {
 	case 1:
 		return FDR

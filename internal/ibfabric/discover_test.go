@@ -311,3 +311,29 @@ func BenchmarkDiscoverSilent(b *testing.B) {
 		}
 	}
 }
+
+// TestSpeedsAsRead: PortInfo of a port at FDR10 says QDR, and Mellanox's own attribute is read there. Only devices that have it are sent the request.
+func TestSpeedsAsRead(t *testing.T) {
+	sim := madsim.FatTree(2, 1, 2, madsim.Options{})
+	fdr10 := madsim.Vendor{ID: 0x2c9, DeviceID: 0xc738, Speed: 4, FDR10: true}
+	qdr := madsim.Vendor{ID: 0x2c9, DeviceID: 0x1003, Speed: 4}
+	xdr := madsim.Vendor{ID: 0x2c9, DeviceID: 0xd2f4, Speed: 4, SpeedExt: 8, XDR: true}
+	for _, name := range []string{"leaf0", "h0"} {
+		sim.SetVendor(name, fdr10)
+	}
+	sim.SetVendor("h1", qdr)
+	sim.SetVendor("leaf1", xdr)
+	f, found, err := Discover(t.Context(), simulated(t, sim, "h0", ibmad.Config{}))
+	if err != nil || len(found)+len(f.Unanswered) > 0 {
+		t.Fatal(err, found, f.Unanswered)
+	}
+	for name, want := range map[string]struct {
+		speed Speed
+		gbps  float64
+	}{"leaf0:1": {FDR10, 40}, "h0/hca": {FDR10, 40}, "h1/hca": {QDR, 40}, "leaf1:1": {XDR, 800}} {
+		e, ok := f.ByName(name)
+		if p := f.PortAt(e); !ok || p.Speed != want.speed || p.RateGbps() != want.gbps {
+			t.Errorf("%s is %s with %.0f Gb/s, want %s", name, p.Speed, p.RateGbps(), want.speed)
+		}
+	}
+}

@@ -13,6 +13,8 @@
 //     tables depend on nothing but the destination.
 //  4. Where a switch may choose between ports (adaptive routing, for the service
 //     levels it is on for) there is no single path: candidates are listed.
+//  5. A router is the end of a subnet: what is beyond it has no LID here, and no path.
+//     Multicast packets follow other tables, which are not read.
 //
 // A Fabric does not change; a new reading makes another Fabric.
 package ibfabric
@@ -20,6 +22,7 @@ package ibfabric
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -159,8 +162,54 @@ type Fabric struct {
 type Adaptive struct {
 	// SLs has a bit for every service level with adaptive routing.
 	SLs uint16
-	// Ports lists the ports to choose from, by LID.
-	Ports map[LID][]uint8
+	// Private means that the switch has private forwarding tables, which packets of some ports and service levels follow instead. They
+	// are not known, so that no walk crosses the switch.
+	Private bool
+
+	groups [][]uint8 // of ports, sorted
+	group  []uint16  // by LID: 1 and the place in groups, or 0
+}
+
+// NewAdaptive returns what a switch may choose: for each LID the ports.
+func NewAdaptive(sls uint16, ports map[LID][]uint8) *Adaptive {
+	a := &Adaptive{SLs: sls}
+	for _, lid := range slices.Sorted(maps.Keys(ports)) {
+		a.groups = append(a.groups, slices.Sorted(slices.Values(ports[lid])))
+		a.setGroup(lid, len(a.groups)-1)
+	}
+	return a
+}
+
+// setGroup sets the place of a LID's group.
+func (a *Adaptive) setGroup(lid LID, group int) {
+	if grow := int(lid) + 1 - len(a.group); grow > 0 {
+		a.group = append(a.group, make([]uint16, grow)...)
+	}
+	a.group[lid] = uint16(group + 1)
+}
+
+// PortsTo returns the ports to choose from for packets to a LID, or nil if there is no choice.
+func (a *Adaptive) PortsTo(lid LID) []uint8 {
+	if int(lid) >= len(a.group) || a.group[lid] == 0 {
+		return nil
+	}
+	return a.groups[a.group[lid]-1]
+}
+
+// equal reports whether two switches may choose alike; both may be nil.
+func (a *Adaptive) equal(b *Adaptive) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	if a.SLs != b.SLs || a.Private != b.Private {
+		return false
+	}
+	for lid := range LID(max(len(a.group), len(b.group))) {
+		if !slices.Equal(a.PortsTo(lid), b.PortsTo(lid)) {
+			return false
+		}
+	}
+	return true
 }
 
 // buildIndex sorts and indexes the nodes, whose references to each other are adapted. found lists

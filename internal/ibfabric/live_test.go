@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	pairs = flag.Int("ib.pairs", 15, "pairs compared with ibtracert, for every routing engine and LMC")
+	pairs = flag.Int("ib.pairs", livePairs, "pairs compared with ibtracert, for every routing engine and LMC")
 	large = flag.Bool("ib.large", false, "compare on the fat tree of 54 switches and 648 HCAs")
 )
 
@@ -122,15 +122,19 @@ func compare(t *testing.T, sim *ibtest.Fabric, f *Fabric, lids []LID, n int, see
 }
 
 // TestWalkAsIbtracert compares walks with ibtracert on tables of OpenSM's engines, with one and two LIDs a
-// port, switches among the ends, and after a link was removed and restored.
+// port, switches among the ends, and after a link was removed and restored. With the tag all, also with four LIDs a
+// port, and with dor on a torus.
 func TestWalkAsIbtracert(t *testing.T) {
 	ibtest.RequireTools(t)
-	net, uplink := ibtest.FatTree(6, 3, 4), `"leaf1"[5]`
-	if *large {
-		net, uplink = ibtest.FatTree(36, 18, 18), `"leaf1"[19]`
-	}
-	for _, engine := range []string{"minhop", "updn", "ftree"} {
-		for lmc := range 2 {
+	for _, engine := range liveEngines {
+		net, uplink := ibtest.FatTree(6, 3, 4), `"leaf1"[5]`
+		switch {
+		case engine == "dor":
+			net, uplink = ibtest.Torus(4, 3, 2), `"sw1"[1]`
+		case *large:
+			net, uplink = ibtest.FatTree(36, 18, 18), `"leaf1"[19]`
+		}
+		for lmc := range liveLMCs {
 			t.Run(fmt.Sprintf("%s-lmc%d", engine, lmc), func(t *testing.T) {
 				sim := ibtest.Start(t, net, ibtest.Options{Engine: engine, LMC: lmc})
 				f := readFabric(t, sim)

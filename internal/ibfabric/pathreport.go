@@ -50,12 +50,15 @@ func (f *Fabric) FindPath(src, dst string, sl uint8) (*PathReport, []Hop, error)
 	to, _ := f.ByLID(dstLID)
 	out := &PathReport{Edge: f.EndName(from) + ">" + f.EndName(to) + "#0", State: fabric.PathValid, SrcLID: srcLID, DstLID: dstLID, Notes: []string{}}
 	hops, failed := f.Walk(srcLID, dstLID)
-	all, whole, _ := f.CandidateWalks(srcLID, dstLID, sl, maxCandidates)
+	all, whole, lost := f.CandidateWalks(srcLID, dstLID, sl, maxCandidates)
 	out.Hops = nameHops(f, hops)
 	switch {
 	case failed != nil:
 		out.State = fabric.PathUnknown
 		out.Notes = append(out.Notes, failed.Error())
+	case lost != nil:
+		out.State, out.Hops = fabric.PathUnknown, []HopReport{}
+		out.Notes = append(out.Notes, "adaptive routing: "+lost.Error())
 	case len(all) > 1:
 		out.State, out.Hops = fabric.PathUnknown, []HopReport{}
 		for _, hops := range all {

@@ -78,7 +78,7 @@ func TestPathsThatAreNotKnown(t *testing.T) {
 	f := tree(t)
 	leaf0, _ := f.ByName("leaf0")
 	f.Adaptive = make([]*Adaptive, f.Switches)
-	f.Adaptive[leaf0.Node] = &Adaptive{SLs: 1 << 2, Ports: map[LID][]uint8{14: {3, 4}}}
+	f.Adaptive[leaf0.Node] = NewAdaptive(1<<2, map[LID][]uint8{14: {3, 4}})
 	p, _, err := f.FindPath("h0/hca", "14", 2)
 	if err != nil || p.State != fabric.PathUnknown || len(p.Hops) != 0 || len(p.Candidates) != 2 || len(p.Notes) != 1 || !strings.HasPrefix(p.Notes[0], "adaptive routing") {
 		t.Errorf("with a choice: %+v, %v", p, err)

@@ -222,6 +222,7 @@ func FuzzReadTexts(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(string(net), string(lfts[:1000]))
+	f.Add(string(net), far)
 	f.Add(strange, "Unicast lids of switch guid 0xb (x):\n0x0001 001 :")
 	f.Fuzz(func(t *testing.T, net, lfts string) {
 		fab, _, err := ReadNetDiscover("x", strings.NewReader(net))
@@ -252,6 +253,13 @@ func FuzzReadTexts(f *testing.F) {
 				var w *WalkError
 				if err != nil && !errors.As(err, &w) {
 					t.Error(err)
+				}
+			}
+		}
+		if with, _, err := fab.ReadAdaptive("x", strings.NewReader(lfts)); err == nil {
+			for _, src := range fab.ends[1:] {
+				for _, dst := range fab.ends[1:] {
+					_, _, _ = with.CandidateWalks(fab.FirstLID(src), fab.FirstLID(dst), 0, 4) // it has to end
 				}
 			}
 		}

@@ -21,6 +21,8 @@ var (
 	ErrUnread  = errors.New("the forwarding table was not read")
 	ErrDeadEnd = errors.New("dead end")
 	ErrLoop    = errors.New("loop")
+	ErrPrivate = errors.New("the switch has private forwarding tables")
+	ErrRouter  = errors.New("paths of other subnets are unknown")
 )
 
 // WalkError states why and where a walk ended; errors.Is finds the errors above.
@@ -103,6 +105,9 @@ func (w *walker) egressPort(at End, hop int) (uint8, error) {
 	if int(at.Node) >= len(f.LFTs) || f.LFTs[at.Node] == nil {
 		return 0, w.walkError(hop, f.NodeName(at.Node), ErrUnread, "its routes are unknown")
 	}
+	if int(at.Node) < len(f.Adaptive) && f.Adaptive[at.Node] != nil && f.Adaptive[at.Node].Private {
+		return 0, w.walkError(hop, f.NodeName(at.Node), ErrPrivate, "they are not supported")
+	}
 	lft := f.LFTs[at.Node]
 	if int(w.dst) >= len(lft) || lft[w.dst] == ibmad.NoRoute {
 		return 0, w.walkError(hop, f.NodeName(at.Node), ErrDeadEnd, "its table has no port for LID %d", w.dst)
@@ -129,6 +134,8 @@ func (w *walker) crossLink(node int32, out uint8, hop int) (End, error) {
 		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port's neighbor is unknown")
 	case p.State != 0 && p.State != ibmad.PortActive:
 		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port is not active")
+	case f.Nodes[p.Far.Node].Type == ibmad.NodeRouter && p.Far != w.to:
+		return End{}, w.walkError(hop, f.EndName(near), ErrRouter, "the port leads to the router %s", f.EndName(p.Far))
 	case f.Nodes[p.Far.Node].Type != ibmad.NodeSwitch && p.Far != w.to:
 		return End{}, w.walkError(hop, f.EndName(near), ErrDeadEnd, "the port leads to %s, which does not have LID %d", f.EndName(p.Far), w.dst)
 	}
@@ -175,6 +182,9 @@ func (f *Fabric) CandidateWalks(src, dst LID, sl uint8, limit int) (all [][]Hop,
 			return err
 		}
 		for _, port := range f.candidatePorts(at.Node, dst, sl, out) {
+			if p := f.PortAt(End{at.Node, port}); port != out && p != nil && p.State != 0 && p.State != ibmad.PortActive {
+				continue // a switch does not choose a port without a link
+			}
 			hops = append(hops, Hop{Switch: at.Node, In: at.Port, Out: port})
 			next := w.to
 			if port != 0 {
@@ -197,8 +207,8 @@ func (f *Fabric) CandidateWalks(src, dst LID, sl uint8, limit int) (all [][]Hop,
 // candidatePorts returns the ports by which a switch may forward packets; out is that of its table.
 func (f *Fabric) candidatePorts(node int32, dst LID, sl uint8, out uint8) []uint8 {
 	if out != 0 && int(node) < len(f.Adaptive) {
-		if a := f.Adaptive[node]; a != nil && a.SLs>>sl&1 == 1 && len(a.Ports[dst]) > 0 {
-			ports := slices.Clone(a.Ports[dst])
+		if a := f.Adaptive[node]; a != nil && a.SLs>>sl&1 == 1 && len(a.PortsTo(dst)) > 0 {
+			ports := slices.Clone(a.PortsTo(dst))
 			if !slices.Contains(ports, out) {
 				ports = append(ports, out)
 			}

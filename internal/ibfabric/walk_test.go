@@ -124,7 +124,7 @@ func TestCandidates(t *testing.T) {
 	f := tree(t)
 	leaf0, _ := f.ByName("leaf0")
 	f.Adaptive = make([]*Adaptive, f.Switches)
-	f.Adaptive[leaf0.Node] = &Adaptive{SLs: 1 << 2, Ports: map[LID][]uint8{14: {3, 4}}}
+	f.Adaptive[leaf0.Node] = NewAdaptive(1<<2, map[LID][]uint8{14: {3, 4}})
 	for _, c := range []struct {
 		sl    uint8
 		dst   LID
@@ -141,7 +141,7 @@ func TestCandidates(t *testing.T) {
 	if got := walkText(f, all[0]) + "or " + walkText(f, all[1]); got != "leaf0 1 3; spine0 1 2; leaf1 3 2; or leaf0 1 4; spine1 1 2; leaf1 4 2; " {
 		t.Error(got)
 	}
-	f.Adaptive[leaf0.Node].Ports[14] = []uint8{2, 4}
+	f.Adaptive[leaf0.Node] = NewAdaptive(1<<2, map[LID][]uint8{14: {2, 4}})
 	if _, _, err := f.CandidateWalks(2, 14, 2, 8); !errors.Is(err, ErrDeadEnd) {
 		t.Error(err)
 	}

@@ -105,8 +105,10 @@ func (w *Watch) readOnce(ctx context.Context) (r Reading, err error) {
 	return r, nil
 }
 
-// Equal reports whether two readings have the same nodes, cables and tables, found by any routes.
-func (f *Fabric) Equal(g *Fabric) bool { return f.sameCables(g) && sameTables(f.LFTs, g.LFTs) }
+// Equal reports whether two readings have the same nodes, cables, tables and choices, found by any routes.
+func (f *Fabric) Equal(g *Fabric) bool {
+	return f.sameCables(g) && sameTables(f.LFTs, g.LFTs) && slices.EqualFunc(f.Adaptive, g.Adaptive, (*Adaptive).equal)
+}
 
 // sameTables reports whether two readings of the same switches agree, also on which switches do not answer.
 func sameTables(a, b [][]uint8) bool {

@@ -31,6 +31,24 @@ func FatTree(leaves, spines, perLeaf int) string {
 	return b.String()
 }
 
+// Torus returns the net file of a torus of width times height switches sw0.., row by row, with perSwitch HCAs h0.. on each. Ports 1 and 2 of
+// a switch lead to the next one and the one before in its row, ports 3 and 4 to those in its column, and the others to HCAs. Both sizes are at
+// least 3.
+func Torus(width, height, perSwitch int) string {
+	var b, hosts strings.Builder
+	at := func(x, y int) int { return (y+height)%height*width + (x+width)%width }
+	for i := range width * height {
+		x, y := i%width, i/width
+		fmt.Fprintf(&b, "\nSwitch %d \"sw%d\"\n", 4+perSwitch, i)
+		fmt.Fprintf(&b, "[1] \"sw%d\"[2]\n[2] \"sw%d\"[1]\n[3] \"sw%d\"[4]\n[4] \"sw%d\"[3]\n", at(x+1, y), at(x-1, y), at(x, y+1), at(x, y-1))
+		for k := range perSwitch {
+			fmt.Fprintf(&b, "[%d] \"h%d\"[1]\n", 5+k, i*perSwitch+k)
+			fmt.Fprintf(&hosts, "\nHca 1 \"h%d\"\n[1] \"sw%d\"[%d]\n", i*perSwitch+k, i, 5+k)
+		}
+	}
+	return b.String() + hosts.String()
+}
+
 // Dragonfly returns the net file of a Dragonfly+ of groups with the switches g0leaf0.. and g0spine0.., and perLeaf HCAs
 // h0.. with one port on each leaf. One link joins each pair of groups. The links of a group to the others are spread over
 // its spines in turns, and are on the ports behind those that lead to leaves.

@@ -309,6 +309,46 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// TestSpeedsBeyondIBA decodes octets as other programs do. A PortInfo of rdma-core's own has 2 in all three fields of octet 56 if this is 0x52; Linux
+// takes a port for XDR if the octet's upper half, with 6, is 2; and for FDR10 if octet 15 of Mellanox's attribute is odd.
+func TestSpeedsBeyondIBA(t *testing.T) {
+	for octet := range 256 {
+		d := Data{31: 2, 35: 0x40, 56: uint8(octet), 57: 0x12, 62: 0x88}
+		var p PortInfo
+		p.Decode(&d)
+		rate, ok := p.BitsPerSecond()
+		linux := octet>>4&6 == 2
+		if octet>>7 == 0 && (ok && rate == 800e9) != linux {
+			t.Errorf("octet 56 is %#x: %d, %v; by Linux, XDR is %v", octet, rate, ok, linux)
+		}
+		if octet>>7 == 1 && ok {
+			t.Errorf("octet 56 is %#x: a rate of %d is known", octet, rate)
+		}
+		if octet == 0x52 && p.SpeedExt2Active != 2 || p.LinkRoundTrip != 0x120000 || p.SpeedExtActive != 8 {
+			t.Errorf("octet 56 is %#x: %+v", octet, p)
+		}
+		var again Data
+		if p.Encode(&again); again[56] != uint8(octet)&0xe0 || again[57] != 0x12 {
+			t.Errorf("octet 56 is %#x, and written as %#x", octet, again[56])
+		}
+	}
+	d := Data{3: 1, 7: 2, 11: 4, 15: 1}
+	var m MellanoxPortInfo
+	if m.Decode(&d); m != (MellanoxPortInfo{SpeedSupported: 2, SpeedEnabled: 4, SpeedActive: MellanoxFDR10}) {
+		t.Errorf("%+v", m)
+	}
+	for _, x := range []struct {
+		vendor uint32
+		device uint16
+		want   bool
+	}{{0x2c9, 0xc738, true}, {0x2c9, 0xc73b, true}, {0x2c9, 0xc73c, false}, {0x2c9, 0xcb20, true}, {0x2c9, 0xcf08, true}, {0x2c9, 0xd2f0, false}, {0x2c9, 0x1002, false},
+		{0x2c9, 0x1003, true}, {0x2c9, 0x1017, true}, {0x2c9, 0x1018, false}, {0x119f, 0x1b02, true}, {0x119f, 0x1003, false}, {0x2c9, 0x1b02, false}} {
+		if got := HasMellanoxPortInfo(x.vendor, x.device); got != x.want {
+			t.Errorf("%+v: %v", x, got)
+		}
+	}
+}
+
 func TestFECModes(t *testing.T) {
 	want := map[FECMode]bool{FECNone: false, FECFire: false, FECReedSolomon: true, FECReedSolomonLowLatency: true, FECReedSolomon2: true, 5: false}
 	for m, rs := range want {

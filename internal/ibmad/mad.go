@@ -141,6 +141,9 @@ const (
 	AttrSLtoVL           Attribute = classSubnetLID<<16 | 0x17
 	AttrForwardingTable  Attribute = classSubnetLID<<16 | 0x19
 	AttrPortInfoExtended Attribute = classSubnetLID<<16 | 0x33
+
+	// AttrMellanoxPortInfo is of Mellanox and not of IBA: MLNX ExtendedPortInfo of infiniband-diags 2.1, and MLX5_ATTR_EXTENDED_PORT_INFO of Linux.
+	AttrMellanoxPortInfo Attribute = classSubnetLID<<16 | 0xff90
 )
 
 // Attributes of performance management (IBA volume 1, 16.1.3 and 16.1.4).
@@ -162,7 +165,8 @@ const (
 var attributeNames = map[Attribute]string{
 	AttrNodeDescription: "NodeDescription", AttrNodeInfo: "NodeInfo", AttrSwitchInfo: "SwitchInfo", AttrPortInfo: "PortInfo",
 	AttrSLtoVL: "SLtoVLMappingTable", AttrForwardingTable: "LinearForwardingTable", AttrPortInfoExtended: "PortInfoExtended",
-	AttrClassPortInfo: "ClassPortInfo", AttrPortCounters: "PortCounters", AttrPortRcvErrorDetails: "PortRcvErrorDetails",
+	AttrMellanoxPortInfo: "MellanoxExtendedPortInfo",
+	AttrClassPortInfo:    "ClassPortInfo", AttrPortCounters: "PortCounters", AttrPortRcvErrorDetails: "PortRcvErrorDetails",
 	AttrPortXmitDiscardDetails: "PortXmitDiscardDetails", AttrPortVLXmitWait: "PortVLXmitWaitCounters",
 	AttrPortCountersExtended: "PortCountersExtended", AttrPortExtendedSpeeds: "PortExtendedSpeedsCounters",
 	AttrPortRcvConCtrl: "PortRcvConCtrl", AttrPortSLRcvFECN: "PortSLRcvFECN", AttrPortSLRcvBECN: "PortSLRcvBECN",

@@ -20,6 +20,12 @@ func GetPortInfoExtended(to Address, port uint8) Request {
 	return Request{To: to, Attribute: AttrPortInfoExtended, Modifier: uint32(port)}
 }
 
+// GetMellanoxPortInfo returns the request for the speeds of one port that only PortInfo of Mellanox's own has. HasMellanoxPortInfo says which
+// devices have it.
+func GetMellanoxPortInfo(to Address, port uint8) Request {
+	return Request{To: to, Attribute: AttrMellanoxPortInfo, Modifier: uint32(port)}
+}
+
 // GetForwardingBlock returns the request for the egress ports of LIDs 64*block to 64*block+63.
 func GetForwardingBlock(to Address, block uint16) Request {
 	return Request{To: to, Attribute: AttrForwardingTable, Modifier: uint32(block)}

@@ -220,6 +220,7 @@ type PortInfo struct {
 	SpeedExtEnabled  uint8
 	SpeedExtSupport  uint8
 	SpeedExtActive   uint8
+	SpeedExt2Active  uint8 // SpeedExt2XDR, if the port runs at a speed above those of SpeedExtActive
 	LMC              uint8
 	NeighborMTU      uint8 // 1 to 5: 256 to 4096 octets
 	MTUCap           uint8
@@ -261,6 +262,7 @@ func (p *PortInfo) Decode(d *Data) {
 		GUIDCap: d[50], SubnetTimeout: d[51] & 31, ResponseTime: d[52] & 31,
 		LocalPhysErrors: d[53] >> 4, OverrunErrors: d[53] & 15, LinkRoundTrip: be.Uint32(d[56:]) & 0xffffff,
 		Capabilities2: be.Uint16(d[60:]), SpeedExtActive: d[62] >> 4, SpeedExtSupport: d[62] & 15, SpeedExtEnabled: d[63] & 31,
+		SpeedExt2Active: d[56] >> 5,
 	}
 }
 
@@ -288,10 +290,55 @@ func (p *PortInfo) Encode(d *Data) {
 	be.PutUint16(d[48:], p.QKeyViolations)
 	d[50], d[51], d[52] = p.GUIDCap, p.SubnetTimeout&31, p.ResponseTime&31
 	d[53] = p.LocalPhysErrors<<4 | p.OverrunErrors&15
-	be.PutUint32(d[56:], p.LinkRoundTrip&0xffffff)
+	be.PutUint32(d[56:], uint32(p.SpeedExt2Active)<<29|p.LinkRoundTrip&0xffffff)
 	be.PutUint16(d[60:], p.Capabilities2)
 	d[62] = p.SpeedExtActive<<4 | p.SpeedExtSupport&15
 	d[63] = p.SpeedExtEnabled & 31
+}
+
+// SpeedExt2XDR is LinkSpeedExtActive2 of a port at XDR: the upper three bits of octet 56, as Linux 6.9 (mlx5_query_mad_ifc_port) and rdma-core's
+// libibmad read them. They were reserved before, so that they are 0 where a port knows of no such speed.
+const SpeedExt2XDR = 1
+
+// MellanoxFDR10 is the bit of FDR10 in the speeds of MellanoxPortInfo.
+const MellanoxFDR10 = 1
+
+// MellanoxPortInfo holds the speeds of a port at FDR10, whose PortInfo says QDR. Its layout is that of infiniband-diags 2.1 (libibmad/src/fields.c) and
+// of Linux (drivers/infiniband/hw/mlx5/mad.c), which reads octet 15.
+type MellanoxPortInfo struct {
+	SpeedSupported, SpeedEnabled, SpeedActive uint8
+}
+
+// Decode reads the attribute.
+func (p *MellanoxPortInfo) Decode(d *Data) {
+	*p = MellanoxPortInfo{SpeedSupported: d[7], SpeedEnabled: d[11], SpeedActive: d[15]}
+}
+
+// Encode writes the attribute.
+func (p *MellanoxPortInfo) Encode(d *Data) {
+	d[7], d[11], d[15] = p.SpeedSupported, p.SpeedEnabled, p.SpeedActive
+}
+
+// bullVendor is the OUI of Bull, whose devices with Mellanox's chips have numbers of their own.
+const bullVendor = 0x119f
+
+// bullDevices are the devices of Bull that have MellanoxPortInfo.
+var bullDevices = map[uint16]bool{
+	0x1b02: true, 0x1b50: true, 0x1ba0: true, 0x1bd0: true, 0x1bd1: true, 0x1bd2: true, 0x1bd3: true, 0x1bd4: true, 0x1bd5: true, // switches
+	0x1b33: true, 0x1b73: true, 0x1b40: true, 0x1b41: true, 0x1b60: true, 0x1b61: true, 0x1b83: true, 0x1b93: true, 0x1b94: true,
+	0x1bb4: true, 0x1bb5: true, 0x1bc4: true,
+}
+
+// HasMellanoxPortInfo reports whether a device has MellanoxPortInfo: SwitchX, Switch-IB 1 and 2, and ConnectX-3 to ConnectX-5, as infiniband-diags 2.1
+// lists them (is_mlnx_ext_port_info_supported). No other device is sent the request.
+func HasMellanoxPortInfo(vendor uint32, device uint16) bool {
+	switch {
+	case vendor == bullVendor:
+		return bullDevices[device]
+	case device >= 0xc738 && device <= 0xc73b, device == 0xcb20, device == 0xcf08:
+		return true
+	}
+	return device >= 0x1003 && device <= 0x1017
 }
 
 // ActiveLanes returns the active width, or 0 when it is not a single width.
@@ -318,11 +365,16 @@ var (
 	laneRatesExt = map[uint8]uint64{1: 13_636_363_636, 2: 25e9, 4: 50e9, 8: 100e9}
 )
 
+const laneRateXDR = 200e9
+
 // BitsPerSecond returns the data rate of the active width and speed after line coding: 100e9 for 4x EDR. ok is
 // false when the port does not report a speed, or reports an unknown one.
 func (p *PortInfo) BitsPerSecond() (rate uint64, ok bool) {
 	lane, ok := laneRatesExt[p.SpeedExtActive]
-	if p.SpeedExtActive == 0 {
+	switch {
+	case p.SpeedExt2Active != 0:
+		lane, ok = laneRateXDR, p.SpeedExt2Active == SpeedExt2XDR
+	case p.SpeedExtActive == 0:
 		lane, ok = laneRates[p.SpeedActive]
 	}
 	lanes := uint64(p.ActiveLanes())

@@ -54,7 +54,7 @@ func c4Jobs(t testing.TB, name string) []Job {
 // c4Run returns the outcomes of seeds 1 to seeds.
 func c4Run(t *testing.T, seeds int, jobs string, s Simulation, exclude ...string) (out []*Outcome) {
 	t.Helper()
-	v := verifier{cells: verifiedCells}
+	v := newVerifier(t)
 	for seed := 1; seed <= seeds; seed++ {
 		s.Network, s.Jobs, s.Seed = c4Network(t, exclude...), c4Jobs(t, jobs), uint64(seed)
 		if s.Ports == 0 {
@@ -71,7 +71,7 @@ func c4Run(t *testing.T, seeds int, jobs string, s Simulation, exclude ...string
 		out = append(out, o)
 	}
 	if v.plans > 0 {
-		t.Logf("%s: %s", jobs, &v)
+		t.Logf("%s: %s", jobs, v)
 	}
 	return out
 }

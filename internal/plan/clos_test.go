@@ -121,13 +121,26 @@ func (f *randomFabric) jobs(names []string) (out []Job) {
 // catalogueOf returns a catalogue with a port for each shortest path that keep selects, also of those that change sides.
 func catalogueOf(t testing.TB, n *Network, jobs []Job, keep func() bool) *Catalogue {
 	t.Helper()
-	c := NewCatalogue(n)
+	c, _ := catalogueAndText(t, n, jobs, keep)
+	return c
+}
+
+// catalogueAndText returns what catalogueOf returns, and its lines.
+func catalogueAndText(t testing.TB, n *Network, jobs []Job, keep func() bool) (c *Catalogue, text []byte) {
+	t.Helper()
+	c = NewCatalogue(n)
 	err := n.Pairs(jobs, func(src string, dst []string) error {
 		sport := uint16(FirstRoCEPort)
 		for _, to := range dst {
 			for _, p := range n.Graph.ShortestPaths(src, to, maxPaths) {
-				if sport++; keep() {
-					c.Add(&Entry{Src: src, Dst: to, Proto: "udp", DPort: RoCEPort, SPort: sport, Path: p, State: Valid, Source: Synthetic})
+				if sport++; !keep() {
+					continue
+				}
+				e := Entry{Src: src, Dst: to, Proto: "udp", DPort: RoCEPort, SPort: sport, Path: p, State: Valid, Source: Synthetic}
+				c.Add(&e)
+				var err error
+				if text, err = AppendEntry(text, &e); err != nil {
+					return err
 				}
 			}
 		}
@@ -136,7 +149,7 @@ func catalogueOf(t testing.TB, n *Network, jobs []Job, keep func() bool) *Catalo
 	if err != nil || c.Unusable > 0 {
 		t.Fatal(err, c.Unusable)
 	}
-	return c
+	return c, text
 }
 
 func newRandomFabric(seed int, tiny bool) *randomFabric {
@@ -160,7 +173,7 @@ const closQPs = 32
 
 // TestRandomClos compares plans of random fabrics with the fractional optimum.
 func TestRandomClos(t *testing.T) {
-	v := verifier{cells: verifiedCells}
+	v := newVerifier(t)
 	mean, lowest, seeds, longest := 0.0, 1.0, closSeeds(), time.Duration(0)
 	for _, seed := range seeds {
 		n, jobs := newRandomFabric(seed, false).build(t)
@@ -184,7 +197,7 @@ func TestRandomClos(t *testing.T) {
 			t.Errorf("fabric %d: %.4f of the fractional optimum, want 0.95", seed, ratio)
 		}
 	}
-	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors; %s", len(seeds), lowest, mean, longest, &v)
+	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors; %s", len(seeds), lowest, mean, longest, v)
 	if 10*v.ideals < 9*len(seeds) {
 		t.Errorf("the optimum of %d of %d fabrics was computed again, want 90 %%", v.ideals, len(seeds))
 	}
@@ -196,12 +209,12 @@ func TestRandomClos(t *testing.T) {
 // TestRandomClosOfHalfACatalogue leaves half of the entries out, whichever these are, so that some pairs have no path. The plan is never below the
 // best of 100 random draws, by the lowest rate, then the second lowest, and so on. It is also near the optimum over the entries that are left.
 func TestRandomClosOfHalfACatalogue(t *testing.T) {
-	v := verifier{cells: verifiedCells}
+	v := newVerifier(t)
 	mean, lowest, compared, seeds, longest := 0.0, 1.0, 0, closSeeds(), time.Duration(0)
 	for _, seed := range seeds {
 		f := newRandomFabric(seed, false)
 		n, jobs := f.build(t)
-		c := catalogueOf(t, n, jobs, func() bool { return f.rand.IntN(2) == 0 })
+		c, text := catalogueAndText(t, n, jobs, func() bool { return f.rand.IntN(2) == 0 })
 		before := processorTime(t)
 		p, err := Make(&Request{Network: n, Catalogue: c, Jobs: jobs, QPs: closQPs})
 		longest = max(longest, processorTime(t)-before)
@@ -209,7 +222,7 @@ func TestRandomClosOfHalfACatalogue(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.check(t, fmt.Sprintf("half of fabric %d", seed), n, p, false)
-		random, most := newDraws(t, n, c, jobs)
+		random, most, byJob := newDraws(t, n, c, jobs)
 		got := placedRates(p)
 		if len(got) != len(most) {
 			t.Fatalf("fabric %d: the plan has %d jobs with paths, want %d", seed, len(got), len(most))
@@ -217,6 +230,7 @@ func TestRandomClosOfHalfACatalogue(t *testing.T) {
 		if len(got) == 0 {
 			continue
 		}
+		v.checkAttainable(t, fmt.Sprintf("half of fabric %d", seed), n, text, p, byJob)
 		if best := random.best(f.rand, 100); compareRates(got, best) < 0 {
 			t.Errorf("fabric %d: half of the entries: the rates are %.3f Gb/s, and a random draw has %.3f", seed, got, best)
 		}
@@ -226,9 +240,9 @@ func TestRandomClosOfHalfACatalogue(t *testing.T) {
 			t.Errorf("fabric %d: the lowest rate is %.4f of the optimum over the entries that are left, want 0.95", seed, ratio)
 		}
 	}
-	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors; %s", compared, lowest, mean/float64(compared), longest, &v)
-	if 10*compared < 9*len(seeds) {
-		t.Errorf("%d of %d fabrics have paths", compared, len(seeds))
+	t.Logf("%d fabrics: worst ratio %.4f, mean %.4f; the longest plan took %s of processors; %s", compared, lowest, mean/float64(compared), longest, v)
+	if 10*compared < 9*len(seeds) || v.ideals != compared {
+		t.Errorf("%d of %d fabrics have paths, and the optimum of %d was computed again", compared, len(seeds), v.ideals)
 	}
 }
 
@@ -250,8 +264,8 @@ type randomDraws struct {
 	placed []bool // by job
 }
 
-// newDraws returns draws of jobs, and the optimum over the paths of the catalogue in ascending order.
-func newDraws(t *testing.T, n *Network, c *Catalogue, jobs []Job) (d *randomDraws, most []float64) {
+// newDraws returns draws of jobs, and the optimum over the paths of the catalogue, in ascending order and by the jobs that have paths.
+func newDraws(t *testing.T, n *Network, c *Catalogue, jobs []Job) (d *randomDraws, most []float64, byJob map[string]float64) {
 	t.Helper()
 	conns, err := n.connections(jobs)
 	if err != nil {
@@ -267,13 +281,19 @@ func newDraws(t *testing.T, n *Network, c *Catalogue, jobs []Job) (d *randomDraw
 		some = some || len(o) > 0
 	}
 	if !some {
-		return d, nil
+		return d, nil, nil
 	}
 	rates, ok := d.a.attainable(d.demand)
 	if !ok {
 		t.Fatal("the optimum over the paths of the catalogue is not known")
 	}
-	return d, d.ofPlaced(rates)
+	byJob = map[string]float64{}
+	for j := range jobs {
+		if d.placed[j] {
+			byJob[jobs[j].Job] = rates[j]
+		}
+	}
+	return d, d.ofPlaced(rates), byJob
 }
 
 // ofPlaced returns the rates of the jobs that have paths, in ascending order.
@@ -329,7 +349,7 @@ func TestSearchIsBounded(t *testing.T) {
 
 // TestTinyClos compares plans of tiny fabrics with the best of all allocations.
 func TestTinyClos(t *testing.T) {
-	tried, v := 0, verifier{cells: verifiedCells}
+	tried, v := 0, newVerifier(t)
 	for seed := 1; tried < tinyFabrics; seed++ {
 		f := newRandomFabric(seed, true)
 		n, jobs := f.build(t)
@@ -368,7 +388,7 @@ func TestTinyClos(t *testing.T) {
 		}
 		v.check(t, fmt.Sprint("tiny fabric ", seed), n, p, true)
 	}
-	if t.Logf("%d tiny fabrics: %s", tried, &v); v.ideals != tried {
+	if t.Logf("%d tiny fabrics: %s", tried, v); v.ideals != tried {
 		t.Errorf("the optimum of %d of %d fabrics was computed again", v.ideals, tried)
 	}
 }

@@ -2,6 +2,7 @@ package webaccess
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,6 +23,21 @@ func (p *Policy) AdminHandler(h http.HandlerFunc) http.HandlerFunc {
 // share a line of the log within a minute.
 func (p *Policy) FrequentAdminHandler(h http.HandlerFunc) http.HandlerFunc {
 	return p.actingHandler(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, summarizeEvery)
+}
+
+// CheckAdmin returns nil if AdminHandler would serve the client of a GET request that has an effect, and logs the act: equal ones share a line of the log
+// within a minute. Else it returns the reason. A page of another origin has the browser send GET requests, so these have no effect.
+func (p *Policy) CheckAdmin(r *http.Request) error {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "cross-site", "same-site":
+		return errors.New("a page of another origin may not make this program act")
+	}
+	caller, err := p.mayAct(r, "--web.enable-admin-api", p.AdminAPI)
+	if err != nil {
+		return err
+	}
+	p.logAct(slog.LevelInfo, "act", r, caller.Name, summarizeEvery, nil)
+	return nil
 }
 
 // ReloadHandler returns a handler that reloads the configuration. Without authentication it

@@ -8,7 +8,8 @@
 //  2. A request that changes something is refused if a browser sends it for a page of another origin,
 //     and if it has a body that is not declared as JSON. Queries may be forms: they change nothing.
 //  3. An acting request needs a caller that the web configuration authenticates, or one on a loopback
-//     address, not forwarded by a proxy, if a flag allows it.
+//     address, not forwarded by a proxy, if a flag allows it. A GET request that has an effect needs the
+//     same, and is answered without the effect if a browser sends it for a page of another origin.
 //  4. Every act is logged with its caller and the caller's address.
 package webaccess
 

@@ -141,6 +141,14 @@ func TestRule3WhoMayAct(t *testing.T) {
 		if w.Code == 200 != (tc.want == "") || !strings.Contains(w.Body.String(), tc.want) || who != tc.who {
 			t.Errorf("%s: %d %q, who %q", tc.name, w.Code, w.Body, who)
 		}
+		// Whether a GET request may have an effect depends on the same.
+		r.Method = http.MethodGet
+		for site, allowed := range map[string]bool{"": true, "same-origin": true, "none": true, "same-site": false, "cross-site": false} {
+			r.Header.Set("Sec-Fetch-Site", site)
+			if err := p.CheckAdmin(r); (err == nil) != (allowed && tc.want == "") || allowed && err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s, Sec-Fetch-Site %q: %v", tc.name, site, err)
+			}
+		}
 		// Rule 4.
 		if line := log.String(); !strings.Contains(line, "from="+tc.remote) && !strings.Contains(line, `from="`+tc.remote) || tc.who != "" && !strings.Contains(line, "by="+tc.who) {
 			t.Errorf("%s: the log says %q", tc.name, line)

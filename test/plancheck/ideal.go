@@ -3,13 +3,10 @@ package plancheck
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
 
-	"gonum.org/v1/gonum/mat"
-	"gonum.org/v1/gonum/optimize/convex/lp"
 	"gopkg.in/yaml.v3"
 )
 
@@ -30,8 +27,9 @@ type hosts struct {
 
 // graph is a topology as it is needed for the fractional optimum.
 type graph struct {
-	capacity map[string]float64  // of directions, from->to
-	out      map[string][]string // directions out of each owner of ports
+	capacity map[string]float64  // of directions, from->to, without those that are excluded
+	out      map[string][]string // directions out of each owner of ports, also those that are excluded
+	uplink   map[string]string   // of a NIC: the direction out of it
 	side     map[string]string
 	members  map[string][]string
 	unit     map[string]string // of a NIC: its bond or itself
@@ -39,19 +37,31 @@ type graph struct {
 
 func ownerOf(end string) string { return end[:strings.IndexAny(end, "/:")] }
 
-// newGraph returns the graph of a topology without some directions.
+func isNIC(end string) bool { return strings.Contains(end, "/") }
+
+// reverse returns the other direction of a link.
+func reverse(direction string) string {
+	from, to, _ := strings.Cut(direction, "->")
+	return to + "->" + from
+}
+
+// newGraph returns the graph of a topology, of which some directions carry nothing.
 func newGraph(file []byte, goodput float64, excluded func(direction string) bool) (*graph, error) {
 	var t topology
 	var h hosts
 	if err := errors.Join(yaml.Unmarshal(file, &t), yaml.Unmarshal(file, &h)); err != nil {
 		return nil, err
 	}
-	g := &graph{capacity: map[string]float64{}, out: map[string][]string{}, side: map[string]string{}, members: map[string][]string{}, unit: map[string]string{}}
+	g := &graph{capacity: map[string]float64{}, out: map[string][]string{}, uplink: map[string]string{}, side: map[string]string{}, members: map[string][]string{}, unit: map[string]string{}}
 	for _, l := range t.Links {
 		for _, d := range [][2]string{{l.A, l.B}, {l.B, l.A}} {
-			if name := d[0] + "->" + d[1]; !excluded(name) {
+			name := d[0] + "->" + d[1]
+			g.out[ownerOf(d[0])] = append(g.out[ownerOf(d[0])], name)
+			if isNIC(d[0]) {
+				g.uplink[d[0]] = name
+			}
+			if !excluded(name) {
 				g.capacity[name] = l.Speed * goodput
-				g.out[ownerOf(d[0])] = append(g.out[ownerOf(d[0])], name)
 			}
 		}
 	}
@@ -70,7 +80,7 @@ func newGraph(file []byte, goodput float64, excluded func(direction string) bool
 	return g, nil
 }
 
-// paths returns the shortest paths between two NICs. It searches all walks by their lengths, breadth first.
+// paths returns the shortest paths between two NICs that use nothing which is excluded. It searches all walks by their lengths, breadth first.
 func (g *graph) paths(src, dst string) (out [][]string) {
 	var walks [][]string
 	for _, d := range g.out[ownerOf(src)] {
@@ -86,163 +96,43 @@ func (g *graph) paths(src, dst string) (out [][]string) {
 				out = append(out, w)
 				continue
 			}
-			if strings.Contains(end, "/") {
+			if isNIC(end) {
 				continue
 			}
 			for _, d := range g.out[ownerOf(end)] {
 				from, to, _ := strings.Cut(d, "->")
-				if from != end && (to == dst || !strings.Contains(to, "/")) {
+				if from != end && (to == dst || !isNIC(to)) {
 					longer = append(longer, append(slices.Clone(w), d))
 				}
 			}
 		}
 		walks = longer
 	}
-	return out
+	return slices.DeleteFunc(out, func(p []string) bool { return !g.carries(p) })
 }
 
-// demandOf is what a job sends from one NIC or bond to another, per unit of its rate.
-type demandOf struct {
-	job   int
-	share float64
-	paths [][]string
+// carries reports whether no direction of a path is excluded.
+func (g *graph) carries(path []string) bool {
+	return !slices.ContainsFunc(path, func(d string) bool { return g.capacity[d] == 0 })
 }
 
-// optimum is the fractional optimum as linear programs. Variables are the flows on paths, and one rate of the jobs that are raised.
-type optimum struct {
-	g       *graph
-	demands []demandOf
-	limits  []float64 // of the rates of the jobs
-	cells   int       // of the largest program
+// connection is what a job sends from one NIC or bond to another, per unit of its rate.
+type connection struct {
+	job      int
+	share    float64
+	src, dst string
 }
 
-// ErrTooLarge is the error of a program that has more cells than the caller allows.
-var ErrTooLarge = errors.New("the linear program is too large")
-
-// held is what a unit of a rate that is held counts in the objective, beside 1 of the common rate: much more than it can be exchanged for.
-const held = 1000
-
-// maximize returns the highest common rate of some jobs while each of the others has a rate of its own, which it can have. Variables are the common rate,
-// the rates of the jobs, and the flows on paths. Since all may be 0, no bound is below 0 and the solver has a basis to begin with.
-func (o *optimum) maximize(raised []bool, least []float64) (float64, error) {
-	row := map[string]int{}
-	bounds := make([]float64, len(o.demands))
-	vars := 1 + len(raised)
-	for _, d := range o.demands {
-		vars += len(d.paths)
-		for _, p := range d.paths {
-			for _, l := range p {
-				if _, known := row[l]; !known {
-					row[l] = len(bounds)
-					bounds = append(bounds, o.g.capacity[l])
-				}
-			}
-		}
-	}
-	first := len(bounds) // row of the first job
-	limit := 1e7
-	for j := range raised {
-		if raised[j] {
-			limit = min(limit, o.limits[j])
-		}
-		bounds = append(bounds, least[j])
-	}
-	bounds = append(bounds, limit)
-	if len(bounds)*(vars+len(bounds)) > o.cells {
-		return 0, ErrTooLarge
-	}
-	a := mat.NewDense(len(bounds), vars+len(bounds), nil)
-	var basis []int
-	for r := range bounds {
-		bounds[r] += 1e-5 * (1 + math.Mod(float64(r)*0.618034, 1)) // simplex walks in circles where many bounds are equal
-		a.Set(r, vars+r, 1)
-		basis = append(basis, vars+r)
-	}
-	cost := make([]float64, vars+len(bounds))
-	cost[0] = -1
-	a.Set(len(bounds)-1, 0, 1)
-	for j := range raised {
-		a.Set(first+j, 1+j, 1)
-		if !raised[j] {
-			cost[1+j] = -held
-		}
-	}
-	v := 1 + len(raised)
-	for k, d := range o.demands {
-		rate := 0
-		if !raised[d.job] {
-			rate = 1 + d.job
-		}
-		a.Set(k, rate, d.share)
-		for _, p := range d.paths {
-			a.Set(k, v, -1)
-			for _, l := range p {
-				a.Set(row[l], v, 1)
-			}
-			v++
-		}
-	}
-	_, x, err := lp.Simplex(cost, a, bounds, 1e-9, basis)
-	if err != nil {
-		return 0, err
-	}
-	for j := range raised {
-		if !raised[j] && x[1+j] < least[j]*(1-1e-9)-1e-9 {
-			return 0, fmt.Errorf("job %d has %.6f Gb/s of %.6f", j, x[1+j], least[j])
-		}
-	}
-	return x[0], nil
+// sent is what the assignments of a plan say of its jobs.
+type sent struct {
+	names  []string
+	limits []float64 // of the rates of the jobs
+	conns  []connection
+	g      *graph
 }
 
-// rates returns the lexicographic max-min rates. The common rate of the jobs that are still raised is found first; then those are fixed which
-// cannot have more while the others have it.
-func (o *optimum) rates() ([]float64, error) {
-	out := make([]float64, len(o.limits))
-	raised := make([]bool, len(out))
-	for j := range raised {
-		raised[j] = true
-	}
-	for slices.Contains(raised, true) {
-		level, err := o.maximize(raised, out)
-		if err != nil {
-			return nil, err
-		}
-		least := slices.Clone(out)
-		for j := range least {
-			if raised[j] {
-				least[j] = level * (1 - 1e-6)
-			}
-		}
-		fixed := 0
-		var stop []int
-		for j := range raised {
-			if !raised[j] {
-				continue
-			}
-			alone := make([]bool, len(out))
-			alone[j] = true
-			more, err := o.maximize(alone, least)
-			if err != nil {
-				return nil, err
-			}
-			if more <= level*(1+1e-4) {
-				stop = append(stop, j)
-				fixed++
-			}
-		}
-		if fixed == 0 {
-			return nil, fmt.Errorf("no job is at its limit at %.3f Gb/s", level)
-		}
-		for _, j := range stop {
-			out[j], raised[j] = level*(1-1e-6), false
-		}
-	}
-	return out, nil
-}
-
-// IdealRates returns the fractional optimum of the jobs of a plan, of which all queue pairs are placed. The solver works on a dense matrix and takes the
-// cube of its size: with more than so many cells, the error is ErrTooLarge.
-func IdealRates(topologyFile, plan []byte, excluded func(direction string) bool, cells int) (map[string]float64, error) {
+// readSent returns the connections of a plan that have queue pairs with a path.
+func readSent(topologyFile, plan []byte, excluded func(direction string) bool) (*sent, error) {
 	var p struct {
 		planFile
 		Assignments []struct {
@@ -259,15 +149,15 @@ func IdealRates(topologyFile, plan []byte, excluded func(direction string) bool,
 	if err != nil {
 		return nil, err
 	}
-	o := &optimum{g: g, cells: cells}
+	s := &sent{g: g}
 	number := map[string]int{}
 	for _, j := range p.Jobs {
-		number[j.Job] = len(o.limits)
+		number[j.Job] = len(s.names)
 		limit := math.Inf(1)
 		if j.Demand != nil {
 			limit = *j.Demand
 		}
-		o.limits = append(o.limits, limit)
+		s.names, s.limits = append(s.names, j.Job), append(s.limits, limit)
 	}
 	type ends struct{ job, src, dst string }
 	at := map[ends]int{}
@@ -275,27 +165,195 @@ func IdealRates(topologyFile, plan []byte, excluded func(direction string) bool,
 		key := ends{a.Job, g.unit[a.Src], g.unit[a.Dst]}
 		k, known := at[key]
 		if !known {
-			k = len(o.demands)
+			k = len(s.conns)
 			at[key] = k
-			d := demandOf{job: number[a.Job]}
-			for _, src := range g.members[key.src] {
-				for _, dst := range g.members[key.dst] {
-					if g.side[src] == g.side[dst] {
-						d.paths = append(d.paths, g.paths(src, dst)...)
-					}
-				}
-			}
-			o.demands = append(o.demands, d)
+			s.conns = append(s.conns, connection{job: number[a.Job], src: key.src, dst: key.dst})
 		}
-		o.demands[k].share += a.Weight
+		s.conns[k].share += a.Weight
 	}
-	rates, err := o.rates()
+	return s, nil
+}
+
+// pairs calls each with the NICs of a connection that are on one side.
+func (s *sent) pairs(c *connection, each func(src, dst string)) {
+	for _, src := range s.g.members[c.src] {
+		for _, dst := range s.g.members[c.dst] {
+			if s.g.side[src] == s.g.side[dst] {
+				each(src, dst)
+			}
+		}
+	}
+}
+
+// byName returns the rates of jobs that have queue pairs with a path.
+func (s *sent) byName(rates []float64) map[string]float64 {
+	out := map[string]float64{}
+	for i := range s.conns {
+		j := s.conns[i].job
+		out[s.names[j]] = rates[j]
+	}
+	return out
+}
+
+// IdealRates returns the fractional optimum of the jobs of a plan, of which all queue pairs are placed.
+func IdealRates(topologyFile, plan []byte, excluded func(direction string) bool, solver Solver) (map[string]float64, error) {
+	s, err := readSent(topologyFile, plan, excluded)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]float64{}
-	for name, j := range number {
-		out[name] = rates[j]
+	m := newModel(s)
+	if solver.aggregates() {
+		s.aggregatedFlows(m)
+	} else {
+		s.flowsOnPaths(m, func(src, dst string) [][]string { return s.g.paths(src, dst) })
+	}
+	rates, err := m.rates(solver)
+	if err != nil {
+		return nil, err
+	}
+	return s.byName(rates), nil
+}
+
+// AttainableRates returns the fractional optimum over the paths of a catalogue, of those jobs that have queue pairs with a path.
+func AttainableRates(topologyFile, plan, catalogue []byte, excluded func(direction string) bool, solver Solver) (map[string]float64, error) {
+	s, err := readSent(topologyFile, plan, excluded)
+	if err != nil {
+		return nil, err
+	}
+	known, err := s.catalogued(catalogue)
+	if err != nil {
+		return nil, err
+	}
+	m := newModel(s)
+	s.flowsOnPaths(m, func(src, dst string) [][]string { return known[[2]string{src, dst}] })
+	rates, err := m.rates(solver)
+	if err != nil {
+		return nil, err
+	}
+	return s.byName(rates), nil
+}
+
+// catalogued returns the different paths of a catalogue's lines, by the NICs at their ends.
+func (s *sent) catalogued(catalogue []byte) (map[[2]string][][]string, error) {
+	type hop struct{ Switch, In, Out string }
+	type line struct {
+		Src, Dst, State string
+		DPort, SPort    int
+		Path            []hop
+	}
+	type tuple struct {
+		src, dst string // a NIC, and a NIC or bond
+		sport    int
+	}
+	last := map[tuple]line{}
+	var order []tuple
+	for text := range strings.Lines(string(catalogue)) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			return nil, err
+		}
+		if l.DPort != 4791 || l.SPort < 0xC000 {
+			continue
+		}
+		key := tuple{l.Src, s.g.unit[l.Dst], l.SPort}
+		if _, known := last[key]; !known {
+			order = append(order, key)
+		}
+		last[key] = l
+	}
+	out := map[[2]string][][]string{}
+	for _, key := range order {
+		l := last[key]
+		ends := [2]string{l.Src, l.Dst}
+		from := l.Src
+		var path []string
+		for _, h := range l.Path {
+			path = append(path, from+"->"+h.Switch+":"+h.In)
+			from = h.Switch + ":" + h.Out
+		}
+		path = append(path, from+"->"+l.Dst)
+		same := func(p []string) bool { return slices.Equal(p, path) }
+		if l.State == "valid" && s.g.carries(path) && !slices.ContainsFunc(out[ends], same) {
+			out[ends] = append(out[ends], path)
+		}
 	}
 	return out, nil
+}
+
+// flowsOnPaths adds a variable for each path of each connection.
+func (s *sent) flowsOnPaths(m *model, paths func(src, dst string) [][]string) {
+	for k := range s.conns {
+		s.pairs(&s.conns[k], func(src, dst string) {
+			for _, p := range paths(src, dst) {
+				flow := m.column(entry{k, -1})
+				for _, d := range p {
+					m.add(flow, m.capacityRow(d, s.g.capacity[d]), 1)
+				}
+			}
+		})
+	}
+}
+
+// aggregatedFlows adds a variable for each pair of NICs of each connection, and one for each direction between switches on shortest paths to a
+// leaf. All connections to NICs of a leaf have the latter in common: where packets for one leaf share a switch, any of them may take any way on.
+func (s *sent) aggregatedFlows(m *model) {
+	entries := map[string]map[string]bool{} // leaves at which packets for a leaf enter
+	for k := range s.conns {
+		s.pairs(&s.conns[k], func(src, dst string) {
+			first, last := s.g.uplink[src], reverse(s.g.uplink[dst])
+			if !s.g.carries([]string{first, last}) {
+				return
+			}
+			flow := m.column(entry{k, -1}, entry{m.capacityRow(first, s.g.capacity[first]), 1}, entry{m.capacityRow(last, s.g.capacity[last]), 1})
+			_, in, _ := strings.Cut(first, "->")
+			from, leaf := ownerOf(in), ownerOf(last)
+			if from == leaf {
+				return
+			}
+			if entries[leaf] == nil {
+				entries[leaf] = map[string]bool{}
+			}
+			entries[leaf][from] = true
+			m.add(flow, m.balanceRow(leaf, from), 1)
+		})
+	}
+	for leaf, from := range entries {
+		s.waysTo(m, leaf, from)
+	}
+}
+
+// waysTo adds the variables of the directions on shortest paths from some switches to a leaf.
+func (s *sent) waysTo(m *model, leaf string, from map[string]bool) {
+	away := map[string]int{leaf: 0} // how far switches are from the leaf
+	for next := []string{leaf}; len(next) > 0; next = next[1:] {
+		for _, d := range s.g.out[next[0]] {
+			_, to, _ := strings.Cut(d, "->")
+			if _, known := away[ownerOf(to)]; !known && !isNIC(to) {
+				away[ownerOf(to)] = away[next[0]] + 1
+				next = append(next, ownerOf(to))
+			}
+		}
+	}
+	seen := map[string]bool{}
+	var next []string
+	for sw := range from {
+		next, seen[sw] = append(next, sw), true
+	}
+	for ; len(next) > 0; next = next[1:] {
+		for _, d := range s.g.out[next[0]] {
+			_, to, _ := strings.Cut(d, "->")
+			sw := ownerOf(to)
+			if isNIC(to) || away[sw] != away[next[0]]-1 || s.g.capacity[d] == 0 {
+				continue
+			}
+			flow := m.column(entry{m.capacityRow(d, s.g.capacity[d]), 1}, entry{m.balanceRow(leaf, next[0]), -1})
+			if sw == leaf {
+				continue
+			}
+			m.add(flow, m.balanceRow(leaf, sw), 1)
+			if !seen[sw] {
+				next, seen[sw] = append(next, sw), true
+			}
+		}
+	}
 }

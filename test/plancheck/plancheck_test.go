@@ -50,6 +50,13 @@ const smallJobs = `jobs:
 // planOf returns the plan of jobs on a topology, without some elements.
 func planOf(t *testing.T, topology []byte, jobsText string, qps int, exclude ...string) []byte {
 	t.Helper()
+	text, _ := planAndCatalogue(t, topology, jobsText, qps, exclude...)
+	return text
+}
+
+// planAndCatalogue returns a plan, and the lines of the catalogue that it is made with.
+func planAndCatalogue(t *testing.T, topology []byte, jobsText string, qps int, exclude ...string) (text, lines []byte) {
+	t.Helper()
 	topo, found := fabric.ParseTopology("topology.yaml", topology)
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
@@ -72,6 +79,10 @@ func planOf(t *testing.T, topology []byte, jobsText string, qps int, exclude ...
 		for i := range 64 {
 			if e, ok := hash.Entry(src, dst, uint16(plan.FirstRoCEPort+i)); ok {
 				catalogue.Add(&e)
+				var err error
+				if lines, err = plan.AppendEntry(lines, &e); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -90,7 +101,51 @@ func planOf(t *testing.T, topology []byte, jobsText string, qps int, exclude ...
 	if wrong := plan.Check(n, catalogue, p); len(wrong) > 0 {
 		t.Errorf("the planner's own check: %s", wrong[0])
 	}
-	return out.Bytes()
+	return out.Bytes(), lines
+}
+
+// TestAttainableRates: over all paths of a catalogue that has all, the optimum is that of the topology. Without those by s2, the links to s1 alone
+// carry the jobs.
+func TestAttainableRates(t *testing.T) {
+	text, lines := planAndCatalogue(t, []byte(small), smallJobs, 16)
+	solver := Dense{Cells: 1e6}
+	nothing := func(string) bool { return false }
+	ideal, err := IdealRates([]byte(small), text, nothing, solver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := AttainableRates([]byte(small), text, lines, nothing, solver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var some []byte
+	for line := range strings.Lines(string(lines)) {
+		if !strings.Contains(line, `"s2"`) {
+			some = append(some, line...)
+		}
+	}
+	few, err := AttainableRates([]byte(small), text, some, nothing, solver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for job, want := range map[string]float64{"a": 90.5, "b": 90.5, "c": 181 - 90.5} {
+		if math.Abs(all[job]-ideal[job]) > Tolerance*ideal[job] || math.Abs(few[job]-want) > Tolerance*want {
+			t.Errorf("job %s: %.3f of %.3f over all paths, and %.3f by s1, want %.3f", job, all[job], ideal[job], few[job], want)
+		}
+	}
+}
+
+// TestSolutions reads what clp writes, and what it does not.
+func TestSolutions(t *testing.T) {
+	x, err := readSolution(strings.NewReader("Optimal - objective value      -2.0411523\n      0 x0             2.0411523                       0\n      2 x2                     1              0.33333333\n"), 3)
+	if err != nil || len(x) != 3 || x[0] != 2.0411523 || x[1] != 0 || x[2] != 1 {
+		t.Errorf("%v (%v)", x, err)
+	}
+	for _, bad := range []string{"", "Infeasible - objective value 0\n", "Optimal - objective value 1\n 9 x9 1 0\n", "Optimal - objective value 1\n**   0 x0 1 0\n", "Optimal - objective value 1\n 0 x0 much 0\n"} {
+		if _, err := readSolution(strings.NewReader(bad), 3); err == nil {
+			t.Errorf("%q is read", bad)
+		}
+	}
 }
 
 // TestIdealRates compares the fractional optimum of plans with that of a linear program of a library.
@@ -102,7 +157,7 @@ func TestIdealRates(t *testing.T) {
 		}
 		from, to, _ := strings.Cut(lost, "--")
 		text := planOf(t, []byte(small), smallJobs, 16, exclude...)
-		want, err := IdealRates([]byte(small), text, func(d string) bool { return d == from+"->"+to || d == to+"->"+from }, 1e6)
+		want, err := IdealRates([]byte(small), text, func(d string) bool { return d == from+"->"+to || d == to+"->"+from }, Dense{Cells: 1e6})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,9 @@ type Vendor struct {
 	DropsUnknown bool
 	// Speed and SpeedExt are the active speeds of its ports, as in PortInfo.
 	Speed, SpeedExt uint8
-	FEC             ibmad.FECMode
+	// FDR10 is a speed at which PortInfo says QDR. XDR is one above SpeedExt.
+	FDR10, XDR bool
+	FEC        ibmad.FECMode
 }
 
 // Kinds of devices; the names stand for generations, not for products.
@@ -720,6 +722,18 @@ func (f *Fabric) answerSubnet(n *node, in uint8, r ibmad.Request, m *ibmad.MAD) 
 			return invalidValue
 		}
 		a = &ibmad.PortInfoExtended{Capabilities: ibmad.CapExtendedFECMode, FECMode: n.vendor.FEC}
+	case ibmad.AttrMellanoxPortInfo:
+		switch {
+		case !ibmad.HasMellanoxPortInfo(n.vendor.ID, n.vendor.DeviceID):
+			return unsupported
+		case r.Modifier >= uint32(len(n.ports)):
+			return invalidValue
+		}
+		info := ibmad.MellanoxPortInfo{SpeedSupported: ibmad.MellanoxFDR10, SpeedEnabled: ibmad.MellanoxFDR10}
+		if n.vendor.FDR10 {
+			info.SpeedActive = ibmad.MellanoxFDR10
+		}
+		a = &info
 	case ibmad.AttrSLtoVL:
 		table, ok := n.sl2vl[[2]uint8{uint8(r.Modifier >> 8), uint8(r.Modifier)}]
 		for sl := range table {
@@ -766,6 +780,9 @@ func (f *Fabric) portInfo(n *node, number, in uint8) ibmad.PortInfo {
 	if n.vendor.SpeedExt != 0 {
 		info.Capabilities |= ibmad.CapExtendedLinkSpeeds | ibmad.CapCapabilityMask2
 		info.Capabilities2 |= ibmad.Cap2PortInfoExtended
+	}
+	if n.vendor.XDR {
+		info.SpeedExt2Active = ibmad.SpeedExt2XDR
 	}
 	if number == n.ownPort() {
 		info.LID, info.LMC, info.MasterSMLID = n.LID, n.LMC, f.nodes[0].LID
