@@ -139,7 +139,7 @@ var forms = map[string]string{
 // conditions are what the programs want of several keys of one mapping.
 var conditions = map[reflect.Type]node{
 	reflect.TypeFor[daemon.Config]():     {AnyOf: []requirement{{[]string{"agents"}}, {[]string{"switches"}}, {[]string{"infiniband"}}}},
-	reflect.TypeFor[daemon.Subnet]():     {OneOf: []requirement{{[]string{"device"}}, {[]string{"urls"}}, {[]string{"ibnetdiscover_file", "lfts_file"}}}, DependentRequired: map[string][]string{"m_key_file": {"device"}}},
+	reflect.TypeFor[daemon.Subnet]():     {AnyOf: []requirement{{[]string{"device"}}, {[]string{"urls"}}, {[]string{"ibnetdiscover_file", "lfts_file"}}, {[]string{"ufm"}}}, DependentRequired: map[string][]string{"m_key_file": {"device"}}},
 	reflect.TypeFor[ibagent.Config]():    {DependentRequired: map[string][]string{"opensm_log": {"tables"}, "tables": {"listen"}}},
 	reflect.TypeFor[daemon.Agents]():     {OneOf: []requirement{{[]string{"url"}}, {[]string{"coordinator"}}}},
 	reflect.TypeFor[daemon.Placements](): {OneOf: []requirement{{[]string{"file"}}, {[]string{"slurm"}}, {[]string{"kubernetes"}}}, DependentRequired: map[string][]string{"format": {"file"}}},

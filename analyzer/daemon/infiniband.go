@@ -15,6 +15,7 @@ import (
 const (
 	sourceDevice = "device"
 	sourceAgent  = "agent"
+	sourceUFM    = "ufm"
 	sourceFiles  = "files"
 )
 
@@ -23,8 +24,8 @@ type Subnet struct {
 	// Name is the name of the subnet.
 	Name string `yaml:"subnet" schema:"required"`
 	// Source is where the tables are read: device, a port of this host; agent, "graylink ib serve" or the Collector's receiver
-	// on another host; or files.
-	Source string `yaml:"source" schema:"required,enum=device|agent|files"`
+	// on another host; files; or ufm, UFM's inventory with the tables of lfts_file.
+	Source string `yaml:"source" schema:"required,enum=device|agent|ufm|files"`
 	// Device is the port of this host: umad0, mlx5_0, or mlx5_0.2 for its second port.
 	Device string `yaml:"device"`
 	// MKeyFile is a file with the management key of the subnet in hexadecimal.
@@ -38,8 +39,10 @@ type Subnet struct {
 	// LFTs is the output file of dump_lfts.
 	LFTs string `yaml:"lfts_file"`
 	// OpenSMLog is the log of OpenSM, if it runs on this host. The changes that it reports end the paths at once.
-	OpenSMLog string                       `yaml:"opensm_log"`
-	Client    config_util.HTTPClientConfig `yaml:",inline"`
+	OpenSMLog string `yaml:"opensm_log"`
+	// UFM is the UFM whose events end the paths, for any source. Source ufm reads its inventory as well.
+	UFM    *UFM                         `yaml:"ufm"`
+	Client config_util.HTTPClientConfig `yaml:",inline"`
 }
 
 // UnmarshalYAML sets defaults.
@@ -51,17 +54,19 @@ func (s *Subnet) UnmarshalYAML(unmarshal func(any) error) error {
 
 // validate returns an error that names the key below that of the subnet.
 func (s *Subnet) validate(key string) error {
-	given := map[string]bool{"device": s.Device != "", "m_key_file": s.MKeyFile != "", "urls": len(s.URLs) > 0, "ibnetdiscover_file": s.NetDiscover != "", "lfts_file": s.LFTs != "", "opensm_log": s.OpenSMLog != ""}
+	given := map[string]bool{"device": s.Device != "", "m_key_file": s.MKeyFile != "", "urls": len(s.URLs) > 0, "ibnetdiscover_file": s.NetDiscover != "", "lfts_file": s.LFTs != "", "opensm_log": s.OpenSMLog != "", "ufm": s.UFM != nil}
 	var need, may []string
 	switch s.Source {
 	case sourceDevice:
-		need, may = []string{"device"}, []string{"m_key_file", "opensm_log"}
+		need, may = []string{"device"}, []string{"m_key_file", "opensm_log", "ufm"}
 	case sourceAgent:
-		need = []string{"urls"}
+		need, may = []string{"urls"}, []string{"ufm"}
+	case sourceUFM:
+		need, may = []string{"ufm"}, []string{"lfts_file"}
 	case sourceFiles:
-		need, may = []string{"ibnetdiscover_file", "lfts_file"}, []string{"opensm_log"}
+		need, may = []string{"ibnetdiscover_file", "lfts_file"}, []string{"opensm_log", "ufm"}
 	default:
-		return keyErrorf(key+".source", "%q: %s, %s or %s is expected", s.Source, sourceDevice, sourceAgent, sourceFiles)
+		return keyErrorf(key+".source", "%q: %s, %s, %s or %s is expected", s.Source, sourceDevice, sourceAgent, sourceUFM, sourceFiles)
 	}
 	if s.Name == "" {
 		return keyErrorf(key+".subnet", "a name is required")
@@ -91,7 +96,10 @@ func (s *Subnet) validate(key string) error {
 	if err := s.Client.Validate(); err != nil {
 		return keyErrorf(key, "%w", err)
 	}
-	return nil
+	if s.UFM == nil {
+		return nil
+	}
+	return s.UFM.validate(key + ".ufm")
 }
 
 // validateSubnets returns an error that names the first key that is wrong.
@@ -113,7 +121,11 @@ func (c *Config) validateSubnets() error {
 
 // setDirectory makes relative names of files relative to dir.
 func (s *Subnet) setDirectory(dir string) {
-	for _, f := range []*string{&s.MKeyFile, &s.NetDiscover, &s.LFTs, &s.OpenSMLog} {
+	files := []*string{&s.MKeyFile, &s.NetDiscover, &s.LFTs, &s.OpenSMLog}
+	if s.UFM != nil {
+		files = append(files, s.UFM.files()...)
+	}
+	for _, f := range files {
 		if *f != "" {
 			*f = config_util.JoinDir(dir, *f)
 		}
@@ -123,17 +135,29 @@ func (s *Subnet) setDirectory(dir string) {
 
 // newSource returns the source of the subnet. Nothing is opened yet.
 func (s *Subnet) newSource(host Host) (ibsubnet.Source, error) {
-	switch s.Source {
-	case sourceDevice:
-		return &ibsubnet.Device{Name: s.Device, MKeyFile: s.MKeyFile, Timeout: s.Timeout, Log: s.OpenSMLog}, nil
-	case sourceFiles:
-		return &ibsubnet.Files{NetDiscover: s.NetDiscover, LFTs: s.LFTs, Log: s.OpenSMLog}, nil
-	}
-	client, err := host.newClient(&Endpoint{Client: s.Client})
+	events, err := s.UFM.newEvents()
 	if err != nil {
 		return nil, err
 	}
-	return &ibsubnet.Agents{Client: client, URLs: s.URLs}, nil
+	var source ibsubnet.Source
+	switch s.Source {
+	case sourceUFM:
+		return &ibsubnet.UFM{Events: events, LFTs: s.LFTs, InventoryInterval: s.UFM.InventoryInterval}, nil
+	case sourceFiles:
+		return &ibsubnet.Files{NetDiscover: s.NetDiscover, LFTs: s.LFTs, Log: s.OpenSMLog, Events: events}, nil
+	case sourceDevice:
+		source = &ibsubnet.Device{Name: s.Device, MKeyFile: s.MKeyFile, Timeout: s.Timeout, Log: s.OpenSMLog}
+	default:
+		client, err := host.newClient(&Endpoint{Client: s.Client})
+		if err != nil {
+			return nil, err
+		}
+		source = &ibsubnet.Agents{Client: client, URLs: s.URLs}
+	}
+	if events == nil {
+		return source, nil
+	}
+	return &ibsubnet.Guarded{Source: source, Events: events}, nil
 }
 
 // newSubnets returns the subnets of the configuration.

@@ -22,6 +22,9 @@ func TestSubnetsOfAConfiguration(t *testing.T) {
 	file := write(t, subnets+`- {subnet: ib0, source: device, device: mlx5_0, m_key_file: keys/m, opensm_log: /var/log/opensm.log}
 - {subnet: ib1, source: agent, urls: ["https://a:9872", "https://b:9872"], tls_config: {ca_file: ca.crt}}
 - {subnet: ib2, source: files, ibnetdiscover_file: net, lfts_file: /l}
+- {subnet: ib3, source: ufm, lfts_file: l, ufm: {endpoint: "https://ufm", auth: {token_file: token}}}
+- {subnet: ib4, source: device, device: umad0, ufm: {endpoint: "https://ufm", auth: {username_file: u, password_file: p}, interval: 2s}}
+- {subnet: ib5, source: ufm, ufm: {endpoint: "https://ufm", auth: {cert_file: c, key_file: k}}}
 `)
 	c, err := LoadConfig(file)
 	if err != nil {
@@ -31,12 +34,17 @@ func TestSubnetsOfAConfiguration(t *testing.T) {
 	if s := c.InfiniBand; s[0].MKeyFile != dir+"/keys/m" || s[0].Timeout != 200*time.Millisecond || s[1].Client.TLSConfig.CAFile != dir+"/ca.crt" || s[2].NetDiscover != dir+"/net" || s[2].LFTs != "/l" {
 		t.Errorf("%+v", s)
 	}
+	if s := c.InfiniBand; s[3].UFM.Auth.TokenFile != dir+"/token" || s[3].UFM.Interval != 5*time.Second || s[3].UFM.Settle != 10*time.Second || s[4].UFM.Interval != 2*time.Second || s[5].UFM.Auth.KeyFile != dir+"/k" {
+		t.Errorf("%+v, %+v, %+v", s[3].UFM, s[4].UFM, s[5].UFM)
+	}
 	c.InfiniBand[1].Client.TLSConfig.CAFile = "" // there is none
 	lines, err := c.DescribeSubnets()
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"infiniband: ib0 is read from device mlx5_0, changes by /var/log/opensm.log", "infiniband: ib1 is read from agent https://a:9872", "infiniband: ib2 is read from files " + dir + "/net and /l"}
+	want := []string{"infiniband: ib0 is read from device mlx5_0, changes by /var/log/opensm.log", "infiniband: ib1 is read from agent https://a:9872", "infiniband: ib2 is read from files " + dir + "/net and /l",
+		"infiniband: ib3 is read from UFM https://ufm, changes by its events, tables by " + dir + "/l", "infiniband: ib4 is read from device umad0, changes by the events of UFM https://ufm",
+		"infiniband: ib5 is read from UFM https://ufm, changes by its events, no forwarding tables"}
 	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%q, want %q", lines, want)
 	}
@@ -44,9 +52,16 @@ func TestSubnetsOfAConfiguration(t *testing.T) {
 
 func TestBadSubnets(t *testing.T) {
 	for text, want := range map[string]string{
-		"- {source: device, device: umad0}\n":                                                              "analyzer.yaml:4: infiniband[0].subnet: a name is required",
-		"- {subnet: a}\n":                                                                                  "analyzer.yaml:4: infiniband[0].source: \"\": device, agent or files is expected",
-		"- {subnet: a, source: ufm}\n":                                                                     "analyzer.yaml:4: infiniband[0].source: \"ufm\"",
+		"- {source: device, device: umad0}\n": "analyzer.yaml:4: infiniband[0].subnet: a name is required",
+		"- {subnet: a}\n":                     "analyzer.yaml:4: infiniband[0].source: \"\": device, agent, ufm or files is expected",
+		"- {subnet: a, source: ufm}\n":        "analyzer.yaml:4: infiniband[0].ufm: required by source: ufm",
+		"- {subnet: a, source: ufm, lfts_file: l, device: d, ufm: {endpoint: \"https://u\", auth: {token_file: t}}}\n":   "analyzer.yaml:4: infiniband[0].device: it does not belong to source: ufm",
+		"- {subnet: a, source: ufm, ufm: {endpoint: \"https://u\"}}\n":                                                   "analyzer.yaml:4: infiniband[0].ufm.auth: files with credentials",
+		"- {subnet: a, source: ufm, ufm: {endpoint: \"http://u\", auth: {token_file: t}}}\n":                             "analyzer.yaml:4: infiniband[0].ufm.endpoint: https is expected",
+		"- {subnet: a, source: ufm, ufm: {endpoint: \"https://u\", auth: {token_file: t, cert_file: c, key_file: k}}}\n": "analyzer.yaml:4: infiniband[0].ufm.auth: one of",
+		"- {subnet: a, source: ufm, ufm: {endpoint: \"https://u\", auth: {token_file: t}, interval: 10ms}}\n":            "analyzer.yaml:4: infiniband[0].ufm.interval: 10ms: 100ms",
+		"- {subnet: a, source: ufm, ufm: {endpoint: \"https://u\", auth: {token_file: t}, inventory_interval: 1s}}\n":    "analyzer.yaml:4: infiniband[0].ufm.inventory_interval: 1s: 5s",
+		"- {subnet: a, source: ufm, ufm: {endpoint: \"https://u\", auth: {token_file: t}, timeout: 1ms}}\n":              "analyzer.yaml:4: infiniband[0].ufm.timeout: 1ms",
 		"- {subnet: a, source: device}\n":                                                                  "analyzer.yaml:4: infiniband[0].device: required by source: device",
 		"- {subnet: a, source: device, device: umad0, urls: [\"http://a\"]}\n":                             "analyzer.yaml:4: infiniband[0].urls: it does not belong to source: device",
 		"- {subnet: a, source: device, device: umad0, timeout: 0s}\n":                                      "analyzer.yaml:4: infiniband[0].timeout: 0s: 1ms to 1m0s",

@@ -83,9 +83,13 @@ func (t *Tables) ApplyReading(r ibfabric.Reading) {
 	defer t.mu.Unlock()
 	other := t.last.Fabric != r.Fabric
 	if r.Broken {
+		at := r.Begun
+		if !at.After(t.last.Ended) {
+			at = t.last.Ended.Add(1) // it is the last reading, after which a change was reported
+		}
 		for k, f := range t.flows {
 			if f.boundWalk != 0 {
-				t.endPath(k, f, r.Begun, "the forwarding tables may have changed")
+				t.endPath(k, f, at, "the forwarding tables may have changed")
 			}
 		}
 	}
@@ -94,14 +98,18 @@ func (t *Tables) ApplyReading(r ibfabric.Reading) {
 		t.locateNICs(r.Fabric)
 		t.findDown(r)
 	}
-	if other || r.Broken {
+	confirmed := !r.Broken
+	switch {
+	case r.Broken && !r.Since.IsZero():
+		t.since, confirmed = r.Since, true
+	case other || r.Broken:
 		t.since = r.Ended
 	}
 	again := t.unbound
 	switch {
-	case r.Broken: // the next reading that is not will confirm this one
+	case !confirmed: // the next reading that is not will confirm this one
 		again = nil
-	case other:
+	case other || r.Broken:
 		again = t.flows
 	}
 	for k, f := range again {
@@ -163,6 +171,9 @@ func nicPort(g *fabric.Graph, f *ibfabric.Fabric, id string) (ibfabric.End, bool
 		}
 		if guid, err := ibfabric.ParseGUID(text); err == nil {
 			e, ok := f.ByGUID(guid)
+			if e.Port == 0 {
+				e.Port = 1 // the GUID of the node
+			}
 			return e, ok && int(e.Node) >= f.Switches
 		}
 	}

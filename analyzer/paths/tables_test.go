@@ -53,7 +53,7 @@ func noStaleTable(t *testing.T, logged bool) {
 			t.Fatal(err)
 		}
 		defer log.Close()
-		watch.PollChange = log.PollChange
+		watch.PollChange, watch.Settled = log.PollChange, log.Settled
 	}
 	first, err := watch.Read(t.Context())
 	if err != nil {

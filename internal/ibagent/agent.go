@@ -35,6 +35,7 @@ type Agent struct {
 	listener  net.Listener        // nil without samplers in other processes
 	keeper    *pki.Keeper         // nil without certificates
 	tables    *ibsubnet.Server    // nil if this process does not read forwarding tables
+	changes   portChanges         // of the delegator's ports
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -129,7 +130,7 @@ func (a *Agent) startRoles(ctx context.Context, open func(device string) (ibmad.
 func (a *Agent) startTables(ctx context.Context) {
 	server := ibsubnet.NewServer()
 	a.tables = server
-	source := &ibsubnet.Device{Name: a.config.Device, Client: a.client, Log: a.config.OpenSMLog}
+	source := &ibsubnet.Device{Name: a.config.Device, Client: a.client, Log: a.config.OpenSMLog, Changes: []ibfabric.ChangeSource{&a.changes}}
 	state := &ibsubnet.State{Subnet: a.config.Device}
 	a.wg.Go(func() {
 		ibsubnet.Follow(ctx, source, state, a.log, func(r ibfabric.Reading, err error) {
@@ -157,6 +158,7 @@ var samplerLimits = webserver.Limits{Connections: 4096, ConnectionsPerAddress: 2
 func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 	c := &a.config
 	a.delegator = ibsample.NewDelegator(ibsample.Options{Interval: c.Interval, Redundancy: c.Redundancy, Metrics: c.Metrics, Pins: c.assignmentPins()})
+	a.changes.setStore(a.delegator.Store)
 	a.wg.Go(func() { a.delegator.WatchSamplers(ctx) })
 	a.wg.Go(func() { a.discoverLoop(ctx) })
 	if c.Listen == "" {
@@ -295,6 +297,9 @@ func (a *Agent) applyDiscovery(f *ibfabric.Fabric, err error, began, now time.Ti
 	d.Done++
 	d.Last, d.Nodes, d.Silent = now, len(f.Nodes), len(f.Unanswered)
 	ports := fabricTargets(f, now)
+	if a.ports != nil {
+		a.changes.compare(a.ports, ports)
+	}
 	// A port that no longer answers is still read for a while, so that its silence shows in its errors and not
 	// only in its absence.
 	for k, p := range a.ports {

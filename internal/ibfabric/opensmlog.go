@@ -15,6 +15,7 @@ type OpenSMLog struct {
 	path        string
 	file        *os.File
 	partialLine []byte // of an incomplete line
+	settled     bool   // the last line with a change reports the end of one
 }
 
 // changeTexts are texts of lines that report a change.
@@ -29,6 +30,9 @@ var changeTexts = [][]byte{
 	[]byte("Discovered new port"),
 	[]byte("Removed port"),
 }
+
+// subnetUp is the text of the line that ends a change: OpenSM writes it when all tables are configured and all links are up.
+var subnetUp = []byte("SUBNET UP")
 
 // OpenLog opens a log, to read it from its present end.
 func OpenLog(path string) (*OpenSMLog, error) {
@@ -87,7 +91,21 @@ func (l *OpenSMLog) PollChange() (bool, error) {
 		return false, err
 	}
 	_, err = l.readLines()
+	l.settled = false
 	return true, err
+}
+
+// Settled reports whether the last change that the log has is over. It returns false if the log does not say so, as after a sweep
+// that found all as it was.
+func (l *OpenSMLog) Settled() bool { return l.settled }
+
+// noteLine reports whether a line has a change, and notes whether it ends one.
+func (l *OpenSMLog) noteLine(line []byte) bool {
+	if !indicatesChange(line) {
+		return false
+	}
+	l.settled = bytes.Contains(line, subnetUp)
+	return true
 }
 
 func (l *OpenSMLog) readLines() (changed bool, err error) {
@@ -100,11 +118,11 @@ func (l *OpenSMLog) readLines() (changed bool, err error) {
 			if !whole {
 				break
 			}
-			changed = changed || indicatesChange(line)
+			changed = l.noteLine(line) || changed
 			l.partialLine = after
 		}
 		if len(l.partialLine) > maxPartialLine {
-			changed = changed || indicatesChange(l.partialLine)
+			changed = l.noteLine(l.partialLine) || changed
 			l.partialLine = l.partialLine[len(l.partialLine)-maxPartialLine/2:]
 		}
 		l.partialLine = bytes.Clone(l.partialLine)

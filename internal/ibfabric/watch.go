@@ -3,6 +3,7 @@ package ibfabric
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 //     other. What a reading and the one before it agree on held from the earlier's
 //     Ended to the later's Begun.
 //  2. That is not so where something may have changed and changed back between
-//     the two: Broken. It is set when a change is reported, for as long as one may
-//     take (Watch.SettleTime), or when the two are further apart than Watch.MaxGap.
+//     the two: Broken. It is set when a change is reported, until that is over
+//     (Watch.Settled) or for as long as one may take (Watch.SettleTime), when the subnet
+//     manager has another LID, or when the two are further apart than Watch.MaxGap.
 //  3. A path is confirmed by the entries and cables on it: changes
 //     elsewhere do not matter to it.
 //  4. Cables are read again when a table changed or can no longer be read, when a
@@ -29,6 +31,8 @@ type Reading struct {
 	Fabric       *Fabric
 	Begun, Ended time.Time
 	Broken       bool
+	// Since is set in a broken reading that another reader, as an agent, has confirmed: its fabric held from Since to Begun.
+	Since time.Time
 	// Found lists the contradictions of the last discovery.
 	Found []string
 }
@@ -41,6 +45,8 @@ type Watch struct {
 	// PollChange reports whether there was a change since the last call. If it is nil, a change that is undone
 	// between two readings is not seen.
 	PollChange func() (bool, error)
+	// Settled reports, after PollChange reported a change, whether that is over. Nil means that it is not known.
+	Settled func() bool
 	// SettleTime is how long tables may still change after a reported change.
 	SettleTime time.Duration
 	// MaxGap is the longest time between readings that confirm each other.
@@ -51,6 +57,7 @@ type Watch struct {
 	last       Reading
 	discovered time.Time
 	settledAt  time.Time // when the tables have settled after the last reported change
+	smLID      LID       // of the subnet manager; 0 means unknown
 }
 
 // Read reads the fabric once. After an error the next reading is Broken.
@@ -60,22 +67,56 @@ func (w *Watch) Read(ctx context.Context) (Reading, error) {
 		w.last.Fabric = nil
 		return Reading{}, err
 	}
-	unrest := false
-	if w.PollChange != nil {
-		if unrest, err = w.PollChange(); err != nil {
-			w.last.Fabric = nil
-			return Reading{}, err
-		}
+	if _, err := w.Poll(); err != nil {
+		return Reading{}, err
 	}
-	if unrest {
-		w.settledAt = r.Ended.Add(w.SettleTime)
-	}
-	r.Broken = w.last.Fabric == nil || unrest || w.last.Begun.Before(w.settledAt) || r.Begun.Sub(w.last.Ended) > w.MaxGap
+	r.Broken = w.last.Fabric == nil || w.last.Begun.Before(w.settledAt) || r.Begun.Sub(w.last.Ended) > w.MaxGap
 	w.last = r
 	return r, nil
 }
 
+// Poll reports whether a change has been reported since the last call, or since the last Read, which polls as well. What the last
+// reading confirms ends with it. After an error the next reading is Broken.
+func (w *Watch) Poll() (bool, error) {
+	if w.PollChange == nil {
+		return false, nil
+	}
+	changed, err := w.PollChange()
+	if err != nil {
+		w.last.Fabric = nil
+		return false, err
+	}
+	if changed {
+		w.settledAt = w.Now()
+		if w.Settled == nil || !w.Settled() {
+			w.settledAt = w.settledAt.Add(w.SettleTime)
+		}
+	}
+	return changed, nil
+}
+
+// SettledAt returns the time from which on readings are of after the last change that was reported.
+func (w *Watch) SettledAt() time.Time { return w.settledAt }
+
+// checkManager reads the LID of the subnet manager that the own port knows. Another one may compute other tables.
+func (w *Watch) checkManager(ctx context.Context) error {
+	r, err := w.Client.Do(ctx, ibmad.GetPortInfo(ibmad.Address{}, 0))
+	if err != nil {
+		return fmt.Errorf("the own port: %w", err)
+	}
+	var info ibmad.PortInfo
+	info.Decode(r.Data())
+	if w.smLID != 0 && info.MasterSMLID != w.smLID {
+		w.settledAt = w.Now().Add(w.SettleTime)
+	}
+	w.smLID = info.MasterSMLID
+	return nil
+}
+
 func (w *Watch) readOnce(ctx context.Context) (r Reading, err error) {
+	if err := w.checkManager(ctx); err != nil {
+		return Reading{}, err
+	}
 	before := w.last.Fabric
 	r.Begun, r.Found = w.Now(), w.last.Found
 	if before != nil && r.Begun.Sub(w.discovered) < w.CableInterval && !r.Begun.Before(w.settledAt) {

@@ -66,6 +66,35 @@ func TestWatchRules(t *testing.T) {
 	if r := read(t, w); r.Broken {
 		t.Error("rule 2: it is over")
 	}
+	over := false
+	w.Settled = func() bool { return over }
+	pending = true
+	if changed, err := w.Poll(); !changed || err != nil {
+		t.Error("rule 2: a change between readings is not reported", err)
+	}
+	if r := read(t, w); !r.Broken || !w.SettledAt().After(r.Ended) {
+		t.Error("rule 2: a change between readings does not break")
+	}
+	pending, over = true, true
+	if changed, err := w.Poll(); !changed || err != nil {
+		t.Error("rule 2: the end of a change is not reported", err)
+	}
+	if r := read(t, w); !r.Broken || w.SettledAt().After(r.Begun) {
+		t.Error("rule 2: it may have changed since the reading before")
+	}
+	if r := read(t, w); r.Broken {
+		t.Error("rule 2: the change is over, and two readings agree")
+	}
+	w.smLID++ // as if another manager had been there
+	read(t, w)
+	if r := read(t, w); !r.Broken {
+		t.Error("rule 2: another subnet manager does not break")
+	}
+	*now = now.Add(w.SettleTime)
+	read(t, w)
+	if r := read(t, w); r.Broken {
+		t.Error("rule 2: the other subnet manager has settled")
+	}
 	*now = now.Add(w.MaxGap)
 	if r := read(t, w); !r.Broken {
 		t.Error("rule 2: a long time between")
@@ -114,6 +143,19 @@ func TestOpenSMLog(t *testing.T) {
 	write(trap[80:]+"\n", os.O_APPEND)
 	want("the other half", true)
 	want("nothing new", false)
+	if l.Settled() {
+		t.Error("a trap ends a change")
+	}
+	write("Nov 21 19:16:17 [32D006C0] 0x02 -> SUBNET UP\n", os.O_APPEND)
+	want("the end of a sweep", true)
+	if !l.Settled() {
+		t.Error("SUBNET UP does not end a change")
+	}
+	write("Nov 21 19:16:18 [32D006C0] 0x02 -> Discovered new port\n", os.O_APPEND)
+	want("another change", true)
+	if l.Settled() {
+		t.Error("a change after SUBNET UP is over")
+	}
 	write(string(make([]byte, 3*maxPartialLine)), os.O_APPEND)
 	want("a line without end", false)
 	if n := len(l.partialLine); n > 2*maxPartialLine {

@@ -42,6 +42,7 @@ type Store struct {
 	duplicates uint64
 	late       uint64
 	accepted   uint64
+	linkDowns  uint64
 	skews      [recentSkews]time.Duration
 	starts     uint64
 }
@@ -84,18 +85,19 @@ func (s *Store) addReport(r *Report) {
 			s.late++
 		default:
 			s.accepted++
-			p.applyReading(r.Tick, reading)
+			s.linkDowns += p.applyReading(r.Tick, reading)
 		}
 	}
 }
 
-func (p *PortState) applyReading(tick int64, r *Reading) {
+// applyReading takes a reading of the port. It returns how often it says that the link went down since the one before.
+func (p *PortState) applyReading(tick int64, r *Reading) (linkDowns uint64) {
 	p.tick, p.answered = tick, len(r.Answers) > 0
 	for _, e := range r.Errors {
 		p.Errors[e.Kind]++
 	}
 	if !p.answered {
-		return // the counters become too old, and are left out (rule 13)
+		return 0 // the counters become too old, and are left out (rule 13)
 	}
 	reset := false
 	p.Suspect = false
@@ -113,6 +115,9 @@ func (p *PortState) applyReading(tick int64, r *Reading) {
 			}
 			before := p.Counts[at]
 			reset = reset || c.Raw < before.Raw
+			if Counters[id].Name == "link_downed" && c.Raw > before.Raw {
+				linkDowns += c.Raw - before.Raw
+			}
 			p.Suspect = p.Suspect || c.Raw > before.Raw && Counters[id].Field == "VL15Dropped"
 			c.completeFrom(before)
 			p.Counts[at] = c
@@ -121,6 +126,14 @@ func (p *PortState) applyReading(tick int64, r *Reading) {
 	if reset {
 		p.Resets++
 	}
+	return linkDowns
+}
+
+// LinkDowns returns how often links went down, by the counters of all ports, since the start.
+func (s *Store) LinkDowns() uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.linkDowns
 }
 
 // completeFrom sets Since and Rate from the count before (rules 10 and 11).

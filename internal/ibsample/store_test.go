@@ -164,3 +164,15 @@ func TestReadingsOfOthersTargetsAreNotKept(t *testing.T) {
 		t.Errorf("%+v", s.Ports)
 	}
 }
+
+// TestLinkDownsAreCounted counts the growth of the counters of links that went down, and not their first values or resets.
+func TestLinkDownsAreCounted(t *testing.T) {
+	k := newKeeper(t)
+	downs, other := counter(t, "PortCounters", "LinkDownedCounter"), counter(t, "PortCounters", "SymbolErrorCounter")
+	for i, x := range []struct{ value, want uint64 }{{5, 0}, {5, 0}, {7, 2}, {0, 2}, {1, 3}} {
+		k.read(int64(10+i), map[ID]uint64{downs: x.value, other: uint64(i)})
+		if got := k.LinkDowns(); got != x.want {
+			t.Errorf("tick %d: %d, want %d", 10+i, got, x.want)
+		}
+	}
+}

@@ -25,11 +25,13 @@ type Files struct {
 	// Log is the log of OpenSM, which has to report no change if the files are to hold until now. Empty means that they hold
 	// for the time between two pairs of files that agree.
 	Log string
+	// Events are UFM's, which do the same as the log where that cannot be read. Nil means none.
+	Events *UFMEvents
 
 	log       *ibfabric.OpenSMLog
 	stamps    [2]fileStamp
 	last      ibfabric.Reading
-	changedAt time.Time // when the log last reported a change
+	changedAt time.Time // when the tables had settled after the last change that was reported
 	now       func() time.Time
 }
 
@@ -40,17 +42,17 @@ type fileStamp struct {
 }
 
 // Read implements Source.
-func (f *Files) Read(context.Context) (ibfabric.Reading, error) {
+func (f *Files) Read(ctx context.Context) (ibfabric.Reading, error) {
 	if f.now == nil {
 		f.now = time.Now
 	}
 	now := f.now()
-	if f.Log != "" {
-		if err := f.pollLog(now); err != nil {
-			f.last = ibfabric.Reading{}
-			return ibfabric.Reading{}, err
-		}
+	held, err := f.pollChanges(ctx, now)
+	if err != nil {
+		f.last = ibfabric.Reading{}
+		return ibfabric.Reading{}, err
 	}
+	watched := f.Log != "" || f.Events != nil
 	var stamps [2]fileStamp
 	for i, name := range []string{f.NetDiscover, f.LFTs} {
 		info, err := os.Stat(name)
@@ -65,13 +67,13 @@ func (f *Files) Read(context.Context) (ibfabric.Reading, error) {
 	} else {
 		begun = w.Add(-longestWriting)
 	}
-	if f.Log != "" && !begun.After(f.changedAt) {
+	if watched && (!begun.After(f.changedAt) || !held.After(f.changedAt)) {
 		f.last = ibfabric.Reading{}
-		return ibfabric.Reading{}, fmt.Errorf("%s and %s may be of before a change at %s, by %s", f.NetDiscover, f.LFTs, f.changedAt.Format(time.RFC3339), f.Log)
+		return ibfabric.Reading{}, fmt.Errorf("%s and %s may be of before a change at %s, by %s", f.NetDiscover, f.LFTs, f.changedAt.Format(time.RFC3339), f.watchers())
 	}
 	if f.last.Fabric != nil && stamps == f.stamps {
-		if f.Log != "" {
-			f.last.Begun, f.last.Ended, f.last.Broken = now, now, false
+		if watched {
+			f.last.Begun, f.last.Ended, f.last.Broken = held, held, false
 		}
 		return f.last, nil
 	}
@@ -80,8 +82,8 @@ func (f *Files) Read(context.Context) (ibfabric.Reading, error) {
 		return ibfabric.Reading{}, err
 	}
 	r := ibfabric.Reading{Fabric: fabric, Begun: begun, Ended: ended, Found: found, Broken: f.last.Fabric == nil || begun.Sub(f.last.Ended) > filesGap}
-	if f.Log != "" {
-		r.Begun, r.Ended = now, now
+	if watched {
+		r.Begun, r.Ended = held, held
 	}
 	if f.last.Fabric != nil && fabric.Equal(f.last.Fabric) {
 		r.Fabric = f.last.Fabric
@@ -90,8 +92,33 @@ func (f *Files) Read(context.Context) (ibfabric.Reading, error) {
 	return r, nil
 }
 
-// pollLog notes when the log reports a change. What was before the log was opened is not known, so that the files have to
-// be newer than that.
+// pollChanges notes when the log or UFM reports a change, and returns the time until which they report all. What was before they
+// were opened is not known, so that the files have to be newer than that.
+func (f *Files) pollChanges(ctx context.Context, now time.Time) (held time.Time, err error) {
+	held = now
+	if f.Log != "" {
+		if err := f.pollLog(now); err != nil {
+			return time.Time{}, err
+		}
+	}
+	if f.Events == nil {
+		return held, nil
+	}
+	f.Events.Open(ctx)
+	if _, err := f.Events.PollChange(); err != nil {
+		return time.Time{}, err
+	}
+	until, settled := f.Events.HeldUntil()
+	if settled.After(f.changedAt) {
+		f.changedAt = settled
+	}
+	if until.Before(held) {
+		held = until
+	}
+	return held, nil
+}
+
+// pollLog notes when the log reports a change.
 func (f *Files) pollLog(now time.Time) error {
 	if f.log == nil {
 		log, err := ibfabric.OpenLog(f.Log)
@@ -102,12 +129,23 @@ func (f *Files) pollLog(now time.Time) error {
 	}
 	changed, err := f.log.PollChange()
 	if err != nil {
-		return errors.Join(err, f.Close())
+		return errors.Join(err, f.closeLog())
 	}
 	if changed {
 		f.changedAt = now
 	}
 	return nil
+}
+
+// watchers names what reports changes.
+func (f *Files) watchers() string {
+	switch {
+	case f.Events == nil:
+		return f.Log
+	case f.Log == "":
+		return f.Events.String()
+	}
+	return f.Log + " or " + f.Events.String()
 }
 
 // ReadFiles reads the output files of ibnetdiscover and dump_lfts. Without the name of the second one, the fabric has no tables.
@@ -133,14 +171,22 @@ func (f *Files) Pause() time.Duration { return Interval }
 // Origin implements Source.
 func (f *Files) Origin() string {
 	text := fmt.Sprintf("files %s and %s", f.NetDiscover, f.LFTs)
-	if f.Log != "" {
-		text += ", changes by " + f.Log
+	if f.Log != "" || f.Events != nil {
+		text += ", changes by " + f.watchers()
 	}
 	return text
 }
 
 // Close implements Source.
 func (f *Files) Close() error {
+	if f.Events != nil {
+		f.Events.Close()
+	}
+	return f.closeLog()
+}
+
+// closeLog closes the log, and forgets what was read.
+func (f *Files) closeLog() error {
 	log := f.log
 	f.log, f.last = nil, ibfabric.Reading{}
 	if log == nil {

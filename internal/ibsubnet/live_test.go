@@ -7,23 +7,28 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibfabric/ibtest"
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibsubnet"
+	"github.com/graylink/graylink/internal/ufm/ufmtest"
 )
 
 // hangLimit is after how long a test gives up.
 const hangLimit = 5 * time.Minute
 
-// TestSourcesReadOneSubnet reads the subnet of a real OpenSM by a device, by an agent and by the files of ibnetdiscover and
-// dump_lfts, before and after a link is lost: all of them have the same tables. The lost link ends what the device and the agent
-// confirm, and the files of before are no longer believed.
+// TestSourcesReadOneSubnet reads the subnet of a real OpenSM by a device, by an agent, by the files of ibnetdiscover and dump_lfts,
+// and by a simulated UFM's inventory with the file of dump_lfts, before and after a link is lost: all of them fill a store with the
+// same paths between all NICs.
+// The lost link ends what the device and the agent confirm, and the files of before are no longer believed.
 func TestSourcesReadOneSubnet(t *testing.T) {
 	sim := ibtest.Start(t, ibtest.FatTree(4, 2, 2), ibtest.Options{Engine: "ftree"})
 	config := ibagent.DefaultConfig()
@@ -35,10 +40,12 @@ func TestSourcesReadOneSubnet(t *testing.T) {
 	defer agent.Close()
 	dir := t.TempDir()
 	files := &ibsubnet.Files{NetDiscover: filepath.Join(dir, "net"), LFTs: filepath.Join(dir, "lfts"), Log: sim.LogPath()}
+	server := ufmtest.New(t)
 	sources := []ibsubnet.Source{
 		&ibsubnet.Device{Name: "ibsim:" + sim.SocketName() + "/h1", Log: sim.LogPath()},
 		&ibsubnet.Agents{Client: &http.Client{}, URLs: []string{"http://" + agent.ListenAddress()}},
 		files,
+		&ibsubnet.UFM{Events: ufmEvents(t, server, "token"), LFTs: files.LFTs, InventoryInterval: time.Hour},
 	}
 	defer func() {
 		for _, s := range sources {
@@ -47,6 +54,16 @@ func TestSourcesReadOneSubnet(t *testing.T) {
 			}
 		}
 	}()
+	events := []any{}
+	inventory := func(event map[string]any) { // what UFM would find itself
+		f, _, err := ibsubnet.ReadFiles(files.NetDiscover, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(server, f)
+		events = append(events, event)
+		server.SetJSON("/app/events", events)
+	}
 	dump := func() { // with the times of a minute later, since it is not known when writing began
 		for name, program := range map[string]string{files.NetDiscover: "ibnetdiscover", files.LFTs: "dump_lfts"} {
 			text, err := sim.Run("h3", program)
@@ -62,6 +79,7 @@ func TestSourcesReadOneSubnet(t *testing.T) {
 		}
 	}
 	dump()
+	inventory(event(1, "352", "Network Added"))
 	links := agree(t, sources)
 	began := time.Now()
 	sim.ChangeAndWait(`Unlink "leaf0"[3]`)
@@ -78,6 +96,7 @@ func TestSourcesReadOneSubnet(t *testing.T) {
 		}
 	}
 	dump()
+	inventory(event(2, "329", "Link is Down"))
 	if after := agree(t, sources); after != links-1 {
 		t.Errorf("%d links after one of %d was lost", after, links)
 	}
@@ -93,13 +112,13 @@ func TestSourcesReadOneSubnet(t *testing.T) {
 	}
 }
 
-// agree reads all sources until each confirms what it reads and all have the same walks between all LIDs. It returns the number of
-// cables.
+// agree reads all sources until each confirms what it reads and all fill a store with the same paths. It returns the number of cables.
 func agree(t *testing.T, sources []ibsubnet.Source) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hangLimit)
 	defer cancel()
 	why := ""
+	var graph *fabric.Graph // of the first source
 	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		var walks []string
 		cables := 0
@@ -111,17 +130,55 @@ func agree(t *testing.T, sources []ibsubnet.Source) int {
 				break
 			}
 			cables = len(r.Fabric.ListCables())
-			walks = append(walks, allWalks(r.Fabric))
+			if graph == nil {
+				topo, found := r.Fabric.BuildTopology()
+				if len(found) > 0 {
+					t.Fatal(found)
+				}
+				graph = fabric.NewGraph(topo)
+			}
+			text, err := storedPaths(graph, r)
+			if err != nil {
+				why = s.Origin() + ": " + err.Error()
+				break
+			}
+			walks = append(walks, text)
 		}
-		if why == "" && walks[0] == walks[1] && walks[0] == walks[2] {
+		if why == "" && len(slices.Compact(walks)) == 1 {
 			return cables
 		}
 		if why == "" {
-			why = "the sources have different walks"
+			why = "the sources give different paths"
 		}
 	}
 	t.Fatal(why)
 	return 0
+}
+
+// storedPaths returns the paths between all NICs of a graph, from a store that a reading has confirmed. It fails if one is not valid.
+func storedPaths(g *fabric.Graph, r ibfabric.Reading) (string, error) {
+	store := paths.NewStore(g)
+	tables := paths.NewTables(store, 0)
+	tables.ApplyReading(ibfabric.Reading{Fabric: r.Fabric, Begun: r.Begun.Add(-time.Minute), Ended: r.Begun.Add(-time.Minute), Broken: true})
+	var flows []fabric.Flow
+	for _, src := range store.Graph().NICIDs() {
+		for _, dst := range store.Graph().NICIDs() {
+			if src != dst {
+				flows = append(flows, fabric.Flow{Src: src, Dst: dst})
+				tables.FollowFlow(flows[len(flows)-1], r.Begun)
+			}
+		}
+	}
+	tables.ApplyReading(r)
+	var out strings.Builder
+	for _, e := range flows {
+		b, _ := store.BindingAt(e, r.Begun.Add(-time.Second), r.Begun)
+		if b.State != fabric.PathValid {
+			return "", fmt.Errorf("%v: %s, %q", e, b.State, b.Notes)
+		}
+		fmt.Fprintln(&out, e, b.State, b.Path)
+	}
+	return out.String(), nil
 }
 
 // allWalks returns the walks between all LIDs of CAs in one text.

@@ -30,6 +30,11 @@ type Report struct {
 	Now time.Time `json:"now"`
 	// HeldSince is the end of the first of the readings that are not broken since then.
 	HeldSince time.Time `json:"held_since"`
+	// SameSince is the end of the first of the readings that have agreed since then, none of them broken. It is absent if the last
+	// reading is the first of its kind.
+	SameSince time.Time `json:"same_since,omitzero"`
+	// Broken is set if a change was reported after the last reading, so that it confirms nothing.
+	Broken bool `json:"broken,omitempty"`
 	// Begun and Ended are those of the last reading.
 	Begun time.Time `json:"begun"`
 	Ended time.Time `json:"ended"`
@@ -47,6 +52,7 @@ type Server struct {
 	fabric  *ibfabric.Fabric
 	encoded json.RawMessage // of the fabric; nil until it is asked for
 	failed  error           // of the last attempt
+	same    time.Time       // the end of the first of the readings that agree
 }
 
 // NewServer returns a server without readings.
@@ -57,12 +63,23 @@ func (s *Server) Apply(r ibfabric.Reading, origin string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := &s.report
-	if r.Fabric != s.fabric {
+	again := r.Fabric == s.fabric && r.Begun.Equal(p.Begun) && r.Ended.Equal(p.Ended) // the last reading, which a change ends
+	p.Broken = again && r.Broken
+	if p.Broken {
+		return
+	}
+	other := r.Fabric != s.fabric
+	if other {
 		p.Number++
 		s.fabric, s.encoded = r.Fabric, nil
 	}
 	if r.Broken || s.failed != nil || p.HeldSince.IsZero() {
-		p.HeldSince = r.Ended
+		p.HeldSince, other = r.Ended, true
+	}
+	if other {
+		s.same, p.SameSince = r.Ended, time.Time{}
+	} else {
+		p.SameSince = s.same
 	}
 	p.Begun, p.Ended, p.Origin, p.Found, s.failed = r.Begun, r.Ended, origin, r.Found, nil
 }
@@ -200,7 +217,13 @@ func (a *Agents) apply(p Report, sent, received time.Time) (ibfabric.Reading, er
 		return ibfabric.Reading{}, errors.New("report: fabric: it is expected where the request's number is another")
 	}
 	// What changed between two reports more than once may have been undone.
-	r.Broken = !same || p.Number > before.Number+1 || p.Number < before.Number || p.HeldSince.After(before.Ended)
+	r.Broken = p.Broken || !same || p.Number > before.Number+1 || p.Number < before.Number || p.HeldSince.After(before.Ended)
+	if r.Broken && !p.Broken && !p.SameSince.IsZero() {
+		r.Since = p.SameSince.Add(received.Sub(p.Now)) // the agent has confirmed it
+		if !r.Since.Before(r.Begun) {
+			r.Since = time.Time{}
+		}
+	}
 	p.Fabric = nil
 	a.last, a.from = p, r
 	return r, nil

@@ -34,21 +34,29 @@ func TestReportsConfirmWhatReadingsDo(t *testing.T) {
 		at = at.Add(time.Second)
 		s.Apply(ibfabric.Reading{Fabric: f, Begun: at, Ended: at.Add(time.Millisecond), Broken: broken}, "device umad0")
 	}
+	again := func(f *ibfabric.Fabric) {
+		s.Apply(ibfabric.Reading{Fabric: f, Begun: at, Ended: at.Add(time.Millisecond), Broken: true}, "device umad0")
+	}
 	for _, x := range []struct {
 		name    string
 		between func()
 		fabric  *ibfabric.Fabric
 		broken  bool
+		since   time.Duration // from the time of the agent's first reading; 0 means that it confirmed nothing of a broken one
 	}{
-		{"the same twice", func() { reading(a, false) }, a, false},
-		{"no reading between", func() {}, a, false},
-		{"several that agree", func() { reading(a, false); reading(a, false); reading(a, false) }, a, false},
-		{"one change", func() { reading(a, false); reading(b, false) }, b, false},
-		{"a change that was undone", func() { reading(b, false); reading(a, false) }, a, true},
-		{"a reading that was broken", func() { reading(a, true) }, a, true},
-		{"broken and read again", func() { reading(a, true); reading(a, false) }, a, true},
-		{"a failure between", func() { s.Fail(errors.New("no answer")); reading(a, false) }, a, true},
-		{"another start of the agent", func() { s = NewServer(); reading(a, true) }, a, true},
+		{"the same twice", func() { reading(a, false) }, a, false, 0},
+		{"no reading between", func() {}, a, false, 0},
+		{"several that agree", func() { reading(a, false); reading(a, false); reading(a, false) }, a, false, 0},
+		{"one change", func() { reading(a, false); reading(b, false) }, b, false, 0},
+		{"a change that was undone", func() { reading(b, false); reading(a, false) }, a, true, 0},
+		{"a reading that was broken", func() { reading(a, true) }, a, true, 0},
+		{"broken and read again", func() { reading(a, true); reading(a, false) }, a, true, time.Second},
+		{"broken, another and the same", func() { reading(b, true); reading(a, false); reading(a, false) }, a, true, 2 * time.Second},
+		{"a failure between", func() { s.Fail(errors.New("no answer")); reading(a, false) }, a, true, 0},
+		{"another start of the agent", func() { s = NewServer(); reading(a, true) }, a, true, 0},
+		{"a change reported since", func() { again(a) }, a, true, 0},
+		{"a change reported after a reading that agrees", func() { reading(a, false); again(a) }, a, true, 0},
+		{"a change reported, and read twice", func() { again(a); reading(a, true); reading(a, false) }, a, true, time.Second},
 	} {
 		s = NewServer()
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.ServeHTTP(w, r) }))
@@ -58,6 +66,7 @@ func TestReportsConfirmWhatReadingsDo(t *testing.T) {
 		if err != nil || !first.Broken {
 			t.Fatalf("%s: the first reading: %+v, %v; broken is expected", x.name, first, err)
 		}
+		began := at
 		x.between()
 		r, err := client.Read(t.Context())
 		if err != nil {
@@ -65,6 +74,9 @@ func TestReportsConfirmWhatReadingsDo(t *testing.T) {
 		}
 		if r.Broken != x.broken || !r.Fabric.Equal(x.fabric) || (r.Fabric == first.Fabric) != (x.fabric == a) {
 			t.Errorf("%s: broken %v, want %v; the same fabric %v", x.name, r.Broken, x.broken, r.Fabric == first.Fabric)
+		}
+		if r.Since.IsZero() != (x.since == 0) || x.since > 0 && r.Since.Before(began.Add(x.since+time.Millisecond)) {
+			t.Errorf("%s: since %v, want %v", x.name, r.Since.Sub(began), x.since)
 		}
 		web.Close()
 	}

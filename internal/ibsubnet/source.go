@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/graylink/graylink/internal/ibfabric"
@@ -31,6 +32,10 @@ const (
 	Budget = 50
 	// settleTime is how long tables may still change after a change was reported.
 	settleTime = 500 * time.Millisecond
+	// longestUnrest is how long tables are not read while changes are reported one after the other.
+	longestUnrest = 10 * time.Second
+	// pollInterval is the time between two looks for reports of changes.
+	pollInterval = 50 * time.Millisecond
 	// cableInterval is the time between two discoveries of the cables when nothing has changed.
 	cableInterval = 10 * time.Second
 )
@@ -47,6 +52,14 @@ type Source interface {
 	Close() error
 }
 
+// changeWatcher is a Source that notices changes between its readings.
+type changeWatcher interface {
+	// PollChange reports whether a change has been reported that ends what the last reading confirms.
+	PollChange() bool
+	// Due returns when the next reading is due. began is the beginning of the last one.
+	Due(began time.Time) time.Time
+}
+
 // Device reads a subnet from a device of this host.
 type Device struct {
 	// Name is the device, as ibmad.Open takes it.
@@ -57,6 +70,8 @@ type Device struct {
 	Timeout time.Duration
 	// Log is the log of OpenSM, if the subnet manager runs on this host. Empty means none.
 	Log string
+	// Changes report changes beside the log. It may be empty.
+	Changes []ibfabric.ChangeSource
 	// Client is used instead of the device's own, if it is set. It is not closed.
 	Client *ibmad.Client
 
@@ -64,6 +79,7 @@ type Device struct {
 	log    *ibfabric.OpenSMLog
 	watch  *ibfabric.Watch
 	pause  time.Duration
+	last   ibfabric.Reading
 }
 
 // Read implements Source.
@@ -76,8 +92,35 @@ func (d *Device) Read(ctx context.Context) (ibfabric.Reading, error) {
 	if err != nil {
 		return ibfabric.Reading{}, errors.Join(err, d.Close())
 	}
-	d.pause = pauseFor(r.Fabric)
+	d.pause, d.last = pauseFor(r.Fabric), r
 	return r, nil
+}
+
+// PollChange implements changeWatcher. What reports changes and fails is an error of the next reading.
+func (d *Device) PollChange() bool {
+	if d.watch == nil {
+		return false
+	}
+	changed, err := d.watch.Poll()
+	return changed && err == nil
+}
+
+// Due implements changeWatcher: while tables change they are not read, and then twice at once, since two readings have to agree.
+func (d *Device) Due(began time.Time) time.Time {
+	due := began.Add(d.Pause())
+	if d.watch == nil {
+		return due
+	}
+	switch settled := d.watch.SettledAt(); {
+	case settled.After(began):
+		if latest := began.Add(longestUnrest); settled.After(latest) {
+			return latest
+		}
+		return settled
+	case d.last.Broken && d.pause <= Interval:
+		return began
+	}
+	return due
 }
 
 // open opens what is not open yet.
@@ -93,11 +136,18 @@ func (d *Device) open() error {
 		d.client = client
 	}
 	watch := &ibfabric.Watch{Client: client, Now: time.Now, SettleTime: settleTime, CableInterval: cableInterval}
+	changes := d.Changes
 	if d.Log != "" {
 		if d.log, err = ibfabric.OpenLog(d.Log); err != nil {
 			return err
 		}
-		watch.PollChange = d.log.PollChange
+		changes = append(slices.Clip(changes), d.log)
+	}
+	if len(changes) > 0 {
+		watch.PollChange = ibfabric.PollAny(changes...)
+	}
+	if d.log != nil {
+		watch.Settled = d.log.Settled
 	}
 	d.watch = watch
 	return nil
@@ -146,11 +196,12 @@ func (d *Device) Close() error {
 	if d.log != nil {
 		errs = append(errs, d.log.Close())
 	}
-	d.client, d.log, d.watch = nil, nil, nil
+	d.client, d.log, d.watch, d.last = nil, nil, nil, ibfabric.Reading{}
 	return errors.Join(errs...)
 }
 
-// Follow reads a source until ctx ends, and hands each attempt to apply. It closes the source.
+// Follow reads a source until ctx ends, and hands each attempt to apply. When a change is reported between two readings, it hands
+// over the last one again, as broken. It closes the source.
 func Follow(ctx context.Context, s Source, state *State, log *slog.Logger, apply func(ibfabric.Reading, error)) {
 	defer func() {
 		if err := s.Close(); err != nil {
@@ -169,10 +220,42 @@ func Follow(ctx context.Context, s Source, state *State, log *slog.Logger, apply
 			log.Info("reads an InfiniBand subnet", "subnet", state.Subnet, "source", s.Origin(), "switches", r.Fabric.Switches)
 		}
 		apply(r, err)
+		if !awaitDue(ctx, s, began, func() {
+			if err != nil {
+				return
+			}
+			r.Broken, r.Since = true, time.Time{}
+			state.endConfirmation()
+			apply(r, nil)
+		}) {
+			return
+		}
+	}
+}
+
+// awaitDue waits until the next reading of a source is due, and calls end when a change is reported before. It returns false when
+// ctx ends.
+func awaitDue(ctx context.Context, s Source, began time.Time, end func()) bool {
+	w, watches := s.(changeWatcher)
+	for {
+		due := began.Add(s.Pause())
+		if watches {
+			if w.PollChange() {
+				end()
+			}
+			due = w.Due(began)
+		}
+		left := time.Until(due)
+		if watches {
+			left = min(left, pollInterval)
+		}
+		if left <= 0 {
+			return ctx.Err() == nil
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case <-time.After(time.Until(began.Add(s.Pause()))):
+			return false
+		case <-time.After(left):
 		}
 	}
 }

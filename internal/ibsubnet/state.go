@@ -58,6 +58,13 @@ func (s *State) record(r ibfabric.Reading, err error, origin string) (first bool
 	return first
 }
 
+// endConfirmation records that a change was reported after the last reading.
+func (s *State) endConfirmation() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.view.Confirmed = false
+}
+
 // View returns the present state.
 func (s *State) View() View {
 	s.mu.Lock()

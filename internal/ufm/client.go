@@ -176,6 +176,9 @@ func (o *Options) verify(chain []*x509.Certificate, name string) error {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// Endpoint returns the scheme and the host of the service, for persons.
+func (c *Client) Endpoint() string { return "UFM " + c.base.Scheme + "://" + c.base.Host }
+
 // BasePath returns the path of the REST interface for the client's way of authentication.
 func (c *Client) BasePath() string {
 	switch {

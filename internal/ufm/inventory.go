@@ -358,9 +358,7 @@ func (v *Inventory) ActivePortCount() (n int) {
 var laneGbps = map[string]float64{"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR10": 10, "FDR": 14, "EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
 
 // laneRate returns the rate of a lane in Gbit/s by its speed ("NDR", "IB-NDR"), or 0 if the speed is unknown.
-func laneRate(speed string) float64 {
-	return laneGbps[strings.TrimLeft(strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(speed)), "IB"), "-_ ")]
-}
+func laneRate(speed string) float64 { return laneGbps[speedName(speed)] }
 
 // laneCount returns the number of lanes of a width ("4x", "IB_4x"), or 0 if the width is unknown.
 func laneCount(width string) int {
