@@ -133,13 +133,13 @@ type Outcome struct {
 	ElementMatch     bool            `json:"element_match"`
 	// EquivalentMatch reports whether the fault's element is the named one or listed as one that the evidence cannot
 	// distinguish from it.
-	EquivalentMatch bool             `json:"equivalent_match"`
-	DirectionMatch  bool             `json:"direction_match"`
-	ScenarioMatch   bool             `json:"scenario_match"`
+	EquivalentMatch bool `json:"equivalent_match"`
+	DirectionMatch  bool `json:"direction_match"`
+	ScenarioMatch   bool `json:"scenario_match"`
 	// CauseMatch reports whether the verdict has the fault's cause. It is nil for a fault without one.
-	CauseMatch *bool `json:"cause_match,omitempty"`
-	FalseVerdicts   []fabric.Verdict `json:"false_verdicts"`
-	Job             *JobOutcome      `json:"job,omitempty"` // nil without a job
+	CauseMatch    *bool            `json:"cause_match,omitempty"`
+	FalseVerdicts []fabric.Verdict `json:"false_verdicts"`
+	Job           *JobOutcome      `json:"job,omitempty"` // nil without a job
 }
 
 // FaultJSON is the fault as it was injected.

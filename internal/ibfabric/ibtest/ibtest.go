@@ -36,10 +36,11 @@ type (
 // ErrLost means that ibtracert's own queries were not answered, so that it does not know the route.
 var ErrLost = iblab.ErrLost
 
-// FatTree and Dragonfly return the text of a net file.
+// FatTree, Dragonfly and Torus return the text of a net file.
 var (
 	FatTree   = iblab.FatTree
 	Dragonfly = iblab.Dragonfly
+	Torus     = iblab.Torus
 )
 
 // Fabric is a running subnet.
