@@ -40,6 +40,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("topology", "Topology file. Default: the demo's own.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
 	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; ib: an InfiniBand subnet that OpenSM routes on ibsim, with simulated packets; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", demo.Namespaces, demo.Simulated, demo.InfiniBand)
+	cmd.Flag("adaptive-routing", "With --fabric ib: switches choose for each packet between all shortest ways.").BoolVar(&o.adaptive)
 	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
 	cmd.Flag("keep", "Keep the fabric running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
 	cmd.Flag("name", "Name of the lab. A second demo needs another name.").Default("demo").StringVar(&o.name)
@@ -60,7 +61,7 @@ type demoFlags struct {
 	params                                                             demo.Params
 	duration                                                           time.Duration
 	flows                                                              int
-	keep, bend, job                                                    bool
+	keep, bend, job, adaptive                                          bool
 	sw                                                                 string
 	traceOnly, sightingsOnly                                           bool
 	agentless, hosts                                                   []string
@@ -80,6 +81,9 @@ func (o *demoFlags) chooseFabric() error {
 	if o.job && o.fabric != demo.Namespaces {
 		fmt.Fprintln(os.Stderr, "the job of --job needs root and a fabric of network namespaces: the demo goes on without it")
 		o.job = false
+	}
+	if o.adaptive && o.fabric != demo.InfiniBand {
+		return errors.New("--adaptive-routing goes with --fabric ib")
 	}
 	if o.fabric == demo.InfiniBand {
 		for flag, given := range map[string]bool{"--topology": o.topology != "", "--flows": o.flows != 0, "--trace-only": o.traceOnly, "--sightings-only": o.sightingsOnly, "--without-agent": len(o.agentless) > 0} {
@@ -148,7 +152,7 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 			return err
 		}
 	}
-	opts := demo.Options{Name: o.name, Topology: topo, Fabric: o.fabric, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
+	opts := demo.Options{Name: o.name, Topology: topo, Fabric: o.fabric, Adaptive: o.adaptive, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
 		BendClocks: o.bend, Seed: from, Job: o.job, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level

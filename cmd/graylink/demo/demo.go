@@ -70,6 +70,8 @@ type Options struct {
 	// Fabric is the kind of the fabric: Namespaces, Simulated or InfiniBand. The topology of InfiniBand is read from the
 	// subnet.
 	Fabric string
+	// Adaptive makes switches choose for each packet between all shortest ways, on InfiniBand.
+	Adaptive bool
 	// OpenSMConfig are lines of OpenSM's configuration file, on InfiniBand.
 	OpenSMConfig string
 	Listen       string
@@ -456,6 +458,9 @@ func (d *Demo) awaitBaselines(ctx context.Context) error {
 	for {
 		s := d.loop.Snapshot()
 		bound := s.Paths[fabric.PathValid]
+		if d.o.Adaptive {
+			bound += s.Paths[fabric.PathUnknown] // those have candidates
+		}
 		if s.Baselines >= s.Expected && bound >= s.Expected && s.Expected > 0 && s.Report.State == fabric.Innocent && s.Report.Coverage.Links >= d.coverage {
 			d.coverage = s.Report.Coverage.Links
 			d.printProgress("%d baselines learnt, %d paths bound: %.0f %% of all link directions are covered; the network is innocent", s.Baselines, bound, s.Report.Coverage.Links*100)

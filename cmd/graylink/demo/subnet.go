@@ -1,11 +1,13 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence/promserver"
 	"github.com/graylink/graylink/analyzer/tracing"
 	exporter "github.com/graylink/graylink/exporters/ibfabric"
+	"github.com/graylink/graylink/internal/durable"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibagent"
 	"github.com/graylink/graylink/internal/ibfabric"
@@ -45,6 +48,7 @@ type subnet struct {
 	lab    *iblab.Subnet
 	client *ibmad.Client
 	agent  *ibagent.Agent
+	groups string // file with the groups of adaptive routing; empty without
 	stop   context.CancelFunc
 	follow sync.WaitGroup
 
@@ -89,8 +93,32 @@ func newSubnet(ctx context.Context, o Options) (_ *subnet, err error) {
 	if s.simulated, err = newSimulated(o); err != nil {
 		return nil, err
 	}
-	s.SetSubnet(installedSubnet(f))
+	if o.Adaptive {
+		s.groups = filepath.Join(s.dir, "ibdiagnet2.far")
+	}
+	if err := s.install(f); err != nil {
+		return nil, err
+	}
 	return s, s.startAgents(o)
+}
+
+// install takes what OpenSM has installed into the simulated fabric. With adaptive routing, switches choose for each packet
+// between all shortest ways, and a file has their groups: neither OpenSM nor ibsim have any.
+func (s *subnet) install(f *ibfabric.Fabric) error {
+	installed := installedSubnet(f)
+	if s.groups != "" {
+		text := f.AppendShortestGroups(nil)
+		with, _, err := f.ReadAdaptive(s.groups, bytes.NewReader(text))
+		if err != nil {
+			return err
+		}
+		installed = installedSubnet(with)
+		if err := durable.WriteFile(s.groups, text); err != nil {
+			return err
+		}
+	}
+	s.SetSubnet(installed)
+	return nil
 }
 
 // host returns the name of an HCA of the demo's subnet.
@@ -160,7 +188,10 @@ func (s *subnet) followInstalled(ctx context.Context, log *slog.Logger) {
 		case err != nil:
 			log.Warn("cannot read what OpenSM has installed", "err", err)
 		case last == nil || !f.Equal(last):
-			s.SetSubnet(installedSubnet(f))
+			if err := s.install(f); err != nil {
+				log.Error("cannot install", "err", err)
+				return
+			}
 			last = f
 		}
 	}
@@ -190,7 +221,13 @@ func installedSubnet(f *ibfabric.Fabric) packets.Subnet {
 		next := map[string][]string{}
 		for _, d := range all {
 			if table := f.LFTs[i]; int(d.lid) < len(table) && table[d.lid] != ibmad.NoRoute {
-				next[d.nic] = []string{f.EndName(ibfabric.End{Node: int32(i), Port: table[d.lid]})}
+				ports := []uint8{table[d.lid]}
+				if len(f.Adaptive) > i && f.Adaptive[i] != nil && len(f.Adaptive[i].PortsTo(d.lid)) > 0 {
+					ports = f.Adaptive[i].PortsTo(d.lid)
+				}
+				for _, p := range ports {
+					next[d.nic] = append(next[d.nic], f.EndName(ibfabric.End{Node: int32(i), Port: p}))
+				}
 			}
 		}
 		out.Next[f.NodeName(int32(i))] = next
@@ -200,7 +237,10 @@ func installedSubnet(f *ibfabric.Fabric) packets.Subnet {
 
 // telemetry implements site.
 func (s *subnet) telemetry() ([]tracing.Subnet, []promserver.Target) {
-	source := &ibsubnet.Agents{Client: httpClient(nil), URLs: []string{"http://" + s.agent.ListenAddress()}}
+	var source ibsubnet.Source = &ibsubnet.Agents{Client: httpClient(nil), URLs: []string{"http://" + s.agent.ListenAddress()}}
+	if s.groups != "" {
+		source = &ibsubnet.Adaptive{Source: source, File: s.groups}
+	}
 	return []tracing.Subnet{{Source: source, State: &ibsubnet.State{Subnet: subnetName}}}, []promserver.Target{{Job: "graylink-ib", Address: subnetAddress, Path: "/metrics"}}
 }
 
