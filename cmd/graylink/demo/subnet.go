@@ -339,13 +339,16 @@ func (s *subnet) beginFault(ctx, run context.Context, a *subnetFault, f lab.Faul
 	if err != nil {
 		return nil // the fault has no direction of a link
 	}
+	end, counters := d.From, []string{discards}
 	switch f.Kind {
 	case lab.KindLoss:
-		a.running.Go(func() { s.growCounters(run, d.From, discards) })
 	case KindSymbolErrors:
-		a.running.Go(func() { s.growCounters(run, d.To, symbolErrors, receiveErrors) })
+		end, counters = d.To, []string{symbolErrors, receiveErrors}
+	default:
+		return nil
 	}
-	return nil
+	a.running.Go(func() { s.growCounters(run, end, counters) })
+	return s.countEvents(end, countPerInterval, counters...)
 }
 
 // ClearFault undoes one fault, or all when id is empty.
@@ -412,17 +415,10 @@ func (s *subnet) countEvents(end string, n uint64, counters ...string) error {
 }
 
 // growCounters lets counters of an end grow until ctx ends.
-func (s *subnet) growCounters(ctx context.Context, end string, counters ...string) {
-	tick := time.NewTicker(countInterval)
-	defer tick.Stop()
-	for {
+func (s *subnet) growCounters(ctx context.Context, end string, counters []string) {
+	for sleepContext(ctx, countInterval) == nil {
 		if err := s.countEvents(end, countPerInterval, counters...); err != nil {
 			s.o.Log.Error("cannot set counters of ibsim", "end", end, "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }
