@@ -45,7 +45,8 @@ func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) 
 		r.peers[p.end] = g.PeerOf(p.end)
 	}
 	ports, nics := map[string][]string{}, []string{} // by switch
-	for _, p := range places {
+	own := ownPorts(&q.Verdict)
+	for _, p := range slices.Concat(places, own) {
 		if sw, port, ok := fabric.SplitPort(p.end); ok {
 			ports[sw] = append(ports[sw], regexp.QuoteMeta(port))
 		} else {
@@ -83,7 +84,7 @@ func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) 
 			return fabric.Attribution{}, err
 		}
 	}
-	return attributionOf(q, places, control, r), nil
+	return attributionOf(q, places, slices.Concat(control, own), r), nil
 }
 
 // moments represents the times of the queries. past and shortlyBefore precede the incident; the second one serves where

@@ -104,15 +104,15 @@ func counterGrowth(from, to *float64) (float64, bool) {
 	return *to - *from, true
 }
 
-// attributionOf returns the attribution that follows from the readings of the places, and of the switches whose
-// control plane may be the cause.
-func attributionOf(q Request, places, control []endRole, r *readings) fabric.Attribution {
+// attributionOf returns the attribution that follows from the readings of the places, and of others: the switches whose
+// control plane may be the cause, and the own ports of a switch.
+func attributionOf(q Request, places, others []endRole, r *readings) fabric.Attribution {
 	a := fabric.Attribution{From: q.Since, Until: q.Now, Causes: []fabric.Cause{}}
 	back := make([]endRole, len(places))
 	for i, p := range places {
 		back[i] = endRole{p.end, p.receives, p.sends}
 	}
-	a.Causes = append(a.Causes, r.causesAt(slices.Concat(places, control))...)
+	a.Causes = append(a.Causes, r.causesAt(slices.Concat(places, others))...)
 	// Routing leaves a failed element, so that a change of routes is not its cause.
 	failed := q.Verdict.Scenario == fabric.HardFailure || q.Verdict.Scenario == fabric.Flap
 	if failed {

@@ -3,6 +3,8 @@ package attribute
 import (
 	"fmt"
 	"strings"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // Limits of the ratio of bit errors to bits that a healthy link stays below.
@@ -80,30 +82,41 @@ var exceedsBitErrorLimit = condition{
 		return v.compareRate(k, n/v.seconds, 3, text)
 	}}
 
-// trapsCounted is met if the subnet manager received traps about the port during the incident. The series of a trap
-// exists since the first one.
-var trapsCounted = condition{"1 or more during the incident, and at least 3 times as often as before",
-	func(r *readings, k reading) (string, float64) {
-		v := r.at[k]
-		n, ok := v.growthDuring()
-		if !ok && v.now != nil && r.reportedBefore(k.end) {
-			n, ok = *v.now, true
-		}
-		if !ok || n < 1 {
-			return "", 0
-		}
-		text := fmt.Sprintf("the subnet manager received %s traps", formatNumber(n))
-		if n == 1 {
-			text = "the subnet manager received 1 trap"
-		}
-		if was, known := v.rateBefore(); known && n/v.seconds < 3*was {
-			return "", 0
-		}
-		return text, 1
-	}}
+// trapsCounted returns a condition that is met if the subnet manager received least traps or more about the port during
+// the incident. The series of a trap exists since the first one.
+func trapsCounted(least float64) condition {
+	return condition{fmt.Sprintf("%.0f or more during the incident, and at least 3 times as often as before", least),
+		func(r *readings, k reading) (string, float64) {
+			v := r.at[k]
+			n, ok := v.growthDuring()
+			if !ok && v.now != nil && r.reportedBefore(k.end) {
+				n, ok = *v.now, true
+			}
+			if !ok || n < least {
+				return "", 0
+			}
+			text := fmt.Sprintf("the subnet manager received %s traps", formatNumber(n))
+			if n == 1 {
+				text = "the subnet manager received 1 trap"
+			}
+			if was, known := v.rateBefore(); known && n/v.seconds < 3*was {
+				return "", 0
+			}
+			return text, 1
+		}}
+}
 
-// trapTexts describes the traps that point to a cause (IBA volume 1, table 142: Traps).
+// ownPorts returns the port 0 of the switch that a verdict is about. Traps that name no port are counted there.
+func ownPorts(v *fabric.Verdict) []endRole {
+	if v.Kind != fabric.KindSwitch {
+		return nil
+	}
+	return []endRole{{v.Element.ID + ":0", true, true}}
+}
+
+// trapTexts describes the traps that point to a cause (IBA volume 1, 14.2.5.1).
 var trapTexts = map[string]string{
+	"128": "state of a link of the switch changed",
 	"129": "local link integrity threshold reached",
 	"130": "excessive buffer overrun threshold reached",
 	"131": "flow control update watchdog timer expired",

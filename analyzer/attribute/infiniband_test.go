@@ -42,7 +42,7 @@ func TestCausesOfInfiniBand(t *testing.T) {
 		{"an address without a route", []written{{sw + "receive_error_details_total", facing + `,reason="dlid_mapping"`, grow("1")}}, "drops", "(dlid_mapping)"},
 		{"packets that would return", []written{{sw + "receive_error_details_total", facing + `,reason="looping"`, grow("1")}}, "drops", "(weight 0.30)"},
 		{"buffers that overran", []written{{sw + "traps_total", facing + `,trap="130"`, first("110")}}, "drops", "trap 130"},
-		{"states that the subnet manager logs", []written{{sw + "logged_state_changes_total", facing, step("2", "6")}}, "link_flap", "logged_state_changes grew by 4"},
+		{"links of another port of the switch", []written{{sw + "traps_total", `switch="spine1",port="0",trap="128"`, step("2", "6")}}, "", "No cause found"},
 		{"a description that changed", []written{{sw + "traps_total", facing + `,trap="144"`, first("110")}}, "", "No cause found"},
 		{"damaged elsewhere", []written{{sw + "receive_errors_total", facing + `,reason="remote_physical"`, grow("5")}}, "", "No cause found"},
 	} {
@@ -56,6 +56,11 @@ func TestCausesOfInfiniBand(t *testing.T) {
 		if a := ask(t, link(), nil, []written{marks}); causes(a) != "congestion" {
 			t.Errorf("%s: %s", marks.name, a.Summary)
 		}
+	}
+	v := fabric.Verdict{Element: fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}, Scenario: fabric.Flap}
+	changes := written{sw + "traps_total", `switch="spine1",port="0",trap="128"`, step("2", "6")}
+	if a := ask(t, v, nil, with(idle(), changes)); causes(a) != "link_flap" || !strings.Contains(a.Summary, "at spine1:0 (weight 0.60): the subnet manager received 4 traps (trap 128, state of a link of the switch changed)") {
+		t.Errorf("links of a switch: %s", a.Summary)
 	}
 	if a := ask(t, link(), nil, []written{{sw + "traps_total", facing + `,trap="129"`, first("110")}}); len(a.Causes) != 0 {
 		t.Errorf("a trap of an end whose other series are unknown: %s", a.Summary)

@@ -271,7 +271,7 @@ func pauseCounters(way string) (out []string) {
 	return out
 }
 
-// virtualLanes returns the numbers of the virtual lanes that carry data (IBA volume 1, 3.5.7: VL 15 carries management).
+// virtualLanes returns the numbers of the virtual lanes that carry data (IBA volume 1, 7.6: VL 15 carries management).
 func virtualLanes() (out []string) {
 	for i := range 15 {
 		out = append(out, strconv.Itoa(i))
@@ -302,7 +302,7 @@ var table = []Row{
 
 	{Cause: fabric.CauseStall, Series: "transmit_wait_ticks_total", Weight: 0.7, side: sends, condition: waitsLonger},
 	{Cause: fabric.CauseStall, Series: vlWait, Reasons: virtualLanes(), Weight: 0.5, side: sends, condition: waitsLonger},
-	{Cause: fabric.CauseStall, Series: traps, Reasons: []string{"131"}, Weight: 0.8, side: sends, condition: trapsCounted},
+	{Cause: fabric.CauseStall, Series: traps, Reasons: []string{"131"}, Weight: 0.8, side: sends, condition: trapsCounted(1)},
 	{Cause: fabric.CauseStall, Series: "transmit_discard_details_total", Reasons: []string{"lifetime", "head_of_queue_lifetime"}, Weight: 0.7, side: sends, condition: growsBy(3, 3)},
 
 	{Cause: fabric.CauseDrops, Series: "queue_discards_total", Weight: 0.5, side: sends, condition: growsBy(3, 3)},
@@ -314,13 +314,13 @@ var table = []Row{
 	{Cause: fabric.CauseDrops, Series: "receive_error_details_total", Reasons: []string{"buffer_overrun", "dlid_mapping", "vl_mapping"}, Weight: 0.6, side: receives, condition: growsBy(3, 3)},
 	// Multicast packets that would return to their sender count as looping on healthy switches, too.
 	{Cause: fabric.CauseDrops, Series: "receive_error_details_total", Reasons: []string{"looping"}, Weight: 0.3, side: receives, condition: growsBy(3, 3)},
-	{Cause: fabric.CauseDrops, Series: traps, Reasons: []string{"130"}, Weight: 0.6, side: receives, condition: trapsCounted},
+	{Cause: fabric.CauseDrops, Series: traps, Reasons: []string{"130"}, Weight: 0.6, side: receives, condition: trapsCounted(1)},
 
 	{Cause: fabric.CausePhysical, Series: "receive_errors_total", Reasons: []string{"crc", "alignment", "damaged"}, Weight: 0.8, side: receives, condition: growsBy(3, 3)},
 	{Cause: fabric.CausePhysical, Series: "receive_error_details_total", Reasons: []string{"local_physical", "malformed"}, Weight: 0.7, side: receives, condition: growsBy(3, 3)},
 	{Cause: fabric.CausePhysical, Series: "symbol_errors_total", Weight: 0.7, side: receives, condition: exceedsBitErrorLimit},
 	{Cause: fabric.CausePhysical, Series: "effective_errors_total", Weight: 0.7, side: receives, condition: exceedsBitErrorLimit},
-	{Cause: fabric.CausePhysical, Series: traps, Reasons: []string{"129"}, Weight: 0.7, side: receives, condition: trapsCounted},
+	{Cause: fabric.CausePhysical, Series: traps, Reasons: []string{"129"}, Weight: 0.7, side: receives, condition: trapsCounted(1)},
 	{Cause: fabric.CausePhysical, Series: "link_recoveries_total", Weight: 0.7, side: receives, condition: growsBy(1, 3)},
 	{Cause: fabric.CausePhysical, Series: "local_link_integrity_errors_total", Weight: 0.7, side: receives, condition: growsBy(1, 3)},
 	{Cause: fabric.CausePhysical, Series: "fec_uncorrectable_blocks_total", Weight: 0.8, side: receives, condition: growsBy(1, 3)},
@@ -331,7 +331,7 @@ var table = []Row{
 
 	{Cause: fabric.CauseFlap, Series: "carrier_changes_total", Weight: 0.97, side: either, condition: growsBy(3, 3)},
 	{Cause: fabric.CauseFlap, Series: "link_downed_total", Weight: 0.9, side: either, condition: growsBy(1, 3)},
-	{Cause: fabric.CauseFlap, Series: "logged_state_changes_total", Weight: 0.8, side: either, condition: growsBy(3, 3)},
+	{Cause: fabric.CauseFlap, Series: traps, Reasons: []string{"128"}, Weight: 0.6, side: either, condition: trapsCounted(3)},
 	{Cause: fabric.CauseFlap, Series: "transmit_errors_total", Reasons: []string{"carrier"}, Weight: 0.4, side: sends, condition: growsBy(1, 3)},
 	{Cause: fabric.CauseDown, Series: "oper_up", Weight: 0.9, side: either, condition: fellToZero("up", "down")},
 	{Cause: fabric.CauseDown, Series: "transmit_discard_details_total", Reasons: []string{"port_inactive"}, Weight: 0.5, side: sends, condition: growsBy(3, 3)},

@@ -42,6 +42,7 @@ type Agent struct {
 	mu        sync.Mutex
 	discovery Discovery
 	ports     map[ibsample.Key]foundPort
+	traps     map[trapKey]uint64 // that OpenSM logged
 }
 
 // Discovery holds the results of the discoveries.
@@ -61,6 +62,9 @@ type foundPort struct {
 	at    time.Time
 	state ibmad.PortState
 	rate  float64 // octets per second; 0 means unknown
+	// description is the node's description, and remoteDescription that of the node at the other end of the cable.
+	description, remoteDescription string
+	tick                           float64 // seconds of a tick of waiting; 0 means unknown
 }
 
 // Start starts an agent. open is ibmad.Open, or its replacement in tests.
@@ -161,6 +165,9 @@ func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 	a.changes.setStore(a.delegator.Store)
 	a.wg.Go(func() { a.delegator.WatchSamplers(ctx) })
 	a.wg.Go(func() { a.discoverLoop(ctx) })
+	if c.OpenSMLog != "" {
+		a.wg.Go(func() { a.followTraps(ctx) })
+	}
 	if c.Listen == "" {
 		return nil
 	}
@@ -331,10 +338,13 @@ func fabricTargets(f *ibfabric.Fabric, now time.Time) map[ibsample.Key]foundPort
 			}
 			t := ibsample.Target{Key: ibsample.Key{Node: uint64(n.GUID), Port: e.Port}, LID: uint16(lid), Element: f.EndName(e), Switch: n.Type == ibmad.NodeSwitch,
 				Vendor: n.Vendor, Device: n.Device}
+			found := foundPort{at: now, state: port.State, rate: port.RateGbps() * 1e9 / 8, description: descriptionText(n), tick: waitTick(n, port)}
 			if port.Linked {
+				found.remoteDescription = descriptionText(&f.Nodes[port.Far.Node])
 				t.Remote, t.RemoteLID, t.RemotePort = f.EndName(port.Far), uint16(f.FirstLID(port.Far)), port.Far.Port
 			}
-			out[t.Key] = foundPort{Target: t, at: now, state: port.State, rate: port.RateGbps() * 1e9 / 8}
+			found.Target = t
+			out[t.Key] = found
 		}
 	}
 	return out

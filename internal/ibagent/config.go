@@ -57,7 +57,7 @@ type Config struct {
 	MKeyFile string `mapstructure:"m_key_file" yaml:"m_key_file"`
 	// Tables makes a delegator read the forwarding tables as well, and serve them to analyzers at listen.
 	Tables bool `mapstructure:"tables" yaml:"tables"`
-	// OpenSMLog is the log of OpenSM if it runs on this host. Its changes end the paths at once.
+	// OpenSMLog is the log of OpenSM if it runs on this host. Its changes end the paths at once, and its traps are counted.
 	OpenSMLog string `mapstructure:"opensm_log" yaml:"opensm_log"`
 }
 

@@ -121,13 +121,15 @@ var rateFamilies = map[string]*portFamily{
 
 var (
 	portInfo = newPortFamily("connection_info", "Identity of the port, and of the port at the other end of its cable; always 1.", false,
-		"guid", "lid", "remote", "remote_lid", "remote_port", "vendor")
+		"guid", "lid", "description", "remote", "remote_lid", "remote_port", "remote_description", "vendor")
 	portUp        = newPortFamily("oper_up", "Whether the port carries packets.", false)
 	portSpeed     = newPortFamily("speed_bytes_per_second", "Negotiated rate.", false)
+	portTick      = newPortFamily("transmit_wait_tick_seconds", "Length of a tick of the counters of waiting, on devices that document it.", false)
 	sampleUp      = newPortFamily("sample_up", "Whether the port was read within two intervals.", false)
 	sampleAge     = newPortFamily("sample_age_seconds", "Age of the port's last reading.", false)
 	sampleSuspect = newPortFamily("sample_suspect", "Whether the port dropped management packets while it was read.", false)
 	sampleErrors  = newPortFamily("sample_errors", "Number of queries that failed, by kind of error.", true, "kind")
+	portTraps     = newPortFamily("traps", "Number of traps that OpenSM logged about the port; port 0 has those that name none.", true, "trap")
 	resets        = newPortFamily("resets", "Number of readings that found a counter reset.", true)
 	saturated     = newPortFamily("saturated", "Counter that is at its limit and no longer counts: a lower bound of the true count; always 1.", false, "counter")
 )
@@ -160,11 +162,12 @@ var (
 	discoveryLast   = newGauge("discovery_last_success_timestamp_seconds", "Unix time of the last successful discovery of the fabric in seconds.")
 	discoveryNodes  = newGauge("discovery_nodes", "Number of nodes of the fabric.")
 	discoverySilent = newGauge("discovery_silent_nodes", "Number of ports with a neighbor that does not answer.")
+	strangeTraps    = newCounter("unattributed_traps_total", "Number of traps in OpenSM's log from LIDs that no known port has.")
 	mads            = newCounter("mads_total", "Number of management datagrams of this process, by result.", "result")
 )
 
 func allFamilies() (out []*Family) {
-	ports := []*portFamily{portInfo, portUp, portSpeed, sampleUp, sampleAge, sampleSuspect, sampleErrors, resets, saturated}
+	ports := []*portFamily{portInfo, portUp, portSpeed, portTick, sampleUp, sampleAge, sampleSuspect, sampleErrors, portTraps, resets, saturated}
 	for _, f := range counterFamilies {
 		ports = append(ports, f)
 	}
@@ -175,7 +178,7 @@ func allFamilies() (out []*Family) {
 		out = append(out, &f.sw, &f.nic)
 	}
 	out = append(out, samplerUp, samplerPorts, samplerSkew, samplerClock, samplerSweep, samplerMissed, skewP99, samplerDeaths, portMoves, readings, duplicates,
-		lateReadings, offClockReports, unassigned, discoveries, discoveryTook, discoveryLast, discoveryNodes, discoverySilent, mads)
+		lateReadings, offClockReports, unassigned, discoveries, discoveryTook, discoveryLast, discoveryNodes, discoverySilent, strangeTraps, mads)
 	slices.SortFunc(out, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
@@ -189,6 +192,7 @@ func (a *Agent) CollectPoints(now time.Time) []Point {
 	}
 	snapshot, status := a.delegator.Store.Snapshot(now), a.delegator.Status()
 	out = append(out, a.samplingPoints(&snapshot, &status)...)
+	out = append(out, a.trapPoints()...)
 	a.mu.Lock()
 	ports := a.ports
 	a.mu.Unlock()
@@ -266,12 +270,15 @@ func (a *Agent) portPoints(out []Point, p *ibsample.PortState, f foundPort, now 
 		}
 		return strconv.Itoa(n)
 	}
-	add(portInfo, 1, fmt.Sprintf("0x%016x", t.Node), number(int(t.LID)), t.Remote, number(int(t.RemoteLID)), number(int(t.RemotePort)), fmt.Sprintf("0x%06x", t.Vendor))
+	add(portInfo, 1, fmt.Sprintf("0x%016x", t.Node), number(int(t.LID)), f.description, t.Remote, number(int(t.RemoteLID)), number(int(t.RemotePort)), f.remoteDescription, fmt.Sprintf("0x%06x", t.Vendor))
 	if f.state != 0 {
 		add(portUp, boolValue(f.state == ibmad.PortActive))
 	}
 	if f.rate > 0 {
 		add(portSpeed, f.rate)
+	}
+	if f.tick > 0 {
+		add(portTick, f.tick)
 	}
 	fresh := p.At != 0 && now.UnixNano()-p.At <= int64(2*a.config.Interval)
 	add(sampleUp, boolValue(fresh))

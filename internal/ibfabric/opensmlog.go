@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strconv"
 )
 
 // OpenSMLog finds changes in the log of OpenSM, on the machine that it runs on: traps that it received, sweeps,
@@ -16,6 +18,22 @@ type OpenSMLog struct {
 	file        *os.File
 	partialLine []byte // of an incomplete line
 	settled     bool   // the last line with a change reports the end of one
+
+	// KeepTraps makes PollChange keep the traps that it reads, for TakeTraps.
+	KeepTraps bool
+	traps     []Trap
+}
+
+// Trap represents a generic notice that OpenSM received from a port of the fabric (IBA volume 1, 14.2.5.1).
+type Trap struct {
+	// Number is the number of the trap: 128, that a link of the switch changed its state; 129 to 131, that local link
+	// integrity errors or buffer overruns reached their threshold or no flow control update came in time; 144, that
+	// capabilities changed.
+	Number uint16
+	// LID is the LID that the trap came from.
+	LID LID
+	// Port is the number of the port that the trap is about, or 0 if it names none.
+	Port uint8
 }
 
 // changeTexts are texts of lines that report a change.
@@ -99,13 +117,57 @@ func (l *OpenSMLog) PollChange() (bool, error) {
 // that found all as it was.
 func (l *OpenSMLog) Settled() bool { return l.settled }
 
-// noteLine reports whether a line has a change, and notes whether it ends one.
+// noteLine reports whether a line has a change, and notes whether it ends one and which trap it is about.
 func (l *OpenSMLog) noteLine(line []byte) bool {
 	if !indicatesChange(line) {
 		return false
 	}
 	l.settled = bytes.Contains(line, subnetUp)
+	l.keepTrap(line)
 	return true
+}
+
+// TakeTraps returns the traps that were read since the last call.
+func (l *OpenSMLog) TakeTraps() []Trap {
+	taken := l.traps
+	l.traps = nil
+	return taken
+}
+
+// maxTraps bounds the traps that are kept until they are taken. OpenSM itself ignores ports that send many.
+const maxTraps = 1 << 16
+
+// keepTrap keeps the trap that a line is about, if it is about one.
+func (l *OpenSMLog) keepTrap(line []byte) {
+	if !l.KeepTraps || len(l.traps) == maxTraps {
+		return
+	}
+	if t, ok := parseTrap(line); ok {
+		l.traps = append(l.traps, t)
+	}
+}
+
+// trapLine matches the line by which OpenSM 3.3.23 reports a received trap, in log_trap_info of osm_trap_rcv.c. Traps 129
+// to 131 have a port. A line of log_notice, about a trap that OpenSM reports to others, begins with "Reporting".
+var trapLine = regexp.MustCompile(`Received Generic Notice type:\d+ num:(\d+) .*from LID:(\d+)(?: Port (\d+))? TID:`)
+
+// parseTrap reads the trap from a line of the log. It returns false if the line is about something else, or if its
+// numbers are none.
+func parseTrap(line []byte) (Trap, bool) {
+	m := trapLine.FindSubmatch(line)
+	if m == nil {
+		return Trap{}, false
+	}
+	number, err := strconv.ParseUint(string(m[1]), 10, 16)
+	lid, err2 := strconv.ParseUint(string(m[2]), 10, 16)
+	port, err3 := uint64(0), error(nil)
+	if len(m[3]) > 0 {
+		port, err3 = strconv.ParseUint(string(m[3]), 10, 8)
+	}
+	if errors.Join(err, err2, err3) != nil {
+		return Trap{}, false
+	}
+	return Trap{Number: uint16(number), LID: LID(lid), Port: uint8(port)}, true
 }
 
 func (l *OpenSMLog) readLines() (changed bool, err error) {

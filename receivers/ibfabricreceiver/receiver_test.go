@@ -292,6 +292,7 @@ var attributes = map[string]string{
 	"nic": "NIC, as node/device.", "port": "Number of the switch's port.", "reason": "Reason of the error or discard.", "remote": "Element at the other end of the cable.", "remote_lid": "LID at the other end.",
 	"remote_port": "Port number at the other end.", "result": "Result.", "sampler": "Component id of a sampler.", "sl": "Service level.", "switch": "Name of the switch.",
 	"vendor": "IEEE company id of the node.", "vl": "Virtual lane.",
+	"description": "Description of the node.", "remote_description": "Description of the node at the other end.", "trap": "Number of the trap.",
 }
 
 // TestMetadata checks that metadata.yaml describes the code; -update writes it.
