@@ -40,6 +40,9 @@ type Subnet struct {
 	LFTs string `yaml:"lfts_file"`
 	// OpenSMLog is the log of OpenSM, if it runs on this host. The changes that it reports end the paths at once.
 	OpenSMLog string `yaml:"opensm_log"`
+	// StaleAfter is the age from which paths are stale if nothing confirms them any more. Verdicts do not rest on them then. The
+	// default is 10 seconds for devices and agents, 1 minute for ufm and 15 minutes for files.
+	StaleAfter time.Duration `yaml:"stale_after"`
 	// UFM is the UFM whose events end the paths, for any source. Source ufm reads its inventory as well.
 	UFM    *UFM                         `yaml:"ufm"`
 	Client config_util.HTTPClientConfig `yaml:",inline"`
@@ -87,6 +90,9 @@ func (s *Subnet) validate(key string) error {
 	}
 	if s.Timeout < time.Millisecond || s.Timeout > time.Minute {
 		return keyErrorf(key+".timeout", "%v: 1ms to 1m0s are expected", s.Timeout)
+	}
+	if s.StaleAfter < 0 || s.StaleAfter > 24*time.Hour {
+		return keyErrorf(key+".stale_after", "%v: 0s to 24h0m0s are expected", s.StaleAfter)
 	}
 	for i, u := range s.URLs {
 		if _, err := evidence.ServerURL(u); err != nil {
@@ -160,6 +166,19 @@ func (s *Subnet) newSource(host Host) (ibsubnet.Source, error) {
 	return &ibsubnet.Guarded{Source: source, Events: events}, nil
 }
 
+// staleAfter returns the age from which paths are stale.
+func (s *Subnet) staleAfter() time.Duration {
+	switch {
+	case s.StaleAfter > 0:
+		return s.StaleAfter
+	case s.Source == sourceFiles:
+		return 15 * time.Minute
+	case s.Source == sourceUFM:
+		return time.Minute
+	}
+	return 10 * time.Second
+}
+
 // newSubnets returns the subnets of the configuration.
 func (c *Config) newSubnets(host Host) (out []tracing.Subnet, err error) {
 	for i := range c.InfiniBand {
@@ -168,7 +187,7 @@ func (c *Config) newSubnets(host Host) (out []tracing.Subnet, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("infiniband: %s: %w", s.Name, err)
 		}
-		out = append(out, tracing.Subnet{Source: source, State: &ibsubnet.State{Subnet: s.Name}})
+		out = append(out, tracing.Subnet{Source: source, StaleAfter: s.staleAfter(), State: &ibsubnet.State{Subnet: s.Name, StaleAfter: s.staleAfter()}})
 	}
 	return out, nil
 }
@@ -177,7 +196,7 @@ func (c *Config) newSubnets(host Host) (out []tracing.Subnet, err error) {
 func (c *Config) DescribeSubnets() (out []string, err error) {
 	subnets, err := c.newSubnets(Host{})
 	for _, s := range subnets {
-		out = append(out, fmt.Sprintf("infiniband: %s is read from %s", s.State.Subnet, s.Source.Origin()))
+		out = append(out, fmt.Sprintf("infiniband: %s is read from %s; paths are stale after %v", s.State.Subnet, s.Source.Origin(), s.StaleAfter))
 	}
 	return out, err
 }

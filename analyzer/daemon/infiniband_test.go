@@ -45,6 +45,9 @@ func TestSubnetsOfAConfiguration(t *testing.T) {
 	want := []string{"infiniband: ib0 is read from device mlx5_0, changes by /var/log/opensm.log", "infiniband: ib1 is read from agent https://a:9872", "infiniband: ib2 is read from files " + dir + "/net and /l",
 		"infiniband: ib3 is read from UFM https://ufm, changes by its events, tables by " + dir + "/l", "infiniband: ib4 is read from device umad0, changes by the events of UFM https://ufm",
 		"infiniband: ib5 is read from UFM https://ufm, changes by its events, no forwarding tables"}
+	for i, age := range []string{"10s", "10s", "15m0s", "1m0s", "10s", "1m0s"} {
+		want[i] += "; paths are stale after " + age
+	}
 	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%q, want %q", lines, want)
 	}
@@ -65,6 +68,7 @@ func TestBadSubnets(t *testing.T) {
 		"- {subnet: a, source: device}\n":                                                                  "analyzer.yaml:4: infiniband[0].device: required by source: device",
 		"- {subnet: a, source: device, device: umad0, urls: [\"http://a\"]}\n":                             "analyzer.yaml:4: infiniband[0].urls: it does not belong to source: device",
 		"- {subnet: a, source: device, device: umad0, timeout: 0s}\n":                                      "analyzer.yaml:4: infiniband[0].timeout: 0s: 1ms to 1m0s",
+		"- {subnet: a, source: device, device: umad0, stale_after: -1s}\n":                                 "analyzer.yaml:4: infiniband[0].stale_after: -1s: 0s to",
 		"- {subnet: a, source: agent}\n":                                                                   "analyzer.yaml:4: infiniband[0].urls: required",
 		"- {subnet: a, source: agent, urls: [\"http://a\", \"x y\"]}\n":                                    "analyzer.yaml:4: infiniband[0].urls[1]: ",
 		"- {subnet: a, source: agent, urls: [\"http://a\"], opensm_log: l}\n":                              "analyzer.yaml:4: infiniband[0].opensm_log: it does not belong",

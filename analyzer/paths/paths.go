@@ -18,7 +18,9 @@
 //     a change, and every trace confirms a traced path. For a window that a switch has not
 //     reported yet, a path by sightings is stale, since another switch may have seen the flow.
 //  6. A path by forwarding tables is confirmed by readings of the tables, and valid
-//     only for windows between two of them.
+//     only for windows between two of them. Later windows have it, stale, until it is
+//     older than the tables' StaleAfter; then the path itself is stale, and later
+//     windows have none.
 //  7. Without confirmation a path is stale after a while, and in the end forgotten.
 package paths
 
@@ -75,6 +77,8 @@ type Binding struct {
 	// Since is when the path was first confirmed, Confirmed when last; Checked is
 	// when the flow was last heard of, resolved or not.
 	Since, Confirmed, Checked time.Time
+	// Expired is set if Path comes from tables that were last confirmed longer than their StaleAfter before the window's end.
+	Expired bool
 	// Before is the path before Path or, with candidates in time, the oldest of them.
 	Before fabric.Path
 	Notes  []string
@@ -165,6 +169,7 @@ type Store struct {
 	version       uint64
 	stateCounts   [len(states)]int
 	switchAnswers []switchAnswer // by number of the switch
+	tableHolds    []int64        // by switch: the StaleAfter of its tables; 0 means none
 	reportedUntil int64          // until when all switches have reported their changes
 	// contested are the flows whose path by sightings a trace contradicted since.
 	contested map[flowKey]bool
@@ -475,6 +480,39 @@ func (s *Store) setReportedUntil(t time.Time) {
 	s.reportedUntil = t.UnixNano()
 }
 
+// isStale reports whether a record's path is stale at a moment, as nothing has confirmed it for long.
+func (s *Store) isStale(b *record, t int64) bool {
+	if hold := s.tablesHold(b); hold > 0 {
+		return t-s.confirmedUntil(b) > hold
+	}
+	return t-s.lastReported(b) > int64(holdTime(sources[b.source]))
+}
+
+// tablesHold returns the StaleAfter of the tables that a record's path is from, in nanoseconds. It returns 0 if there is none.
+func (s *Store) tablesHold(b *record) int64 {
+	if sources[b.source] != ByTables || b.route == 0 {
+		return 0
+	}
+	for _, sw := range s.routes.switchesOf(b.route) {
+		if int(sw) < len(s.tableHolds) {
+			return s.tableHolds[sw]
+		}
+		break
+	}
+	return 0
+}
+
+// setTablesHold sets the StaleAfter of the tables that a switch's table was read for.
+func (s *Store) setTablesHold(sw string, hold time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := int(s.routes.switchNumber(sw))
+	for len(s.tableHolds) <= n {
+		s.tableHolds = append(s.tableHolds, 0)
+	}
+	s.tableHolds[n] = int64(hold)
+}
+
 // recordSwitchAnswer takes an answer of a switch: what its table holds was seen until then.
 func (s *Store) recordSwitchAnswer(sw string, until, heard time.Time) {
 	s.mu.Lock()
@@ -545,6 +583,7 @@ func (s *Store) BindingAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
 	out := s.bindingOf(b)
 	if b.version == 0 || t0 >= b.since {
 		if b.route != 0 {
+			out.Expired = out.Source == ByTables && s.tablesHold(b) > 0 && s.isStale(b, t1)
 			switch heard := s.lastReported(b); {
 			case t1 <= s.confirmedUntil(b):
 				out.State = fabric.PathValid
@@ -606,7 +645,7 @@ func (s *Store) ExpireFlows(now time.Time) {
 			dead = append(dead, id)
 			continue
 		}
-		if b.state == stateValid && t-heard > int64(holdTime(sources[b.source])) {
+		if b.state == stateValid && s.isStale(b, t) {
 			s.stateCounts[b.state]--
 			b.confirmed, b.sightedHops, b.state = s.confirmedUntil(b), 0, stateStale
 			s.stateCounts[b.state]++

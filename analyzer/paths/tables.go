@@ -31,6 +31,9 @@ import (
 //     else that of its name. A walk over a switch that the topology has not is no path.
 type Tables struct {
 	store *Store
+	// StaleAfter is the age of the last confirmation from which paths are stale, and windows have none. 0 means that windows
+	// keep the last path, and that it is stale after ten seconds. It is set before the first reading.
+	StaleAfter time.Duration
 	// sl is the service level of probes: adaptive routing may spare it.
 	sl uint8
 
@@ -97,6 +100,9 @@ func (t *Tables) ApplyReading(r ibfabric.Reading) {
 	if other {
 		t.locateNICs(r.Fabric)
 		t.findDown(r)
+		for i := range r.Fabric.Switches {
+			t.store.setTablesHold(r.Fabric.NodeName(int32(i)), t.StaleAfter)
+		}
 	}
 	confirmed := !r.Broken
 	switch {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
@@ -30,7 +31,7 @@ func treeFabric(t *testing.T) *ibfabric.Fabric {
 }
 
 // boundTables returns tables that follow one flow of a fabric, which two readings have confirmed from 1 s to 2 s.
-func boundTables(t *testing.T, f *ibfabric.Fabric) (*Store, *Tables, fabric.Flow) {
+func boundTables(t *testing.T, f *ibfabric.Fabric, staleAfter time.Duration) (*Store, *Tables, fabric.Flow) {
 	t.Helper()
 	topo, found := f.BuildTopology()
 	if len(found) > 0 {
@@ -38,6 +39,7 @@ func boundTables(t *testing.T, f *ibfabric.Fabric) (*Store, *Tables, fabric.Flow
 	}
 	store := NewStore(fabric.NewGraph(topo))
 	tables := NewTables(store, 0)
+	tables.StaleAfter = staleAfter
 	e := fabric.Flow{Src: store.Graph().NICIDs()[0], Dst: store.Graph().NICIDs()[len(store.Graph().NICIDs())-1]}
 	tables.ApplyReading(ibfabric.Reading{Fabric: f, Begun: sec(0.9), Ended: sec(1), Broken: true})
 	tables.FollowFlow(e, sec(1))
@@ -58,7 +60,7 @@ func TestAReportedChangeEndsPaths(t *testing.T) {
 			x.ApplyReading(ibfabric.Reading{Fabric: f, Begun: sec(6), Ended: sec(6.1), Broken: true, Since: sec(4.1)})
 		},
 	} {
-		store, tables, e := boundTables(t, f)
+		store, tables, e := boundTables(t, f, 0)
 		is := func(from, to float64, want fabric.PathState) {
 			t.Helper()
 			if b, _ := store.BindingAt(e, sec(from), sec(to)); b.State != want {
@@ -77,6 +79,39 @@ func TestAReportedChangeEndsPaths(t *testing.T) {
 		is(5, 6.1, fabric.PathStale)
 		if b, _ := store.BindingAt(e, sec(1.5), sec(5)); b.State != fabric.PathUnknown {
 			t.Errorf("%s: a window across the change is bound: %s", name, b.State)
+		}
+	}
+}
+
+// TestPathsAreStaleAtTheirAge has a source that ends. Until the configured age the path is what it was, and afterwards it is stale,
+// and windows have none.
+func TestPathsAreStaleAtTheirAge(t *testing.T) {
+	f := treeFabric(t)
+	for _, age := range []time.Duration{2 * time.Second, 5 * time.Second, time.Minute} {
+		store, tables, e := boundTables(t, f, age)
+		dead := 2 + age.Seconds() // the last confirmation is at 2 s
+		for at, stale := range map[float64]bool{2.5: false, dead - 0.1: false, dead + 0.1: true} {
+			if b, _ := store.BindingAt(e, sec(1), sec(at)); b.Expired != stale || b.State != fabric.PathStale || len(b.Path) == 0 {
+				t.Errorf("%v: a window until %v: %+v, want expired %v", age, at, b, stale)
+			}
+		}
+		if b, _ := store.BindingAt(e, sec(1), sec(2)); b.Expired || b.State != fabric.PathValid {
+			t.Errorf("%v: a window of before: %+v", age, b)
+		}
+		store.ExpireFlows(sec(dead - 0.1))
+		if b, _ := store.CurrentBinding(e); b.State != fabric.PathValid || store.StateCounts()[fabric.PathValid] != 1 {
+			t.Errorf("%v: stale before its age: %+v", age, b)
+		}
+		store.ExpireFlows(sec(dead + 0.1))
+		if b, _ := store.CurrentBinding(e); b.State != fabric.PathStale || store.StateCounts()[fabric.PathStale] != 1 {
+			t.Errorf("%v: not stale at its age: %+v", age, b)
+		}
+		// The source is back.
+		back := dead + 1
+		tables.ApplyReading(ibfabric.Reading{Fabric: f, Begun: sec(back), Ended: sec(back + 0.1), Broken: true})
+		tables.ApplyReading(ibfabric.Reading{Fabric: f, Begun: sec(back + 1), Ended: sec(back + 1.1)})
+		if b, _ := store.BindingAt(e, sec(back+0.1), sec(back+1)); b.State != fabric.PathValid || b.Expired {
+			t.Errorf("%v: after the source came back: %+v", age, b)
 		}
 	}
 }

@@ -30,6 +30,9 @@ type SwitchAgents struct {
 // Subnet is an InfiniBand subnet, with where its forwarding tables are read.
 type Subnet struct {
 	Source ibsubnet.Source
+	// StaleAfter is the age from which paths are stale if the source confirms nothing any more. Windows have no path then. 0 means
+	// that they keep the last one.
+	StaleAfter time.Duration
 	// State has the name of the subnet, and takes what becomes of the readings.
 	State *ibsubnet.State
 }
@@ -64,8 +67,10 @@ type Sources struct {
 // NewSources returns Sources that do not run yet.
 func NewSources(o Options) *Sources {
 	s := &Sources{opts: o, neighbours: newNeighbourPoller(o.DB, o.Settings, o.Store), tracer: NewTracer(TracerOptions{Agents: o.Agents, Store: o.Store, HopCounts: o.HopCounts, Log: o.Log})}
-	for range o.Subnets {
-		s.tables = append(s.tables, paths.NewTables(o.Store, 0))
+	for _, subnet := range o.Subnets {
+		t := paths.NewTables(o.Store, 0)
+		t.StaleAfter = subnet.StaleAfter
+		s.tables = append(s.tables, t)
 	}
 	if from := o.SwitchAgents; from != nil {
 		s.sightings = paths.NewSightings(o.Store, from.Mapper)
@@ -139,6 +144,9 @@ func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 	if b.State == fabric.PathUnknown && len(b.Before) > 0 && lostAll(o) {
 		// The flow took the old path, since packets arrived by the new one.
 		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil
+	}
+	if b.Expired {
+		b.Path, b.State = nil, fabric.PathUnknown
 	}
 	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Confirmed
 	return changed

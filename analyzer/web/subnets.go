@@ -24,8 +24,17 @@ func subnetRows(views []ibsubnet.View, now time.Time) (rows []subnetRow) {
 		switch {
 		case v.Err != "":
 			row.Class, row.State = "insufficient", "cannot be read: "+v.Err
+		case v.Switches > 0 && v.Tables == 0:
+			row.Class, row.State = "insufficient", "no forwarding tables: there are cables, and no paths"
+			if len(v.Found) > 0 {
+				row.State += ": " + v.Found[len(v.Found)-1]
+			}
 		case !v.Confirmed:
 			row.Class, row.State = "insufficient", "not confirmed yet: paths are stale"
+		}
+		if v.IsStale(now) {
+			row.Class = "insufficient"
+			row.State = "paths are stale, and no verdict rests on them: confirmed last " + formatAge(now.Sub(v.ConfirmedAt)) + " ago; " + row.State
 		}
 		rows = append(rows, row)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -36,6 +37,7 @@ type Agent struct {
 	keeper    *pki.Keeper         // nil without certificates
 	tables    *ibsubnet.Server    // nil if this process does not read forwarding tables
 	changes   portChanges         // of the delegator's ports
+	load      ibsubnet.Load       // what this process sends
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -134,7 +136,10 @@ func (a *Agent) startRoles(ctx context.Context, open func(device string) (ibmad.
 func (a *Agent) startTables(ctx context.Context) {
 	server := ibsubnet.NewServer()
 	a.tables = server
-	source := &ibsubnet.Device{Name: a.config.Device, Client: a.client, Log: a.config.OpenSMLog, Changes: []ibfabric.ChangeSource{&a.changes}}
+	source := &ibsubnet.Device{Name: a.config.Device, Client: a.client, Log: a.config.OpenSMLog, Changes: []ibfabric.ChangeSource{&a.changes}, Budget: a.config.SwitchBudget, Load: &a.load}
+	if a.config.SwitchBudget == 0 {
+		source.Budget = math.MaxInt32 // no limit
+	}
 	state := &ibsubnet.State{Subnet: a.config.Device}
 	a.wg.Go(func() {
 		ibsubnet.Follow(ctx, source, state, a.log, func(r ibfabric.Reading, err error) {
@@ -142,6 +147,7 @@ func (a *Agent) startTables(ctx context.Context) {
 				server.Fail(err)
 				return
 			}
+			a.load.SetFabric(r.Fabric)
 			server.Apply(r, source.Origin())
 		})
 	})
@@ -168,6 +174,7 @@ func (a *Agent) startDelegator(ctx context.Context, keys *pki.Keeper) error {
 	if c.OpenSMLog != "" {
 		a.wg.Go(func() { a.followTraps(ctx) })
 	}
+	a.wg.Go(func() { a.countLoop(ctx) })
 	if c.Listen == "" {
 		return nil
 	}
@@ -302,6 +309,7 @@ func (a *Agent) applyDiscovery(f *ibfabric.Fabric, err error, began, now time.Ti
 		return
 	}
 	d.Done++
+	a.load.SetFabric(f)
 	d.Last, d.Nodes, d.Silent = now, len(f.Nodes), len(f.Unanswered)
 	ports := fabricTargets(f, now)
 	if a.ports != nil {

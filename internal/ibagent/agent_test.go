@@ -4,11 +4,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/graylink/graylink/internal/ibmad"
 	"github.com/graylink/graylink/internal/ibmad/madsim"
+	"github.com/graylink/graylink/internal/ibsample"
 	"github.com/graylink/graylink/internal/pki"
 )
 
@@ -59,10 +61,14 @@ func TestSamplersProveWhoTheyAre(t *testing.T) {
 	inMemory(t, f, "h1", c)
 	c.Name = "a"
 	inMemory(t, f, "h2", c)
-	until(t, "readings by a sampler", func() bool { return d.delegator.Store.Snapshot(time.Now()).Accepted > 50 })
-	if s := d.delegator.Status().Samplers; len(s) != 1 || s[0].Name != "a" {
-		t.Errorf("samplers %+v, want a, and not b with a's certificate", s)
-	}
+	// A sampler on a busy machine may be considered dead for a moment.
+	until(t, "readings by sampler a", func() bool {
+		s := d.delegator.Status().Samplers
+		if slices.ContainsFunc(s, func(s ibsample.SamplerStatus) bool { return s.Name != "a" }) {
+			t.Fatalf("samplers %+v, want a, and not b with a's certificate", s)
+		}
+		return len(s) == 1 && d.delegator.Store.Snapshot(time.Now()).Accepted > 50
+	})
 }
 
 // TestPortsThatVanishAreRemembered checks that ports that the discovery no longer finds are read for a while,

@@ -13,6 +13,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/graylink/graylink/internal/ibsample"
+	"github.com/graylink/graylink/internal/ibsubnet"
 )
 
 // Config configures a process's part in the sampling of a fabric. Its keys are the same in a Collector's
@@ -53,6 +54,9 @@ type Config struct {
 	Timeout time.Duration `mapstructure:"timeout" yaml:"timeout"`
 	// Retries is the number of retries of one query.
 	Retries int `mapstructure:"retries" yaml:"retries" schema:"min=0,max=16"`
+	// SwitchBudget is the number of datagrams a second that a switch may be sent by this process, for its tables and its counters.
+	// Tables are read less often where counters leave less than half of it; more counters than that are a warning. 0 means no limit.
+	SwitchBudget int `mapstructure:"switch_budget" yaml:"switch_budget" schema:"min=0,max=100000"`
 	// MKeyFile is a file with the subnet's management key in hexadecimal. If it is empty, there is none.
 	MKeyFile string `mapstructure:"m_key_file" yaml:"m_key_file"`
 	// Tables makes a delegator read the forwarding tables as well, and serve them to analyzers at listen.
@@ -76,7 +80,7 @@ type TLS struct {
 // DefaultConfig returns the configuration of a process that is delegator and sampler.
 func DefaultConfig() Config {
 	return Config{Device: "umad0", Interval: time.Second, Sample: true, Discovery: 30 * time.Second, Forget: 10 * time.Minute, Redundancy: 1,
-		Timeout: 100 * time.Millisecond, Retries: 2}
+		Timeout: 100 * time.Millisecond, Retries: 2, SwitchBudget: ibsubnet.Budget}
 }
 
 // LoadConfig reads a configuration from a YAML file, on top of the defaults.
@@ -125,6 +129,8 @@ func (c *Config) Validate() error {
 		return wrong("window_per_node", "%d: 0 to 4096 are expected", c.PerNode)
 	case c.Timeout < time.Millisecond || c.Timeout > time.Minute:
 		return wrong("timeout", "%v: 1ms to 1m are expected", c.Timeout)
+	case c.SwitchBudget < 0 || c.SwitchBudget > 100_000:
+		return wrong("switch_budget", "%d: 0 to 100000 datagrams a second are expected", c.SwitchBudget)
 	case c.OpenSMLog != "" && !c.Tables:
 		return wrong("opensm_log", "it needs tables: true, which read the forwarding tables")
 	case c.Tables && c.Listen == "":

@@ -163,6 +163,10 @@ var (
 	discoveryNodes  = newGauge("discovery_nodes", "Number of nodes of the fabric.")
 	discoverySilent = newGauge("discovery_silent_nodes", "Number of ports with a neighbor that does not answer.")
 	strangeTraps    = newCounter("unattributed_traps_total", "Number of traps in OpenSM's log from LIDs that no known port has.")
+	madRate         = newGauge("mads_per_second", "Number of management datagrams that this process sends a second, over the last ten.")
+	switchRate      = newGauge("busiest_switch_mads_per_second", "Number of datagrams a second to the switch that is sent the most, over the last ten.")
+	switchMost      = newGauge("busiest_switch_mads_max", "Largest number of datagrams that a switch was sent in one second, since the start.")
+	switchBudget    = newGauge("switch_budget_mads_per_second", "Number of datagrams a second that a switch may be sent by this process.")
 	mads            = newCounter("mads_total", "Number of management datagrams of this process, by result.", "result")
 )
 
@@ -178,7 +182,7 @@ func allFamilies() (out []*Family) {
 		out = append(out, &f.sw, &f.nic)
 	}
 	out = append(out, samplerUp, samplerPorts, samplerSkew, samplerClock, samplerSweep, samplerMissed, skewP99, samplerDeaths, portMoves, readings, duplicates,
-		lateReadings, offClockReports, unassigned, discoveries, discoveryTook, discoveryLast, discoveryNodes, discoverySilent, strangeTraps, mads)
+		lateReadings, offClockReports, unassigned, discoveries, discoveryTook, discoveryLast, discoveryNodes, discoverySilent, strangeTraps, mads, madRate, switchRate, switchMost, switchBudget)
 	slices.SortFunc(out, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
@@ -186,7 +190,7 @@ func allFamilies() (out []*Family) {
 // CollectPoints returns all current samples: those of the fabric if the process is a delegator, and those of
 // the process.
 func (a *Agent) CollectPoints(now time.Time) []Point {
-	out := a.processPoints()
+	out := a.processPoints(now)
 	if a.delegator == nil {
 		return out
 	}
@@ -208,7 +212,7 @@ func newPoint(f *Family, value float64, values ...string) Point {
 }
 
 // processPoints returns the samples of this process.
-func (a *Agent) processPoints() (out []Point) {
+func (a *Agent) processPoints(now time.Time) (out []Point) {
 	s := a.client.Stats()
 	for _, n := range []struct {
 		result string
@@ -216,6 +220,14 @@ func (a *Agent) processPoints() (out []Point) {
 	}{{"sent", s.Sent}, {"answered", s.Answered}, {"refused", s.Refused}, {"lost", s.Lost}, {"timed_out", s.TimedOut}, {"recovered", s.Recovered},
 		{"skipped", s.Skipped}, {"late", s.Late}, {"foreign", s.Foreign}, {"busy", s.Busy}, {"dropped", s.Dropped}} {
 		out = append(out, newPoint(mads, float64(n.count), n.result))
+	}
+	if a.delegator == nil {
+		return out // a sampler knows no fabric, by which addresses are switches
+	}
+	v := a.load.View(now)
+	out = append(out, newPoint(madRate, v.PerSecond), newPoint(switchRate, v.SwitchPerSecond), newPoint(switchMost, float64(v.SwitchMost)))
+	if a.config.SwitchBudget > 0 {
+		out = append(out, newPoint(switchBudget, float64(a.config.SwitchBudget)))
 	}
 	return out
 }

@@ -98,6 +98,9 @@ func (w *Watch) Poll() (bool, error) {
 // SettledAt returns the time from which on readings are of after the last change that was reported.
 func (w *Watch) SettledAt() time.Time { return w.settledAt }
 
+// DiscoveredAt returns when the last discovery of cables was begun.
+func (w *Watch) DiscoveredAt() time.Time { return w.discovered }
+
 // checkManager reads the LID of the subnet manager that the own port knows. Another one may compute other tables.
 func (w *Watch) checkManager(ctx context.Context) error {
 	r, err := w.Client.Do(ctx, ibmad.GetPortInfo(ibmad.Address{}, 0))

@@ -95,6 +95,7 @@ type Client struct {
 	closed       bool
 	sequence     uint32
 	stats        Stats
+	sentTo       map[Address]uint64 // datagrams since TakeSent, further attempts included
 }
 
 // A transaction id's lower half is a sequence number and a slot.
@@ -147,7 +148,7 @@ type batch struct {
 func NewClient(t Transport, config Config) *Client {
 	c := &Client{
 		transport: t, config: config.withDefaults(t), receiverDone: make(chan struct{}),
-		destinations: make(map[Address]*destination),
+		destinations: make(map[Address]*destination), sentTo: make(map[Address]uint64),
 		// A simulator may still answer the previous client of its place.
 		sequence: rand.Uint32() & seqMask,
 	}
@@ -174,6 +175,15 @@ func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stats
+}
+
+// TakeSent returns how many datagrams were sent to each address since it was last called.
+func (c *Client) TakeSent() map[Address]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := c.sentTo
+	c.sentTo = make(map[Address]uint64, len(out))
+	return out
 }
 
 // Config returns the configuration with its defaults filled in.
@@ -308,6 +318,7 @@ func (c *Client) sendAttempt(i uint16) {
 		s.call.Sent = now
 	}
 	c.stats.Sent++
+	c.sentTo[s.call.Request.To]++
 	if err := c.transport.Send(&m, s.call.Request.To, c.config.Timeout); errors.Is(err, ErrDropped) {
 		c.stats.Dropped++
 	} else if err != nil {

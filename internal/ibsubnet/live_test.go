@@ -199,3 +199,50 @@ func allWalks(f *ibfabric.Fabric) string {
 	}
 	return out.String()
 }
+
+// TestTheSecondAgentTakesOver has two agents of one subnet, of which the first ends. The next reading is the second's, and confirms
+// the paths: within three intervals, of which a source takes one a reading.
+func TestTheSecondAgentTakesOver(t *testing.T) {
+	sim := ibtest.Start(t, ibtest.FatTree(3, 2, 2), ibtest.Options{})
+	var agents []*ibagent.Agent
+	source := &ibsubnet.Agents{Client: &http.Client{}}
+	for _, host := range []string{"h1", "h2"} {
+		config := ibagent.DefaultConfig()
+		config.Device, config.Sample, config.Listen, config.Tables = "ibsim:"+sim.SocketName()+"/"+host, false, "127.0.0.1:0", true
+		a, err := ibagent.Start(config, ibmad.Open, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { a.Close() })
+		agents = append(agents, a)
+		source.URLs = append(source.URLs, "http://"+a.ListenAddress())
+		// Each has read the subnet twice.
+		alone := &ibsubnet.Agents{Client: &http.Client{}, URLs: source.URLs[len(source.URLs)-1:]}
+		eventually(t, alone, host, confirmed)
+	}
+	before := eventually(t, source, "the first agent", confirmed)
+	if !strings.Contains(source.Origin(), source.URLs[0]) {
+		t.Fatal(source.Origin())
+	}
+	graph := fabric.NewGraph(func() *fabric.Topology { topo, _ := before.Fabric.BuildTopology(); return topo }())
+	want, err := storedPaths(graph, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agents[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for reading := 1; ; reading++ {
+		r, err := source.Read(t.Context())
+		if err == nil && (!r.Broken || !r.Since.IsZero()) {
+			if text, err := storedPaths(graph, ibfabric.Reading{Fabric: r.Fabric, Begun: r.Begun, Ended: r.Ended}); err != nil || text != want {
+				t.Errorf("the second agent gives other paths: %v", err)
+			}
+			t.Logf("reading %d after the first agent ended confirms the paths", reading)
+			return
+		}
+		if reading == 3 {
+			t.Fatalf("three readings after the first agent ended: broken %v, %v", r.Broken, err)
+		}
+	}
+}

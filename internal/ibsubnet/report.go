@@ -130,6 +130,8 @@ func (s *Server) makeReport(q url.Values) (*Report, error) {
 const (
 	// maxReport bounds a report in octets: a fabric of 49,151 LIDs has tables of 48 KiB a switch.
 	maxReport = 256 << 20
+	// answerTimeout bounds the time until an agent answers at all, if there is another one.
+	answerTimeout = 2 * Interval
 	// reportTimeout bounds the time of one request to an agent.
 	reportTimeout = 10 * time.Second
 )
@@ -174,8 +176,15 @@ func (a *Agents) readOne(ctx context.Context, base string) (ibfabric.Reading, er
 	if err != nil {
 		return ibfabric.Reading{}, err
 	}
+	var silent *time.Timer
+	if len(a.URLs) > 1 {
+		silent = time.AfterFunc(answerTimeout, cancel)
+	}
 	sent := time.Now()
 	resp, err := a.Client.Do(req)
+	if silent != nil && !silent.Stop() && err != nil {
+		return ibfabric.Reading{}, fmt.Errorf("no answer in %v", answerTimeout)
+	}
 	if err != nil {
 		return ibfabric.Reading{}, err
 	}

@@ -130,7 +130,7 @@ func TestTheNextAgentTakesOver(t *testing.T) {
 		return s, web
 	}
 	first, one := serve()
-	_, two := serve()
+	second, two := serve()
 	a := &Agents{Client: one.Client(), URLs: []string{one.URL, two.URL}}
 	if _, err := a.Read(t.Context()); err != nil || !strings.Contains(a.Origin(), one.URL+": device umad0") {
 		t.Fatalf("%v, %s", err, a.Origin())
@@ -142,6 +142,16 @@ func TestTheNextAgentTakesOver(t *testing.T) {
 	}
 	if r, err = a.Read(t.Context()); err != nil || r.Broken {
 		t.Errorf("%v, broken %v: the second reading of the second agent confirms", err, r.Broken)
+	}
+	// An agent that takes requests and does not answer, as one whose host hangs. The other one has read the subnet twice.
+	hang := make(chan struct{})
+	three := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
+	defer three.Close()
+	defer close(hang)
+	second.Apply(ibfabric.Reading{Fabric: f, Begun: at.Add(time.Second), Ended: at.Add(time.Second)}, "device umad0")
+	b := &Agents{Client: one.Client(), URLs: []string{three.URL, two.URL}}
+	if r, err = b.Read(t.Context()); err != nil || !r.Broken || r.Since.IsZero() || !strings.Contains(b.Origin(), two.URL) {
+		t.Errorf("%v, broken %v, since %v, %s: what the second agent has confirmed is expected at once", err, r.Broken, r.Since, b.Origin())
 	}
 	two.Close()
 	if _, err = a.Read(t.Context()); err == nil || !strings.Contains(err.Error(), one.URL) || !strings.Contains(err.Error(), two.URL) || !strings.Contains(err.Error(), "no answer from the own port") {

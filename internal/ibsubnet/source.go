@@ -14,6 +14,7 @@
 package ibsubnet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,6 +73,10 @@ type Device struct {
 	Log string
 	// Changes report changes beside the log. It may be empty.
 	Changes []ibfabric.ChangeSource
+	// Budget is the number of datagrams a second that a switch may be sent for its tables and for what Load counts. 0 means Budget.
+	Budget int
+	// Load counts what the client sends for other purposes as well. Nil means that there are none.
+	Load *Load
 	// Client is used instead of the device's own, if it is set. It is not closed.
 	Client *ibmad.Client
 
@@ -80,6 +85,8 @@ type Device struct {
 	watch  *ibfabric.Watch
 	pause  time.Duration
 	last   ibfabric.Reading
+	repeat bool      // two readings that agree are wanted
+	spent  time.Time // when the budget of the switches is used up to, by what they have been sent
 }
 
 // Read implements Source.
@@ -88,11 +95,15 @@ func (d *Device) Read(ctx context.Context) (ibfabric.Reading, error) {
 		return ibfabric.Reading{}, errors.Join(err, d.Close())
 	}
 	d.watch.MaxGap = 10 * d.Pause()
+	began := time.Now()
 	r, err := d.watch.Read(ctx)
 	if err != nil {
 		return ibfabric.Reading{}, errors.Join(err, d.Close())
 	}
-	d.pause, d.last = pauseFor(r.Fabric), r
+	d.setPause(r.Fabric)
+	d.spend(r, began)
+	d.repeat = r.Broken || r.Fabric != d.last.Fabric
+	d.last = r
 	return r, nil
 }
 
@@ -105,6 +116,25 @@ func (d *Device) PollChange() bool {
 	return changed && err == nil
 }
 
+// burst is the time for which the budget of a switch may be used in advance.
+const burst = 10 * time.Second
+
+// spend takes what a reading that began then has cost the switches off their budget.
+func (d *Device) spend(r ibfabric.Reading, began time.Time) {
+	cost := mostDatagrams(r.Fabric)
+	if !d.watch.DiscoveredAt().Before(began) {
+		ports := 0
+		for i := range r.Fabric.Switches {
+			ports = max(ports, len(r.Fabric.Nodes[i].Ports))
+		}
+		cost = 2*cost + 2*ports // each port's state, the far end of each link, and the tables again
+	}
+	if idle := began.Add(-burst); d.spent.Before(idle) {
+		d.spent = idle
+	}
+	d.spent = d.spent.Add(time.Duration(float64(cost) * float64(time.Second) / float64(cmp.Or(d.Budget, Budget))))
+}
+
 // Due implements changeWatcher: while tables change they are not read, and then twice at once, since two readings have to agree.
 func (d *Device) Due(began time.Time) time.Time {
 	due := began.Add(d.Pause())
@@ -113,12 +143,15 @@ func (d *Device) Due(began time.Time) time.Time {
 	}
 	switch settled := d.watch.SettledAt(); {
 	case settled.After(began):
+		due = settled
 		if latest := began.Add(longestUnrest); settled.After(latest) {
-			return latest
+			due = latest
 		}
-		return settled
-	case d.last.Broken && d.pause <= Interval:
-		return began
+	case d.repeat && d.pause <= Interval:
+		due = began
+	}
+	if d.spent.After(due) {
+		return d.spent
 	}
 	return due
 }
@@ -167,13 +200,32 @@ func OpenClient(device, mkeyFile string, timeout time.Duration) (*ibmad.Client, 
 	return ibmad.NewClient(transport, ibmad.Config{Timeout: timeout, MKey: key}), nil
 }
 
-// pauseFor returns the time between two readings in which no switch is sent more datagrams than the budget allows.
-func pauseFor(f *ibfabric.Fabric) time.Duration {
-	most := 0
+// setPause sets the time between two readings by the cost of one, and by what others leave of the budget.
+func (d *Device) setPause(f *ibfabric.Fabric) {
+	budget, others := float64(cmp.Or(d.Budget, Budget)), 0.0
+	if d.Load != nil {
+		own := 0.0
+		if d.pause > 0 {
+			own = float64(mostDatagrams(f)) / d.pause.Seconds()
+		}
+		others = d.Load.View(time.Now()).SwitchPerSecond - own
+	}
+	d.pause = pauseFor(f, budget, others)
+}
+
+// pauseFor returns the time between two readings in which no switch is sent more datagrams than its budget allows, if it is sent
+// others for other purposes. Tables have half of the budget at least.
+func pauseFor(f *ibfabric.Fabric, budget, others float64) time.Duration {
+	share := min(max(budget-others, budget/2), budget)
+	return max(Interval, time.Duration(float64(mostDatagrams(f))*float64(time.Second)/share))
+}
+
+// mostDatagrams returns the number of datagrams that reading its table takes of the switch with the largest one.
+func mostDatagrams(f *ibfabric.Fabric) (most int) {
 	for _, table := range f.LFTs {
 		most = max(most, 1+(len(table)+int(ibfabric.BlockLen)-1)/int(ibfabric.BlockLen))
 	}
-	return max(Interval, time.Duration(most)*time.Second/Budget)
+	return most
 }
 
 // Pause implements Source.

@@ -11,6 +11,8 @@ import (
 type State struct {
 	// Subnet is the name of the subnet.
 	Subnet string
+	// StaleAfter is the age from which paths are stale. 0 means that it is not known.
+	StaleAfter time.Duration
 
 	mu   sync.Mutex
 	view View
@@ -23,6 +25,12 @@ type View struct {
 	Origin string `json:"source"`
 	// ReadAt is when the last reading ended. It is zero before the first.
 	ReadAt time.Time `json:"read_at"`
+	// ConfirmedAt is until when paths have been confirmed. It is zero before the first confirmation.
+	ConfirmedAt time.Time `json:"confirmed_at,omitzero"`
+	// StaleAfter is the age of the last confirmation from which paths are stale. 0 means that it is not known.
+	StaleAfter time.Duration `json:"stale_after_ns,omitempty"`
+	// Tables is the number of switches whose forwarding tables are known.
+	Tables int `json:"tables"`
 	// Confirmed is set if the last reading confirms the one before it.
 	Confirmed bool `json:"confirmed"`
 	// Readings and Failures count attempts.
@@ -54,6 +62,15 @@ func (s *State) record(r ibfabric.Reading, err error, origin string) (first bool
 	first = before || v.Err != ""
 	v.Readings++
 	v.Err, v.Origin, v.ReadAt, v.Confirmed = "", origin, r.Ended, !r.Broken
+	if !r.Broken || !r.Since.IsZero() {
+		v.Confirmed, v.ConfirmedAt = true, r.Begun
+	}
+	v.Tables = 0
+	for _, table := range r.Fabric.LFTs {
+		if table != nil {
+			v.Tables++
+		}
+	}
 	v.Switches, v.Nodes, v.Silent, v.Found = r.Fabric.Switches, len(r.Fabric.Nodes)-r.Fabric.Switches, len(r.Fabric.Unanswered), r.Found
 	return first
 }
@@ -65,11 +82,16 @@ func (s *State) endConfirmation() {
 	s.view.Confirmed = false
 }
 
+// IsStale reports whether nothing has confirmed paths for longer than StaleAfter.
+func (v *View) IsStale(now time.Time) bool {
+	return v.StaleAfter > 0 && !v.ConfirmedAt.IsZero() && now.Sub(v.ConfirmedAt) > v.StaleAfter
+}
+
 // View returns the present state.
 func (s *State) View() View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := s.view
-	out.Subnet = s.Subnet
+	out.Subnet, out.StaleAfter = s.Subnet, s.StaleAfter
 	return out
 }
