@@ -139,7 +139,7 @@ func (s *Subnet) setDirectory(dir string) {
 func (s *Subnet) newSource(host Host) (ibsubnet.Source, error) {
 	source, err := s.newTableSource(host)
 	if err == nil && s.Adaptive != "" {
-		source = &ibsubnet.Choosing{Source: source, File: s.Adaptive}
+		source = &ibsubnet.Adaptive{Source: source, File: s.Adaptive, Writing: ibsubnet.LongestWriting}
 	}
 	return source, err
 }

@@ -42,7 +42,7 @@ func TestSubnetsOfAConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"infiniband: ib0 is read from device mlx5_0, changes by /var/log/opensm.log", "infiniband: ib1 is read from agent https://a:9872", "infiniband: ib2 is read from files " + dir + "/net and /l, adaptive routing by " + dir + "/far",
+	want := []string{"infiniband: ib0 is read from device mlx5_0, changes by /var/log/opensm.log", "infiniband: ib1 is read from agent https://a:9872", "infiniband: ib2 is read from files " + dir + "/net and /l, with the groups of adaptive routing of " + dir + "/far",
 		"infiniband: ib3 is read from UFM https://ufm, changes by its events, tables by " + dir + "/l", "infiniband: ib4 is read from device umad0, changes by the events of UFM https://ufm",
 		"infiniband: ib5 is read from UFM https://ufm, changes by its events, no forwarding tables"}
 	if strings.Join(lines, "\n") != strings.Join(want, "\n") {

@@ -45,7 +45,7 @@ func TestChoicesOfAFile(t *testing.T) {
 		}
 	}
 	given := &givenReading{Reading: ibfabric.Reading{Fabric: f, Found: []string{"x"}}}
-	c := &Choosing{Source: given, File: file}
+	c := &Adaptive{Source: given, File: file, Writing: LongestWriting}
 	read := func(minutes int) ibfabric.Reading {
 		t.Helper()
 		given.Begun, given.Ended = at(minutes), at(minutes)
@@ -82,16 +82,21 @@ func TestChoicesOfAFile(t *testing.T) {
 	lfts[len(lfts)-1][15]++
 	given.Fabric = f.WithTables(lfts)
 	changed := read(10)
-	if n := ways(changed); n != -1 || len(changed.Found) != 2 || !strings.Contains(changed.Found[1], "may be of before a change at ") {
+	if n := ways(changed); n != -1 || len(changed.Found) != 2 || !strings.Contains(changed.Found[1], "may be of before a change behind ") {
 		t.Errorf("%d ways behind a change, %q", n, changed.Found)
 	}
 	if _, _, err := changed.Fabric.CandidateWalks(8, 12, 0, 8); !errors.Is(err, ibfabric.ErrStale) {
 		t.Errorf("a walk to another LID, whose group may have changed: %v", err)
 	}
-	write("0", 10) // it may have been begun before the change
+	write("0", 2) // it may have been begun before the change
 	if n := ways(read(11)); n != -1 {
 		t.Errorf("%d ways by a file that may be older", n)
 	}
+	c.Writing = 0
+	if n := ways(read(12)); n != 2 {
+		t.Errorf("%d ways by a file that is taken for current", n)
+	}
+	c.Writing = LongestWriting
 	write("0", 12)
 	if r := read(13); ways(r) != 2 || len(r.Found) != 1 {
 		t.Errorf("%d ways by a new file, %q", ways(r), r.Found)
@@ -101,7 +106,7 @@ func TestChoicesOfAFile(t *testing.T) {
 		t.Error("the source's error is lost")
 	}
 	given.err = nil
-	if got := c.Origin(); got != "given, adaptive routing by "+file {
+	if got := c.Origin(); got != "given, with the groups of adaptive routing of "+file {
 		t.Error(got)
 	}
 	if err := os.WriteFile(file, []byte("Switch x\n"), 0o600); err != nil {
