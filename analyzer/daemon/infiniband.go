@@ -38,6 +38,8 @@ type Subnet struct {
 	NetDiscover string `yaml:"ibnetdiscover_file"`
 	// LFTs is the output file of dump_lfts.
 	LFTs string `yaml:"lfts_file"`
+	// Adaptive is the output file ibdiagnet2.far of ibdiagnet, for any source: where switches with adaptive routing choose between ports.
+	Adaptive string `yaml:"adaptive_file"`
 	// OpenSMLog is the log of OpenSM, if it runs on this host. The changes that it reports end the paths at once.
 	OpenSMLog string `yaml:"opensm_log"`
 	// StaleAfter is the age from which paths are stale if nothing confirms them any more. Verdicts do not rest on them then. The
@@ -127,7 +129,7 @@ func (c *Config) validateSubnets() error {
 
 // setDirectory makes relative names of files relative to dir.
 func (s *Subnet) setDirectory(dir string) {
-	files := []*string{&s.MKeyFile, &s.NetDiscover, &s.LFTs, &s.OpenSMLog}
+	files := []*string{&s.MKeyFile, &s.NetDiscover, &s.LFTs, &s.Adaptive, &s.OpenSMLog}
 	if s.UFM != nil {
 		files = append(files, s.UFM.files()...)
 	}
@@ -139,8 +141,17 @@ func (s *Subnet) setDirectory(dir string) {
 	s.Client.SetDirectory(dir)
 }
 
-// newSource returns the source of the subnet. Nothing is opened yet.
+// newSource returns the source of the subnet, with the choices of its switches. Nothing is opened yet.
 func (s *Subnet) newSource(host Host) (ibsubnet.Source, error) {
+	source, err := s.newTableSource(host)
+	if err == nil && s.Adaptive != "" {
+		source = &ibsubnet.Adaptive{Source: source, File: s.Adaptive, Writing: ibsubnet.LongestWriting}
+	}
+	return source, err
+}
+
+// newTableSource returns the source of the forwarding tables.
+func (s *Subnet) newTableSource(host Host) (ibsubnet.Source, error) {
 	events, err := s.UFM.newEvents()
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ infiniband:
 func TestSubnetsOfAConfiguration(t *testing.T) {
 	file := write(t, subnets+`- {subnet: ib0, source: device, device: mlx5_0, m_key_file: keys/m, opensm_log: /var/log/opensm.log}
 - {subnet: ib1, source: agent, urls: ["https://a:9872", "https://b:9872"], tls_config: {ca_file: ca.crt}}
-- {subnet: ib2, source: files, ibnetdiscover_file: net, lfts_file: /l}
+- {subnet: ib2, source: files, ibnetdiscover_file: net, lfts_file: /l, adaptive_file: far}
 - {subnet: ib3, source: ufm, lfts_file: l, ufm: {endpoint: "https://ufm", auth: {token_file: token}}}
 - {subnet: ib4, source: device, device: umad0, ufm: {endpoint: "https://ufm", auth: {username_file: u, password_file: p}, interval: 2s}}
 - {subnet: ib5, source: ufm, ufm: {endpoint: "https://ufm", auth: {cert_file: c, key_file: k}}}
@@ -42,7 +42,7 @@ func TestSubnetsOfAConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"infiniband: ib0 is read from device mlx5_0, changes by /var/log/opensm.log", "infiniband: ib1 is read from agent https://a:9872", "infiniband: ib2 is read from files " + dir + "/net and /l",
+	want := []string{"infiniband: ib0 is read from device mlx5_0, changes by /var/log/opensm.log", "infiniband: ib1 is read from agent https://a:9872", "infiniband: ib2 is read from files " + dir + "/net and /l, with the groups of adaptive routing of " + dir + "/far",
 		"infiniband: ib3 is read from UFM https://ufm, changes by its events, tables by " + dir + "/l", "infiniband: ib4 is read from device umad0, changes by the events of UFM https://ufm",
 		"infiniband: ib5 is read from UFM https://ufm, changes by its events, no forwarding tables"}
 	for i, age := range []string{"10s", "10s", "15m0s", "1m0s", "10s", "1m0s"} {

@@ -20,6 +20,7 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/lab"
 )
 
@@ -30,13 +31,25 @@ type discovery struct {
 	coordinator            string
 	lab, output            string
 	timeout                time.Duration
+	from                   string   // reportsSource or subnetSource
+	subnet                 ibSource // for subnetSource
 }
+
+// Where the cables of a topology are from.
+const (
+	reportsSource = "reports"
+	subnetSource  = "ib"
+)
 
 // addDiscover adds the command topology discover, which writes a topology file from the reports of switches and
 // nodes.
 func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch, or series of LLDP neighbours in Prometheus) and nodes (graylink-node, or a coordinator for all of them) report about their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or no answer, 3: done, but with contradictions or missing answers.")
 	var d discovery
+	cmd.Flag("from", "Where cables are from: reports of switches and nodes; or ib for an InfiniBand subnet, read by --ib.device or from --ib.file, whose NICs are those of --node and --coordinator by GUID, else by host name and device.").Default(reportsSource).EnumVar(&d.from, reportsSource, subnetSource)
+	cmd.Flag("ib.device", "With --from ib, port of this host to read the subnet by, as --device of graylink ib discover.").StringVar(&d.subnet.device)
+	cmd.Flag("ib.m-key-file", "File with the subnet's M_Key, hexadecimal.").StringVar(&d.subnet.mkeyFile)
+	cmd.Flag("ib.file", "With --from ib, output file of ibnetdiscover, instead of --ib.device.").StringVar(&d.subnet.from)
 	cmd.Flag("switch", "Address of a graylink-switch, http://HOST:PORT; may be repeated.").StringsVar(&d.switches)
 	cmd.Flag("node", "Address of a graylink-node; may be repeated.").StringsVar(&d.nodes)
 	cmd.Flag("prometheus", "Base URL of a Prometheus that has fabric_switch_port_neighbor_info (for example from the gNMI receiver). Its switches are used if no graylink-switch reports them.").StringVar(&d.prometheus)
@@ -53,21 +66,13 @@ func (d *discovery) runDiscover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(d.switches) == 0 && d.prometheus == "" && d.coordinator == "" {
-		return errors.New("no source: want --switch, --prometheus, --coordinator or --lab")
+	if err := d.checkSource(); err != nil {
+		return err
 	}
 	views, hosts, silent := d.collectViews(ctx, client)
-	var t *fabric.Topology
-	var found fabric.Problems
-	switch {
-	case len(views) > 0:
-		t, found = fabric.DiscoverTopology(views, hosts)
-	case d.coordinator == "":
-		return errors.New("no switch answers: there is nothing to write")
-	default:
-		if t, found = fabric.DiscoverSegments(hosts); t == nil {
-			return errors.New("no switch answers, and no two nodes have addresses in one network: there is nothing to write")
-		}
+	t, found, err := d.topologyOf(ctx, views, hosts)
+	if err != nil {
+		return err
 	}
 	if n := t.FindGroups(); n > 0 {
 		found = append(found, fabric.Problem{File: "the fabric", Message: describeGroups(n), Warning: true})
@@ -92,6 +97,74 @@ func (d *discovery) runDiscover(ctx context.Context) error {
 	}
 	return nil
 }
+
+// checkSource returns an error if the flags name no source, or those of another one.
+func (d *discovery) checkSource() error {
+	s := &d.subnet
+	switch {
+	case d.from != subnetSource && (s.device != "" || s.mkeyFile != "" || s.from != ""):
+		return errors.New("--ib.device, --ib.m-key-file and --ib.file need --from ib")
+	case d.from == subnetSource && (s.device == "") == (s.from == ""):
+		return errors.New("--from ib: --ib.device or --ib.file is expected")
+	case d.from == subnetSource && (len(d.switches) > 0 || d.prometheus != "" || d.lab != ""):
+		return errors.New("--from ib: the subnet has the cables, so --switch, --prometheus and --lab do not belong to it")
+	case d.from != subnetSource && len(d.switches) == 0 && d.prometheus == "" && d.coordinator == "":
+		return errors.New("no source: want --switch, --prometheus, --coordinator or --lab")
+	}
+	return nil
+}
+
+// topologyOf returns the topology of the reports, or of the subnet with what nodes report, and what was found.
+func (d *discovery) topologyOf(ctx context.Context, views []fabric.SwitchView, hosts []fabric.NodeView) (t *fabric.Topology, found fabric.Problems, err error) {
+	switch {
+	case d.from == subnetSource:
+		return d.readSubnet(ctx, hosts)
+	case len(views) > 0:
+		t, found = fabric.DiscoverTopology(views, hosts)
+	case d.coordinator == "":
+		return nil, nil, errors.New("no switch answers: there is nothing to write")
+	default:
+		if t, found = fabric.DiscoverSegments(hosts); t == nil {
+			return nil, nil, errors.New("no switch answers, and no two nodes have addresses in one network: there is nothing to write")
+		}
+	}
+	return t, found, nil
+}
+
+// readSubnet returns the topology of the InfiniBand subnet, merged with what nodes report.
+func (d *discovery) readSubnet(ctx context.Context, hosts []fabric.NodeView) (*fabric.Topology, fabric.Problems, error) {
+	var f *ibfabric.Fabric
+	var contradictions []string
+	var err error
+	if d.subnet.from != "" {
+		f, contradictions, err = d.subnet.readFiles()
+	} else {
+		d.subnet.timeout = subnetTimeout
+		f, contradictions, err = d.subnet.discover(ctx)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	t, left := f.BuildTopology()
+	var found fabric.Problems
+	for _, text := range contradictions {
+		found = append(found, fabric.Problem{File: "the subnet", Message: text})
+	}
+	for _, q := range f.Unanswered {
+		found = append(found, fabric.Problem{File: "the subnet", Field: f.EndName(q.Near), Message: fmt.Sprintf("%s does not answer there: %v", q.Query, q.Err)})
+	}
+	for _, text := range left {
+		found = append(found, fabric.Problem{File: "the subnet", Message: text, Warning: true})
+	}
+	found = append(found, fabric.MergeNodes(t, hosts)...)
+	if n := t.FindRails(); n > 0 {
+		found = append(found, fabric.Problem{File: "the subnet", Message: fmt.Sprintf("each leaf has NICs of one place by GUID on their nodes: these are taken for %d rails", n), Warning: true})
+	}
+	return t, found, nil
+}
+
+// subnetTimeout bounds the time of one attempt of a query.
+const subnetTimeout = 200 * time.Millisecond
 
 // newClient returns the client of the requests. With a lab it adds the lab's switches and nodes.
 func (d *discovery) newClient() (*http.Client, error) {

@@ -62,6 +62,16 @@ func (s *ibSource) openClient() (*ibmad.Client, error) {
 	return ibsubnet.OpenClient(s.device, s.mkeyFile, s.timeout)
 }
 
+// discover reads the nodes and cables by the device.
+func (s *ibSource) discover(ctx context.Context) (f *ibfabric.Fabric, found []string, err error) {
+	client, err := s.openClient()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer client.Close()
+	return ibfabric.Discover(ctx, client)
+}
+
 // readFiles reads files.
 func (s *ibSource) readFiles() (f *ibfabric.Fabric, found []string, err error) {
 	return ibsubnet.ReadFiles(s.from, s.lfts)
@@ -92,13 +102,9 @@ func addIBDiscover(ib *kingpin.CmdClause, commands map[string]command) {
 				return err
 			}
 		} else {
-			client, err := s.openClient()
-			if err != nil {
-				return err
-			}
-			defer client.Close()
 			begun := time.Now()
-			if f, found, err = ibfabric.Discover(ctx, client); err != nil {
+			var err error
+			if f, found, err = s.discover(ctx); err != nil {
 				return err
 			}
 			took = time.Since(begun)

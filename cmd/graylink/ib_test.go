@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,11 +38,19 @@ func TestIBPathsOfFiles(t *testing.T) {
 	if err := os.WriteFile(short, text[:bytes.LastIndexByte(text[:len(text)/2], '\n')], 0o600); err != nil {
 		t.Fatal(err)
 	}
+	far := filepath.Join(t.TempDir(), "ibdiagnet2.far")
+	if err := os.WriteFile(far, []byte("Switch 0x0000000000200000\nGroups Definition:\n0 0 0 3,4,\nLFT Definition:\nPLFT_NUM: 0, top: 0x13\n0x000e 4 Free 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args []string
 		code int
 		says string
 	}{
+		{append(files, "h0/hca", "14", "--adaptive", far), 2, "candidate 2\n"},
+		{append(files, "h0/hca", "15", "--adaptive", far), 0, "spine0"},
+		{append(files, "h0/hca", "14", "--adaptive", treeLFTs), 1, "no line begins with Switch: ibdiagnet2.far is expected"},
+		{[]string{"ib", "paths", "1", "2", "--device", "x", "--adaptive", far}, 1, "--adaptive needs --from and --lfts"},
 		{append(files, "h0/hca", "h3/hca"), 0, "hop  switch  LID  in  out  VL\n  1  leaf0   4    1   4    *\n  2  spine1  11   1   2    *\n  3  leaf1   5    4   2    *\n"},
 		{append(files, "h0/hca", "h9/hca"), 1, "h9/hca: the fabric has no such node/device or switch"},
 		{append(files, "h0/hca", "h3/hca", "--sl", "16"), 1, "--sl: 0 to 15"},
@@ -59,6 +68,41 @@ func TestIBPathsOfFiles(t *testing.T) {
 		stdout, stderr, code := runGraylink(t, "", c.args...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.says) {
 			t.Errorf("%v: exit code %d, not %d with %q: %s%s", c.args, code, c.code, c.says, stdout, stderr)
+		}
+	}
+}
+
+// TestDiscoverFromIB merges a subnet with what nodes report: NICs are found by GUID, and what contradicts is listed.
+func TestDiscoverFromIB(t *testing.T) {
+	addresses := func(s string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(s)} }
+	h0 := answering(t, "/api/v1/nics", fabric.NodeView{Node: "h0.example.net", NICs: []fabric.NICView{{NIC: "h0.example.net/ib0", GUID: "0x0000000000100001", Addresses: addresses("10.0.0.1")}}})
+	wrong := answering(t, "/api/v1/nics", fabric.NodeView{Node: "h9", NICs: []fabric.NICView{{NIC: "h9/ib0", GUID: "0x0000000000100001"}}})
+	file := filepath.Join(t.TempDir(), "t.yaml")
+	args := []string{"topology", "discover", "--from", "ib", "--ib.file", treeNet, "--output", file, "--node", h0}
+	if _, stderr, code := runGraylink(t, "", args...); code != 0 {
+		t.Fatal(code, stderr)
+	}
+	topo, found := fabric.LoadTopology(file)
+	if len(found) > 0 || len(topo.Switches) != 5 || len(topo.Links) != 12 {
+		t.Fatal(found, topo)
+	}
+	nic := fabric.NewGraph(topo).NIC("h0.example.net/ib0")
+	if nic == nil || nic.ID() != "h0.example.net/hca" || len(nic.Addresses) != 1 {
+		t.Errorf("%+v", nic)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{append(args, "--node", wrong), 3, "h9/ib0: is h0/hca of the subnet, which is h0.example.net/ib0 already: it is not merged"},
+		{[]string{"topology", "discover", "--from", "ib"}, 1, "--ib.device or --ib.file is expected"},
+		{[]string{"topology", "discover", "--ib.file", treeNet}, 1, "need --from ib"},
+		{append(args, "--switch", h0), 1, "--switch, --prometheus and --lab do not belong to it"},
+		{[]string{"topology", "discover", "--from", "ib", "--ib.file", treeLFTs}, 1, "tree.lfts:1: line: Switch, Ca, Rt"},
+	} {
+		if _, stderr, code := runGraylink(t, "", c.args...); code != c.code || !strings.Contains(stderr, c.says) {
+			t.Errorf("%v: exit code %d, not %d with %q: %s", c.args, code, c.code, c.says, stderr)
 		}
 	}
 }

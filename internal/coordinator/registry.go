@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"time"
 
@@ -199,7 +200,12 @@ func (c *Coordinator) Interfaces() (out []fabric.NodeView) {
 		}
 		v := fabric.NodeView{Node: node}
 		for _, f := range a.interfaces.interfaces {
-			v.NICs = append(v.NICs, fabric.NICView{NIC: node + "/" + f.Name, Addresses: f.Addresses, Networks: f.Networks, Neighbours: f.Neighbours})
+			nic := fabric.NICView{NIC: node + "/" + f.Name, Addresses: f.Addresses, Networks: f.Networks, Neighbours: f.Neighbours}
+			if r := f.RDMA; r != nil && r.LID != 0 && r.GID.Is6() {
+				gid := r.GID.As16()
+				nic.GUID, nic.RDMADevice = fmt.Sprintf("0x%x", gid[8:]), r.Device // a port with a LID is one of InfiniBand
+			}
+			v.NICs = append(v.NICs, nic)
 		}
 		out = append(out, v)
 	}

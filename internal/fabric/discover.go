@@ -46,6 +46,9 @@ type NICView struct {
 	Plane      string      `json:"plane,omitempty"`
 	Rail       *int        `json:"rail,omitempty"`
 	Side       string      `json:"side,omitempty"`
+	// GUID is that of its InfiniBand port, 0x and 16 digits. RDMADevice is its RDMA device. Both are empty where they are not known.
+	GUID       string `json:"guid,omitempty"`
+	RDMADevice string `json:"rdma_device,omitempty"`
 }
 
 // Neighbour is the far end of a NIC's cable by LLDP.

@@ -29,7 +29,8 @@ const maxGroups = 1 << 14
 //
 // The file does not say for which service levels a switch chooses, so it may for all. A table other than 0 is private: it holds
 // for some ports and service levels, which the file does not list, and no path across the switch is known. found lists such
-// switches, those that the fabric does not have, and those whose static port is another than that of the forwarding table.
+// switches, those that the fabric does not have, and those with another static port than that of the forwarding table, whose
+// groups are stale.
 func (f *Fabric) ReadAdaptive(file string, r io.Reader) (with *Fabric, found []string, err error) {
 	p := &farReader{f: f, l: newLines(file, r), out: make([]*Adaptive, f.Switches), differs: map[int32]bool{}}
 	copy(p.out, f.Adaptive)
@@ -225,7 +226,7 @@ func (p *farReader) compareStatic(lid LID, port uint8) {
 		table = lft[lid]
 	}
 	if table != port {
-		p.differs[p.at] = true
-		p.found = append(p.found, fmt.Sprintf("line %d: port %d is that of LID %d, and port %d by the forwarding table of %s", p.l.n, port, lid, table, p.f.NodeName(p.at)))
+		p.differs[p.at], p.out[p.at].Stale = true, true
+		p.found = append(p.found, fmt.Sprintf("line %d: port %d is that of LID %d, and port %d by the forwarding table of %s: no path across it is known", p.l.n, port, lid, table, p.f.NodeName(p.at)))
 	}
 }

@@ -132,8 +132,11 @@ func TestChoicesWithoutALink(t *testing.T) {
 // TestAdaptiveOfOtherTables: a file that does not fit the forwarding tables or the fabric is said to.
 func TestAdaptiveOfOtherTables(t *testing.T) {
 	text := strings.Replace(far, "0x000e    4 ", "0x000e    3 ", 1) + "Switch 0x77\nGroups Definition:\n0 0 0 9,\n"
-	_, found := readFAR(t, text)
-	if len(found) != 2 || !strings.Contains(found[0], "line 19: port 3 is that of LID 14, and port 4 by the forwarding table of leaf0") || !strings.Contains(found[1], "the fabric has no switch 0x0000000000000077") {
+	f, found := readFAR(t, text)
+	if _, err := f.Walk(2, 14); !errors.Is(err, ErrStale) {
+		t.Errorf("a walk across leaf0: %v", err)
+	}
+	if len(found) != 2 || !strings.Contains(found[0], "line 19: port 3 is that of LID 14, and port 4 by the forwarding table of leaf0: no path across it is known") || !strings.Contains(found[1], "the fabric has no switch 0x0000000000000077") {
 		t.Errorf("%q", found)
 	}
 }

@@ -165,6 +165,8 @@ type Adaptive struct {
 	// Private means that the switch has private forwarding tables, which packets of some ports and service levels follow instead. They
 	// are not known, so that no walk crosses the switch.
 	Private bool
+	// Stale means that the groups may be those of other forwarding tables, so that no walk crosses the switch either.
+	Stale bool
 
 	groups [][]uint8 // of ports, sorted
 	group  []uint16  // by LID: 1 and the place in groups, or 0
@@ -178,6 +180,20 @@ func NewAdaptive(sls uint16, ports map[LID][]uint8) *Adaptive {
 		a.setGroup(lid, len(a.groups)-1)
 	}
 	return a
+}
+
+// WithStaleChoices returns the fabric with all choices stale.
+func (f *Fabric) WithStaleChoices() *Fabric {
+	g := *f
+	g.Adaptive = slices.Clone(f.Adaptive)
+	for i, a := range g.Adaptive {
+		if a != nil {
+			b := *a
+			b.Stale = true
+			g.Adaptive[i] = &b
+		}
+	}
+	return &g
 }
 
 // setGroup sets the place of a LID's group.
@@ -201,7 +217,7 @@ func (a *Adaptive) equal(b *Adaptive) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	if a.SLs != b.SLs || a.Private != b.Private {
+	if a.SLs != b.SLs || a.Private != b.Private || a.Stale != b.Stale {
 		return false
 	}
 	for lid := range LID(max(len(a.group), len(b.group))) {

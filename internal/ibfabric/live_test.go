@@ -152,7 +152,7 @@ func TestWalkAsIbtracert(t *testing.T) {
 				}
 				sim.ChangeAndWait("Unlink " + uplink)
 				without := readFabric(t, sim)
-				compare(t, sim, without, all, *pairs/3, 2)
+				compare(t, sim, without, all, *pairs/liveAfter, 2)
 				if engine == "minhop" && lmc == 0 {
 					var broken, moved int
 					for _, src := range all {
@@ -176,7 +176,7 @@ func TestWalkAsIbtracert(t *testing.T) {
 					}
 				}
 				sim.ChangeAndWait("ReLink " + uplink)
-				compare(t, sim, readFabric(t, sim), all, *pairs/3, 3)
+				compare(t, sim, readFabric(t, sim), all, *pairs/liveAfter, 3)
 			})
 		}
 	}

@@ -22,6 +22,7 @@ var (
 	ErrDeadEnd = errors.New("dead end")
 	ErrLoop    = errors.New("loop")
 	ErrPrivate = errors.New("the switch has private forwarding tables")
+	ErrStale   = errors.New("the groups of adaptive routing may be of other forwarding tables")
 	ErrRouter  = errors.New("paths of other subnets are unknown")
 )
 
@@ -105,8 +106,13 @@ func (w *walker) egressPort(at End, hop int) (uint8, error) {
 	if int(at.Node) >= len(f.LFTs) || f.LFTs[at.Node] == nil {
 		return 0, w.walkError(hop, f.NodeName(at.Node), ErrUnread, "its routes are unknown")
 	}
-	if int(at.Node) < len(f.Adaptive) && f.Adaptive[at.Node] != nil && f.Adaptive[at.Node].Private {
-		return 0, w.walkError(hop, f.NodeName(at.Node), ErrPrivate, "they are not supported")
+	if int(at.Node) < len(f.Adaptive) && f.Adaptive[at.Node] != nil {
+		switch a := f.Adaptive[at.Node]; {
+		case a.Private:
+			return 0, w.walkError(hop, f.NodeName(at.Node), ErrPrivate, "they are not supported")
+		case a.Stale:
+			return 0, w.walkError(hop, f.NodeName(at.Node), ErrStale, "where it sends packets is unknown")
+		}
 	}
 	lft := f.LFTs[at.Node]
 	if int(w.dst) >= len(lft) || lft[w.dst] == ibmad.NoRoute {

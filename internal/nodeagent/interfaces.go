@@ -107,9 +107,12 @@ func advertisedQueuePair(s *probe.NICStats) *agentapi.RDMA {
 	return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port), Gid: gid[:], Qpn: p.QPN, QKey: s.RDMA.QKey, Lid: uint32(p.LID), Hardware: p.Hardware}
 }
 
-// rdmaPorts returns a function that finds the RDMA port of an interface, for queue pairs with one Q_Key.
+// rdmaPorts returns a function that finds the RDMA port of an interface, also of an IPoIB interface, for queue pairs with one Q_Key.
 func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
 	return func(netdev string) *probe.RDMAConfig {
+		if port := ipoibPort(sys, netdev, qkey); port != nil {
+			return port
+		}
 		// Documentation/ABI/stable/sysfs-class-infiniband: the interface of each GID.
 		files, err := filepath.Glob(filepath.Join(sys, "class/infiniband/*/ports/*/gid_attrs/ndevs/[0-7]"))
 		if err != nil {
@@ -167,7 +170,7 @@ func (n *Node) DescribeNICs() fabric.NodeView {
 		if !ok {
 			d = byAddress[c.Address]
 		}
-		v.MAC = d.mac
+		v.MAC, v.GUID, v.RDMADevice = d.mac, d.guid, d.rdma
 		if c.Address.IsValid() {
 			v.Addresses = append(v.Addresses, c.Address)
 		} else {
@@ -181,6 +184,8 @@ func (n *Node) DescribeNICs() fabric.NodeView {
 // device represents an interface of the node.
 type device struct {
 	mac       string
+	guid      string // of the InfiniBand port; empty for other interfaces
+	rdma      string // the RDMA device of an InfiniBand port
 	addresses []netip.Addr
 }
 
@@ -193,6 +198,12 @@ func localInterfaces() (byName map[string]device, byAddress map[netip.Addr]devic
 	}
 	for _, i := range list {
 		d := device{mac: i.HardwareAddr.String()}
+		if gid, ok := ipoibGID(i.HardwareAddr); ok {
+			d.guid = formatGUID(gid)
+			if port := ipoibPort("/sys", i.Name, 0); port != nil {
+				d.rdma = port.Device
+			}
+		}
 		addrs, err := i.Addrs()
 		if err != nil {
 			continue

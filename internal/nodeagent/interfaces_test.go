@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -64,6 +65,50 @@ func TestRDMAPortsOfInterfaces(t *testing.T) {
 		if got := of(netdev); !got.Equal(want) {
 			t.Errorf("%s: %+v, want %+v", netdev, got, want)
 		}
+	}
+}
+
+// TestIPoIBPorts finds the ports of IPoIB interfaces by the GID in their hardware addresses. A child has its own partition.
+func TestIPoIBPorts(t *testing.T) {
+	const ib = "80:00:10:4a:fe:80:00:00:00:00:00:00:b8:59:9f:03:00:fd:0b:"
+	sys := t.TempDir()
+	for file, text := range map[string]string{
+		"infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n", "infiniband/mlx5_0/ports/1/gids/0": "fe80:0000:0000:0000:b859:9f03:00fd:0b22\n",
+		"infiniband/mlx5_1/ports/1/link_layer": "InfiniBand\n", "infiniband/mlx5_1/ports/1/gids/0": "fe80:0000:0000:0000:b859:9f03:00fd:0b23\n",
+		"infiniband/mlx5_1/ports/2/link_layer": "InfiniBand\n", "infiniband/mlx5_1/ports/2/gids/0": "fe80:0000:0000:0000:b859:9f03:00fd:0b24\n",
+		"infiniband/mlx5_2/ports/1/link_layer": "Ethernet\n", "infiniband/mlx5_2/ports/1/gids/0": "fe80:0000:0000:0000:b859:9f03:00fd:0b25\n",
+		"net/ib0/type": "32\n", "net/ib0/address": ib + "22\n", "net/ib0/pkey": "0xffff\n",
+		"net/ib1/type": "32\n", "net/ib1/address": ib + "24\n",
+		"net/ib1.8003/type": "32\n", "net/ib1.8003/address": ib + "24\n", "net/ib1.8003/pkey": "0x8003\n",
+		"net/ib2/type": "32\n", "net/ib2/address": ib + "25\n",
+		"net/ib3/type": "32\n", "net/ib3/address": "02:00\n",
+		"net/ib4/type": "32\n", "net/ib4/address": ib + "22\n", "net/ib4/pkey": "all\n",
+		"net/eth0/type": "1\n", "net/eth0/address": ib + "22\n",
+	} {
+		path := filepath.Join(sys, "class", file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := rdmaPorts(sys, 9)
+	for netdev, want := range map[string]*probe.RDMAConfig{"ib0": {Device: "mlx5_0", Port: 1, PKey: 0xffff, QKey: 9}, "ib1": {Device: "mlx5_1", Port: 2, PKey: 0xffff, QKey: 9},
+		"ib1.8003": {Device: "mlx5_1", Port: 2, PKey: 0x8003, QKey: 9}, "ib2": nil, "ib3": nil, "ib4": nil, "eth0": nil, "ib9": nil} {
+		if got := of(netdev); !got.Equal(want) {
+			t.Errorf("%s: %+v, want %+v", netdev, got, want)
+		}
+	}
+	address, err := net.ParseMAC(ib + "22")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gid, ok := ipoibGID(address); !ok || formatGUID(gid) != "0xb8599f0300fd0b22" {
+		t.Errorf("%v %v", gid, ok)
+	}
+	if gid, ok := ipoibGID(address[:6]); ok {
+		t.Errorf("%v is the GID of an Ethernet interface", gid)
 	}
 }
 
