@@ -34,8 +34,8 @@ func measureCoverage(m *Moment, res triangulate.Result) (fabric.EdgeCounts, fabr
 			expected--
 			continue
 		}
-		decided[f.Flow] = decided[f.Flow] || f.Condition != judge.Undecided && len(f.Obs.Path) > 0
-		if f.Obs.PathState == fabric.PathUnknown {
+		decided[f.Flow] = decided[f.Flow] || f.Condition != judge.Undecided && (len(f.Obs.Path) > 0 || f.Obs.Sprayed)
+		if f.Obs.PathState == fabric.PathUnknown && !f.Obs.Sprayed {
 			c.UnknownPath++
 		}
 		if f.ClockSuspect {

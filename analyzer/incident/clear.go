@@ -42,11 +42,16 @@ func (t *Tracker) shouldClear(in *Incident, m *Moment) bool {
 	clean, bad := 0, 0
 	for i := range m.Findings {
 		f := &m.Findings[i]
-		if f.Obs.PathState != fabric.PathValid || !f.Obs.PathSince.After(in.OpenedAt) || f.Flow.IsTemporary() {
+		known := f.Obs.PathState == fabric.PathValid || f.Obs.Sprayed
+		if !known || !f.Obs.PathSince.After(in.OpenedAt) || f.Flow.IsTemporary() {
 			continue
 		}
 		src, dst := f.Flow.Endpoints()
-		if !in.CrossedBy(f.Obs.Path, src, dst) {
+		crosses := in.CrossedBy(f.Obs.Path, src, dst)
+		if f.Obs.Sprayed {
+			crosses = slices.ContainsFunc(f.Obs.Paths, func(p fabric.Path) bool { return in.CrossedBy(p, src, dst) })
+		}
+		if !crosses {
 			continue
 		}
 		switch f.Condition {

@@ -52,6 +52,7 @@ type Tables struct {
 type trackedFlow struct {
 	boundWalk   uint64 // what it was last bound to; 0: nothing
 	lastRequest int64  // when it was last asked for
+	sprayed     bool   // switches choose for each of its packets between the known ways
 }
 
 // NewTables returns tables that have not been read and bind paths in store.
@@ -78,6 +79,18 @@ func (t *Tables) FollowFlow(e fabric.Flow, now time.Time) {
 	f := &trackedFlow{lastRequest: now.UnixNano()}
 	t.flows[k], t.unbound[k] = f, f
 	t.bindFlow(k, f)
+}
+
+// IsSprayed reports whether the packets of a flow have taken all ways that its binding lists since a time.
+func (t *Tables) IsSprayed(e fabric.Flow, since time.Time) bool {
+	k, ok := t.store.keyOf(e)
+	if !ok {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.flows[k]
+	return f != nil && f.sprayed && !t.last.Broken && !t.since.After(since)
 }
 
 // ApplyReading applies a reading of the forwarding tables.
@@ -228,14 +241,14 @@ func (t *Tables) bindFlow(k flowKey, f *trackedFlow) {
 		return
 	}
 	if t.store.applyTables(k, pathReport{source: ByTables, at: t.last.Ended, since: t.since, Resolved: fabric.Resolved{Path: p, State: fabric.PathValid}, sightedHops: 1<<len(p) - 1}) {
-		f.boundWalk = walk
+		f.boundWalk, f.sprayed = walk, false
 		delete(t.unbound, k)
 	}
 }
 
 // unbindFlow marks a flow as unbound, so that each reading is searched for its path.
 func (t *Tables) unbindFlow(k flowKey, f *trackedFlow) {
-	f.boundWalk = 0
+	f.boundWalk, f.sprayed = 0, false
 	t.unbound[k] = f
 }
 
@@ -248,6 +261,7 @@ func (t *Tables) markBalanced(k flowKey, f *trackedFlow, all [][]ibfabric.Hop) {
 		}
 	}
 	t.unbindFlow(k, f)
+	f.sprayed = len(ways) == len(all) && len(ways) > 0
 	t.store.applyTables(k, pathReport{source: ByTables, at: t.last.Ended, split: true, Resolved: fabric.Resolved{State: fabric.PathUnknown, Candidates: ways, Notes: []string{"adaptive routing: switches may choose between ports"}}})
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -149,6 +150,7 @@ func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 		b.Path, b.State = nil, fabric.PathUnknown
 	}
 	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Confirmed
+	o.Sprayed = b.State == fabric.PathUnknown && len(b.Candidates) > 0 && len(b.Before) == 0 && slices.ContainsFunc(s.tables, func(t *paths.Tables) bool { return t.IsSprayed(e, o.Start) })
 	return changed
 }
 

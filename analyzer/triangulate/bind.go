@@ -394,6 +394,8 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 			}
 		}
 		fl.crossed = b.arena[start:len(b.arena):len(b.arena)]
+	case o.Sprayed && len(o.Paths) > 0:
+		fl.crossed = b.crossedByAny(start, o.Paths, src, dst, f.RoundTrip)
 	case len(o.Paths) > 0:
 		fl.crossed, fl.paths = b.bindCandidates(o.Paths, src, dst, f.RoundTrip)
 	default:
@@ -420,6 +422,23 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		fl.hops += int32(hops + 0.5)
 	}
 	fl.setFinding(f, index)
+}
+
+// crossedByAny returns what a flow crosses whose packets take all of several paths. What one of them crosses, the flow does.
+func (b *binder) crossedByAny(start int, all []fabric.Path, src, dst string, roundTrip bool) []component {
+	var one []component
+	for _, p := range all[:min(len(all), maxCandidatePaths)] {
+		one = b.appendComponents(one[:0], p, src, dst)
+		if roundTrip {
+			one = b.appendComponents(one, reversePath(p), dst, src)
+		}
+		for _, c := range one {
+			if !slices.Contains(b.arena[start:], c) {
+				b.arena = append(b.arena, c)
+			}
+		}
+	}
+	return b.arena[start:len(b.arena):len(b.arena)]
 }
 
 // setFinding copies the frequently used values of a finding.

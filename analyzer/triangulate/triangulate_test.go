@@ -429,3 +429,38 @@ func TestAQueueNeedsOtherClassesThatAreClean(t *testing.T) {
 		}
 	}
 }
+
+// TestSprayedFlows checks that a fault of one of two parallel links, over which switches spread the packets of every flow, is
+// one suspect that lists the other link, and never two.
+func TestSprayedFlows(t *testing.T) {
+	g := graph(t)
+	sprayed := func(src, dst string, shift int64, lost uint64) judge.Finding {
+		f := finding(g, src, dst, 0, -1, shift, lost)
+		f.Obs.Paths, f.Obs.Sprayed = g.ShortestPaths(src, dst, 4), true
+		if len(f.Obs.Paths) != 2 {
+			t.Fatalf("%s to %s: %d paths", src, dst, len(f.Obs.Paths))
+		}
+		return f
+	}
+	// leaf1:u2 is slow: all that leaves leaf1 is, and nothing else.
+	var fs []judge.Finding
+	for _, src := range []string{"a/e", "b/e"} {
+		for _, dst := range []string{"c/e", "d/e"} {
+			fs = append(fs, sprayed(src, dst, 500, 0), sprayed(dst, src, 0, 0))
+		}
+	}
+	fs = append(fs, finding(g, "a/e", "b/e", 0, 0, 0, 0), finding(g, "b/e", "a/e", 0, 0, 0, 0), finding(g, "c/e", "d/e", 0, 0, 0, 0), finding(g, "d/e", "c/e", 0, 0, 0, 0))
+	r := Run(g, fs, DefaultParameters())
+	if len(r.Suspects) != 1 || len(r.Unexplained) != 0 {
+		t.Fatalf("%q, unexplained %v", names(r), r.Unexplained)
+	}
+	listed := map[string]bool{r.Suspects[0].Name: true}
+	for _, e := range r.Suspects[0].Equivalent {
+		listed[e.Name] = true
+	}
+	for _, link := range []string{"leaf1:u1--spine1:1", "leaf1:u2--spine2:1"} {
+		if !listed[link] {
+			t.Errorf("%s is neither named nor listed: %q, %v", link, names(r), r.Suspects[0].Equivalent)
+		}
+	}
+}

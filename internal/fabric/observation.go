@@ -54,6 +54,8 @@ type Observation struct {
 	Path         Path      `json:"path,omitempty"`
 	Paths        []Path    `json:"paths,omitempty"`
 	PathState    PathState `json:"path_state,omitempty"`
+	// Sprayed is set if the packets take all of Paths in turn, as with adaptive routing, and not one of them.
+	Sprayed bool `json:"sprayed,omitempty"`
 
 	// BaselineMADNS is the median absolute deviation of the windows behind
 	// Baseline's median, where they are known; not part of the file.

@@ -570,7 +570,7 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 		out.CauseMatch = &found
 	}
 	for _, in := range d.incidentsSince(before) {
-		if !p.NamedBy(&in.Verdict) {
+		if !d.isNamed(p, &in.Verdict) {
 			out.FalseVerdicts = append(out.FalseVerdicts, in.Verdict)
 		}
 	}
@@ -622,12 +622,18 @@ func (d *Demo) checkNoVerdict(out *Outcome, before time.Time) {
 	}
 }
 
+// isNamed reports whether a verdict names the planned element. Where the packets of a flow take all ways, no probe can
+// distinguish parallel links: the element may be listed then.
+func (d *Demo) isNamed(p PlannedFault, v *fabric.Verdict) bool {
+	return p.NamedBy(v) || d.o.Adaptive && p.ListedBy(v)
+}
+
 func (d *Demo) awaitVerdict(ctx context.Context, p PlannedFault, before time.Time, out *Outcome) error {
 	deadline := before.Add(verdictTimeout)
 	for {
 		opened := d.incidentsSince(before)
 		for i := range opened {
-			if !p.NamedBy(&opened[i].Verdict) {
+			if !d.isNamed(p, &opened[i].Verdict) {
 				continue
 			}
 			took := opened[i].OpenedAt.Sub(before).Seconds()
