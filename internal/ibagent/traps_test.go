@@ -60,7 +60,7 @@ func TestTrapsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer log.Close()
-		if _, err := log.WriteString(fmt.Sprintf("%s%d Port 4 TID:0x00\n", line, leaf)); err != nil {
+		if _, err := fmt.Fprintf(log, "%s%d Port 4 TID:0x00\n", line, leaf); err != nil {
 			t.Fatal(err)
 		}
 		n, ok := sample(a, "fabric_switch_port_traps_total", "leaf1", "4", "130")
