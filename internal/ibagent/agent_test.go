@@ -92,3 +92,19 @@ func TestPortsThatVanishAreRemembered(t *testing.T) {
 	f.SetSilent("h3", false)
 	until(t, "h3 is back", func() bool { v, _ := sample(a, up, "h3/hca"); return v == 1 })
 }
+
+// TestWhatASwitchIsSentIsPublished checks that a delegator publishes what it sends, in all and to the busiest switch.
+func TestWhatASwitchIsSentIsPublished(t *testing.T) {
+	c := DefaultConfig()
+	c.Name, c.Interval = "s", 200*time.Millisecond
+	a := inMemory(t, madsim.FatTree(2, 2, 2, madsim.Options{}), "h0", c)
+	until(t, "datagrams are counted", func() bool {
+		all, _ := sample(a, "graylink_ib_mads_per_second")
+		one, _ := sample(a, "graylink_ib_busiest_switch_mads_per_second")
+		most, _ := sample(a, "graylink_ib_busiest_switch_mads_max")
+		return 0 < one && one < all && most >= one
+	})
+	if budget, _ := sample(a, "graylink_ib_switch_budget_mads_per_second"); budget != 50 {
+		t.Errorf("a budget of %v", budget)
+	}
+}

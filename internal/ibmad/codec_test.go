@@ -190,8 +190,8 @@ func TestAttributesKeepEveryBit(t *testing.T) {
 		{new(NodeInfo), 40 * 8}, {new(SwitchInfo), 16*8 + 5 + 16}, {new(ForwardingBlock), 512}, {new(SLtoVL), 64}, {new(PortInfoExtended), 48},
 		{new(ClassPortInfo), 8*8 + 16},
 		// without InitTypeReply, enforcement and filter bits, flags of octets 51 and 52, MaxCreditHint, and
-		// reserved bits
-		{new(PortInfo), 512 - 3 - 4 - 4 - 3 - 3 - 16 - 8 - 3},
+		// other reserved bits
+		{new(PortInfo), 512 - 3 - 4 - 4 - 3 - 3 - 16 - 8},
 	} {
 		kept := 0
 		for bit := range 512 {
