@@ -167,6 +167,8 @@ func (c *child) kill() {
 	}
 }
 
+var errEnded = errors.New("it was not stopped")
+
 // CheckRunning returns an error if OpenSM or ibsim has ended.
 func (s *Subnet) CheckRunning() error {
 	for name, c := range map[string]*child{"ibsim": s.sim, "OpenSM": s.sm} {
@@ -175,7 +177,7 @@ func (s *Subnet) CheckRunning() error {
 		}
 		select {
 		case <-c.done:
-			return fmt.Errorf("%s has ended: %v", name, c.err)
+			return fmt.Errorf("%s has ended: %w", name, errors.Join(errEnded, c.err))
 		default:
 		}
 	}

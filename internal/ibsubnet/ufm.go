@@ -28,7 +28,6 @@ type UFM struct {
 	readAt    time.Time        // when the reading of the inventory was begun
 	stamp     fileStamp
 	tables    *ibfabric.Fabric // inventory with the tables of the file
-	tablesErr string           // why there are none
 	last      ibfabric.Reading
 	now       func() time.Time
 }
