@@ -31,8 +31,10 @@ type discovery struct {
 	coordinator            string
 	lab, output            string
 	timeout                time.Duration
-	from                   string   // reportsSource or subnetSource
-	subnet                 ibSource // for subnetSource
+	from                   string // reportsSource or subnetSource
+	// Devices and files that subnets are read from, for subnetSource, and a file with the M_Key.
+	ibDevices, ibFiles []string
+	ibMKeyFile         string
 }
 
 // Where the cables of a topology are from.
@@ -47,9 +49,9 @@ func addDiscover(topo *kingpin.CmdClause, commands map[string]command) {
 	cmd := topo.Command("discover", "Write a topology file of what switches (graylink-switch, or series of LLDP neighbours in Prometheus) and nodes (graylink-node, or a coordinator for all of them) report about their ports and neighbours. Findings go to standard error. Exit code 0: done, 1: bad arguments or no answer, 3: done, but with contradictions or missing answers.")
 	var d discovery
 	cmd.Flag("from", "Where cables are from: reports of switches and nodes; or ib for an InfiniBand subnet, read by --ib.device or from --ib.file, whose NICs are those of --node and --coordinator by GUID, else by host name and device.").Default(reportsSource).EnumVar(&d.from, reportsSource, subnetSource)
-	cmd.Flag("ib.device", "With --from ib, port of this host to read the subnet by, as --device of graylink ib discover.").StringVar(&d.subnet.device)
-	cmd.Flag("ib.m-key-file", "File with the subnet's M_Key, hexadecimal.").StringVar(&d.subnet.mkeyFile)
-	cmd.Flag("ib.file", "With --from ib, output file of ibnetdiscover, instead of --ib.device.").StringVar(&d.subnet.from)
+	cmd.Flag("ib.device", "With --from ib, port of this host to read the subnet by, as --device of graylink ib discover. With several subnets PLANE=DEVICE, repeated.").StringsVar(&d.ibDevices)
+	cmd.Flag("ib.m-key-file", "File with the subnet's M_Key, hexadecimal.").StringVar(&d.ibMKeyFile)
+	cmd.Flag("ib.file", "With --from ib, output file of ibnetdiscover, instead of --ib.device. With several subnets PLANE=FILE, repeated.").StringsVar(&d.ibFiles)
 	cmd.Flag("switch", "Address of a graylink-switch, http://HOST:PORT; may be repeated.").StringsVar(&d.switches)
 	cmd.Flag("node", "Address of a graylink-node; may be repeated.").StringsVar(&d.nodes)
 	cmd.Flag("prometheus", "Base URL of a Prometheus that has fabric_switch_port_neighbor_info (for example from the gNMI receiver). Its switches are used if no graylink-switch reports them.").StringVar(&d.prometheus)
@@ -100,11 +102,10 @@ func (d *discovery) runDiscover(ctx context.Context) error {
 
 // checkSource returns an error if the flags name no source, or those of another one.
 func (d *discovery) checkSource() error {
-	s := &d.subnet
-	switch {
-	case d.from != subnetSource && (s.device != "" || s.mkeyFile != "" || s.from != ""):
+	switch subnets := len(d.ibDevices) + len(d.ibFiles); {
+	case d.from != subnetSource && (subnets > 0 || d.ibMKeyFile != ""):
 		return errors.New("--ib.device, --ib.m-key-file and --ib.file need --from ib")
-	case d.from == subnetSource && (s.device == "") == (s.from == ""):
+	case d.from == subnetSource && subnets == 0:
 		return errors.New("--from ib: --ib.device or --ib.file is expected")
 	case d.from == subnetSource && (len(d.switches) > 0 || d.prometheus != "" || d.lab != ""):
 		return errors.New("--from ib: the subnet has the cables, so --switch, --prometheus and --lab do not belong to it")
@@ -114,11 +115,11 @@ func (d *discovery) checkSource() error {
 	return nil
 }
 
-// topologyOf returns the topology of the reports, or of the subnet with what nodes report, and what was found.
+// topologyOf returns the topology of the reports, or of the subnets with what nodes report, and what was found.
 func (d *discovery) topologyOf(ctx context.Context, views []fabric.SwitchView, hosts []fabric.NodeView) (t *fabric.Topology, found fabric.Problems, err error) {
 	switch {
 	case d.from == subnetSource:
-		return d.readSubnet(ctx, hosts)
+		return d.readSubnets(ctx, hosts)
 	case len(views) > 0:
 		t, found = fabric.DiscoverTopology(views, hosts)
 	case d.coordinator == "":
@@ -131,22 +132,64 @@ func (d *discovery) topologyOf(ctx context.Context, views []fabric.SwitchView, h
 	return t, found, nil
 }
 
-// readSubnet returns the topology of the InfiniBand subnet, merged with what nodes report.
-func (d *discovery) readSubnet(ctx context.Context, hosts []fabric.NodeView) (*fabric.Topology, fabric.Problems, error) {
+// readSubnets returns the topology of the InfiniBand subnets, merged with what nodes report.
+func (d *discovery) readSubnets(ctx context.Context, hosts []fabric.NodeView) (*fabric.Topology, fabric.Problems, error) {
+	var sources []ibSource
+	planes := map[string]bool{}
+	var all []*fabric.Topology
+	for _, text := range d.ibDevices {
+		sources = append(sources, ibSource{device: text, mkeyFile: d.ibMKeyFile, timeout: subnetTimeout})
+	}
+	for _, text := range d.ibFiles {
+		sources = append(sources, ibSource{from: text})
+	}
+	var found fabric.Problems
+	for i := range sources {
+		s := &sources[i]
+		plane := s.cutPlane()
+		if len(sources) > 1 && (plane == "" || planes[plane]) {
+			return nil, nil, fmt.Errorf("--from ib: of several subnets, PLANE=DEVICE or PLANE=FILE is expected, with a plane of its own for each, not %q", s.device+s.from)
+		}
+		planes[plane] = true
+		t, problems, err := s.topology(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		t.SetPlane(plane)
+		all, found = append(all, t), append(found, problems...)
+	}
+	t := fabric.JoinTopologies(all)
+	found = append(found, fabric.MergeNodes(t, hosts)...)
+	if n := t.FindRails(); n > 0 {
+		found = append(found, fabric.Problem{File: "the subnet", Message: fmt.Sprintf("each leaf has NICs of one place by GUID on their nodes: these are taken for %d rails", n), Warning: true})
+	}
+	return t, found, nil
+}
+
+// cutPlane cuts the plane off the device or file, and returns it.
+func (s *ibSource) cutPlane() string {
+	for _, text := range []*string{&s.device, &s.from} {
+		if plane, rest, ok := strings.Cut(*text, "="); ok {
+			*text = rest
+			return plane
+		}
+	}
+	return ""
+}
+
+// topology returns the topology of a subnet, and what contradicts or is missing.
+func (s *ibSource) topology(ctx context.Context) (t *fabric.Topology, found fabric.Problems, err error) {
 	var f *ibfabric.Fabric
 	var contradictions []string
-	var err error
-	if d.subnet.from != "" {
-		f, contradictions, err = d.subnet.readFiles()
+	if s.from != "" {
+		f, contradictions, err = s.readFiles()
 	} else {
-		d.subnet.timeout = subnetTimeout
-		f, contradictions, err = d.subnet.discover(ctx)
+		f, contradictions, err = s.discover(ctx)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	t, left := f.BuildTopology()
-	var found fabric.Problems
 	for _, text := range contradictions {
 		found = append(found, fabric.Problem{File: "the subnet", Message: text})
 	}
@@ -155,10 +198,6 @@ func (d *discovery) readSubnet(ctx context.Context, hosts []fabric.NodeView) (*f
 	}
 	for _, text := range left {
 		found = append(found, fabric.Problem{File: "the subnet", Message: text, Warning: true})
-	}
-	found = append(found, fabric.MergeNodes(t, hosts)...)
-	if n := t.FindRails(); n > 0 {
-		found = append(found, fabric.Problem{File: "the subnet", Message: fmt.Sprintf("each leaf has NICs of one place by GUID on their nodes: these are taken for %d rails", n), Warning: true})
 	}
 	return t, found, nil
 }

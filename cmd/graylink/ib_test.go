@@ -96,6 +96,8 @@ func TestDiscoverFromIB(t *testing.T) {
 		says string
 	}{
 		{append(args, "--node", wrong), 3, "h9/ib0: is h0/hca of the subnet, which is h0.example.net/ib0 already: it is not merged"},
+		{[]string{"topology", "discover", "--from", "ib", "--ib.file", "a=" + treeNet, "--ib.file", treeNet}, 1, "of several subnets, PLANE=DEVICE or PLANE=FILE is expected"},
+		{[]string{"topology", "discover", "--from", "ib", "--ib.file", "a=" + treeNet, "--ib.file", "a=" + treeNet}, 1, "with a plane of its own for each"},
 		{[]string{"topology", "discover", "--from", "ib"}, 1, "--ib.device or --ib.file is expected"},
 		{[]string{"topology", "discover", "--ib.file", treeNet}, 1, "need --from ib"},
 		{append(args, "--switch", h0), 1, "--switch, --prometheus and --lab do not belong to it"},

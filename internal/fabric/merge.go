@@ -9,8 +9,11 @@ import (
 	"strings"
 )
 
-// guidAlias is the beginning of an alias that is a GUID.
-const guidAlias = "guid:"
+// The beginnings of aliases that are a GUID and a LID.
+const (
+	guidAlias = "guid:"
+	lidAlias  = "lid:"
+)
 
 // MergeNodes adds what nodes report of their NICs to a topology that was read from an InfiniBand subnet, whose NICs have their GUIDs as aliases. A
 // NIC is that of the subnet which has its GUID. If the node does not know the GUID, it is the one whose host and device have its names; the host's may
@@ -186,6 +189,48 @@ func (m *merger) move() {
 		l := &m.t.Links[i]
 		l.A, l.B = cmp.Or(renamed[l.A], l.A), cmp.Or(renamed[l.B], l.B)
 	}
+}
+
+// SetPlane sets the plane of all switches and NICs, unless it is empty.
+func (t *Topology) SetPlane(plane string) {
+	if plane == "" {
+		return
+	}
+	for i := range t.Switches {
+		t.Switches[i].Plane = plane
+	}
+	for i := range t.Nodes {
+		for k := range t.Nodes[i].NICs {
+			t.Nodes[i].NICs[k].Plane = plane
+		}
+	}
+}
+
+// JoinTopologies returns the topology of several InfiniBand subnets. Nodes of one name are one node. With more than one subnet, NICs have no LIDs as
+// aliases, since these are different ports in each.
+func JoinTopologies(subnets []*Topology) *Topology {
+	if len(subnets) == 1 {
+		return subnets[0]
+	}
+	out := &Topology{Version: 1}
+	at := map[string]int{}
+	for _, t := range subnets {
+		out.Switches, out.Links = append(out.Switches, t.Switches...), append(out.Links, t.Links...)
+		for _, n := range t.Nodes {
+			i, known := at[n.Name]
+			if !known {
+				i = len(out.Nodes)
+				at[n.Name] = i
+				out.Nodes = append(out.Nodes, Node{Name: n.Name})
+			}
+			for _, nic := range n.NICs {
+				nic.Aliases = slices.DeleteFunc(slices.Clone(nic.Aliases), func(a string) bool { return strings.HasPrefix(a, lidAlias) })
+				out.Nodes[i].NICs = append(out.Nodes[i].NICs, nic)
+			}
+		}
+	}
+	slices.SortFunc(out.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	return out
 }
 
 // FindRails sets the rails of NICs that have GUIDs, if no NIC has a rail: the place of the NIC's GUID among those of its node. It does so only if the

@@ -109,6 +109,43 @@ func TestMergeConflicts(t *testing.T) {
 	}
 }
 
+// TestJoinTopologies: the NICs of two subnets are on the same nodes, in planes of their own, and without LIDs.
+func TestJoinTopologies(t *testing.T) {
+	first, second := subnet(), subnet()
+	first.SetPlane("a")
+	second.SetPlane("b")
+	for i := range second.Switches {
+		second.Switches[i].Name += "b"
+	}
+	for i := range second.Nodes {
+		for k := range second.Nodes[i].NICs {
+			nic := &second.Nodes[i].NICs[k]
+			nic.Device = fmt.Sprint("mlx5_", k+2)
+			nic.Aliases[0] = fmt.Sprintf("guid:0x%016x", 0x100+0x10*i+k)
+		}
+	}
+	for i := range second.Links {
+		l := &second.Links[i]
+		l.A, l.B = strings.Replace(strings.Replace(l.A, "mlx5_1", "mlx5_3", 1), "mlx5_0", "mlx5_2", 1), strings.Replace(l.B, ":", "b:", 1)
+	}
+	topo := JoinTopologies([]*Topology{first, second})
+	text := describeNICs(topo)
+	for _, want := range []string{"h0/mlx5_1 [guid:0x0000000000000002] [] a", "h0/mlx5_2 [guid:0x0000000000000100] [] b", "h1/mlx5_3--leaf1b:2"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	if len(topo.Nodes) != 2 || len(topo.Switches) != 4 || topo.Switches[2].Plane != "b" {
+		t.Errorf("%d nodes, switches %+v", len(topo.Nodes), topo.Switches)
+	}
+	if n := topo.FindRails(); n != 4 {
+		t.Errorf("%d rails", n)
+	}
+	if one := JoinTopologies([]*Topology{first}); one != first {
+		t.Error("one subnet is changed")
+	}
+}
+
 // TestFindRails: rails are the places of GUIDs where each leaf has one of them, and none otherwise.
 func TestFindRails(t *testing.T) {
 	topo := subnet()
