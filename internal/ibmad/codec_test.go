@@ -188,10 +188,10 @@ func TestAttributesKeepEveryBit(t *testing.T) {
 		bits int
 	}{
 		{new(NodeInfo), 40 * 8}, {new(SwitchInfo), 16*8 + 5 + 16}, {new(ForwardingBlock), 512}, {new(SLtoVL), 64}, {new(PortInfoExtended), 48},
-		{new(ClassPortInfo), 8*8 + 16},
-		// without InitTypeReply, enforcement and filter bits, flags of octets 51 and 52, MaxCreditHint, and
-		// other reserved bits
-		{new(PortInfo), 512 - 3 - 4 - 4 - 3 - 3 - 16 - 8},
+		{new(ClassPortInfo), 8*8 + 16}, {new(MellanoxPortInfo), 3 * 8},
+		// without InitTypeReply, enforcement and filter bits, flags of octets 51 and 52, MaxCreditHint, what octet 56 has
+		// beside LinkSpeedExtActive2, and reserved bits
+		{new(PortInfo), 512 - 3 - 4 - 4 - 3 - 3 - 16 - 5 - 3},
 	} {
 		kept := 0
 		for bit := range 512 {
