@@ -106,9 +106,10 @@ func (p *Pair) acceptDetour(now int64, shift [2]float64, limit float64) {
 	}
 	p.path.inherit += max(0, p.offsetVariance()) + noise
 	for _, r := range p.path.knownRoutes {
-		if math.Abs(r.delay-f.x[2]) <= limit {
+		if math.Abs(r.delay-f.x[2]) <= limit && r.isAlike(p.path.asym, p.path.inherit, limit) {
 			f.inflateVariance(0, p.path.inherit) // the value that led the filter has changed
 			p.path.asym, p.path.inherit = r.asym, r.inherit
+			break
 		}
 	}
 	p.path.leastDelay += f.x[2] - before

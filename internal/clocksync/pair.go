@@ -71,7 +71,8 @@ func (k Kind) shiftFloor() float64 {
 //     the clocks: the estimate follows at once.
 //  5. A window that fits neither the earlier ones nor a change is not used. The estimate is predicted,
 //     and its uncertainty grows.
-//  6. A path whose round trip returns to an earlier value has the asymmetry of that time.
+//  6. A path whose round trip returns to an earlier value has the asymmetry of that time, unless its
+//     directions show another: it may have become longer by as much in the other direction.
 //  7. A window is processed in slots: the estimate of clocks that wander is that of the window's end,
 //     not of its middle.
 //  8. A window is searched near its known place. A window without packets that show its place does not

@@ -492,3 +492,28 @@ func BenchmarkPairWindow(b *testing.B) {
 		})
 	}
 }
+
+// TestPairRule6TheOtherDirectionIsAnotherPath has a path that becomes longer in one direction, is healed, and becomes longer by
+// as much in the other direction: the round trip alone looks like the path of before.
+func TestPairRule6TheOtherDirectionIsAnotherPath(t *testing.T) {
+	for _, kind := range []Kind{Hardware, Kernel} {
+		for _, learn := range []int{20, 40} {
+			for seed := range uint64(4) {
+				b := newBench(kind, 0.2, 3, seed)
+				p := NewPair(kind)
+				run(b, p, learn)
+				for _, way := range []int{forward, reverse, forward} {
+					b.extra[way] = 2e6
+					for i := range 8 {
+						if e := run(b, p, 1); math.Abs(float64(e.Offset-b.truth())) > BoundSigmas*e.Sigma+3000 {
+							t.Errorf("kind %v, %d windows, seed %d, direction %d, window %d: %+v, %d ns off", kind, learn, seed, way, i, e, e.Offset-b.truth())
+							break
+						}
+					}
+					b.extra[way] = 0
+					run(b, p, 7)
+				}
+			}
+		}
+	}
+}

@@ -25,12 +25,18 @@ type route struct{ delay, asym, inherit float64 }
 
 const maxRoutes = 4
 
+// isAlike reports whether an asymmetry, with its variance, is that of the route. A path that becomes longer in one direction has
+// the round trip of one that became longer by as much in the other, and the opposite asymmetry.
+func (r route) isAlike(asym, variance, width float64) bool {
+	return math.Abs(r.asym-asym) <= width+BoundSigmas*math.Sqrt(max(variance, r.inherit))
+}
+
 // rememberRoute keeps the path's round trip and asymmetry for the time when the path returns. Round
-// trips within width are of the same path.
+// trips within width are of the same path, if their asymmetries are alike as well.
 func (s *pathState) rememberRoute(delay, width float64) {
 	now := route{delay, s.asym, s.inherit}
 	for i := range s.knownRoutes {
-		if math.Abs(s.knownRoutes[i].delay-now.delay) <= width {
+		if math.Abs(s.knownRoutes[i].delay-now.delay) <= width && s.knownRoutes[i].isAlike(s.asym, s.inherit, width) {
 			s.knownRoutes[i] = now
 			return
 		}
@@ -45,9 +51,11 @@ func (s *pathState) rememberRoute(delay, width float64) {
 // restores the asymmetry of that path, and off gets the remainder: rule 6.
 func (p *Pair) restoreKnownRoute(c *windowFit, off *float64) bool {
 	for _, r := range p.path.knownRoutes {
-		if math.Abs(r.delay-c.delay) <= p.kind.shiftFloor()+c.excess {
+		// What is left over is said to be the clocks'. A path whose other direction became longer leaves more than there was.
+		width, rest := p.kind.shiftFloor()+c.excess, *off+p.path.asym-r.asym
+		if math.Abs(r.delay-c.delay) <= width && math.Abs(rest) <= math.Abs(*off)+width {
 			p.filter.inflateVariance(0, p.path.inherit) // the value that led the filter has changed
-			*off += p.path.asym - r.asym
+			*off = rest
 			c.offset += int64(math.Round(p.path.asym - r.asym))
 			p.path.asym, p.path.inherit, p.path.leastDelay = r.asym, r.inherit, c.delay
 			return true
