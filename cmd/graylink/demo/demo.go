@@ -565,8 +565,8 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 		}
 	}
 	out.EquivalentMatch = p.ListedBy(out.Verdict)
-	if cause := subnetCauses[p.Fault.Kind]; cause != "" && d.o.Fabric == InfiniBand {
-		found := out.Verdict != nil && slices.Contains(out.Verdict.Causes, cause)
+	if right := subnetCauses[p.Fault.Kind]; len(right) > 0 && d.o.Fabric == InfiniBand {
+		found := out.Verdict != nil && slices.ContainsFunc(out.Verdict.Causes, func(c string) bool { return slices.Contains(right, c) })
 		out.CauseMatch = &found
 	}
 	for _, in := range d.incidentsSince(before) {

@@ -279,8 +279,9 @@ func subnetFaultKinds() []string {
 	return []string{lab.KindBlackhole, lab.KindDelay, lab.KindFlap, lab.KindLinkDown, lab.KindLoss, lab.KindMiscable, lab.KindNICSlow, lab.KindSwitchSlow, KindSymbolErrors}
 }
 
-// subnetCauses has the causes of faults that show in a subnet's counters or states of ports.
-var subnetCauses = map[string]string{lab.KindFlap: fabric.CauseFlap, lab.KindLinkDown: fabric.CauseDown, lab.KindLoss: fabric.CauseDrops, KindSymbolErrors: fabric.CausePhysical}
+// subnetCauses has the causes of faults that show in a subnet's counters or states of ports, each of which is right. A link that
+// flaps may be down when its ports are read.
+var subnetCauses = map[string][]string{lab.KindFlap: {fabric.CauseFlap, fabric.CauseDown}, lab.KindLinkDown: {fabric.CauseDown}, lab.KindLoss: {fabric.CauseDrops}, KindSymbolErrors: {fabric.CausePhysical}}
 
 // How ibsim's counters grow while a fault lasts.
 const (
