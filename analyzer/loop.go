@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"slices"
 	"sort"
+	"sync"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/baseline"
@@ -345,14 +346,18 @@ func (l *Loop) addDownVerdicts(rep *fabric.Report, findings []judge.Finding, now
 		return
 	}
 	g := l.store.Graph()
-	paths := map[string]*fabric.Observation{}
-	for i := range findings {
-		paths[findings[i].Flow.String()] = findings[i].Obs
-	}
+	// Seldom is anything wider than a link named: the flows are listed then only.
+	observations := sync.OnceValue(func() map[string]*fabric.Observation {
+		out := make(map[string]*fabric.Observation, len(findings))
+		for i := range findings {
+			out[findings[i].Flow.String()] = findings[i].Obs
+		}
+		return out
+	})
 	for _, d := range down {
 		a, b, isLink := fabric.SplitLink(d.ID)
 		crosses := func(flow string) bool {
-			o := paths[flow]
+			o := observations()[flow]
 			if o == nil {
 				return false
 			}

@@ -1,13 +1,13 @@
 package paths
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibmad"
@@ -24,21 +24,7 @@ type tablesRig struct {
 }
 
 func newTablesRig(t *testing.T) *tablesRig {
-	open := func(name string) *os.File {
-		f, err := os.Open("../../internal/ibfabric/testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		return f
-	}
-	f, _, err := ibfabric.ReadNetDiscover("tree", open("tree.ibnetdiscover"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f, _, err = f.ReadLFTs("lfts", open("tree.lfts")); err != nil {
-		t.Fatal(err)
-	}
+	f := worldtest.TreeSubnet(t)
 	topo, _ := f.BuildTopology()
 	x := &tablesRig{T: t, f: f, start: time.Unix(1_800_000_000, 0), store: NewStore(fabric.NewGraph(topo))}
 	x.tables = NewTables(x.store, 0)

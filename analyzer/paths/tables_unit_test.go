@@ -1,34 +1,13 @@
 package paths
 
 import (
-	"bytes"
-	"os"
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
 )
-
-// treeFabric returns the fabric of the files of internal/ibfabric.
-func treeFabric(t *testing.T) *ibfabric.Fabric {
-	t.Helper()
-	read := func(name string) *bytes.Reader {
-		text, err := os.ReadFile("../../internal/ibfabric/testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return bytes.NewReader(text)
-	}
-	f, _, err := ibfabric.ReadNetDiscover("net", read("tree.ibnetdiscover"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f, _, err = f.ReadLFTs("lfts", read("tree.lfts")); err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
 
 // boundTables returns tables that follow one flow of a fabric, which two readings have confirmed from 1 s to 2 s.
 func boundTables(t *testing.T, f *ibfabric.Fabric, staleAfter time.Duration) (*Store, *Tables, fabric.Flow) {
@@ -50,7 +29,7 @@ func boundTables(t *testing.T, f *ibfabric.Fabric, staleAfter time.Duration) (*S
 // TestAReportedChangeEndsPaths has a change reported after the last reading, and tables that are the same after it. The path holds
 // on either side of the change, and no window across it is bound to it.
 func TestAReportedChangeEndsPaths(t *testing.T) {
-	f := treeFabric(t)
+	f := worldtest.TreeSubnet(t)
 	for name, after := range map[string]func(*Tables){
 		"read twice": func(x *Tables) {
 			x.ApplyReading(ibfabric.Reading{Fabric: f, Begun: sec(4), Ended: sec(4.1), Broken: true})
@@ -86,7 +65,7 @@ func TestAReportedChangeEndsPaths(t *testing.T) {
 // TestPathsAreStaleAtTheirAge has a source that ends. Until the configured age the path is what it was, and afterwards it is stale,
 // and windows have none.
 func TestPathsAreStaleAtTheirAge(t *testing.T) {
-	f := treeFabric(t)
+	f := worldtest.TreeSubnet(t)
 	for _, age := range []time.Duration{2 * time.Second, 5 * time.Second, time.Minute} {
 		store, tables, e := boundTables(t, f, age)
 		dead := 2 + age.Seconds() // the last confirmation is at 2 s

@@ -3,7 +3,6 @@ package tracing
 import (
 	"errors"
 	"log/slog"
-	"os"
 	"testing"
 	"time"
 
@@ -16,21 +15,7 @@ import (
 // Observations of flows between InfiniBand NICs get the path of the forwarding tables
 // that two readings around their window confirm.
 func TestLoopBindsByForwardingTables(t *testing.T) {
-	open := func(name string) *os.File {
-		f, err := os.Open("../../internal/ibfabric/testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		return f
-	}
-	f, _, err := ibfabric.ReadNetDiscover("tree", open("tree.ibnetdiscover"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f, _, err = f.ReadLFTs("lfts", open("tree.lfts")); err != nil {
-		t.Fatal(err)
-	}
+	f := worldtest.TreeSubnet(t)
 	topo, _ := f.BuildTopology()
 	now := time.Unix(1_800_000_000, 0)
 	var failed error

@@ -1,13 +1,12 @@
 package tracing
 
 import (
-	"bytes"
 	"log/slog"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
 )
@@ -15,20 +14,7 @@ import (
 // TestWindowsLosePathsOfADeadSubnet has the source of a subnet end. Windows keep their path until it is as old as configured, and
 // have none afterwards, so that no verdict rests on it.
 func TestWindowsLosePathsOfADeadSubnet(t *testing.T) {
-	read := func(name string) *bytes.Reader {
-		text, err := os.ReadFile("../../internal/ibfabric/testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return bytes.NewReader(text)
-	}
-	f, _, err := ibfabric.ReadNetDiscover("net", read("tree.ibnetdiscover"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f, _, err = f.ReadLFTs("lfts", read("tree.lfts")); err != nil {
-		t.Fatal(err)
-	}
+	f := worldtest.TreeSubnet(t)
 	topo, _ := f.BuildTopology()
 	store := paths.NewStore(fabric.NewGraph(topo))
 	s := NewSources(Options{Store: store, Subnets: []Subnet{{StaleAfter: 20 * time.Second}}, Log: slog.New(slog.DiscardHandler)})

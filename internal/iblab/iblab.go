@@ -17,6 +17,7 @@ package iblab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func (c *child) kill() {
 	}
 }
 
-var errEnded = errors.New("it was not stopped")
+var errExited = errors.New("exit status 0")
 
 // CheckRunning returns an error if OpenSM or ibsim has ended.
 func (s *Subnet) CheckRunning() error {
@@ -177,7 +178,7 @@ func (s *Subnet) CheckRunning() error {
 		}
 		select {
 		case <-c.done:
-			return fmt.Errorf("%s has ended: %w", name, errors.Join(errEnded, c.err))
+			return fmt.Errorf("%s has ended: %w", name, cmp.Or(c.err, errExited))
 		default:
 		}
 	}

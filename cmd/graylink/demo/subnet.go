@@ -252,10 +252,7 @@ func (s *subnet) describeMeasurement() string {
 func (s *subnet) Close() error {
 	s.stop()
 	s.follow.Wait()
-	var errs []error
-	for id := range s.faults {
-		errs = append(errs, s.ClearFault(context.Background(), id))
-	}
+	errs := []error{s.ClearFault(context.Background(), "")}
 	if s.simulated != nil {
 		errs = append(errs, s.simulated.Close())
 	}
