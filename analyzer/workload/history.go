@@ -39,6 +39,19 @@ func (h *history) normal(least int) (median, mad int64, ok bool) {
 	return median, middle(v), true
 }
 
+// recurring returns the largest of the values before the latest ones that recurs: as many as the 24th part are larger. A step has up
+// to eight places, and what is normal at one of them is so at each eighth operation. A single checkpoint counts, and is in no history.
+func (h *history) recurring() int64 {
+	n := len(h.values) - recent
+	if n < 1 {
+		return 0
+	}
+	var room [historySize]int64 // so that nothing is allocated
+	v := append(room[:0], h.values[:n]...)
+	slices.Sort(v)
+	return v[n-1-n/24]
+}
+
 // middle returns the upper median. It sorts the values.
 func middle(v []int64) int64 {
 	slices.Sort(v)

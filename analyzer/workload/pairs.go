@@ -124,7 +124,8 @@ func (p *connection) judge(t *Tracker, a, b half) {
 		if !ok || !known {
 			continue
 		}
-		if over := side.wait - n; over > max(spread*m, normalPeriod/10, floor) {
+		// The ranks of a pipeline wait for each other at some places of a step and not at others.
+		if over := side.wait - max(n, side.h.recurring()); over > max(spread*m, normalPeriod/10, floor) {
 			r.wait, r.waitOver, r.late = side.wait, over, []int{side.late}
 			if q := c.members[side.late]; q != nil {
 				r.cause = newSearch(normalPeriod, over).explain(c, side.late, q, side.at, 0)

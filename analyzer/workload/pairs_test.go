@@ -190,3 +190,75 @@ func TestReduceWaitsForTheLast(t *testing.T) {
 		t.Errorf("%+v", rep.Diagnoses)
 	}
 }
+
+// TestWaitsThatRecur has a receiver that waits 15 ms for its sender at one place of each step and not at the other ones, and a record that
+// is lost now and then: that is its rhythm. Once it waits everywhere its sender is late.
+func TestWaitsThatRecur(t *testing.T) {
+	const steps, period, wait = 60, 200_000_000, 15_000_000
+	for _, places := range []int{2, 3, 8} {
+		for _, late := range []bool{false, true} {
+			var records []ccl.Record
+			bytes, last := uint64(1<<20), [2]int64{}
+			for s := range steps * places {
+				begin := int64(1_790_000_000_000_000_000) + int64(s)*period/int64(places) + int64((s*7)%5)*10_000
+				came := begin
+				if s%places == 0 {
+					came += wait
+				}
+				if late && s >= 45*places {
+					came += 4 * wait / int64(places)
+				}
+				for r := range 2 {
+					peer, op, start := 1-r, "Send", came
+					if r == 1 {
+						op, start = "Recv", begin
+					}
+					o := &ccl.Op{From: ccl.From{Job: "t8", Comm: "0x1", Rank: r, NRanks: 2, Host: string(rune('a' + r))}, Seq: uint64(s), Op: op, Peer: &peer, Bytes: &bytes,
+						StartNS: ccl.KnownNanos(start), EndNS: ccl.KnownNanos(came + 1_000_000), ExecNS: ccl.KnownNanos(came + 1_000_000 - start),
+						Timing: ccl.TimingKernelGPU, State: ccl.Completed, ClockError: ccl.KnownNanos(1000)}
+					if last[r] > 0 {
+						o.GapNS = ccl.KnownNanos(start - last[r])
+					}
+					last[r] = came + 1_000_000
+					if s%43 != 20 || r == 1 {
+						records = append(records, o)
+					}
+				}
+			}
+			rep := Replay(records, Options{}, nil)
+			if got := len(rep.Diagnoses); got > 1 || (got == 1) != late {
+				t.Errorf("%d places, late %v: %d diagnoses: %+v", places, late, got, rep.Diagnoses)
+			}
+		}
+	}
+}
+
+// TestWhatCountsInEveryOtherStep has operations that count in every other step, as where ranks are late in turn, and one more: that is
+// no fault. Five of eight in both halves are one, and so are those of which records have one half only, as where they are sampled.
+func TestWhatCountsInEveryOtherStep(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		judged  func(seq uint64) bool
+		counts  []uint64
+		counted int
+	}{
+		{"every other step", func(seq uint64) bool { return true }, []uint64{70, 86, 102, 118, 126}, 0},
+		{"a record of the other half is lost", func(seq uint64) bool { return seq != 78 }, []uint64{54, 70, 86, 102, 118}, 0},
+		{"five steps", func(seq uint64) bool { return true }, []uint64{94, 102, 110, 118, 126}, 5},
+		{"five of eight steps", func(seq uint64) bool { return true }, []uint64{70, 86, 94, 102, 126}, 5},
+		{"each eighth operation is handed out", func(seq uint64) bool { return seq%16 == 6 }, []uint64{54, 70, 86, 102, 118}, 5},
+	} {
+		s := &series{}
+		for seq := range uint64(128) {
+			if tc.judged(seq) {
+				s.seqs = append(s.seqs, seq)
+			}
+		}
+		for _, seq := range tc.counts {
+			s.results = append(s.results, &result{seq: seq, waitOver: 1})
+		}
+		if got := len(s.counting(counting, func(r *result) bool { return r.waitOver > 0 })); got != tc.counted {
+			t.Errorf("%s: %d results count, and not %d", tc.name, got, tc.counted)
+		}
+	}
+}

@@ -129,7 +129,8 @@ func (s *series) keep(r *result) bool {
 }
 
 // counting returns the results that count among the latest of one place in the step of a job, where there are least or more. A
-// step has several operations of a kind, and a fault may be at one of them only: places are numbers modulo what a step has.
+// step has several operations of a kind, and a fault may be at one of them only: places are numbers modulo what a step has. What
+// happens in every other step is the rhythm of the job, such as ranks that are late in turn: both halves have to count.
 func (s *series) counting(least int, holds func(*result) bool) []*result {
 	by := map[uint64]*result{}
 	for _, r := range s.results {
@@ -143,16 +144,18 @@ func (s *series) counting(least int, holds func(*result) bool) []*result {
 	for m := uint64(1); m <= maxPlaces; m++ {
 		for place := range m {
 			var out []*result
-			seen := 0
-			for i := len(s.seqs) - 1; i >= 0 && seen < recent; i-- {
+			var seen, counted [2]int // of even and odd steps
+			for i := len(s.seqs) - 1; i >= 0 && seen[0]+seen[1] < recent; i-- {
 				if s.seqs[i]%m == place {
-					seen++
+					half := s.seqs[i] / m & 1
+					seen[half]++
 					if r := by[s.seqs[i]]; r != nil {
 						out = append(out, r)
+						counted[half]++
 					}
 				}
 			}
-			if len(out) >= least {
+			if len(out) >= least && counted[0] >= min(2, seen[0]) && counted[1] >= min(2, seen[1]) {
 				slices.Reverse(out)
 				return out
 			}
