@@ -3,6 +3,7 @@ package incident
 import (
 	"log/slog"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -151,5 +152,52 @@ func TestRule8OnlyThePartIsPublished(t *testing.T) {
 	tr.CloseCovered(func(*fabric.Verdict) (string, bool) { return "maintenance", true }, time.Unix(1001, 0))
 	if all := tr.ListIncidents(); len(all) != 0 {
 		t.Errorf("an incident of another pod is history: %+v", all)
+	}
+}
+
+// TestWhatIsLeftOfAFaultOpensNoVerdict ends a fault whose flows are healthy again but for those that one node receives: no incident is opened
+// on its NIC while the fault's incident ends. If the flows of the fault are as degraded as before, the narrower element is named at once,
+// and so it is once the incident has had its cycles to end.
+func TestWhatIsLeftOfAFaultOpensNoVerdict(t *testing.T) {
+	flows := []string{"h1/eth1>h3/eth1", "h1/eth1>h4/eth1", "h2/eth1>h3/eth1", "h2/eth1>h4/eth1", "h3/eth1>h1/eth1", "h4/eth1>h1/eth1"}
+	for _, tc := range []struct {
+		name     string
+		degraded []string // of the flows of the fault, in the cycles after it
+		explains []string
+		opened   int // the first of these cycles that has an incident on the NIC; 0 for none
+	}{
+		{"the rest is healthy", []string{flows[0], flows[2]}, []string{flows[0], flows[2]}, clearAfter + 1},
+		{"the fault was narrower", flows[:4], []string{flows[0], flows[2]}, openAfter},
+		{"another flow", []string{flows[0], "h2/eth1>h1/eth1"}, []string{flows[0], "h2/eth1>h1/eth1"}, openAfter},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := worldtest.NewClos(t, 2, 4, 2)
+			tr := NewTracker(Options{Graph: g, Settings: evidence.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
+			spine := fabric.Verdict{Element: fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}, Edges: flows}
+			tr.openIncident(&pendingSuspect{verdict: spine}, &Moment{Now: time.Unix(1000, 0), Flows: &fakeFlows{}})
+			nic := fabric.Verdict{Element: fabric.Element{ID: "h3/eth1", Kind: fabric.KindNIC}, Edges: tc.explains, Evidence: fabric.EvidenceCount{DegradedEdges: len(tc.explains)}}
+			opened := 0
+			for cycle := 1; cycle <= clearAfter+2 && opened == 0; cycle++ {
+				m := &Moment{Now: time.Unix(1000+int64(cycle), 0), Cycle: cycle, Flows: &fakeFlows{}, Degraded: len(tc.degraded), Report: fabric.Report{Verdicts: []fabric.Verdict{nic}}}
+				for _, name := range flows {
+					e, err := fabric.ParseFlow(name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					f := judge.Finding{Flow: e, Condition: judge.Healthy, Obs: &fabric.Observation{}}
+					if slices.Contains(tc.degraded, name) {
+						f.Condition = judge.Degraded
+					}
+					m.Findings = append(m.Findings, f)
+				}
+				tr.TrackVerdicts(m)
+				if slices.ContainsFunc(tr.open, func(in *Incident) bool { return in.Element == nic.Element }) {
+					opened = cycle
+				}
+			}
+			if opened != tc.opened {
+				t.Errorf("opened in cycle %d, and not in cycle %d", opened, tc.opened)
+			}
+		})
 	}
 }

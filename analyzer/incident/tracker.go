@@ -281,9 +281,15 @@ type pendingSuspect struct {
 func (t *Tracker) TrackVerdicts(m *Moment) {
 	named := map[*Incident]bool{}
 	for _, v := range m.Report.Verdicts {
+		if in := t.openFor(v); in != nil {
+			named[in] = true
+		}
+	}
+	ending := t.endingIncidents(named, m)
+	for _, v := range m.Report.Verdicts {
 		in := t.openFor(v)
 		if in == nil {
-			if c := t.addPending(v, m.Cycle); c.isDue(m) && !t.awaitsFlows(c, m) {
+			if c := t.addPending(v, m.Cycle); c.isDue(m) && !t.awaitsFlows(c, m) && !isRemainder(&v, ending) {
 				named[t.openIncident(c, m)] = true
 			}
 			continue
@@ -359,6 +365,53 @@ func (t *Tracker) awaitsFlows(c *pendingSuspect, m *Moment) bool {
 		longest = hardDistinguishCycles
 	}
 	return c.namedCycles < longest && couldDistinguish(&c.verdict, m)
+}
+
+// endingIncidents returns the open incidents that end, it seems: this cycle and at most clearAfter-1 before it did not name them, and most
+// of the flows that showed them are healthy. Clocks and what the fabric reports itself are not among them.
+func (t *Tracker) endingIncidents(named map[*Incident]bool, m *Moment) (out []*Incident) {
+	var conditions map[fabric.Flow]judge.Condition
+	for _, in := range t.open {
+		if named[in] || in.unnamedCycles >= clearAfter || in.Kind == fabric.KindClock || in.Evidence.Reported {
+			continue
+		}
+		if conditions == nil {
+			conditions = make(map[fabric.Flow]judge.Condition, len(m.Findings))
+			for i := range m.Findings {
+				conditions[m.Findings[i].Flow] = m.Findings[i].Condition
+			}
+		}
+		healthy, degraded := 0, 0
+		for _, s := range in.Edges {
+			if e, err := fabric.ParseFlow(s); err == nil {
+				switch conditions[e] {
+				case judge.Healthy:
+					healthy++
+				case judge.Degraded:
+					degraded++
+				}
+			}
+		}
+		if healthy > degraded {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// isRemainder reports whether all flows that a verdict explains crossed the element of one of the incidents that end. The windows of
+// nodes do not end at the same time, so that for a moment only the flows of a few nodes still show a fault that is over, and these
+// few flows share something narrower.
+func isRemainder(v *fabric.Verdict, ending []*Incident) bool {
+	if len(v.Edges) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(ending, func(in *Incident) bool {
+		return !slices.ContainsFunc(v.Edges, func(s string) bool {
+			e, err := fabric.ParseFlow(s)
+			return err != nil || !in.crossingFlows[e]
+		})
+	})
 }
 
 // openFor returns the open incident that a verdict belongs to, or nil. It has the same element, or one that the
