@@ -36,8 +36,43 @@ type Attributor struct {
 // maxEnds bounds the ends that are queried for one verdict.
 const maxEnds = 256
 
-// Attribute returns why an element of a fabric is at fault. It fails if a query fails.
+// maxOthers bounds the equivalents of an element whose series are read.
+const maxOthers = 8
+
+// Attribute returns why an element of a fabric is at fault. Where its series show nothing, and those of just one of the links and NICs
+// that the same flows cross do, that is the cause (rule 9). It fails if a query fails.
 func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) (fabric.Attribution, error) {
+	got, err := a.attributeElement(ctx, g, q)
+	if err != nil || got.State != fabric.NoCauseFound || len(q.Verdict.SameFlowEquivalents) > maxOthers {
+		return got, err
+	}
+	var with []fabric.Attribution
+	for _, other := range q.Verdict.SameFlowEquivalents {
+		if k := other.Element.Kind; k != fabric.KindLink && k != fabric.KindAccessLink && k != fabric.KindNIC {
+			continue
+		}
+		x := q
+		x.Verdict.Element, x.Verdict.Direction, x.Rerouted = other.Element, "", 0
+		if other.Direction != (fabric.Direction{}) {
+			x.Verdict.Direction = other.Direction.String()
+		}
+		o, err := a.attributeElement(ctx, g, x)
+		if err != nil {
+			return got, err
+		}
+		if o.State == fabric.CauseFound {
+			o.Summary = fmt.Sprintf("The series of %s show nothing unusual, but those of %s do, which the same flows cross. %s", q.Verdict.Element.ID, other.Element.ID, o.Summary)
+			with = append(with, o)
+		}
+	}
+	if len(with) != 1 {
+		return got, nil
+	}
+	return with[0], nil
+}
+
+// attributeElement returns why an element is at fault, by its own series.
+func (a *Attributor) attributeElement(ctx context.Context, g *fabric.Graph, q Request) (fabric.Attribution, error) {
 	places := endRolesOf(g, &q.Verdict)
 	control := controlPlanesOf(&q.Verdict, places)
 	r := &readings{at: map[reading]*values{}, peers: map[string]string{}}

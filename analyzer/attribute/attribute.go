@@ -17,6 +17,8 @@
 //     discards at an input, at another port. Otherwise it stays suspected.
 //  8. A port that is shut by configuration ranks before links that are down, at however many
 //     ends: the configuration leads to the down links.
+//  9. Where the probes cannot distinguish an element from others, and the series of just one of them show a cause, it is
+//     the cause of the incident.
 //
 // The table of causes is Table, published as docs/causes.md.
 package attribute

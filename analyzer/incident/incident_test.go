@@ -162,13 +162,15 @@ func TestWhatIsLeftOfAFaultOpensNoVerdict(t *testing.T) {
 	flows := []string{"h1/eth1>h3/eth1", "h1/eth1>h4/eth1", "h2/eth1>h3/eth1", "h2/eth1>h4/eth1", "h3/eth1>h1/eth1", "h4/eth1>h1/eth1"}
 	for _, tc := range []struct {
 		name     string
-		degraded []string // of the flows of the fault, in the cycles after it
+		rest     judge.Condition // of the other flows of the fault, in the cycles after it
+		degraded []string
 		explains []string
-		opened   int // the first of these cycles that has an incident on the NIC; 0 for none
+		opened   int // the first of these cycles that has an incident on the NIC
 	}{
-		{"the rest is healthy", []string{flows[0], flows[2]}, []string{flows[0], flows[2]}, clearAfter + 1},
-		{"the fault was narrower", flows[:4], []string{flows[0], flows[2]}, openAfter},
-		{"another flow", []string{flows[0], "h2/eth1>h1/eth1"}, []string{flows[0], "h2/eth1>h1/eth1"}, openAfter},
+		{"the rest is healthy", judge.Healthy, []string{flows[0], flows[2]}, []string{flows[0], flows[2]}, clearAfter + 1},
+		{"the rest is undecided", judge.Undecided, []string{flows[0], flows[2]}, []string{flows[0], flows[2]}, clearAfter + 1},
+		{"the fault was narrower", judge.Healthy, flows[:4], []string{flows[0], flows[2]}, openAfter},
+		{"another flow", judge.Healthy, []string{flows[0], "h2/eth1>h1/eth1"}, []string{flows[0], "h2/eth1>h1/eth1"}, openAfter},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := worldtest.NewClos(t, 2, 4, 2)
@@ -184,7 +186,7 @@ func TestWhatIsLeftOfAFaultOpensNoVerdict(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					f := judge.Finding{Flow: e, Condition: judge.Healthy, Obs: &fabric.Observation{}}
+					f := judge.Finding{Flow: e, Condition: tc.rest, Obs: &fabric.Observation{}}
 					if slices.Contains(tc.degraded, name) {
 						f.Condition = judge.Degraded
 					}

@@ -368,31 +368,28 @@ func (t *Tracker) awaitsFlows(c *pendingSuspect, m *Moment) bool {
 }
 
 // endingIncidents returns the open incidents that end, it seems: this cycle and at most clearAfter-1 before it did not name them, and most
-// of the flows that showed them are healthy. Clocks and what the fabric reports itself are not among them.
+// of the flows that showed them are no longer degraded. Clocks and what the fabric reports itself are not among them.
 func (t *Tracker) endingIncidents(named map[*Incident]bool, m *Moment) (out []*Incident) {
-	var conditions map[fabric.Flow]judge.Condition
+	var degraded map[fabric.Flow]bool
 	for _, in := range t.open {
 		if named[in] || in.unnamedCycles >= clearAfter || in.Kind == fabric.KindClock || in.Evidence.Reported {
 			continue
 		}
-		if conditions == nil {
-			conditions = make(map[fabric.Flow]judge.Condition, len(m.Findings))
+		if degraded == nil {
+			degraded = map[fabric.Flow]bool{}
 			for i := range m.Findings {
-				conditions[m.Findings[i].Flow] = m.Findings[i].Condition
-			}
-		}
-		healthy, degraded := 0, 0
-		for _, s := range in.Edges {
-			if e, err := fabric.ParseFlow(s); err == nil {
-				switch conditions[e] {
-				case judge.Healthy:
-					healthy++
-				case judge.Degraded:
-					degraded++
+				if m.Findings[i].Condition == judge.Degraded {
+					degraded[m.Findings[i].Flow] = true
 				}
 			}
 		}
-		if healthy > degraded {
+		still := 0
+		for _, s := range in.Edges {
+			if e, err := fabric.ParseFlow(s); err == nil && degraded[e] {
+				still++
+			}
+		}
+		if 2*still < len(in.Edges) {
 			out = append(out, in)
 		}
 	}
