@@ -360,6 +360,42 @@ func TestBlocking(t *testing.T) {
 	}
 }
 
+// TestCausesAtEquivalents checks that a cause in a link that the same flows cross is the cause (rule 9), in the direction in which they
+// cross it, that the element's own cause comes first, and that two equivalents with one leave it open.
+func TestCausesAtEquivalents(t *testing.T) {
+	grow := step("5", "5+1")
+	second := link()
+	second.SameFlowEquivalents = []fabric.DirectedElement{{Element: fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}, Direction: fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}},
+		{Element: fabric.Element{ID: "h1/eth1--leaf1:dn1", Kind: fabric.KindAccessLink}, Direction: fabric.Direction{From: "h1/eth1", To: "leaf1:dn1"}},
+		{Element: fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}}}
+	at := func(port string) written {
+		return written{"fabric_switch_port_receive_errors_total", port + `,reason="crc"`, grow}
+	}
+	const far, back, access = `switch="leaf2",port="up1"`, `switch="spine1",port="dn2"`, `switch="leaf1",port="dn1"`
+	for _, tt := range []struct {
+		name string
+		more []written
+		want string // the place of the cause
+	}{
+		{"in the other link", []written{at(far)}, "leaf2:up1"},
+		{"in the other direction of the other link", []written{at(back)}, ""},
+		{"in both others", []written{at(far), at(access)}, ""},
+		{"in its own link", []written{at(far), at(facing)}, "spine1:dn1"},
+	} {
+		a := ask(t, second, nil, with(idle(), tt.more...))
+		got := ""
+		if len(a.Causes) > 0 {
+			got = a.Causes[0].Element
+		}
+		if got != tt.want || (a.State == fabric.CauseFound) != (tt.want != "") {
+			t.Errorf("%s: %q, %+v", tt.name, got, a)
+		}
+		if tt.want == "leaf2:up1" && !strings.Contains(a.Summary, "those of leaf2:up1--spine1:dn2 do") {
+			t.Errorf("%s: %s", tt.name, a.Summary)
+		}
+	}
+}
+
 // TestConclude: a cause determines the action, where the scenario does not.
 func TestConclude(t *testing.T) {
 	v := link()
