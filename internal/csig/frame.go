@@ -103,27 +103,34 @@ type Found struct {
 	Inner  uint16 // the EtherType or length behind the tag
 }
 
-// Parse finds the tag of a frame, which begins with the addresses and ends before the checksum. Signals without a rule are
+// Parse returns the tag of a frame, which begins with the addresses and ends before the checksum. Signals without a rule are
 // tagged.
-func (e EtherTypes) Parse(frame []byte) (Found, Status) {
+func (e EtherTypes) Parse(frame []byte) (f Found, s Status) {
+	s = e.ParseInto(frame, &f)
+	return f, s
+}
+
+// ParseInto does the same as Parse, without copying. It leaves f as it is if the frame is not tagged.
+func (e EtherTypes) ParseInto(frame []byte, f *Found) Status {
 	at, t, ok := findType(frame)
 	if !ok {
-		return Found{}, Malformed
+		return Malformed
 	}
-	f := e.formatOf(t)
-	if f == None {
-		return Found{}, Foreign
+	format := e.formatOf(t)
+	if format == None {
+		return Foreign
 	}
-	end := at + int(f)
+	end := at + int(format)
 	if len(frame) < end+typeLen {
-		return Found{}, Malformed
+		return Malformed
 	}
-	found := Found{Offset: at, Inner: binary.BigEndian.Uint16(frame[end:])}
-	if isVLAN(found.Inner) || e.formatOf(found.Inner) != None {
-		return Found{}, Malformed
+	inner := binary.BigEndian.Uint16(frame[end:])
+	if isVLAN(inner) || e.formatOf(inner) != None {
+		return Malformed
 	}
-	found.ParseValue(f, frame[at+typeLen:])
-	return found, Tagged
+	f.Offset, f.Inner = at, inner
+	f.ParseValue(format, frame[at+typeLen:])
+	return Tagged
 }
 
 // findType returns the first EtherType behind the addresses that is not one of the two VLAN tags that may be there, and its

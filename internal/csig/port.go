@@ -124,7 +124,8 @@ func (p *Port) Transmit(frame []byte, now int64, w Waiting) ([]byte, Outcome) {
 		p.readRate()
 	}
 	o := NoTag
-	if f, s := p.profile.EtherTypes.Parse(frame); s == Malformed {
+	var f Found
+	if s := p.profile.EtherTypes.ParseInto(frame, &f); s == Malformed {
 		o = BadTag
 	} else if s == Tagged {
 		if p.options.Action == StripTags {

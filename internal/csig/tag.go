@@ -124,14 +124,15 @@ func (t *Tag) PutValue(b []byte) {
 	binary.BigEndian.PutUint32(b[2:], uint32(t.Signal&15)<<28|t.Code&(1<<20-1)<<8|uint32(t.Reserved))
 }
 
-// ParseValue reads what stands behind the EtherType of a tag of the format: 2 octets, or 6.
+// ParseValue reads what stands behind the EtherType of a tag of the format: 2 octets, or 6. It sets one field after the
+// other, since a whole Tag would be copied from memory that was just written, which processors are slow at.
 func (t *Tag) ParseValue(f Format, b []byte) {
 	if f == Compact {
 		w := binary.BigEndian.Uint16(b)
-		*t = Tag{Format: Compact, Signal: Signal(w >> 13), Reserved: uint8(w >> 12 & 1), Code: uint32(w >> 7 & 31), Locator: w & 127}
+		t.Format, t.Signal, t.Reserved, t.Code, t.Locator = Compact, Signal(w>>13), uint8(w>>12&1), uint32(w>>7&31), w&127
 		return
 	}
 	_ = b[5]
 	w := binary.BigEndian.Uint32(b[2:])
-	*t = Tag{Format: Wide, Locator: binary.BigEndian.Uint16(b), Signal: Signal(w >> 28), Code: w >> 8 & (1<<20 - 1), Reserved: uint8(w)}
+	t.Format, t.Signal, t.Reserved, t.Code, t.Locator = Wide, Signal(w>>28), uint8(w), w>>8&(1<<20-1), binary.BigEndian.Uint16(b)
 }
