@@ -3,7 +3,6 @@ package locator
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -247,14 +246,4 @@ func TestTooFewCodes(t *testing.T) {
 	if (&Assignment{Ports: make([]PortLocators, 65_535), CodesNeeded: 127}).CheckWide() != nil {
 		t.Error("65,535 ports are too many")
 	}
-}
-
-// A fabric of 131,072 NICs has compact locators, and too many ports for wide ones. It takes many seconds.
-func TestFullScale(t *testing.T) {
-	if os.Getenv("GRAYLINK_CSIG_FULL") == "" {
-		t.SkipNow()
-	}
-	g := fabric.NewGraph(clos.NewTopology(clos.FullScale()))
-	a := AssignLocators(g)
-	t.Log(len(a.Ports), a.CodesNeeded, a.CheckWide())
 }
