@@ -47,7 +47,7 @@ func TestRule1TagsBehindVLANTags(t *testing.T) {
 	}
 }
 
-// malformed are frames that no tag is read from.
+// malformed returns frames that no tag is read from.
 func malformed(t testing.TB) map[string][]byte {
 	out := map[string][]byte{
 		"tag before a VLAN tag":         unhex(t, addresses+"88b5 2b85 8100 0064 0800"+payload),
@@ -69,7 +69,7 @@ func malformed(t testing.TB) map[string][]byte {
 	return out
 }
 
-// foreign are frames without a tag.
+// foreign returns frames without a tag.
 func foreign(t testing.TB) map[string][]byte {
 	return map[string][]byte{
 		"IPv4":                     unhex(t, addresses+"0800"+payload),

@@ -249,6 +249,19 @@ func TestParseValue(t *testing.T) {
 	}
 }
 
+// The profile of docs/csig.md is one.
+func TestProfileOfTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../docs/csig.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```\nethertypes:")
+	text, _, ok := strings.Cut("ethertypes:"+rest, "```")
+	if p, err := ParseProfile("docs/csig.md", []byte(text)); err != nil || !ok || len(p.CompactLocators) != 2 || p.WAN != 10*time.Millisecond {
+		t.Errorf("%+v, %v, of\n%s", p, err, text)
+	}
+}
+
 func TestLoadProfile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "csig.yml")
 	if err := os.WriteFile(file, []byte(fbossProfile), 0o600); err != nil {
