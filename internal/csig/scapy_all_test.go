@@ -1,0 +1,29 @@
+//go:build all
+
+package csig
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestScapyReadsEveryTag compares all compact tags and a million wide ones with scapy, which takes minutes.
+func TestScapyReadsEveryTag(t *testing.T) {
+	requireScapy(t)
+	var r scapyRecords
+	for w := range 1 << 16 {
+		r.addValue(Compact, binary.BigEndian.AppendUint16(nil, uint16(w)))
+	}
+	r.compare(t)
+	rng := rand.New(rand.NewPCG(10, 10))
+	for range 20 {
+		var part scapyRecords
+		for range 50_000 {
+			var value [8]byte
+			binary.BigEndian.PutUint64(value[:], rng.Uint64())
+			part.addValue(Wide, value[:6])
+		}
+		part.compare(t)
+	}
+}
