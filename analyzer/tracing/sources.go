@@ -141,8 +141,9 @@ func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 		t.FollowFlow(e, end)
 	}
 	b, _ := s.opts.Store.BindingAt(e, o.Start, end)
-	changed = b.State == fabric.PathUnknown && len(b.Before) > 0
-	if b.State == fabric.PathUnknown && len(b.Before) > 0 && lostAll(o) {
+	o.Sprayed = b.State == fabric.PathUnknown && len(b.Candidates) > 0 && slices.ContainsFunc(s.tables, func(t *paths.Tables) bool { return t.IsSprayed(e, o.Start) })
+	changed = b.State == fabric.PathUnknown && len(b.Before) > 0 && !o.Sprayed
+	if changed && lostAll(o) {
 		// The flow took the old path, since packets arrived by the new one.
 		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil
 	}
@@ -150,7 +151,6 @@ func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 		b.Path, b.State = nil, fabric.PathUnknown
 	}
 	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Confirmed
-	o.Sprayed = b.State == fabric.PathUnknown && len(b.Candidates) > 0 && len(b.Before) == 0 && slices.ContainsFunc(s.tables, func(t *paths.Tables) bool { return t.IsSprayed(e, o.Start) })
 	return changed
 }
 

@@ -46,6 +46,49 @@ func TestLoopBindsByForwardingTables(t *testing.T) {
 	}
 }
 
+// TestSprayedAgain has a flow with one path while a link is down, and with two for each of its packets once the link is back: windows
+// after that are of packets that took both, also if all of them were lost.
+func TestSprayedAgain(t *testing.T) {
+	one := worldtest.TreeSubnet(t)
+	topo, _ := one.BuildTopology()
+	two := one.WithTables(one.LFTs)
+	leaf, ok := two.ByName("leaf1")
+	lid, err := two.FindLID("h0/hca")
+	if !ok || err != nil {
+		t.Fatal(leaf, err)
+	}
+	two.Adaptive = make([]*ibfabric.Adaptive, two.Switches)
+	two.Adaptive[leaf.Node] = ibfabric.NewAdaptive(1, map[ibfabric.LID][]uint8{lid: {3, 4}})
+	now := time.Unix(1_800_000_000, 0)
+	s := NewSources(Options{Store: paths.NewStore(fabric.NewGraph(topo)), Log: slog.New(slog.DiscardHandler), Subnets: []Subnet{{}}})
+	read := func(f *ibfabric.Fabric) {
+		now = now.Add(time.Second)
+		s.applyReading(0, ibfabric.Reading{Fabric: f, Begun: now, Ended: now.Add(10 * time.Millisecond)}, nil)
+	}
+	bound := func(start time.Time, lost uint64) *fabric.Observation {
+		o := &fabric.Observation{Edge: "h0/hca>h3/hca#0/r", Src: "h3/hca", Dst: "h0/hca", Start: start, WindowNS: int64(time.Second), Sent: 100, Lost: lost}
+		s.BindPath(o)
+		return o
+	}
+	read(one)
+	bound(now, 0)
+	read(one)
+	read(one)
+	before := now.Add(-500 * time.Millisecond)
+	read(two)
+	start := now.Add(20 * time.Millisecond)
+	read(two)
+	read(two)
+	for _, lost := range []uint64{0, 100} {
+		if o := bound(start, lost); !o.Sprayed || len(o.Paths) != 2 || o.PathState != fabric.PathUnknown {
+			t.Errorf("%d lost: sprayed %v over %d paths, %s", lost, o.Sprayed, len(o.Paths), o.PathState)
+		}
+	}
+	if o := bound(before, 0); o.Sprayed {
+		t.Error("a window that began with one path is sprayed")
+	}
+}
+
 // TestLostFlowsTookTheOldPath: between two traces a flow may have taken
 // either path, unless all it sent was lost: the new one carries packets.
 func TestLostFlowsTookTheOldPath(t *testing.T) {
