@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"slices"
+
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/internal/fabric"
@@ -53,6 +55,21 @@ func NewLinkIndex(g *fabric.Graph, part *fabric.Part) *LinkIndex {
 	return x
 }
 
+// crossedLinks returns the directed links that packets of an observation crossed: of all ways, if switches spread them.
+func crossedLinks(o *fabric.Observation, src, dst string) (out []fabric.Direction) {
+	if !o.Sprayed {
+		return o.Path.LinkDirections(src, dst)
+	}
+	for _, p := range o.Paths {
+		for _, d := range p.LinkDirections(src, dst) {
+			if !slices.Contains(out, d) {
+				out = append(out, d)
+			}
+		}
+	}
+	return out
+}
+
 // ViewLinks returns a view of every directed link of the index.
 func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *selection.Carried) []LinkView {
 	directions, carried := x.Graph.LinkDirections(), c.CrossingCounts(x.Graph)
@@ -70,7 +87,7 @@ func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *se
 			continue
 		}
 		src, dst := f.Flow.Endpoints()
-		for _, d := range f.Obs.Path.LinkDirections(src, dst) {
+		for _, d := range crossedLinks(f.Obs, src, dst) {
 			k, known := x.at[d]
 			if !known {
 				continue

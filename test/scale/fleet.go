@@ -24,6 +24,11 @@ import (
 // Options configures a Fleet.
 type Options struct {
 	Topology *fabric.Topology
+	// Flows are probed. Nil means those that the coordinator would schedule.
+	Flows []fabric.Flow
+	// Path returns the path of a packet from one NIC to another, or nil if there is none. Nil means one of the shortest, by a hash
+	// of the flow.
+	Path func(src, dst string) fabric.Path
 	// Second is how long a second of the fleet takes.
 	Second time.Duration
 }
@@ -65,7 +70,8 @@ type flow struct {
 type Fleet struct {
 	second time.Duration
 	graph  *fabric.Graph
-	shape  sizing.Shape // as graylink size counts it
+	shape  sizing.Shape // as graylink size counts it; zero for flows that a test chose
+	router *router
 	flows  []flow
 	nodes  map[string]*node
 	began  time.Time
@@ -96,11 +102,7 @@ func NewFleet(o Options) (*Fleet, error) {
 		o.Topology.Links[i].AAddress, o.Topology.Links[i].BAddress = netip.PrefixFrom(a, 31), netip.PrefixFrom(a.Next(), 31)
 	}
 	g := fabric.NewGraph(o.Topology)
-	s, err := schedule.Make(g, schedule.Options{})
-	if err != nil {
-		return nil, err
-	}
-	f := &Fleet{second: o.Second, graph: g, shape: sizing.ShapeOf(o.Topology, g, s), nodes: map[string]*node{}, began: time.Now(), counts: map[string]*[conditions]int{}}
+	f := &Fleet{second: o.Second, graph: g, nodes: map[string]*node{}, began: time.Now(), counts: map[string]*[conditions]int{}}
 	for i := range o.Topology.Nodes {
 		n := &node{name: o.Topology.Nodes[i].Name, received: map[string][]int{}}
 		for _, nic := range o.Topology.Nodes[i].NICs {
@@ -108,25 +110,52 @@ func NewFleet(o Options) (*Fleet, error) {
 		}
 		f.nodes[n.name] = n
 	}
-	r := newRouter(g)
-	for _, e := range s.Edges {
-		id := s.FlowID(e)
-		x := flow{id: id, class: s.Classes[e.Class], tier: int(e.Tier), plane: g.NIC(id.Src).Plane}
-		for d, ends := range [window.Directions][2]string{{id.Src, id.Dst}, {id.Dst, id.Src}} {
-			way := id
-			way.Reply = d == window.Reverse
-			if x.path[d] = r.path(ends[0], ends[1], hash(way.String(), 0)); x.path[d] == nil {
-				return nil, fmt.Errorf("no path from %s to %s", ends[0], ends[1])
-			}
-			x.links[d] = x.path[d].LinkDirections(ends[0], ends[1])
+	if o.Path == nil {
+		f.router = newRouter(g)
+	}
+	for _, id := range o.Flows {
+		if err := f.addFlow(flow{id: id}, o.Path); err != nil {
+			return nil, err
 		}
-		i := len(f.flows)
-		f.flows = append(f.flows, x)
-		src, dst := f.nodes[fabric.OwnerOf(id.Src)], f.nodes[fabric.OwnerOf(id.Dst)]
-		src.sent = append(src.sent, i)
-		dst.received[id.Dst] = append(dst.received[id.Dst], i)
+	}
+	if o.Flows != nil {
+		return f, nil
+	}
+	s, err := schedule.Make(g, schedule.Options{})
+	if err != nil {
+		return nil, err
+	}
+	f.shape = sizing.ShapeOf(o.Topology, g, s)
+	for _, e := range s.Edges {
+		if err := f.addFlow(flow{id: s.FlowID(e), class: s.Classes[e.Class], tier: int(e.Tier)}, o.Path); err != nil {
+			return nil, err
+		}
 	}
 	return f, nil
+}
+
+// addFlow adds a flow, with the paths of both its directions, to the nodes that have a part in it.
+func (f *Fleet) addFlow(x flow, path func(src, dst string) fabric.Path) error {
+	x.plane = f.graph.NIC(x.id.Src).Plane
+	for d, ends := range [window.Directions][2]string{{x.id.Src, x.id.Dst}, {x.id.Dst, x.id.Src}} {
+		if path != nil {
+			x.path[d] = path(ends[0], ends[1])
+		} else {
+			way := x.id
+			way.Reply = d == window.Reverse
+			x.path[d] = f.router.path(ends[0], ends[1], hash(way.String(), 0))
+		}
+		if x.path[d] == nil {
+			return fmt.Errorf("no path from %s to %s", ends[0], ends[1])
+		}
+		x.links[d] = x.path[d].LinkDirections(ends[0], ends[1])
+	}
+	i := len(f.flows)
+	f.flows = append(f.flows, x)
+	src, dst := f.nodes[fabric.OwnerOf(x.id.Src)], f.nodes[fabric.OwnerOf(x.id.Dst)]
+	src.sent = append(src.sent, i)
+	dst.received[x.id.Dst] = append(dst.received[x.id.Dst], i)
+	return nil
 }
 
 // now returns the time of the fleet.
