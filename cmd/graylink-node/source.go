@@ -22,6 +22,7 @@ type sourceFlags struct {
 	options    nodeagent.FleetOptions
 	enroll     enrollFlags
 	errorBound time.Duration
+	pkeyIndex  int
 	readClock  func(*slog.Logger) (probe.Clock, error)
 }
 
@@ -40,6 +41,7 @@ func addSourceFlags(app *kingpin.Application) *sourceFlags {
 	app.Flag("web.advertise-address", "Address at which Prometheus scrapes this node, host:port. The default is the first listen address. If it has no host, the coordinator uses the address that this node connects from.").StringVar(&o.Web)
 	app.Flag("timestamps", `Time stamps to use with a coordinator: "" selects the NICs' own stamps if they have them, and kernel selects the kernel's.`).EnumVar(&o.Timestamps, "", "kernel")
 	app.Flag("rdma", "With a coordinator, probe by RDMA datagrams if both ends have a queue pair. It needs a build with the tag rdma.").BoolVar(&o.RDMA)
+	app.Flag("rdma.pkey-index", "With --rdma, index of the partition key of InfiniBand ports without an IPoIB interface. A negative value means that of the default partition. IPoIB interfaces have their own.").Default("-1").IntVar(&f.pkeyIndex)
 	app.Flag("clock.error-bound", "With a coordinator, error bound of this node's clock. A negative value means that the bound is unknown.").Default("-1s").DurationVar(&f.errorBound)
 	app.Flag("clock.sync", "With a coordinator, relate this node's clocks to its peers' clocks, and measure one-way delays by the result.").Default("true").BoolVar(&o.Clock.Sync)
 	app.Flag("clock.chrony-sock", "Socket of a reference clock of chronyd (refclock SOCK). Once a second it receives the offset of the system clock from the coordinator's --clock.reference. If it is empty, no samples are sent.").StringVar(&o.Clock.ChronySock)
@@ -57,6 +59,10 @@ func (f *sourceFlags) validate() error {
 		return f.enroll.validate(o)
 	case len(o.Coordinator.Addresses) > 0 && (o.Coordinator.Files.CA == "" || o.Coordinator.Files.Cert == "" || o.Coordinator.Files.Key == ""):
 		return errors.New("--coordinator.address needs --enroll, or --coordinator.ca, --coordinator.cert and --coordinator.key")
+	case f.pkeyIndex >= 0 && !o.RDMA:
+		return errors.New("--rdma.pkey-index needs --rdma")
+	case f.pkeyIndex > rdma.MaxPKeyIndex:
+		return fmt.Errorf("--rdma.pkey-index=%d: want at most %d", f.pkeyIndex, rdma.MaxPKeyIndex)
 	case o.Clock.ChronySock != "" && (len(o.Coordinator.Addresses) == 0 || !o.Clock.Sync):
 		return errors.New("--clock.chrony-sock needs --coordinator.address and --clock.sync")
 	}
@@ -86,6 +92,9 @@ func (f *sourceFlags) start(ctx context.Context, listener *web.FlagConfig, log *
 		o.Web = listen[0]
 	}
 	o.WebScheme = listenerScheme(*listener.WebConfigFile)
+	if f.pkeyIndex >= 0 {
+		o.PKeyIndex = &f.pkeyIndex
+	}
 	if f.errorBound >= 0 {
 		o.Clock.ErrorBound = new(time.Duration)
 		*o.Clock.ErrorBound = f.errorBound

@@ -115,11 +115,24 @@ func (d *discovery) checkSource() error {
 	return nil
 }
 
+// withoutBarePorts returns the nodes without their InfiniBand ports that have no addresses. They are of another fabric than
+// the one that switches of Ethernet and addresses show.
+func withoutBarePorts(hosts []fabric.NodeView) []fabric.NodeView {
+	out := slices.Clone(hosts)
+	for i := range out {
+		out[i].NICs = slices.DeleteFunc(slices.Clone(out[i].NICs), func(v fabric.NICView) bool { return v.GUID != "" && len(v.Addresses) == 0 })
+	}
+	return out
+}
+
 // topologyOf returns the topology of the reports, or of the subnets with what nodes report, and what was found.
 func (d *discovery) topologyOf(ctx context.Context, views []fabric.SwitchView, hosts []fabric.NodeView) (t *fabric.Topology, found fabric.Problems, err error) {
 	switch {
 	case d.from == subnetSource:
 		return d.readSubnets(ctx, hosts)
+	}
+	hosts = withoutBarePorts(hosts)
+	switch {
 	case len(views) > 0:
 		t, found = fabric.DiscoverTopology(views, hosts)
 	case d.coordinator == "":

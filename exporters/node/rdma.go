@@ -25,6 +25,9 @@ func (rdmaCollector) addSeries(s *scrape) error {
 	for i := range nics {
 		if nics[i].Port != nil {
 			f.addPort(nics[i].NIC, nics[i].Port)
+			for _, c := range nics[i].ServiceLevels {
+				f.addGauge(f.levels, float64(c.SL), f.labelPairs("class", c.Name, "nic", nics[i].NIC))
+			}
 		}
 	}
 	return nil
@@ -33,7 +36,7 @@ func (rdmaCollector) addSeries(s *scrape) error {
 // rdmaFamilies holds the families of the queue pairs.
 type rdmaFamilies struct {
 	*exposition
-	states, info, usable, errors, events, dropped, handles, failed, qkeys *dto.MetricFamily
+	states, info, usable, errors, events, dropped, handles, failed, qkeys, lid, levels *dto.MetricFamily
 }
 
 func newRDMAFamilies(x *exposition) *rdmaFamilies {
@@ -46,7 +49,9 @@ func newRDMAFamilies(x *exposition) *rdmaFamilies {
 		dropped: x.counterFamily("fabric_nic_rdma_dropped_total", "Datagrams that the queue pair received and that were dropped, by reason."),
 		handles: x.gaugeFamily("fabric_nic_rdma_address_handles", "Address handles that are open."),
 		failed:  x.counterFamily("fabric_nic_rdma_address_handle_errors_total", "Failed attempts to create an address handle; each is repeated."),
-		qkeys:   x.gaugeFamily("fabric_nic_rdma_port_qkey_violations", "Datagrams with a wrong Q_Key at all queue pairs of the port. It stops at 65535.")}
+		qkeys:   x.gaugeFamily("fabric_nic_rdma_port_qkey_violations", "Datagrams with a wrong Q_Key at all queue pairs of the port. It stops at 65535."),
+		lid:     x.gaugeFamily("fabric_nic_rdma_lid", "LID of the InfiniBand port that a NIC is probed by. Absent on RoCE, and while there is none."),
+		levels:  x.gaugeFamily("fabric_nic_rdma_service_level", "InfiniBand service level of a class's probes, as configured. Absent on RoCE.")}
 }
 
 // addPort adds the series of a NIC's queue pair.
@@ -54,6 +59,9 @@ func (f *rdmaFamilies) addPort(name string, s *rdma.Status) {
 	nic := f.labelPairs("nic", name)
 	for _, state := range rdma.QPStates {
 		f.addGauge(f.states, zeroOrOne(state == s.State), f.labelPairs("nic", name, "state", state))
+	}
+	if s.InfiniBand && s.LID != 0 {
+		f.addGauge(f.lid, float64(s.LID), nic)
 	}
 	f.addGauge(f.usable, zeroOrOne(s.Why == ""), nic)
 	if s.Queue && s.GID.IsValid() {

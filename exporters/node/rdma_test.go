@@ -21,6 +21,9 @@ func TestRDMASeries(t *testing.T) {
 		{NICConfig: probe.NICConfig{NIC: "h1/mlx5_0"}, Port: &rdma.Status{Device: "mlx5_0", Port: 1, Queue: true, QPN: 17, State: "rts", GID: gid, GIDIndex: 3, GIDType: rdma.GIDRoCEv2,
 			PortState: "active", RecvErrors: map[string]uint64{"flushed": 512}, SendErrors: map[string]uint64{"local_qp_operation": 1, "flushed": 2},
 			Counts: map[string]uint64{rdma.CountQueueOpened: 1, rdma.CountPortUp: 2}, Handles: 12, HandleErrors: 4, Strangers: 5, WrongQPN: 6, Headless: 7, QKeyViolations: &violations}},
+		{NICConfig: probe.NICConfig{NIC: "h1/mlx5_2"}, ServiceLevels: []probe.ClassConfig{{Name: "bulk", DSCP: 10}, {Name: "roce", DSCP: 26, SL: 3}},
+			Port: &rdma.Status{Device: "mlx5_2", Port: 1, State: "rts", InfiniBand: true, LID: 12, GIDIndex: -1}},
+		{NICConfig: probe.NICConfig{NIC: "h1/mlx5_3"}, Port: &rdma.Status{Device: "mlx5_3", Port: 1, State: "rts", InfiniBand: true, GIDIndex: -1}},
 		{NICConfig: probe.NICConfig{NIC: "h1/mlx5_1"}, Port: &rdma.Status{Device: "mlx5_1", Port: 1, State: "absent", GIDIndex: -1, Why: "no such device"}},
 		{NICConfig: probe.NICConfig{NIC: "h1/eth0"}},
 	}
@@ -43,7 +46,7 @@ func TestRDMASeries(t *testing.T) {
 	if got != string(want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if got := gathered(nics[2:]); strings.Contains(got, "fabric_") {
+	if got := gathered(nics[4:]); strings.Contains(got, "fabric_") {
 		t.Errorf("series of a node without RDMA:\n%s", got)
 	}
 }

@@ -718,7 +718,10 @@ type Interface struct {
 	Rdma           *RDMA                  `protobuf:"bytes,7,opt,name=rdma,proto3" json:"rdma,omitempty"`                                                  // its port of an RDMA device that the agent probes with; absent if it probes by UDP
 	PrefixLengths  []uint32               `protobuf:"varint,8,rep,packed,name=prefix_lengths,json=prefixLengths,proto3" json:"prefix_lengths,omitempty"`   // of the networks of the addresses, in their order; absent if they are not known
 	// Neighbours that announce themselves to it by LLDP, at most 2. None if there are none, or if the agent does not listen.
-	Lldp          []*LLDPNeighbour `protobuf:"bytes,9,rep,name=lldp,proto3" json:"lldp,omitempty"`
+	Lldp []*LLDPNeighbour `protobuf:"bytes,9,rep,name=lldp,proto3" json:"lldp,omitempty"`
+	// Its port, if it is an IPoIB interface or an InfiniBand port. A port without such an interface is an interface without
+	// addresses, with the name of its device, and ".N" for another port than the first one.
+	Ib            *InfiniBandPort `protobuf:"bytes,10,opt,name=ib,proto3" json:"ib,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -816,6 +819,106 @@ func (x *Interface) GetLldp() []*LLDPNeighbour {
 	return nil
 }
 
+func (x *Interface) GetIb() *InfiniBandPort {
+	if x != nil {
+		return x.Ib
+	}
+	return nil
+}
+
+// InfiniBandPort is an InfiniBand port of an agent's host. What is not known, or not assigned yet, is absent.
+type InfiniBandPort struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Device        string                 `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"` // RDMA device; empty if it is not known
+	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	NodeGuid      *uint64                `protobuf:"fixed64,3,opt,name=node_guid,json=nodeGuid,proto3,oneof" json:"node_guid,omitempty"`
+	PortGuid      *uint64                `protobuf:"fixed64,4,opt,name=port_guid,json=portGuid,proto3,oneof" json:"port_guid,omitempty"`
+	SubnetPrefix  *uint64                `protobuf:"fixed64,5,opt,name=subnet_prefix,json=subnetPrefix,proto3,oneof" json:"subnet_prefix,omitempty"`
+	Lid           *uint32                `protobuf:"varint,6,opt,name=lid,proto3,oneof" json:"lid,omitempty"`
+	SmLid         *uint32                `protobuf:"varint,7,opt,name=sm_lid,json=smLid,proto3,oneof" json:"sm_lid,omitempty"` // of the subnet manager
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InfiniBandPort) Reset() {
+	*x = InfiniBandPort{}
+	mi := &file_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InfiniBandPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InfiniBandPort) ProtoMessage() {}
+
+func (x *InfiniBandPort) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InfiniBandPort.ProtoReflect.Descriptor instead.
+func (*InfiniBandPort) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *InfiniBandPort) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *InfiniBandPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *InfiniBandPort) GetNodeGuid() uint64 {
+	if x != nil && x.NodeGuid != nil {
+		return *x.NodeGuid
+	}
+	return 0
+}
+
+func (x *InfiniBandPort) GetPortGuid() uint64 {
+	if x != nil && x.PortGuid != nil {
+		return *x.PortGuid
+	}
+	return 0
+}
+
+func (x *InfiniBandPort) GetSubnetPrefix() uint64 {
+	if x != nil && x.SubnetPrefix != nil {
+		return *x.SubnetPrefix
+	}
+	return 0
+}
+
+func (x *InfiniBandPort) GetLid() uint32 {
+	if x != nil && x.Lid != nil {
+		return *x.Lid
+	}
+	return 0
+}
+
+func (x *InfiniBandPort) GetSmLid() uint32 {
+	if x != nil && x.SmLid != nil {
+		return *x.SmLid
+	}
+	return 0
+}
+
 // LLDPNeighbour is the far end of a cable, as it announces itself by LLDP (IEEE 802.1AB).
 type LLDPNeighbour struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -829,7 +932,7 @@ type LLDPNeighbour struct {
 
 func (x *LLDPNeighbour) Reset() {
 	*x = LLDPNeighbour{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +944,7 @@ func (x *LLDPNeighbour) String() string {
 func (*LLDPNeighbour) ProtoMessage() {}
 
 func (x *LLDPNeighbour) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +957,7 @@ func (x *LLDPNeighbour) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LLDPNeighbour.ProtoReflect.Descriptor instead.
 func (*LLDPNeighbour) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LLDPNeighbour) GetSystem() string {
@@ -893,7 +996,7 @@ type RDMA struct {
 	Gid           []byte                 `protobuf:"bytes,3,opt,name=gid,proto3" json:"gid,omitempty"`                // 16 octets
 	Qpn           uint32                 `protobuf:"varint,4,opt,name=qpn,proto3" json:"qpn,omitempty"`               // 0 from an agent means that there is no queue pair now, and that the earlier one is to be kept
 	QKey          uint32                 `protobuf:"varint,5,opt,name=q_key,json=qKey,proto3" json:"q_key,omitempty"` // the highest bit is clear
-	Lid           uint32                 `protobuf:"varint,6,opt,name=lid,proto3" json:"lid,omitempty"`               // on InfiniBand; 0 on RoCE
+	Lid           uint32                 `protobuf:"varint,6,opt,name=lid,proto3" json:"lid,omitempty"`               // on InfiniBand, by which peers send beside the GID; 0 on RoCE
 	Hardware      bool                   `protobuf:"varint,7,opt,name=hardware,proto3" json:"hardware,omitempty"`     // it stamps in hardware
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -901,7 +1004,7 @@ type RDMA struct {
 
 func (x *RDMA) Reset() {
 	*x = RDMA{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +1016,7 @@ func (x *RDMA) String() string {
 func (*RDMA) ProtoMessage() {}
 
 func (x *RDMA) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +1029,7 @@ func (x *RDMA) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RDMA.ProtoReflect.Descriptor instead.
 func (*RDMA) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RDMA) GetDevice() string {
@@ -989,7 +1092,7 @@ type ClockInfo struct {
 
 func (x *ClockInfo) Reset() {
 	*x = ClockInfo{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1104,7 @@ func (x *ClockInfo) String() string {
 func (*ClockInfo) ProtoMessage() {}
 
 func (x *ClockInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1117,7 @@ func (x *ClockInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockInfo.ProtoReflect.Descriptor instead.
 func (*ClockInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ClockInfo) GetClock() string {
@@ -1050,7 +1153,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1165,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1178,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Applied) GetVersion() uint64 {
@@ -1113,7 +1216,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1228,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1241,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Heartbeat) GetApplied() *Applied {
@@ -1193,7 +1296,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1308,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1321,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Addresses) GetInterfaces() []*Interface {
@@ -1238,7 +1341,7 @@ type PathReport struct {
 
 func (x *PathReport) Reset() {
 	*x = PathReport{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1353,7 @@ func (x *PathReport) String() string {
 func (*PathReport) ProtoMessage() {}
 
 func (x *PathReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1366,7 @@ func (x *PathReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReport.ProtoReflect.Descriptor instead.
 func (*PathReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PathReport) GetTraces() []*Trace {
@@ -1287,7 +1390,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1402,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1415,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Trace) GetEdge() string {
@@ -1368,7 +1471,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1483,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1496,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Hop) GetTtl() uint32 {
@@ -1428,7 +1531,7 @@ type ClockReport struct {
 
 func (x *ClockReport) Reset() {
 	*x = ClockReport{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1543,7 @@ func (x *ClockReport) String() string {
 func (*ClockReport) ProtoMessage() {}
 
 func (x *ClockReport) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1556,7 @@ func (x *ClockReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReport.ProtoReflect.Descriptor instead.
 func (*ClockReport) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ClockReport) GetFormat() uint32 {
@@ -1488,7 +1591,7 @@ type CoordinatorMessage struct {
 
 func (x *CoordinatorMessage) Reset() {
 	*x = CoordinatorMessage{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1603,7 @@ func (x *CoordinatorMessage) String() string {
 func (*CoordinatorMessage) ProtoMessage() {}
 
 func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1616,7 @@ func (x *CoordinatorMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorMessage.ProtoReflect.Descriptor instead.
 func (*CoordinatorMessage) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CoordinatorMessage) GetBody() isCoordinatorMessage_Body {
@@ -1646,7 +1749,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1761,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1774,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Welcome) GetVersion() string {
@@ -1721,7 +1824,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1836,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1849,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Refused) GetReason() string {
@@ -1795,7 +1898,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1910,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1923,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Assignment) GetVersion() uint64 {
@@ -1919,7 +2022,7 @@ type Stamp struct {
 
 func (x *Stamp) Reset() {
 	*x = Stamp{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2034,7 @@ func (x *Stamp) String() string {
 func (*Stamp) ProtoMessage() {}
 
 func (x *Stamp) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2047,7 @@ func (x *Stamp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stamp.ProtoReflect.Descriptor instead.
 func (*Stamp) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Stamp) GetPort() uint32 {
@@ -1986,7 +2089,7 @@ type Class struct {
 
 func (x *Class) Reset() {
 	*x = Class{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2101,7 @@ func (x *Class) String() string {
 func (*Class) ProtoMessage() {}
 
 func (x *Class) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2114,7 @@ func (x *Class) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Class.ProtoReflect.Descriptor instead.
 func (*Class) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Class) GetName() string {
@@ -2053,7 +2156,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2168,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2181,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NIC) GetNic() string {
@@ -2166,7 +2269,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2281,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2294,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Peer) GetNic() string {
@@ -2258,7 +2361,7 @@ type Edge struct {
 
 func (x *Edge) Reset() {
 	*x = Edge{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2373,7 @@ func (x *Edge) String() string {
 func (*Edge) ProtoMessage() {}
 
 func (x *Edge) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2386,7 @@ func (x *Edge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edge.ProtoReflect.Descriptor instead.
 func (*Edge) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Edge) GetNic() uint32 {
@@ -2339,7 +2442,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2454,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2467,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Keys) GetPeers() []*PeerKeys {
@@ -2391,7 +2494,7 @@ type PeerKeys struct {
 
 func (x *PeerKeys) Reset() {
 	*x = PeerKeys{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2506,7 @@ func (x *PeerKeys) String() string {
 func (*PeerKeys) ProtoMessage() {}
 
 func (x *PeerKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2519,7 @@ func (x *PeerKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerKeys.ProtoReflect.Descriptor instead.
 func (*PeerKeys) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PeerKeys) GetNode() string {
@@ -2443,7 +2546,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2455,7 +2558,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2468,7 +2571,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Key) GetId() uint32 {
@@ -2496,7 +2599,7 @@ type ClockUpdate struct {
 
 func (x *ClockUpdate) Reset() {
 	*x = ClockUpdate{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2611,7 @@ func (x *ClockUpdate) String() string {
 func (*ClockUpdate) ProtoMessage() {}
 
 func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2624,7 @@ func (x *ClockUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockUpdate.ProtoReflect.Descriptor instead.
 func (*ClockUpdate) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ClockUpdate) GetFormat() uint32 {
@@ -2549,7 +2652,7 @@ type Lives struct {
 
 func (x *Lives) Reset() {
 	*x = Lives{}
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2561,7 +2664,7 @@ func (x *Lives) String() string {
 func (*Lives) ProtoMessage() {}
 
 func (x *Lives) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2574,7 +2677,7 @@ func (x *Lives) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lives.ProtoReflect.Descriptor instead.
 func (*Lives) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Lives) GetNodes() []*NodeLife {
@@ -2594,7 +2697,7 @@ type NodeLife struct {
 
 func (x *NodeLife) Reset() {
 	*x = NodeLife{}
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2606,7 +2709,7 @@ func (x *NodeLife) String() string {
 func (*NodeLife) ProtoMessage() {}
 
 func (x *NodeLife) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2619,7 +2722,7 @@ func (x *NodeLife) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLife.ProtoReflect.Descriptor instead.
 func (*NodeLife) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NodeLife) GetNode() string {
@@ -2645,7 +2748,7 @@ type PathsWanted struct {
 
 func (x *PathsWanted) Reset() {
 	*x = PathsWanted{}
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2760,7 @@ func (x *PathsWanted) String() string {
 func (*PathsWanted) ProtoMessage() {}
 
 func (x *PathsWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2773,7 @@ func (x *PathsWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsWanted.ProtoReflect.Descriptor instead.
 func (*PathsWanted) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_proto_rawDescGZIP(), []int{35}
 }
 
 type AuthoritiesRequest struct {
@@ -2681,7 +2784,7 @@ type AuthoritiesRequest struct {
 
 func (x *AuthoritiesRequest) Reset() {
 	*x = AuthoritiesRequest{}
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2796,7 @@ func (x *AuthoritiesRequest) String() string {
 func (*AuthoritiesRequest) ProtoMessage() {}
 
 func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2809,7 @@ func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*AuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_proto_rawDescGZIP(), []int{36}
 }
 
 type AuthoritiesAnswer struct {
@@ -2718,7 +2821,7 @@ type AuthoritiesAnswer struct {
 
 func (x *AuthoritiesAnswer) Reset() {
 	*x = AuthoritiesAnswer{}
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +2833,7 @@ func (x *AuthoritiesAnswer) String() string {
 func (*AuthoritiesAnswer) ProtoMessage() {}
 
 func (x *AuthoritiesAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +2846,7 @@ func (x *AuthoritiesAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesAnswer.ProtoReflect.Descriptor instead.
 func (*AuthoritiesAnswer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AuthoritiesAnswer) GetAuthorities() []byte {
@@ -2771,7 +2874,7 @@ type EnrollRequest struct {
 
 func (x *EnrollRequest) Reset() {
 	*x = EnrollRequest{}
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +2886,7 @@ func (x *EnrollRequest) String() string {
 func (*EnrollRequest) ProtoMessage() {}
 
 func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +2899,7 @@ func (x *EnrollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollRequest.ProtoReflect.Descriptor instead.
 func (*EnrollRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *EnrollRequest) GetNode() string {
@@ -2864,7 +2967,7 @@ type EnrollAnswer struct {
 
 func (x *EnrollAnswer) Reset() {
 	*x = EnrollAnswer{}
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +2979,7 @@ func (x *EnrollAnswer) String() string {
 func (*EnrollAnswer) ProtoMessage() {}
 
 func (x *EnrollAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +2992,7 @@ func (x *EnrollAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollAnswer.ProtoReflect.Descriptor instead.
 func (*EnrollAnswer) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *EnrollAnswer) GetCertificate() []byte {
@@ -2960,7 +3063,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x05_life\"?\n" +
 	"\vWebEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
-	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xc8\x02\n" +
+	"\x06scheme\x18\x02 \x01(\tR\x06scheme\"\xfb\x02\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\x12\x10\n" +
@@ -2970,8 +3073,25 @@ const file_agent_proto_rawDesc = "" +
 	"\x0fhardware_stamps\x18\x06 \x01(\bH\x00R\x0ehardwareStamps\x88\x01\x01\x12+\n" +
 	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdma\x12%\n" +
 	"\x0eprefix_lengths\x18\b \x03(\rR\rprefixLengths\x124\n" +
-	"\x04lldp\x18\t \x03(\v2 .graylink.agent.v1.LLDPNeighbourR\x04lldpB\x12\n" +
-	"\x10_hardware_stamps\"q\n" +
+	"\x04lldp\x18\t \x03(\v2 .graylink.agent.v1.LLDPNeighbourR\x04lldp\x121\n" +
+	"\x02ib\x18\n" +
+	" \x01(\v2!.graylink.agent.v1.InfiniBandPortR\x02ibB\x12\n" +
+	"\x10_hardware_stamps\"\x9e\x02\n" +
+	"\x0eInfiniBandPort\x12\x16\n" +
+	"\x06device\x18\x01 \x01(\tR\x06device\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +
+	"\tnode_guid\x18\x03 \x01(\x06H\x00R\bnodeGuid\x88\x01\x01\x12 \n" +
+	"\tport_guid\x18\x04 \x01(\x06H\x01R\bportGuid\x88\x01\x01\x12(\n" +
+	"\rsubnet_prefix\x18\x05 \x01(\x06H\x02R\fsubnetPrefix\x88\x01\x01\x12\x15\n" +
+	"\x03lid\x18\x06 \x01(\rH\x03R\x03lid\x88\x01\x01\x12\x1a\n" +
+	"\x06sm_lid\x18\a \x01(\rH\x04R\x05smLid\x88\x01\x01B\f\n" +
+	"\n" +
+	"_node_guidB\f\n" +
+	"\n" +
+	"_port_guidB\x10\n" +
+	"\x0e_subnet_prefixB\x06\n" +
+	"\x04_lidB\t\n" +
+	"\a_sm_lid\"q\n" +
 	"\rLLDPNeighbour\x12\x16\n" +
 	"\x06system\x18\x01 \x01(\tR\x06system\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x18\n" +
@@ -3160,7 +3280,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_agent_proto_goTypes = []any{
 	(PathState)(0),             // 0: graylink.agent.v1.PathState
 	(*ClocksMessage)(nil),      // 1: graylink.agent.v1.ClocksMessage
@@ -3172,90 +3292,92 @@ var file_agent_proto_goTypes = []any{
 	(*Hello)(nil),              // 7: graylink.agent.v1.Hello
 	(*WebEndpoint)(nil),        // 8: graylink.agent.v1.WebEndpoint
 	(*Interface)(nil),          // 9: graylink.agent.v1.Interface
-	(*LLDPNeighbour)(nil),      // 10: graylink.agent.v1.LLDPNeighbour
-	(*RDMA)(nil),               // 11: graylink.agent.v1.RDMA
-	(*ClockInfo)(nil),          // 12: graylink.agent.v1.ClockInfo
-	(*Applied)(nil),            // 13: graylink.agent.v1.Applied
-	(*Heartbeat)(nil),          // 14: graylink.agent.v1.Heartbeat
-	(*Addresses)(nil),          // 15: graylink.agent.v1.Addresses
-	(*PathReport)(nil),         // 16: graylink.agent.v1.PathReport
-	(*Trace)(nil),              // 17: graylink.agent.v1.Trace
-	(*Hop)(nil),                // 18: graylink.agent.v1.Hop
-	(*ClockReport)(nil),        // 19: graylink.agent.v1.ClockReport
-	(*CoordinatorMessage)(nil), // 20: graylink.agent.v1.CoordinatorMessage
-	(*Welcome)(nil),            // 21: graylink.agent.v1.Welcome
-	(*Refused)(nil),            // 22: graylink.agent.v1.Refused
-	(*Assignment)(nil),         // 23: graylink.agent.v1.Assignment
-	(*Stamp)(nil),              // 24: graylink.agent.v1.Stamp
-	(*Class)(nil),              // 25: graylink.agent.v1.Class
-	(*NIC)(nil),                // 26: graylink.agent.v1.NIC
-	(*Peer)(nil),               // 27: graylink.agent.v1.Peer
-	(*Edge)(nil),               // 28: graylink.agent.v1.Edge
-	(*Keys)(nil),               // 29: graylink.agent.v1.Keys
-	(*PeerKeys)(nil),           // 30: graylink.agent.v1.PeerKeys
-	(*Key)(nil),                // 31: graylink.agent.v1.Key
-	(*ClockUpdate)(nil),        // 32: graylink.agent.v1.ClockUpdate
-	(*Lives)(nil),              // 33: graylink.agent.v1.Lives
-	(*NodeLife)(nil),           // 34: graylink.agent.v1.NodeLife
-	(*PathsWanted)(nil),        // 35: graylink.agent.v1.PathsWanted
-	(*AuthoritiesRequest)(nil), // 36: graylink.agent.v1.AuthoritiesRequest
-	(*AuthoritiesAnswer)(nil),  // 37: graylink.agent.v1.AuthoritiesAnswer
-	(*EnrollRequest)(nil),      // 38: graylink.agent.v1.EnrollRequest
-	(*EnrollAnswer)(nil),       // 39: graylink.agent.v1.EnrollAnswer
+	(*InfiniBandPort)(nil),     // 10: graylink.agent.v1.InfiniBandPort
+	(*LLDPNeighbour)(nil),      // 11: graylink.agent.v1.LLDPNeighbour
+	(*RDMA)(nil),               // 12: graylink.agent.v1.RDMA
+	(*ClockInfo)(nil),          // 13: graylink.agent.v1.ClockInfo
+	(*Applied)(nil),            // 14: graylink.agent.v1.Applied
+	(*Heartbeat)(nil),          // 15: graylink.agent.v1.Heartbeat
+	(*Addresses)(nil),          // 16: graylink.agent.v1.Addresses
+	(*PathReport)(nil),         // 17: graylink.agent.v1.PathReport
+	(*Trace)(nil),              // 18: graylink.agent.v1.Trace
+	(*Hop)(nil),                // 19: graylink.agent.v1.Hop
+	(*ClockReport)(nil),        // 20: graylink.agent.v1.ClockReport
+	(*CoordinatorMessage)(nil), // 21: graylink.agent.v1.CoordinatorMessage
+	(*Welcome)(nil),            // 22: graylink.agent.v1.Welcome
+	(*Refused)(nil),            // 23: graylink.agent.v1.Refused
+	(*Assignment)(nil),         // 24: graylink.agent.v1.Assignment
+	(*Stamp)(nil),              // 25: graylink.agent.v1.Stamp
+	(*Class)(nil),              // 26: graylink.agent.v1.Class
+	(*NIC)(nil),                // 27: graylink.agent.v1.NIC
+	(*Peer)(nil),               // 28: graylink.agent.v1.Peer
+	(*Edge)(nil),               // 29: graylink.agent.v1.Edge
+	(*Keys)(nil),               // 30: graylink.agent.v1.Keys
+	(*PeerKeys)(nil),           // 31: graylink.agent.v1.PeerKeys
+	(*Key)(nil),                // 32: graylink.agent.v1.Key
+	(*ClockUpdate)(nil),        // 33: graylink.agent.v1.ClockUpdate
+	(*Lives)(nil),              // 34: graylink.agent.v1.Lives
+	(*NodeLife)(nil),           // 35: graylink.agent.v1.NodeLife
+	(*PathsWanted)(nil),        // 36: graylink.agent.v1.PathsWanted
+	(*AuthoritiesRequest)(nil), // 37: graylink.agent.v1.AuthoritiesRequest
+	(*AuthoritiesAnswer)(nil),  // 38: graylink.agent.v1.AuthoritiesAnswer
+	(*EnrollRequest)(nil),      // 39: graylink.agent.v1.EnrollRequest
+	(*EnrollAnswer)(nil),       // 40: graylink.agent.v1.EnrollAnswer
 }
 var file_agent_proto_depIdxs = []int32{
-	19, // 0: graylink.agent.v1.ClocksMessage.report:type_name -> graylink.agent.v1.ClockReport
+	20, // 0: graylink.agent.v1.ClocksMessage.report:type_name -> graylink.agent.v1.ClockReport
 	4,  // 1: graylink.agent.v1.Question.wanted:type_name -> graylink.agent.v1.WantedFlows
 	3,  // 2: graylink.agent.v1.Question.hops:type_name -> graylink.agent.v1.HopProbe
 	3,  // 3: graylink.agent.v1.Answer.hops:type_name -> graylink.agent.v1.HopProbe
 	7,  // 4: graylink.agent.v1.AgentMessage.hello:type_name -> graylink.agent.v1.Hello
-	14, // 5: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
-	15, // 6: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
-	16, // 7: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
-	19, // 8: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
+	15, // 5: graylink.agent.v1.AgentMessage.heartbeat:type_name -> graylink.agent.v1.Heartbeat
+	16, // 6: graylink.agent.v1.AgentMessage.addresses:type_name -> graylink.agent.v1.Addresses
+	17, // 7: graylink.agent.v1.AgentMessage.paths:type_name -> graylink.agent.v1.PathReport
+	20, // 8: graylink.agent.v1.AgentMessage.clock:type_name -> graylink.agent.v1.ClockReport
 	8,  // 9: graylink.agent.v1.Hello.web:type_name -> graylink.agent.v1.WebEndpoint
 	9,  // 10: graylink.agent.v1.Hello.interfaces:type_name -> graylink.agent.v1.Interface
-	12, // 11: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
-	13, // 12: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
-	11, // 13: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
-	10, // 14: graylink.agent.v1.Interface.lldp:type_name -> graylink.agent.v1.LLDPNeighbour
-	13, // 15: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
-	9,  // 16: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
-	17, // 17: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
-	0,  // 18: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
-	18, // 19: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
-	21, // 20: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
-	22, // 21: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
-	23, // 22: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
-	29, // 23: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
-	32, // 24: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
-	35, // 25: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
-	33, // 26: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
-	24, // 27: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
-	26, // 28: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
-	27, // 29: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
-	28, // 30: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
-	28, // 31: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
-	25, // 32: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
-	11, // 33: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
-	30, // 34: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
-	31, // 35: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
-	34, // 36: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
-	6,  // 37: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
-	2,  // 38: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
-	1,  // 39: graylink.agent.v1.Agents.Clocks:input_type -> graylink.agent.v1.ClocksMessage
-	36, // 40: graylink.agent.v1.Enrollment.Authorities:input_type -> graylink.agent.v1.AuthoritiesRequest
-	38, // 41: graylink.agent.v1.Enrollment.Enroll:input_type -> graylink.agent.v1.EnrollRequest
-	20, // 42: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
-	5,  // 43: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
-	32, // 44: graylink.agent.v1.Agents.Clocks:output_type -> graylink.agent.v1.ClockUpdate
-	37, // 45: graylink.agent.v1.Enrollment.Authorities:output_type -> graylink.agent.v1.AuthoritiesAnswer
-	39, // 46: graylink.agent.v1.Enrollment.Enroll:output_type -> graylink.agent.v1.EnrollAnswer
-	42, // [42:47] is the sub-list for method output_type
-	37, // [37:42] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	13, // 11: graylink.agent.v1.Hello.clock:type_name -> graylink.agent.v1.ClockInfo
+	14, // 12: graylink.agent.v1.Hello.applied:type_name -> graylink.agent.v1.Applied
+	12, // 13: graylink.agent.v1.Interface.rdma:type_name -> graylink.agent.v1.RDMA
+	11, // 14: graylink.agent.v1.Interface.lldp:type_name -> graylink.agent.v1.LLDPNeighbour
+	10, // 15: graylink.agent.v1.Interface.ib:type_name -> graylink.agent.v1.InfiniBandPort
+	14, // 16: graylink.agent.v1.Heartbeat.applied:type_name -> graylink.agent.v1.Applied
+	9,  // 17: graylink.agent.v1.Addresses.interfaces:type_name -> graylink.agent.v1.Interface
+	18, // 18: graylink.agent.v1.PathReport.traces:type_name -> graylink.agent.v1.Trace
+	0,  // 19: graylink.agent.v1.Trace.state:type_name -> graylink.agent.v1.PathState
+	19, // 20: graylink.agent.v1.Trace.hops:type_name -> graylink.agent.v1.Hop
+	22, // 21: graylink.agent.v1.CoordinatorMessage.welcome:type_name -> graylink.agent.v1.Welcome
+	23, // 22: graylink.agent.v1.CoordinatorMessage.refused:type_name -> graylink.agent.v1.Refused
+	24, // 23: graylink.agent.v1.CoordinatorMessage.assignment:type_name -> graylink.agent.v1.Assignment
+	30, // 24: graylink.agent.v1.CoordinatorMessage.keys:type_name -> graylink.agent.v1.Keys
+	33, // 25: graylink.agent.v1.CoordinatorMessage.clock:type_name -> graylink.agent.v1.ClockUpdate
+	36, // 26: graylink.agent.v1.CoordinatorMessage.paths_wanted:type_name -> graylink.agent.v1.PathsWanted
+	34, // 27: graylink.agent.v1.CoordinatorMessage.lives:type_name -> graylink.agent.v1.Lives
+	25, // 28: graylink.agent.v1.Assignment.stamp:type_name -> graylink.agent.v1.Stamp
+	27, // 29: graylink.agent.v1.Assignment.nics:type_name -> graylink.agent.v1.NIC
+	28, // 30: graylink.agent.v1.Assignment.peers:type_name -> graylink.agent.v1.Peer
+	29, // 31: graylink.agent.v1.Assignment.edges:type_name -> graylink.agent.v1.Edge
+	29, // 32: graylink.agent.v1.Assignment.answers:type_name -> graylink.agent.v1.Edge
+	26, // 33: graylink.agent.v1.Stamp.classes:type_name -> graylink.agent.v1.Class
+	12, // 34: graylink.agent.v1.Peer.rdma:type_name -> graylink.agent.v1.RDMA
+	31, // 35: graylink.agent.v1.Keys.peers:type_name -> graylink.agent.v1.PeerKeys
+	32, // 36: graylink.agent.v1.PeerKeys.keys:type_name -> graylink.agent.v1.Key
+	35, // 37: graylink.agent.v1.Lives.nodes:type_name -> graylink.agent.v1.NodeLife
+	6,  // 38: graylink.agent.v1.Agents.Session:input_type -> graylink.agent.v1.AgentMessage
+	2,  // 39: graylink.agent.v1.Agents.Ask:input_type -> graylink.agent.v1.Question
+	1,  // 40: graylink.agent.v1.Agents.Clocks:input_type -> graylink.agent.v1.ClocksMessage
+	37, // 41: graylink.agent.v1.Enrollment.Authorities:input_type -> graylink.agent.v1.AuthoritiesRequest
+	39, // 42: graylink.agent.v1.Enrollment.Enroll:input_type -> graylink.agent.v1.EnrollRequest
+	21, // 43: graylink.agent.v1.Agents.Session:output_type -> graylink.agent.v1.CoordinatorMessage
+	5,  // 44: graylink.agent.v1.Agents.Ask:output_type -> graylink.agent.v1.Answer
+	33, // 45: graylink.agent.v1.Agents.Clocks:output_type -> graylink.agent.v1.ClockUpdate
+	38, // 46: graylink.agent.v1.Enrollment.Authorities:output_type -> graylink.agent.v1.AuthoritiesAnswer
+	40, // 47: graylink.agent.v1.Enrollment.Enroll:output_type -> graylink.agent.v1.EnrollAnswer
+	43, // [43:48] is the sub-list for method output_type
+	38, // [38:43] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -3272,7 +3394,8 @@ func file_agent_proto_init() {
 	}
 	file_agent_proto_msgTypes[6].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[8].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[19].OneofWrappers = []any{
+	file_agent_proto_msgTypes[9].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[20].OneofWrappers = []any{
 		(*CoordinatorMessage_Welcome)(nil),
 		(*CoordinatorMessage_Refused)(nil),
 		(*CoordinatorMessage_Assignment)(nil),
@@ -3281,8 +3404,8 @@ func file_agent_proto_init() {
 		(*CoordinatorMessage_PathsWanted)(nil),
 		(*CoordinatorMessage_Lives)(nil),
 	}
-	file_agent_proto_msgTypes[25].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[37].OneofWrappers = []any{
+	file_agent_proto_msgTypes[26].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[38].OneofWrappers = []any{
 		(*EnrollRequest_JoinToken)(nil),
 		(*EnrollRequest_KubernetesToken)(nil),
 	}
@@ -3292,7 +3415,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

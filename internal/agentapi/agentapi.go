@@ -26,6 +26,7 @@ const (
 	MaxClockUpdate        = 8 << 20   // octets of an update: 65,536 clocks
 	InstanceSize          = 16
 	SecretSize            = 32
+	MaxLID                = 0xbfff   // the highest LID of one port (IBTA 4.1.3)
 	MaxLife               = 1 << 62  // the highest life number
 	MaxEpoch              = 1 << 62  // the highest epoch of a leader
 	MaxEpochProof         = 64       // octets
@@ -47,8 +48,26 @@ func (r *RDMA) CheckQueuePair(field string) error {
 		return fmt.Errorf("%s.qpn: %d, want 2 to %d", field, r.GetQpn(), 1<<24-1)
 	case r.GetQKey() == 0 || r.GetQKey() >= 1<<31:
 		return fmt.Errorf("%s.q_key: %#x, want one that is not 0 and whose highest bit is clear", field, r.GetQKey())
-	case r.GetLid() > 0xbfff:
-		return fmt.Errorf("%s.lid: %#x, want that of one port, at most 0xbfff", field, r.GetLid())
+	case r.GetLid() > MaxLID:
+		return fmt.Errorf("%s.lid: %#x, want that of one port, at most %#x", field, r.GetLid(), MaxLID)
+	}
+	return nil
+}
+
+// CheckPort returns an error if an InfiniBand port is invalid. The error begins with field, the name of the message's
+// field.
+func (p *InfiniBandPort) CheckPort(field string) error {
+	switch {
+	case p.GetPort() > 255:
+		return fmt.Errorf("%s.port: %d, want at most 255", field, p.GetPort())
+	case p.NodeGuid != nil && p.GetNodeGuid() == 0:
+		return fmt.Errorf("%s.node_guid: 0, want a GUID, or none if it is not known", field)
+	case p.PortGuid != nil && p.GetPortGuid() == 0:
+		return fmt.Errorf("%s.port_guid: 0, want a GUID, or none if it is not known", field)
+	case p.Lid != nil && (p.GetLid() == 0 || p.GetLid() > MaxLID):
+		return fmt.Errorf("%s.lid: %#x, want that of one port, from 1 to %#x, or none if it is not known", field, p.GetLid(), MaxLID)
+	case p.SmLid != nil && (p.GetSmLid() == 0 || p.GetSmLid() > MaxLID):
+		return fmt.Errorf("%s.sm_lid: %#x, want that of one port, from 1 to %#x, or none if it is not known", field, p.GetSmLid(), MaxLID)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/graylink/graylink/internal/agentapi"
 	"github.com/graylink/graylink/internal/fabric"
@@ -40,21 +41,45 @@ type interfaceReport struct {
 	order      uint64 // reports that came first have lower numbers; 0 means that it is from before the start
 }
 
-// interfaceOf returns the first interface that belongs to the NIC, by its device or an alias, and that
-// has usable addresses, with these addresses: those that can be probed. It returns nil when there is
-// none.
-func (r *interfaceReport) interfaceOf(nic *fabric.NIC) (f *interfaceState, usable []netip.Addr) {
+// interfaceOf returns the first interface that belongs to the NIC, and that has usable addresses, with
+// these addresses: those that can be probed. If there is none, it returns the first InfiniBand port that
+// belongs to the NIC and that is probed without addresses, or nil. An interface belongs to a NIC by its
+// device or an alias, or by the GUID of its InfiniBand port. A port whose GUID another NIC of the node has
+// is not that of a NIC with its name.
+func (r *interfaceReport) interfaceOf(nic *fabric.NIC, guids map[string]string) (f *interfaceState, usable []netip.Addr) {
+	var bare *interfaceState
 	for i := range r.interfaces {
 		f := &r.interfaces[i]
-		if f.Name != nic.Device && !slices.Contains(nic.Aliases, f.Name) {
+		owner := guids[f.portGUID()]
+		if named := f.Name == nic.Device || slices.Contains(nic.Aliases, f.Name); owner != nic.ID() && (owner != "" || !named) {
 			continue
 		}
 		usable := slices.DeleteFunc(slices.Clone(f.Addresses), func(a netip.Addr) bool { return !isProbeable(a) })
 		if len(usable) > 0 {
 			return f, usable
 		}
+		if bare == nil && f.Port != nil && (f.AwaitsRDMA || f.RDMA != nil) {
+			bare = f
+		}
 	}
-	return nil, nil
+	return bare, nil
+}
+
+// guidsOf returns the NICs of a node by the GUIDs that they have as aliases, in lower case.
+func guidsOf(g *fabric.Graph, node string) map[string]string {
+	n := g.Node(node)
+	if n == nil {
+		return nil
+	}
+	out := map[string]string{}
+	for i := range n.NICs {
+		for _, alias := range n.NICs[i].Aliases {
+			if guid, ok := strings.CutPrefix(alias, "guid:"); ok {
+				out[strings.ToLower(guid)] = n.NICs[i].ID()
+			}
+		}
+	}
+	return out
 }
 
 // resolver finds the addresses and queue pairs of a plan's NICs.
@@ -87,18 +112,24 @@ func (p *plan) resolveAddresses(in planInput) {
 		r.lastOrder = max(r.lastOrder, c.addressOrder, c.gidOrder)
 	}
 	p.claims = map[string]claim{}
+	node, guids := "", map[string]string(nil)
 	for i, id := range p.sched.NICs {
 		nic := p.graph.NIC(id)
 		if nic == nil {
 			continue
 		}
 		rep := in.reported[nic.Node]
-		f, usable := rep.interfaceOf(nic)
+		if nic.Node != node {
+			node, guids = nic.Node, guidsOf(p.graph, nic.Node)
+		}
+		f, usable := rep.interfaceOf(nic, guids)
 		if f != nil {
-			p.endpoints[i].iface, p.endpoints[i].hardware = f.Name, f.Hardware
+			p.endpoints[i].iface, p.endpoints[i].hardware, p.endpoints[i].bare = f.Name, f.Hardware, len(usable) == 0
 			r.reportedNICs = append(r.reportedNICs, reportedNIC{int32(i), rep.order, f, usable})
 		}
-		r.fromTopology(int32(i), nic, usable)
+		if !p.endpoints[i].bare {
+			r.fromTopology(int32(i), nic, usable)
+		}
 	}
 	slices.SortStableFunc(r.reportedNICs, func(a, b reportedNIC) int { return cmp.Compare(a.order, b.order) })
 	r.fromReports()
@@ -200,7 +231,7 @@ func (r *resolver) fromReports() {
 		owner[a] = i
 	}
 	without := slices.DeleteFunc(slices.Clone(r.reportedNICs), func(w reportedNIC) bool {
-		return len(addressesOf(p.graph, p.graph.NIC(p.sched.NICs[w.nic]))) > 0
+		return p.endpoints[w.nic].bare || len(addressesOf(p.graph, p.graph.NIC(p.sched.NICs[w.nic]))) > 0
 	})
 	take := func(w reportedNIC, a netip.Addr, order uint64) {
 		owner[a], p.endpoints[w.nic].addr = w.nic, a

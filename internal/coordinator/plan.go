@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
@@ -66,7 +67,15 @@ type endpoint struct {
 	iface    string         // interface that has the address
 	hardware bool           // it stamps in hardware
 	rdma     *agentapi.RDMA // queue pair; nil means that the NIC is probed by UDP
+	bare     bool           // it is an InfiniBand port without addresses, which is probed by its queue pair only
 }
+
+// assignable reports whether a NIC can be given to its node: it has an address, or is an InfiniBand port of which the
+// node makes a queue pair.
+func (e *endpoint) assignable() bool { return e.addr.IsValid() || e.bare }
+
+// reachable reports whether other NICs may be able to probe a NIC: it has an address, or a queue pair without one.
+func (e *endpoint) reachable() bool { return e.addr.IsValid() || e.bare && e.rdma != nil }
 
 // edgeIndex finds the edges of a NIC in a schedule.
 type edgeIndex struct {
@@ -209,10 +218,14 @@ func (p *plan) incoming(nic int32) []int32 {
 	return p.edges.incoming[p.edges.firstIncoming[nic]:p.edges.firstIncoming[nic+1]]
 }
 
-// canProbe reports whether an edge can be probed: both ends have an address, of the same family.
+// canProbe reports whether an edge can be probed: both ends have an address, of the same family. If one of them is an
+// InfiniBand port without addresses, both need a queue pair in one subnet.
 func (p *plan) canProbe(e *schedule.Edge) bool {
-	src, dst := p.endpoints[e.Src].addr, p.endpoints[e.Dst].addr
-	return src.IsValid() && dst.IsValid() && src.Is4() == dst.Is4()
+	a, b := &p.endpoints[e.Src], &p.endpoints[e.Dst]
+	if a.bare || b.bare {
+		return a.rdma.GetLid() != 0 && b.rdma.GetLid() != 0 && bytes.Equal(a.rdma.GetGid()[:8], b.rdma.GetGid()[:8])
+	}
+	return a.addr.IsValid() && b.addr.IsValid() && a.addr.Is4() == b.addr.Is4()
 }
 
 func isProbeable(a netip.Addr) bool {
@@ -279,19 +292,19 @@ func hashOf(a *agentapi.Assignment) (out [hashSize]byte, err error) {
 }
 
 // assignmentFor returns the assignment of a node under the plan, without version and hash. It leaves
-// out NICs without an address and their edges.
+// out NICs that cannot be probed and their edges.
 func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 	a := &agentapi.Assignment{Node: node, Stamp: p.settings.stamp, Authenticated: p.settings.authenticated, ChangeoverNs: p.settings.changeover, CadenceNs: p.edges.cadence}
 	own := map[int32]uint32{}
 	for _, i := range p.nics[node] {
-		if p.endpoints[i].addr.IsValid() {
+		if p.endpoints[i].assignable() {
 			own[i] = uint32(len(a.Nics))
 			a.Nics = append(a.Nics, p.nicMessage(i))
 		}
 	}
 	var peers []int32
 	for _, i := range p.nics[node] {
-		if !p.endpoints[i].addr.IsValid() {
+		if !p.endpoints[i].assignable() {
 			continue
 		}
 		for _, e := range p.outgoing(i) {
@@ -302,7 +315,7 @@ func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 		}
 	}
 	slices.Sort(peers)
-	peers = slices.DeleteFunc(slices.Compact(peers), func(i int32) bool { return !p.endpoints[i].addr.IsValid() })
+	peers = slices.DeleteFunc(slices.Compact(peers), func(i int32) bool { return !p.endpoints[i].reachable() })
 	place := make(map[int32]uint32, len(peers))
 	a.Peers = make([]*agentapi.Peer, len(peers))
 	for k, i := range peers {
@@ -315,7 +328,7 @@ func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 		return &agentapi.Edge{Nic: nic, Peer: place[peer], Flow: uint32(e.Flow), Tier: uint32(e.Tier), CadenceNs: uint64(e.Cadence)}
 	}
 	for _, i := range p.nics[node] {
-		if !p.endpoints[i].addr.IsValid() {
+		if !p.endpoints[i].assignable() {
 			continue
 		}
 		out := p.outgoing(i)

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"time"
 
@@ -190,7 +189,8 @@ func (a *agent) stateName(mono, heartbeat time.Duration) string {
 	return StateAbsent
 }
 
-// Interfaces returns the interfaces that connected agents report, by node and name.
+// Interfaces returns the interfaces that connected agents report, by node and name. Of several interfaces of one
+// InfiniBand port, the first one has the port's GUID.
 func (c *Coordinator) Interfaces() (out []fabric.NodeView) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,11 +199,12 @@ func (c *Coordinator) Interfaces() (out []fabric.NodeView) {
 			continue
 		}
 		v := fabric.NodeView{Node: node}
+		known := map[string]bool{"": true}
 		for _, f := range a.interfaces.interfaces {
 			nic := fabric.NICView{NIC: node + "/" + f.Name, Addresses: f.Addresses, Networks: f.Networks, Neighbours: f.Neighbours}
-			if r := f.RDMA; r != nil && r.LID != 0 && r.GID.Is6() {
-				gid := r.GID.As16()
-				nic.GUID, nic.RDMADevice = fmt.Sprintf("0x%x", gid[8:]), r.Device // a port with a LID is one of InfiniBand
+			if guid := f.portGUID(); !known[guid] {
+				known[guid] = true
+				nic.GUID, nic.RDMADevice = guid, f.deviceOfPort()
 			}
 			v.NICs = append(v.NICs, nic)
 		}

@@ -196,7 +196,7 @@ func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono 
 	before := a.interfaces.interfaces
 	out := mergeInterfaces(before, in)
 	same := slices.EqualFunc(before, out, func(x, y interfaceState) bool {
-		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.equal(y.RDMA) && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Networks, y.Networks)
+		return x.Name == y.Name && x.Hardware == y.Hardware && x.RDMA.equal(y.RDMA) && x.Port.equal(y.Port) && x.AwaitsRDMA == y.AwaitsRDMA && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Networks, y.Networks)
 	})
 	a.interfaces.interfaces = out // the plan does not depend on neighbours
 	if !same {
@@ -209,7 +209,7 @@ func (c *Coordinator) updateInterfaces(a *agent, in []*agentapi.Interface, mono 
 // mergeInterfaces returns the interfaces of a report. What a report leaves out stays as it was before.
 func mergeInterfaces(before []interfaceState, in []*agentapi.Interface) (out []interfaceState) {
 	for _, f := range in {
-		s := interfaceState{Name: f.GetName(), Hardware: f.GetHardwareStamps()}
+		s := interfaceState{Name: f.GetName(), Hardware: f.GetHardwareStamps(), Port: newPortState(f.GetIb()), AwaitsRDMA: f.GetRdma() != nil}
 		i := slices.IndexFunc(before, func(o interfaceState) bool { return o.Name == s.Name })
 		if f.HardwareStamps == nil {
 			s.Hardware = i >= 0 && before[i].Hardware

@@ -66,10 +66,67 @@ type interfaceState struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Hardware  bool         `json:"hardware_stamps,omitempty"`
 	RDMA      *rdmaState   `json:"rdma,omitempty"` // nil if it is probed by UDP
+	Port      *portState   `json:"ib,omitempty"`   // InfiniBand port; nil if it is none
+	// AwaitsRDMA states that the agent opens a queue pair once the interface is assigned. It is not saved.
+	AwaitsRDMA bool `json:"-"`
 	// Networks are those of the addresses, if they are known. They are not saved.
 	Networks []netip.Prefix `json:"-"`
 	// Neighbours are those that LLDP names. They are not saved.
 	Neighbours []fabric.Neighbour `json:"-"`
+}
+
+// portState is what an agent knows of an InfiniBand port. What is 0 or empty is not known. It is never changed.
+type portState struct {
+	Device       string `json:"device,omitempty"`
+	Number       uint32 `json:"port,omitempty"`
+	NodeGUID     uint64 `json:"node_guid,omitempty"`
+	PortGUID     uint64 `json:"port_guid,omitempty"`
+	SubnetPrefix uint64 `json:"subnet_prefix,omitempty"`
+	LID          uint32 `json:"lid,omitempty"`
+}
+
+func (s *portState) equal(o *portState) bool {
+	if s == nil || o == nil {
+		return s == o
+	}
+	return *s == *o
+}
+
+// newPortState returns what a registration has of an InfiniBand port, or nil if it has none.
+func newPortState(p *agentapi.InfiniBandPort) *portState {
+	if p == nil {
+		return nil
+	}
+	return &portState{Device: p.GetDevice(), Number: p.GetPort(), NodeGUID: p.GetNodeGuid(), PortGUID: p.GetPortGuid(), SubnetPrefix: p.GetSubnetPrefix(), LID: p.GetLid()}
+}
+
+// guid returns the port's GUID as topologies have it, and nothing if it is not known.
+func (s *portState) guid() string {
+	if s == nil || s.PortGUID == 0 {
+		return ""
+	}
+	return fmt.Sprintf("0x%016x", s.PortGUID)
+}
+
+// portGUID returns the GUID of the interface's InfiniBand port, and nothing if it is not known. Agents of earlier versions
+// report queue pairs only; one with a LID is of InfiniBand.
+func (f *interfaceState) portGUID() string {
+	if r := f.RDMA; f.Port == nil && r != nil && r.LID != 0 && r.GID.Is6() {
+		gid := r.GID.As16()
+		return fmt.Sprintf("0x%x", gid[8:])
+	}
+	return f.Port.guid()
+}
+
+// deviceOfPort returns the RDMA device of the interface's InfiniBand port, and nothing if it is not known.
+func (f *interfaceState) deviceOfPort() string {
+	if f.Port == nil && f.RDMA != nil {
+		return f.RDMA.Device
+	}
+	if f.Port == nil {
+		return ""
+	}
+	return f.Port.Device
 }
 
 // rdmaState is the queue pair of an interface. It is never changed.

@@ -130,6 +130,14 @@ func checkInterfaces(field string, in []*agentapi.Interface) error {
 		if err := checkRDMA(at+".rdma", f.GetRdma()); err != nil {
 			return err
 		}
+		if err := checkText(at+".ib.device", f.GetIb().GetDevice()); err != nil {
+			return err
+		}
+		if p := f.GetIb(); p != nil {
+			if err := p.CheckPort(at + ".ib"); err != nil {
+				return err
+			}
+		}
 		if n := len(f.GetAddresses()); n > agentapi.MaxInterfaceAddresses {
 			return fmt.Errorf("%s.addresses: %d, want at most %d", at, n, agentapi.MaxInterfaceAddresses)
 		}

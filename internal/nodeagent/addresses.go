@@ -13,7 +13,7 @@ import (
 type resolver struct {
 	lookup   func(device string) ([]netip.Addr, error)
 	rdmaOf   func(device string) *probe.RDMAConfig // returns the RDMA port of an interface; nil means NICs of an assignment are probed by UDP
-	assigned map[string]netip.Addr                 // address from the coordinator, by NIC
+	assigned map[string]netip.Addr                 // address from the coordinator, by NIC; invalid: the NIC is an InfiniBand port without addresses
 }
 
 // resolveAddresses returns the configuration with an address for every NIC that names a device: the assigned address if
@@ -54,8 +54,11 @@ func (r *resolver) resolveAddresses(cfg, running *probe.Config) (*probe.Config, 
 
 // chooseAddress returns the address of a NIC's device: the assigned one, the one that it had, or its first one.
 func (r *resolver) chooseAddress(c *probe.NICConfig, had netip.Addr) (netip.Addr, error) {
+	assigned, ofCoordinator := r.assigned[c.NIC]
+	if ofCoordinator && !assigned.IsValid() {
+		return netip.Addr{}, nil
+	}
 	addrs, err := r.lookup(c.Device)
-	assigned := r.assigned[c.NIC]
 	switch {
 	case err == nil && slices.Contains(addrs, assigned):
 		return assigned, nil

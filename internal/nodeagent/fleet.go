@@ -32,6 +32,7 @@ type FleetOptions struct {
 	WebScheme   string
 	Timestamps  string // kind of time stamps, as in the configuration file
 	RDMA        bool   // probe by RDMA if both ends have it
+	PKeyIndex   *int   // index of the partition key of InfiniBand ports without an IPoIB interface; nil: that of the default partition
 	// Engine makes the probe engine of a configuration. If it is nil, the engine has sockets.
 	Engine func(*probe.Config, *slog.Logger) (*probe.Engine, error)
 }
@@ -57,6 +58,7 @@ type ClockOptions struct {
 type fleet struct {
 	node       *Node
 	options    FleetOptions
+	sys        string                      // root of sysfs
 	lastCounts map[fabric.Flow]probeCounts // counts at the last heartbeat
 	applyError string                      // error from the parts of the assignment that could not be applied
 	lldpError  string                      // last error of the listener for neighbours
@@ -89,7 +91,7 @@ func StartFleet(o FleetOptions, log *slog.Logger) (*Node, error) {
 			log.Warn("cannot listen for the switches that NICs are plugged into, which needs CAP_NET_RAW", "err", err)
 		}
 	}
-	f := &fleet{node: n, options: o, lastCounts: map[fabric.Flow]probeCounts{}}
+	f := &fleet{node: n, options: o, sys: "/sys", lastCounts: map[fabric.Flow]probeCounts{}}
 	c, err := client.New(client.Config{Addresses: o.Coordinator.Addresses, ServerName: o.Coordinator.ServerName, Certificates: keeper, Node: o.Node, Version: o.Version, OwnConfiguration: own != nil,
 		BootID: strings.TrimSpace(string(boot)), Web: &agentapi.WebEndpoint{Address: o.Web, Scheme: o.WebScheme}, StateFile: o.StateFile, Log: log}, f)
 	if err != nil {
@@ -153,7 +155,7 @@ func (o *FleetOptions) newEngineNode(own *probe.Config, log *slog.Logger) (*Node
 		} else if err != nil {
 			log.Error("cannot probe by RDMA; NICs are probed by UDP until the library is installed", "err", err)
 		}
-		n.addresses.rdmaOf = withLibrary(rdma.CheckLibrary, rdmaPorts("/sys", rdma.RandomQKey()))
+		n.addresses.rdmaOf = withLibrary(rdma.CheckLibrary, rdmaPorts("/sys", o.rdmaKeys()))
 	}
 	resolved, err := n.addresses.resolveAddresses(wanted, nil)
 	if err != nil {
@@ -168,6 +170,15 @@ func (o *FleetOptions) newEngineNode(own *probe.Config, log *slog.Logger) (*Node
 	}
 	n.engine, err = start(resolved, log)
 	return n, err
+}
+
+// rdmaKeys returns the keys of the queue pairs of a fleet's node, with a random Q_Key.
+func (o *FleetOptions) rdmaKeys() probe.RDMAConfig {
+	keys := probe.RDMAConfig{PKey: rdma.DefaultPKey, QKey: rdma.RandomQKey()}
+	if o.PKeyIndex != nil {
+		keys.PKey, keys.PKeyIndex = 0, o.PKeyIndex
+	}
+	return keys
 }
 
 // Apply implements client.Agent. A NIC that cannot be opened does not stop the rest: it is tried again every second,

@@ -39,6 +39,7 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 		}
 	}
 	f.listenForNeighbours(all)
+	ports := listIBPorts(f.sys)
 	var out []*agentapi.Interface
 	for _, i := range all {
 		if i.Flags&net.FlagLoopback != 0 || len(out) == maxInterfaces {
@@ -55,11 +56,14 @@ func (f *fleet) Interfaces() ([]*agentapi.Interface, error) {
 			}
 		}
 		if len(v.Addresses) > 0 {
+			if p := portOfInterface(ports, i.HardwareAddr); p != nil {
+				v.Ib = p.message()
+			}
 			v.Lldp = f.neighboursAt(i.Index)
 			out = append(out, v)
 		}
 	}
-	return out, nil
+	return append(out, bareIBPorts(ports, out, pairs, f.options.RDMA && rdma.CheckLibrary() == nil)...), nil
 }
 
 // listenForNeighbours sets the interfaces to hear LLDP at: those that have a carrier. What was heard at an interface is
@@ -97,20 +101,21 @@ func (f *fleet) neighboursAt(ifindex int) (out []*agentapi.LLDPNeighbour) {
 }
 
 // advertisedQueuePair returns the queue pair of a NIC as peers see it. Without a queue pair, or without a GID, it
-// returns an RDMA that states only that there will be one.
+// returns an RDMA that states only that there will be one. The same holds for an InfiniBand port without a LID.
 func advertisedQueuePair(s *probe.NICStats) *agentapi.RDMA {
 	p := s.Port
-	if !p.Queue || !p.GID.IsValid() {
+	if !p.Queue || !p.GID.IsValid() || p.InfiniBand && p.LID == 0 {
 		return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port)}
 	}
 	gid := p.GID.As16()
 	return &agentapi.RDMA{Device: p.Device, Port: uint32(p.Port), Gid: gid[:], Qpn: p.QPN, QKey: s.RDMA.QKey, Lid: uint32(p.LID), Hardware: p.Hardware}
 }
 
-// rdmaPorts returns a function that finds the RDMA port of an interface, also of an IPoIB interface, for queue pairs with one Q_Key.
-func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
+// rdmaPorts returns a function that finds the RDMA port of an interface, also of an IPoIB interface, and the InfiniBand
+// port of a name that no interface has. keys has the Q_Key, and the P_Key of ports without an IPoIB interface.
+func rdmaPorts(sys string, keys probe.RDMAConfig) func(netdev string) *probe.RDMAConfig {
 	return func(netdev string) *probe.RDMAConfig {
-		if port := ipoibPort(sys, netdev, qkey); port != nil {
+		if port := ipoibPort(sys, netdev, keys.QKey); port != nil {
 			return port
 		}
 		// Documentation/ABI/stable/sysfs-class-infiniband: the interface of each GID.
@@ -128,7 +133,10 @@ func rdmaPorts(sys string, qkey uint32) func(netdev string) *probe.RDMAConfig {
 			if err != nil {
 				continue
 			}
-			return &probe.RDMAConfig{Device: filepath.Base(filepath.Dir(filepath.Dir(port))), Port: number, PKey: rdma.DefaultPKey, QKey: qkey}
+			return &probe.RDMAConfig{Device: filepath.Base(filepath.Dir(filepath.Dir(port))), Port: number, PKey: rdma.DefaultPKey, QKey: keys.QKey}
+		}
+		if port := portByName(listIBPorts(sys), netdev); port != nil {
+			return port.queuePair(keys)
 		}
 		return nil
 	}
@@ -162,13 +170,17 @@ func linkSpeed(name string) uint64 {
 func (n *Node) DescribeNICs() fabric.NodeView {
 	cfg := n.Config()
 	out := fabric.NodeView{Node: cfg.Node, NICs: make([]fabric.NICView, 0, len(cfg.NICs))}
-	byName, byAddress := localInterfaces()
+	ports := listIBPorts("/sys")
+	byName, byAddress := localInterfaces(ports)
 	for i := range cfg.NICs {
 		c := &cfg.NICs[i]
 		v := fabric.NICView{NIC: c.NIC, Addresses: []netip.Addr{}, Plane: c.Plane, Rail: c.Rail, Side: c.Side}
 		d, ok := byName[c.Device]
 		if !ok {
 			d = byAddress[c.Address]
+		}
+		if p := configuredPort(ports, c); p != nil && d.guid == "" {
+			d.guid, d.rdma = formatGUID(p.portGUID), p.device
 		}
 		v.MAC, v.GUID, v.RDMADevice = d.mac, d.guid, d.rdma
 		if c.Address.IsValid() {
@@ -181,6 +193,15 @@ func (n *Node) DescribeNICs() fabric.NodeView {
 	return out
 }
 
+// configuredPort returns the InfiniBand port of a NIC that is no interface. It returns nil if there is none.
+func configuredPort(ports []ibPort, c *probe.NICConfig) *ibPort {
+	name := c.Device
+	if r := c.RDMA; name == "" && r != nil {
+		name = (&ibPort{device: r.Device, number: r.Port}).name()
+	}
+	return portByName(ports, name)
+}
+
 // device represents an interface of the node.
 type device struct {
 	mac       string
@@ -190,7 +211,7 @@ type device struct {
 }
 
 // localInterfaces returns the node's interfaces by name and by address. What cannot be read is absent.
-func localInterfaces() (byName map[string]device, byAddress map[netip.Addr]device) {
+func localInterfaces(ports []ibPort) (byName map[string]device, byAddress map[netip.Addr]device) {
 	byName, byAddress = map[string]device{}, map[netip.Addr]device{}
 	list, err := net.Interfaces()
 	if err != nil {
@@ -198,11 +219,8 @@ func localInterfaces() (byName map[string]device, byAddress map[netip.Addr]devic
 	}
 	for _, i := range list {
 		d := device{mac: i.HardwareAddr.String()}
-		if gid, ok := ipoibGID(i.HardwareAddr); ok {
-			d.guid = formatGUID(gid)
-			if port := ipoibPort("/sys", i.Name, 0); port != nil {
-				d.rdma = port.Device
-			}
+		if p := portOfInterface(ports, i.HardwareAddr); p != nil {
+			d.guid, d.rdma = formatGUID(p.portGUID), p.device
 		}
 		addrs, err := i.Addrs()
 		if err != nil {

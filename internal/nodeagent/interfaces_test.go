@@ -39,7 +39,7 @@ func TestRegistered(t *testing.T) {
 	if got, want := advertisedQueuePair(&s), (&agentapi.RDMA{Device: "mlx5_0", Port: 2, Gid: raw[:], Qpn: 17, QKey: 5, Lid: 4, Hardware: true}); !proto.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	for _, lost := range []func(*rdma.Status){func(p *rdma.Status) { p.Queue = false }, func(p *rdma.Status) { p.GID = netip.Addr{} }} {
+	for _, lost := range []func(*rdma.Status){func(p *rdma.Status) { p.Queue = false }, func(p *rdma.Status) { p.GID = netip.Addr{} }, func(p *rdma.Status) { p.InfiniBand, p.LID = true, 0 }} {
 		p := *s.Port
 		lost(&p)
 		if got, want := advertisedQueuePair(&probe.NICStats{NICConfig: s.NICConfig, Port: &p}), (&agentapi.RDMA{Device: "mlx5_0", Port: 2}); !proto.Equal(got, want) {
@@ -59,7 +59,7 @@ func TestRDMAPortsOfInterfaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	of := rdmaPorts(sys, 9)
+	of := rdmaPorts(sys, probe.RDMAConfig{PKey: 0x8001, QKey: 9})
 	for netdev, want := range map[string]*probe.RDMAConfig{"eth1": {Device: "mlx5_0", Port: 1, PKey: 0xffff, QKey: 9}, "eth2": {Device: "mlx5_0", Port: 2, PKey: 0xffff, QKey: 9},
 		"eth3": {Device: "mlx5_1", Port: 1, PKey: 0xffff, QKey: 9}, "eth4": nil, "eth": nil} {
 		if got := of(netdev); !got.Equal(want) {
@@ -93,8 +93,10 @@ func TestIPoIBPorts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	of := rdmaPorts(sys, 9)
-	for netdev, want := range map[string]*probe.RDMAConfig{"ib0": {Device: "mlx5_0", Port: 1, PKey: 0xffff, QKey: 9}, "ib1": {Device: "mlx5_1", Port: 2, PKey: 0xffff, QKey: 9},
+	two := 2
+	of := rdmaPorts(sys, probe.RDMAConfig{PKeyIndex: &two, QKey: 9})
+	for netdev, want := range map[string]*probe.RDMAConfig{"mlx5_0": {Device: "mlx5_0", Port: 1, PKeyIndex: &two, QKey: 9}, "mlx5_1.2": {Device: "mlx5_1", Port: 2, PKeyIndex: &two, QKey: 9},
+		"mlx5_2": nil, "mlx5_1.3": nil, "ib0": {Device: "mlx5_0", Port: 1, PKey: 0xffff, QKey: 9}, "ib1": {Device: "mlx5_1", Port: 2, PKey: 0xffff, QKey: 9},
 		"ib1.8003": {Device: "mlx5_1", Port: 2, PKey: 0x8003, QKey: 9}, "ib2": nil, "ib3": nil, "ib4": nil, "eth0": nil, "ib9": nil} {
 		if got := of(netdev); !got.Equal(want) {
 			t.Errorf("%s: %+v, want %+v", netdev, got, want)
@@ -104,8 +106,11 @@ func TestIPoIBPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gid, ok := ipoibGID(address); !ok || formatGUID(gid) != "0xb8599f0300fd0b22" {
-		t.Errorf("%v %v", gid, ok)
+	if p := portOfInterface(listIBPorts(sys), address); p == nil || p.name() != "mlx5_0" || formatGUID(p.portGUID) != "0xb8599f0300fd0b22" {
+		t.Errorf("%+v", p)
+	}
+	if p := portOfInterface(nil, address); p == nil || p.device != "" || formatGUID(p.portGUID) != "0xb8599f0300fd0b22" || p.message().GetSubnetPrefix() != 0xfe80<<48 {
+		t.Errorf("without its port: %+v", p)
 	}
 	if gid, ok := ipoibGID(address[:6]); ok {
 		t.Errorf("%v is the GID of an Ethernet interface", gid)

@@ -1,7 +1,6 @@
 package nodeagent
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -25,12 +24,6 @@ func ipoibGID(address net.HardwareAddr) (netip.Addr, bool) {
 	return netip.AddrFromSlice(address[4:])
 }
 
-// formatGUID returns the GUID of a port by its GID, as topologies have it.
-func formatGUID(gid netip.Addr) string {
-	b := gid.As16()
-	return fmt.Sprintf("0x%x", b[8:])
-}
-
 // ipoibPort returns the InfiniBand port of an IPoIB interface, and nil for other interfaces and for what cannot be read. It is the port whose first GID is
 // in the interface's hardware address (Documentation/ABI/stable/sysfs-class-infiniband and sysfs-class-net). Children of an interface, which have
 // other partitions, have the same port and the partition of their file pkey (drivers/infiniband/ulp/ipoib/ipoib_main.c).
@@ -47,10 +40,6 @@ func ipoibPort(sys, netdev string, qkey uint32) *probe.RDMAConfig {
 	if err != nil {
 		return nil
 	}
-	gid, ok := ipoibGID(address)
-	if !ok {
-		return nil
-	}
 	pkey := uint16(rdma.DefaultPKey)
 	if text, err := readTrimmed(filepath.Join(dir, "pkey")); err == nil {
 		v, err := strconv.ParseUint(text, 0, 16)
@@ -59,21 +48,11 @@ func ipoibPort(sys, netdev string, qkey uint32) *probe.RDMAConfig {
 		}
 		pkey = uint16(v)
 	}
-	ports, err := filepath.Glob(filepath.Join(sys, "class/infiniband/*/ports/*"))
-	if err != nil {
+	port := portOfInterface(listIBPorts(sys), address)
+	if port == nil || port.device == "" {
 		return nil
 	}
-	for _, port := range ports {
-		number, err := strconv.Atoi(filepath.Base(port))
-		if layer, failed := readTrimmed(filepath.Join(port, "link_layer")); err != nil || failed != nil || layer != "InfiniBand" {
-			continue
-		}
-		text, err := readTrimmed(filepath.Join(port, "gids/0"))
-		if first, failed := netip.ParseAddr(text); err == nil && failed == nil && first == gid {
-			return &probe.RDMAConfig{Device: filepath.Base(filepath.Dir(filepath.Dir(port))), Port: number, PKey: pkey, QKey: qkey}
-		}
-	}
-	return nil
+	return port.queuePair(probe.RDMAConfig{PKey: pkey, QKey: qkey})
 }
 
 // readTrimmed returns the content of a file without white space around it.

@@ -304,15 +304,23 @@ const (
 // readBlock parses the rdma block of a NIC.
 func (c *RDMAConfig) readBlock(n *yaml.Node, at string) error {
 	c.Port, c.PKey = 1, rdma.DefaultPKey
-	pkey, index := uint32(c.PKey), -1
+	pkey, index, pkeyIndex := uint32(0), -1, -1
 	if err := (fields{"device": stringField(at+".device", &c.Device), "port": integerField(at+".port", 1, 255, &c.Port), "gid": gidField(at+".gid", &c.GID),
-		"gid_index": integerField(at+".gid_index", 0, rdma.MaxGIDIndex, &index), "pkey": numberField(at+".pkey", 1, 0xffff, &pkey), "qkey": numberField(at+".qkey", 1, rdma.MaxQKey, &c.QKey),
+		"gid_index": integerField(at+".gid_index", 0, rdma.MaxGIDIndex, &index), "pkey": numberField(at+".pkey", 1, 0xffff, &pkey),
+		"pkey_index": integerField(at+".pkey_index", 0, rdma.MaxPKeyIndex, &pkeyIndex), "qkey": numberField(at+".qkey", 1, rdma.MaxQKey, &c.QKey),
 		"busy_poll": durationField(at+".busy_poll", 0, maxBusy, &c.BusyPoll)}).readMapping(n, at); err != nil {
 		return err
 	}
-	c.PKey = uint16(pkey)
 	if index >= 0 {
 		c.GIDIndex = &index
+	}
+	switch {
+	case pkeyIndex >= 0 && pkey != 0:
+		return badField(n, at+".pkey_index", "given beside pkey, want one of both")
+	case pkeyIndex >= 0:
+		c.PKeyIndex = &pkeyIndex
+	case pkey != 0:
+		c.PKey = uint16(pkey)
 	}
 	switch {
 	case c.Device == "":

@@ -106,8 +106,10 @@ type FileRDMA struct {
 	GID *netip.Addr `yaml:"gid,omitempty"`
 	// GIDIndex is the index of the GID in the port's table.
 	GIDIndex *int `yaml:"gid_index,omitempty" schema:"min=0,max=255"`
-	// PKey is the partition key.
+	// PKey is the partition key, which the port's table has to have.
 	PKey uint16 `yaml:"pkey,omitempty" schema:"min=1,max=65535"`
+	// PKeyIndex is the index of the partition key in the port's table, instead of pkey.
+	PKeyIndex *int `yaml:"pkey_index,omitempty" schema:"min=0,max=65535"`
 	// QKey is the queue key, which the peers have as well.
 	QKey uint32 `yaml:"qkey" schema:"required,min=1,max=2147483647"`
 	// BusyPoll is how long a reader polls before it sleeps, up to 1ms.

@@ -68,7 +68,8 @@ type FlowCounters struct {
 //     that closes within settleEvery is reordering, not loss.
 //  3. Probes that no later reply gives information about stay unresolved.
 //  4. A second reply to a probe, or a copy of a reply, counts as a duplicate and as nothing else.
-//  5. A reflector that restarts begins a new account. Its restart causes no loss.
+//  5. A reflector that restarts begins a new account. Its restart causes no loss. Neither does a new LID of either end
+//     on InfiniBand, which the other one learns later.
 //  6. Sequence numbers and counters wrap.
 //  7. A delay is measured between stamps of one kind, or under the label of user space if one of them is missing, but
 //     never between two different better kinds. If there are no better stamps, T1 and T3 are the times at which a

@@ -271,6 +271,48 @@ func TestRule5ReflectorRestart(t *testing.T) {
 	w.want(counts{sent: 152, acked: 131, lostForward: 1, unresolved: 20})
 }
 
+// What was lost while one end did not know the other's LID is unknown. Losses before and after count, and an overtaken
+// reply from before changes nothing.
+func TestRule5NewLIDIsNoLoss(t *testing.T) {
+	w := newWire(t)
+	w.exchange(5)
+	for range 3 { // real losses, which the next reply shows
+		w.send()
+	}
+	w.reflect(w.send())
+	overtaken := w.reflect(w.send())
+	w.exchange(1)
+	for range 4 {
+		w.send() // probes to the former LID
+	}
+	for range 2 {
+		w.reflect(w.send()) // replies to the former LID
+	}
+	w.flow.losses.interrupt(w.flow.seq)
+	w.take(overtaken) // it was read after the change was noticed
+	for range 3 {
+		w.send()
+	}
+	w.reflect(w.send())
+	w.exchange(5)
+	before := counts{sent: 5 + 3 + 2 + 1 + 6 + 4 + 5, acked: 12, reordered: 1, lostForward: 3, lostReverse: 1, unresolved: 6 + 4}
+	w.want(before)
+	w.send()
+	w.reflect(w.send())
+	w.exchange(2)
+	before.sent, before.acked, before.lostForward, before.lostReverse = before.sent+4, before.acked+2, 4, 2
+	w.want(before)
+	// A reflector that restarts meanwhile is recognised.
+	w.flow.losses.interrupt(w.flow.seq)
+	w.sess = session{}
+	w.exchange(3)
+	if w.flow.Restarts != 1 {
+		t.Errorf("%d restarts, want 1", w.flow.Restarts)
+	}
+	before.sent, before.acked = before.sent+3, before.acked+3
+	w.want(before)
+}
+
 func TestRule5SenderRestart(t *testing.T) {
 	w := newWire(t)
 	w.exchange(100)

@@ -11,7 +11,13 @@ type lossAccount struct {
 	cumS, cumR, cumX int64
 	received         int64 // replies since baseSeq, without copies
 	lowestGap        [directions]int64
+	interrupted      bool   // the reply to the probe resumesAt or a later one is not compared with those before it
+	resumesAt        uint32 // sequence number of a probe
 }
+
+// interrupt makes the account continue with the first reply to a probe that is sent from now on, of which next is the
+// first. What is lost until then is unknown, because probes or replies went to an address that had ended.
+func (l *lossAccount) interrupt(next uint32) { l.interrupted, l.resumesAt = true, next }
 
 // reflectorRestarted reports whether a reply comes from a reflector that has lost the earlier ones. Such a reflector
 // answers a later probe than highestAnswered and yet has received fewer. A reply that was overtaken answers an earlier
@@ -25,6 +31,9 @@ func (l *lossAccount) reflectorRestarted(r *reply, highestAnswered uint32) bool 
 // countReply adds up the counters of a reply, and returns the number of replies that were sent since the last one.
 func (l *lossAccount) countReply(r *reply) (sent uint64) {
 	dm := r.answers.DirectMeasurement
+	if l.interrupted && !seqNewer(l.resumesAt, r.senderSeq) {
+		l.interrupted, l.hasBase = false, false
+	}
 	if !l.hasBase {
 		l.hasBase = true
 		l.baseSeq = r.seq

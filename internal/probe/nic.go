@@ -135,6 +135,9 @@ func (n *nic) readClocks() error {
 	if n.ports.trackRDMAClock() {
 		n.sender.limitStamps()
 	}
+	if n.ports.trackLID() {
+		n.sender.interruptLosses()
+	}
 	if c := n.ports.rdma.clock; c != nil {
 		if err := c.readIfDue(n.wire.Now().UnixNano()); err != nil {
 			n.log.Warn("cannot use the RDMA device's clock for hardware samples", "err", err)

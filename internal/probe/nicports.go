@@ -26,6 +26,8 @@ type rdmaPort struct {
 	reflector *socket    // the reflector on pair
 	clock     *nicClock  // clock of the RDMA device; nil if the program's times are used
 	copies    *copier    // sends copies of packets, for traces
+
+	lidChanges uint64 // changes of the port's LID that the accounts of edges have heard of
 }
 
 // ports opens the sockets of a NIC, and has the clocks that stamp the packets on them.

@@ -78,6 +78,8 @@ type NICStats struct {
 	KindWhy     string       // reason why the NIC's own stamps are not used; empty if they are
 	LastTurn    time.Time    // time at which the loop last planned its next turn
 	Port        *rdma.Status // of the RDMA port; nil if it has none
+	// ServiceLevels are the classes of probes with their service levels, on an InfiniBand port. Elsewhere there are none.
+	ServiceLevels []ClassConfig
 }
 
 // Snapshot holds the state of a node at one moment.
@@ -165,6 +167,9 @@ func (p *ports) copyStats(s *NICStats) {
 	}
 	st := p.rdma.pair.Status()
 	s.Port = &st
+	if st.InfiniBand {
+		s.ServiceLevels = slices.Clone(p.self.node.Stamp.Classes)
+	}
 	if p.udp.reflector == nil && st.Queue {
 		s.TxKind = kindNames[userStamps]
 		if p.rdma.clock != nil {

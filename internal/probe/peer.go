@@ -21,6 +21,7 @@ type answeredFlow struct {
 type peer struct {
 	cfg      PeerConfig
 	rdma     bool                  // probed by RDMA, which both ends have; otherwise by UDP
+	moved    bool                  // its port of InfiniBand has another LID or GID than under the configuration before
 	edges    map[int]*edge         // by flow number
 	answers  map[int]*answeredFlow // by the peer's flow number
 	sessions bucket                // for new sessions
@@ -51,6 +52,7 @@ func (p *peer) setConfig(cfg *PeerConfig, byRDMA bool, asked []EdgeConfig, mono 
 	if p.cfg.Address != cfg.Address || p.rdma != byRDMA {
 		p.forger, p.failures = 0, 0
 	}
+	p.moved = p.rdma && byRDMA && p.cfg.RDMA.LID != 0 && (p.cfg.RDMA.LID != cfg.RDMA.LID || p.cfg.RDMA.GID != cfg.RDMA.GID)
 	p.cfg, p.rdma, p.nameHash = *cfg, byRDMA, nameHash(cfg.NIC)
 	old := p.answers
 	p.answers = make(map[int]*answeredFlow, len(asked))

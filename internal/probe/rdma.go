@@ -16,13 +16,15 @@ type RDMAConfig struct {
 	Port     int
 	GID      netip.Addr // IPv4 as mapped or plain; invalid: the best one that exists
 	GIDIndex *int       // nil means any index
-	PKey     uint16
-	QKey     uint32
-	BusyPoll time.Duration // time after a packet for which the receiver polls without sleeping
+	PKey     uint16     // looked up in the port's table
+	// PKeyIndex is the entry of the port's table to use instead. Nil means that PKey is looked up.
+	PKeyIndex *int
+	QKey      uint32
+	BusyPoll  time.Duration // time after a packet for which the receiver polls without sleeping
 }
 
 func (c *RDMAConfig) portOptions() rdma.Options {
-	return rdma.Options{Device: c.Device, Port: c.Port, GIDChoice: rdma.GIDChoice{GID: c.GID, Index: c.GIDIndex}, PKey: c.PKey, QKey: c.QKey, Busy: c.BusyPoll}
+	return rdma.Options{Device: c.Device, Port: c.Port, GIDChoice: rdma.GIDChoice{GID: c.GID, Index: c.GIDIndex}, PKey: c.PKey, PKeyIndex: c.PKeyIndex, QKey: c.QKey, Busy: c.BusyPoll}
 }
 
 // Equal reports whether two ports are opened with the same options. Either may be nil.
@@ -31,17 +33,19 @@ func (c *RDMAConfig) Equal(o *RDMAConfig) bool {
 		return c == o
 	}
 	a, b := *c, *o
-	index := a.GIDIndex == b.GIDIndex || a.GIDIndex != nil && b.GIDIndex != nil && *a.GIDIndex == *b.GIDIndex
-	a.GIDIndex, b.GIDIndex = nil, nil
-	return index && a == b
+	same := sameIndex(a.GIDIndex, b.GIDIndex) && sameIndex(a.PKeyIndex, b.PKeyIndex)
+	a.GIDIndex, b.GIDIndex, a.PKeyIndex, b.PKeyIndex = nil, nil, nil, nil
+	return same && a == b
 }
+
+func sameIndex(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // RDMAPeer represents the address of a peer's queue pair.
 type RDMAPeer struct {
 	GID  netip.Addr // IPv4 as mapped or plain
 	QPN  uint32
 	QKey uint32
-	LID  uint16 // on InfiniBand
+	LID  uint16 // on InfiniBand; 0 means not known
 	// Hardware states that the peer's device stamps what it sends and receives, so this node's device does if it can.
 	Hardware bool
 }
@@ -192,6 +196,17 @@ func (p *ports) trackRDMAClock() bool {
 	if hardware {
 		p.rdma.clock = &nicClock{clock: portClock{p.rdma.pair.Port}}
 	}
+	return true
+}
+
+// trackLID returns true if the port of InfiniBand got another LID since the last call. What peers have sent to the former
+// one did not arrive, and no peer can send to the new one before it learns it.
+func (p *ports) trackLID() bool {
+	changes := p.rdma.pair.LIDChanges()
+	if changes == p.rdma.lidChanges {
+		return false
+	}
+	p.rdma.lidChanges = changes
 	return true
 }
 

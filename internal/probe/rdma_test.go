@@ -128,6 +128,133 @@ func TestRDMALossHasItsDirection(t *testing.T) {
 	}
 }
 
+// ibPair represents two NICs that probe each other on InfiniBand in memory.
+type ibPair struct {
+	ends [2]idle
+	dev  [2]*rdmatest.Device
+	cfg  [2]*Config
+}
+
+func newIBPair(t *testing.T) *ibPair {
+	t.Helper()
+	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
+	p := &ibPair{}
+	for i := range p.ends {
+		host := fmt.Sprintf("h%d", i+1)
+		p.dev[i] = f.AddInfiniBandDevice(host, "rdma0", uint16(11+i), fmt.Sprintf("fe80::2:c903:0:%d", i+1))
+		p.ends[i] = newIdleRDMA(t, rdmaConfig(i+1, 2-i, 0), f.HostVerbs(host))
+	}
+	p.learn(t, 0)
+	p.learn(t, 1)
+	return p
+}
+
+// learn gives one end what the other one's port says of itself, as the coordinator does.
+func (p *ibPair) learn(t *testing.T, end int) {
+	t.Helper()
+	s := p.ends[1-end].e.Snapshot().NICs[0].Port
+	c := rdmaConfig(end+1, 2-end, s.QPN)
+	c.Peers[0].RDMA.GID, c.Peers[0].RDMA.LID = s.GID, s.LID
+	if err := p.ends[end].e.Apply(c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exchange lets each end get 20 answers on each edge, and returns the accounts.
+func (p *ibPair) exchange(t *testing.T) (out []FlowCounters) {
+	t.Helper()
+	acked := func() (least uint64) {
+		least = math.MaxUint64
+		for _, n := range p.ends {
+			for _, e := range n.sender.edges {
+				least = min(least, e.Acked)
+			}
+		}
+		return least
+	}
+	want := acked() + 20
+	until(t, 20*time.Second, "20 answers each way", func() bool { exchangeAll(t, p.ends[0], p.ends[1]); return acked() >= want })
+	for _, n := range p.ends {
+		for _, e := range n.sender.edges {
+			e.settleLoss()
+			e.settleLoss() // a gap that lasts from one to the next is loss
+			out = append(out, e.FlowCounters)
+		}
+	}
+	return out
+}
+
+// Probes on InfiniBand have the LID of the peer and the service level of their class.
+func TestInfiniBandEndToEnd(t *testing.T) {
+	p := newIBPair(t)
+	for i, c := range p.exchange(t) {
+		if c.Lost != [2]uint64{} {
+			t.Errorf("edge %d: lost %v", i, c.Lost)
+		}
+	}
+	for i, d := range p.dev {
+		targets := d.Targets()
+		for _, to := range targets {
+			if to.LID != uint16(12-i) || to.SL != 3 || to.TClass>>2 != 26 {
+				t.Errorf("%+v", to)
+			}
+		}
+		if len(targets) != 2 { // one for each flow, and its replies
+			t.Errorf("%d address handles, want 2", len(targets))
+		}
+	}
+	for _, n := range p.ends {
+		if s := n.e.Snapshot().NICs[0]; len(s.ServiceLevels) != 1 || s.ServiceLevels[0].SL != 3 || s.Port.LID == 0 || s.Port.Headless+s.Port.Strangers+s.Port.WrongQPN != 0 {
+			t.Errorf("%+v", s.Port)
+		}
+	}
+	if got := p.ends[0].traceableFlows(); len(got) != 4 {
+		t.Errorf("%d flows", len(got))
+	}
+}
+
+// A port that gets another LID, with or without being down, is probed on by the same edges once its peers know the LID.
+// What was sent to the former one does not count as lost at either end, and what is lost later does.
+func TestInfiniBandLIDChangesInTheMiddle(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		p := newIBPair(t)
+		a, b := p.ends[0], p.ends[1]
+		before := p.exchange(t)
+		if down {
+			p.dev[1].SetActive(false)
+			for range 5 {
+				exchangeAll(t, a, b)
+			}
+		}
+		p.dev[1].SetLID(40, false)
+		if down {
+			p.dev[1].SetActive(true)
+		}
+		until(t, 20*time.Second, "the port notices its LID", func() bool { exchangeAll(t, a, b); return b.e.Snapshot().NICs[0].Port.LID == 40 })
+		for range 5 { // neither end hears of the other
+			exchangeAll(t, a, b)
+		}
+		p.learn(t, 0)
+		after := p.exchange(t)
+		for i := range after {
+			if after[i].Lost != before[i].Lost || after[i].Lost != [2]uint64{} || after[i].Restarts != 0 {
+				t.Errorf("down %v, edge %d: %+v, before %+v; want no loss by a LID", down, i, after[i], before[i])
+			}
+			if after[i].Sent < after[i].Acked+5 {
+				t.Errorf("down %v, edge %d: %+v; some probes have no answer", down, i, after[i])
+			}
+		}
+		n := 0
+		p.dev[1].SetLoss(func([]byte) bool { n++; return n%5 == 0 })
+		p.exchange(t)
+		p.dev[1].SetLoss(nil)
+		lost := p.exchange(t)
+		if lost[0].Lost[reverse]+lost[1].Lost[reverse] == 0 || lost[2].Lost[forward]+lost[3].Lost[forward] == 0 {
+			t.Errorf("down %v: %+v; what the port loses later is lost", down, lost)
+		}
+	}
+}
+
 // The device's own stamps are used if both ends have them.
 func TestRDMAHardwareStamps(t *testing.T) {
 	f := rdmatest.New(func() int64 { return time.Now().UnixNano() })
@@ -246,10 +373,12 @@ func TestRDMAStartErrors(t *testing.T) {
 func TestRDMAConfigurationErrors(t *testing.T) {
 	const head = "node: h1\nnics: [{nic: h1/rdma0, rdma: {device: rdma0, qkey: 7}}]\npeers: "
 	for text, want := range map[string]string{
-		"node: h1\nnics: [{nic: h1/eth1, rdma: {qkey: 7}}]":                                                              `line 2: field "nics[0].rdma.device": missing`,
-		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0}}]":                                                        `line 2: field "nics[0].rdma.qkey": missing`,
-		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0, qkey: 0x80000000}}]":                                      `line 2: field "nics[0].rdma.qkey": "0x80000000", want a whole number from 1 to 0x7fffffff`,
-		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0, qkey: 1, busy_poll: 1s}}]":                                `field "nics[0].rdma.busy_poll"`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {qkey: 7}}]":                                             `line 2: field "nics[0].rdma.device": missing`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0}}]":                                       `line 2: field "nics[0].rdma.qkey": missing`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0, qkey: 0x80000000}}]":                     `line 2: field "nics[0].rdma.qkey": "0x80000000", want a whole number from 1 to 0x7fffffff`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0, qkey: 1, busy_poll: 1s}}]":               `field "nics[0].rdma.busy_poll"`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0, qkey: 1, pkey: 0x8001, pkey_index: 1}}]": `line 2: field "nics[0].rdma.pkey_index": given beside pkey`,
+		"node: h1\nnics: [{nic: h1/eth1, rdma: {device: rdma0, qkey: 1, pkey_index: 65536}}]":           `field "nics[0].rdma.pkey_index"`,
 		head + "[{nic: h2/rdma0}]":                                                                                       `line 3: field "peers[0].address": missing`,
 		head + "[{nic: h2/rdma0, gid: \"::ffff:10.0.0.2\", qpn: 17}]":                                                    `line 3: field "peers[0].qkey": missing`,
 		head + "[{nic: h2/rdma0, qpn: 17, qkey: 7}]":                                                                     `line 3: field "peers[0].gid": missing`,

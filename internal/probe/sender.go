@@ -127,6 +127,9 @@ func (sd *sender) edgeFor(e *edge, cfg *EdgeConfig, p *peer, mono int64, phase f
 	if fresh || e.cfg.Cadence != cfg.Cadence {
 		e.next = mono + int64(phase()*float64(cfg.Cadence))
 	}
+	if p.moved {
+		e.losses.interrupt(e.seq)
+	}
 	e.gone, e.cfg, e.peer = false, *cfg, p
 	e.setClockSync(node.ClockSync, cfg.Cadence)
 	e.dscp = node.Stamp.ClassOf(cfg.Flow).DSCP
@@ -163,6 +166,15 @@ func (sd *sender) retireSockets(rates map[*socket]float64) {
 func (sd *sender) limitStamps() {
 	for _, e := range sd.edges {
 		e.userStampsOnly = e.sock.rdma && sd.ports.rdma.clock == nil
+	}
+}
+
+// interruptLosses makes the accounts of the edges by RDMA continue with probes that are sent from now on.
+func (sd *sender) interruptLosses() {
+	for _, e := range sd.edges {
+		if e.sock.rdma {
+			e.losses.interrupt(e.seq)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +14,18 @@ func CanonicalGID(a netip.Addr) netip.Addr {
 		return a
 	}
 	return netip.AddrFrom16(a.As16())
+}
+
+// SubnetPrefix returns the upper half of a GID (IBTA 4.1.1), which the ports of one InfiniBand subnet share.
+func SubnetPrefix(gid netip.Addr) uint64 {
+	b := gid.As16()
+	return binary.BigEndian.Uint64(b[:8])
+}
+
+// PortGUID returns the lower half of a port's first GID on InfiniBand.
+func PortGUID(gid netip.Addr) uint64 {
+	b := gid.As16()
+	return binary.BigEndian.Uint64(b[8:])
 }
 
 // Faults of a GID table. errors.Is holds for them.

@@ -14,6 +14,9 @@
 //     but not a new queue pair.
 //  5. Datagrams from a GID that is not a peer, or from another queue pair than the peer's, are dropped and counted.
 //  6. Packets that cannot be sent are reported one by one, and sending never blocks.
+//  7. On InfiniBand, packets are sent to the LID that the peer was given by, with a global route header. A peer without
+//     a LID, or of another subnet, is not sent to. A new LID of a peer requires new address handles. A new LID of the
+//     port is reported by LIDChanges, because peers cannot answer before they know it.
 package rdma
 
 import (
@@ -45,12 +48,16 @@ const MaxQKey = 1<<31 - 1
 // DefaultPKey is the P_Key of the default partition.
 const DefaultPKey = 0xffff
 
+// MaxPKeyIndex is the index of the last entry that a table of P_Keys can have (IBTA 10.9.2).
+const MaxPKeyIndex = 1<<16 - 1
+
 // Options holds the options of a port.
 type Options struct {
 	Device    string
 	Port      int
 	GIDChoice GIDChoice
 	PKey      uint16 // DefaultPKey for the default partition
+	PKeyIndex *int   // entry of the port's table of P_Keys, instead of PKey; nil means that PKey is looked up
 	QKey      uint32 // of the own queue pair: 1 to MaxQKey
 	Busy      time.Duration
 }
@@ -60,7 +67,7 @@ type Peer struct {
 	GID  netip.Addr
 	QPN  uint32
 	QKey uint32
-	LID  uint16 // on InfiniBand
+	LID  uint16 // on InfiniBand; 0 means not known
 }
 
 // Names of events, as counted.
@@ -70,12 +77,13 @@ const (
 	CountQueueError  = "queue_error"
 	CountDeviceGone  = "device_gone"
 	CountGIDChanged  = "gid_changed"
+	CountLIDChanged  = "lid_changed"
 	CountQueueReset  = "queue_reset"
 	CountQueueOpened = "queue_opened"
 )
 
 // CountNames holds the keys of Status.Counts.
-var CountNames = []string{CountPortDown, CountPortUp, CountQueueError, CountDeviceGone, CountGIDChanged, CountQueueReset, CountQueueOpened}
+var CountNames = []string{CountPortDown, CountPortUp, CountQueueError, CountDeviceGone, CountGIDChanged, CountLIDChanged, CountQueueReset, CountQueueOpened}
 
 // Status holds what is known of a port.
 type Status struct {
@@ -83,7 +91,7 @@ type Status struct {
 	Port           int
 	Queue          bool // reports whether there is a queue pair, which QPN and LID belong to
 	QPN            uint32
-	LID            uint16
+	LID            uint16 // on InfiniBand; 0 means that the port has none
 	InfiniBand     bool
 	Hardware       bool
 	State          string // one of QPStates
@@ -134,6 +142,7 @@ type Port struct {
 	info      QueueInfo
 	gid       *GID // nil if none can be used
 	lastGID   *GID
+	lastLID   uint16 // the last one that was not 0
 	state     int
 	port      *PortState
 	why       string
@@ -167,7 +176,9 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("port: %d, want 1 to 255", o.Port)
 	case o.QKey == 0 || o.QKey > MaxQKey:
 		return fmt.Errorf("qkey: %#x, want 1 to %#x: the highest bit has another meaning", o.QKey, MaxQKey)
-	case o.PKey&0x7fff == 0:
+	case o.PKeyIndex != nil && (*o.PKeyIndex < 0 || *o.PKeyIndex > MaxPKeyIndex):
+		return fmt.Errorf("pkey_index: %d, want 0 to %d", *o.PKeyIndex, MaxPKeyIndex)
+	case o.PKeyIndex == nil && o.PKey&0x7fff == 0:
 		return fmt.Errorf("pkey: %#x, want one whose low 15 bits are not 0", o.PKey)
 	case o.Busy < 0:
 		return fmt.Errorf("busy_poll: %v, want 0 or more", o.Busy)
@@ -334,7 +345,7 @@ func (p *Port) openQueue(now int64) {
 	p.mu.Lock()
 	p.checkedAt = now
 	p.mu.Unlock()
-	q, err := p.verbs.Open(QueueOptions{Device: p.o.Device, Port: p.o.Port, PKey: p.o.PKey, QKey: p.o.QKey, Depth: depth, Busy: p.o.Busy, Notify: p.event.FD()})
+	q, err := p.verbs.Open(QueueOptions{Device: p.o.Device, Port: p.o.Port, PKey: p.o.PKey, PKeyIndex: p.o.PKeyIndex, QKey: p.o.QKey, Depth: depth, Busy: p.o.Busy, Notify: p.event.FD()})
 	if err != nil {
 		p.reportUsability(err)
 		return
@@ -376,7 +387,7 @@ func (p *Port) checkQueue(q Queue, now int64) {
 	p.state = state
 	if portErr == nil {
 		p.port = &port
-		p.info.LID = port.LID
+		p.recordLID(port.LID)
 	}
 	var gid GID
 	if err == nil {
@@ -409,7 +420,34 @@ func (p *Port) checkQueue(q Queue, now int64) {
 	if err == nil && !port.Active {
 		err = fmt.Errorf("RDMA device %s port %d: the port is %s, want active", p.o.Device, p.o.Port, port.State)
 	}
+	if err == nil && q.Info().InfiniBand && port.LID == 0 {
+		err = fmt.Errorf("RDMA device %s port %d: the port has no LID, want one from a subnet manager", p.o.Device, p.o.Port)
+	}
 	p.reportUsability(err)
+}
+
+// recordLID records the LID of a port of InfiniBand. A port that is not active may have none for a while, which is no
+// change. The caller holds mu.
+func (p *Port) recordLID(lid uint16) {
+	if !p.info.InfiniBand {
+		p.info.LID = 0
+		return
+	}
+	p.info.LID = lid
+	if lid == 0 || lid == p.lastLID {
+		return
+	}
+	if p.lastLID != 0 {
+		p.counts[CountLIDChanged]++
+	}
+	p.lastLID = lid
+}
+
+// LIDChanges returns how often the port got another LID than before.
+func (p *Port) LIDChanges() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts[CountLIDChanged]
 }
 
 // closeQueue closes the queue pair.
@@ -468,16 +506,13 @@ func (p *Port) makeNextHandle() bool {
 	}
 	p.mu.Lock()
 	k, ok := p.handles.nextRequested()
-	gid, peer := p.gid, p.peers[k.gid]
-	t := Target{GID: k.gid, LID: peer.LID, FlowLabel: k.label, SL: p.sl[k.tclass>>2], TClass: k.tclass, HopLimit: 64}
+	t, err := p.targetOf(k)
 	p.mu.Unlock()
 	if !ok {
 		return false
 	}
 	var ah uint64
-	err := error(syscall.EADDRNOTAVAIL)
-	if gid != nil {
-		t.GIDIndex = gid.Index
+	if err == nil {
 		ah, err = q.MakeAH(t)
 	}
 	p.mu.Lock()
@@ -489,6 +524,26 @@ func (p *Port) makeNextHandle() bool {
 	}
 	p.handles.recordMade(k, ah, p.now())
 	return true
+}
+
+// targetOf returns where the address handle of a key leads. It fails with EADDRNOTAVAIL without an own GID. On
+// InfiniBand it fails with EHOSTUNREACH if the peer's LID is not known, and with ENETUNREACH if the peer is of another
+// subnet, in which its LID belongs to another port. The caller holds mu.
+func (p *Port) targetOf(k handleKey) (Target, error) {
+	if p.gid == nil {
+		return Target{}, syscall.EADDRNOTAVAIL
+	}
+	t := Target{GID: k.gid, GIDIndex: p.gid.Index, FlowLabel: k.label, SL: p.sl[k.tclass>>2], TClass: k.tclass, HopLimit: 64}
+	if p.info.InfiniBand {
+		t.LID = p.peers[k.gid].LID
+		switch {
+		case SubnetPrefix(k.gid) != SubnetPrefix(p.gid.Addr):
+			return Target{}, fmt.Errorf("%v is of another subnet than %v: %w", k.gid, p.gid.Addr, syscall.ENETUNREACH)
+		case t.LID == 0:
+			return Target{}, fmt.Errorf("the LID of %v is not known: %w", k.gid, syscall.EHOSTUNREACH)
+		}
+	}
+	return t, nil
 }
 
 // SetPeers sets the peers that datagrams may be sent to and received from.

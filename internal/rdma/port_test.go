@@ -305,12 +305,13 @@ func TestHardwareTimes(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for field, change := range map[string]func(*rdma.Options){
-		"device: ":    func(o *rdma.Options) { o.Device = "" },
-		"port: 0":     func(o *rdma.Options) { o.Port = 0 },
-		"qkey: 0x800": func(o *rdma.Options) { o.QKey = 1 << 31 },
-		"qkey: 0x0":   func(o *rdma.Options) { o.QKey = 0 },
-		"pkey: ":      func(o *rdma.Options) { o.PKey = 0x8000 },
-		"busy_poll: ": func(o *rdma.Options) { o.Busy = -1 },
+		"device: ":       func(o *rdma.Options) { o.Device = "" },
+		"port: 0":        func(o *rdma.Options) { o.Port = 0 },
+		"qkey: 0x800":    func(o *rdma.Options) { o.QKey = 1 << 31 },
+		"qkey: 0x0":      func(o *rdma.Options) { o.QKey = 0 },
+		"pkey: ":         func(o *rdma.Options) { o.PKey = 0x8000 },
+		"pkey_index: -1": func(o *rdma.Options) { o.PKeyIndex = new(int); *o.PKeyIndex = -1 },
+		"busy_poll: ":    func(o *rdma.Options) { o.Busy = -1 },
 	} {
 		o := options("rdma0")
 		change(&o)

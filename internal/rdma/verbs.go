@@ -55,13 +55,14 @@ type Completion struct {
 
 // QueueOptions holds the options of a new queue pair.
 type QueueOptions struct {
-	Device string
-	Port   int
-	PKey   uint16
-	QKey   uint32
-	Depth  int           // of both queues
-	Busy   time.Duration // for how long after a packet the receiver polls without sleeping
-	Notify int           // an eventfd that is written to when packets come
+	Device    string
+	Port      int
+	PKey      uint16 // the first entry of the port's table that has it is used, unless PKeyIndex is set
+	PKeyIndex *int   // entry of the port's table, which has to have a P_Key
+	QKey      uint32
+	Depth     int           // of both queues
+	Busy      time.Duration // for how long after a packet the receiver polls without sleeping
+	Notify    int           // an eventfd that is written to when packets come
 }
 
 // QueueInfo is what a queue pair turned out to be.

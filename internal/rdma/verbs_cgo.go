@@ -126,7 +126,11 @@ func (libibverbs) Open(o QueueOptions) (Queue, error) {
 	var info C.struct_gl_info
 	var step *C.char
 	var q *C.struct_gl_q
-	if e := C.gl_open(name, C.int(o.Port), C.uint16_t(o.PKey), C.uint32_t(o.QKey), C.uint32_t(o.Depth), C.int64_t(o.Busy), C.int(o.Notify), &q, &info, &step); e != 0 {
+	pkeyIndex := C.int(-1)
+	if o.PKeyIndex != nil {
+		pkeyIndex = C.int(*o.PKeyIndex)
+	}
+	if e := C.gl_open(name, C.int(o.Port), C.uint16_t(o.PKey), pkeyIndex, C.uint32_t(o.QKey), C.uint32_t(o.Depth), C.int64_t(o.Busy), C.int(o.Notify), &q, &info, &step); e != 0 {
 		return nil, &VerbsError{o.Device, o.Port, C.GoString(step), syscall.Errno(-e)}
 	}
 	return &cQueue{q: q, o: o, info: QueueInfo{QPN: uint32(info.qpn), Depth: int(info.depth), MaxInline: int(info.max_inline), InfiniBand: info.link_layer == 1,

@@ -16,6 +16,21 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What verbs_cgo.go and struct gl_ah take for granted of verbs.h: the numbers of events and of link layers, and an address
+   handle with the LID, the path bits and the service level of InfiniBand beside a global header (IBTA 11.2.2.1). */
+_Static_assert(IBV_EVENT_PORT_ACTIVE == 9 && IBV_EVENT_PORT_ERR == 10 && IBV_EVENT_LID_CHANGE == 11 && IBV_EVENT_PKEY_CHANGE == 12 &&
+		       IBV_EVENT_SM_CHANGE == 13 && IBV_EVENT_CLIENT_REREGISTER == 17 && IBV_EVENT_GID_CHANGE == 18,
+	       "numbers of events");
+_Static_assert(IBV_LINK_LAYER_INFINIBAND == 1 && IBV_LINK_LAYER_ETHERNET == 2 && IBV_PORT_ACTIVE == 4, "numbers of link layers and states");
+_Static_assert(sizeof(((struct ibv_ah_attr *)0)->dlid) == 2 && sizeof(((struct ibv_ah_attr *)0)->sl) == 1 && sizeof(((struct ibv_ah_attr *)0)->src_path_bits) == 1 &&
+		       sizeof(((struct ibv_ah_attr *)0)->is_global) == 1 && offsetof(struct ibv_ah_attr, grh) == 0 && offsetof(struct ibv_ah_attr, dlid) == 24 &&
+		       sizeof(struct ibv_ah_attr) == 32,
+	       "address handle");
+_Static_assert(sizeof(((struct ibv_global_route *)0)->dgid) == 16 && offsetof(struct ibv_global_route, flow_label) == 16 && offsetof(struct ibv_global_route, sgid_index) == 20 &&
+		       offsetof(struct ibv_global_route, hop_limit) == 21 && offsetof(struct ibv_global_route, traffic_class) == 22,
+	       "global route");
+_Static_assert(sizeof(struct ibv_grh) == GL_GRH, "global header before the payload");
+
 /* Of a receive: the header that the device puts before the payload, and the payload. */
 enum { SLOT = 1088, POLL = 32, SIGNAL = 16 };
 
@@ -298,7 +313,7 @@ static int nth(const char *name)
 	return *p ? atoi(p) : -1;
 }
 
-int gl_open(const char *device, int port, uint16_t pkey, uint32_t qkey, uint32_t depth, int64_t busy_ns, int notify_fd, struct gl_q **out, struct gl_info *info, const char **step)
+int gl_open(const char *device, int port, uint16_t pkey, int pkey_index, uint32_t qkey, uint32_t depth, int64_t busy_ns, int notify_fd, struct gl_q **out, struct gl_info *info, const char **step)
 {
 	struct gl_q *q = calloc(1, sizeof *q);
 	int e = -ENOMEM;
@@ -331,8 +346,10 @@ int gl_open(const char *device, int port, uint16_t pkey, uint32_t qkey, uint32_t
 	int found = -1;
 	for (int i = 0; i < pa.pkey_tbl_len && found < 0; i++) {
 		__be16 k;
-		/* The top bit says full or limited member (IBTA 10.9.3): the key is the rest. */
-		if (!ibv_query_pkey(q->ctx, port, i, &k) && (be16toh(k) & 0x7fff) == (pkey & 0x7fff) && (be16toh(k) & 0x7fff))
+		/* The top bit says full or limited member (IBTA 10.9.3): the key is the rest, and 0 is none. */
+		if (pkey_index >= 0 && i != pkey_index)
+			continue;
+		if (!ibv_query_pkey(q->ctx, port, i, &k) && (be16toh(k) & 0x7fff) && (pkey_index >= 0 || (be16toh(k) & 0x7fff) == (pkey & 0x7fff)))
 			found = i;
 	}
 	TRY("find the P_Key in the port's table", found >= 0 || (errno = ENOENT, 0));

@@ -63,8 +63,8 @@ struct gl_q;
 int gl_load(char *why, int size);
 /* The other functions may be called after gl_load returned 0. */
 int gl_devices(char *names, int stride, int most);
-/* Errors are negative errnos; *step says at which call. */
-int gl_open(const char *device, int port, uint16_t pkey, uint32_t qkey, uint32_t depth, int64_t busy_ns, int notify_fd, struct gl_q **out, struct gl_info *info, const char **step);
+/* Errors are negative errnos; *step says at which call. A pkey_index of -1 looks pkey up in the port's table. */
+int gl_open(const char *device, int port, uint16_t pkey, int pkey_index, uint32_t qkey, uint32_t depth, int64_t busy_ns, int notify_fd, struct gl_q **out, struct gl_info *info, const char **step);
 int gl_gids(const char *device, int port, struct gl_gid *out, int most);
 int gl_close(struct gl_q *q);
 int gl_send(struct gl_q *q, struct gl_out *out, int n);

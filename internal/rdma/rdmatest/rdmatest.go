@@ -1,8 +1,11 @@
 // Package rdmatest is a fabric of RDMA devices in memory, for tests of packages that use package rdma. Its devices can
-// be removed, brought down and made to fail.
+// be removed, brought down and made to fail. A port of InfiniBand has a LID, and drops what a channel adapter would drop:
+// packets for another LID or GID, or of another partition.
 package rdmatest
 
 import (
+	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -32,6 +35,10 @@ type Device struct {
 	host     string
 	name     string
 	gids     []rdma.GID
+	ib       bool   // its link layer is InfiniBand
+	lid      uint16 // of an InfiniBand port; 0 if it has none
+	pkeys    []uint16
+	headless bool // it does not write global headers
 	active   bool
 	present  bool
 	failOpen syscall.Errno
@@ -47,12 +54,50 @@ type Device struct {
 func (f *Fabric) AddDevice(host, name string, gids ...string) *Device {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	d := &Device{f: f, host: host, name: name, active: true, present: true}
+	d := &Device{f: f, host: host, name: name, active: true, present: true, pkeys: []uint16{rdma.DefaultPKey}}
 	f.devices[host+"/"+name] = d
 	for i, g := range gids {
 		d.gids = append(d.gids, rdma.GID{Index: i, Type: rdma.GIDRoCEv2, Addr: rdma.CanonicalGID(netip.MustParseAddr(g))})
 	}
 	return d
+}
+
+// AddInfiniBandDevice adds a device whose port is one of InfiniBand, with a LID and its first GID.
+func (f *Fabric) AddInfiniBandDevice(host, name string, lid uint16, gid string) *Device {
+	d := f.AddDevice(host, name)
+	d.withLock(func() {
+		d.ib, d.lid = true, lid
+		d.gids = []rdma.GID{{Type: rdma.GIDInfiniBand, Addr: netip.MustParseAddr(gid)}}
+	})
+	return d
+}
+
+// SetLID gives the port another LID, as a subnet manager does. If deaf is true, there is no event.
+func (d *Device) SetLID(lid uint16, deaf bool) {
+	d.withLock(func() {
+		d.lid = lid
+		if !deaf {
+			d.postEvent(rdma.EventTables)
+		}
+	})
+}
+
+// SetPKeys replaces the table of P_Keys, for queue pairs that are opened from now on.
+func (d *Device) SetPKeys(table ...uint16) { d.withLock(func() { d.pkeys = table }) }
+
+// SetHeadless makes the device write no global headers before payloads. What is in their place is not valid then.
+func (d *Device) SetHeadless(headless bool) { d.withLock(func() { d.headless = headless }) }
+
+// Targets returns where the open address handles lead, in the order in which they were made.
+func (d *Device) Targets() (out []rdma.Target) {
+	d.withLock(func() {
+		for _, q := range d.queues {
+			for _, ah := range slices.Sorted(maps.Keys(q.handles)) {
+				out = append(out, q.handles[ah])
+			}
+		}
+	})
+	return out
 }
 
 func (d *Device) withLock(change func()) {
@@ -188,11 +233,31 @@ func (h host) Open(o rdma.QueueOptions) (rdma.Queue, error) {
 	case d.failOpen != 0:
 		return fail(d.failOpen)
 	}
+	pkey, ok := d.findPKey(o)
+	if !ok {
+		return nil, &rdma.VerbsError{Device: o.Device, Port: o.Port, Call: "find the P_Key in the port's table", Errno: syscall.ENOENT}
+	}
 	h.f.nextQPN++
-	q := &queue{d: d, o: o, state: 3, handles: map[uint64]rdma.Target{},
-		info: rdma.QueueInfo{QPN: h.f.nextQPN, Depth: o.Depth, MaxInline: 256, MTU: 1024, Hardware: d.hardware > 0, ClockKilohertz: d.hardware, Uverbs: 0}}
+	q := &queue{d: d, o: o, pkey: pkey, state: 3, handles: map[uint64]rdma.Target{},
+		info: rdma.QueueInfo{QPN: h.f.nextQPN, Depth: o.Depth, MaxInline: 256, MTU: 1024, InfiniBand: d.ib, LID: d.lid, Hardware: d.hardware > 0, ClockKilohertz: d.hardware, Uverbs: 0}}
 	d.queues = append(d.queues, q)
 	return q, nil
+}
+
+// findPKey returns the P_Key of a new queue pair. It returns false if the table does not have it.
+func (d *Device) findPKey(o rdma.QueueOptions) (pkey uint16, ok bool) {
+	if o.PKeyIndex != nil {
+		ok = *o.PKeyIndex < len(d.pkeys) && d.pkeys[*o.PKeyIndex]&0x7fff != 0
+		if ok {
+			pkey = d.pkeys[*o.PKeyIndex]
+		}
+		return pkey, ok
+	}
+	i := slices.IndexFunc(d.pkeys, func(k uint16) bool { return k&0x7fff != 0 && k&0x7fff == o.PKey&0x7fff })
+	if i < 0 {
+		return 0, false
+	}
+	return d.pkeys[i], true
 }
 
 // queue represents a queue pair. The fabric's mutex guards it.
@@ -200,6 +265,7 @@ type queue struct {
 	d       *Device
 	o       rdma.QueueOptions
 	info    rdma.QueueInfo
+	pkey    uint16
 	state   int
 	events  []rdma.EventKind
 	handles map[uint64]rdma.Target
@@ -247,18 +313,26 @@ func (q *queue) Send(out []rdma.Out) error {
 	return nil
 }
 
-// deliverPacket delivers a packet to its queue pair. The device drops and counts a packet with a wrong Q_Key.
+// samePartition reports whether two P_Keys allow a packet (IBTA 10.9.3): they are of one partition, and not both of
+// limited members.
+func samePartition(a, b uint16) bool { return a&0x7fff == b&0x7fff && (a|b)&0x8000 != 0 }
+
+// deliverPacket delivers a packet to its queue pair. The device drops and counts a packet with a wrong Q_Key. On
+// InfiniBand the LID leads to the port, which drops the packet if the GID is not its own.
 func (q *queue) deliverPacket(t rdma.Target, o *rdma.Out) {
 	if t.GIDIndex >= len(q.d.gids) {
 		return
 	}
 	src := q.d.gids[t.GIDIndex].Addr
 	for _, d := range q.d.f.devices {
-		if !d.present || !d.active || !slices.ContainsFunc(d.gids, func(g rdma.GID) bool { return g.Addr == t.GID }) {
+		if !d.present || !d.active || d.ib != q.d.ib || d.ib && d.lid != t.LID || !slices.ContainsFunc(d.gids, func(g rdma.GID) bool { return g.Addr == t.GID }) {
 			continue
 		}
 		for _, to := range d.queues {
 			if to.info.QPN != o.QPN || to.state != 3 {
+				continue
+			}
+			if !samePartition(to.pkey, q.pkey) {
 				continue
 			}
 			if to.o.QKey != o.QKey {
@@ -266,14 +340,30 @@ func (q *queue) deliverPacket(t rdma.Target, o *rdma.Out) {
 				continue
 			}
 			in := rdma.In{Stamp: d.f.now(), Hardware: to.rawClock(d.f.now()), Imm: o.Imm, SrcQPN: q.info.QPN, Len: o.Len, Flags: 3, Data: o.Data}
-			in.GRH[20], in.GRH[21], in.GRH[28] = 0x45, t.TClass, t.HopLimit
-			s, dst := src.As16(), t.GID.As16()
-			copy(in.GRH[32:], s[12:])
-			copy(in.GRH[36:], dst[12:])
+			writeHeader(&in, src, t)
+			if d.headless {
+				in.Flags &^= 1
+			}
 			to.ring = append(to.ring, in)
 			_ = unix.SignalEventFD(to.o.Notify) // an error only means that the port closed it, so nothing waits
 		}
 	}
+}
+
+// writeHeader writes what a device writes before the payload: a global route header, or an IPv4 header with RoCE over
+// IPv4.
+func writeHeader(in *rdma.In, src netip.Addr, t rdma.Target) {
+	s, dst := src.As16(), t.GID.As16()
+	if src.Is4In6() {
+		in.GRH[20], in.GRH[21], in.GRH[28] = 0x45, t.TClass, t.HopLimit
+		copy(in.GRH[32:], s[12:])
+		copy(in.GRH[36:], dst[12:])
+		return
+	}
+	binary.BigEndian.PutUint32(in.GRH[:], 6<<28|uint32(t.TClass)<<20|t.FlowLabel)
+	in.GRH[6], in.GRH[7] = 0x1b, t.HopLimit // IBTA 8.3: the next header is IBA's transport
+	copy(in.GRH[8:], s[:])
+	copy(in.GRH[24:], dst[:])
 }
 
 func (q *queue) Recv(in []rdma.In) (int, error) {
@@ -317,7 +407,7 @@ func (q *queue) State() (int, error) {
 func (q *queue) Port() (rdma.PortState, error) {
 	q.d.f.mu.Lock()
 	defer q.d.f.mu.Unlock()
-	s := rdma.PortState{Active: q.d.active, State: "down", QKeyViolations: q.d.qkeyViol}
+	s := rdma.PortState{Active: q.d.active, State: "down", LID: q.d.lid, QKeyViolations: q.d.qkeyViol}
 	if s.Active {
 		s.State = "active"
 	}
@@ -343,6 +433,9 @@ func (q *queue) MakeAH(t rdma.Target) (uint64, error) {
 	defer q.d.f.mu.Unlock()
 	if q.d.failAH != 0 {
 		return 0, &rdma.VerbsError{Device: q.o.Device, Port: q.o.Port, Call: "ibv_create_ah to " + t.GID.String(), Errno: q.d.failAH}
+	}
+	if q.d.ib && (t.LID == 0 || t.LID > 0xbfff) {
+		return 0, &rdma.VerbsError{Device: q.o.Device, Port: q.o.Port, Call: "ibv_create_ah to " + t.GID.String(), Errno: syscall.EINVAL}
 	}
 	q.d.f.nextAH++
 	q.handles[q.d.f.nextAH] = t
