@@ -9,19 +9,18 @@ import (
 // set is a set of numbers.
 type set []uint64
 
-func newSet(size int) set           { return make(set, (size+63)/64) }
-func (s set) add(i int)             { s[i/64] |= 1 << (i % 64) }
-func (s set) contains(i int) bool   { return s[i/64]>>(i%64)&1 != 0 }
-func (s set) addAll(o set)          { addWords(s, o) }
-func (s set) forEach(f func(i int)) { eachBit(s, f) }
+func newSet(size int) set         { return make(set, (size+63)/64) }
+func (s set) add(i int)           { s[i/64] |= 1 << (i % 64) }
+func (s set) contains(i int) bool { return s[i/64]>>(i%64)&1 != 0 }
 
-func addWords(s, o set) {
+func (s set) addAll(o set) {
 	for i, w := range o {
 		s[i] |= w
 	}
 }
 
-func eachBit(s set, f func(i int)) {
+// forEach calls f for each number in the set, which f may not change.
+func (s set) forEach(f func(i int)) {
 	for i, w := range s {
 		for ; w != 0; w &= w - 1 {
 			f(i*64 + bits.TrailingZeros64(w))
