@@ -9,6 +9,7 @@
 //  4. Candidate paths are those of the topology's routing (fabric.Graph.CandidatePaths): shortest ones and, with adaptive
 //     routing, those by a third group. They are not listed: ports of one switch that lead the same way (up, across, down, to
 //     NICs) are one class, and it is computed which classes packets to a leaf cross one after the other.
+//     In a Clos, a class for each tier and way is enough, which is tried first.
 //  5. Classes that one path may cross get different bands of codes. Codes that are left make the bands wider, first where
 //     flows have most ports to choose from, so that few candidates share a code.
 package locator
@@ -74,8 +75,8 @@ func (a *Assignment) LocatorsOf(f csig.Format) map[string]uint16 {
 func AssignLocators(g *fabric.Graph) *Assignment {
 	n := newNetwork(g)
 	a := &Assignment{}
-	n.findConflicts()
-	a.CodesNeeded, a.LongestPath = n.colorClasses(), n.longest
+	a.CodesNeeded = n.colorClasses()
+	a.LongestPath = n.longest
 	if a.CheckCompact() == nil {
 		n.spreadCodes(a.CodesNeeded)
 	}
@@ -132,6 +133,11 @@ type node struct {
 	steps   []step // each once
 	above   []int  // switches that have ports of kind down to this one
 	hasNICs bool
+
+	// Of the paths to one leaf at a time:
+	far     int    // links that are left, or -1
+	crossed bool   // whether a path from a leaf crosses the switch
+	before  uint64 // colors that such paths may have crossed before
 }
 
 // network is a topology with numbers for names.
