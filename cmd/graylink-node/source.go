@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/rdma"
 )
 
 // sourceFlags state where the configuration comes from, which is a file or a coordinator.
