@@ -120,24 +120,58 @@ func (p *Port) codeOf(t *Tag, w Waiting) (code uint32, ok bool) {
 // returns the frame as it is sent. A frame that is not tagged, or whose tag is malformed or of an unknown signal, does not
 // change.
 func (p *Port) Transmit(frame []byte, now int64, w Waiting) ([]byte, Outcome) {
-	if p.window.Advance(now) {
-		p.readRate()
-	}
+	p.advance(now)
 	o := NoTag
 	var f Found
 	if s := p.profile.EtherTypes.ParseInto(frame, &f); s == Malformed {
 		o = BadTag
 	} else if s == Tagged {
-		if p.options.Action == StripTags {
-			frame, _, _ = p.profile.EtherTypes.Strip(frame)
-			o = Stripped
-		} else if o = p.update(&f.Tag, w); o == Updated {
+		if o = p.treat(&f.Tag, w); o == Updated {
 			f.Put(frame)
+		} else if o == Stripped {
+			frame, _, _ = p.profile.EtherTypes.Strip(frame)
 		}
 	}
 	p.window.Add(uint64(len(frame) + p.options.Overhead))
 	p.Counts[o]++
 	return frame, o
+}
+
+// TransmitTag does the same as Transmit for a packet of so many octets whose tag, if any, is not in a frame. A tag that is
+// taken off has no format after that, and its octets do not count.
+func (p *Port) TransmitTag(t *Tag, octets int, now int64, w Waiting) Outcome {
+	p.advance(now)
+	o := NoTag
+	if t.Format != None {
+		if o = p.treat(t, w); o == Stripped {
+			octets -= int(t.Format)
+			*t = Tag{}
+		}
+	}
+	p.window.Add(uint64(octets + p.options.Overhead))
+	p.Counts[o]++
+	return o
+}
+
+// CountOctets counts octets of frames that leave by the port at a time without a look at them.
+func (p *Port) CountOctets(octets int, now int64) {
+	p.advance(now)
+	p.window.Add(uint64(octets))
+}
+
+// advance ends the windows of the rate that are over.
+func (p *Port) advance(now int64) {
+	if p.window.Advance(now) {
+		p.readRate()
+	}
+}
+
+// treat does with a tag what the port's action says.
+func (p *Port) treat(t *Tag, w Waiting) Outcome {
+	if p.options.Action == StripTags {
+		return Stripped
+	}
+	return p.update(t, w)
 }
 
 // update applies the rule of update to a tag.

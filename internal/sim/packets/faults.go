@@ -1,7 +1,6 @@
 package packets
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -42,6 +41,7 @@ func (n *Network) ShapePort(end string, octetsPerSecond float64, full int64) err
 	if err != nil {
 		return err
 	}
+	defer n.connectSignal(p)
 	if octetsPerSecond == 0 {
 		p.nsOctet, p.depth, p.mark = p.unshaped.nsOctet, p.unshaped.depth, p.unshaped.mark
 		// What waits leaves at the port's own rate.
@@ -54,22 +54,20 @@ func (n *Network) ShapePort(end string, octetsPerSecond float64, full int64) err
 
 // SlowSwitch delays all that a switch forwards by so many nanoseconds more.
 func (n *Network) SlowSwitch(sw string, by int64) error {
-	i, ok := n.bySwitch[sw]
-	if !ok {
-		return fmt.Errorf("the fabric has no switch %q", sw)
+	i, err := n.switchAt(sw)
+	if err == nil {
+		n.switches[i].slow += by
 	}
-	n.switches[i].slow += by
-	return nil
+	return err
 }
 
 // MuteSwitch stops a switch from reporting that packets expired, or lets it report again.
 func (n *Network) MuteSwitch(sw string, on bool) error {
-	i, ok := n.bySwitch[sw]
-	if !ok {
-		return fmt.Errorf("the fabric has no switch %q", sw)
+	i, err := n.switchAt(sw)
+	if err == nil {
+		n.switches[i].mute = on
 	}
-	n.switches[i].mute = on
-	return nil
+	return err
 }
 
 // SetLink takes a link down or brings it up. Those that are down and withdrawn are

@@ -16,6 +16,8 @@
 //  6. Cables that are swapped carry packets to where they are plugged, and routes
 //     follow them at once.
 //  7. The same seed and the same calls give the same packets at the same times.
+//  8. A port that sends for a switch updates the tags of packets (package csig) by
+//     what it has sent, cross traffic included, and by how long the packet waited.
 package packets
 
 import (
@@ -25,6 +27,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -72,6 +75,8 @@ type Packet struct {
 	Marked     bool // congestion experienced
 	Receiver   Receiver
 	Trail      *Trail // where the flow's packets enter switches; nil if not wanted
+	// Tag is the in-band signal, whose octets are among Octets. The zero value is no tag.
+	Tag csig.Tag
 
 	net  *Network
 	on   int32 // the direction it crosses
@@ -154,11 +159,14 @@ type port struct {
 
 	unshaped struct{ nsOctet, depth, mark float64 } // without a shaper
 
+	signal *csig.Port // nil without in-band signals, and at NICs
+
 	// Faults.
 	down    bool
 	slow    int64
 	loss    float64
 	markAll bool
+	tags    csig.Action
 }
 
 // crossTraffic is the traffic of others through a port: bursts of one size, at random.
@@ -175,6 +183,8 @@ type node struct {
 	salt uint64
 	slow int64
 	mute bool
+	// dropsTags states that the switch drops what has a tag.
+	dropsTags bool
 	// ports lead to other switches.
 	ports []int32
 }
@@ -208,6 +218,8 @@ type Network struct {
 	// switch and NIC.
 	subnet *Subnet
 	tables [][][]int32
+	// signals is the profile of in-band signals, and nil without them.
+	signals *csig.Profile
 }
 
 // New makes the fabric of a topology. load is the cross traffic of every port, of
@@ -442,6 +454,10 @@ func (p *Packet) ActAt(int64) {
 		n.losePacket(p, NoRoute)
 		return
 	}
+	if n.switches[d.toSW].dropsTags && p.Tag.Format != csig.None {
+		n.losePacket(p, Broken)
+		return
+	}
 	if p.Trail != nil {
 		p.Trail.recordEntry(d.toPort, d.toSW, n.now)
 	}
@@ -494,6 +510,9 @@ func (n *Network) transmitPacket(i int32, p *Packet) {
 		p.Marked = true
 	}
 	d.free = now + waits + took
+	if d.signal != nil {
+		d.signalTo(p, waits+took)
+	}
 	at := int64(d.free) + d.cable + d.slow
 	if d.toSW >= 0 {
 		at += switchTime + n.switches[d.toSW].slow
@@ -516,6 +535,9 @@ func (d *port) admitCrossTraffic(now float64, rng *rand.Rand) {
 	for c.next <= now {
 		if waits := max(0, d.free-c.next); waits+c.burst <= d.depth {
 			d.free = c.next + waits + c.burst
+			if d.signal != nil {
+				d.signal.CountOctets(int(c.burst/d.nsOctet+0.5), int64(d.free))
+			}
 		}
 		c.next += rng.ExpFloat64() * c.every
 	}
@@ -593,6 +615,15 @@ func mixBits(x uint64) uint64 {
 	x ^= x >> 27
 	x *= 0x94d049bb133111eb
 	return x ^ x>>31
+}
+
+// switchAt returns the number of a switch.
+func (n *Network) switchAt(name string) (int32, error) {
+	i, ok := n.bySwitch[name]
+	if !ok {
+		return 0, fmt.Errorf("the fabric has no switch %q", name)
+	}
+	return i, nil
 }
 
 // portAt finds the direction that leaves an end.
