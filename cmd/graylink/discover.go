@@ -127,8 +127,7 @@ func withoutBarePorts(hosts []fabric.NodeView) []fabric.NodeView {
 
 // topologyOf returns the topology of the reports, or of the subnets with what nodes report, and what was found.
 func (d *discovery) topologyOf(ctx context.Context, views []fabric.SwitchView, hosts []fabric.NodeView) (t *fabric.Topology, found fabric.Problems, err error) {
-	switch {
-	case d.from == subnetSource:
+	if d.from == subnetSource {
 		return d.readSubnets(ctx, hosts)
 	}
 	hosts = withoutBarePorts(hosts)

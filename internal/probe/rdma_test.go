@@ -132,7 +132,6 @@ func TestRDMALossHasItsDirection(t *testing.T) {
 type ibPair struct {
 	ends [2]idle
 	dev  [2]*rdmatest.Device
-	cfg  [2]*Config
 }
 
 func newIBPair(t *testing.T) *ibPair {
