@@ -48,7 +48,7 @@ func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) 
 	}
 	var with []fabric.Attribution
 	for _, other := range q.Verdict.SameFlowEquivalents {
-		if k := other.Element.Kind; k != fabric.KindLink && k != fabric.KindAccessLink && k != fabric.KindNIC {
+		if k := other.Kind; k != fabric.KindLink && k != fabric.KindAccessLink && k != fabric.KindNIC {
 			continue
 		}
 		x := q
@@ -61,7 +61,7 @@ func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) 
 			return got, err
 		}
 		if o.State == fabric.CauseFound {
-			o.Summary = fmt.Sprintf("The series of %s show nothing unusual, but those of %s do, which the same flows cross. %s", q.Verdict.Element.ID, other.Element.ID, o.Summary)
+			o.Summary = fmt.Sprintf("The series of %s show nothing unusual, but those of %s do, which the same flows cross. %s", q.Verdict.Element.ID, other.ID, o.Summary)
 			with = append(with, o)
 		}
 	}
