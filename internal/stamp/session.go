@@ -78,6 +78,8 @@ type ReflectorValues struct {
 	FollowUp      FollowUp
 	Life          uint64 // of the reflector; 0 if it is not known
 	Who           uint64 // stands for the reflector's name, together with its life
+	Signal        Signal // of the request, if SeesSignals is set
+	SeesSignals   bool   // the reflector can read in-band signals; otherwise it answers TypeSignal like an unknown type
 	// Unsupported holds types that the reflector has no values for at present. They are answered like unknown ones.
 	// TypeHMAC in it has no effect.
 	Unsupported TypeSet
@@ -140,7 +142,7 @@ func (v *ReflectorValues) ReflectVerified(reply, request []byte, base int, a *Au
 // answerTLV fills in the value of one well-formed TLV and reports whether its
 // type was understood.
 func (v *ReflectorValues) answerTLV(tlv TLV, r *Reflection) bool {
-	if !tlv.Type.isUnderstood() || v.Unsupported.Has(tlv.Type) && tlv.Type != TypeHMAC {
+	if !tlv.Type.isUnderstood() || v.Unsupported.Has(tlv.Type) && tlv.Type != TypeHMAC || tlv.Type == TypeSignal && !v.SeesSignals {
 		return false
 	}
 	switch tlv.Type {
@@ -163,6 +165,8 @@ func (v *ReflectorValues) answerTLV(tlv TLV, r *Reflection) bool {
 		r.SenderTx = d.SenderTx
 	case TypeFollowUp:
 		v.FollowUp.putValue(tlv.Value)
+	case TypeSignal:
+		v.Signal.putValue(tlv.Value)
 	}
 	return true
 }
@@ -212,6 +216,10 @@ type Answers struct {
 	DirectMeasurement DirectMeasurement
 	FollowUp          FollowUp
 	Lives             Lives // zero if the reply has none
+	// Signal is the request's in-band signal, as the reflector saw it. HasSignal is false if the reply has none, or one that no
+	// reflector writes: that is no signal, and not one without congestion.
+	Signal    Signal
+	HasSignal bool
 }
 
 // Parse parses the TLVs of reply, a whole packet whose base of base octets was checked by Parse or ParseAuth. If a type
@@ -254,6 +262,10 @@ func (an *Answers) storeTLV(tlv TLV) {
 		an.FollowUp.parseValue(tlv.Value)
 	case TypeLives:
 		an.Lives.parseValue(tlv.Value)
+	case TypeSignal:
+		if an.HasSignal = an.Signal.parseValue(tlv.Value); !an.HasSignal {
+			an.Signal = Signal{}
+		}
 	}
 	an.Has.addType(tlv.Type)
 }

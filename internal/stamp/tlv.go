@@ -22,8 +22,12 @@ const (
 	offFollowTime = 4  // RFC 8972 4.7
 	offFollowMode = 12 // RFC 8972 4.7
 	livesLen      = 24 // of TypeLives
+	signalLen     = 12 // of TypeSignal
 	offOtherLife  = 8  // of TypeLives
 	offLivesTag   = 16 // of TypeLives
+	offSignalType = 2  // of TypeSignal
+	offSignalTag  = 4  // of TypeSignal
+	offSignalSeen = 10 // of TypeSignal
 )
 
 // Flags are the STAMP TLV Flags: RFC 8972 4, registry in 5.2.
@@ -49,6 +53,9 @@ const (
 	// TypeLives has the life numbers of both ends (Lives). Graylink defines it: 252 to 254 are for private use (RFC
 	// 8972 5.1). A reflector that does not know it returns it unchanged, with U=1.
 	TypeLives Type = 252
+
+	// TypeSignal has the in-band signal that a reflector took off the request (Signal), for private use as well.
+	TypeSignal Type = 253
 )
 
 // knownTypes holds the types that this package can process. Location (2) and Access Report (6) are not among them,
@@ -57,7 +64,7 @@ const knownTypes TypeSet = 1<<TypeExtraPadding | 1<<TypeTimestampInfo | 1<<TypeC
 	1<<TypeDirectMeasurement | 1<<TypeFollowUp | 1<<TypeHMAC
 
 // isUnderstood reports whether this package can process a type.
-func (t Type) isUnderstood() bool { return knownTypes.Has(t) || t == TypeLives }
+func (t Type) isUnderstood() bool { return knownTypes.Has(t) || t == TypeLives || t == TypeSignal }
 
 // TypeSet is a set of the types below 16.
 type TypeSet uint16
@@ -96,6 +103,8 @@ func (t Type) validLength(n int) bool {
 		return n == HMACLen
 	case TypeLives:
 		return n == livesLen
+	case TypeSignal:
+		return n == signalLen
 	}
 	return true
 }
@@ -197,6 +206,11 @@ func AppendLives(packet []byte, life, who uint64) []byte {
 	binary.BigEndian.PutUint64(value, life)
 	binary.BigEndian.PutUint64(value[offLivesTag:], tag)
 	return packet
+}
+
+// AppendSignal appends the request for the in-band signal that the packet arrives with.
+func AppendSignal(packet []byte) []byte {
+	return appendZeroed(packet, TypeSignal, signalLen)
 }
 
 // livesTag returns the tag that binds the life numbers of a packet to its base packet and to its sender. It is needed
@@ -334,4 +348,42 @@ func (v *Lives) putReflector(b []byte) {
 
 func (v *Lives) parseValue(b []byte) {
 	v.Sender, v.Reflector, v.tag = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[offOtherLife:]), binary.BigEndian.Uint64(b[offLivesTag:])
+}
+
+// Signal represents the value of the TLV of type TypeSignal: the CSIG tag with which the request arrived. It takes 12 octets: format,
+// flags (the first bit stands for a malformed tag), EtherType, six octets of the tag, and the count. The reply's own tag is of the
+// other direction, and is not in it.
+type Signal struct {
+	Format    uint8   // octets of the tag with its EtherType: 4, 8, or 0 if there was none
+	Malformed bool    // there was one that cannot be read; Format is 0
+	EtherType uint16  // of the tag; 0 if there was none
+	Value     [6]byte // what stood behind the EtherType: two octets of it, or all, and zeroes
+	Seen      uint16  // tagged requests of the session up to this one, modulo 2^16
+}
+
+// signalMalformed is the flag of a malformed tag.
+const signalMalformed = 1 << 7
+
+func (v *Signal) putValue(b []byte) {
+	b[0], b[1] = v.Format, 0
+	if v.Malformed {
+		b[1] = signalMalformed
+	}
+	binary.BigEndian.PutUint16(b[offSignalType:], v.EtherType)
+	copy(b[offSignalTag:offSignalSeen], v.Value[:])
+	binary.BigEndian.PutUint16(b[offSignalSeen:], v.Seen)
+}
+
+// parseValue reports whether the value is one that a reflector writes.
+func (v *Signal) parseValue(b []byte) bool {
+	*v = Signal{Format: b[0], Malformed: b[1]&signalMalformed != 0, EtherType: binary.BigEndian.Uint16(b[offSignalType:]), Value: [6]byte(b[offSignalTag:offSignalSeen]), Seen: binary.BigEndian.Uint16(b[offSignalSeen:])}
+	switch {
+	case v.Format == 0:
+		return v.Value == [6]byte{}
+	case v.Malformed:
+		return false
+	case v.Format == 4:
+		return [4]byte(v.Value[2:]) == [4]byte{}
+	}
+	return v.Format == 8
 }
