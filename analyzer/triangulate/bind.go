@@ -421,7 +421,25 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		}
 		fl.hops += int32(hops + 0.5)
 	}
+	if f.Obs.Sprayed {
+		f = ofSlowestWay(f)
+	}
 	fl.setFinding(f, index)
+}
+
+// ofSlowestWay returns what a finding says of the slowest of several ways that packets take in turn. An element on some of them moves the
+// tail, and the median as well if it happens to be on more than half of a window's: how far both moved is what the element adds.
+func ofSlowestWay(f *judge.Finding) *judge.Finding {
+	if !f.HasShift || !f.HasTail || !f.Delayed && !f.Jittery {
+		return f
+	}
+	x := *f
+	if x.Shift = max(f.Shift, 0); f.Jittery {
+		x.Shift += f.TailShift
+	}
+	x.Scale = max(f.Scale, f.TailScale)
+	x.Delayed, x.Jittery, x.HasTail = true, false, false
+	return &x
 }
 
 // crossedByAny returns what a flow crosses whose packets take all of several paths. What one of them crosses, the flow does.

@@ -464,3 +464,44 @@ func TestSprayedFlows(t *testing.T) {
 		}
 	}
 }
+
+// TestSprayedFlowsWithOrWithoutAMedian has a slow link over which half of the packets of each flow go: the median of some flows moves with
+// it, by chance all that one NIC receives, and the tail alone of the others. That is one fault, and none of the NIC.
+func TestSprayedFlowsWithOrWithoutAMedian(t *testing.T) {
+	topo := clos.NewTopology(clos.Options{Tiers: 2, Planes: 1, LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 4, NICsPerNode: 1})
+	g := fabric.NewGraph(topo)
+	nics := g.NICIDs()
+	leafOf := func(nic string) string { leaf, _ := g.LeafOf(nic); return leaf }
+	slow, unlucky := leafOf(nics[0]), nics[0]
+	var fs []judge.Finding
+	for _, src := range nics {
+		for i, dst := range nics {
+			switch {
+			case src == dst:
+				continue
+			case leafOf(src) == leafOf(dst):
+				fs = append(fs, finding(g, src, dst, 0, 0, 0, 0))
+				continue
+			}
+			f := finding(g, src, dst, 0, -1, 0, 0)
+			f.Obs.Paths, f.Obs.Sprayed = g.ShortestPaths(src, dst, 4), true
+			f.HasTail, f.TailScale = true, 30_000
+			if leafOf(dst) == slow {
+				f.Condition = judge.Degraded
+				if dst == unlucky || (i+len(fs))%5 == 0 {
+					f.Delayed, f.Shift = true, 1_950_000
+				} else {
+					f.Jittery, f.TailShift = true, 2_020_000
+				}
+			}
+			fs = append(fs, f)
+		}
+	}
+	r := Run(g, fs, DefaultParameters())
+	if len(r.Suspects) != 1 || r.Suspects[0].Kind != fabric.KindLink && r.Suspects[0].Kind != fabric.KindLeafUplinks || len(r.Unexplained) != 0 {
+		t.Fatalf("%q, unexplained %v", names(r), r.Unexplained)
+	}
+	if by := r.Suspects[0].AddedDelayNS; by < 1_900_000 || by > 2_100_000 {
+		t.Errorf("it adds %d ns", by)
+	}
+}
