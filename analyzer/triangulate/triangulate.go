@@ -19,7 +19,8 @@
 //     stand in its place is tried with what follows from it, as is a lesser delay of a link or NIC.
 //  4. No flow decides alone: two must gain, and all but the loudest something together.
 //  5. A flow with candidate paths has the mean of their likelihoods. One without takes
-//     one of the shortest, if these are few, and speaks for its ends in any case.
+//     one of the shortest, if these are few, and speaks for its ends in any case. One whose
+//     packets take several paths in turn crosses all of them, and shows what the slowest adds.
 //  6. Of elements that the same flows cross the narrowest is named, the others are its
 //     equivalents. One fault is one suspect: both ways of a link are joined, and a link of
 //     a switch that is named, which adds no more than the switch itself, is part of it.
