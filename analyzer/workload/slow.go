@@ -155,7 +155,7 @@ func (s *series) counting(least int, holds func(*result) bool) []*result {
 					}
 				}
 			}
-			if len(out) >= least && counted[0] >= min(2, seen[0]) && counted[1] >= min(2, seen[1]) {
+			if len(out) >= least && counted[0] >= min(least/2, seen[0]) && counted[1] >= min(least/2, seen[1]) {
 				slices.Reverse(out)
 				return out
 			}
