@@ -283,9 +283,9 @@ func (e *Engine) bindFindings(findings []judge.Finding) []flow {
 	if len(findings) < 4096 {
 		workers = 1
 	}
-	replies := pathsOfReplies(findings)
+	replies, spread := pathsOfReplies(findings), takeSeveralWays(findings)
 	splitWork(len(findings), workers, func(_, lo, hi int) {
-		b := binder{Engine: e, next: min(lo, len(e.previousWalks)), replies: replies}
+		b := binder{Engine: e, next: min(lo, len(e.previousWalks)), replies: replies, spread: spread}
 		for i := lo; i < hi; i++ {
 			flows[i], walked[i] = flow{}, walk{}
 			b.bindFlow(&flows[i], &findings[i], i, &walked[i])
@@ -345,10 +345,11 @@ func takesPart(f *judge.Finding) (yes, lossOnly bool) {
 
 type binder struct {
 	*Engine
-	arena []component
-	count []int32 // scratch of newPaths, by place
-	sets  map[uint64]boundPaths
-	next  int // of the walks of the run before
+	spread bool // the packets of some flows take several ways in turn
+	arena  []component
+	count  []int32 // scratch of newPaths, by place
+	sets   map[uint64]boundPaths
+	next   int // of the walks of the run before
 	// replies are the paths of the other direction of round trips, where they are known.
 	replies map[fabric.Flow]fabric.Path
 }
@@ -373,7 +374,7 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		*w = walk{edge: f.Flow, hops: &o.Path[0], n: len(o.Path)}
 		if b.reuseWalk(w); w.components != nil && !f.RoundTrip {
 			fl.crossed, fl.hops = w.components, w.linkCount
-			fl.setFinding(f, index)
+			fl.setFinding(b.ofSlowestWay(f), index)
 			return
 		}
 		w.components = nil
@@ -421,16 +422,14 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		}
 		fl.hops += int32(hops + 0.5)
 	}
-	if f.Obs.Sprayed {
-		f = ofSlowestWay(f)
-	}
-	fl.setFinding(f, index)
+	fl.setFinding(b.ofSlowestWay(f), index)
 }
 
 // ofSlowestWay returns what a finding says of the slowest of several ways that packets take in turn. An element on some of them moves the
-// tail, and the median as well if it happens to be on more than half of a window's: how far both moved is what the element adds.
-func ofSlowestWay(f *judge.Finding) *judge.Finding {
-	if !f.HasShift || !f.HasTail || !f.Delayed && !f.Jittery {
+// tail, and the median as well if it happens to be on more than half of a window's: how far both moved is what the element adds. Where
+// packets of some flows take several ways, those of the others are read alike: their tails and medians do not end at the same time.
+func (b *binder) ofSlowestWay(f *judge.Finding) *judge.Finding {
+	if !b.spread || !f.HasShift || !f.HasTail || !f.Delayed && !f.Jittery {
 		return f
 	}
 	x := *f

@@ -196,6 +196,9 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 	if len(s.named) == 0 {
 		res.Suspects = mergeDirections(s.smallShifts())
 	}
+	if takeSeveralWays(findings) {
+		delaysToTails(res.Suspects, findings)
+	}
 	explained := map[int]bool{}
 	for _, sus := range res.Suspects {
 		for _, i := range sus.Explained {
@@ -210,6 +213,32 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 	res.Links = e.linkDelays(s.flows, s.named)
 	res.Unnamed = s.unnamedElements()
 	return res
+}
+
+// takeSeveralWays reports whether the packets of some flows take several paths in turn.
+func takeSeveralWays(findings []judge.Finding) bool {
+	for i := range findings {
+		if findings[i].Obs.Sprayed {
+			return true
+		}
+	}
+	return false
+}
+
+// delaysToTails makes the delay of a suspect that of its slowest packets alone where it moved the median of less than half of its flows.
+func delaysToTails(suspects []Suspect, findings []judge.Finding) {
+	for i := range suspects {
+		s := &suspects[i]
+		moved := 0
+		for _, at := range s.Explained {
+			if findings[at].Delayed {
+				moved++
+			}
+		}
+		if 2*moved < len(s.Explained) {
+			s.TailDelayNS, s.AddedDelayNS = s.TailDelayNS+s.AddedDelayNS, 0
+		}
+	}
 }
 
 // assignProfiles gives the flows that are plainly healthy their profiles.

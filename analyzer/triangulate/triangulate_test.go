@@ -501,7 +501,24 @@ func TestSprayedFlowsWithOrWithoutAMedian(t *testing.T) {
 	if len(r.Suspects) != 1 || r.Suspects[0].Kind != fabric.KindLink && r.Suspects[0].Kind != fabric.KindLeafUplinks || len(r.Unexplained) != 0 {
 		t.Fatalf("%q, unexplained %v", names(r), r.Unexplained)
 	}
-	if by := r.Suspects[0].AddedDelayNS; by < 1_900_000 || by > 2_100_000 {
-		t.Errorf("it adds %d ns", by)
+	if by := r.Suspects[0].TailDelayNS; by < 1_900_000 || by > 2_100_000 || r.Suspects[0].AddedDelayNS != 0 {
+		t.Errorf("it adds %d ns to the tail and %d to all", by, r.Suspects[0].AddedDelayNS)
+	}
+
+	// All that a leaf forwards was slow, and is not any more: tails end after medians, within the leaf as well.
+	for i := range fs {
+		f := &fs[i]
+		src, dst := f.Flow.Endpoints()
+		if f.HasTail, f.TailScale = true, 30_000; leafOf(src) != slow && leafOf(dst) != slow {
+			continue
+		}
+		f.Condition, f.Delayed, f.Shift = judge.Degraded, false, 0
+		f.Jittery, f.TailShift = true, 2_020_000
+		if leafOf(src) != leafOf(dst) && i%3 == 0 {
+			f.Delayed, f.Shift, f.Jittery, f.TailShift = true, 1_980_000, false, 0
+		}
+	}
+	if r = Run(g, fs, DefaultParameters()); len(r.Suspects) != 1 || r.Suspects[0].Kind != fabric.KindSwitch || r.Suspects[0].Name != slow || len(r.Unexplained) != 0 {
+		t.Errorf("a slow leaf: %q, unexplained %v", names(r), r.Unexplained)
 	}
 }
