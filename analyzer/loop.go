@@ -213,6 +213,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Part: l.opts.Part, Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
 	rep.Verdicts = append(rep.Verdicts, swapped...)
 	l.addDownVerdicts(&rep, findings, now)
+	l.dropGoneLinks(&rep, now)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)
 	l.mesh.questions.Review(now, l.store.Graph(), l.incidents.OwnedIncidents(), l.ownedCandidates(rep.Candidates), findings)
@@ -372,6 +373,22 @@ func (l *Loop) addDownVerdicts(rep *fabric.Report, findings []judge.Finding, now
 			rep.Verdicts = append(rep.Verdicts, classify.DownVerdict(g, d.Element, d.Since, d.Outages))
 		}
 	}
+}
+
+// dropGoneLinks removes verdicts on links that neither the topology has nor the fabric as it is cabled now, as those of swapped cables
+// that were put back, and closes their open incidents: nothing will cross them again. What was lost on the way there was lost for the
+// change of cables.
+func (l *Loop) dropGoneLinks(rep *fabric.Report, now time.Time) {
+	gone := func(v *fabric.Verdict) bool { return isGone(v.Element, l.opts.Graph, l.store.Graph()) }
+	rep.Verdicts = slices.DeleteFunc(rep.Verdicts, func(v fabric.Verdict) bool { return gone(&v) })
+	l.incidents.CloseCovered(func(v *fabric.Verdict) (why string, covered bool) {
+		return "the fabric no longer has the link", gone(v)
+	}, now)
+}
+
+// isGone reports whether an element is a link that none of the graphs has.
+func isGone(e fabric.Element, graphs ...*fabric.Graph) bool {
+	return e.Kind == fabric.KindLink && !slices.ContainsFunc(graphs, func(g *fabric.Graph) bool { return g.HasElement(e) })
 }
 
 // applyMaintenance removes verdicts and candidates on elements under maintenance from a report, and closes their open

@@ -106,27 +106,13 @@ func NewTracker(o Options) *Tracker {
 func (t *Tracker) InheritFrom(old *Tracker, at time.Time) {
 	t.past, t.recorded = old.past, old.recorded
 	for _, in := range old.open {
-		if hasElement(t.opts.Graph, in.Element) {
+		if t.opts.Graph.HasElement(in.Element) {
 			in.foreign = !t.opts.Part.Owns(in.Element)
 			t.open = append(t.open, in)
 			continue
 		}
 		t.closeIncident(in, "the topology no longer has the element", at)
 	}
-}
-
-// hasElement reports whether an element is part of a topology.
-func hasElement(g *fabric.Graph, e fabric.Element) bool {
-	switch e.Kind {
-	case fabric.KindNIC, fabric.KindClock:
-		return g.NIC(e.ID) != nil
-	case fabric.KindLink, fabric.KindAccessLink:
-		a, b, ok := e.LinkEnds()
-		return ok && g.PeerOf(a) == b
-	case fabric.KindPair, fabric.KindCorridor:
-		return !slices.ContainsFunc(e.Waypoints(), func(sw string) bool { return len(g.EndsOf(sw)) == 0 })
-	}
-	return len(g.EndsOf(fabric.OwnerOf(e.ID))) > 0
 }
 
 // OpenIncidents returns the open incidents, the oldest first. They must not be changed, and hold until the next call of

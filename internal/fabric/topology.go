@@ -408,3 +408,17 @@ func (p Path) CanonicalKey() string {
 	}
 	return s
 }
+
+// HasElement reports whether an element is part of the fabric.
+func (g *Graph) HasElement(e Element) bool {
+	switch e.Kind {
+	case KindNIC, KindClock:
+		return g.NIC(e.ID) != nil
+	case KindLink, KindAccessLink:
+		a, b, ok := e.LinkEnds()
+		return ok && g.PeerOf(a) == b
+	case KindPair, KindCorridor:
+		return !slices.ContainsFunc(e.Waypoints(), func(sw string) bool { return len(g.EndsOf(sw)) == 0 })
+	}
+	return len(g.EndsOf(OwnerOf(e.ID))) > 0
+}
