@@ -137,7 +137,14 @@ func (a *Attributor) momentsOf(q Request) moments {
 	if before == 0 {
 		before = time.Minute
 	}
-	return moments{past: q.Since.Add(-before), shortlyBefore: q.Since.Add(-before / 12), start: q.Since, sureSince: q.SureSince, now: q.Now, lookback: max(3*a.Scrape, 3*time.Second)}
+	past := q.Since.Add(-before)
+	if quiet := q.Quiet.Add(2 * a.Scrape); quiet.After(past) { // what was scraped last before is of the earlier incident
+		past = quiet
+		if latest := q.Since.Add(-time.Second); past.After(latest) {
+			past = latest
+		}
+	}
+	return moments{past: past, shortlyBefore: q.Since.Add(-before / 12), start: q.Since, sureSince: q.SureSince, now: q.Now, lookback: max(3*a.Scrape, 3*time.Second)}
 }
 
 // readSeries reads the series of ports that the table needs: counters and states at the moments, and the averages of

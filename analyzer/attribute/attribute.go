@@ -19,6 +19,7 @@
 //     ends: the configuration leads to the down links.
 //  9. Where the probes cannot distinguish an element from others, and the series of just one of them show a cause, it is
 //     the cause of the incident.
+//  10. What the series did in an earlier incident is nothing to compare with. The comparison begins after it.
 //
 // The table of causes is Table, published as docs/causes.md.
 package attribute
@@ -41,6 +42,9 @@ type Request struct {
 	Suggested []string
 	// Since is the earliest start of the symptom, SureSince its latest start, and Now the time of the request.
 	Since, SureSince, Now time.Time
+	// Quiet is when an earlier incident on the element, or on one that it could not be distinguished from, was last named. What the
+	// series did until then is not how they usually are (rule 10). It is zero if there was none.
+	Quiet time.Time
 	// Rerouted is the number of the verdict's flows that have changed their path since, of Flows in all.
 	Rerouted, Flows int
 }

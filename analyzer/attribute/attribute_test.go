@@ -396,6 +396,31 @@ func TestCausesAtEquivalents(t *testing.T) {
 	}
 }
 
+// TestAnEarlierIncidentIsNoNormal has errors that grow as fast as in an earlier incident on the link, which ended 25 s before (rule 10).
+func TestAnEarlierIncidentIsNoNormal(t *testing.T) {
+	// From second 50 to 70, and again from 100 on.
+	errors := written{"fabric_switch_port_receive_errors_total", facing + `,reason="crc"`, "5x50 5+10x20 205x29 205+10x80"}
+	var b strings.Builder
+	b.WriteString("load 1s\n")
+	for _, s := range with(idle(), errors) {
+		fmt.Fprintf(&b, "  %s{%s,instance=\"x:1\",job=\"switch\"} %s\n", s.name, s.labels, s.values)
+	}
+	a := Attributor{DB: evidencetest.NewQuerier(t, b.String()), Scrape: time.Second}
+	for _, quiet := range []int64{0, 75, 99, 110} {
+		q := Request{Verdict: link(), Since: time.Unix(begin, 0), SureSince: time.Unix(begin+5, 0), Now: time.Unix(end, 0)}
+		if quiet > 0 {
+			q.Quiet = time.Unix(quiet, 0)
+		}
+		got, err := a.Attribute(t.Context(), graph(t), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := got.State == fabric.CauseFound; found != (quiet > 0) {
+			t.Errorf("last named at second %d: %+v", quiet, got)
+		}
+	}
+}
+
 // TestConclude: a cause determines the action, where the scenario does not.
 func TestConclude(t *testing.T) {
 	v := link()

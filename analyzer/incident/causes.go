@@ -24,6 +24,8 @@ const (
 	causesEvery   = 5
 	causesWithin  = 5 * time.Minute
 	causeDeadline = 3 * time.Second
+	// comparedBefore is longer than the time before an incident with which the series are compared.
+	comparedBefore = 2 * time.Minute
 )
 
 // causeRequest represents a request for the causes of an incident.
@@ -64,7 +66,7 @@ func (t *Tracker) RequestCauses(m *Moment) {
 			continue
 		}
 		since := t.symptomOnset(in)
-		q := attribute.Request{Verdict: in.Verdict, Suggested: in.suggestedCauses, Since: since, SureSince: in.FirstSeen.Add(-t.opts.Settings.Delay), Now: m.Now.Add(-t.opts.Settings.CurrentLag()), Flows: len(in.Edges)}
+		q := attribute.Request{Verdict: in.Verdict, Suggested: in.suggestedCauses, Since: since, Quiet: t.lastNamedBefore(in, since), SureSince: in.FirstSeen.Add(-t.opts.Settings.Delay), Now: m.Now.Add(-t.opts.Settings.CurrentLag()), Flows: len(in.Edges)}
 		for _, s := range in.Edges {
 			if e, err := fabric.ParseFlow(s); err == nil {
 				if _, at, valid := m.Flows.CurrentPath(e); valid && at.After(since) {
@@ -78,6 +80,26 @@ func (t *Tracker) RequestCauses(m *Moment) {
 		default: // the queue is full, so the next cycle tries again
 		}
 	}
+}
+
+// lastNamedBefore returns when an earlier incident was last named that is on an element of an incident, or on one of its equivalents. It
+// is zero if none ended within comparedBefore of a moment.
+func (t *Tracker) lastNamedBefore(in *Incident, since time.Time) (last time.Time) {
+	for _, old := range slices.Backward(t.past) {
+		if old.Cleared.Before(since.Add(-comparedBefore)) {
+			break
+		}
+		if old.LastSeen.After(last) && old.sharesElement(in) {
+			last = old.LastSeen
+		}
+	}
+	return last
+}
+
+// sharesElement reports whether two incidents have an element in common, named or equivalent.
+func (in *Incident) sharesElement(o *Incident) bool {
+	mine, others := append(slices.Clone(in.Equivalent), in.Element), append(slices.Clone(o.Equivalent), o.Element)
+	return slices.ContainsFunc(mine, func(e fabric.Element) bool { return slices.Contains(others, e) })
 }
 
 // Run answers requests for causes until ctx ends. It may run beside the other methods.

@@ -116,6 +116,33 @@ func TestCausesOfClosedIncidents(t *testing.T) {
 	}
 }
 
+// TestCausesAfterAnEarlierIncident checks that an incident on the same link, or on one of its equivalents, that ended shortly before is part
+// of the request for causes, and no other one.
+func TestCausesAfterAnEarlierIncident(t *testing.T) {
+	link, rival, other := fabric.Element{ID: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink}, fabric.Element{ID: "leaf1:up2--spine2:dn1", Kind: fabric.KindLink}, fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
+	for _, tt := range []struct {
+		name string
+		old  fabric.Verdict
+		ago  time.Duration // since it was cleared
+		want bool
+	}{
+		{"the same link", fabric.Verdict{Element: link}, 10 * time.Second, true},
+		{"an equivalent", fabric.Verdict{Element: rival, Equivalent: []fabric.Element{link}}, 10 * time.Second, true},
+		{"another link", fabric.Verdict{Element: other}, 10 * time.Second, false},
+		{"long ago", fabric.Verdict{Element: link}, time.Hour, false},
+	} {
+		tr, in := newTestTracker(t)
+		now := time.Unix(2000, 0)
+		cleared := now.Add(-tt.ago)
+		seen := cleared.Add(-5 * time.Second)
+		tr.past = []*Incident{{Verdict: tt.old, LastSeen: seen, Cleared: &cleared}}
+		got := tr.lastNamedBefore(in, now)
+		if got.Equal(seen) != tt.want || got.IsZero() == tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
 // TestRule8OnlyThePartIsPublished: an incident of another pod is open and not published, until it is narrowed to an element of
 // the part. One of the part stays published where it is narrowed to an element of another.
 func TestRule8OnlyThePartIsPublished(t *testing.T) {
