@@ -182,7 +182,7 @@ func TestSwitch(t *testing.T) {
 	x.until("a probe is reported", func() bool {
 		x.send(1)
 		r = x.report("", 0)
-		return len(r.Flows) == 1
+		return len(r.Flows) == 1 && r.Version > 0 // the table may be newer than the version of the report
 	})
 	want := sighting.Flow{Src: netip.MustParseAddrPort("10.0.0.1:49152"), Dst: netip.MustParseAddrPort("10.200.0.1:862")}
 	if r.Switch != "leaf1" || r.Kind != sighting.KindEBPF || r.Since != 0 || r.Version == 0 || r.Flows[0].Flow != want || len(r.Flows[0].Ports) != 1 || r.Flows[0].Ports[0].Name != "b" {
