@@ -87,7 +87,7 @@ func TestIBPortsAreProbedWithoutAddresses(t *testing.T) {
 	if p := find(after); p.Rdma.GetLid() != 40 || !slices.EqualFunc(before.Edges, after.Edges, func(x, y *agentapi.Edge) bool { return proto.Equal(x, y) }) {
 		t.Errorf("%v, and edges %v; want LID 40 and edges %v", p, after.Edges, before.Edges)
 	}
-	// A port that has no LID for now keeps the one that it had.
+	// A port without a LID keeps the one that it had.
 	f.reportInterfaces(sessions[0], ibPort("mlx5_0", 1, 40, 0))
 	if in := f.receive(sessions[1]); in.assignment != nil {
 		t.Errorf("%v", in.assignment)

@@ -52,10 +52,10 @@ func TestRule2QueuePairsAreHandedOut(t *testing.T) {
 	register(0, queuePair("10.0.0.1", 18), addr(1))
 	wantReceived(1, queuePair("10.0.0.1", 18))
 
-	// A device that is away for now keeps its queue pair: the edges do not change to UDP meanwhile.
+	// A device that is away keeps its queue pair: the edges do not change to UDP meanwhile.
 	register(0, &agentapi.RDMA{Device: "mlx5_0", Port: 1}, addr(1))
 	if in := f.receive(sessions[1]); in.assignment != nil {
-		t.Errorf("a queue pair that is gone for now changes the assignment: %v", in.assignment.Peers)
+		t.Errorf("a queue pair that is gone changes the assignment: %v", in.assignment.Peers)
 	}
 	f.Step()
 	if err := f.saveState(); err != nil {
