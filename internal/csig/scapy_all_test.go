@@ -6,11 +6,13 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/graylink/graylink/test/scapy"
 )
 
 // TestScapyReadsEveryTag compares all compact tags and a million wide ones with scapy, which takes minutes.
 func TestScapyReadsEveryTag(t *testing.T) {
-	requireScapy(t)
+	scapy.Require(t)
 	t.Run("compact", func(t *testing.T) {
 		var r scapyRecords
 		for w := range 1 << 16 {

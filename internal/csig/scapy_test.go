@@ -4,26 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"testing"
+
+	"github.com/graylink/graylink/test/scapy"
 )
-
-// scapyPython is the interpreter that Debian's python3-scapy belongs to; a python3 earlier in the PATH may be another one.
-const scapyPython = "/usr/bin/python3"
-
-// requireScapy skips the test if python3-scapy is not installed. It fails the test instead if GRAYLINK_REQUIRE_ALL=1 forbids
-// skips.
-func requireScapy(t *testing.T) {
-	t.Helper()
-	if exec.Command(scapyPython, "-c", "import importlib.util as u; exit(u.find_spec('scapy') is None)").Run() == nil {
-		return
-	}
-	if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-		t.Fatal("python3-scapy is not installed")
-	}
-	t.Skip("python3-scapy is not installed")
-}
 
 // scapyRecords are tags and frames that scapy reads and builds.
 type scapyRecords struct {
@@ -60,7 +45,7 @@ func (r *scapyRecords) addFrame(t *testing.T, header string, tag Tag) {
 // compare checks that scapy reads the same tags, and builds the same octets of them.
 func (r *scapyRecords) compare(t *testing.T) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), scapyPython, "../../test/csig/scapy_csig.py")
+	cmd := exec.CommandContext(t.Context(), scapy.Python, "../../test/csig/scapy_csig.py")
 	var stderr bytes.Buffer
 	cmd.Stdin, cmd.Stderr = &r.in, &stderr
 	out, err := cmd.Output()
@@ -88,7 +73,7 @@ func (r *scapyRecords) compare(t *testing.T) {
 // TestScapy compares tags by themselves and in frames with any VLAN tags with an independent implementation. The test with the
 // tag all compares every compact tag and a million wide ones.
 func TestScapy(t *testing.T) {
-	requireScapy(t)
+	scapy.Require(t)
 	rng := rand.New(rand.NewPCG(9, 9))
 	var r scapyRecords
 	for _, f := range Formats {

@@ -5,28 +5,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"reflect"
 	"testing"
+
+	"github.com/graylink/graylink/test/scapy"
 )
-
-// scapyPython is the interpreter that Debian's python3-scapy belongs to; a
-// python3 earlier in the PATH may be another one.
-const scapyPython = "/usr/bin/python3"
-
-// requireScapy skips the test if python3-scapy is not installed. It fails the test instead if GRAYLINK_REQUIRE_ALL=1
-// forbids skips.
-func requireScapy(t *testing.T) {
-	t.Helper()
-	if exec.Command(scapyPython, "-c", "import importlib.util as u; exit(u.find_spec('scapy') is None)").Run() == nil {
-		return
-	}
-	if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-		t.Fatal("python3-scapy is not installed")
-	}
-	t.Skip("python3-scapy is not installed")
-}
 
 type scapyTLV [3]any // flags, type, value in hex
 
@@ -69,7 +53,7 @@ type scapyCase struct {
 //     for the UDP header where it is not. The script hands it over.
 //   - There is no authenticated mode.
 func TestScapy(t *testing.T) {
-	requireScapy(t)
+	scapy.Require(t)
 	tlvs := []TLV{
 		{Unrecognized, TypeClassOfService, []byte{0xb8, 0, 0, 0}},
 		{Unrecognized, TypeDirectMeasurement, []byte{0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
@@ -110,7 +94,7 @@ func TestScapy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), scapyPython, "testdata/scapy_stamp.py")
+	cmd := exec.CommandContext(t.Context(), scapy.Python, "testdata/scapy_stamp.py")
 	var stderr bytes.Buffer
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), &stderr
 	out, err := cmd.Output()
