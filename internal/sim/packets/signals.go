@@ -39,15 +39,6 @@ func (n *Network) DropTags(sw string, on bool) error {
 	return err
 }
 
-// SignalCounts returns how many packets had which outcome at the port by which an end sends. They are 0 without signals.
-func (n *Network) SignalCounts(end string) ([csig.Outcomes]uint64, error) {
-	p, err := n.portAt(end)
-	if err != nil || p.signal == nil {
-		return [csig.Outcomes]uint64{}, err
-	}
-	return p.signal.Counts, nil
-}
-
 // signalTo treats the tag of a packet that leaves when the port is free again, after it has taken so many nanoseconds to wait and to be sent.
 func (d *port) signalTo(p *Packet, took float64) {
 	before := p.Tag.Format
