@@ -58,7 +58,7 @@ type Observer struct {
 	profile *csig.Profile
 	options Options
 	flows   int
-	known   [2]map[uint16]bool // locators of ports, by format
+	known   map[locator]bool // those of ports
 	// minute is the number of the present minute, in which so many locators were new.
 	minute      int64
 	newLocators int
@@ -77,14 +77,19 @@ func New(p *csig.Profile, o Options) *Observer {
 	if o.Window == 0 {
 		o.Window = time.Second
 	}
-	x := &Observer{profile: p, options: o}
-	for i, all := range []map[string]uint16{p.CompactLocators, p.WideLocators} {
-		x.known[i] = make(map[uint16]bool, len(all))
+	x := &Observer{profile: p, options: o, known: make(map[locator]bool, len(p.CompactLocators)+len(p.WideLocators))}
+	for f, all := range map[csig.Format]map[string]uint16{csig.Compact: p.CompactLocators, csig.Wide: p.WideLocators} {
 		for _, l := range all {
-			x.known[i][l] = true
+			x.known[locator{f, l}] = true
 		}
 	}
 	return x
+}
+
+// locator is a locator in tags of a format.
+type locator struct {
+	format csig.Format
+	number uint16
 }
 
 // Flow is what the tags of a flow said in one direction.
@@ -145,7 +150,7 @@ func (f *Flow) Add(t *csig.Tag, now int64) Reason {
 	switch {
 	case !ok:
 		why = UnknownSignal
-	case t.Locator != 0 && !o.known[formatIndex(t.Format)][t.Locator]:
+	case t.Locator != 0 && !o.known[locator{t.Format, t.Locator}]:
 		why = UnknownLocator
 	case !f.count(t, now):
 		why = Limit
@@ -158,13 +163,6 @@ func (f *Flow) Add(t *csig.Tag, now int64) Reason {
 		*w = worst{true, *t, values}
 	}
 	return Used
-}
-
-func formatIndex(f csig.Format) int {
-	if f == csig.Compact {
-		return 0
-	}
-	return 1
 }
 
 // isWorse reports whether values are worse than others: what is available is less, or what waits is more. A code that has no upper end
