@@ -273,8 +273,8 @@ type partialLoad struct {
 }
 
 // bindFindings numbers what the findings cross. Findings that are undecided take no part, but
-// for what was lost where only a clock is in doubt.
-func (e *Engine) bindFindings(findings []judge.Finding) []flow {
+// for what was lost where only a clock is in doubt. spread states that packets of some flows take several ways.
+func (e *Engine) bindFindings(findings []judge.Finding, spread bool) []flow {
 	// The memory of the runs before serves again: fresh pages would cost more than what
 	// is written into them.
 	flows := reuseSlice(e.flows, len(findings))
@@ -283,7 +283,7 @@ func (e *Engine) bindFindings(findings []judge.Finding) []flow {
 	if len(findings) < 4096 {
 		workers = 1
 	}
-	replies, spread := pathsOfReplies(findings), takeSeveralWays(findings)
+	replies := pathsOfReplies(findings)
 	splitWork(len(findings), workers, func(_, lo, hi int) {
 		b := binder{Engine: e, next: min(lo, len(e.previousWalks)), replies: replies, spread: spread}
 		for i := lo; i < hi; i++ {

@@ -11,7 +11,7 @@ import (
 // prepared returns a search with its candidates, as Engine.Run makes it.
 func prepared(g *fabric.Graph, findings []judge.Finding, p Parameters) *search {
 	e := NewEngine(g)
-	s := newSearch(e, e.bindFindings(findings), p)
+	s := newSearch(e, e.bindFindings(findings, takeSeveralWays(findings)), p)
 	s.addCandidates()
 	return s
 }

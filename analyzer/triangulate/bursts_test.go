@@ -85,7 +85,7 @@ func TestBurstIsEstimated(t *testing.T) {
 		for n := range 40 { // of a NIC that loses one packet in ten
 			fs = append(fs, finding(g, "a/e", "b/e", n, 0, 0, 20))
 		}
-		if got := estimateBurst(e, e.bindFindings(fs), p); got < tt.least || got > tt.at {
+		if got := estimateBurst(e, e.bindFindings(fs, takeSeveralWays(fs)), p); got < tt.least || got > tt.at {
 			t.Errorf("bursts of %g in one flow of %d: estimated %g, want %g to %g", tt.burst, tt.every, got, tt.least, tt.at)
 		}
 	}

@@ -58,7 +58,7 @@ func TestCorpus(t *testing.T) {
 
 // describeSearch writes the evidence that a search begins with, and what it did until it ended.
 func describeSearch(out io.Writer, e *Engine, findings []judge.Finding) {
-	s := newSearch(e, e.bindFindings(findings), DefaultParameters())
+	s := newSearch(e, e.bindFindings(findings, takeSeveralWays(findings)), DefaultParameters())
 	var all evidence
 	for i, v := range s.evidenceAt {
 		weight := float64(1 + i%5)
@@ -158,7 +158,7 @@ func describeShifts(out io.Writer) {
 			findings[i].Obs.Timestamp = stamps
 		}
 		e := NewEngine(g)
-		s := newSearch(e, e.bindFindings(findings), DefaultParameters())
+		s := newSearch(e, e.bindFindings(findings, takeSeveralWays(findings)), DefaultParameters())
 		t := s.shiftRows()
 		x := t.estimateNICs(nil)
 		sigma, _ := t.noiseOf(&x, nil)

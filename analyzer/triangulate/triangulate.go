@@ -180,7 +180,8 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 		}
 	}
 	e.enterPhase(Binding)
-	flows := e.bindFindings(findings)
+	spread := takeSeveralWays(findings)
+	flows := e.bindFindings(findings, spread)
 	e.enterPhase(Inference)
 	s := newSearch(e, flows, p)
 	for at := range s.evidenceAt {
@@ -196,7 +197,7 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 	if len(s.named) == 0 {
 		res.Suspects = mergeDirections(s.smallShifts())
 	}
-	if takeSeveralWays(findings) {
+	if spread {
 		delaysToTails(res.Suspects, findings)
 	}
 	explained := map[int]bool{}
