@@ -82,6 +82,12 @@ type Server struct {
 	discovers [2]*discovery.Manager // of targets and of Alertmanagers
 	stop      context.CancelFunc
 	runs      sync.WaitGroup
+
+	// Queries that run. Nothing may be closed under them: the engine writes what it evaluates to a file in memory.
+	queries    sync.WaitGroup
+	closing    context.Context // ends at Close
+	endQueries context.CancelFunc
+	mu         sync.Mutex // guards queries.Add against Close
 }
 
 // New opens the database, and begins to scrape, to evaluate rules and to send alerts.
@@ -93,6 +99,7 @@ func New(o Options) (s *Server, err error) {
 		o.ExternalURL = &url.URL{}
 	}
 	s = &Server{o: o, registry: prometheus.NewRegistry(), directory: o.Directory, parser: parser.NewParser(parser.Options{})}
+	s.closing, s.endQueries = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("the Prometheus in this process: %w", errors.Join(err, s.Close()))
@@ -241,8 +248,12 @@ func (s *Server) run(ctx context.Context) {
 	}
 }
 
-// Close ends all parts and closes the database.
+// Close ends all parts and the queries that run, and closes the database.
 func (s *Server) Close() error {
+	s.mu.Lock()
+	s.endQueries()
+	s.mu.Unlock()
+	s.queries.Wait()
 	if s.stop != nil {
 		s.stop()
 	}
@@ -267,14 +278,43 @@ func (s *Server) Close() error {
 	return err
 }
 
+// errClosed means that a server is closed, or is being closed.
+var errClosed = errors.New("the Prometheus in this process is closed")
+
+// beginQuery returns a context that ends at Close, which waits until done is called. It fails after Close.
+func (s *Server) beginQuery(ctx context.Context) (_ context.Context, done func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing.Err() != nil {
+		return nil, nil, errClosed
+	}
+	s.queries.Add(1)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := context.AfterFunc(s.closing, cancel)
+	return ctx, func() { ended(); cancel(); s.queries.Done() }, nil
+}
+
 // QueryInstant evaluates a PromQL expression at one moment.
 func (s *Server) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
+	ctx, done, err := s.beginQuery(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	return evidence.EvaluateAt(ctx, s.engine, s.db, query, at)
 }
 
 // ServeHTTP serves Prometheus' HTTP API below /api/v1, without what changes or deletes data, and the server's own series
 // at /metrics.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, done, err := s.beginQuery(r.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	defer done()
+	s.handler.ServeHTTP(w, r.WithContext(ctx))
+}
 
 func (s *Server) newHandler() http.Handler {
 	mux := http.NewServeMux()
