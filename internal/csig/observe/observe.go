@@ -6,6 +6,8 @@
 //  3. A tag that no port has replaced (locator 0) has no value. It is counted.
 //  4. What cannot be read is counted by its reason and used for nothing.
 //  5. Memory is bounded: by the number of flows, and by how many new locators of flows there are in a minute.
+//  6. A locator that reports that a port is down has no value. It is counted, and the port is reported until a whole window has no such
+//     tag.
 package observe
 
 import (
@@ -59,11 +61,17 @@ type Observer struct {
 	options Options
 	flows   int
 	known   map[locator]bool // those of ports
+	down    map[locator]*downReport
 	// minute is the number of the present minute, in which so many locators were new.
 	minute      int64
 	newLocators int
 	// Dropped counts the tags that are not used, by reason.
-	Dropped [reasons]uint64
+	Dropped DropCounts
+}
+
+// downReport says when a locator last reported that a port is down.
+type downReport struct {
+	window int64 // 0 before the first report
 }
 
 // New returns an observer of tags by a profile.
@@ -77,14 +85,23 @@ func New(p *csig.Profile, o Options) *Observer {
 	if o.Window == 0 {
 		o.Window = time.Second
 	}
-	x := &Observer{profile: p, options: o, known: make(map[locator]bool, len(p.CompactLocators)+len(p.WideLocators))}
+	x := &Observer{profile: p, options: o, known: make(map[locator]bool, len(p.CompactLocators)+len(p.WideLocators)),
+		down: make(map[locator]*downReport, len(p.CompactDown)+len(p.WideDown))}
 	for f, all := range map[csig.Format]map[string]uint16{csig.Compact: p.CompactLocators, csig.Wide: p.WideLocators} {
 		for _, l := range all {
 			x.known[locator{f, l}] = true
 		}
 	}
+	for f, all := range map[csig.Format]map[uint16]string{csig.Compact: p.CompactDown, csig.Wide: p.WideDown} {
+		for l := range all {
+			x.down[locator{f, l}] = &downReport{}
+		}
+	}
 	return x
 }
+
+// windowOf returns the number of the window of a time. The first one is 1.
+func (o *Observer) windowOf(now int64) int64 { return now/int64(o.options.Window) + 1 }
 
 // locator is a locator in tags of a format.
 type locator struct {
@@ -146,11 +163,15 @@ func (f *Flow) Add(t *csig.Tag, now int64) Reason {
 	o := f.observer
 	f.advance(now)
 	values, ok := o.profile.Decode(t)
+	down := o.down[locator{t.Format, t.Locator}]
+	if down != nil {
+		down.window = max(down.window, o.windowOf(now))
+	}
 	why := Used
 	switch {
 	case !ok:
 		why = UnknownSignal
-	case t.Locator != 0 && !o.known[locator{t.Format, t.Locator}]:
+	case t.Locator != 0 && down == nil && !o.known[locator{t.Format, t.Locator}]:
 		why = UnknownLocator
 	case !f.count(t, now):
 		why = Limit
@@ -159,7 +180,7 @@ func (f *Flow) Add(t *csig.Tag, now int64) Reason {
 		o.Dropped[why]++
 		return why
 	}
-	if w := &f.now[t.Signal]; t.Locator != 0 && (!w.known || isWorse(t.Signal, values, w.values)) {
+	if w := &f.now[t.Signal]; t.Locator != 0 && down == nil && (!w.known || isWorse(t.Signal, values, w.values)) {
 		*w = worst{true, *t, values}
 	}
 	return Used
@@ -197,7 +218,7 @@ func (f *Flow) count(t *csig.Tag, now int64) bool {
 
 // advance ends the windows that are over.
 func (f *Flow) advance(now int64) {
-	n := now/int64(f.observer.options.Window) + 1
+	n := f.observer.windowOf(now)
 	switch {
 	case n <= f.window:
 		return
