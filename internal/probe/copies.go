@@ -296,7 +296,7 @@ func (n *nic) planCopies(f traceFlow) (*copyPlan, error) {
 	if !n.closed && n.cfg.RDMA != nil {
 		pkey = n.cfg.RDMA.PKey
 		var scratch [unix.MaxDatagram]byte
-		size = n.putRequest(scratch[:], 0, 0, n.ssid|traceSSID, 0, f.dscp, f.peer.keys.sendKey())
+		size = n.putRequest(scratch[:], 0, 0, n.ssid|traceSSID, 0, f.dscp, false, f.peer.keys.sendKey())
 	}
 	n.mu.Unlock()
 	if pair == nil || copies == nil || size == 0 {

@@ -51,8 +51,10 @@ func (c *Config) reconnect(peers ...filePeer) {
 }
 
 // startHere starts an engine on this host.
-func startHere(c *Config) (*Engine, error) {
-	e, err := New(c, HostDeps(), slog.New(slog.DiscardHandler))
+func startHere(c *Config) (*Engine, error) { return startFor(c, HostDeps()) }
+
+func startFor(c *Config, d Deps) (*Engine, error) {
+	e, err := New(c, d, slog.New(slog.DiscardHandler))
 	if err == nil {
 		e.Start()
 	}
@@ -61,7 +63,12 @@ func startHere(c *Config) (*Engine, error) {
 
 func start(t *testing.T, c *Config) *Engine {
 	t.Helper()
-	e, err := startHere(c)
+	return startWith(t, c, HostDeps())
+}
+
+func startWith(t *testing.T, c *Config, d Deps) *Engine {
+	t.Helper()
+	e, err := startFor(c, d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,9 +358,9 @@ func FuzzPackets(f *testing.F) {
 	f.Add(request(0, 10), uint8(0))
 	f.Add(request(0, 10)[:20], uint8(0))
 	buf := make([]byte, unix.MaxDatagram)
-	n := a.putRequest(buf, 0, 1, a.ssid, 1, 0, nil)
+	n := a.putRequest(buf, 0, 1, a.ssid, 1, 0, false, nil)
 	f.Add(buf[:n], uint8(0))
-	n = a.putRequest(buf, 1, 1, a.ssid|traceSSID, 1, 0, nil)
+	n = a.putRequest(buf, 1, 1, a.ssid|traceSSID, 1, 0, false, nil)
 	f.Add(buf[:n], uint8(11))
 	f.Fuzz(func(t *testing.T, b []byte, icmp uint8) {
 		if len(b) > unix.MaxDatagram {

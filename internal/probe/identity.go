@@ -30,7 +30,8 @@ func (i *identity) setEstimate() {
 }
 
 // putRequest writes a probe and returns its length in octets. It authenticates the probe with a, unless a is nil.
-func (i *identity) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uint32, dscp uint8, a *stamp.Authenticator) int {
+// signals is true for a flow whose replies bring in-band signals back.
+func (i *identity) putRequest(buf []byte, seq uint32, user int64, ssid uint16, tx uint32, dscp uint8, signals bool, a *stamp.Authenticator) int {
 	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(user), ErrorEstimate: i.estimate, SSID: ssid}
 	base := stamp.BaseLen
 	if a == nil {
@@ -43,6 +44,9 @@ func (i *identity) putRequest(buf []byte, seq uint32, user int64, ssid uint16, t
 	b = stamp.AppendClassOfService(b, dscp)
 	b = stamp.AppendDirectMeasurement(b, tx)
 	b = stamp.AppendFollowUp(b)
+	if signals {
+		b = stamp.AppendSignal(b)
+	}
 	if a != nil {
 		b = stamp.AppendLives(b, i.life.now.Load(), nameHash(i.cfg.NIC))
 		b = stamp.AppendHMAC(b, base, a)

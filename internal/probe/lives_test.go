@@ -31,7 +31,7 @@ func (e *meeting) probe(life uint64, seq uint32, at time.Time) []byte {
 	buf := make([]byte, unix.MaxDatagram)
 	if life != 0 {
 		e.a.wire.lives.own.now.Store(life)
-		return buf[:e.a.putRequest(buf, seq, at.UnixNano(), e.a.ssid, seq+1, 0, pr.keys.sendKey())]
+		return buf[:e.a.putRequest(buf, seq, at.UnixNano(), e.a.ssid, seq+1, 0, false, pr.keys.sendKey())]
 	}
 	p := stamp.SenderPacket{Seq: seq, Timestamp: stamp.TimestampPTP(at.UnixNano()), ErrorEstimate: e.a.estimate, SSID: e.a.ssid}
 	p.PutAuth(buf, pr.keys.sendKey())
@@ -146,7 +146,7 @@ func TestLivesAreOfOnePacketAndOneNIC(t *testing.T) {
 	// This is a probe of h2 with the number that h1's next one has, and h1's base packet.
 	own := make([]byte, unix.MaxDatagram)
 	e.b.wire.lives.own.now.Store(900)
-	own = own[:e.b.putRequest(own, 1, e.wall.UnixNano(), e.b.ssid, 1, 0, k)]
+	own = own[:e.b.putRequest(own, 1, e.wall.UnixNano(), e.b.ssid, 1, 0, false, k)]
 	joined := append(append([]byte{}, e.probe(5, 1, e.wall)[:stamp.AuthBaseLen]...), own[stamp.AuthBaseLen:]...)
 	e.arrive(joined)
 	e.arrive(own) // sent back to where it came from

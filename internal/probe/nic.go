@@ -46,6 +46,7 @@ type nic struct {
 	reflector reflector
 	filter    packetFilter
 	traces    traceAnswers
+	signals   *nicSignals
 	peers     map[netip.Addr]*peer // by address, or by GID as 16 octets
 	stalled   int64                // nanoseconds
 	closed    bool
@@ -60,11 +61,13 @@ func openNIC(cfg NICConfig, node *Config, w *wiring, log *slog.Logger) (*nic, er
 	n.ports = ports{self: self, log: n.log, wire: w, reader: n, udp: udpPort{link: w.deps.Network.NewTransport()}}
 	n.out = outbox{clock: clock, ports: &n.ports, traces: &n.traces, sendErrors: map[syscall.Errno]uint64{}}
 	n.out.failed = n.out.sendFailed
-	n.sender = sender{self: self, clock: clock, log: n.log, ports: &n.ports, out: &n.out, filter: &n.filter, traces: &n.traces, sockets: map[socketKey]*socket{}}
-	n.reflector = reflector{self: self, clock: clock, ports: &n.ports, out: &n.out, filter: &n.filter, sessions: map[sessionKey]*session{}}
+	n.signals = newNICSignals(w.deps.Signals, self)
+	n.sender = sender{self: self, clock: clock, log: n.log, ports: &n.ports, out: &n.out, filter: &n.filter, traces: &n.traces, signal: n.signals,
+		sockets: map[socketKey]*socket{}}
+	n.reflector = reflector{self: self, clock: clock, ports: &n.ports, out: &n.out, filter: &n.filter, signal: n.signals, sessions: map[sessionKey]*session{}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.ports.openReflectors(); err != nil {
+	if err := n.openSockets(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
@@ -78,7 +81,15 @@ func (n *nic) close() error {
 
 // closeSockets closes the sockets and the clock, at the end or before the NIC gets another address.
 func (n *nic) closeSockets() error {
-	return errors.Join(n.sender.closeSockets(), n.ports.closeAll())
+	return errors.Join(n.sender.closeSockets(), n.ports.closeAll(), n.signals.closePort())
+}
+
+// openSockets opens the reflectors, and what tags and reads packets.
+func (n *nic) openSockets() error {
+	if err := n.ports.openReflectors(); err != nil {
+		return err
+	}
+	return n.signals.openPort()
 }
 
 // applyConfig changes the NIC to match the configuration. What stays keeps its counts, sequence numbers and phase. The
@@ -97,7 +108,7 @@ func (n *nic) applyConfig(cfg NICConfig, node *Config, phase func() float64) err
 		if err := n.closeSockets(); err != nil {
 			n.log.Warn("cannot close the sockets of the old address", "err", err)
 		}
-		if err := n.ports.openReflectors(); err != nil {
+		if err := n.openSockets(); err != nil {
 			return err
 		}
 	}
@@ -170,6 +181,9 @@ func (n *nic) receivePackets(s *socket, until int64) error {
 			return err
 		}
 		wall := n.wire.Now()
+		if err := n.signals.readTags(); err != nil {
+			return err
+		}
 		for i := range k {
 			g := s.link.DatagramAt(i)
 			g.Stamp = n.wire.NodeTime(g.Stamp)
@@ -206,12 +220,13 @@ func (n *nic) dispatchPacket(s *socket, g *unix.Datagram, wall time.Time) error 
 		return nil
 	}
 	pr := n.peers[g.From.Addr()]
+	p := arrivedPacket{Datagram: g, peer: pr, mono: n.wire.monoAt(wall), readAt: n.ports.readTime(g, wall)}
 	isProbe := to == n.ports.udp.reflector || to == n.ports.rdma.reflector
 	if pr == nil || pr.rdma != to.rdma || !isProbe && g.From.Port() != n.node.Stamp.Port {
 		n.filter.countDropped(dropUnregistered)
+		n.signals.dropStranger(&p, to.port)
 		return nil
 	}
-	p := arrivedPacket{Datagram: g, peer: pr, mono: n.wire.monoAt(wall), readAt: n.ports.readTime(g, wall)}
 	if isProbe {
 		return n.reflector.reflectProbe(to, p)
 	}

@@ -18,6 +18,7 @@ type reflector struct {
 	ports  *ports
 	out    *outbox
 	filter *packetFilter
+	signal *nicSignals
 
 	sessions    map[sessionKey]*session
 	maxSessions int
@@ -86,6 +87,10 @@ func (f *reflector) reflectProbe(s *socket, g arrivedPacket) error {
 		}
 		seq = sess.nextReply()
 		v.RxCount, v.TxCount, v.FollowUp = sess.rx, sess.tx, sess.follows.nextFollowUp()
+		if v.SeesSignals = f.signal.readsTags(); v.SeesSignals {
+			tag, ok := f.signal.arrivedTag(&q.arrivedPacket, s.port)
+			sess.putRequestSignal(&v.Signal, tag, ok)
+		}
 	}
 	return f.sendReply(s, &q, sess, seq, at[kind], &v)
 }

@@ -19,6 +19,7 @@ type edge struct {
 	id        fabric.Flow
 	dscp      uint8
 	peer      *peer
+	signals   *edgeSignals // nil if the flow has none
 	sock      *socket
 	target    netip.AddrPort
 	next      int64 // time of the next probe, monotonic nanoseconds
@@ -41,6 +42,7 @@ type sender struct {
 	out    *outbox
 	filter *packetFilter
 	traces *traceAnswers
+	signal *nicSignals
 
 	sockets map[socketKey]*socket
 	edges   []*edge
@@ -65,6 +67,7 @@ func (sd *sender) applyEdges(peers map[netip.Addr]*peer, phase func() float64) e
 		e.gone = true
 		known[e.id] = e
 	}
+	before := sd.edges
 	sd.edges = sd.edges[:0:0]
 	for _, p := range peers {
 		clear(p.edges)
@@ -94,8 +97,13 @@ func (sd *sender) applyEdges(peers map[netip.Addr]*peer, phase func() float64) e
 		sd.edges = append(sd.edges, e)
 		rates[s] += 1 / cfg.Cadence.Seconds()
 	}
+	for _, e := range before {
+		if e.gone {
+			sd.signal.releaseEdge(e)
+		}
+	}
 	sd.retireSockets(rates)
-	return nil
+	return sd.signal.tagEdges(sd.edges)
 }
 
 // socketFor returns the socket that probes a peer by a flow number, and opens it if there is none.
@@ -135,6 +143,7 @@ func (sd *sender) edgeFor(e *edge, cfg *EdgeConfig, p *peer, mono int64, phase f
 	e.dscp = node.Stamp.ClassOf(cfg.Flow).DSCP
 	e.target = netip.AddrPortFrom(p.remoteAddr(), node.Stamp.Port)
 	e.userStampsOnly = p.rdma && sd.ports.rdma.clock == nil
+	sd.signal.applyEdge(e)
 	return e
 }
 
@@ -193,8 +202,20 @@ func (sd *sender) settleIfDue(now int64) {
 		return
 	}
 	sd.settled = now
+	retag := false
 	for _, e := range sd.edges {
 		e.settleLoss()
+		retag = e.signals != nil && e.signals.trial.endPause(now) || retag
+	}
+	if retag {
+		sd.retagEdges()
+	}
+}
+
+// retagEdges tags the probes of other edges than before, after a trial of a path has ended or begun.
+func (sd *sender) retagEdges() {
+	if err := sd.signal.tagEdges(sd.edges); err != nil {
+		sd.log.Warn("cannot choose the flows whose probes carry in-band signals", "err", err)
 	}
 }
 
@@ -249,7 +270,7 @@ func (sd *sender) queueProbe(e *edge) error {
 	wall := sd.clock.Now()
 	user := sd.clock.NodeTime(wall.UnixNano())
 	seq, tx := e.nextProbe(sd.clock.monoAt(wall), user)
-	size := sd.self.putRequest(buf, seq, user, sd.self.ssid, tx, e.dscp, e.peer.keys.sendKey())
+	size := sd.self.putRequest(buf, seq, user, sd.self.ssid, tx, e.dscp, e.signals != nil, e.peer.keys.sendKey())
 	id := e.sock.link.Commit(e.sock.Endpoint, size, e.target, e.dscp<<2|ect0, 0)
 	sd.out.registerSent(sentRef{id: id, wants: sd.ports.txStampKinds(e.sock), edge: e, seq: seq, user: user})
 	return nil
@@ -286,15 +307,22 @@ func (sd *sender) handleReply(s *socket, g arrivedPacket) {
 	default:
 		r.seq, r.senderSeq, r.ecn = p.Seq, p.SenderSeq, g.TOS&3
 		r.t2, r.t3, r.t4 = p.Receive.Nanos(p.ErrorEstimate), p.Timestamp.Nanos(p.ErrorEstimate), sd.ports.receivedAt(g.Datagram, g.readAt)
-		sd.acceptReply(e, g.mono, p.ErrorEstimate, &r)
+		own, hasOwn := sd.signal.arrivedTag(&g, s.port)
+		sd.acceptReply(e, g.mono, p.ErrorEstimate, &r, own, hasOwn)
 	}
 }
 
-// acceptReply accounts for a reply to a probe of an edge. estimate is the error of the peer's clock.
-func (sd *sender) acceptReply(e *edge, mono int64, estimate stamp.ErrorEstimate, r *reply) {
+// acceptReply accounts for a reply to a probe of an edge. estimate is the error of the peer's clock. own is the tag with which the reply
+// arrived, if hasOwn is true.
+func (sd *sender) acceptReply(e *edge, mono int64, estimate stamp.ErrorEstimate, r *reply, own ArrivedSignal, hasOwn bool) {
 	e.peer.estimate = estimate
-	if e.acceptReply(mono, r) == outcomeUnsolicited {
+	switch e.acceptReply(mono, r) {
+	case outcomeUnsolicited:
 		sd.filter.countDropped(dropUnsolicited)
+	case outcomeAcked, outcomeLate:
+		if sd.signal.addReply(e, r, own, hasOwn, mono) {
+			sd.retagEdges()
+		}
 	}
 }
 

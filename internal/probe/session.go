@@ -19,6 +19,7 @@ type session struct {
 	bucket   bucket
 	lastSeen int64 // monotonic nanoseconds
 	restarts uint64
+	tagged   uint16 // requests with an in-band signal, modulo 2^16
 }
 
 // nextReply counts a reply, and returns its sequence number.
@@ -90,7 +91,7 @@ func (s *session) beginSession(seq uint32, ts int64) {
 	if s.started {
 		s.restarts++
 		s.rx, s.tx, s.seq = 0, 0, 0
-		s.follows = followUps{}
+		s.follows, s.tagged = followUps{}, 0
 	}
 	s.started = true
 	s.arrivals = seqWindow{highestSeq: seq, highestTS: ts, receivedBits: 1}

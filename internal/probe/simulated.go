@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/stamp"
 	"github.com/graylink/graylink/internal/unix"
@@ -163,20 +164,22 @@ func (f *SimFlow) SkipProbes(probes int) {
 	f.nic.sender.skipped += uint64(probes)
 }
 
-// SendProbe makes p a probe that the program sends at now and that the kernel stamps at stamped.
-func (f *SimFlow) SendProbe(p *SimPacket, now, stamped int64) {
+// SendProbe makes p a probe that the program sends at now and that the kernel stamps at stamped. It returns the probe's
+// tag, which is the zero tag if it has none.
+func (f *SimFlow) SendProbe(p *SimPacket, now, stamped int64) csig.Tag {
 	f.nic.mu.Lock()
 	defer f.nic.mu.Unlock()
 	*p = SimPacket{flow: f, user: f.engine.wallTime(now)}
 	p.seq, p.tx = f.edge.nextProbe(now, p.user)
 	f.edge.txStamp(p.seq, kernelStamps, f.engine.wallTime(stamped))
 	f.nic.out.kernelDelay.Observe(stamped - now)
+	return f.nic.signals.probeTag(f.edge, p.seq)
 }
 
 // ReflectProbe makes the reply to a probe in place of it, at the engine far that SetReflector named. The far kernel
-// stamped the probe at arrived. The program answers at now, and the kernel stamps the reply at stamped. It returns
-// false if there is no answer.
-func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, marked bool) bool {
+// stamped the probe at arrived. The program answers at now, and the kernel stamps the reply at stamped. tag is the one
+// with which the probe arrived, and becomes that of the reply. It returns false if there is no answer.
+func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, marked bool, tag *csig.Tag) bool {
 	n, pr := p.flow.far, p.flow.senderPeer
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -195,6 +198,7 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 	}
 	a.DirectMeasurement = stamp.DirectMeasurement{SenderTx: p.tx, ReflectorRx: sess.rx, ReflectorTx: sess.tx}
 	a.FollowUp = sess.follows.nextFollowUp()
+	n.signals.reflectSimulated(a, sess, tag)
 	p.estimate = n.estimate
 	n.out.kernelDelay.Observe(stamped - now)
 	sess.follows.addFollowUp(stamp.FollowUp{Seq: seq, Timestamp: stamp.TimestampPTP(s.wallTime(stamped)), Method: kernelStamps.stampMethod()})
@@ -202,8 +206,8 @@ func (s *Simulated) ReflectProbe(p *SimPacket, arrived, now, stamped int64, mark
 }
 
 // AcceptReply processes a reply. The kernel of the sender's node stamped it at arrived, and the program reads it at
-// now.
-func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool) {
+// now. It arrived with a tag, or with the zero tag, which is none.
+func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool, tag csig.Tag) {
 	n, e := p.flow.nic, p.flow.edge
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -211,7 +215,7 @@ func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool) {
 	if marked {
 		p.reply.ecn = ceMark
 	}
-	n.sender.acceptReply(e, now, p.estimate, &p.reply)
+	n.sender.acceptReply(e, now, p.estimate, &p.reply, ArrivedSignal{Tag: tag}, tag.Format != csig.None)
 }
 
 // AdvanceTo settles the accounts up to now, which the engine's clock shows already.

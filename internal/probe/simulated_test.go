@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -18,9 +19,17 @@ func (*setClock) NodeTime(t int64) int64 { return t }
 // simulate returns an engine that the test drives, with its clock.
 func simulate(t *testing.T, c *Config) (*Simulated, *setClock) {
 	t.Helper()
+	return simulateWith(t, c, func(*Deps) {})
+}
+
+// simulateWith returns the same, with dependencies that a function changes.
+func simulateWith(t *testing.T, c *Config, change func(*Deps)) (*Simulated, *setClock) {
+	t.Helper()
 	clock := &setClock{now: time.Unix(1_700_000_000, 0)}
 	path := func(fabric.Flow) ([]Hop, bool) { return []Hop{{TTL: 1, Address: loopback(3)}}, true }
-	e, err := New(c, SimulatedDeps(clock, path), slog.New(slog.DiscardHandler))
+	deps := SimulatedDeps(clock, path)
+	change(&deps)
+	e, err := New(c, deps, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,10 +67,10 @@ func TestSimulatedEnginesMeasureEachOther(t *testing.T) {
 		if i%(probes/lost) == 1 {
 			continue
 		}
-		if !b.ReflectProbe(&p, now+1000+delay, now+2*delay, now+2*delay+1000, i == 2) {
+		if !b.ReflectProbe(&p, now+1000+delay, now+2*delay, now+2*delay+1000, i == 2, &csig.Tag{}) {
 			t.Fatalf("probe %d is not answered", i)
 		}
-		a.AcceptReply(&p, now+4*delay, now+5*delay, false)
+		a.AcceptReply(&p, now+4*delay, now+5*delay, false, csig.Tag{})
 		a.AdvanceTo(now)
 	}
 	a.AdvanceTo(now + int64(settleEvery)) // a gap that lasts is loss

@@ -288,6 +288,7 @@ type traceFlow struct {
 	rdma     bool      // traced by copies
 	copies   *copyPlan // parameters of the copies; nil while they are not known
 	tuple    *Tuple    // its copies are not those of a flow; nil otherwise
+	signals  bool      // its replies bring in-band signals back
 }
 
 // isMute reports whether the far end does not answer packets of a trace.
@@ -322,13 +323,14 @@ func (n *nic) traceableFlows() []traceFlow {
 	}
 	for _, e := range n.sender.edges {
 		out = append(out, traceFlow{nic: n, edge: e.id, sock: e.sock, dst: e.target, dscp: e.dscp, peer: e.peer, hops: e.cfg.Hops,
-			answered: lately(e.lastAcked, e.cfg.Cadence), rdma: e.peer.rdma})
+			answered: lately(e.lastAcked, e.cfg.Cadence), rdma: e.peer.rdma, signals: e.signals != nil})
 	}
 	for _, p := range n.peers {
 		for f, a := range p.answers {
 			id := a.cfg.ID()
 			id.Reply = true
-			out = append(out, traceFlow{nic: n, edge: id, sock: n.ports.reflectorFor(p), dst: netip.AddrPortFrom(p.remoteAddr(), n.node.Stamp.SourcePort+uint16(f)),
+			signals := n.node.Stamp.ClassOf(f).Name == fabric.ClassCSIG
+			out = append(out, traceFlow{nic: n, edge: id, signals: signals, sock: n.ports.reflectorFor(p), dst: netip.AddrPortFrom(p.remoteAddr(), n.node.Stamp.SourcePort+uint16(f)),
 				dscp: n.node.Stamp.ClassOf(f).DSCP, peer: p, answered: lately(a.arrived, a.cfg.Cadence), rdma: p.rdma})
 		}
 	}
@@ -545,7 +547,7 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 		ssid |= traceReplySSID
 	}
 	// A reply's copy has the layout of a probe up to the SSID, and the length of a reply.
-	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.peer.keys.sendKey())
+	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.signals, f.peer.keys.sendKey())
 	id := f.sock.link.Commit(f.sock.Endpoint, size, f.dst, f.dscp<<2|ect0, ttl)
 	n.out.registerSent(sentRef{id: id, wants: n.ports.txStampKinds(f.sock), seq: key, user: user})
 	n.traces.awaitAnswer(&traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.keys.sendKey() != nil, sent: user, answer: answer})

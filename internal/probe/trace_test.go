@@ -108,7 +108,7 @@ func TestICMPQuotes(t *testing.T) {
 	}
 	quote := func(n idle, key uint32, ssid uint16) []byte {
 		buf := make([]byte, unix.MaxDatagram)
-		return buf[:n.putRequest(buf, key, 1, ssid, 0, 0, nil)]
+		return buf[:n.putRequest(buf, key, 1, ssid, 0, 0, false, nil)]
 	}
 	router := netip.MustParseAddr("192.0.2.7")
 	report := func(dst netip.AddrPort, data []byte) *unix.Report {

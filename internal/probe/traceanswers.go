@@ -33,15 +33,15 @@ type traceAnswers struct {
 	self  *identity
 	clock *timeline
 
-	lastKey     uint32
+	lastKey     uint32 // even
 	awaited     map[uint32]*traceProbe
 	shortQuotes bool                // switches quote too little to distinguish a flow's packets
 	icmpErrors  map[[2]uint8]uint64 // about probes and replies, by type and code
 }
 
-// nextKey returns the number of the next trace packet.
+// nextKey returns the number of the next trace packet. It is even, so that the packet carries no in-band signal.
 func (t *traceAnswers) nextKey() uint32 {
-	t.lastKey++
+	t.lastKey += 2
 	return t.lastKey
 }
 

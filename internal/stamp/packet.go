@@ -198,6 +198,9 @@ func (p *ReflectorPacket) ParseAuth(b []byte, a *Authenticator) error {
 	return p.ErrorEstimate.checkMultiplier()
 }
 
+// PeekSeq reads the sequence number of a packet of either form before it is checked. It panics if b has fewer than four octets.
+func PeekSeq(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
+
 // PeekAuth reads fields of a packet in authenticated form before it is verified: its sequence number, the sequence
 // number of the probe if it is a reply, and the SSID. It panics if b has fewer than AuthBaseLen octets. All returned
 // values may be forged.

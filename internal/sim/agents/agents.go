@@ -58,6 +58,7 @@ type Fabric struct {
 
 	mu          sync.Mutex
 	net         *packets.Network
+	signals     *probe.Signals
 	graph       *fabric.Graph
 	rng         *rand.Rand
 	agents      map[string]*agent // by node
@@ -123,6 +124,14 @@ func New(t *fabric.Topology, base time.Time, load float64, seed uint64, log *slo
 // Topology returns the fabric as it should be.
 func (f *Fabric) Topology() *fabric.Topology { return f.topo }
 
+// UseSignals makes ports update the in-band signals of packets, and the agents that are started after this send and observe them.
+func (f *Fabric) UseSignals(s *probe.Signals) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.signals = s
+	f.net.UseSignals(s.Profile)
+}
+
 // Start makes the agent of a node, which probes from now on. bend is its clock. Nil means that the clock is right and
 // cannot be made wrong.
 func (f *Fabric) Start(cfg *probe.Config, bend *bentclock.Clock, log *slog.Logger) (*probe.Engine, error) {
@@ -132,7 +141,9 @@ func (f *Fabric) Start(cfg *probe.Config, bend *bentclock.Clock, log *slog.Logge
 		return nil, fmt.Errorf("node %s has an agent already", cfg.Node)
 	}
 	a := &agent{f: f, clock: &clock{base: f.base, bend: bend}}
-	engine, err := probe.New(cfg, probe.SimulatedDeps(a.clock, f.traceEdge), log)
+	deps := probe.SimulatedDeps(a.clock, f.traceEdge)
+	deps.Signals = f.signals
+	engine, err := probe.New(cfg, deps, log)
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +329,7 @@ func (fl *flow) ActAt(now int64) {
 	for range fl.DuePackets() {
 		p := f.newFlight(fl)
 		stamped, leaves := fl.agent.sendTimes(now)
-		fl.SendProbe(&p.SimPacket, now, stamped)
+		p.Tag = fl.SendProbe(&p.SimPacket, now, stamped)
 		p.stage = probing
 		p.From, p.To, p.Flow, p.Trail = fl.src, fl.dst, fl.forwardHash, &fl.trails[0]
 		f.net.ScheduleAt(leaves, p)
@@ -368,7 +379,7 @@ func (p *flight) ActAt(now int64) {
 			return
 		}
 		stamped, leaves := p.flow.farAgent.sendTimes(now)
-		if !p.flow.farAgent.engine.ReflectProbe(&p.SimPacket, p.stamped, now, stamped, p.Marked) {
+		if !p.flow.farAgent.engine.ReflectProbe(&p.SimPacket, p.stamped, now, stamped, p.Marked, &p.Tag) {
 			f.releaseFlight(p)
 			return
 		}
@@ -379,7 +390,7 @@ func (p *flight) ActAt(now int64) {
 		if p.flow.agent.deferPacket(p) {
 			return
 		}
-		p.flow.agent.engine.AcceptReply(&p.SimPacket, p.stamped, now, p.Marked)
+		p.flow.agent.engine.AcceptReply(&p.SimPacket, p.stamped, now, p.Marked, p.Tag)
 		f.releaseFlight(p)
 	}
 }
