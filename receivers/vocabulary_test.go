@@ -119,7 +119,7 @@ func switches(t *testing.T) source {
 func nodes(t *testing.T) source {
 	t.Helper()
 	out := source{"graylink-node", map[string]family{}, false}
-	for _, file := range []string{"metrics.txt", "metrics-nics.txt", "metrics-edges.txt", "nics-h100.metrics", "rdma.metrics", "collectives.metrics"} {
+	for _, file := range []string{"metrics.txt", "metrics-nics.txt", "metrics-edges.txt", "nics-h100.metrics", "rdma.metrics", "collectives.metrics", "../../csig/testdata/working.metrics"} {
 		b, err := os.ReadFile(filepath.Join("../exporters/node/testdata", file))
 		if err != nil {
 			t.Fatal(err)
@@ -264,7 +264,7 @@ series to expect. [analyzer](analyzer.md) and [coordinator](coordinator.md) list
 	left := maps.Clone(all)
 	for _, section := range []struct{ title, prefix string }{
 		{"Ports of switches", "fabric_switch_port_"}, {"Switches", "fabric_switch_"},
-		{"Ports of NICs", "fabric_nic_port_"}, {"Modules in NICs", "fabric_nic_module_"}, {"NICs", "fabric_nic_"}, {"Probes and clocks", "fabric_probe_"}, {"", "fabric_clock_"}, {"Collective operations", "fabric_collective_"},
+		{"Ports of NICs", "fabric_nic_port_"}, {"Modules in NICs", "fabric_nic_module_"}, {"NICs", "fabric_nic_"}, {"Probes and clocks", "fabric_probe_"}, {"", "fabric_clock_"}, {"Collective operations", "fabric_collective_"}, {"In-band signals", "fabric_csig_"}, {"", "graylink_csig_"},
 		{"The rest of the fabric", "fabric_"},
 		{"The gNMI receiver itself", "graylink_gnmi_"}, {"The UFM receiver itself", "graylink_ufm_"}, {"The InfiniBand sampler itself", "graylink_ib_"}, {"graylink-switch itself", "graylink_switch_"},
 		{"Certificates in use", "graylink_certificate_"},

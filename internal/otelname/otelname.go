@@ -35,7 +35,7 @@ var units = []struct{ suffix, unit string }{
 var namespaces = []string{
 	"fabric_probe_", "fabric_nic_", "fabric_nic_probe_", "fabric_nic_port_", "fabric_leaf_pair_", "fabric_leaf_pair_probe_", "fabric_clock_", "fabric_path_", "fabric_edge_",
 	"fabric_link_", "fabric_switch_", "fabric_switch_port_", "fabric_element_", "fabric_suspect_", "fabric_verdict_", "fabric_evidence_",
-	"fabric_subnet_", "fabric_collective_", "fabric_ufm_", "graylink_ufm_", "graylink_gnmi_", "graylink_ib_", "graylink_node_", "graylink_node_probe_", "graylink_node_trace_", "graylink_node_collectives_", "graylink_config_", "graylink_otlp_", "graylink_otlp_log_",
+	"fabric_subnet_", "fabric_collective_", "fabric_csig_", "fabric_ufm_", "graylink_csig_", "graylink_ufm_", "graylink_gnmi_", "graylink_ib_", "graylink_node_", "graylink_node_probe_", "graylink_node_trace_", "graylink_node_collectives_", "graylink_config_", "graylink_otlp_", "graylink_otlp_log_",
 	"graylink_coordinator_", "graylink_certificate_",
 	"go_", "go_memstats_", "go_gc_", "go_sched_", "process_", "process_network_",
 }
@@ -71,6 +71,8 @@ var countedItems = []struct{ prefix, thing string }{
 	{"graylink_node_kubernetes_requests", "request"},
 	{"graylink_node_kubernetes_dropped_events", "event"},
 	{"graylink_node_kubernetes_queued_events", "event"},
+	{"fabric_csig_packets", "packet"},
+	{"fabric_csig_dropped", "packet"},
 	{"fabric_collective_operations", "operation"},
 	{"fabric_collective_dropped", "operation"},
 	{"graylink_node_collectives_files", "file"},
