@@ -86,7 +86,7 @@ func (f *sourceFlags) start(ctx context.Context, listener *web.FlagConfig, log *
 		return nil, "", errors.New("--clock.chrony-sock cannot be combined with the --clock-* flags for tests, which make the clock wrong")
 	}
 	if len(o.Coordinator.Addresses) == 0 {
-		n, err = nodeagent.Start(o.File, o.StateFile, clock, log)
+		n, err = nodeagent.Start(o.File, o.StateFile, clock, o.Signals, log)
 		return n, advertised, err
 	}
 	o.Clock.Node = clock

@@ -37,6 +37,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("bend-clocks", "Make every host's clock wrong, by up to 5 s and 30 ppm: one-way delays come from clock sync alone.").Default("true").BoolVar(&o.bend)
 	cmd.Flag("duration", "Duration of the faults none and host-stall.").Default("30s").DurationVar(&o.duration)
 	cmd.Flag("job", "Run a job on the fabric as well: the link that it crosses is delayed, then a rank comes late. Needs root, one fault delay, one seed.").BoolVar(&o.job)
+	cmd.Flag("csig", "Add flows whose probes carry in-band signals, which every port updates: they name the bottleneck of each path. Not with --fabric ib.").BoolVar(&o.signals)
 	cmd.Flag("topology", "Topology file. Default: the demo's own.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
 	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; ib: an InfiniBand subnet that OpenSM routes on ibsim, with simulated packets; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", demo.Namespaces, demo.Simulated, demo.InfiniBand)
@@ -61,7 +62,7 @@ type demoFlags struct {
 	params                                                             demo.Params
 	duration                                                           time.Duration
 	flows                                                              int
-	keep, bend, job, adaptive                                          bool
+	keep, bend, job, adaptive, signals                                 bool
 	sw                                                                 string
 	traceOnly, sightingsOnly                                           bool
 	agentless, hosts                                                   []string
@@ -86,9 +87,9 @@ func (o *demoFlags) chooseFabric() error {
 		return errors.New("--adaptive-routing goes with --fabric ib")
 	}
 	if o.fabric == demo.InfiniBand {
-		for flag, given := range map[string]bool{"--topology": o.topology != "", "--flows": o.flows != 0, "--trace-only": o.traceOnly, "--sightings-only": o.sightingsOnly, "--without-agent": len(o.agentless) > 0} {
+		for flag, given := range map[string]bool{"--csig": o.signals, "--topology": o.topology != "", "--flows": o.flows != 0, "--trace-only": o.traceOnly, "--sightings-only": o.sightingsOnly, "--without-agent": len(o.agentless) > 0} {
 			if given {
-				return fmt.Errorf("%s does not go with --fabric ib: the topology is read from the subnet, and paths are its forwarding tables", flag)
+				return fmt.Errorf("%s does not go with --fabric ib: the topology is read from the subnet, paths are its forwarding tables, and its links have no Ethernet header", flag)
 			}
 		}
 	}
@@ -153,7 +154,7 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 		}
 	}
 	opts := demo.Options{Name: o.name, Topology: topo, Fabric: o.fabric, Adaptive: o.adaptive, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
-		BendClocks: o.bend, Seed: from, Job: o.job, Progress: os.Stderr}
+		BendClocks: o.bend, Seed: from, Job: o.job, Signals: o.signals, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level
 		if err := level.UnmarshalText([]byte(o.level)); err != nil {

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/graylink/graylink/internal/ccl"
 	"github.com/graylink/graylink/internal/ccl/follow"
 )
@@ -29,26 +27,9 @@ func newCollectivesCollector(from *sources) collector {
 
 // addSeries implements collector.
 func (c collectivesCollector) addSeries(s *scrape) error {
-	families := map[*follow.Family]*dto.MetricFamily{}
+	families := pointFamilies{}
 	for _, p := range c.points(c.now()) {
-		f := families[p.Family]
-		if f == nil {
-			begin := s.gaugeFamily
-			if p.Counter {
-				begin = s.counterFamily
-			}
-			f = begin(p.Name, p.Help)
-			families[p.Family] = f
-		}
-		var labels []*dto.LabelPair
-		for i, name := range p.Labels {
-			labels = append(labels, s.labelPair(name, p.Values[i]))
-		}
-		if p.Counter {
-			s.addCounter(f, p.Value, labels)
-		} else {
-			s.addGauge(f, p.Value, labels)
-		}
+		families.addPoint(s.exposition, p.Name, p.Help, p.Counter, p.Labels, p.Values, p.Value)
 	}
 	return nil
 }

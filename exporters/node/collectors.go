@@ -12,6 +12,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/graylink/graylink/internal/ccl/follow"
+	"github.com/graylink/graylink/internal/csig/observe"
 	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/nodeagent/health"
@@ -38,6 +39,7 @@ type sources struct {
 	nvsentinel func() nvsentinel.Stats
 	// collectives returns the series of collective operations.
 	collectives func(now time.Time) []follow.Point
+	signals     func() []observe.Point // of in-band signals
 	now         func() time.Time
 }
 
@@ -100,6 +102,7 @@ func edgesConstructors() []constructor {
 	return []constructor{
 		{"flows", newFlowCollector},
 		{"host_losses", newHostLossCollector},
+		{"csig", newSignalCollector},
 	}
 }
 

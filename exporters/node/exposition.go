@@ -160,6 +160,31 @@ func (x *exposition) addHistogram(f *dto.MetricFamily, h *probe.Histogram, label
 	f.Metric = append(f.Metric, &c.metric)
 }
 
+// pointFamilies has the families of points that name their own, by name.
+type pointFamilies map[string]*dto.MetricFamily
+
+// addPoint adds a sample, and begins its family with the first one. The names of labels must be in order.
+func (all pointFamilies) addPoint(x *exposition, name, help string, counter bool, labels, values []string, v float64) {
+	f := all[name]
+	if f == nil {
+		begin := x.gaugeFamily
+		if counter {
+			begin = x.counterFamily
+		}
+		f = begin(name, help)
+		all[name] = f
+	}
+	set := make([]*dto.LabelPair, 0, len(labels))
+	for i, label := range labels {
+		set = append(set, x.labelPair(label, values[i]))
+	}
+	if counter {
+		x.addCounter(f, v, set)
+	} else {
+		x.addGauge(f, v, set)
+	}
+}
+
 // maxGap is the number of empty buckets in a row that are written out rather than skipped by a new span, as in
 // client_golang.
 const maxGap = 2

@@ -48,7 +48,7 @@ peers: [{nic: h%[3]d/eth1, address: %[4]s, leaf: leaf%[3]d, tier: 2, plane: a}]
 
 func startNode(t *testing.T, file string) *nodeagent.Node {
 	t.Helper()
-	n, err := nodeagent.Start(file, "", nil, slog.New(slog.DiscardHandler))
+	n, err := nodeagent.Start(file, "", nil, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +343,7 @@ func TestClockReportsABend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := nodeagent.Start(writeConfig(t, 3, 2, ""), "", bend, slog.New(slog.DiscardHandler))
+	n, err := nodeagent.Start(writeConfig(t, 3, 2, ""), "", bend, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,9 +30,10 @@ type FleetOptions struct {
 	Version     string
 	Web         string // host:port at which the node is scraped
 	WebScheme   string
-	Timestamps  string // kind of time stamps, as in the configuration file
-	RDMA        bool   // probe by RDMA if both ends have it
-	PKeyIndex   *int   // index of the partition key of InfiniBand ports without an IPoIB interface; nil: that of the default partition
+	Timestamps  string         // kind of time stamps, as in the configuration file
+	RDMA        bool           // probe by RDMA if both ends have it
+	Signals     *probe.Signals // how in-band signals are handled; nil means there are none
+	PKeyIndex   *int           // index of the partition key of InfiniBand ports without an IPoIB interface; nil: that of the default partition
 	// Engine makes the probe engine of a configuration. If it is nil, the engine has sockets.
 	Engine func(*probe.Config, *slog.Logger) (*probe.Engine, error)
 }
@@ -148,7 +149,7 @@ func (o *FleetOptions) newEngineNode(own *probe.Config, log *slog.Logger) (*Node
 		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
 	}
 	n := newNode(wanted, now, o.Clock.Node, log)
-	n.config.file, n.config.clockSync = o.File, o.Clock.Sync
+	n.config.file, n.config.clockSync, n.signals = o.File, o.Clock.Sync, o.Signals
 	if o.RDMA {
 		if err := rdma.CheckLibrary(); errors.Is(err, rdma.ErrNotBuilt) {
 			return nil, err

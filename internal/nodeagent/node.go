@@ -22,6 +22,7 @@ import (
 type Node struct {
 	log          *slog.Logger
 	clock        probe.Clock                  // nil means the kernel's
+	signals      *probe.Signals               // how in-band signals are handled; nil means there are none
 	clocks       *clocks                      // nil if they are not related
 	windows      *windows                     // nil before the node is started
 	neighbours   *lldp.Listener               // nil if the node does not listen for neighbours
@@ -51,16 +52,16 @@ type configuration struct {
 // opened are tried again.
 const addressEvery = time.Second
 
-// Start loads the configuration file and starts probing. clock is the node's; nil means the kernel's. The number of the
-// node's life is kept in a file beside the state file. If state is empty, the node has no such number.
-func Start(file, state string, clock probe.Clock, log *slog.Logger) (*Node, error) {
+// Start loads the configuration file and starts probing. clock is the node's; nil means the kernel's. signals say how in-band
+// signals are handled; nil means there are none. The number of the node's life is kept in a file beside the state file. If state is empty, the node has no such number.
+func Start(file, state string, clock probe.Clock, signals *probe.Signals, log *slog.Logger) (*Node, error) {
 	cfg, err := probe.LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	n := newNode(cfg, now, clock, log)
-	n.config.file = file
+	n.config.file, n.signals = file, signals
 	resolved, err := n.addresses.resolveAddresses(cfg, nil)
 	if err != nil {
 		return nil, err
@@ -85,6 +86,7 @@ func newNode(wanted *probe.Config, now time.Time, clock probe.Clock, log *slog.L
 // startEngine starts an engine on this host, by the node's clock.
 func (n *Node) startEngine(cfg *probe.Config, log *slog.Logger) (*probe.Engine, error) {
 	deps := probe.HostDeps()
+	deps.Signals = n.signals
 	if n.clock != nil {
 		deps.Clock = n.clock
 	}

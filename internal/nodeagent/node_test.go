@@ -37,7 +37,7 @@ peers: [{nic: h2/eth1, address: %s, leaf: leaf2, tier: 2, plane: a}]
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n, err := Start(file, filepath.Join(t.TempDir(), "state"), nil, slog.New(slog.DiscardHandler))
+	n, err := Start(file, filepath.Join(t.TempDir(), "state"), nil, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

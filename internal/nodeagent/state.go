@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/bentclock"
+	"github.com/graylink/graylink/internal/csig"
+	"github.com/graylink/graylink/internal/csig/observe"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/window"
@@ -54,6 +56,20 @@ func (n *Node) ReadState(f func(State)) {
 		s.Windows = n.windows.recorder
 	}
 	f(s)
+}
+
+// SignalStats returns what in-band signals have said so far, or nil if the node handles none.
+func (n *Node) SignalStats() *observe.Stats {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.engine.SignalStats()
+}
+
+// SignalProfile returns the profile by which in-band signals are read, or nil if the node handles none.
+func (n *Node) SignalProfile() *csig.Profile {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.engine.SignalProfile()
 }
 
 // FindWindows answers a query for windows of the node's flows. It returns window.ErrNoWindow if none ended near the moment

@@ -28,7 +28,7 @@ type Signals struct {
 	Kinds  []csig.Signal
 	// Flows is the number of flows of a NIC that are observed, in both directions together.
 	Flows int
-	// OpenPort opens what tags and reads the packets of a NIC. It is nil in a simulated fabric, whose packets have their tags.
+	// OpenPort opens what tags and reads the packets of a NIC. A simulated engine does not use it, since its packets have their tags.
 	OpenPort func(at netip.Addr, o SignalPortOptions) (SignalPort, error)
 }
 
@@ -155,8 +155,8 @@ func (x *nicSignals) closePort() error {
 	return p.Close()
 }
 
-// readsTags reports whether the NIC sees the tags of packets.
-func (x *nicSignals) readsTags() bool { return x != nil && (x.port != nil || x.OpenPort == nil) }
+// readsTags reports whether the NIC sees the tags of packets with sockets.
+func (x *nicSignals) readsTags() bool { return x != nil && x.port != nil }
 
 // tagEdges tags the probes of the edges whose paths carry tags or are tried.
 func (x *nicSignals) tagEdges(edges []*edge) error {
@@ -289,18 +289,27 @@ func (x *nicSignals) reflectSimulated(a *stamp.Answers, s *session, tag *csig.Ta
 	}
 }
 
-// SignalStats returns what in-band signals have said so far. ok is false if the engine handles none.
-func (e *Engine) SignalStats() (s observe.Stats, ok bool) {
+// SignalStats returns what in-band signals have said so far, or nil if the engine handles none.
+func (e *Engine) SignalStats() *observe.Stats {
 	if e.wire.deps.Signals == nil {
-		return s, false
+		return nil
 	}
+	s := &observe.Stats{}
 	s.ProfileHash = e.wire.deps.Signals.Profile.Hash()
 	for _, n := range e.allNICs() {
-		n.copySignals(&s)
+		n.copySignals(s)
 	}
 	slices.Sort(s.DownPorts)
 	s.DownPorts = slices.Compact(s.DownPorts)
-	return s, true
+	return s
+}
+
+// SignalProfile returns the profile by which in-band signals are read, or nil if the engine handles none.
+func (e *Engine) SignalProfile() *csig.Profile {
+	if e.wire.deps.Signals == nil {
+		return nil
+	}
+	return e.wire.deps.Signals.Profile
 }
 
 // copySignals adds what the in-band signals of the NIC's packets said.

@@ -96,7 +96,9 @@ type Options struct {
 	BendClocks bool
 	Seed       uint64
 	// Job runs a job on the fabric, which the analyzer follows. It needs namespaces.
-	Job       bool
+	Job bool
+	// Signals adds flows whose probes carry in-band signals (CSIG), which every port updates.
+	Signals   bool
 	Progress  io.Writer // what is being done
 	Log       *slog.Logger
 	AgentLogs io.Writer
@@ -190,6 +192,9 @@ func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error 
 	}
 	d.g = fabric.NewGraph(d.site.Topology())
 	d.mesh = PlanMesh(d.g, d.o.Flows)
+	if d.o.Signals {
+		d.mesh.Signals, d.mesh.PairCadence = true, 2*pairCadence // as many packets as without them
+	}
 	if d.o.Cadence > 0 {
 		d.mesh.PairCadence = d.o.Cadence
 	}
@@ -204,6 +209,9 @@ func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error 
 		return err
 	}
 	d.site.setCoordinator(d.coordinator)
+	if err := d.startSignals(); err != nil {
+		return err
+	}
 	if err := d.startAgents(ctx); err != nil {
 		return err
 	}
@@ -254,6 +262,22 @@ func (d *Demo) buildFabric(ctx context.Context) (err error) {
 		d.site = s
 	}
 	return err
+}
+
+// startSignals makes all ports of the fabric update in-band signals, by a profile of its own.
+func (d *Demo) startSignals() error {
+	if !d.o.Signals {
+		return nil
+	}
+	file, s, err := writeProfile(d.dir, d.g)
+	if err != nil {
+		return err
+	}
+	if err := d.site.useSignals(file, s); err != nil {
+		return err
+	}
+	d.printProgress("every egress port updates in-band signals, by the profile with hash %s; as many flows more carry them", s.Profile.Hash())
+	return nil
 }
 
 // startAgents starts every node's agent and waits until each answers.

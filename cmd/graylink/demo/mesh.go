@@ -46,11 +46,13 @@ type Mesh struct {
 	Flows int
 	// PairCadence is the time between two probes of a pair of NICs.
 	PairCadence time.Duration
+	// Signals adds as many flows of class fabric.ClassCSIG, whose probes carry in-band signals.
+	Signals bool
 	// Peers lists, for every NIC, the NICs it probes.
 	Peers map[string][]string
 }
 
-// DirectedFlows returns the number of directed flows: probes and replies.
+// DirectedFlows returns the number of directed flows, probes and replies, without those of in-band signals.
 func (m Mesh) DirectedFlows() int {
 	n := 0
 	for _, p := range m.Peers {
@@ -149,6 +151,9 @@ func PlanMesh(g *fabric.Graph, flows int) Mesh {
 // they answer.
 func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
 	c := probe.File{Node: node.Name, Cadence: m.FlowCadence(), ReplyTimeout: replyTimeout, Stamp: &probe.FileStamp{Port: StampPort, SourcePort: SourcePort}}
+	if m.Signals {
+		c.Stamp.Classes = []probe.FileClass{{}, {Name: fabric.ClassCSIG}}
+	}
 	own := map[string]bool{}
 	for i := range node.NICs {
 		n := &node.NICs[i]

@@ -94,6 +94,12 @@ func (s *simulated) startNode(name, file string, b bend, _ string) error {
 	return nil
 }
 
+// useSignals implements site.
+func (s *simulated) useSignals(_ string, signals *probe.Signals) error {
+	s.UseSignals(signals)
+	return nil
+}
+
 // switchFlows bounds a simulated switch's table, fresh is for how long it takes a
 // flow to go on crossing a port: graylink-switch's defaults.
 const (

@@ -16,8 +16,10 @@ import (
 
 	"github.com/graylink/graylink/analyzer/evidence/promserver"
 	"github.com/graylink/graylink/analyzer/tracing"
+	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/probe"
 )
 
 // site is a fabric and the agents on it, out of namespaces or simulated.
@@ -37,6 +39,9 @@ type site interface {
 	agentError() error
 	// setCoordinator sets the coordinator that relates the agents' clocks, before the first agent starts.
 	setCoordinator(*embeddedCoordinator)
+	// useSignals makes ports update in-band signals by a profile, which is in a file as well, and the agents that are started after
+	// this send and observe them.
+	useSignals(profile string, s *probe.Signals) error
 	// telemetry returns the InfiniBand subnets whose tables are read, and what Prometheus scrapes besides the agents of
 	// nodes and switches.
 	telemetry() ([]tracing.Subnet, []promserver.Target)
@@ -51,6 +56,7 @@ type namespaces struct {
 	o           Options
 	coordinator *embeddedCoordinator
 	background  sync.WaitGroup // the agents
+	profile     string         // file of the profile of in-band signals; empty without them
 
 	mu        sync.Mutex
 	firstExit error
@@ -74,6 +80,9 @@ func (s *namespaces) startNode(name, file string, b bend, collectives string) er
 	if b != (bend{}) {
 		args = append(args, fmt.Sprintf("--clock-offset=%s", b.offset), fmt.Sprintf("--clock-drift-ppm=%g", b.ppm))
 	}
+	if s.profile != "" {
+		args = append(args, "--csig.profile", s.profile, "--csig.source", csig.Compact.String())
+	}
 	if collectives != "" {
 		if err := os.MkdirAll(collectives, 0o755); err != nil {
 			return fmt.Errorf("demo: %w", err)
@@ -81,6 +90,12 @@ func (s *namespaces) startNode(name, file string, b bend, collectives string) er
 		args = append(args, "--collectives.dir", collectives)
 	}
 	return s.startAgent(name, args)
+}
+
+// useSignals implements site.
+func (s *namespaces) useSignals(profile string, _ *probe.Signals) error {
+	s.profile = profile
+	return nil
 }
 
 func (s *namespaces) startSwitch(sw string) error {
