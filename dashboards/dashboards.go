@@ -43,7 +43,7 @@ func fleetDashboard() Dashboard {
 			instantTarget(`fabric:suspect:score * on (element, kind) group_left (scenario, severity, from, to) topk by (element, kind) (1, max without (instance, replica, job, tier, plane, class) (fabric_suspect_info == 1))`, "")),
 		timeSeriesPanel("Confidence of verdicts", "Named elements over time.", "percentunit", 12, rangeTarget(acrossReplicas+`(fabric_suspect_score)`, "{{kind}} {{element}}")),
 		timeSeriesPanel("Probes lost, by plane and tier", "Of all NICs together. A single broken link is hardly visible here.", "percentunit", 12,
-			rangeTarget(`fabric:tier_probe_lost:ratio_2s{plane=~"$plane"}`, "plane {{plane}} tier {{tier}} {{class}}")),
+			rangeTarget(`fabric:tier_probe_lost:ratio_2s{class!="csig", plane=~"$plane"}`, "plane {{plane}} tier {{tier}} {{class}}")),
 		timeSeriesPanel("One-way delay, by plane and tier: median", "The medians should be constant, and equal across planes.", "s", 12,
 			rangeTarget(`fabric:tier_owd_seconds:p50_2s{plane=~"$plane"}`, "plane {{plane}} tier {{tier}} {{class}} ({{timestamp}})")),
 		timeSeriesPanel("Flows by state of their path", "Flows whose path is not valid localize faults less precisely.", "short", 12, rangeTarget(acrossReplicas+`(fabric_path_edges)`, "{{state}}")),
@@ -64,9 +64,9 @@ func mapDashboard() Dashboard {
 		"renameByName": map[string]string{"Value": "mainstat", "Value #A": "mainstat", "Value #B": "mainstat"}}}}
 	return newDashboard("map", "fabric map", "Where in the fabric is it?", []Variable{plane},
 		tablePanel("Pairs of leaves, slowest first", "Median one-way delay between two leaves. If one row is high, a link or a pair is slow; if all rows of one leaf, the leaf; if all rows, a spine or the clocks.", "s", 12, 9, "delay",
-			instantTarget(`sort_desc(max by (leaf, peer_leaf, plane) (fabric:leafpair_owd_seconds:p50_2s{side="source", plane=~"$plane"}))`, "")),
+			instantTarget(`sort_desc(max by (leaf, peer_leaf, plane) (fabric:leafpair_owd_seconds:p50_2s{class!="csig", side="source", plane=~"$plane"}))`, "")),
 		tablePanel("Pairs of leaves, most lost first", "While no reply comes back, the loss is not known and the row is missing.", "percentunit", 12, 9, "lost",
-			instantTarget(`sort_desc(max by (leaf, peer_leaf, plane) (fabric:leafpair_probe_lost:ratio_2s{side="source", plane=~"$plane"}))`, "")),
+			instantTarget(`sort_desc(max by (leaf, peer_leaf, plane) (fabric:leafpair_probe_lost:ratio_2s{class!="csig", side="source", plane=~"$plane"}))`, "")),
 		drawn,
 	)
 }
@@ -79,7 +79,7 @@ func edgeDashboard() Dashboard {
 		return `histogram_quantile(` + phi + `, sum by (src, dst, flow) (rate(fabric_probe_owd_seconds{src=~"$src", dst=~"$dst", direction="` + direction + `"}[$__rate_interval])))`
 	}
 	ratio := func(what, direction string) string {
-		return `sum by (src, dst, flow) (rate(` + what + `{src=~"$src", dst=~"$dst", direction="` + direction + `"}[$__rate_interval])) / sum by (src, dst, flow) (rate(fabric_probe_sent_total{src=~"$src", dst=~"$dst", direction="` + direction + `"}[$__rate_interval]) > 0)`
+		return `sum by (src, dst, flow) (rate(` + what + `{class!="csig", src=~"$src", dst=~"$dst", direction="` + direction + `"}[$__rate_interval])) / sum by (src, dst, flow) (rate(fabric_probe_sent_total{class!="csig", src=~"$src", dst=~"$dst", direction="` + direction + `"}[$__rate_interval]) > 0)`
 	}
 	return newDashboard("edge", "edge detail", "What do probes between these NICs measure, in each direction? Choose NICs first: a large fabric has too many edges to show all.", []Variable{src, dst},
 		heatmapPanel("Forward: delay of probes", "Forward delay only. A wrong clock shifts forward and reverse by opposite amounts.", 12, owd("forward")),
@@ -89,14 +89,14 @@ func edgeDashboard() Dashboard {
 		timeSeriesPanel("Forward: lost", "Does not change while no reply comes back. See the panel about arrivals.", "percentunit", 12, rangeTarget(ratio("fabric_probe_lost_total", "forward"), "{{src}} > {{dst}} #{{flow}}")),
 		timeSeriesPanel("Reverse: lost", "As forward.", "percentunit", 12, rangeTarget(ratio("fabric_probe_lost_total", "reverse"), "{{src}} > {{dst}} #{{flow}}")),
 		timeSeriesPanel("Arrived at the far NIC", "Reported by the far node, and therefore known also while no reply comes back.", "percentunit", 12,
-			rangeTarget(`sum by (src, dst, flow) (rate(fabric_probe_received_total{src=~"$src", dst=~"$dst"}[$__rate_interval])) / sum by (src, dst, flow) (rate(fabric_probe_sent_total{src=~"$src", dst=~"$dst", direction="forward"}[$__rate_interval]) > 0)`, "{{src}} > {{dst}} #{{flow}}")),
+			rangeTarget(`sum by (src, dst, flow) (rate(fabric_probe_received_total{class!="csig", src=~"$src", dst=~"$dst"}[$__rate_interval])) / sum by (src, dst, flow) (rate(fabric_probe_sent_total{class!="csig", src=~"$src", dst=~"$dst", direction="forward"}[$__rate_interval]) > 0)`, "{{src}} > {{dst}} #{{flow}}")),
 		timeSeriesPanel("Marked: congestion experienced", "Queues on the forward path.", "percentunit", 12, rangeTarget(ratio("fabric_probe_ecn_marked_total", "forward"), "{{src}} > {{dst}} #{{flow}}")),
 	)
 }
 
 func tiersDashboard() Dashboard {
 	each := func(title, description, unit, record string) Panel {
-		return timeSeriesPanel(title, description, unit, 12, rangeTarget(record+`{plane=~"$plane"}`, "plane {{plane}} tier {{tier}} {{class}} {{timestamp}}"))
+		return timeSeriesPanel(title, description, unit, 12, rangeTarget(record+`{class!="csig", plane=~"$plane"}`, "plane {{plane}} tier {{tier}} {{class}} {{timestamp}}"))
 	}
 	return newDashboard("tiers", "tiers and planes", "Is it one plane, or one tier?", []Variable{plane},
 		each("Delay: median", "Planes are equal by design. A plane above the others is at fault.", "s", "fabric:tier_owd_seconds:p50_2s"),
@@ -156,7 +156,7 @@ func nicsDashboard() Dashboard {
 		timeSeriesPanel("Delay: median", "Compare with the usual delay below.", "s", 12, rangeTarget(r("fabric:nic_owd_seconds:p50_2s"), legend)),
 		timeSeriesPanel("Delay: 99th percentile", "Jitter is visible in the tail.", "s", 12, rangeTarget(r("fabric:nic_owd_seconds:p99_2s"), legend)),
 		timeSeriesPanel("Usual delay", "Low quantile of the median over one hour.", "s", 12, rangeTarget(r("fabric:nic_owd_seconds:p50_2s:low_1h"), legend)),
-		timeSeriesPanel("Lost", "By side.", "percentunit", 12, rangeTarget(r("fabric:nic_probe_lost:ratio_2s"), legend)),
+		timeSeriesPanel("Lost", "By side.", "percentunit", 12, rangeTarget(`fabric:nic_probe_lost:ratio_2s{class!="csig", nic=~"$nic", plane=~"$plane"}`, legend)),
 		timeSeriesPanel("Delay in the node's own kernel", "Mean time from the program to the kernel's transmit timestamp. The host causes it, not the network.", "s", 12,
 			rangeTarget(`histogram_sum(rate(fabric_nic_kernel_delay_seconds{nic=~"$nic"}[$__rate_interval])) / histogram_count(rate(fabric_nic_kernel_delay_seconds{nic=~"$nic"}[$__rate_interval]))`, "{{nic}}")),
 		timeSeriesPanel("Agent starved", "Share of the time by which its loop was late. Those windows are not used as evidence.", "percentunit", 12,

@@ -43,7 +43,8 @@ const maxOthers = 8
 // that the same flows cross do, that is the cause (rule 9). It fails if a query fails.
 func (a *Attributor) Attribute(ctx context.Context, g *fabric.Graph, q Request) (fabric.Attribution, error) {
 	got, err := a.attributeElement(ctx, g, q)
-	if err != nil || got.State != fabric.NoCauseFound || len(q.Verdict.SameFlowEquivalents) > maxOthers {
+	disagrees := got.Signals != nil && got.Signals.Says == fabric.SignalsDisagree
+	if err != nil || got.State != fabric.NoCauseFound && !disagrees || got.State == fabric.CauseFound || len(q.Verdict.SameFlowEquivalents) > maxOthers {
 		return got, err
 	}
 	var with []fabric.Attribution
@@ -119,7 +120,11 @@ func (a *Attributor) attributeElement(ctx context.Context, g *fabric.Graph, q Re
 			return fabric.Attribution{}, err
 		}
 	}
-	return attributionOf(q, places, slices.Concat(control, own), r), nil
+	signals, err := a.readSignals(ctx, q, places, t)
+	if err != nil {
+		return fabric.Attribution{}, err
+	}
+	return attributionOf(q, places, slices.Concat(control, own), r, signals), nil
 }
 
 // moments represents the times of the queries. past and shortlyBefore precede the incident; the second one serves where

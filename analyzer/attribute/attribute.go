@@ -21,6 +21,8 @@
 //     the cause of the incident.
 //  10. What the series did in an earlier incident is nothing to compare with. The comparison begins after it.
 //
+// Rules 11 to 14 are those of in-band signals (signals.go).
+//
 // The table of causes is Table, published as docs/causes.md.
 package attribute
 
@@ -47,6 +49,9 @@ type Request struct {
 	Quiet time.Time
 	// Rerouted is the number of the verdict's flows that have changed their path since, of Flows in all.
 	Rerouted, Flows int
+	// Crossing returns the flows that cross an element, with the paths that they have had since before SureSince. It may be called
+	// beside a cycle. Nil means that in-band signals are not read.
+	Crossing func(fabric.Element) []CrossingFlow
 }
 
 // endRole represents an end whose series are read, and its role in the verdict: affected packets leave through
@@ -111,14 +116,15 @@ func counterGrowth(from, to *float64) (float64, bool) {
 }
 
 // attributionOf returns the attribution that follows from the readings of the places, and of others: the switches whose
-// control plane may be the cause, and the own ports of a switch.
-func attributionOf(q Request, places, others []endRole, r *readings) fabric.Attribution {
-	a := fabric.Attribution{From: q.Since, Until: q.Now, Causes: []fabric.Cause{}}
+// control plane may be the cause, and the own ports of a switch; and from in-band signals.
+func attributionOf(q Request, places, others []endRole, r *readings, signals signalOpinion) fabric.Attribution {
+	a := fabric.Attribution{From: q.Since, Until: q.Now, Causes: []fabric.Cause{}, Signals: signals.SignalReading}
 	back := make([]endRole, len(places))
 	for i, p := range places {
 		back[i] = endRole{p.end, p.receives, p.sends}
 	}
 	a.Causes = append(a.Causes, r.causesAt(slices.Concat(places, others))...)
+	a.Causes = append(a.Causes, signals.causes()...)
 	// Routing leaves a failed element, so that a change of routes is not its cause.
 	failed := q.Verdict.Scenario == fabric.HardFailure || q.Verdict.Scenario == fabric.Flap
 	if failed {
@@ -142,6 +148,9 @@ func attributionOf(q Request, places, others []endRole, r *readings) fabric.Attr
 		for _, c := range combineCauses(r.causesAt(back)) {
 			a.Against = append(a.Against, fmt.Sprintf("at %s, %s, which would be %s in the other direction, but the probes find that direction healthy", c.Element, c.Text, causeText(c.Cause)))
 		}
+	}
+	if signals.says(fabric.SignalsDisagree) {
+		a.Against = append(a.Against, a.Signals.Text)
 	}
 	a.Causes = combineCauses(a.Causes)
 	switch {
@@ -360,7 +369,7 @@ func ApplyAttribution(v *fabric.Verdict, suggested []string, a *fabric.Attributi
 	if a == nil || a.State == fabric.NoCauseData {
 		return
 	}
-	if len(a.Against) > 0 || a.State == fabric.CauseFound {
+	if contradictsQueue(a) || a.State == fabric.CauseFound {
 		// The weights of the series count already. No port can count swapped cables.
 		v.Causes = slices.DeleteFunc(v.Causes, func(c string) bool { return c == fabric.CauseCongestion })
 	}
@@ -389,6 +398,12 @@ func ApplyAttribution(v *fabric.Verdict, suggested []string, a *fabric.Attributi
 		}
 		v.Action = fmt.Sprintf(act, end)
 	}
+}
+
+// contradictsQueue reports whether series contradict what the probes suggest. In-band signals that disagree do not: a tag names the
+// worst hop, and there may be a smaller queue at the element (rule 14).
+func contradictsQueue(a *fabric.Attribution) bool {
+	return slices.ContainsFunc(a.Against, func(s string) bool { return a.Signals == nil || s != a.Signals.Text })
 }
 
 // BlockingEvidence reports whether the readings of a switch confirm blocking across its ports. The text names the

@@ -398,6 +398,7 @@ var table = []Row{
 var compared = []struct{ cause, series, condition, weight string }{
 	{fabric.CauseMTU, "mtu_bytes", "the two ends of a cable differ", fmt.Sprintf("%g; half of it if they differed before", mtuWeight)},
 	{fabric.CauseCapacity, "oper_up", "uplink ports of a leaf (kind leaf_uplinks) that are 0", fmt.Sprint(capacityWeight)},
+	{fabric.CauseCongestion, "in-band signals (`fabric_csig_*`)", "half of the tags name the sending port with a value of congestion", fmt.Sprintf("%g; half of it if the share was as small before, or is not known", signalWeight)},
 	{fabric.CauseRouting, "the analyzer's own paths", "flows of the verdict took another path since it began; does not apply to hard failures and flaps, which have this effect", fmt.Sprint(routingWeight)},
 }
 

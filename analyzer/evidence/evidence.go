@@ -25,6 +25,8 @@
 //  16. If a NIC dropped packets before it read or verified them (because of a flood, or a host
 //     without CPU time), the window of its flows is excluded, since packets that count as lost
 //     may have arrived.
+//  23. Flows that carry in-band signals (fabric.ClassCSIG) are no evidence. They are not observed, and no flow is expected
+//     because of them.
 package evidence
 
 import (
@@ -503,11 +505,11 @@ func (s Settings) gatherHosts(each func(string, func(Sample)), w *Window) {
 }
 
 // gatherObservations returns the observations of flows. Results of a configured query about flows that are not in
-// only are dropped. Nil means all flows.
+// only are dropped. Nil means all flows. Flows that carry in-band signals are neither observed nor counted (rule 23).
 func (s Settings) gatherObservations(flows map[flowKey]*window.Counts, alive map[string]bool, only func(fabric.Flow) bool, w *Window) {
-	if only != nil {
-		maps.DeleteFunc(flows, func(k flowKey, _ *window.Counts) bool { return !only(k.edge) })
-	}
+	maps.DeleteFunc(flows, func(k flowKey, _ *window.Counts) bool {
+		return k.class == fabric.ClassCSIG || only != nil && !only(k.edge)
+	})
 	w.BySource = map[string]int{}
 	for k, c := range flows {
 		if !k.edge.IsTemporary() {

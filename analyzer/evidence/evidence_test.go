@@ -277,3 +277,34 @@ func TestClocks(t *testing.T) {
 		}
 	}
 }
+
+// TestRule23FlowsWithSignals: a flow of probes that carry in-band signals, all of which are lost, is not observed, and not counted.
+func TestRule23FlowsWithSignals(t *testing.T) {
+	const tagged = `class="csig", src="h1/eth1", dst="h2/eth1", flow="64", tier="2", plane="a"`
+	s := healthy()
+	_, _, plain := ask(t, s)
+	s.more = fmt.Sprintf("  fabric_probe_sent_total{%s, direction=\"forward\"} 0+100x30\n  fabric_probe_lost_total{%s, direction=\"forward\"} 0+100x30\n"+
+		"  fabric_probe_acked_total{%s} 0x30\n  fabric_probe_late_total{%s} 0x30\n  fabric_probe_received_total{%s} 0x30\n  fabric_probe_owd_seconds{%s, direction=\"forward\", timestamp=\"kernel\"} %s\n",
+		tagged, tagged, tagged, tagged, tagged, tagged, s.owdFwd)
+	_, _, w := ask(t, s) // which refuses other edges
+	if w.Flows != plain.Flows || len(w.Observations) != len(plain.Observations) || w.BySource["h1/eth1"] != plain.BySource["h1/eth1"] || len(w.Hosts) != 0 {
+		t.Errorf("%d flows, %v by source, hosts %v; without them %d and %v", w.Flows, w.BySource, w.Hosts, plain.Flows, plain.BySource)
+	}
+	settings := DefaultSettings()
+	c, err := BeginCycle(t.Context(), s.load(t), settings, time.Unix(20, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.CountFlows(t.Context()); err != nil || n != plain.Flows {
+		t.Errorf("%d flows are counted before a cycle (%v), not %d", n, err, plain.Flows)
+	}
+	h, err := RecallHistory(t.Context(), s.load(t), settings, time.Unix(25, 0))
+	if err != nil || h.Expected != plain.Flows {
+		t.Errorf("%d flows are expected by history (%v), not %d", h.Expected, err, plain.Flows)
+	}
+	for e := range h.Flows {
+		if e.Number == 64 {
+			t.Errorf("history has the delays of %s", e)
+		}
+	}
+}

@@ -70,7 +70,7 @@ func defaultHistoryQueries() map[string]string {
 		"pastWatched":  `count_over_time(` + open + `$search)`,
 		"pastCalm":     `max_over_time((time() + (` + open + ` == 0))$search)`,
 		"pastCalmly":   `max_over_time(` + open + `$calm) == 0`,
-		"pastExpected": `max_over_time(count(count by ($flow, direction) (fabric_probe_sent_total{$only}))[10m:30s])`,
+		"pastExpected": `max_over_time(count(count by ($flow, direction) (fabric_probe_sent_total{class!="csig", $only}))[10m:30s])`,
 	}
 }
 
@@ -167,6 +167,9 @@ func (s Settings) addPastWindow(ctx context.Context, db Querier, at time.Time, w
 		return err
 	}
 	for k, c := range gatherFlows(eachNumber(answers)) {
+		if k.class == fabric.ClassCSIG {
+			continue
+		}
 		for direction := range window.Directions {
 			var o fabric.Observation
 			if !c.FillDelays(&o, direction) {

@@ -169,7 +169,7 @@ func (r *OverviewCache) fillClocks(each func(string, func(Sample)), bounds, offs
 
 func defaultOverviewQueries() map[string]string {
 	return map[string]string{
-		"flows":        `count(count by ($flow, direction) (fabric_probe_sent_total{$only}))`,
+		"flows":        `count(count by ($flow, direction) (fabric_probe_sent_total{class!="csig", $only}))`,
 		"judgedFlows":  `sum(max by (nic, condition) (fabric_nic_flows{$only}))`,
 		"nicHealthy":   `max by (nic) (fabric_nic_flows{condition="healthy", $only})`,
 		"nicMoved":     `max by (nic, condition) (fabric_nic_flows{condition!="healthy", nic!="", $only} > 0)`,

@@ -74,11 +74,24 @@ func (t *Tracker) RequestCauses(m *Moment) {
 				}
 			}
 		}
+		q.Crossing = crossingSince(m.Flows, q.SureSince)
 		select {
 		case t.causes.requests <- causeRequest{in.ID, q}:
 			t.causes.requestedIn[in.ID] = m.Cycle
 		default: // the queue is full, so the next cycle tries again
 		}
+	}
+}
+
+// crossingSince returns a function that lists the flows which cross an element by paths that they have had since a time.
+func crossingSince(all Flows, since time.Time) func(fabric.Element) []attribute.CrossingFlow {
+	return func(e fabric.Element) (out []attribute.CrossingFlow) {
+		for _, f := range all.FlowsCrossing(e) {
+			if p, at, valid := all.CurrentPath(f); valid && !at.After(since) {
+				out = append(out, attribute.CrossingFlow{Flow: f, Path: p})
+			}
+		}
+		return out
 	}
 }
 

@@ -49,7 +49,7 @@ type Options struct {
 
 // Flows is what a Tracker has to know about flows in a cycle, besides their findings.
 type Flows interface {
-	// FlowsCrossing returns the flows whose present path crosses an element.
+	// FlowsCrossing returns the flows whose present path crosses an element. It may be called beside a cycle, and so may CurrentPath.
 	FlowsCrossing(fabric.Element) []fabric.Flow
 	// CurrentPath returns the present path of a flow, and the time since which the flow has it. It reports false if
 	// the path is stale or unknown.

@@ -60,7 +60,9 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 			return fabric.Report{}, nil, err
 		}
 		canonicalizeNames(l.Graph, o)
-		expected[o.Edge] = true
+		if !o.CarriesSignals() {
+			expected[o.Edge] = true
+		}
 	}
 	if len(obs) == 0 {
 		return evaluate.NewFileEvaluator(0).InferReport(&evaluate.Moment{Graph: l.Graph}), nil, nil

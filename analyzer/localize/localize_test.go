@@ -370,3 +370,43 @@ func TestTwoNICsUnderALeaf(t *testing.T) {
 		t.Errorf("%d of 150 named", named)
 	}
 }
+
+// TestLocalizeFlowsWithSignals: flows that carry in-band signals and lose everything change nothing in a report, whether the
+// others are healthy or not.
+func TestLocalizeFlowsWithSignals(t *testing.T) {
+	for _, faulty := range []bool{false, true} {
+		w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 3)
+		if faulty {
+			w.Delay[fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}] = 2e6
+		}
+		obs := w.Observe(0)
+		var all []*fabric.Observation
+		for _, o := range obs {
+			tagged := *o
+			e, err := o.ParseFlow()
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Number += fabric.FlowsPerClass
+			tagged.Edge, tagged.Class, tagged.Lost, tagged.OWD = e.String(), fabric.ClassCSIG, tagged.Sent, nil
+			plain := *o
+			all = append(all, &plain, &tagged)
+		}
+		want, err := FindFaults(w.Graph, obs, 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := FindFaults(w.Graph, all, 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.State != want.State || got.Coverage != want.Coverage || got.Edges != want.Edges || len(got.Verdicts) != len(want.Verdicts) {
+			t.Errorf("faulty %v: %+v, want %+v", faulty, got, want)
+		}
+		for i := range min(len(got.Verdicts), len(want.Verdicts)) {
+			if a, b := got.Verdicts[i], want.Verdicts[i]; a.Element != b.Element || a.Evidence.DegradedEdges != b.Evidence.DegradedEdges || a.Confidence != b.Confidence {
+				t.Errorf("faulty %v: %+v, want %+v", faulty, a, b)
+			}
+		}
+	}
+}

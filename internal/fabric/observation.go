@@ -73,6 +73,13 @@ type Count struct{ Sent, Lost uint64 }
 // LossRoundTrip marks a loss count that could not be separated by direction.
 const LossRoundTrip = "round_trip"
 
+// ClassCSIG is the class of the flows whose probes carry in-band signals. A switch that does not know such a tag may drop its packets, or
+// send them another way, so that a flow of this class is never evidence of loss or delay.
+const ClassCSIG = "csig"
+
+// CarriesSignals reports whether the observation is of a flow that carries in-band signals.
+func (o *Observation) CarriesSignals() bool { return o.Class == ClassCSIG }
+
 // ParseFlow parses the observation's edge.
 func (o *Observation) ParseFlow() (Flow, error) { return ParseFlow(o.Edge) }
 

@@ -20,6 +20,8 @@
 //  8. A tail that moved far beyond its median is jitter: one probe in ten beyond
 //     what one in a hundred was. Clocks move all quantiles alike and make none.
 //  9. Marks of congestion count like losses, against the ratio a healthy path has.
+//  10. A flow that carries in-band signals has no finding, whatever became of its packets. Switches may treat these differently
+//     from those of all other flows.
 //
 // The package does no I/O and reads no clock.
 package judge
@@ -106,14 +108,15 @@ type Finding struct {
 }
 
 // FindingsOf judges windows that belong to one moment, at most one per directed flow
-// and kind of duplicate; forward and reverse of a probe are judged together.
+// and kind of duplicate; forward and reverse of a probe are judged together. Windows of flows
+// that carry in-band signals are left out.
 func FindingsOf(obs []*fabric.Observation, p Parameters) []Finding {
 	out := make([]Finding, len(obs))
 	runInParts(len(obs), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			o := obs[i]
 			e, err := o.ParseFlow()
-			if err != nil {
+			if err != nil || o.CarriesSignals() {
 				continue
 			}
 			f := Finding{Flow: e, Obs: o, HostSuspect: o.HostSuspect, ClockSuspect: o.ClockSuspect}

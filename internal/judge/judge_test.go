@@ -207,3 +207,13 @@ func TestExceedsBaseline(t *testing.T) {
 		}
 	}
 }
+
+// TestRule10FlowsWithSignals: whatever becomes of probes that carry in-band signals, there is no finding of them.
+func TestRule10FlowsWithSignals(t *testing.T) {
+	lost, slow, plain := window("h1/eth1>h2/eth1#64", 0, 200, 200), window("h1/eth1>h2/eth1#64/r", 5e6, 200, 0), window(fwd, 0, 200, 0)
+	lost.Class, slow.Class = fabric.ClassCSIG, fabric.ClassCSIG
+	got := FindingsOf([]*fabric.Observation{lost, plain, slow}, DefaultParameters())
+	if len(got) != 1 || got[0].Obs != plain || got[0].Condition != Healthy {
+		t.Errorf("%+v", got)
+	}
+}

@@ -243,7 +243,7 @@ func (r *Recorder) MovedFlows() (out []fabric.Flow) {
 	return out
 }
 
-// CountConditions returns the number of flows of each NIC in each condition.
+// CountConditions returns the number of flows of each NIC in each condition. Flows that carry in-band signals have none.
 func (r *Recorder) CountConditions() map[string]map[Condition]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -255,7 +255,7 @@ func (r *Recorder) CountConditions() map[string]map[Condition]int {
 		}
 	}
 	for e, f := range r.flows {
-		if of := out[e.Src]; of != nil && !e.IsTemporary() {
+		if of := out[e.Src]; of != nil && !e.IsTemporary() && f.class != fabric.ClassCSIG {
 			of[f.condition]++
 		}
 	}

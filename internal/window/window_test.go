@@ -429,3 +429,17 @@ func BenchmarkReading(b *testing.B) {
 		r.AddReading(seconds[i%len(seconds)])
 	}
 }
+
+// TestFlowsWithSignals: a flow of probes that carry in-band signals has no condition, moves no NIC, and no baseline is learnt of it.
+func TestFlowsWithSignals(t *testing.T) {
+	for _, f := range []fault{{}, {silent: true}, {lost: 50}, {delay: 1e6}} {
+		n := newNode(t)
+		n.readings[n.peers[0]].Class = fabric.ClassCSIG
+		n.seconds(20, fault{})
+		n.seconds(5, f)
+		n.want("one of two flows", map[Condition]int{Healthy: 1})
+		if moved, learnt := n.r.MovedFlows(), n.r.Baselines(); len(moved) != 0 || len(learnt) != int(Directions) {
+			t.Errorf("%+v: %v moved, and %v was learnt", f, moved, learnt)
+		}
+	}
+}
