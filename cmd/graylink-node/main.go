@@ -41,6 +41,7 @@ func run() int {
 	selfTest := p.App.Flag("selftest", "Check that the host has what this feature needs, print the result and exit. The only feature is rdma.").Default("").Enum("", "rdma")
 	health := addHealthFlags(p.App)
 	collectives := addCollectiveFlags(p.App)
+	signals := addCSIGFlags(p.App)
 	queuePairs := p.App.Flag("rdma.queue-pairs", "List the RDMA queue pairs of all processes of this node at GET /api/v1/queue-pairs, for graylink plan observe: their numbers, devices and processes.").Bool()
 	check := addPreflightFlags(p.App)
 	log, ok := p.Parse(os.Args[1:])
@@ -56,7 +57,7 @@ func run() int {
 		return check.print(ctx, source, health, log)
 	}
 	if p.CheckOnly {
-		return p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health) }, health.validate, collectives.validate)
+		return p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health) }, health.validate, collectives.validate, signals.validate)
 	}
 	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot open the web listener", "err", err)
@@ -65,6 +66,10 @@ func run() int {
 	hangup, stopHangup := program.ReloadSignals()
 	defer stopHangup()
 	started := time.Now()
+	if source.options.Signals, err = signals.load(); err != nil {
+		log.Error("cannot use in-band signals", "err", err)
+		return exitSetup
+	}
 	n, advertised, err := source.start(ctx, p.Web.Toolkit, log)
 	if err != nil {
 		log.Error("cannot start the node", "err", err)

@@ -12,7 +12,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/graylink/graylink/internal/ccl/follow"
-	"github.com/graylink/graylink/internal/csig/observe"
+	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/nodeagent/health"
@@ -37,9 +37,10 @@ type sources struct {
 	files      map[string]func() (done, failed uint64) // counts of the writes of a file
 	kubernetes func() kubenode.Stats
 	nvsentinel func() nvsentinel.Stats
+	// signalProfile is the profile by which in-band signals are read.
+	signalProfile *csig.Profile
 	// collectives returns the series of collective operations.
 	collectives func(now time.Time) []follow.Point
-	signals     func() []observe.Point // of in-band signals
 	now         func() time.Time
 }
 

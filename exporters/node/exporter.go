@@ -12,7 +12,6 @@ import (
 
 	"github.com/graylink/graylink/exporters/certificates"
 	"github.com/graylink/graylink/internal/ccl/follow"
-	"github.com/graylink/graylink/internal/csig/observe"
 	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/nodeagent/health"
@@ -39,10 +38,7 @@ type Exporter struct {
 func New(n *nodeagent.Node, log *slog.Logger) *Exporter {
 	e := &Exporter{node: n, log: log, runs: newRuns(), registry: processRegistry(), certs: certificates.NewCollector(n.Certificates()...), windows: newWindowTurn()}
 	e.registry.MustRegister(e.certs)
-	e.from = sources{readState: n.ReadState, files: map[string]func() (done, failed uint64){}, now: time.Now}
-	if profile := n.SignalProfile(); profile != nil {
-		e.from.signals = func() []observe.Point { return n.SignalStats().AppendPoints(nil, profile) }
-	}
+	e.from = sources{readState: n.ReadState, signalProfile: n.SignalProfile(), files: map[string]func() (done, failed uint64){}, now: time.Now}
 	if n.ChronySamples() != nil {
 		e.from.chrony = n.ChronySamples
 	}

@@ -38,6 +38,8 @@ type State struct {
 	Source
 	Clocks   ClockReader // nil means that the clocks are not related
 	Windows  Conditions  // nil means that the flows are not judged
+	// Signals returns what in-band signals have said so far, or nil if the node handles none.
+	Signals func() *observe.Stats
 	Started  time.Time   // start of the source's counts
 	Loaded   time.Time   // time when the running configuration was loaded
 	ReloadOK bool
@@ -48,7 +50,7 @@ type State struct {
 func (n *Node) ReadState(f func(State)) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	s := State{Source: n.engine, Started: n.started, Loaded: n.config.loaded, ReloadOK: n.config.reloadOK}
+	s := State{Source: n.engine, Signals: n.engine.SignalStats, Started: n.started, Loaded: n.config.loaded, ReloadOK: n.config.reloadOK}
 	if n.clocks != nil {
 		s.Clocks = n.clocks
 	}
@@ -56,13 +58,6 @@ func (n *Node) ReadState(f func(State)) {
 		s.Windows = n.windows.recorder
 	}
 	f(s)
-}
-
-// SignalStats returns what in-band signals have said so far, or nil if the node handles none.
-func (n *Node) SignalStats() *observe.Stats {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.engine.SignalStats()
 }
 
 // SignalProfile returns the profile by which in-band signals are read, or nil if the node handles none.

@@ -15,8 +15,9 @@ type Deps struct {
 	Network Network
 	Device  StampDevice
 	Verbs   rdma.Verbs // nil if the program was built without RDMA
-	// KnownPath returns the path of a flow at once, if the fabric is known. If it is nil, flows are traced by packets.
-	KnownPath func(fabric.Flow) (hops []Hop, reached bool)
+	// KnownPath returns the path of a flow at once, or of its packets with in-band signals, if the fabric is known. If it is nil, flows
+	// are traced by packets.
+	KnownPath func(f fabric.Flow, tagged bool) (hops []Hop, reached bool)
 	// Signals says how in-band signals are handled. Nil means that there are none.
 	Signals *Signals
 	// Frozen is the error of Engine.Apply if the configuration cannot change, and nil if it can.

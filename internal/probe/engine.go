@@ -16,6 +16,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/graylink/graylink/internal/csig"
 )
 
 // Engine probes and reflects on all NICs of a node.
@@ -60,7 +62,7 @@ func New(cfg *Config, deps Deps, log *slog.Logger) (*Engine, error) {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.tracer = newTracer(cfg.Trace, e.allNICs, log)
 	if deps.KnownPath != nil {
-		e.tracer.seek = e.tracer.followKnown(deps.KnownPath)
+		e.tracer.seek, e.tracer.seekTagged = e.tracer.followKnown(deps.KnownPath), e.tracer.followKnownTagged(deps.KnownPath)
 	}
 	e.hops = newHopProber(e.tracer)
 	e.hops.applyConfig(cfg)
@@ -82,6 +84,9 @@ func (e *Engine) Start() {
 // startTracing begins to trace flows without a valid path, and to send hop-limited probes.
 func (e *Engine) startTracing() {
 	e.wg.Go(func() { e.tracer.run(e.ctx) })
+	if s := e.wire.deps.Signals; s != nil && s.Format != csig.None {
+		e.wg.Go(func() { e.seekTagDrops(e.ctx) })
+	}
 	if e.wire.deps.KnownPath == nil { // otherwise no switch answers
 		e.wg.Go(func() { e.hops.run(e.ctx) })
 	}

@@ -17,7 +17,7 @@ import (
 //  3. The request's tag comes back in a TLV of the reply, as the reflector saw it. A reflector without signals brings none back, and
 //     its replies count like any.
 //  4. A path that plain probes come back over and tagged ones do not is not supported. Nothing is tagged there, except that it is tried
-//     again every trialPause.
+//     again every trialPause. The switch that drops tagged packets is looked for first (tagdrops.go).
 //  5. Only tags of packets that count are used.
 
 // Signals says how an engine handles in-band signals.
@@ -79,7 +79,13 @@ type signalTrial struct {
 	supported     observe.Support // as the last trial that ended says
 	plain, tagged int             // replies since the trial began
 	pausedUntil   int64           // nothing is tagged before, monotonic nanoseconds; 0: there is no pause
+	// locating states that the switch that drops tagged packets is looked for. Probes are tagged as long.
+	locating  bool
+	droppedAt netip.Addr // of that switch; invalid if it is not known
 }
+
+// isTagged reports whether probes carry tags.
+func (t *signalTrial) isTagged() bool { return t.pausedUntil == 0 || t.locating }
 
 // countReply counts a reply that arrived at a time, and reports whether a pause begins with it.
 func (t *signalTrial) countReply(tagged bool, mono int64) (pause bool) {
@@ -93,9 +99,10 @@ func (t *signalTrial) countReply(tagged bool, mono int64) (pause bool) {
 	if t.plain++; t.plain < trialReplies {
 		return false
 	}
+	t.droppedAt = netip.Addr{}
 	if t.supported = observe.Supported; t.tagged == 0 {
 		t.supported = observe.Unsupported
-		t.pausedUntil = mono + trialPause
+		t.pausedUntil, t.locating = mono+trialPause, true
 	}
 	t.plain, t.tagged = 0, 0
 	return t.pausedUntil != 0
@@ -106,7 +113,7 @@ func (t *signalTrial) endPause(mono int64) bool {
 	if t.pausedUntil == 0 || mono < t.pausedUntil {
 		return false
 	}
-	t.pausedUntil = 0
+	t.pausedUntil, t.locating = 0, false
 	return true
 }
 
@@ -165,7 +172,7 @@ func (x *nicSignals) tagEdges(edges []*edge) error {
 	}
 	var flows []TaggedFlow
 	for _, e := range edges {
-		if e.signals != nil && !e.sock.rdma && e.signals.trial.pausedUntil == 0 {
+		if e.signals != nil && !e.sock.rdma && e.signals.trial.isTagged() {
 			flows = append(flows, TaggedFlow{netip.AddrPortFrom(x.self.cfg.Address, e.sock.port), e.target})
 		}
 	}
@@ -270,7 +277,7 @@ func (x *nicSignals) addTag(f *observe.Flow, a *ArrivedSignal, mono int64) {
 
 // probeTag returns the tag with which a simulated probe of an edge leaves, or the zero tag.
 func (x *nicSignals) probeTag(e *edge, seq uint32) csig.Tag {
-	if x == nil || e.signals == nil || e.signals.trial.pausedUntil != 0 {
+	if x == nil || e.signals == nil || !e.signals.trial.isTagged() {
 		return csig.Tag{}
 	}
 	return x.tagOf(seq)
@@ -323,7 +330,7 @@ func (n *nic) copySignals(s *observe.Stats) {
 		if e.signals == nil {
 			continue
 		}
-		f := observe.FlowStats{Src: e.id.Src, Dst: e.id.Dst, Number: e.id.Number, Supported: e.signals.trial.supported}
+		f := observe.FlowStats{Src: e.id.Src, Dst: e.id.Dst, Number: e.id.Number, Supported: e.signals.trial.supported, DroppedAt: e.signals.trial.droppedAt}
 		for d := range directions {
 			f.Directions[d].Fill(e.signals.flows[d], now)
 		}

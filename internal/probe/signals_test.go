@@ -197,12 +197,16 @@ func TestPathsWithoutSupport(t *testing.T) {
 	if got := support(); got != observe.Unsupported {
 		t.Errorf("%v after 20 replies to plain probes", got)
 	}
+	until(t, 20*time.Second, "the switch that drops tagged packets is found", func() bool {
+		exchange(1) // the path is traced while there are answers
+		return a.SignalStats().Flows[0].DroppedAt == loopback(3)
+	})
 	if n := exchange(1000); n != 0 {
 		t.Errorf("%d probes are tagged in the pause", n)
 	}
 	drops = false
 	now += int64(5 * time.Minute)
-	if exchange(100); support() != observe.Supported {
+	if exchange(100); support() != observe.Supported || a.SignalStats().Flows[0].DroppedAt.IsValid() {
 		t.Errorf("%v after the path carries tags again", support())
 	}
 	if n := exchange(100); n != 50 {
@@ -315,6 +319,37 @@ func TestRequestTags(t *testing.T) {
 		r := reply{answers: tc.answers}
 		if got, ok := requestTag(&r); got != tc.want || ok != tc.ok {
 			t.Errorf("%s: %+v, %v", tc.name, got, ok)
+		}
+	}
+}
+
+// TestFirstUnanswered has which hops of a path answered plain packets and tagged ones.
+func TestFirstUnanswered(t *testing.T) {
+	for _, tc := range []struct{ plain, tagged, want string }{
+		{"123", "yyy", ""},
+		{"123", "yyn", "3"},
+		{"123", "nnn", "1"},
+		{"123", "ynn", "2"},
+		{"123", "yny", ""}, // it answers seldom, and drops nothing
+		{"1-3", "ynn", ""}, // the second one is silent for all packets
+		{"-23", "nyn", "3"},
+		{"", "", ""},
+	} {
+		var hops []Hop
+		var answered []bool
+		for i, c := range tc.plain {
+			h := Hop{TTL: i + 1}
+			if c != '-' {
+				h.Address = loopback(int(c - '0'))
+			}
+			hops, answered = append(hops, h), append(answered, tc.tagged[i] == 'y')
+		}
+		want := netip.Addr{}
+		if tc.want != "" {
+			want = loopback(int(tc.want[0] - '0'))
+		}
+		if got := firstUnanswered(hops, answered); got != want {
+			t.Errorf("%s, of which %s answer tagged packets: %v, want %v", tc.plain, tc.tagged, got, want)
 		}
 	}
 }

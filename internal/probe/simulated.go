@@ -45,8 +45,8 @@ type SimPacket struct {
 }
 
 // SimulatedDeps returns the dependencies of an engine for DriveSimulated. path returns the path of an edge through the
-// fabric at once.
-func SimulatedDeps(clock Clock, path func(fabric.Flow) (hops []Hop, reached bool)) Deps {
+// fabric at once, or that of its packets with in-band signals.
+func SimulatedDeps(clock Clock, path func(f fabric.Flow, tagged bool) (hops []Hop, reached bool)) Deps {
 	return Deps{Clock: clock, Network: noNetwork{}, Device: noDevice{}, KnownPath: path, Frozen: errors.New("cannot change the configuration of a simulated engine")}
 }
 

@@ -26,7 +26,12 @@ func simulate(t *testing.T, c *Config) (*Simulated, *setClock) {
 func simulateWith(t *testing.T, c *Config, change func(*Deps)) (*Simulated, *setClock) {
 	t.Helper()
 	clock := &setClock{now: time.Unix(1_700_000_000, 0)}
-	path := func(fabric.Flow) ([]Hop, bool) { return []Hop{{TTL: 1, Address: loopback(3)}}, true }
+	path := func(_ fabric.Flow, tagged bool) ([]Hop, bool) {
+		if tagged {
+			return nil, false // the first switch drops it
+		}
+		return []Hop{{TTL: 1, Address: loopback(3)}}, true
+	}
 	deps := SimulatedDeps(clock, path)
 	change(&deps)
 	e, err := New(c, deps, slog.New(slog.DiscardHandler))

@@ -106,6 +106,8 @@ type tracer struct {
 	nics func() []*nic
 	log  *slog.Logger
 	seek func(context.Context, traceFlow) (TracedPath, error) // finds the path of one flow
+	// seekTagged returns which hops of a flow's path answer tagged packets.
+	seekTagged func(ctx context.Context, f traceFlow, plain *TracedPath) ([]bool, error)
 
 	mu           sync.Mutex
 	pace         bucket
@@ -127,7 +129,7 @@ type tracer struct {
 func newTracer(cfg TraceConfig, nics func() []*nic, log *slog.Logger) *tracer {
 	t := &tracer{nics: nics, log: log, pace: newPaceBucket(cfg), budgets: newBudgets(cfg.PacketsPerSwitch), first: map[string]*firstHop{},
 		lengths: map[nicDestination]int{}, tupleLengths: map[nicDestination]int{}, tupleTurns: make(chan struct{}, tupleTurns(cfg)), slots: make(chan struct{}, cfg.Concurrency), paths: map[fabric.Flow]*TracedPath{}, sharedTraces: map[tuple]*sharedTrace{}, running: map[fabric.Flow]chan struct{}{}}
-	t.seek = t.findPath
+	t.seek, t.seekTagged = t.findPath, t.probeTagged
 	return t
 }
 
@@ -289,6 +291,7 @@ type traceFlow struct {
 	copies   *copyPlan // parameters of the copies; nil while they are not known
 	tuple    *Tuple    // its copies are not those of a flow; nil otherwise
 	signals  bool      // its replies bring in-band signals back
+	tagged   bool      // packets of the trace carry an in-band signal
 }
 
 // isMute reports whether the far end does not answer packets of a trace.
@@ -540,7 +543,7 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	if err != nil {
 		return 0, err
 	}
-	key = n.traces.nextKey()
+	key = n.traces.nextKey(f.tagged)
 	user := n.wire.nodeNow()
 	ssid := n.ssid | traceSSID
 	if f.edge.Reply {

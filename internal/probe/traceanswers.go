@@ -39,9 +39,11 @@ type traceAnswers struct {
 	icmpErrors  map[[2]uint8]uint64 // about probes and replies, by type and code
 }
 
-// nextKey returns the number of the next trace packet. It is even, so that the packet carries no in-band signal.
-func (t *traceAnswers) nextKey() uint32 {
-	t.lastKey += 2
+// nextKey returns the number of the next trace packet. As with probes, it is odd if the packet carries an in-band signal.
+func (t *traceAnswers) nextKey(tagged bool) uint32 {
+	if t.lastKey += 2; tagged {
+		return t.lastKey | 1
+	}
 	return t.lastKey
 }
 

@@ -150,10 +150,10 @@ func (q *pathTrace) takeFirst(ctx context.Context) error {
 }
 
 // followKnown returns a function that takes the path of a flow from known, in place of findPath.
-func (t *tracer) followKnown(known func(fabric.Flow) (hops []Hop, reached bool)) func(context.Context, traceFlow) (TracedPath, error) {
+func (t *tracer) followKnown(known func(f fabric.Flow, tagged bool) (hops []Hop, reached bool)) func(context.Context, traceFlow) (TracedPath, error) {
 	return func(_ context.Context, f traceFlow) (TracedPath, error) {
 		p := TracedPath{Edge: f.edge, TracedAt: time.Now()}
-		p.Hops, p.Reached = known(f.edge)
+		p.Hops, p.Reached = known(f.edge, false)
 		q := pathTrace{tracer: t, flow: f}
 		q.concludeState(&p, false)
 		return p, nil

@@ -28,11 +28,12 @@ var (
 	flowLabels     = []string{"dst", "flow", "src"}
 	boundLabels    = []string{"bound", "direction", "dst", "flow", "src"}
 	packetLabels   = []string{"direction", "dst", "flow", "format", "locator", "signal", "src"}
+	dropLabels     = []string{"address", "dst", "flow", "src"}
 	locatorLabels  = []string{"format", "locator", "port", "switch"}
 	directionNames = [2]string{"forward", "reverse"}
 )
 
-// The families of in-band signals: spec 91-csig.md, section 5.
+// The families of in-band signals (docs/metrics.md).
 var (
 	packets = &Family{"fabric_csig_packets_total",
 		"Packets that arrived with a tag that could be used, by its signal, format and locator.", true, packetLabels}
@@ -50,13 +51,15 @@ var (
 		"Ports that were reported to be down by tags of the last window or the present one; always 1.", false, []string{"port"}}
 	supported = &Family{"fabric_csig_path_supported",
 		"Whether tagged packets arrive where others do; absent while that is unknown.", false, flowLabels}
+	dropHops = &Family{"fabric_csig_tag_drop_info",
+		"Address of the switch at which tagged packets of an unsupported path end; always 1.", false, dropLabels}
 	profiles = &Family{"graylink_csig_profile_info",
 		"Hash of the profile by which in-band signals are read; always 1.", false, []string{"hash"}}
 )
 
 // Families lists all families, by name.
 func Families() []*Family {
-	out := []*Family{packets, bandwidth, share, delay, info, dropped, downPorts, supported, profiles}
+	out := []*Family{packets, bandwidth, share, delay, info, dropped, downPorts, supported, dropHops, profiles}
 	slices.SortFunc(out, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
@@ -124,6 +127,9 @@ func (f *FlowStats) appendPoints(out []Point, seen map[locator]bool) []Point {
 		out = append(out, Point{supported, []string{f.Dst, flow, f.Src}, 1})
 	case Unsupported:
 		out = append(out, Point{supported, []string{f.Dst, flow, f.Src}, 0})
+		if f.DroppedAt.IsValid() {
+			out = append(out, Point{dropHops, []string{f.DroppedAt.String(), f.Dst, flow, f.Src}, 1})
+		}
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/graylink/graylink/internal/csig"
@@ -43,6 +44,7 @@ type FlowStats struct {
 	Data       bool              // packets that are no probes
 	Directions [2]DirectionStats // forward, reverse
 	Supported  Support
+	DroppedAt  netip.Addr // of the switch at which tagged packets of an unsupported path end; invalid if it is not known
 }
 
 // DirectionStats represents what the tags of a flow said in one direction.

@@ -132,6 +132,13 @@ func (f *Fabric) UseSignals(s *probe.Signals) {
 	f.net.UseSignals(s.Profile)
 }
 
+// DropTags makes a switch drop what has a tag, or lets it forward that again.
+func (f *Fabric) DropTags(sw string, on bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.net.DropTags(sw, on)
+}
+
 // Start makes the agent of a node, which probes from now on. bend is its clock. Nil means that the clock is right and
 // cannot be made wrong.
 func (f *Fabric) Start(cfg *probe.Config, bend *bentclock.Clock, log *slog.Logger) (*probe.Engine, error) {
@@ -258,8 +265,8 @@ func (f *Fabric) PacketCounts() packets.Counts {
 	return f.net.Counts
 }
 
-// traceEdge traces an edge: what hop-limited packets of it would learn now.
-func (f *Fabric) traceEdge(e fabric.Flow) (hops []probe.Hop, reached bool) {
+// traceEdge traces an edge: what hop-limited packets of it would learn now, or those of them with a tag.
+func (f *Fabric) traceEdge(e fabric.Flow, tagged bool) (hops []probe.Hop, reached bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	from, to := e.Endpoints()
@@ -274,7 +281,11 @@ func (f *Fabric) traceEdge(e fabric.Flow) (hops []probe.Hop, reached bool) {
 	if e.Reply {
 		sport, dport = dport, sport
 	}
-	met, reached := f.net.TraceFlow(src, dst, hashOf(from, to, sport, dport))
+	hash := hashOf(from, to, sport, dport)
+	met, reached := f.net.TraceFlow(src, dst, hash)
+	if tagged {
+		met, reached = f.net.TraceTagged(src, dst, hash)
+	}
 	reached = reached && !e.Reply // the arrival of a reply is not reported
 	known := 0
 	for i, m := range met {

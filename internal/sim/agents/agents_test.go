@@ -6,10 +6,16 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
+	"gopkg.in/yaml.v3"
+
 	"github.com/graylink/graylink/internal/bentclock"
+	"github.com/graylink/graylink/internal/csig"
+	"github.com/graylink/graylink/internal/csig/locator"
+	"github.com/graylink/graylink/internal/csig/observe"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sighting"
@@ -57,12 +63,20 @@ const flows = 4
 
 // newBench starts agents at the base, so that virtual time is ahead of the wall
 // clock's from the first step on.
-func newBench(t *testing.T, load float64, sync bool) *bench {
+func newBench(t *testing.T, load float64, sync bool) *bench { return newBenchWith(t, load, sync, nil) }
+
+// newBenchWith does the same. With signals, all flows carry them.
+func newBenchWith(t *testing.T, load float64, sync bool, signals *probe.Signals) *bench {
 	topo := small(t)
 	base := time.Now()
 	b := &bench{T: t, Fabric: New(topo, base, load, 1, slog.New(slog.DiscardHandler)), engines: map[string]*probe.Engine{}, bends: map[string]*bentclock.Clock{}}
+	class := ""
+	if signals != nil {
+		b.UseSignals(signals)
+		class = fabric.ClassCSIG
+	}
 	for _, n := range topo.Nodes {
-		cfg := &probe.Config{Node: n.Name, Cadence: 10 * time.Millisecond, ReplyTimeout: time.Second, ClockSync: sync, Stamp: probe.StampConfig{Port: 862, SourcePort: 49152, Classes: []probe.ClassConfig{{}}},
+		cfg := &probe.Config{Node: n.Name, Cadence: 10 * time.Millisecond, ReplyTimeout: time.Second, ClockSync: sync, Stamp: probe.StampConfig{Port: 862, SourcePort: 49152, Classes: []probe.ClassConfig{{Name: class}}},
 			Trace: probe.TraceConfig{PacketsPerSecond: 100, PacketsPerSwitch: 10, Concurrency: 4}}
 		own := n.Name + "/e"
 		cfg.NICs = []probe.NICConfig{{NIC: own, Address: n.NICs[0].Addresses[0]}}
@@ -472,5 +486,128 @@ func TestAgentWithARightClock(t *testing.T) {
 	}
 	if _, err := f.Start(cfg, nil, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a second agent of the node was started")
+	}
+}
+
+// signalBench returns agents on the small fabric whose flows carry in-band signals, and the profile.
+func signalBench(t *testing.T, format csig.Format) *bench {
+	t.Helper()
+	topo := small(t)
+	a := locator.AssignLocators(fabric.NewGraph(topo))
+	text, err := yaml.Marshal(map[string]any{"ethertypes": map[string]int{"compact": 0x88b5, "wide": 0x88b6}, "interval": "10ms", "fastest_gbps": 100,
+		"locators": map[string]any{"compact": a.LocatorsOf(csig.Compact), "wide": a.LocatorsOf(csig.Wide)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := csig.ParseProfile("csig.yml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newBenchWith(t, 0.2, false, &probe.Signals{Profile: p, Format: format, Kinds: []csig.Signal{csig.Share, csig.Delay}, Flows: 1000})
+}
+
+// TestSignals congests a port: the tags of the flows that cross it name it in the direction of the congestion, with a small share and a
+// delay, and those of other flows do not.
+func TestSignals(t *testing.T) {
+	for _, format := range csig.Formats {
+		t.Run(format.String(), func(t *testing.T) {
+			b := signalBench(t, format)
+			b.pass(2 * time.Second)
+			if _, err := b.AddFault(Fault{Kind: "congest", At: "l1:u1", Delay: 2 * time.Millisecond}); err != nil {
+				t.Fatal(err)
+			}
+			b.pass(2 * time.Second)
+			before := map[string]uint64{}
+			named := func(name string, d observe.DirectionStats) (own, all uint64) {
+				for _, c := range d.Packets {
+					key := fmt.Sprintf("%s %v %v %d", name, c.Signal, c.Format, c.Locator)
+					n := c.Packets - before[key]
+					before[key] = c.Packets
+					if all += n; slices.Contains(b.signals.Profile.PortsOf(c.Format, c.Locator), "l1:u1") {
+						own += n
+					}
+				}
+				return own, all
+			}
+			crossing, others := 0, 0
+			for turn := range 2 {
+				for node, e := range b.engines {
+					for _, f := range e.SignalStats().Flows {
+						for d := range f.Directions {
+							edge := fabric.Flow{Src: f.Src, Dst: f.Dst, Number: f.Number, Reply: d == 1}
+							hops, _ := b.traceEdge(edge, false)
+							crosses := false
+							for _, h := range hops {
+								// The port s1:d1 is the other end of l1:u1.
+								crosses = crosses || h.Address == netip.MustParseAddr("172.16.1.1")
+							}
+							own, all := named(node+edge.String(), f.Directions[d])
+							if turn == 0 {
+								continue
+							}
+							share, delay := f.Directions[d].Last[csig.Share], f.Directions[d].Last[csig.Delay]
+							switch {
+							case crosses:
+								crossing++
+								if own*100 < all*99 || all < 50 || !share.Known || share.Upper > csig.Million/10 || !delay.Known || delay.Lower < 500_000 {
+									t.Errorf("%v: %d of %d tags name the port; share %+v, delay %+v", edge, own, all, share, delay)
+								}
+							default:
+								others++
+								if !share.Known || share.Lower < csig.Million/4 || delay.Known && delay.Lower > 500_000 {
+									t.Errorf("%v does not cross the port: share %+v, delay %+v", edge, share, delay)
+								}
+							}
+						}
+					}
+				}
+				b.pass(2 * time.Second)
+			}
+			if crossing < 4 || others < 20 {
+				t.Errorf("%d flows cross the port, %d do not", crossing, others)
+			}
+		})
+	}
+}
+
+// TestSwitchThatDropsTags has a spine that drops tagged packets: the paths over it are not supported, and the switch is named by its
+// address. The others are supported.
+func TestSwitchThatDropsTags(t *testing.T) {
+	b := signalBench(t, csig.Compact)
+	if err := b.DropTags("s2", true); err != nil {
+		t.Fatal(err)
+	}
+	over := func(f observe.FlowStats, reply bool) netip.Addr {
+		hops, _ := b.traceEdge(fabric.Flow{Src: f.Src, Dst: f.Dst, Number: f.Number, Reply: reply}, false)
+		for _, h := range hops {
+			if h.Address == netip.MustParseAddr("172.16.2.1") || h.Address == netip.MustParseAddr("172.16.4.1") {
+				return h.Address
+			}
+		}
+		return netip.Addr{}
+	}
+	b.pass(2 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
+	for missing := -1; missing != 0; time.Sleep(50 * time.Millisecond) {
+		b.pass(20 * time.Millisecond) // paths are traced while there are answers
+		missing = 0
+		for _, e := range b.engines {
+			for _, f := range e.SignalStats().Flows {
+				forward, reply := over(f, false), over(f, true)
+				want := observe.Supported
+				if forward.IsValid() || reply.IsValid() {
+					want = observe.Unsupported
+				}
+				if f.Supported != want {
+					t.Fatalf("%s>%s#%d over s2 %v, its replies %v: %v", f.Src, f.Dst, f.Number, forward.IsValid(), reply.IsValid(), f.Supported)
+				}
+				if f.DroppedAt != forward {
+					missing++
+				}
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the switch is not found for %d flows", missing)
+		}
 	}
 }

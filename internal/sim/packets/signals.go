@@ -39,6 +39,17 @@ func (n *Network) DropTags(sw string, on bool) error {
 	return err
 }
 
+// TraceTagged does the same as TraceFlow for a packet with a tag, which ends at a switch that drops tags.
+func (n *Network) TraceTagged(from, to int32, flow uint64) (hops []Hop, reached bool) {
+	hops, reached = n.TraceFlow(from, to, flow)
+	for i, h := range hops {
+		if sw, ok := n.SwitchNumber(h.Switch); ok && n.switches[sw].dropsTags {
+			return hops[:i], false
+		}
+	}
+	return hops, reached
+}
+
 // signalTo treats the tag of a packet that leaves when the port is free again, after it has taken so many nanoseconds to wait and to be sent.
 func (d *port) signalTo(p *Packet, took float64) {
 	before := p.Tag.Format

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/graylink/graylink/internal/csig"
+	"github.com/graylink/graylink/internal/csig/observe"
+	"github.com/graylink/graylink/internal/probe"
+)
+
+// csigFlags say how in-band signals are handled.
+type csigFlags struct {
+	profile, source, signals string
+	flows                    int
+}
+
+func addCSIGFlags(app *kingpin.Application) *csigFlags {
+	f := &csigFlags{}
+	app.Flag("csig.profile", "Profile of the domain's in-band signals (CSIG): YAML. Without it, there are none.").StringVar(&f.profile)
+	app.Flag("csig.source", "Tag the probes of class csig with in-band signals in this format, and read the tags of what arrives: compact or wide. It attaches eBPF programs to the NICs, which needs CAP_BPF and CAP_NET_ADMIN.").EnumVar(&f.source, "", csig.Compact.String(), csig.Wide.String())
+	app.Flag("csig.signals", "With --csig.source, signals of the tags, which take turns: "+strings.Join(signalNames(), ", ")+".").Default("share,delay").StringVar(&f.signals)
+	app.Flag("csig.flows", "With --csig.source, number of flows of a NIC whose signals are observed, in both directions together.").Default(fmt.Sprint(observe.DefaultFlows)).IntVar(&f.flows)
+	return f
+}
+
+// signalNames returns the names of the signals that have a rule.
+func signalNames() (names []string) {
+	for s := range csig.Signal(csig.Signals) {
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// validate returns an error if the flags do not fit together, or if the profile cannot be used.
+func (f *csigFlags) validate() error {
+	_, err := f.load()
+	return err
+}
+
+// load returns how in-band signals are handled, or nil if they are not.
+func (f *csigFlags) load() (*probe.Signals, error) {
+	switch {
+	case f.profile == "" && f.source != "":
+		return nil, errors.New("--csig.source needs --csig.profile")
+	case f.profile == "":
+		return nil, nil
+	case f.flows < 1 || f.flows > 1<<20:
+		return nil, fmt.Errorf("--csig.flows=%d: want 1 to %d", f.flows, 1<<20)
+	}
+	p, err := csig.LoadProfile(f.profile)
+	if err != nil {
+		return nil, err
+	}
+	s := &probe.Signals{Profile: p, Flows: f.flows}
+	if f.source == "" {
+		return s, nil
+	}
+	for _, format := range csig.Formats {
+		if format.String() == f.source {
+			s.Format = format
+		}
+	}
+	if p.EtherTypes.Of(s.Format) == 0 {
+		return nil, fmt.Errorf("--csig.source=%s: %s has no EtherType for %s tags", f.source, f.profile, f.source)
+	}
+	for _, name := range strings.Split(f.signals, ",") {
+		i := slices.Index(signalNames(), strings.TrimSpace(name))
+		if i < 0 {
+			return nil, fmt.Errorf("--csig.signals: %q: one of %s is expected", name, strings.Join(signalNames(), ", "))
+		}
+		if !p.HasScale(s.Format, csig.Signal(i)) {
+			return nil, fmt.Errorf("--csig.signals: %s has no scale for %s in %s tags", f.profile, signalNames()[i], f.source)
+		}
+		s.Kinds = append(s.Kinds, csig.Signal(i))
+	}
+	return s, nil
+}
