@@ -36,12 +36,12 @@ type Conditions interface {
 // State represents a source together with what the node itself knows about it.
 type State struct {
 	Source
-	Clocks   ClockReader // nil means that the clocks are not related
-	Windows  Conditions  // nil means that the flows are not judged
+	Clocks  ClockReader // nil means that the clocks are not related
+	Windows Conditions  // nil means that the flows are not judged
 	// Signals returns what in-band signals have said so far, or nil if the node handles none.
-	Signals func() *observe.Stats
-	Started  time.Time   // start of the source's counts
-	Loaded   time.Time   // time when the running configuration was loaded
+	Signals  func() *observe.Stats
+	Started  time.Time // start of the source's counts
+	Loaded   time.Time // time when the running configuration was loaded
 	ReloadOK bool
 }
 
