@@ -64,6 +64,7 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 
 	addLabFault(cmd, name, commands)
 	addLabJob(cmd, name, commands)
+	addLabCSIG(cmd, name, commands)
 
 	proxy := cmd.Command("proxy", "Serve an HTTP proxy into a lab, as proxy_url of a Prometheus or an analyzer outside. A request for http://h1:9868/metrics goes to h1's loopback.")
 	listen := proxy.Flag("web.listen-address", "Address on which the proxy listens.").Default("127.0.0.1:9867").String()

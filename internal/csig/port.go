@@ -12,6 +12,14 @@ const (
 	StripTags                // takes tags off, towards a neighbour that drops them
 )
 
+func (a Action) String() string {
+	names := [...]string{"update", "pass", "strip"}
+	if int(a) < len(names) {
+		return names[a]
+	}
+	return fmt.Sprintf("action %d", uint8(a))
+}
+
 // Outcome says what became of a frame at a port or a tunnel.
 type Outcome uint8
 

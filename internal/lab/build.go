@@ -328,6 +328,9 @@ func syncNamespace(ns *Namespace, want []route) error {
 		}
 		for _, r := range want {
 			nr := r.netlinkRoute(byEnd, ids)
+			if !ns.Switch {
+				nr.MTU = DefaultMTU // also if SetLinkMTU makes room for what is added to packets
+			}
 			key := routeKey{nr.Table, r.dst}
 			old, ok := have[key]
 			delete(have, key)

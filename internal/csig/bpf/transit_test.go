@@ -116,7 +116,7 @@ func (x *transit) cross(frame []byte, now int64) (out []byte, routed bool, err e
 		meta, received = received[:metaLen], received[metaLen:]
 	} else if !bytes.Equal(received, frame) {
 		return nil, false, fmt.Errorf("ingress: %x became %x", frame, received)
-	} else if f, s := lab.Parse(frame); s != csig.Foreign {
+	} else if f, s := etherTypes.Parse(frame); s != csig.Foreign {
 		return received, false, nil
 	} else if f.Format != csig.None {
 		return nil, false, fmt.Errorf("foreign frame %x has a tag", frame)
@@ -130,7 +130,7 @@ func (x *transit) cross(frame []byte, now int64) (out []byte, routed bool, err e
 	return run.DataOut, true, nil
 }
 
-var lab = csig.EtherTypes{Compact: 0x88b5, Wide: 0x88b6}
+var etherTypes = csig.EtherTypes{Compact: 0x88b5, Wide: 0x88b6}
 
 // randomFrame returns a frame with a tag of either format, or with none, with errors in some.
 func randomFrame(r *rand.Rand) []byte {
@@ -144,7 +144,7 @@ func randomFrame(r *rand.Rand) []byte {
 	tag := func() []byte {
 		f := csig.Formats[r.IntN(2)]
 		v := make([]byte, 8)
-		binary.BigEndian.PutUint16(v, lab.Of(f))
+		binary.BigEndian.PutUint16(v, etherTypes.Of(f))
 		binary.BigEndian.PutUint16(v[2:], uint16(r.Uint32()))
 		binary.BigEndian.PutUint32(v[4:], r.Uint32())
 		if f == csig.Compact {
@@ -236,13 +236,13 @@ func TestTransitAsPort(t *testing.T) {
 				}
 				if !routed {
 					o := csig.BadTag
-					if _, s := lab.Parse(frame); s == csig.Tagged {
+					if _, s := etherTypes.Parse(frame); s == csig.Tagged {
 						o = csig.Passed
 					}
 					ingress.Outcomes[o]++
 					continue
 				}
-				found, _ := lab.Parse(frame)
+				found, _ := etherTypes.Parse(frame)
 				octets := len(frame) + c.port.Overhead
 				if c.port.Action == csig.StripTags {
 					octets -= int(found.Format)
