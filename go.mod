@@ -60,6 +60,7 @@ require (
 
 require (
 	github.com/go-json-experiment/json v1.27.2
+	github.com/gopacket/gopacket v1.7.7
 	github.com/grafana/regexp v0.0.0-20250905093917-f7b3be9d1853
 )
 

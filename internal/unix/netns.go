@@ -128,21 +128,23 @@ func InNewNetns(fn func() error) error {
 // up only if that fails. A process started with Pdeathsig is signalled when the *thread* that started it ends, so
 // discarding threads would kill children that an earlier user of the thread started.
 func onThread(fn func() error) error {
-	done := make(chan error)
+	done := make(chan error, 1)
 	go func() {
+		err := errors.New("the goroutine in the network namespace ended before its function returned") // as by testing.T.FailNow
+		defer func() { done <- err }()
 		runtime.LockOSThread()
-		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
+		home, openErr := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if openErr != nil {
 			runtime.UnlockOSThread()
-			done <- fmt.Errorf("opening the thread's own namespace: %w", err)
+			err = fmt.Errorf("opening the thread's own namespace: %w", openErr)
 			return
 		}
-		err = fn()
+		defer unix.Close(home)
+		result := fn()
 		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
-		unix.Close(home)
-		done <- err
+		err = result
 	}()
 	return <-done
 }
