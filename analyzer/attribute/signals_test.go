@@ -110,6 +110,7 @@ func TestRules11To14Signals(t *testing.T) {
 		{"half of the tags", up, [][]written{{named(forwardTags, "share", 1, 50), named(forwardTags, "share", 0, 50)}, shares(forwardTags, free, scarce)}, fabric.SignalsAgree, 0.8, "50 % of the tags"},
 		{"fewer than half of them", up, [][]written{{named(forwardTags, "share", 1, 48), named(forwardTags, "share", 0, 52)}, shares(forwardTags, free, scarce)}, fabric.SignalsSilent, 0, "do not name one port"},
 		{"another port as well", up, [][]written{{named(forwardTags, "share", 1, 70), named(forwardTags, "share", 2, 30)}, shares(forwardTags, free, scarce)}, fabric.SignalsSilent, 0, "do not name one port"},
+		{"a queue at another port as well", up, [][]written{{named(forwardTags, "delay", 1, 70), named(forwardTags, "delay", 2, 30)}, delays(forwardTags, idle, waits)}, fabric.SignalsSilent, 0, "do not name one port"},
 		{"a port that was as full before", up, [][]written{most(forwardTags, "share", 1), shares(forwardTags, scarce, scarce)}, fabric.SignalsAgree, 0.4, "which it was before the incident as well"},
 		{"a share that is not known before", up, [][]written{most(forwardTags, "share", 1), shares(forwardTags, "_ _", scarce)}, fabric.SignalsAgree, 0.4, "is not known of that time"},
 		{"an eighth is available", up, [][]written{most(forwardTags, "share", 1), shares(forwardTags, free, "0.1 0.12")}, fabric.SignalsSilent, 0, "do not name one port"},
