@@ -3,12 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/internal/csig"
+	"github.com/graylink/graylink/internal/csig/bpf"
 	"github.com/graylink/graylink/internal/csig/observe"
 	"github.com/graylink/graylink/internal/probe"
 )
@@ -78,5 +81,39 @@ func (f *csigFlags) load() (*probe.Signals, error) {
 		}
 		s.Kinds = append(s.Kinds, csig.Signal(i))
 	}
+	s.OpenPort = func(at netip.Addr, o probe.SignalPortOptions) (probe.SignalPort, error) { return f.openPort(s, at, o) }
 	return s, nil
+}
+
+// arrivedTags is how many tags may have arrived at a NIC and wait for their packets to be read.
+const arrivedTags = 1 << 14
+
+// openPort attaches the programs that tag and read the packets of the NIC with an address.
+func (f *csigFlags) openPort(s *probe.Signals, at netip.Addr, o probe.SignalPortOptions) (probe.SignalPort, error) {
+	index, err := interfaceOf(at)
+	if err != nil {
+		return nil, fmt.Errorf("in-band signals: %w", err)
+	}
+	return bpf.OpenEndpoint(bpf.EndpointOptions{Interface: index, EtherTypes: s.Profile.EtherTypes, Format: s.Format, Signals: s.Kinds, StampPorts: []uint16{o.StampPort},
+		Authenticated: o.Authenticated, Flows: f.flows, Arrived: arrivedTags})
+}
+
+// interfaceOf returns the number of the interface that has an address.
+func interfaceOf(at netip.Addr) (int, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return 0, fmt.Errorf("cannot list the interfaces: %w", err)
+	}
+	for _, i := range all {
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue // it is gone
+		}
+		for _, a := range addresses {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == at.Unmap() {
+				return i.Index, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("no interface has the address %v", at)
 }

@@ -66,6 +66,7 @@ func run() int {
 	hangup, stopHangup := program.ReloadSignals()
 	defer stopHangup()
 	started := time.Now()
+	var err error
 	if source.options.Signals, err = signals.load(); err != nil {
 		log.Error("cannot use in-band signals", "err", err)
 		return exitSetup

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/netip"
 
+	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/stamp"
 	"github.com/graylink/graylink/internal/unix"
@@ -314,7 +315,7 @@ func (sd *sender) handleReply(s *socket, g arrivedPacket) {
 
 // acceptReply accounts for a reply to a probe of an edge. estimate is the error of the peer's clock. own is the tag with which the reply
 // arrived, if hasOwn is true.
-func (sd *sender) acceptReply(e *edge, mono int64, estimate stamp.ErrorEstimate, r *reply, own ArrivedSignal, hasOwn bool) {
+func (sd *sender) acceptReply(e *edge, mono int64, estimate stamp.ErrorEstimate, r *reply, own csig.ArrivedSignal, hasOwn bool) {
 	e.peer.estimate = estimate
 	switch e.acceptReply(mono, r) {
 	case outcomeUnsolicited:

@@ -46,25 +46,15 @@ func (s *Signals) tagOf(seq uint32) csig.Tag {
 	return csig.NewTag(s.Format, s.Kinds[int(seq>>1)%len(s.Kinds)])
 }
 
-// TaggedFlow is a flow whose probes carry tags.
-type TaggedFlow struct{ From, To netip.AddrPort }
-
-// ArrivedSignal is the tag with which a packet arrived.
-type ArrivedSignal struct {
-	Tag       csig.Tag
-	EtherType uint16
-	Malformed bool // it cannot be read
-}
-
 // SignalPort puts in-band signals into the packets of a NIC, and returns those with which packets arrived.
 type SignalPort interface {
 	// TagFlows replaces the flows of which every probe with an odd sequence number is sent with a tag.
-	TagFlows(flows []TaggedFlow) error
+	TagFlows(flows []csig.TaggedFlow) error
 	// ReadTags takes in the tags that have arrived since. It is called after packets were read from sockets and before ArrivedTag.
 	ReadTags() error
 	// ArrivedTag returns, once, the tag with which a packet arrived that was read from a socket. ok is false if it had none. seq is
 	// the number in the packet's first four octets.
-	ArrivedTag(from, to netip.AddrPort, seq uint32) (s ArrivedSignal, ok bool)
+	ArrivedTag(from, to netip.AddrPort, seq uint32) (s csig.ArrivedSignal, ok bool)
 	Close() error
 }
 
@@ -170,10 +160,10 @@ func (x *nicSignals) tagEdges(edges []*edge) error {
 	if x == nil || x.port == nil || x.Format == csig.None {
 		return nil
 	}
-	var flows []TaggedFlow
+	var flows []csig.TaggedFlow
 	for _, e := range edges {
 		if e.signals != nil && !e.sock.rdma && e.signals.trial.isTagged() {
-			flows = append(flows, TaggedFlow{netip.AddrPortFrom(x.self.cfg.Address, e.sock.port), e.target})
+			flows = append(flows, csig.TaggedFlow{From: netip.AddrPortFrom(x.self.cfg.Address, e.sock.port), To: e.target})
 		}
 	}
 	return x.port.TagFlows(flows)
@@ -212,9 +202,9 @@ func (x *nicSignals) readTags() error {
 }
 
 // arrivedTag returns the tag of a packet that was read at a port of the NIC.
-func (x *nicSignals) arrivedTag(g *arrivedPacket, port uint16) (s ArrivedSignal, ok bool) {
+func (x *nicSignals) arrivedTag(g *arrivedPacket, port uint16) (s csig.ArrivedSignal, ok bool) {
 	if x == nil || x.port == nil || len(g.Data) < 4 {
-		return ArrivedSignal{}, false
+		return csig.ArrivedSignal{}, false
 	}
 	return x.port.ArrivedTag(g.From, netip.AddrPortFrom(x.self.cfg.Address, port), stamp.PeekSeq(g.Data))
 }
@@ -227,7 +217,7 @@ func (x *nicSignals) dropStranger(g *arrivedPacket, port uint16) {
 }
 
 // putRequestSignal fills in what a reply brings back: the tag with which its request arrived.
-func (s *session) putRequestSignal(v *stamp.Signal, a ArrivedSignal, ok bool) {
+func (s *session) putRequestSignal(v *stamp.Signal, a csig.ArrivedSignal, ok bool) {
 	if ok {
 		s.tagged++
 		v.EtherType, v.Malformed = a.EtherType, a.Malformed
@@ -239,12 +229,12 @@ func (s *session) putRequestSignal(v *stamp.Signal, a ArrivedSignal, ok bool) {
 }
 
 // requestTag returns the tag that a reply brings back. ok is false if the request had none.
-func requestTag(r *reply) (s ArrivedSignal, ok bool) {
+func requestTag(r *reply) (s csig.ArrivedSignal, ok bool) {
 	v := &r.answers.Signal
 	if !r.answers.HasSignal || v.Format == 0 && !v.Malformed {
-		return ArrivedSignal{}, false
+		return csig.ArrivedSignal{}, false
 	}
-	s = ArrivedSignal{EtherType: v.EtherType, Malformed: v.Malformed}
+	s = csig.ArrivedSignal{EtherType: v.EtherType, Malformed: v.Malformed}
 	if f := csig.Format(v.Format); f != csig.None {
 		s.Tag.ParseValue(f, v.Value[:])
 	}
@@ -253,7 +243,7 @@ func requestTag(r *reply) (s ArrivedSignal, ok bool) {
 
 // addReply uses the signals of a reply that counts: the request's, which it brings back, and its own. It reports whether the edge is no
 // longer tagged, because its path does not carry tags.
-func (x *nicSignals) addReply(e *edge, r *reply, own ArrivedSignal, hasOwn bool, mono int64) (pause bool) {
+func (x *nicSignals) addReply(e *edge, r *reply, own csig.ArrivedSignal, hasOwn bool, mono int64) (pause bool) {
 	if x == nil || e.signals == nil {
 		return false
 	}
@@ -267,7 +257,7 @@ func (x *nicSignals) addReply(e *edge, r *reply, own ArrivedSignal, hasOwn bool,
 }
 
 // addTag adds a tag to what is known of a flow.
-func (x *nicSignals) addTag(f *observe.Flow, a *ArrivedSignal, mono int64) {
+func (x *nicSignals) addTag(f *observe.Flow, a *csig.ArrivedSignal, mono int64) {
 	if a.Malformed {
 		x.observer.Drop(observe.Malformed)
 		return
@@ -289,7 +279,7 @@ func (x *nicSignals) reflectSimulated(a *stamp.Answers, s *session, tag *csig.Ta
 		*tag = csig.Tag{}
 		return
 	}
-	arrived := ArrivedSignal{Tag: *tag, EtherType: x.Profile.EtherTypes.Of(tag.Format)}
+	arrived := csig.ArrivedSignal{Tag: *tag, EtherType: x.Profile.EtherTypes.Of(tag.Format)}
 	s.putRequestSignal(&a.Signal, arrived, tag.Format != csig.None)
 	if a.HasSignal = true; tag.Format != csig.None {
 		*tag = csig.NewTag(tag.Format, tag.Signal)

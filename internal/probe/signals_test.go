@@ -221,16 +221,16 @@ func TestPathsWithoutSupport(t *testing.T) {
 
 // fakeSignals is a port of a NIC whose packets arrive with the tags that a function makes.
 type fakeSignals struct {
-	tagOf  func(from, to netip.AddrPort, seq uint32) (ArrivedSignal, bool)
-	flows  []TaggedFlow
+	tagOf  func(from, to netip.AddrPort, seq uint32) (csig.ArrivedSignal, bool)
+	flows  []csig.TaggedFlow
 	reads  int
 	closed bool
 }
 
-func (f *fakeSignals) TagFlows(flows []TaggedFlow) error { f.flows = flows; return nil }
-func (f *fakeSignals) ReadTags() error                   { f.reads++; return nil }
-func (f *fakeSignals) Close() error                      { f.closed = true; return nil }
-func (f *fakeSignals) ArrivedTag(from, to netip.AddrPort, seq uint32) (ArrivedSignal, bool) {
+func (f *fakeSignals) TagFlows(flows []csig.TaggedFlow) error { f.flows = flows; return nil }
+func (f *fakeSignals) ReadTags() error                        { f.reads++; return nil }
+func (f *fakeSignals) Close() error                           { f.closed = true; return nil }
+func (f *fakeSignals) ArrivedTag(from, to netip.AddrPort, seq uint32) (csig.ArrivedSignal, bool) {
 	return f.tagOf(from, to, seq)
 }
 
@@ -251,13 +251,13 @@ func TestSignalsOfSockets(t *testing.T) {
 					if o.StampPort != 8862 || o.Authenticated != (key != "") {
 						t.Errorf("options %+v", o)
 					}
-					f := &fakeSignals{tagOf: func(from, to netip.AddrPort, seq uint32) (ArrivedSignal, bool) {
+					f := &fakeSignals{tagOf: func(from, to netip.AddrPort, seq uint32) (csig.ArrivedSignal, bool) {
 						// Requests say 1 and every tenth 2, replies always 2. A reply has its own number.
 						locator := uint16(2)
 						if from.Port() != 8862 && seq%10 != 9 {
 							locator = 1
 						}
-						return ArrivedSignal{Tag: csig.Tag{Format: csig.Wide, Signal: csig.Share, Code: 5, Locator: locator}, EtherType: 0x88b6}, from.Port() == 8862 || seq&1 == 1
+						return csig.ArrivedSignal{Tag: csig.Tag{Format: csig.Wide, Signal: csig.Share, Code: 5, Locator: locator}, EtherType: 0x88b6}, from.Port() == 8862 || seq&1 == 1
 					}}
 					ports[at] = f
 					return f, nil
@@ -285,7 +285,7 @@ func TestSignalsOfSockets(t *testing.T) {
 			if r := d[reverse].Packets; len(r) != 1 || r[0].Locator != 2 {
 				t.Errorf("reverse: %+v", r)
 			}
-			want := TaggedFlow{netip.AddrPortFrom(loopback(1), 49152), netip.AddrPortFrom(loopback(2), 8862)}
+			want := csig.TaggedFlow{From: netip.AddrPortFrom(loopback(1), 49152), To: netip.AddrPortFrom(loopback(2), 8862)}
 			engines[0].nics[0].mu.Lock()
 			defer engines[0].nics[0].mu.Unlock()
 			if p := ports[loopback(1)]; len(p.flows) != 1 || p.flows[0] != want || p.reads == 0 {
@@ -307,14 +307,14 @@ func TestRequestTags(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		answers stamp.Answers
-		want    ArrivedSignal
+		want    csig.ArrivedSignal
 		ok      bool
 	}{
-		{"no TLV", stamp.Answers{}, ArrivedSignal{}, false},
-		{"no tag", stamp.Answers{HasSignal: true, Signal: stamp.Signal{Seen: 3}}, ArrivedSignal{}, false},
-		{"malformed", stamp.Answers{HasSignal: true, Signal: stamp.Signal{Malformed: true, EtherType: 0x88b5}}, ArrivedSignal{EtherType: 0x88b5, Malformed: true}, true},
+		{"no TLV", stamp.Answers{}, csig.ArrivedSignal{}, false},
+		{"no tag", stamp.Answers{HasSignal: true, Signal: stamp.Signal{Seen: 3}}, csig.ArrivedSignal{}, false},
+		{"malformed", stamp.Answers{HasSignal: true, Signal: stamp.Signal{Malformed: true, EtherType: 0x88b5}}, csig.ArrivedSignal{EtherType: 0x88b5, Malformed: true}, true},
 		{"compact", stamp.Answers{HasSignal: true, Signal: stamp.Signal{Format: 4, EtherType: 0x9900, Value: [6]byte{0x2b, 0x85}}},
-			ArrivedSignal{Tag: csig.Tag{Format: csig.Compact, Signal: 1, Code: 23, Locator: 5}, EtherType: 0x9900}, true},
+			csig.ArrivedSignal{Tag: csig.Tag{Format: csig.Compact, Signal: 1, Code: 23, Locator: 5}, EtherType: 0x9900}, true},
 	} {
 		r := reply{answers: tc.answers}
 		if got, ok := requestTag(&r); got != tc.want || ok != tc.ok {

@@ -215,7 +215,7 @@ func (s *Simulated) AcceptReply(p *SimPacket, arrived, now int64, marked bool, t
 	if marked {
 		p.reply.ecn = ceMark
 	}
-	n.sender.acceptReply(e, now, p.estimate, &p.reply, ArrivedSignal{Tag: tag}, tag.Format != csig.None)
+	n.sender.acceptReply(e, now, p.estimate, &p.reply, csig.ArrivedSignal{Tag: tag}, tag.Format != csig.None)
 }
 
 // AdvanceTo settles the accounts up to now, which the engine's clock shows already.

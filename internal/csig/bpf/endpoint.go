@@ -17,16 +17,6 @@ import (
 	"github.com/graylink/graylink/internal/csig"
 )
 
-// TaggedFlow is a flow whose probes with an odd sequence number carry a tag: from an own endpoint to a remote one.
-type TaggedFlow struct{ From, To netip.AddrPort }
-
-// ArrivedSignal is the tag with which a packet arrived.
-type ArrivedSignal struct {
-	Tag       csig.Tag
-	EtherType uint16
-	Malformed bool // there were two tags, of which Tag is the first one
-}
-
 // EndpointOptions describe an Endpoint.
 type EndpointOptions struct {
 	Interface     int // its number in the namespace of the calling thread
@@ -180,7 +170,7 @@ func (e *Endpoint) attach(ifindex int) error {
 }
 
 // TagFlows replaces the flows of which every probe with an odd sequence number is sent with a tag.
-func (e *Endpoint) TagFlows(flows []TaggedFlow) error {
+func (e *Endpoint) TagFlows(flows []csig.TaggedFlow) error {
 	for k := range e.tagged {
 		e.tagged[k] = false
 	}
@@ -231,13 +221,13 @@ func (e *Endpoint) ReadTags() error {
 
 // ArrivedTag returns, once, the tag with which a packet arrived that was read from a socket. seq is the first four octets of
 // the STAMP packet. ok is false if the packet had no tag, or if it has given way to later ones.
-func (e *Endpoint) ArrivedTag(from, to netip.AddrPort, seq uint32) (a ArrivedSignal, ok bool) {
+func (e *Endpoint) ArrivedTag(from, to netip.AddrPort, seq uint32) (a csig.ArrivedSignal, ok bool) {
 	var k probeKey
 	(*flowKey)(k[:keyLen]).put(from, to)
 	binary.BigEndian.PutUint32(k[keyNumber:], seq)
 	event := e.arrived.take(&k)
 	if event == nil {
-		return ArrivedSignal{}, false
+		return csig.ArrivedSignal{}, false
 	}
 	a.EtherType = binary.BigEndian.Uint16(event[eventType:])
 	a.Malformed = event[eventMalformed] != 0 || event[eventMalformed+1] != 0

@@ -95,15 +95,15 @@ func TestRule6SourceTagsOddProbes(t *testing.T) {
 	for _, f := range csig.Formats {
 		signals := []csig.Signal{csig.Share, csig.Delay, csig.Bandwidth}
 		e := openTest(t, EndpointOptions{Format: f, Signals: signals})
-		for round, flows := range [][]TaggedFlow{{{a4, b4}, {a6, b6}}, {{a6, b6}}, nil, {{a4, b4}}} {
+		for round, flows := range [][]csig.TaggedFlow{{{From: a4, To: b4}, {From: a6, To: b6}}, {{From: a6, To: b6}}, nil, {{From: a4, To: b4}}} {
 			if err := e.TagFlows(flows); err != nil {
 				t.Fatal(err)
 			}
-			tagged := map[TaggedFlow]bool{}
+			tagged := map[csig.TaggedFlow]bool{}
 			for _, flow := range flows {
 				tagged[flow] = true
 			}
-			for _, flow := range []TaggedFlow{{a4, b4}, {a6, b6}, {b4, a4}, {a4, plain}, {a4, a4}} {
+			for _, flow := range []csig.TaggedFlow{{From: a4, To: b4}, {From: a6, To: b6}, {From: b4, To: a4}, {From: a4, To: plain}, {From: a4, To: a4}} {
 				for _, seq := range []uint32{0, 1, 2, 3, 4, 5, 7, 0xffffffff, 0x10000, 0x1000001} {
 					frame := udpFrame(flow.From, flow.To, probe(seq, 44, 0))
 					want := frame
@@ -145,7 +145,7 @@ func TestRule7RepliesFollowRequests(t *testing.T) {
 			binary.BigEndian.PutUint32(b[at:], sender)
 			return udpFrame(to, from, b)
 		}
-		for _, flow := range []TaggedFlow{{a4, b4}, {a6, b6}} {
+		for _, flow := range []csig.TaggedFlow{{From: a4, To: b4}, {From: a6, To: b6}} {
 			request, err := etherTypes.Insert(nil, udpFrame(flow.From, flow.To, probe(5, 112, 0)), csig.NewTag(csig.Compact, csig.Share))
 			if err != nil {
 				t.Fatal(err)
@@ -173,7 +173,7 @@ func TestRule7RepliesFollowRequests(t *testing.T) {
 func TestRule8SinkTakesTagsOff(t *testing.T) {
 	e := openTest(t, EndpointOptions{Format: csig.Compact, Signals: []csig.Signal{csig.Delay}})
 	var stripped, malformed uint64
-	for _, flow := range []TaggedFlow{{a4, b4}, {b4, a4}, {a6, b6}, {b6, a6}, {a4, plain}} {
+	for _, flow := range []csig.TaggedFlow{{From: a4, To: b4}, {From: b4, To: a4}, {From: a6, To: b6}, {From: b6, To: a6}, {From: a4, To: plain}} {
 		frame := udpFrame(flow.From, flow.To, probe(0x01020304, 44, 0))
 		isProbe := flow.From.Port() == stampPort || flow.To.Port() == stampPort
 		for _, first := range csig.Formats {
@@ -196,7 +196,7 @@ func TestRule8SinkTakesTagsOff(t *testing.T) {
 				if err := e.ReadTags(); err != nil {
 					t.Fatal(err)
 				}
-				want := ArrivedSignal{Tag: tag, EtherType: etherTypes.Of(first), Malformed: second != csig.None}
+				want := csig.ArrivedSignal{Tag: tag, EtherType: etherTypes.Of(first), Malformed: second != csig.None}
 				if _, ok := e.ArrivedTag(flow.From, flow.To, 0x01020303); ok {
 					t.Error("another packet has a tag")
 				}

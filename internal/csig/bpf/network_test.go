@@ -287,7 +287,7 @@ type exchange struct {
 	a, b      *net.UDPConn
 }
 
-func (x *exchange) send(seq uint32, octets int) (forward, reverse ArrivedSignal) {
+func (x *exchange) send(seq uint32, octets int) (forward, reverse csig.ArrivedSignal) {
 	t := x.n.t
 	t.Helper()
 	if _, err := x.a.WriteToUDPAddrPort(probe(seq, octets, 0), reflector); err != nil {
@@ -308,7 +308,7 @@ func (x *exchange) send(seq uint32, octets int) (forward, reverse ArrivedSignal)
 }
 
 // arrived returns the tag of a packet that was read from a socket, or none. It checks that it is returned once.
-func arrived(t testing.TB, e *Endpoint, from, to netip.AddrPort, seq uint32) ArrivedSignal {
+func arrived(t testing.TB, e *Endpoint, from, to netip.AddrPort, seq uint32) csig.ArrivedSignal {
 	t.Helper()
 	if err := e.ReadTags(); err != nil {
 		t.Fatal(err)
@@ -332,7 +332,7 @@ func TestProbesCarryTags(t *testing.T) {
 			n.shape("sw:2", 8_000_000, 1600, 100_000)
 			o := EndpointOptions{EtherTypes: etherTypes, Format: f, Signals: []csig.Signal{csig.Delay, csig.Share}}
 			x := &exchange{n, n.endpoint("h1/eth1", o), n.endpoint("h2/eth1", o), n.socket("h1", sender), n.socket("h2", reflector)}
-			if err := x.near.TagFlows([]TaggedFlow{{sender, reflector}}); err != nil {
+			if err := x.near.TagFlows([]csig.TaggedFlow{{From: sender, To: reflector}}); err != nil {
 				t.Fatal(err)
 			}
 			locator := map[csig.Format]uint16{csig.Compact: 6, csig.Wide: 600}[f] // of sw:2
