@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/graylink/graylink/cmd/graylink/labsignals"
 	"github.com/graylink/graylink/internal/lab"
 )
 
@@ -86,7 +87,7 @@ func TestLabCSIG(t *testing.T) {
 	}{
 		{labCSIG{lab: name, profile: profile + ".absent"}, "no such file"},
 		{labCSIG{lab: "absent", profile: profile}, "does not exist"},
-		{labCSIG{lab: name, profile: profile, pass: []string{"leaf9:up1"}}, `"leaf9:up1" is not a linked port of a switch of lab`},
+		{labCSIG{lab: name, profile: profile, ports: labsignals.Options{Pass: []string{"leaf9:up1"}}}, `"leaf9:up1" is not a linked port of a switch of lab`},
 	} {
 		if err := bad.o.run(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%v, want %s", err, bad.want)

@@ -1,15 +1,20 @@
 package demo
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/cmd/graylink/labsignals"
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/csig/locator"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/internal/probe"
 )
 
@@ -55,4 +60,34 @@ func writeProfile(dir string, g *fabric.Graph) (file string, s *probe.Signals, e
 		return "", nil, err
 	}
 	return file, &probe.Signals{Profile: profile, Format: csig.Compact, Kinds: signalKinds, Flows: observedFlows}, nil
+}
+
+// labSignals are the programs at the ports of a lab's switches, which follow the speeds of the ports.
+type labSignals struct {
+	*labsignals.Signals
+	stop      context.CancelFunc
+	following sync.WaitGroup
+}
+
+// attachSignals makes all ports of a lab's switches update in-band signals. failed is called with an error that ends it.
+func attachSignals(l *lab.Lab, p *csig.Profile, failed func(error)) (*labSignals, error) {
+	attached, err := labsignals.Attach(l, labsignals.Options{Profile: p})
+	if err != nil {
+		return nil, errors.Join(err, attached.Close())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &labSignals{Signals: attached, stop: stop}
+	s.following.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			failed(err)
+		}
+	})
+	return s, nil
+}
+
+// Close removes the programs.
+func (s *labSignals) Close() error {
+	s.stop()
+	s.following.Wait()
+	return s.Signals.Close()
 }

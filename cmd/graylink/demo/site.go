@@ -57,6 +57,7 @@ type namespaces struct {
 	coordinator *embeddedCoordinator
 	background  sync.WaitGroup // the agents
 	profile     string         // file of the profile of in-band signals; empty without them
+	signals     *labSignals
 
 	mu        sync.Mutex
 	firstExit error
@@ -93,9 +94,10 @@ func (s *namespaces) startNode(name, file string, b bend, collectives string) er
 }
 
 // useSignals implements site.
-func (s *namespaces) useSignals(profile string, _ *probe.Signals) error {
+func (s *namespaces) useSignals(profile string, signals *probe.Signals) (err error) {
 	s.profile = profile
-	return nil
+	s.signals, err = attachSignals(s.Lab, signals.Profile, s.setExit)
+	return err
 }
 
 func (s *namespaces) startSwitch(sw string) error {
@@ -117,13 +119,18 @@ func (s *namespaces) startAgent(element string, argv []string) error {
 	go func() {
 		defer s.background.Done()
 		err := cmd.Wait()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.firstExit == nil {
-			s.firstExit = fmt.Errorf("the agent of %s ended (%s): %s", element, exitText(err), out.lastLines())
-		}
+		s.setExit(fmt.Errorf("the agent of %s ended (%s): %s", element, exitText(err), out.lastLines()))
 	}()
 	return nil
+}
+
+// setExit records the first error that ended a part of the site.
+func (s *namespaces) setExit(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.firstExit == nil {
+		s.firstExit = err
+	}
 }
 
 func exitText(err error) string {
@@ -154,6 +161,9 @@ func (s *namespaces) Close() error {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			errs = append(errs, err)
 		}
+	}
+	if s.signals != nil {
+		errs = append(errs, s.signals.Close())
 	}
 	errs = append(errs, s.Lab.Close())
 	s.background.Wait()

@@ -1,0 +1,125 @@
+// Package labsignals makes the switches of a lab treat the tags of in-band signals (CSIG) at all of their ports. It joins internal/lab
+// and internal/csig/bpf, which do not know each other.
+package labsignals
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/csig"
+	"github.com/graylink/graylink/internal/csig/bpf"
+	"github.com/graylink/graylink/internal/lab"
+)
+
+// Options say what ports do with tags. Ports are named as switch:port.
+type Options struct {
+	Profile *csig.Profile
+	Pass    []string // leave tags as they are
+	Strip   []string // take tags off
+	WAN     []string // are between sites, with the profile's interval for that
+}
+
+// Port is a port whose tags are treated.
+type Port struct {
+	lab.PortInterface
+	Speed  uint64 // bit/s, of its shaper if it has one; 0: not known
+	Action csig.Action
+}
+
+// Signals are the programs at the ports of a lab's switches. They end with the process, or with Close.
+type Signals struct {
+	Ports    []Port
+	lab      *lab.Lab
+	name     string // of the lab
+	wider    bool   // the links have a larger MTU than before
+	switches []*bpf.Switch
+}
+
+// Attach attaches the programs. The caller closes what it returns, also in case of an error.
+func Attach(l *lab.Lab, o Options) (*Signals, error) {
+	s := &Signals{lab: l, name: l.Name()}
+	if o.Profile.EtherTypes.Wide != 0 {
+		// veth devices let 4 octets beyond their MTU pass, but no 8.
+		s.wider = true
+		if err := l.SetLinkMTU(lab.DefaultMTU + int(csig.Wide)); err != nil {
+			return s, fmt.Errorf("making room for tags of 8 octets: %w", err)
+		}
+	}
+	named := map[string]bool{}
+	for _, port := range slices.Concat(o.Pass, o.Strip, o.WAN) {
+		named[port] = true
+	}
+	err := l.InEachSwitch(func(_ string, ports []lab.PortInterface) error {
+		sw, err := bpf.NewSwitch(o.Profile)
+		if err != nil {
+			return err
+		}
+		s.switches = append(s.switches, sw)
+		for _, p := range ports {
+			delete(named, p.End)
+			port := Port{PortInterface: p, Action: o.actionOf(p.End)}
+			if err := sw.AttachPort(bpf.SwitchPort{Name: p.End, Interface: p.Index, Speed: p.Speed, Action: port.Action, WAN: slices.Contains(o.WAN, p.End)}); err != nil {
+				return err
+			}
+			port.Speed = sw.SpeedOf(p.End)
+			s.Ports = append(s.Ports, port)
+		}
+		return nil
+	})
+	if err != nil {
+		return s, err
+	}
+	for port := range named {
+		return s, fmt.Errorf("%q is not a linked port of a switch of lab %q", port, l.Name())
+	}
+	return s, nil
+}
+
+// actionOf returns what a port does with tags.
+func (o *Options) actionOf(port string) csig.Action {
+	switch {
+	case slices.Contains(o.Strip, port):
+		return csig.StripTags
+	case slices.Contains(o.Pass, port):
+		return csig.PassTags
+	}
+	return csig.UpdateTags
+}
+
+// speedPoll is how often the speeds of shaped ports are read: faults shape ports at any time.
+const speedPoll = 250 * time.Millisecond
+
+// Run keeps the speeds of ports up to date until the context ends.
+func (s *Signals) Run(ctx context.Context) error {
+	tick := time.NewTicker(speedPoll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			for _, sw := range s.switches {
+				if err := sw.RefreshSpeeds(); err != nil {
+					return fmt.Errorf("lab %q: reading the speeds of ports: %w", s.name, err)
+				}
+			}
+		}
+	}
+}
+
+// Close removes the programs, and the room for tags if the lab is still there.
+func (s *Signals) Close() error {
+	var errs []error
+	for _, sw := range s.switches {
+		errs = append(errs, sw.Close())
+	}
+	if s.wider {
+		if _, gone := lab.Open(s.name); gone == nil {
+			errs = append(errs, s.lab.SetLinkMTU(lab.DefaultMTU))
+		}
+	}
+	return errors.Join(errs...)
+}
