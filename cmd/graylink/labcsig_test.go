@@ -96,7 +96,7 @@ func TestLabCSIG(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
-	o := labCSIG{lab: name, profile: profile, strip: []string{"leaf1:dn1"}}
+	o := labCSIG{lab: name, profile: profile, ports: labsignals.Options{Strip: []string{"leaf1:dn1"}}}
 	go func() {
 		err := o.run(ctx, w)
 		w.Close()
