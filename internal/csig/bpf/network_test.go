@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
@@ -58,10 +56,9 @@ type network struct {
 	switches map[string]*Switch
 }
 
-// buildNetwork builds a lab of a topology, and attaches programs to all ports of its switches. ofPort changes their options.
-func buildNetwork(t testing.TB, topology string, p *csig.Profile, ofPort func(*SwitchPort)) *network {
+// loadText returns a topology.
+func loadText(t testing.TB, topology string) *fabric.Topology {
 	t.Helper()
-	needRoot(t)
 	file := filepath.Join(t.TempDir(), "topology.yaml")
 	if err := os.WriteFile(file, []byte(topology), 0o600); err != nil {
 		t.Fatal(err)
@@ -70,7 +67,14 @@ func buildNetwork(t testing.TB, topology string, p *csig.Profile, ofPort func(*S
 	if err := findings.Err(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := lab.Up(t.Context(), topo, lab.Options{Name: fmt.Sprintf("csig%d", os.Getpid()), Owner: true})
+	return topo
+}
+
+// buildNetwork builds a lab of a topology, and attaches programs to all ports of its switches. ofPort changes their options.
+func buildNetwork(t testing.TB, topology string, p *csig.Profile, ofPort func(*SwitchPort)) *network {
+	t.Helper()
+	needRoot(t)
+	l, err := lab.Up(t.Context(), loadText(t, topology), lab.Options{Name: fmt.Sprintf("csig%d", os.Getpid()), Owner: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,12 +142,7 @@ func (n *network) indexOf(end string) int {
 // shape gives a port a rate in bit/s, a burst and a limit in octets.
 func (n *network) shape(end string, rate uint64, burst, limit uint32) {
 	n.t.Helper()
-	n.in(fabric.OwnerOf(end), func() error {
-		ticks := netlink.TickInUsec() * float64(burst) * 8e6 / float64(rate)
-		q := &netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: n.indexOf(end), Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-			Rate: rate / 8, Limit: limit, Buffer: uint32(ticks)}
-		return netlink.QdiscReplace(q)
-	})
+	n.bucket(end, rate, burst, limit)
 	if err := n.switches[fabric.OwnerOf(end)].RefreshSpeeds(); err != nil {
 		n.t.Fatal(err)
 	}
