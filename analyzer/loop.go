@@ -43,6 +43,7 @@ import (
 	"github.com/graylink/graylink/analyzer/questions"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
@@ -89,6 +90,8 @@ type LoopOptions struct {
 	RecallHour func(ctx context.Context, start time.Time, before time.Duration) (evidence.PastHour, error)
 	// RecallVerdicts returns the verdicts that were published before. Nil means that they are unknown.
 	RecallVerdicts func(context.Context) ([]evidence.PastVerdict, error)
+	// Signals has in-band signals (CSIG) checked.
+	Signals bool
 	// Shards is set if other analyzers are responsible for other parts of the fabric.
 	Shards *Shards
 	Log    *slog.Logger
@@ -108,6 +111,7 @@ type Loop struct {
 	progress  progress
 	published published
 	others    otherShards
+	signals   signalChecks
 	indices   struct { // of the present graph
 		links  *snapshot.LinkIndex
 		scopes *scope.Index
@@ -140,6 +144,7 @@ func NewLoop(o LoopOptions) *Loop {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps, o.Part), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
+	l.signals.checker = signals.Checker{Reader: l.newSignalReader(), NICs: func() []string { return l.store.Graph().NICIDs() }}
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Subnets: o.Subnets, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Part: o.Part, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})

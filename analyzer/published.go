@@ -113,7 +113,7 @@ type cycleResult struct {
 // publishSnapshot publishes the state after a cycle.
 func (l *Loop) publishSnapshot(c *cycleResult) {
 	w := c.window
-	snap := snapshot.Snapshot{At: c.now, Every: l.opts.Settings.CycleInterval(), Report: c.report, Incidents: l.incidents.ListIncidents(), Paths: l.store.StateCounts(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods,
+	snap := snapshot.Snapshot{At: c.now, Every: l.opts.Settings.CycleInterval(), Report: c.report, Incidents: l.incidents.ListIncidents(), Paths: l.store.StateCounts(), PathMap: l.store.Version(), Hosts: w.Hosts, Floods: w.Floods, Signals: l.signals.currentFindings(),
 		Baselines: l.countBaselines(), Expected: c.expected, Pending: c.pending, Maintenance: l.opts.Maintenance.CurrentWindows(c.now), MaintenanceSources: l.opts.Maintenance.SourceStates(), Warnings: w.Warnings, ClockOffsetNS: int64(w.ClockOffset), LagNS: int64(w.Lag), Placed: c.running}
 	if l.opts.Shards != nil {
 		snap.Shard = snapshot.NewShard(l.opts.Shards.Own, l.opts.Part, l.others.Load())

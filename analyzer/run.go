@@ -34,6 +34,9 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	if l.opts.Shards != nil {
 		wg.Go(func() { l.followShards(ctx) })
 	}
+	if l.opts.Signals {
+		wg.Go(func() { l.followSignals(ctx) })
+	}
 	if l.opts.RecallHour != nil {
 		wg.Go(func() { l.recallHours(ctx) })
 	}

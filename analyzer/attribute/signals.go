@@ -460,31 +460,10 @@ func textOfSignals(r *fabric.SignalReading) string {
 		text = fmt.Sprintf("%.0f %% of the tags of %d flows that cross it name %s as the bottleneck", 100*r.NamedRatio, r.Flows, r.Port)
 	}
 	if b := r.AvailableRatio; b != nil {
-		text += ", where " + FormatShare(*b) + " of the speed is available"
+		text += ", where " + b.FormatShare() + " of the speed is available"
 	}
 	if b := r.HopDelay; b != nil {
-		text += ", and packets take " + FormatHopDelay(*b)
+		text += ", and packets take " + b.FormatDelay()
 	}
 	return text
-}
-
-// FormatShare writes the bounds of a share of a port's speed.
-func FormatShare(b fabric.Bounds) string {
-	return formatBounds(b, func(v float64) string { return formatNumber(100*v) + " %" })
-}
-
-// FormatHopDelay writes the bounds of the delay of a hop.
-func FormatHopDelay(b fabric.Bounds) string {
-	return formatBounds(b, func(v float64) string { return time.Duration(math.Round(v * 1e9)).String() })
-}
-
-// formatBounds writes bounds, of which the lower one is known.
-func formatBounds(b fabric.Bounds, format func(float64) string) string {
-	switch {
-	case b.Lower == nil:
-		return "an unknown amount"
-	case b.Upper == nil:
-		return format(*b.Lower) + " or more"
-	}
-	return format(*b.Lower) + " to " + format(*b.Upper)
 }

@@ -129,19 +129,20 @@ func (s *simulation) pathOf(f *simulatedFlow) (out fabric.Path) {
 	return out
 }
 
-// congestPort shapes a port from the beginning of the fault on, and sends more across it than it lets pass. A packet waits at most so long.
-func (s *simulation) congestPort(port string, load float64, depth time.Duration) {
+// congestPort shapes a port from the beginning of the fault on, and sends more across it than it lets pass, but not across another one. A
+// packet waits at most so long.
+func (s *simulation) congestPort(port string, load float64, depth time.Duration, other string) {
 	const rate = 20e6 / 8
 	s.atFault(func() error { return s.net.ShapePort(port, rate, int64(depth)) })
 	nics := s.graph.NICIDs()
 	for range 4000 {
 		from, to, hash := int32(s.rng.IntN(len(nics))), int32(s.rng.IntN(len(nics))), s.rng.Uint64()
-		if from != to && s.net.FlowCrosses(from, to, hash, port) {
+		if from != to && s.net.FlowCrosses(from, to, hash, port) && (other == "" || !s.net.FlowCrosses(from, to, hash, other)) {
 			s.net.ScheduleAt(int64(faultAt), &crossFlow{s, from, to, hash, time.Duration(1442 / (rate * load) * 1e9)})
 			return
 		}
 	}
-	s.t.Fatalf("no flow crosses %s", port)
+	s.t.Fatalf("no flow crosses %s and avoids %q", port, other)
 }
 
 // later is something that happens when the fault begins.
@@ -249,7 +250,7 @@ func TestSimulatedCongestions(t *testing.T) {
 		s := simulate(t, seed)
 		ports := s.usedPorts()
 		port := ports[s.rng.IntN(len(ports))]
-		s.congestPort(port, 1.01+0.3*s.rng.Float64(), time.Duration(300+s.rng.IntN(4000))*time.Microsecond)
+		s.congestPort(port, 1.01+0.3*s.rng.Float64(), time.Duration(300+s.rng.IntN(4000))*time.Microsecond, "")
 		a := s.opinionAt(s.run(), port)
 		if a.Signals.Says == fabric.SignalsAgree && a.Signals.Port == port && len(a.Causes) == 1 && a.Causes[0].Weight >= 0.4 {
 			agreed++
@@ -296,8 +297,8 @@ func TestSimulatedTwoCongestions(t *testing.T) {
 		}
 		order := s.rng.Perm(len(f.path))
 		port := func(i int) string { h := f.path[order[i]]; return h.Switch + ":" + h.Out }
-		s.congestPort(port(0), 1.1, 300*time.Microsecond+time.Duration(s.rng.IntN(700))*time.Microsecond)
-		s.congestPort(port(1), 1.1, 4*time.Millisecond)
+		s.congestPort(port(0), 1.1, 300*time.Microsecond+time.Duration(s.rng.IntN(700))*time.Microsecond, port(1))
+		s.congestPort(port(1), 1.1, 4*time.Millisecond, port(0))
 		series := s.run()
 		if a := s.opinionAt(series, port(0)); a.Signals.Says == fabric.SignalsAgree {
 			t.Errorf("seed %d: %s is the lesser of it and %s: %+v", seed, port(0), port(1), a.Signals)

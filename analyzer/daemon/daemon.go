@@ -177,7 +177,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
 	w.db = db
-	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), Part: c.settings.Scope.Part, DB: w.db, Settings: c.settings, Log: d.log}
+	o := analyzer.LoopOptions{Graph: fabric.NewGraph(c.topology), Part: c.settings.Scope.Part, DB: w.db, Settings: c.settings, Signals: true, Log: d.log}
 	o.Settings.Observe = d.health.observeQuery
 	if c.Evidence.Lag == 0 {
 		o.Settings.Arrival = evidence.NewLagMeter(&o.Settings, c.Evidence.maxLag())

@@ -31,6 +31,7 @@ var (
 	sourceUp      = newDesc("graylink_analyzer_maintenance_source_up", "Whether the last read of a source of maintenance windows worked (1) or not (0). The windows that are known stay.", "source")
 	subnetAge     = newDesc("graylink_analyzer_subnet_age_seconds", "Age of the last reading of an InfiniBand subnet.", "subnet")
 	subnetReads   = newDesc("graylink_analyzer_subnet_readings_total", "Readings of an InfiniBand subnet by result: done or failed.", "subnet", "result")
+	signalFinding = newDesc("graylink_analyzer_csig_finding", "1 while in-band signals are not configured alike in the domain, by kind and switch, if that is known.", "kind", "element")
 	clockOffset   = newDesc("graylink_analyzer_prometheus_clock_offset_seconds", "How far the clock of Prometheus is ahead of the analyzer's.")
 )
 
@@ -39,7 +40,7 @@ type loopHealth struct{ l *analyzer.Loop }
 
 // Describe implements prometheus.Collector.
 func (loopHealth) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, queriedFlows, carriedFlows, movedNICs, leftOutNICs, clockOffset, windowLag, sampleAge, sourceUp, subnetAge, subnetReads} {
+	for _, d := range []*prometheus.Desc{cycles, cycleSeconds, droppedTraces, refusedTraces, expectedFlows, twoSteps, queriedFlows, carriedFlows, movedNICs, leftOutNICs, clockOffset, windowLag, sampleAge, sourceUp, subnetAge, subnetReads, signalFinding} {
 		ch <- d
 	}
 }
@@ -71,6 +72,9 @@ func (h loopHealth) Collect(ch chan<- prometheus.Metric) {
 		if !v.ReadAt.IsZero() {
 			ch <- prometheus.MustNewConstMetric(subnetAge, prometheus.GaugeValue, time.Since(v.ReadAt).Seconds(), v.Subnet)
 		}
+	}
+	for _, f := range s.Signals {
+		ch <- prometheus.MustNewConstMetric(signalFinding, prometheus.GaugeValue, 1, f.Kind, f.Element)
 	}
 	if c.Cycles+c.Failed > 0 {
 		gauge(cycleSeconds, c.Last.Seconds())

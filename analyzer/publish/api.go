@@ -18,6 +18,7 @@ import (
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
@@ -64,6 +65,7 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		Edges       fabric.EdgeCounts    `json:"edges"`
 		Hosts       map[string]string    `json:"hosts,omitempty"`
 		Floods      []evidence.Flood     `json:"floods,omitempty"`
+		Signals     []signals.Finding    `json:"signals,omitempty"`  // what is wrong with in-band signals
 		Findings    []string             `json:"findings,omitempty"` // in words
 		Scopes      []scope.Scope        `json:"scopes"`
 		Asking      *selection.Stats     `json:"asking,omitempty"`
@@ -71,12 +73,15 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		Warnings    []string             `json:"warnings,omitempty"`
 		Verdicts    []incident.Incident  `json:"verdicts"`
 		Candidates  []fabric.Candidate   `json:"candidates"`
-	}{s.Report.State, "", s.Shard, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}, []fabric.Candidate{}}
+	}{s.Report.State, "", s.Shard, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, s.Signals, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}, []fabric.Candidate{}}
 	if s.Shard != nil {
 		out.FabricState = s.JoinedState()
 	}
 	for _, f := range s.Floods {
 		out.Findings = append(out.Findings, f.String())
+	}
+	for _, f := range s.Signals {
+		out.Findings = append(out.Findings, f.Text)
 	}
 	job := r.URL.Query().Get("job")
 	planner := asking.NewPlanner(a.Store.Graph())

@@ -10,6 +10,7 @@ import (
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
+	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -42,7 +43,8 @@ type Snapshot struct {
 	Paths      map[fabric.PathState]int `json:"paths"`
 	PathMap    uint64                   `json:"path_map_version"`
 	Hosts      map[string]string        `json:"hosts,omitempty"`
-	Floods     []evidence.Flood         `json:"floods,omitempty"` // of packets with a forged HMAC
+	Floods     []evidence.Flood         `json:"floods,omitempty"`  // of packets with a forged HMAC
+	Signals    []signals.Finding        `json:"signals,omitempty"` // what is wrong with in-band signals
 	Baselines  int                      `json:"baselines"`
 	Expected   int                      `json:"expected_edges"`
 	Pending    int                      `json:"pending_edges"`

@@ -32,6 +32,8 @@ type flowView struct {
 	Since      string
 	Checked    string
 	Notes      []string
+	// Bottleneck is the worst port of the path, as in-band signals show it, or why it is not known. It is "" where nothing reads them.
+	Bottleneck string
 	Last       *edgeRow
 	Asks       []promQuery
 }
@@ -39,6 +41,7 @@ type flowView struct {
 type hopView struct {
 	Switch, In, Out string
 	LinkTo          string // the next end the packet comes in by
+	Worst           []string
 }
 
 func (h *Handler) lookUpFlows(s snapshot.Snapshot, q query) lookup {
@@ -101,7 +104,7 @@ func (h *Handler) newFlowView(e fabric.Flow, last *snapshot.EdgeView) (flowView,
 		if i+1 < len(b.Path) {
 			to = b.Path[i+1].Switch + ":" + b.Path[i+1].In
 		}
-		f.Hops = append(f.Hops, hopView{hop.Switch, hop.In, hop.Out, to})
+		f.Hops = append(f.Hops, hopView{hop.Switch, hop.In, hop.Out, to, nil})
 	}
 	const few = 8
 	for i, c := range b.Candidates {

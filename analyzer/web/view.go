@@ -91,6 +91,7 @@ type verdictView struct {
 	Since, Until, Lasted           string
 	Equivalents                    []string
 	WouldSplit, Asked              []string
+	Bottleneck                     string
 	Asks                           []promQuery
 }
 
@@ -225,6 +226,9 @@ func newBanner(s snapshot.Snapshot, open []incident.Incident, now time.Time) ban
 	for _, f := range s.Floods[:min(len(s.Floods), maxFloods)] {
 		b.More = append(b.More, f.String())
 	}
+	for _, f := range s.Signals {
+		b.More = append(b.More, f.Text)
+	}
 	b.addShards(&s)
 	switch old := now.Sub(s.At); {
 	case s.At.IsZero():
@@ -303,6 +307,7 @@ func newVerdict(in incident.Incident, now time.Time) verdictView {
 	if in.Held != "" {
 		v.Level = "held"
 	}
+	v.Bottleneck = formatBottleneck(in.Attribution)
 	if d, err := fabric.ParseDirection(in.Direction); err == nil {
 		v.From, v.To = d.From, d.To
 	}

@@ -15,6 +15,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -28,7 +29,9 @@ import (
 
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibsubnet"
 )
 
@@ -59,7 +62,10 @@ type Handler struct {
 	MayObserve func(r *http.Request) error
 	// Subnets returns the state of the InfiniBand subnets. Nil means that there are none.
 	Subnets func() []ibsubnet.View
-	Now     func() time.Time
+	// Bottlenecks returns the bottlenecks of the tagged flows between two NICs, and whether in-band signals are read at all. Nil means that
+	// they are not.
+	Bottlenecks func(ctx context.Context, now time.Time, a, b string) (of map[fabric.Flow]signals.Bottlenecks, known bool, err error)
+	Now         func() time.Time
 
 	once sync.Once
 	page *template.Template
@@ -101,6 +107,9 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 		asked.refused = h.whyNotObserve(r)
 	}
 	v := h.buildView(h.Snapshot(), now(), asked)
+	if h.Bottlenecks != nil && asked.src != "" && v.Lookup.Error == "" {
+		h.addBottlenecks(r.Context(), &v.Lookup, now())
+	}
 	name := "page.html"
 	if q.Get("fragment") == "main" {
 		name = "main.html"

@@ -189,39 +189,6 @@ type Attribution struct {
 	Until   time.Time      `json:"until"`
 }
 
-// SignalReading holds what the in-band signals of the flows that cross an element say of it.
-type SignalReading struct {
-	Says SignalOpinion `json:"says"`
-	// Port is the egress port that most tags name with a value of congestion. It is "" if there is none.
-	Port string `json:"port,omitempty"`
-	// NamedRatio is the share of the tags of one signal that name the port.
-	NamedRatio float64 `json:"named_ratio,omitempty"`
-	// AvailableRatio and HopDelay are the values that came with these tags. Nil means that they are unknown.
-	AvailableRatio *Bounds `json:"available_ratio,omitempty"`
-	HopDelay       *Bounds `json:"hop_delay_seconds,omitempty"`
-	// Flows and Packets are the numbers of flows and of packets whose tags count.
-	Flows   int   `json:"flows"`
-	Packets int64 `json:"packets"`
-	// Text is all of it in plain words.
-	Text string `json:"text"`
-}
-
-// Bounds are the bounds of a value. Nil means that there is none.
-type Bounds struct {
-	Lower *float64 `json:"lower,omitempty"`
-	Upper *float64 `json:"upper,omitempty"`
-}
-
-// SignalOpinion states whether in-band signals agree with a verdict.
-type SignalOpinion string
-
-// What in-band signals say about a verdict. SignalsSilent never means that there is no congestion.
-const (
-	SignalsAgree    SignalOpinion = "agrees"
-	SignalsDisagree SignalOpinion = "disagrees"
-	SignalsSilent   SignalOpinion = "silent"
-)
-
 // AttributionState states whether there was anything to read, and whether it showed a cause.
 type AttributionState string
 

@@ -434,7 +434,7 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 		placements = d.job.placements
 	}
 	d.loop = analyzer.NewLoop(analyzer.LoopOptions{Jobs: placements, Graph: d.g, DB: d.db, Settings: evidence.DefaultSettings(), Expected: d.mesh.DirectedFlows(), Agents: agents, SwitchAgents: d.newSightings(), Subnets: subnets,
-		Causes: &attribute.Attributor{DB: d.db, Scrape: time.Second}, Maintenance: maintenance.NewRegister(d.g), Log: d.o.Log})
+		Causes: &attribute.Attributor{DB: d.db, Scrape: time.Second}, Signals: true, Maintenance: maintenance.NewRegister(d.g), Log: d.o.Log})
 
 	policy := &webaccess.Policy{AdminAPI: true, Lifecycle: true, AllowedHosts: d.o.AllowedHosts, Log: d.o.Log}
 	pages := daemon.PageOptions{Title: d.pageTitle(), Policy: policy}
