@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sort"
 	"sync"
@@ -144,7 +145,8 @@ func NewLoop(o LoopOptions) *Loop {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps, o.Part), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
-	l.signals.checker = signals.Checker{Reader: l.newSignalReader(), NICs: func() []string { return l.store.Graph().NICIDs() }}
+	l.signals.checker = signals.Checker{Reader: l.newSignalReader(), NICs: func() []string { return l.store.Graph().NICIDs() },
+		SwitchAt: func(a netip.Addr) string { return fabric.OwnerOf(l.store.Graph().EndOf(a)) }}
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Subnets: o.Subnets, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Part: o.Part, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})

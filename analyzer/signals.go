@@ -61,7 +61,7 @@ func (l *Loop) CheckSignals(ctx context.Context, now time.Time) error {
 	before := l.signals.found.Swap(&found)
 	for _, f := range found {
 		if before == nil || !hasFinding(*before, f) {
-			l.opts.Log.Warn("in-band signals are not configured alike", "kind", f.Kind, "element", f.Element, "finding", f.Text)
+			l.opts.Log.Warn("in-band signals do not work everywhere", "kind", f.Kind, "element", f.Element, "finding", f.Text)
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,8 @@ type Checker struct {
 	Reader
 	// NICs returns the NICs whose flows are looked at.
 	NICs func() []string
+	// SwitchAt returns the switch that has an address, or "".
+	SwitchAt func(netip.Addr) string
 
 	turn       int
 	locators   map[locator][]string
@@ -50,6 +53,11 @@ func (c *Checker) Check(ctx context.Context, now time.Time) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	dropped, err := c.droppedTags(ctx, now)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, dropped...)
 	dropping, err := c.droppingNICs(ctx, now)
 	if err != nil {
 		return nil, err
@@ -66,7 +74,7 @@ func (c *Checker) Check(ctx context.Context, now time.Time) ([]Finding, error) {
 		out = append(out, foreignLocators(again, seen))
 	}
 	c.foreign = suspects
-	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Kind, b.Kind) })
+	slices.SortStableFunc(out, func(a, b Finding) int { return strings.Compare(a.Kind, b.Kind) })
 	return out, nil
 }
 

@@ -7,7 +7,8 @@
 //  3. Tags with the locators of ports that are not on a flow's path are a finding, if two flows have them in two checks in a row. The path
 //     must have been confirmed while the tags came, so that a path that has changed is none.
 //  4. The switch is named that all of these flows cross, and whose own ports no tag names. If there are several, none of them is named.
-//  5. The cost is bounded: where nothing reads signals it is one query, and a check looks at the flows of some NICs in turn.
+//  5. The switch at which tagged packets end is a finding, which nodes find by hop-limited packets.
+//  6. The cost is bounded: where nothing reads signals it is one query, and a check looks at the flows of some NICs in turn.
 package signals
 
 import (
@@ -29,12 +30,13 @@ const (
 	ProfilesDiffer  = "profiles_differ"
 	UnknownLocators = "unknown_locators"
 	ForeignLocators = "foreign_locators"
+	TagsDropped     = "tags_dropped"
 )
 
 // Finding represents something that is wrong with the in-band signals of the domain.
 type Finding struct {
 	Kind string `json:"kind"`
-	// Element is the switch that has another profile, or "" if it is not known.
+	// Element is the switch that has another profile, or that drops tagged packets. It is "" if it is not known.
 	Element string `json:"element,omitempty"`
 	Text    string `json:"text"`
 }

@@ -2,6 +2,7 @@ package signals
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -98,12 +99,15 @@ func (d *domain) checker() *Checker {
 	for i := range 8 {
 		fmt.Fprintf(&b, "  graylink_csig_profile_info{hash=\"aa\",instance=\"h%d\"} 1x%d\n", i+1, seconds)
 	}
-	c := &Checker{NICs: d.graph.NICIDs}
+	c := &Checker{NICs: d.graph.NICIDs, SwitchAt: func(a netip.Addr) string { return dropAddresses[a] }}
 	c.Reader = Reader{DB: evidencetest.NewQuerier(d.t, b.String()+d.more), Scrape: time.Second, Lag: time.Second, PathOf: func(f fabric.Flow) PathBinding {
 		return PathBinding{Path: d.paths[f], Since: d.changed[f], Confirmed: time.Unix(1e6, 0), Valid: d.paths[f] != nil}
 	}}
 	return c
 }
+
+// dropAddresses are the switches that have addresses.
+var dropAddresses = map[netip.Addr]string{netip.MustParseAddr("10.9.0.1"): "spine2", netip.MustParseAddr("10.9.0.2"): "spine2"}
 
 // check runs a check every ten seconds, and returns the findings of each.
 func (d *domain) check() (out [][]Finding) {
@@ -186,7 +190,24 @@ func TestRule3PathsThatChange(t *testing.T) {
 }
 
 // TestRule5NextSources: the checks look at all NICs in turn, and at no more than so many at once.
-func TestRule5NextSources(t *testing.T) {
+// TestRule5TagsDropped: the switch at which tagged packets end is named, by whichever of its addresses answered. An address that no
+// switch has is named as it is.
+func TestRule5TagsDropped(t *testing.T) {
+	d := newDomain(t)
+	for i, address := range []string{"10.9.0.1", "10.9.0.2", "10.9.0.2", "192.0.2.7"} {
+		d.more += fmt.Sprintf("  fabric_csig_tag_drop_info{src=\"h1/e\",dst=\"h2/e\",flow=\"%d\",address=%q} _x50 1x%d\n", 64+i, address, seconds)
+	}
+	for i, found := range d.check() {
+		at := 30 + 10*i
+		named := len(found) == 2 && found[0].Kind == TagsDropped && found[0].Element == "192.0.2.7" && found[1].Element == "spine2" &&
+			strings.Contains(found[1].Text, "packets of 3 flows end at switch spine2")
+		if late := at >= 60; named != late || !late && len(found) > 0 {
+			t.Errorf("second %d: %+v", at, found)
+		}
+	}
+}
+
+func TestRule6NextSources(t *testing.T) {
 	all := make([]string, 200)
 	for i := range all {
 		all[i] = fmt.Sprintf("h%d/eth1", i)

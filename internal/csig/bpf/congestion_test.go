@@ -454,7 +454,7 @@ func (n *network) crossingOf(p *csig.Profile, port, target string, flows []pathT
 	for i, flow := range flows {
 		o.Format = csig.Formats[i]
 		e := n.endpoint(flow.nic, o)
-		if err := e.TagFlows([]TaggedFlow{{flow.from, c.to}}); err != nil {
+		if err := e.TagFlows([]csig.TaggedFlow{{From: flow.from, To: c.to}}); err != nil {
 			n.t.Fatal(err)
 		}
 		c.senders = append(c.senders, n.socket(fabric.OwnerOf(flow.nic), flow.from))
