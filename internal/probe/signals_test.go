@@ -46,8 +46,8 @@ type carriedTag struct {
 	tag       csig.Tag
 }
 
-// TestReflectedSignals is Show 6 without sockets: 10,000 probes of which 1 % are lost, in each direction. What the sender counts of each
-// direction is what arrived at its end, packet for packet.
+// TestReflectedSignals sends 10,000 probes without sockets, of which 1 % are lost in each direction. What the sender counts of each direction
+// is what arrived at its end, packet for packet.
 func TestReflectedSignals(t *testing.T) {
 	for _, format := range csig.Formats {
 		t.Run(format.String(), func(t *testing.T) {

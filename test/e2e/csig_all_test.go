@@ -202,9 +202,8 @@ func parseProbe(b []byte) (p seenProbe, ok bool) {
 	return p, true
 }
 
-// TestSignalsOfAgents is Show 6 on real packets, 1 % of which a link loses: the tag that a reply brings back is the one with which the
-// request arrived at the far end, by captures of what switches sent to the NICs. A node without signals brings none back, and its probes
-// go on.
+// TestSignalsOfAgents checks that the tag that a reply brings back is the one with which the request arrived at the far end, by captures of
+// what switches sent to the NICs, while a link loses 1 % of the packets. A node without signals brings none back, and its probes go on.
 func TestSignalsOfAgents(t *testing.T) {
 	need(t)
 	if _, err := exec.LookPath("tcpdump"); err != nil {
