@@ -2,13 +2,18 @@ package analyzer_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/attribute"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/looptest"
+	"github.com/graylink/graylink/analyzer/signals"
+	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -70,4 +75,98 @@ func TestLoopFlowsWithSignals(t *testing.T) {
 	if asked < 600 {
 		t.Errorf("the flows were asked about %d times", asked)
 	}
+}
+
+// TestLoopSignalsOfAnIncident: a request for causes lists the flows that cross the element by paths that they have had since before the
+// incident.
+func TestLoopSignalsOfAnIncident(t *testing.T) {
+	r := looptest.NewRig(t, 1)
+	from := &answers{give: found(fabric.CausePhysical)}
+	r.Configure(func(o *analyzer.LoopOptions) { o.Causes = from })
+	r.Learn()
+	d := fabric.Direction{From: "leaf1:up1", To: "spine1:dn1"}
+	moved := fabric.Flow{}
+	want := map[fabric.Flow]bool{}
+	for e, p := range r.World.Paths {
+		if src, dst := e.Endpoints(); slices.ContainsFunc(p.LinkDirections(src, dst), func(x fabric.Direction) bool { return x.LinkID() == d.LinkID() }) {
+			want[e] = true
+		}
+	}
+	r.World.Delay[d] = 2e6
+	r.Until(8, "a verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	link := fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}
+	crossing := from.asked[0].Crossing
+	got := crossing(link)
+	if len(got) != len(want) {
+		t.Fatalf("%d flows cross, not %d", len(got), len(want))
+	}
+	for _, c := range got {
+		if src, dst := c.Flow.Endpoints(); !want[c.Flow] || !link.CrossedBy(c.Path, src, dst) {
+			t.Errorf("%s by %v", c.Flow, c.Path)
+		}
+		moved = c.Flow
+	}
+	// One of them takes another way, and comes back.
+	src, dst := moved.Endpoints()
+	here := r.World.Paths[moved]
+	for _, p := range r.World.Graph.ShortestPaths(src, dst, 8) {
+		if !link.CrossedBy(p, src, dst) {
+			r.World.Paths[moved] = p
+		}
+	}
+	for _, p := range []fabric.Path{r.World.Paths[moved], here} {
+		r.Now = r.Now.Add(time.Second)
+		r.World.Paths[moved] = p
+		r.AddTrace(r.World.TraceOf(moved, r.Now))
+	}
+	if now := crossing(link); len(now) != len(want)-1 || slices.ContainsFunc(now, func(c attribute.CrossingFlow) bool { return c.Flow == moved }) {
+		t.Errorf("%d flows cross after one took another way for a while", len(now))
+	}
+}
+
+// TestLoopFindingsOfSignals: what is wrong with in-band signals is in the snapshot of the next cycle, and gone when it cannot be read.
+func TestLoopFindingsOfSignals(t *testing.T) {
+	r := looptest.NewRig(t, 1)
+	broken := false
+	r.Configure(func(o *analyzer.LoopOptions) { o.DB = withProfiles{r, &broken} })
+	if r.Loop.SignalReader() != nil {
+		t.Error("signals are read, though the options do not ask for it")
+	}
+	if err := r.Loop.CheckSignals(t.Context(), r.Now); err != nil {
+		t.Fatal(err)
+	}
+	s := r.Step()
+	if len(s.Signals) != 1 || s.Signals[0].Kind != signals.ProfilesDiffer {
+		t.Errorf("%+v", s.Signals)
+	}
+	broken = true
+	if err := r.Loop.CheckSignals(t.Context(), r.Now); err == nil {
+		t.Error("a check without answers succeeded")
+	}
+	if s := r.Step(); len(s.Signals) != 0 {
+		t.Errorf("%+v", s.Signals)
+	}
+}
+
+// withProfiles is a Querier of a domain whose nodes have two profiles.
+type withProfiles struct {
+	evidence.Querier
+	broken *bool
+}
+
+// QueryInstant implements evidence.Querier.
+func (q withProfiles) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
+	switch {
+	case !strings.Contains(query, "csig_"):
+		return q.Querier.QueryInstant(ctx, query, at)
+	case *q.broken:
+		return nil, errors.New("connection refused")
+	case strings.HasPrefix(query, "count by (hash)"):
+		return []evidence.Sample{{Labels: map[string]string{"hash": "aa"}, Value: 7}, {Labels: map[string]string{"hash": "bb"}, Value: 1}}, nil
+	case strings.HasPrefix(query, "count by (instance)"):
+		return []evidence.Sample{{Labels: map[string]string{"instance": "h8"}, Value: 1}}, nil
+	case strings.HasPrefix(query, "count("):
+		return []evidence.Sample{{Value: 8}}, nil
+	}
+	return nil, nil
 }

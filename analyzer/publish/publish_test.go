@@ -22,6 +22,7 @@ import (
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/scope"
+	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
@@ -77,6 +78,7 @@ func fixture(t *testing.T) (*Collector, *API, *snapshot.Snapshot) {
 		Others: []fabric.DirectedElement{{Element: fabric.Element{ID: "h2/eth1", Kind: fabric.KindNIC}}}}, {Element: link, Direction: "spine1:dn2->leaf2:up1", Probability: 0.1}}
 	snap.Warnings = []string{"lost: an incomplete answer"}
 	snap.Floods = []evidence.Flood{{NIC: "h2/eth1", From: "10.0.1.2", PerSecond: 5012.4, Unread: true}}
+	snap.Signals = []signals.Finding{{Kind: signals.ProfilesDiffer, Text: "h9 has another profile"}}
 	get := func() snapshot.Snapshot { return *snap }
 	switches := func() (map[string]paths.TableView, paths.PullCounts) {
 		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, AnsweredAt: now, Dropped: 1, OverLimit: 2, Foreign: 3}}, paths.PullCounts{Pulls: 9, Failures: 4}
@@ -306,7 +308,7 @@ func TestAPI(t *testing.T) {
 	}{
 		{"/api/v1/verdicts", 200, []string{`"state":"suspect"`, `"element":"leaf1:up1--spine1:dn1"`, `"open":true`, `"element":"spine1"`, `"maintenance":[{"id":"1"`, `"warnings":["lost: an incomplete answer"]`,
 			`"floods":[{"nic":"h2/eth1","from":"10.0.1.2","packets_per_second":5012.4,"unread":true}]`,
-			`"findings":["NIC h2/eth1 is flooded by packets with forged HMAC from 10.0.1.2 (5012 a second); its flows are no evidence"]`}, nil},
+			`"findings":["NIC h2/eth1 is flooded by packets with forged HMAC from 10.0.1.2 (5012 a second); its flows are no evidence","h9 has another profile"]`, `"signals":[{"kind":"profiles_differ","text":"h9 has another profile"}]`}, nil},
 		{"/api/v1/verdicts?job=train7", 200, []string{`"leaf1:up1--spine1:dn1"`}, []string{`"element":"h2/eth1"`}},
 		{"/api/v1/paths?src=h1/eth1", 200, []string{`"edge":"h1/eth1>h2/eth1#0"`, `"switch":"spine1"`}, nil},
 		{"/api/v1/paths?dst=h1/eth1", 200, []string{`"paths":[]`}, nil},
