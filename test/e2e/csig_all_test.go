@@ -214,7 +214,7 @@ func TestSignalsOfAgents(t *testing.T) {
 			f := newFleet(t, "e2ecs", "../../deploy/lab/demo.yaml", "--schedule.cadence=20ms", "--schedule.class==0", "--schedule.class=csig=0")
 			file, p := f.labProfile()
 			f.treatTags(labsignals.Options{Profile: p})
-			if _, err := f.l.AddFault(t.Context(), lab.Fault{Kind: lab.KindLoss, At: "leaf1:up1--spine1:dn1", Direction: lab.DirectionBoth, Loss: 0.01}); err != nil {
+			if _, err := f.l.AddFault(t.Context(), lab.Fault{Kind: lab.KindLoss, At: "leaf1:up1--spine1:dn1", Direction: "leaf1:up1->spine1:dn1", Loss: 0.01}); err != nil {
 				t.Fatal(err)
 			}
 			f.startCoordinator()
