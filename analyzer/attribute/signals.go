@@ -40,7 +40,8 @@ const (
 	enoughTags, rivalTags = 0.5, 0.1
 	// fewestTags is the least number of tags of a signal.
 	fewestTags = 10
-	// mostSources bounds the NICs whose tagged flows are queried for one element, and longestSignals the time over which they are.
+	// mostSources bounds the NICs whose tagged flows are queried for one element, and longestSignals the time over which they are. What does
+	// not change with traffic may be as old.
 	mostSources    = 64
 	longestSignals = time.Minute
 )
@@ -122,7 +123,7 @@ func (a *Attributor) readSignals(ctx context.Context, q Request, places []endRol
 	if q.Crossing == nil {
 		return none, nil
 	}
-	read, err := a.queryInstant(ctx, fmt.Sprintf("count(last_over_time(%s[%s]))", tagProfiles, formatMillis(t.lookback)), t.now.Add(t.ahead))
+	read, err := a.queryInstant(ctx, fmt.Sprintf("count(last_over_time(%s[%s]))", tagProfiles, formatMillis(longestSignals)), t.now.Add(t.ahead))
 	if err != nil || len(read) == 0 {
 		return none, err
 	}
@@ -159,7 +160,7 @@ type locator struct{ format, number string }
 
 // readLocators returns the ports of some switches that have a locator, by locator.
 func (a *Attributor) readLocators(ctx context.Context, switches []string, t moments) (map[locator][]string, error) {
-	samples, err := a.queryInstant(ctx, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(%s{switch=~%s}[%s]))", tagLocators, anyOf(switches), formatMillis(t.lookback)), t.now.Add(t.ahead))
+	samples, err := a.queryInstant(ctx, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(%s{switch=~%s}[%s]))", tagLocators, anyOf(switches), formatMillis(longestSignals)), t.now.Add(t.ahead))
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +267,7 @@ func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow,
 
 // readSupport marks the flows on whose paths tagged packets do not arrive.
 func (a *Attributor) readSupport(ctx context.Context, flows map[string]*taggedFlow, of string, t moments) error {
-	samples, err := a.queryInstant(ctx, fmt.Sprintf("min by (src, dst, flow) (last_over_time(%s%s[%s])) == 0", tagSupport, of, formatMillis(t.lookback)), t.now.Add(t.ahead))
+	samples, err := a.queryInstant(ctx, fmt.Sprintf("min by (src, dst, flow) (last_over_time(%s%s[%s])) == 0", tagSupport, of, formatMillis(longestSignals)), t.now.Add(t.ahead))
 	if err != nil {
 		return err
 	}

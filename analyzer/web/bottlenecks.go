@@ -100,5 +100,6 @@ func formatBottleneck(a *fabric.Attribution) string {
 	if b := a.Signals.HopDelay; b != nil {
 		value = append(value, "packets take "+b.FormatDelay())
 	}
-	return fmt.Sprintf("%s, where %s (in-band signals: %s)", a.Signals.Port, strings.Join(value, " and "), a.Signals.Says)
+	opinion := map[fabric.SignalOpinion]string{fabric.SignalsAgree: "agree", fabric.SignalsDisagree: "disagree"}[a.Signals.Says]
+	return fmt.Sprintf("%s, where %s (in-band signals %s with the verdict)", a.Signals.Port, strings.Join(value, " and "), opinion)
 }

@@ -68,8 +68,8 @@ func TestBottleneckOfAVerdict(t *testing.T) {
 		reading *fabric.SignalReading
 		want    string
 	}{
-		{&fabric.SignalReading{Says: fabric.SignalsAgree, Port: "spine1:dn1", AvailableRatio: &share, HopDelay: &delay}, "bottleneck" + "spine1:dn1, where 0 % to 1 % of its speed is available and packets take 1ms to 2ms (in-band signals: agrees)"},
-		{&fabric.SignalReading{Says: fabric.SignalsDisagree, Port: "leaf2:up1", HopDelay: &delay}, "bottleneck" + "leaf2:up1, where packets take 1ms to 2ms (in-band signals: disagrees)"},
+		{&fabric.SignalReading{Says: fabric.SignalsAgree, Port: "spine1:dn1", AvailableRatio: &share, HopDelay: &delay}, "bottleneck" + "spine1:dn1, where 0 % to 1 % of its speed is available and packets take 1ms to 2ms (in-band signals agree with the verdict)"},
+		{&fabric.SignalReading{Says: fabric.SignalsDisagree, Port: "leaf2:up1", HopDelay: &delay}, "bottleneck" + "leaf2:up1, where packets take 1ms to 2ms (in-band signals disagree with the verdict)"},
 		{&fabric.SignalReading{Says: fabric.SignalsSilent, Text: "no tagged packets of flows with a known path cross it"}, "bottleneck" + "not known: no tagged packets"},
 		{nil, ""},
 	} {
