@@ -178,7 +178,7 @@ func unit(name string) string {
 // help text, that each has a type, and that promtool accepts the names. It checks docs/metrics.md; -update
 // writes it.
 func TestVocabulary(t *testing.T) {
-	sources := []source{receiver(t, "gNMI", "gnmireceiver"), receiver(t, "UFM", "ufmreceiver"), receiver(t, "InfiniBand", "ibfabricreceiver"), receiver(t, "NCCL", "ncclreceiver"), switches(t), nodes(t)}
+	sources := []source{receiver(t, "gNMI", "gnmireceiver"), receiver(t, "UFM", "ufmreceiver"), receiver(t, "InfiniBand", "ibfabricreceiver"), receiver(t, "NCCL", "ncclreceiver"), receiver(t, "CSIG", "csigreceiver"), switches(t), nodes(t)}
 	all := map[string]bool{}
 	for _, s := range sources {
 		for name, f := range s.families {

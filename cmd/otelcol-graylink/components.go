@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
 
 	"github.com/graylink/graylink/internal/buildversion"
+	"github.com/graylink/graylink/receivers/csigreceiver"
 	"github.com/graylink/graylink/receivers/gnmireceiver"
 	"github.com/graylink/graylink/receivers/ibfabricreceiver"
 	"github.com/graylink/graylink/receivers/ncclreceiver"
@@ -23,7 +24,8 @@ import (
 
 // components returns the distribution's components: those of deploy/otelcol/manifest.yaml.
 func components() (otelcol.Factories, error) {
-	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](gnmireceiver.NewFactory(), ibfabricreceiver.NewFactory(), ncclreceiver.NewFactory(), otlpreceiver.NewFactory(), ufmreceiver.NewFactory())
+	receivers, err := otelcol.MakeFactoryMap[receiver.Factory](csigreceiver.NewFactory(), gnmireceiver.NewFactory(), ibfabricreceiver.NewFactory(),
+		ncclreceiver.NewFactory(), otlpreceiver.NewFactory(), ufmreceiver.NewFactory())
 	if err != nil {
 		return otelcol.Factories{}, err
 	}

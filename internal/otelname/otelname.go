@@ -73,6 +73,7 @@ var countedItems = []struct{ prefix, thing string }{
 	{"graylink_node_kubernetes_queued_events", "event"},
 	{"fabric_csig_packets", "packet"},
 	{"fabric_csig_dropped", "packet"},
+	{"graylink_csig_capture", "packet"},
 	{"fabric_collective_operations", "operation"},
 	{"fabric_collective_dropped", "operation"},
 	{"graylink_node_collectives_files", "file"},
@@ -104,8 +105,8 @@ var countedItems = []struct{ prefix, thing string }{
 }
 
 // exceptions holds families that keep the unit in the name. Without it, a gauge and a counter of the Go runtime would
-// have the same name.
-var exceptions = map[string]string{"go_memstats_alloc_bytes": "go.memstats.alloc_bytes"}
+// have the same name, and so would two units of what is available on a path.
+var exceptions = map[string]string{"go_memstats_alloc_bytes": "go.memstats.alloc_bytes", "fabric_csig_available_ratio": "fabric.csig.available_ratio"}
 
 // Metric returns the OpenTelemetry name and unit of a Prometheus family. The unit is "" for a gauge that counts
 // nothing, such as a state.

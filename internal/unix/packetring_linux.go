@@ -170,6 +170,19 @@ func (r *PacketRing) Totals() (packets, drops uint64, err error) {
 	return r.packets, r.drops, err
 }
 
+// IsBound reports whether the interface of the ring is still there. A new one with the same name needs a new ring.
+func (r *PacketRing) IsBound() bool {
+	bound := false
+	if err := r.raw.Control(func(fd uintptr) {
+		a, err := sys.Getsockname(int(fd))
+		link, ok := a.(*sys.SockaddrLinklayer)
+		bound = err == nil && ok && link.Ifindex > 0 // -1 after the interface went: packet_notifier() in net/packet/af_packet.c
+	}); err != nil {
+		return false
+	}
+	return bound
+}
+
 // Close closes the ring and ends a Recv that waits.
 func (r *PacketRing) Close() error {
 	r.closed.Store(true)

@@ -41,6 +41,28 @@ func Run(tb testing.TB, fn func(near, far int)) {
 	}
 }
 
+// Replace takes the interfaces away and makes new ones with the same names, in a function that Run runs.
+func Replace(tb testing.TB) (near, far int) {
+	tb.Helper()
+	near, far, err := replacePair()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return near, far
+}
+
+// replacePair does the work of Replace.
+func replacePair() (near, far int, err error) {
+	l, err := netlink.LinkByName(Near)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := netlink.LinkDel(l); err != nil {
+		return 0, 0, err
+	}
+	return addPair()
+}
+
 // addPair makes the interfaces in the namespace of the thread, and waits until they are up: frames that are sent before the kernel has
 // noticed the carrier are lost.
 func addPair() (near, far int, err error) {

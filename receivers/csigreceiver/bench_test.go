@@ -1,0 +1,105 @@
+package csigreceiver
+
+import (
+	"log/slog"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/internal/csig/capture"
+	"github.com/graylink/graylink/internal/unix"
+	"github.com/graylink/graylink/internal/unix/vethtest"
+)
+
+// benchRate is the rate of the frames of BenchmarkInterface in a second. Spec 91-csig.md wants it without a drop.
+const benchRate = 300_000
+
+// BenchmarkInterface sends tagged frames to an interface at 300,000 a second, if the machine can, and reads them as the receiver does. It
+// reports the rate that was reached, the frames that the kernel counts as dropped, and the time of a processor that reading one takes.
+// Sender and receiver need a processor each.
+func BenchmarkInterface(b *testing.B) {
+	c := config(b)
+	reader, _, _, err := newReader(c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	vethtest.Run(b, func(near, _ int) {
+		t := &tap{name: vethtest.Far, etherType: 0x88b5, buffer: c.BufferBytes, place: reader.AddPlace("h2/eth1"), clock: clock{time.Now()},
+			log: slog.New(slog.DiscardHandler)}
+		if err := t.open(); err != nil {
+			b.Error(err)
+			return
+		}
+		from, err := unix.OpenPacket(0, 0, 64)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		defer from.Close()
+		read := make(chan float64)
+		go func() { read <- readFrames(b, t, reader, uint64(b.N)) }()
+		f := frame(b, "10.0.0.1")
+		b.ResetTimer()
+		start := time.Now()
+		for n := range b.N {
+			for n%64 == 0 && time.Since(start) < time.Duration(n)*time.Second/benchRate {
+				runtime.Gosched()
+			}
+			if err := from.Send(near, f); err != nil {
+				b.Error(err)
+				break
+			}
+		}
+		took := time.Since(start)
+		nanos := <-read
+		b.StopTimer()
+		_, drops, err := t.totals()
+		if err != nil {
+			b.Error(err)
+		}
+		if err := t.close(); err != nil {
+			b.Error(err)
+		}
+		b.ReportMetric(float64(b.N)/took.Seconds(), "frames/s")
+		b.ReportMetric(float64(drops), "drops")
+		b.ReportMetric(nanos, "cpu-ns/frame")
+	})
+}
+
+// readFrames reads until the kernel has counted so many frames and none is left. It returns what its thread took for each of them.
+func readFrames(b *testing.B, t *tap, reader *capture.Reader, frames uint64) (nanos float64) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime(b)
+	for end := time.Now().Add(5 * time.Minute); ; {
+		t.readOnce()
+		packets, drops, err := t.totals()
+		if err != nil || time.Now().After(end) {
+			b.Errorf("%d of %d frames, %v", packets, frames, err)
+			return 0
+		}
+		if packets >= frames && countOf(reader)+drops >= frames {
+			return float64(threadTime(b)-before) / float64(frames)
+		}
+	}
+}
+
+// countOf returns the frames that were read.
+func countOf(reader *capture.Reader) (n uint64) {
+	for _, f := range reader.Stats(0).Flows {
+		for _, c := range f.Directions[0].Packets {
+			n += c.Packets
+		}
+	}
+	return n
+}
+
+// threadTime returns the time of a processor that the thread has taken: RUSAGE_THREAD of getrusage(2).
+func threadTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(1, &u); err != nil {
+		b.Error(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
