@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"text/tabwriter"
@@ -22,6 +23,7 @@ type labCSIG struct {
 	lab, profile string
 	pass, strip  []string
 	wan          []string
+	without      []string // switches
 }
 
 func addLabCSIG(cmd *kingpin.CmdClause, name *string, commands map[string]command) {
@@ -31,6 +33,7 @@ func addLabCSIG(cmd *kingpin.CmdClause, name *string, commands map[string]comman
 	c.Flag("pass", "SWITCH:PORT that leaves tags as they are. Repeatable.").StringsVar(&o.pass)
 	c.Flag("strip", "SWITCH:PORT that takes tags off. Repeatable.").StringsVar(&o.strip)
 	c.Flag("wan", "SWITCH:PORT between sites, with the profile's interval for that. Repeatable.").StringsVar(&o.wan)
+	c.Flag("without", "SWITCH that does not know tags, and drops frames with one. Repeatable.").StringsVar(&o.without)
 	commands[c.FullCommand()] = func(ctx context.Context) error {
 		o.lab = *name
 		return o.run(ctx, os.Stdout)
@@ -90,7 +93,7 @@ func (o *labCSIG) run(ctx context.Context, out io.Writer) (err error) {
 // error as well.
 func (o *labCSIG) attach(l *lab.Lab, profile *csig.Profile, out io.Writer) (switches []*bpf.Switch, err error) {
 	named := map[string]bool{}
-	for _, ports := range [][]string{o.pass, o.strip, o.wan} {
+	for _, ports := range [][]string{o.pass, o.strip, o.wan, o.without} {
 		for _, p := range ports {
 			named[p] = true
 		}
@@ -99,6 +102,10 @@ func (o *labCSIG) attach(l *lab.Lab, profile *csig.Profile, out io.Writer) (swit
 	fmt.Fprintln(table, "PORT\tINTERFACE\tSPEED\tCOMPACT\tWIDE\tACTION")
 	count := 0
 	err = l.InEachSwitch(func(name string, ports []lab.PortInterface) error {
+		if slices.Contains(o.without, name) {
+			delete(named, name)
+			return nil // Linux drops frames whose EtherType it does not know
+		}
 		s, err := bpf.NewSwitch(profile)
 		if err != nil {
 			return err
@@ -119,8 +126,8 @@ func (o *labCSIG) attach(l *lab.Lab, profile *csig.Profile, out io.Writer) (swit
 	if err != nil {
 		return switches, err
 	}
-	for p := range named {
-		return switches, fmt.Errorf("%q is not a linked port of a switch of lab %q", p, l.Name())
+	if len(named) > 0 {
+		return switches, fmt.Errorf("lab %q: %q is not there, or of a switch without programs", l.Name(), slices.Sorted(maps.Keys(named)))
 	}
 	if err := table.Flush(); err != nil {
 		return switches, err
