@@ -29,6 +29,7 @@ func addLabCSIG(cmd *kingpin.CmdClause, name *string, commands map[string]comman
 	c.Flag("pass", "SWITCH:PORT that leaves tags as they are. Repeatable.").StringsVar(&o.ports.Pass)
 	c.Flag("strip", "SWITCH:PORT that takes tags off. Repeatable.").StringsVar(&o.ports.Strip)
 	c.Flag("wan", "SWITCH:PORT between sites, with the profile's interval for that. Repeatable.").StringsVar(&o.ports.WAN)
+	c.Flag("without", "SWITCH that does not know tags, and drops frames with one. Repeatable.").StringsVar(&o.ports.Without)
 	commands[c.FullCommand()] = func(ctx context.Context) error {
 		o.lab = *name
 		return o.run(ctx, os.Stdout)

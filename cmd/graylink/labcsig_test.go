@@ -87,7 +87,9 @@ func TestLabCSIG(t *testing.T) {
 	}{
 		{labCSIG{lab: name, profile: profile + ".absent"}, "no such file"},
 		{labCSIG{lab: "absent", profile: profile}, "does not exist"},
-		{labCSIG{lab: name, profile: profile, ports: labsignals.Options{Pass: []string{"leaf9:up1"}}}, `"leaf9:up1" is not a linked port of a switch of lab`},
+		{labCSIG{lab: name, profile: profile, ports: labsignals.Options{Pass: []string{"leaf9:up1"}}}, `["leaf9:up1"] is not there`},
+		{labCSIG{lab: name, profile: profile, ports: labsignals.Options{Strip: []string{"spine1:dn1"}, Without: []string{"spine1"}}}, `["spine1:dn1"] is not there`},
+		{labCSIG{lab: name, profile: profile, ports: labsignals.Options{WAN: []string{"spine1"}}}, `["spine1"] is not there`},
 	} {
 		if err := bad.o.run(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%v, want %s", err, bad.want)
@@ -96,7 +98,7 @@ func TestLabCSIG(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
-	o := labCSIG{lab: name, profile: profile, ports: labsignals.Options{Strip: []string{"leaf1:dn1"}}}
+	o := labCSIG{lab: name, profile: profile, ports: labsignals.Options{Strip: []string{"leaf1:dn1"}, Without: []string{"spine2"}}}
 	go func() {
 		err := o.run(ctx, w)
 		w.Close()
@@ -110,13 +112,16 @@ func TestLabCSIG(t *testing.T) {
 		}
 	}
 	all := strings.Join(printed, "\n")
-	for _, want := range []string{"leaf1:up1 up1 400000000000 7 - update", "leaf1:dn1 dn1 400000000000 - - strip", "24 ports of 6 switches"} {
+	for _, want := range []string{"leaf1:up1 up1 400000000000 7 - update", "leaf1:dn1 dn1 400000000000 - - strip", "20 ports of 5 switches"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("printed %s\nwant %q in it", all, want)
 		}
 	}
 	if programs, mtu := countPrograms(t, l, "spine1", lab.DefaultMTU+8); programs != 4 || mtu != 4 {
 		t.Errorf("spine1: %d of 4 ports have a program, %d an MTU of 1508", programs, mtu)
+	}
+	if programs, _ := countPrograms(t, l, "spine2", lab.DefaultMTU); programs != 0 {
+		t.Errorf("spine2, which shall have no programs: %d ports have one", programs)
 	}
 	stop()
 	if err := <-ended; err != nil {

@@ -3,9 +3,11 @@
 package labsignals
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,9 +16,13 @@ import (
 	"github.com/graylink/graylink/internal/lab"
 )
 
-// Options say what ports do with tags. Ports are named as switch:port.
+// Options say what switches and ports do with tags. Ports are named as switch:port.
 type Options struct {
 	Profile *csig.Profile
+	// Others are the profiles of switches that have another one.
+	Others map[string]*csig.Profile
+	// Without are switches that do not know tags. Linux drops frames whose EtherType it does not know.
+	Without []string
 	Pass    []string // leave tags as they are
 	Strip   []string // take tags off
 	WAN     []string // are between sites, with the profile's interval for that
@@ -49,11 +55,18 @@ func Attach(l *lab.Lab, o Options) (*Signals, error) {
 		}
 	}
 	named := map[string]bool{}
-	for _, port := range slices.Concat(o.Pass, o.Strip, o.WAN) {
-		named[port] = true
+	for _, name := range slices.Concat(o.Pass, o.Strip, o.WAN, o.Without, slices.Collect(maps.Keys(o.Others))) {
+		named[name] = true
 	}
-	err := l.InEachSwitch(func(_ string, ports []lab.PortInterface) error {
-		sw, err := bpf.NewSwitch(o.Profile)
+	err := l.InEachSwitch(func(name string, ports []lab.PortInterface) error {
+		if slices.Contains(o.Without, name) {
+			delete(named, name)
+			return nil
+		}
+		if o.Others[name] != nil {
+			delete(named, name)
+		}
+		sw, err := bpf.NewSwitch(cmp.Or(o.Others[name], o.Profile))
 		if err != nil {
 			return err
 		}
@@ -72,8 +85,8 @@ func Attach(l *lab.Lab, o Options) (*Signals, error) {
 	if err != nil {
 		return s, err
 	}
-	for port := range named {
-		return s, fmt.Errorf("%q is not a linked port of a switch of lab %q", port, l.Name())
+	if len(named) > 0 {
+		return s, fmt.Errorf("lab %q: %q is not there, or of a switch without programs", l.Name(), slices.Sorted(maps.Keys(named)))
 	}
 	return s, nil
 }

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -33,7 +34,8 @@ const (
 	stepBound     = 2*csigInterval + time.Second
 	enoughTags    = 20 // of each format and signal
 	leastWindows  = 3
-	mostWindows   = 50
+	mostWindows   = 100
+	latestReading = 10 * time.Millisecond // after the end of a window
 )
 
 // threeTiers returns a topology of two cores and two pods, with two spines, two leaves and six hosts each. Links have 1 Gbit/s.
@@ -153,6 +155,7 @@ func (l *load) end() {
 // received is a tag that came with a probe of one of the flows.
 type received struct {
 	at     time.Time
+	seq    uint32
 	format csig.Format
 	tag    csig.Tag
 }
@@ -196,11 +199,12 @@ func (c *crossing) exchange(out []received) []received {
 			t.Fatal(err)
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-		a, ok := c.target.ArrivedTag(from, c.to, uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3]))
+		seq := binary.BigEndian.Uint32(b[:])
+		a, ok := c.target.ArrivedTag(from, c.to, seq)
 		if !ok || a.Malformed {
 			t.Fatalf("a probe from %v: %+v, %t", from, a, ok)
 		}
-		out = append(out, received{time.Now(), a.Tag.Format, a.Tag})
+		out = append(out, received{time.Now(), seq, a.Tag.Format, a.Tag})
 	}
 }
 
@@ -251,7 +255,8 @@ func (m *measurement) isEnough() bool {
 	return true
 }
 
-// measure reads the counters of the port where its windows end, and the tags of the window after that.
+// measure reads the counters of the port where its windows end, and the tags of the window after that. It leaves out windows
+// at whose end the test did not get to read the counters in time, and tags that may be of another window.
 func (c *crossing) measure() (m measurement) {
 	var state portState
 	if err := c.egress().state.Lookup(uint32(0), &state); err != nil {
@@ -265,21 +270,32 @@ func (c *crossing) measure() (m measurement) {
 		for now := unix.MonotonicNanos(); end <= now; {
 			end += csigInterval.Nanoseconds()
 		}
+		first := c.seq + 1
 		for unix.MonotonicNanos() < end {
 			_, _, waiting := c.n.readQueue(c.port)
 			tags := c.exchange(nil)
-			if share >= 0 {
-				backlog += waiting
-				readings++
-				m.tags = append(m.tags, tags...)
-				m.shares = append(m.shares, slices.Repeat([]float64{share}, len(tags))...)
+			if share < 0 || unix.MonotonicNanos() >= end {
+				continue
+			}
+			backlog += waiting
+			readings++
+			for _, r := range tags {
+				if r.seq >= first {
+					m.tags = append(m.tags, r)
+					m.shares = append(m.shares, share)
+				}
 			}
 		}
-		at, octets, _ := c.n.readQueue(c.port)
-		if windows > 0 {
+		at, octets, waiting := c.n.readQueue(c.port)
+		octets += waiting // a port's octets count when they enter its queue (rule 4)
+		late := unix.MonotonicNanos()-end > latestReading.Nanoseconds()
+		share = -1
+		if !late && !before.IsZero() {
 			share = max(0, 1-float64(octets-sent)*8/at.Sub(before).Seconds()/shapedRate)
 		}
-		before, sent = at, octets
+		if before, sent = at, octets; late {
+			before = time.Time{}
+		}
 	}
 	m.backlog = time.Duration(float64(backlog) / float64(readings) * 8 / shapedRate * float64(time.Second))
 	return m
