@@ -7,10 +7,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"flag"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,9 +20,13 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/analyzer/signals"
+	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/cmd/graylink/labsignals"
+	"github.com/graylink/graylink/deploy"
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/csig/locator"
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 )
 
@@ -298,5 +304,101 @@ func (f *fleet) compareSignals(captures []captured, own series) {
 	}
 	if n := own.sum(`fabric_csig_packets_total{.*direction="reverse"`); !(n > 500) {
 		t.Errorf("%v tags of replies", n)
+	}
+}
+
+var csigSpan = flag.Duration("csig.span", 30*time.Second, "for how long TestSwitchWithoutTags sees to it that there is no verdict; the issue asks for 10m")
+
+// startSignalDemo starts the lab of the demo with agents, an analyzer and in-band signals.
+func startSignalDemo(t *testing.T, name string, o labsignals.Options) *demo.Demo {
+	t.Helper()
+	topo, found := fabric.ParseTopology("the demo's topology", deploy.DemoTopology)
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := demo.Start(t.Context(), demo.Options{Name: name, Topology: topo, Listen: "127.0.0.1:0", Cadence: 40 * time.Millisecond, Signals: true, SignalsOf: o,
+		NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink"), BendClocks: true, Progress: io.Discard})
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		clean(t, name)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// awaitFinding waits for a finding about in-band signals, of any element if that is "", and returns how long that took.
+func awaitFinding(t *testing.T, d *demo.Demo, limit time.Duration, kind, element string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for time.Since(began) < limit {
+		for _, f := range d.Loop().Snapshot().Signals {
+			if f.Kind == kind && (f.Element == element || element == "") {
+				t.Logf("after %.1f s: %s", time.Since(began).Seconds(), f.Text)
+				return time.Since(began)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatalf("no finding %s about %s within %v: %+v", kind, element, limit, d.Loop().Snapshot().Signals)
+	return 0
+}
+
+// TestSwitchWithoutTags has a switch that drops tagged frames: it is named, the paths over it are not supported and the others are, and
+// there is no verdict.
+func TestSwitchWithoutTags(t *testing.T) {
+	need(t)
+	d := startSignalDemo(t, "e2ecd", labsignals.Options{Without: []string{"spine2"}})
+	began := time.Now()
+	awaitFinding(t, d, 60*time.Second, signals.TagsDropped, "spine2")
+	for time.Since(began) < *csigSpan {
+		if s := d.Loop().Snapshot(); len(s.Incidents) > 0 || s.Report.State != fabric.Innocent {
+			t.Fatalf("after %v: %s, %+v", time.Since(began), s.Report.State, s.Incidents)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	var findings []string
+	for _, f := range d.Loop().Snapshot().Signals {
+		findings = append(findings, f.Kind+" "+f.Element)
+	}
+	if !slices.Equal(findings, []string{signals.TagsDropped + " spine2"}) {
+		t.Errorf("findings %v", findings)
+	}
+	value := func(query string) float64 {
+		t.Helper()
+		v, err := d.Query(t.Context(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	unsupported, supported := value(`count(fabric_csig_path_supported == 0)`), value(`count(fabric_csig_path_supported == 1)`)
+	t.Logf("in %v: %v paths without support, %v with it", time.Since(began).Round(time.Second), unsupported, supported)
+	if unsupported < 10 || supported < 10 {
+		t.Errorf("%v paths do not support tags, %v do", unsupported, supported)
+	}
+}
+
+// TestSwitchWithAnotherProfile has a switch whose locators no other device knows, which is a finding within 30 s. Ports that no tag names
+// are idle, or of a switch with another profile, so that the finding names all switches of which nothing else is known.
+func TestSwitchWithAnotherProfile(t *testing.T) {
+	need(t)
+	other, err := csig.ParseProfile("other.yml", []byte(`{ethertypes: {compact: 0x88b5, wide: 0x88b6}, interval: 100ms, fastest_gbps: 100,
+locators: {compact: {"spine2:dn1": 121, "spine2:dn2": 122, "spine2:dn3": 123, "spine2:dn4": 124}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := startSignalDemo(t, "e2ecp", labsignals.Options{Others: map[string]*csig.Profile{"spine2": other}})
+	// A port's locator comes with the worst hop alone, so that there must be some load.
+	for _, port := range []string{"spine2:dn1", "spine2:dn2", "spine2:dn3", "spine2:dn4"} {
+		if _, err := d.Lab().AddFault(t.Context(), lab.Fault{Kind: lab.KindCongest, At: port, Delay: time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := awaitFinding(t, d, 60*time.Second, signals.UnknownLocators, ""); took > 30*time.Second {
+		t.Errorf("the finding took %v, 30 s are asked", took)
 	}
 }

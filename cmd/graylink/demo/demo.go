@@ -32,6 +32,7 @@ import (
 	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/analyzer/workload"
+	"github.com/graylink/graylink/cmd/graylink/labsignals"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/internal/plainjson"
@@ -98,7 +99,9 @@ type Options struct {
 	// Job runs a job on the fabric, which the analyzer follows. It needs namespaces.
 	Job bool
 	// Signals adds flows whose probes carry in-band signals (CSIG), which every port updates.
-	Signals   bool
+	Signals bool
+	// SignalsOf say what switches of a lab do with them, besides the profile: for tests.
+	SignalsOf labsignals.Options
 	Progress  io.Writer // what is being done
 	Log       *slog.Logger
 	AgentLogs io.Writer

@@ -69,9 +69,10 @@ type labSignals struct {
 	following sync.WaitGroup
 }
 
-// attachSignals makes all ports of a lab's switches update in-band signals. failed is called with an error that ends it.
-func attachSignals(l *lab.Lab, p *csig.Profile, failed func(error)) (*labSignals, error) {
-	attached, err := labsignals.Attach(l, labsignals.Options{Profile: p})
+// attachSignals makes the ports of a lab's switches update in-band signals by a profile. failed is called with an error that ends it.
+func attachSignals(l *lab.Lab, o labsignals.Options, p *csig.Profile, failed func(error)) (*labSignals, error) {
+	o.Profile = p
+	attached, err := labsignals.Attach(l, o)
 	if err != nil {
 		return nil, errors.Join(err, attached.Close())
 	}

@@ -96,7 +96,7 @@ func (s *namespaces) startNode(name, file string, b bend, collectives string) er
 // useSignals implements site.
 func (s *namespaces) useSignals(profile string, signals *probe.Signals) (err error) {
 	s.profile = profile
-	s.signals, err = attachSignals(s.Lab, signals.Profile, s.setExit)
+	s.signals, err = attachSignals(s.Lab, s.o.SignalsOf, signals.Profile, s.setExit)
 	return err
 }
 

@@ -37,7 +37,7 @@ func TestSwitchThatDropsTagsIsNamed(t *testing.T) {
 			}
 			delete(n.switches, "old")
 			near := n.endpoint("h1/eth1", EndpointOptions{EtherTypes: etherTypes, Format: f, Signals: []csig.Signal{csig.Share}})
-			if err := near.TagFlows([]TaggedFlow{{sender, reflector}}); err != nil {
+			if err := near.TagFlows([]csig.TaggedFlow{{From: sender, To: reflector}}); err != nil {
 				t.Fatal(err)
 			}
 			n.socket("h2", reflector)
