@@ -82,6 +82,9 @@ func (o *labCSIG) run(ctx context.Context, out io.Writer) (err error) {
 		case <-tick.C:
 			for _, s := range switches {
 				if err := s.RefreshSpeeds(); err != nil {
+					if _, gone := lab.Open(o.lab); gone != nil {
+						return nil // the lab was taken down
+					}
 					return fmt.Errorf("lab %q: reading the speeds of ports: %w", l.Name(), err)
 				}
 			}
