@@ -130,4 +130,15 @@ func TestLabCSIG(t *testing.T) {
 	if programs, mtu := countPrograms(t, l, "spine1", lab.DefaultMTU); programs != 0 || mtu != 4 {
 		t.Errorf("afterwards, spine1: %d ports have a program, %d of 4 an MTU of 1500", programs, mtu)
 	}
+	// The command ends with the lab.
+	ready, attached := io.Pipe()
+	go func() { ended <- o.run(t.Context(), attached) }()
+	for lines := bufio.NewScanner(ready); lines.Scan() && !strings.Contains(lines.Text(), "until this command is interrupted"); {
+	}
+	if err := lab.Down(t.Context(), name); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

@@ -105,7 +105,7 @@ func (o *Options) actionOf(port string) csig.Action {
 // speedPoll is how often the speeds of shaped ports are read: faults shape ports at any time.
 const speedPoll = 250 * time.Millisecond
 
-// Run keeps the speeds of ports up to date until the context ends.
+// Run keeps the speeds of ports up to date until the context ends, or the lab is taken down.
 func (s *Signals) Run(ctx context.Context) error {
 	tick := time.NewTicker(speedPoll)
 	defer tick.Stop()
@@ -116,6 +116,9 @@ func (s *Signals) Run(ctx context.Context) error {
 		case <-tick.C:
 			for _, sw := range s.switches {
 				if err := sw.RefreshSpeeds(); err != nil {
+					if _, gone := lab.Open(s.name); gone != nil {
+						return nil
+					}
 					return fmt.Errorf("lab %q: reading the speeds of ports: %w", s.name, err)
 				}
 			}

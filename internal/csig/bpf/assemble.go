@@ -14,6 +14,7 @@ const (
 	skbMark         = 8
 	skbQueueMapping = 12
 	skbProtocol     = 16
+	skbPriority     = 32
 	skbTCIndex      = 44
 	skbCB           = 48
 	skbData         = 76
@@ -57,6 +58,9 @@ const (
 
 // queueMark is the queue mapping of a packet with a tag; the format is added.
 const queueMark = 0x4350
+
+// priorityMark is the priority of a packet with a tag where the kernel resets the queue mapping; the format is added.
+const priorityMark = 0x43530000
 
 // license is that of the programs.
 const license = "Apache-2.0"

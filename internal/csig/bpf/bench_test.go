@@ -53,7 +53,7 @@ func threadTime(b *testing.B) time.Duration {
 }
 
 // measure returns what a run of a program takes. The sum of some counters says that the runs did what is measured.
-func measure(b *testing.B, spec *ebpf.ProgramSpec, counts *ebpf.Map, counters []csig.Outcome, frame []byte, context any) time.Duration {
+func measure(b *testing.B, runs int, spec *ebpf.ProgramSpec, counts *ebpf.Map, counters []csig.Outcome, frame []byte, context any) time.Duration {
 	b.Helper()
 	program, err := ebpf.NewProgram(spec)
 	if err != nil {
@@ -61,15 +61,14 @@ func measure(b *testing.B, spec *ebpf.ProgramSpec, counts *ebpf.Map, counters []
 	}
 	defer program.Close()
 	out := make([]byte, len(frame)+16)
-	const runs = 1_000_000
-	run := &ebpf.RunOptions{Data: frame, DataOut: out, Context: context, Repeat: runs}
+	run := &ebpf.RunOptions{Data: frame, DataOut: out, Context: context, Repeat: uint32(runs)}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	began := threadTime(b)
 	if _, err := program.Run(run); err != nil {
 		b.Fatal(err)
 	}
-	took := (threadTime(b) - began) / runs
+	took := (threadTime(b) - began) / time.Duration(runs)
 	var all [maxCounters]uint64
 	if err := counts.Lookup(uint32(0), &all); err != nil {
 		b.Fatal(err)
@@ -78,7 +77,7 @@ func measure(b *testing.B, spec *ebpf.ProgramSpec, counts *ebpf.Map, counters []
 	for _, o := range counters {
 		counted += all[o]
 	}
-	if counters != nil && counted < runs {
+	if counters != nil && counted < uint64(runs) {
 		b.Fatalf("counters %v: %d of %v are expected", all, runs, counters)
 	}
 	if !bytes.Equal(run.DataOut, frame) {
@@ -123,12 +122,12 @@ func BenchmarkTransit(b *testing.B) {
 				ktime := asm.Instructions{asm.FnKtimeGetNs.Call(), asm.Mov.Imm(asm.R0, tcxNext), asm.Return()}
 				var base, clock, ingress, egress time.Duration
 				for b.Loop() {
-					ingress += measure(b, &ebpf.ProgramSpec{Type: ebpf.XDP, License: license, Instructions: in}, x.s.counts, nil, frame, nil)
-					egress += measure(b, &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: license, Instructions: out}, x.e.counts, outcomes, plain, c)
+					ingress += measure(b, 1_000_000, &ebpf.ProgramSpec{Type: ebpf.XDP, License: license, Instructions: in}, x.s.counts, nil, frame, nil)
+					egress += measure(b, 1_000_000, &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: license, Instructions: out}, x.e.counts, outcomes, plain, c)
 				}
 				for range b.N {
-					base += measure(b, &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: license, Instructions: nothing}, x.e.counts, nil, plain, c)
-					clock += measure(b, &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: license, Instructions: ktime}, x.e.counts, nil, plain, c)
+					base += measure(b, 1_000_000, &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: license, Instructions: nothing}, x.e.counts, nil, plain, c)
+					clock += measure(b, 1_000_000, &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: license, Instructions: ktime}, x.e.counts, nil, plain, c)
 				}
 				n := float64(b.N)
 				b.ReportMetric(float64(base)/n, "ns/nothing")
@@ -140,4 +139,64 @@ func BenchmarkTransit(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkEndpoint measures what the programs at a node cost a tagged probe, as it is sent and as it is received, and what they
+// cost a packet of which they want nothing. Each run also undoes what it did.
+func BenchmarkEndpoint(b *testing.B) {
+	const runs = 10_000 // events that fit into the ring buffer
+	for _, f := range csig.Formats {
+		b.Run(f.String(), func(b *testing.B) {
+			o := EndpointOptions{Format: f, Signals: []csig.Signal{csig.Share, csig.Delay}}
+			e := openTest(b, o)
+			if err := e.TagFlows([]TaggedFlow{{a4, b4}}); err != nil {
+				b.Fatal(err)
+			}
+			plain, other := udpFrame(a4, b4, probe(1, 44, 0)), udpFrame(a4, plain, probe(1, 44, 0))
+			frame, err := etherTypes.Insert(nil, plain, csig.NewTag(f, csig.Share))
+			if err != nil {
+				b.Fatal(err)
+			}
+			ports := []uint16{stampPort}
+			source := assembleSource(sourceMaps{e.counts.FD(), e.flows.FD(), e.noted.FD()},
+				&sourceOptions{etherType: etherTypes.Of(f), format: f, signals: o.Signals, stampPorts: ports, senderAt: senderNumberAt})
+			sink := assembleSink(etherTypes, sinkMaps{e.counts.FD(), e.events.FD(), e.noted.FD()}, ports)
+			undone := append(source[:len(source)-2:len(source)-2], undoSource(f)...)
+			again := append(sink[:len(sink)-2:len(sink)-2], undoIngress(f, frame)...)
+			var c [192]byte
+			var sent, received, passed, taken time.Duration
+			for b.Loop() {
+				sent += measure(b, runs, &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: license, Instructions: undone}, e.counts, nil, plain, c)
+				passed += measure(b, runs, &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: license, Instructions: source}, e.counts, nil, other, c)
+				received += measure(b, runs, &ebpf.ProgramSpec{Type: ebpf.XDP, License: license, Instructions: again}, e.counts, nil, frame, nil)
+				runtime.LockOSThread()
+				began := threadTime(b)
+				if err := e.ReadTags(); err != nil {
+					b.Fatal(err)
+				}
+				for range runs {
+					e.ArrivedTag(a4, b4, 1)
+				}
+				taken += (threadTime(b) - began) / runs
+				runtime.UnlockOSThread()
+			}
+			counts, err := e.Counts()
+			if want := uint64(b.N) * runs; err != nil || counts.Tagged < want || counts.Stripped < want || counts.Lost > 0 || counts.Failed > 0 {
+				b.Fatalf("%+v, %v: %d of each are expected", counts, err, want)
+			}
+			n := float64(b.N)
+			b.ReportMetric(float64(sent)/n, "ns/tagged-probe")
+			b.ReportMetric(float64(passed)/n, "ns/other-packet")
+			b.ReportMetric(float64(received)/n, "ns/tag-received")
+			b.ReportMetric(float64(taken)/n, "ns/tag-fetched")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// undoSource takes the tag off again that the source put in.
+func undoSource(f csig.Format) asm.Instructions {
+	p := undoEgress(f)
+	p[0] = p[0].WithSymbol("out")
+	return p
 }

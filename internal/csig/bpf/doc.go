@@ -6,7 +6,8 @@
 //     it beside the packet while the kernel routes it, and puts it back at the egress (TCX).
 //  2. At the ingress, the tag is in the packet's metadata. From there on, the mark holds T, S and R, the traffic control
 //     index holds the locator of a wide tag, and the queue mapping says that there is a tag, and of which format. No route
-//     depends on any of them.
+//     depends on any of them. In a tunnel, where the kernel resets the queue mapping, the priority says so: the tag moves
+//     between the link headers of the tunnel and of the packet inside, and only ports update it (rule 9 of csig).
 //  3. A tag is taken off if it is behind the addresses, and IPv4 or IPv6 is behind the tag. All other frames pass the ingress
 //     as they are: malformed ones are counted as csig.BadTag, and tags behind VLAN tags or before other protocols as
 //     csig.Passed. A router drops both.

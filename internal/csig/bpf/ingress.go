@@ -117,6 +117,8 @@ func assembleCarry() asm.Instructions {
 			asm.And.Imm(asm.R5, 0xf),
 			asm.Or.Imm(asm.R5, queueMark),
 			asm.StoreMem(asm.R6, skbQueueMapping, asm.R5, asm.Word),
+			asm.Xor.Imm(asm.R5, queueMark|priorityMark), // for a tunnel that ends here; routing sets the priority anew
+			asm.StoreMem(asm.R6, skbPriority, asm.R5, asm.Word),
 			asm.Mov.Imm(asm.R4, 0),
 			asm.StoreMem(asm.R2, 0, asm.R4, asm.Word),
 			asm.Ja.Label("out")),
@@ -125,5 +127,31 @@ func assembleCarry() asm.Instructions {
 			asm.JEq.Imm(asm.R2, queueMark|int32(csig.Compact), "clear"),
 			asm.JNE.Imm(asm.R2, queueMark|int32(csig.Wide), "out")),
 		labelled("clear", asm.Mov.Imm(asm.R2, 0), asm.StoreMem(asm.R6, skbQueueMapping, asm.R2, asm.Word)),
+		labelled("out", asm.Mov.Imm(asm.R0, tcxNext), asm.Return()))
+}
+
+// assembleEnter returns the TCX program at the egress of a tunnel's device: the kernel resets the queue mapping there, so that
+// the priority says that the packet has a tag, and of which format, until it leaves by a port.
+func assembleEnter() asm.Instructions {
+	return join(asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R6, skbQueueMapping, asm.Word),
+		asm.JEq.Imm(asm.R2, queueMark|int32(csig.Compact), "tagged"),
+		asm.JNE.Imm(asm.R2, queueMark|int32(csig.Wide), "out"),
+	},
+		labelled("tagged", asm.Xor.Imm(asm.R2, queueMark|priorityMark), asm.StoreMem(asm.R6, skbPriority, asm.R2, asm.Word)),
+		labelled("out", asm.Mov.Imm(asm.R0, tcxNext), asm.Return()))
+}
+
+// assembleLeave returns the TCX program at the ingress of a tunnel's device, which undoes what assembleEnter does: the packet
+// came with the tag of the tunnel's link header, and is routed with it from here on.
+func assembleLeave() asm.Instructions {
+	return join(asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R6, skbPriority, asm.Word),
+		asm.JEq.Imm(asm.R2, priorityMark|int32(csig.Compact), "tagged"),
+		asm.JNE.Imm(asm.R2, priorityMark|int32(csig.Wide), "out"),
+	},
+		labelled("tagged", asm.Xor.Imm(asm.R2, queueMark|priorityMark), asm.StoreMem(asm.R6, skbQueueMapping, asm.R2, asm.Word)),
 		labelled("out", asm.Mov.Imm(asm.R0, tcxNext), asm.Return()))
 }

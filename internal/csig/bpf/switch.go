@@ -42,7 +42,10 @@ type Switch struct {
 	counts  *ebpf.Map // of the ingress
 	ingress *ebpf.Program
 	carry   *ebpf.Program
+	enter   *ebpf.Program // of tunnels
+	leave   *ebpf.Program
 	ports   []*attachedPort
+	tunnels []io.Closer
 }
 
 // attachedPort is an egress port with its program.
@@ -77,9 +80,15 @@ func (s *Switch) load() (err error) {
 		Instructions: assembleIngress(s.profile.EtherTypes, s.counts.FD())}); err != nil {
 		return fmt.Errorf("ingress program: %w", err)
 	}
-	if s.carry, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "csig_carry", Type: ebpf.SchedCLS, License: license,
-		Instructions: assembleCarry()}); err != nil {
-		return fmt.Errorf("ingress program behind XDP: %w", err)
+	for _, p := range []struct {
+		at           **ebpf.Program
+		name         string
+		instructions asm.Instructions
+	}{{&s.carry, "csig_carry", assembleCarry()}, {&s.enter, "csig_enter", assembleEnter()}, {&s.leave, "csig_leave", assembleLeave()}} {
+		*p.at, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: p.name, Type: ebpf.SchedCLS, License: license, Instructions: p.instructions})
+		if err != nil {
+			return fmt.Errorf("program %s: %w", p.name, err)
+		}
 	}
 	return nil
 }
@@ -234,14 +243,32 @@ func (s *Switch) AttachPort(o SwitchPort) (err error) {
 	if err = s.separateFrames(o.Interface); err != nil {
 		return err
 	}
-	for program, at := range map[*ebpf.Program]ebpf.AttachType{s.carry: ebpf.AttachTCXIngress, port.egress.program: ebpf.AttachTCXEgress} {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: o.Interface, Program: program, Attach: at})
+	if err = attachPair(&port.links, o.Interface, s.carry, port.egress.program); err != nil {
+		return err
+	}
+	s.ports = append(s.ports, port)
+	return nil
+}
+
+// AttachTunnel attaches programs to the device of a tunnel (VXLAN) in the calling thread's namespace. The tag of a packet that
+// enters the tunnel goes to the tunnel's link header, and comes back from there at the tunnel's end. The ports by which the
+// packets of the tunnel leave and arrive have their own programs.
+func (s *Switch) AttachTunnel(ifindex int) error {
+	if err := attachPair(&s.tunnels, ifindex, s.leave, s.enter); err != nil {
+		return fmt.Errorf("tunnel at interface %d: %w", ifindex, err)
+	}
+	return nil
+}
+
+// attachPair attaches classifiers to both directions of an interface, and adds their links to a list.
+func attachPair(links *[]io.Closer, ifindex int, ingress, egress *ebpf.Program) error {
+	for program, at := range map[*ebpf.Program]ebpf.AttachType{ingress: ebpf.AttachTCXIngress, egress: ebpf.AttachTCXEgress} {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: at})
 		if err != nil {
 			return fmt.Errorf("TCX, which Linux has from 6.6 on: %w", err)
 		}
-		port.links = append(port.links, l)
+		*links = append(*links, l)
 	}
-	s.ports = append(s.ports, port)
 	return nil
 }
 
@@ -354,11 +381,14 @@ func (s *Switch) Close() error {
 	for _, p := range s.ports {
 		errs = append(errs, p.Close())
 	}
-	s.ports = nil
+	for _, l := range s.tunnels {
+		errs = append(errs, l.Close())
+	}
+	s.ports, s.tunnels = nil, nil
 	if s.netlink != nil {
 		s.netlink.Close()
 	}
-	return errors.Join(append(errs, s.ingress.Close(), s.carry.Close(), s.counts.Close())...)
+	return errors.Join(append(errs, s.ingress.Close(), s.carry.Close(), s.enter.Close(), s.leave.Close(), s.counts.Close())...)
 }
 
 func (p *attachedPort) Close() error {
