@@ -22,6 +22,7 @@ func All() map[string]Dashboard {
 	return map[string]Dashboard{
 		"fleet": fleetDashboard(), "map": mapDashboard(), "edge": edgeDashboard(), "tiers": tiersDashboard(), "path": pathDashboard(),
 		"links": linksDashboard(), "clocks": clocksDashboard(), "nics": nicsDashboard(), "nicstate": nicStateDashboard(), "ports": portsDashboard(), "jobs": jobsDashboard(), "collectives": collectivesDashboard(),
+		"signals": signalsDashboard(),
 	}
 }
 

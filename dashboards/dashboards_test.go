@@ -236,6 +236,53 @@ func TestPanelsOfSwitches(t *testing.T) {
 	}
 }
 
+// TestPanelsOfSignals evaluates the panels about in-band signals over the series of flows with them. Counters grow by one with each scrape.
+func TestPanelsOfSignals(t *testing.T) {
+	f, err := os.Open("../exporters/csig/testdata/working.metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := "load 5s\n"
+	for name, family := range families {
+		for _, m := range family.Metric {
+			labels := []string{`instance="h1"`}
+			for _, l := range m.Label {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			growth := "x60"
+			if m.Counter != nil {
+				growth = "+1x60"
+			}
+			load += fmt.Sprintf("  %s{%s} %g%s\n", name, strings.Join(labels, ","), m.GetGauge().GetValue()+m.GetCounter().GetValue(), growth)
+		}
+	}
+	db := evidencetest.NewQuerier(t, load)
+	for _, p := range All()["signals"].Panels {
+		for _, target := range p.Targets {
+			rows, err := db.QueryInstant(t.Context(), FillVariables(target.Expr), time.Unix(290, 0))
+			if err != nil || len(rows) == 0 {
+				t.Errorf("panel %q shows nothing (%v): %s", p.Title, err, FillVariables(target.Expr))
+			}
+			// Two flows have little left: packets with compact locators 1 and 2 of one, and with wide locator 1 of the other.
+			if p.Title == "Bottleneck ports" {
+				got := map[string]float64{}
+				for _, r := range rows {
+					got[r.Labels["format"]+" "+r.Labels["switch"]+":"+r.Labels["port"]] = r.Value
+				}
+				if want := map[string]float64{"compact leaf1:up1": 0.2, "compact leaf1:Ethernet1/2": 0.2, "wide leaf1:up1": 0.2}; !maps.Equal(got, want) {
+					t.Errorf("bottlenecks %v, want %v", got, want)
+				}
+			}
+		}
+	}
+}
+
 // TestPanelsOfCollectives evaluates the panels about collectives over the series of an analyzer that follows a slow job.
 func TestPanelsOfCollectives(t *testing.T) {
 	const of = `job_name="train",comm_name="DP 0",instance="a1",job="graylink-analyzer"`

@@ -22,7 +22,7 @@ import (
 )
 
 // exposing lists the directories whose code names series, below the repository's root.
-var exposing = []string{"exporters", "analyzer/publish", "analyzer/daemon", "cmd", "internal/gnmi", "internal/pki", "receivers"}
+var exposing = []string{"exporters", "analyzer/publish", "analyzer/daemon", "cmd", "internal/csig/observe", "internal/gnmi", "internal/pki", "receivers"}
 
 // foreign lists series of Prometheus itself.
 var foreign = []string{"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scraped", "scrape_samples_post_metric_relabeling", "prometheus_target_interval_length_seconds", "prometheus_rule_group_iterations_missed_total",

@@ -552,6 +552,16 @@ var mayBeEmpty = map[string]string{
 	"Waiting: mean":                   "the chain's analyzers follow no collectives",
 	"Records read":                    "the chain's analyzers follow no collectives",
 	"Records missing or changed":      "the chain's analyzers follow no collectives",
+	// TestPanelsOfSignals has these.
+	"Profiles in use":                       "nothing in the chain has in-band signals",
+	"Tags that are not used":                "nothing in the chain has in-band signals",
+	"Available share of the bottleneck":     "nothing in the chain has in-band signals",
+	"Available bandwidth of the bottleneck": "nothing in the chain has in-band signals",
+	"Largest delay of a hop":                "nothing in the chain has in-band signals",
+	"Bottleneck ports":                      "nothing in the chain has in-band signals",
+	"Paths that lose tagged packets":        "nothing in the chain has in-band signals",
+	"Profiles":                              "nothing in the chain has in-band signals",
+	"Tags that are not used, by reason":     "nothing in the chain has in-band signals",
 	// TestPanelsOfSwitches has these.
 	"Paused by the far end":              "switches of the lab are Linux",
 	"Time paused":                        "switches of the lab are Linux",
