@@ -149,7 +149,7 @@ func BenchmarkEndpoint(b *testing.B) {
 		b.Run(f.String(), func(b *testing.B) {
 			o := EndpointOptions{Format: f, Signals: []csig.Signal{csig.Share, csig.Delay}}
 			e := openTest(b, o)
-			if err := e.TagFlows([]TaggedFlow{{a4, b4}}); err != nil {
+			if err := e.TagFlows([]csig.TaggedFlow{{From: a4, To: b4}}); err != nil {
 				b.Fatal(err)
 			}
 			plain, other := udpFrame(a4, b4, probe(1, 44, 0)), udpFrame(a4, plain, probe(1, 44, 0))
