@@ -1,6 +1,6 @@
 package dashboards
 
-// signalsDashboard is about in-band signals, which agents and the Collector's receiver read.
+// signalsDashboard returns the dashboard of in-band signals, which agents and the Collector's receiver read.
 func signalsDashboard() Dashboard {
 	const chosen = `src=~"$src", dst=~"$dst"`
 	const legend = "{{src}} > {{dst}} #{{flow}} {{direction}}"

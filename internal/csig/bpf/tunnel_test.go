@@ -88,7 +88,7 @@ func TestTunnelCarriesTags(t *testing.T) {
 			n := buildNetwork(t, tunnelled, p, nil)
 			o := EndpointOptions{EtherTypes: etherTypes, Format: f, Signals: []csig.Signal{csig.Bandwidth}}
 			x := &exchange{n, n.endpoint("h1/eth1", o), n.endpoint("h2/eth1", o), n.socket("h1", sender), n.socket("h2", reflector)}
-			if err := x.near.TagFlows([]TaggedFlow{{sender, reflector}}); err != nil {
+			if err := x.near.TagFlows([]csig.TaggedFlow{{From: sender, To: reflector}}); err != nil {
 				t.Fatal(err)
 			}
 			forward, reverse := x.send(1, 1472)
@@ -111,7 +111,7 @@ func TestTunnelCarriesTags(t *testing.T) {
 				to, back := x.send(seq, []int{44, 1472}[seq>>1&1])
 				wantForward, wantReverse := forward, reverse
 				if seq&1 == 0 {
-					wantForward, wantReverse = ArrivedSignal{}, ArrivedSignal{}
+					wantForward, wantReverse = csig.ArrivedSignal{}, csig.ArrivedSignal{}
 				}
 				if to != wantForward || back != wantReverse {
 					t.Errorf("probe %d: %+v and %+v in a tunnel, want %+v and %+v", seq, to, back, wantForward, wantReverse)

@@ -224,9 +224,9 @@ func FuzzTake(f *testing.F) {
 	} {
 		f.Add(unhex(f, macs+s))
 	}
-	r := newReader(f, observe.Options{})
+	r := newReader(f, observe.Options{Flows: 8})
 	p := r.AddPlace("eth0")
-	at := seconds(0)
+	at, types := seconds(0), profile(f).EtherTypes
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		count := func() (used, dropped uint64) {
 			s := r.Stats(at)
@@ -245,7 +245,7 @@ func FuzzTake(f *testing.F) {
 		used, dropped := count()
 		p.Take(frame, at)
 		usedAfter, droppedAfter := count()
-		_, status := profile(t).EtherTypes.Parse(frame)
+		_, status := types.Parse(frame)
 		want := uint64(1)
 		if status == csig.Foreign {
 			want = 0
