@@ -201,6 +201,20 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestNewLocatorsOfAMinute checks that a time that goes back does not begin another minute, in which there may be new locators.
+func TestNewLocatorsOfAMinute(t *testing.T) {
+	r := newReader(t, observe.Options{NewLocators: 1})
+	p := r.AddPlace("eth0")
+	for i, minute := range []float64{2, 1, 2, 3} {
+		tag := fmt.Sprintf("88b5 2b8%d ", i)
+		p.Take(unhex(t, macs+tag+ip4+probe3), seconds(60*minute))
+	}
+	want := []string{"h1/eth1>h2/eth1#3 forward share compact 0: 1", "h1/eth1>h2/eth1#3 forward share compact 3: 1", "eth0 limit: 2"}
+	if got := describe(r.Stats(seconds(180))); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestNothingAllocates checks that frames of known flows, and those that are not used, cost no memory.
 func TestNothingAllocates(t *testing.T) {
 	r := newReader(t, observe.Options{})
