@@ -381,6 +381,7 @@ func TestClock(t *testing.T) {
 }
 
 var attributes = map[string]string{
+	"address":   "Address of a switch.",
 	"bound":     "lower: the value is at least this; upper: it is below this.",
 	"direction": "forward (of probes and data) or reverse (of replies).",
 	"dst":       "NIC at the far end of the flow.",
