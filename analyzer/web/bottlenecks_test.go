@@ -42,8 +42,8 @@ func TestBottlenecksOfALookup(t *testing.T) {
 	const url = "/?src=h3/eth1&dst=h1/eth1"
 	_, all := page(t, h, url)
 	flow := one(t, all, "data-flow", tagged.String()).text
-	contains(t, flow, path[1].Switch+" in "+path[1].In+", out "+path[1].Out+" → ", "← bottleneck: 0 % to 1 % of the speed is available", "← bottleneck: packets take 1.024ms to 1.448ms",
-		"Bottleneck: at "+port+", 0 % to 1 % of the speed is available; at "+port+", packets take 1.024ms to 1.448ms.")
+	contains(t, flow, path[1].Switch+" in "+path[1].In+", out "+path[1].Out+" → ", "← bottleneck: 0 % to 1 % of the speed is available", "← bottleneck: packets take 1.02 ms to 1.45 ms",
+		"Bottleneck: at "+port+", 0 % to 1 % of the speed is available; at "+port+", packets take 1.02 ms to 1.45 ms.")
 	if strings.Count(flow, "←") != 2 {
 		t.Errorf("another hop is marked: %s", flow)
 	}
@@ -68,8 +68,8 @@ func TestBottleneckOfAVerdict(t *testing.T) {
 		reading *fabric.SignalReading
 		want    string
 	}{
-		{&fabric.SignalReading{Says: fabric.SignalsAgree, Port: "spine1:dn1", AvailableRatio: &share, HopDelay: &delay}, "bottleneck" + "spine1:dn1, where 0 % to 1 % of its speed is available and packets take 1ms to 2ms (in-band signals agree with the verdict)"},
-		{&fabric.SignalReading{Says: fabric.SignalsDisagree, Port: "leaf2:up1", HopDelay: &delay}, "bottleneck" + "leaf2:up1, where packets take 1ms to 2ms (in-band signals disagree with the verdict)"},
+		{&fabric.SignalReading{Says: fabric.SignalsAgree, Port: "spine1:dn1", AvailableRatio: &share, HopDelay: &delay}, "bottleneck" + "spine1:dn1, where 0 % to 1 % of its speed is available and packets take 1 ms to 2 ms (in-band signals agree with the verdict)"},
+		{&fabric.SignalReading{Says: fabric.SignalsDisagree, Port: "leaf2:up1", HopDelay: &delay}, "bottleneck" + "leaf2:up1, where packets take 1 ms to 2 ms (in-band signals disagree with the verdict)"},
 		{&fabric.SignalReading{Says: fabric.SignalsSilent, Text: "no tagged packets of flows with a known path cross it"}, "bottleneck" + "not known: no tagged packets"},
 		{nil, ""},
 	} {

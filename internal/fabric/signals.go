@@ -1,9 +1,9 @@
 package fabric
 
 import (
+	"fmt"
 	"math"
 	"strconv"
-	"time"
 )
 
 // SignalReading holds what the in-band signals of the flows that cross an element say of it.
@@ -46,7 +46,20 @@ func (b Bounds) FormatShare() string {
 
 // FormatDelay writes the bounds of a delay in seconds with a unit.
 func (b Bounds) FormatDelay() string {
-	return b.format(func(v float64) string { return time.Duration(math.Round(v * 1e9)).String() })
+	return b.format(formatSeconds)
+}
+
+// formatSeconds writes a time with three digits and the unit that suits it.
+func formatSeconds(v float64) string {
+	switch {
+	case v < 1e-6:
+		return fmt.Sprintf("%.3g ns", v*1e9)
+	case v < 1e-3:
+		return fmt.Sprintf("%.3g µs", v*1e6)
+	case v < 1:
+		return fmt.Sprintf("%.3g ms", v*1e3)
+	}
+	return fmt.Sprintf("%.3g s", v)
 }
 
 // format writes bounds by a function that writes one value.
