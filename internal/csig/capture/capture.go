@@ -81,10 +81,14 @@ func NewReader(p *csig.Profile, o Options) *Reader {
 		owners: map[netip.Addr]owner{}}
 }
 
-// AddPlace returns a place of capture, by the name of whose NIC tags that are not used are counted.
+// AddPlace returns the place of capture with a name, by which tags that are not used are counted: that of a NIC, or of a file. Interfaces
+// of one NIC are one place.
 func (r *Reader) AddPlace(nic string) *Place {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if i := slices.IndexFunc(r.places, func(p *Place) bool { return p.name == nic }); i >= 0 {
+		return r.places[i]
+	}
 	p := &Place{reader: r, name: nic}
 	r.places = append(r.places, p)
 	return p

@@ -201,6 +201,17 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestPlaces checks that tags that are not used are counted by the place of their capture, and that a name is one place.
+func TestPlaces(t *testing.T) {
+	r := newReader(t, observe.Options{})
+	for _, nic := range []string{"h1/eth1", "h1/eth2", "h1/eth1"} {
+		r.AddPlace(nic).Take(unhex(t, macs+compact+from9+probe3), seconds(0))
+	}
+	if got := describe(r.Stats(seconds(1))); !slices.Equal(got, []string{"h1/eth1 stranger: 2", "h1/eth2 stranger: 1"}) {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestNewLocatorsOfAMinute checks that a time that goes back does not begin another minute, in which there may be new locators.
 func TestNewLocatorsOfAMinute(t *testing.T) {
 	r := newReader(t, observe.Options{NewLocators: 1})
