@@ -106,7 +106,7 @@ func TestRules11To14Signals(t *testing.T) {
 		{"the share of the sending port", up, [][]written{most(forwardTags, "share", 1), shares(forwardTags, free, scarce)}, fabric.SignalsAgree, 0.8,
 			"Cause: congestion at leaf1:up1 (weight 0.80): 96 % of the tags of 1 flows name it as the bottleneck, where 0 % to 1 % of the speed is available."},
 		{"its delay", up, [][]written{most(forwardTags, "delay", 1), delays(forwardTags, idle, waits)}, fabric.SignalsAgree, 0.8, "and packets take 1.02 ms to 1.45 ms"},
-		{"a delay beyond the last edge", up, [][]written{most(forwardTags, "delay", 1), delays(forwardTags, idle, "0.008192 _")}, fabric.SignalsAgree, 0.8, "packets take 8.192ms or more"},
+		{"a delay beyond the last edge", up, [][]written{most(forwardTags, "delay", 1), delays(forwardTags, idle, "0.008192 _")}, fabric.SignalsAgree, 0.8, "packets take 8.19 ms or more"},
 		{"half of the tags", up, [][]written{{named(forwardTags, "share", 1, 50), named(forwardTags, "share", 0, 50)}, shares(forwardTags, free, scarce)}, fabric.SignalsAgree, 0.8, "50 % of the tags"},
 		{"fewer than half of them", up, [][]written{{named(forwardTags, "share", 1, 48), named(forwardTags, "share", 0, 52)}, shares(forwardTags, free, scarce)}, fabric.SignalsSilent, 0, "do not name one port"},
 		{"another port as well", up, [][]written{{named(forwardTags, "share", 1, 70), named(forwardTags, "share", 2, 30)}, shares(forwardTags, free, scarce)}, fabric.SignalsSilent, 0, "do not name one port"},
