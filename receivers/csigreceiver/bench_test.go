@@ -3,6 +3,8 @@ package csigreceiver
 import (
 	"log/slog"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -12,12 +14,14 @@ import (
 	"github.com/graylink/graylink/internal/unix/vethtest"
 )
 
-// benchRate is the rate of the frames of BenchmarkInterface in a second. Spec 91-csig.md wants it without a drop.
-const benchRate = 300_000
+// BenchmarkInterface has so many frames in a second, which have to be read without a drop. One sender does not reach that everywhere.
+const (
+	benchRate    = 300_000
+	benchSenders = 2
+)
 
 // BenchmarkInterface sends tagged frames to an interface at 300,000 a second, if the machine can, and reads them as the receiver does. It
 // reports the rate that was reached, the frames that the kernel counts as dropped, and the time of a processor that reading one takes.
-// Sender and receiver need a processor each.
 func BenchmarkInterface(b *testing.B) {
 	c := config(b)
 	reader, _, _, err := newReader(c)
@@ -31,26 +35,37 @@ func BenchmarkInterface(b *testing.B) {
 			b.Error(err)
 			return
 		}
-		from, err := unix.OpenPacket(0, 0, 64)
-		if err != nil {
-			b.Error(err)
-			return
+		var from [benchSenders]*unix.Packet
+		for i := range from {
+			p, err := unix.OpenPacket(0, 0, 64)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			defer p.Close()
+			from[i] = p
 		}
-		defer from.Close()
 		read := make(chan float64)
 		go func() { read <- readFrames(b, t, reader, uint64(b.N)) }()
 		f := frame(b, "10.0.0.1")
 		b.ResetTimer()
 		start := time.Now()
-		for n := range b.N {
-			for n%64 == 0 && time.Since(start) < time.Duration(n)*time.Second/benchRate {
-				runtime.Gosched()
-			}
-			if err := from.Send(near, f); err != nil {
-				b.Error(err)
-				break
-			}
+		var sent atomic.Int64
+		var senders sync.WaitGroup
+		for _, p := range from {
+			senders.Go(func() {
+				for n := sent.Add(1); n <= int64(b.N); n = sent.Add(1) {
+					for n%64 == 0 && time.Since(start) < time.Duration(n)*time.Second/benchRate {
+						runtime.Gosched()
+					}
+					if err := p.Send(near, f); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
 		}
+		senders.Wait()
 		took := time.Since(start)
 		nanos := <-read
 		b.StopTimer()
