@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -56,7 +55,6 @@ const (
 	tagProfiles   = "graylink_csig_profile_info"
 	shareSignal   = "share"
 	delaySignal   = "delay"
-	reverseFlow   = "reverse"
 	upperBound    = "upper"
 	medianOfRange = "quantile_over_time(0.5, "
 )
@@ -155,62 +153,32 @@ func (a *Attributor) readSignals(ctx context.Context, q Request, places []endRol
 	return opinionOf(flows, sending), nil
 }
 
-// locator identifies the locator of a tag.
-type locator struct{ format, number string }
-
 // readLocators returns the ports of some switches that have a locator, by locator.
-func (a *Attributor) readLocators(ctx context.Context, switches []string, t moments) (map[locator][]string, error) {
-	samples, err := a.queryInstant(ctx, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(%s{switch=~%s}[%s]))", tagLocators, anyOf(switches), formatMillis(longestSignals)), t.now.Add(t.ahead))
+func (a *Attributor) readLocators(ctx context.Context, switches []string, t moments) (map[signals.Locator][]string, error) {
+	samples, err := a.queryInstant(ctx, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(%s{switch=~%s}[%s]))", tagLocators, signals.AnyOf(switches), formatMillis(longestSignals)), t.now.Add(t.ahead))
 	if err != nil {
 		return nil, err
 	}
-	out := map[locator][]string{}
-	for _, s := range samples {
-		of := locator{s.Labels["format"], s.Labels["locator"]}
-		out[of] = append(out[of], s.Labels["switch"]+":"+s.Labels["port"])
-	}
-	return out, nil
-}
-
-// anyOf returns a quoted regular expression that matches some names.
-func anyOf(names []string) string {
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = regexp.QuoteMeta(n)
-	}
-	return strconv.Quote(strings.Join(quoted, "|"))
+	return signals.PortsOfLocators(samples), nil
 }
 
 // portOnPath returns the one port of a path that has a locator, or "" if there is none or more than one (rule 11).
-func portOnPath(path fabric.Path, ports []string) (found string) {
-	for _, h := range path {
-		port := h.Switch + ":" + h.Out
-		if !slices.Contains(ports, port) || port == found {
-			continue
-		}
-		if found != "" {
-			return ""
-		}
-		found = port
+func portOnPath(path fabric.Path, ports []string) string {
+	if on := signals.PortsOnPath(path, ports); len(on) == 1 {
+		return on[0]
 	}
-	return found
-}
-
-// flowOf returns the directed flow that the labels of a series are about.
-func flowOf(l map[string]string) string {
-	n, _ := strconv.Atoi(l["flow"])
-	return fabric.Flow{Src: l["src"], Dst: l["dst"], Number: n, Reply: l["direction"] == reverseFlow}.String()
+	return ""
 }
 
 // readTags reads what the tags of flows said in the incident, and before it.
-func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow, locators map[locator][]string, q Request, t moments) error {
+func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow, locators map[signals.Locator][]string, q Request, t moments) error {
 	sources := map[string]bool{}
 	for name := range flows {
 		if e, err := fabric.ParseFlow(name); err == nil {
 			sources[e.Src] = true
 		}
 	}
-	of := fmt.Sprintf("{flow=~\"[0-9]+\",src=~%s}", anyOf(spreadOver(slices.Sorted(maps.Keys(sources)), mostSources)))
+	of := fmt.Sprintf("{flow=~\"[0-9]+\",src=~%s}", signals.AnyOf(spreadOver(slices.Sorted(maps.Keys(sources)), mostSources)))
 	now := t.now.Add(t.ahead)
 	over := min(max(t.now.Sub(q.SureSince), 3*a.Scrape), longestSignals)
 	packets, err := a.queryInstant(ctx, fmt.Sprintf("max by (src, dst, flow, direction, signal, format, locator) (increase(%s%s[%s]))", tagPackets, of, formatMillis(over)), now)
@@ -218,7 +186,7 @@ func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow,
 		return err
 	}
 	for _, s := range packets {
-		f := flows[flowOf(s.Labels)]
+		f := flows[signals.FlowOf(s.Labels).String()]
 		if f == nil || !(s.Value > 0) {
 			continue
 		}
@@ -226,7 +194,7 @@ func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow,
 		if f.named[signal] == nil {
 			f.named[signal] = map[string]float64{}
 		}
-		f.named[signal][portOnPath(f.path, locators[locator{s.Labels["format"], s.Labels["locator"]}])] += s.Value
+		f.named[signal][portOnPath(f.path, locators[signals.LocatorOf(s.Labels)])] += s.Value
 	}
 	// A value that is not of the last moments is of a flow that has ended, or has no tags any more.
 	latest := func(name string) string {
@@ -250,7 +218,7 @@ func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow,
 			return err
 		}
 		for _, s := range samples {
-			f := flows[flowOf(s.Labels)]
+			f := flows[signals.FlowOf(s.Labels).String()]
 			if f == nil || math.IsNaN(s.Value) || math.IsInf(s.Value, 0) {
 				continue
 			}

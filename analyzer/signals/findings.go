@@ -35,7 +35,7 @@ type Checker struct {
 	SwitchAt func(netip.Addr) string
 
 	turn       int
-	locators   map[locator][]string
+	locators   map[Locator][]string
 	locatorsAt time.Time
 	// foreign are the switches that the last check suspected by rule 3.
 	foreign []string
@@ -131,9 +131,9 @@ type seenFlows struct {
 // lookAtFlows looks at the flows of some NICs, which are others in each check, and at those that end at NICs where unknown locators arrive.
 func (c *Checker) lookAtFlows(ctx context.Context, now time.Time, dropping []string) (*seenFlows, error) {
 	seen := &seenFlows{named: map[string]float64{}, foreign: map[fabric.Flow][]string{}, arriving: map[string]map[string]bool{}}
-	matchers := []string{"src=~" + anyOf(c.nextSources())}
+	matchers := []string{"src=~" + AnyOf(c.nextSources())}
 	if len(dropping) > 0 {
-		few := anyOf(dropping[:min(len(dropping), sourcesAtOnce)])
+		few := AnyOf(dropping[:min(len(dropping), sourcesAtOnce)])
 		matchers = append(matchers, "dst=~"+few, "src=~"+few)
 	}
 	for _, m := range matchers {
@@ -170,7 +170,7 @@ func (c *Checker) refreshLocators(ctx context.Context, now time.Time, all map[fa
 	for _, t := range all {
 		for _, of := range t {
 			for l := range of {
-				fresh = fresh && (l.number == "0" || len(c.locators[l]) > 0)
+				fresh = fresh && (l.Number == "0" || len(c.locators[l]) > 0)
 			}
 		}
 	}
@@ -200,7 +200,7 @@ func (c *Checker) addFlow(seen *seenFlows, f fabric.Flow, t tags, now time.Time,
 	for _, of := range t {
 		for l, n := range of {
 			ports := c.locators[l]
-			on := portsOnPath(b.Path, ports)
+			on := PortsOnPath(b.Path, ports)
 			for _, port := range on {
 				seen.named[fabric.OwnerOf(port)] += n
 			}

@@ -15,10 +15,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/evidence"
@@ -65,7 +63,6 @@ type Reader struct {
 const (
 	shareSignal = "share"
 	delaySignal = "delay"
-	reverseFlow = "reverse"
 	upperBound  = "upper"
 )
 
@@ -82,11 +79,8 @@ type Bottlenecks struct {
 	Delay *Bottleneck `json:"hop_delay_seconds,omitempty"`
 }
 
-// locator identifies the locator of a tag.
-type locator struct{ format, number string }
-
 // tags counts the tags of a directed flow in a span of time, by signal and locator.
-type tags map[string]map[locator]float64
+type tags map[string]map[Locator]float64
 
 // span returns the time over which tags are counted, which has several scrapes.
 func (r *Reader) span() time.Duration { return max(15*time.Second, 4*r.Scrape) }
@@ -124,21 +118,16 @@ func (r *Reader) isRead(ctx context.Context, now time.Time) (bool, error) {
 }
 
 // readLocators returns the ports of each locator, of some switches, or of all of them.
-func (r *Reader) readLocators(ctx context.Context, now time.Time, switches []string) (map[locator][]string, error) {
+func (r *Reader) readLocators(ctx context.Context, now time.Time, switches []string) (map[Locator][]string, error) {
 	of := ""
 	if switches != nil {
-		of = "{switch=~" + anyOf(switches) + "}"
+		of = "{switch=~" + AnyOf(switches) + "}"
 	}
 	samples, err := r.query(ctx, now, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(fabric_csig_locator_info%s[%s]))", of, millis(r.span())))
 	if err != nil {
 		return nil, err
 	}
-	out := map[locator][]string{}
-	for _, s := range samples {
-		l := locator{s.Labels["format"], s.Labels["locator"]}
-		out[l] = append(out[l], s.Labels["switch"]+":"+s.Labels["port"])
-	}
-	return out, nil
+	return PortsOfLocators(samples), nil
 }
 
 // readTags returns the tags of the directed flows that matchers of labels select.
@@ -149,45 +138,20 @@ func (r *Reader) readTags(ctx context.Context, now time.Time, matchers string) (
 	}
 	out := map[fabric.Flow]tags{}
 	for _, s := range samples {
-		f := flowOf(s.Labels)
+		f := FlowOf(s.Labels)
 		if out[f] == nil {
 			out[f] = tags{}
 		}
 		signal := s.Labels["signal"]
 		if out[f][signal] == nil {
-			out[f][signal] = map[locator]float64{}
+			out[f][signal] = map[Locator]float64{}
 		}
-		out[f][signal][locator{s.Labels["format"], s.Labels["locator"]}] += s.Value
+		out[f][signal][LocatorOf(s.Labels)] += s.Value
 	}
 	return out, nil
 }
 
-// flowOf returns the directed flow that the labels of a series are about.
-func flowOf(l map[string]string) fabric.Flow {
-	n, _ := strconv.Atoi(l["flow"])
-	return fabric.Flow{Src: l["src"], Dst: l["dst"], Number: n, Reply: l["direction"] == reverseFlow}
-}
-
-// anyOf returns a quoted regular expression that matches some names.
-func anyOf(names []string) string {
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = regexp.QuoteMeta(n)
-	}
-	return strconv.Quote(strings.Join(quoted, "|"))
-}
-
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
-
-// portsOnPath returns which of some ports are egress ports of a path.
-func portsOnPath(path fabric.Path, ports []string) (out []string) {
-	for _, h := range path {
-		if port := h.Switch + ":" + h.Out; slices.Contains(ports, port) && !slices.Contains(out, port) {
-			out = append(out, port)
-		}
-	}
-	return out
-}
 
 // ReadBottlenecks returns the bottlenecks of the tagged flows between two NICs, in all directions. known is false if nothing reads in-band
 // signals. It fails if a query fails.
@@ -197,7 +161,7 @@ func (r *Reader) ReadBottlenecks(ctx context.Context, now time.Time, a, b string
 	if known, err = r.isRead(ctx, now); err != nil || !known {
 		return nil, false, err
 	}
-	between := "src=~" + anyOf([]string{a, b}) + ",dst=~" + anyOf([]string{a, b})
+	between := "src=~" + AnyOf([]string{a, b}) + ",dst=~" + AnyOf([]string{a, b})
 	all, err := r.readTags(ctx, now, between)
 	if err != nil {
 		return nil, true, err
@@ -236,7 +200,7 @@ func (r *Reader) readValues(ctx context.Context, now time.Time, name, matchers s
 	}
 	out := map[fabric.Flow]*fabric.Bounds{}
 	for _, s := range samples {
-		f, v := flowOf(s.Labels), s.Value
+		f, v := FlowOf(s.Labels), s.Value
 		if out[f] == nil {
 			out[f] = &fabric.Bounds{}
 		}
@@ -250,14 +214,14 @@ func (r *Reader) readValues(ctx context.Context, now time.Time, name, matchers s
 }
 
 // bottleneckOf returns the port that most tags of a signal name, with its value. It returns nil without a value.
-func bottleneckOf(named map[locator]float64, value *fabric.Bounds, b PathBinding, locators map[locator][]string) *Bottleneck {
+func bottleneckOf(named map[Locator]float64, value *fabric.Bounds, b PathBinding, locators map[Locator][]string) *Bottleneck {
 	if value == nil {
 		return nil
 	}
 	out := &Bottleneck{Bounds: *value}
 	counts := map[string]float64{}
 	for l, n := range named {
-		if ports := portsOnPath(b.Path, locators[l]); b.Valid && len(ports) == 1 {
+		if ports := PortsOnPath(b.Path, locators[l]); b.Valid && len(ports) == 1 {
 			counts[ports[0]] += n
 		}
 	}
