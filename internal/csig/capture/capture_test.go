@@ -296,7 +296,9 @@ func TestConfigure(t *testing.T) {
 	other := r.AddPlace("eth2")
 	p.Take(unhex(t, macs+compact+from9+probe3), seconds(0.5))
 	p.Take(unhex(t, macs+compact+ip4+probe3), seconds(0.5))
-	r.Configure(func(a netip.Addr) string { return map[string]string{"10.0.0.9": "h9/eth1", "10.0.0.2": "h2/eth1"}[a.String()] }, 862, 49152-64)
+	r.Configure(func(a netip.Addr) string {
+		return map[string]string{"10.0.0.9": "h9/eth1", "10.0.0.2": "h2/eth1"}[a.String()]
+	}, 862, 49152-64)
 	p.Take(unhex(t, macs+compact+from9+probe3), seconds(0.5))
 	p.Take(unhex(t, macs+compact+ip4+probe3), seconds(0.5))
 	want := []string{"h1/eth1>h2/eth1#3 forward share compact 1: 1", "h9/eth1>h2/eth1#67 forward share compact 1: 1", "eth1 stranger: 2"}
