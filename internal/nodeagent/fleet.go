@@ -149,7 +149,8 @@ func (o *FleetOptions) newEngineNode(own *probe.Config, log *slog.Logger) (*Node
 		wanted = fleetConfig(&agentapi.Assignment{Node: o.Node, Stamp: &agentapi.Stamp{Port: 862, SourcePort: 49152}}, nil, o)
 	}
 	n := newNode(wanted, now, o.Clock.Node, log)
-	n.config.file, n.config.clockSync, n.signals = o.File, o.Clock.Sync, o.Signals
+	n.config.file, n.config.clockSync = o.File, o.Clock.Sync
+	n.handleSignals(o.Signals)
 	if o.RDMA {
 		if err := rdma.CheckLibrary(); errors.Is(err, rdma.ErrNotBuilt) {
 			return nil, err

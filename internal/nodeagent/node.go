@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/bentclock"
+	"github.com/graylink/graylink/internal/csig"
+	"github.com/graylink/graylink/internal/nodeagent/signals"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/probe"
 	"github.com/graylink/graylink/internal/sighting/lldp"
@@ -22,7 +24,8 @@ import (
 type Node struct {
 	log          *slog.Logger
 	clock        probe.Clock                  // nil means the kernel's
-	signals      *probe.Signals               // how in-band signals are handled; nil means there are none
+	signals      *probe.Signals               // how the engine handles in-band signals; nil means that it has none
+	captures     *signals.Captures            // of in-band signals beside the engine; nil means there are none
 	clocks       *clocks                      // nil if they are not related
 	windows      *windows                     // nil before the node is started
 	neighbours   *lldp.Listener               // nil if the node does not listen for neighbours
@@ -52,16 +55,17 @@ type configuration struct {
 // opened are tried again.
 const addressEvery = time.Second
 
-// Start loads the configuration file and starts probing. clock is the node's; nil means the kernel's. signals say how in-band
+// Start loads the configuration file and starts probing. clock is the node's; nil means the kernel's. inBand says how in-band
 // signals are handled; nil means there are none. The number of the node's life is kept in a file beside the state file. If state is empty, the node has no such number.
-func Start(file, state string, clock probe.Clock, signals *probe.Signals, log *slog.Logger) (*Node, error) {
+func Start(file, state string, clock probe.Clock, inBand *probe.Signals, log *slog.Logger) (*Node, error) {
 	cfg, err := probe.LoadConfig(file)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	n := newNode(cfg, now, clock, log)
-	n.config.file, n.signals = file, signals
+	n.config.file = file
+	n.handleSignals(inBand)
 	resolved, err := n.addresses.resolveAddresses(cfg, nil)
 	if err != nil {
 		return nil, err
@@ -81,6 +85,16 @@ func Start(file, state string, clock probe.Clock, signals *probe.Signals, log *s
 // newNode returns a node without an engine.
 func newNode(wanted *probe.Config, now time.Time, clock probe.Clock, log *slog.Logger) *Node {
 	return &Node{log: log, clock: clock, started: now, addresses: resolver{lookup: deviceAddresses}, config: configuration{wanted: wanted, loaded: now, reloadOK: true}}
+}
+
+// handleSignals sets how in-band signals are handled; nil means that there are none. The engine tags probes and reads tags, or, if nothing
+// is tagged, captures read them.
+func (n *Node) handleSignals(s *probe.Signals) {
+	if s != nil && s.Format == csig.None {
+		n.captures = signals.New(s.Profile, s.Flows, n.log)
+		return
+	}
+	n.signals = s
 }
 
 // startEngine starts an engine on this host, by the node's clock.
@@ -116,6 +130,9 @@ func (n *Node) startRefreshing() (ctx context.Context) {
 		n.wg.Go(func() { bent.FollowFile(ctx, n.log) })
 	}
 	n.wg.Go(func() { n.windows.run(ctx) })
+	if n.captures != nil {
+		n.wg.Go(func() { n.captures.Run(ctx, n.Config) })
+	}
 	n.wg.Go(func() {
 		tick := time.NewTicker(addressEvery)
 		defer tick.Stop()

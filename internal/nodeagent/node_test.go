@@ -16,6 +16,7 @@ import (
 
 	"github.com/graylink/graylink/internal/agentapi"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/probe"
 )
 
 // loopback returns a loopback address of this process's own, so that tests of several packages can run at the same
@@ -28,6 +29,12 @@ func loopback(i int) string {
 // startNode starts the node h1 by a file, with h2 as its peer, which does not exist.
 func startNode(t *testing.T) (n *Node, file string) {
 	t.Helper()
+	return startWithSignals(t, nil)
+}
+
+// startWithSignals starts the node of startNode with in-band signals.
+func startWithSignals(t *testing.T, s *probe.Signals) (n *Node, file string) {
+	t.Helper()
 	file = filepath.Join(t.TempDir(), "h1.yaml")
 	text := fmt.Sprintf(`node: h1
 stamp: {port: 8862, class: roce}
@@ -37,7 +44,7 @@ peers: [{nic: h2/eth1, address: %s, leaf: leaf2, tier: 2, plane: a}]
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n, err := Start(file, filepath.Join(t.TempDir(), "state"), nil, nil, slog.New(slog.DiscardHandler))
+	n, err := Start(file, filepath.Join(t.TempDir(), "state"), nil, s, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

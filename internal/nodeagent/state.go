@@ -38,7 +38,8 @@ type State struct {
 	Source
 	Clocks  ClockReader // nil means that the clocks are not related
 	Windows Conditions  // nil means that the flows are not judged
-	// Signals returns what in-band signals have said so far, or nil if the node handles none.
+	// Signals returns what in-band signals have said so far, or nil if the node handles none. It takes no lock of the node, whose
+	// configuration does not change as long as the state is valid.
 	Signals  func() *observe.Stats
 	Started  time.Time // start of the source's counts
 	Loaded   time.Time // time when the running configuration was loaded
@@ -51,6 +52,9 @@ func (n *Node) ReadState(f func(State)) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	s := State{Source: n.engine, Signals: n.engine.SignalStats, Started: n.started, Loaded: n.config.loaded, ReloadOK: n.config.reloadOK}
+	if n.captures != nil {
+		s.Signals = n.captures.Stats
+	}
 	if n.clocks != nil {
 		s.Clocks = n.clocks
 	}
@@ -62,6 +66,9 @@ func (n *Node) ReadState(f func(State)) {
 
 // SignalProfile returns the profile by which in-band signals are read, or nil if the node handles none.
 func (n *Node) SignalProfile() *csig.Profile {
+	if n.captures != nil {
+		return n.captures.Profile()
+	}
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.engine.SignalProfile()

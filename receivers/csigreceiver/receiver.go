@@ -18,28 +18,18 @@ import (
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/csig/capture"
 	"github.com/graylink/graylink/internal/csig/observe"
+	"github.com/graylink/graylink/internal/csig/tap"
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 	"github.com/graylink/graylink/receivers/internal/runloop"
 )
 
-// The families of the capture itself.
-var (
-	capturedPackets = &observe.Family{Name: "graylink_csig_captured_packets_total",
-		Help: "Tagged frames that the kernel had for the receiver of in-band signals.", Counter: true, Labels: []string{"nic"}}
-	captureDrops = &observe.Family{Name: "graylink_csig_capture_drops_total",
-		Help: "Tagged frames that did not fit into the buffer of the receiver of in-band signals.", Counter: true, Labels: []string{"nic"}}
-)
-
-// families lists all families of the receiver.
-func families() []*observe.Family { return append(observe.Families(), captureDrops, capturedPackets) }
-
 // agent reads the tagged frames of interfaces until it is closed.
 type agent struct {
 	reader  *capture.Reader
 	profile *csig.Profile
-	clock   clock
-	taps    []*tap
+	clock   tap.Clock
+	taps    []*tap.Tap
 	loops   runloop.Loops
 	log     *slog.Logger
 }
@@ -50,7 +40,7 @@ func startAgent(c *Config, log *slog.Logger) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &agent{reader: reader, profile: profile, clock: clock{start: time.Now()}, log: log}
+	a := &agent{reader: reader, profile: profile, clock: tap.NewClock(time.Now()), log: log}
 	for i, name := range c.Interfaces {
 		found, err := net.InterfaceByName(name)
 		if err != nil {
@@ -62,17 +52,17 @@ func startAgent(c *Config, log *slog.Logger) (*agent, error) {
 			if etherType == 0 {
 				continue
 			}
-			t := &tap{name: name, nic: registry.interfaceNIC(found), etherType: etherType, buffer: c.BufferBytes, place: place, clock: a.clock,
-				log: log}
+			t := tap.New(tap.Options{Interface: name, NIC: registry.interfaceNIC(found), EtherType: etherType, Buffer: c.BufferBytes,
+				Place: place, Clock: a.clock, Log: log})
 			a.taps = append(a.taps, t)
-			if err := t.open(); err != nil {
+			if err := t.Open(); err != nil {
 				return nil, errors.Join(fmt.Errorf("interfaces[%d]: %w", i, err), a.Close())
 			}
 		}
 	}
 	loops := make([]func(context.Context), 0, len(a.taps))
 	for _, t := range a.taps {
-		loops = append(loops, t.run)
+		loops = append(loops, t.Run)
 	}
 	a.loops.Start(loops...)
 	return a, nil
@@ -80,21 +70,11 @@ func startAgent(c *Config, log *slog.Logger) (*agent, error) {
 
 // CollectPoints implements runloop.Agent.
 func (a *agent) CollectPoints(now time.Time) []observe.Point {
-	out := a.reader.Stats(a.clock.at(now)).AppendPoints(nil, a.profile)
-	packets, drops := map[string]uint64{}, map[string]uint64{}
-	for _, t := range a.taps {
-		p, d, err := t.totals()
-		if err != nil {
-			a.log.Warn("cannot read the counts of a capture", "interface", t.name, "err", err)
-		}
-		packets[t.nic] += p
-		drops[t.nic] += d
+	s := a.reader.Stats(a.clock.At(now))
+	if err := tap.AddTotals(s, a.taps); err != nil {
+		a.log.Warn("cannot read all counts", "err", err)
 	}
-	for nic := range packets {
-		out = append(out, observe.Point{Family: capturedPackets, Values: []string{nic}, Value: float64(packets[nic])},
-			observe.Point{Family: captureDrops, Values: []string{nic}, Value: float64(drops[nic])})
-	}
-	return out
+	return s.AppendPoints(nil, a.profile)
 }
 
 // Expiries implements runloop.Agent. No certificates are in use.
@@ -105,7 +85,7 @@ func (a *agent) Close() error {
 	a.loops.Stop()
 	var all []error
 	for _, t := range a.taps {
-		all = append(all, t.close())
+		all = append(all, t.Close())
 	}
 	return errors.Join(all...)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"flag"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
@@ -26,6 +25,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
+	"github.com/graylink/graylink/internal/csig/observe"
 	"github.com/graylink/graylink/internal/unix"
 	"github.com/graylink/graylink/internal/unix/vethtest"
 	"github.com/graylink/graylink/receivers/internal/metadatatest"
@@ -302,49 +302,6 @@ func TestInterfaceBecomesMetrics(t *testing.T) {
 	})
 }
 
-// TestInterfaceThatComesBack checks that a tap whose interface is made again reads the new one, and keeps its counts.
-func TestInterfaceThatComesBack(t *testing.T) {
-	c := config(t)
-	reader, _, _, err := newReader(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tp := &tap{name: vethtest.Far, etherType: 0x88b5, buffer: 1 << 20, place: reader.AddPlace("h2/eth1"), clock: clock{time.Now()},
-		log: slog.New(slog.DiscardHandler)}
-	read := func(near int, want uint64) {
-		from, err := unix.OpenPacket(0, 0, 64)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer from.Close()
-		sent := false
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-			if tp.readOnce() && tp.ring != nil && tp.ring.IsBound() && !sent {
-				sent = true
-				if err := from.Send(near, frame(t, "10.0.0.1")); err != nil {
-					t.Error(err)
-				}
-			}
-			if flows := reader.Stats(0).Flows; len(flows) == 1 && flows[0].Directions[0].Packets[0].Packets == want {
-				if packets, drops, err := tp.totals(); packets != want || drops != 0 || err != nil {
-					t.Errorf("%d packets, %d drops, %v", packets, drops, err)
-				}
-				return
-			}
-		}
-		t.Errorf("%d frames were not read within a minute", want)
-	}
-	vethtest.Run(t, func(near, _ int) {
-		read(near, 1)
-		near, _ = vethtest.Replace(t)
-		read(near, 2)
-	})
-	if err := tp.close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestBadStarts checks that a start with what cannot be used fails, names the key or file, and can be followed by a shutdown.
 func TestBadStarts(t *testing.T) {
 	for want, change := range map[string]func(c *Config){
@@ -369,17 +326,6 @@ func TestBadStarts(t *testing.T) {
 	}
 }
 
-// TestClock checks that times of frames lie on an axis that the host's clock does not move.
-func TestClock(t *testing.T) {
-	c := clock{time.Now()}
-	now := c.start.Add(10 * time.Second)
-	for age, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second, -time.Hour: 0, time.Hour: 0} {
-		if got := c.frameTime(now.Add(-age).UnixNano(), now); got != c.start.UnixNano()+int64(10*time.Second-want) {
-			t.Errorf("a frame that is %v old: %v", age, time.Duration(got-c.start.UnixNano()))
-		}
-	}
-}
-
 var attributes = map[string]string{
 	"address":   "Address of a switch.",
 	"bound":     "lower: the value is at least this; upper: it is below this.",
@@ -400,7 +346,7 @@ var attributes = map[string]string{
 // TestMetadata checks that metadata.yaml describes the code; -update writes it.
 func TestMetadata(t *testing.T) {
 	var all []metadatatest.Family
-	for _, f := range families() {
+	for _, f := range observe.Families() {
 		all = append(all, metadatatest.Family{Name: f.Name, Help: f.Help, Counter: f.Counter, Labels: f.Labels})
 	}
 	slices.SortFunc(all, func(a, b metadatatest.Family) int { return strings.Compare(a.Name, b.Name) })

@@ -94,6 +94,22 @@ func (r *Reader) AddPlace(nic string) *Place {
 	return p
 }
 
+// Close ends a capture at the place. What was counted there is no longer part of the statistics.
+func (p *Place) Close() {
+	r := p.reader
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.places = slices.DeleteFunc(r.places, func(q *Place) bool { return q == p })
+}
+
+// Configure replaces what the reader knows of the fabric, as Options have it. What flows have said stays.
+func (r *Reader) Configure(nicOf func(netip.Addr) string, stampPort, sourcePort uint16) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.options.NICOf, r.options.StampPort, r.options.SourcePort = nicOf, stampPort, sourcePort
+	clear(r.owners)
+}
+
 // Take reads a frame, which begins with the addresses, at the time of its arrival in nanoseconds since 1970. It keeps no reference to the
 // frame.
 func (p *Place) Take(frame []byte, at int64) {

@@ -298,3 +298,27 @@ func BenchmarkTake(b *testing.B) {
 		p.Take(frames[rng.IntN(len(frames))], at)
 	}
 }
+
+// TestConfigure checks that a fabric that changes changes which addresses are NICs and which packets are probes, and that a place that is
+// closed is no longer counted.
+func TestConfigure(t *testing.T) {
+	r := newReader(t, observe.Options{})
+	p := r.AddPlace("eth1")
+	other := r.AddPlace("eth2")
+	p.Take(unhex(t, macs+compact+from9+probe3), seconds(0.5))
+	p.Take(unhex(t, macs+compact+ip4+probe3), seconds(0.5))
+	r.Configure(func(a netip.Addr) string {
+		return map[string]string{"10.0.0.9": "h9/eth1", "10.0.0.2": "h2/eth1"}[a.String()]
+	}, 862, 49152-64)
+	p.Take(unhex(t, macs+compact+from9+probe3), seconds(0.5))
+	p.Take(unhex(t, macs+compact+ip4+probe3), seconds(0.5))
+	want := []string{"h1/eth1>h2/eth1#3 forward share compact 1: 1", "h9/eth1>h2/eth1#67 forward share compact 1: 1", "eth1 stranger: 2"}
+	if got := describe(r.Stats(0)); !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	p.Close()
+	if s := r.Stats(0); len(s.NICs) != 1 || s.NICs[0].NIC != "eth2" || len(s.Flows) != 2 {
+		t.Errorf("%+v", s)
+	}
+	other.Close()
+}

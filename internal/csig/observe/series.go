@@ -53,13 +53,18 @@ var (
 		"Whether tagged packets arrive where others do; absent while that is unknown.", false, flowLabels}
 	dropHops = &Family{"fabric_csig_tag_drop_info",
 		"Address of the switch at which tagged packets of an unsupported path end; always 1.", false, dropLabels}
+	capturedPackets = &Family{"graylink_csig_captured_packets_total",
+		"Tagged frames that the kernel had for the captures of a NIC.", true, []string{"nic"}}
+	captureDrops = &Family{"graylink_csig_capture_drops_total",
+		"Tagged frames that did not fit into the buffers of the captures of a NIC.", true, []string{"nic"}}
 	profiles = &Family{"graylink_csig_profile_info",
 		"Hash of the profile by which in-band signals are read; always 1.", false, []string{"hash"}}
 )
 
 // Families lists all families, by name.
 func Families() []*Family {
-	out := []*Family{packets, bandwidth, share, delay, info, dropped, downPorts, supported, dropHops, profiles}
+	out := []*Family{packets, bandwidth, share, delay, info, dropped, downPorts, supported, dropHops, capturedPackets,
+		captureDrops, profiles}
 	slices.SortFunc(out, func(a, b *Family) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
@@ -87,6 +92,9 @@ func (s *Stats) AppendPoints(out []Point, p *csig.Profile) []Point {
 	for _, n := range s.NICs {
 		for _, why := range Reasons() {
 			out = append(out, Point{dropped, []string{n.NIC, why.String()}, float64(n.Dropped[why])})
+		}
+		if c := n.Capture; c != nil {
+			out = append(out, Point{capturedPackets, []string{n.NIC}, float64(c.Packets)}, Point{captureDrops, []string{n.NIC}, float64(c.Drops)})
 		}
 	}
 	for _, port := range s.DownPorts {

@@ -16,10 +16,17 @@ type Stats struct {
 	DownPorts   []string // switch:port, sorted: those that tags of the last whole window or the present one report to be down
 }
 
-// NICStats represents the tags that arrived at a NIC and that are not used.
+// NICStats represents what arrived at a NIC and is of no flow: the tags that are not used, and the frames of captures.
 type NICStats struct {
 	NIC     string
 	Dropped DropCounts
+	Capture *CaptureCounts // nil if frames of the NIC are not captured
+}
+
+// CaptureCounts are those of the kernel for the captures of a NIC's tagged frames.
+type CaptureCounts struct {
+	Packets uint64 // frames that the kernel had for the captures
+	Drops   uint64 // those that did not fit into the buffers
 }
 
 // DropCounts has the number of tags that are not used, by reason. That of Used is always 0.

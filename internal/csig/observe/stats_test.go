@@ -93,3 +93,18 @@ func TestRule6PortsThatAreDown(t *testing.T) {
 		t.Errorf("%d locators are counted", n)
 	}
 }
+
+// TestSeriesOfCaptures checks that counts of captures are series of their NIC, and that a NIC without captures has none.
+func TestSeriesOfCaptures(t *testing.T) {
+	s := &Stats{NICs: []NICStats{{NIC: "h1/eth1", Capture: &CaptureCounts{Packets: 7, Drops: 2}}, {NIC: "h1/eth2"}}}
+	got := map[string]float64{}
+	for _, p := range s.AppendPoints(nil, profile(t)) {
+		if p.Family == capturedPackets || p.Family == captureDrops {
+			got[p.Name+" "+p.Values[0]] = p.Value
+		}
+	}
+	want := map[string]float64{"graylink_csig_captured_packets_total h1/eth1": 7, "graylink_csig_capture_drops_total h1/eth1": 2}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

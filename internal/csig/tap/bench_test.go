@@ -1,7 +1,6 @@
-package csigreceiver
+package tap
 
 import (
-	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -23,15 +22,10 @@ const (
 // BenchmarkInterface sends tagged frames to an interface at 300,000 a second, if the machine can, and reads them as the receiver does. It
 // reports the rate that was reached, the frames that the kernel counts as dropped, and the time of a processor that reading one takes.
 func BenchmarkInterface(b *testing.B) {
-	c := config(b)
-	reader, _, _, err := newReader(c)
-	if err != nil {
-		b.Fatal(err)
-	}
+	reader := newReader(b)
 	vethtest.Run(b, func(near, _ int) {
-		t := &tap{name: vethtest.Far, etherType: 0x88b5, buffer: c.BufferBytes, place: reader.AddPlace("h2/eth1"), clock: clock{time.Now()},
-			log: slog.New(slog.DiscardHandler)}
-		if err := t.open(); err != nil {
+		t := newTap(reader, 8<<20) // as the receiver's
+		if err := t.Open(); err != nil {
 			b.Error(err)
 			return
 		}
@@ -47,7 +41,7 @@ func BenchmarkInterface(b *testing.B) {
 		}
 		read := make(chan float64)
 		go func() { read <- readFrames(b, t, reader, uint64(b.N)) }()
-		f := frame(b, "10.0.0.1")
+		f := frame(b)
 		b.ResetTimer()
 		start := time.Now()
 		var sent atomic.Int64
@@ -69,11 +63,11 @@ func BenchmarkInterface(b *testing.B) {
 		took := time.Since(start)
 		nanos := <-read
 		b.StopTimer()
-		_, drops, err := t.totals()
+		_, drops, err := t.Totals()
 		if err != nil {
 			b.Error(err)
 		}
-		if err := t.close(); err != nil {
+		if err := t.Close(); err != nil {
 			b.Error(err)
 		}
 		b.ReportMetric(float64(b.N)/took.Seconds(), "frames/s")
@@ -83,13 +77,13 @@ func BenchmarkInterface(b *testing.B) {
 }
 
 // readFrames reads until the kernel has counted so many frames and none is left. It returns what its thread took for each of them.
-func readFrames(b *testing.B, t *tap, reader *capture.Reader, frames uint64) (nanos float64) {
+func readFrames(b *testing.B, t *Tap, reader *capture.Reader, frames uint64) (nanos float64) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := threadTime(b)
 	for end := time.Now().Add(5 * time.Minute); ; {
 		t.readOnce()
-		packets, drops, err := t.totals()
+		packets, drops, err := t.Totals()
 		if err != nil || time.Now().After(end) {
 			b.Errorf("%d of %d frames, %v", packets, frames, err)
 			return 0
