@@ -24,10 +24,10 @@ type csigFlags struct {
 
 func addCSIGFlags(app *kingpin.Application) *csigFlags {
 	f := &csigFlags{}
-	app.Flag("csig.profile", "Profile of the domain's in-band signals (CSIG): YAML. Without it, there are none.").StringVar(&f.profile)
+	app.Flag("csig.profile", "Profile of the domain's in-band signals (CSIG): YAML. Without it, there are none. Without --csig.source, the tags of frames that arrive at the NICs are captured, which needs CAP_NET_RAW.").StringVar(&f.profile)
 	app.Flag("csig.source", "Tag the probes of class csig with in-band signals in this format, and read the tags of what arrives: compact or wide. It attaches eBPF programs to the NICs, which needs CAP_BPF and CAP_NET_ADMIN.").EnumVar(&f.source, "", csig.Compact.String(), csig.Wide.String())
 	app.Flag("csig.signals", "With --csig.source, signals of the tags, which take turns: "+strings.Join(signalNames(), ", ")+".").Default("share,delay").StringVar(&f.signals)
-	app.Flag("csig.flows", "With --csig.source, number of flows of a NIC whose signals are observed, in both directions together.").Default(fmt.Sprint(observe.DefaultFlows)).IntVar(&f.flows)
+	app.Flag("csig.flows", "Number of flows whose signals are observed, in both directions together: with --csig.source those of a NIC, and otherwise those of the node.").Default(fmt.Sprint(observe.DefaultFlows)).IntVar(&f.flows)
 	return f
 }
 
