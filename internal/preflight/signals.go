@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/graylink/graylink/internal/unix"
 )
@@ -69,14 +70,17 @@ func (s *Signals) checkSource(without State) (State, string) {
 	if err == nil {
 		return OK, "The eBPF programs can be loaded"
 	}
-	found := err.Error()
+	var missing []string
 	for _, c := range []struct {
 		capability unix.Capability
 		name       string
 	}{{unix.CapBPF, "CAP_BPF"}, {unix.CapPerfmon, "CAP_PERFMON"}, {unix.CapNetAdmin, "CAP_NET_ADMIN"}} {
 		if !unix.HasCapability(c.capability) {
-			found = "want " + c.name + ": " + found
+			missing = append(missing, c.name)
 		}
 	}
-	return without, found
+	if len(missing) > 0 {
+		return without, "want " + strings.Join(missing, ", ") + ": " + err.Error()
+	}
+	return without, err.Error()
 }
