@@ -37,10 +37,12 @@ func (s *Signals) needs(ofFile bool) []need {
 		return append(out, need{needCapture, "The tags of frames are not read.", checkCapture})
 	case s.ProfileError != nil:
 		return out
-	case ofFile:
-		return append(out, need{needSource, "The agent does not start.", func() (State, string) { return s.checkSource(Missing) }})
 	}
-	return append(out, need{needSource, "The NICs that the coordinator assigns are not probed.", func() (State, string) { return s.checkSource(Degraded) }})
+	without, lost := Degraded, "The NICs that the coordinator assigns are not probed."
+	if ofFile {
+		without, lost = Missing, "The agent does not start."
+	}
+	return append(out, need{needSource, lost, func() (State, string) { return s.checkSource(without) }})
 }
 
 func (s *Signals) checkProfile() (State, string) {

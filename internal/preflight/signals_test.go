@@ -14,8 +14,8 @@ import (
 
 // trySource loads the programs of an agent with --csig.source compact.
 func trySource() error {
-	return bpf.TryEndpoint(bpf.EndpointOptions{EtherTypes: csig.EtherTypes{Compact: 0x88b5}, Format: csig.Compact, Signals: []csig.Signal{csig.Share},
-		StampPorts: []uint16{862}, Flows: 10, Arrived: 16})
+	return bpf.TryEndpoint(bpf.EndpointOptions{EtherTypes: csig.EtherTypes{Compact: 0x88b5}, Format: csig.Compact,
+		Signals: []csig.Signal{csig.Share}, StampPorts: []uint16{862}, Flows: 10, Arrived: 16})
 }
 
 // TestCapabilitiesOfSignals takes one capability after the other away from a process that has all that in-band signals need. The truth is

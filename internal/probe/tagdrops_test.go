@@ -40,7 +40,8 @@ func watchTraces(t *testing.T, l *line) *traceWatch {
 	err := unix.InNetns(l.name("r1"), func() error {
 		i, err := net.InterfaceByName("dn1")
 		if err == nil {
-			ring, err = unix.OpenPacketRing(ipv4, i.Index, unix.RingOptions{Snap: 96, BlockOctets: 1 << 16, Blocks: 8, Retire: 10 * time.Millisecond})
+			o := unix.RingOptions{Snap: 96, BlockOctets: 1 << 16, Blocks: 8, Retire: 10 * time.Millisecond}
+			ring, err = unix.OpenPacketRing(ipv4, i.Index, o)
 		}
 		return err
 	})
@@ -104,8 +105,8 @@ func (w *traceWatch) counts() (even, odd traceCount) {
 func TestTracesOfTaggedPackets(t *testing.T) {
 	l := newLine(t)
 	// The first four octets behind IP's and UDP's headers are the number of the packet: iptables-extensions(8), u32.
-	drop := []string{"ip", "netns", "exec", l.name("r2"), "iptables", "-w", "-t", "raw", "-A", "PREROUTING", "-i", "up1", "-p", "udp", "-m", "u32",
-		"--u32", "0>>22&0x3C@8&0x1=1", "-j", "DROP"}
+	drop := []string{"ip", "netns", "exec", l.name("r2"), "iptables", "-w", "-t", "raw", "-A", "PREROUTING", "-i", "up1",
+		"-p", "udp", "-m", "u32", "--u32", "0>>22&0x3C@8&0x1=1", "-j", "DROP"}
 	if out, err := exec.Command(drop[0], drop[1:]...).CombinedOutput(); err != nil {
 		skip(t, "no match u32 of iptables: "+string(out))
 	}
@@ -154,7 +155,8 @@ func startTagging(t *testing.T, l *line) *Engine {
 	c.Node = "h1"
 	c.NICs = []NICConfig{{NIC: "h1/eth1", Address: netip.MustParseAddr("10.83.1.2")}}
 	c.Stamp.Classes = []ClassConfig{{Name: fabric.ClassCSIG}}
-	c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: "h2/eth1", Address: netip.MustParseAddr("10.83.2.2")}, flows: 1, tier: 2, probe: true}})
+	peer := PeerConfig{NIC: "h2/eth1", Address: netip.MustParseAddr("10.83.2.2")}
+	c.connectPeers([]filePeer{{PeerConfig: peer, flows: 1, tier: 2, probe: true}})
 	d := HostDeps()
 	d.Signals = &Signals{Profile: signalProfile(t), Format: csig.Compact, Kinds: []csig.Signal{csig.Share}, Flows: 10,
 		OpenPort: func(netip.Addr, SignalPortOptions) (SignalPort, error) {

@@ -163,7 +163,8 @@ func TestCapturedSignals(t *testing.T) {
 		giveAddress(t, vethtest.Far, "10.0.0.2/24")
 		a.cmd = exec.Command(filepath.Join(bin, "graylink-node"), "--config.file", a.config, "--csig.profile", profile)
 		a.cmd.Dir, a.cmd.Stdout, a.cmd.Stderr = "/", &a.output, &a.output
-		a.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, AmbientCaps: []uintptr{uintptr(unix.CapNetRaw)}}
+		a.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
+			AmbientCaps: []uintptr{uintptr(unix.CapNetRaw)}}
 		if err := a.cmd.Start(); err != nil {
 			t.Error(err)
 			return
