@@ -60,6 +60,29 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// TestDropInOfSignals checks by systemd that the agent's unit with the drop-in for --csig.source has what eBPF needs, and keeps the rest.
+func TestDropInOfSignals(t *testing.T) {
+	analyze := tool(t, "systemd-analyze", "systemd")
+	// systemd appends the lines of a drop-in to those of the unit's section.
+	_, lines, found := strings.Cut(read(t, "systemd/drop-ins/graylink-node-csig.conf"), "[Service]\n")
+	if want := "AmbientCapabilities=CAP_BPF CAP_PERFMON\nCapabilityBoundingSet=CAP_BPF CAP_PERFMON\nSystemCallFilter=bpf\n"; !found || lines != want {
+		t.Fatalf("the section of the drop-in is %q, want %q", lines, want)
+	}
+	unit := filepath.Join(t.TempDir(), "graylink-node.service")
+	text := strings.Replace(read(t, "systemd/graylink-node.service"), "\n[Install]", "\n"+lines+"\n[Install]", 1)
+	if err := os.WriteFile(unit, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(analyze, "security", "--no-pager", "--offline=true", "--threshold=35", unit).CombinedOutput()
+	if err != nil {
+		t.Errorf("an exposure of 35 tenths at most is allowed: %v\n%s", err, out)
+	}
+	flags := read(t, "systemd/flags/node.flags")
+	if !strings.Contains(flags, "\n# --csig.source=compact\n") || !strings.Contains(flags, "graylink-node-csig.conf") {
+		t.Error("node.flags does not show --csig.source with its drop-in")
+	}
+}
+
 // TestSocketOfPlugins: the agent's service makes the directory of the socket to which the profiler plugin connects by default, as its
 // own, and lets users pass it.
 func TestSocketOfPlugins(t *testing.T) {

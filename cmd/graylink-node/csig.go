@@ -13,7 +13,9 @@ import (
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/csig/bpf"
 	"github.com/graylink/graylink/internal/csig/observe"
+	"github.com/graylink/graylink/internal/preflight"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/stamp"
 )
 
 // csigFlags say how in-band signals are handled.
@@ -24,10 +26,10 @@ type csigFlags struct {
 
 func addCSIGFlags(app *kingpin.Application) *csigFlags {
 	f := &csigFlags{}
-	app.Flag("csig.profile", "Profile of the domain's in-band signals (CSIG): YAML. Without it, there are none.").StringVar(&f.profile)
-	app.Flag("csig.source", "Tag the probes of class csig with in-band signals in this format, and read the tags of what arrives: compact or wide. It attaches eBPF programs to the NICs, which needs CAP_BPF and CAP_NET_ADMIN.").EnumVar(&f.source, "", csig.Compact.String(), csig.Wide.String())
+	app.Flag("csig.profile", "Profile of the domain's in-band signals (CSIG): YAML. Without it, there are none. Without --csig.source, the tags of frames that arrive at the NICs are captured, which needs CAP_NET_RAW.").StringVar(&f.profile)
+	app.Flag("csig.source", "Tag the probes of class csig with in-band signals in this format, and read the tags of what arrives: compact or wide. It attaches eBPF programs to the NICs, which needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.").EnumVar(&f.source, "", csig.Compact.String(), csig.Wide.String())
 	app.Flag("csig.signals", "With --csig.source, signals of the tags, which take turns: "+strings.Join(signalNames(), ", ")+".").Default("share,delay").StringVar(&f.signals)
-	app.Flag("csig.flows", "With --csig.source, number of flows of a NIC whose signals are observed, in both directions together.").Default(fmt.Sprint(observe.DefaultFlows)).IntVar(&f.flows)
+	app.Flag("csig.flows", "Number of flows whose signals are observed, in both directions together: with --csig.source those of a NIC, and otherwise those of the node.").Default(fmt.Sprint(observe.DefaultFlows)).IntVar(&f.flows)
 	return f
 }
 
@@ -94,8 +96,28 @@ func (f *csigFlags) openPort(s *probe.Signals, at netip.Addr, o probe.SignalPort
 	if err != nil {
 		return nil, fmt.Errorf("in-band signals: %w", err)
 	}
-	return bpf.OpenEndpoint(bpf.EndpointOptions{Interface: index, EtherTypes: s.Profile.EtherTypes, Format: s.Format, Signals: s.Kinds, StampPorts: []uint16{o.StampPort},
-		Authenticated: o.Authenticated, Flows: f.flows, Arrived: arrivedTags})
+	options := f.endpoint(s, o)
+	options.Interface = index
+	return bpf.OpenEndpoint(options)
+}
+
+// endpoint returns the options of the programs of a NIC, without its interface.
+func (f *csigFlags) endpoint(s *probe.Signals, o probe.SignalPortOptions) bpf.EndpointOptions {
+	return bpf.EndpointOptions{EtherTypes: s.Profile.EtherTypes, Format: s.Format, Signals: s.Kinds, StampPorts: []uint16{o.StampPort},
+		Authenticated: o.Authenticated, Flows: f.flows, Arrived: arrivedTags}
+}
+
+// preflight returns what is checked of in-band signals before a start, or nil if there are none.
+func (f *csigFlags) preflight() *preflight.Signals {
+	if f.profile == "" && f.source == "" {
+		return nil
+	}
+	s, err := f.load()
+	out := &preflight.Signals{Profile: f.profile, ProfileError: err}
+	if f.source != "" {
+		out.TrySource = func() error { return bpf.TryEndpoint(f.endpoint(s, probe.SignalPortOptions{StampPort: stamp.Port})) }
+	}
+	return out
 }
 
 // interfaceOf returns the number of the interface that has an address.

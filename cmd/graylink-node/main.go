@@ -54,10 +54,10 @@ func run() int {
 		return selfTestCodes[rdma.SelfTest(ctx, rdma.Library(), rdmadev.Open(health.options.Sys), os.Stdout)]
 	}
 	if check.wanted {
-		return check.print(ctx, source, health, log)
+		return check.print(ctx, source, health, signals, log)
 	}
 	if p.CheckOnly {
-		return p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health) }, health.validate, collectives.validate, signals.validate)
+		return p.Check(ctx, os.Stdout, source.validate, func() error { return checkHost(ctx, source, health, signals) }, health.validate, collectives.validate, signals.validate)
 	}
 	if err := p.Web.Validate(); err != nil {
 		log.Error("cannot open the web listener", "err", err)

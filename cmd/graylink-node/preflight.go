@@ -32,8 +32,8 @@ func addPreflightFlags(app *kingpin.Application) *preflightFlags {
 }
 
 // print checks the host and prints the result. It returns the exit code.
-func (f *preflightFlags) print(ctx context.Context, source *sourceFlags, health *healthFlags, log *slog.Logger) int {
-	results := preflight.CheckNode(ctx, preflightOf(source, health))
+func (f *preflightFlags) print(ctx context.Context, source *sourceFlags, health *healthFlags, signals *csigFlags, log *slog.Logger) int {
+	results := preflight.CheckNode(ctx, preflightOf(source, health, signals))
 	write := preflight.WriteText
 	if f.format == "json" {
 		write = preflight.WriteJSON
@@ -49,9 +49,9 @@ func (f *preflightFlags) print(ctx context.Context, source *sourceFlags, health 
 }
 
 // checkHost returns an error for each need without which the agent would not start.
-func checkHost(ctx context.Context, source *sourceFlags, health *healthFlags) error {
+func checkHost(ctx context.Context, source *sourceFlags, health *healthFlags, signals *csigFlags) error {
 	var errs []error
-	for _, r := range preflight.CheckNode(ctx, preflightOf(source, health)) {
+	for _, r := range preflight.CheckNode(ctx, preflightOf(source, health, signals)) {
 		if r.State == preflight.Missing {
 			errs = append(errs, fmt.Errorf("%s: %s", r.Need, r.Found))
 		}
@@ -60,12 +60,12 @@ func checkHost(ctx context.Context, source *sourceFlags, health *healthFlags) er
 }
 
 // preflightOf returns what is checked for the flags.
-func preflightOf(source *sourceFlags, f *healthFlags) preflight.Node {
+func preflightOf(source *sourceFlags, f *healthFlags, signals *csigFlags) preflight.Node {
 	o := &source.options
 	files := o.Coordinator.Files
 	if source.enroll.wanted {
 		files = source.enroll.enrollment(o, slog.New(slog.DiscardHandler)).Files()
 	}
 	return preflight.Node{ConfigFile: o.File, StampPort: stamp.Port, Coordinators: o.Coordinator.Addresses, ServerName: o.Coordinator.ServerName, Certificates: files, Enrolls: source.enroll.wanted,
-		StateFile: o.StateFile, Sysfs: f.options.Sys, Kmsg: f.options.Kmsg, KernelLog: f.enabled && f.options.Log == health.LogKmsg, RDMA: o.RDMA, RDMALibrary: rdma.CheckLibrary()}
+		StateFile: o.StateFile, Sysfs: f.options.Sys, Kmsg: f.options.Kmsg, KernelLog: f.enabled && f.options.Log == health.LogKmsg, RDMA: o.RDMA, Signals: signals.preflight(), RDMALibrary: rdma.CheckLibrary()}
 }

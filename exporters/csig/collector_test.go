@@ -1,6 +1,7 @@
 package csig
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/graylink/graylink/exporters/internal/seriestest"
@@ -55,13 +56,13 @@ func TestSeries(t *testing.T) {
 				tag(csig.Compact, csig.Delay, 31, 3), tag(csig.Compact, csig.Queue, 1, 3)),
 			direction(t, o, tag(csig.Compact, csig.Share, 31, 0)),
 		}},
-		{Src: "h1/eth1", Dst: "h3/eth1", Number: 64, Supported: observe.Unsupported},
+		{Src: "h1/eth1", Dst: "h3/eth1", Number: 64, Supported: observe.Unsupported, DroppedAt: netip.MustParseAddr("10.255.0.3")},
 		{Src: "h2/eth1", Dst: "h1/eth1", Data: true, Directions: [2]observe.DirectionStats{direction(t, o,
 			tag(csig.Wide, csig.Share, 1_000, 1), tag(csig.Wide, csig.Delay, 10, 3), tag(csig.Wide, csig.Delay, 0, 900))}},
 	}
 	o.Drop(observe.Stranger)
 	working := observe.Stats{ProfileHash: p.Hash(), Flows: flows, DownPorts: o.DownPorts(2e9),
-		NICs: []observe.NICStats{{NIC: "h1/eth1", Dropped: o.Dropped}}}
+		NICs: []observe.NICStats{{NIC: "h1/eth1", Dropped: o.Dropped, Capture: &observe.CaptureCounts{Packets: 12, Drops: 3}}, {NIC: "h1/eth2"}}}
 	for name, stats := range map[string]observe.Stats{"working": working, "started": {ProfileHash: p.Hash()}} {
 		seriestest.CompareGolden(t, NewCollector(&madeUp{stats}, p), "testdata/"+name+".metrics")
 	}

@@ -41,8 +41,8 @@ func gatherValues(t *testing.T, g interface {
 // TestSeriesOfSignals checks that what in-band signals say of flows is published under /metrics/edges, by nodes with a profile, and nowhere
 // else.
 func TestSeriesOfSignals(t *testing.T) {
-	p, err := csig.ParseProfile("csig.yml", []byte("ethertypes: {compact: 0x88b5}\ninterval: 1ms\nlocators:\n  compact: {\"leaf1:up1\": 1, \"spine1:dn1\": 1}\n"+
-		"compact:\n  2: {edges: [0, 1us, 2us]}\nfastest_gbps: 100\n"))
+	p, err := csig.ParseProfile("csig.yml", []byte("ethertypes: {compact: 0x88b5}\ninterval: 1ms\n"+
+		"locators:\n  compact: {\"leaf1:up1\": 1, \"spine1:dn1\": 1}\ncompact:\n  2: {edges: [0, 1us, 2us]}\nfastest_gbps: 100\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,6 +42,8 @@ type Node struct {
 	// KernelLog is set if messages of NIC drivers are read from Kmsg.
 	KernelLog bool
 	RDMA      bool
+	// Signals are the in-band signals; nil if there are none.
+	Signals *Signals
 	// RDMALibrary is the error of rdma.CheckLibrary, nil if the program can use the host's library.
 	RDMALibrary error
 }
@@ -77,6 +79,9 @@ func CheckNode(ctx context.Context, n Node) []Result {
 		needs = append(needs,
 			need{"certificates", n.lossOfCertificates(), n.checkCertificates},
 			need{"coordinator", "The agent probes by its last assignment, or not at all.", func() (State, string) { return n.checkCoordinators(ctx) }})
+	}
+	if n.Signals != nil {
+		needs = append(needs, n.Signals.needs(n.ConfigFile != "")...)
 	}
 	if n.probesByRDMA() {
 		needs = append(needs, need{"RDMA", "The back-end fabric is not probed by RDMA. --selftest rdma has more.", n.checkRDMA})

@@ -26,21 +26,35 @@ import (
 // reexecVariable makes a process of this test print the results of CheckNode instead of running tests.
 const reexecVariable = "GRAYLINK_PREFLIGHT"
 
+// Values of reexecVariable: without in-band signals, with captures of them, and with a source of them.
+const (
+	modePlain   = "plain"
+	modeCapture = "capture"
+	modeSource  = "source"
+)
+
 func TestMain(m *testing.M) {
 	if os.Getenv(reexecVariable) == "" {
 		os.Exit(m.Run())
 	}
-	if err := WriteJSON(os.Stdout, CheckNode(context.Background(), Node{StampPort: 862, KernelLog: true})); err != nil {
+	n := Node{StampPort: 862, KernelLog: true}
+	switch os.Getenv(reexecVariable) {
+	case modeCapture:
+		n.Signals = &Signals{}
+	case modeSource:
+		n.Signals = &Signals{TrySource: trySource}
+	}
+	if err := WriteJSON(os.Stdout, CheckNode(context.Background(), n)); err != nil {
 		os.Exit(1)
 	}
 }
 
 // statesWith returns the states of a process of another user that has some capabilities of the kernel.
-func statesWith(t *testing.T, program string, capabilities []uintptr) map[string]State {
+func statesWith(t *testing.T, program, mode string, capabilities []uintptr) map[string]State {
 	t.Helper()
 	const otherUser = 65534
 	cmd := exec.Command(program)
-	cmd.Env, cmd.Dir, cmd.Stderr = []string{reexecVariable + "=1"}, "/", os.Stderr
+	cmd.Env, cmd.Dir, cmd.Stderr = []string{reexecVariable + "=" + mode}, "/", os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUser, Gid: otherUser}, AmbientCaps: capabilities}
 	out, err := cmd.Output()
 	if err != nil {
@@ -60,9 +74,9 @@ func statesWith(t *testing.T, program string, capabilities []uintptr) map[string
 	return states
 }
 
-// TestEachCapabilityCostsItsRows takes one capability after the other away from a process that has all that the agent can
-// use. The truth is the kernel's.
-func TestEachCapabilityCostsItsRows(t *testing.T) {
+// copyProgram copies this program to where another user can run it. Without root it skips the test.
+func copyProgram(t *testing.T) string {
+	t.Helper()
 	if os.Getuid() != 0 {
 		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
 			t.Fatal("needs root: the processes of the test have another user and some capabilities")
@@ -76,8 +90,15 @@ func TestEachCapabilityCostsItsRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return program
+}
+
+// TestEachCapabilityCostsItsRows takes one capability after the other away from a process that has all that the agent can
+// use. The truth is the kernel's.
+func TestEachCapabilityCostsItsRows(t *testing.T) {
+	program := copyProgram(t)
 	all := []uintptr{uintptr(unix.CapNetBindService), uintptr(unix.CapNetRaw), uintptr(unix.CapNetAdmin), uintptr(unix.CapSyslog)}
-	before := statesWith(t, program, all)
+	before := statesWith(t, program, modePlain, all)
 	for _, row := range []string{"UDP port 862", "raw sockets", "module memory", "receive buffer"} {
 		if before[row] != OK {
 			t.Errorf("%s is %s with all capabilities", row, before[row])
@@ -105,7 +126,7 @@ func TestEachCapabilityCostsItsRows(t *testing.T) {
 		if want := slices.Sorted(maps.Keys(tc.rows)); !slices.Equal(documented[tc.capability], want) {
 			t.Errorf("docs/privileges.md: %v of capability %d, want %v", documented[tc.capability], tc.capability, want)
 		}
-		without := statesWith(t, program, slices.DeleteFunc(slices.Clone(all), func(c uintptr) bool { return c == uintptr(tc.capability) }))
+		without := statesWith(t, program, modePlain, slices.DeleteFunc(slices.Clone(all), func(c uintptr) bool { return c == uintptr(tc.capability) }))
 		for row, state := range without {
 			want, costs := tc.rows[row]
 			if !costs {

@@ -17,6 +17,8 @@ const (
 	CapNetBindService Capability = sys.CAP_NET_BIND_SERVICE
 	CapSyslog         Capability = sys.CAP_SYSLOG
 	CapIPCLock        Capability = sys.CAP_IPC_LOCK
+	CapBPF            Capability = sys.CAP_BPF
+	CapPerfmon        Capability = sys.CAP_PERFMON
 )
 
 // HasCapability reports whether the process has an effective capability.
@@ -33,6 +35,28 @@ func LockedMemoryLimit() (uint64, error) {
 		return 0, fmt.Errorf("read the limit of locked memory: %w", err)
 	}
 	return l.Cur, nil
+}
+
+// KernelVersion returns the first two numbers of the kernel's release (uname(2)).
+func KernelVersion() (major, minor int, err error) {
+	var u sys.Utsname
+	if err := sys.Uname(&u); err != nil {
+		return 0, 0, fmt.Errorf("read the kernel's release: %w", err)
+	}
+	release := sys.ByteSliceToString(u.Release[:])
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return 0, 0, fmt.Errorf("the kernel's release %q: two numbers are expected: %w", release, err)
+	}
+	return major, minor, nil
+}
+
+// TryPacketSocket returns an error if the process cannot open packet sockets. It needs CAP_NET_RAW.
+func TryPacketSocket() error {
+	fd, err := sys.Socket(sys.AF_PACKET, sys.SOCK_RAW|sys.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("packet socket: %w", err)
+	}
+	return sys.Close(fd)
 }
 
 // TryRawSocket returns an error if the process cannot open raw sockets. It needs CAP_NET_RAW.

@@ -68,6 +68,7 @@ image: {tag: v1, pullPolicy: Always, pullSecrets: [{name: regcred}]}
 node:
   networks: {mode: multus, attachments: [fabric/rail0]}
   rdma: {enabled: true, resource: rdma/shared}
+  csig: {existingConfigMap: csig, source: wide}
   kernelLog: privileged
   condition: true
   health: {gpu: H100}
@@ -98,6 +99,7 @@ prometheus: {operator: true, profile: fleet, labels: {release: kps}}
 grafana: {dashboards: true}
 `,
 	"multus with RDMA":    inline + "node: {networks: {mode: multus, attachments: [fabric/rail0, fabric/rail1]}, rdma: {enabled: true, resource: rdma/shared}}\n",
+	"in-band signals":     inline + "node: {csig: {profile: \"interval: 1ms\\n\", source: compact}}\n",
 	"privileged":          inline + "node: {kernelLog: privileged, condition: true, health: {gpu: H100}, tolerations: [{operator: Exists}], nodeSelector: {gpu: \"true\"}}\n",
 	"Prometheus operator": inline + "prometheus: {operator: true, labels: {release: kps}}\ngrafana: {dashboards: true}\nanalyzer: {replicas: 2}\n",
 	"own certificates":    "topology: {existingConfigMap: fabric}\ntls: {existingSecret: mine, existingCAConfigMap: mine-ca}\ncoordinator: {persistence: {enabled: false}, clockReference: h1}\n",
@@ -284,6 +286,36 @@ func TestChartSocket(t *testing.T) {
 	}
 }
 
+// TestChartSignals: the agent has the profile of in-band signals, and the capabilities of a source only if it is one.
+func TestChartSignals(t *testing.T) {
+	program := helmProgram(t)
+	const (
+		profile = "--csig.profile=/etc/graylink/csig/csig.yml\n"
+		mount   = "{name: csig, mountPath: /etc/graylink/csig, readOnly: true}\n"
+		few     = "add: [NET_ADMIN, NET_RAW, NET_BIND_SERVICE]}\n"
+		more    = "add: [NET_ADMIN, NET_RAW, NET_BIND_SERVICE, BPF, PERFMON]}\n"
+		text    = "ethertypes: {compact: 0x88b5}\ninterval: 1ms\ncompact:\n  2: {edges: [0, 1us]} # not JSON\n"
+	)
+	for values, want := range map[string]map[string]bool{
+		"": {"csig": false, few: true},
+		"node: {csig: {profile: \"" + strings.ReplaceAll(text, "\n", "\\n") + "\"}}\n": {profile: true, mount: true, "--csig.source": false, few: true,
+			"name: graylink-csig\n": true, "configMap: {name: graylink-csig}\n": true, "checksum/csig": true,
+			"  csig.yml: |\n    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") + "\n": true},
+		"node: {csig: {existingConfigMap: mine, source: wide}}\n": {profile: true, mount: true, "--csig.source=wide\n": true, more: true,
+			"name: graylink-csig\n": false, "configMap: {name: mine}\n": true, "checksum/csig": false},
+	} {
+		out, err := run(t, program, inline+values, "template", "graylink", chart, "--kube-version", "1.36.0", "--show-only", "templates/node.yaml")
+		if err != nil {
+			t.Fatalf("helm template: %v\n%s", err, out)
+		}
+		for text, there := range want {
+			if strings.Contains(out, text) != there {
+				t.Errorf("%q: %q is there: %t, want %t\n%s", values, text, !there, there, out)
+			}
+		}
+	}
+}
+
 // checkAnalyzerConfig has the analyzer read the configuration that is made for it, with the files of a pod.
 func checkAnalyzerConfig(t *testing.T, text string) {
 	t.Helper()
@@ -385,6 +417,10 @@ func TestWrongValues(t *testing.T) {
 		{inline + "node: {networks: {mode: multus}}\n", "node.networks.attachments"},
 		{inline + "node: {rdma: {enabled: true}}\n", "node.rdma.resource"},
 		{inline + "node: {rdma: {resource: shared}}\n", "/node/rdma/resource"},
+		{inline + "node: {csig: {source: compact}}\n", "node.csig.source"},
+		{inline + "node: {csig: {source: both}}\n", "/node/csig/source"},
+		{inline + "node: {csig: {profile: {interval: 1ms}}}\n", "/node/csig/profile"},
+		{inline + "node: {csig: {profile: \"x\", existingConfigMap: csig}}\n", "node.csig.existingConfigMap"},
 		{inline + "node: {kernelLog: kmsg}\n", "/node/kernelLog"},
 		{inline + "node: {port: 99999}\n", "/node/port"},
 		{inline + "node: {state: {hostPath: var/lib}}\n", "/node/state/hostPath"},

@@ -114,6 +114,20 @@ func OpenEndpoint(o EndpointOptions) (*Endpoint, error) {
 	return e, nil
 }
 
+// TryEndpoint loads the programs of an endpoint into the kernel and takes them out again, without attaching them. It returns an error if
+// that fails.
+func TryEndpoint(o EndpointOptions) error {
+	o.Interface = 1
+	if err := o.Validate(); err != nil {
+		return fmt.Errorf("CSIG endpoint: %w", err)
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return fmt.Errorf("eBPF memory limit: %w", err)
+	}
+	e, err := loadEndpoint(&o)
+	return errors.Join(err, e.Close())
+}
+
 // eventsOctets is the size of the ring buffer: room for 16,384 events between two calls of ReadTags.
 const eventsOctets = 1 << 20
 

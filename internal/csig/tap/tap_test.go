@@ -17,18 +17,20 @@ import (
 // newReader returns a reader that knows the NICs of two addresses.
 func newReader(t testing.TB) *capture.Reader {
 	t.Helper()
-	p, err := csig.ParseProfile("csig.yml", []byte("ethertypes: {compact: 0x88b5}\ninterval: 1ms\nfastest_gbps: 100\nlocators:\n  compact: {\"leaf1:up1\": 1}\n"))
+	const text = "ethertypes: {compact: 0x88b5}\ninterval: 1ms\nfastest_gbps: 100\nlocators:\n  compact: {\"leaf1:up1\": 1}\n"
+	p, err := csig.ParseProfile("csig.yml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	nics := map[string]string{"10.0.0.1": "h1/eth1", "10.0.0.2": "h2/eth1"}
-	return capture.NewReader(p, capture.Options{NICOf: func(a netip.Addr) string { return nics[a.String()] }, StampPort: 862, SourcePort: 49152})
+	nicOf := func(a netip.Addr) string { return nics[a.String()] }
+	return capture.NewReader(p, capture.Options{NICOf: nicOf, StampPort: 862, SourcePort: 49152})
 }
 
 // newTap returns a tap of the far interface.
 func newTap(r *capture.Reader, buffer int) *Tap {
-	return New(Options{Interface: vethtest.Far, NIC: "h2/eth1", EtherType: 0x88b5, Buffer: buffer, Place: r.AddPlace("h2/eth1"), Clock: NewClock(time.Now()),
-		Log: slog.New(slog.DiscardHandler)})
+	return New(Options{Interface: vethtest.Far, NIC: "h2/eth1", EtherType: 0x88b5, Buffer: buffer, Place: r.AddPlace("h2/eth1"),
+		Clock: NewClock(time.Now()), Log: slog.New(slog.DiscardHandler)})
 }
 
 // frame returns a frame of a probe of flow 3 with a compact tag (share, code 23, locator 1) from 10.0.0.1 to 10.0.0.2.

@@ -127,7 +127,8 @@ func (c *Captures) chooseDevices(cfg *probe.Config) (out []choice) {
 		}
 		seen[n.NIC] = true
 		if device == "" && !c.missing[n.NIC] && err == nil {
-			c.log.Warn("no interface has the address of a NIC; its in-band signals are not captured until one has", "nic", n.NIC, "address", n.Address)
+			c.log.Warn("no interface has the address of a NIC; its in-band signals are not captured until one has",
+				"nic", n.NIC, "address", n.Address)
 		}
 		c.missing[n.NIC] = device == "" && (c.missing[n.NIC] || err == nil)
 		if device != "" && !taken[device] {
