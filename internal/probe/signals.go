@@ -71,6 +71,7 @@ type signalTrial struct {
 	pausedUntil   int64           // nothing is tagged before, monotonic nanoseconds; 0: there is no pause
 	// locating states that the switch that drops tagged packets is looked for. Probes are tagged as long.
 	locating  bool
+	looks     int        // for it, so far
 	droppedAt netip.Addr // of that switch; invalid if it is not known
 }
 
@@ -92,7 +93,7 @@ func (t *signalTrial) countReply(tagged bool, mono int64) (pause bool) {
 	t.droppedAt = netip.Addr{}
 	if t.supported = observe.Supported; t.tagged == 0 {
 		t.supported = observe.Unsupported
-		t.pausedUntil, t.locating = mono+trialPause, true
+		t.pausedUntil, t.locating, t.looks = mono+trialPause, true, 0
 	}
 	t.plain, t.tagged = 0, 0
 	return t.pausedUntil != 0

@@ -70,7 +70,7 @@ func TestReflectedSignals(t *testing.T) {
 			tagged := 0
 			for i := range probes {
 				now := int64(f.Phase) + int64(i)*int64(f.Cadence)
-				clock.now = base.Add(time.Duration(now))
+				clock.set(base.Add(time.Duration(now)))
 				var p SimPacket
 				tag := f.SendProbe(&p, now, now)
 				if (tag.Format != csig.None) != (p.seq&1 == 1) || tag != (csig.Tag{}) && tag != csig.NewTag(format, s.Kinds[int(p.seq>>1)%3]) {
@@ -135,7 +135,7 @@ func TestReflectorWithoutSignals(t *testing.T) {
 	base := clock.now
 	for i := range 200 {
 		now := int64(i) * int64(flows[0].Cadence)
-		clock.now = base.Add(time.Duration(now))
+		clock.set(base.Add(time.Duration(now)))
 		var p SimPacket
 		tag := flows[0].SendProbe(&p, now, now)
 		if !b.ReflectProbe(&p, now+1000, now+2000, now+3000, false, &tag) || tag != (csig.Tag{}) {
@@ -170,7 +170,7 @@ func TestPathsWithoutSupport(t *testing.T) {
 	exchange := func(probes int) (tagged int) {
 		for range probes {
 			now += int64(flows[0].Cadence)
-			clock.now = base.Add(time.Duration(now))
+			clock.set(base.Add(time.Duration(now)))
 			var p SimPacket
 			tag := flows[0].SendProbe(&p, now, now)
 			if tag.Format != csig.None {

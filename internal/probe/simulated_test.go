@@ -3,6 +3,7 @@ package probe
 import (
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,9 +12,23 @@ import (
 )
 
 // setClock is a clock that the test sets.
-type setClock struct{ now time.Time }
+type setClock struct {
+	mu  sync.Mutex // the tracer reads the time as well
+	now time.Time  // changed by set alone
+}
 
-func (c *setClock) Now() time.Time       { return c.now }
+func (c *setClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *setClock) set(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = now
+}
+
 func (*setClock) NodeTime(t int64) int64 { return t }
 
 // simulate returns an engine that the test drives, with its clock.
@@ -63,7 +78,7 @@ func TestSimulatedEnginesMeasureEachOther(t *testing.T) {
 	const probes, lost, delay = 200, 10, int64(50_000)
 	for i := range probes {
 		now = int64(f.Phase) + int64(i)*int64(f.Cadence)
-		clock.now = base.Add(time.Duration(now))
+		clock.set(base.Add(time.Duration(now)))
 		if f.DuePackets() != 1 {
 			t.Fatal("a probe has a twin without clock sync")
 		}
@@ -110,7 +125,7 @@ func TestSimulatedEngineIsSuspended(t *testing.T) {
 	const second = int64(time.Second)
 	a.ResumeAt(second)
 	a.SuspendAt(2 * second)
-	clock.now = clock.now.Add(3 * time.Second)
+	clock.set(clock.now.Add(3 * time.Second))
 	s := a.Snapshot().NICs[0]
 	if want := time.Second - stallAfter; s.Stalled != want {
 		t.Errorf("%v stalled during the suspension, want %v", s.Stalled, want)

@@ -15,8 +15,8 @@ import (
 
 const (
 	tagDropCheckEvery = time.Second
-	tagDropAttempts   = 2               // packets of a hop limit; as many more if all were silent
-	tagDropPatience   = int64(10 * 1e9) // for how long a path is waited for, monotonic nanoseconds
+	tagDropAttempts   = 2  // packets of a hop limit; as many more if all were silent
+	tagDropPatience   = 10 // for so many looks a path is waited for
 )
 
 // seekTagDrops looks for the switches that drop tagged packets, of flows whose paths were found not to carry them, one after the
@@ -57,13 +57,12 @@ func (n *nic) flowsDroppingTags() (out []traceFlow) {
 func (n *nic) endTagSearch(id fabric.Flow, at netip.Addr, ended bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now := n.wire.monoTime()
 	for _, e := range n.sender.edges {
 		if e.id != id || e.signals == nil || !e.signals.trial.locating {
 			continue
 		}
 		t := &e.signals.trial
-		if ended = ended || now > t.pausedUntil-trialPause+tagDropPatience; ended {
+		if t.looks++; ended || t.looks > tagDropPatience {
 			t.locating, t.droppedAt = false, at
 			n.sender.retagEdges()
 		}

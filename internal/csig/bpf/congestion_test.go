@@ -236,16 +236,29 @@ func (c *crossing) awaitStep(idle bool) time.Duration {
 
 // measurement is what tags and counters said in the same windows.
 type measurement struct {
-	tags    []received
-	shares  []float64     // by the counters, in the window before each tag
-	backlog time.Duration // mean of the readings
+	tags   []received
+	shares []float64       // by the counters, in the window before each tag
+	waits  []time.Duration // of the octets in the queue when the tag was written; unsteady if they changed meanwhile
+}
+
+// unsteady stands for a wait that is not known, since the queue was another one before and after the exchange of a probe.
+const unsteady time.Duration = -1
+
+// waitOf returns how long the octets of a queue take that was read before and after a probe was exchanged.
+func waitOf(before, after uint64) time.Duration {
+	if max(before, after)-min(before, after) > max(before/5, 3000) {
+		return unsteady
+	}
+	return time.Duration(float64(before+after) / 2 * 8 / shapedRate * float64(time.Second))
 }
 
 // isEnough reports whether there are tags of each kind.
 func (m *measurement) isEnough() bool {
 	n := map[csig.Tag]int{}
-	for _, r := range m.tags {
-		n[csig.Tag{Format: r.format, Signal: r.tag.Signal}]++
+	for i, r := range m.tags {
+		if r.tag.Signal == csig.Share || m.waits[i] != unsteady {
+			n[csig.Tag{Format: r.format, Signal: r.tag.Signal}]++
+		}
 	}
 	for _, f := range csig.Formats {
 		if n[csig.Tag{Format: f, Signal: csig.Share}] < enoughTags || n[csig.Tag{Format: f, Signal: csig.Delay}] < enoughTags {
@@ -264,7 +277,7 @@ func (c *crossing) measure() (m measurement) {
 	}
 	end := int64(state.Start)
 	var before time.Time
-	var sent, backlog, readings uint64
+	var sent uint64
 	share := -1.0
 	for windows := 0; windows < leastWindows+2 || windows < mostWindows && !m.isEnough(); windows++ {
 		for now := unix.MonotonicNanos(); end <= now; {
@@ -274,15 +287,15 @@ func (c *crossing) measure() (m measurement) {
 		for unix.MonotonicNanos() < end {
 			_, _, waiting := c.n.readQueue(c.port)
 			tags := c.exchange(nil)
+			_, _, after := c.n.readQueue(c.port)
 			if share < 0 || unix.MonotonicNanos() >= end {
 				continue
 			}
-			backlog += waiting
-			readings++
 			for _, r := range tags {
 				if r.seq >= first {
 					m.tags = append(m.tags, r)
 					m.shares = append(m.shares, share)
+					m.waits = append(m.waits, waitOf(waiting, after))
 				}
 			}
 		}
@@ -297,7 +310,6 @@ func (c *crossing) measure() (m measurement) {
 			before = time.Time{}
 		}
 	}
-	m.backlog = time.Duration(float64(backlog) / float64(readings) * 8 / shapedRate * float64(time.Second))
 	return m
 }
 
@@ -309,7 +321,8 @@ func (c *crossing) check(load int, m *measurement) {
 		locators := map[csig.Format]map[string]uint16{csig.Compact: c.profile.CompactLocators, csig.Wide: c.profile.WideLocators}[f]
 		shares, named := 0, 0
 		var share, counted float64
-		var delays []uint64
+		var delay, backlog time.Duration
+		delays := 0
 		for i, r := range m.tags {
 			switch {
 			case r.format != f:
@@ -320,13 +333,15 @@ func (c *crossing) check(load int, m *measurement) {
 				if r.tag.Locator == locators[c.port] {
 					named++
 				}
-			default:
+			case m.waits[i] != unsteady:
 				d, _ := c.profile.Decode(&r.tag)
-				delays = append(delays, d.Lower)
+				delays++
+				delay += time.Duration(d.Lower)
+				backlog += m.waits[i]
 			}
 		}
-		if shares < enoughTags || len(delays) < enoughTags {
-			t.Errorf("%s at %d %%: %v: %d and %d tags have arrived", c.port, load, f, shares, len(delays))
+		if shares < enoughTags || delays < enoughTags {
+			t.Errorf("%s at %d %%: %v: %d and %d tags have arrived", c.port, load, f, shares, delays)
 			continue
 		}
 		share, counted = share/float64(shares), counted/float64(shares)
@@ -338,20 +353,16 @@ func (c *crossing) check(load int, m *measurement) {
 		if got+1 < want || got > want+1 {
 			t.Errorf("%s at %d %%: %v: share %.4f, counters say %.4f", c.port, load, f, share, counted)
 		}
-		var sum uint64
-		for _, d := range delays {
-			sum += d
-		}
-		delay := time.Duration(sum / uint64(len(delays)))
+		delay, backlog = delay/time.Duration(delays), backlog/time.Duration(delays)
 		if f == csig.Compact {
-			a, b := c.profile.Tables[csig.Delay].CodeOf(uint64(delay)), c.profile.Tables[csig.Delay].CodeOf(uint64(m.backlog))
-			if m.backlog > time.Millisecond && (a+1 < b || a > b+1) {
-				t.Errorf("%s at %d %%: compact: delay %v, backlog %v", c.port, load, delay, m.backlog)
+			a, b := c.profile.Tables[csig.Delay].CodeOf(uint64(delay)), c.profile.Tables[csig.Delay].CodeOf(uint64(backlog))
+			if backlog > time.Millisecond && (a+1 < b || a > b+1) {
+				t.Errorf("%s at %d %%: compact: delay %v, backlog %v", c.port, load, delay, backlog)
 			}
-		} else if off := (delay - m.backlog).Abs(); off > 200*time.Microsecond && off > m.backlog/5 {
-			t.Errorf("%s at %d %%: wide: delay %v, backlog %v", c.port, load, delay, m.backlog)
+		} else if off := (delay - backlog).Abs(); off > 200*time.Microsecond && off > backlog/5 {
+			t.Errorf("%s at %d %%: wide: delay %v, backlog %v", c.port, load, delay, backlog)
 		}
-		t.Logf("%s at %d %%: %v: %d of %d tags name it; share %.4f, counters %.4f; delay %v, backlog %v", c.port, load, f, named, shares, share, counted, delay, m.backlog)
+		t.Logf("%s at %d %%: %v: %d of %d tags name it; share %.4f, counters %.4f; delay %v, backlog %v", c.port, load, f, named, shares, share, counted, delay, backlog)
 	}
 }
 
