@@ -22,17 +22,12 @@ type Comparison struct {
 	Changes []Change `json:"changes"`
 	// Incomplete is set if one of the audits does not list all elements, so that changes may be missing.
 	Incomplete bool `json:"incomplete,omitempty"`
-	// OtherScope is the scope of the earlier audit, if it is another.
-	OtherScope string `json:"other_scope,omitempty"`
 }
 
-// Compare returns what changed from an earlier audit to a later one. The status of an element is the worst of its items. A
+// Compare returns what changed from an earlier audit to a later one of the same scope. The status of an element is the worst of its items. A
 // check that one of them does not have is left out.
 func Compare(before, after *Report) *Comparison {
 	out := &Comparison{Before: before.Status, After: after.Status, Changes: []Change{}}
-	if before.Scope != after.Scope {
-		out.OtherScope = before.Scope
-	}
 	for i := range after.Checks {
 		a := &after.Checks[i]
 		j := slices.IndexFunc(before.Checks, func(c Check) bool { return c.ID == a.ID })

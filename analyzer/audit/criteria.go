@@ -17,7 +17,7 @@ import (
 type Criteria struct {
 	// Required are the checks without which the evidence does not suffice. A check that is not required and not measured does
 	// not change the result.
-	Required  []string          `yaml:"required,flow" json:"required"`
+	Required  []string          `yaml:"required,flow" json:"required" schema:"enum=A1|A2|A3|A4|A5|A7|A11|A13"`
 	Coverage  CoverageCriteria  `yaml:"coverage" json:"coverage"`
 	Wiring    WiringCriteria    `yaml:"wiring" json:"wiring"`
 	Loss      LossCriteria      `yaml:"loss" json:"loss"`
@@ -31,7 +31,7 @@ type Criteria struct {
 // CoverageCriteria are those of check A1.
 type CoverageCriteria struct {
 	// MinFlows is the number of flows with a known path that a link direction needs.
-	MinFlows int `yaml:"min_flows" json:"min_flows" schema:"min=1"`
+	MinFlows int `yaml:"min_flows" json:"min_flows" schema:"min=1,max=1000000"`
 	// MinShare is the share of the link directions that must be covered.
 	MinShare float64 `yaml:"min_share" json:"min_share" schema:"above=0,max=1"`
 }
@@ -57,9 +57,9 @@ type DelayCriteria struct {
 	// MaxAddedTail is the same of the 99th percentile.
 	MaxAddedTail time.Duration `yaml:"max_added_p99" json:"max_added_p99_ns"`
 	// OutlierMADs is the number of median absolute deviations of its kind that a flow must differ by as well.
-	OutlierMADs float64 `yaml:"outlier_mads" json:"outlier_mads" schema:"min=1"`
+	OutlierMADs float64 `yaml:"outlier_mads" json:"outlier_mads" schema:"min=1,max=1000"`
 	// MinMembers is the number of flows that a kind of paths needs to be compared.
-	MinMembers int `yaml:"min_members" json:"min_members" schema:"min=3"`
+	MinMembers int `yaml:"min_members" json:"min_members" schema:"min=3,max=1000000"`
 }
 
 // AsymmetryCriteria are those of check A5.
@@ -73,7 +73,7 @@ type ECMPCriteria struct {
 	// Significance is the probability of a false finding in the whole fabric.
 	Significance float64 `yaml:"significance" json:"significance" schema:"above=0,max=0.5"`
 	// MinFlows is the number of flows for each of the parallel links that a switch needs to be judged.
-	MinFlows float64 `yaml:"min_flows" json:"min_flows" schema:"above=0"`
+	MinFlows float64 `yaml:"min_flows" json:"min_flows" schema:"above=0,max=1000000"`
 }
 
 // ClockCriteria are those of check A11.
@@ -139,18 +139,18 @@ func (c *Criteria) Validate() error {
 		above, to float64
 		least     bool // whether the lower limit is a value that is accepted
 	}{
-		{"coverage.min_flows", float64(c.Coverage.MinFlows), 1, 1e9, true},
+		{"coverage.min_flows", float64(c.Coverage.MinFlows), 1, 1e6, true},
 		{"coverage.min_share", c.Coverage.MinShare, 0, 1, false},
 		{"wiring.chance", c.Wiring.Chance, 0, 0.01, false},
 		{"loss.max_ratio", c.Loss.MaxRatio, 0, 1, false},
 		{"loss.confidence", c.Loss.Confidence, 0.5, 0.9999, true},
 		{"delay.max_added", c.Delay.MaxAdded.Seconds(), 0, 3600, false},
 		{"delay.max_added_p99", c.Delay.MaxAddedTail.Seconds(), 0, 3600, false},
-		{"delay.outlier_mads", c.Delay.OutlierMADs, 1, 1e9, true},
-		{"delay.min_members", float64(c.Delay.MinMembers), 3, 1e9, true},
+		{"delay.outlier_mads", c.Delay.OutlierMADs, 1, 1000, true},
+		{"delay.min_members", float64(c.Delay.MinMembers), 3, 1e6, true},
 		{"asymmetry.max_difference", c.Asymmetry.MaxDifference.Seconds(), 0, 3600, false},
 		{"ecmp.significance", c.ECMP.Significance, 0, 0.5, false},
-		{"ecmp.min_flows", c.ECMP.MinFlows, 0, 1e9, false},
+		{"ecmp.min_flows", c.ECMP.MinFlows, 0, 1e6, false},
 		{"clocks.max_bound", c.Clocks.MaxBound.Seconds(), 0, 3600, false},
 		{"hosts.max_excluded", c.Hosts.MaxExcluded, 0, 1, true},
 	} {

@@ -115,9 +115,6 @@ func (i *Item) FullText() string {
 // Describe says in a sentence how two audits differ.
 func (c *Comparison) Describe() string {
 	s := fmt.Sprintf("Before: %s. Now: %s. %d elements changed.", c.Before, c.After, len(c.Changes))
-	if c.OtherScope != "" {
-		s += " The earlier audit had the scope " + c.OtherScope + "."
-	}
 	if c.Incomplete {
 		s += " One of the audits does not list all elements, so further changes may be missing."
 	}
