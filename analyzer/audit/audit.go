@@ -131,11 +131,13 @@ const FormatVersion = 1
 
 // constructors are the checks that there are, in the order of reports.
 var constructors = []func(*study) Check{
-	checkCoverage, checkWiring, checkLoss, checkDelay, checkAsymmetry, checkECMP, checkClocks, checkHosts,
+	checkCoverage, checkWiring, checkLoss, checkDelay, checkAsymmetry, checkIdle, checkECMP, checkPorts, checkClocks, checkNICs, checkHosts,
 }
 
 // ListChecks returns the identifiers of the checks that there are.
-func ListChecks() []string { return []string{"A1", "A2", "A3", "A4", "A5", "A7", "A11", "A13"} }
+func ListChecks() []string {
+	return []string{"A1", "A2", "A3", "A4", "A5", "A6", "A7", "A9", "A11", "A12", "A13"}
+}
 
 // Run judges the evidence by the criteria.
 func Run(e *Evidence, c Criteria, s Scope) Report {
@@ -186,6 +188,9 @@ type Evidence struct {
 	Hosts           map[string]HostRecord  // by node
 	Swaps           []Swap
 	Neighbours      []Neighbour
+	// Ports are the readings of switch ports and NICs. NICs are those of the health of NICs.
+	Ports map[string]PortReading
+	NICs  map[string]NICReading
 	// Unanswered are the NICs whose agents answered, and to which and from which no probe came through.
 	Unanswered map[string]uint64 // probes sent, by NIC
 }
@@ -203,7 +208,8 @@ type FlowRecord struct {
 	Sent, Lost uint64
 	// RoundTrip is the part of Lost of which the direction is not known.
 	RoundTrip uint64
-	Marked    uint64
+	// Marked is the number of packets that were marked congestion experienced, of MarkedOf for which that is known.
+	Marked, MarkedOf uint64
 	// Medians and Tails are the p50 and p99 of the windows in nanoseconds.
 	Medians, Tails []int64
 	// ClockErrorNS is the largest bound of the error of the delays, or nil if a clock has none.

@@ -25,6 +25,7 @@ type site struct {
 	perFlow uint64 // probes of a flow in a window
 	loss    map[fabric.Direction]float64
 	added   map[fabric.Direction]time.Duration
+	marked  map[fabric.Direction]float64
 	missing map[string]bool // links
 	// polarised are switches that send everything by their first uplink.
 	polarised map[string]bool
@@ -36,7 +37,7 @@ type site struct {
 
 func newSite(seed uint64, leaves, spines, nics int) *site {
 	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: leaves, SpinesPerPod: spines, NICsPerLeaf: nics}))
-	return &site{g: g, rng: rand.New(rand.NewPCG(seed, 7)), windows: 6, perFlow: 2000, loss: map[fabric.Direction]float64{}, added: map[fabric.Direction]time.Duration{},
+	return &site{g: g, rng: rand.New(rand.NewPCG(seed, 7)), windows: 6, perFlow: 2000, loss: map[fabric.Direction]float64{}, added: map[fabric.Direction]time.Duration{}, marked: map[fabric.Direction]float64{},
 		missing: map[string]bool{}, polarised: map[string]bool{}, stalled: map[string]bool{}, steps: map[string]bool{}, noAgent: map[string]bool{}}
 }
 
@@ -117,14 +118,17 @@ func (s *site) observeFlow(f fabric.Flow, path fabric.Path, x *Window) *fabric.O
 		return o
 	}
 	o.Path, o.PathState = path, fabric.PathValid
-	arrives, delay := 1.0, 800.0
+	arrives, delay, marked := 1.0, 800.0, 0.0
 	for _, d := range path.LinkDirections(src, dst) {
 		arrives *= 1 - s.loss[d]
+		marked += float64(o.Sent) * s.marked[d]
 		delay += 600 + float64(s.added[d])
 	}
 	if arrives < 1 {
 		o.Lost = uint64(distuv.Binomial{N: float64(s.perFlow), P: 1 - arrives, Src: s.rng}.Rand())
 	}
+	ecn := uint64(marked)
+	o.ECN = &ecn
 	p50, p99, bound := int64(delay+s.rng.NormFloat64()*50), int64(delay+4000+s.rng.NormFloat64()*400), int64(1800)
 	o.OWD, o.ClockErrorNS = &fabric.Quantiles{P50: &p50, P99: &p99}, &bound
 	return o
@@ -443,6 +447,8 @@ func TestCriteriaAreStrict(t *testing.T) {
 		"ecmp: {significance: .nan}":       "ecmp.significance",
 		"hosts: {max_excluded: 2}":         "hosts.max_excluded",
 		"coverage: {min_flows: 0}":         "coverage.min_flows",
+		"idle: {max_marked: -1}":           "idle.max_marked",
+		"idle: {max_discards: .nan}":       "idle.max_discards",
 		"wiring: {chance: 0.5}":            "wiring.chance",
 		"asymmetry: {max_difference: -1s}": "asymmetry.max_difference",
 	} {

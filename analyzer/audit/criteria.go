@@ -17,12 +17,13 @@ import (
 type Criteria struct {
 	// Required are the checks without which the evidence does not suffice. A check that is not required and not measured does
 	// not change the result.
-	Required  []string          `yaml:"required,flow" json:"required" schema:"enum=A1|A2|A3|A4|A5|A7|A11|A13"`
+	Required  []string          `yaml:"required,flow" json:"required" schema:"enum=A1|A2|A3|A4|A5|A6|A7|A9|A11|A12|A13"`
 	Coverage  CoverageCriteria  `yaml:"coverage" json:"coverage"`
 	Wiring    WiringCriteria    `yaml:"wiring" json:"wiring"`
 	Loss      LossCriteria      `yaml:"loss" json:"loss"`
 	Delay     DelayCriteria     `yaml:"delay" json:"delay"`
 	Asymmetry AsymmetryCriteria `yaml:"asymmetry" json:"asymmetry"`
+	Idle      IdleCriteria      `yaml:"idle" json:"idle"`
 	ECMP      ECMPCriteria      `yaml:"ecmp" json:"ecmp"`
 	Clocks    ClockCriteria     `yaml:"clocks" json:"clocks"`
 	Hosts     HostCriteria      `yaml:"hosts" json:"hosts"`
@@ -68,6 +69,16 @@ type AsymmetryCriteria struct {
 	MaxDifference time.Duration `yaml:"max_difference" json:"max_difference_ns"`
 }
 
+// IdleCriteria are those of check A6.
+type IdleCriteria struct {
+	// MaxMarked is the largest share of the probes across a link direction that may be marked congestion experienced.
+	MaxMarked float64 `yaml:"max_marked" json:"max_marked" schema:"min=0,max=1"`
+	// MaxPauses is the largest number of pause frames of a port per second.
+	MaxPauses float64 `yaml:"max_pauses_per_second" json:"max_pauses_per_second" schema:"min=0,max=1000000000"`
+	// MaxDiscards is the largest number of packets that a port may discard during the audit.
+	MaxDiscards float64 `yaml:"max_discards" json:"max_discards" schema:"min=0,max=1000000000"`
+}
+
 // ECMPCriteria are those of check A7.
 type ECMPCriteria struct {
 	// Significance is the probability of a false finding in the whole fabric.
@@ -91,12 +102,13 @@ type HostCriteria struct {
 // DefaultCriteria returns the criteria that hold without a file.
 func DefaultCriteria() Criteria {
 	return Criteria{
-		Required:  ListChecks(),
+		Required:  []string{"A1", "A2", "A3", "A4", "A5", "A7", "A11", "A13"},
 		Coverage:  CoverageCriteria{MinFlows: 1, MinShare: 1},
 		Wiring:    WiringCriteria{Chance: 1e-6},
 		Loss:      LossCriteria{MaxRatio: 1e-4, Confidence: 0.95},
 		Delay:     DelayCriteria{MaxAdded: 5 * time.Microsecond, MaxAddedTail: 100 * time.Microsecond, OutlierMADs: 6, MinMembers: 6},
 		Asymmetry: AsymmetryCriteria{MaxDifference: 10 * time.Microsecond},
+		Idle:      IdleCriteria{MaxMarked: 0.001, MaxPauses: 1},
 		ECMP:      ECMPCriteria{Significance: 0.001, MinFlows: 4},
 		Clocks:    ClockCriteria{MaxBound: 20 * time.Microsecond},
 		Hosts:     HostCriteria{MaxExcluded: 0.1},
@@ -149,6 +161,9 @@ func (c *Criteria) Validate() error {
 		{"delay.outlier_mads", c.Delay.OutlierMADs, 1, 1000, true},
 		{"delay.min_members", float64(c.Delay.MinMembers), 3, 1e6, true},
 		{"asymmetry.max_difference", c.Asymmetry.MaxDifference.Seconds(), 0, 3600, false},
+		{"idle.max_marked", c.Idle.MaxMarked, 0, 1, true},
+		{"idle.max_pauses_per_second", c.Idle.MaxPauses, 0, 1e9, true},
+		{"idle.max_discards", c.Idle.MaxDiscards, 0, 1e9, true},
 		{"ecmp.significance", c.ECMP.Significance, 0, 0.5, false},
 		{"ecmp.min_flows", c.ECMP.MinFlows, 0, 1e6, false},
 		{"clocks.max_bound", c.Clocks.MaxBound.Seconds(), 0, 3600, false},

@@ -148,6 +148,7 @@ func (r *Recorder) addObservation(f fabric.Flow, o *fabric.Observation) {
 	}
 	if o.ECN != nil {
 		c.Marked += *o.ECN
+		c.MarkedOf += o.Sent - o.Lost
 	}
 	if o.OWD == nil || o.ClockSuspect || len(c.Medians) == MaxWindows {
 		return

@@ -34,7 +34,7 @@ type auditFlags struct {
 
 // addAudit adds the command audit, which accepts a fabric or says what is wrong with it.
 func addAudit(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("audit", "Accept a fabric by evidence, or name what is wrong with it: coverage, wiring, loss, delay, symmetry, ECMP, clocks and hosts, from the probes of running agents. Writes audit.json, audit.md, audit.html and junit.xml. Exit code 0: passed, 1: it could not be run, 2: failed, 3: the evidence does not suffice.")
+	cmd := app.Command("audit", "Accept a fabric by evidence, or name what is wrong with it: coverage, wiring, loss, delay, symmetry, ECMP, clocks and hosts by the probes of running agents; marks, speeds and findings by the series of switches and NICs where there are any. Writes audit.json, audit.md, audit.html and junit.xml. Exit code 0: passed, 1: it could not be run, 2: failed, 3: the evidence does not suffice.")
 	f := &auditFlags{}
 	cmd.Flag("topology", "Topology of the fabric as it is planned (YAML).").Required().StringVar(&f.topology)
 	cmd.Flag("coordinator", "Base URL of the coordinator's web listener, which has the addresses of the agents.").Required().StringVar(&f.coordinator)

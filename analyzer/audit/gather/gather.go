@@ -154,7 +154,10 @@ func (c *collector) collectWindows(ctx context.Context) (*audit.Evidence, error)
 	if err != nil {
 		c.o.Progress("LLDP is left out: %v", err)
 	}
-	return r.Evidence(time.Now(), swaps, neighbours), nil
+	read := c.readPorts(ctx, max(time.Since(start), 4*c.o.Scrape).Round(time.Millisecond))
+	e := r.Evidence(time.Now(), swaps, neighbours)
+	e.Ports, e.NICs = read.ports, read.nics
+	return e, nil
 }
 
 // progressEvery is the time between two lines about the progress.
