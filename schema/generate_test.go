@@ -26,6 +26,7 @@ import (
 	config_util "github.com/prometheus/common/config"
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/analyzer/audit"
 	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/internal/fabric"
@@ -52,6 +53,7 @@ var sources = []source{
 	{"maintenance", "`maintenance.file` of the analyzer", maintenance.Content[maintenance.Entry]{}},
 	{"placement", "a `file` in `jobs` of the analyzer, in the format `placement`", placement.Content[placement.Job]{}},
 	{"ib", "`--config.file` of `graylink ib serve`", ibagent.DefaultConfig()},
+	{"audit", "`--criteria` of `graylink audit`", audit.DefaultCriteria()},
 }
 
 // node is a schema, or a part of one.

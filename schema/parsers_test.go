@@ -16,6 +16,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"gopkg.in/yaml.v3"
 
+	"github.com/graylink/graylink/analyzer/audit"
 	"github.com/graylink/graylink/analyzer/daemon"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
@@ -56,6 +57,10 @@ var parsers = map[string]func(dir string, text []byte) error{
 	},
 	"placement": func(_ string, text []byte) error {
 		_, err := jobs.Parse(jobs.FormatPlacement, "f", text, time.UTC)
+		return err
+	},
+	"audit": func(_ string, text []byte) error {
+		_, err := audit.ParseCriteria("f", text)
 		return err
 	},
 	"ib": func(dir string, text []byte) error {

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/prometheus/config"
+
+	"github.com/graylink/graylink/analyzer/audit"
+	"github.com/graylink/graylink/deploy"
+)
+
+// runAudit runs the command and returns its exit code.
+func runAudit(t *testing.T, args ...string) int {
+	t.Helper()
+	app, commands := kingpin.New("graylink", ""), map[string]command{}
+	addAudit(app, commands)
+	return run(app, commands, append([]string{"audit"}, args...))
+}
+
+// newAgent serves what a coordinator and the agents of h1 and h3 would: counters of one flow that loses nothing.
+func newAgent(t *testing.T) *httptest.Server {
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	began := time.Now()
+	mux.HandleFunc("GET /api/v1/targets", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `[{"targets":[%[1]q],"labels":{"__scheme__":"http","__meta_graylink_node":"h1"}},{"targets":[%[1]q],"labels":{"__scheme__":"http","__meta_graylink_node":"h3"}}]`, strings.TrimPrefix(server.URL, "http://"))
+	})
+	mux.HandleFunc("GET /metrics/edges", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		n := int(time.Since(began).Seconds() * 1000)
+		const flow = `src="h1/eth1",dst="h3/eth1",flow="0",class="be",tier="2",plane="a"`
+		for _, direction := range []string{"forward", "reverse"} {
+			fmt.Fprintf(w, "fabric_probe_sent_total{%s,direction=%q} %d\nfabric_probe_lost_total{%s,direction=%q} 0\n", flow, direction, n, flow, direction)
+		}
+		fmt.Fprintf(w, "fabric_probe_acked_total{%s} %d\nfabric_probe_received_total{%s} %d\nfabric_probe_late_total{%s} 0\n", flow, n, flow, n, flow)
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		fmt.Fprint(w, "graylink_node_stalled_seconds_total{nic=\"h1/eth1\"} 0\ngraylink_node_stalled_seconds_total{nic=\"h3/eth1\"} 0\n")
+	})
+	return server
+}
+
+// The command scrapes the agents itself, and does not accept a fabric of which it has seen one flow.
+func TestAuditOfOneFlowDoesNotSuffice(t *testing.T) {
+	server, out := newAgent(t), filepath.Join(t.TempDir(), "out")
+	args := []string{"--topology", "../../deploy/lab/demo.yaml", "--coordinator", server.URL, "--scrape-interval", "200ms", "--settle", "2s", "--duration", "2s", "--output", out}
+	if code := runAudit(t, args...); code != 3 {
+		t.Fatalf("exit code %d, want 3", code)
+	}
+	for _, name := range []string{"audit.json", "audit.md", "audit.html", "junit.xml"} {
+		if text, err := os.ReadFile(filepath.Join(out, name)); err != nil || len(text) == 0 {
+			t.Errorf("%s: %d bytes, %v", name, len(text), err)
+		}
+	}
+	file, err := os.Open(filepath.Join(out, "audit.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	r, err := audit.ReadReport(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Status != audit.Unknown || r.Flows != 2 || r.Windows == 0 || r.Probes == 0 || !strings.HasPrefix(r.Program, "graylink ") {
+		t.Errorf("%s, %d flows, %d windows, %d probes, by %q", r.Status, r.Flows, r.Windows, r.Probes, r.Program)
+	}
+	// Another audit is compared with it, but for one of another scope.
+	if code := runAudit(t, append(args, "--compare", file.Name(), "--scope", "node:h1")...); code != 1 {
+		t.Errorf("another scope: exit code %d, want 1", code)
+	}
+	if code := runAudit(t, append(args, "--compare", file.Name())...); code != 3 {
+		t.Errorf("exit code %d, want 3", code)
+	}
+	var again audit.Report
+	if text, err := os.ReadFile(file.Name()); err != nil || json.Unmarshal(text, &again) != nil || again.Compared == nil || len(again.Compared.Changes) > 0 {
+		t.Errorf("compared: %+v", again.Compared)
+	}
+}
+
+func TestAuditIsNotRunOnBadInput(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad")
+	if err := os.WriteFile(bad, []byte("loss: {max_ratio: 7}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	short, to := []string{"--duration", "1s"}, []string{"--output", filepath.Join(dir, "out")}
+	args := []string{"--topology", "../../deploy/lab/demo.yaml", "--coordinator", "http://127.0.0.1:1", "--scrape-interval", "200ms", "--settle", "500ms"}
+	for name, more := range map[string][]string{
+		"no agents":    nil,
+		"scope":        {"--scope", "pod:none"},
+		"criteria":     {"--criteria", bad},
+		"compare":      {"--compare", bad},
+		"http config":  {"--http.config", bad},
+		"Prometheus":   {"--prometheus", "http://user:secret@host"},
+		"duration":     {"--duration", "100ms"},
+		"output":       {"--output", filepath.Join(bad, "below")},
+		"unknown flag": {"--bandwidth"},
+	} {
+		if name != "duration" {
+			more = append(more, short...)
+		}
+		if name != "output" {
+			more = append(more, to...)
+		}
+		if code := runAudit(t, append(more, args...)...); code != 1 {
+			t.Errorf("%s: exit code %d, want 1", name, code)
+		}
+	}
+}
+
+// The configuration is one that Prometheus reads, with the coordinator's agents and the settings of the HTTP clients.
+func TestAuditScrapesTheAgents(t *testing.T) {
+	text, err := scrapeConfig(deploy.PrometheusConfig, "https://coordinator:9869/base", "/etc/graylink/http.yml", []byte("basic_auth: {username: u, password_file: secret}\ntls_config: {ca_file: /ca.crt}\n"), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(text, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	jobs, err := c.GetScrapeConfigs()
+	if err != nil || len(jobs) != len(auditJobs) {
+		t.Fatalf("%d jobs, %v", len(jobs), err)
+	}
+	for _, want := range []string{"https://coordinator:9869/base/api/v1/targets", "/etc/graylink/secret", "/ca.crt", "keepequal"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the configuration lacks %q:\n%s", want, text)
+		}
+	}
+}

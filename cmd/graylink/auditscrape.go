@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	config_util "github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+	"gopkg.in/yaml.v3"
+)
+
+// auditJobs are the jobs of the example of a Prometheus that an audit needs.
+var auditJobs = []string{"graylink-node-edges", "graylink-node"}
+
+// scrapeConfig returns the configuration of a Prometheus that scrapes the agents of a coordinator, as the example does. The text
+// of the file httpFile has the settings of the HTTP clients.
+func scrapeConfig(example []byte, coordinator, httpFile string, httpText []byte, interval time.Duration) (string, error) {
+	var c map[string]any
+	if err := yaml.Unmarshal(example, &c); err != nil {
+		return "", err
+	}
+	var client map[string]any
+	if err := yaml.Unmarshal(httpText, &client); err != nil {
+		return "", fmt.Errorf("--http.config: %w", err)
+	}
+	resolveFiles(client, filepath.Dir(httpFile))
+	targets, err := url.JoinPath(coordinator, "/api/v1/targets")
+	if err != nil {
+		return "", fmt.Errorf("--coordinator: %w", err)
+	}
+	var jobs []any
+	every := model.Duration(interval).String()
+	for _, j := range c["scrape_configs"].([]any) {
+		job := j.(map[string]any)
+		if !slices.Contains(auditJobs, job["job_name"].(string)) {
+			continue
+		}
+		discovery := map[string]any{"url": targets, "refresh_interval": targetsEvery.String()}
+		maps.Copy(discovery, client)
+		maps.Copy(job, client)
+		job["http_sd_configs"] = []any{discovery}
+		job["scrape_interval"], job["scrape_timeout"] = every, every
+		jobs = append(jobs, job)
+	}
+	text, err := yaml.Marshal(map[string]any{"global": map[string]any{"scrape_interval": every, "scrape_timeout": every, "scrape_native_histograms": true}, "scrape_configs": jobs})
+	return string(text), err
+}
+
+// resolveFiles joins the relative paths of the files that a configuration of HTTP clients names with a directory. All of its
+// names of files end in _file, or are lists that are called files.
+func resolveFiles(c map[string]any, dir string) {
+	for key, value := range c {
+		switch x := value.(type) {
+		case map[string]any:
+			resolveFiles(x, dir)
+		case string:
+			if strings.HasSuffix(key, "_file") {
+				c[key] = config_util.JoinDir(dir, x)
+			}
+		case []any:
+			for i := range x {
+				if name, ok := x[i].(string); ok && key == "files" {
+					x[i] = config_util.JoinDir(dir, name)
+				}
+			}
+		}
+	}
+}
