@@ -23,7 +23,7 @@ func TestConfigSchema(t *testing.T) {
 			t.Errorf("%s: code %d, %s, %v: %.200s", name, code, stderr, err, out)
 		}
 	}
-	if _, stderr, code := runGraylink(t, "", "config", "schema", "audit"); code != 1 || !strings.Contains(stderr, "topology") {
+	if _, stderr, code := runGraylink(t, "", "config", "schema", "absent"); code != 1 || !strings.Contains(stderr, "topology") {
 		t.Errorf("an absent schema: code %d, %s", code, stderr)
 	}
 }
