@@ -8,7 +8,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Scope is the part of a fabric that is audited. Evidence from outside is used, but only elements of the scope are judged.
+// Scope is the part of a fabric that is audited. The zero value is the whole. Evidence from outside is used, but only elements of the scope are judged.
 type Scope struct {
 	g          *fabric.Graph
 	kind, name string
@@ -71,10 +71,10 @@ func (s Scope) hasNIC(nic string) bool {
 
 // hasNode reports whether any NIC of a node is in the scope.
 func (s Scope) hasNode(node string) bool {
-	n := s.g.Node(node)
-	if n == nil || s.kind == "" || s.kind == "fabric" {
+	if s.kind == "" || s.kind == "fabric" {
 		return true
 	}
+	n := s.g.Node(node)
 	for i := range n.NICs {
 		if s.hasNIC(n.NICs[i].ID()) {
 			return true
@@ -85,11 +85,12 @@ func (s Scope) hasNode(node string) bool {
 
 // hasSwitch reports whether a switch is in the scope. Links have their switches in theirs, and nodes have none.
 func (s Scope) hasSwitch(sw string) bool {
-	x := s.g.Switch(sw)
 	switch s.kind {
 	case "plane":
+		x := s.g.Switch(sw)
 		return x != nil && x.Plane == s.name
 	case "pod":
+		x := s.g.Switch(sw)
 		return x != nil && x.PodName() == s.name
 	case "node", "link":
 		return false

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -258,7 +259,7 @@ func (c *choices) add(sw string, options, crosses []int32) {
 	}
 	var key strings.Builder
 	for _, d := range options {
-		key.WriteString(string(rune(d)))
+		key.WriteString(strconv.Itoa(int(d)) + " ")
 	}
 	g := c.groups[key.String()]
 	if g == nil {

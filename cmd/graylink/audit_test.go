@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,9 +12,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/prometheus/config"
 
 	"github.com/graylink/graylink/analyzer/audit"
+	"github.com/graylink/graylink/analyzer/evidence/promserver"
 	"github.com/graylink/graylink/deploy"
 )
 
@@ -127,13 +126,15 @@ func TestAuditScrapesTheAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(text, slog.New(slog.DiscardHandler))
+	s, err := promserver.New(promserver.Options{Config: text})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	jobs, err := c.GetScrapeConfigs()
-	if err != nil || len(jobs) != len(auditJobs) {
-		t.Fatalf("%d jobs, %v", len(jobs), err)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(text, "job_name:"); n != len(auditJobs) {
+		t.Errorf("%d jobs, want %d:\n%s", n, len(auditJobs), text)
 	}
 	for _, want := range []string{"https://coordinator:9869/base/api/v1/targets", "/etc/graylink/secret", "/ca.crt", "keepequal"} {
 		if !strings.Contains(text, want) {
