@@ -129,7 +129,8 @@ type Report struct {
 // FormatVersion is the version of the format of audit.json.
 const FormatVersion = 1
 
-// constructors are the checks that there are, in the order of reports.
+// constructors are the checks that there are, in the order of reports. The check of the wiring comes before those that use what it
+// finds.
 var constructors = []func(*study) Check{
 	checkCoverage, checkWiring, checkLoss, checkDelay, checkAsymmetry, checkIdle, checkECMP, checkPorts, checkClocks, checkNICs, checkHosts,
 }
@@ -206,7 +207,7 @@ type FlowRecord struct {
 	Path       fabric.Path
 	Windows    int
 	Sent, Lost uint64
-	// RoundTrip is the part of Lost of which the direction is not known.
+	// RoundTrip is the number of lost packets of which the direction is not known. They are neither in Sent nor in Lost.
 	RoundTrip uint64
 	// Marked is the number of packets that were marked congestion experienced, of MarkedOf for which that is known.
 	Marked, MarkedOf uint64

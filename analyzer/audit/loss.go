@@ -50,8 +50,8 @@ func checkLoss(st *study) Check {
 			c.addItem(i)
 		}
 		if p.unplaced > 0 {
-			c.addItem(Item{Element: "flows without a known path", Kind: "flows", Status: Unknown, Class: class, Population: p.unplacedFlows,
-				Text: fmt.Sprintf("%d probes of %d flows were lost, and the paths of these flows are not known.", p.unplaced, p.unplacedFlows)})
+			c.addItem(Item{Element: "flows without a known path or direction of loss", Kind: "flows", Status: Unknown, Class: class, Population: p.unplacedFlows,
+				Text: fmt.Sprintf("%d probes of %d flows were lost, and it is not known on which path or in which direction.", p.unplaced, p.unplacedFlows)})
 		}
 	}
 	if c.Population > 0 {
@@ -72,7 +72,7 @@ type lossPool struct {
 	records    []int
 	total      pooled
 	culprits   map[int32]*lossCulprit
-	// unplaced are the lost probes of flows without a known path.
+	// unplaced are the lost probes of flows without a known path, and those that were lost in an unknown direction.
 	unplaced      uint64
 	unplacedFlows int
 }
@@ -97,11 +97,15 @@ func (st *study) poolLosses(class string) *lossPool {
 		if f.Class != class {
 			continue
 		}
+		unplaced := f.RoundTrip
 		if st.crosses[i] == nil {
-			if f.Lost > 0 && !st.isExplainedByWiring(f) {
-				p.unplaced += f.Lost
-				p.unplacedFlows++
-			}
+			unplaced += f.Lost
+		}
+		if unplaced > 0 && !st.isExplainedByWiring(f) {
+			p.unplaced += unplaced
+			p.unplacedFlows++
+		}
+		if st.crosses[i] == nil {
 			continue
 		}
 		if f.Sent == 0 {

@@ -141,11 +141,12 @@ func (r *Recorder) addObservation(f fabric.Flow, o *fabric.Observation) {
 		r.flows[key] = c
 	}
 	c.Windows++
-	c.Sent += o.Sent
-	c.Lost += o.Lost
 	if o.LossScope == fabric.LossRoundTrip {
 		c.RoundTrip += o.Lost
+		return
 	}
+	c.Sent += o.Sent
+	c.Lost += o.Lost
 	if o.ECN != nil {
 		c.Marked += *o.ECN
 		c.MarkedOf += o.Sent - o.Lost

@@ -50,6 +50,22 @@ func TestRecorderLeavesOutWhatIsNoEvidence(t *testing.T) {
 	}
 }
 
+// A loss of which the direction is not known is placed on no link: the check of loss is unknown.
+func TestLossOfTheRoundTripIsPlacedNowhere(t *testing.T) {
+	s := newSite(1, 4, 4, 8)
+	e := s.observe()
+	e.Flows[0].RoundTrip = 5
+	r := Run(e, DefaultCriteria(), whole(s.g))
+	if a3 := checkOf(t, &r, "A3"); a3.Status != Unknown || len(a3.Items) != 1 || a3.Items[0].Population != 1 {
+		t.Errorf("%+v", a3)
+	}
+	rec := NewRecorder(fabric.NewGraph(&fabric.Topology{}), start)
+	rec.AddWindow(observation(func(o *fabric.Observation) { o.Lost, o.LossScope, o.OWD = 100, fabric.LossRoundTrip, nil }))
+	if f := rec.Evidence(start, nil, nil).Flows[0]; f.RoundTrip != 100 || f.Lost != 0 || f.Sent != 0 {
+		t.Errorf("%+v", f)
+	}
+}
+
 // A clock without a bound in one window has none, whatever the others have.
 func TestRecorderForgetsTheBoundOfDelays(t *testing.T) {
 	r := NewRecorder(fabric.NewGraph(&fabric.Topology{}), start)

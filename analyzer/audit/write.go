@@ -43,7 +43,7 @@ func (r *Report) Result() string {
 	}
 	more := ""
 	if len(without) > 0 {
-		more = " Not measured and not required: " + strings.Join(without, ", ") + "."
+		more = " Unknown and not required: " + strings.Join(without, ", ") + "."
 	}
 	switch r.Status {
 	case Fail:
@@ -114,7 +114,7 @@ func (i *Item) FullText() string {
 
 // Describe says in a sentence how two audits differ.
 func (c *Comparison) Describe() string {
-	s := fmt.Sprintf("Before: %s. Now: %s. %d elements changed.", c.Before, c.After, len(c.Changes))
+	s := fmt.Sprintf("Before: %s. Now: %s. Elements that changed: %d.", c.Before, c.After, len(c.Changes))
 	if c.Incomplete {
 		s += " One of the audits does not list all elements, so further changes may be missing."
 	}

@@ -89,6 +89,33 @@ func TestAuditOfOneFlowDoesNotSuffice(t *testing.T) {
 	}
 }
 
+// With --prometheus, the series of a site's Prometheus are read over its HTTP API.
+func TestAuditReadsThePrometheusOfTheSite(t *testing.T) {
+	server, out := newAgent(t), filepath.Join(t.TempDir(), "out")
+	text, err := scrapeConfig(deploy.PrometheusConfig, server.URL, "", nil, 200*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := promserver.New(promserver.Options{Config: text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	prometheus := httptest.NewServer(db)
+	defer prometheus.Close()
+	if code := runAudit(t, "--topology", "../../deploy/lab/demo.yaml", "--coordinator", server.URL, "--prometheus", prometheus.URL, "--scrape-interval", "200ms", "--settle", "2s", "--duration", "2s", "--output", out); code != 3 {
+		t.Errorf("exit code %d, want 3", code)
+	}
+	var r audit.Report
+	if text, err := os.ReadFile(filepath.Join(out, "audit.json")); err != nil || json.Unmarshal(text, &r) != nil || r.Flows != 2 || r.Probes == 0 {
+		t.Errorf("%d flows, %d probes, %v", r.Flows, r.Probes, err)
+	}
+}
+
 func TestAuditIsNotRunOnBadInput(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad")

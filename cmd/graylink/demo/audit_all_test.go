@@ -4,7 +4,6 @@ package demo
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -114,6 +113,6 @@ func TestAuditNamesSimulatedFaults(t *testing.T) {
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Log(fmt.Sprintf("%s", bytes.TrimSpace(b)))
+	w.t.Log(string(bytes.TrimSpace(b)))
 	return len(b), nil
 }
