@@ -307,7 +307,7 @@ func (f *fleet) compareSignals(captures []captured, own series) {
 	}
 }
 
-var csigSpan = flag.Duration("csig.span", 30*time.Second, "for how long TestSwitchWithoutTags sees to it that there is no verdict; the issue asks for 10m")
+var csigSpan = flag.Duration("csig.span", 30*time.Second, "for how long TestSwitchWithoutTags waits for a verdict, which there must not be")
 
 // startSignalDemo starts the lab of the demo with agents, an analyzer and in-band signals.
 func startSignalDemo(t *testing.T, name string, o labsignals.Options) *demo.Demo {
