@@ -16,7 +16,7 @@ import (
 const (
 	tagDropCheckEvery = time.Second
 	tagDropAttempts   = 2  // packets of a hop limit; as many more if all were silent
-	tagDropPatience   = 10 // for so many looks a path is waited for
+	tagDropPatience   = 10 // looks, while there is no path or none can be sent
 )
 
 // seekTagDrops looks for the switches that drop tagged packets, of flows whose paths were found not to carry them, one after the
@@ -80,6 +80,7 @@ func (t *tracer) locateTagDrop(ctx context.Context, f traceFlow) error {
 	}
 	answers, err := t.seekTagged(ctx, f, plain)
 	if err != nil {
+		f.nic.endTagSearch(f.edge, netip.Addr{}, false)
 		return err
 	}
 	f.nic.endTagSearch(f.edge, firstUnanswered(plain.Hops, answers), true)
