@@ -92,12 +92,16 @@ const arrivedTags = 1 << 14
 
 // openPort attaches the programs that tag and read the packets of the NIC with an address.
 func (f *csigFlags) openPort(s *probe.Signals, at netip.Addr, o probe.SignalPortOptions) (probe.SignalPort, error) {
-	index, err := interfaceOf(at)
+	name, err := probe.HostDeps().Device.InterfaceName(at)
 	if err != nil {
 		return nil, fmt.Errorf("in-band signals: %w", err)
 	}
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("in-band signals: interface %s: %w", name, err)
+	}
 	options := f.endpoint(s, o)
-	options.Interface = index
+	options.Interface = i.Index
 	return bpf.OpenEndpoint(options)
 }
 
@@ -118,24 +122,4 @@ func (f *csigFlags) preflight() *preflight.Signals {
 		out.TrySource = func() error { return bpf.TryEndpoint(f.endpoint(s, probe.SignalPortOptions{StampPort: stamp.Port})) }
 	}
 	return out
-}
-
-// interfaceOf returns the number of the interface that has an address.
-func interfaceOf(at netip.Addr) (int, error) {
-	all, err := net.Interfaces()
-	if err != nil {
-		return 0, fmt.Errorf("cannot list the interfaces: %w", err)
-	}
-	for _, i := range all {
-		addresses, err := i.Addrs()
-		if err != nil {
-			continue // it is gone
-		}
-		for _, a := range addresses {
-			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == at.Unmap() {
-				return i.Index, nil
-			}
-		}
-	}
-	return 0, fmt.Errorf("no interface has the address %v", at)
 }
