@@ -280,7 +280,7 @@ func (c *crossing) measure() (m measurement) {
 	var sent uint64
 	share := -1.0
 	for windows := 0; windows < leastWindows+2 || windows < mostWindows && !m.isEnough(); windows++ {
-		for now := unix.MonotonicNanos(); end <= now; {
+		for read := unix.MonotonicNanos(); end <= read; {
 			end += csigInterval.Nanoseconds()
 		}
 		first := c.seq + 1

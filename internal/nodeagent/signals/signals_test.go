@@ -272,7 +272,7 @@ func TestRules1And3(t *testing.T) {
 func TestRunFollowsTheConfiguration(t *testing.T) {
 	loopback, err := net.InterfaceByIndex(1)
 	if err != nil {
-		t.Skip("there is no loopback interface")
+		t.Fatal(err) // every namespace has it
 	}
 	c, _ := newCaptures(t, 4)
 	ctx, cancel := context.WithCancel(t.Context())
