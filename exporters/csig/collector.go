@@ -6,6 +6,7 @@ import (
 
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/csig/observe"
+	"github.com/graylink/graylink/internal/points"
 )
 
 // Source has statistics of in-band signals.
@@ -18,12 +19,12 @@ type Source interface {
 type Collector struct {
 	source  Source
 	profile *csig.Profile
-	descs   map[*observe.Family]*prometheus.Desc
+	descs   map[*points.Family]*prometheus.Desc
 }
 
 // NewCollector returns a collector of the statistics of a source, which reads tags by a profile.
 func NewCollector(s Source, p *csig.Profile) *Collector {
-	c := &Collector{source: s, profile: p, descs: map[*observe.Family]*prometheus.Desc{}}
+	c := &Collector{source: s, profile: p, descs: map[*points.Family]*prometheus.Desc{}}
 	for _, f := range observe.Families() {
 		c.descs[f] = prometheus.NewDesc(f.Name, f.Help, f.Labels, nil)
 	}

@@ -10,11 +10,12 @@ import (
 
 	"github.com/graylink/graylink/internal/ccl"
 	"github.com/graylink/graylink/internal/ccl/follow"
+	"github.com/graylink/graylink/internal/points"
 )
 
 // collectivesCollector publishes what was read of collective libraries.
 type collectivesCollector struct {
-	points func(now time.Time) []follow.Point
+	points func(now time.Time) []points.Point
 	now    func() time.Time
 }
 
@@ -29,7 +30,7 @@ func newCollectivesCollector(from *sources) collector {
 func (c collectivesCollector) addSeries(s *scrape) error {
 	families := pointFamilies{}
 	for _, p := range c.points(c.now()) {
-		families.addPoint(s.exposition, p.Name, p.Help, p.Counter, p.Labels, p.Values, p.Value)
+		families.addPoint(s.exposition, &p)
 	}
 	return nil
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/graylink/graylink/internal/ccl/follow"
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/kubenode"
 	"github.com/graylink/graylink/internal/nodeagent"
 	"github.com/graylink/graylink/internal/nodeagent/health"
 	"github.com/graylink/graylink/internal/nvsentinel"
+	"github.com/graylink/graylink/internal/points"
 	"github.com/graylink/graylink/internal/probe"
 )
 
@@ -40,7 +40,7 @@ type sources struct {
 	// signalProfile is the profile by which in-band signals are read.
 	signalProfile *csig.Profile
 	// collectives returns the series of collective operations.
-	collectives func(now time.Time) []follow.Point
+	collectives func(now time.Time) []points.Point
 	now         func() time.Time
 }
 

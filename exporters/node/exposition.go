@@ -9,6 +9,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/graylink/graylink/internal/points"
 	"github.com/graylink/graylink/internal/probe"
 )
 
@@ -160,28 +161,28 @@ func (x *exposition) addHistogram(f *dto.MetricFamily, h *probe.Histogram, label
 	f.Metric = append(f.Metric, &c.metric)
 }
 
-// pointFamilies has the families of points that name their own, by name.
-type pointFamilies map[string]*dto.MetricFamily
+// pointFamilies has the families of points that were added.
+type pointFamilies map[*points.Family]*dto.MetricFamily
 
-// addPoint adds a sample, and begins its family with the first one. The names of labels must be in order.
-func (all pointFamilies) addPoint(x *exposition, name, help string, counter bool, labels, values []string, v float64) {
-	f := all[name]
+// addPoint adds a sample, and begins its family with the first one.
+func (all pointFamilies) addPoint(x *exposition, p *points.Point) {
+	f := all[p.Family]
 	if f == nil {
 		begin := x.gaugeFamily
-		if counter {
+		if p.Counter {
 			begin = x.counterFamily
 		}
-		f = begin(name, help)
-		all[name] = f
+		f = begin(p.Name, p.Help)
+		all[p.Family] = f
 	}
-	set := make([]*dto.LabelPair, 0, len(labels))
-	for i, label := range labels {
-		set = append(set, x.labelPair(label, values[i]))
+	set := make([]*dto.LabelPair, 0, len(p.Labels))
+	for i, label := range p.Labels {
+		set = append(set, x.labelPair(label, p.Values[i]))
 	}
-	if counter {
-		x.addCounter(f, v, set)
+	if p.Counter {
+		x.addCounter(f, p.Value, set)
 	} else {
-		x.addGauge(f, v, set)
+		x.addGauge(f, p.Value, set)
 	}
 }
 

@@ -16,7 +16,7 @@ func newSignalCollector(from *sources) collector {
 func (c signalCollector) addSeries(s *scrape) error {
 	families := pointFamilies{}
 	for _, p := range s.Signals().AppendPoints(nil, c.profile) {
-		families.addPoint(s.exposition, p.Name, p.Help, p.Counter, p.Labels, p.Values, p.Value)
+		families.addPoint(s.exposition, &p)
 	}
 	return nil
 }

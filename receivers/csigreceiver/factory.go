@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/graylink/graylink/internal/csig/observe"
+	"github.com/graylink/graylink/internal/points"
 	"github.com/graylink/graylink/internal/stamp"
 	"github.com/graylink/graylink/receivers/internal/runloop"
 )
@@ -39,6 +40,6 @@ func createMetrics(_ context.Context, s receiver.Settings, config component.Conf
 	if c.File != "" {
 		return &fileReceiver{settings: s, config: c, next: next}, nil
 	}
-	return &runloop.AgentReceiver[observe.Point]{Settings: s, Next: next, Build: buildMetrics, Interval: c.Interval,
-		Open: func(log *slog.Logger) (runloop.Agent[observe.Point], error) { return startAgent(c, log) }}, nil
+	return &runloop.AgentReceiver[points.Point]{Settings: s, Next: next, Build: buildMetrics, Interval: c.Interval,
+		Open: func(log *slog.Logger) (runloop.Agent[points.Point], error) { return startAgent(c, log) }}, nil
 }

@@ -17,9 +17,9 @@ import (
 
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/csig/capture"
-	"github.com/graylink/graylink/internal/csig/observe"
 	"github.com/graylink/graylink/internal/csig/tap"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/points"
 	"github.com/graylink/graylink/receivers/internal/metricfamily"
 	"github.com/graylink/graylink/receivers/internal/runloop"
 )
@@ -69,7 +69,7 @@ func startAgent(c *Config, log *slog.Logger) (*agent, error) {
 }
 
 // CollectPoints implements runloop.Agent.
-func (a *agent) CollectPoints(now time.Time) []observe.Point {
+func (a *agent) CollectPoints(now time.Time) []points.Point {
 	s := a.reader.Stats(a.clock.At(now))
 	if err := tap.AddTotals(s, a.taps); err != nil {
 		a.log.Warn("cannot read all counts", "err", err)
@@ -91,17 +91,8 @@ func (a *agent) Close() error {
 }
 
 // buildMetrics returns the points under OpenTelemetry's names (exporters/otlp's rules).
-func buildMetrics(points []observe.Point, _ []pki.Expiry, began, now time.Time) pmetric.Metrics {
-	out := metricfamily.NewBatch("github.com/graylink/graylink/receivers/csigreceiver", func(f *observe.Family) metricfamily.Family {
-		return metricfamily.Family{Name: f.Name, Help: f.Help, Counter: f.Counter}
-	})
-	for _, p := range points {
-		labels := out.AddPoint(p.Family, p.Value, now, began)
-		for i, l := range p.Labels {
-			labels.PutStr(l, p.Values[i])
-		}
-	}
-	return out.Metrics
+func buildMetrics(all []points.Point, _ []pki.Expiry, began, now time.Time) pmetric.Metrics {
+	return metricfamily.BuildPoints("github.com/graylink/graylink/receivers/csigreceiver", all, began, now)
 }
 
 // fileReceiver reads a file once.

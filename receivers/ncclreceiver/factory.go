@@ -14,6 +14,7 @@ import (
 
 	"github.com/graylink/graylink/internal/ccl/follow"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/points"
 	"github.com/graylink/graylink/receivers/internal/runloop"
 )
 
@@ -27,7 +28,7 @@ func NewFactory() receiver.Factory {
 }
 
 // ncclReceiver runs a Follower and passes its points on.
-type ncclReceiver = runloop.AgentReceiver[follow.Point]
+type ncclReceiver = runloop.AgentReceiver[points.Point]
 
 func createMetrics(_ context.Context, s receiver.Settings, c component.Config, next consumer.Metrics) (receiver.Metrics, error) {
 	return newReceiver(s, c.(*Config), next), nil
@@ -36,7 +37,7 @@ func createMetrics(_ context.Context, s receiver.Settings, c component.Config, n
 // newReceiver returns a receiver that has not been started.
 func newReceiver(s receiver.Settings, c *Config, next consumer.Metrics) *ncclReceiver {
 	return &ncclReceiver{Settings: s, Next: next, Build: buildMetrics, Interval: c.Interval,
-		Open: func(log *slog.Logger) (runloop.Agent[follow.Point], error) { return startAgent(c.Config, log) }}
+		Open: func(log *slog.Logger) (runloop.Agent[points.Point], error) { return startAgent(c.Config, log) }}
 }
 
 // agent runs a Follower until it is closed.
@@ -46,7 +47,7 @@ type agent struct {
 }
 
 // startAgent starts a Follower. The default of the node's name is that of the host.
-func startAgent(c follow.Config, log *slog.Logger) (runloop.Agent[follow.Point], error) {
+func startAgent(c follow.Config, log *slog.Logger) (runloop.Agent[points.Point], error) {
 	if c.Node == "" {
 		host, err := os.Hostname()
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/graylink/graylink/internal/ccl"
 	"github.com/graylink/graylink/internal/ccl/ccltest"
+	"github.com/graylink/graylink/internal/points"
 )
 
 // epoch is when the tests begin, since the times of files are those of the machine.
@@ -51,7 +52,7 @@ func (f *followed) poll(n int) {
 }
 
 // values returns the values of a family by its labels.
-func (f *followed) values(family *Family) map[string]float64 {
+func (f *followed) values(family *points.Family) map[string]float64 {
 	out := map[string]float64{}
 	for _, p := range f.CollectPoints(f.now) {
 		if p.Family == family {
@@ -62,7 +63,7 @@ func (f *followed) values(family *Family) map[string]float64 {
 }
 
 // expect compares the series of a family that are not 0.
-func (f *followed) expect(what string, family *Family, want map[string]float64) {
+func (f *followed) expect(what string, family *points.Family, want map[string]float64) {
 	f.t.Helper()
 	got := f.values(family)
 	maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })

@@ -11,6 +11,7 @@ import (
 
 	"github.com/graylink/graylink/internal/otelname"
 	"github.com/graylink/graylink/internal/pki"
+	"github.com/graylink/graylink/internal/points"
 )
 
 // OTLPName returns a family's name and unit in OpenTelemetry, by the rules of exporters/otlp.
@@ -82,6 +83,19 @@ func (b *Batch[F]) AddPoint(f F, v float64, at, since time.Time) pcommon.Map {
 		d.SetStartTimestamp(pcommon.NewTimestampFromTime(since))
 	}
 	return d.Attributes()
+}
+
+// BuildPoints returns points under OpenTelemetry's names (exporters/otlp's rules). Counters run since began.
+func BuildPoints(scope string, all []points.Point, began, now time.Time) pmetric.Metrics {
+	out := NewBatch(scope, func(f *points.Family) Family { return Family{Name: f.Name, Help: f.Help, Counter: f.Counter} })
+	for i := range all {
+		p := &all[i]
+		labels := out.AddPoint(p.Family, p.Value, now, began)
+		for k, name := range p.Labels {
+			labels.PutStr(name, p.Values[k])
+		}
+	}
+	return out.Metrics
 }
 
 // AddExpiries adds the families of certificates in use. It returns the number of points.
