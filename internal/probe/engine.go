@@ -28,8 +28,10 @@ type Engine struct {
 	hops   *hopProber
 	turns  turnTimes
 	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	// profileHash is that of the profile of in-band signals, which takes long for many ports.
+	profileHash string
+	cancel      context.CancelFunc
+	wg          sync.WaitGroup
 
 	applying sync.Mutex // held for one change of the configuration at a time
 	phases   uint64     // number of assigned phases; guarded by applying
@@ -54,6 +56,9 @@ func New(cfg *Config, deps Deps, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{log: log, wire: newWiring(deps, poll)}
+	if deps.Signals != nil {
+		e.profileHash = deps.Signals.Profile.Hash()
+	}
 	nics, err := e.rebuildNICs(cfg, nil)
 	if err != nil {
 		return nil, errors.Join(err, e.closeNICs(nics), poll.Close())

@@ -292,8 +292,7 @@ func (e *Engine) SignalStats() *observe.Stats {
 	if e.wire.deps.Signals == nil {
 		return nil
 	}
-	s := &observe.Stats{}
-	s.ProfileHash = e.wire.deps.Signals.Profile.Hash()
+	s := &observe.Stats{ProfileHash: e.profileHash}
 	for _, n := range e.allNICs() {
 		n.copySignals(s)
 	}
