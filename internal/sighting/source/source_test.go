@@ -2,16 +2,13 @@ package source
 
 import (
 	"encoding/binary"
-	"errors"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/unix"
+	"github.com/graylink/graylink/internal/unix/vethtest"
 )
 
 // frame returns an Ethernet frame with UDP from src to dst, with IPv4 options if given.
@@ -117,59 +114,6 @@ func FuzzProbe(f *testing.F) {
 	})
 }
 
-// patch makes two interfaces joined by a cable, in a namespace of the test's own. What the first sends, the second
-// receives.
-func patch(t *testing.T, fn func(send, receive int)) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("not root: namespaces cannot be made")
-		}
-		t.Skip("needs root: network namespaces")
-	}
-	err := unix.InNewNetns(func() error {
-		h, err := netlink.NewHandle()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		if err := h.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}); err != nil {
-			return err
-		}
-		var index [2]int
-		for i, name := range []string{"a", "b"} {
-			l, err := h.LinkByName(name)
-			if err != nil {
-				return err
-			}
-			if err := h.LinkSetUp(l); err != nil {
-				return err
-			}
-			index[i] = l.Attrs().Index
-		}
-		// Frames that are sent before the kernel has noticed the carrier are lost.
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-			up := 0
-			for _, i := range index {
-				if l, err := h.LinkByIndex(i); err == nil && l.Attrs().OperState == netlink.OperUp {
-					up++
-				}
-			}
-			if up == len(index) {
-				break
-			}
-			if time.Now().After(deadline) {
-				return errors.New("the cable does not come up")
-			}
-		}
-		fn(index[0], index[1])
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // sources returns the sources that see what Linux forwards.
 var sources = []struct {
 	name string
@@ -186,10 +130,10 @@ var sources = []struct {
 	{"packet", func() (Source, error) { return NewPacket([]uint16{862, 8862}, 100, 1000) }},
 }
 
-// watched returns a patch whose second interface a source watches. out sends by the first.
+// watched makes two interfaces joined by a cable, and has a source watch the second one. out sends by the first.
 func watched(t *testing.T, open func() (Source, error), fn func(s Source, out *unix.Packet, send, receive int)) {
 	t.Helper()
-	patch(t, func(send, receive int) {
+	vethtest.Run(t, func(send, receive int) {
 		s, err := open()
 		if err != nil {
 			t.Fatal(err)
