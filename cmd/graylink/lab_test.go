@@ -38,19 +38,22 @@ func graylinkLab(t *testing.T, args ...string) (code int, stdout string) {
 	return code, <-printed
 }
 
-func TestLabCommands(t *testing.T) {
+// needLab skips a test on a machine that cannot have a lab.
+func needLab(t *testing.T) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("builds a fabric: left out by -short")
 	}
-	missing := ""
 	if os.Geteuid() != 0 {
-		missing = "needs root: it makes network namespaces"
+		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
+			t.Fatal("needs root: it makes network namespaces")
+		}
+		t.Skip("needs root: it makes network namespaces")
 	}
-	if missing != "" && os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-		t.Fatal(missing)
-	} else if missing != "" {
-		t.Skip(missing)
-	}
+}
+
+func TestLabCommands(t *testing.T) {
+	needLab(t)
 	t.Setenv(lab.StateDirEnv, t.TempDir())
 	name := fmt.Sprintf("cmdtest%d", os.Getpid())
 	t.Cleanup(func() {

@@ -16,20 +16,6 @@ import (
 	"github.com/graylink/graylink/internal/lab"
 )
 
-// needLab skips a test on a machine that cannot have a lab.
-func needLab(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("builds a fabric: left out by -short")
-	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: it makes network namespaces")
-		}
-		t.Skip("needs root: it makes network namespaces")
-	}
-}
-
 // countPrograms returns the ports of a switch with an XDP program, and with an MTU.
 func countPrograms(t *testing.T, l *lab.Lab, element string, mtu int) (programs, ofMTU int) {
 	t.Helper()
