@@ -26,7 +26,7 @@ type Signals struct {
 	// Format is that of the tags of probes, and Kinds are their signals, in turns. With csig.None nothing is tagged.
 	Format csig.Format
 	Kinds  []csig.Signal
-	// Flows is the number of flows of a NIC that are observed, in both directions together.
+	// Flows is the number of flows of a NIC that are observed, in both directions together; 0 stands for observe.DefaultFlows.
 	Flows int
 	// OpenPort opens what tags and reads the packets of a NIC. A simulated engine does not use it, since its packets have their tags.
 	OpenPort func(at netip.Addr, o SignalPortOptions) (SignalPort, error)

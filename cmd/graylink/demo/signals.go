@@ -24,8 +24,6 @@ const (
 	wideType    = 0x88b6
 	// signalInterval is the window of a port's rate.
 	signalInterval = "100ms"
-	// observedFlows is the number of flows of a NIC whose signals are observed, in both directions together.
-	observedFlows = 4096
 )
 
 // signalKinds are the signals of the demo's probes, in turns.
@@ -59,7 +57,7 @@ func writeProfile(dir string, g *fabric.Graph) (file string, s *probe.Signals, e
 	if err != nil {
 		return "", nil, err
 	}
-	return file, &probe.Signals{Profile: profile, Format: csig.Compact, Kinds: signalKinds, Flows: observedFlows}, nil
+	return file, &probe.Signals{Profile: profile, Format: csig.Compact, Kinds: signalKinds}, nil
 }
 
 // labSignals are the programs at the ports of a lab's switches, which follow the speeds of the ports.
