@@ -112,6 +112,9 @@ func (n *nic) applyConfig(cfg NICConfig, node *Config, phase func() float64) err
 			return err
 		}
 	}
+	if err := n.signals.applyConfig(); err != nil {
+		return err
+	}
 	n.peers = peersOf(&n.identity, n.peers, n.ports.rdma.pair != nil, &n.wire.lives, n.wire.monoTime())
 	n.ports.configureRDMA(n.peers)
 	if err := n.sender.applyEdges(n.peers, phase); err != nil {

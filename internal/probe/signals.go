@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -120,6 +121,8 @@ type nicSignals struct {
 	self     *identity
 	port     SignalPort // nil in a simulated fabric, or while the NIC has no UDP
 	observer *observe.Observer
+	// authenticated is what the port was opened with.
+	authenticated bool
 }
 
 // newNICSignals returns the signals of a NIC, or nil if the engine handles none.
@@ -135,12 +138,22 @@ func (x *nicSignals) openPort() (err error) {
 	if x == nil || x.OpenPort == nil || !x.self.cfg.Address.IsValid() {
 		return nil
 	}
-	authenticated := false
-	for i := range x.self.node.Peers {
-		authenticated = authenticated || len(x.self.node.Peers[i].Keys) > 0
-	}
-	x.port, err = x.OpenPort(x.self.cfg.Address, SignalPortOptions{StampPort: x.self.node.Stamp.Port, Authenticated: authenticated})
+	x.authenticated = x.hasKeys()
+	x.port, err = x.OpenPort(x.self.cfg.Address, SignalPortOptions{StampPort: x.self.node.Stamp.Port, Authenticated: x.authenticated})
 	return err
+}
+
+// hasKeys reports whether the node shares keys with its peers, which has all packets authenticated.
+func (x *nicSignals) hasKeys() bool {
+	return slices.ContainsFunc(x.self.node.Peers, func(p PeerConfig) bool { return len(p.Keys) > 0 })
+}
+
+// applyConfig opens the port again if packets are authenticated by now, or no longer.
+func (x *nicSignals) applyConfig() error {
+	if x == nil || x.port == nil || x.authenticated == x.hasKeys() {
+		return nil
+	}
+	return errors.Join(x.closePort(), x.openPort())
 }
 
 // closePort closes the port.

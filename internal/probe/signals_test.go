@@ -295,6 +295,34 @@ func TestSignalsOfSockets(t *testing.T) {
 	}
 }
 
+// TestSignalsAfterKeysCome gives peers keys while the engine runs: the NIC's port is opened again for authenticated packets, and has the
+// same flows.
+func TestSignalsAfterKeysCome(t *testing.T) {
+	var opened []*fakeSignals
+	var options []SignalPortOptions
+	d := HostDeps()
+	d.Signals = &Signals{Profile: signalProfile(t), Format: csig.Wide, Kinds: []csig.Signal{csig.Share}, Flows: 10,
+		OpenPort: func(_ netip.Addr, o SignalPortOptions) (SignalPort, error) {
+			f := &fakeSignals{tagOf: func(netip.AddrPort, netip.AddrPort, uint32) (csig.ArrivedSignal, bool) { return csig.ArrivedSignal{}, false }}
+			opened, options = append(opened, f), append(options, o)
+			return f, nil
+		}}
+	e := startWith(t, signalConfig("h1", 1, 2, "h2/eth1"), d)
+	for range 2 { // the second time changes nothing
+		c := signalConfig("h1", 1, 2, "h2/eth1")
+		c.Peers[0].Keys = []Key{{ID: 1, Secret: []byte("0123456789abcdef")}}
+		if err := e.Apply(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(opened) != 2 || options[0].Authenticated || !options[1].Authenticated || !opened[0].closed || opened[1].closed {
+		t.Fatalf("%d ports are opened, by %+v", len(opened), options)
+	}
+	if before, now := opened[0].flows, opened[1].flows; len(now) != 1 || len(before) != 1 || now[0] != before[0] {
+		t.Errorf("flows %v, before %v", now, before)
+	}
+}
+
 func taggedPackets(d observe.DirectionStats) (n uint64) {
 	for _, c := range d.Packets {
 		n += c.Packets
