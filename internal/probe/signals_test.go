@@ -303,7 +303,9 @@ func TestSignalsAfterKeysCome(t *testing.T) {
 	d := HostDeps()
 	d.Signals = &Signals{Profile: signalProfile(t), Format: csig.Wide, Kinds: []csig.Signal{csig.Share}, Flows: 10,
 		OpenPort: func(_ netip.Addr, o SignalPortOptions) (SignalPort, error) {
-			f := &fakeSignals{tagOf: func(netip.AddrPort, netip.AddrPort, uint32) (csig.ArrivedSignal, bool) { return csig.ArrivedSignal{}, false }}
+			f := &fakeSignals{tagOf: func(netip.AddrPort, netip.AddrPort, uint32) (csig.ArrivedSignal, bool) {
+				return csig.ArrivedSignal{}, false
+			}}
 			opened, options = append(opened, f), append(options, o)
 			return f, nil
 		}}
