@@ -50,6 +50,7 @@ type chain struct {
 // replica is one of several analyzers that query the same Prometheus.
 type replica struct {
 	name, address string
+	bin           string // directory of its program
 	cmd           *exec.Cmd
 }
 
@@ -144,7 +145,7 @@ func newChainWith(t *testing.T, name, file string, analyzers int, flags []string
 	c := &chain{fleet: newFleet(t, name, file, append([]string{"--agent.heartbeat=1s", "--ask.clients=analyzer"}, flags...)...), prometheus: freeAddress(t), alertmanager: freeAddress(t)}
 	var quoted []string
 	for i := range analyzers {
-		r := &replica{name: fmt.Sprintf("analyzer%d", i+1), address: freeAddress(t)}
+		r := &replica{name: fmt.Sprintf("analyzer%d", i+1), address: freeAddress(t), bin: bin}
 		c.analyzers, quoted = append(c.analyzers, r), append(quoted, strconv.Quote(r.address))
 	}
 	forward := c.l.HTTPProxy()
@@ -232,7 +233,7 @@ func (c *chain) agentOf(node string) {
 // analyze starts an analyzer.
 func (c *chain) analyze(r *replica) {
 	c.t.Helper()
-	r.cmd = c.start(exec.Command(filepath.Join(bin, "graylink-analyzer"), "--config.file", c.file("analyzer.yml"), "--web.enable-admin-api", "--web.listen-address", r.address), r.name)
+	r.cmd = c.start(exec.Command(filepath.Join(r.bin, "graylink-analyzer"), "--config.file", c.file("analyzer.yml"), "--web.enable-admin-api", "--web.listen-address", r.address), r.name)
 }
 
 func (c *chain) file(name string) string { return filepath.Join(c.dir, name) }

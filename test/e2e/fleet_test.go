@@ -303,8 +303,8 @@ func (f *fleet) answering(n float64) map[string]edgeCounts {
 	return now
 }
 
-// undisturbed asserts that no agent missed, lost or refused a probe since base.
-func (f *fleet) undisturbed(what string, base map[string]series, before map[string]edgeCounts) {
+// nothingLost asserts that no agent lost or refused a probe since base.
+func (f *fleet) nothingLost(what string, base map[string]series, before map[string]edgeCounts) {
 	f.t.Helper()
 	now := f.edges()
 	for id, b := range before {
@@ -325,6 +325,12 @@ func (f *fleet) undisturbed(what string, base map[string]series, before map[stri
 			}
 		}
 	}
+}
+
+// undisturbed asserts that no agent missed, lost or refused a probe since base.
+func (f *fleet) undisturbed(what string, base map[string]series, before map[string]edgeCounts) {
+	f.t.Helper()
+	f.nothingLost(what, base, before)
 	// On two cores loops are kept waiting for more than a cadence, by whatever else runs: that
 	// much is the machine's, all agents' alike, and as much before. An agent that began anew shows in the
 	// counts above; one that stopped for a second misses a tenth of its probes or more.

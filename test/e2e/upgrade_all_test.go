@@ -47,6 +47,33 @@ func (f *fleet) keysInState() (ids []int) {
 	return ids
 }
 
+// replaceAgent stops a node's agent and starts another one. It asserts that edges that do not touch the node lose nothing, and
+// returns how many probes the edges towards the node have lost.
+func (f *fleet) replaceAgent(what, node string, start func(node string)) (lost float64) {
+	f.t.Helper()
+	n := len(f.nodes())
+	before := f.answering(10)
+	stop(f.t, f.agents[node])
+	stopped := time.Now()
+	start(node)
+	f.connected(n)
+	f.probing(n)
+	back := time.Since(stopped).Seconds()
+	after := f.answering(100)
+	for id, now := range after {
+		was, known := before[id]
+		touched := strings.Contains(id, node+"/")
+		switch {
+		case !touched && (!known || now.lost != was.lost):
+			f.t.Errorf("%s, %s: edge %s lost %v probes, and does not touch the node", what, node, id, now.lost-was.lost)
+		case known && !strings.HasPrefix(id, node+"/"):
+			lost += now.lost - was.lost
+		}
+	}
+	f.t.Logf("%s: %s probed again after %.1f s; the edges towards it lost %v probes", what, node, back, lost)
+	return lost
+}
+
 // TestUpgradeAndBack: the coordinator, then the agents, one after another, are replaced by those of this checkout, and all
 // of them by those of the last release again, on the same files. The schedule, the keys and the edges stay, and the coordinator's
 // replacement costs no probe. An agent that is replaced does not answer while it starts: of its edges alone, the probes of
@@ -91,25 +118,7 @@ func TestUpgradeAndBack(t *testing.T) {
 	replaceAgents := func(what, by string) {
 		f.bin = by
 		for _, node := range f.nodes() {
-			before := f.answering(10)
-			stop(t, f.agents[node])
-			stopped := time.Now()
-			f.startAgent(node)
-			f.connected(n)
-			f.probing(n)
-			after := f.answering(100)
-			lost := 0.0
-			for id, now := range after {
-				was, known := before[id]
-				touched := strings.Contains(id, node+"/")
-				switch {
-				case !touched && (!known || now.lost != was.lost):
-					t.Errorf("%s, %s: edge %s lost %v probes, and does not touch the node", what, node, id, now.lost-was.lost)
-				case known && !strings.HasPrefix(id, node+"/"):
-					lost = max(lost, now.lost-was.lost)
-				}
-			}
-			t.Logf("%s: %s answered again after %.1f s; at most %v probes of an edge were lost", what, node, time.Since(stopped).Seconds(), lost)
+			f.replaceAgent(what, node, func(node string) { f.startAgent(node) })
 		}
 		stays(what)
 	}
