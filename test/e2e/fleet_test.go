@@ -40,6 +40,7 @@ type fleet struct {
 	coordinator *exec.Cmd
 	agents      map[string]*exec.Cmd
 	logs        map[string]*bytes.Buffer
+	running     map[string]*exec.Cmd // the last one that was started, by what it is
 
 	usualSkipped float64 // median of the agents' shares of probes skipped while nothing happened
 }
@@ -49,7 +50,7 @@ const agentWeb = "127.0.0.1:9868"
 func newFleet(t *testing.T, name, file string, args ...string) *fleet {
 	t.Helper()
 	l := fabricOf(t, name, file)
-	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), bin: bin, args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}}
+	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), bin: bin, args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}, running: map[string]*exec.Cmd{}}
 	t.Cleanup(func() {
 		for _, cmd := range f.agents {
 			stop(t, cmd)
@@ -120,6 +121,7 @@ func (f *fleet) start(cmd *exec.Cmd, who string) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)
 	}
+	f.running[who] = cmd
 	return cmd
 }
 
