@@ -357,6 +357,22 @@ func (m *turmoil) rollAuthority() (undo func()) {
 	}
 }
 
+// reload has a program read its configuration again, and checks whether it accepts it, by what it publishes.
+func (m *turmoil) reload(who string, cmd *exec.Cmd, web string, accepted bool) {
+	m.t.Helper()
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		m.t.Errorf("SIGHUP for %s: %v", who, err)
+	}
+	want := map[bool]float64{true: 1}[accepted]
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		body, _ := m.get("http://"+web+"/metrics", nil)
+		if v, ok := readSeries(bytes.NewReader(body))["graylink_config_last_reload_successful"]; ok && v == want {
+			return
+		}
+	}
+	m.t.Errorf("%s: after a reload graylink_config_last_reload_successful is not %v", who, want)
+}
+
 // badTopology reloads the coordinators with a topology that is none, and returns how it is undone.
 func (m *turmoil) badTopology() (undo func()) {
 	m.t.Helper()
@@ -364,18 +380,16 @@ func (m *turmoil) badTopology() (undo func()) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	reload := func(text []byte, want bool) {
+	use := func(text []byte, accepted bool) {
 		if err := os.WriteFile(m.topo, text, 0o644); err != nil {
 			m.t.Fatal(err)
 		}
-		for _, web := range m.webs {
-			if code := m.postTo("http://" + web + "/-/reload"); code == http.StatusOK != want {
-				m.t.Errorf("reload of a coordinator: status %d, accepted is to be %v", code, want)
-			}
+		for i, web := range m.webs {
+			m.reload(fmt.Sprintf("coordinator %d", i+1), m.coordinatorOf(i), web, accepted)
 		}
 	}
-	reload([]byte("version: 1\nswitches: [{name: leaf1, role: roof}]\n"), false)
-	return func() { reload(good, true) }
+	use([]byte("version: 1\nswitches: [{name: leaf1, role: roof}]\n"), false)
+	return func() { use(good, true) }
 }
 
 // badSettings reloads an analyzer with a configuration that is none, and returns how it is undone.
@@ -385,14 +399,12 @@ func (m *turmoil) badSettings(r *replica) (undo func()) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	reload := func(text string, want bool) {
+	use := func(text string, accepted bool) {
 		m.write(r.config(), text)
-		if code := m.postTo("http://" + r.address + "/-/reload"); code == http.StatusOK != want {
-			m.t.Errorf("reload of %s: status %d, accepted is to be %v", r.name, code, want)
-		}
+		m.reload(r.name, r.cmd, r.address, accepted)
 	}
-	reload("prometheus: nothing\n", false)
-	return func() { reload(string(good), true) }
+	use("prometheus: nothing\n", false)
+	return func() { use(string(good), true) }
 }
 
 // otherRelease replaces half of the agents by those of the last release, and returns how it is undone.
@@ -447,7 +459,7 @@ func (m *turmoil) drain(node string) (undo func()) {
 	return func() {
 		m.agentOf(node)
 		for r, id := range windows {
-			m.send(http.MethodDelete, r, "/api/v1/maintenance/"+id, "", http.StatusOK)
+			m.send(http.MethodDelete, r, "/api/v1/maintenance/"+id, "", http.StatusNoContent)
 		}
 	}
 }
@@ -520,8 +532,16 @@ func (m *turmoil) takeAddress(node string) (undo func()) {
 
 // restore restores saved addresses or routes. Those that exist are left as they are.
 func (m *turmoil) restore(node, what string, saved []byte) {
+	m.t.Helper()
+	// ip seeks in its input, which therefore is a file.
+	m.write("saved", string(saved))
+	file, err := os.Open(m.file("saved"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer file.Close()
 	cmd := m.l.Command(m.t.Context(), node, "ip", "-4", what, "restore")
-	cmd.Stdin = bytes.NewReader(saved)
+	cmd.Stdin = file
 	if out, err := cmd.CombinedOutput(); err != nil && !strings.Contains(string(out), "File exists") {
 		m.t.Errorf("ip %s restore at %s: %v: %s", what, node, err, out)
 	}
