@@ -48,6 +48,7 @@ func fleetDashboard() Dashboard {
 		timeSeriesPanel("One-way delay, by plane and tier: median", "The medians should be constant, and equal across planes.", "s", 12,
 			rangeTarget(`fabric:tier_owd_seconds:p50_2s{plane=~"$plane"}`, "plane {{plane}} tier {{tier}} {{class}} ({{timestamp}})")),
 		timeSeriesPanel("Flows by state of their path", "Flows whose path is not valid localize faults less precisely.", "short", 12, rangeTarget(acrossReplicas+`(fabric_path_edges)`, "{{state}}")),
+		timeSeriesPanel("Connected agents by version", "More than one line means that an upgrade is under way.", "short", 12, rangeTarget(acrossReplicas+`(graylink_coordinator_agent_versions)`, "{{version}}")),
 	)
 }
 

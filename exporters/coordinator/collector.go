@@ -151,12 +151,13 @@ func (t *scheduleTopic) collect(s sink, stats *coordinator.Stats) {
 
 // agentTopic publishes the agents and what they are sent.
 type agentTopic struct {
-	agents, assignments, outOfDate, registryWhole, conflicts, targetsRefused *prometheus.Desc
+	agents, versions, assignments, outOfDate, registryWhole, conflicts, targetsRefused *prometheus.Desc
 }
 
 func newAgentTopic() *agentTopic {
 	return &agentTopic{
 		agents:         newDesc("graylink_coordinator_agents", "Nodes of the topology, by the state of their agent.", "state"),
+		versions:       newDesc("graylink_coordinator_agent_versions", "Connected agents, by the version that they report.", "version"),
 		assignments:    newDesc("graylink_coordinator_assignments_sent_total", "Assignments sent to agents."),
 		outOfDate:      newDesc("graylink_coordinator_agents_out_of_date", "Connected agents that have not applied their assignment."),
 		registryWhole:  newDesc("graylink_coordinator_registry_whole", "Whether the registry is whole, so that targets are served (1) or not (0)."),
@@ -166,11 +167,12 @@ func newAgentTopic() *agentTopic {
 }
 
 func (t *agentTopic) descs() []*prometheus.Desc {
-	return []*prometheus.Desc{t.agents, t.assignments, t.outOfDate, t.registryWhole, t.conflicts, t.targetsRefused}
+	return []*prometheus.Desc{t.agents, t.versions, t.assignments, t.outOfDate, t.registryWhole, t.conflicts, t.targetsRefused}
 }
 
 func (t *agentTopic) collect(s sink, stats *coordinator.Stats) {
 	s.sendGauges(t.agents, stats.Agents)
+	s.sendGauges(t.versions, stats.AgentVersions)
 	s.sendCounter(t.assignments, stats.Assignments)
 	s.sendGauge(t.outOfDate, float64(stats.OutOfDate))
 	s.sendGauge(t.registryWhole, zeroOrOne(stats.Whole))

@@ -23,7 +23,7 @@ func (m *madeUp) Collect(ch chan<- prometheus.Metric) { m.send(ch, &m.stats) }
 // files. -update writes them.
 func TestSeriesOfACoordinator(t *testing.T) {
 	standbys, lag := 1, 0.5
-	working := coordinator.Stats{Leadership: coordinator.Leadership{Leads: true, Epoch: 7, Mode: coordinator.ModeManual, Standbys: &standbys}, Agents: map[string]int{"connected": 3, "never": 1}, Sessions: map[string]uint64{"accepted": 4}, Whole: true, HasPlan: true, Conflicts: map[string]int{"address": 1},
+	working := coordinator.Stats{Leadership: coordinator.Leadership{Leads: true, Epoch: 7, Mode: coordinator.ModeManual, Standbys: &standbys}, Agents: map[string]int{"connected": 3, "never": 1}, AgentVersions: map[string]int{"0.1.0": 1, "0.2.0": 2}, Sessions: map[string]uint64{"accepted": 4}, Whole: true, HasPlan: true, Conflicts: map[string]int{"address": 1},
 		Edges: map[string]int{"all": 20, "path": 18}, Runs: map[string]uint64{"done": 2, "failed": 1}, RunSeconds: 0.25, RunAt: time.Unix(1700000000, 0), Assignments: 5, KeysSent: 6, OutOfDate: 7,
 		KeysEpoch: 8, KeysHeld: 2, KeysUnconfirmed: 1, Traces: map[string]uint64{"taken": 9, "ignored": 0}, Refused: map[string]int{"loopback": 1},
 		Handshakes:   coordinator.Handshakes{Silent: 1, Running: 2, Waiting: 3, Dropped: map[string]uint64{"silent": 4}},

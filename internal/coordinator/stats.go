@@ -1,6 +1,9 @@
 package coordinator
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -150,7 +153,8 @@ type Stats struct {
 	RunAt           time.Time
 	Assignments     uint64
 	KeysSent        uint64
-	OutOfDate       int // connected agents that have not applied their assignment
+	OutOfDate       int            // connected agents that have not applied their assignment
+	AgentVersions   map[string]int // connected agents by the version that they report, at most mostVersions
 	KeysEpoch       uint32
 	KeysHeld        int
 	KeysUnconfirmed int // connected agents that have not confirmed the newest key
@@ -208,13 +212,18 @@ func (c *Coordinator) countAgents(s *Stats, newest uint32) (silentEdges int) {
 		s.Refused[r] = 0
 	}
 	mono := c.opts.Clock.MonoTime()
+	versions := map[string]int{}
 	for n := range c.topology.nodes {
 		a := c.registry.agents[n]
 		if a != nil && a.web.refused != "" {
 			s.Refused[a.web.refused]++
 		}
 		s.Agents[a.stateName(mono, c.opts.Heartbeat)]++
-		if a == nil || a.session == nil || a.ownConfiguration {
+		if a == nil || a.session == nil {
+			continue
+		}
+		versions[cmp.Or(a.software, unknownVersion)]++
+		if a.ownConfiguration {
 			continue
 		}
 		silentEdges += a.status.silentEdges
@@ -225,7 +234,32 @@ func (c *Coordinator) countAgents(s *Stats, newest uint32) (silentEdges int) {
 			s.KeysUnconfirmed++
 		}
 	}
+	s.AgentVersions = boundVersions(versions)
 	return silentEdges
+}
+
+// mostVersions bounds the versions of agents that are counted one by one. The agents of others are counted as otherVersion.
+const (
+	mostVersions   = 16
+	otherVersion   = "other"
+	unknownVersion = "unknown" // of an agent that reports none
+)
+
+// boundVersions returns the numbers of agents of the most frequent versions, and those of the others together.
+func boundVersions(agents map[string]int) map[string]int {
+	if len(agents) <= mostVersions {
+		return agents
+	}
+	versions := slices.SortedFunc(maps.Keys(agents), func(a, b string) int { return cmp.Or(agents[b]-agents[a], cmp.Compare(a, b)) })
+	out := map[string]int{}
+	for i, v := range versions {
+		if i >= mostVersions-1 {
+			out[otherVersion] += agents[v]
+			continue
+		}
+		out[v] += agents[v]
+	}
+	return out
 }
 
 // countConflicts returns the number of reported addresses that are not used, by reason.

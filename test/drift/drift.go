@@ -32,7 +32,7 @@ var seriesName = regexp.MustCompile(`^(fabric|graylink)_[a-z0-9_]*[a-z0-9]$`)
 
 // ExposedSeries returns the names of all series that the code below root exposes, and of those
 // that Prometheus makes itself. The former are all strings of the exposing packages that
-// look like a name of a series, and the names for InfiniBand, which are composed.
+// look like a name of a series, the names for InfiniBand, which are composed, and those of the versions of programs.
 func ExposedSeries(root string) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, name := range foreign {
@@ -51,6 +51,9 @@ func ExposedSeries(root string) (map[string]bool, error) {
 				return err
 			}
 			ast.Inspect(f, func(n ast.Node) bool {
+				if program, ok := versionCollector(n); ok {
+					out[program+"_build_info"] = true
+				}
 				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 					if s, err := strconv.Unquote(lit.Value); err == nil && seriesName.MatchString(s) {
 						out[s] = true
@@ -65,6 +68,21 @@ func ExposedSeries(root string) (map[string]bool, error) {
 		}
 	}
 	return out, nil
+}
+
+// versionCollector returns the program whose version a call of client_golang's collectors/version publishes.
+func versionCollector(n ast.Node) (program string, ok bool) {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) != 1 {
+		return "", false
+	}
+	f, isSelector := call.Fun.(*ast.SelectorExpr)
+	lit, isLiteral := call.Args[0].(*ast.BasicLit)
+	if !isSelector || f.Sel.Name != "NewCollector" || !isLiteral || lit.Kind != token.STRING {
+		return "", false
+	}
+	program, err := strconv.Unquote(lit.Value)
+	return program, err == nil && seriesName.MatchString(program)
 }
 
 // StringConstants returns the values of the constants of a named string type in a Go file.

@@ -4,48 +4,30 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/graylink/graylink/test/lastrelease"
 )
 
-// previousBuild is the commit whose programs are upgraded where GRAYLINK_PREVIOUS names no other: the release 0.1.0, which
-// reads the state of later versions.
-const previousBuild = "6343637"
-
-// buildPrevious builds the programs of an earlier commit, and returns their directory.
-func buildPrevious(t *testing.T, programs ...string) string {
+// lastRelease returns the last release, and a directory with its programs. The directory is below that of the programs under
+// test, so that clean finds its processes as well.
+func lastRelease(t *testing.T) (release lastrelease.Release, dir string) {
 	t.Helper()
-	commit := os.Getenv("GRAYLINK_PREVIOUS")
-	if commit == "" {
-		commit = previousBuild
+	release = lastrelease.Find(t, "../..")
+	dir = filepath.Join(bin, release.Version)
+	if err := os.Symlink(release.Programs(t, "../.."), dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
 	}
-	if err := exec.Command("git", "cat-file", "-e", commit+"^{commit}").Run(); err != nil {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatalf("needs the commit %s in the history of this checkout", commit)
-		}
-		t.Skipf("needs the commit %s in the history of this checkout", commit)
-	}
-	dir, out := t.TempDir(), t.TempDir()
-	archive := exec.Command("sh", "-c", "git archive "+commit+" | tar -x -C "+dir)
-	archive.Dir = "../.."
-	if text, err := archive.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	for _, p := range programs {
-		build := exec.Command("go", "build", "-o", filepath.Join(out, p), "./cmd/"+p)
-		build.Dir = dir
-		if text, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("go build %s of %s: %v: %s", p, commit, err, text)
-		}
-	}
-	return out
+	return release, dir
 }
 
 // keysInState returns the identifiers of the keys in the coordinator's state.
@@ -66,12 +48,12 @@ func (f *fleet) keysInState() (ids []int) {
 }
 
 // TestUpgradeAndBack: the coordinator, then the agents, one after another, are replaced by those of this checkout, and all
-// of them by the previous ones again, on the same files. The schedule, the keys and the edges stay, and the coordinator's
+// of them by those of the last release again, on the same files. The schedule, the keys and the edges stay, and the coordinator's
 // replacement costs no probe. An agent that is replaced does not answer while it starts: of its edges alone, the probes of
 // that moment are lost.
 func TestUpgradeAndBack(t *testing.T) {
 	need(t)
-	previous := buildPrevious(t, "graylink-node", "graylink-coordinator")
+	_, previous := lastRelease(t)
 	f := newFleet(t, "upgrade", "testdata/readme-fabric.yaml")
 	f.bin = previous
 	f.startCoordinator()
@@ -133,8 +115,8 @@ func TestUpgradeAndBack(t *testing.T) {
 	}
 	replaceCoordinator("the coordinator of this checkout", bin)
 	replaceAgents("agents of this checkout", bin)
-	replaceCoordinator("back to the previous coordinator", previous)
-	replaceAgents("back to the previous agents", previous)
+	replaceCoordinator("back to the last release's coordinator", previous)
+	replaceAgents("back to the last release's agents", previous)
 	if edges := slices.Sorted(maps.Keys(f.edges())); len(edges) == 0 {
 		t.Error("no edges in the end")
 	}
