@@ -52,8 +52,9 @@ type turmoil struct {
 func newTurmoil(t *testing.T) *turmoil {
 	t.Helper()
 	prometheus := program(t, "prometheus")
+	_, previous := lastRelease(t)
 	c := prepareChain(t, "e2ech", "../../deploy/lab/demo.yaml", 2, []string{"--schedule.cadence=20ms"})
-	m := &turmoil{chain: c, prometheus2: freeAddress(t), disk: smallDisk(t), previous: buildPrevious(t, "graylink-node")}
+	m := &turmoil{chain: c, prometheus2: freeAddress(t), disk: smallDisk(t), previous: previous}
 	c.analyzers[1].prometheus = m.prometheus2
 	c.states, c.socket = m.disk.dir, "a.real.sock"
 	m.webs = []string{c.web, freeAddress(t)}
