@@ -81,8 +81,9 @@ func FindKind(name string) (Kind, bool) {
 	return Kinds[i], true
 }
 
-// FaultKinds are the faults of the fabric, in the order in which seeds take them.
-var FaultKinds = []string{"delay", "loss", "blackhole", "nic-slow", "link-down", "ecn", "switch-slow", "clock-step"}
+// FaultKinds are the faults of the fabric, in the order in which seeds take them. With two faults a seed the step of a clock
+// is the first one: a clock that steps within half a minute of a delay is not trusted, and is not named.
+var FaultKinds = []string{"clock-step", "delay", "loss", "blackhole", "nic-slow", "link-down", "ecn", "switch-slow"}
 
 // Event is something that happens to Graylink or to a host. Times are since the beginning.
 type Event struct {

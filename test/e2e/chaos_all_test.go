@@ -38,6 +38,7 @@ var (
 type turmoil struct {
 	*chain
 	o           *observer
+	witness     *witness
 	prometheus2 string
 	relays      []*relay // to the coordinators
 	webs        []string // of the coordinators
@@ -79,7 +80,7 @@ func newTurmoil(t *testing.T) *turmoil {
 	t.Cleanup(func() { stop(t, m.second) })
 	c.wait(3*time.Minute, "the network is innocent", c.innocent)
 	c.wait(time.Minute, "every probe is traced", c.everyPathTraced)
-	m.o = c.observe()
+	m.o, m.witness = c.observe(), c.watch()
 	return m
 }
 
@@ -562,8 +563,24 @@ type struck struct {
 // about reports whether a verdict is about the fault.
 func (s *struck) about(v *fabric.Verdict) bool { return s.plan.NamedBy(v) || s.plan.ListedBy(v) }
 
-// aftermath is the time in which verdicts about what is over are right: a window is 2 s, and two of them are needed.
-const aftermath = 15 * time.Second
+// Times after which a verdict is opened of what is over. A window is 2 s, and two of them are needed at least.
+const (
+	lateNaming = 5 * time.Second  // that counts as naming the fault
+	aftermath  = 15 * time.Second // that is right, since what it says was so
+	// clockAftermath is that of a clock which steps back when it is healed.
+	clockAftermath = 45 * time.Second
+)
+
+// during reports whether a verdict that was opened at a moment can be about the fault, and whether it names it in time.
+func (s *struck) during(opened time.Time) (right, named bool) {
+	after := aftermath
+	if s.plan.Kind == fabric.KindClock {
+		after = clockAftermath
+	}
+	began := !s.began.IsZero() && opened.After(s.began)
+	over := func(after time.Duration) bool { return !s.healed.IsZero() && opened.After(s.healed.Add(after)) }
+	return began && !over(after), began && !over(lateNaming)
+}
 
 // happened is an event of a schedule, and when it was.
 type happened struct {
@@ -585,10 +602,17 @@ func (h *happened) explains(v *fabric.Verdict, at time.Time) bool {
 
 // played is how a schedule went.
 type played struct {
-	events []*happened
-	faults []*struck
-	wrong  []string
-	ledger ledger
+	events   []*happened
+	faults   []*struck
+	wrong    []string
+	unfitted []unfitted
+	ledger   ledger
+}
+
+// unfitted is a verdict of an analyzer that nothing gives a reason for.
+type unfitted struct {
+	by *replica
+	id string
 }
 
 // play plays a schedule, and observes.
@@ -706,10 +730,10 @@ func (m *turmoil) look(p *played, began time.Time, known map[string]bool) {
 func (m *turmoil) judgeVerdict(p *played, r *replica, in *incident.Incident, began time.Time, known map[string]bool, elements map[string]*struck) {
 	m.t.Helper()
 	for _, f := range p.faults {
-		if !f.began.IsZero() && f.about(&in.Verdict) && in.OpenedAt.After(f.began) && (f.healed.IsZero() || in.OpenedAt.Before(f.healed.Add(aftermath))) {
+		if right, named := f.during(in.OpenedAt); right && f.about(&in.Verdict) {
 			elements[in.Element.ID] = f
 			known["element "+in.Element.ID] = true
-			if f.named == 0 {
+			if f.named == 0 && named {
 				f.named = in.OpenedAt.Sub(f.began)
 				m.t.Logf("%6.1f s  %s names %s after %.1f s", time.Since(began).Seconds(), r.name, in.Element.ID, f.named.Seconds())
 			}
@@ -724,6 +748,7 @@ func (m *turmoil) judgeVerdict(p *played, r *replica, in *incident.Incident, beg
 	}
 	if key := r.name + in.ID; !known[key] {
 		known[key] = true
+		p.unfitted = append(p.unfitted, unfitted{r, in.ID})
 		p.wrong = append(p.wrong, fmt.Sprintf("at %.1f s %s says without a reason: %s %s: %s", in.OpenedAt.Sub(began).Seconds(), r.name, in.Kind, in.Element.ID, in.Summary))
 	}
 }
@@ -787,6 +812,9 @@ func TestChaos(t *testing.T) {
 			t.Logf("%d events, %d faults; %s; remote write was refused %d times so far", len(p.events), len(p.faults), p.ledger, m.refused.Load())
 			for _, w := range p.wrong {
 				t.Error(w)
+			}
+			for _, u := range p.unfitted {
+				m.explainOne(m.witness, u.by, u.id)
 			}
 		})
 		m.t = t
