@@ -122,6 +122,8 @@ type Report struct {
 	Status   Status    `json:"status"`
 	Checks   []Check   `json:"checks"`
 	Criteria Criteria  `json:"criteria"`
+	// Refused has the agents that did not let the audit request traces or padded probes, with the error of each.
+	Refused map[string]string `json:"refused,omitempty"`
 	// Compared says what changed since an earlier audit. It is nil if none was named.
 	Compared *Comparison `json:"compared,omitempty"`
 }
@@ -142,7 +144,7 @@ func ListChecks() []string {
 
 // Run judges the evidence by the criteria.
 func Run(e *Evidence, c Criteria, s Scope) Report {
-	r := Report{Version: FormatVersion, Scope: s.String(), Start: e.Start, End: e.End, Windows: e.Windows, Missed: e.Missed, Status: Pass, Criteria: c}
+	r := Report{Version: FormatVersion, Scope: s.String(), Start: e.Start, End: e.End, Windows: e.Windows, Missed: e.Missed, Status: Pass, Criteria: c, Refused: e.Refused}
 	flows := map[fabric.Flow]bool{}
 	for i := range e.Flows {
 		flows[e.Flows[i].Flow] = true
@@ -184,11 +186,13 @@ type Evidence struct {
 	Start, End time.Time
 	// Windows is the number of windows that were read, and Missed of those that could not be read.
 	Windows, Missed int
-	Flows           []FlowRecord
-	Clocks          map[string]ClockRecord // by NIC
-	Hosts           map[string]HostRecord  // by node
-	Swaps           []Swap
-	Neighbours      []Neighbour
+	// Refused has the agents that did not let the audit request traces or padded probes, with the error of each.
+	Refused    map[string]string
+	Flows      []FlowRecord
+	Clocks     map[string]ClockRecord // by NIC
+	Hosts      map[string]HostRecord  // by node
+	Swaps      []Swap
+	Neighbours []Neighbour
 	// Ports are the readings of switch ports and NICs. NICs are those of the health of NICs.
 	Ports map[string]PortReading
 	NICs  map[string]NICReading

@@ -63,7 +63,7 @@ var Kinds = []Kind{
 	{Name: "duplicate_name", Target: OnNode, Lasts: 4 * time.Second, About: "another machine runs an agent with the node's name and certificate"},
 	{Name: "ruler_late", Target: OnPrometheus, Lasts: 3 * time.Second, About: "one of two Prometheus does not run (SIGSTOP), and goes on"},
 	{Name: "address_change", Target: OnNode, Lasts: time.Second, Probes: true, Cut: true, About: "the NIC loses its address, and gets it again"},
-	{Name: "two_leaders", Target: OnFleet, Lasts: 4 * time.Second, About: "the standby is made leader while nobody reaches either coordinator"},
+	{Name: "two_leaders", Target: OnFleet, Lasts: 4 * time.Second, About: "the standby is made leader while neither coordinator can be reached"},
 	{Name: "no_files_coordinator", Target: OnFleet, Lasts: 3 * time.Second, About: "the leader may not open files"},
 	{Name: "oom_analyzer", Target: OnAnalyzer, Lasts: 2 * time.Second, About: "the kernel ends the analyzer, which is out of memory"},
 	{Name: "bad_reload_analyzer", Target: OnAnalyzer, Lasts: time.Second, About: "the analyzer is reloaded with a configuration that is none"},
