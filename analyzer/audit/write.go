@@ -58,8 +58,12 @@ func (r *Report) Result() string {
 
 // summary describes when and by what the audit was made.
 func (r *Report) summary() string {
-	return fmt.Sprintf("Scope %s, %s to %s: %d windows (%d could not be read), %d directed flows, %d packets counted.",
+	s := fmt.Sprintf("Scope %s, %s to %s: %d windows (%d could not be read), %d directed flows, %d packets counted.",
 		r.Scope, r.Start.UTC().Format(time.RFC3339), r.End.UTC().Format(time.RFC3339), r.Windows, r.Missed, r.Flows, r.Probes)
+	if r.LoadFrom != "" {
+		s += " The fabric was under load: " + r.LoadFrom + "."
+	}
+	return s
 }
 
 // escapeCell keeps a text within a cell of a Markdown table.
@@ -70,7 +74,7 @@ func escapeCell(s string) string {
 // WriteMarkdown writes the report as Markdown.
 func (r *Report) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Audit: %s\n\n%s\n\n%s\n\n", r.Status, r.Result(), r.summary())
+	fmt.Fprintf(&b, "# Audit: %s\n\n%s\n\n%s\n\n", r.Status, r.Result(), escapeCell(r.summary()))
 	b.WriteString("| check | status | value | criterion | population | |\n| --- | --- | --- | --- | --- | --- |\n")
 	for i := range r.Checks {
 		c := &r.Checks[i]
