@@ -77,8 +77,12 @@ func (r *Report) RefusalText() string {
 
 // summary describes when and by what the audit was made.
 func (r *Report) summary() string {
-	return strings.TrimSpace(fmt.Sprintf("Scope %s, %s to %s: %d windows (%d could not be read), %d directed flows, %d packets counted. %s",
-		r.Scope, r.Start.UTC().Format(time.RFC3339), r.End.UTC().Format(time.RFC3339), r.Windows, r.Missed, r.Flows, r.Probes, r.RefusalText()))
+	s := fmt.Sprintf("Scope %s, %s to %s: %d windows (%d could not be read), %d directed flows, %d packets counted.",
+		r.Scope, r.Start.UTC().Format(time.RFC3339), r.End.UTC().Format(time.RFC3339), r.Windows, r.Missed, r.Flows, r.Probes)
+	if r.LoadFrom != "" {
+		s += " The fabric was under load: " + r.LoadFrom + "."
+	}
+	return strings.TrimSpace(s + " " + r.RefusalText())
 }
 
 // escapeCell keeps a text within a cell of a Markdown table.

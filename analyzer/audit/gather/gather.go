@@ -162,8 +162,8 @@ func (c *collector) collectWindows(ctx context.Context) (*audit.Evidence, error)
 	}
 	read := c.readPorts(ctx, max(time.Since(start), 4*c.o.Scrape).Round(time.Millisecond))
 	e := r.Evidence(time.Now(), swaps, neighbours)
-	e.Ports, e.NICs = read.ports, read.nics
 	e.Refused = c.refusals.list()
+	e.Ports, e.NICs, e.Modules, e.Configured = read.ports, read.nics, read.modules, read.configured
 	return e, nil
 }
 
