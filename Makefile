@@ -21,7 +21,7 @@ PLAN_TOOLS := clp:coinor-clp
 COMMON := github.com/prometheus/common/version
 LINK_VERSION := -X $(COMMON).Version=$(shell cat VERSION) -X $(COMMON).Revision=$(shell git rev-parse --short HEAD 2>/dev/null || echo unknown) -X $(COMMON).Branch=$(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 
-.PHONY: build bench-plan build-rdma nccl-plugin alerts silence collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm test-distributed site lint clean demo-tools test-tools table
+.PHONY: build bench-plan build-rdma nccl-plugin alerts silence chaos soak collector demo test test-all test-short fuzz mutate test-rdma bench peers clocks bench-localize bench-evidence test-scale beside dist test-chart test-packaging test-kubernetes test-slurm test-distributed site lint clean demo-tools test-tools table
 
 build:
 	@echo "building graylink, graylink-node, graylink-switch, graylink-coordinator and graylink-analyzer (the first time downloads and compiles for a minute or two)"
@@ -126,6 +126,20 @@ SPAN ?= 1h
 silence: build
 	$(call need,$(DEMO_TOOLS) prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager,)
 	$(GO) test ./test/e2e -run 'TestAlerts$$/^silence$$' -v -count 1 -timeout 25h -silence.span $(SPAN)
+
+# The same lab for 45 minutes with nothing disturbed: what verdicts, lost probes, memory, open files and goroutines do, by
+# readings of the kernel (docs/soak.md).
+soak: build
+	$(call need,$(DEMO_TOOLS) prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager,)
+	GRAYLINK_PROGRAMS=$(CURDIR)/$(BIN) $(GO) test -tags all ./test/e2e -run 'TestSoak$$' -v -count 1 -timeout 25h -soak.span $(if $(filter command line environment,$(origin SPAN)),$(SPAN),45m)
+
+# Programs are killed, stopped and out of memory, disks are full, certificates expire, coordinators are cut off, while the fabric
+# has faults: every fault is named, nothing else is, and no probe is lost by us (docs/soak.md). make chaos SEED=7 SPAN=5m,
+# SEED=1..20, or REPLAY=FILE, a schedule that it printed.
+SEED ?= 1
+chaos: build
+	$(call need,$(DEMO_TOOLS) prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager,)
+	GRAYLINK_PROGRAMS=$(CURDIR)/$(BIN) $(GO) test -tags all ./test/e2e -run 'TestChaos$$' -v -count 1 -timeout 25h -chaos.seeds $(SEED) -chaos.span $(if $(filter command line environment,$(origin SPAN)),$(SPAN),2m) $(if $(REPLAY),-chaos.replay $(abspath $(REPLAY)))
 
 # The figures of docs/planner.md: C4's test bed, random fabrics, and a fabric of 16,384 NICs.
 bench-plan:

@@ -122,6 +122,10 @@ type Report struct {
 	Status   Status    `json:"status"`
 	Checks   []Check   `json:"checks"`
 	Criteria Criteria  `json:"criteria"`
+	// Refused has the agents that did not let the audit request traces or padded probes, with the error of each.
+	Refused map[string]string `json:"refused,omitempty"`
+	// LoadFrom says what load the fabric had during the audit. It is empty if it was to be idle.
+	LoadFrom string `json:"load_from,omitempty"`
 	// Compared says what changed since an earlier audit. It is nil if none was named.
 	Compared *Comparison `json:"compared,omitempty"`
 }
@@ -132,17 +136,18 @@ const FormatVersion = 1
 // constructors are the checks that there are, in the order of reports. The check of the wiring comes before those that use what it
 // finds.
 var constructors = []func(*study) Check{
-	checkCoverage, checkWiring, checkLoss, checkDelay, checkAsymmetry, checkIdle, checkECMP, checkPorts, checkClocks, checkNICs, checkHosts,
+	checkCoverage, checkWiring, checkLoss, checkDelay, checkAsymmetry, checkIdle, checkECMP, checkOptics, checkPorts, checkDrift, checkClocks,
+	checkNICs, checkHosts, checkBandwidth,
 }
 
 // ListChecks returns the identifiers of the checks that there are.
 func ListChecks() []string {
-	return []string{"A1", "A2", "A3", "A4", "A5", "A6", "A7", "A9", "A11", "A12", "A13"}
+	return []string{"A1", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9", "A10", "A11", "A12", "A13", "A14"}
 }
 
 // Run judges the evidence by the criteria.
 func Run(e *Evidence, c Criteria, s Scope) Report {
-	r := Report{Version: FormatVersion, Scope: s.String(), Start: e.Start, End: e.End, Windows: e.Windows, Missed: e.Missed, Status: Pass, Criteria: c}
+	r := Report{Version: FormatVersion, Scope: s.String(), Start: e.Start, End: e.End, Windows: e.Windows, Missed: e.Missed, Status: Pass, Criteria: c, Refused: e.Refused, LoadFrom: e.LoadFrom}
 	flows := map[fabric.Flow]bool{}
 	for i := range e.Flows {
 		flows[e.Flows[i].Flow] = true
@@ -184,14 +189,23 @@ type Evidence struct {
 	Start, End time.Time
 	// Windows is the number of windows that were read, and Missed of those that could not be read.
 	Windows, Missed int
-	Flows           []FlowRecord
-	Clocks          map[string]ClockRecord // by NIC
-	Hosts           map[string]HostRecord  // by node
-	Swaps           []Swap
-	Neighbours      []Neighbour
+	// Refused has the agents that did not let the audit request traces or padded probes, with the error of each.
+	Refused    map[string]string
+	Flows      []FlowRecord
+	Clocks     map[string]ClockRecord // by NIC
+	Hosts      map[string]HostRecord  // by node
+	Swaps      []Swap
+	Neighbours []Neighbour
 	// Ports are the readings of switch ports and NICs. NICs are those of the health of NICs.
 	Ports map[string]PortReading
 	NICs  map[string]NICReading
+	// Modules are the readings of modules by port or NIC, and Configured the settings by element.
+	Modules    map[string]ModuleReading
+	Configured map[string]Configured
+	// LoadFrom says whose load the fabric had. It is empty if it was to be idle.
+	LoadFrom string
+	// Runs are the tests of bandwidth that the site ran.
+	Runs []BandwidthRun
 	// Unanswered are the NICs whose agents answered, and to which and from which no probe came through.
 	Unanswered map[string]uint64 // probes sent, by NIC
 }

@@ -17,7 +17,7 @@ import (
 type Criteria struct {
 	// Required are the checks without which the evidence does not suffice. A check that is not required and not measured does
 	// not change the result.
-	Required  []string          `yaml:"required,flow" json:"required" schema:"enum=A1|A2|A3|A4|A5|A6|A7|A9|A11|A12|A13"`
+	Required  []string          `yaml:"required,flow" json:"required" schema:"enum=A1|A2|A3|A4|A5|A6|A7|A8|A9|A10|A11|A12|A13|A14"`
 	Coverage  CoverageCriteria  `yaml:"coverage" json:"coverage"`
 	Wiring    WiringCriteria    `yaml:"wiring" json:"wiring"`
 	Loss      LossCriteria      `yaml:"loss" json:"loss"`
@@ -25,8 +25,11 @@ type Criteria struct {
 	Asymmetry AsymmetryCriteria `yaml:"asymmetry" json:"asymmetry"`
 	Idle      IdleCriteria      `yaml:"idle" json:"idle"`
 	ECMP      ECMPCriteria      `yaml:"ecmp" json:"ecmp"`
+	Optics    OpticsCriteria    `yaml:"optics" json:"optics"`
+	Drift     DriftCriteria     `yaml:"drift" json:"drift"`
 	Clocks    ClockCriteria     `yaml:"clocks" json:"clocks"`
 	Hosts     HostCriteria      `yaml:"hosts" json:"hosts"`
+	Bandwidth BandwidthCriteria `yaml:"bandwidth" json:"bandwidth"`
 }
 
 // CoverageCriteria are those of check A1.
@@ -87,6 +90,44 @@ type ECMPCriteria struct {
 	MinFlows float64 `yaml:"min_flows" json:"min_flows" schema:"above=0,max=1000000"`
 }
 
+// OpticsCriteria are those of check A8.
+type OpticsCriteria struct {
+	// DarkDBM is the optical power in dBm below which a lane is dark.
+	DarkDBM float64 `yaml:"dark_dbm" json:"dark_dbm" schema:"min=-60,max=0"`
+	// MaxPreFECBER is the largest accepted ratio of bit errors before error correction.
+	MaxPreFECBER float64 `yaml:"max_pre_fec_ber" json:"max_pre_fec_ber" schema:"above=0,max=1"`
+	// MaxPowerDifference is by how many dB a lane may differ from the median of its module, and a module from that of its kind.
+	MaxPowerDifference float64 `yaml:"max_power_difference_db" json:"max_power_difference_db" schema:"above=0,max=60"`
+	// MaxBiasRatio is the largest ratio of a bias current to the median of its module or kind, and of the median to it.
+	MaxBiasRatio float64 `yaml:"max_bias_ratio" json:"max_bias_ratio" schema:"above=1,max=1000"`
+	// MaxTemperatureDifference is by how many degrees Celsius a module may be warmer than the median of its kind.
+	MaxTemperatureDifference float64 `yaml:"max_temperature_difference_celsius" json:"max_temperature_difference_celsius" schema:"above=0,max=1000"`
+	// OutlierMADs is the number of median absolute deviations of its kind that an outlier differs by as well.
+	OutlierMADs float64 `yaml:"outlier_mads" json:"outlier_mads" schema:"min=1,max=1000"`
+	// MinMembers is the number of modules that a kind needs to be compared.
+	MinMembers int `yaml:"min_members" json:"min_members" schema:"min=3,max=1000000"`
+}
+
+// DriftCriteria are those of check A10.
+type DriftCriteria struct {
+	// MinMembers is the number of elements with a setting that a role needs to have a majority.
+	MinMembers int `yaml:"min_members" json:"min_members" schema:"min=3,max=1000000"`
+	// MinMajority is the share of them that have to have the same value.
+	MinMajority float64 `yaml:"min_majority" json:"min_majority" schema:"above=0.5,max=1"`
+}
+
+// BandwidthCriteria are those of check A14.
+type BandwidthCriteria struct {
+	// MaxBelow is the largest share by which a run may be slower than the median of runs that are like it.
+	MaxBelow float64 `yaml:"max_below" json:"max_below" schema:"above=0,max=1"`
+	// OutlierMADs is the number of median absolute deviations that it has to be slower by as well.
+	OutlierMADs float64 `yaml:"outlier_mads" json:"outlier_mads" schema:"min=1,max=1000"`
+	// MinSizeBytes is the least size of messages that is judged. Smaller ones measure the latency.
+	MinSizeBytes float64 `yaml:"min_size_bytes" json:"min_size_bytes" schema:"min=1,max=1000000000000"`
+	// MinRuns is the number of runs that are compared with each other.
+	MinRuns int `yaml:"min_runs" json:"min_runs" schema:"min=3,max=1000000"`
+}
+
 // ClockCriteria are those of check A11.
 type ClockCriteria struct {
 	// MaxBound is the largest accepted bound of the error of a clock.
@@ -111,7 +152,10 @@ func DefaultCriteria() Criteria {
 		Idle:      IdleCriteria{MaxMarked: 0.001, MaxPauses: 1},
 		ECMP:      ECMPCriteria{Significance: 0.001, MinFlows: 4},
 		Clocks:    ClockCriteria{MaxBound: 20 * time.Microsecond},
+		Optics:    OpticsCriteria{DarkDBM: -25, MaxPreFECBER: 1e-4, MaxPowerDifference: 4, MaxBiasRatio: 2, MaxTemperatureDifference: 15, OutlierMADs: 6, MinMembers: 6},
+		Drift:     DriftCriteria{MinMembers: 4, MinMajority: 0.7},
 		Hosts:     HostCriteria{MaxExcluded: 0.1},
+		Bandwidth: BandwidthCriteria{MaxBelow: 0.1, OutlierMADs: 6, MinSizeBytes: 65536, MinRuns: 4},
 	}
 }
 
@@ -167,6 +211,19 @@ func (c *Criteria) Validate() error {
 		{"ecmp.significance", c.ECMP.Significance, 0, 0.5, false},
 		{"ecmp.min_flows", c.ECMP.MinFlows, 0, 1e6, false},
 		{"clocks.max_bound", c.Clocks.MaxBound.Seconds(), 0, 3600, false},
+		{"optics.dark_dbm", c.Optics.DarkDBM, -60, 0, true},
+		{"optics.max_pre_fec_ber", c.Optics.MaxPreFECBER, 0, 1, false},
+		{"optics.max_power_difference_db", c.Optics.MaxPowerDifference, 0, 60, false},
+		{"optics.max_bias_ratio", c.Optics.MaxBiasRatio, 1, 1000, false},
+		{"optics.max_temperature_difference_celsius", c.Optics.MaxTemperatureDifference, 0, 1000, false},
+		{"optics.outlier_mads", c.Optics.OutlierMADs, 1, 1000, true},
+		{"optics.min_members", float64(c.Optics.MinMembers), 3, 1e6, true},
+		{"drift.min_members", float64(c.Drift.MinMembers), 3, 1e6, true},
+		{"drift.min_majority", c.Drift.MinMajority, 0.5, 1, false},
+		{"bandwidth.max_below", c.Bandwidth.MaxBelow, 0, 1, false},
+		{"bandwidth.outlier_mads", c.Bandwidth.OutlierMADs, 1, 1000, true},
+		{"bandwidth.min_size_bytes", c.Bandwidth.MinSizeBytes, 1, 1e12, true},
+		{"bandwidth.min_runs", float64(c.Bandwidth.MinRuns), 3, 1e6, true},
 		{"hosts.max_excluded", c.Hosts.MaxExcluded, 0, 1, true},
 	} {
 		if !(x.value > x.above || x.least && x.value == x.above) || x.value > x.to {

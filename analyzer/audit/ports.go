@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -14,6 +15,11 @@ import (
 type PortReading struct {
 	SpeedGbps *float64 // negotiated
 	MTUBytes  *float64
+	Lanes     *float64 // negotiated
+	// ExpectedLanes are those that both ends of the cable are enabled for.
+	ExpectedLanes *float64
+	// FEC is the active mode of error correction, or empty if it is not known.
+	FEC string
 	// PauseFrames and Discards were counted during the audit, in both directions.
 	PauseFrames, Discards *float64
 }
@@ -29,11 +35,12 @@ type NICReading struct {
 }
 
 // checkIdle makes check A6: whether packets are marked, ports are paused and packets are discarded while the fabric should be
-// idle. It warns and does not fail, since the load of somebody's job does the same.
+// idle. It warns and does not fail, since the load of somebody's job does the same. If a load is named, marks and pauses are counted
+// and not judged, and the check never passes: the fabric was not seen idle.
 func checkIdle(st *study) Check {
 	c := Check{ID: "A6", Title: "Quiet while idle: marks, pauses, discards", Status: Pass, Unit: "share of probes marked", Bound: &st.c.Idle.MaxMarked, Of: "link directions and ports with counters"}
-	marked := st.addMarks(&c)
-	ports := 0
+	marked, many := st.addMarks(&c)
+	ports, paused := 0, 0
 	for _, at := range slices.Sorted(maps.Keys(st.e.Ports)) {
 		r := st.e.Ports[at]
 		if !st.hasPort(at) || r.PauseFrames == nil && r.Discards == nil {
@@ -45,7 +52,11 @@ func checkIdle(st *study) Check {
 		if seconds := st.e.End.Sub(st.e.Start).Seconds(); r.PauseFrames != nil && seconds > 0 {
 			perSecond = *r.PauseFrames / seconds
 		}
-		if perSecond > st.c.Idle.MaxPauses {
+		switch {
+		case perSecond <= st.c.Idle.MaxPauses:
+		case st.e.LoadFrom != "":
+			paused++
+		default:
 			c.addItem(Item{Element: at, Kind: "port", Status: Warn, Population: 1, Text: fmt.Sprintf("%.3g pause frames a second; at most %g are accepted.", perSecond, st.c.Idle.MaxPauses)})
 		}
 		if r.Discards != nil && math.Round(*r.Discards) > st.c.Idle.MaxDiscards {
@@ -55,12 +66,18 @@ func checkIdle(st *study) Check {
 	if c.Population > 0 {
 		c.Text = fmt.Sprintf("Marks of probes were counted on %d link directions, pauses or discards at %d ports.", marked, ports)
 	}
+	if st.e.LoadFrom != "" && c.Population > 0 {
+		if c.Status == Pass {
+			c.Status = Unknown
+		}
+		c.Text += fmt.Sprintf(" Not judged, since the fabric was under load (%s): many marks on %d directions, and pauses at %d ports.", st.e.LoadFrom, many, paused)
+	}
 	return c
 }
 
-// addMarks adds the link directions on which many probes were marked, and returns on how many marks are counted. A direction has
-// the marks of all flows that cross it.
-func (st *study) addMarks(c *Check) (counted int) {
+// addMarks adds the link directions on which many probes were marked, and returns on how many marks are counted, and on how many there
+// are many. A direction has the marks of all flows that cross it. Under a load, no direction is added.
+func (st *study) addMarks(c *Check) (counted, many int) {
 	total, marked := make([]uint64, len(st.directions)), make([]uint64, len(st.directions))
 	for i := range st.e.Flows {
 		for _, d := range st.crosses[i] {
@@ -79,12 +96,15 @@ func (st *study) addMarks(c *Check) (counted int) {
 		if share <= st.c.Idle.MaxMarked {
 			continue
 		}
+		if many++; st.e.LoadFrom != "" {
+			continue
+		}
 		i := st.newItem(d, Warn)
 		i.Value, i.Bound, i.Population = &share, &st.c.Idle.MaxMarked, int(total[d])
 		i.Text = fmt.Sprintf("%d of %d probes that cross it were marked congestion experienced, here or elsewhere.", marked[d], total[d])
 		c.addItem(i)
 	}
-	return counted
+	return counted, many
 }
 
 // hasPort reports whether a port or NIC is in the scope, or at a link that is.
@@ -96,10 +116,10 @@ func (st *study) hasPort(at string) bool {
 // speedTolerance is the share by which a speed may differ from the planned one.
 const speedTolerance = 0.02
 
-// checkPorts makes check A9: whether links have their planned speed, and the same speed and MTU at both ends.
+// checkPorts makes check A9: whether links have their planned speed, and the same speed, lanes, FEC and MTU at both ends.
 func checkPorts(st *study) Check {
 	none := 0.0
-	c := Check{ID: "A9", Title: "Speed and MTU of ports", Status: Pass, Unit: "links that differ", Bound: &none, Of: "links with readings"}
+	c := Check{ID: "A9", Title: "Speed, lanes, FEC and MTU of ports", Status: Pass, Unit: "links that differ", Bound: &none, Of: "links with readings"}
 	unread, wrong := 0, 0
 	for i := range st.e.Graph.Topo.Links {
 		l := &st.e.Graph.Topo.Links[i]
@@ -107,7 +127,7 @@ func checkPorts(st *study) Check {
 			continue
 		}
 		a, b := st.e.Ports[l.A], st.e.Ports[l.B]
-		if a.SpeedGbps == nil && b.SpeedGbps == nil && (a.MTUBytes == nil || b.MTUBytes == nil) {
+		if !a.comparesWith(b) {
 			unread++
 			continue
 		}
@@ -123,9 +143,53 @@ func checkPorts(st *study) Check {
 	c.noteValue(float64(wrong))
 	c.Text = fmt.Sprintf("%d of %d links with readings differ from the plan or between their ends.", wrong, c.Population)
 	if unread > 0 {
-		c.addItem(Item{Element: "links without readings", Kind: "links", Status: Unknown, Population: unread, Text: fmt.Sprintf("%d links have no series of their speed or MTU.", unread)})
+		c.addItem(Item{Element: "links without readings", Kind: "links", Status: Unknown, Population: unread, Text: fmt.Sprintf("%d links have no series of their speed, nor of MTU, lanes or FEC at both ends.", unread)})
 	}
 	return c
+}
+
+// comparesWith reports whether the readings of both ends of a link can be compared with each other, or one with the plan.
+func (r PortReading) comparesWith(b PortReading) bool {
+	both := func(x, y *float64) bool { return x != nil && y != nil }
+	return r.SpeedGbps != nil || b.SpeedGbps != nil || both(r.MTUBytes, b.MTUBytes) || both(r.Lanes, b.Lanes) || r.FEC != "" && b.FEC != ""
+}
+
+// fecNames are the modes of error correction as Linux, OpenConfig, SONiC and UFM name them. Names that differ in the code of the same
+// family are one mode here, since not all of them name the code.
+var fecNames = map[string]string{"rs": "RS", "baser": "FC", "fc": "FC", "off": "off", "none": "off", "llrs": "LLRS"}
+
+// sameFEC reports whether two modes of error correction are one, or cannot be compared since one of the names is not known.
+func sameFEC(a, b string) bool {
+	if strings.EqualFold(a, b) {
+		return true
+	}
+	if p, q := fecCode.FindString(a), fecCode.FindString(b); p != "" && q != "" && p != q {
+		return false
+	}
+	x, y := nameFEC(a), nameFEC(b)
+	return x != "" && y != "" && x == y || (x == "") != (y == "")
+}
+
+// fecCode matches the length of the words of a Reed-Solomon code in symbols.
+var fecCode = regexp.MustCompile(`272|528|544`)
+
+// nameFEC returns the name of a mode of error correction in one vocabulary, or "" if it has none.
+func nameFEC(mode string) string {
+	lower := strings.ToLower(mode)
+	if name := fecNames[lower]; name != "" {
+		return name
+	}
+	switch {
+	case strings.Contains(lower, "no fec") || strings.Contains(lower, "no-fec") || strings.Contains(lower, "disabled"):
+		return "off"
+	case strings.Contains(lower, "ll") && strings.Contains(lower, "rs"):
+		return "LLRS"
+	case strings.Contains(lower, "rs-fec") || strings.Contains(lower, "fec_rs"):
+		return "RS"
+	case strings.Contains(lower, "firecode") || strings.Contains(lower, "fec_fc"):
+		return "FC"
+	}
+	return ""
 }
 
 // portFaults says how the ends of a link differ from the plan, and from each other.
@@ -136,9 +200,20 @@ func portFaults(l *fabric.Link, a, b PortReading) (out []string) {
 			out = append(out, fmt.Sprintf("%s runs at %g Gbit/s, and %g are planned.", end, *r.SpeedGbps, l.SpeedGbps))
 		}
 	}
+	for end, r := range map[string]PortReading{l.A: a, l.B: b} {
+		if r.Lanes != nil && r.ExpectedLanes != nil && *r.Lanes < *r.ExpectedLanes {
+			out = append(out, fmt.Sprintf("%s runs on %g lanes, and its cable has %g.", end, *r.Lanes, *r.ExpectedLanes))
+		}
+	}
 	slices.Sort(out)
 	if a.SpeedGbps != nil && b.SpeedGbps != nil && differ(*a.SpeedGbps, *b.SpeedGbps) {
 		out = append(out, fmt.Sprintf("Its ends have %g and %g Gbit/s.", *a.SpeedGbps, *b.SpeedGbps))
+	}
+	if a.Lanes != nil && b.Lanes != nil && *a.Lanes != *b.Lanes {
+		out = append(out, fmt.Sprintf("Its ends run on %g and %g lanes.", *a.Lanes, *b.Lanes))
+	}
+	if a.FEC != "" && b.FEC != "" && !sameFEC(a.FEC, b.FEC) {
+		out = append(out, fmt.Sprintf("Its ends have the FEC modes %s and %s.", a.FEC, b.FEC))
 	}
 	if a.MTUBytes != nil && b.MTUBytes != nil && *a.MTUBytes != *b.MTUBytes {
 		out = append(out, fmt.Sprintf("Its ends have MTUs of %g and %g octets.", *a.MTUBytes, *b.MTUBytes))

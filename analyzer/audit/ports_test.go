@@ -42,8 +42,26 @@ func TestReadingsOfPortsAndNICs(t *testing.T) {
 		"half the readings": {func(e *Evidence) { delete(e.Ports, up.From); delete(e.Ports, up.To) }, "A9", Unknown, "links without readings", "1 links"},
 		"too slow":          {func(e *Evidence) { e.Ports[up.From] = PortReading{SpeedGbps: number(200)} }, "A9", Fail, up.LinkID(), "200 Gbit/s"},
 		"MTU":               {func(e *Evidence) { e.Ports[up.From] = PortReading{MTUBytes: number(1500)} }, "A9", Fail, up.LinkID(), "1500"},
-		"pauses":            {func(e *Evidence) { e.Ports[down.From] = PortReading{PauseFrames: number(6000)} }, "A6", Warn, down.From, "100 pause frames"},
-		"discards":          {func(e *Evidence) { e.Ports[down.From] = PortReading{Discards: number(7)} }, "A6", Warn, down.From, "7 packets"},
+		"FEC": {func(e *Evidence) {
+			e.Ports[up.From], e.Ports[up.To] = PortReading{FEC: "rs"}, PortReading{FEC: "off"}
+		}, "A9", Fail, up.LinkID(), "FEC modes"},
+		"lanes": {func(e *Evidence) {
+			e.Ports[up.From], e.Ports[up.To] = PortReading{Lanes: number(4)}, PortReading{Lanes: number(2)}
+		}, "A9", Fail, up.LinkID(), "lanes"},
+		"fewer lanes than the cable has": {func(e *Evidence) {
+			e.Ports[up.From], e.Ports[up.To] = PortReading{Lanes: number(2), ExpectedLanes: number(4)}, PortReading{Lanes: number(2)}
+		}, "A9", Fail, up.LinkID(), "runs on 2 lanes, and its cable has 4"},
+		"FEC at one end": {func(e *Evidence) {
+			e.Ports[up.From], e.Ports[up.To] = PortReading{FEC: "rs"}, PortReading{}
+		}, "A9", Unknown, "links without readings", "1 links"},
+		"pauses under load": {func(e *Evidence) {
+			e.LoadFrom, e.Ports[down.From] = "nccl-tests of run 7", PortReading{PauseFrames: number(6000)}
+		}, "A6", Unknown, "", ""},
+		"discards under load": {func(e *Evidence) {
+			e.LoadFrom, e.Ports[down.From] = "nccl-tests of run 7", PortReading{PauseFrames: number(6000), Discards: number(7)}
+		}, "A6", Warn, down.From, "7 packets"},
+		"pauses":   {func(e *Evidence) { e.Ports[down.From] = PortReading{PauseFrames: number(6000)} }, "A6", Warn, down.From, "100 pause frames"},
+		"discards": {func(e *Evidence) { e.Ports[down.From] = PortReading{Discards: number(7)} }, "A6", Warn, down.From, "7 packets"},
 		"a fatal finding": {func(e *Evidence) {
 			e.NICs[nic] = NICReading{Watched: true, Findings: map[string]string{"state_down": "fatal"}}
 		}, "A12", Fail, nic, "state_down (fatal)"},
@@ -72,6 +90,31 @@ func TestReadingsOfPortsAndNICs(t *testing.T) {
 		}
 		if len(failedElements(&r)) > 1 {
 			t.Errorf("%s: %v", name, failedElements(&r))
+		}
+	}
+}
+
+// Under a load that is named, marks and pauses are counted and not judged, and nothing passes: the fabric was not seen idle.
+func TestLoadIsNamedInTheReport(t *testing.T) {
+	s := newSite(1, 4, 4, 8)
+	up, _ := s.fabricLink(2)
+	s.marked[up] = 0.3
+	e := s.observe()
+	e.LoadFrom = "nccl-tests <run 7>"
+	r := Run(e, DefaultCriteria(), whole(s.g))
+	a6 := checkOf(t, &r, "A6")
+	if a6.Status != Unknown || len(a6.Items) > 0 || r.Status != Pass || !strings.Contains(a6.Text, "under load (nccl-tests <run 7>): many marks on") {
+		t.Errorf("%s: %s", a6.Status, describe(&r))
+	}
+	var md, page strings.Builder
+	for _, err := range []error{r.WriteMarkdown(&md), r.WriteHTML(&page)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"Markdown": md.String(), "HTML": page.String()} {
+		if !strings.Contains(text, "The fabric was under load: nccl-tests &lt;run 7&gt;.") {
+			t.Errorf("%s does not say that there was load, or does not escape it", name)
 		}
 	}
 }

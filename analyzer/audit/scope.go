@@ -53,6 +53,9 @@ func (s Scope) String() string {
 	return s.kind + ":" + s.name
 }
 
+// isWhole reports whether the scope is the whole fabric.
+func (s Scope) isWhole() bool { return s.kind == "" || s.kind == "fabric" }
+
 // hasNIC reports whether a NIC is in the scope.
 func (s Scope) hasNIC(nic string) bool {
 	switch s.kind {

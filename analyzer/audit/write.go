@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -56,10 +58,31 @@ func (r *Report) Result() string {
 	return "The audit passed." + more
 }
 
+// maxNamedRefusals is the number of agents that the text about refusals names.
+const maxNamedRefusals = 8
+
+// RefusalText says in a sentence which agents refused the audit's requests. It is empty if none did.
+func (r *Report) RefusalText() string {
+	if len(r.Refused) == 0 {
+		return ""
+	}
+	names := slices.Sorted(maps.Keys(r.Refused))
+	why, more := r.Refused[names[0]], ""
+	if n := len(names) - maxNamedRefusals; n > 0 {
+		names, more = names[:maxNamedRefusals], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("Agents that refused the audit's requests: %s%s. What only they could show is unknown. The first one answered: %s",
+		strings.Join(names, ", "), more, why)
+}
+
 // summary describes when and by what the audit was made.
 func (r *Report) summary() string {
-	return fmt.Sprintf("Scope %s, %s to %s: %d windows (%d could not be read), %d directed flows, %d packets counted.",
+	s := fmt.Sprintf("Scope %s, %s to %s: %d windows (%d could not be read), %d directed flows, %d packets counted.",
 		r.Scope, r.Start.UTC().Format(time.RFC3339), r.End.UTC().Format(time.RFC3339), r.Windows, r.Missed, r.Flows, r.Probes)
+	if r.LoadFrom != "" {
+		s += " The fabric was under load: " + r.LoadFrom + "."
+	}
+	return strings.TrimSpace(s + " " + r.RefusalText())
 }
 
 // escapeCell keeps a text within a cell of a Markdown table.
@@ -70,7 +93,7 @@ func escapeCell(s string) string {
 // WriteMarkdown writes the report as Markdown.
 func (r *Report) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Audit: %s\n\n%s\n\n%s\n\n", r.Status, r.Result(), r.summary())
+	fmt.Fprintf(&b, "# Audit: %s\n\n%s\n\n%s\n\n", r.Status, r.Result(), escapeCell(r.summary()))
 	b.WriteString("| check | status | value | criterion | population | |\n| --- | --- | --- | --- | --- | --- |\n")
 	for i := range r.Checks {
 		c := &r.Checks[i]

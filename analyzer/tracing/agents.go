@@ -150,6 +150,12 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.text }
 
+// IsRefused reports whether an error means that an agent does not let this client request what it requested: it answered 401 or 403.
+func IsRefused(err error) bool {
+	var status *statusError
+	return errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusForbidden)
+}
+
 // span is the time that a request took.
 type span struct{ began, ended time.Time }
 

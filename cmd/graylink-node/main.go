@@ -37,6 +37,7 @@ func run() int {
 	p := program.New("graylink-node", help)
 	source := addSourceFlags(p.App)
 	p.AddFlags("127.0.0.1:9868", "POST /api/v1/trace, /api/v1/trace-tuples and /api/v1/nic-health/reset")
+	p.Web.AddAskClients(p.App)
 	push := addPushFlags(p.App)
 	selfTest := p.App.Flag("selftest", "Check that the host has what this feature needs, print the result and exit. The only feature is rdma.").Default("").Enum("", "rdma")
 	health := addHealthFlags(p.App)

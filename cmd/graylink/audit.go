@@ -220,6 +220,9 @@ const maxPrintedItems = 10
 
 // printAudit prints the outcome of every check, and the elements that did not pass.
 func printAudit(w io.Writer, r *audit.Report) {
+	if text := r.RefusalText(); text != "" {
+		fmt.Fprintln(w, "error    "+text)
+	}
 	for i := range r.Checks {
 		c := &r.Checks[i]
 		fmt.Fprintf(w, "%-8s %-3s %s: %s\n", c.Status, c.ID, c.Title, c.Text)

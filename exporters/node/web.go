@@ -47,8 +47,8 @@ func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
 	mux.HandleFunc("GET /api/v1/clock", e.serveClock)
 	mux.HandleFunc("GET /api/v1/nics", e.serveNICs)
 	mux.HandleFunc("GET /api/v1/windows", e.serveWindows)
-	mux.HandleFunc("POST /api/v1/trace", policy.FrequentAdminHandler(e.serveTrace))
-	mux.HandleFunc("POST /api/v1/trace-tuples", policy.FrequentAdminHandler(e.serveTraceTuples))
+	mux.HandleFunc("POST /api/v1/trace", policy.AskHandler(e.serveTrace))
+	mux.HandleFunc("POST /api/v1/trace-tuples", policy.AskHandler(e.serveTraceTuples))
 	if e.health != nil {
 		healthAPI{e.health, e.log}.addRoutes(mux, policy)
 	}

@@ -111,7 +111,7 @@ func TestRequests(t *testing.T) {
 				paths += len(list.Subscription)
 			}
 		}
-		if !slices.Equal(slices.Sorted(slices.Values(names)), []string{"APPL_DB", "COUNTERS_DB", "STATE_DB", "T"}) || paths == 0 {
+		if !slices.Equal(slices.Sorted(slices.Values(names)), []string{"APPL_DB", "CONFIG_DB", "COUNTERS_DB", "STATE_DB", "T"}) || paths == 0 {
 			t.Errorf("%s: %v, %d paths", mode, names, paths)
 		}
 		want.Path = &gpb.Path{Elem: []*gpb.PathElem{{Name: "interfaces"}, {Name: "interface", Key: map[string]string{"name": "*"}}, {Name: "state"}, {Name: "counters"},

@@ -3,9 +3,11 @@ package webaccess
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -19,10 +21,17 @@ func (p *Policy) AdminHandler(h http.HandlerFunc) http.HandlerFunc {
 	return p.actingHandler(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, 0)
 }
 
-// FrequentAdminHandler returns the same as AdminHandler, for requests that programs repeat: equal ones
-// share a line of the log within a minute.
-func (p *Policy) FrequentAdminHandler(h http.HandlerFunc) http.HandlerFunc {
-	return p.actingHandler(h, "--web.enable-admin-api", func() bool { return p.AdminAPI }, summarizeEvery)
+// AskHandler returns a handler for a request that makes the program send packets for an analyzer or an audit. It needs the same as
+// AdminHandler. If AskClients has names, an authenticated caller also needs one of them. Equal requests share a line of the log
+// within a minute.
+func (p *Policy) AskHandler(h http.HandlerFunc) http.HandlerFunc {
+	return p.allowedHandler(h, summarizeEvery, func(r *http.Request) (Caller, error) {
+		c, err := p.mayAct(r, "--web.enable-admin-api", p.AdminAPI)
+		if err == nil && c.Authenticated && len(p.AskClients) > 0 && !slices.Contains(p.AskClients, c.Name) {
+			err = fmt.Errorf("the request is from %q, and --ask.clients does not have this name", c.Name)
+		}
+		return c, err
+	})
 }
 
 // CheckAdmin returns nil if AdminHandler would serve the client of a GET request that has an effect, and logs the act: equal ones share a line of the log
@@ -47,10 +56,15 @@ func (p *Policy) ReloadHandler(h http.HandlerFunc) http.HandlerFunc {
 }
 
 func (p *Policy) actingHandler(h http.HandlerFunc, flag string, enabled func() bool, every time.Duration) http.HandlerFunc {
+	return p.allowedHandler(h, every, func(r *http.Request) (Caller, error) { return p.mayAct(r, flag, enabled()) })
+}
+
+// allowedHandler returns a handler that serves a request if allowed returns no error for it. It logs every act and every refusal.
+func (p *Policy) allowedHandler(h http.HandlerFunc, every time.Duration, allowed func(*http.Request) (Caller, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		caller, err := p.mayAct(r, flag, enabled())
+		caller, err := allowed(r)
 		if err != nil {
-			p.logRefusal(r, err.Error())
+			p.logRefusal(r, caller.Name, err.Error())
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
@@ -84,8 +98,9 @@ func AddLogAttrs(r *http.Request, attrs ...any) {
 	}
 }
 
-func (p *Policy) logRefusal(r *http.Request, why string) {
-	p.logAct(slog.LevelWarn, "request refused", r, "", summarizeEvery, []any{"reason", why})
+// logRefusal logs a request that is refused. who is the caller's name as far as it is known.
+func (p *Policy) logRefusal(r *http.Request, who, why string) {
+	p.logAct(slog.LevelWarn, "request refused", r, who, summarizeEvery, []any{"reason", why})
 }
 
 // logAct logs an acting request, at most one line per interval for equal ones. If every is 0, it logs

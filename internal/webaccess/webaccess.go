@@ -9,7 +9,8 @@
 //     and if it has a body that is not declared as JSON. Queries may be forms: they change nothing.
 //  3. An acting request needs a caller that the web configuration authenticates, or one on a loopback
 //     address, not forwarded by a proxy, if a flag allows it. A GET request that has an effect needs the
-//     same, and is answered without the effect if a browser sends it for a page of another origin.
+//     same, and is answered without the effect if a browser sends it for a page of another origin. A
+//     request for packets (AskHandler) may besides need one of some names.
 //  4. Every act is logged with its caller and the caller's address.
 package webaccess
 
@@ -46,6 +47,8 @@ type Policy struct {
 	AnyHost bool
 	// QueryPaths is the prefix of paths at which a body is a query, which changes nothing and may be a form. It may be empty.
 	QueryPaths string
+	// AskClients are the names of authenticated callers that AskHandler serves. If it is empty, it serves all of them.
+	AskClients []string
 	// Log gets a line for every act. If it is nil, acts are not logged.
 	Log *slog.Logger
 
@@ -91,7 +94,7 @@ func (p *Policy) Guard(h http.Handler) http.Handler {
 			return
 		}
 		if err := crossOrigin.Check(r); err != nil {
-			p.logRefusal(r, "cross-origin")
+			p.logRefusal(r, "", "cross-origin")
 			http.Error(w, "a page of another origin may not send this request: "+err.Error(), http.StatusForbidden)
 			return
 		}

@@ -154,6 +154,24 @@ func TestRule3WhoMayAct(t *testing.T) {
 			t.Errorf("%s: the log says %q", tc.name, line)
 		}
 	}
+	// A request for packets may need one of some names.
+	for who, want := range map[string]int{"analyzer": 200, "stranger": 403} {
+		var log bytes.Buffer
+		p := &Policy{WebConfig: mutual, AskClients: []string{"audit", "analyzer"}, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		r := httptest.NewRequest("POST", "/api/v1/trace", nil)
+		r.RemoteAddr = far
+		verified(&x509.Certificate{DNSNames: []string{who}})(r)
+		w := httptest.NewRecorder()
+		p.AskHandler(func(http.ResponseWriter, *http.Request) {})(w, r)
+		if w.Code != want || !strings.Contains(log.String(), "by="+who) || want == 403 && !strings.Contains(w.Body.String(), "--ask.clients") {
+			t.Errorf("%s asks: %d %q, the log says %q", who, w.Code, w.Body, log.String())
+		}
+		w = httptest.NewRecorder()
+		p.AdminHandler(func(http.ResponseWriter, *http.Request) {})(w, r)
+		if w.Code != 200 {
+			t.Errorf("%s, another act: %d", who, w.Code)
+		}
+	}
 	// A reload has a flag of its own.
 	for _, p := range []*Policy{{AdminAPI: true}, {Lifecycle: true}} {
 		r := httptest.NewRequest("POST", "/-/reload", nil)

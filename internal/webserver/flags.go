@@ -24,7 +24,7 @@ type Flags struct {
 	// Toolkit has the flags of the Prometheus exporter toolkit.
 	Toolkit             *web.FlagConfig
 	external            string
-	hosts               []string
+	hosts, askClients   []string
 	adminAPI, lifecycle bool
 	limits              Limits
 }
@@ -60,6 +60,11 @@ func (f *Flags) AddLifecycle(app flagGroup) {
 // requests.
 func (f *Flags) AddAdminAPI(app flagGroup, acts string) {
 	app.Flag("web.enable-admin-api", "Allow loopback clients to use "+acts+" without authentication. Clients that --web.config.file authenticates need no flag.").BoolVar(&f.adminAPI)
+}
+
+// AddAskClients adds the flag of a program that sends packets on request.
+func (f *Flags) AddAskClients(app flagGroup) {
+	app.Flag("ask.clients", "Name of a client that --web.config.file authenticates, by certificate or as a user, and that may request traces and padded probes, as an analyzer and graylink audit do. May be given several times. If empty, every authenticated client may.").StringsVar(&f.askClients)
 }
 
 // Validate returns an error if a flag or the web configuration file is invalid.
@@ -122,7 +127,7 @@ func CheckAllowedHosts(hosts []string) error {
 // NewPolicy returns the policy of the flags. advertised has addresses, host:port, by which the program
 // makes itself known: their hosts are allowed, too.
 func (f *Flags) NewPolicy(log *slog.Logger, advertised ...string) *webaccess.Policy {
-	p := &webaccess.Policy{WebConfig: *f.Toolkit.WebConfigFile, AdminAPI: f.adminAPI, Lifecycle: f.lifecycle, AllowedHosts: f.hosts, Log: log}
+	p := &webaccess.Policy{WebConfig: *f.Toolkit.WebConfigFile, AdminAPI: f.adminAPI, Lifecycle: f.lifecycle, AllowedHosts: f.hosts, AskClients: f.askClients, Log: log}
 	p.ExternalURL, _ = webaccess.ParseExternalURL(f.external) // Validate has checked it
 	for _, a := range advertised {
 		if host, _, err := net.SplitHostPort(a); err == nil && webaccess.CheckHost(host) == nil {

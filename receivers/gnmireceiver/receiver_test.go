@@ -280,6 +280,9 @@ var attributes = map[string]string{
 	"address_family": "ipv4 or ipv6.", "protocol": "Origin of the routes, as the switch names it.", "vrf": "Network instance.",
 	"class": "Class of the policer.", "cpu": "Index of the processor.", "kind": "Kind of error.", "lane": "Physical lane.", "port": "Name of the switch's port.", "priority": "Priority of IEEE 802.1Q.",
 	"reason": "Reason of the error or discard.", "remote": "Name of the system at the other end of the cable.", "remote_chassis": "Chassis at the other end of the cable.", "remote_port": "Port at the other end of the cable.",
+	"dscp_map": "Name of the map of DSCP to classes.", "queue_map": "Name of the map of classes to queues.", "pfc": "Priorities with PFC, as the switch has them.",
+	"ecn_profile": "Profile by which the queue marks.", "profile": "Name of the profile.", "ecn": "What the profile marks, as the switch names it.",
+	"min_threshold": "Queue length in octets from which packets are marked.", "max_threshold": "Queue length in octets from which all are.", "probability": "Share of marked packets at the upper threshold in percent.",
 	"switch": "Name of the switch.", "tc": "Queue, as the switch names it.", "window": "Window of the maximum: since_clear, periodic, or minutes.",
 }
 

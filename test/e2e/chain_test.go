@@ -38,8 +38,8 @@ type chain struct {
 	server                   string // more lines below the key prometheus of that
 	// header is of every query at the server, and nil where it needs none.
 	header http.Header
-	// gap: agents and switches refuse to be scraped.
-	gap atomic.Bool
+	// gap: agents and switches refuse to be scraped. nameless: their names cannot be resolved.
+	gap, nameless atomic.Bool
 	// tamper changes the answers of one node. Nil means none.
 	tamper atomic.Pointer[liar]
 
@@ -52,6 +52,7 @@ type replica struct {
 	name, address string
 	bin           string // directory of its program
 	cmd           *exec.Cmd
+	prometheus    string // its address; that of the chain if it is empty
 }
 
 // message is an alert as it came to the webhook. sort is its label graylink.
@@ -128,10 +129,16 @@ func (c *chain) startPrometheus(program string, addresses []string) {
 		c.settings = "evidence: {profile: fleet, ports_scrape_interval: 15s}\n"
 	}
 	c.install("../../deploy/prometheus/"+file, "prometheus.yml", replacer)
-	c.run("prometheus", exec.Command(program, "--config.file", c.file("prometheus.yml"), "--storage.tsdb.path", c.file("tsdb"),
-		"--web.listen-address", c.prometheus, "--enable-feature=native-histograms"))
-	c.wait(time.Minute, "Prometheus is ready", func() bool {
-		_, code := c.get("http://"+c.prometheus+"/-/ready", nil)
+	c.runPrometheus(program, "prometheus", c.prometheus)
+}
+
+// runPrometheus starts a Prometheus of a name at an address, and waits until it is ready.
+func (c *chain) runPrometheus(program, name, address string) {
+	c.t.Helper()
+	c.run(name, exec.Command(program, "--config.file", c.file("prometheus.yml"), "--storage.tsdb.path", c.file("tsdb-"+name),
+		"--web.listen-address", address, "--enable-feature=native-histograms"))
+	c.wait(time.Minute, name+" is ready", func() bool {
+		_, code := c.get("http://"+address+"/-/ready", nil)
 		return code == http.StatusOK
 	})
 }
@@ -140,16 +147,37 @@ func (c *chain) startPrometheus(program string, addresses []string) {
 // other in the files than operators have it.
 func newChainWith(t *testing.T, name, file string, analyzers int, flags []string, store func(c *chain, addresses []string), replace ...string) *chain {
 	t.Helper()
+	c := prepareChain(t, name, file, analyzers, flags)
+	c.begin(store, replace...)
+	return c
+}
+
+// prepareChain makes the fabric of a chain, and certificates. Nothing runs yet.
+func prepareChain(t *testing.T, name, file string, analyzers int, flags []string) *chain {
+	t.Helper()
 	need(t)
-	alertmanager := program(t, "prometheus-alertmanager")
 	c := &chain{fleet: newFleet(t, name, file, append([]string{"--agent.heartbeat=1s", "--ask.clients=analyzer"}, flags...)...), prometheus: freeAddress(t), alertmanager: freeAddress(t)}
-	var quoted []string
 	for i := range analyzers {
-		r := &replica{name: fmt.Sprintf("analyzer%d", i+1), address: freeAddress(t), bin: bin}
-		c.analyzers, quoted = append(c.analyzers, r), append(quoted, strconv.Quote(r.address))
+		c.analyzers = append(c.analyzers, &replica{name: fmt.Sprintf("analyzer%d", i+1), address: freeAddress(t), bin: bin})
+	}
+	return c
+}
+
+// begin starts everything, and returns when all agents are connected. The series are kept by what store starts.
+func (c *chain) begin(store func(c *chain, addresses []string), replace ...string) {
+	t := c.t
+	t.Helper()
+	alertmanager := program(t, "prometheus-alertmanager")
+	var quoted []string
+	for _, r := range c.analyzers {
+		quoted = append(quoted, strconv.Quote(r.address))
 	}
 	forward := c.l.HTTPProxy()
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.nameless.Load() {
+			http.Error(w, r.URL.Hostname()+": no such host", http.StatusBadGateway)
+			return
+		}
 		if c.gap.Load() && strings.HasPrefix(r.URL.Path, "/metrics") {
 			http.Error(w, "no scrapes at the moment", http.StatusServiceUnavailable)
 			return
@@ -170,8 +198,7 @@ func newChainWith(t *testing.T, name, file string, analyzers int, flags []string
 	}
 	var switches strings.Builder
 	for _, sw := range c.l.Topology().Switches {
-		c.run(sw.Name, c.l.Command(t.Context(), sw.Name, filepath.Join(bin, "graylink-switch"), "--switch", sw.Name, "--ports.alias", "--lldp.send", "1s",
-			"--web.listen-address", "127.0.0.1:9871"))
+		c.run(sw.Name, c.switchCommand(sw.Name))
 		fmt.Fprintf(&switches, "- {targets: [\"%s:9871\"], labels: {instance: %s}}\n", sw.Name, sw.Name)
 	}
 	c.connected(8)
@@ -200,14 +227,20 @@ func newChainWith(t *testing.T, name, file string, analyzers int, flags []string
 		"--web.listen-address", c.alertmanager, "--cluster.listen-address="))
 	store(c, addresses)
 
-	c.install("../../deploy/analyzer/analyzer.yml", "analyzer.yml", strings.NewReplacer("http://127.0.0.1:9090", "http://"+c.prometheus+c.server, "127.0.0.1:9869", c.web,
-		"agents:\n", "agents:\n  proxy_url: "+proxy.URL+"\n", "switches:\n", "switches:\n  proxy_url: "+proxy.URL+"\n"))
-	b, err := os.ReadFile(c.file("analyzer.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	c.issue("analyzer")
-	c.write("analyzer.yml", string(b)+"\n"+c.settings+"jobs:\n  - {file: jobs.yaml}\nasking: {address: \"unix:"+c.file("agents.sock")+"\", ca_file: ca.crt, cert_file: analyzer.crt, key_file: analyzer.key}\n")
+	for _, r := range c.analyzers {
+		server := c.prometheus + c.server
+		if r.prometheus != "" {
+			server = r.prometheus
+		}
+		c.install("../../deploy/analyzer/analyzer.yml", r.config(), strings.NewReplacer("http://127.0.0.1:9090", "http://"+server, "127.0.0.1:9869", c.web,
+			"agents:\n", "agents:\n  proxy_url: "+proxy.URL+"\n", "switches:\n", "switches:\n  proxy_url: "+proxy.URL+"\n"))
+		b, err := os.ReadFile(c.file(r.config()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.write(r.config(), string(b)+"\n"+c.settings+"jobs:\n  - {file: jobs.yaml}\nasking: {address: \"unix:"+c.file("agents.sock")+"\", ca_file: ca.crt, cert_file: analyzer.crt, key_file: analyzer.key}\n")
+	}
 	c.write("jobs.yaml", "jobs:\n  - {job: train1, nodes: [h3, h4, h7, h8]}\n")
 	for _, r := range c.analyzers {
 		c.analyze(r)
@@ -217,7 +250,14 @@ func newChainWith(t *testing.T, name, file string, analyzers int, flags []string
 			stop(t, r.cmd)
 		}
 	})
-	return c
+}
+
+// config returns the name of its configuration file.
+func (r *replica) config() string { return r.name + ".yml" }
+
+// switchCommand returns the command of a switch's agent.
+func (c *chain) switchCommand(name string) *exec.Cmd {
+	return c.l.Command(c.t.Context(), name, filepath.Join(bin, "graylink-switch"), "--switch", name, "--ports.alias", "--lldp.send", "1s", "--web.listen-address", "127.0.0.1:9871")
 }
 
 // agentOf starts a node's agent, which faults of clocks reach, and which reads the records of jobs in a directory of its own.
@@ -233,7 +273,7 @@ func (c *chain) agentOf(node string) {
 // analyze starts an analyzer.
 func (c *chain) analyze(r *replica) {
 	c.t.Helper()
-	r.cmd = c.start(exec.Command(filepath.Join(r.bin, "graylink-analyzer"), "--config.file", c.file("analyzer.yml"), "--web.enable-admin-api", "--web.listen-address", r.address), r.name)
+	r.cmd = c.start(exec.Command(filepath.Join(r.bin, "graylink-analyzer"), "--config.file", c.file(r.config()), "--web.enable-admin-api", "--web.listen-address", r.address), r.name)
 }
 
 func (c *chain) file(name string) string { return filepath.Join(c.dir, name) }

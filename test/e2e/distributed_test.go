@@ -474,12 +474,12 @@ func (x *engineChain) sidecars() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(x.file("analyzer.yml"))
+	b, err := os.ReadFile(x.file(x.analyzers[0].config()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.write("analyzer.yml", strings.Replace(string(b), x.engine.QueryAddress(), address, 1))
 	r := &replica{name: "analyzer-sidecars", address: freeAddress(t)}
+	x.write(r.config(), strings.Replace(string(b), x.engine.QueryAddress(), address, 1))
 	x.analyze(r)
 	defer stop(t, r.cmd)
 	state := func() fabric.State { s, _ := x.verdicts(r); return s }

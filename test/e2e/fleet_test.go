@@ -36,10 +36,14 @@ type fleet struct {
 	dir, topo   string
 	bin         string   // directory of the coordinator's and the agents' programs
 	args        []string // of the coordinator
+	agentArgs   []string // of every agent
+	socket      string   // where the coordinator accepts agents, in dir
+	states      string   // directory of the state files
 	web         string   // its address
 	coordinator *exec.Cmd
 	agents      map[string]*exec.Cmd
 	logs        map[string]*bytes.Buffer
+	running     map[string]*exec.Cmd // the last one that was started, by what it is
 
 	usualSkipped float64 // median of the agents' shares of probes skipped while nothing happened
 }
@@ -49,7 +53,7 @@ const agentWeb = "127.0.0.1:9868"
 func newFleet(t *testing.T, name, file string, args ...string) *fleet {
 	t.Helper()
 	l := fabricOf(t, name, file)
-	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), bin: bin, args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}}
+	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), socket: "agents.sock", bin: bin, args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}, running: map[string]*exec.Cmd{}}
 	t.Cleanup(func() {
 		for _, cmd := range f.agents {
 			stop(t, cmd)
@@ -67,6 +71,7 @@ func newFleet(t *testing.T, name, file string, args ...string) *fleet {
 			}
 		}
 	})
+	f.states = f.dir
 	b, err := yaml.Marshal(l.Topology())
 	if err != nil {
 		t.Fatal(err)
@@ -120,13 +125,14 @@ func (f *fleet) start(cmd *exec.Cmd, who string) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)
 	}
+	f.running[who] = cmd
 	return cmd
 }
 
 func (f *fleet) startCoordinator() {
 	f.t.Helper()
-	args := append([]string{"--topology.file=" + f.topo, "--state.file=" + filepath.Join(f.dir, "state.json"),
-		"--agents.listen-address=unix:" + filepath.Join(f.dir, "agents.sock"), "--agents.ca=" + filepath.Join(f.dir, "ca.crt"),
+	args := append([]string{"--topology.file=" + f.topo, "--state.file=" + filepath.Join(f.states, "state.json"),
+		"--agents.listen-address=unix:" + filepath.Join(f.dir, f.socket), "--agents.ca=" + filepath.Join(f.dir, "ca.crt"),
 		"--agents.cert=" + filepath.Join(f.dir, "coordinator.crt"), "--agents.key=" + filepath.Join(f.dir, "coordinator.key"),
 		"--web.enable-admin-api", "--web.listen-address=" + f.web}, f.args...)
 	f.coordinator = f.start(exec.Command(filepath.Join(f.bin, "graylink-coordinator"), args...), "coordinator")
@@ -137,8 +143,8 @@ func (f *fleet) startAgent(node string, more ...string) {
 	args := []string{
 		"--coordinator.address=unix:" + filepath.Join(f.dir, "agents.sock"), "--coordinator.ca=" + filepath.Join(f.dir, "ca.crt"),
 		"--coordinator.cert=" + filepath.Join(f.dir, node+".crt"), "--coordinator.key=" + filepath.Join(f.dir, node+".key"),
-		"--state.file=" + filepath.Join(f.dir, node+".state"), "--web.enable-admin-api", "--web.listen-address=" + agentWeb}
-	f.agents[node] = f.start(f.l.Command(context.Background(), node, append(append([]string{filepath.Join(f.bin, "graylink-node")}, args...), more...)...), node)
+		"--state.file=" + filepath.Join(f.states, node+".state"), "--web.enable-admin-api", "--web.listen-address=" + agentWeb}
+	f.agents[node] = f.start(f.l.Command(context.Background(), node, slices.Concat([]string{filepath.Join(f.bin, "graylink-node")}, args, f.agentArgs, more)...), node)
 }
 
 func (f *fleet) wait(limit time.Duration, what string, ok func() bool) {

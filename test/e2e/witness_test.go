@@ -117,16 +117,19 @@ func moved(body []byte) (out []string) {
 func (c *chain) explain(w *witness, p demo.PlannedFault, since time.Time) {
 	for _, r := range c.analyzers {
 		_, incidents := c.verdicts(r)
-		w.mu.Lock()
 		for i := range incidents {
-			in := &incidents[i]
-			if in.OpenedAt.Before(since) || p.NamedBy(&in.Verdict) {
-				continue
-			}
-			for _, s := range w.seen[r.name+in.ID] {
-				c.t.Logf("  %s saw at %s: %s\n    %s", r.name, s.at, s.summary, strings.Join(s.moved, "\n    "))
+			if in := &incidents[i]; !in.OpenedAt.Before(since) && !p.NamedBy(&in.Verdict) {
+				c.explainOne(w, r, in.ID)
 			}
 		}
-		w.mu.Unlock()
+	}
+}
+
+// explainOne logs what an analyzer had seen when it opened an incident.
+func (c *chain) explainOne(w *witness, r *replica, id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.seen[r.name+id] {
+		c.t.Logf("  %s saw at %s: %s\n    %s", r.name, s.at, s.summary, strings.Join(s.moved, "\n    "))
 	}
 }

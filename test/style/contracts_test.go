@@ -173,7 +173,7 @@ var servers = map[string]string{
 var passesOn = map[string]bool{"cmd/graylink/serve": true, "analyzer/evidence/promserver": true}
 
 // guards lists who gets past the functions that handlers are wrapped in, or begin with.
-var guards = map[string]string{"ReloadHandler": "lifecycle", "AdminHandler": "admin", "FrequentAdminHandler": "admin", "checkSampler": "samplers"}
+var guards = map[string]string{"ReloadHandler": "lifecycle", "AdminHandler": "admin", "AskHandler": "asking", "checkSampler": "samplers"}
 
 // Each HTTP request that a program handles is in its table of docs/reference/http-api.md with who may send it, and no other is.
 func TestReferenceListsRequests(t *testing.T) {

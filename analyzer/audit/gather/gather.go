@@ -56,12 +56,18 @@ type collector struct {
 	store   *paths.Store
 	sources *tracing.Sources
 	cycle   int
+	// refusals are those of the agents' so far.
+	refusals *refusals
 }
 
 // Collect collects evidence until the duration has passed. It fails if ctx ends before, or if there are no flows.
 func Collect(ctx context.Context, o Options) (*audit.Evidence, error) {
 	store := paths.NewStore(o.Graph)
-	c := &collector{o: o, store: store, sources: tracing.NewSources(tracing.Options{Store: store, DB: o.DB, Settings: evidence.SettingsFor(o.Scrape), Agents: o.Agents, SwitchAgents: o.SwitchAgents, Log: o.Log})}
+	refusals := &refusals{nodes: map[string]string{}}
+	if o.Agents != nil {
+		o.Agents = watchedAgents{o.Agents, refusals}
+	}
+	c := &collector{o: o, store: store, refusals: refusals, sources: tracing.NewSources(tracing.Options{Store: store, DB: o.DB, Settings: evidence.SettingsFor(o.Scrape), Agents: o.Agents, SwitchAgents: o.SwitchAgents, Log: o.Log})}
 	run, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { c.sources.Run(run) })
@@ -156,7 +162,8 @@ func (c *collector) collectWindows(ctx context.Context) (*audit.Evidence, error)
 	}
 	read := c.readPorts(ctx, max(time.Since(start), 4*c.o.Scrape).Round(time.Millisecond))
 	e := r.Evidence(time.Now(), swaps, neighbours)
-	e.Ports, e.NICs = read.ports, read.nics
+	e.Refused = c.refusals.list()
+	e.Ports, e.NICs, e.Modules, e.Configured = read.ports, read.nics, read.modules, read.configured
 	return e, nil
 }
 

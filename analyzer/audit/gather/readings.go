@@ -3,6 +3,7 @@ package gather
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/audit"
@@ -16,6 +17,13 @@ const bitsPerGigabit = 8 / 1e9
 type readings struct {
 	ports map[string]audit.PortReading
 	nics  map[string]audit.NICReading
+	// modules are those in ports and NICs, and configured are settings of NICs, ports and switches.
+	modules    map[string]audit.ModuleReading
+	configured map[string]audit.Configured
+}
+
+func newReadings() *readings {
+	return &readings{ports: map[string]audit.PortReading{}, nics: map[string]audit.NICReading{}, modules: map[string]audit.ModuleReading{}, configured: map[string]audit.Configured{}}
 }
 
 // portQuery is a query about switch ports or NICs, and what is done with a result.
@@ -88,9 +96,9 @@ func portQueries(length time.Duration) []portQuery {
 
 // readPorts reads the series of ports and NICs at the end of an audit. A query that fails is reported, and left out.
 func (c *collector) readPorts(ctx context.Context, length time.Duration) *readings {
-	r := &readings{ports: map[string]audit.PortReading{}, nics: map[string]audit.NICReading{}}
+	r := newReadings()
 	db, now := evidence.NewLocalQuerier(c.o.DB), time.Now()
-	for _, q := range portQueries(length) {
+	for _, q := range slices.Concat(portQueries(length), opticalQueries(), settingQueries()) {
 		samples, err := db.QueryInstant(ctx, q.query, now)
 		if err != nil {
 			c.o.Progress("%s: left out: %v", q.name, err)
@@ -105,13 +113,17 @@ func (c *collector) readPorts(ctx context.Context, length time.Duration) *readin
 	return r
 }
 
-// endOf returns the NIC or the switch port that labels name, by its name in the topology, or "" if that has none.
+// endOf returns the NIC, the switch port, or without a port the switch that labels name, by its name in the topology, or "" if that has
+// none.
 func (c *collector) endOf(labels map[string]string) string {
 	if nic := labels["nic"]; nic != "" {
 		if n := c.o.Graph.NIC(nic); n != nil {
 			return n.ID()
 		}
 		return ""
+	}
+	if sw := labels["switch"]; labels["port"] == "" && c.o.Graph.Switch(sw) != nil {
+		return sw
 	}
 	at := labels["switch"] + ":" + labels["port"]
 	if c.o.Graph.LinkAt(at) == nil {

@@ -29,6 +29,32 @@ load 15s
   fabric_nic_port_carrier_changes_total{nic="h1/eth1"} 2x8
   fabric_nic_finding{nic="h1/eth1",code="rate_below_expected",severity="warning"} 0 0 1 1 0 0 0 0 0
   fabric_nic_finding{nic="h2/eth1",code="other",severity="fatal"} 0x8
+  fabric_switch_port_module_receive_power_watts{switch="leaf1",port="up1",lane="1"} 0.0005x8
+  fabric_switch_port_module_receive_power_watts{switch="leaf1",port="up1",lane="2"} 0x8
+  fabric_switch_port_module_bias_amperes{switch="leaf1",port="up1",lane="2"} 0.06x8
+  fabric_switch_port_module_temperature_celsius{switch="leaf1",port="up1"} 41x8
+  fabric_switch_port_lane_pre_fec_ber_ratio{switch="leaf1",port="up1",lane="2"} 1e-6x8
+  fabric_switch_port_pre_fec_ber_ratio{switch="leaf1",port="up1"} 2e-7x8
+  fabric_switch_port_lanes{switch="leaf1",port="up1"} 2x8
+  fabric_switch_port_expected_lanes{switch="leaf1",port="up1"} 4x8
+  fabric_switch_port_fec_mode{switch="leaf1",port="up1",mode="Standard RS-FEC - (544,514)"} 1x8
+  fabric_switch_port_qos_info{switch="leaf1",port="up1",dscp_map="ROCE",queue_map="Q",pfc="3"} 1x8
+  fabric_switch_port_queue_qos_info{switch="leaf1",port="up1",tc="3",ecn_profile="LOSSLESS"} 1x8
+  fabric_switch_ecn_profile_info{switch="leaf1",profile="LOSSLESS",ecn="ecn_all",min_threshold="1000",max_threshold="2000",probability="5"} 1x8
+  fabric_nic_module_transmit_power_watts{nic="h1/eth1",lane="1"} 0.001x8
+  fabric_nic_module_voltage_volts{nic="h1/eth1"} 3.3x8
+  fabric_nic_module_info{nic="h1/eth1",vendor="V",part="P-1",serial="s",oui="o",type="t",revision="",standard=""} 1x8
+  fabric_nic_module_threshold{nic="h1/eth1",monitor="temperature",is="high_alarm"} 75x8
+  fabric_nic_module_threshold{nic="h1/eth1",monitor="temperature",is="low_alarm"} -5x8
+  fabric_nic_link_lanes{nic="h1/eth1"} 4x8
+  fabric_nic_fec_mode{nic="h1/eth1",is="active",mode="rs"} 1x8
+  fabric_nic_fec_mode{nic="h1/eth1",is="active",mode="off"} 0x8
+  fabric_nic_fec_mode{nic="h1/eth1",is="configured",mode="rs"} 1x8
+  fabric_nic_port_info{nic="h1/eth1",board="B",type="T",driver="mlx5_core",firmware="28.1",device="d",interface="eth1",kind="k",link_layer="Ethernet",pci="p",port="1",function=""} 1x8
+  fabric_nic_pci_link_lanes{nic="h1/eth1",is="current"} 8x8
+  fabric_nic_pci_link_lanes{nic="h1/eth1",is="max"} 16x8
+  fabric_nic_pci_link_transfers_per_second{nic="h1/eth1",is="current"} 32e9x8
+  fabric_nic_pause_enabled{nic="h1/eth1",what="receive"} 0x8
 `
 
 // past is a database whose now is the end of the series.
@@ -54,8 +80,21 @@ func TestReadingsAreThoseOfTheSeries(t *testing.T) {
 	c := &collector{o: Options{Graph: fabric.NewGraph(topo), DB: past{Querier: db}, Progress: func(format string, _ ...any) { said = append(said, format) }}}
 	got := c.readPorts(t.Context(), 2*time.Minute)
 	number := func(v float64) *float64 { return &v }
-	want := &readings{ports: map[string]audit.PortReading{"leaf1:up1": {SpeedGbps: number(400), MTUBytes: number(9216), PauseFrames: number(360), Discards: number(0)}, "h1/eth1": {SpeedGbps: number(200)}},
-		nics: map[string]audit.NICReading{"h1/eth1": {Watched: true, CarrierChanges: number(0), Findings: map[string]string{"rate_below_expected": "warning"}}}}
+	want := &readings{
+		ports: map[string]audit.PortReading{
+			"leaf1:up1": {SpeedGbps: number(400), MTUBytes: number(9216), PauseFrames: number(360), Discards: number(0), Lanes: number(2), ExpectedLanes: number(4), FEC: "Standard RS-FEC - (544,514)"},
+			"h1/eth1":   {SpeedGbps: number(200), Lanes: number(4), FEC: "rs"}},
+		nics: map[string]audit.NICReading{"h1/eth1": {Watched: true, CarrierChanges: number(0), Findings: map[string]string{"rate_below_expected": "warning"}}},
+		modules: map[string]audit.ModuleReading{
+			"leaf1:up1": {TemperatureCelsius: number(41), PreFECBER: number(2e-7), Lanes: map[string]audit.LaneReading{"1": {ReceiveWatts: number(0.0005)},
+				"2": {ReceiveWatts: number(0), BiasAmperes: number(0.06), PreFECBER: number(1e-6)}}},
+			"h1/eth1": {Type: "V P-1", VoltageVolts: number(3.3), Lanes: map[string]audit.LaneReading{"1": {TransmitWatts: number(0.001)}},
+				Limits: map[string]audit.ModuleLimits{"temperature": {HighAlarm: number(75), LowAlarm: number(-5)}}}},
+		configured: map[string]audit.Configured{
+			"leaf1:up1": {Settings: map[string]string{"DSCP map": "ROCE", "map of traffic classes to queues": "Q", "PFC priorities": "3", "ECN profile of queue 3": "LOSSLESS"}},
+			"leaf1":     {Settings: map[string]string{"ECN profile LOSSLESS": "ecn ecn_all, min_threshold 1000, max_threshold 2000, probability 5"}},
+			"h1/eth1": {Model: "T B", Settings: map[string]string{"driver": "mlx5_core", "firmware": "28.1", "PCIe width": "x8", "PCIe speed": "32 GT/s", "pause frames obeyed": "no",
+				"FEC rs enabled": "yes"}}}}
 	for at, p := range got.ports { // increase extrapolates
 		if p.PauseFrames != nil && *p.PauseFrames > 350 && *p.PauseFrames < 370 {
 			*p.PauseFrames = 360
@@ -63,7 +102,7 @@ func TestReadingsAreThoseOfTheSeries(t *testing.T) {
 		got.ports[at] = p
 	}
 	if !reflect.DeepEqual(got, want) || len(said) > 0 {
-		t.Errorf("%+v %+v, want %+v; said %q", got.ports["leaf1:up1"], got.nics, want, said)
+		t.Errorf("%+v\nwant\n%+v; said %q", got, want, said)
 	}
 	// A query that fails is left out, and the others are used.
 	c.o.DB = past{Querier: db, failing: "mtu_bytes"}

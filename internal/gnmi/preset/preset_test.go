@@ -205,6 +205,9 @@ func TestPatterns(t *testing.T) {
 		"TRANSCEIVER_DOM_SENSOR/Ethernet8/rx2power":                                       "fabric_switch_port_module_receive_power_watts|Ethernet8,2",
 		"TRANSCEIVER_DOM_SENSOR/Ethernet8/rx2powerhighalarm":                              "",
 		"COUNTERS/Ethernet*/Ethernet0/SAI_PORT_STAT_PFC_9_RX_PKTS":                        "",
+		"PORT_QOS_MAP/Ethernet8/dscp_to_tc_map":                                           "fabric_switch_port_qos_info|Ethernet8,,,",
+		"QUEUE/Ethernet8|3-4/wred_profile":                                                "fabric_switch_port_queue_qos_info|Ethernet8,3-4,",
+		"WRED_PROFILE/AZURE_LOSSLESS/green_min_threshold":                                 "fabric_switch_ecn_profile_info|AZURE_LOSSLESS,,,,",
 	} {
 		var c Captures
 		node := tree.Root

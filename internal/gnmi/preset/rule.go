@@ -177,7 +177,7 @@ func (r Rule) RequestPath() (*gnmi.Path, error) {
 }
 
 // MaxCaptures bounds the number of different names in braces in the rules of a target.
-const MaxCaptures = 12
+const MaxCaptures = 13
 
 // Captures holds the values of names in braces, by their numbers in the tree.
 type Captures [MaxCaptures]string

@@ -122,6 +122,39 @@ func openconfigLLDP(source string) []Rule {
 	return neighborRules(n, "system-name", "port-id", "chassis-id", "", source)
 }
 
+// openconfigSettings returns the rules of how queues mark packets. A profile may mark uniformly alone here.
+func openconfigSettings(source string) []Rule {
+	q := "/qos/interfaces/interface[interface-id={port}]"
+	w := "/qos/queue-management-profiles/queue-management-profile[name={profile}]/wred/uniform/state/"
+	const profile = "fabric_switch_ecn_profile_info"
+	return []Rule{
+		{Path: q + "/output/queues/queue[name={tc}]/state/queue-management-profile", Metric: "fabric_switch_port_queue_qos_info", TextLabel: "ecn_profile", OnChange: true, Source: source},
+		{Path: q + "/input/classifiers/classifier[type=IPV4]/state/name", Metric: "fabric_switch_port_qos_info", TextLabel: "dscp_map", OnChange: true, Source: source},
+		{Path: w + "enable-ecn", Metric: profile, TextLabel: "ecn", OnChange: true, Source: source},
+		{Path: w + "min-threshold", Metric: profile, TextLabel: "min_threshold", OnChange: true, Source: source},
+		{Path: w + "max-threshold", Metric: profile, TextLabel: "max_threshold", OnChange: true, Source: source},
+		{Path: w + "max-drop-probability-percent", Metric: profile, TextLabel: "probability", OnChange: true, Source: source},
+	}
+}
+
+// sonicSettings returns the rules of SONiC's configuration of QoS. A profile of packets of other colors than green is left out, as lossless
+// classes have green ones alone.
+func sonicSettings() (out []Rule) {
+	for _, x := range [][3]string{
+		{"PORT_QOS_MAP/{port}/dscp_to_tc_map", "fabric_switch_port_qos_info", "dscp_map"},
+		{"PORT_QOS_MAP/{port}/tc_to_queue_map", "fabric_switch_port_qos_info", "queue_map"},
+		{"PORT_QOS_MAP/{port}/pfc_enable", "fabric_switch_port_qos_info", "pfc"},
+		{"QUEUE/{port}|{tc}/wred_profile", "fabric_switch_port_queue_qos_info", "ecn_profile"},
+		{"WRED_PROFILE/{profile}/ecn", "fabric_switch_ecn_profile_info", "ecn"},
+		{"WRED_PROFILE/{profile}/green_min_threshold", "fabric_switch_ecn_profile_info", "min_threshold"},
+		{"WRED_PROFILE/{profile}/green_max_threshold", "fabric_switch_ecn_profile_info", "max_threshold"},
+		{"WRED_PROFILE/{profile}/green_drop_probability", "fabric_switch_ecn_profile_info", "probability"},
+	} {
+		out = append(out, Rule{Path: x[0], Metric: x[1], TextLabel: x[2], Target: "CONFIG_DB", OnChange: true, Source: sonicDB})
+	}
+	return out
+}
+
 // neighborRules returns the rules of a neighbor's info from three leaves beneath a path.
 func neighborRules(path, system, port, chassis, target, source string) []Rule {
 	const m = "fabric_switch_port_neighbor_info"
@@ -147,7 +180,7 @@ func openconfigPreset() *Preset {
 	return &Preset{
 		Name: "openconfig", Help: "Any switch by the public OpenConfig models.", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
 		Rules: slices.Concat(openconfigInterfaces(ocInterfaces), openconfigEthernet(ocEthernet), openconfigBER(spec), openconfigQueues(ocQoS),
-			openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigCPU("openconfig-system"), openconfigMemory("openconfig-system")),
+			openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigSettings(ocQoS), openconfigCPU("openconfig-system"), openconfigMemory("openconfig-system")),
 		Unconfirmed: []Unconfirmed{{"-", "fabric_switch_port_pfc_receive_frames_total", "the OpenConfig models have no priority pause frames"}},
 	}
 }
@@ -246,6 +279,7 @@ func sonicPreset() *Preset {
 			table("STATE_DB", fmt.Sprintf(dom, 't')+"bias", "fabric_switch_port_module_bias_amperes", "milliamperes", lane))
 	}
 	rules = append(rules, neighborRules("LLDP_ENTRY_TABLE/{port}/", "lldp_rem_sys_name", "lldp_rem_port_id", "lldp_rem_chassis_id", "APPL_DB", sonicDB)...)
+	rules = append(rules, sonicSettings()...)
 	return &Preset{
 		Name: "sonic", Help: "SONiC by its databases; values are texts in one JSON object.", Encodings: []string{"JSON_IETF", "JSON"}, Rules: rules,
 		Subscriptions: []Subscription{
@@ -253,6 +287,9 @@ func sonicPreset() *Preset {
 			{Path: "COUNTERS/Ethernet*/Queues", Target: "COUNTERS_DB"},
 			{Path: "PORT_TABLE", Target: "APPL_DB", OnChange: true},
 			{Path: "LLDP_ENTRY_TABLE", Target: "APPL_DB", OnChange: true},
+			{Path: "PORT_QOS_MAP", Target: "CONFIG_DB", OnChange: true},
+			{Path: "QUEUE", Target: "CONFIG_DB", OnChange: true},
+			{Path: "WRED_PROFILE", Target: "CONFIG_DB", OnChange: true},
 			{Path: "TRANSCEIVER_DOM_SENSOR", Target: "STATE_DB"},
 		},
 		Unconfirmed: []Unconfirmed{
@@ -270,7 +307,7 @@ func aristaPreset() *Preset {
 		Rules: slices.Concat(openconfigInterfaces(ocInterfaces), openconfigEthernet(ocEthernet), openconfigBER(spec), openconfigQueues(ocQoS), []Rule{
 			{Path: p + "in-frames", Metric: "fabric_switch_port_pfc_receive_frames_total", Source: spec},
 			{Path: p + "out-frames", Metric: "fabric_switch_port_pfc_transmit_frames_total", Source: spec},
-		}, openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigCPU("openconfig-system"), openconfigMemory("openconfig-system")),
+		}, openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigSettings(ocQoS), openconfigCPU("openconfig-system"), openconfigMemory("openconfig-system")),
 		Unconfirmed: []Unconfirmed{
 			{".../priority[index]/.../stuck-count", "fabric_switch_port_pfc_deadlocks_total", "the container of the watchdog's stuck-count is not documented"},
 		},
