@@ -478,7 +478,7 @@ func (x *engineChain) sidecars() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{name: "analyzer-sidecars", address: freeAddress(t)}
+	r := &replica{name: "analyzer-sidecars", address: freeAddress(t), bin: bin}
 	x.write(r.config(), strings.Replace(string(b), x.engine.QueryAddress(), address, 1))
 	x.analyze(r)
 	defer stop(t, r.cmd)
