@@ -27,6 +27,8 @@
 //     may have arrived.
 //  23. Flows that carry in-band signals (fabric.ClassCSIG) are no evidence. They are not observed, and no flow is expected
 //     because of them.
+//  24. A node that misses a scrape of the window is no evidence. Its agent may have ended and started again: what is lost
+//     until then is not the fabric's, and the agent answers before the windows of that time are judged.
 package evidence
 
 import (
@@ -132,8 +134,8 @@ const flowLabels = "src, dst, flow, class, tier, plane"
 
 // WindowQueries lists the questions by name, as PromQL: the overridden ones as they are
 // asked instead. All of them hold for Prometheus 2.42 and later. In questions as they
-// are written $delay, $hard and $stall stand for range selectors, $flow for the
-// labels of a flow and $seconds for the length of the delay window; $only for matchers
+// are written $delay, $hard, $stall and $seen stand for range selectors, $flow for the
+// labels of a flow, $seconds for the length of the delay window and $scrapes for its scrapes; $only for matchers
 // of the queried flows, if not all flows are queried, or of the planes of the scope.
 func (s Settings) WindowQueries() map[string]string {
 	return s.expandQueries(defaultWindowQueries(), "")
@@ -161,6 +163,7 @@ func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 		pairs = []string{"{$only}", "", ", $only", "", "$only, ", "", "$only", ""}
 	}
 	return strings.NewReplacer(append(pairs, "$late", strconv.FormatFloat(s.stallLimit(), 'g', -1, 64), "$search", "["+ms(s.Past.Search)+":30s]", "$calm", "["+ms(2*calmAround)+":10s]",
+		"$seen", "["+ms(s.Delay+s.Scrape+s.Scrape/2)+"]", "$scrapes", strconv.FormatInt(int64(s.Delay/s.Scrape)+1, 10),
 		"$delay", s.rangeSelector(s.Delay), "$hard", s.rangeSelector(s.Hard), "$stall", s.rangeSelector(s.Delay+s.Lag), "$flow", flowLabels,
 		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))...)
 }
@@ -172,6 +175,7 @@ func defaultWindowQueries() map[string]string {
 		"stalled":  `max by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
 		"unread":   `max by (nic) (increase(fabric_nic_unread_packets_total{nic!=""}$stall)) > 0`,
 		"forged":   `max by (nic, from) (rate(fabric_nic_forged_packets_total{nic!=""}$stall)) > 0`,
+		"unseen":   `max by (nic) (count_over_time(graylink_node_stalled_seconds_total$seen)) < $scrapes`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
 		"clock":    `max by (clock) (fabric_clock_error_bound_seconds)`,
 		"allowed":  `max by (clock) (fabric_clock_asymmetry_allowance_seconds)`,
@@ -482,6 +486,9 @@ func (s Settings) gatherNodes(each func(string, func(Sample)), w *Window) (alive
 	return alive
 }
 
+// awayForAWhile is why a node is no evidence whose agent ended and started again (rule 24).
+const awayForAWhile = "its agent did not answer for a part of the window"
+
 // gatherHosts takes what nodes say of their hosts.
 func (s Settings) gatherHosts(each func(string, func(Sample)), w *Window) {
 	for _, name := range []string{"stalled", "nodeStalled"} {
@@ -492,6 +499,17 @@ func (s Settings) gatherHosts(each func(string, func(Sample)), w *Window) {
 			}
 			if v.Value > s.stallLimit() {
 				w.Hosts[node] = fmt.Sprintf("its probe loop was late by %.2f s", v.Value)
+			}
+		})
+	}
+	for _, name := range []string{"unseen", "nodeUnseen"} {
+		each(name, func(v Sample) {
+			node := v.Labels["instance"]
+			if name == "unseen" {
+				node = fabric.OwnerOf(v.Labels["nic"])
+			}
+			if w.Hosts[node] == "" {
+				w.Hosts[node] = awayForAWhile
 			}
 		})
 	}
@@ -520,7 +538,7 @@ func (s Settings) gatherObservations(flows map[flowKey]*window.Counts, alive map
 			}
 		}
 		for _, nic := range []string{k.edge.Src, k.edge.Dst} {
-			if node := fabric.OwnerOf(nic); !alive[nic] && w.Hosts[node] == "" {
+			if node := fabric.OwnerOf(nic); !alive[nic] && (w.Hosts[node] == "" || w.Hosts[node] == awayForAWhile) {
 				w.Hosts[node] = "its agent does not answer"
 			}
 		}

@@ -175,6 +175,24 @@ func TestStarvedAndSilentHosts(t *testing.T) {
 	}
 }
 
+// TestRestartedAgents: the flows of a node whose agent was away for a part of the window are no evidence, though it answers
+// again. Those of one that was away before are.
+func TestRestartedAgents(t *testing.T) {
+	for _, tt := range []struct {
+		stalls string // scrapes of h2, of which those of seconds 16 to 18 matter
+		away   bool
+	}{
+		{"0x30", false}, {"0x15 _x2 0x11", true}, {"0x14 _x2 0x12", true}, {"0x10 _x3 0x15", false},
+	} {
+		s := healthy()
+		s.stall2 = tt.stalls
+		fwd, _, w := ask(t, s)
+		if fwd.HostSuspect != tt.away || tt.away != (w.Hosts["h2"] == awayForAWhile) {
+			t.Errorf("%s: suspect %v, hosts %v", tt.stalls, fwd.HostSuspect, w.Hosts)
+		}
+	}
+}
+
 func TestAbsentIsAbsent(t *testing.T) {
 	s := healthy()
 	s.bound, s.owdRev, s.lostRev = "", "", ""

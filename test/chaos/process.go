@@ -90,6 +90,8 @@ type Trend struct {
 	Peak        float64
 	PerHour     float64 // slope of the regression line
 	Samples     int
+	// Grew is set if every sample of the last tenth is above every one of the first.
+	Grew bool
 }
 
 // Growth returns by how much the value grew from the first to the last tenth.
@@ -105,7 +107,7 @@ func FitTrend(at []time.Time, values []float64) (t Trend, ok bool) {
 		return t, false
 	}
 	tenth := n / 10
-	t = Trend{First: median(values[:tenth]), Last: median(values[n-tenth:]), Peak: slices.Max(values), Samples: n}
+	t = Trend{First: median(values[:tenth]), Last: median(values[n-tenth:]), Peak: slices.Max(values), Samples: n, Grew: slices.Min(values[n-tenth:]) > slices.Max(values[:tenth])}
 	var meanX, meanY float64
 	x := make([]float64, n)
 	for i := range values {

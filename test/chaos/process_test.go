@@ -70,10 +70,10 @@ func TestFitTrend(t *testing.T) {
 		noise[i] = 50 + float64(i%2)
 	}
 	got, ok := FitTrend(at, line)
-	if !ok || math.Abs(got.PerHour-6) > 1e-9 || math.Abs(got.Growth()-9) > 1e-9 || got.Peak != line[99] || got.Samples != 100 {
+	if !ok || math.Abs(got.PerHour-6) > 1e-9 || math.Abs(got.Growth()-9) > 1e-9 || got.Peak != line[99] || got.Samples != 100 || !got.Grew {
 		t.Errorf("%+v, %v; want 6 an hour, and a growth of 9", got, ok)
 	}
-	if got, ok := FitTrend(at, noise); !ok || math.Abs(got.PerHour) > 0.02 || got.Growth() != 0 {
+	if got, ok := FitTrend(at, noise); !ok || math.Abs(got.PerHour) > 0.02 || got.Growth() != 0 || got.Grew {
 		t.Errorf("%+v, %v; want no growth", got, ok)
 	}
 	if _, ok := FitTrend(at[:9], line[:9]); ok {

@@ -639,8 +639,7 @@ func (m *turmoil) play(s chaos.Schedule) *played {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	m.wait(2*time.Minute, "the network is innocent at the end", func() bool { m.look(p, began, known); return m.innocent() })
-	m.wait(time.Minute, "all agents are connected", func() bool { return m.allConnected() })
+	m.recover(func() { m.look(p, began, known) })
 	left := map[string]bool{}
 	for _, h := range p.events {
 		switch {
@@ -663,6 +662,27 @@ func (m *turmoil) play(s chaos.Schedule) *played {
 		}
 	}
 	return p
+}
+
+// recovery is the time in which everything is as before when nothing happens any more. Baselines are learnt again in two minutes.
+const recovery = 3 * time.Minute
+
+// recover waits until all agents are connected, and all analyzers find the network innocent.
+func (m *turmoil) recover(look func()) {
+	m.t.Helper()
+	began := time.Now()
+	for time.Since(began) < recovery {
+		if look(); m.innocent() && m.allConnected() {
+			m.t.Logf("all is as before %.1f s after the end", time.Since(began).Seconds())
+			return
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	for _, r := range m.analyzers {
+		body, _ := m.get("http://"+r.address+"/api/v1/verdicts", nil)
+		m.t.Logf("%s: %s", r.name, body[:min(len(body), 3000)])
+	}
+	m.t.Errorf("%s after the end the network is not innocent, or agents are not connected (%v)", recovery, m.allConnected())
 }
 
 // allConnected reports whether the leader has all agents.
