@@ -163,7 +163,7 @@ func checkOptics(st *study) Check {
 		c.addItem(item)
 	}
 	c.noteValue(float64(wrong))
-	c.Text = fmt.Sprintf("%d of %d modules with readings have findings; they are of %d kinds.", wrong, c.Population, o.countKinds())
+	c.Text = fmt.Sprintf("%d of %d modules with readings have findings. Number of kinds: %d.", wrong, c.Population, o.countKinds())
 	if unread > 0 {
 		c.addItem(Item{Element: "ports without readings", Kind: "ports", Status: Unknown, Population: unread,
 			Text: fmt.Sprintf("%d ports and NICs have no series of their modules; copper cables have none.", unread)})
