@@ -147,7 +147,8 @@ func ListChecks() []string {
 
 // Run judges the evidence by the criteria.
 func Run(e *Evidence, c Criteria, s Scope) Report {
-	r := Report{Version: FormatVersion, Scope: s.String(), Start: e.Start, End: e.End, Windows: e.Windows, Missed: e.Missed, Status: Pass, Criteria: c, Refused: e.Refused, LoadFrom: e.LoadFrom}
+	r := Report{Version: FormatVersion, Scope: s.String(), Start: e.Start, End: e.End, Windows: e.Windows, Missed: e.Missed,
+		Status: Pass, Criteria: c, Refused: e.Refused, LoadFrom: e.LoadFrom}
 	flows := map[fabric.Flow]bool{}
 	for i := range e.Flows {
 		flows[e.Flows[i].Flow] = true

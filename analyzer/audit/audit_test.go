@@ -23,6 +23,7 @@ type site struct {
 	rng     *rand.Rand
 	windows int
 	perFlow uint64 // probes of a flow in a window
+	sparse  int    // one of so many pairs of NICs is probed
 	loss    map[fabric.Direction]float64
 	added   map[fabric.Direction]time.Duration
 	marked  map[fabric.Direction]float64
@@ -33,18 +34,20 @@ type site struct {
 	steps     map[string]bool // NICs whose clock steps
 	noAgent   map[string]bool // nodes
 	swaps     []Swap
+	// cabled is the fabric as it is, which is the plan unless cables are swapped.
+	cabled *fabric.Graph
 }
 
 func newSite(seed uint64, leaves, spines, nics int) *site {
 	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: leaves, SpinesPerPod: spines, NICsPerLeaf: nics}))
-	return &site{g: g, rng: rand.New(rand.NewPCG(seed, 7)), windows: 6, perFlow: 2000, loss: map[fabric.Direction]float64{}, added: map[fabric.Direction]time.Duration{}, marked: map[fabric.Direction]float64{},
+	return &site{g: g, cabled: g, rng: rand.New(rand.NewPCG(seed, 7)), windows: 6, perFlow: 2000, sparse: 3, loss: map[fabric.Direction]float64{}, added: map[fabric.Direction]time.Duration{}, marked: map[fabric.Direction]float64{},
 		missing: map[string]bool{}, polarised: map[string]bool{}, stalled: map[string]bool{}, steps: map[string]bool{}, noAgent: map[string]bool{}}
 }
 
 // route returns the path of a flow, and nil if a cable that it needs is missing.
 func (s *site) route(src, dst string) fabric.Path {
 	var usable []fabric.Path
-	for _, p := range s.g.ShortestPaths(src, dst, 64) {
+	for _, p := range s.cabled.ShortestPaths(src, dst, 64) {
 		if !slices.ContainsFunc(p.LinkDirections(src, dst), func(d fabric.Direction) bool { return s.missing[d.LinkID()] }) {
 			usable = append(usable, p)
 		}
@@ -52,11 +55,21 @@ func (s *site) route(src, dst string) fabric.Path {
 	if len(usable) == 0 {
 		return nil
 	}
-	chosen := usable[s.rng.IntN(len(usable))]
-	if s.polarised[chosen[0].Switch] {
-		return usable[0]
+	// Each switch chooses among its ports, however many paths are behind them.
+	for hop := range len(usable[0]) {
+		var ports []string
+		for _, p := range usable {
+			if !slices.Contains(ports, p[hop].Out) {
+				ports = append(ports, p[hop].Out)
+			}
+		}
+		port := ports[s.rng.IntN(len(ports))]
+		if s.polarised[usable[0][hop].Switch] {
+			port = ports[0]
+		}
+		usable = slices.DeleteFunc(usable, func(p fabric.Path) bool { return p[hop].Out != port })
 	}
-	return chosen
+	return usable[0]
 }
 
 // observe returns the evidence of an audit.
@@ -70,7 +83,7 @@ func (s *site) observe() *Evidence {
 	nics := s.g.NICIDs()
 	for i, src := range nics {
 		for j, dst := range nics {
-			if i == j || (i+j)%3 != 0 || fabric.OwnerOf(src) == fabric.OwnerOf(dst) {
+			if i == j || (i+j)%s.sparse != 0 || fabric.OwnerOf(src) == fabric.OwnerOf(dst) {
 				continue
 			}
 			for n := range 2 {

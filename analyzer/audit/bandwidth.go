@@ -45,7 +45,8 @@ type bandwidthResult struct {
 // checkBandwidth makes check A14: whether tests of bandwidth that the site ran are as fast as those that are like them: the same test,
 // number of ranks and size.
 func checkBandwidth(st *study) Check {
-	c := Check{ID: "A14", Title: "Bandwidth among like runs", Status: Pass, Unit: "share below the median", Bound: &st.c.Bandwidth.MaxBelow, Of: "runs of nccl-tests or perftest"}
+	c := Check{ID: "A14", Title: "Bandwidth among like runs", Status: Pass, Unit: "share below the median",
+		Bound: &st.c.Bandwidth.MaxBelow, Of: "runs of nccl-tests or perftest"}
 	var runs []int
 	for i := range st.e.Runs {
 		if slices.ContainsFunc(st.e.Runs[i].Hosts, st.hasHost) || st.scope.isWhole() {
@@ -75,7 +76,8 @@ func checkBandwidth(st *study) Check {
 	for _, i := range runs {
 		st.addRun(&c, &st.e.Runs[i], slow[i], compared[i], few[i], named[i])
 	}
-	c.Text = fmt.Sprintf("%d of %d runs were compared with at least %d like them; %d are slow.", len(compared), len(st.e.Runs), st.c.Bandwidth.MinRuns, len(slow))
+	c.Text = fmt.Sprintf("%d of %d runs were compared with at least %d like them; %d are slow.", len(compared), len(st.e.Runs),
+		st.c.Bandwidth.MinRuns, len(slow))
 	return c
 }
 
@@ -92,10 +94,12 @@ func (st *study) addRun(c *Check, run *BandwidthRun, slow *bandwidthResult, comp
 	case slow != nil && !named:
 		below := 1 - slow.value/slow.middle
 		item.Status, item.Value, item.Bound, item.Population = Fail, &below, &st.c.Bandwidth.MaxBelow, slow.of
-		item.Text = fmt.Sprintf("%s for messages of %d octets; the median of %d runs is %s (%s).", formatBandwidth(slow.value), slow.size, slow.of, formatBandwidth(slow.middle), run.File)
+		item.Text = fmt.Sprintf("%s for messages of %d octets; the median of %d runs is %s (%s).", formatBandwidth(slow.value), slow.size,
+			slow.of, formatBandwidth(slow.middle), run.File)
 	case slow == nil && !compared:
 		item.Status = Unknown
-		item.Text = fmt.Sprintf("%d runs are like it in test, ranks and size; %d are needed, of at least %.0f octets (%s).", few, st.c.Bandwidth.MinRuns, st.c.Bandwidth.MinSizeBytes, run.File)
+		item.Text = fmt.Sprintf("%d runs are like it in test, ranks and size; %d are needed, of at least %.0f octets (%s).", few,
+			st.c.Bandwidth.MinRuns, st.c.Bandwidth.MinSizeBytes, run.File)
 	default:
 		return
 	}
@@ -140,7 +144,10 @@ func (st *study) compareRuns() (results []bandwidthResult, few map[int]int) {
 		}
 	}
 	few = map[int]int{}
-	for _, k := range slices.SortedFunc(maps.Keys(kinds), func(a, b kind) int { return cmp.Or(strings.Compare(a.test, b.test), cmp.Compare(a.size, b.size)) }) {
+	for _, k := range slices.SortedFunc(maps.Keys(kinds), func(a, b kind) int {
+		return cmp.Or(strings.Compare(a.test, b.test),
+			cmp.Compare(a.size, b.size))
+	}) {
 		members := kinds[k]
 		values := make([]float64, len(members))
 		for j, m := range members {

@@ -80,7 +80,8 @@ func ParseBandwidth(name string, text []byte, hosts []string) ([]BandwidthRun, e
 	if len(text) > maxBandwidthFile {
 		return nil, fmt.Errorf("%s: it is larger than %d octets", name, maxBandwidthFile)
 	}
-	p := &bandwidthParser{name: name, hosts: hosts, setting: map[string]string{}, ranks: map[int]bool{}, runs: map[string]*BandwidthRun{}, counts: map[string]map[uint64]int{}}
+	p := &bandwidthParser{name: name, hosts: hosts, setting: map[string]string{}, ranks: map[int]bool{},
+		runs: map[string]*BandwidthRun{}, counts: map[string]map[uint64]int{}}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxBandwidthFile+1)
 	for lines.Scan() {
@@ -298,7 +299,8 @@ func (p *bandwidthParser) finish() ([]BandwidthRun, error) {
 		if hosts = slices.Compact(slices.Sorted(slices.Values(hosts))); len(hosts) != 2 {
 			return nil, errors.New("perftest does not write its hosts: NODE,NODE=FILE is expected")
 		}
-		test = fmt.Sprintf("%s, %s, %s queue pairs, depth %s", p.title, p.setting["Connection type"], p.setting["Number of qps"], p.setting["TX depth"])
+		test = fmt.Sprintf("%s, %s, %s queue pairs, depth %s", p.title, p.setting["Connection type"], p.setting["Number of qps"],
+			p.setting["TX depth"])
 	}
 	var out []BandwidthRun
 	for _, key := range p.order {

@@ -70,7 +70,8 @@ func (g *driftGroup) name() string {
 
 // checkDrift makes check A10: whether every element is configured like the majority of its role and model.
 func checkDrift(st *study) Check {
-	c := Check{ID: "A10", Title: "Configuration like others of the role", Status: Pass, Unit: "elements that differ", Bound: new(float64), Of: "elements with series of their configuration"}
+	c := Check{ID: "A10", Title: "Configuration like others of the role", Status: Pass, Unit: "elements that differ",
+		Bound: new(float64), Of: "elements with series of their configuration"}
 	groups := map[string]*driftGroup{}
 	for _, element := range slices.Sorted(maps.Keys(st.e.Configured)) {
 		x := st.e.Configured[element]
@@ -110,7 +111,8 @@ func checkDrift(st *study) Check {
 	}
 	wrong := st.addDrift(&c, differ)
 	c.noteValue(float64(wrong))
-	c.Text = fmt.Sprintf("%d of %d elements differ from their role in any of %d settings: %s.", wrong, c.Population, len(settings), strings.Join(slices.Sorted(maps.Keys(settings)), ", "))
+	c.Text = fmt.Sprintf("%d of %d elements differ from their role in any of %d settings: %s.", wrong, c.Population, len(settings),
+		strings.Join(slices.Sorted(maps.Keys(settings)), ", "))
 	st.addUnreadNICs(&c)
 	return c
 }
@@ -124,7 +126,8 @@ func (st *study) addUnreadNICs(c *Check) {
 		}
 	}
 	if unread > 0 {
-		c.addItem(Item{Element: "NICs without a configuration", Kind: "nics", Status: Unknown, Population: unread, Text: fmt.Sprintf("%d NICs have no series of their configuration.", unread)})
+		c.addItem(Item{Element: "NICs without a configuration", Kind: "nics", Status: Unknown, Population: unread,
+			Text: fmt.Sprintf("%d NICs have no series of their configuration.", unread)})
 	}
 }
 
@@ -150,7 +153,8 @@ func quoteValue(v string) string {
 // judgeGroup returns the members that differ from the majority, or why there is none.
 func (st *study) judgeGroup(g *driftGroup) (out []drift, reason string) {
 	if len(g.members) < st.c.Drift.MinMembers {
-		return nil, fmt.Sprintf("%s: %d elements have it; at least %d are needed for a majority.", g.setting, len(g.members), st.c.Drift.MinMembers)
+		return nil, fmt.Sprintf("%s: %d elements have it; at least %d are needed for a majority.", g.setting, len(g.members),
+			st.c.Drift.MinMembers)
 	}
 	counts := map[string]int{}
 	for _, v := range g.members {
@@ -159,11 +163,13 @@ func (st *study) judgeGroup(g *driftGroup) (out []drift, reason string) {
 	majority := slices.MaxFunc(slices.Sorted(maps.Keys(counts)), func(a, b string) int { return counts[a] - counts[b] })
 	with := counts[majority]
 	if float64(with) < st.c.Drift.MinMajority*float64(len(g.members)) {
-		return nil, fmt.Sprintf("%s: no value has a clear majority; the most frequent one, %s, has %d of %d.", g.setting, quoteValue(majority), with, len(g.members))
+		return nil, fmt.Sprintf("%s: no value has a clear majority; the most frequent one, %s, has %d of %d.", g.setting,
+			quoteValue(majority), with, len(g.members))
 	}
 	for _, element := range slices.Sorted(maps.Keys(g.members)) {
 		if v := g.members[element]; v != majority {
-			out = append(out, drift{element: element, setting: g.setting, value: v, majority: majority, with: with, of: len(g.members), role: g.name()})
+			out = append(out, drift{element: element, setting: g.setting, value: v, majority: majority, with: with, of: len(g.members),
+				role: g.name()})
 		}
 	}
 	return out, ""
@@ -196,7 +202,8 @@ func (st *study) addDrift(c *Check, differ map[string][]drift) (wrong int) {
 		sw := fabric.OwnerOf(ports[0].element)
 		if len(ports) >= minDriftedPorts && len(ports) == st.countPorts(sw, ports[0].setting, st.roleOf(ports[0].element)) {
 			d := ports[0]
-			note(sw, fmt.Sprintf("The %s of its %d ports is %s; %d of %d have %s (%s).", d.setting, len(ports), quoteValue(d.value), d.with, d.of, quoteValue(d.majority), d.role), d.of)
+			note(sw, fmt.Sprintf("The %s of its %d ports is %s; %d of %d have %s (%s).", d.setting, len(ports), quoteValue(d.value), d.with,
+				d.of, quoteValue(d.majority), d.role), d.of)
 			continue
 		}
 		for i := range ports {
@@ -204,7 +211,8 @@ func (st *study) addDrift(c *Check, differ map[string][]drift) (wrong int) {
 		}
 	}
 	for _, element := range slices.Sorted(maps.Keys(texts)) {
-		c.addItem(Item{Element: element, Kind: st.roleOf(element), Status: Fail, Population: population[element], Text: strings.Join(texts[element], " ")})
+		c.addItem(Item{Element: element, Kind: st.roleOf(element), Status: Fail, Population: population[element],
+			Text: strings.Join(texts[element], " ")})
 	}
 	return len(texts)
 }

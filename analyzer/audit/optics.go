@@ -53,18 +53,26 @@ func identity(v float64) float64 { return v }
 // opticalMeasures are the quantities that are judged.
 var opticalMeasures = []opticalMeasure{
 	{name: "received power", monitor: "receive_power", scale: decibels, ofLane: func(l LaneReading) *float64 { return l.ReceiveWatts },
-		amongModules: func(c *OpticsCriteria) float64 { return c.MaxPowerDifference }, amongLanes: func(c *OpticsCriteria) float64 { return c.MaxPowerDifference }},
+		amongModules: func(c *OpticsCriteria) float64 { return c.MaxPowerDifference },
+		amongLanes:   func(c *OpticsCriteria) float64 { return c.MaxPowerDifference }},
 	{name: "transmitted power", monitor: "transmit_power", scale: decibels, ofLane: func(l LaneReading) *float64 { return l.TransmitWatts },
-		amongModules: func(c *OpticsCriteria) float64 { return c.MaxPowerDifference }, amongLanes: func(c *OpticsCriteria) float64 { return c.MaxPowerDifference }},
-	{name: "bias current", unit: "mA", monitor: "bias", factor: 1000, scale: decibels, ofLane: func(l LaneReading) *float64 { return l.BiasAmperes },
-		amongModules: func(c *OpticsCriteria) float64 { return decibels(c.MaxBiasRatio) }, amongLanes: func(c *OpticsCriteria) float64 { return decibels(c.MaxBiasRatio) }},
-	{name: "bit error ratio before FEC of the lane", scale: berDecades, oneSided: true, ofLane: func(l LaneReading) *float64 { return l.PreFECBER },
-		amongModules: func(*OpticsCriteria) float64 { return berOutlierDecades }, amongLanes: func(*OpticsCriteria) float64 { return berOutlierDecades }},
+		amongModules: func(c *OpticsCriteria) float64 { return c.MaxPowerDifference },
+		amongLanes:   func(c *OpticsCriteria) float64 { return c.MaxPowerDifference }},
+	{name: "bias current", unit: "mA", monitor: "bias", factor: 1000, scale: decibels,
+		ofLane:       func(l LaneReading) *float64 { return l.BiasAmperes },
+		amongModules: func(c *OpticsCriteria) float64 { return decibels(c.MaxBiasRatio) },
+		amongLanes:   func(c *OpticsCriteria) float64 { return decibels(c.MaxBiasRatio) }},
+	{name: "bit error ratio before FEC of the lane", scale: berDecades, oneSided: true,
+		ofLane:       func(l LaneReading) *float64 { return l.PreFECBER },
+		amongModules: func(*OpticsCriteria) float64 { return berOutlierDecades },
+		amongLanes:   func(*OpticsCriteria) float64 { return berOutlierDecades }},
 	{name: "bit error ratio before FEC", scale: berDecades, oneSided: true, ofModule: func(m *ModuleReading) *float64 { return m.PreFECBER },
 		amongModules: func(*OpticsCriteria) float64 { return berOutlierDecades }},
-	{name: "temperature", unit: "°C", monitor: "temperature", factor: 1, oneSided: true, scale: identity, ofModule: func(m *ModuleReading) *float64 { return m.TemperatureCelsius },
+	{name: "temperature", unit: "°C", monitor: "temperature", factor: 1, oneSided: true, scale: identity,
+		ofModule:     func(m *ModuleReading) *float64 { return m.TemperatureCelsius },
 		amongModules: func(c *OpticsCriteria) float64 { return c.MaxTemperatureDifference }},
-	{name: "supply voltage", unit: "V", monitor: "voltage", factor: 1, scale: identity, ofModule: func(m *ModuleReading) *float64 { return m.VoltageVolts },
+	{name: "supply voltage", unit: "V", monitor: "voltage", factor: 1, scale: identity,
+		ofModule:     func(m *ModuleReading) *float64 { return m.VoltageVolts },
 		amongModules: func(c *OpticsCriteria) float64 { return math.Inf(1) }},
 }
 
@@ -113,7 +121,8 @@ type opticsStudy struct {
 // checkOptics makes check A8: whether modules get and give light, within their own thresholds, and like the others of their kind. Values
 // beyond alarms, dark lanes and too many bit errors fail; warnings and outliers warn.
 func checkOptics(st *study) Check {
-	c := Check{ID: "A8", Title: "Optics", Status: Pass, Unit: "ports with findings", Bound: new(float64), Of: "ports and NICs with series of their modules"}
+	c := Check{ID: "A8", Title: "Optics", Status: Pass, Unit: "ports with findings", Bound: new(float64),
+		Of: "ports and NICs with series of their modules"}
 	o := &opticsStudy{st: st, found: map[string][]string{}, status: map[string]Status{}, dark: map[string]bool{}, judged: map[string]bool{}}
 	unread := 0
 	for i := range st.e.Graph.Topo.Links {
@@ -154,9 +163,10 @@ func checkOptics(st *study) Check {
 		c.addItem(item)
 	}
 	c.noteValue(float64(wrong))
-	c.Text = fmt.Sprintf("%d of %d modules with readings have findings; they are of %d kinds.", wrong, c.Population, o.countKinds())
+	c.Text = fmt.Sprintf("%d of %d modules with readings have findings. Number of kinds: %d.", wrong, c.Population, o.countKinds())
 	if unread > 0 {
-		c.addItem(Item{Element: "ports without readings", Kind: "ports", Status: Unknown, Population: unread, Text: fmt.Sprintf("%d ports and NICs have no series of their modules; copper cables have none.", unread)})
+		c.addItem(Item{Element: "ports without readings", Kind: "ports", Status: Unknown, Population: unread,
+			Text: fmt.Sprintf("%d ports and NICs have no series of their modules; copper cables have none.", unread)})
 	}
 	return c
 }
@@ -280,7 +290,8 @@ func (o *opticsStudy) compareWithThresholds(m *opticalMeasure) {
 			o.judged[at] = true
 			if s, limit, side := limits.compare(v.value); s != Pass {
 				kind := map[Status]string{Fail: "alarm", Warn: "warning"}[s]
-				o.add(at, s, "Its %s is %s%s, %s the module's threshold of %s for its %s.", m.name, m.format(v.value), ofLane(v.lane), side, m.format(limit), kind)
+				o.add(at, s, "Its %s is %s%s, %s the module's threshold of %s for its %s.", m.name, m.format(v.value), ofLane(v.lane), side,
+					m.format(limit), kind)
 			}
 		}
 	}

@@ -136,7 +136,7 @@ func TestModulesOfUnknownTypesAreComparedByRole(t *testing.T) {
 		e.Modules[at] = m
 	}
 	r := Run(e, DefaultCriteria(), whole(s.g))
-	if c := checkOf(t, &r, "A8"); c.Status != Pass || !strings.Contains(c.Text, "of 4 kinds") {
+	if c := checkOf(t, &r, "A8"); c.Status != Pass || !strings.Contains(c.Text, "kinds: 4.") {
 		t.Errorf("%s\n%s", c.Status, describe(&r))
 	}
 }

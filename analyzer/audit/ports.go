@@ -70,7 +70,8 @@ func checkIdle(st *study) Check {
 		if c.Status == Pass {
 			c.Status = Unknown
 		}
-		c.Text += fmt.Sprintf(" Not judged, since the fabric was under load (%s): many marks on %d directions, and pauses at %d ports.", st.e.LoadFrom, many, paused)
+		c.Text += fmt.Sprintf(" Not judged, since the fabric was under load (%s): many marks on %d directions, and pauses at %d ports.",
+			st.e.LoadFrom, many, paused)
 	}
 	return c
 }
@@ -119,7 +120,8 @@ const speedTolerance = 0.02
 // checkPorts makes check A9: whether links have their planned speed, and the same speed, lanes, FEC and MTU at both ends.
 func checkPorts(st *study) Check {
 	none := 0.0
-	c := Check{ID: "A9", Title: "Speed, lanes, FEC and MTU of ports", Status: Pass, Unit: "links that differ", Bound: &none, Of: "links with readings"}
+	c := Check{ID: "A9", Title: "Speed, lanes, FEC and MTU of ports", Status: Pass, Unit: "links that differ", Bound: &none,
+		Of: "links with readings"}
 	unread, wrong := 0, 0
 	for i := range st.e.Graph.Topo.Links {
 		l := &st.e.Graph.Topo.Links[i]
@@ -143,7 +145,8 @@ func checkPorts(st *study) Check {
 	c.noteValue(float64(wrong))
 	c.Text = fmt.Sprintf("%d of %d links with readings differ from the plan or between their ends.", wrong, c.Population)
 	if unread > 0 {
-		c.addItem(Item{Element: "links without readings", Kind: "links", Status: Unknown, Population: unread, Text: fmt.Sprintf("%d links have no series of their speed, nor of MTU, lanes or FEC at both ends.", unread)})
+		c.addItem(Item{Element: "links without readings", Kind: "links", Status: Unknown, Population: unread,
+			Text: fmt.Sprintf("%d links have no series of their speed, nor of MTU, lanes or FEC at both ends.", unread)})
 	}
 	return c
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// newLargeEvidence returns the evidence of a fabric of many NICs, each of which probes 12 others.
-func newLargeEvidence(b testing.TB, leaves, spines, nics int) (*site, *Evidence) {
+// newLargeEvidence returns the evidence of a fabric of many NICs, each of which probes some others.
+func newLargeEvidence(b testing.TB, leaves, spines, nics, peers int) (*site, *Evidence) {
 	s := newSite(1, leaves, spines, nics)
 	up, _ := s.fabricLink(7)
 	s.added[up] = 50 * time.Microsecond
@@ -19,8 +19,8 @@ func newLargeEvidence(b testing.TB, leaves, spines, nics int) (*site, *Evidence)
 		for i, src := range all {
 			bound, steps := int64(900), 0.0
 			x.Clocks[src] = ClockState{State: lockedState, BoundNS: &bound, Steps: &steps}
-			for k := range 12 {
-				dst := all[(i+1+k*(len(all)-1)/12)%len(all)]
+			for k := range peers {
+				dst := all[(i+1+k*(len(all)-1)/peers)%len(all)]
 				if fabric.OwnerOf(src) == fabric.OwnerOf(dst) {
 					continue
 				}
@@ -40,7 +40,7 @@ func newLargeEvidence(b testing.TB, leaves, spines, nics int) (*site, *Evidence)
 
 // BenchmarkRun measures the judging of the evidence of 2,048 NICs with a slow link.
 func BenchmarkRun(b *testing.B) {
-	s, e := newLargeEvidence(b, 64, 32, 32)
+	s, e := newLargeEvidence(b, 64, 32, 32, 12)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for range b.N {

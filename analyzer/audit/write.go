@@ -209,6 +209,20 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	return err
 }
 
+// maxOpenItems is the number of items up to which those of a failed check are shown at once.
+const maxOpenItems = 30
+
+// IsOpen reports whether the page shows the items of a check before somebody opens them.
+func (c *Check) IsOpen() bool { return c.Status == Fail && len(c.Items) <= maxOpenItems }
+
+// HasDirections reports whether any item is about one direction of a link.
+func (c *Check) HasDirections() bool {
+	return slices.ContainsFunc(c.Items, func(i Item) bool { return i.Direction != "" })
+}
+
+// Arrow returns the direction of an item as the page shows it, so that lines break at the arrow.
+func (i *Item) Arrow() string { return strings.Replace(i.Direction, "->", " → ", 1) }
+
 //go:embed page.html
 var pageFiles embed.FS
 

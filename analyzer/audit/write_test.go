@@ -84,6 +84,29 @@ func TestFormatsHaveWhatFailed(t *testing.T) {
 	}
 }
 
+// The page shows few failed elements at once, and hides many. Elements without a direction or value have no text for it.
+func TestPageShowsFewElementsAtOnce(t *testing.T) {
+	value := 0.5
+	for n, open := range map[int]bool{1: true, maxOpenItems: true, maxOpenItems + 1: false} {
+		c := Check{ID: "A8", Status: Fail}
+		for i := range n {
+			c.Items = append(c.Items, Item{Element: fmt.Sprintf("sw:%d", i), Status: Fail})
+		}
+		r := Report{Status: Fail, Checks: []Check{c, {ID: "A3", Status: Fail, Items: []Item{{Element: "a--b", Direction: "a->b", Value: &value, Status: Fail}}}}}
+		var b bytes.Buffer
+		if err := r.WriteHTML(&b); err != nil {
+			t.Fatal(err)
+		}
+		shown := 1 // A3
+		if open {
+			shown = 2
+		}
+		if text := b.String(); strings.Count(text, "<details open>") != shown || strings.Count(text, ">Direction</th>") != 1 || !strings.Contains(text, "a → b") || strings.Count(text, ">unknown</td>") != 4 {
+			t.Errorf("%d elements, open %v:\n%s", n, open, text)
+		}
+	}
+}
+
 // A report in which much failed has a page of less than 5 MB.
 func TestLargePageIsBounded(t *testing.T) {
 	r := failedReport()

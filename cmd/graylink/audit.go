@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -30,11 +31,13 @@ type auditFlags struct {
 	topology, coordinator, prometheus, httpConfig string
 	scope, criteria, compare, output              string
 	duration, settle, scrape                      time.Duration
+	loadFrom, switches, collectors                string
+	bandwidth                                     []string
 }
 
 // addAudit adds the command audit, which accepts a fabric or says what is wrong with it.
 func addAudit(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("audit", "Accept a fabric by evidence, or name what is wrong with it: coverage, wiring, loss, delay, symmetry, ECMP, clocks and hosts by the probes of running agents; marks, speeds and findings by the series of switches and NICs where there are any. Writes audit.json, audit.md, audit.html and junit.xml. Exit code 0: passed, 1: it could not be run, 2: failed, 3: the evidence does not suffice.")
+	cmd := app.Command("audit", "Accept a fabric by evidence, or name what is wrong with it: coverage, wiring, loss, delay, symmetry, ECMP, clocks and hosts by the probes of running agents; marks, speeds, optics, configuration and findings by the series of switches and NICs where there are any. Writes audit.json, audit.md, audit.html and junit.xml. Exit code 0: passed, 1: it could not be run, 2: failed, 3: the evidence does not suffice.")
 	f := &auditFlags{}
 	cmd.Flag("topology", "Topology of the fabric as it is planned (YAML).").Required().StringVar(&f.topology)
 	cmd.Flag("coordinator", "Base URL of the coordinator's web listener, which has the addresses of the agents.").Required().StringVar(&f.coordinator)
@@ -46,6 +49,10 @@ func addAudit(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("settle", "Longest time, before that, until the paths of the flows are known.").Default("1m").DurationVar(&f.settle)
 	cmd.Flag("criteria", "File of the criteria (YAML). Without it, the defaults hold.").StringVar(&f.criteria)
 	cmd.Flag("compare", "audit.json of an earlier audit, from which the report says what changed.").StringVar(&f.compare)
+	cmd.Flag("load-from", "What load the fabric has during the audit, such as nccl-tests of a name. Marks and pauses are then not judged.").StringVar(&f.loadFrom)
+	cmd.Flag("bandwidth", "Output of nccl-tests or perftest that was run before, as FILE or NODE,NODE=FILE. May be repeated.").StringsVar(&f.bandwidth)
+	cmd.Flag("switches", "File of the addresses of graylink-switch, as Prometheus' file_sd_configs has them. Without --prometheus alone.").StringVar(&f.switches)
+	cmd.Flag("collectors", "File of the addresses of Collectors with Graylink's receivers, in the same format. Without --prometheus alone.").StringVar(&f.collectors)
 	cmd.Flag("output", "Directory that the reports are written to. It is created if it does not exist.").Required().StringVar(&f.output)
 	commands[cmd.FullCommand()] = f.run
 }
@@ -57,6 +64,8 @@ type inputs struct {
 	criteria audit.Criteria
 	before   *audit.Report // nil without --compare
 	http     config_util.HTTPClientConfig
+	runs     []audit.BandwidthRun
+	targets  map[string]string // files of addresses, by job
 }
 
 // minScrapes is the least number of scrapes of an audit.
@@ -98,6 +107,9 @@ func (f *auditFlags) readInputs() (in *inputs, err error) {
 		}
 		in.http = *c
 	}
+	if err := f.readMoreInputs(in); err != nil {
+		return nil, err
+	}
 	for flag, value := range map[string]string{"--coordinator": f.coordinator, "--prometheus": f.prometheus} {
 		if flag == "--prometheus" && value == "" {
 			continue
@@ -110,6 +122,29 @@ func (f *auditFlags) readInputs() (in *inputs, err error) {
 	return in, os.MkdirAll(f.output, 0o755)
 }
 
+// readMoreInputs reads the outputs of tests of bandwidth, and checks the files of addresses.
+func (f *auditFlags) readMoreInputs(in *inputs) (err error) {
+	for _, value := range f.bandwidth {
+		var hosts []string
+		file := value
+		if names, after, given := strings.Cut(value, "="); given {
+			if file = after; names != "" {
+				hosts = strings.Split(names, ",")
+			}
+		}
+		runs, err := audit.LoadBandwidth(file, hosts)
+		if err != nil {
+			return fmt.Errorf("--bandwidth: %w", err)
+		}
+		in.runs = append(in.runs, runs...)
+	}
+	if f.prometheus != "" && f.switches+f.collectors != "" {
+		return errors.New("--switches and --collectors: the audit scrapes them itself, and cannot with --prometheus")
+	}
+	in.targets, err = checkTargetFiles(map[string]string{switchJob: f.switches, collectorJob: f.collectors})
+	return err
+}
+
 func (f *auditFlags) run(ctx context.Context) error {
 	in, err := f.readInputs()
 	if err != nil {
@@ -119,6 +154,7 @@ func (f *auditFlags) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the audit was not run: %w", err)
 	}
+	e.LoadFrom, e.Runs = f.loadFrom, in.runs
 	r := audit.Run(e, in.criteria, in.scope)
 	r.Program = "graylink " + buildversion.Version()
 	if in.before != nil {
@@ -186,7 +222,7 @@ func (f *auditFlags) openPrometheus(in *inputs, log *slog.Logger) (db evidence.Q
 			return nil, nil, fmt.Errorf("--http.config: %w", err)
 		}
 	}
-	config, err := scrapeConfig(deploy.PrometheusConfig, f.coordinator, f.httpConfig, text, f.scrape)
+	config, err := scrapeConfig(deploy.PrometheusConfig, f.coordinator, f.httpConfig, text, f.scrape, in.targets)
 	if err != nil {
 		return nil, nil, err
 	}

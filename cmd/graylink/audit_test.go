@@ -89,10 +89,56 @@ func TestAuditOfOneFlowDoesNotSuffice(t *testing.T) {
 	}
 }
 
+// Switches and Collectors are scraped by the addresses of files, and outputs of tests are judged.
+func TestAuditScrapesSwitchesAndReadsTests(t *testing.T) {
+	server, dir := newAgent(t), t.TempDir()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		fmt.Fprint(w, "fabric_switch_port_speed_bytes_per_second{switch=\"leaf1\",port=\"up1\"} 50e9\nfabric_switch_port_speed_bytes_per_second{switch=\"leaf2\",port=\"up1\"} 1\n")
+	})
+	sw := httptest.NewServer(mux)
+	t.Cleanup(sw.Close)
+	switches := filepath.Join(dir, "switches.yml")
+	if err := os.WriteFile(switches, fmt.Appendf(nil, "- targets: [%q]\n  labels: {instance: leaf1}\n", strings.TrimPrefix(sw.URL, "http://")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "out")
+	code := runAudit(t, "--topology", "../../deploy/lab/demo.yaml", "--coordinator", server.URL, "--scrape-interval", "200ms", "--settle", "2s", "--duration", "2s", "--output", out,
+		"--switches", switches, "--load-from", "a job", "--bandwidth", "h1,h2=../../analyzer/audit/testdata/bandwidth/ib_write_bw.txt", "--bandwidth", "../../analyzer/audit/testdata/bandwidth/all_reduce.txt")
+	if code != 2 && code != 3 {
+		t.Fatalf("exit code %d", code)
+	}
+	file, err := os.Open(filepath.Join(out, "audit.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	r, err := audit.ReadReport(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range r.Checks {
+		switch c := &r.Checks[i]; c.ID {
+		case "A9": // a switch is trusted about itself alone
+			if c.Population != 1 {
+				t.Errorf("%d links have a speed: %s", c.Population, c.Text)
+			}
+		case "A14":
+			if c.Population != 2 || c.Status != audit.Fail {
+				t.Errorf("%s of %d runs: %s", c.Status, c.Population, c.Text)
+			}
+		}
+	}
+	if r.LoadFrom != "a job" {
+		t.Errorf("load from %q", r.LoadFrom)
+	}
+}
+
 // With --prometheus, the series of a site's Prometheus are read over its HTTP API.
 func TestAuditReadsThePrometheusOfTheSite(t *testing.T) {
 	server, out := newAgent(t), filepath.Join(t.TempDir(), "out")
-	text, err := scrapeConfig(deploy.PrometheusConfig, server.URL, "", nil, 200*time.Millisecond)
+	text, err := scrapeConfig(deploy.PrometheusConfig, server.URL, "", nil, 200*time.Millisecond, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,15 +171,21 @@ func TestAuditIsNotRunOnBadInput(t *testing.T) {
 	short, to := []string{"--duration", "1s"}, []string{"--output", filepath.Join(dir, "out")}
 	args := []string{"--topology", "../../deploy/lab/demo.yaml", "--coordinator", "http://127.0.0.1:1", "--scrape-interval", "200ms", "--settle", "500ms"}
 	for name, more := range map[string][]string{
-		"no agents":    nil,
-		"scope":        {"--scope", "pod:none"},
-		"criteria":     {"--criteria", bad},
-		"compare":      {"--compare", bad},
-		"http config":  {"--http.config", bad},
-		"Prometheus":   {"--prometheus", "http://user:secret@host"},
-		"duration":     {"--duration", "100ms"},
-		"output":       {"--output", filepath.Join(bad, "below")},
-		"unknown flag": {"--bandwidth"},
+		"no agents":                nil,
+		"scope":                    {"--scope", "pod:none"},
+		"criteria":                 {"--criteria", bad},
+		"compare":                  {"--compare", bad},
+		"http config":              {"--http.config", bad},
+		"Prometheus":               {"--prometheus", "http://user:secret@host"},
+		"duration":                 {"--duration", "100ms"},
+		"output":                   {"--output", filepath.Join(bad, "below")},
+		"unknown flag":             {"--disturb"},
+		"no output of a test":      {"--bandwidth", filepath.Join(dir, "none")},
+		"no test in a file":        {"--bandwidth", "h1,h2=" + bad},
+		"hosts are missing":        {"--bandwidth", "../../analyzer/audit/testdata/bandwidth/ib_write_bw.txt"},
+		"no file of switches":      {"--switches", filepath.Join(dir, "none.yml")},
+		"a file of another name":   {"--switches", bad},
+		"switches with Prometheus": {"--switches", "../../deploy/prometheus/switches.yml.example", "--prometheus", "http://127.0.0.1:1"},
 	} {
 		if name != "duration" {
 			more = append(more, short...)
@@ -149,7 +201,7 @@ func TestAuditIsNotRunOnBadInput(t *testing.T) {
 
 // The configuration is one that Prometheus reads, with the coordinator's agents and the settings of the HTTP clients.
 func TestAuditScrapesTheAgents(t *testing.T) {
-	text, err := scrapeConfig(deploy.PrometheusConfig, "https://coordinator:9869/base", "/etc/graylink/http.yml", []byte("basic_auth: {username: u, password_file: secret}\ntls_config: {ca_file: /ca.crt}\n"), time.Second)
+	text, err := scrapeConfig(deploy.PrometheusConfig, "https://coordinator:9869/base", "/etc/graylink/http.yml", []byte("basic_auth: {username: u, password_file: secret}\ntls_config: {ca_file: /ca.crt}\n"), time.Second, map[string]string{switchJob: "/etc/graylink/switches.yml"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,10 +212,10 @@ func TestAuditScrapesTheAgents(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(text, "job_name:"); n != len(auditJobs) {
-		t.Errorf("%d jobs, want %d:\n%s", n, len(auditJobs), text)
+	if n := strings.Count(text, "job_name:"); n != len(auditJobs)+1 {
+		t.Errorf("%d jobs, want %d:\n%s", n, len(auditJobs)+1, text)
 	}
-	for _, want := range []string{"https://coordinator:9869/base/api/v1/targets", "/etc/graylink/secret", "/ca.crt", "keepequal"} {
+	for _, want := range []string{"https://coordinator:9869/base/api/v1/targets", "/etc/graylink/secret", "/ca.crt", "keepequal", "/etc/graylink/switches.yml"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the configuration lacks %q:\n%s", want, text)
 		}

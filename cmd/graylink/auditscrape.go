@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,9 +19,47 @@ import (
 // auditJobs are the jobs of the example of a Prometheus that an audit needs.
 var auditJobs = []string{"graylink-node-edges", "graylink-node"}
 
-// scrapeConfig returns the configuration of a Prometheus that scrapes the agents of a coordinator, as the example does. The text
-// of the file httpFile has the settings of the HTTP clients.
-func scrapeConfig(example []byte, coordinator, httpFile string, httpText []byte, interval time.Duration) (string, error) {
+// Jobs of the example whose targets are in files.
+const (
+	switchJob    = "graylink-switch"
+	collectorJob = "otelcol-graylink"
+)
+
+// checkTargetFiles returns the absolute paths of the files of targets by job. It fails if one cannot be read, or has a name that
+// Prometheus does not take.
+func checkTargetFiles(files map[string]string) (map[string]string, error) {
+	out := map[string]string{}
+	for job, name := range files {
+		if name == "" {
+			continue
+		}
+		if ext := filepath.Ext(name); ext != ".yml" && ext != ".yaml" && ext != ".json" {
+			return nil, fmt.Errorf("targets of %s: %q: a file .yml, .yaml or .json is expected", job, name)
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("targets of %s: %w", job, err)
+		}
+		var groups []struct {
+			Targets []string          `yaml:"targets"`
+			Labels  map[string]string `yaml:"labels"`
+		}
+		d := yaml.NewDecoder(bytes.NewReader(text))
+		d.KnownFields(true)
+		if err := d.Decode(&groups); err != nil {
+			return nil, fmt.Errorf("targets of %s: %s: %w", job, name, err)
+		}
+		if out[job], err = filepath.Abs(name); err != nil {
+			return nil, fmt.Errorf("targets of %s: %w", job, err)
+		}
+	}
+	return out, nil
+}
+
+// scrapeConfig returns the configuration of a Prometheus that scrapes the agents of a coordinator, as the example does, and the jobs
+// whose targets are in files. The text of the file httpFile has the settings of the HTTP clients.
+func scrapeConfig(example []byte, coordinator, httpFile string, httpText []byte, interval time.Duration,
+	files map[string]string) (string, error) {
 	var c map[string]any
 	if err := yaml.Unmarshal(example, &c); err != nil {
 		return "", err
@@ -37,14 +77,20 @@ func scrapeConfig(example []byte, coordinator, httpFile string, httpText []byte,
 	every := model.Duration(interval).String()
 	for _, j := range c["scrape_configs"].([]any) {
 		job := j.(map[string]any)
-		if !slices.Contains(auditJobs, job["job_name"].(string)) {
+		name := job["job_name"].(string)
+		job["scrape_interval"], job["scrape_timeout"] = every, every
+		if files[name] != "" {
+			maps.Copy(job, client)
+			job["file_sd_configs"] = []any{map[string]any{"files": []string{files[name]}}}
+			jobs = append(jobs, job)
+		}
+		if !slices.Contains(auditJobs, name) {
 			continue
 		}
 		discovery := map[string]any{"url": targets, "refresh_interval": targetsEvery.String()}
 		maps.Copy(discovery, client)
 		maps.Copy(job, client)
 		job["http_sd_configs"] = []any{discovery}
-		job["scrape_interval"], job["scrape_timeout"] = every, every
 		jobs = append(jobs, job)
 	}
 	text, err := yaml.Marshal(map[string]any{"global": map[string]any{"scrape_interval": every, "scrape_timeout": every, "scrape_native_histograms": true}, "scrape_configs": jobs})

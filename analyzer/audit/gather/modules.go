@@ -75,16 +75,25 @@ func opticalQueries() []portQuery {
 	module("bias", "bias_amperes", ", lane", setLane(func(l *audit.LaneReading, v *float64) { l.BiasAmperes = v }))
 	module("temperature", "temperature_celsius", "", setModule(func(m *audit.ModuleReading, v *float64) { m.TemperatureCelsius = v }))
 	module("voltage", "voltage_volts", "", setModule(func(m *audit.ModuleReading, v *float64) { m.VoltageVolts = v }))
-	both("bit errors", "fabric_switch_port_pre_fec_ber_ratio", "fabric_nic_port_pre_fec_ber_ratio", "", setModule(func(m *audit.ModuleReading, v *float64) { m.PreFECBER = v }))
-	both("lanes", "fabric_switch_port_lanes", "fabric_nic_link_lanes or fabric_nic_port_lanes", "", setPort(func(p *audit.PortReading, v *float64) { p.Lanes = v }))
-	both("expected lanes", "fabric_switch_port_expected_lanes", "fabric_nic_port_expected_lanes", "", setPort(func(p *audit.PortReading, v *float64) { p.ExpectedLanes = v }))
+	both("bit errors", "fabric_switch_port_pre_fec_ber_ratio", "fabric_nic_port_pre_fec_ber_ratio", "",
+		setModule(func(m *audit.ModuleReading, v *float64) { m.PreFECBER = v }))
+	both("lanes", "fabric_switch_port_lanes", "fabric_nic_link_lanes or fabric_nic_port_lanes", "", setPort(func(p *audit.PortReading,
+		v *float64) {
+		p.Lanes = v
+	}))
+	both("expected lanes", "fabric_switch_port_expected_lanes", "fabric_nic_port_expected_lanes", "", setPort(func(p *audit.PortReading,
+		v *float64) {
+		p.ExpectedLanes = v
+	}))
 	both("FEC", "fabric_switch_port_fec_mode", `fabric_nic_fec_mode{is="active"} == 1 or fabric_nic_port_fec_mode`, ", mode", setFEC)
 	return append(out,
-		portQuery{"bit errors of lanes", "max by (switch, port, lane) (fabric_switch_port_lane_pre_fec_ber_ratio)", setLane(func(l *audit.LaneReading, v *float64) { l.PreFECBER = v })},
+		portQuery{"bit errors of lanes", "max by (switch, port, lane) (fabric_switch_port_lane_pre_fec_ber_ratio)",
+			setLane(func(l *audit.LaneReading, v *float64) { l.PreFECBER = v })},
 		portQuery{"types of modules", "max by (nic, vendor, part) (fabric_nic_module_info)", func(r *readings, at string, s *evidence.Sample) {
 			r.changeModule(at, func(m *audit.ModuleReading) { m.Type = strings.TrimSpace(s.Labels["vendor"] + " " + s.Labels["part"]) })
 		}},
-		portQuery{"thresholds of modules", "max by (nic, monitor, is) (fabric_nic_module_threshold)", func(r *readings, at string, s *evidence.Sample) {
+		portQuery{"thresholds of modules", "max by (nic, monitor, is) (fabric_nic_module_threshold)", func(r *readings, at string,
+			s *evidence.Sample) {
 			r.changeModule(at, func(m *audit.ModuleReading) {
 				if m.Limits == nil {
 					m.Limits = map[string]audit.ModuleLimits{}
@@ -121,7 +130,8 @@ func settingQueries() []portQuery {
 		return "yes"
 	}
 	return []portQuery{
-		{"identity of NICs", "max by (nic, board, type, driver, firmware) (fabric_nic_port_info)", func(r *readings, at string, s *evidence.Sample) {
+		{"identity of NICs", "max by (nic, board, type, driver, firmware) (fabric_nic_port_info)", func(r *readings, at string,
+			s *evidence.Sample) {
 			c := r.configured[at]
 			c.Model = strings.TrimSpace(s.Labels["type"] + " " + s.Labels["board"])
 			r.configured[at] = c
@@ -134,7 +144,8 @@ func settingQueries() []portQuery {
 		{"lanes of PCIe", `max by (nic) (fabric_nic_pci_link_lanes{is="current"})`, func(r *readings, at string, s *evidence.Sample) {
 			r.addSetting(at, "PCIe width", "x"+formatNumber(s.Value))
 		}},
-		{"speed of PCIe", `max by (nic) (fabric_nic_pci_link_transfers_per_second{is="current"})`, func(r *readings, at string, s *evidence.Sample) {
+		{"speed of PCIe", `max by (nic) (fabric_nic_pci_link_transfers_per_second{is="current"})`, func(r *readings, at string,
+			s *evidence.Sample) {
 			r.addSetting(at, "PCIe speed", formatNumber(s.Value/1e9)+" GT/s")
 		}},
 		{"pause frames", "max by (nic, what) (fabric_nic_pause_enabled)", func(r *readings, at string, s *evidence.Sample) {
@@ -145,23 +156,26 @@ func settingQueries() []portQuery {
 		{"configured FEC", `max by (nic, mode) (fabric_nic_fec_mode{is="configured"})`, func(r *readings, at string, s *evidence.Sample) {
 			r.addSetting(at, "FEC "+s.Labels["mode"]+" enabled", onOff(s.Value))
 		}},
-		{"settings of switch ports", "max by (switch, port, dscp_map, queue_map, pfc) (fabric_switch_port_qos_info)", func(r *readings, at string, s *evidence.Sample) {
+		{"settings of switch ports", "max by (switch, port, dscp_map, queue_map, pfc) (fabric_switch_port_qos_info)", func(r *readings,
+			at string, s *evidence.Sample) {
 			for label, name := range portSettings {
 				if v := s.Labels[label]; v != "" {
 					r.addSetting(at, name, v)
 				}
 			}
 		}},
-		{"ECN of queues", "max by (switch, port, tc, ecn_profile) (fabric_switch_port_queue_qos_info)", func(r *readings, at string, s *evidence.Sample) {
+		{"ECN of queues", "max by (switch, port, tc, ecn_profile) (fabric_switch_port_queue_qos_info)", func(r *readings, at string,
+			s *evidence.Sample) {
 			r.addSetting(at, "ECN profile of queue "+s.Labels["tc"], s.Labels["ecn_profile"])
 		}},
-		{"ECN profiles", "max by (switch, profile, ecn, min_threshold, max_threshold, probability) (fabric_switch_ecn_profile_info)", func(r *readings, at string, s *evidence.Sample) {
-			var parts []string
-			for _, label := range ecnLabels {
-				parts = append(parts, fmt.Sprintf("%s %s", label, s.Labels[label]))
-			}
-			r.addSetting(at, "ECN profile "+s.Labels["profile"], strings.Join(parts, ", "))
-		}},
+		{"ECN profiles", "max by (switch, profile, ecn, min_threshold, max_threshold, probability) (fabric_switch_ecn_profile_info)",
+			func(r *readings, at string, s *evidence.Sample) {
+				var parts []string
+				for _, label := range ecnLabels {
+					parts = append(parts, fmt.Sprintf("%s %s", label, s.Labels[label]))
+				}
+				r.addSetting(at, "ECN profile "+s.Labels["profile"], strings.Join(parts, ", "))
+			}},
 	}
 }
 

@@ -23,7 +23,8 @@ type readings struct {
 }
 
 func newReadings() *readings {
-	return &readings{ports: map[string]audit.PortReading{}, nics: map[string]audit.NICReading{}, modules: map[string]audit.ModuleReading{}, configured: map[string]audit.Configured{}}
+	return &readings{ports: map[string]audit.PortReading{}, nics: map[string]audit.NICReading{},
+		modules: map[string]audit.ModuleReading{}, configured: map[string]audit.Configured{}}
 }
 
 // portQuery is a query about switch ports or NICs, and what is done with a result.

@@ -134,9 +134,12 @@ var Families = func() []*Family {
 
 		{"fabric_switch_port_neighbor_info", "Neighbor at the other end of the cable, by LLDP or the subnet manager; always 1.", Info, port("remote", "remote_port", "remote_chassis")},
 
-		{"fabric_switch_port_qos_info", "Maps of DSCP and of queues, and priorities with PFC, as they are configured; always 1.", Info, port("dscp_map", "queue_map", "pfc")},
-		{"fabric_switch_port_queue_qos_info", "Profile by which a queue marks packets, as it is configured; always 1.", Info, port("tc", "ecn_profile")},
-		{"fabric_switch_ecn_profile_info", "Thresholds of a profile by which queues mark packets; always 1.", Info, []string{"profile", "ecn", "min_threshold", "max_threshold", "probability"}},
+		{"fabric_switch_port_qos_info", "Maps of DSCP and of queues, and priorities with PFC, as they are configured; always 1.", Info,
+			port("dscp_map", "queue_map", "pfc")},
+		{"fabric_switch_port_queue_qos_info", "Profile by which a queue marks packets, as it is configured; always 1.", Info, port("tc",
+			"ecn_profile")},
+		{"fabric_switch_ecn_profile_info", "Thresholds of a profile by which queues mark packets; always 1.", Info, []string{"profile",
+			"ecn", "min_threshold", "max_threshold", "probability"}},
 
 		{FamilyMembers, "Number of members of next-hop groups that leave by the port.", Gauge, port()},
 		{FamilyRoutes, "Number of routes in the forwarding tables.", Gauge, []string{"vrf", "address_family", "protocol"}},

@@ -128,8 +128,10 @@ func openconfigSettings(source string) []Rule {
 	w := "/qos/queue-management-profiles/queue-management-profile[name={profile}]/wred/uniform/state/"
 	const profile = "fabric_switch_ecn_profile_info"
 	return []Rule{
-		{Path: q + "/output/queues/queue[name={tc}]/state/queue-management-profile", Metric: "fabric_switch_port_queue_qos_info", TextLabel: "ecn_profile", OnChange: true, Source: source},
-		{Path: q + "/input/classifiers/classifier[type=IPV4]/state/name", Metric: "fabric_switch_port_qos_info", TextLabel: "dscp_map", OnChange: true, Source: source},
+		{Path: q + "/output/queues/queue[name={tc}]/state/queue-management-profile", Metric: "fabric_switch_port_queue_qos_info",
+			TextLabel: "ecn_profile", OnChange: true, Source: source},
+		{Path: q + "/input/classifiers/classifier[type=IPV4]/state/name", Metric: "fabric_switch_port_qos_info", TextLabel: "dscp_map",
+			OnChange: true, Source: source},
 		{Path: w + "enable-ecn", Metric: profile, TextLabel: "ecn", OnChange: true, Source: source},
 		{Path: w + "min-threshold", Metric: profile, TextLabel: "min_threshold", OnChange: true, Source: source},
 		{Path: w + "max-threshold", Metric: profile, TextLabel: "max_threshold", OnChange: true, Source: source},
@@ -180,7 +182,8 @@ func openconfigPreset() *Preset {
 	return &Preset{
 		Name: "openconfig", Help: "Any switch by the public OpenConfig models.", Encodings: []string{"PROTO", "JSON_IETF", "JSON"},
 		Rules: slices.Concat(openconfigInterfaces(ocInterfaces), openconfigEthernet(ocEthernet), openconfigBER(spec), openconfigQueues(ocQoS),
-			openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigSettings(ocQoS), openconfigCPU("openconfig-system"), openconfigMemory("openconfig-system")),
+			openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigSettings(ocQoS), openconfigCPU("openconfig-system"),
+			openconfigMemory("openconfig-system")),
 		Unconfirmed: []Unconfirmed{{"-", "fabric_switch_port_pfc_receive_frames_total", "the OpenConfig models have no priority pause frames"}},
 	}
 }
@@ -307,7 +310,8 @@ func aristaPreset() *Preset {
 		Rules: slices.Concat(openconfigInterfaces(ocInterfaces), openconfigEthernet(ocEthernet), openconfigBER(spec), openconfigQueues(ocQoS), []Rule{
 			{Path: p + "in-frames", Metric: "fabric_switch_port_pfc_receive_frames_total", Source: spec},
 			{Path: p + "out-frames", Metric: "fabric_switch_port_pfc_transmit_frames_total", Source: spec},
-		}, openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigSettings(ocQoS), openconfigCPU("openconfig-system"), openconfigMemory("openconfig-system")),
+		}, openconfigOptics(ocOptics, "dbm"), openconfigLLDP(ocLLDP), openconfigSettings(ocQoS), openconfigCPU("openconfig-system"),
+			openconfigMemory("openconfig-system")),
 		Unconfirmed: []Unconfirmed{
 			{".../priority[index]/.../stuck-count", "fabric_switch_port_pfc_deadlocks_total", "the container of the watchdog's stuck-count is not documented"},
 		},
