@@ -69,7 +69,8 @@ type checker struct {
 
 func newCheckers(t *testing.T) (out []checker) {
 	t.Helper()
-	for _, name := range ListNames() {
+	for i := range sources {
+		name := sources[i].name
 		c := checker{name: name, keys: map[string]bool{}}
 		c.whole = compileSchema(t, name, func(s map[string]any) {
 			for key := range s["properties"].(map[string]any) {
@@ -135,7 +136,8 @@ func TestExamplesAreValid(t *testing.T) {
 		}
 	}
 	total := 0
-	for _, name := range ListNames() {
+	for i := range sources {
+		name := sources[i].name
 		if valid[name] == 0 {
 			t.Errorf("no example of %s was found", name)
 		}

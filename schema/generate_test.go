@@ -56,6 +56,11 @@ var sources = []source{
 	{"audit", "`--criteria` of `graylink audit`", audit.DefaultCriteria()},
 }
 
+// results are files that programs write, as JSON.
+var results = []source{
+	{"audit-report", "`audit.json`, which `graylink audit` writes", audit.Report{}},
+}
+
 // node is a schema, or a part of one.
 type node struct {
 	Dialect           string              `json:"$schema,omitempty"`
@@ -154,6 +159,7 @@ var conditions = map[reflect.Type]node{
 // reflector makes a schema of a struct by the rules of yaml.v3, the tags yaml and schema, and the comments of fields.
 type reflector struct {
 	comments    map[string]map[string]string // by package, and by type or type.field
+	json        bool                         // the file is JSON, by the tags json, and times are numbers
 	definitions properties
 }
 
@@ -177,6 +183,9 @@ func (r *reflector) describeMapping(t reflect.Type, v reflect.Value) *node {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		key, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if r.json {
+			key, options, _ = strings.Cut(f.Tag.Get("json"), ",")
+		}
 		tag := parseTag(f.Tag.Get("schema"))
 		switch {
 		case !f.IsExported() || key == "-":
@@ -195,7 +204,7 @@ func (r *reflector) describeMapping(t reflect.Type, v reflect.Value) *node {
 			p := r.describeValue(f.Type, v.Field(i), tag)
 			p.Description, p.foreign = r.comment(t, f.Name), isForeign(t)
 			n.Properties = append(n.Properties, property{name: key, node: p})
-			if tag["required"] != nil {
+			if tag["required"] != nil || r.json && options != "omitempty" {
 				n.Required = append(n.Required, key)
 			}
 		}
@@ -223,6 +232,9 @@ func (r *reflector) describeValue(t reflect.Type, v reflect.Value, tag map[strin
 		}
 	}
 	n, known := scalars[t]
+	if r.json && t == reflect.TypeFor[time.Duration]() {
+		n, known = node{}, false
+	}
 	switch kind := t.Kind(); {
 	case known:
 	case kind == reflect.Struct:
@@ -238,6 +250,8 @@ func (r *reflector) describeValue(t reflect.Type, v reflect.Value, tag map[strin
 		n.Type, n.word = "boolean", "`true` or `false`"
 	case kind == reflect.Float64:
 		n.Type, n.word = "number", "number"
+	case kind == reflect.String && r.json:
+		n.Type, n.word = "string", "text"
 	case kind == reflect.String:
 		n.Type, n.word = anyText, "text"
 	case kind == reflect.Interface:
@@ -412,18 +426,28 @@ func describeAll() (out []*node) {
 	return out
 }
 
+// describeResults returns the schemas of all results, in their order.
+func describeResults() (out []*node) {
+	r := &reflector{comments: map[string]map[string]string{}, json: true}
+	for i := range results {
+		out = append(out, r.describeFile(&results[i]))
+	}
+	return out
+}
+
 // The schemas are those of the structs, and docs/reference/configuration.md is made of them. -update writes both.
 func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	all := describeAll()
-	for i, n := range all {
+	files := slices.Concat(sources, results)
+	for i, n := range slices.Concat(all, describeResults()) {
 		b, err := json.MarshalIndent(n, "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkGenerated(t, sources[i].name+suffix, unescape(append(b, '\n')))
+		checkGenerated(t, files[i].name+suffix, unescape(append(b, '\n')))
 	}
-	if names := ListNames(); len(names) != len(sources) && !*update {
-		t.Errorf("the schemas are %v, want those of %d files", names, len(sources))
+	if names := ListNames(); len(names) != len(files) && !*update {
+		t.Errorf("the schemas are %v, want those of %d files", names, len(files))
 	}
 	checkGenerated(t, "../docs/reference/configuration.md", []byte(writeReference(all)))
 }

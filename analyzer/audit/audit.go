@@ -47,7 +47,7 @@ func worse(a, b Status) Status {
 type Item struct {
 	Element string `json:"element"`
 	Kind    string `json:"kind"` // of the element, or of the links it was compared with
-	Status  Status `json:"status"`
+	Status  Status `json:"status" schema:"enum=pass|warn|unknown|fail"`
 	// Direction is set if the item is about one direction of a link.
 	Direction string   `json:"direction,omitempty"`
 	Class     string   `json:"class,omitempty"`
@@ -64,7 +64,7 @@ type Item struct {
 type Check struct {
 	ID       string   `json:"id"`
 	Title    string   `json:"title"`
-	Status   Status   `json:"status"`
+	Status   Status   `json:"status" schema:"enum=pass|warn|unknown|fail"`
 	Required bool     `json:"required"`
 	Value    *float64 `json:"value,omitempty"`
 	Bound    *float64 `json:"bound,omitempty"`
@@ -119,7 +119,7 @@ type Report struct {
 	Missed   int       `json:"missed_windows"` // that could not be read
 	Flows    int       `json:"flows"`          // directed, with any evidence
 	Probes   uint64    `json:"probes"`         // that were counted, in both directions
-	Status   Status    `json:"status"`
+	Status   Status    `json:"status" schema:"enum=pass|warn|unknown|fail"`
 	Checks   []Check   `json:"checks"`
 	Criteria Criteria  `json:"criteria"`
 	// Refused has the agents that did not let the audit request traces or padded probes, with the error of each.
@@ -136,13 +136,13 @@ const FormatVersion = 1
 // constructors are the checks that there are, in the order of reports. The check of the wiring comes before those that use what it
 // finds.
 var constructors = []func(*study) Check{
-	checkCoverage, checkWiring, checkLoss, checkDelay, checkAsymmetry, checkIdle, checkECMP, checkOptics, checkPorts, checkDrift, checkClocks,
+	checkCoverage, checkWiring, checkLoss, checkDelay, checkAsymmetry, checkIdle, checkECMP, checkOptics, checkPorts, checkPathMTU, checkDrift, checkClocks,
 	checkNICs, checkHosts, checkBandwidth,
 }
 
 // ListChecks returns the identifiers of the checks that there are.
 func ListChecks() []string {
-	return []string{"A1", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9", "A10", "A11", "A12", "A13", "A14"}
+	return []string{"A1", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9", "A9-mtu", "A10", "A11", "A12", "A13", "A14"}
 }
 
 // Run judges the evidence by the criteria.
@@ -191,7 +191,9 @@ type Evidence struct {
 	// Windows is the number of windows that were read, and Missed of those that could not be read.
 	Windows, Missed int
 	// Refused has the agents that did not let the audit request traces or padded probes, with the error of each.
-	Refused    map[string]string
+	Refused map[string]string
+	// PathMTU is what long packets showed, or nil if none were sent.
+	PathMTU    *PathMTUEvidence
 	Flows      []FlowRecord
 	Clocks     map[string]ClockRecord // by NIC
 	Hosts      map[string]HostRecord  // by node

@@ -11,14 +11,14 @@ import (
 type Change struct {
 	Check   string `json:"check"`
 	Element string `json:"element"`
-	Before  Status `json:"before"`
-	After   Status `json:"after"`
+	Before  Status `json:"before" schema:"enum=pass|warn|unknown|fail"`
+	After   Status `json:"after" schema:"enum=pass|warn|unknown|fail"`
 }
 
 // Comparison says what changed since an earlier audit.
 type Comparison struct {
-	Before  Status   `json:"before"` // of the earlier audit
-	After   Status   `json:"after"`
+	Before  Status   `json:"before" schema:"enum=pass|warn|unknown|fail"` // of the earlier audit
+	After   Status   `json:"after" schema:"enum=pass|warn|unknown|fail"`
 	Changes []Change `json:"changes"`
 	// Incomplete is set if one of the audits does not list all elements, so that changes may be missing.
 	Incomplete bool `json:"incomplete,omitempty"`
@@ -81,6 +81,9 @@ func ReadReport(in io.Reader) (*Report, error) {
 	}
 	if r.Version != FormatVersion {
 		return nil, fmt.Errorf("report of version %d: version %d is expected", r.Version, FormatVersion)
+	}
+	if _, known := severity[r.Status]; !known && r.Status != "" {
+		return nil, fmt.Errorf("status: %q: pass, warn, fail or unknown is expected", r.Status)
 	}
 	for i := range r.Checks {
 		c := &r.Checks[i]

@@ -17,7 +17,7 @@ import (
 type Criteria struct {
 	// Required are the checks without which the evidence does not suffice. A check that is not required and not measured does
 	// not change the result.
-	Required  []string          `yaml:"required,flow" json:"required" schema:"enum=A1|A2|A3|A4|A5|A6|A7|A8|A9|A10|A11|A12|A13|A14"`
+	Required  []string          `yaml:"required,flow" json:"required" schema:"enum=A1|A2|A3|A4|A5|A6|A7|A8|A9|A9-mtu|A10|A11|A12|A13|A14"`
 	Coverage  CoverageCriteria  `yaml:"coverage" json:"coverage"`
 	Wiring    WiringCriteria    `yaml:"wiring" json:"wiring"`
 	Loss      LossCriteria      `yaml:"loss" json:"loss"`
@@ -27,6 +27,7 @@ type Criteria struct {
 	ECMP      ECMPCriteria      `yaml:"ecmp" json:"ecmp"`
 	Optics    OpticsCriteria    `yaml:"optics" json:"optics"`
 	Drift     DriftCriteria     `yaml:"drift" json:"drift"`
+	Ports     PortCriteria      `yaml:"ports" json:"ports"`
 	Clocks    ClockCriteria     `yaml:"clocks" json:"clocks"`
 	Hosts     HostCriteria      `yaml:"hosts" json:"hosts"`
 	Bandwidth BandwidthCriteria `yaml:"bandwidth" json:"bandwidth"`
@@ -128,6 +129,12 @@ type BandwidthCriteria struct {
 	MinRuns int `yaml:"min_runs" json:"min_runs" schema:"min=3,max=1000000"`
 }
 
+// PortCriteria are those of check A9-mtu.
+type PortCriteria struct {
+	// RoCEMTU is the active MTU of RoCE that is planned, in octets of payload: 256, 512, 1024, 2048 or 4096. If it is 0, the one that most NICs have.
+	RoCEMTU int `yaml:"roce_mtu" json:"roce_mtu" schema:"min=0,max=4096"`
+}
+
 // ClockCriteria are those of check A11.
 type ClockCriteria struct {
 	// MaxBound is the largest accepted bound of the error of a clock.
@@ -189,6 +196,9 @@ func (c *Criteria) Validate() error {
 		if !slices.Contains(ListChecks(), id) {
 			return fmt.Errorf("required[%d]: %q: one of %s is expected", i, id, strings.Join(ListChecks(), ", "))
 		}
+	}
+	if m := c.Ports.RoCEMTU; m != 0 && !slices.Contains(roceMTUs, m) {
+		return fmt.Errorf("ports.roce_mtu: %d: one of 0, 256, 512, 1024, 2048 and 4096 is expected", m)
 	}
 	for _, x := range []struct {
 		key       string

@@ -12,9 +12,32 @@ import (
 type Scope struct {
 	g          *fabric.Graph
 	kind, name string
+	element    string // of a maintenance window
 }
 
-// ParseScope reads "fabric", "plane:NAME", "pod:NAME", "node:NAME" or "link:A--B". It fails if the fabric has no such part.
+// maintenanceKind is the kind of a scope that a maintenance window has.
+const maintenanceKind = "maintenance"
+
+// MaintenanceWindow returns the identifier of the maintenance window that the text of a scope names.
+func MaintenanceWindow(text string) (id string, named bool) {
+	return strings.CutPrefix(text, maintenanceKind+":")
+}
+
+// MaintenanceScope returns the scope of a maintenance window, by its identifier and its element: the element and what belongs to it, as
+// a window covers it. It fails if the fabric does not have the element.
+func MaintenanceScope(g *fabric.Graph, id, element string) (Scope, error) {
+	known := g.Node(element) != nil || g.Switch(element) != nil || g.NIC(element) != nil || g.LinkAt(element) != nil
+	if a, b, isLink := fabric.SplitLink(element); isLink {
+		known = g.PeerOf(a) == b && g.LinkAt(a) != nil
+	}
+	if !known {
+		return Scope{}, fmt.Errorf("scope %s:%s: the topology has no element %q, which the window is about", maintenanceKind, id, element)
+	}
+	return Scope{g: g, kind: maintenanceKind, name: id, element: element}, nil
+}
+
+// ParseScope reads "fabric", "plane:NAME", "pod:NAME", "node:NAME" or "link:A--B". It fails if the fabric has no such part. The scope
+// of a maintenance window is made by MaintenanceScope.
 func ParseScope(g *fabric.Graph, text string) (Scope, error) {
 	kind, name, _ := strings.Cut(text, ":")
 	s := Scope{g: g, kind: kind, name: name}
@@ -42,7 +65,7 @@ func ParseScope(g *fabric.Graph, text string) (Scope, error) {
 		}
 		return s, fmt.Errorf("scope %q: the topology has no NIC in such a %s", text, kind)
 	}
-	return s, fmt.Errorf("scope %q: fabric, plane:NAME, pod:NAME, node:NAME or link:A--B is expected", text)
+	return s, fmt.Errorf("scope %q: fabric, plane:NAME, pod:NAME, node:NAME, link:A--B or maintenance:ID is expected", text)
 }
 
 // String returns the scope as it was written.
@@ -68,6 +91,9 @@ func (s Scope) hasNIC(nic string) bool {
 	case "link":
 		a, b, _ := fabric.SplitLink(s.name)
 		return nic == a || nic == b
+	case maintenanceKind:
+		a, b, _ := fabric.SplitLink(s.element)
+		return nic == s.element || fabric.OwnerOf(nic) == s.element || nic == a || nic == b
 	}
 	return true
 }
@@ -97,6 +123,8 @@ func (s Scope) hasSwitch(sw string) bool {
 		return x != nil && x.PodName() == s.name
 	case "node", "link":
 		return false
+	case maintenanceKind:
+		return sw == s.element
 	}
 	return true
 }
@@ -109,6 +137,9 @@ func (s Scope) hasLink(id string) bool {
 	a, b, ok := fabric.SplitLink(id)
 	if !ok {
 		return false
+	}
+	if s.kind == maintenanceKind && (id == s.element || a == s.element || b == s.element) {
+		return true
 	}
 	for _, end := range []string{a, b} {
 		if fabric.IsNIC(end) && s.hasNIC(end) || !fabric.IsNIC(end) && s.hasSwitch(fabric.OwnerOf(end)) {

@@ -59,6 +59,9 @@ type Config struct {
 	Steering steer.Settings `yaml:"steering"`
 	// Asking configures the coordinator that grants temporary flows. Without it, nothing is asked.
 	Asking *AgentPort `yaml:"asking"`
+	// AuditReport is the audit.json of graylink audit, or the directory of its --output. The page and the API show the result. It is
+	// read again when it changes.
+	AuditReport string `yaml:"audit_report"`
 	// PageNICs is the blast radius above which a verdict that affects no job is critical.
 	PageNICs int `yaml:"page_above_nics" schema:"min=1"`
 	// Queries replaces queries to Prometheus, by name.
@@ -413,6 +416,9 @@ func (h Host) parseConfig(b []byte, dir string) (*Config, error) {
 		return nil, err
 	}
 	c.TopologyFile = config_util.JoinDir(dir, c.TopologyFile)
+	if c.AuditReport != "" {
+		c.AuditReport = config_util.JoinDir(dir, c.AuditReport)
+	}
 	if c.Maintenance.File != "" {
 		c.Maintenance.File = config_util.JoinDir(dir, c.Maintenance.File)
 	}

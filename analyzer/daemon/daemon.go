@@ -32,6 +32,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/attribute"
+	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/evidence"
@@ -377,7 +378,11 @@ func (d *Daemon) startInstance(w *instance) {
 	if d.host.NoPrometheusPages {
 		pages = ""
 	}
-	mux := NewMux(w.loop, PageOptions{Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue, Observer: w.observer},
+	var audit *latest.File
+	if w.config.AuditReport != "" {
+		audit = latest.Open(w.config.AuditReport)
+	}
+	mux := NewMux(w.loop, PageOptions{Audit: audit, Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue, Observer: w.observer},
 		append([]prometheus.Collector{d.health, steeringHealth{w.steerer}, publish.CollectivesCollector{Series: d.collectives, Follower: w.follower}}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/maintenance"
@@ -33,6 +34,8 @@ type PageOptions struct {
 	Catalogue *catalogue.Builder
 	// Observer observes the queue pairs of running jobs. Nil means that there are no agents that list them.
 	Observer *catalogue.Observer
+	// Audit has the report of the latest audit. Nil means that there is none.
+	Audit *latest.File
 }
 
 // NewMux returns the HTTP handlers of a loop: its series and those of more, the API, the page, and the health
@@ -63,6 +66,9 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 			return state.JobReport(job)
 		}
 	}
+	if s.Audit != nil {
+		api.Audit = s.Audit.Read
+	}
 	api.RegisterHandlers(mux)
 	publish.CollectivesAPI{Follower: s.Follower}.RegisterHandlers(mux)
 	if m := l.MaintenanceRegister(); m != nil {
@@ -75,6 +81,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if r := l.SignalReader(); r != nil {
 		page.Bottlenecks = r.ReadBottlenecks
 	}
+	page.Audit = api.Audit
 	if s.Follower != nil {
 		page.Collectives = s.Follower.State
 	}

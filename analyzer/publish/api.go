@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/asking"
+	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/maintenance"
@@ -33,6 +34,8 @@ type API struct {
 	Store    *paths.Store
 	// Collectives returns the report on the operations of a job. Nil means that they are not followed.
 	Collectives func(job string) (workload.Report, bool)
+	// Audit returns what is known of the latest audit. Nil means that the analyzer has no report of audits.
+	Audit func(now time.Time) latest.View
 }
 
 // RegisterHandlers adds the API's paths to a mux.
@@ -44,6 +47,16 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/paths", a.handlePaths)
 	mux.HandleFunc("GET /api/v1/links", a.handleLinks)
 	mux.HandleFunc("GET /api/v1/observations", a.handleObservations)
+	mux.HandleFunc("GET /api/v1/audit", a.handleAudit)
+}
+
+// handleAudit serves the report of the latest audit.
+func (a *API) handleAudit(w http.ResponseWriter, _ *http.Request) {
+	if a.Audit == nil {
+		http.Error(w, "the analyzer has no report of audits: audit_report of its configuration names one", http.StatusNotFound)
+		return
+	}
+	writeJSON(w, a.Audit(time.Now()))
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

@@ -115,6 +115,32 @@ func (a HTTPAgents) TraceTuples(ctx context.Context, node string, tuples []fabri
 	return out.Traces, nil
 }
 
+// ProbePathMTU has a node test the paths of flows with packets of a length, and returns what it found in the same order. It returns an
+// error if the node does not respond with 200, or not with all of them.
+func (a HTTPAgents) ProbePathMTU(ctx context.Context, node string, edges []string, octets int) ([]fabric.PathMTU, error) {
+	var out struct {
+		Found []fabric.PathMTU `json:"found"`
+	}
+	if _, err := a.fetchJSON(ctx, http.MethodPost, node, "/api/v1/path-mtu", nil, map[string]any{"edges": edges, "octets": octets}, &out); err != nil {
+		return nil, err
+	}
+	if len(out.Found) != len(edges) {
+		return nil, fmt.Errorf("agent of %q: %d results for %d flows", node, len(out.Found), len(edges))
+	}
+	for i := range out.Found {
+		if out.Found[i].Edge != edges[i] || out.Found[i].Octets != octets {
+			return nil, fmt.Errorf("agent of %q: result %d is for another flow or length than the request has", node, i)
+		}
+	}
+	return out.Found, nil
+}
+
+// NICs returns a node's NICs as its agent reports them. It returns an error if the node does not respond with 200.
+func (a HTTPAgents) NICs(ctx context.Context, node string) (out fabric.NodeView, err error) {
+	_, err = a.fetchJSON(ctx, http.MethodGet, node, "/api/v1/nics", nil, nil, &out)
+	return out, err
+}
+
 // maxQueuePairs bounds the list of queue pairs of a node, in bytes.
 const maxQueuePairs = 32 << 20
 

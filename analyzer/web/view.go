@@ -60,8 +60,10 @@ type view struct {
 	Scopes     []scopeRow
 	ScopeTotal int
 	// Shards lists the other parts of the fabric, of which other analyzers are responsible.
-	Shards     []shardRow
-	Subnets    []subnetRow
+	Shards  []shardRow
+	Subnets []subnetRow
+	// Audit is the latest audit. It is nil if there is no report of audits.
+	Audit      *auditView
 	Candidates []candidateRow
 	// Maintenance lists the elements under maintenance, with the owner and the end of the work.
 	Maintenance []string
@@ -165,6 +167,9 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 	v.Shards = shardRows(&s)
 	if h.Subnets != nil {
 		v.Subnets = subnetRows(h.Subnets(), now)
+	}
+	if h.Audit != nil {
+		v.Audit = newAuditView(h.Audit(now), now)
 	}
 	v.Links, v.LinkTotal = linkRows(s.Links)
 	v.Edges, v.EdgeTotal = h.edgeRows(s.Edges)

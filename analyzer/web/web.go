@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/signals"
@@ -60,6 +61,8 @@ type Handler struct {
 	Observer Observer
 	// MayObserve returns nil if the client of a request may make agents send packets, else the reason why it may not. Nil means that no client may.
 	MayObserve func(r *http.Request) error
+	// Audit returns what is known of the latest audit. Nil means that there is no report of audits.
+	Audit func(now time.Time) latest.View
 	// Subnets returns the state of the InfiniBand subnets. Nil means that there are none.
 	Subnets func() []ibsubnet.View
 	// Bottlenecks returns the bottlenecks of the tagged flows between two NICs, and whether in-band signals are read at all. Nil means that

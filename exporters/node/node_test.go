@@ -294,6 +294,34 @@ func TestTraceTuples(t *testing.T) {
 	}
 }
 
+// Long packets show that a path takes them. What the node does not test is refused.
+func TestPathMTU(t *testing.T) {
+	n := startNode(t, writeConfig(t, 1, 2, ""))
+	startNode(t, writeConfig(t, 2, 1, ""))
+	h := handlerOf(n)
+	until(t, "a path", func() bool { _, _, p := n.TracedPaths(); return len(p) == 2 && p[0].State == fabric.PathValid })
+	code, text := do(h, request("POST", "/api/v1/path-mtu", `{"edges":["h1/eth1>h2/eth1#0"],"octets":4160}`))
+	var got pathMTUJSON
+	if err := json.Unmarshal([]byte(text), &got); err != nil || code != 200 || got.Node != "h1" || len(got.Found) != 1 || got.Found[0].State != fabric.PathMTUPasses || got.Found[0].Sent != 1 {
+		t.Errorf("%d %s, %v", code, text, err)
+	}
+	for _, tc := range []struct {
+		body string
+		code int
+		text string
+	}{
+		{`{"edges":["h1/eth1>h7/eth1#0"],"octets":1088}`, 404, `"h1/eth1>h7/eth1#0"`},
+		{`{"edges":["h1/eth1>h2/eth1#0"],"octets":9000}`, 400, "9000 octets"},
+		{`{"edges":["nonsense"],"octets":1088}`, 400, `"nonsense"`},
+		{`{"edges":[],"octets":1088}`, 400, "0 edges, want 1 to 256"},
+		{`{`, 400, "want"},
+	} {
+		if code, text := do(h, request("POST", "/api/v1/path-mtu", tc.body)); code != tc.code || !strings.Contains(text, tc.text) {
+			t.Errorf("%s: %d %s, want %d with %s", tc.body, code, text, tc.code, tc.text)
+		}
+	}
+}
+
 func TestReload(t *testing.T) {
 	file := writeConfig(t, 1, 2, "")
 	n := startNode(t, file)

@@ -49,6 +49,7 @@ func (e *Exporter) Handler(policy *webaccess.Policy) http.Handler {
 	mux.HandleFunc("GET /api/v1/windows", e.serveWindows)
 	mux.HandleFunc("POST /api/v1/trace", policy.AskHandler(e.serveTrace))
 	mux.HandleFunc("POST /api/v1/trace-tuples", policy.AskHandler(e.serveTraceTuples))
+	mux.HandleFunc("POST /api/v1/path-mtu", policy.AskHandler(e.servePathMTU))
 	if e.health != nil {
 		healthAPI{e.health, e.log}.addRoutes(mux, policy)
 	}

@@ -49,6 +49,8 @@ type NICView struct {
 	// GUID is that of its InfiniBand port, 0x and 16 digits. RDMADevice is its RDMA device. Both are empty where they are not known.
 	GUID       string `json:"guid,omitempty"`
 	RDMADevice string `json:"rdma_device,omitempty"`
+	// MTU is that of its interface, or 0 where it is not known.
+	MTU int `json:"mtu,omitempty"`
 }
 
 // Neighbour is the far end of a NIC's cable by LLDP.

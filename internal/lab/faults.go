@@ -32,9 +32,17 @@ const (
 	KindMute       = "mute"        // a switch: it sends no message that packets expired
 	KindClockStep  = "clock-step"  // a NIC: the clock its agent reads jumps
 	KindClockDrift = "clock-drift" // a NIC: the clock its agent reads runs at another rate
+	KindMTU        = "mtu"         // a link: both ends take shorter packets only
 )
 
-// FaultKinds lists the faults that AddFault knows, sorted.
+// AllFaultKinds lists the faults that AddFault knows, sorted.
+func AllFaultKinds() []string {
+	all := append(FaultKinds(), KindMTU)
+	slices.Sort(all)
+	return all
+}
+
+// FaultKinds lists the faults of AllFaultKinds that packets of any length meet, sorted.
 func FaultKinds() []string {
 	return []string{KindBlackhole, KindClockDrift, KindClockStep, KindCongest, KindDelay, KindECN, KindFlap, KindHostStall, KindIncast, KindLinkDown, KindLoss,
 		KindMiscable, KindMute, KindNICSlow, KindSwitchSlow}
@@ -49,6 +57,10 @@ const (
 	maxDelay        = 10 * time.Second
 	maxStep         = time.Hour
 	maxDriftPPM     = 100_000
+	// ShortMTU is shorter than packets of RoCE with the shortest active MTU that an interface of DefaultMTU has, and longer
+	// than probes.
+	ShortMTU = 1000
+	minMTU   = 576 // RFC 791: every host takes as much
 )
 
 // WithdrawAfter is how long the fabric's other switches keep routes over a
@@ -75,6 +87,7 @@ type Fault struct {
 	Loss      float64       `json:"loss,omitempty"`      // 0 to 1; DefaultLoss when 0
 	Step      time.Duration `json:"step_ns,omitempty"`   // of the clock, either way; DefaultStep when 0
 	DriftPPM  float64       `json:"drift_ppm,omitempty"` // of the clock, millionths, either way; DefaultDriftPPM when 0
+	MTU       int           `json:"mtu,omitempty"`       // of the link, octets; ShortMTU when 0
 }
 
 // ActiveFault is a fault that is in force.
@@ -91,6 +104,7 @@ type ActiveFault struct {
 	ShapedAt  string    `json:"shaped_at,omitempty"` // the port that has a rate
 	Down      bool      `json:"down,omitempty"`      // flap: the link is down at the moment
 	Withdrawn bool      `json:"withdrawn,omitempty"` // link-down: the other switches know
+	WasMTU    int       `json:"was_mtu,omitempty"`   // mtu: that of the link before
 	Home      string    `json:"home,omitempty"`      // the element whose namespace the helper runs in
 	Helper    Process   `json:"helper,omitzero"`
 	// exclusive names a resource that at most one fault can hold at a time.
@@ -288,6 +302,9 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 	default:
 		af.Delay, af.Loss = 0, 0
 	}
+	if f.Kind != KindMTU {
+		af.MTU = 0
+	}
 	if !af.bendsClock() {
 		af.Step, af.DriftPPM = 0, 0
 	} else if err := af.checkClock(); err != nil {
@@ -299,6 +316,8 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 		err = x.resolveDirected(&af, netem)
 	case KindLinkDown, KindFlap:
 		err = x.resolveLinkDown(&af)
+	case KindMTU:
+		err = x.resolveMTU(&af)
 	case KindMiscable:
 		err = x.resolveMiscable(&af)
 	case KindCongest:
@@ -329,7 +348,7 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 	case KindClockStep, KindClockDrift:
 		err = x.resolveClock(&af)
 	default:
-		err = fmt.Errorf("fault kind %q: want one of %s", f.Kind, strings.Join(FaultKinds(), ", "))
+		err = fmt.Errorf("fault kind %q: want one of %s", f.Kind, strings.Join(AllFaultKinds(), ", "))
 	}
 	if err == nil && f.Direction != "" && !f.hasDirection() {
 		err = fmt.Errorf("direction %q: %s has none", af.Direction, f.Kind)
@@ -487,6 +506,10 @@ func (l *Lab) applyFault(ctx context.Context, st *state, f *ActiveFault) error {
 		if err := l.x.setLink(f.At, false); err != nil {
 			return err
 		}
+	case KindMTU:
+		was, err := l.x.setMTU(f.At, f.MTU)
+		f.WasMTU = was
+		return err
 	case KindMiscable:
 		one, two, _ := splitPair(f.At)
 		return st.currentFabric().replugCables(ctx, st, l.x, []string{one, two})
@@ -537,6 +560,11 @@ func (l *Lab) undoFault(ctx context.Context, st *state, f ActiveFault) error {
 	case KindMiscable:
 		one, two, _ := splitPair(f.At)
 		errs = append(errs, st.currentFabric().replugCables(ctx, st, x.withSwappedCables(one, two), x.pluggedBy(f.At)))
+	case KindMTU:
+		if f.WasMTU > 0 {
+			_, err := x.setMTU(f.At, f.WasMTU)
+			errs = append(errs, err)
+		}
 	case KindHostStall:
 		errs = append(errs, x.resumeProcesses(f.At))
 	case KindClockStep, KindClockDrift:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -72,6 +73,40 @@ func (l *Lab) PortInterfaces(element string) ([]PortInterface, error) {
 
 // DefaultMTU is that of a lab's links, and of the routes of its nodes.
 const DefaultMTU = 1500
+
+// resolveMTU completes a fault that makes the MTU of a link smaller.
+func (x *index) resolveMTU(af *ActiveFault) error {
+	id, _, directed, err := x.findLink(af.At)
+	switch {
+	case err != nil:
+		return err
+	case directed:
+		return fmt.Errorf("%q is one direction: %s changes both ends of a link END--END", af.At, af.Kind)
+	case af.MTU == 0:
+		af.MTU = ShortMTU
+	case af.MTU < minMTU || af.MTU > DefaultMTU:
+		return fmt.Errorf("MTU %d: want %d to %d octets", af.MTU, minMTU, DefaultMTU)
+	}
+	af.At, af.Mechanism, af.Exclusive = id, "interfaces", KindMTU+" "+id
+	return nil
+}
+
+// setMTU sets the MTU of both ends of a link, and returns the one that the first end had.
+func (x *index) setMTU(id string, mtu int) (was int, err error) {
+	a, b, _ := fabric.SplitLink(id)
+	for _, end := range []string{a, b} {
+		err := x.onInterface(end, func(h *netlink.Handle, link netlink.Link) error {
+			if end == a {
+				was = link.Attrs().MTU
+			}
+			return h.LinkSetMTU(link, mtu)
+		})
+		if err != nil {
+			return was, fmt.Errorf("MTU of %s: %w", end, err)
+		}
+	}
+	return was, nil
+}
 
 // SetLinkMTU sets the MTU of all links. The routes of nodes keep DefaultMTU, so that a larger one leaves room for what
 // switches and nodes add to packets.

@@ -182,7 +182,7 @@ func (n *Node) DescribeNICs() fabric.NodeView {
 		if p := configuredPort(ports, c); p != nil && d.guid == "" {
 			d.guid, d.rdma = formatGUID(p.portGUID), p.device
 		}
-		v.MAC, v.GUID, v.RDMADevice = d.mac, d.guid, d.rdma
+		v.MAC, v.GUID, v.RDMADevice, v.MTU = d.mac, d.guid, d.rdma, d.mtu
 		if c.Address.IsValid() {
 			v.Addresses = append(v.Addresses, c.Address)
 		} else {
@@ -207,6 +207,7 @@ type device struct {
 	mac       string
 	guid      string // of the InfiniBand port; empty for other interfaces
 	rdma      string // the RDMA device of an InfiniBand port
+	mtu       int    // 0 if it is not known
 	addresses []netip.Addr
 }
 
@@ -218,7 +219,7 @@ func localInterfaces(ports []ibPort) (byName map[string]device, byAddress map[ne
 		return byName, byAddress
 	}
 	for _, i := range list {
-		d := device{mac: i.HardwareAddr.String()}
+		d := device{mac: i.HardwareAddr.String(), mtu: i.MTU}
 		if p := portOfInterface(ports, i.HardwareAddr); p != nil {
 			d.guid, d.rdma = formatGUID(p.portGUID), p.device
 		}

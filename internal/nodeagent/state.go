@@ -117,6 +117,18 @@ func (n *Node) TraceTuples(ctx context.Context, tuples []probe.Tuple) (node stri
 	return engine.Config().Node, paths, nil
 }
 
+// ProbePathMTU tests the paths of flows with packets of a length in octets, and returns what it found with the node's name. The error
+// is a probe.UnknownEdgeError if the node has no such flow. A reload ends the test.
+func (n *Node) ProbePathMTU(ctx context.Context, flows []fabric.Flow, octets int) (node string, found []fabric.PathMTU, err error) {
+	n.mu.RLock()
+	engine := n.engine
+	n.mu.RUnlock()
+	if found, err = engine.ProbePathMTU(ctx, flows, octets); err != nil {
+		return "", nil, err
+	}
+	return engine.Config().Node, found, nil
+}
+
 // retraceMoved has the paths of flows traced again soon, since what they show has changed.
 func (n *Node) retraceMoved(flows []fabric.Flow) {
 	n.mu.RLock()

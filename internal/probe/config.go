@@ -120,7 +120,8 @@ const (
 	maxCadence  = time.Minute
 	maxClasses  = 4
 	maxFlows    = maxClasses * FlowsPerClass
-	maxPadding  = 800     // octets; with it the longest probe fits unix.MaxDatagram
+	maxPadding  = 800     // octets; with it the longest probe is not longer than maxProbe
+	maxProbe    = 1024    // octets of UDP payload
 	maxProbesPS = 100_000 // per node, probes per second
 	maxSSID     = ssidMask
 	minSecret   = 16 // octets

@@ -67,6 +67,7 @@ func New(cfg *Config, deps Deps, log *slog.Logger) (*Engine, error) {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.tracer = newTracer(cfg.Trace, e.allNICs, log)
 	if deps.KnownPath != nil {
+		e.tracer.simulated = true
 		e.tracer.seek, e.tracer.seekTagged = e.tracer.followKnown(deps.KnownPath), e.tracer.followKnownTagged(deps.KnownPath)
 	}
 	e.hops = newHopProber(e.tracer)

@@ -56,3 +56,13 @@ func (i *identity) putRequest(buf []byte, seq uint32, user int64, ssid uint16, t
 	}
 	return len(b)
 }
+
+// padRequest lengthens a probe of size octets to a length by Extra Padding (RFC 8972 4.1), which the HMAC TLV does not cover. It
+// returns the length that the probe has then: size if the buffer or the difference is too small.
+func padRequest(buf []byte, size, length int) int {
+	const header = 4 // of a TLV
+	if length < size+header || length > len(buf) {
+		return size
+	}
+	return len(stamp.AppendExtraPadding(buf[:size], length-size-header))
+}

@@ -62,6 +62,11 @@ func (f *reflector) reflectProbe(s *socket, g arrivedPacket) error {
 	if !f.parseProbe(&q) || !f.admitProbe(&q) {
 		return nil
 	}
+	// Longer packets are those of tests of a path, whose answers are limited below. They come back in the same length.
+	if len(q.Data) > maxProbe && q.SSID&traceSSID == 0 {
+		f.filter.countDropped(dropOversized)
+		return nil
+	}
 	pr := g.peer
 	at := f.ports.receivedAt(g.Datagram, g.readAt)
 	kind := f.ports.kindFor(pr)

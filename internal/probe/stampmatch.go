@@ -135,6 +135,8 @@ func (o *outbox) sendFailed(i int, errno syscall.Errno) {
 		r.sess.tx--
 	case r.edge != nil:
 		r.edge.sendFailed(r.seq)
+	default:
+		o.traces.sendFailed(r.seq, errno)
 	}
 }
 

@@ -53,7 +53,9 @@ const (
 const (
 	icmpUnreachable   = 3
 	icmpTimeExceeded  = 11
+	icmpTooBigCode    = 4 // of icmpUnreachable
 	icmp6Unreachable  = 1
+	icmp6TooBig       = 2
 	icmp6TimeExceeded = 3
 )
 
@@ -63,6 +65,10 @@ func isTimeExceeded(r *unix.Report) bool {
 
 func isUnreachable(r *unix.Report) bool {
 	return r.Kind == unix.ReportICMP && r.Type == icmpUnreachable || r.Kind == unix.ReportICMP6 && r.Type == icmp6Unreachable
+}
+
+func isTooBig(r *unix.Report) bool {
+	return r.Kind == unix.ReportICMP && r.Type == icmpUnreachable && r.Code == icmpTooBigCode || r.Kind == unix.ReportICMP6 && r.Type == icmp6TooBig
 }
 
 // Hop represents a switch of a traced path.
@@ -108,6 +114,8 @@ type tracer struct {
 	seek func(context.Context, traceFlow) (TracedPath, error) // finds the path of one flow
 	// seekTagged returns which hops of a flow's path answer tagged packets.
 	seekTagged func(ctx context.Context, f traceFlow, plain *TracedPath) ([]bool, error)
+	// simulated is set if paths are known without packets.
+	simulated bool
 
 	mu           sync.Mutex
 	pace         bucket
@@ -292,6 +300,7 @@ type traceFlow struct {
 	tuple    *Tuple    // its copies are not those of a flow; nil otherwise
 	signals  bool      // its replies bring in-band signals back
 	tagged   bool      // packets of the trace carry an in-band signal
+	payload  int       // UDP payload of padded packets, octets; 0: that of the flow's own packets
 }
 
 // isMute reports whether the far end does not answer packets of a trace.
@@ -344,14 +353,8 @@ func (n *nic) traceableFlows() []traceFlow {
 // traces allow, until the next call leaves them out.
 func (e *Engine) RetraceMoved(flows []fabric.Flow) { e.tracer.setMoved(flows) }
 
-// TraceFlows traces the named edges now and returns their paths in the same order. The error is an UnknownEdgeError for
-// an edge that is not the node's. errors.Is holds for ErrClosed.
-func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedPath, error) {
-	ctx, leave, err := e.holdOpen(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
+// namedFlows returns the flows of edges in the same order. The error is an UnknownEdgeError for an edge that is not the node's.
+func (e *Engine) namedFlows(edges []fabric.Flow) ([]traceFlow, error) {
 	known := map[fabric.Flow]traceFlow{}
 	for _, n := range e.allNICs() {
 		for _, f := range n.traceableFlows() {
@@ -365,6 +368,21 @@ func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedP
 			return nil, UnknownEdgeError{id.String()}
 		}
 		flows[i] = f
+	}
+	return flows, nil
+}
+
+// TraceFlows traces the named edges now and returns their paths in the same order. The error is an UnknownEdgeError for
+// an edge that is not the node's. errors.Is holds for ErrClosed.
+func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedPath, error) {
+	ctx, leave, err := e.holdOpen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	flows, err := e.namedFlows(edges)
+	if err != nil {
+		return nil, err
 	}
 	paths := make([]TracedPath, len(edges))
 	errs := make([]error, len(edges))
@@ -464,11 +482,21 @@ func (t *tracer) beginTrace(ctx context.Context, flow fabric.Flow) (end func(), 
 	}
 }
 
-// withSlot traces one flow when a slot is free. The slots limit the flows that are traced at the same time.
-func (t *tracer) withSlot(ctx context.Context, f traceFlow) (TracedPath, error) {
-	end, err := t.beginTrace(ctx, f.edge)
+// withSlot traces one flow when a slot is free.
+func (t *tracer) withSlot(ctx context.Context, f traceFlow) (p TracedPath, err error) {
+	err = t.inSlot(ctx, f.edge, func() (err error) {
+		p, err = t.seek(ctx, f)
+		return err
+	})
+	return p, err
+}
+
+// inSlot calls send, which sends packets of the traces of a flow, when a slot is free. The slots limit the flows that are traced at
+// the same time.
+func (t *tracer) inSlot(ctx context.Context, flow fabric.Flow, send func() error) error {
+	end, err := t.beginTrace(ctx, flow)
 	if err != nil {
-		return TracedPath{}, err
+		return err
 	}
 	defer end()
 	t.mu.Lock()
@@ -478,9 +506,9 @@ func (t *tracer) withSlot(ctx context.Context, f traceFlow) (TracedPath, error) 
 	case slots <- struct{}{}:
 		defer func() { <-slots }()
 	case <-ctx.Done():
-		return TracedPath{}, ctx.Err()
+		return ctx.Err()
 	}
-	return t.seek(ctx, f)
+	return send()
 }
 
 // storePath stores a traced path. If the path could not be found, the last good one stays in place as stale.
@@ -551,9 +579,12 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	}
 	// A reply's copy has the layout of a probe up to the SSID, and the length of a reply.
 	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.signals, f.peer.keys.sendKey())
+	if f.payload > 0 {
+		size = padRequest(buf, size, f.payload)
+	}
 	id := f.sock.link.Commit(f.sock.Endpoint, size, f.dst, f.dscp<<2|ect0, ttl)
 	n.out.registerSent(sentRef{id: id, wants: n.ports.txStampKinds(f.sock), seq: key, user: user})
-	n.traces.awaitAnswer(&traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.keys.sendKey() != nil, sent: user, answer: answer})
+	n.traces.awaitAnswer(&traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.keys.sendKey() != nil, long: f.payload > 0, sent: user, answer: answer})
 	if err := n.out.flushBatch(); err != nil {
 		return 0, err
 	}

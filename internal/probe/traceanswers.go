@@ -3,6 +3,7 @@ package probe
 import (
 	"encoding/binary"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/graylink/graylink/internal/unix"
@@ -14,6 +15,7 @@ type traceProbe struct {
 	sock      *socket
 	dst       netip.AddrPort
 	authentic bool
+	long      bool  // of a test of the path's MTU
 	sent      int64 // Unix nanoseconds
 	answer    chan traceAnswer
 }
@@ -24,6 +26,9 @@ type traceAnswer struct {
 	rtt     time.Duration
 	reached bool
 	closed  bool // the far end answered that its port is closed
+	tooBig  bool // the packet is too big for the next link, whose MTU is mtu
+	mtu     int
+	unsent  bool // the packet is too big for this host's interface
 	ext     extension
 	extErr  error // the extension could not be read
 }
@@ -75,12 +80,24 @@ func (t *traceAnswers) handleICMP(s *socket, r *unix.Report) {
 	switch {
 	case isTimeExceeded(r):
 		a.ext, a.extErr = extensionOf(r)
+	case isTooBig(r):
+		if !p.long {
+			return // it counts as silent
+		}
+		a.tooBig, a.mtu = true, int(r.MTU)
 	case isUnreachable(r) && r.Offender == p.dst.Addr():
 		a.closed = true
 	default:
 		return // a switch without a route counts as silent
 	}
 	t.deliverAnswer(p, a)
+}
+
+// sendFailed processes a packet that the kernel did not send.
+func (t *traceAnswers) sendFailed(key uint32, errno syscall.Errno) {
+	if p := t.awaited[key]; p != nil && p.long && errno == syscall.EMSGSIZE {
+		t.deliverAnswer(p, traceAnswer{unsent: true})
+	}
 }
 
 // quotedSSID is the offset of the SSID in a STAMP packet (RFC 8972 section 3), plain and authenticated. A quote must

@@ -195,8 +195,9 @@ func (s *UDP) resyncStampIDs(next uint32) error {
 // BatchSize is the largest number of datagrams that one system call moves.
 const BatchSize = 32
 
-// MaxDatagram is the longest datagram that a Batch holds, in octets. Longer ones are cut when they are received.
-const MaxDatagram = 1024
+// MaxDatagram is the longest datagram that a Batch holds, in octets. Longer ones are cut when they are received. A packet of RoCE v2
+// with 4,096 octets has 4,132 octets of UDP payload, and tests of paths are as long.
+const MaxDatagram = 4160
 
 const (
 	// recvControl has room for a stamp (64), TOS, TTL and RXQ_OVFL (24 each) and an extended error (64 for IPv6), each with
@@ -214,11 +215,13 @@ type mmsghdr struct {
 	n   uint32
 }
 
+// slot is the memory of one datagram. The buffer is the last field: of it, usual datagrams use the beginning alone, which shares its
+// pages with the other fields.
 type slot struct {
-	buf  [MaxDatagram]byte
 	ctl  [recvControl]byte
 	name sys.RawSockaddrInet6 // or a RawSockaddrInet4, which is shorter
 	iov  sys.Iovec
+	buf  [MaxDatagram]byte
 }
 
 // Datagram is a received datagram. Data is valid until the Batch is used again.
@@ -255,6 +258,7 @@ type Report struct {
 	Errno    syscall.Errno
 	Type     uint8
 	Code     uint8
+	MTU      uint32 // of the next link, where the error is that the packet is too big for it
 	Offender netip.Addr
 	Dst      netip.AddrPort
 	Data     []byte
@@ -496,6 +500,7 @@ func (s *UDP) extendedError(r *Report, data []byte) {
 	r.Errno = syscall.Errno(binary.NativeEndian.Uint32(data))
 	origin := data[4]
 	r.Type, r.Code = data[5], data[6]
+	info := binary.NativeEndian.Uint32(data[8:])
 	switch origin {
 	case sys.SO_EE_ORIGIN_TIMESTAMPING:
 		r.Kind = ReportTxStamp
@@ -504,13 +509,13 @@ func (s *UDP) extendedError(r *Report, data []byte) {
 			r.ID += s.idBase
 		}
 	case sys.SO_EE_ORIGIN_ICMP:
-		r.Kind = ReportICMP
+		r.Kind, r.MTU = ReportICMP, info
 		if len(data) >= 24 && binary.NativeEndian.Uint16(data[16:]) == sys.AF_INET {
 			r.Offender = netip.AddrFrom4([4]byte(data[20:24]))
 		}
 		r.cutExtension(data)
 	case sys.SO_EE_ORIGIN_ICMP6:
-		r.Kind = ReportICMP6
+		r.Kind, r.MTU = ReportICMP6, info
 		if len(data) >= 40 && binary.NativeEndian.Uint16(data[16:]) == sys.AF_INET6 {
 			r.Offender = netip.AddrFrom16([16]byte(data[24:40]))
 		}

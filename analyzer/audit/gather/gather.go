@@ -27,6 +27,12 @@ type Options struct {
 	Duration time.Duration
 	// Settle bounds the time until the paths of the flows are known.
 	Settle time.Duration
+	// Scope is the part whose paths are tested by long packets.
+	Scope audit.Scope
+	// RoCEMTU is the planned active MTU of RoCE in octets, or 0.
+	RoCEMTU int
+	// MTUAgents test the MTUs of paths. It may be nil.
+	MTUAgents MTUAgents
 	// Agents trace flows. SwitchAgents report sightings, and may be nil.
 	Agents       tracing.Agents
 	SwitchAgents *tracing.SwitchAgents
@@ -162,8 +168,11 @@ func (c *collector) collectWindows(ctx context.Context) (*audit.Evidence, error)
 	}
 	read := c.readPorts(ctx, max(time.Since(start), 4*c.o.Scrape).Round(time.Millisecond))
 	e := r.Evidence(time.Now(), swaps, neighbours)
-	e.Refused = c.refusals.list()
 	e.Ports, e.NICs, e.Modules, e.Configured = read.ports, read.nics, read.modules, read.configured
+	if err := c.testPaths(ctx, e); err != nil {
+		return nil, err
+	}
+	e.Refused = c.refusals.list()
 	return e, nil
 }
 

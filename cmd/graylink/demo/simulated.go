@@ -67,7 +67,12 @@ func newSimulated(o Options) (*simulated, error) {
 func (s *simulated) setCoordinator(c *embeddedCoordinator) { s.coordinator = c }
 
 func (s *simulated) AddFault(_ context.Context, f lab.Fault) (string, error) {
-	return s.Fabric.AddFault(agents.Fault(f))
+	return s.Fabric.AddFault(simulatedFault(f))
+}
+
+// simulatedFault returns a lab's fault as the simulation has it, where all packets have one length.
+func simulatedFault(f lab.Fault) agents.Fault {
+	return agents.Fault{Kind: f.Kind, At: f.At, Direction: f.Direction, Delay: f.Delay, Loss: f.Loss, Step: f.Step, DriftPPM: f.DriftPPM}
 }
 
 func (s *simulated) ClearFault(_ context.Context, id string) error { return s.Fabric.ClearFault(id) }

@@ -83,7 +83,7 @@ func TestEveryPlannedFaultCanBeSimulated(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			id, err := f.AddFault(agents.Fault(p.Fault))
+			id, err := f.AddFault(simulatedFault(p.Fault))
 			if err != nil {
 				t.Fatalf("%s, seed %d: %v", kind, seed, err)
 			}
