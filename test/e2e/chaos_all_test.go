@@ -121,12 +121,6 @@ func end(cmd *exec.Cmd, how syscall.Signal) {
 	_ = cmd.Wait()
 }
 
-// pause stops a program, and returns how it goes on.
-func pause(cmd *exec.Cmd) (undo func()) {
-	_ = cmd.Process.Signal(syscall.SIGSTOP)
-	return func() { _ = cmd.Process.Signal(syscall.SIGCONT) }
-}
-
 // starve has the kernel end a program for want of memory, as it does in a container: its control group has less than what
 // it uses. Whatever it allocates next is too much.
 func (m *turmoil) starve(cmd *exec.Cmd) {

@@ -9,11 +9,13 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/graylink/graylink/test/chaos"
@@ -170,7 +172,7 @@ func (o *observer) addresses(node string) (out []string) {
 	return out
 }
 
-// packets reads what was counted, at all nodes at the same time: what is on the way between two readings is in neither.
+// packets reads what was counted, at all nodes at the same time.
 func (o *observer) packets() map[pair]packetCount {
 	t := o.c.t
 	t.Helper()
@@ -244,9 +246,28 @@ type accounts struct {
 // lossKnown is the time after which an agent counts a probe without an answer as lost, and a margin.
 const lossKnown = 4 * time.Second
 
-// account reads what agents and kernels have counted. Probes that are on the way are known to be lost or not afterwards.
+// onTheWay is the longest time that a packet is on the way, with what faults add.
+const onTheWay = 20 * time.Millisecond
+
+// pause stops a program, and returns how it goes on.
+func pause(cmd *exec.Cmd) (undo func()) {
+	_ = cmd.Process.Signal(syscall.SIGSTOP)
+	return func() { _ = cmd.Process.Signal(syscall.SIGCONT) }
+}
+
+// account reads what agents and kernels have counted. The agents stand still meanwhile, so that nothing is on the way, and the
+// counts of all kernels are of one moment. Probes without an answer are known to be lost afterwards.
 func (o *observer) account() accounts {
-	a := accounts{packets: o.packets(), lost: map[pair]float64{}, dropped: map[string]uint64{}}
+	var goOn []func()
+	for _, n := range o.c.nodes() {
+		goOn = append(goOn, pause(o.c.agents[n]))
+	}
+	time.Sleep(onTheWay)
+	packets := o.packets()
+	for _, undo := range goOn {
+		undo()
+	}
+	a := accounts{packets: packets, lost: map[pair]float64{}, dropped: map[string]uint64{}}
 	for _, n := range o.c.nodes() {
 		a.dropped[n] = o.dropped(n)
 	}
