@@ -66,7 +66,7 @@ type PathMTUEvidence struct {
 // flowsPerDirection is the number of flows of each class that test a link direction.
 const flowsPerDirection = 2
 
-// MaxTestPackets is the largest number of packets of the test of a path with a number of switches.
+// MaxTestPackets returns the largest number of packets that the test of a path with a number of switches sends.
 func MaxTestPackets(switches int) int { return 9 + 8*switches }
 
 // PlanPathTests returns the flows whose paths are tested, and the number of switches on the longest of them: for every class and link

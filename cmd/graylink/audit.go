@@ -29,7 +29,7 @@ import (
 // auditFlags are the flags of graylink audit.
 type auditFlags struct {
 	topology, coordinator, prometheus, httpConfig string
-	scope, criteria, compare, output              string
+	scope, analyzer, criteria, compare, output    string
 	duration, settle, scrape                      time.Duration
 	loadFrom, switches, collectors                string
 	bandwidth                                     []string
@@ -44,7 +44,8 @@ func addAudit(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("prometheus", "Base URL of the Prometheus that scrapes the agents. If empty, the audit scrapes them itself.").StringVar(&f.prometheus)
 	cmd.Flag("http.config", "File with the TLS and authentication settings for coordinator, Prometheus and agents (Prometheus' HTTP client configuration).").StringVar(&f.httpConfig)
 	cmd.Flag("scrape-interval", "Interval at which the series of flows are scraped.").Default("1s").DurationVar(&f.scrape)
-	cmd.Flag("scope", "Part that is judged: fabric, plane:NAME, pod:NAME, node:NAME or link:A--B.").Default("fabric").StringVar(&f.scope)
+	cmd.Flag("scope", "Part that is judged: fabric, plane:NAME, pod:NAME, node:NAME, link:A--B or maintenance:ID, which is what a maintenance window covers.").Default("fabric").StringVar(&f.scope)
+	cmd.Flag("analyzer", "Base URL of the analyzer that has the maintenance windows. Only --scope maintenance:ID needs it.").StringVar(&f.analyzer)
 	cmd.Flag("duration", "Time for which evidence is collected.").Default("10m").DurationVar(&f.duration)
 	cmd.Flag("settle", "Longest time, before that, until the paths of the flows are known.").Default("1m").DurationVar(&f.settle)
 	cmd.Flag("criteria", "File of the criteria (YAML). Without it, the defaults hold.").StringVar(&f.criteria)
@@ -71,7 +72,8 @@ type inputs struct {
 // minScrapes is the least number of scrapes of an audit.
 const minScrapes = 4
 
-func (f *auditFlags) readInputs() (in *inputs, err error) {
+// readInputs reads the files that the flags name, and the maintenance window of the scope.
+func (f *auditFlags) readInputs(ctx context.Context) (in *inputs, err error) {
 	in = &inputs{criteria: audit.DefaultCriteria(), http: config_util.DefaultHTTPClientConfig}
 	if f.scrape < 100*time.Millisecond || f.duration < minScrapes*f.scrape {
 		return nil, fmt.Errorf("--duration %s, --scrape-interval %s: an interval of at least 100ms is expected, and at least %d times that as the duration", f.duration, f.scrape, minScrapes)
@@ -79,7 +81,14 @@ func (f *auditFlags) readInputs() (in *inputs, err error) {
 	if _, in.graph, err = loadGraph(f.topology); err != nil {
 		return nil, err
 	}
-	if in.scope, err = audit.ParseScope(in.graph, f.scope); err != nil {
+	if f.httpConfig != "" {
+		c, _, err := config_util.LoadHTTPConfigFile(f.httpConfig)
+		if err != nil {
+			return nil, fmt.Errorf("--http.config: %w", err)
+		}
+		in.http = *c
+	}
+	if in.scope, err = f.readScope(ctx, in); err != nil {
 		return nil, fmt.Errorf("--scope: %w", err)
 	}
 	if f.criteria != "" {
@@ -99,13 +108,6 @@ func (f *auditFlags) readInputs() (in *inputs, err error) {
 		if in.before.Scope != in.scope.String() {
 			return nil, fmt.Errorf("--compare %s: its scope is %s, and %s is audited", f.compare, in.before.Scope, in.scope)
 		}
-	}
-	if f.httpConfig != "" {
-		c, _, err := config_util.LoadHTTPConfigFile(f.httpConfig)
-		if err != nil {
-			return nil, fmt.Errorf("--http.config: %w", err)
-		}
-		in.http = *c
 	}
 	if err := f.readMoreInputs(in); err != nil {
 		return nil, err
@@ -146,7 +148,7 @@ func (f *auditFlags) readMoreInputs(in *inputs) (err error) {
 }
 
 func (f *auditFlags) run(ctx context.Context) error {
-	in, err := f.readInputs()
+	in, err := f.readInputs(ctx)
 	if err != nil {
 		return err
 	}
@@ -197,9 +199,9 @@ func (f *auditFlags) collect(ctx context.Context, in *inputs) (e *audit.Evidence
 		stop()
 		<-done
 	}()
-	began := time.Now()
-	return gather.Collect(ctx, gather.Options{Graph: in.graph, DB: db, Scrape: f.scrape, Duration: f.duration, Settle: f.settle,
-		Agents: tracing.HTTPAgents{Client: client, URL: targets.URLOf}, Log: log, Progress: func(format string, args ...any) {
+	began, agents := time.Now(), tracing.HTTPAgents{Client: client, URL: targets.URLOf}
+	return gather.Collect(ctx, gather.Options{Graph: in.graph, Scope: in.scope, RoCEMTU: in.criteria.Ports.RoCEMTU, MTUAgents: agents, DB: db, Scrape: f.scrape, Duration: f.duration, Settle: f.settle,
+		Agents: agents, Log: log, Progress: func(format string, args ...any) {
 			fmt.Fprintf(os.Stderr, "[%4.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 		}})
 }

@@ -81,12 +81,13 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 
 	add := fault.Command("add", "Inject a fault and print its identifier.")
 	var f lab.Fault
-	add.Arg("kind", "Kind of the fault: "+strings.Join(lab.FaultKinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.FaultKinds()...)
+	add.Arg("kind", "Kind of the fault: "+strings.Join(lab.AllFaultKinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.AllFaultKinds()...)
 	add.Flag("at", "Element: a link END--END, a NIC node/device, a switch or a node.").Required().StringVar(&f.At)
 	add.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default(lab.DefaultDelay.String()).DurationVar(&f.Delay)
 	add.Flag("loss", "Ratio of packets that the fault loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
 	add.Flag("step", "Step of the fault clock-step, positive or negative.").Default(lab.DefaultStep.String()).DurationVar(&f.Step)
 	add.Flag("drift-ppm", "Drift of the fault clock-drift in parts per million, positive or negative.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&f.DriftPPM)
+	add.Flag("mtu", "MTU of the fault mtu in octets.").Default(fmt.Sprint(lab.ShortMTU)).IntVar(&f.MTU)
 	add.Flag("direction", "FROM->TO of the link (default: from the end that --at names first); for nic-slow in, out or both.").StringVar(&f.Direction)
 	addFormat := add.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[add.FullCommand()] = func(ctx context.Context) error { return labFaultAdd(ctx, os.Stdout, *name, f, *addFormat) }
@@ -177,6 +178,9 @@ func printFault(w io.Writer, f lab.ActiveFault) {
 	}
 	if f.Step != 0 {
 		fmt.Fprintf(w, " step %s", f.Step)
+	}
+	if f.MTU != 0 {
+		fmt.Fprintf(w, " mtu %d", f.MTU)
 	}
 	if f.DriftPPM != 0 {
 		fmt.Fprintf(w, " drift %g ppm", f.DriftPPM)
