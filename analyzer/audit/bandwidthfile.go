@@ -24,8 +24,8 @@ const (
 	maxBandwidth     = 1e15 // octets a second
 )
 
-// Lines of nccl-tests 2.0 to 2.17 (src/common.cu) and perftest 4.5 to 24.10 (src/perftest_parameters.c, perftest_resources.h). The name of
-// the test is a line of nccl-tests since 2.17; earlier it is only in the command, which logs often have.
+// Lines of nccl-tests (src/common.cu) and perftest (src/perftest_parameters.c, perftest_resources.h). The name of the test is a line
+// of newer outputs of nccl-tests; with older ones it is only in the command, which logs often have.
 var (
 	ncclRank    = regexp.MustCompile(`^#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^]]*\]\s*(.*?)\s*$`)
 	ncclTest    = regexp.MustCompile(`\b((?:all_gather|all_reduce|alltoall|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf)\b`)
