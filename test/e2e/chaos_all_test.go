@@ -808,14 +808,13 @@ func TestChaos(t *testing.T) {
 	m := newTurmoil(t)
 	counts := map[string]int{}
 	for _, s := range m.schedules() {
+		var b bytes.Buffer
+		if err := s.WriteJSON(&b); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("schedule of seed %d:\n%s", s.Seed, b.String())
+		p := m.play(s) // what starts meanwhile runs until the whole test ends
 		t.Run(fmt.Sprintf("seed %d", s.Seed), func(t *testing.T) {
-			m.t = t
-			var b bytes.Buffer
-			if err := s.WriteJSON(&b); err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("schedule:\n%s", b.String())
-			p := m.play(s)
 			for _, h := range p.events {
 				counts[h.Kind]++
 			}
@@ -827,11 +826,10 @@ func TestChaos(t *testing.T) {
 			for _, w := range p.wrong {
 				t.Error(w)
 			}
-			for _, u := range p.unfitted {
-				m.explainOne(m.witness, u.by, u.id)
-			}
 		})
-		m.t = t
+		for _, u := range p.unfitted {
+			m.explainOne(m.witness, u.by, u.id)
+		}
 	}
 	t.Logf("struck: %v", counts)
 }
