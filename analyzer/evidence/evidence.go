@@ -27,8 +27,9 @@
 //     may have arrived.
 //  23. Flows that carry in-band signals (fabric.ClassCSIG) are no evidence. They are not observed, and no flow is expected
 //     because of them.
-//  24. A node that misses a scrape of the window is no evidence. Its agent may have ended and started again: what is lost
-//     until then is not the fabric's, and the agent answers before the windows of that time are judged.
+//  24. A node whose agent started during the window, or after it, is no evidence: what is lost until then is not the
+//     fabric's, and the agent answers before the windows of that time are judged. Agents of earlier versions do not say
+//     when they started. A node that misses a scrape of the window is no evidence either.
 package evidence
 
 import (
@@ -135,7 +136,8 @@ const flowLabels = "src, dst, flow, class, tier, plane"
 // WindowQueries lists the questions by name, as PromQL: the overridden ones as they are
 // asked instead. All of them hold for Prometheus 2.42 and later. In questions as they
 // are written $delay, $hard, $stall and $seen stand for range selectors, $flow for the
-// labels of a flow, $seconds for the length of the delay window and $scrapes for its scrapes; $only for matchers
+// labels of a flow, $seconds for the length of the delay window $scrapes for its scrapes and $young for the age of an
+// agent that started during it, or after it; $only for matchers
 // of the queried flows, if not all flows are queried, or of the planes of the scope.
 func (s Settings) WindowQueries() map[string]string {
 	return s.expandQueries(defaultWindowQueries(), "")
@@ -163,7 +165,7 @@ func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 		pairs = []string{"{$only}", "", ", $only", "", "$only, ", "", "$only", ""}
 	}
 	return strings.NewReplacer(append(pairs, "$late", strconv.FormatFloat(s.stallLimit(), 'g', -1, 64), "$search", "["+ms(s.Past.Search)+":30s]", "$calm", "["+ms(2*calmAround)+":10s]",
-		"$seen", "["+ms(s.Delay+s.Scrape+s.Scrape/2)+"]", "$scrapes", strconv.FormatInt(int64(s.Delay/s.Scrape)+1, 10),
+		"$seen", "["+ms(s.Delay+s.Scrape+s.Scrape/2)+"]", "$young", strconv.FormatFloat((s.Delay+s.Lag+2*s.Scrape).Seconds(), 'g', -1, 64), "$scrapes", strconv.FormatInt(int64(s.Delay/s.Scrape)+1, 10),
 		"$delay", s.rangeSelector(s.Delay), "$hard", s.rangeSelector(s.Hard), "$stall", s.rangeSelector(s.Delay+s.Lag), "$flow", flowLabels,
 		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))...)
 }
@@ -176,6 +178,7 @@ func defaultWindowQueries() map[string]string {
 		"unread":   `max by (nic) (increase(fabric_nic_unread_packets_total{nic!=""}$stall)) > 0`,
 		"forged":   `max by (nic, from) (rate(fabric_nic_forged_packets_total{nic!=""}$stall)) > 0`,
 		"unseen":   `max by (nic) (count_over_time(graylink_node_stalled_seconds_total$seen)) < $scrapes`,
+		"started":  `max by (instance) (graylink_node_uptime_seconds) < $young`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
 		"clock":    `max by (clock) (fabric_clock_error_bound_seconds)`,
 		"allowed":  `max by (clock) (fabric_clock_asymmetry_allowance_seconds)`,
@@ -411,7 +414,7 @@ func (c *Cycle) emptyWindow() Window {
 
 // presentQueries are of the present moment, and not of the end of the window: a node reports a stall after it, and what
 // selects the flows to query may be newer.
-var presentQueries = map[string]bool{"age": true, "stalled": true, "unread": true, "forged": true, "flows": true, "judgedFlows": true, "nicHealthy": true, "nicMoved": true, "nodeAge": true, "nodeMoved": true, "nodeStalled": true, "nodeLosses": true}
+var presentQueries = map[string]bool{"age": true, "started": true, "nodeStarted": true, "stalled": true, "unread": true, "forged": true, "flows": true, "judgedFlows": true, "nicHealthy": true, "nicMoved": true, "nodeAge": true, "nodeMoved": true, "nodeStalled": true, "nodeLosses": true}
 
 // timedQuery returns a query with its moment by the server's clock.
 func (c *Cycle) timedQuery(name, query string) timedQuery {
@@ -502,7 +505,7 @@ func (s Settings) gatherHosts(each func(string, func(Sample)), w *Window) {
 			}
 		})
 	}
-	for _, name := range []string{"unseen", "nodeUnseen"} {
+	for _, name := range []string{"started", "nodeStarted", "unseen", "nodeUnseen"} {
 		each(name, func(v Sample) {
 			node := v.Labels["instance"]
 			if name == "unseen" {

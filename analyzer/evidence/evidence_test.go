@@ -193,6 +193,23 @@ func TestRestartedAgents(t *testing.T) {
 	}
 }
 
+// TestStartedAgents: the flows of a node whose agent started during the window, or after it, are no evidence.
+func TestStartedAgents(t *testing.T) {
+	for _, tt := range []struct {
+		uptime string // of h2; the cycle is at second 20, and needs 5.3 s
+		young  bool
+	}{
+		{"100+1x30", false}, {"100+1x17 0.4+1x12", true}, {"100+1x14 0.2+1x15", true}, {"100+1x12 0.4+1x17", false},
+	} {
+		s := healthy()
+		s.more = `  graylink_node_uptime_seconds{instance="h2"} ` + tt.uptime + "\n" + `  graylink_node_uptime_seconds{instance="h1"} 50+1x30` + "\n"
+		fwd, rev, w := ask(t, s)
+		if fwd.HostSuspect != tt.young || rev.HostSuspect != tt.young || (w.Hosts["h2"] == awayForAWhile) != tt.young || len(w.Hosts) > 1 {
+			t.Errorf("%s: suspect %v, hosts %v", tt.uptime, fwd.HostSuspect, w.Hosts)
+		}
+	}
+}
+
 func TestAbsentIsAbsent(t *testing.T) {
 	s := healthy()
 	s.bound, s.owdRev, s.lostRev = "", "", ""

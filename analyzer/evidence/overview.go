@@ -179,6 +179,7 @@ func defaultOverviewQueries() map[string]string {
 		"nodeMoved":    `max by (instance) (graylink_node_unhealthy_flows > 0)`,
 		"nodeLosses":   `max by (instance) (increase(graylink_node_host_losses_total$stall))`,
 		"nodeStalled":  `max by (instance) (increase(graylink_node_loop_late_seconds_total$stall) > $late)`,
+		"nodeStarted":  `max by (instance) (graylink_node_uptime_seconds) < $young`,
 		"nodeUnseen":   `max by (instance) (count_over_time(graylink_node_unhealthy_flows$seen)) < $scrapes`,
 		"nodeUnlocked": `max by (instance) (graylink_node_unlocked_clocks > 0)`,
 		"nodeBound":    `max by (instance) (graylink_node_clock_error_bound_seconds)`,

@@ -42,6 +42,7 @@ type sources struct {
 	// collectives returns the series of collective operations.
 	collectives func(now time.Time) []points.Point
 	now         func() time.Time
+	uptime      func() time.Duration // of the agent
 }
 
 // constructor makes a collector. It returns nil if the collector's source does not exist.

@@ -34,7 +34,8 @@ func TestRunsOfCollectors(t *testing.T) {
 	m := smallNode()
 	now := time.Unix(1700000000, 0)
 	p := newPatient(t, "h100", nil)
-	from := &sources{readState: m.read, health: p.Snapshot, now: func() time.Time { now = now.Add(250 * time.Millisecond); return now }}
+	from := &sources{readState: m.read, health: p.Snapshot, now: func() time.Time { now = now.Add(250 * time.Millisecond); return now },
+		uptime: func() time.Duration { return time.Hour }}
 	r := newRuns()
 	of := []constructor{{"paths", newPathCollector}, {"nic_ports", newPortCollector}, {"nic_findings", newFindingCollector}}
 	metrics, edges := newGatherer(from, of, r, true), newGatherer(from, []constructor{{"host_losses", newHostLossCollector}}, r, false)
@@ -153,6 +154,24 @@ func TestExporterJoinsParts(t *testing.T) {
 	for _, want := range []string{`graylink_node_edges{nic="h1/eth1"} 1`, `graylink_node_nic_polls_total`, `graylink_node_nvsentinel_queued_events 4`, `graylink_test_part 1`, `graylink_node_build_info{`} {
 		if got := seriesOf(t, metrics, want); len(got) != 1 {
 			t.Errorf("%q, want %s", got, want)
+		}
+	}
+}
+
+// TestUptime: an agent publishes how long it runs while that matters, with its flows and with its sums.
+func TestUptime(t *testing.T) {
+	from := smallNode().sources()
+	up := 1500 * time.Millisecond
+	from.uptime = func() time.Duration { return up }
+	for name, c := range map[string][]constructor{"edges": edgesConstructors(), "nics": nicsConstructors()} {
+		g := newGatherer(from, c, newRuns(), false)
+		up = 1500 * time.Millisecond
+		if got := seriesOf(t, g, "graylink_node_uptime_seconds 1.5"); len(got) != 1 {
+			t.Errorf("%s: %q, want an uptime of 1.5 s", name, got)
+		}
+		up = uptimePublished
+		if got := seriesOf(t, g, "graylink_node_uptime_seconds"); len(got) != 0 {
+			t.Errorf("%s: %q after %s, want none", name, got, up)
 		}
 	}
 }

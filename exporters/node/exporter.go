@@ -39,6 +39,8 @@ func New(n *nodeagent.Node, log *slog.Logger) *Exporter {
 	e := &Exporter{node: n, log: log, runs: newRuns(), registry: processRegistry(), certs: certificates.NewCollector(n.Certificates()...), windows: newWindowTurn()}
 	e.registry.MustRegister(e.certs)
 	e.from = sources{readState: n.ReadState, signalProfile: n.SignalProfile(), files: map[string]func() (done, failed uint64){}, now: time.Now}
+	started := time.Now()
+	e.from.uptime = func() time.Duration { return time.Since(started) }
 	if n.ChronySamples() != nil {
 		e.from.chrony = n.ChronySamples
 	}

@@ -66,7 +66,7 @@ func (m *madeUp) read(f func(nodeagent.State)) { f(m.state()) }
 
 // sources returns the sources of a node that has nothing but its engine. No time passes while they are read.
 func (m *madeUp) sources() *sources {
-	return &sources{readState: m.read, now: func() time.Time { return time.Unix(1700000300, 0) }}
+	return &sources{readState: m.read, now: func() time.Time { return time.Unix(1700000300, 0) }, uptime: func() time.Duration { return time.Hour }}
 }
 
 // gatherers returns the gatherers of /metrics, /metrics/nics and /metrics/edges.

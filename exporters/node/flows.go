@@ -2,6 +2,7 @@ package node
 
 import (
 	"strconv"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -36,6 +37,10 @@ func stampedDelays(d *probe.Delays) []stamped {
 	return out
 }
 
+// uptimePublished is the time for which an agent publishes how long it runs. What its peers lost before it ran is not of the
+// network, which matters while windows of that time are judged.
+const uptimePublished = 10 * time.Minute
+
 // hostLossCollector publishes what was lost at this host and not in the network. It is scraped as often as the flows,
 // because it states which of the flows' losses are not losses of the network.
 type hostLossCollector struct{}
@@ -47,6 +52,9 @@ func (hostLossCollector) addSeries(s *scrape) error {
 	unread := s.counterFamily("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.")
 	forged := s.counterFamily("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or unverified because too many had one, by source address.")
 	nics := s.snapshotNICs()
+	if up := s.from.uptime(); up < uptimePublished {
+		s.addGauge(s.gaugeFamily("graylink_node_uptime_seconds", "Time in seconds since the agent started, in its first ten minutes."), up.Seconds(), nil)
+	}
 	addStalls(newNICFamilies(s.exposition, nics))
 	for i := range nics {
 		n := &nics[i]
