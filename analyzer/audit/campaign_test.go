@@ -213,7 +213,8 @@ func TestCleanFabricsOf128NICsPass(t *testing.T) {
 	for seed := range uint64(5) {
 		s := newSite(100+seed, 8, 4, 16)
 		s.sparse = 5
-		e := s.observe()
+		e := longPackets(s)
+		e.PathMTU.Tests = testPaths(e, Scope{}, nil, true)
 		s.readAll(e)
 		c := DefaultCriteria()
 		c.Required = slices.DeleteFunc(ListChecks(), func(id string) bool { return id == "A14" })

@@ -215,11 +215,12 @@ func (st *study) countChoices(g *fabric.Graph) *choices {
 	hops := map[[2]string][]int32{}
 	for i := range st.e.Flows {
 		f := &st.e.Flows[i]
-		for _, d := range st.crosses[i] {
-			c.used[d]++
-		}
+		// A path that a flow had for a while only, as before a link went down, does not show that the link is there.
 		if len(f.Path) == 0 || f.Windows*2 < st.e.Windows && st.hasOtherPath(i) {
 			continue
+		}
+		for _, d := range st.crosses[i] {
+			c.used[d]++
 		}
 		leaf := f.Path[len(f.Path)-1].Switch
 		if distances[leaf] == nil {
