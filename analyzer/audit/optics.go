@@ -115,7 +115,6 @@ type opticsStudy struct {
 	dark map[string]bool
 	// judged are the ports of which a value was compared with thresholds, lanes or modules.
 	judged map[string]bool
-	kinds  int
 }
 
 // checkOptics makes check A8: whether modules get and give light, within their own thresholds, and like the others of their kind. Values

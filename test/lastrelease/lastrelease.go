@@ -127,7 +127,11 @@ func (r Release) Programs(t *testing.T, root string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(built)
+	t.Cleanup(func() {
+		if err := os.RemoveAll(built); err != nil {
+			t.Error(err)
+		}
+	})
 	args := []string{"build", "-o", built + "/", "-ldflags", "-X github.com/prometheus/common/version.Version=" + r.Version + " -X github.com/prometheus/common/version.Revision=" + r.Commit}
 	for _, p := range programs {
 		args = append(args, "./cmd/"+p)
