@@ -30,7 +30,8 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 
 	up := cmd.Command("up", "Build the fabric of a topology file.")
 	topology := up.Flag("topology", "Topology file (YAML).").Required().String()
-	commands[up.FullCommand()] = func(ctx context.Context) error { return labUp(ctx, *topology, *name) }
+	routing := up.Flag("routing", "static: the lab installs all routes; frr: FRR of every switch learns them by eBGP with BFD, which needs Debian's package frr.").Default(lab.RoutingStatic).Enum(lab.RoutingKinds()...)
+	commands[up.FullCommand()] = func(ctx context.Context) error { return labUp(ctx, *topology, *name, *routing) }
 
 	completed := cmd.Command("topology", "Print the lab's topology with the addresses that it uses, for a coordinator or an analyzer.")
 	commands[completed.FullCommand()] = func(context.Context) error {
@@ -188,7 +189,7 @@ func printFault(w io.Writer, f lab.ActiveFault) {
 	fmt.Fprintf(w, " by %s since %s\n", f.Mechanism, f.Since.Local().Format("15:04:05"))
 }
 
-func labUp(ctx context.Context, topology, name string) error {
+func labUp(ctx context.Context, topology, name, routing string) error {
 	topo, findings := fabric.LoadTopology(topology)
 	for _, f := range findings {
 		fmt.Fprintln(os.Stderr, f)
@@ -196,7 +197,7 @@ func labUp(ctx context.Context, topology, name string) error {
 	if findings.Err() != nil {
 		return fmt.Errorf("%s cannot be built: correct the errors above", topology)
 	}
-	_, err := lab.Up(ctx, topo, lab.Options{Name: name, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	_, err := lab.Up(ctx, topo, lab.Options{Name: name, Routing: routing, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	return err
 }
 
@@ -253,7 +254,7 @@ func labStatus(ctx context.Context, w io.Writer, name, format string) error {
 	if format == "json" {
 		return printJSON(w, s)
 	}
-	fmt.Fprintf(w, "lab %s is %s since %s\n", s.Name, s.Phase, s.Created.Local().Format("2006-01-02 15:04:05"))
+	fmt.Fprintf(w, "lab %s is %s since %s, routing %s\n", s.Name, s.Phase, s.Created.Local().Format("2006-01-02 15:04:05"), s.Routing)
 	if s.OwnerPID != 0 {
 		fmt.Fprintf(w, "it ends with process %d (running: %t)\n", s.OwnerPID, s.OwnerAlive)
 	}

@@ -44,7 +44,7 @@ const linkGroup = 1
 const hashFields = "55" // 0x37
 
 // kernelSettings returns the settings of a namespace before it has interfaces, which then inherit "default".
-func kernelSettings(ns *Namespace) []setting {
+func kernelSettings(ns *Namespace, routing string) []setting {
 	out := []setting{
 		// A kernel without IPv6 has nothing to switch off.
 		{path: "ipv6/conf/all/disable_ipv6", value: "1", optional: true},
@@ -58,6 +58,16 @@ func kernelSettings(ns *Namespace) []setting {
 	if !ns.Switch {
 		// A node with several NICs answers for an address on its own NIC only.
 		return append(out, setting{path: "ipv4/conf/all/arp_ignore", value: "1"}, setting{path: "ipv4/conf/all/arp_announce", value: "2"})
+	}
+	if routing == RoutingFRR {
+		// Only unnumbered ports get an IPv6 address, and it can be used at once: no other host has it.
+		out = append(out,
+			setting{path: "ipv6/conf/all/disable_ipv6", value: "0"},
+			setting{path: "ipv6/conf/default/disable_ipv6", value: "1"},
+			setting{path: "ipv6/conf/all/forwarding", value: "1"},
+			setting{path: "ipv6/conf/all/accept_dad", value: "0"},
+			setting{path: "ipv6/conf/default/accept_dad", value: "0"},
+			setting{path: "ipv6/conf/default/addr_gen_mode", value: "0"}) // EUI-64
 	}
 	return append(out,
 		setting{path: "ipv4/ip_forward", value: "1"},
@@ -81,15 +91,23 @@ func kernelSettings(ns *Namespace) []setting {
 	)
 }
 
-func configureKernel(ns *Namespace) error {
-	for _, s := range kernelSettings(ns) {
-		err := os.WriteFile(filepath.Join("/proc/sys/net", s.path), []byte(s.value), 0)
+func (x *index) configureKernel(ns *Namespace) error {
+	for _, s := range kernelSettings(ns, x.Routing) {
+		err := s.write()
 		if s.optional && errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("setting net/%s to %s: %w", s.path, s.value, err)
+			return err
 		}
+	}
+	return nil
+}
+
+// write sets it in the thread's namespace.
+func (s setting) write() error {
+	if err := os.WriteFile(filepath.Join("/proc/sys/net", s.path), []byte(s.value), 0); err != nil {
+		return fmt.Errorf("setting net/%s to %s: %w", s.path, s.value, err)
 	}
 	return nil
 }
@@ -133,7 +151,7 @@ func buildLab(ctx context.Context, root string, st *state, x *index) error {
 		return err
 	}
 	steps := []func(*Namespace) error{
-		configureKernel,
+		x.configureKernel,
 		x.makeLinks,
 		configureInterfaces,
 	}
@@ -151,7 +169,13 @@ func buildLab(ctx context.Context, root string, st *state, x *index) error {
 	if err := x.syncRoutes(ctx, nil, nil); err != nil {
 		return err
 	}
-	return x.awaitStableRoutes(ctx, x.Namespaces)
+	if err := x.awaitStableRoutes(ctx, x.Namespaces); err != nil || x.Routing != RoutingFRR {
+		return err
+	}
+	if err := x.startDaemons(ctx, root, st.Name); err != nil {
+		return err
+	}
+	return x.awaitConvergence(ctx)
 }
 
 // withHandle runs fn with a netlink socket of the thread's namespace.
@@ -249,6 +273,12 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 			return fmt.Errorf("adding address %s: %w", a, err)
 		}
 	}
+	if i.Unnumbered {
+		enable := setting{path: "ipv6/conf/" + i.Name + "/disable_ipv6", value: "0"}
+		if err := enable.write(); err != nil {
+			return err
+		}
+	}
 	if err := raiseInterface(h, link, i); err != nil {
 		return err
 	}
@@ -278,8 +308,16 @@ func raiseInterface(h *netlink.Handle, link netlink.Link, i Interface) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range append([]netip.Addr{i.PeerAdr}, i.PeerExt...) {
-		n := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
+	neighbours := append([]netip.Addr{i.PeerAdr}, i.PeerExt...)
+	if i.Unnumbered {
+		neighbours = append(neighbours, linkLocalOf(mac))
+	}
+	for _, a := range neighbours {
+		family := netlink.FAMILY_V4
+		if a.Is6() {
+			family = netlink.FAMILY_V6
+		}
+		n := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
 		if err := h.NeighSet(n); err != nil {
 			return fmt.Errorf("pinning its neighbour %s: %w", a, err)
 		}
@@ -294,7 +332,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 // syncRoutes makes every namespace's static routes what they ought to be with
 // some links down or withdrawn. It writes only what differs.
 func (x *index) syncRoutes(ctx context.Context, down, withdrawn linkSet) error {
-	want := x.computeRoutes(down, withdrawn)
+	want := x.labRoutes(down, withdrawn)
 	for i := range x.Namespaces {
 		ns := &x.Namespaces[i]
 		if err := ctx.Err(); err != nil {

@@ -64,7 +64,7 @@ const (
 )
 
 // WithdrawAfter is how long the fabric's other switches keep routes over a
-// link that is down: the time a routing daemon with a hold timer of 3 s takes.
+// link that is down, with RoutingStatic: the time a routing daemon with a hold timer of 3 s takes.
 const WithdrawAfter = 3 * time.Second
 
 // Directions of nic-slow, seen from the NIC.
@@ -95,7 +95,7 @@ type ActiveFault struct {
 	ID string `json:"id"`
 	Fault
 	// Mechanism is netem, relay (NFQUEUE and a user-space process), iptables,
-	// routes, traffic, cables, signals or bend (of the clock an agent reads).
+	// routes, interfaces, traffic, cables, signals or bend (of the clock an agent reads).
 	Mechanism string    `json:"mechanism"`
 	Since     time.Time `json:"since"`
 	Rules     []rule    `json:"rules,omitempty"`
@@ -103,7 +103,7 @@ type ActiveFault struct {
 	NetemAt   string    `json:"netem_at,omitempty"`  // the port that has the queueing discipline
 	ShapedAt  string    `json:"shaped_at,omitempty"` // the port that has a rate
 	Down      bool      `json:"down,omitempty"`      // flap: the link is down at the moment
-	Withdrawn bool      `json:"withdrawn,omitempty"` // link-down: the other switches know
+	Withdrawn bool      `json:"withdrawn,omitempty"` // link-down: the lab took the routes of the other switches back
 	WasMTU    int       `json:"was_mtu,omitempty"`   // mtu: that of the link before
 	Home      string    `json:"home,omitempty"`      // the element whose namespace the helper runs in
 	Helper    Process   `json:"helper,omitzero"`
@@ -495,6 +495,12 @@ func (x *index) resolveLinkDown(af *ActiveFault) error {
 		return fmt.Errorf("%q is an access link: %s takes a link between switches", af.At, af.Kind)
 	}
 	af.At, af.Mechanism, af.Home, af.Exclusive = id, "routes", fabric.OwnerOf(dir.From), KindLinkDown+" "+id
+	if x.Routing == RoutingFRR {
+		af.Mechanism = "interfaces"
+		if af.Kind == KindLinkDown {
+			af.Home = "" // FRR withdraws the routes
+		}
+	}
 	return nil
 }
 

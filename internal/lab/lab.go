@@ -44,6 +44,8 @@ type Options struct {
 	Owner bool
 	// Log receives progress. Nil means no log.
 	Log *slog.Logger
+	// Routing is one of RoutingKinds. "" means RoutingStatic.
+	Routing string
 	// Executable is the graylink binary that helpers of faults are started
 	// from; the running program when empty.
 	Executable string
@@ -107,6 +109,10 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("planning lab %q: %w", o.Name, err)
 	}
+	if err := CheckRouting(o.Routing); err != nil {
+		return nil, err
+	}
+	x.setRouting(o.Routing)
 	if o.Executable == "" {
 		if o.Executable, err = os.Executable(); err != nil {
 			return nil, fmt.Errorf("finding the running program: %w", err)
@@ -122,6 +128,11 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 		return nil, err
 	}
 
+	if x.Routing == RoutingFRR {
+		if err := x.checkDaemonDirs(root, o.Name); err != nil {
+			return nil, errors.Join(err, forgetLab(root, o.Name))
+		}
+	}
 	if err := checkFree(x); err != nil {
 		return nil, errors.Join(err, forgetLab(root, o.Name))
 	}

@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
-	case len(args) == 3 && args[0] == ownerArg:
-		if err := ownLab(ctx, args[1], args[2]); err != nil {
+	case len(args) == 4 && args[0] == ownerArg:
+		if err := ownLab(ctx, args[1], args[2], args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -45,6 +45,10 @@ func TestMain(m *testing.M) {
 	stop()
 	dir, err := os.MkdirTemp("", "graylink-labs")
 	if err != nil {
+		panic(err)
+	}
+	// The user of FRR's daemons has to be able to enter it.
+	if err := os.Chmod(dir, 0o755); err != nil {
 		panic(err)
 	}
 	os.Setenv(StateDirEnv, dir)
@@ -440,12 +444,12 @@ func TestHalfBuiltLabIsRemoved(t *testing.T) {
 }
 
 // ownLab runs a process that owns a lab and is going to be killed.
-func ownLab(ctx context.Context, name, file string) error {
+func ownLab(ctx context.Context, name, file, routing string) error {
 	topo, findings := fabric.LoadTopology(file)
 	if err := findings.Err(); err != nil {
 		return err
 	}
-	l, err := Up(ctx, topo, Options{Name: name, Owner: true})
+	l, err := Up(ctx, topo, Options{Name: name, Owner: true, Routing: routing})
 	if err != nil {
 		return err
 	}
@@ -474,7 +478,7 @@ func TestKilledOwnerIsCleanedUp(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			name := testName("owner-" + how)
 			defer Down(context.Background(), name)
-			owner := exec.Command(os.Args[0], ownerArg, name, demoFile)
+			owner := exec.Command(os.Args[0], ownerArg, name, demoFile, RoutingStatic)
 			out, err := owner.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)

@@ -28,6 +28,8 @@ type Interface struct {
 	PeerMAC string       `json:"peer_mac"`         //
 	PeerAdr netip.Addr   `json:"peer_address"`     //
 	PeerExt []netip.Addr `json:"peer_extra,omitempty"`
+	// Unnumbered ports have an IPv6 link-local address as well, over which FRR routes.
+	Unnumbered bool `json:"unnumbered,omitempty"`
 }
 
 // ownAddrs lists the interface's own addresses, that of the link first.
@@ -46,9 +48,10 @@ type Namespace struct {
 }
 
 // Layout is a topology turned into namespaces, interfaces and addresses. It
-// is a pure function of the lab's name and the topology.
+// is a pure function of the lab's name, the topology and the kind of routing.
 type Layout struct {
-	Topology   *fabric.Topology `json:"topology"` // completed with addresses
+	Topology   *fabric.Topology `json:"topology"`          // completed with addresses
+	Routing    string           `json:"routing,omitempty"` // RoutingFRR, or empty: the lab installs the routes
 	Namespaces []Namespace      `json:"namespaces"`
 }
 

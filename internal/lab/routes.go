@@ -2,6 +2,7 @@ package lab
 
 import (
 	"net/netip"
+	"slices"
 	"sort"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -20,6 +21,9 @@ type route struct {
 	table int // 0: main
 	hops  []hop
 }
+
+// isLocal reports whether the destination is at the element's own port.
+func (r route) isLocal() bool { return !r.hops[0].gateway.IsValid() }
 
 // nicTable returns the number of the routing table of a node's i-th NIC.
 func nicTable(i int) int { return 100 + i }
@@ -94,6 +98,21 @@ func (x *index) computeRoutes(down, withdrawn linkSet) map[string][]route {
 		}
 	}
 	return out
+}
+
+// labRoutes returns those of computeRoutes that the lab installs itself. Where FRR routes between switches, these are the
+// routes of nodes, and those of switches to what is at their own ports.
+func (x *index) labRoutes(down, withdrawn linkSet) map[string][]route {
+	all := x.computeRoutes(down, withdrawn)
+	if x.Routing != RoutingFRR {
+		return all
+	}
+	for _, ns := range x.Namespaces {
+		if ns.Switch {
+			all[ns.Element] = slices.DeleteFunc(all[ns.Element], func(r route) bool { return !r.isLocal() })
+		}
+	}
+	return all
 }
 
 // hopsTo returns each switch's next hops on the shortest paths to the switch

@@ -19,6 +19,7 @@ type Status struct {
 	Name       string            `json:"name"`
 	Phase      string            `json:"phase"`
 	Created    time.Time         `json:"created"`
+	Routing    string            `json:"routing"` // one of RoutingKinds
 	OwnerPID   int               `json:"owner_pid,omitempty"`
 	OwnerAlive bool              `json:"owner_alive,omitempty"`
 	Namespaces []NamespaceStatus `json:"namespaces"`
@@ -29,7 +30,7 @@ type Status struct {
 type FaultStatus struct {
 	ActiveFault
 	// HelperAlive is nil for a fault without a helper. The helper of
-	// link-down ends when its withdrawal is done.
+	// link-down ends when its withdrawal is done; with RoutingFRR it has none.
 	HelperAlive *bool `json:"helper_alive,omitempty"`
 }
 
@@ -41,8 +42,8 @@ type NamespaceStatus struct {
 	Exists     bool              `json:"exists"`
 	LinksUp    int               `json:"links_up"`
 	LinksDown  int               `json:"links_down"`
-	Routes     int               `json:"routes"`      // static routes in force
-	RoutesWant int               `json:"routes_want"` // static routes of the whole fabric
+	Routes     int               `json:"routes"`      // routes in force that the lab or its FRR installed
+	RoutesWant int               `json:"routes_want"` // those of the whole fabric
 	Processes  []int             `json:"processes"`
 	Interfaces []InterfaceStatus `json:"interfaces"`
 }
@@ -86,7 +87,10 @@ func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	x := st.Layout.buildIndex()
-	s := &Status{Name: st.Name, Phase: st.Phase, Created: st.Created, Faults: []FaultStatus{}}
+	s := &Status{Name: st.Name, Phase: st.Phase, Created: st.Created, Routing: RoutingStatic, Faults: []FaultStatus{}}
+	if x.Routing != "" {
+		s.Routing = x.Routing
+	}
 	for _, f := range st.Faults {
 		fs := FaultStatus{ActiveFault: f}
 		if f.Helper.PID != 0 {
@@ -147,7 +151,11 @@ func (s *NamespaceStatus) readNamespace(ns Namespace) error {
 			s.Interfaces = append(s.Interfaces, InterfaceStatus{End: i.End, Interface: i.Name, Address: i.Address, Peer: i.Peer, Up: up[i.Name]})
 		}
 		routes, err := staticRoutes(h)
-		s.Routes = len(routes)
+		if err != nil {
+			return err
+		}
+		learned, err := learnedRoutes(h)
+		s.Routes = len(routes) + len(learned)
 		return err
 	})
 }
