@@ -552,6 +552,8 @@ type struck struct {
 	healed time.Time
 	named  time.Duration // zero: not yet
 	paged  time.Duration
+	// open is set if the page about an earlier fault of the element was open when it began. There is no second one.
+	open bool
 }
 
 // about reports whether a verdict is about the fault.
@@ -651,7 +653,7 @@ func (m *turmoil) play(s chaos.Schedule) *played {
 		if f.named == 0 {
 			p.wrong = append(p.wrong, fmt.Sprintf("%s at %s was not named", f.Kind, f.plan.Element))
 		}
-		if f.paged == 0 {
+		if f.paged == 0 && !f.open {
 			p.wrong = append(p.wrong, fmt.Sprintf("no page about %s at %s", f.Kind, f.plan.Element))
 		}
 	}
@@ -674,7 +676,8 @@ func (m *turmoil) recover(look func()) {
 	}
 	for _, r := range m.analyzers {
 		body, _ := m.get("http://"+r.address+"/api/v1/verdicts", nil)
-		m.t.Logf("%s: %s", r.name, body[:min(len(body), 3000)])
+		flows, _ := m.get("http://"+r.address+"/api/v1/observations", nil)
+		m.t.Logf("%s: %s\n  %s", r.name, body[:min(len(body), 1000)], strings.Join(moved(flows), "\n  "))
 	}
 	m.t.Errorf("%s after the end the network is not innocent, or agents are not connected (%v)", recovery, m.allConnected())
 }
@@ -703,7 +706,7 @@ func (m *turmoil) advance(p *played, began time.Time) {
 	for _, f := range p.faults {
 		switch {
 		case f.began.IsZero() && since >= f.At:
-			f.began = time.Now()
+			f.began, f.open = time.Now(), m.isPaged(f.plan.Element, began)
 			f.id = m.fault(f.plan.Fault)
 			m.t.Logf("%6.1f s  fault %s at %s", since.Seconds(), f.Kind, f.plan.Element)
 		case f.id != "" && since >= f.Until:
@@ -711,6 +714,16 @@ func (m *turmoil) advance(p *played, began time.Time) {
 			f.id, f.healed = "", time.Now()
 		}
 	}
+}
+
+// isPaged reports whether the last message about an element is that something is wrong with it.
+func (m *turmoil) isPaged(element string, since time.Time) (open bool) {
+	for _, x := range m.messages(since) {
+		if x.element == element && x.ofFabric() {
+			open = x.status == "firing"
+		}
+	}
+	return open
 }
 
 // look judges the verdicts and the messages that are new.
@@ -730,7 +743,7 @@ func (m *turmoil) look(p *played, began time.Time, known map[string]bool) {
 		switch key := "message " + x.name + x.element + x.status; {
 		case x.status != "firing" || !x.ofFabric():
 		case f != nil:
-			if f.paged == 0 {
+			if f.paged == 0 && x.at.After(f.began) {
 				f.paged = x.at.Sub(f.began)
 			}
 		case !known[key] && !known["element "+x.element]:
