@@ -3,6 +3,7 @@ package audit
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -152,6 +153,9 @@ func (m *mtuStudy) addTest(t *fabric.PathMTU) {
 	case err != nil || !known:
 		m.unknown["its path is not known"]++
 		return
+	case !m.crossesSwitches(m.e.Flows[at].Path, t.Hops):
+		m.unknown["the flow had another path than before"]++
+		return
 	}
 	class, crosses := m.e.Flows[at].Class, m.crosses[at]
 	if m.good[class] == nil {
@@ -180,6 +184,19 @@ func (m *mtuStudy) addTest(t *fabric.PathMTU) {
 		s.suspects = append(s.suspects, back...)
 	}
 	m.failed = append(m.failed, s)
+}
+
+// crossesSwitches reports whether the switches that answered a test are those of a path, as far as their addresses are planned.
+func (m *mtuStudy) crossesSwitches(path fabric.Path, hops []netip.Addr) bool {
+	if len(hops) != len(path) {
+		return true // which is judged with the result
+	}
+	for i, a := range hops {
+		if end := m.e.Graph.EndOf(a); end != "" && fabric.OwnerOf(end) != path[i].Switch {
+			return false
+		}
+	}
+	return true
 }
 
 // mtuCulprit is a direction that explains why paths drop long packets.

@@ -146,3 +146,30 @@ func TestActiveMTUIsThatOfLinux(t *testing.T) {
 		}
 	}
 }
+
+// TestPathMTUOfAnotherPath: a test whose switches are not those of the flow's path names no link of that path.
+func TestPathMTUOfAnotherPath(t *testing.T) {
+	s := newSite(5, 4, 4, 4)
+	e := longPackets(s)
+	e.PathMTU.Tests = testPaths(e, Scope{}, map[fabric.Direction]bool{s.g.LinkDirections()[0]: true}, true)
+	other := netip.MustParseAddr("192.0.2.9")
+	topo := *s.g.Topo
+	topo.Links = slices.Clone(topo.Links)
+	topo.Links[len(topo.Links)-1].BAddress = netip.PrefixFrom(other, 31) // of a spine
+	e.Graph = fabric.NewGraph(&topo)
+	if e.Graph.EndOf(other) == "" {
+		t.Fatal("the address belongs to no port")
+	}
+	m := newMTUStudy(newStudy(e, DefaultCriteria(), Scope{}))
+	if len(m.failed) == 0 {
+		t.Fatal("no test failed")
+	}
+	for i := range e.PathMTU.Tests {
+		if h := e.PathMTU.Tests[i].Hops; len(h) > 0 {
+			h[0] = other // no path begins at a spine
+		}
+	}
+	if m = newMTUStudy(newStudy(e, DefaultCriteria(), Scope{})); len(m.failed) != 0 || m.unknown["the flow had another path than before"] == 0 {
+		t.Errorf("%d tests failed, %v have no result", len(m.failed), m.unknown)
+	}
+}
