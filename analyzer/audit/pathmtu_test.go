@@ -155,7 +155,13 @@ func TestPathMTUOfAnotherPath(t *testing.T) {
 	other := netip.MustParseAddr("192.0.2.9")
 	topo := *s.g.Topo
 	topo.Links = slices.Clone(topo.Links)
-	topo.Links[len(topo.Links)-1].BAddress = netip.PrefixFrom(other, 31) // of a spine
+	up, _ := s.fabricLink(0)
+	l := &topo.Links[slices.IndexFunc(topo.Links, func(l fabric.Link) bool { return l.ID() == up.LinkID() })]
+	if l.A == up.To {
+		l.AAddress = netip.PrefixFrom(other, 31)
+	} else {
+		l.BAddress = netip.PrefixFrom(other, 31)
+	}
 	e.Graph = fabric.NewGraph(&topo)
 	if e.Graph.EndOf(other) == "" {
 		t.Fatal("the address belongs to no port")

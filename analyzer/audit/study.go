@@ -178,7 +178,7 @@ type choices struct {
 	// avoided is the logarithm of the probability that all flows avoid a direction by chance, and offered the number of flows.
 	avoided []float64
 	offered []int
-	used    []int
+	used    []int // flows that cross it, and get probes through
 }
 
 // choice is a switch with links between which it chooses.
@@ -219,8 +219,10 @@ func (st *study) countChoices(g *fabric.Graph) *choices {
 		if len(f.Path) == 0 || f.Windows*2 < st.e.Windows && st.hasOtherPath(i) {
 			continue
 		}
-		for _, d := range st.crosses[i] {
-			c.used[d]++
+		if f.Lost < f.Sent {
+			for _, d := range st.crosses[i] {
+				c.used[d]++
+			}
 		}
 		leaf := f.Path[len(f.Path)-1].Switch
 		if distances[leaf] == nil {
