@@ -53,7 +53,7 @@ const agentWeb = "127.0.0.1:9868"
 func newFleet(t *testing.T, name, file string, args ...string) *fleet {
 	t.Helper()
 	l := fabricOf(t, name, file)
-	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), socket: "agents.sock", bin: bin, args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}, running: map[string]*exec.Cmd{}}
+	f := &fleet{t: t, l: l, g: fabric.NewGraph(l.Topology()), dir: t.TempDir(), socket: "agents.sock", bin: bin, args: args, agents: map[string]*exec.Cmd{}, logs: map[string]*bytes.Buffer{}}
 	t.Cleanup(func() {
 		for _, cmd := range f.agents {
 			stop(t, cmd)
@@ -124,6 +124,9 @@ func (f *fleet) start(cmd *exec.Cmd, who string) *exec.Cmd {
 	cmd.Stderr = f.logs[who]
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)
+	}
+	if f.running == nil {
+		f.running = map[string]*exec.Cmd{}
 	}
 	f.running[who] = cmd
 	return cmd
