@@ -36,14 +36,10 @@ func (e *Exporter) servePathMTU(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d edges, want 1 to %d", len(body.Edges), maxPathMTUFlows), http.StatusBadRequest)
 		return
 	}
-	edges := make([]fabric.Flow, len(body.Edges))
-	for i, s := range body.Edges {
-		flow, err := fabric.ParseFlow(s)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		edges[i] = flow
+	edges, err := parseFlows(body.Edges)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
 	webaccess.AddLogAttrs(r, "edges", len(edges), "octets", body.Octets)
 	node, found, err := e.node.ProbePathMTU(r.Context(), edges, body.Octets)

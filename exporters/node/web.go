@@ -148,6 +148,19 @@ func (e *Exporter) writeJSON(w http.ResponseWriter, v any, what string) {
 	}
 }
 
+// parseFlows parses the names of flows. It fails at the first that is none.
+func parseFlows(names []string) ([]fabric.Flow, error) {
+	flows := make([]fabric.Flow, len(names))
+	for i, name := range names {
+		f, err := fabric.ParseFlow(name)
+		if err != nil {
+			return nil, err
+		}
+		flows[i] = f
+	}
+	return flows, nil
+}
+
 // serveTrace answers POST /api/v1/trace.
 func (e *Exporter) serveTrace(w http.ResponseWriter, r *http.Request) {
 	var body struct {
@@ -163,14 +176,10 @@ func (e *Exporter) serveTrace(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d edges, want at most %d", len(body.Edges), maxTraceEdges), http.StatusBadRequest)
 		return
 	}
-	edges := make([]fabric.Flow, len(body.Edges))
-	for i, s := range body.Edges {
-		flow, err := fabric.ParseFlow(s)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		edges[i] = flow
+	edges, err := parseFlows(body.Edges)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
 	webaccess.AddLogAttrs(r, "edges", len(edges))
 	node, version, paths, err := e.node.TraceFlows(r.Context(), edges)

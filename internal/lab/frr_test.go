@@ -315,21 +315,7 @@ func TestKilledOwnerOfDaemons(t *testing.T) {
 	name := frrName("owner")
 	before := daemonsOf(name)
 	defer Down(context.Background(), name)
-	owner := exec.Command(os.Args[0], ownerArg, name, demoFile, RoutingFRR)
-	out, err := owner.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	owner.Stderr = os.Stderr
-	if err := owner.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer owner.Wait()
-	defer owner.Process.Kill()
-	var pid int
-	if _, err := fmt.Fscanf(out, "ready %d\n", &pid); err != nil {
-		t.Fatal(err)
-	}
+	owner, _ := startOwner(t, name, RoutingFRR)
 	if err := owner.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -472,27 +472,36 @@ func ownLab(ctx context.Context, name, file, routing string) error {
 	return cmd.Wait()
 }
 
+// startOwner starts a process that builds a lab and owns it, and returns the process of a program in the lab. It is killed when the
+// test ends.
+func startOwner(t *testing.T, name, routing string) (owner *exec.Cmd, pid int) {
+	t.Helper()
+	owner = exec.Command(os.Args[0], ownerArg, name, demoFile, routing)
+	out, err := owner.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner.Stderr = os.Stderr
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = owner.Process.Kill()
+		_ = owner.Wait()
+	})
+	if _, err := fmt.Fscanf(out, "ready %d\n", &pid); err != nil {
+		t.Fatal(err)
+	}
+	return owner, pid
+}
+
 func TestKilledOwnerIsCleanedUp(t *testing.T) {
 	needs(t, "iptables")
 	for _, how := range []string{"down", "up"} {
 		t.Run(how, func(t *testing.T) {
 			name := testName("owner-" + how)
 			defer Down(context.Background(), name)
-			owner := exec.Command(os.Args[0], ownerArg, name, demoFile, RoutingStatic)
-			out, err := owner.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			owner.Stderr = os.Stderr
-			if err := owner.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer owner.Wait()
-			defer owner.Process.Kill()
-			var pid int
-			if _, err := fmt.Fscanf(out, "ready %d\n", &pid); err != nil {
-				t.Fatal(err)
-			}
+			owner, pid := startOwner(t, name, RoutingStatic)
 			child, err := processOf(pid)
 			if err != nil {
 				t.Fatalf("the owner's command died before its owner: %v", err)
