@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 )
 
@@ -71,6 +72,20 @@ func statusByElement(c *Check) map[string]Status {
 
 // maxReport bounds the size of a report that is read.
 const maxReport = 64 << 20
+
+// LoadReport reads the report of a file, as ReadReport does. Errors name the file.
+func LoadReport(name string) (*Report, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	r, err := ReadReport(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return r, nil
+}
 
 // ReadReport reads the file audit.json of an earlier audit. It fails if that has another version or an unknown status.
 func ReadReport(in io.Reader) (*Report, error) {

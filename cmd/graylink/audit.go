@@ -97,13 +97,8 @@ func (f *auditFlags) readInputs(ctx context.Context) (in *inputs, err error) {
 		}
 	}
 	if f.compare != "" {
-		file, err := os.Open(f.compare)
-		if err != nil {
+		if in.before, err = audit.LoadReport(f.compare); err != nil {
 			return nil, fmt.Errorf("--compare: %w", err)
-		}
-		defer file.Close()
-		if in.before, err = audit.ReadReport(file); err != nil {
-			return nil, fmt.Errorf("--compare %s: %w", f.compare, err)
 		}
 		if in.before.Scope != in.scope.String() {
 			return nil, fmt.Errorf("--compare %s: its scope is %s, and %s is audited", f.compare, in.before.Scope, in.scope)

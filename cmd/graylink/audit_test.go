@@ -64,12 +64,8 @@ func TestAuditOfOneFlowDoesNotSuffice(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", name, len(text), err)
 		}
 	}
-	file, err := os.Open(filepath.Join(out, "audit.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	r, err := audit.ReadReport(file)
+	report := filepath.Join(out, "audit.json")
+	r, err := audit.LoadReport(report)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +73,14 @@ func TestAuditOfOneFlowDoesNotSuffice(t *testing.T) {
 		t.Errorf("%s, %d flows, %d windows, %d probes, by %q", r.Status, r.Flows, r.Windows, r.Probes, r.Program)
 	}
 	// Another audit is compared with it, but for one of another scope.
-	if code := runAudit(t, append(args, "--compare", file.Name(), "--scope", "node:h1")...); code != 1 {
+	if code := runAudit(t, append(args, "--compare", report, "--scope", "node:h1")...); code != 1 {
 		t.Errorf("another scope: exit code %d, want 1", code)
 	}
-	if code := runAudit(t, append(args, "--compare", file.Name())...); code != 3 {
+	if code := runAudit(t, append(args, "--compare", report)...); code != 3 {
 		t.Errorf("exit code %d, want 3", code)
 	}
 	var again audit.Report
-	if text, err := os.ReadFile(file.Name()); err != nil || json.Unmarshal(text, &again) != nil || again.Compared == nil || len(again.Compared.Changes) > 0 {
+	if text, err := os.ReadFile(report); err != nil || json.Unmarshal(text, &again) != nil || again.Compared == nil || len(again.Compared.Changes) > 0 {
 		t.Errorf("compared: %+v", again.Compared)
 	}
 }
@@ -109,12 +105,7 @@ func TestAuditScrapesSwitchesAndReadsTests(t *testing.T) {
 	if code != 2 && code != 3 {
 		t.Fatalf("exit code %d", code)
 	}
-	file, err := os.Open(filepath.Join(out, "audit.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	r, err := audit.ReadReport(file)
+	r, err := audit.LoadReport(filepath.Join(out, "audit.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

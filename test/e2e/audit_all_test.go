@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,51 +46,14 @@ func writePlan(t *testing.T, f *fleet) string {
 // TestAuditOfALab audits a fabric of namespaces with real agents and packets: as it is, with a link that delays, and with one
 // that loses packets.
 func TestAuditOfALab(t *testing.T) {
-	f := newFleet(t, "audit", "../../deploy/lab/demo.yaml")
-	proxy := httptest.NewServer(f.l.HTTPProxy())
-	t.Cleanup(proxy.Close)
-	f.startCoordinator()
-	for _, n := range f.nodes() {
-		f.startAgent(n, "--web.advertise-address="+n+":9868")
-	}
-	f.connected(len(f.nodes()))
-	f.probing(len(f.nodes()))
-	out, plan := filepath.Join(f.dir, "out"), writePlan(t, f)
-	for name, text := range map[string]string{"criteria.yaml": auditCriteria, "http.yml": "proxy_url: " + proxy.URL + "\nno_proxy: 127.0.0.1\n"} {
-		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run := func(more ...string) (r *audit.Report, failed []string, code int) {
-		t.Helper()
-		args := append([]string{"audit", "--topology", plan, "--coordinator", "http://" + f.web, "--http.config", filepath.Join(f.dir, "http.yml"),
-			"--criteria", filepath.Join(f.dir, "criteria.yaml"), "--duration", "30s", "--output", out}, more...)
-		stdout, stderr, code := graylink(t, args...)
-		t.Logf("%s\n%s", stdout, stderr)
-		file, err := os.Open(filepath.Join(out, "audit.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer file.Close()
-		if r, err = audit.ReadReport(file); err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range r.Checks {
-			for _, i := range c.Items {
-				if i.Status == audit.Fail {
-					failed = append(failed, c.ID+" "+i.Element)
-				}
-			}
-		}
-		return r, failed, code
-	}
-	f.wait(time.Minute, "all clocks are locked", func() bool { states, _ := f.clockStates(); return states["locked"] == len(f.nodes()) })
-	r, failed, code := run()
-	if code != 0 || len(failed) > 0 {
+	a := newAuditedLab(t, "audit")
+	a.length = 30 * time.Second
+	r, code := a.run()
+	if failed := findings(r, audit.Fail); code != 0 || len(failed) > 0 {
 		t.Errorf("without a fault: exit code %d, %v failed: %s", code, failed, r.Result())
 	}
-	before := filepath.Join(f.dir, "before.json")
-	if err := os.Rename(filepath.Join(out, "audit.json"), before); err != nil {
+	before := filepath.Join(a.dir, "before.json")
+	if err := os.Rename(filepath.Join(a.out, "audit.json"), before); err != nil {
 		t.Fatal(err)
 	}
 	const link = "leaf2:up1--spine1:dn2"
@@ -102,18 +64,18 @@ func TestAuditOfALab(t *testing.T) {
 		{lab.Fault{Kind: lab.KindDelay, At: link, Delay: 3 * time.Millisecond}, []string{"A4 " + link, "A5 " + link}},
 		{lab.Fault{Kind: lab.KindLoss, At: link, Loss: 0.05}, []string{"A3 " + link}},
 	} {
-		id, err := f.l.AddFault(t.Context(), x.fault)
+		id, err := a.l.AddFault(t.Context(), x.fault)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, failed, code := run("--compare", before)
-		if code != 2 || !slices.Equal(failed, x.want) {
+		r, code := a.run("--compare", before)
+		if failed := findings(r, audit.Fail); code != 2 || !slices.Equal(failed, x.want) {
 			t.Errorf("%s: exit code %d, %v failed, want %v", x.fault.Kind, code, failed, x.want)
 		}
 		if r.Compared == nil || r.Compared.Before != audit.Pass || r.Compared.After != audit.Fail || len(r.Compared.Changes) < len(x.want) {
 			t.Errorf("%s: compared: %+v", x.fault.Kind, r.Compared)
 		}
-		if err := f.l.ClearFault(t.Context(), id); err != nil {
+		if err := a.l.ClearFault(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}

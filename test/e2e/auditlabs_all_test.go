@@ -36,6 +36,7 @@ var (
 type auditedLab struct {
 	*fleet
 	out, plan, criteria, proxy string
+	length                     time.Duration // of an audit
 }
 
 // newAuditedLab builds a lab and waits until it probes and its clocks are locked.
@@ -50,7 +51,7 @@ func newAuditedLab(t *testing.T, name string) *auditedLab {
 	}
 	f.connected(len(f.nodes()))
 	f.probing(len(f.nodes()))
-	a := &auditedLab{fleet: f, out: filepath.Join(f.dir, "out"), plan: writePlan(t, f)}
+	a := &auditedLab{fleet: f, out: filepath.Join(f.dir, "out"), plan: writePlan(t, f), length: *auditLength}
 	a.criteria = f.write(filepath.Join(f.dir, "criteria.yaml"), auditCriteria)
 	a.proxy = f.write(filepath.Join(f.dir, "http.yml"), "proxy_url: "+proxy.URL+"\nno_proxy: 127.0.0.1\n")
 	f.wait(time.Minute, "all clocks are locked", func() bool { states, _ := f.clockStates(); return states["locked"] == len(f.nodes()) })
@@ -61,15 +62,11 @@ func newAuditedLab(t *testing.T, name string) *auditedLab {
 func (a *auditedLab) run(more ...string) (r *audit.Report, code int) {
 	a.t.Helper()
 	args := append([]string{"audit", "--topology", a.plan, "--coordinator", "http://" + a.web, "--http.config", a.proxy,
-		"--criteria", a.criteria, "--duration", auditLength.String(), "--output", a.out}, more...)
+		"--criteria", a.criteria, "--duration", a.length.String(), "--output", a.out}, more...)
 	stdout, stderr, code := graylink(a.t, args...)
 	a.t.Logf("%s\n%s", stdout, stderr)
-	file, err := os.Open(filepath.Join(a.out, "audit.json"))
+	r, err := audit.LoadReport(filepath.Join(a.out, "audit.json"))
 	if err != nil {
-		a.t.Fatal(err)
-	}
-	defer file.Close()
-	if r, err = audit.ReadReport(file); err != nil {
 		a.t.Fatal(err)
 	}
 	return r, code

@@ -72,14 +72,9 @@ func (f *File) Read(now time.Time) View {
 
 // readReport reads a report of the usual form.
 func readReport(name string) (*audit.Report, error) {
-	file, err := os.Open(name)
+	r, err := audit.LoadReport(name)
 	if err != nil {
 		return nil, err
-	}
-	defer file.Close()
-	r, err := audit.ReadReport(file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if r.End.IsZero() || r.Status == "" {
 		return nil, fmt.Errorf("%s: fields end and status: a time and a status are expected", name)
