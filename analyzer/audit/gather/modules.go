@@ -77,14 +77,10 @@ func opticalQueries() []portQuery {
 	module("voltage", "voltage_volts", "", setModule(func(m *audit.ModuleReading, v *float64) { m.VoltageVolts = v }))
 	both("bit errors", "fabric_switch_port_pre_fec_ber_ratio", "fabric_nic_port_pre_fec_ber_ratio", "",
 		setModule(func(m *audit.ModuleReading, v *float64) { m.PreFECBER = v }))
-	both("lanes", "fabric_switch_port_lanes", "fabric_nic_link_lanes or fabric_nic_port_lanes", "", setPort(func(p *audit.PortReading,
-		v *float64) {
-		p.Lanes = v
-	}))
-	both("expected lanes", "fabric_switch_port_expected_lanes", "fabric_nic_port_expected_lanes", "", setPort(func(p *audit.PortReading,
-		v *float64) {
-		p.ExpectedLanes = v
-	}))
+	both("lanes", "fabric_switch_port_lanes", "fabric_nic_link_lanes or fabric_nic_port_lanes", "",
+		setPort(func(p *audit.PortReading, v *float64) { p.Lanes = v }))
+	both("expected lanes", "fabric_switch_port_expected_lanes", "fabric_nic_port_expected_lanes", "",
+		setPort(func(p *audit.PortReading, v *float64) { p.ExpectedLanes = v }))
 	both("FEC", "fabric_switch_port_fec_mode", `fabric_nic_fec_mode{is="active"} == 1 or fabric_nic_port_fec_mode`, ", mode", setFEC)
 	return append(out,
 		portQuery{"bit errors of lanes", "max by (switch, port, lane) (fabric_switch_port_lane_pre_fec_ber_ratio)",
@@ -92,26 +88,26 @@ func opticalQueries() []portQuery {
 		portQuery{"types of modules", "max by (nic, vendor, part) (fabric_nic_module_info)", func(r *readings, at string, s *evidence.Sample) {
 			r.changeModule(at, func(m *audit.ModuleReading) { m.Type = strings.TrimSpace(s.Labels["vendor"] + " " + s.Labels["part"]) })
 		}},
-		portQuery{"thresholds of modules", "max by (nic, monitor, is) (fabric_nic_module_threshold)", func(r *readings, at string,
-			s *evidence.Sample) {
-			r.changeModule(at, func(m *audit.ModuleReading) {
-				if m.Limits == nil {
-					m.Limits = map[string]audit.ModuleLimits{}
-				}
-				l := m.Limits[s.Labels["monitor"]]
-				switch s.Labels["is"] {
-				case "low_alarm":
-					l.LowAlarm = &s.Value
-				case "low_warning":
-					l.LowWarning = &s.Value
-				case "high_warning":
-					l.HighWarning = &s.Value
-				case "high_alarm":
-					l.HighAlarm = &s.Value
-				}
-				m.Limits[s.Labels["monitor"]] = l
-			})
-		}})
+		portQuery{"thresholds of modules", "max by (nic, monitor, is) (fabric_nic_module_threshold)",
+			func(r *readings, at string, s *evidence.Sample) {
+				r.changeModule(at, func(m *audit.ModuleReading) {
+					if m.Limits == nil {
+						m.Limits = map[string]audit.ModuleLimits{}
+					}
+					l := m.Limits[s.Labels["monitor"]]
+					switch s.Labels["is"] {
+					case "low_alarm":
+						l.LowAlarm = &s.Value
+					case "low_warning":
+						l.LowWarning = &s.Value
+					case "high_warning":
+						l.HighWarning = &s.Value
+					case "high_alarm":
+						l.HighAlarm = &s.Value
+					}
+					m.Limits[s.Labels["monitor"]] = l
+				})
+			}})
 }
 
 // Labels of series that say how a port, a queue or a switch is configured, and what the settings are called.
@@ -130,24 +126,24 @@ func settingQueries() []portQuery {
 		return "yes"
 	}
 	return []portQuery{
-		{"identity of NICs", "max by (nic, board, type, driver, firmware) (fabric_nic_port_info)", func(r *readings, at string,
-			s *evidence.Sample) {
-			c := r.configured[at]
-			c.Model = strings.TrimSpace(s.Labels["type"] + " " + s.Labels["board"])
-			r.configured[at] = c
-			for _, name := range []string{"driver", "firmware"} {
-				if v := s.Labels[name]; v != "" {
-					r.addSetting(at, name, v)
+		{"identity of NICs", "max by (nic, board, type, driver, firmware) (fabric_nic_port_info)",
+			func(r *readings, at string, s *evidence.Sample) {
+				c := r.configured[at]
+				c.Model = strings.TrimSpace(s.Labels["type"] + " " + s.Labels["board"])
+				r.configured[at] = c
+				for _, name := range []string{"driver", "firmware"} {
+					if v := s.Labels[name]; v != "" {
+						r.addSetting(at, name, v)
+					}
 				}
-			}
-		}},
+			}},
 		{"lanes of PCIe", `max by (nic) (fabric_nic_pci_link_lanes{is="current"})`, func(r *readings, at string, s *evidence.Sample) {
 			r.addSetting(at, "PCIe width", "x"+formatNumber(s.Value))
 		}},
-		{"speed of PCIe", `max by (nic) (fabric_nic_pci_link_transfers_per_second{is="current"})`, func(r *readings, at string,
-			s *evidence.Sample) {
-			r.addSetting(at, "PCIe speed", formatNumber(s.Value/1e9)+" GT/s")
-		}},
+		{"speed of PCIe", `max by (nic) (fabric_nic_pci_link_transfers_per_second{is="current"})`,
+			func(r *readings, at string, s *evidence.Sample) {
+				r.addSetting(at, "PCIe speed", formatNumber(s.Value/1e9)+" GT/s")
+			}},
 		{"pause frames", "max by (nic, what) (fabric_nic_pause_enabled)", func(r *readings, at string, s *evidence.Sample) {
 			if name := pauseSettings[s.Labels["what"]]; name != "" {
 				r.addSetting(at, name, onOff(s.Value))
@@ -156,18 +152,18 @@ func settingQueries() []portQuery {
 		{"configured FEC", `max by (nic, mode) (fabric_nic_fec_mode{is="configured"})`, func(r *readings, at string, s *evidence.Sample) {
 			r.addSetting(at, "FEC "+s.Labels["mode"]+" enabled", onOff(s.Value))
 		}},
-		{"settings of switch ports", "max by (switch, port, dscp_map, queue_map, pfc) (fabric_switch_port_qos_info)", func(r *readings,
-			at string, s *evidence.Sample) {
-			for label, name := range portSettings {
-				if v := s.Labels[label]; v != "" {
-					r.addSetting(at, name, v)
+		{"settings of switch ports", "max by (switch, port, dscp_map, queue_map, pfc) (fabric_switch_port_qos_info)",
+			func(r *readings, at string, s *evidence.Sample) {
+				for label, name := range portSettings {
+					if v := s.Labels[label]; v != "" {
+						r.addSetting(at, name, v)
+					}
 				}
-			}
-		}},
-		{"ECN of queues", "max by (switch, port, tc, ecn_profile) (fabric_switch_port_queue_qos_info)", func(r *readings, at string,
-			s *evidence.Sample) {
-			r.addSetting(at, "ECN profile of queue "+s.Labels["tc"], s.Labels["ecn_profile"])
-		}},
+			}},
+		{"ECN of queues", "max by (switch, port, tc, ecn_profile) (fabric_switch_port_queue_qos_info)",
+			func(r *readings, at string, s *evidence.Sample) {
+				r.addSetting(at, "ECN profile of queue "+s.Labels["tc"], s.Labels["ecn_profile"])
+			}},
 		{"ECN profiles", "max by (switch, profile, ecn, min_threshold, max_threshold, probability) (fabric_switch_ecn_profile_info)",
 			func(r *readings, at string, s *evidence.Sample) {
 				var parts []string
