@@ -440,11 +440,24 @@ func TestNoBurstAfterAStall(t *testing.T) {
 	}
 }
 
+// A request for flows of which the node has some is answered for these. Schedules change between a request and its answer.
 func TestTraceUnknownEdge(t *testing.T) {
 	a := start(t, loopConfig("h1", 1, 2, "h2/eth1", 1))
-	_, err := a.TraceFlows(context.Background(), []fabric.Flow{{Src: "h1/eth1", Dst: "h9/eth1"}})
+	gone, own := fabric.Flow{Src: "h1/eth1", Dst: "h9/eth1"}, fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
+	_, err := a.TraceFlows(context.Background(), []fabric.Flow{gone})
 	var unknown UnknownEdgeError
 	if !errors.As(err, &unknown) || unknown.Edge != "h1/eth1>h9/eth1#0" {
 		t.Errorf("error %v", err)
+	}
+	paths, err := a.TraceFlows(context.Background(), []fabric.Flow{gone, own})
+	if err != nil || len(paths) != 1 || paths[0].Edge != own {
+		t.Errorf("with a flow of the node: %+v, %v", paths, err)
+	}
+	if _, err = a.ProbePathMTU(context.Background(), []fabric.Flow{gone}, 576); !errors.As(err, &unknown) {
+		t.Errorf("MTU of no flow of the node: error %v", err)
+	}
+	found, err := a.ProbePathMTU(context.Background(), []fabric.Flow{gone, own}, 576)
+	if err != nil || len(found) != 2 || found[0].State != fabric.PathMTUUnknown || found[0].Edge != gone.String() || found[0].Reason == "" || found[1].Edge != own.String() {
+		t.Errorf("MTU with a flow of the node: %+v, %v", found, err)
 	}
 }

@@ -42,8 +42,8 @@ func (e PathMTULengthError) Error() string {
 }
 
 // ProbePathMTU tests the paths of flows with packets of a length, and returns what it found in the same order. The length counts from the IP
-// header on. The error is an UnknownEdgeError for a flow that is not the node's, and a PathMTULengthError for a length that cannot be
-// tested. errors.Is holds for ErrClosed.
+// header on. A flow that the node does not have is unknown. The error is an UnknownEdgeError if it has none of them, and a
+// PathMTULengthError for a length that cannot be tested. errors.Is holds for ErrClosed.
 func (e *Engine) ProbePathMTU(ctx context.Context, edges []fabric.Flow, octets int) ([]fabric.PathMTU, error) {
 	ctx, leave, err := e.holdOpen(ctx)
 	if err != nil {
@@ -61,6 +61,10 @@ func (e *Engine) ProbePathMTU(ctx context.Context, edges []fabric.Flow, octets i
 	errs := make([]error, len(flows))
 	var wg sync.WaitGroup
 	for i, f := range flows {
+		if f.nic == nil {
+			found[i] = fabric.PathMTU{Edge: edges[i].String(), Octets: octets, State: fabric.PathMTUUnknown, Hops: []netip.Addr{}, Reason: "the node does not have this flow any more"}
+			continue
+		}
 		wg.Go(func() { found[i], errs[i] = e.tracer.probePathMTU(ctx, f, octets) })
 	}
 	wg.Wait()

@@ -353,7 +353,8 @@ func (n *nic) traceableFlows() []traceFlow {
 // traces allow, until the next call leaves them out.
 func (e *Engine) RetraceMoved(flows []fabric.Flow) { e.tracer.setMoved(flows) }
 
-// namedFlows returns the flows of edges in the same order. The error is an UnknownEdgeError for an edge that is not the node's.
+// namedFlows returns the flows of edges in the same order. An edge that the node does not have, as after a change of the schedule, has
+// a flow without a NIC. The error is an UnknownEdgeError if the node has none of them.
 func (e *Engine) namedFlows(edges []fabric.Flow) ([]traceFlow, error) {
 	known := map[fabric.Flow]traceFlow{}
 	for _, n := range e.allNICs() {
@@ -362,18 +363,20 @@ func (e *Engine) namedFlows(edges []fabric.Flow) ([]traceFlow, error) {
 		}
 	}
 	flows := make([]traceFlow, len(edges))
+	found := false
 	for i, id := range edges {
-		f, ok := known[id]
-		if !ok {
-			return nil, UnknownEdgeError{id.String()}
+		if f, ok := known[id]; ok {
+			flows[i], found = f, true
 		}
-		flows[i] = f
+	}
+	if !found && len(edges) > 0 {
+		return nil, UnknownEdgeError{edges[0].String()}
 	}
 	return flows, nil
 }
 
-// TraceFlows traces the named edges now and returns their paths in the same order. The error is an UnknownEdgeError for
-// an edge that is not the node's. errors.Is holds for ErrClosed.
+// TraceFlows traces the named edges now and returns their paths in the same order, without those of edges that the node does not
+// have. The error is an UnknownEdgeError if it has none of them. errors.Is holds for ErrClosed.
 func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedPath, error) {
 	ctx, leave, err := e.holdOpen(ctx)
 	if err != nil {
@@ -384,8 +387,9 @@ func (e *Engine) TraceFlows(ctx context.Context, edges []fabric.Flow) ([]TracedP
 	if err != nil {
 		return nil, err
 	}
-	paths := make([]TracedPath, len(edges))
-	errs := make([]error, len(edges))
+	flows = slices.DeleteFunc(flows, func(f traceFlow) bool { return f.nic == nil })
+	paths := make([]TracedPath, len(flows))
+	errs := make([]error, len(flows))
 	var wg sync.WaitGroup
 	for i, f := range flows {
 		wg.Go(func() { paths[i], errs[i] = e.tracer.traceAndKeep(ctx, f) })
