@@ -336,6 +336,26 @@ func TestNeighboursAreComparedWithThePlan(t *testing.T) {
 	}
 }
 
+// TestFlowsThatEndedShowNoCable: a flow that crossed a link before it went down, and ended then, does not show that the link is there.
+func TestFlowsThatEndedShowNoCable(t *testing.T) {
+	s := newSite(1, 4, 4, 8)
+	up, _ := s.fabricLink(0)
+	before := s.observe()
+	s.missing[up.LinkID()] = true
+	e := s.observe()
+	for _, f := range before.Flows {
+		if slices.Contains(f.Path.LinkDirections(f.Src, f.Dst), up) {
+			f.Flow.Number, f.Windows = 9, 1
+			e.Flows = append(e.Flows, f)
+			break
+		}
+	}
+	r := Run(e, DefaultCriteria(), whole(s.g))
+	if got, want := failedElements(&r), []string{"A2 " + up.LinkID()}; !slices.Equal(got, want) {
+		t.Errorf("%v failed, want %v", got, want)
+	}
+}
+
 // Rule 4: a kind of paths with too few members is unknown.
 func TestRule4FewMembersAreUnknown(t *testing.T) {
 	s := newSite(1, 4, 4, 8)

@@ -113,20 +113,28 @@ type mtuSubject struct {
 // mtuStudy sums up the tests of paths.
 type mtuStudy struct {
 	*study
-	records map[fabric.Flow]int       // places of the flow records with a known path
+	records map[fabric.Flow]int       // places of the flow records with a known path, or severalPaths
 	good    map[string]map[int32]bool // directions that long packets crossed, by class
 	failed  []mtuSubject
 	sent    int
 	unknown map[string]int // tests without a result, by the reason
 }
 
+// severalPaths stands for the place of a flow that had several known paths during the audit. What its packets cross now is not known.
+const severalPaths = -1
+
 // newMTUStudy sorts the tests. A direction that a long packet crossed is good.
 func newMTUStudy(st *study) *mtuStudy {
 	m := &mtuStudy{study: st, records: map[fabric.Flow]int{}, good: map[string]map[int32]bool{}, unknown: map[string]int{}}
 	for i := range st.e.Flows {
 		f := &st.e.Flows[i]
-		if at, known := m.records[f.Flow]; len(f.Path) > 0 && (!known || f.Windows > st.e.Flows[at].Windows) {
+		at, known := m.records[f.Flow]
+		switch {
+		case len(f.Path) == 0:
+		case !known:
 			m.records[f.Flow] = i
+		case at != severalPaths && st.e.Flows[at].Path.CanonicalKey() != f.Path.CanonicalKey():
+			m.records[f.Flow] = severalPaths
 		}
 	}
 	for i := range st.e.PathMTU.Tests {
@@ -153,6 +161,9 @@ func (m *mtuStudy) addTest(t *fabric.PathMTU) {
 	case err != nil || !known:
 		m.unknown["its path is not known"]++
 		return
+	case at == severalPaths:
+		m.unknown["the path of the flow changed during the audit"]++
+		return
 	case !m.crossesSwitches(m.e.Flows[at].Path, t.Hops):
 		m.unknown["the flow had another path than before"]++
 		return
@@ -161,9 +172,9 @@ func (m *mtuStudy) addTest(t *fabric.PathMTU) {
 	if m.good[class] == nil {
 		m.good[class] = map[int32]bool{}
 	}
-	back := []int32{}
+	var back []int32
 	flow.Reply = true
-	if r, known := m.records[flow]; known {
+	if r, known := m.records[flow]; known && r != severalPaths {
 		back = m.crosses[r]
 	}
 	if t.State == fabric.PathMTUPasses {
@@ -181,6 +192,10 @@ func (m *mtuStudy) addTest(t *fabric.PathMTU) {
 	}
 	s := mtuSubject{class, t, slices.Clone(crosses[t.Passed:t.Dropped])}
 	if t.Dropped == len(crosses) && t.NextMTU == 0 && len(t.Hops) > 0 {
+		if len(back) == 0 {
+			m.unknown["the answer may have been dropped, and its path is not known"]++
+			return
+		}
 		s.suspects = append(s.suspects, back...)
 	}
 	m.failed = append(m.failed, s)

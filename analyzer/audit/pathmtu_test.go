@@ -179,3 +179,42 @@ func TestPathMTUOfAnotherPath(t *testing.T) {
 		t.Errorf("%d tests failed, %v have no result", len(m.failed), m.unknown)
 	}
 }
+
+// TestPathMTUOfUncertainPaths: where the path of a flow or of its answers is not known for sure, a test names no link.
+func TestPathMTUOfUncertainPaths(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(e *Evidence) // of the flow and the answers of the tests that failed
+		reason string
+	}{
+		"answers unknown": {func(e *Evidence) {
+			for i := range e.Flows {
+				if e.Flows[i].Flow.Reply {
+					e.Flows[i].Path = nil
+				}
+			}
+		}, "the answer may have been dropped, and its path is not known"},
+		"paths changed": {func(e *Evidence) {
+			for i := range len(e.Flows) {
+				f := e.Flows[i]
+				f.Windows, f.Path = 1, slices.Clone(f.Path)
+				f.Path[0].Out = "other"
+				e.Flows = append(e.Flows, f)
+			}
+		}, "the path of the flow changed during the audit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(5, 4, 4, 4)
+			e := longPackets(s)
+			// A NIC does not get long packets, neither those of tests nor answers.
+			nic := s.g.NICIDs()[2]
+			e.PathMTU.Tests = testPaths(e, Scope{}, map[fabric.Direction]bool{{From: s.g.PeerOf(nic), To: nic}: true}, false)
+			if m := newMTUStudy(newStudy(e, DefaultCriteria(), Scope{})); len(m.failed) == 0 {
+				t.Fatal("no test failed")
+			}
+			tc.change(e)
+			if m := newMTUStudy(newStudy(e, DefaultCriteria(), Scope{})); len(m.failed) != 0 || m.unknown[tc.reason] == 0 {
+				t.Errorf("%d tests failed, %v have no result", len(m.failed), m.unknown)
+			}
+		})
+	}
+}

@@ -215,8 +215,9 @@ func (st *study) countChoices(g *fabric.Graph) *choices {
 	hops := map[[2]string][]int32{}
 	for i := range st.e.Flows {
 		f := &st.e.Flows[i]
-		// A path that a flow had for a while only, as before a link went down, does not show that the link is there.
-		if len(f.Path) == 0 || f.Windows*2 < st.e.Windows && st.hasOtherPath(i) {
+		// A path that a flow had for a while only, as before a link went down, does not show that the link is there. Neither does one of a
+		// flow that ended.
+		if len(f.Path) == 0 || f.Windows*2 < st.e.Windows {
 			continue
 		}
 		if f.Lost < f.Sent {
@@ -239,16 +240,6 @@ func (st *study) countChoices(g *fabric.Graph) *choices {
 		}
 	}
 	return c
-}
-
-// hasOtherPath reports whether a record beside one is of the same flow by another known path.
-func (st *study) hasOtherPath(i int) bool {
-	for _, j := range []int{i - 1, i + 1} {
-		if j >= 0 && j < len(st.e.Flows) && st.e.Flows[j].Flow == st.e.Flows[i].Flow && st.e.Flows[j].Class == st.e.Flows[i].Class && len(st.e.Flows[j].Path) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // add counts the choice of a flow at a switch.
