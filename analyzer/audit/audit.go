@@ -221,8 +221,10 @@ type FlowRecord struct {
 	// Timestamp is the kind of timestamps of the delays.
 	Timestamp string
 	// Path is nil if it is not known, or if the packets take several.
-	Path       fabric.Path
-	Windows    int
+	Path    fabric.Path
+	Windows int
+	// Confirmed is the number of the windows in which the flow had the path for sure. In the others, it had it before.
+	Confirmed  int
 	Sent, Lost uint64
 	// RoundTrip is the number of lost packets of which the direction is not known. They are neither in Sent nor in Lost.
 	RoundTrip uint64

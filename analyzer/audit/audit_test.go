@@ -336,23 +336,32 @@ func TestNeighboursAreComparedWithThePlan(t *testing.T) {
 	}
 }
 
-// TestFlowsThatEndedShowNoCable: a flow that crossed a link before it went down, and ended then, does not show that the link is there.
-func TestFlowsThatEndedShowNoCable(t *testing.T) {
-	s := newSite(1, 4, 4, 8)
-	up, _ := s.fabricLink(0)
-	before := s.observe()
-	s.missing[up.LinkID()] = true
-	e := s.observe()
-	for _, f := range before.Flows {
-		if slices.Contains(f.Path.LinkDirections(f.Src, f.Dst), up) {
-			f.Flow.Number, f.Windows = 9, 1
-			e.Flows = append(e.Flows, f)
-			break
-		}
-	}
-	r := Run(e, DefaultCriteria(), whole(s.g))
-	if got, want := failedElements(&r), []string{"A2 " + up.LinkID()}; !slices.Equal(got, want) {
-		t.Errorf("%v failed, want %v", got, want)
+// TestEarlierPathsShowNoCable: a flow that crossed a link before it went down does not show that the link is there: neither one that
+// ended then, nor one of which nothing says where it goes since.
+func TestEarlierPathsShowNoCable(t *testing.T) {
+	for name, change := range map[string]func(*FlowRecord){
+		"ended": func(f *FlowRecord) { f.Windows, f.Confirmed = 1, 1 },
+		"stale": func(f *FlowRecord) { f.Confirmed = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(1, 4, 4, 8)
+			up, _ := s.fabricLink(0)
+			before := s.observe()
+			s.missing[up.LinkID()] = true
+			e := s.observe()
+			for _, f := range before.Flows {
+				if slices.Contains(f.Path.LinkDirections(f.Src, f.Dst), up) {
+					f.Flow.Number = 9
+					change(&f)
+					e.Flows = append(e.Flows, f)
+					break
+				}
+			}
+			r := Run(e, DefaultCriteria(), whole(s.g))
+			if got, want := failedElements(&r), []string{"A2 " + up.LinkID()}; !slices.Equal(got, want) {
+				t.Errorf("%v failed, want %v", got, want)
+			}
+		})
 	}
 }
 

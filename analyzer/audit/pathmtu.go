@@ -130,7 +130,7 @@ func newMTUStudy(st *study) *mtuStudy {
 		f := &st.e.Flows[i]
 		at, known := m.records[f.Flow]
 		switch {
-		case len(f.Path) == 0:
+		case f.Confirmed == 0 || m.isMiswired(i):
 		case !known:
 			m.records[f.Flow] = i
 		case at != severalPaths && st.e.Flows[at].Path.CanonicalKey() != f.Path.CanonicalKey():
@@ -148,6 +148,12 @@ func newMTUStudy(st *study) *mtuStudy {
 		}
 	}
 	return m
+}
+
+// isMiswired reports whether the path of a record has a link that check A2 did not find where it is planned. The flow had this path
+// before that was known, and has another one.
+func (m *mtuStudy) isMiswired(record int) bool {
+	return slices.ContainsFunc(m.crosses[record], func(d int32) bool { return m.miswired[m.directions[d].LinkID()] })
 }
 
 func (m *mtuStudy) addTest(t *fabric.PathMTU) {

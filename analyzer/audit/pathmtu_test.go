@@ -193,6 +193,16 @@ func TestPathMTUOfUncertainPaths(t *testing.T) {
 				}
 			}
 		}, "the answer may have been dropped, and its path is not known"},
+		"nothing confirms the paths": {func(e *Evidence) {
+			for i := range e.Flows {
+				e.Flows[i].Confirmed = 0
+			}
+		}, "its path is not known"},
+		"by a cable that is elsewhere": {func(e *Evidence) {
+			for i := range e.Graph.Topo.Links {
+				e.Swaps = append(e.Swaps, Swap{Planned: [2]string{e.Graph.Topo.Links[i].ID(), e.Graph.Topo.Links[0].ID()}})
+			}
+		}, "its path is not known"},
 		"paths changed": {func(e *Evidence) {
 			for i := range len(e.Flows) {
 				f := e.Flows[i]
@@ -212,7 +222,9 @@ func TestPathMTUOfUncertainPaths(t *testing.T) {
 				t.Fatal("no test failed")
 			}
 			tc.change(e)
-			if m := newMTUStudy(newStudy(e, DefaultCriteria(), Scope{})); len(m.failed) != 0 || m.unknown[tc.reason] == 0 {
+			st := newStudy(e, DefaultCriteria(), Scope{})
+			checkWiring(st)
+			if m := newMTUStudy(st); len(m.failed) != 0 || m.unknown[tc.reason] == 0 {
 				t.Errorf("%d tests failed, %v have no result", len(m.failed), m.unknown)
 			}
 		})

@@ -141,6 +141,9 @@ func (r *Recorder) addObservation(f fabric.Flow, o *fabric.Observation) {
 		r.flows[key] = c
 	}
 	c.Windows++
+	if o.PathState == fabric.PathValid {
+		c.Confirmed++
+	}
 	if o.LossScope == fabric.LossRoundTrip {
 		c.RoundTrip += o.Lost
 		return

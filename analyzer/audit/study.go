@@ -216,8 +216,8 @@ func (st *study) countChoices(g *fabric.Graph) *choices {
 	for i := range st.e.Flows {
 		f := &st.e.Flows[i]
 		// A path that a flow had for a while only, as before a link went down, does not show that the link is there. Neither does one of a
-		// flow that ended.
-		if len(f.Path) == 0 || f.Windows*2 < st.e.Windows {
+		// flow that ended, or one that nothing confirms any more.
+		if len(f.Path) == 0 || f.Confirmed*2 < st.e.Windows {
 			continue
 		}
 		if f.Lost < f.Sent {
