@@ -62,6 +62,8 @@ type collector struct {
 	store   *paths.Store
 	sources *tracing.Sources
 	cycle   int
+	// began is when the audit began. A path that was confirmed before is not known to be that of the fabric as it is.
+	began time.Time
 	// refusals are those of the agents' so far.
 	refusals *refusals
 }
@@ -73,7 +75,7 @@ func Collect(ctx context.Context, o Options) (*audit.Evidence, error) {
 	if o.Agents != nil {
 		o.Agents = watchedAgents{o.Agents, refusals}
 	}
-	c := &collector{o: o, store: store, refusals: refusals, sources: tracing.NewSources(tracing.Options{Store: store, DB: o.DB, Settings: evidence.SettingsFor(o.Scrape), Agents: o.Agents, SwitchAgents: o.SwitchAgents, Log: o.Log})}
+	c := &collector{o: o, store: store, began: time.Now(), refusals: refusals, sources: tracing.NewSources(tracing.Options{Store: store, DB: o.DB, Settings: evidence.SettingsFor(o.Scrape), Agents: o.Agents, SwitchAgents: o.SwitchAgents, Log: o.Log})}
 	run, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { c.sources.Run(run) })
@@ -179,7 +181,8 @@ func (c *collector) collectWindows(ctx context.Context) (*audit.Evidence, error)
 // progressEvery is the time between two lines about the progress.
 const progressEvery = 30 * time.Second
 
-// readWindow reads the window that ends shortly before a moment, with its paths, and requests traces of flows without one.
+// readWindow reads the window that ends shortly before a moment, with its paths, and requests traces of flows without one. A path that
+// was confirmed before the audit began is stale, since traffic can have moved from a link that went down.
 func (c *collector) readWindow(ctx context.Context, s evidence.Settings, now time.Time) (evidence.Window, error) {
 	w, err := evidence.ReadWindow(ctx, c.o.DB, s, now)
 	if err != nil {
@@ -188,6 +191,9 @@ func (c *collector) readWindow(ctx context.Context, s evidence.Settings, now tim
 	c.cycle++
 	for _, o := range w.Observations {
 		c.sources.BindPath(o)
+		if o.PathState == fabric.PathValid && o.PathSince.Before(c.began) {
+			o.PathState = fabric.PathStale
+		}
 	}
 	none := func(func(fabric.Flow) bool) {}
 	c.sources.Tracer().RequestTraces(&tracing.Demand{Now: now, Cycle: c.cycle, Interval: s.Delay, Findings: judge.FindingsOf(w.Observations, judge.DefaultParameters()), Pending: none, Watched: none})
