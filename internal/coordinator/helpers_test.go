@@ -202,6 +202,14 @@ func (f *fixture) beat(s *session, a *agentapi.Applied) {
 	}
 }
 
+// appliedBy returns what the agent of a node reports when it has applied all that it was sent.
+func (f *fixture) appliedBy(node string) *agentapi.Applied {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.registry.agents[node].assigned
+	return &agentapi.Applied{Version: a.version, Hash: slices.Clone(a.hash[:]), KeyIds: f.keys.epochIDs()}
+}
+
 // inbox has the last messages to an agent.
 type inbox struct {
 	assignment *agentapi.Assignment

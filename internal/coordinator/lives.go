@@ -29,10 +29,11 @@ func newLifeNumbers(s *state, wall time.Time) lifeNumbers {
 }
 
 // assignLife returns the life number of an agent process that sent a hello, and whether the state must
-// be saved to reserve more numbers. A process that has a number from a coordinator keeps it. The number
-// that an agent reports affects only that agent.
-func (l *lifeNumbers) assignLife(h *agentapi.Hello) (life uint64, save bool) {
-	if h.GetLifeAssigned() && h.GetLife() != 0 {
+// be saved to reserve more numbers. A process that has a number from a coordinator keeps it, unless a
+// process that used the same name has had a higher one, highest, in the meantime: peers take packets of
+// a lower number for replays. The number that an agent reports affects only that agent.
+func (l *lifeNumbers) assignLife(h *agentapi.Hello, highest uint64) (life uint64, save bool) {
+	if h.GetLifeAssigned() && h.GetLife() != 0 && h.GetLife() >= highest {
 		return h.GetLife(), false
 	}
 	l.lastGiven++
@@ -40,7 +41,17 @@ func (l *lifeNumbers) assignLife(h *agentapi.Hello) (life uint64, save bool) {
 		l.reserved += lifeBlock
 		save = true
 	}
-	return max(l.lastGiven, h.GetLife()+1), save
+	return max(l.lastGiven, h.GetLife()+1, highest+1), save
+}
+
+// noteLife records the life number of a session's process, which peers get, once the process probes: it has its own configuration, or
+// applied its assignment. A process that uses the name of a node, and has none of its NICs, ends no life of the node. It needs mu.
+func (c *Coordinator) noteLife(s *session) {
+	a := s.agent
+	if s.life == a.life || a.status.applyError != "" || !a.ownConfiguration && !a.upToDate() {
+		return
+	}
+	a.life, c.file.unsaved = s.life, true
 }
 
 // livesOf returns the known life numbers of a node's peers.

@@ -52,7 +52,7 @@ func TestLivesOnlyGrow(t *testing.T) {
 	f.restart()
 	connect("coordinator restarted with its clock set back", alive("h1", 3, 0, false))
 	for range lifeBlock {
-		f.registry.lives.assignLife(&agentapi.Hello{})
+		f.registry.lives.assignLife(&agentapi.Hello{}, 0)
 	}
 	last = f.registry.lives.lastGiven
 	if f.registry.lives.reserved <= last {
@@ -71,7 +71,18 @@ func TestPeersGetLives(t *testing.T) {
 	for _, n := range []string{"h1", "h2", "h3"} {
 		sessions[n] = f.mustConnect(alive(n, 0, 0, false))
 	}
+	// atWork lets agents report that they have applied their assignment.
+	atWork := func(nodes ...string) {
+		for _, n := range nodes {
+			f.beat(sessions[n], f.appliedBy(n))
+		}
+	}
 	sessions["h4"] = f.mustConnect(hello("h4", 0)) // an older version
+	f.run(time.Minute)
+	if got := f.livesOf(f.planning.plan, "h1"); len(got.Nodes) != 0 {
+		t.Errorf("no agent has applied its assignment, and h1 gets %v", got)
+	}
+	atWork("h1", "h2", "h3")
 	f.run(time.Minute)
 	receivedLives := func(process byte) map[string]uint64 {
 		t.Helper()
@@ -103,5 +114,52 @@ func TestPeersGetLives(t *testing.T) {
 	f.mustConnect(hello("h2", 1))
 	if got := f.livesOf(f.planning.plan, "h1"); len(got.Nodes) != 1 {
 		t.Errorf("h2 has an older version now, and h1 gets %v", got)
+	}
+}
+
+// TestDuplicatesEndNoLife: another process that uses a node's name, which has none of the node's NICs, does not make packets of the
+// node's agent replays. The agent gets a higher number where a process that did probe had one.
+func TestDuplicatesEndNoLife(t *testing.T) {
+	f := start(t, clos(2, 2), nil)
+	agent := f.mustConnect(alive("h1", 0, 0, false))
+	f.mustConnect(alive("h2", 0, 0, false))
+	f.run(time.Minute)
+	f.beat(agent, f.appliedBy("h1"))
+	toPeers := func() uint64 {
+		t.Helper()
+		for _, n := range f.livesOf(f.planning.plan, "h2").Nodes {
+			if n.Node == "h1" {
+				return n.Life
+			}
+		}
+		return 0
+	}
+	if toPeers() != agent.life || agent.life == 0 {
+		t.Fatalf("the peers get %d, want %d", toPeers(), agent.life)
+	}
+	duplicate := f.mustConnect(alive("h1", 1, 0, false))
+	f.beat(duplicate, &agentapi.Applied{KeyIds: f.appliedBy("h1").KeyIds})
+	if duplicate.life <= agent.life || toPeers() != agent.life {
+		t.Errorf("the peers get %d from a process that probes nothing, want %d", toPeers(), agent.life)
+	}
+	f.endSession(duplicate)
+	again := f.mustConnect(alive("h1", 0, agent.life, true))
+	if again.life != agent.life {
+		t.Errorf("the agent comes back with %d, want %d", again.life, agent.life)
+	}
+	f.endSession(again)
+	duplicate = f.mustConnect(alive("h1", 2, 0, false))
+	f.beat(duplicate, f.appliedBy("h1"))
+	if toPeers() != duplicate.life {
+		t.Errorf("the peers get %d from a process that probes, want %d", toPeers(), duplicate.life)
+	}
+	f.endSession(duplicate)
+	again = f.mustConnect(alive("h1", 0, agent.life, true))
+	if again.life <= duplicate.life {
+		t.Errorf("the agent comes back with %d, want more than %d", again.life, duplicate.life)
+	}
+	f.beat(again, f.appliedBy("h1"))
+	if toPeers() != again.life {
+		t.Errorf("the peers get %d, want %d", toPeers(), again.life)
 	}
 }

@@ -133,7 +133,7 @@ func (c *Coordinator) registerAgent(h *agentapi.Hello, id identity) (*session, e
 	c.checkTarget(a)
 	if h.Life != nil {
 		save := false
-		s.life, save = c.registry.lives.assignLife(h)
+		s.life, save = c.registry.lives.assignLife(h, a.life)
 		c.file.unsaved = c.file.unsaved || save
 	} else if a.life != 0 {
 		a.life, c.file.unsaved = 0, true // an older version was given to it
@@ -276,14 +276,12 @@ func (c *Coordinator) handleMessage(s *session, m *agentapi.AgentMessage) error 
 		return status.Error(codes.InvalidArgument, "a second hello")
 	case *agentapi.AgentMessage_Heartbeat:
 		h := b.Heartbeat
-		if s.life != a.life { // the agent has had the number since the welcome
-			a.life, c.file.unsaved = s.life, true
-		}
 		a.status = agentStatus{applied: h.GetApplied(), silentEdges: int(h.GetSilentEdgesTotal()), silentNames: h.GetSilentEdges(),
 			stalled: time.Duration(h.GetStalledNs()), applyError: h.GetApplyError(), clockOffset: a.status.clockOffset}
 		if h.GetUnixTimeNs() != 0 {
 			a.status.clockOffset = time.Unix(0, h.GetUnixTimeNs()).Sub(wall)
 		}
+		c.noteLife(s)
 	case *agentapi.AgentMessage_Addresses:
 		c.updateInterfaces(a, b.Addresses.GetInterfaces(), mono)
 	}
