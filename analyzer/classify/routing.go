@@ -105,7 +105,7 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 	case routing.FIBMismatch:
 		v.Scenario = fabric.FIBMismatch
 	}
-	if v.Scenario != fabric.Polarization && f.Kind != routing.MissingPrefix && f.Kind != routing.PrefixLost {
+	if v.Scenario != fabric.Polarization && f.Kind != routing.MissingPrefix && f.Kind != routing.PrefixLost && f.Kind != routing.Converged {
 		v.Equivalent = nil // the others are links that the text names
 	}
 	v.Summary = routingSummary(f)

@@ -266,8 +266,11 @@ func (r *Rig) Baselines() map[fabric.Flow]int64 {
 
 // OpenVerdicts returns the elements, directions and scenarios of the open verdicts.
 func OpenVerdicts(s snapshot.Snapshot) []string {
-	var out []string
-	for _, v := range s.Report.Verdicts {
+	return describeVerdicts(s.Report.Verdicts)
+}
+
+func describeVerdicts(all []fabric.Verdict) (out []string) {
+	for _, v := range all {
 		out = append(out, v.Element.ID+" "+v.Direction+" "+string(v.Scenario))
 	}
 	return out

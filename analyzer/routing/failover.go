@@ -119,12 +119,13 @@ func (w *Watcher) departed(link string, since time.Time) int {
 func (w *Watcher) failovers(m *Moment) (out []Finding) {
 	left := w.victims(m)
 	for len(left) >= fewFlows {
-		link, own := w.commonLink(left)
+		link, alike, own := w.commonLink(m, left)
 		if link == "" {
 			break
 		}
 		left = slices.DeleteFunc(left, func(v *victim) bool { return slices.Contains(own, v) })
 		f, last := failoverOf(link, own)
+		f.Others = alike
 		if m.Now.Sub(last) < gatherFor {
 			continue
 		}
@@ -150,15 +151,15 @@ type failover struct {
 	ended   time.Time
 }
 
-// commonLink returns the link that most victims left, and these. Most flows that left the link must be victims.
-func (w *Watcher) commonLink(all []*victim) (string, []*victim) {
+// commonLink returns the link that most victims left, others that the same flows left, and these flows. Most flows that left the link
+// must be victims. Of links that the same flows left, one that is known to be down comes first.
+func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element, []*victim) {
 	by := map[string][]*victim{}
 	for _, v := range all {
 		for link := range v.left {
 			by[link] = append(by[link], v)
 		}
 	}
-	links := sortedKeys(by)
 	share := func(link string) float64 {
 		since := by[link][0].start
 		for _, v := range by[link] {
@@ -168,6 +169,7 @@ func (w *Watcher) commonLink(all []*victim) (string, []*victim) {
 		}
 		return float64(len(by[link])) / float64(max(1, w.departed(link, since)))
 	}
+	links := sortedKeys(by)
 	slices.SortStableFunc(links, func(a, b string) int { return cmp.Compare(len(by[b]), len(by[a])) })
 	best, bestShare := "", 0.0
 	for _, link := range links {
@@ -178,7 +180,16 @@ func (w *Watcher) commonLink(all []*victim) (string, []*victim) {
 			best, bestShare = link, s
 		}
 	}
-	return best, by[best]
+	var alike []fabric.Element
+	for _, link := range links {
+		if link != best && best != "" && slices.Equal(by[link], by[best]) {
+			alike = append(alike, fabric.Element{ID: link, Kind: fabric.KindLink})
+		}
+	}
+	if i := slices.IndexFunc(alike, m.isDown); i >= 0 && !m.isDown(fabric.Element{ID: best, Kind: fabric.KindLink}) {
+		best, alike[i].ID = alike[i].ID, best
+	}
+	return best, alike, by[best]
 }
 
 // failoverOf returns the finding on a failover, and when its last loss ended.

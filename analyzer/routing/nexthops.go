@@ -9,6 +9,9 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
+// unlikely is the probability below which a switch that explains what others show is not left out by chance itself.
+const unlikely = 1e-3
+
 // choice is what a switch does with the flows to one leaf.
 type choice struct {
 	sw, leaf string
@@ -198,21 +201,42 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 		refuted := !slices.ContainsFunc(a.by, func(c *choice) bool {
 			return slices.ContainsFunc(c.unused, func(d fabric.Direction) bool { return fabric.OwnerOf(d.To) == sw && m.hasHop(c.sw, leaf, d) != yes })
 		})
-		if a.chance > bound || refuted {
+		if refuted {
 			delete(at, sw)
+		}
+	}
+	// explains reports whether flows can reach the leaf by a switch only across another one.
+	explains := func(sw, other string) bool {
+		return sw != other && !w.reachesWithout(m, dist, other, func(x string) bool { return x == sw })
+	}
+	total := map[string]float64{}
+	for sw, a := range at {
+		total[sw] = a.chance
+		for other, b := range at {
+			if explains(sw, other) {
+				total[sw] += b.chance
+			}
 		}
 	}
 	for _, sw := range sortedKeys(at) {
 		a := at[sw]
-		if !w.reachesWithout(m, dist, sw, func(x string) bool { return x != sw && at[x] != nil }) {
-			continue // another one of them explains it
+		if total[sw] > bound || a.chance > math.Log(unlikely) {
+			continue
 		}
-		f := Finding{Element: fabric.Element{ID: sw, Kind: fabric.KindSwitch}, Kind: MissingPrefix, Prefix: leaf, Confidence: confidenceOf(a.chance - bound)}
+		if slices.ContainsFunc(sortedKeys(at), func(x string) bool { return explains(x, sw) && total[x] <= bound && at[x].chance <= math.Log(unlikely) }) {
+			continue // that one explains this one
+		}
+		f := Finding{Element: fabric.Element{ID: sw, Kind: fabric.KindSwitch}, Kind: MissingPrefix, Prefix: leaf, Confidence: confidenceOf(total[sw] - bound)}
 		for _, c := range a.by {
 			f.Flows, f.Used, f.Expected = f.Flows+c.flows, max(f.Used, c.used), max(f.Expected, len(c.expected))
 		}
 		if len(a.by) == 1 { // the one switch that should use it may as well be why
 			f.Others = append(f.Others, fabric.Element{ID: a.by[0].sw, Kind: fabric.KindSwitch})
+		}
+		for _, x := range sortedKeys(at) {
+			if explains(x, sw) { // too few flows should enter it to exclude it
+				f.Others = append(f.Others, fabric.Element{ID: x, Kind: fabric.KindSwitch})
+			}
 		}
 		f.explainPrefix(m, sw, leaf, a.by)
 		f.Explained = w.usage.flowsWhere(func(r *record) bool { return r.valid && r.leaf == leaf && len(r.path) > 1 })
