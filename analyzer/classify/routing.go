@@ -105,8 +105,11 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 	case routing.FIBMismatch:
 		v.Scenario = fabric.FIBMismatch
 	}
-	if v.Scenario != fabric.Polarization && f.Kind != routing.MissingPrefix && f.Kind != routing.PrefixLost && f.Kind != routing.Converged {
+	switch f.Kind {
+	case routing.FewHops, routing.LeftLink, routing.SessionsDown:
 		v.Equivalent = nil // the others are links that the text names
+	case routing.MissingHop:
+		v.Equivalent = slices.Clone(f.Others[1:])
 	}
 	v.Summary = routingSummary(f)
 	if f.Text != "" {
@@ -129,7 +132,7 @@ func routingSummary(f *routing.Finding) string {
 	case routing.MissingPrefix:
 		return fmt.Sprintf("No flow to leaf %s enters switch %s, although its links work and it is on a shortest path: %s take other next hops. The prefix is missing there, or not preferred.", f.Prefix, name, flows)
 	case routing.MissingHop:
-		return fmt.Sprintf("Switch %s does not send to leaf %s by %s, which works and which others use: %s take %d of %d next hops. Its route lacks that next hop.", name, f.Prefix, elementNames(f.Others), flows, f.Used, f.Expected)
+		return fmt.Sprintf("Switch %s does not send to leaf %s by %s, which works and which others use: %s take %d of %d next hops. Its route lacks that next hop, or the switch behind it announces none.", name, f.Prefix, f.Others[0].ID, flows, f.Used, f.Expected)
 	case routing.FewHops:
 		return fmt.Sprintf("Switch %s sends to every leaf by %d of %d equal next hops: %s take none of %s, which work.", name, f.Used, f.Expected, flows, elementNames(f.Others))
 	case routing.SessionFlap:

@@ -41,9 +41,9 @@ func (c *choice) chanceOfFew(m int) float64 {
 // choices returns the choices of all switches toward all leaves, and the number of next hops that they have.
 func (w *Watcher) choices(m *Moment) (out []*choice, questions int) {
 	for leaf, to := range w.usage.leaves {
-		dist := w.distances.of(m.Graph, leaf)
+		r := reach{w: w, m: m, dist: w.distances.of(m.Graph, leaf), known: map[string]bool{}}
 		for sw, flows := range to.bySwitch {
-			c := &choice{sw: sw, leaf: leaf, flows: flows, expected: w.usage.expectedHops(m, dist, sw)}
+			c := &choice{sw: sw, leaf: leaf, flows: flows, expected: r.expectedHops(sw)}
 			if len(c.expected) < 2 {
 				continue
 			}
@@ -182,7 +182,7 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 			if next == leaf || entered[next] > 0 {
 				if p := c.chanceOf(); p <= bound && m.hasHop(c.sw, leaf, d) != yes {
 					f := Finding{Element: fabric.Element{ID: c.sw, Kind: fabric.KindSwitch}, Kind: MissingHop, Prefix: leaf, Confidence: confidenceOf(p - bound),
-						Used: c.used, Expected: len(c.expected), Flows: c.flows, Others: []fabric.Element{{ID: d.LinkID(), Kind: fabric.KindLink}}}
+						Used: c.used, Expected: len(c.expected), Flows: c.flows, Others: []fabric.Element{{ID: d.LinkID(), Kind: fabric.KindLink}, {ID: next, Kind: fabric.KindSwitch}}}
 					f.explainHops(m, c.sw, []*choice{{sw: c.sw, leaf: leaf, unused: []fabric.Direction{d}}})
 					f.Explained = w.usage.flowsWhere(func(r *record) bool { return r.valid && r.leaf == leaf && crosses(r.path, c.sw) })
 					out = append(out, f)
@@ -207,7 +207,8 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 	}
 	// explains reports whether flows can reach the leaf by a switch only across another one.
 	explains := func(sw, other string) bool {
-		return sw != other && !w.reachesWithout(m, dist, other, func(x string) bool { return x == sw })
+		r := reach{w: w, m: m, dist: dist, avoid: sw, known: map[string]bool{}}
+		return sw != other && !r.reaches(other)
 	}
 	total := map[string]float64{}
 	for sw, a := range at {
@@ -279,23 +280,46 @@ func (f *Finding) explainPrefix(m *Moment, sw, leaf string, by []*choice) {
 	f.Claimed, f.Reported, f.Confidence = true, true, 0.999
 }
 
-// reachesWithout reports whether a switch has a shortest path of working links to a leaf that avoids some switches.
-func (w *Watcher) reachesWithout(m *Moment, dist map[string]int, sw string, avoid func(string) bool) bool {
-	if dist[sw] == 0 {
-		return true
+// reach answers whether switches have shortest paths of working links to a leaf, some switches avoided.
+type reach struct {
+	w     *Watcher
+	m     *Moment
+	dist  map[string]int // to the leaf
+	avoid string
+	known map[string]bool
+}
+
+// reaches reports whether a switch has a shortest path of working links.
+func (r *reach) reaches(sw string) bool {
+	if r.dist[sw] == 0 {
+		return sw != r.avoid
 	}
-	for _, end := range m.Graph.EndsOf(sw) {
-		peer := m.Graph.PeerOf(end)
+	yes, known := r.known[sw]
+	if !known {
+		yes = sw != r.avoid && len(r.expectedHops(sw)) > 0
+		r.known[sw] = yes
+	}
+	return yes
+}
+
+// expectedHops returns the directions from a switch that are on shortest paths and work, as far as the leaf, in the order of
+// ports (rule 1).
+func (r *reach) expectedHops(sw string) (out []fabric.Direction) {
+	own, known := r.dist[sw]
+	if !known || own == 0 {
+		return nil
+	}
+	for _, end := range r.m.Graph.EndsOf(sw) {
+		peer := r.m.Graph.PeerOf(end)
 		if peer == "" || fabric.IsNIC(peer) {
 			continue
 		}
-		next := fabric.OwnerOf(peer)
-		far, known := dist[next]
-		if known && far == dist[sw]-1 && !avoid(next) && w.usage.works(m, fabric.Direction{From: end, To: peer}) && w.reachesWithout(m, dist, next, avoid) {
-			return true
+		d, next := fabric.Direction{From: end, To: peer}, fabric.OwnerOf(peer)
+		if far, ok := r.dist[next]; ok && far == own-1 && r.w.usage.works(r.m, d) && r.reaches(next) {
+			out = append(out, d)
 		}
 	}
-	return false
+	return out
 }
 
 // confidenceOf returns a confidence by how far the logarithm of a probability is below what is asked for.

@@ -157,25 +157,6 @@ func (u *usage) works(m *Moment, d fabric.Direction) bool {
 	return u.usersOf(d)+u.usersOf(d.Reverse()) > 0 && !m.linkIsDown(d)
 }
 
-// expectedHops returns the directions from a switch that are on shortest paths to a leaf and work, in the order of ports.
-func (u *usage) expectedHops(m *Moment, dist map[string]int, sw string) (out []fabric.Direction) {
-	own, known := dist[sw]
-	if !known || own == 0 {
-		return nil
-	}
-	for _, end := range m.Graph.EndsOf(sw) {
-		peer := m.Graph.PeerOf(end)
-		if peer == "" || fabric.IsNIC(peer) {
-			continue
-		}
-		d := fabric.Direction{From: end, To: peer}
-		if far, ok := dist[fabric.OwnerOf(peer)]; ok && far == own-1 && u.works(m, d) {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
 // distances keeps the distances of switches to leaves, for one graph.
 type distances struct {
 	graph *fabric.Graph

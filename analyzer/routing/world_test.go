@@ -124,6 +124,43 @@ func (w *world) withdraw(at, leaf string) {
 	}
 }
 
+// prepend lengthens the AS paths to a leaf that a switch announces by two, and takes the routes of all switches from that.
+func (w *world) prepend(at, leaf string) {
+	cost := map[string]int{leaf: 1}
+	via := func(next string) int {
+		if cost[next] == 0 {
+			return 1 << 20
+		}
+		if next == at {
+			return cost[next] + 3
+		}
+		return cost[next] + 1
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, sw := range w.g.Topo.Switches {
+			var ports []string
+			best := 1 << 20
+			for _, end := range w.g.EndsOf(sw.Name) {
+				peer := w.g.PeerOf(end)
+				if sw.Name == leaf || peer == "" || fabric.IsNIC(peer) {
+					continue
+				}
+				_, port, _ := fabric.SplitPort(end)
+				switch c := via(fabric.OwnerOf(peer)); {
+				case c < best:
+					best, ports = c, []string{port}
+				case c == best:
+					ports = append(ports, port)
+				}
+			}
+			if len(ports) > 0 && best < 1<<20 && (cost[sw.Name] != best || !slices.Equal(w.hops[sw.Name][leaf], ports)) {
+				cost[sw.Name], w.hops[sw.Name][leaf], changed = best, ports, true
+			}
+		}
+	}
+}
+
 // pathOf returns the way of a flow, nil if it has none, and whether it is dropped on the way.
 func (w *world) pathOf(f fabric.Flow) (p fabric.Path, dropped bool) {
 	from, to := f.Endpoints()
