@@ -13,7 +13,7 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-var corpusSeeds = flag.Int("routing.seeds", 4, "seeds of each case of TestCorpus")
+var corpusSeeds = flag.Int("routing.seeds", 3, "seeds of each case of TestCorpus")
 
 // truth is what a case should find.
 type truth struct {

@@ -44,8 +44,16 @@ func (r *record) followLosses(f *Flow, m *Moment) {
 	case e == nil:
 	case e.end.IsZero():
 		e.end = m.Now
-	case m.Now.Sub(e.end) > failoverSpan+gatherFor:
-		r.loss = nil
+	}
+}
+
+// forgetLosses forgets what flows lost long ago.
+func (w *Watcher) forgetLosses(now time.Time) {
+	for r := range w.losing {
+		if e := r.loss; now.Sub(r.seen) > failoverSpan || !e.end.IsZero() && now.Sub(e.end) > failoverSpan+gatherFor {
+			r.loss = nil
+			delete(w.losing, r)
+		}
 	}
 }
 
@@ -70,9 +78,9 @@ type victim struct {
 
 // victims returns the flows whose loss ended and whose paths left links meanwhile.
 func (w *Watcher) victims(m *Moment) (out []*victim) {
-	for f, r := range w.usage.records {
-		e := r.loss
-		if e == nil || e.end.IsZero() || e.lost < fewLost || m.Now.Sub(e.end) > failoverSpan {
+	for r := range w.losing {
+		f, e := r.flow, r.loss
+		if e.end.IsZero() || e.lost < fewLost || m.Now.Sub(e.end) > failoverSpan {
 			continue
 		}
 		v := &victim{flow: f, episode: e, left: map[string]fabric.Direction{}, both: map[string]bool{}}

@@ -16,6 +16,9 @@ type linkState struct {
 	// departures are when flows left it, and lost is what a flow lost at most when they did.
 	departures []time.Time
 	lost       time.Duration
+	// finding is that of the link that is left, as it was found at foundAt.
+	finding Finding
+	foundAt time.Time
 }
 
 // followLinks records which links flows left, and which they came back to.
@@ -103,7 +106,10 @@ func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Findin
 		if crowded[fabric.OwnerOf(l.A)] || crowded[fabric.OwnerOf(l.B)] || s == nil || s.left.IsZero() || m.Now.Sub(s.left) < settleTime {
 			continue
 		}
-		left = append(left, w.leftLink(m, l, s))
+		if s.foundAt.Before(s.left) || m.Now.Sub(s.foundAt) >= settleTime {
+			s.finding, s.foundAt = w.leftLink(m, l, s), m.Now
+		}
+		left = append(left, s.finding)
 	}
 	return append(out, joinLeft(m.Graph, left)...)
 }

@@ -38,59 +38,102 @@ func (c *choice) chanceOfFew(m int) float64 {
 	return math.Min(0, ways-a-b+float64(c.flows)*math.Log(float64(m)/float64(k)))
 }
 
-// choices returns the choices of all switches toward all leaves, and the number of next hops that they have.
-func (w *Watcher) choices(m *Moment) (out []*choice, questions int) {
-	for leaf, to := range w.usage.leaves {
-		r := reach{w: w, m: m, dist: w.distances.of(m.Graph, leaf), known: map[string]bool{}}
-		for sw, flows := range to.bySwitch {
-			c := &choice{sw: sw, leaf: leaf, flows: flows, expected: r.expectedHops(sw)}
-			if len(c.expected) < 2 {
-				continue
-			}
-			questions += len(c.expected)
-			for _, d := range c.expected {
-				if n, ok := w.usage.numbers[d]; ok && to.byPort[n] > 0 {
-					c.used++
-				} else {
-					c.unused = append(c.unused, d)
-				}
-			}
-			out = append(out, c)
+// Bounds of what a cycle reviews again. A fabric of few leaves is reviewed in every cycle, and a large one in thirty-two.
+const (
+	leastLeaves  = 16
+	reviewCycles = 32
+	mostChoices  = 50_000 // of all switches, up to which too few next hops are looked for in every cycle
+)
+
+// leafReview is what was found about the flows to a leaf when they were reviewed last.
+type leafReview struct {
+	choices   []*choice
+	questions int
+	missing   []Finding
+	cycle     int
+}
+
+// choicesToward returns the choices of all switches toward a leaf, by switch.
+func (w *Watcher) choicesToward(m *Moment, leaf string) *leafReview {
+	to := w.usage.leaves[leaf]
+	out := &leafReview{cycle: w.cycles}
+	r := reach{w: w, m: m, dist: w.distances.of(m.Graph, leaf), known: map[string]bool{}}
+	for _, sw := range sortedKeys(to.bySwitch) {
+		c := &choice{sw: sw, leaf: leaf, flows: to.bySwitch[sw], expected: r.expectedHops(sw)}
+		if len(c.expected) < 2 {
+			continue
 		}
+		out.questions += len(c.expected)
+		for _, d := range c.expected {
+			if n, ok := w.usage.numbers[d]; ok && to.byPort[n] > 0 {
+				c.used++
+			} else {
+				c.unused = append(c.unused, d)
+			}
+		}
+		out.choices = append(out.choices, c)
 	}
-	slices.SortFunc(out, func(a, b *choice) int { return cmp.Or(cmp.Compare(a.sw, b.sw), cmp.Compare(a.leaf, b.leaf)) })
-	return out, questions
+	return out
+}
+
+// leavesToReview returns the leaves whose flows are reviewed in a cycle: those that were not for longest.
+func (w *Watcher) leavesToReview() []string {
+	all := sortedKeys(w.usage.leaves)
+	n := max(leastLeaves, (len(all)+reviewCycles-1)/reviewCycles)
+	if len(all) <= n {
+		return all
+	}
+	reviewed := func(leaf string) int {
+		if r := w.reviews[leaf]; r != nil {
+			return r.cycle
+		}
+		return -1
+	}
+	slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(reviewed(a), reviewed(b)) })
+	return all[:n]
 }
 
 // nextHops finds next hops that switches do not take (rule 2). crowded are switches that are polarized.
 func (w *Watcher) nextHops(m *Moment, crowded map[string]bool) []Finding {
-	all, questions := w.choices(m)
+	now := w.leavesToReview()
+	for _, leaf := range now {
+		w.reviews[leaf] = w.choicesToward(m, leaf)
+	}
+	questions, choices := 0, 0
+	for _, r := range w.reviews {
+		questions, choices = questions+r.questions, choices+len(r.choices)
+	}
 	if questions == 0 {
 		return nil
 	}
 	bound := math.Log(chance / float64(questions))
-	out, few := w.fewHops(m, all, bound, crowded)
-	byLeaf := map[string][]*choice{}
-	var leaves []string
-	for _, c := range all {
-		if few[c.sw] || crowded[c.sw] || len(c.unused) == 0 {
-			continue
-		}
-		if byLeaf[c.leaf] == nil {
-			leaves = append(leaves, c.leaf)
-		}
-		byLeaf[c.leaf] = append(byLeaf[c.leaf], c)
+	if choices <= mostChoices || w.cycles%reviewCycles == 0 {
+		w.few = w.fewHops(m, bound, crowded)
 	}
-	slices.Sort(leaves)
-	for _, leaf := range leaves {
-		out = append(out, w.missingAt(m, leaf, byLeaf[leaf], bound)...)
+	isFew := map[string]bool{}
+	out := slices.Clone(w.few)
+	for i := range out {
+		isFew[out[i].ID] = true
+	}
+	for _, leaf := range now {
+		r := w.reviews[leaf]
+		r.missing = w.missingAt(m, leaf, slices.DeleteFunc(slices.Clone(r.choices), func(c *choice) bool {
+			return isFew[c.sw] || crowded[c.sw] || len(c.unused) == 0
+		}), bound)
+	}
+	for _, leaf := range sortedKeys(w.reviews) {
+		out = append(out, w.reviews[leaf].missing...)
 	}
 	return out
 }
 
 // fewHops finds switches that take too few next hops toward every leaf.
-func (w *Watcher) fewHops(m *Moment, all []*choice, bound float64, crowded map[string]bool) (out []Finding, few map[string]bool) {
-	few = map[string]bool{}
+func (w *Watcher) fewHops(m *Moment, bound float64, crowded map[string]bool) (out []Finding) {
+	var all []*choice
+	for _, r := range w.reviews {
+		all = append(all, r.choices...)
+	}
+	slices.SortFunc(all, func(a, b *choice) int { return cmp.Or(cmp.Compare(a.sw, b.sw), cmp.Compare(a.leaf, b.leaf)) })
 	for at := 0; at < len(all); {
 		end := at
 		for end < len(all) && all[end].sw == all[at].sw {
@@ -120,7 +163,6 @@ func (w *Watcher) fewHops(m *Moment, all []*choice, bound float64, crowded map[s
 		if p > bound || refuted {
 			continue
 		}
-		few[sw] = true
 		f := Finding{Element: fabric.Element{ID: sw, Kind: fabric.KindSwitch}, Kind: FewHops, Confidence: confidenceOf(p - bound), Used: most, Expected: expected, Flows: flows}
 		for d := range unused {
 			f.Others = append(f.Others, fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink})
@@ -130,7 +172,7 @@ func (w *Watcher) fewHops(m *Moment, all []*choice, bound float64, crowded map[s
 		f.explainHops(m, sw, own)
 		out = append(out, f)
 	}
-	return out, few
+	return out
 }
 
 // explainHops adds what the switch's own tables say of the next hops that it does not take.
@@ -234,8 +276,8 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 		if len(a.by) == 1 { // the one switch that should use it may as well be why
 			f.Others = append(f.Others, fabric.Element{ID: a.by[0].sw, Kind: fabric.KindSwitch})
 		}
-		for _, x := range sortedKeys(at) {
-			if explains(x, sw) { // too few flows should enter it to exclude it
+		for _, x := range sortedKeys(dist) { // what no flow enters either, and too few or none should, is not excluded
+			if x != leaf && dist[x] < dist[sw] && entered[x] == 0 && explains(x, sw) {
 				f.Others = append(f.Others, fabric.Element{ID: x, Kind: fabric.KindSwitch})
 			}
 		}

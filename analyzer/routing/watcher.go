@@ -12,6 +12,9 @@ import (
 type Watcher struct {
 	usage      *usage
 	distances  distances
+	reviews    map[string]*leafReview // by leaf
+	few        []Finding              // of too few next hops, as they were found last
+	losing     map[*record]bool       // probe flows that lost something lately
 	links      map[string]*linkState
 	sessions   map[string]*sessionCounts // by port
 	mismatches map[mismatch]time.Time
@@ -29,7 +32,7 @@ type findingKey struct {
 
 // NewWatcher returns a Watcher that knows nothing yet.
 func NewWatcher() *Watcher {
-	return &Watcher{usage: newUsage(), links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{},
+	return &Watcher{usage: newUsage(), reviews: map[string]*leafReview{}, losing: map[*record]bool{}, links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{},
 		failed: map[string]failover{}, seen: map[findingKey]*held{}}
 }
 
@@ -41,12 +44,17 @@ func (w *Watcher) Review(m *Moment) []Finding {
 		if f.IsTemporary() {
 			continue // rule 8
 		}
-		w.usage.follow(f, m.Now).followLosses(f, m)
+		r := w.usage.follow(f, m.Now)
+		r.followLosses(f, m)
+		if r.loss != nil {
+			w.losing[r] = true
+		}
 		lossy = lossy || f.Lossy
 	}
 	if w.cycles++; w.cycles%64 == 0 {
 		w.usage.forgetUnseen(m.Now)
 	}
+	w.forgetLosses(m.Now)
 	w.followSessions(m)
 	w.followLinks(m)
 	polarized, crowded := w.polarization(m)

@@ -206,6 +206,11 @@ func (w *world) lostBetween(p fabric.Path, f fabric.Flow, from time.Time, phase 
 // step lets a second pass.
 func (w *world) step(t testing.TB) {
 	t.Helper()
+	w.found = w.watch.Review(w.moment(func(fabric.Flow) bool { return true }))
+}
+
+// moment lets a second pass, and returns what is known of some flows then.
+func (w *world) moment(of func(fabric.Flow) bool) *routing.Moment {
 	from := w.now
 	w.now = w.now.Add(time.Second)
 	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports}
@@ -216,6 +221,9 @@ func (w *world) step(t testing.TB) {
 	}
 	ways := map[fabric.Flow]way{}
 	for _, f := range w.flows {
+		if !of(f) {
+			continue
+		}
 		p, dropped := w.pathOf(f)
 		ways[f] = way{p, dropped || p == nil}
 		probe := f.ProbeFlow()
@@ -229,7 +237,11 @@ func (w *world) step(t testing.TB) {
 		}
 	}
 	for _, f := range w.flows {
-		x, probe := ways[f], f.ProbeFlow()
+		x, measured := ways[f]
+		if !measured {
+			continue
+		}
+		probe := f.ProbeFlow()
 		back := probe
 		back.Reply = true
 		o := routing.Flow{Flow: f, Path: x.path, Valid: x.path != nil && w.rng.Float64() >= w.hidden, Sent: 100, Unanswered: uint64(len(lost[probe])), Counted: true}
@@ -240,7 +252,7 @@ func (w *world) step(t testing.TB) {
 		o.Healthy = !o.Lossy
 		m.Flows = append(m.Flows, o)
 	}
-	w.found = w.watch.Review(m)
+	return m
 }
 
 func (w *world) run(t testing.TB, seconds int) {
