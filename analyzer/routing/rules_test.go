@@ -50,14 +50,14 @@ func TestTablesSayWhyAPrefixIsMissing(t *testing.T) {
 	w.report()
 	w.run(t, 12)
 	if f := w.only(t, routing.MissingPrefix); !f.Claimed || f.Text != "Its table has no route to the leaf." {
-		t.Errorf("%+v", f)
+		t.Errorf("%v %q", f.Claimed, f.Text)
 	}
 	w = twoTiers(t, 2)
 	w.prepend("spine1", "leaf3")
 	w.report()
 	w.run(t, 12)
 	if f := w.only(t, routing.MissingPrefix); !f.Claimed || !strings.Contains(f.Text, "its AS path is longer") {
-		t.Errorf("%+v", f)
+		t.Errorf("%v %q", f.Claimed, f.Text)
 	}
 }
 
