@@ -119,10 +119,15 @@ func (t *Tracker) InheritFrom(old *Tracker, at time.Time) {
 // another method.
 func (t *Tracker) OpenIncidents() []*Incident { return t.open }
 
-// HasOpen reports whether an incident is open, but for those on routing that are for information only: a link that is not used
-// may stay so for days.
+// HasOpen reports whether an incident is open that may change what flows show: those on routing that are for information only do not,
+// and a link that is not used may stay so for days.
 func (t *Tracker) HasOpen() bool {
-	return slices.ContainsFunc(t.open, func(in *Incident) bool { return !in.Scenario.IsRouting() || in.symptomSeverity != fabric.SeverityInfo })
+	return slices.ContainsFunc(t.open, func(in *Incident) bool { return !in.IsInformation() })
+}
+
+// IsInformation reports whether an incident is on routing, and for information only.
+func (in *Incident) IsInformation() bool {
+	return in.Scenario.IsRouting() && in.Severity == fabric.SeverityInfo
 }
 
 // OwnedIncidents returns those of the open incidents that are published (rule 8).

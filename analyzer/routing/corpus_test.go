@@ -150,6 +150,7 @@ func (w *world) flapSession(t *testing.T, protocol string) truth {
 	w.report()
 	w.run(t, 2)
 	l := w.drawLink()
+	w.carriers = map[string]int{l.A: 0, l.B: 0}
 	for range 3 {
 		w.bumpSession(l, protocol)
 		w.down[l.ID()] = true

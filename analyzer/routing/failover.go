@@ -57,17 +57,6 @@ func (w *Watcher) forgetLosses(now time.Time) {
 	}
 }
 
-// episodeOf returns what was lost of the probe to which a flow belongs, or nil.
-func (w *Watcher) episodeOf(r *record) *episode {
-	if r.flow.Reply {
-		if p := w.usage.records[r.flow.ProbeFlow()]; p != nil {
-			return p.loss
-		}
-		return nil
-	}
-	return r.loss
-}
-
 // victim is a probe flow that lost probes, and then left links.
 type victim struct {
 	flow fabric.Flow

@@ -11,11 +11,9 @@ import (
 
 // linkState is how flows left a link and came back to it.
 type linkState struct {
-	users int // when it was used last
-	left  time.Time
-	// departures are when flows left it, and lost is what a flow lost at most when they did.
-	departures []time.Time
-	lost       time.Duration
+	users      int // when it was used last
+	left       time.Time
+	departures []time.Time // when flows left it
 	// finding is that of the link that is left, as it was found at foundAt.
 	finding Finding
 	foundAt time.Time
@@ -58,29 +56,8 @@ func (w *Watcher) followLink(m *Moment, d fabric.Direction) {
 		s.left = m.Now
 		s.departures = append(s.departures, m.Now)
 		s.departures = s.departures[max(0, len(s.departures)-64):]
-		s.lost = w.lostAtDeparture(d, m.Now)
 	}
 	s.departures = slices.DeleteFunc(s.departures, func(t time.Time) bool { return m.Now.Sub(t) > flapSpan })
-}
-
-// lostAtDeparture returns what the flows that left a link just now lost before, each: the median of them.
-func (w *Watcher) lostAtDeparture(d fabric.Direction, now time.Time) time.Duration {
-	var all []time.Duration
-	for _, r := range w.usage.records {
-		if now.Sub(r.changed) > settleTime || !w.left(r, d) && !w.left(r, d.Reverse()) {
-			continue
-		}
-		lost := time.Duration(0)
-		if e := w.episodeOf(r); e != nil && now.Sub(e.start) < 4*settleTime {
-			lost = e.lasted
-		}
-		all = append(all, lost)
-	}
-	if len(all) == 0 {
-		return 0
-	}
-	slices.Sort(all)
-	return all[len(all)/2]
 }
 
 // left reports whether a flow's former path crossed a direction and its present one does not.
@@ -93,6 +70,7 @@ func (w *Watcher) left(r *record, d fabric.Direction) bool {
 // switches are left out.
 func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Finding) {
 	var left []Finding
+	w.flapping = w.flapping[:0]
 	for i := range m.Graph.Topo.Links {
 		l := &m.Graph.Topo.Links[i]
 		if l.IsAccess() {
@@ -126,14 +104,16 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 	}
 	resets, lapses, carriers := 0, 0, 0
 	hasBFD, hasCarrier := false, false
-	detection := time.Duration(0)
 	for _, end := range [2]string{l.A, l.B} {
+		if n, known := m.CarrierChanges[end]; known {
+			hasCarrier, carriers = true, max(carriers, n)
+		}
 		c := w.sessions[end]
 		if c == nil {
 			continue
 		}
-		resets, lapses, carriers = max(resets, recent(c.resets, m.Now)), max(lapses, recent(c.lapses, m.Now)), max(carriers, recent(c.carriers, m.Now))
-		hasBFD, hasCarrier, detection = hasBFD || c.hasBFD, hasCarrier || c.hasCarrier, max(detection, c.detection)
+		resets, lapses = max(resets, recent(c.resets, m.Now)), max(lapses, recent(c.lapses, m.Now))
+		hasBFD = hasBFD || c.hasBFD
 		for _, events := range [2][]time.Time{c.resets, c.lapses} {
 			if len(events) >= flapTimes && events[0].Before(f.Since) {
 				f.Since = events[0]
@@ -141,11 +121,15 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		}
 	}
 	f.Times = max(departures, resets, lapses)
-	if f.Times < flapTimes || carriers >= flapTimes {
+	if f.Times < flapTimes {
+		return f, false
+	}
+	w.flapping = append(w.flapping, l.A, l.B)
+	if carriers > 0 {
 		return f, false
 	}
 	switch {
-	case lapses >= flapTimes && (hasCarrier || s != nil && departures >= flapTimes && detection > 0 && s.lost < detection/2):
+	case lapses >= flapTimes && hasCarrier:
 		f.Kind, f.Claimed, f.Reported, f.Confidence = FalseBFD, true, true, 0.99
 	case resets >= flapTimes && (hasBFD && lapses < flapTimes || hasCarrier):
 		f.Claimed, f.Reported, f.Confidence = true, true, 0.99
@@ -185,7 +169,7 @@ func (w *Watcher) leftLink(m *Moment, l *fabric.Link, s *linkState) Finding {
 	for _, end := range [2]string{l.A, l.B} {
 		if c := w.sessions[end]; c != nil {
 			down = down || c.hasBGP && !c.bgpUp && m.Now.Sub(c.downSince) >= settleTime
-			stays = stays || c.hasBFD && c.bfdUp || c.hasCarrier && recent(c.carriers, m.Now) == 0
+			stays = stays || c.hasBFD && c.bfdUp
 		}
 	}
 	if down && stays {

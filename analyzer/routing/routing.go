@@ -32,7 +32,7 @@ const (
 	// settleTime is for how long a finding by paths must hold before it is one, in which the paths of all flows are learnt.
 	settleTime = 5 * time.Second
 	// flapSpan is the span in which flapTimes departures make a flap.
-	flapSpan  = 5 * time.Minute
+	flapSpan  = CarrierSpan
 	flapTimes = 2
 	// convergedFor is for how long a failover is reported after it ended.
 	convergedFor = 30 * time.Second
@@ -45,6 +45,9 @@ const (
 	// mostListed bounds what a finding lists.
 	mostListed = 8
 )
+
+// CarrierSpan is the span of Moment.CarrierChanges.
+const CarrierSpan = 5 * time.Minute
 
 // Kind is what a finding is about.
 type Kind string
@@ -139,8 +142,6 @@ type Switch struct {
 	// which it has a valid path.
 	FIB, RIB, Paths map[string][]string
 	Sessions        []Session
-	// CarrierChanges is how often the carrier of a port changed, by port.
-	CarrierChanges map[string]uint64
 }
 
 // Moment is what is known in a cycle.
@@ -152,6 +153,8 @@ type Moment struct {
 	Flows []Flow
 	// Switches are the reports of switches, by name.
 	Switches map[string]*Switch
+	// CarrierChanges is how often the carrier of a port changed in the last flapSpan, by port. Ports that are absent are not known.
+	CarrierChanges map[string]int
 	// Down reports whether a link or a switch is known to be down, or at fault by another verdict. It may be nil.
 	Down func(fabric.Element) bool
 }

@@ -85,23 +85,30 @@ func TestFlapIsClaimedOnlyByReports(t *testing.T) {
 	w = twoTiers(t, 3)
 	w.report()
 	w.run(t, 1)
+	w.carriers = map[string]int{"leaf2:up1": 0}
 	flap(w, func() {
-		w.reports["leaf2"].CarrierChanges["up1"] += 2
+		w.carriers["leaf2:up1"] += 2
 		w.bumpSession(w.g.LinkAt("leaf2:up1"), "bgp")
 	})
 	if len(w.found) > 0 {
 		t.Errorf("the link itself flaps: %s", describe(w))
 	}
-	// BFD ends sessions, no carrier is reported, and flows lose less than BFD waits: data passed.
-	w = twoTiers(t, 3)
-	w.report()
-	for _, r := range w.reports {
-		r.CarrierChanges = nil
-	}
-	w.run(t, 1)
-	flap(w, func() { w.bumpSession(w.g.LinkAt("leaf2:up1"), "bfd") })
-	if f := w.only(t, routing.FalseBFD); !f.Claimed || f.Element != link {
-		t.Errorf("%+v", f)
+	// BFD ends sessions: that is claimed only if the carrier is known to have stayed.
+	for _, known := range []bool{false, true} {
+		w = twoTiers(t, 3)
+		w.report()
+		w.run(t, 1)
+		if known {
+			w.carriers = map[string]int{"leaf2:up1": 0, "spine1:dn2": 0}
+		}
+		flap(w, func() { w.bumpSession(w.g.LinkAt("leaf2:up1"), "bfd") })
+		want := map[bool]routing.Kind{false: routing.SessionFlap, true: routing.FalseBFD}[known]
+		if f := w.only(t, want); f.Claimed != known || f.Element != link {
+			t.Errorf("%+v", f)
+		}
+		if ports := w.watch.FlappingPorts(); !slices.Equal(ports, []string{"leaf2:up1", "spine1:dn2"}) {
+			t.Errorf("ports %q", ports)
+		}
 	}
 }
 

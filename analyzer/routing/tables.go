@@ -157,12 +157,12 @@ func samePorts(a, b []string) bool {
 
 // sessionCounts is what the counters of a port's sessions were, and when they changed.
 type sessionCounts struct {
-	established, downs, carrier uint64
-	hasBGP, hasBFD, hasCarrier  bool
-	bgpUp, bfdUp                bool
-	resets, lapses, carriers    []time.Time
-	detection                   time.Duration
-	downSince                   time.Time
+	established, downs uint64
+	hasBGP, hasBFD     bool
+	bgpUp, bfdUp       bool
+	resets, lapses     []time.Time
+	detection          time.Duration
+	downSince          time.Time
 }
 
 // followSessions takes the counters of sessions.
@@ -183,11 +183,6 @@ func (w *Watcher) followSessions(m *Moment) {
 			case c.downSince.IsZero():
 				c.downSince = m.Now
 			}
-		}
-		for port, n := range r.CarrierChanges {
-			c := w.sessionsAt(name + ":" + port)
-			c.carriers = countEvents(c.carriers, c.hasCarrier, c.carrier, n, m.Now)
-			c.hasCarrier, c.carrier = true, n
 		}
 	}
 }

@@ -20,8 +20,12 @@ type Watcher struct {
 	mismatches map[mismatch]time.Time
 	failed     map[string]failover
 	seen       map[findingKey]*held
+	flapping   []string // ports of links that seem to flap
 	cycles     int
 }
+
+// FlappingPorts returns the ports of the links that seem to flap, for which Moment.CarrierChanges decides.
+func (w *Watcher) FlappingPorts() []string { return w.flapping }
 
 // findingKey says which findings of two cycles are the same.
 type findingKey struct {

@@ -31,6 +31,8 @@ type world struct {
 	nowhere map[[2]string]bool
 	// reports are what switches report; nil if they do not.
 	reports map[string]*routing.Switch
+	// carriers are changes of carriers, by port.
+	carriers map[string]int
 	// hidden is the share of flows whose path is unknown in a cycle.
 	hidden float64
 	watch  *routing.Watcher
@@ -213,7 +215,7 @@ func (w *world) step(t testing.TB) {
 func (w *world) moment(of func(fabric.Flow) bool) *routing.Moment {
 	from := w.now
 	w.now = w.now.Add(time.Second)
-	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports}
+	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports, CarrierChanges: w.carriers}
 	lost := map[fabric.Flow]map[int]bool{}
 	type way struct {
 		path    fabric.Path
@@ -269,12 +271,11 @@ func (w *world) report() {
 	for _, sw := range w.g.Topo.Switches {
 		r := w.reports[sw.Name]
 		if r == nil {
-			r = &routing.Switch{Name: sw.Name, CarrierChanges: map[string]uint64{}}
+			r = &routing.Switch{Name: sw.Name}
 			for _, end := range w.g.EndsOf(sw.Name) {
 				if _, port, _ := fabric.SplitPort(end); !fabric.IsNIC(w.g.PeerOf(end)) {
 					r.Sessions = append(r.Sessions, routing.Session{Port: port, Protocol: "bgp", Up: true, Established: 1, Detection: 9 * time.Second},
 						routing.Session{Port: port, Protocol: "bfd", Up: true, Detection: 300 * time.Millisecond})
-					r.CarrierChanges[port] = 1
 				}
 			}
 			w.reports[sw.Name] = r
