@@ -42,6 +42,7 @@ import (
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/questions"
+	"github.com/graylink/graylink/analyzer/routing"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/signals"
@@ -69,6 +70,8 @@ type LoopOptions struct {
 	Agents tracing.Agents
 	// SwitchAgents are the switches that report sightings. Nil means that none does.
 	SwitchAgents *tracing.SwitchAgents
+	// SwitchRoutes returns what switches report of their routes and sessions, by name. Nil means that none does.
+	SwitchRoutes func() map[string]*routing.Switch
 	// Subnets are the InfiniBand subnets whose forwarding tables are read.
 	Subnets []tracing.Subnet
 	// Asker asks for flows that distinguish suspects. Nil means that nothing is asked.
@@ -109,6 +112,7 @@ type Loop struct {
 	evaluator *evaluate.Evaluator
 	excluder  *maintenance.Excluder
 	incidents *incident.Tracker
+	routing   *routing.Watcher
 	progress  progress
 	published published
 	others    otherShards
@@ -147,6 +151,7 @@ func NewLoop(o LoopOptions) *Loop {
 	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps, o.Part), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
 	l.signals.checker = signals.Checker{Reader: l.newSignalReader(), NICs: func() []string { return l.store.Graph().NICIDs() },
 		SwitchAt: func(a netip.Addr) string { return fabric.OwnerOf(l.store.Graph().EndOf(a)) }}
+	l.routing = routing.NewWatcher()
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Subnets: o.Subnets, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Part: o.Part, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
@@ -166,7 +171,7 @@ func (l *Loop) InheritFrom(old *Loop) {
 	l.planner.InheritFrom(old.planner)
 	l.evaluator.InheritFrom(old.evaluator)
 	l.incidents.InheritFrom(old.incidents, old.Snapshot().At)
-	l.baselines, l.excluder, l.progress = old.baselines, old.excluder, old.progress
+	l.baselines, l.excluder, l.progress, l.routing = old.baselines, old.excluder, old.progress, old.routing
 	l.published.inheritFrom(&old.published)
 }
 
@@ -220,6 +225,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Part: l.opts.Part, Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
 	rep.Verdicts = append(rep.Verdicts, swapped...)
 	l.addDownVerdicts(&rep, findings, now)
+	l.addRoutingVerdicts(ctx, &rep, findings, now)
 	l.dropGoneLinks(&rep, now)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)

@@ -131,7 +131,7 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	}
 	snap.Report.Candidates = l.ownedCandidates(l.withoutVerdict(c.report.Candidates))
 	switch {
-	case len(open) > 0:
+	case slices.ContainsFunc(open, func(in *incident.Incident) bool { return !in.IsInformation() }):
 		snap.Report.State = fabric.Suspect
 	case c.report.State == fabric.Suspect || snap.Baselines+l.excludedWithoutBaseline() < c.expected:
 		snap.Report.State = fabric.InsufficientEvidence

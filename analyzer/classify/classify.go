@@ -297,6 +297,15 @@ func VerdictID(kind fabric.Kind, element string, first time.Time) string {
 	return hex.EncodeToString(sum[:6])
 }
 
+// IDOf returns the identifier of a verdict by its element, start and, where it is about routing, its scenario.
+func IDOf(v *fabric.Verdict) string {
+	kind := v.Kind
+	if v.Scenario.IsRouting() {
+		kind += fabric.Kind(" " + v.Scenario)
+	}
+	return VerdictID(kind, v.Element.ID, v.FirstSeen)
+}
+
 // FormatDelay writes nanoseconds in the unit a person would choose.
 func FormatDelay(ns int64) string {
 	switch {

@@ -62,7 +62,7 @@ func (t *Tracker) RequestCauses(m *Moment) {
 	}
 	for _, in := range t.open {
 		requested, before := t.causes.requestedIn[in.ID]
-		if in.foreign || in.Kind == fabric.KindClock || before && (m.Cycle-requested < causesEvery || m.Now.Sub(in.OpenedAt) > causesWithin) {
+		if in.foreign || in.Kind == fabric.KindClock || in.Scenario.IsRouting() || before && (m.Cycle-requested < causesEvery || m.Now.Sub(in.OpenedAt) > causesWithin) {
 			continue
 		}
 		since := t.symptomOnset(in)

@@ -21,6 +21,7 @@ package incident
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
@@ -55,6 +56,17 @@ type Incident struct {
 	// symptomSeverity is the severity by the symptom alone. affectedJobs are the affected jobs since it opened.
 	symptomSeverity string
 	affectedJobs    map[string]bool
+	// load is the end of the summary that says what carries the load of the element now.
+	load string
+}
+
+// DescribeLoad ends the summary with what carries the load of the element now, or "".
+func (in *Incident) DescribeLoad(text string) {
+	in.Summary, in.load = strings.TrimSuffix(in.Summary, in.load), ""
+	if text != "" {
+		in.load = " " + text
+		in.Summary += in.load
+	}
 }
 
 // supersededBy reports whether a verdict names an equivalent of an incident's element, distinguishes the two, and has

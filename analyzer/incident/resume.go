@@ -60,8 +60,9 @@ func recalledIncident(v evidence.PastVerdict, why string) *Incident {
 		why = "cleared"
 	}
 	in := &Incident{OpenedAt: v.FirstSeen, LastSeen: end, Cleared: &end, Closed: why, Recalled: true}
-	in.Verdict = fabric.Verdict{ID: classify.VerdictID(v.Element.Kind, v.Element.ID, v.FirstSeen), Element: v.Element, Scenario: v.Scenario, Severity: v.Severity,
+	in.Verdict = fabric.Verdict{Element: v.Element, Scenario: v.Scenario, Severity: v.Severity,
 		Plane: v.Plane, Class: v.Class, Symptom: v.Symptom, FirstSeen: v.FirstSeen, Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}}
+	in.ID = classify.IDOf(&in.Verdict)
 	if v.Direction != (fabric.Direction{}) {
 		in.Direction = v.Direction.String()
 	}
@@ -74,7 +75,8 @@ func (t *Tracker) resumedFirstSeen(v *fabric.Verdict, first, now time.Time) time
 	if now.After(t.resumption.until) {
 		return first
 	}
-	if was, ok := t.resumption.verdicts[v.Element]; ok {
+	was, ok := t.resumption.verdicts[v.Element]
+	if ok && keyOf(&fabric.Verdict{Element: was.Element, Scenario: was.Scenario}) == keyOf(v) {
 		delete(t.resumption.verdicts, v.Element)
 		return was.FirstSeen
 	}

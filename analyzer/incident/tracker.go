@@ -89,7 +89,7 @@ type Asked interface {
 // Tracker holds the open and the closed incidents. Its methods must not be called concurrently, except Run.
 type Tracker struct {
 	opts       Options
-	pending    map[fabric.Element]*pendingSuspect
+	pending    map[faultKey]*pendingSuspect
 	open, past []*Incident
 	resumption resumption
 	causes     *causeQueue
@@ -98,7 +98,7 @@ type Tracker struct {
 
 // NewTracker returns a Tracker without incidents.
 func NewTracker(o Options) *Tracker {
-	return &Tracker{opts: o, pending: map[fabric.Element]*pendingSuspect{}, causes: newCauseQueue()}
+	return &Tracker{opts: o, pending: map[faultKey]*pendingSuspect{}, causes: newCauseQueue()}
 }
 
 // InheritFrom takes over the incidents of another tracker, which has stopped. Open incidents on elements that the
@@ -119,8 +119,16 @@ func (t *Tracker) InheritFrom(old *Tracker, at time.Time) {
 // another method.
 func (t *Tracker) OpenIncidents() []*Incident { return t.open }
 
-// HasOpen reports whether an incident is open.
-func (t *Tracker) HasOpen() bool { return len(t.open) > 0 }
+// HasOpen reports whether an incident is open that may change what flows show: those on routing that are for information only do not,
+// and a link that is not used may stay so for days.
+func (t *Tracker) HasOpen() bool {
+	return slices.ContainsFunc(t.open, func(in *Incident) bool { return !in.IsInformation() })
+}
+
+// IsInformation reports whether an incident is on routing, and for information only.
+func (in *Incident) IsInformation() bool {
+	return in.Scenario.IsRouting() && in.Severity == fabric.SeverityInfo
+}
 
 // OwnedIncidents returns those of the open incidents that are published (rule 8).
 func (t *Tracker) OwnedIncidents() (out []*Incident) {
@@ -255,6 +263,16 @@ func (t *Tracker) closeIncident(in *Incident, why string, now time.Time) {
 	}
 }
 
+// faultKey distinguishes the faults of an element. A fault of routing is beside one of a part, and a failover beside both.
+type faultKey struct {
+	fabric.Element
+	routing, failover bool
+}
+
+func keyOf(v *fabric.Verdict) faultKey {
+	return faultKey{v.Element, v.Scenario.IsRouting(), v.Scenario == fabric.Convergence}
+}
+
 // pendingSuspect represents an element that the last cycles named, and on which no incident is open.
 type pendingSuspect struct {
 	verdict     fabric.Verdict
@@ -292,7 +310,7 @@ func (t *Tracker) TrackVerdicts(m *Moment) {
 		in.applyExclusions(&v, m)
 		in.addEvidence(v, m.Now)
 	}
-	maps.DeleteFunc(t.pending, func(_ fabric.Element, c *pendingSuspect) bool { return c.lastCycle != m.Cycle })
+	maps.DeleteFunc(t.pending, func(_ faultKey, c *pendingSuspect) bool { return c.lastCycle != m.Cycle })
 	t.open = slices.DeleteFunc(t.open, func(in *Incident) bool {
 		cleared := !named[in] && t.shouldClear(in, m)
 		if cleared {
@@ -314,10 +332,11 @@ func (t *Tracker) TrackVerdicts(m *Moment) {
 
 // addPending counts a cycle that names an element without an open incident.
 func (t *Tracker) addPending(v fabric.Verdict, cycle int) *pendingSuspect {
-	c := t.pending[v.Element]
+	k := keyOf(&v)
+	c := t.pending[k]
 	if c == nil || c.lastCycle != cycle-1 {
 		c = &pendingSuspect{firstSeen: v.FirstSeen}
-		t.pending[v.Element] = c
+		t.pending[k] = c
 	}
 	c.verdict, c.lastCycle = v, cycle
 	c.namedCycles++
@@ -386,7 +405,7 @@ func (t *Tracker) endingIncidents(named map[*Incident]bool, m *Moment) (out []*I
 // nodes do not end at the same time, so that for a moment only the flows of a few nodes still show a fault that is over, and these
 // few flows share something narrower.
 func isRemainder(v *fabric.Verdict, ending []*Incident) bool {
-	if len(v.Edges) == 0 {
+	if len(v.Edges) == 0 || v.Evidence.Reported {
 		return false
 	}
 	return slices.ContainsFunc(ending, func(in *Incident) bool {
@@ -400,7 +419,15 @@ func isRemainder(v *fabric.Verdict, ending []*Incident) bool {
 // openFor returns the open incident that a verdict belongs to, or nil. It has the same element, or one that the
 // evidence could not distinguish from it.
 func (t *Tracker) openFor(v fabric.Verdict) *Incident {
+	k := keyOf(&v)
 	for _, in := range t.open {
+		own := keyOf(&in.Verdict)
+		if own == k {
+			return in
+		}
+		if own.routing || k.routing {
+			continue // elements that share a fault of routing are no alternatives
+		}
 		if in.Element == v.Element || slices.Contains(in.Equivalent, v.Element) || slices.Contains(v.Equivalent, in.Element) {
 			return in
 		}
@@ -411,13 +438,13 @@ func (t *Tracker) openFor(v fabric.Verdict) *Incident {
 func (t *Tracker) openIncident(c *pendingSuspect, m *Moment) *Incident {
 	v := c.verdict
 	v.FirstSeen = t.resumedFirstSeen(&v, c.firstSeen, m.Now)
-	v.ID = classify.VerdictID(v.Kind, v.Element.ID, v.FirstSeen)
+	v.ID = classify.IDOf(&v)
 	in := &Incident{Open: true, OpenedAt: m.Now, LastSeen: m.Now, foreign: !t.opts.Part.Owns(v.Element)}
 	in.adoptVerdict(v)
 	in.takeCrossingFlows(m)
 	t.keepObservations(in, m)
 	t.open = append(t.open, in)
-	delete(t.pending, v.Element)
+	delete(t.pending, keyOf(&v))
 	t.log(in, slog.LevelWarn, "opened verdict", "kind", v.Kind, "scenario", v.Scenario, "direction", v.Direction, "confidence", v.Confidence, "flows", v.Evidence.ExplainedEdges)
 	return in
 }

@@ -27,9 +27,11 @@ func parseExpectation(text string) (expectation, error) {
 	word, rest, _ := strings.Cut(text, " ")
 	switch text {
 	case "no verdict":
-		return func(_ *run, s *snapshot.Snapshot) error { return compare("verdicts", len(s.Report.Verdicts), 0) }, nil
+		return func(_ *run, s *snapshot.Snapshot) error {
+			return compare("verdicts", len(OfParts(s.Report.Verdicts)), 0)
+		}, nil
 	case "no incident":
-		return func(_ *run, s *snapshot.Snapshot) error { return compare("incidents", len(s.Incidents), 0) }, nil
+		return func(_ *run, s *snapshot.Snapshot) error { return compare("incidents", len(ofParts(s)), 0) }, nil
 	case "no candidate":
 		return func(_ *run, s *snapshot.Snapshot) error {
 			return compare("candidates", len(s.Report.Candidates), 0)
@@ -51,6 +53,8 @@ func parseExpectation(text string) (expectation, error) {
 		return parseCount(word, strings.TrimPrefix(rest, "suspects "))
 	case "verdict":
 		return parseVerdict(rest)
+	case "routing":
+		return parseRouting(rest)
 	case "candidate":
 		return func(_ *run, s *snapshot.Snapshot) error {
 			if !slices.ContainsFunc(s.Report.Candidates, func(c fabric.Candidate) bool { return c.ID == rest }) {
@@ -101,10 +105,11 @@ func contains(what, text, part string) error {
 // ofNewest returns an expectation of the newest incident.
 func ofNewest(check func(*incident.Incident) error) expectation {
 	return func(_ *run, s *snapshot.Snapshot) error {
-		if len(s.Incidents) == 0 {
+		all := ofParts(s)
+		if len(all) == 0 {
 			return fmt.Errorf("no incident")
 		}
-		return check(&s.Incidents[0])
+		return check(&all[0])
 	}
 }
 
@@ -114,7 +119,7 @@ func parseCount(word, number string) (expectation, error) {
 		return nil, err
 	}
 	return func(_ *run, s *snapshot.Snapshot) error {
-		got := map[string]int{"verdicts": len(s.Report.Verdicts), "incidents": len(s.Incidents), "degraded": s.Report.Edges.Degraded, "clock": s.Report.Edges.ClockSuspect}
+		got := map[string]int{"verdicts": len(OfParts(s.Report.Verdicts)), "incidents": len(ofParts(s)), "degraded": s.Report.Edges.Degraded, "clock": s.Report.Edges.ClockSuspect}
 		return compare(word, got[word], n)
 	}, nil
 }
@@ -130,6 +135,35 @@ func parseVerdict(text string) (expectation, error) {
 	}
 	want := strings.Join(f, " ")
 	return func(_ *run, s *snapshot.Snapshot) error {
-		return compare("open verdicts", strings.Join(OpenVerdicts(*s), ", "), want)
+		return compare("open verdicts", strings.Join(describeVerdicts(OfParts(s.Report.Verdicts)), ", "), want)
+	}, nil
+}
+
+// OfParts returns the verdicts that are not about routing.
+func OfParts(all []fabric.Verdict) []fabric.Verdict {
+	return slices.DeleteFunc(slices.Clone(all), func(v fabric.Verdict) bool { return v.Scenario.IsRouting() })
+}
+
+// ofParts returns the incidents that are not about routing, the newest first.
+func ofParts(s *snapshot.Snapshot) []incident.Incident {
+	return slices.DeleteFunc(slices.Clone(s.Incidents), func(in incident.Incident) bool { return in.Scenario.IsRouting() })
+}
+
+// parseRouting returns the expectation of one verdict on routing, by element, scenario and severity, or of none.
+func parseRouting(want string) (expectation, error) {
+	if want != "none" && len(strings.Fields(want)) != 3 {
+		return nil, fmt.Errorf("routing %q: want none, or an element, a scenario and a severity", want)
+	}
+	return func(_ *run, s *snapshot.Snapshot) error {
+		var got []string
+		for _, v := range s.Report.Verdicts {
+			if v.Scenario.IsRouting() {
+				got = append(got, v.Element.ID+" "+string(v.Scenario)+" "+v.Severity)
+			}
+		}
+		if want == "none" {
+			return compare("verdicts on routing", strings.Join(got, ", "), "")
+		}
+		return compare("verdicts on routing", strings.Join(got, ", "), want)
 	}, nil
 }

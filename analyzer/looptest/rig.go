@@ -31,6 +31,8 @@ type Rig struct {
 	// Steps are the clock steps that nodes count, and States are the states of clocks, by NIC.
 	Steps  map[string]float64
 	States map[string]string
+	// Carriers is how often the carriers of ports changed in the last minutes, by port.
+	Carriers map[string]int
 	// Bursts means that what is lost is lost in every other second.
 	Bursts bool
 	// Unjudging reports whether the node of a NIC does not judge its flows, as those of earlier versions. Nil means that
@@ -137,6 +139,9 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 	if strings.Contains(query, "fabric_switch_port_neighbor_info") {
 		return nil, nil // no switch has neighbours
 	}
+	if strings.Contains(query, "fabric_switch_port_carrier_changes_total") {
+		return r.carrierSamples(), nil
+	}
 	p := &r.Prometheus
 	if p.Down {
 		return nil, errors.New("connection refused")
@@ -150,6 +155,14 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 		}
 	}
 	return r.answerQuery(query), nil
+}
+
+func (r *Rig) carrierSamples() (out []evidence.Sample) {
+	for end, n := range r.Carriers {
+		sw, port, _ := fabric.SplitPort(end)
+		out = append(out, evidence.Sample{Labels: map[string]string{"switch": sw, "port": port}, Value: float64(n)})
+	}
+	return out
 }
 
 // TracedPaths implements tracing.Agents. The nodes have traced nothing on their own but flows with hop-limited probes.
@@ -266,8 +279,11 @@ func (r *Rig) Baselines() map[fabric.Flow]int64 {
 
 // OpenVerdicts returns the elements, directions and scenarios of the open verdicts.
 func OpenVerdicts(s snapshot.Snapshot) []string {
-	var out []string
-	for _, v := range s.Report.Verdicts {
+	return describeVerdicts(s.Report.Verdicts)
+}
+
+func describeVerdicts(all []fabric.Verdict) (out []string) {
+	for _, v := range all {
 		out = append(out, v.Element.ID+" "+v.Direction+" "+string(v.Scenario))
 	}
 	return out

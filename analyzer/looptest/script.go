@@ -48,10 +48,11 @@ import (
 //	for N EXPECTATION                 runs N cycles, and it holds after each
 //	now EXPECTATION                   it holds now
 //
-// Expectations are joined by " and ": "verdict ELEMENT DIRECTION SCENARIO" (the only open verdict, - for no direction),
+// Expectations, but for those on routing, are about other verdicts than those on routing. They are joined by " and ": "verdict ELEMENT DIRECTION SCENARIO" (the only open verdict, - for no direction),
 // "no verdict", "no incident", "candidate ELEMENT", "no candidate", "verdicts N", "incidents N", "state STATE", "held" (the newest incident is, with a
 // reason), "closed TEXT", "summary TEXT" (of the newest incident, in part), "severity TEXT", "jobs NAME,NAME" (that it
-// affects), "scope NAME STATE", "clock suspects N", "degraded N" (flows), "baselines all", "excluded NODE".
+// affects), "scope NAME STATE", "clock suspects N", "degraded N" (flows), "baselines all", "excluded NODE",
+// "routing ELEMENT SCENARIO SEVERITY" (the only open verdict on routing), "routing none".
 func RunScripts(t *testing.T, pattern string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

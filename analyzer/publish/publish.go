@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
@@ -198,7 +199,7 @@ func (c *Collector) collectSuspects(s snapshot.Snapshot, gauge func(*prometheus.
 	published := map[string]bool{}
 	for i := range s.Incidents {
 		in := &s.Incidents[i]
-		if done[in.Element] || !in.Open && (in.Cleared == nil || s.At.Sub(*in.Cleared) > keepClearedSeries) {
+		if done[in.Element] || besideFault(s.Incidents, in) || !in.Open && (in.Cleared == nil || s.At.Sub(*in.Cleared) > keepClearedSeries) {
 			continue
 		}
 		done[in.Element] = true
@@ -240,6 +241,14 @@ func (c *Collector) collectSuspects(s snapshot.Snapshot, gauge func(*prometheus.
 			c.collectPath(id, published, gauge)
 		}
 	}
+}
+
+// besideFault reports whether an incident is about routing at an element with an open incident of its own. The series have one
+// incident of an element, and that of a part comes first.
+func besideFault(all []incident.Incident, in *incident.Incident) bool {
+	return in.Scenario.IsRouting() && slices.ContainsFunc(all, func(o incident.Incident) bool {
+		return o.Open && o.Element == in.Element && (!o.Scenario.IsRouting() || in.Scenario == fabric.Convergence && o.Scenario != fabric.Convergence)
+	})
 }
 
 func tierLabel(n int) string {

@@ -133,6 +133,21 @@ func TestOpenIsNeverAnAllClear(t *testing.T) {
 	}
 }
 
+// TestFailoverIsBesideItsLink: the series have one incident of an element. That of a link stays when a newer one on its failover opens.
+func TestFailoverIsBesideItsLink(t *testing.T) {
+	c, _, snap := fixture(t)
+	failover := snap.Incidents[0]
+	failover.Scenario, failover.Severity = fabric.Convergence, fabric.SeverityInfo
+	snap.Incidents = append([]incident.Incident{failover}, snap.Incidents...)
+	if got := expose(t, c); !strings.Contains(got, `scenario="corridor"`) || strings.Contains(got, `scenario="convergence"`) {
+		t.Error(got)
+	}
+	snap.Incidents[1].Open, snap.Incidents[1].Cleared = false, &now
+	if got := expose(t, c); !strings.Contains(got, `scenario="convergence"`) {
+		t.Error(got)
+	}
+}
+
 // TestAfterglow: a suspect's series stand at 0 for five minutes, then go.
 func TestAfterglow(t *testing.T) {
 	c, _, snap := fixture(t)

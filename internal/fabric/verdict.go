@@ -54,7 +54,17 @@ const (
 	Incast       Scenario = "incast"
 	Miscabled    Scenario = "miscabled"
 	ClockTrouble Scenario = "clock"
+	// Scenarios of routing, which blame no part.
+	RoutingFault Scenario = "routing"
+	Polarization Scenario = "polarization"
+	Convergence  Scenario = "convergence"
+	FIBMismatch  Scenario = "fib_mismatch"
 )
+
+// IsRouting reports whether a scenario is about routing, and not about a part of the fabric.
+func (s Scenario) IsRouting() bool {
+	return s == RoutingFault || s == Polarization || s == Convergence || s == FIBMismatch
+}
 
 // Severities of a verdict.
 const (
@@ -83,7 +93,8 @@ type EvidenceCount struct {
 	ExplainedEdges            int `json:"explained_edges"`
 	HealthyEdgesThroughParent int `json:"healthy_edges_through_parent"`
 	ContraryEdges             int `json:"contrary_edges,omitempty"` // clean, though they cross the element
-	// Reported is set if readings of the fabric's own state show the fault. No flow needs to be degraded then.
+	// Reported is set if readings of the fabric's own state show the fault, or the ways that packets take. No flow needs to be
+	// degraded then.
 	Reported bool `json:"reported,omitempty"`
 	// Asked is what was asked for to distinguish the element from others.
 	Asked []Asked `json:"asked,omitempty"`
@@ -216,6 +227,7 @@ type Verdict struct {
 	ID string `json:"id"`
 	Element
 	Direction   string        `json:"direction,omitempty"`
+	Prefix      string        `json:"prefix,omitempty"` // the leaf or prefix that a verdict on routing is about
 	Confidence  float64       `json:"confidence"`
 	Symptom     Symptom       `json:"symptom"`
 	Scenario    Scenario      `json:"scenario"`

@@ -1,0 +1,240 @@
+package routing
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+const (
+	// fewLost is the least number of probes that a flow must have lost to show a failover.
+	fewLost = 3
+	// gatherFor is how long after the last loss a failover is reported, in which the flows' new paths are learnt, and
+	// failoverSpan is how long afterwards a path may become known.
+	gatherFor    = 2 * time.Second
+	failoverSpan = 20 * time.Second
+	// mostAffected is the share of the flows that left a link which must have lost probes.
+	mostAffected = 0.6
+)
+
+// episode is a time in which a flow's probes were lost, by cycles.
+type episode struct {
+	start, end time.Time // end is zero while it lasts
+	lost       uint64
+	lasted     time.Duration // by the share of probes without reply in each second
+}
+
+// followLosses takes what was lost of a probe flow in the last second.
+func (r *record) followLosses(f *Flow, m *Moment) {
+	if f.Reply || !f.Counted || f.Sent == 0 {
+		return
+	}
+	e := r.loss
+	switch {
+	case f.Unanswered > 0:
+		if e == nil || !e.end.IsZero() && m.Now.Sub(e.end) > m.Step {
+			e = &episode{start: m.Now.Add(-m.Step)}
+			r.loss = e
+		}
+		e.end = time.Time{}
+		e.lost += f.Unanswered
+		e.lasted += time.Duration(float64(min(f.Unanswered, f.Sent)) / float64(f.Sent) * float64(m.Step))
+	case e == nil:
+	case e.end.IsZero():
+		e.end = m.Now
+	}
+}
+
+// forgetLosses forgets what flows lost long ago.
+func (w *Watcher) forgetLosses(now time.Time) {
+	for r := range w.losing {
+		if e := r.loss; now.Sub(r.seen) > failoverSpan || !e.end.IsZero() && now.Sub(e.end) > failoverSpan+gatherFor {
+			r.loss = nil
+			delete(w.losing, r)
+		}
+	}
+}
+
+// victim is a probe flow that lost probes, and then left links.
+type victim struct {
+	flow fabric.Flow
+	*episode
+	left map[string]fabric.Direction // by link; of the reply if only it left
+	both map[string]bool
+}
+
+// victims returns the flows whose loss ended and whose paths left links meanwhile.
+func (w *Watcher) victims(m *Moment) (out []*victim) {
+	for r := range w.losing {
+		f, e := r.flow, r.loss
+		if e.end.IsZero() || e.lost < fewLost || m.Now.Sub(e.end) > failoverSpan {
+			continue
+		}
+		v := &victim{flow: f, episode: e, left: map[string]fabric.Direction{}, both: map[string]bool{}}
+		back := f
+		back.Reply = true
+		for _, x := range [2]*record{r, w.usage.records[back]} {
+			if x == nil || !x.valid || x.changed.Before(e.start.Add(-2*time.Second)) {
+				continue
+			}
+			for _, n := range x.former {
+				if slices.Contains(x.ports, n) {
+					continue
+				}
+				d := w.usage.ports[n].Direction
+				_, already := v.left[d.LinkID()]
+				v.left[d.LinkID()], v.both[d.LinkID()] = d, already
+			}
+		}
+		if len(v.left) > 0 {
+			out = append(out, v)
+		}
+	}
+	slices.SortFunc(out, func(a, b *victim) int { return compareFlows(a.flow, b.flow) })
+	return out
+}
+
+// departed returns how many probe flows left a link since a moment, in either direction of the flow.
+func (w *Watcher) departed(link string, since time.Time) int {
+	flows := map[fabric.Flow]bool{}
+	for _, r := range w.usage.records {
+		if !r.valid || r.changed.Before(since.Add(-2*time.Second)) {
+			continue
+		}
+		for _, n := range r.former {
+			if !slices.Contains(r.ports, n) && w.usage.ports[n].LinkID() == link {
+				flows[r.flow.ProbeFlow()] = true
+			}
+		}
+	}
+	return len(flows)
+}
+
+// failovers finds losses that ended when flows left a link (rule 6). A failover is reported for convergedFor.
+func (w *Watcher) failovers(m *Moment) (out []Finding) {
+	left := w.victims(m)
+	for len(left) >= fewFlows {
+		link, alike, own := w.commonLink(m, left)
+		if link == "" {
+			break
+		}
+		left = slices.DeleteFunc(left, func(v *victim) bool { return slices.Contains(own, v) })
+		f, last := failoverOf(link, own)
+		f.Others = alike
+		if m.Now.Sub(last) < gatherFor {
+			continue
+		}
+		was, known := w.failed[link]
+		if !known || last.After(was.ended.Add(settleTime)) || f.Flows >= was.finding.Flows {
+			w.failed[link] = failover{finding: f, ended: last}
+		}
+	}
+	for _, link := range sortedKeys(w.failed) {
+		x := w.failed[link]
+		if m.Now.Sub(x.ended) > convergedFor {
+			delete(w.failed, link)
+			continue
+		}
+		out = append(out, x.finding)
+	}
+	return out
+}
+
+// failover is one that was found.
+type failover struct {
+	finding Finding
+	ended   time.Time
+}
+
+// commonLink returns the link that most victims left, others that the same flows left, and these flows. Most flows that left the link
+// must be victims. Of links that the same flows left, one that is known to be down comes first.
+func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element, []*victim) {
+	by := map[string][]*victim{}
+	for _, v := range all {
+		for link := range v.left {
+			by[link] = append(by[link], v)
+		}
+	}
+	share := func(link string) float64 {
+		since := by[link][0].start
+		for _, v := range by[link] {
+			if v.start.Before(since) {
+				since = v.start
+			}
+		}
+		return float64(len(by[link])) / float64(max(1, w.departed(link, since)))
+	}
+	links := sortedKeys(by)
+	slices.SortStableFunc(links, func(a, b string) int { return cmp.Compare(len(by[b]), len(by[a])) })
+	best, bestShare := "", 0.0
+	for _, link := range links {
+		if len(by[link]) < fewFlows || best != "" && len(by[link])*10 < len(by[best])*9 {
+			break
+		}
+		if s := share(link); s >= mostAffected && (best == "" || s > bestShare) {
+			best, bestShare = link, s
+		}
+	}
+	var alike []fabric.Element
+	for _, link := range links {
+		if link != best && best != "" && slices.Equal(by[link], by[best]) {
+			alike = append(alike, fabric.Element{ID: link, Kind: fabric.KindLink})
+		}
+	}
+	if i := slices.IndexFunc(alike, m.isDown); i >= 0 && !m.isDown(fabric.Element{ID: best, Kind: fabric.KindLink}) {
+		best, alike[i].ID = alike[i].ID, best
+	}
+	return best, alike, by[best]
+}
+
+// failoverOf returns the finding on a failover, and when its last loss ended.
+func failoverOf(link string, all []*victim) (Finding, time.Time) {
+	f := Finding{Element: fabric.Element{ID: link, Kind: fabric.KindLink}, Kind: Converged, Since: all[0].start, Flows: len(all), Confidence: 0.99, Claimed: true}
+	var last time.Time
+	groups := map[fabric.Direction][]time.Duration{}
+	for _, v := range all {
+		if v.start.Before(f.Since) {
+			f.Since = v.start
+		}
+		if v.end.After(last) {
+			last = v.end
+		}
+		d := v.left[link]
+		if v.both[link] {
+			d = fabric.Direction{} // which of them lost more is unknown
+		}
+		groups[d] = append(groups[d], v.lasted)
+		back := v.flow
+		back.Reply = true
+		f.Explained = append(f.Explained, v.flow, back)
+	}
+	if len(groups) > 1 {
+		delete(groups, fabric.Direction{})
+	}
+	for _, g := range groups {
+		mean := middleMean(g)
+		if f.Longest == 0 || mean > f.Longest {
+			f.Longest = mean
+		}
+		if f.Shortest == 0 || mean < f.Shortest {
+			f.Shortest = mean
+		}
+	}
+	slices.SortFunc(f.Explained, compareFlows)
+	return f, last
+}
+
+// middleMean returns the mean of the middle half of some durations, or of all if they are few.
+func middleMean(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	if cut := len(all) / 4; len(all) >= 8 {
+		all = all[cut : len(all)-cut]
+	}
+	sum := time.Duration(0)
+	for _, d := range all {
+		sum += d
+	}
+	return sum / time.Duration(len(all))
+}

@@ -1,0 +1,261 @@
+package routing
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// linkState is how flows left a link and came back to it.
+type linkState struct {
+	users      int // when it was used last
+	left       time.Time
+	departures []time.Time // when flows left it
+	// finding is that of the link that is left, as it was found at foundAt.
+	finding Finding
+	foundAt time.Time
+}
+
+// followLinks records which links flows left, and which they came back to.
+func (w *Watcher) followLinks(m *Moment) {
+	for i := range w.usage.ports {
+		p := &w.usage.ports[i]
+		if p.From > p.To || !p.used {
+			continue // a link is counted once, by the direction that is first in order, which linkUsers joins
+		}
+		w.followLink(m, p.Direction)
+	}
+	for i := range w.usage.ports { // links that flows cross in the other direction alone
+		p := &w.usage.ports[i]
+		if _, both := w.usage.numbers[p.Reverse()]; p.From > p.To && !both && p.used {
+			w.followLink(m, p.Direction)
+		}
+	}
+}
+
+func (w *Watcher) followLink(m *Moment, d fabric.Direction) {
+	id := d.LinkID()
+	users, uncertain := 0, 0
+	for _, x := range [2]fabric.Direction{d, d.Reverse()} {
+		if n, ok := w.usage.numbers[x]; ok {
+			users, uncertain = users+w.usage.ports[n].users, uncertain+w.usage.ports[n].uncertain
+		}
+	}
+	s := w.links[id]
+	if s == nil {
+		s = &linkState{}
+		w.links[id] = s
+	}
+	switch {
+	case users > 0:
+		s.users, s.left = users, time.Time{}
+	case s.left.IsZero() && uncertain == 0 && s.users >= fewFlows:
+		s.left = m.Now
+		s.departures = append(s.departures, m.Now)
+		s.departures = s.departures[max(0, len(s.departures)-64):]
+	}
+	s.departures = slices.DeleteFunc(s.departures, func(t time.Time) bool { return m.Now.Sub(t) > flapSpan })
+}
+
+// left reports whether a flow's former path crossed a direction and its present one does not.
+func (w *Watcher) left(r *record, d fabric.Direction) bool {
+	n, ok := w.usage.numbers[d]
+	return ok && slices.Contains(r.former, n) && !slices.Contains(r.ports, n)
+}
+
+// linkFindings returns links that flap by their sessions, and links that flows left (rules 4 and 5). Links at polarized
+// switches are left out.
+func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Finding) {
+	var left []Finding
+	w.flapping = w.flapping[:0]
+	for i := range m.Graph.Topo.Links {
+		l := &m.Graph.Topo.Links[i]
+		if l.IsAccess() {
+			continue
+		}
+		s := w.links[l.ID()]
+		if f, flaps := w.flapAt(m, l, s); flaps {
+			out = append(out, f)
+			continue
+		}
+		if crowded[fabric.OwnerOf(l.A)] || crowded[fabric.OwnerOf(l.B)] || s == nil || s.left.IsZero() || m.Now.Sub(s.left) < settleTime {
+			continue
+		}
+		if s.foundAt.Before(s.left) || m.Now.Sub(s.foundAt) >= settleTime {
+			s.finding, s.foundAt = w.leftLink(m, l, s), m.Now
+		}
+		left = append(left, s.finding)
+	}
+	return append(out, joinLeft(m.Graph, left)...)
+}
+
+// flapAt judges whether the session of a link flaps.
+func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, flaps bool) {
+	departures := 0
+	f = Finding{Element: fabric.Element{ID: l.ID(), Kind: fabric.KindLink}, Kind: SessionFlap, Confidence: 0.5, Span: flapSpan, Since: m.Now}
+	if s != nil {
+		departures = len(s.departures)
+		if departures > 0 {
+			f.Since = s.departures[0]
+		}
+	}
+	resets, lapses, carriers := 0, 0, 0
+	hasBFD, hasCarrier := false, false
+	for _, end := range [2]string{l.A, l.B} {
+		if n, known := m.CarrierChanges[end]; known {
+			hasCarrier, carriers = true, max(carriers, n)
+		}
+		c := w.sessions[end]
+		if c == nil {
+			continue
+		}
+		resets, lapses = max(resets, recent(c.resets, m.Now)), max(lapses, recent(c.lapses, m.Now))
+		hasBFD = hasBFD || c.hasBFD
+		for _, events := range [2][]time.Time{c.resets, c.lapses} {
+			if len(events) >= flapTimes && events[0].Before(f.Since) {
+				f.Since = events[0]
+			}
+		}
+	}
+	f.Times = max(departures, resets, lapses)
+	if f.Times < flapTimes {
+		return f, false
+	}
+	w.flapping = append(w.flapping, l.A, l.B)
+	if carriers > 0 {
+		return f, false
+	}
+	switch {
+	case lapses >= flapTimes && hasCarrier:
+		f.Kind, f.Claimed, f.Reported, f.Confidence = FalseBFD, true, true, 0.99
+	case resets >= flapTimes && (hasBFD && lapses < flapTimes || hasCarrier):
+		f.Claimed, f.Reported, f.Confidence = true, true, 0.99
+	case departures < flapTimes:
+		return f, false
+	}
+	f.Explained = w.flowsAround(l.ID())
+	return f, true
+}
+
+func recent(events []time.Time, now time.Time) (n int) {
+	for _, t := range events {
+		if now.Sub(t) <= flapSpan {
+			n++
+		}
+	}
+	return n
+}
+
+// flowsAround returns the flows that cross a link, or that crossed it before their present path.
+func (w *Watcher) flowsAround(link string) []fabric.Flow {
+	var ids []portID
+	for d, n := range w.usage.numbers {
+		if d.LinkID() == link {
+			ids = append(ids, n)
+		}
+	}
+	return w.usage.flowsWhere(func(r *record) bool {
+		return slices.ContainsFunc(ids, func(n portID) bool { return slices.Contains(r.ports, n) || slices.Contains(r.former, n) })
+	})
+}
+
+// leftLink returns the finding on a link that no flow crosses any more, with what carries its load.
+func (w *Watcher) leftLink(m *Moment, l *fabric.Link, s *linkState) Finding {
+	f := Finding{Element: fabric.Element{ID: l.ID(), Kind: fabric.KindLink}, Kind: LeftLink, Since: s.left, Confidence: 0.9, Flows: s.users}
+	down, stays := false, false
+	for _, end := range [2]string{l.A, l.B} {
+		if c := w.sessions[end]; c != nil {
+			down = down || c.hasBGP && !c.bgpUp && m.Now.Sub(c.downSince) >= settleTime
+			stays = stays || c.hasBFD && c.bfdUp
+		}
+	}
+	if down && stays {
+		f.Kind, f.Claimed, f.Reported, f.Confidence = SessionsDown, true, true, 0.99
+	}
+	d := fabric.Direction{From: l.A, To: l.B}
+	moved := map[portID]int{}
+	for _, r := range w.usage.records {
+		if !r.valid || !w.left(r, d) && !w.left(r, d.Reverse()) {
+			continue
+		}
+		f.Explained = append(f.Explained, r.flow)
+		for _, n := range r.ports {
+			if !slices.Contains(r.former, n) {
+				moved[n]++
+			}
+		}
+	}
+	slices.SortFunc(f.Explained, compareFlows)
+	for n, flows := range moved {
+		p := &w.usage.ports[n]
+		f.Carries = append(f.Carries, Share{Direction: p.Direction, Flows: p.users, Moved: flows})
+	}
+	slices.SortFunc(f.Carries, func(a, b Share) int {
+		return cmp.Or(cmp.Compare(b.Moved, a.Moved), cmp.Compare(a.Direction.From, b.Direction.From))
+	})
+	f.Carries = f.Carries[:min(len(f.Carries), mostListed)]
+	return f
+}
+
+// joinLeft joins the links of a switch that flows left altogether.
+func joinLeft(g *fabric.Graph, left []Finding) []Finding {
+	at := map[string][]int{}
+	for i := range left {
+		a, b, _ := fabric.SplitLink(left[i].ID)
+		for _, end := range [2]string{a, b} {
+			at[fabric.OwnerOf(end)] = append(at[fabric.OwnerOf(end)], i)
+		}
+	}
+	joined := map[int]bool{}
+	var out []Finding
+	for _, sw := range sortedKeys(at) {
+		links := 0
+		for _, end := range g.EndsOf(sw) {
+			if peer := g.PeerOf(end); peer != "" && !fabric.IsNIC(peer) {
+				links++
+			}
+		}
+		if len(at[sw]) < 2 || len(at[sw]) < links {
+			continue
+		}
+		f := left[at[sw][0]]
+		f.Element, f.Kind, f.Claimed, f.Carries = fabric.Element{ID: sw, Kind: fabric.KindSwitch}, LeftLink, false, nil
+		f.Explained = nil
+		for _, i := range at[sw] {
+			joined[i] = true
+			f.Explained = append(f.Explained, left[i].Explained...)
+			f.Others = append(f.Others, left[i].Element)
+			if left[i].Since.Before(f.Since) {
+				f.Since = left[i].Since
+			}
+		}
+		slices.SortFunc(f.Explained, compareFlows)
+		f.Explained, f.Others = slices.Compact(f.Explained), sortedElements(f.Others)
+		f.Flows = len(f.Explained)
+		out = append(out, f)
+	}
+	for i := range left {
+		if !joined[i] {
+			out = append(out, left[i])
+		}
+	}
+	return out
+}
+
+// DescribeLoad says in words what carries the load of a link that flows left. It returns "" if that is unknown.
+func (f *Finding) DescribeLoad() string {
+	text := ""
+	for i, s := range f.Carries {
+		switch {
+		case i == 4:
+			return text + fmt.Sprintf(", and %d more", len(f.Carries)-i)
+		case i > 0:
+			text += ", "
+		}
+		text += fmt.Sprintf("%s (%d flows, %d of them more than before)", s.Direction, s.Flows, min(s.Moved, s.Flows))
+	}
+	return text
+}

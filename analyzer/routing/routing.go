@@ -1,0 +1,168 @@
+// Package routing finds faults of routing, which no broken part explains: by the paths of flows, by what they lost, and by
+// what switches report of their routes and sessions.
+//
+// Rules:
+//
+//  1. A next hop is expected of a switch toward a leaf if it is on a shortest path of the topology and its link works: flows
+//     cross it now in either direction, and it is not known to be down.
+//  2. A next hop that no flow takes is missing if chance leaves it out less than once in 10,000, over all questions of the
+//     cycle together. A switch that no flow to a leaf enters has no preferred route to it; a switch that takes too few next
+//     hops toward every leaf has too few. A table of routes that has the next hop refutes it.
+//  3. Flows of one leaf that crowd on few next hops of the second tier are polarized, if that holds at two switches with
+//     different next hops, or if the table of the one switch has the others too.
+//  4. A link that flows left twice in five minutes, and came back to, flaps. That its session flaps and not the link is
+//     claimed only if sessions or the carrier say so.
+//  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it.
+//  6. Loss that ended when the flows' paths left a link was failover. Its duration is that of unanswered probes.
+//  7. A FIB that differs from the RIB for two seconds is a mismatch.
+//  8. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
+//
+// The package does no I/O and reads no clock.
+package routing
+
+import (
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+const (
+	// chance is the probability from which something is not by chance, over all questions of a cycle together.
+	chance = 1e-4
+	// settleTime is for how long a finding by paths must hold before it is one, in which the paths of all flows are learnt.
+	settleTime = 5 * time.Second
+	// flapSpan is the span in which flapTimes departures make a flap.
+	flapSpan  = CarrierSpan
+	flapTimes = 2
+	// convergedFor is for how long a failover is reported after it ended.
+	convergedFor = 30 * time.Second
+	// fewFlows is the number of flows that must show a departure or a failover.
+	fewFlows = 3
+	// mismatchTime is for how long a FIB must differ from the RIB.
+	mismatchTime = 2 * time.Second
+	// forgetAfter is after how long a flow that is not seen is forgotten.
+	forgetAfter = 10 * time.Minute
+	// mostListed bounds what a finding lists.
+	mostListed = 8
+)
+
+// CarrierSpan is the span of Moment.CarrierChanges.
+const CarrierSpan = 5 * time.Minute
+
+// Kind is what a finding is about.
+type Kind string
+
+// Kinds of findings.
+const (
+	// MissingPrefix: a switch has no preferred route to a leaf. MissingHop: one switch does not use a next hop to a leaf
+	// that others use.
+	MissingPrefix Kind = "missing_prefix"
+	MissingHop    Kind = "missing_hop"
+	// FewHops: a switch uses fewer next hops than the topology has, toward every leaf.
+	FewHops Kind = "few_hops"
+	// SessionFlap: a routing session of a link comes and goes. FalseBFD: BFD ends it although data passes.
+	SessionFlap Kind = "session_flap"
+	FalseBFD    Kind = "false_bfd"
+	// LeftLink: no flow uses a link any more.
+	LeftLink Kind = "left_link"
+	// PrefixLost: packets of one prefix are lost at a switch.
+	PrefixLost   Kind = "prefix_lost"
+	Polarized    Kind = "polarized"
+	Converged    Kind = "converged"
+	FIBMismatch  Kind = "fib_mismatch"
+	SessionsDown Kind = "session_down"
+)
+
+// Finding is one fault of routing.
+type Finding struct {
+	fabric.Element
+	Kind Kind
+	// Prefix is the destination that it is about: a leaf's name, or a prefix where tables are known. It is empty if the
+	// finding is about all of them.
+	Prefix string
+	// Others are elements that share the finding: other crowded switches, or the link of a missing next hop.
+	Others []fabric.Element
+	// Since is when it was seen first.
+	Since time.Time
+	// Confidence is the probability that it is not by chance. Claimed means that what it says excludes other reasons.
+	Confidence float64
+	Claimed    bool
+	// Used and Expected are numbers of next hops, Flows is the number of flows that show it.
+	Used, Expected, Flows int
+	// Lost are the flows that lose packets for it, and Explained those whose symptoms it explains.
+	Lost, Explained []fabric.Flow
+	// Times is how often it happened in Span.
+	Times int
+	Span  time.Duration
+	// Shortest and Longest are durations of a failover, by direction of the link.
+	Shortest, Longest time.Duration
+	// Carries are the links that carry the load of a link now, those that took most of it first.
+	Carries []Share
+	// Reported means that the switches' own reports show it.
+	Reported bool
+	// Text has details in words.
+	Text string
+}
+
+// Share is a direction of a link with the number of flows that it has, and how many of them came from elsewhere.
+type Share struct {
+	Direction    fabric.Direction
+	Flows, Moved int
+}
+
+// Flow is what is known of a directed flow in a cycle.
+type Flow struct {
+	fabric.Flow
+	// Path is the path by which its packets went, and Valid means that it is confirmed.
+	Path  fabric.Path
+	Valid bool
+	// Sent and Unanswered count the probes of the last second, both directions together, if Counted is set.
+	Sent, Unanswered uint64
+	Counted          bool
+	// Lossy and Healthy are the judgement of the cycle. A flow may be neither.
+	Lossy, Healthy bool
+}
+
+// Session is a routing session of a switch's port.
+type Session struct {
+	Port string
+	// Protocol is "bgp" or "bfd".
+	Protocol string
+	Up       bool
+	// Established is how often a session of BGP was established, and Downs how often one of BFD went down.
+	Established, Downs uint64
+	Detection          time.Duration
+}
+
+// Switch is what a switch reports. A nil map is not known.
+type Switch struct {
+	Name string
+	At   time.Time
+	// FIB has the ports by which the kernel sends, by prefix; RIB those that the routing daemon selected; and Paths those by
+	// which it has a valid path.
+	FIB, RIB, Paths map[string][]string
+	Sessions        []Session
+}
+
+// Moment is what is known in a cycle.
+type Moment struct {
+	Now time.Time
+	// Step is the time between two cycles, and so what one cycle's LastSecond stands for.
+	Step  time.Duration
+	Graph *fabric.Graph
+	Flows []Flow
+	// Switches are the reports of switches, by name.
+	Switches map[string]*Switch
+	// CarrierChanges is how often the carrier of a port changed in the last flapSpan, by port. Ports that are absent are not known.
+	CarrierChanges map[string]int
+	// Down reports whether a link or a switch is known to be down, or at fault by another verdict. It may be nil.
+	Down func(fabric.Element) bool
+}
+
+func (m *Moment) isDown(e fabric.Element) bool { return m.Down != nil && m.Down(e) }
+
+// linkIsDown reports whether a link, or a switch at one of its ends, is known to be down.
+func (m *Moment) linkIsDown(d fabric.Direction) bool {
+	return m.isDown(fabric.Element{ID: d.LinkID(), Kind: fabric.KindLink}) || m.isDown(fabric.Element{ID: fabric.OwnerOf(d.From), Kind: fabric.KindSwitch}) ||
+		m.isDown(fabric.Element{ID: fabric.OwnerOf(d.To), Kind: fabric.KindSwitch})
+}

@@ -1,0 +1,193 @@
+package routing_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/analyzer/classify"
+	"github.com/graylink/graylink/analyzer/routing"
+	"github.com/graylink/graylink/analyzer/worldtest"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+func twoTiers(t *testing.T, seed uint64) *world {
+	w := newWorld(worldtest.NewClos(t, 2, 4, 2), seed)
+	w.run(t, 6)
+	return w
+}
+
+func (w *world) only(t *testing.T, kind routing.Kind) *routing.Finding {
+	t.Helper()
+	if len(w.found) != 1 || w.found[0].Kind != kind {
+		t.Fatalf("want one finding %s: %s", kind, describe(w))
+	}
+	return &w.found[0]
+}
+
+// Rule 2: weights look like an unused next hop where flows are few. A table that has the next hop refutes that.
+func TestTableRefutesMissingHop(t *testing.T) {
+	for _, reported := range []bool{false, true} {
+		w := twoTiers(t, 1)
+		if reported {
+			w.report()
+		}
+		for _, leaf := range []string{"leaf2", "leaf3", "leaf4"} {
+			w.hops["leaf1"][leaf] = []string{"up1"}
+		}
+		w.run(t, 12)
+		if found := len(w.found) > 0; found == reported {
+			t.Errorf("with a table %v: %s", reported, describe(w))
+		}
+	}
+}
+
+// Rule 2: what tables say of a missing prefix is in the text, and makes it certain.
+func TestTablesSayWhyAPrefixIsMissing(t *testing.T) {
+	w := twoTiers(t, 2)
+	w.withdraw("spine1", "leaf3")
+	w.report()
+	w.run(t, 12)
+	if f := w.only(t, routing.MissingPrefix); !f.Claimed || f.Text != "Its table has no route to the leaf." {
+		t.Errorf("%v %q", f.Claimed, f.Text)
+	}
+	w = twoTiers(t, 2)
+	w.prepend("spine1", "leaf3")
+	w.report()
+	w.run(t, 12)
+	if f := w.only(t, routing.MissingPrefix); !f.Claimed || !strings.Contains(f.Text, "its AS path is longer") {
+		t.Errorf("%v %q", f.Claimed, f.Text)
+	}
+}
+
+// Rule 4: without a word of the switches, a link that flows leave and come back to may be down in between: both are listed, and nothing
+// is claimed. If the carrier changed as often, it is no finding.
+func TestFlapIsClaimedOnlyByReports(t *testing.T) {
+	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
+	flap := func(w *world, each func()) {
+		for range 2 {
+			each()
+			w.down[link.ID] = true
+			w.converge()
+			w.run(t, 3)
+			w.down[link.ID] = false
+			w.converge()
+			w.run(t, 5)
+		}
+	}
+	w := twoTiers(t, 3)
+	flap(w, func() {})
+	f := w.only(t, routing.SessionFlap)
+	if v := classify.RoutingVerdicts(w.g, w.found)[0]; f.Claimed || f.Element != link || v.Severity != fabric.SeverityInfo || !strings.Contains(v.Summary, "Either its routing session flaps or the link itself does") {
+		t.Errorf("%+v", f)
+	}
+	w = twoTiers(t, 3)
+	w.report()
+	w.run(t, 1)
+	w.carriers = map[string]int{"leaf2:up1": 0}
+	flap(w, func() {
+		w.carriers["leaf2:up1"] += 2
+		w.bumpSession(w.g.LinkAt("leaf2:up1"), "bgp")
+	})
+	if len(w.found) > 0 {
+		t.Errorf("the link itself flaps: %s", describe(w))
+	}
+	// BFD ends sessions: that is claimed only if the carrier is known to have stayed.
+	for _, known := range []bool{false, true} {
+		w = twoTiers(t, 3)
+		w.report()
+		w.run(t, 1)
+		if known {
+			w.carriers = map[string]int{"leaf2:up1": 0, "spine1:dn2": 0}
+		}
+		flap(w, func() { w.bumpSession(w.g.LinkAt("leaf2:up1"), "bfd") })
+		want := map[bool]routing.Kind{false: routing.SessionFlap, true: routing.FalseBFD}[known]
+		if f := w.only(t, want); f.Claimed != known || f.Element != link {
+			t.Errorf("%+v", f)
+		}
+		if ports := w.watch.FlappingPorts(); !slices.Equal(ports, []string{"leaf2:up1", "spine1:dn2"}) {
+			t.Errorf("ports %q", ports)
+		}
+	}
+}
+
+// Rule 5: a link that flows left says since when, and what carries its load.
+func TestLeftLinkSaysWhatCarriesItsLoad(t *testing.T) {
+	w := twoTiers(t, 4)
+	since := w.now
+	w.down["leaf2:up1--spine1:dn2"] = true
+	w.converge()
+	w.run(t, 8)
+	f := w.only(t, routing.LeftLink)
+	if f.Claimed || f.Since.Sub(since) > 2*time.Second || len(f.Carries) < 2 || f.Carries[0].Direction.LinkID() != "leaf2:up2--spine2:dn2" || f.Carries[0].Flows != 96 {
+		t.Errorf("%+v", f)
+	}
+	w.report()
+	for i := range w.reports["leaf2"].Sessions {
+		if s := &w.reports["leaf2"].Sessions[i]; s.Port == "up1" && s.Protocol == "bgp" {
+			s.Up = false
+		}
+	}
+	w.run(t, 8)
+	if f := w.only(t, routing.SessionsDown); !f.Claimed {
+		t.Errorf("%+v", f)
+	}
+}
+
+// Without reports, loss of one prefix at a leaf is found by the other flows of the same links: both possibilities are listed.
+func TestLostPrefixWithoutTables(t *testing.T) {
+	w := twoTiers(t, 5)
+	w.nowhere[[2]string{"leaf1", "leaf3"}] = true
+	w.run(t, 8)
+	f := w.only(t, routing.PrefixLost)
+	v := classify.RoutingVerdicts(w.g, w.found)[0]
+	if f.ID != "leaf1" || f.Prefix != "leaf3" || v.Severity != fabric.SeverityCritical || !strings.Contains(v.Summary, "sends this prefix nowhere, or a filter drops it") {
+		t.Errorf("%+v: %s", f, v.Summary)
+	}
+	// At a spine, the link to the leaf carries nothing else: it may be at fault, and is left to the other scenarios.
+	w = twoTiers(t, 5)
+	w.nowhere[[2]string{"spine1", "leaf3"}] = true
+	w.run(t, 8)
+	if len(w.found) > 0 {
+		t.Errorf("%s", describe(w))
+	}
+}
+
+// Rule 7: an entry that differs for less than two seconds is no mismatch.
+func TestShortMismatchIsNone(t *testing.T) {
+	w := twoTiers(t, 6)
+	w.report()
+	w.run(t, 1)
+	w.nowhere[[2]string{"spine2", "leaf1"}] = true
+	w.report()
+	w.run(t, 1)
+	clear(w.nowhere)
+	w.report()
+	w.run(t, 6)
+	if i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.FIBMismatch }); i >= 0 {
+		t.Errorf("%s", describe(w))
+	}
+}
+
+// Rule 8: temporary flows and flows without a valid path are no evidence.
+func TestTemporaryFlowsAreNoEvidence(t *testing.T) {
+	w := twoTiers(t, 7)
+	for _, f := range w.flows {
+		f.Number += fabric.ScheduledFlows
+		w.flows = append(w.flows, f)
+	}
+	w.hops["leaf1"]["leaf2"] = []string{"up1"}
+	full := w.flows
+	w.flows = slices.DeleteFunc(slices.Clone(full), func(f fabric.Flow) bool {
+		from, to := f.Endpoints()
+		a, _ := w.g.LeafOf(from)
+		b, _ := w.g.LeafOf(to)
+		return !f.IsTemporary() && a == "leaf1" && b == "leaf2"
+	})
+	w.watch = routing.NewWatcher()
+	w.run(t, 12)
+	if len(w.found) > 0 {
+		t.Errorf("%s", describe(w))
+	}
+}

@@ -1,0 +1,206 @@
+package routing
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// answer is what a report says: yes, no, or nothing.
+type answer int
+
+const (
+	unknown answer = iota
+	yes
+	no
+)
+
+// prefixesOf returns the prefixes of a table that have NICs of a leaf, those of the longest match of each NIC.
+func (m *Moment) prefixesOf(table map[string][]string, leaf string) (out []string) {
+	for _, end := range m.Graph.EndsOf(leaf) {
+		nic := m.Graph.PeerOf(end)
+		if !fabric.IsNIC(nic) {
+			continue
+		}
+		a, best, bits := m.Graph.ProbeAddress(nic), "", -1
+		for text := range table {
+			if p, err := netip.ParsePrefix(text); err == nil && p.Contains(a) && p.Bits() > max(bits, 0) {
+				best, bits = text, p.Bits()
+			}
+		}
+		if best != "" && !slices.Contains(out, best) {
+			out = append(out, best)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// leafOf returns the leaf whose NICs a prefix has, or "" if none or several do.
+func (m *Moment) leafOf(prefix string) (leaf string) {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil || p.Bits() == 0 {
+		return ""
+	}
+	for _, nic := range m.Graph.NICIDs() {
+		if !p.Contains(m.Graph.ProbeAddress(nic)) {
+			continue
+		}
+		l, _ := m.Graph.LeafOf(nic)
+		if leaf != "" && l != leaf {
+			return ""
+		}
+		leaf = l
+	}
+	return leaf
+}
+
+// hasHop reports whether the table of a switch sends by a port to a leaf.
+func (m *Moment) hasHop(sw, leaf string, d fabric.Direction) answer {
+	if r := m.Switches[sw]; r != nil {
+		return m.inTable(r.FIB, leaf, d)
+	}
+	return unknown
+}
+
+// hasPath reports whether the daemon of a switch has a valid path to a leaf by a port.
+func (m *Moment) hasPath(sw, leaf string, d fabric.Direction) answer {
+	if r := m.Switches[sw]; r != nil {
+		return m.inTable(r.Paths, leaf, d)
+	}
+	return unknown
+}
+
+func (m *Moment) inTable(table map[string][]string, leaf string, d fabric.Direction) answer {
+	if table == nil {
+		return unknown
+	}
+	_, name, _ := fabric.SplitPort(d.From)
+	for _, p := range m.prefixesOf(table, leaf) {
+		if slices.Contains(table[p], name) {
+			return yes
+		}
+	}
+	return no
+}
+
+// mismatch is an entry of a FIB that differs from the RIB.
+type mismatch struct{ sw, prefix string }
+
+// fibMismatches finds entries of FIBs that have differed from the RIB for a while (rule 7). Those of one switch and leaf are one.
+func (w *Watcher) fibMismatches(m *Moment) []Finding {
+	found := map[string]*Finding{}
+	still := map[mismatch]bool{}
+	for _, name := range sortedKeys(m.Switches) {
+		r := m.Switches[name]
+		if r.FIB == nil || r.RIB == nil {
+			continue
+		}
+		for prefix, selected := range r.RIB {
+			if samePorts(r.FIB[prefix], selected) {
+				continue
+			}
+			k := mismatch{name, prefix}
+			still[k] = true
+			since, known := w.mismatches[k]
+			if !known {
+				w.mismatches[k], since = r.At, r.At
+			}
+			if m.Now.Sub(since) < mismatchTime {
+				continue
+			}
+			leaf := m.leafOf(prefix)
+			if leaf == "" {
+				leaf = prefix
+			}
+			f := found[name+" "+leaf]
+			if f == nil {
+				f = &Finding{Element: fabric.Element{ID: name, Kind: fabric.KindSwitch}, Kind: FIBMismatch, Prefix: leaf, Since: since, Confidence: 0.999, Claimed: true, Reported: true,
+					Used: len(r.FIB[prefix]), Expected: len(selected)}
+				f.Explained = w.usage.flowsWhere(func(r *record) bool {
+					return r.leaf == leaf && crosses(r.path, name) || r.leaf == leaf && crosses(r.before, name)
+				})
+				f.Lost = w.lossyAmong(f.Explained)
+				found[name+" "+leaf] = f
+			}
+			if since.Before(f.Since) {
+				f.Since = since
+			}
+			f.Text = "The kernel sends " + prefix + " " + byPorts(r.FIB[prefix]) + ", while the routing daemon selected " + strings.TrimPrefix(byPorts(selected), "by ") + "."
+		}
+	}
+	for k := range w.mismatches {
+		if !still[k] {
+			delete(w.mismatches, k)
+		}
+	}
+	var out []Finding
+	for _, k := range sortedKeys(found) {
+		out = append(out, *found[k])
+	}
+	return out
+}
+
+func byPorts(ports []string) string {
+	if len(ports) == 0 {
+		return "nowhere"
+	}
+	return "by " + strings.Join(slices.Sorted(slices.Values(ports)), ", ")
+}
+
+func samePorts(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// sessionCounts is what the counters of a port's sessions were, and when they changed.
+type sessionCounts struct {
+	established, downs uint64
+	hasBGP, hasBFD     bool
+	bgpUp, bfdUp       bool
+	resets, lapses     []time.Time
+	detection          time.Duration
+	downSince          time.Time
+}
+
+// followSessions takes the counters of sessions.
+func (w *Watcher) followSessions(m *Moment) {
+	for name, r := range m.Switches {
+		for _, s := range r.Sessions {
+			c := w.sessionsAt(name + ":" + s.Port)
+			if s.Protocol == "bfd" {
+				c.lapses = countEvents(c.lapses, c.hasBFD, c.downs, s.Downs, m.Now)
+				c.hasBFD, c.downs, c.detection, c.bfdUp = true, s.Downs, s.Detection, s.Up
+				continue
+			}
+			c.resets = countEvents(c.resets, c.hasBGP, c.established, s.Established, m.Now)
+			c.hasBGP, c.established, c.bgpUp = true, s.Established, s.Up
+			switch {
+			case s.Up:
+				c.downSince = time.Time{}
+			case c.downSince.IsZero():
+				c.downSince = m.Now
+			}
+		}
+	}
+}
+
+func (w *Watcher) sessionsAt(port string) *sessionCounts {
+	c := w.sessions[port]
+	if c == nil {
+		c = &sessionCounts{}
+		w.sessions[port] = c
+	}
+	return c
+}
+
+// countEvents adds the moments at which a counter grew, and drops those of before flapSpan.
+func countEvents(events []time.Time, known bool, was, is uint64, now time.Time) []time.Time {
+	events = slices.DeleteFunc(events, func(t time.Time) bool { return now.Sub(t) > flapSpan })
+	for n := was; known && n < is && len(events) < 64; n++ {
+		events = append(events, now)
+	}
+	return events
+}

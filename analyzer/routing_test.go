@@ -1,0 +1,121 @@
+package analyzer_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/graylink/graylink/analyzer"
+	"github.com/graylink/graylink/analyzer/looptest"
+	"github.com/graylink/graylink/analyzer/routing"
+	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/internal/fabric"
+)
+
+// moveFlows gives the flows for which it is wanted another shortest path that does not cross an element.
+func moveFlows(r *looptest.Rig, off fabric.Element, wanted func(f fabric.Flow, p fabric.Path) bool) {
+	for f, p := range r.World.Paths {
+		src, dst := f.Endpoints()
+		if !off.CrossedBy(p, src, dst) || !wanted(f, p) {
+			continue
+		}
+		all := slices.DeleteFunc(r.World.Graph.ShortestPaths(src, dst, 16), func(x fabric.Path) bool { return off.CrossedBy(x, src, dst) })
+		if len(all) > 0 {
+			r.World.Paths[f] = all[r.World.Random.IntN(len(all))]
+		}
+	}
+	r.TraceAll()
+}
+
+func verdictsOn(s snapshot.Snapshot, scenario fabric.Scenario) (out []fabric.Verdict) {
+	for _, v := range s.Report.Verdicts {
+		if v.Scenario == scenario {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// A prefix that is missing at a spine is a ticket about routing, and no part is blamed. It ends when flows come back.
+func TestMissingPrefixBlamesNoPart(t *testing.T) {
+	r := looptest.NewRig(t, 4)
+	r.Learn()
+	spine := fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}
+	before := map[fabric.Flow]fabric.Path{}
+	for f, p := range r.World.Paths {
+		before[f] = p
+	}
+	moveFlows(r, spine, func(_ fabric.Flow, p fabric.Path) bool { return p[len(p)-1].Switch == "leaf3" })
+	r.Until(12, "a verdict on routing", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
+	for range 10 {
+		s := r.Step()
+		if len(s.Report.Verdicts) != 1 {
+			t.Fatalf("open: %q", looptest.OpenVerdicts(s))
+		}
+		v := s.Report.Verdicts[0]
+		if v.Element != spine || v.Scenario != fabric.RoutingFault || v.Prefix != "leaf3" || v.Severity != fabric.SeverityWarning {
+			t.Errorf("%+v", v)
+		}
+	}
+	r.World.Paths = before
+	r.TraceAll()
+	r.Until(12, "no verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+}
+
+// A link that fails is named as before. The failover is information beside it, and what carries the load is said with the link.
+func TestFailoverIsBesideTheLink(t *testing.T) {
+	r := looptest.NewRig(t, 5)
+	r.Learn()
+	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
+	d := fabric.Direction{From: "leaf2:up1", To: "spine1:dn2"}
+	r.World.Loss[d], r.World.Loss[d.Reverse()] = 1, 1
+	r.Until(8, "the link", func(s snapshot.Snapshot) bool { return len(verdictsOn(s, fabric.HardFailure)) == 1 })
+	moveFlows(r, link, func(fabric.Flow, fabric.Path) bool { return true })
+	r.Until(12, "the failover", func(s snapshot.Snapshot) bool { return len(verdictsOn(s, fabric.Convergence)) == 1 })
+	r.Until(12, "the load", func(s snapshot.Snapshot) bool {
+		hard := verdictsOn(s, fabric.HardFailure)
+		return len(hard) == 1 && strings.Contains(hard[0].Summary, "Its load is carried by ")
+	})
+	s := r.Loop.Snapshot()
+	for _, v := range s.Report.Verdicts {
+		if v.Element != link {
+			t.Errorf("%s %s", v.Element.ID, v.Scenario)
+		}
+	}
+	if a, b := verdictsOn(s, fabric.HardFailure)[0], verdictsOn(s, fabric.Convergence)[0]; a.ID == b.ID {
+		t.Error("both verdicts have the same identifier")
+	}
+	for range 40 {
+		s = r.Step()
+	}
+	if len(s.Report.Verdicts) != 1 || s.Report.Verdicts[0].Scenario != fabric.HardFailure {
+		t.Errorf("after the failover: %q", looptest.OpenVerdicts(s))
+	}
+}
+
+// The FIB of a spine drops what goes to a leaf. Without reports the link is named, since both look alike. With them the switch is,
+// and the link's incident closes.
+func TestFIBMismatchReplacesTheLink(t *testing.T) {
+	r := looptest.NewRig(t, 6)
+	reports := map[string]*routing.Switch{}
+	r.Configure(func(o *analyzer.LoopOptions) { o.SwitchRoutes = func() map[string]*routing.Switch { return reports } })
+	r.Learn()
+	d := fabric.Direction{From: "spine1:dn3", To: "leaf3:up1"}
+	r.World.Loss[d] = 1
+	r.Until(8, "the link", func(s snapshot.Snapshot) bool { return len(verdictsOn(s, fabric.HardFailure)) == 1 })
+	own := &routing.Switch{Name: "spine1", At: r.Now, FIB: map[string][]string{}, RIB: map[string][]string{}}
+	for _, nic := range r.World.Graph.NICIDs() {
+		prefix := r.World.Graph.ProbeAddress(nic).String() + "/32"
+		leaf, _ := r.World.Graph.LeafOf(nic)
+		own.RIB[prefix] = []string{"dn" + strings.TrimPrefix(leaf, "leaf")}
+		own.FIB[prefix] = own.RIB[prefix]
+		if leaf == "leaf3" {
+			own.FIB[prefix] = nil
+		}
+	}
+	reports["spine1"] = own
+	r.Until(6, "the switch", func(s snapshot.Snapshot) bool {
+		v := s.Report.Verdicts
+		return len(v) == 1 && v[0].Scenario == fabric.FIBMismatch && v[0].Element.ID == "spine1" && v[0].Prefix == "leaf3" && v[0].Severity == fabric.SeverityCritical
+	})
+}
