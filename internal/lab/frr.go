@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -85,16 +86,8 @@ const bfdProfile = "fabric"
 
 // bfddConfig returns the configuration of a switch's bfdd.
 func bfddConfig(ns *Namespace) string {
-	return fmt.Sprintf(`! Written by graylink for bfdd of switch %s.
-frr defaults traditional
-bfd
- profile %s
-  detect-multiplier 3
-  receive-interval 100
-  transmit-interval 100
- exit
-exit
-`, ns.Element, bfdProfile)
+	return fmt.Sprintf("! Written by graylink for bfdd of switch %s.\nfrr defaults traditional\nbfd\n profile %s\n  %s\n exit\nexit\n",
+		ns.Element, bfdProfile, strings.Join(fastBFD.profileLines(), "\n  "))
 }
 
 // bgpdConfig returns the configuration of a switch's bgpd.
@@ -112,7 +105,7 @@ func (x *index) bgpdConfig(ns *Namespace) string {
 	line(" bgp network import-check")
 	// Equal paths lead through switches with different numbers.
 	line(" bgp bestpath as-path multipath-relax")
-	line(" timers bgp 3 9")
+	line(" timers bgp %d %d", DefaultHold/time.Second/3, DefaultHold/time.Second)
 	line(" neighbor fabric peer-group")
 	line(" neighbor fabric remote-as external")
 	line(" neighbor fabric bfd profile %s", bfdProfile)
