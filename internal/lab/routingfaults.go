@@ -109,7 +109,7 @@ func (x *index) resolveRouting(af *ActiveFault) error {
 			return fmt.Errorf("%q is not a switch of the lab: %s changes a whole switch", af.At, af.Kind)
 		}
 		if most := x.mostHops(af.At, nil); af.Kind == KindECMPShrunk && most <= af.Paths {
-			return fmt.Errorf("no route of %s has more than %d next hops: %s to %d changes nothing", af.At, most, af.Kind, af.Paths)
+			return fmt.Errorf("no route of %s to a node has more than %d next hops: %s to %d changes nothing", af.At, most, af.Kind, af.Paths)
 		}
 		af.Exclusive = af.Kind + " " + af.At
 		return nil
@@ -183,11 +183,18 @@ func (af *ActiveFault) routesAt() string {
 	return sw
 }
 
-// mostHops returns the most next hops that a route of a switch has: of all routes, or of those to some prefixes.
+// mostHops returns the most next hops that a route of a switch has: of those to nodes, or of those to some prefixes.
 func (x *index) mostHops(sw string, prefixes []netip.Prefix) int {
+	if prefixes == nil {
+		for _, d := range x.allDestinations() {
+			if d.end != "" {
+				prefixes = append(prefixes, d.prefix)
+			}
+		}
+	}
 	most := 0
 	for _, r := range x.computeRoutes(nil, nil)[sw] {
-		if !r.isLocal() && (prefixes == nil || slices.Contains(prefixes, r.dst)) {
+		if !r.isLocal() && slices.Contains(prefixes, r.dst) {
 			most = max(most, len(r.hops))
 		}
 	}
