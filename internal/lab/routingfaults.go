@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -464,4 +465,82 @@ func dropBFD(ctx context.Context, root, name string, f ActiveFault, started func
 			return nil
 		}
 	}
+}
+
+// RoutingPlaces lists where a fault of routing can be seen in a topology: values of Fault.At, for all kinds but polarized at two
+// tiers. It returns none if there is no such place.
+func RoutingPlaces(topo *fabric.Topology, kind string) ([]string, error) {
+	x, err := planLayout("places", topo)
+	if err != nil {
+		return nil, err
+	}
+	x.setRouting(RoutingFRR)
+	var candidates []string
+	switch kind {
+	case KindBGPFlap, KindBFDFalse:
+		for _, l := range topo.Links {
+			if !l.IsAccess() {
+				candidates = append(candidates, l.ID())
+			}
+		}
+	case KindPolarized, KindECMPShrunk, KindSlowConvergence:
+		for _, ns := range x.Namespaces {
+			if ns.Switch {
+				candidates = append(candidates, ns.Element)
+			}
+		}
+	default:
+		candidates = x.prefixPlaces(kind)
+	}
+	return slices.DeleteFunc(candidates, func(at string) bool {
+		_, err := x.resolveFault(Fault{Kind: kind, At: at}, func() bool { return false })
+		return err != nil
+	}), nil
+}
+
+// prefixPlaces lists the pairs SWITCH->LEAF where flows to the leaf cross the switch. For faults that make flows avoid the
+// switch, these have another way.
+func (x *index) prefixPlaces(kind string) []string {
+	all := x.computeRoutes(nil, nil)
+	leaves := map[string]bool{}
+	for _, ns := range x.Namespaces {
+		for _, i := range ns.Interfaces {
+			if !ns.Switch {
+				leaves[fabric.OwnerOf(i.Peer)] = true
+			}
+		}
+	}
+	var out []string
+	add := func(at string) {
+		if !slices.Contains(out, at) {
+			out = append(out, at)
+		}
+	}
+	for _, d := range x.allDestinations() {
+		if d.end == "" {
+			continue
+		}
+		// Switches that flows to the destination reach, in the order in which they do.
+		reached := slices.DeleteFunc(slices.Sorted(maps.Keys(leaves)), func(leaf string) bool { return leaf == d.sw })
+		for n := 0; n < len(reached); n++ {
+			i := slices.IndexFunc(all[reached[n]], func(r route) bool { return r.dst == d.prefix && !r.isLocal() })
+			if i < 0 {
+				continue
+			}
+			if kind == KindBlackholeFIB {
+				add(reached[n] + "->" + d.sw)
+			}
+			hops := all[reached[n]][i].hops
+			for _, h := range hops {
+				next := fabric.OwnerOf(x.byEnd[h.end].Peer)
+				if next != d.sw && !slices.Contains(reached, next) {
+					reached = append(reached, next)
+				}
+				if next != d.sw && kind != KindBlackholeFIB && len(hops) > 1 {
+					add(next + "->" + d.sw)
+				}
+			}
+		}
+	}
+	return out
 }

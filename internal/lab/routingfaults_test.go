@@ -121,6 +121,35 @@ func describeRouting(f ActiveFault) string {
 	return strings.Join(what, " ")
 }
 
+func TestRoutingPlaces(t *testing.T) {
+	for _, c := range []struct {
+		file, kind string
+		n          int
+		one, not   string
+	}{
+		{demoFile, KindBGPFlap, 8, spineLink, "h1/eth1--leaf1:dn1"},
+		{demoFile, KindBFDFalse, 8, spineLink, "h1/eth1--leaf1:dn1"},
+		{demoFile, KindWithdrawn, 8, "spine1->leaf3", "leaf1->leaf3"},
+		{demoFile, KindWrongASPath, 8, "spine2->leaf1", "leaf1->leaf3"},
+		{demoFile, KindBlackholeFIB, 20, "leaf1->leaf3", "leaf1->leaf1"},
+		{demoFile, KindECMPShrunk, 4, "leaf1", "spine1"},
+		{demoFile, KindSlowConvergence, 6, "spine1", "h1"},
+		{demoFile, KindPolarized, 0, "", "spine1"},
+		// Both spines of a leaf's own pod and of the other, and both cores.
+		{clos3File, KindWithdrawn, 24, "p1s1->p2l1", "p1l1->p2l1"},
+		{clos3File, KindBlackholeFIB, 36, "core1->p2l1", "p1l1->p1l1"},
+		{clos3File, KindPolarized, 6, "core1", "p1l1"},
+	} {
+		got, err := RoutingPlaces(load(t, c.file), c.kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != c.n || c.one != "" && !slices.Contains(got, c.one) || slices.Contains(got, c.not) {
+			t.Errorf("%s in %s: %d places %q, want %d, with %q and without %q", c.kind, c.file, len(got), got, c.n, c.one, c.not)
+		}
+	}
+}
+
 func TestParseRIB(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("testdata", "frr", "route.json"))
 	if err != nil {
