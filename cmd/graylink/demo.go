@@ -27,7 +27,7 @@ import (
 func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or rightly none), 1: the demo could not run, 2: the verdict was wrong, or there was another one besides.")
 	var o demoFlags
-	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds(demo.Namespaces))+", several separated by commas; with --fabric ib "+fmt.Sprint(demo.FaultKinds(demo.InfiniBand))+".").Default("delay").StringVar(&o.faults)
+	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds(demo.Namespaces))+", several separated by commas, "+fmt.Sprint(lab.RoutingFaultKinds())+" of them with --routing frr; with --fabric ib "+fmt.Sprint(demo.FaultKinds(demo.InfiniBand))+".").Default("delay").StringVar(&o.faults)
 	cmd.Flag("seed", "Seed that chooses the place of the fault.").Default("1").Uint64Var(&o.seed)
 	cmd.Flag("seeds", "A..B: every fault with each of these seeds, in one lab.").StringVar(&o.seeds)
 	cmd.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
@@ -41,6 +41,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("topology", "Topology file. Default: the demo's own.").StringVar(&o.topology)
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
 	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; ib: an InfiniBand subnet that OpenSM routes on ibsim, with simulated packets; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", demo.Namespaces, demo.Simulated, demo.InfiniBand)
+	cmd.Flag("routing", "Who routes between switches of network namespaces. static: the lab; frr: FRR of every switch, which needs Debian's package frr and which the faults of routing need.").Default(lab.RoutingStatic).EnumVar(&o.routing, lab.RoutingKinds()...)
 	cmd.Flag("adaptive-routing", "With --fabric ib: switches choose for each packet between all shortest ways.").BoolVar(&o.adaptive)
 	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
 	cmd.Flag("keep", "Keep the fabric running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
@@ -58,6 +59,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 
 type demoFlags struct {
 	faults, seeds, topology, format, fabric, name, listen, node, level string
+	routing                                                            string
 	seed                                                               uint64
 	params                                                             demo.Params
 	duration                                                           time.Duration
@@ -82,6 +84,12 @@ func (o *demoFlags) chooseFabric() error {
 	if o.job && o.fabric != demo.Namespaces {
 		fmt.Fprintln(os.Stderr, "the job of --job needs root and a fabric of network namespaces: the demo goes on without it")
 		o.job = false
+	}
+	if o.routing == lab.RoutingFRR && o.fabric != demo.Namespaces {
+		return errors.New("--routing frr needs root and a fabric of network namespaces: FRR cannot route in a simulated fabric or an InfiniBand subnet")
+	}
+	if err := lab.CheckRouting(o.routing); err != nil {
+		return err
 	}
 	if o.adaptive && o.fabric != demo.InfiniBand {
 		return errors.New("--adaptive-routing goes with --fabric ib")
@@ -122,6 +130,11 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, k := range kinds {
+		if o.routing != lab.RoutingFRR && slices.Contains(lab.RoutingFaultKinds(), k) {
+			return fmt.Errorf("--fault %s is a fault of routing and goes with --routing frr", k)
+		}
+	}
 	from, to := o.seed, o.seed
 	if o.seeds != "" {
 		if from, to, err = demo.ParseSeeds(o.seeds); err != nil {
@@ -153,7 +166,7 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 			return err
 		}
 	}
-	opts := demo.Options{Name: o.name, Topology: topo, Fabric: o.fabric, Adaptive: o.adaptive, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
+	opts := demo.Options{Name: o.name, Topology: topo, Fabric: o.fabric, Routing: o.routing, Adaptive: o.adaptive, Listen: o.listen, AllowedHosts: o.hosts, Flows: o.flows, NodeBin: o.node, TraceOnly: o.traceOnly, SwitchBin: o.sw, Agentless: o.agentless, NoTraces: o.sightingsOnly,
 		BendClocks: o.bend, Seed: from, Job: o.job, Signals: o.signals, Progress: os.Stderr}
 	if o.level != "none" {
 		var level slog.Level

@@ -82,13 +82,18 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 
 	add := fault.Command("add", "Inject a fault and print its identifier.")
 	var f lab.Fault
-	add.Arg("kind", "Kind of the fault: "+strings.Join(lab.AllFaultKinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.AllFaultKinds()...)
-	add.Flag("at", "Element: a link END--END, a NIC node/device, a switch or a node.").Required().StringVar(&f.At)
+	add.Arg("kind", "Kind of the fault: "+strings.Join(lab.AllFaultKinds(), ", ")+". Those of routing need a lab with --routing frr: "+
+		strings.Join(lab.RoutingFaultKinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.AllFaultKinds()...)
+	add.Flag("at", "Element: a link END--END, a NIC node/device, a switch, a node, SWITCH->LEAF or SWITCH->PREFIX, or tierN,tierM for polarized.").Required().StringVar(&f.At)
 	add.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default(lab.DefaultDelay.String()).DurationVar(&f.Delay)
 	add.Flag("loss", "Ratio of packets that the fault loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
 	add.Flag("step", "Step of the fault clock-step, positive or negative.").Default(lab.DefaultStep.String()).DurationVar(&f.Step)
 	add.Flag("drift-ppm", "Drift of the fault clock-drift in parts per million, positive or negative.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&f.DriftPPM)
 	add.Flag("mtu", "MTU of the fault mtu in octets.").Default(fmt.Sprint(lab.ShortMTU)).IntVar(&f.MTU)
+	add.Flag("period", "Time from one loss of a session to the next of the faults bgp-flap and bfd-false.").Default(lab.DefaultPeriod.String()).DurationVar(&f.Period)
+	add.Flag("hold", "Hold time of BGP during the fault slow-convergence. Another one than the default resets the switch's sessions.").Default(lab.DefaultHold.String()).DurationVar(&f.Hold)
+	add.Flag("paths", "Next hops that are left: of blackhole-fib any number, none by default; of ecmp-shrunk one by default.").Default("0").IntVar(&f.Paths)
+	add.Flag("sessions", "The fault blackhole loses the packets of BGP and BFD as well, so that both end. Needs a lab with --routing frr.").BoolVar(&f.Sessions)
 	add.Flag("direction", "FROM->TO of the link (default: from the end that --at names first); for nic-slow in, out or both.").StringVar(&f.Direction)
 	addFormat := add.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[add.FullCommand()] = func(ctx context.Context) error { return labFaultAdd(ctx, os.Stdout, *name, f, *addFormat) }
@@ -182,6 +187,18 @@ func printFault(w io.Writer, f lab.ActiveFault) {
 	}
 	if f.MTU != 0 {
 		fmt.Fprintf(w, " mtu %d", f.MTU)
+	}
+	if f.Period != 0 {
+		fmt.Fprintf(w, " period %s", f.Period)
+	}
+	if f.Hold != 0 {
+		fmt.Fprintf(w, " hold %s", f.Hold)
+	}
+	if f.Kind == lab.KindBlackholeFIB || f.Kind == lab.KindECMPShrunk {
+		fmt.Fprintf(w, " paths %d", f.Paths)
+	}
+	if f.Sessions {
+		fmt.Fprint(w, " with sessions")
 	}
 	if f.DriftPPM != 0 {
 		fmt.Fprintf(w, " drift %g ppm", f.DriftPPM)

@@ -19,34 +19,39 @@ import (
 // is not there is no error.
 func (x *index) changeRule(ctx context.Context, r rule, add bool) error {
 	if !add {
-		if err := x.runIptables(ctx, r.Element, append([]string{"-C", r.Chain}, r.Args...)); err != nil {
+		if err := x.runIptables(ctx, r, append([]string{"-C", r.Chain}, r.Args...)); err != nil {
 			var exit *exec.ExitError
 			if errors.As(err, &exit) {
 				return nil
 			}
 			return err
 		}
-		return x.runIptables(ctx, r.Element, append([]string{"-D", r.Chain}, r.Args...))
+		return x.runIptables(ctx, r, append([]string{"-D", r.Chain}, r.Args...))
 	}
 	verb := []string{"-I", r.Chain, "1"}
 	if r.Last {
 		verb = []string{"-A", r.Chain}
 	}
-	return x.runIptables(ctx, r.Element, append(verb, r.Args...))
+	return x.runIptables(ctx, r, append(verb, r.Args...))
 }
 
-func (x *index) runIptables(ctx context.Context, element string, args []string) error {
-	path, err := needTool("iptables", "iptables")
+// runIptables runs iptables, or ip6tables, for a rule's element.
+func (x *index) runIptables(ctx context.Context, r rule, args []string) error {
+	program := "iptables"
+	if r.IPv6 {
+		program = "ip6tables"
+	}
+	path, err := needTool(program, "iptables")
 	if err != nil {
 		return err
 	}
 	// -w: wait for others that hold the tables' lock, seconds.
 	args = append([]string{"-w", "10", "-t", "mangle"}, args...)
-	return unix.InNetns(x.byElement[element].Netns, func() error {
+	return unix.InNetns(x.byElement[r.Element].Netns, func() error {
 		cmd := exec.CommandContext(ctx, path, args...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("iptables %q in %s: %w: %s", args, element, err, bytes.TrimSpace(out))
+			return fmt.Errorf("%s %q in %s: %w: %s", program, args, r.Element, err, bytes.TrimSpace(out))
 		}
 		return nil
 	})

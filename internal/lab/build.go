@@ -79,7 +79,7 @@ func kernelSettings(ns *Namespace, routing string) []setting {
 		// kernel gave the packet, which TCP changes when it sends something again.
 		setting{path: "ipv4/fib_multipath_hash_fields", value: hashFields},
 		setting{path: "ipv4/fib_multipath_hash_policy", value: "3"},
-		setting{path: "ipv4/fib_multipath_hash_seed", value: strconv.FormatUint(uint64(ns.HashSeed), 10), optional: true},
+		hashSeedSetting(ns),
 		// A trace is answered at every hop, from the address of the port it
 		// came in by. The mask exempts every type from both rate limits; the
 		// global one belongs to the root namespace on older kernels.
@@ -89,6 +89,11 @@ func kernelSettings(ns *Namespace, routing string) []setting {
 		setting{path: "ipv4/icmp_msgs_burst", value: strconv.Itoa(icmpMsgsPerSec), optional: true},
 		setting{path: "ipv4/icmp_errors_use_inbound_ifaddr", value: "1"},
 	)
+}
+
+// hashSeedSetting returns the setting of a switch's own seed for the hash that chooses among equal routes.
+func hashSeedSetting(ns *Namespace) setting {
+	return setting{path: "ipv4/fib_multipath_hash_seed", value: strconv.FormatUint(uint64(ns.HashSeed), 10), optional: true}
 }
 
 func (x *index) configureKernel(ns *Namespace) error {

@@ -253,7 +253,7 @@ func (x *index) compareRoutes(ns *Namespace, want []route) (differs string, err 
 }
 
 // learnedRoutes returns, for each prefix that the kernel of the thread's namespace has by BGP, the names of the interfaces of
-// its next hops, sorted.
+// its next hops, sorted. A blackhole has none.
 func learnedRoutes(h *netlink.Handle) (map[netip.Prefix][]string, error) {
 	ids, err := interfaceIDs(h)
 	if err != nil {
@@ -263,14 +263,14 @@ func learnedRoutes(h *netlink.Handle) (map[netip.Prefix][]string, error) {
 	for name, id := range ids {
 		names[id] = name
 	}
-	list, err := h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: rtprotBGP, Table: mainTable}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	entries, err := bgpEntries(h)
 	if err != nil {
-		return nil, fmt.Errorf("listing routes: %w", err)
+		return nil, err
 	}
 	out := map[netip.Prefix][]string{}
-	for i := range list {
-		dst := prefixOf(list[i].Dst)
-		for _, n := range nextHops(&list[i]) {
+	for dst, r := range entries {
+		out[dst] = []string{}
+		for _, n := range entryHops(&r) {
 			out[dst] = append(out[dst], names[n.LinkIndex])
 		}
 		slices.Sort(out[dst])

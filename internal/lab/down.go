@@ -72,7 +72,7 @@ func killAll(st *state) error {
 			ids[id] = true
 		}
 	}
-	deadline := time.Now().Add(killPatience)
+	var deadline time.Time
 	for {
 		found, err := unix.NetnsProcesses(ids)
 		if err != nil {
@@ -85,7 +85,10 @@ func killAll(st *state) error {
 		if len(left) == 0 {
 			return nil
 		}
-		if time.Now().After(deadline) {
+		// To look for processes may take longer than the patience on a machine that is busy: it begins with the first signal.
+		if deadline.IsZero() {
+			deadline = time.Now().Add(killPatience)
+		} else if time.Now().After(deadline) {
 			return fmt.Errorf("processes %v still run in the lab %s after SIGKILL", left, killPatience)
 		}
 		for _, pid := range left {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sort"
 	"strconv"
@@ -37,7 +38,7 @@ const (
 
 // AllFaultKinds lists the faults that AddFault knows, sorted.
 func AllFaultKinds() []string {
-	all := append(FaultKinds(), KindMTU)
+	all := append(append(FaultKinds(), KindMTU), RoutingFaultKinds()...)
 	slices.Sort(all)
 	return all
 }
@@ -88,6 +89,12 @@ type Fault struct {
 	Step      time.Duration `json:"step_ns,omitempty"`   // of the clock, either way; DefaultStep when 0
 	DriftPPM  float64       `json:"drift_ppm,omitempty"` // of the clock, millionths, either way; DefaultDriftPPM when 0
 	MTU       int           `json:"mtu,omitempty"`       // of the link, octets; ShortMTU when 0
+	Period    time.Duration `json:"period_ns,omitempty"` // from one loss of a session to the next; DefaultPeriod when 0
+	Hold      time.Duration `json:"hold_ns,omitempty"`   // of sessions of BGP; DefaultHold when 0
+	// Paths is how many next hops are left: of blackhole-fib 0 and more, of ecmp-shrunk 1 when 0.
+	Paths int `json:"paths,omitempty"`
+	// Sessions makes blackhole lose the packets of BGP and BFD as well, where FRR routes.
+	Sessions bool `json:"sessions,omitempty"`
 }
 
 // ActiveFault is a fault that is in force.
@@ -95,18 +102,23 @@ type ActiveFault struct {
 	ID string `json:"id"`
 	Fault
 	// Mechanism is netem, relay (NFQUEUE and a user-space process), iptables,
-	// routes, interfaces, traffic, cables, signals or bend (of the clock an agent reads).
+	// routes, interfaces, traffic, cables, signals, bend (of the clock an agent reads), frr (its running configuration or
+	// a command to it) or hash (the seed by which the kernel chooses among equal routes).
 	Mechanism string    `json:"mechanism"`
 	Since     time.Time `json:"since"`
 	Rules     []rule    `json:"rules,omitempty"`
 	Queue     uint16    `json:"queue,omitempty"`
 	NetemAt   string    `json:"netem_at,omitempty"`  // the port that has the queueing discipline
 	ShapedAt  string    `json:"shaped_at,omitempty"` // the port that has a rate
-	Down      bool      `json:"down,omitempty"`      // flap: the link is down at the moment
+	Down      bool      `json:"down,omitempty"`      // flap: the link is down at the moment; bfd-false: packets are lost
 	Withdrawn bool      `json:"withdrawn,omitempty"` // link-down: the lab took the routes of the other switches back
 	WasMTU    int       `json:"was_mtu,omitempty"`   // mtu: that of the link before
 	Home      string    `json:"home,omitempty"`      // the element whose namespace the helper runs in
 	Helper    Process   `json:"helper,omitzero"`
+	// Prefixes are those that withdrawn, blackhole-fib and wrong-as-path are about.
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
+	ResetAt  string         `json:"reset_at,omitempty"` // bgp-flap: the port at which the session is reset
+	Alike    []string       `json:"alike,omitempty"`    // polarized: the switches that hash alike
 	// exclusive names a resource that at most one fault can hold at a time.
 	Exclusive string `json:"exclusive,omitempty"`
 }
@@ -119,6 +131,7 @@ type rule struct {
 	// Last rules stand behind the others: a packet that comes back from a
 	// queue skips the rest of the chain.
 	Last bool `json:"last,omitempty"`
+	IPv6 bool `json:"ipv6,omitempty"` // of ip6tables
 }
 
 // firstQueue leaves the numbers that people use by hand.
@@ -305,6 +318,12 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 	if f.Kind != KindMTU {
 		af.MTU = 0
 	}
+	if err := errors.Join(af.checkSessionTimes(), af.checkPathCount()); err != nil {
+		return af, err
+	}
+	if af.Kind != KindBlackhole {
+		af.Sessions = false
+	}
 	if !af.bendsClock() {
 		af.Step, af.DriftPPM = 0, 0
 	} else if err := af.checkClock(); err != nil {
@@ -347,6 +366,8 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 		af.Mechanism, af.Home, af.Exclusive = "signals", f.At, f.Kind+" "+f.At
 	case KindClockStep, KindClockDrift:
 		err = x.resolveClock(&af)
+	case KindBFDFalse, KindBGPFlap, KindBlackholeFIB, KindECMPShrunk, KindPolarized, KindSlowConvergence, KindWithdrawn, KindWrongASPath:
+		err = x.resolveRouting(&af)
 	default:
 		err = fmt.Errorf("fault kind %q: want one of %s", f.Kind, strings.Join(AllFaultKinds(), ", "))
 	}
@@ -359,7 +380,7 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 // hasDirection reports whether faults of the kind can have a direction.
 func (f *Fault) hasDirection() bool {
 	switch f.Kind {
-	case KindDelay, KindLoss, KindECN, KindBlackhole, KindNICSlow:
+	case KindDelay, KindLoss, KindECN, KindBlackhole, KindNICSlow, KindBFDFalse:
 		return true
 	}
 	return false
@@ -411,6 +432,13 @@ func (x *index) resolveDirected(af *ActiveFault, netem func() bool) error {
 		af.Mechanism = "iptables"
 		r.Args = append(r.Args, "-j", "DROP")
 		af.Rules = []rule{r}
+		if af.Sessions {
+			r.IPv6 = true
+			af.Rules = append(af.Rules, r)
+			return x.checkRouted("to lose the packets of sessions")
+		}
+	case KindBFDFalse:
+		return x.loseBFD(af, dir)
 	case KindECN:
 		af.Mechanism = "iptables"
 		// ECT(1) and ECT(0) of RFC 3168 section 5; a packet that is not
@@ -536,6 +564,9 @@ func (l *Lab) applyFault(ctx context.Context, st *state, f *ActiveFault) error {
 	if f.NetemAt != "" {
 		return l.x.setNetem(f.NetemAt, f.Delay)
 	}
+	if slices.Contains(RoutingFaultKinds(), f.Kind) {
+		return l.applyRouting(ctx, f)
+	}
 	for _, r := range f.Rules {
 		if err := l.x.changeRule(ctx, r, true); err != nil {
 			return err
@@ -562,6 +593,7 @@ func (l *Lab) undoFault(ctx context.Context, st *state, f ActiveFault) error {
 	if f.ShapedAt != "" {
 		errs = append(errs, x.setShaper(f.ShapedAt, 0))
 	}
+	errs = append(errs, l.undoRouting(ctx, &f))
 	switch f.Kind {
 	case KindMiscable:
 		one, two, _ := splitPair(f.At)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -69,9 +70,13 @@ func (x *index) announcedPrefixes(element string) []netip.Prefix {
 
 // zebraConfig returns the configuration of a switch's zebra. Sessions learn their neighbour's address from its router
 // advertisements (RFC 4861), and BGP alone would have them sent every 10 s: whoever missed one would wait as long.
+//
+// A group of next hops that no route uses is forgotten after a second. By default, zebra keeps it for 180 s and takes it to be
+// in the kernel as it was, but the kernel has removed the next hops of a port that was down from it. Routes that used the
+// group again when the link was back were without this port for good (FRR 8.4.4: compare "show ip route" and "ip route").
 func zebraConfig(ns *Namespace) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "! Written by graylink for zebra of switch %s.\nfrr defaults traditional\nip forwarding\nipv6 forwarding\n", ns.Element)
+	fmt.Fprintf(&b, "! Written by graylink for zebra of switch %s.\nfrr defaults traditional\nip forwarding\nipv6 forwarding\nzebra nexthop-group keep 1\n", ns.Element)
 	for _, i := range ns.Interfaces {
 		if i.Unnumbered {
 			fmt.Fprintf(&b, "interface %s\n no ipv6 nd suppress-ra\n ipv6 nd ra-interval 1\nexit\n", i.Name)
@@ -85,16 +90,8 @@ const bfdProfile = "fabric"
 
 // bfddConfig returns the configuration of a switch's bfdd.
 func bfddConfig(ns *Namespace) string {
-	return fmt.Sprintf(`! Written by graylink for bfdd of switch %s.
-frr defaults traditional
-bfd
- profile %s
-  detect-multiplier 3
-  receive-interval 100
-  transmit-interval 100
- exit
-exit
-`, ns.Element, bfdProfile)
+	return fmt.Sprintf("! Written by graylink for bfdd of switch %s.\nfrr defaults traditional\nbfd\n profile %s\n  %s\n exit\nexit\n",
+		ns.Element, bfdProfile, strings.Join(fastBFD.profileLines(), "\n  "))
 }
 
 // bgpdConfig returns the configuration of a switch's bgpd.
@@ -112,7 +109,7 @@ func (x *index) bgpdConfig(ns *Namespace) string {
 	line(" bgp network import-check")
 	// Equal paths lead through switches with different numbers.
 	line(" bgp bestpath as-path multipath-relax")
-	line(" timers bgp 3 9")
+	line(" timers bgp %d %d", DefaultHold/time.Second/3, DefaultHold/time.Second)
 	line(" neighbor fabric peer-group")
 	line(" neighbor fabric remote-as external")
 	line(" neighbor fabric bfd profile %s", bfdProfile)

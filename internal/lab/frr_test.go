@@ -211,7 +211,8 @@ func TestFabricRoutesItself(t *testing.T) {
 	l := upFRR(t, demoFile, "two")
 	shortestPaths(t, l)
 	leaf2 := l.x.byElement["leaf2"]
-	whole := l.x.computeRoutes(nil, nil)["leaf2"]
+	all := l.x.computeRoutes(nil, nil)
+	whole := all["leaf2"]
 	without := l.x.computeRoutes(linkSet{"leaf1:up1--spine1:dn1": true}, linkSet{"leaf1:up1--spine1:dn1": true})["leaf2"]
 	routesAre := func(want []route) func() string {
 		return func() string {
@@ -232,6 +233,15 @@ func TestFabricRoutesItself(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("back at leaf2 after %s", awaitTrue(t, "return", routesAre(whole)))
+		for _, end := range []string{"leaf1", "spine1"} {
+			awaitTrue(t, "return at "+end, func() string {
+				differs, err := l.x.compareRoutes(l.x.byElement[end], all[end])
+				if err != nil {
+					t.Fatal(err)
+				}
+				return differs
+			})
+		}
 	})
 	t.Run("BFD", func(t *testing.T) {
 		awaitTrue(t, "BFD", func() string { return bfdOf(t, l, "leaf2") })

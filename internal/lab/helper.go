@@ -168,6 +168,12 @@ func runHelper(ctx context.Context, name, id string, ready io.Writer) error {
 			return err
 		}
 		return crossTraffic(ctx, st.currentFabric(), d, started)
+	case KindBGPFlap:
+		return resetSessions(ctx, root, name, f, st.currentFabric().byEnd[f.ResetAt].Name, started)
+	case KindBFDFalse:
+		return dropBFD(ctx, root, name, f, started)
+	case KindBlackholeFIB:
+		return holdEntries(ctx, f, started)
 	case KindHostStall:
 		return stallProcesses(ctx, st.Layout.buildIndex(), f.At, started)
 	}

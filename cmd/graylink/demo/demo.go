@@ -71,6 +71,8 @@ type Options struct {
 	// Fabric is the kind of the fabric: Namespaces, Simulated or InfiniBand. The topology of InfiniBand is read from the
 	// subnet.
 	Fabric string
+	// Routing is one of lab.RoutingKinds, and says who routes between switches of namespaces. Empty means lab.RoutingStatic.
+	Routing string
 	// Adaptive makes switches choose for each packet between all shortest ways, on InfiniBand.
 	Adaptive bool
 	// OpenSMConfig are lines of OpenSM's configuration file, on InfiniBand.
@@ -258,7 +260,11 @@ func (d *Demo) buildFabric(ctx context.Context) (err error) {
 			d.printProgress("the subnet is up: %s", size(s.Topology()))
 		}
 	default:
-		d.printProgress("building the fabric: %s as network namespaces", size(d.o.Topology))
+		routed := ""
+		if d.o.Routing == lab.RoutingFRR {
+			routed = ", routed by FRR on every switch"
+		}
+		d.printProgress("building the fabric: %s as network namespaces%s", size(d.o.Topology), routed)
 		s, err = newNamespaces(ctx, d.o)
 	}
 	if err == nil {
@@ -556,8 +562,13 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 		return out, nil
 	}
 	d.printProgress("injecting a fault: %s", describeFault(p))
-	if _, err := d.site.AddFault(ctx, p.Fault); err != nil {
-		return out, err
+	for _, f := range []lab.Fault{p.Fault, p.Then} {
+		if f.Kind == "" {
+			continue
+		}
+		if _, err := d.site.AddFault(ctx, f); err != nil {
+			return out, err
+		}
 	}
 	if p.Kind == "" {
 		err := d.waitWhileAlive(ctx, duration)
@@ -606,6 +617,11 @@ func (d *Demo) RunFault(ctx context.Context, p PlannedFault, seed uint64, durati
 
 func describeFault(p PlannedFault) string {
 	s := p.Fault.Kind + " at " + p.Element
+	if p.Then.Kind != "" {
+		s = fmt.Sprintf("%s at %s, then %s at %s with all sessions over it", p.Fault.Kind, p.Fault.At, p.Then.Kind, p.Then.Direction)
+	} else if leaf := p.Params["leaf"]; leaf != nil {
+		s += fmt.Sprintf(" for the prefixes of %s", leaf)
+	}
 	if p.Direction != "" {
 		s += ", " + p.Direction
 	}

@@ -24,6 +24,8 @@ type Params struct {
 // PlannedFault is a fault that a seed chose, with what the right verdict is.
 type PlannedFault struct {
 	Fault lab.Fault
+	// Then is a fault that is injected besides, without which the first would not show. Its Kind is empty if there is none.
+	Then lab.Fault
 	// Element, Kind and Scenarios are the right answer; empty Kind: no verdict
 	// against the fabric is right.
 	Element   string
@@ -34,6 +36,14 @@ type PlannedFault struct {
 	Params    map[string]any
 }
 
+// Scenarios of faults of routing.
+const (
+	scenarioRouting      fabric.Scenario = "routing"
+	scenarioPolarization fabric.Scenario = "polarization"
+	scenarioConvergence  fabric.Scenario = "convergence"
+	scenarioMismatch     fabric.Scenario = "fib_mismatch"
+)
+
 // KindNone is the fault that is none.
 const KindNone = "none"
 
@@ -41,6 +51,9 @@ const KindNone = "none"
 func FaultKinds(fabricKind string) []string {
 	if fabricKind == InfiniBand {
 		return append(subnetFaultKinds(), KindNone)
+	}
+	if fabricKind == Namespaces {
+		return append(append(lab.FaultKinds(), lab.RoutingFaultKinds()...), KindNone)
 	}
 	return append(lab.FaultKinds(), KindNone)
 }
@@ -109,6 +122,8 @@ func PlanFault(g *fabric.Graph, kind string, seed uint64, p Params) (PlannedFaul
 	case lab.KindHostStall:
 		node := g.Topo.Nodes[rng.IntN(len(g.Topo.Nodes))]
 		out.Element, out.Scenarios = node.Name, []fabric.Scenario{fabric.Host}
+	case lab.KindBFDFalse, lab.KindBGPFlap, lab.KindBlackholeFIB, lab.KindECMPShrunk, lab.KindPolarized, lab.KindSlowConvergence, lab.KindWithdrawn, lab.KindWrongASPath:
+		err = out.misroute(g, rng)
 	default:
 		err = fmt.Errorf("fault %q: the demo has no such fault", kind)
 	}
@@ -168,6 +183,49 @@ func (f *PlannedFault) strikeLink(g *fabric.Graph, rng *rand.Rand) error {
 		f.Fault.Direction = f.Direction
 	}
 	return nil
+}
+
+// misroute chooses the place of a fault of routing.
+func (f *PlannedFault) misroute(g *fabric.Graph, rng *rand.Rand) error {
+	places, err := lab.RoutingPlaces(g.Topo, f.Fault.Kind)
+	if err != nil {
+		return err
+	}
+	if len(places) == 0 {
+		return fmt.Errorf("fault %s: the topology has no place where it shows", f.Fault.Kind)
+	}
+	f.Fault.At = places[rng.IntN(len(places))]
+	f.Element, f.Kind, f.Scenarios = f.Fault.At, fabric.KindSwitch, []fabric.Scenario{scenarioRouting}
+	switch f.Fault.Kind {
+	case lab.KindBGPFlap, lab.KindBFDFalse:
+		f.Kind = fabric.KindLink
+	case lab.KindPolarized:
+		f.Scenarios = []fabric.Scenario{scenarioPolarization}
+	case lab.KindSlowConvergence:
+		f.loseLink(g, rng)
+	case lab.KindBlackholeFIB, lab.KindWithdrawn, lab.KindWrongASPath:
+		sw, leaf, _ := strings.Cut(f.Fault.At, "->")
+		f.Element = sw
+		f.Params["leaf"] = leaf
+		if f.Fault.Kind == lab.KindBlackholeFIB {
+			f.Scenarios = []fabric.Scenario{scenarioMismatch}
+		}
+	}
+	return nil
+}
+
+// loseLink adds a link of the switch that loses everything in silence: only then does it show how long routing takes.
+func (f *PlannedFault) loseLink(g *fabric.Graph, rng *rand.Rand) {
+	var ports []string
+	for _, end := range g.EndsOf(f.Fault.At) {
+		if !fabric.IsNIC(g.PeerOf(end)) {
+			ports = append(ports, end)
+		}
+	}
+	port := ports[rng.IntN(len(ports))]
+	d := fabric.Direction{From: port, To: g.PeerOf(port)}
+	f.Then = lab.Fault{Kind: lab.KindBlackhole, At: d.LinkID(), Direction: d.String(), Sessions: true}
+	f.Element, f.Kind, f.Scenarios = d.LinkID(), fabric.KindLink, []fabric.Scenario{scenarioConvergence, fabric.HardFailure}
 }
 
 // swapCables chooses two cables between switches.

@@ -65,7 +65,7 @@ type namespaces struct {
 }
 
 func newNamespaces(ctx context.Context, o Options) (*namespaces, error) {
-	l, err := lab.Up(ctx, o.Topology, lab.Options{Name: o.Name, Owner: true, Log: o.Log, Executable: o.Executable})
+	l, err := lab.Up(ctx, o.Topology, lab.Options{Name: o.Name, Owner: true, Log: o.Log, Executable: o.Executable, Routing: o.Routing})
 	if err != nil {
 		return nil, err
 	}

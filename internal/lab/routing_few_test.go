@@ -1,0 +1,5 @@
+//go:build !all
+
+package lab
+
+const withLongFaults = false
