@@ -36,7 +36,7 @@ func (x *index) changeRule(ctx context.Context, r rule, add bool) error {
 }
 
 func (x *index) runIptables(ctx context.Context, element string, args []string) error {
-	path, err := needTool("iptables", "iptables")
+	path, err := needTool(x.family().iptables, "iptables")
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (x *index) runIptables(ctx context.Context, element string, args []string) 
 		cmd := exec.CommandContext(ctx, path, args...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("iptables %q in %s: %w: %s", args, element, err, bytes.TrimSpace(out))
+			return fmt.Errorf("%s %q in %s: %w: %s", x.family().iptables, args, element, err, bytes.TrimSpace(out))
 		}
 		return nil
 	})

@@ -229,7 +229,7 @@ func (x *index) compareRoutes(ns *Namespace, want []route) (differs string, err 
 	var have map[netip.Prefix][]string
 	err = unix.InNetns(ns.Netns, func() error {
 		return withHandle(func(h *netlink.Handle) (err error) {
-			have, err = learnedRoutes(h)
+			have, err = learnedRoutes(h, x.family())
 			return err
 		})
 	})
@@ -254,7 +254,7 @@ func (x *index) compareRoutes(ns *Namespace, want []route) (differs string, err 
 
 // learnedRoutes returns, for each prefix that the kernel of the thread's namespace has by BGP, the names of the interfaces of
 // its next hops, sorted.
-func learnedRoutes(h *netlink.Handle) (map[netip.Prefix][]string, error) {
+func learnedRoutes(h *netlink.Handle, family *addressFamily) (map[netip.Prefix][]string, error) {
 	ids, err := interfaceIDs(h)
 	if err != nil {
 		return nil, err
@@ -263,13 +263,13 @@ func learnedRoutes(h *netlink.Handle) (map[netip.Prefix][]string, error) {
 	for name, id := range ids {
 		names[id] = name
 	}
-	list, err := h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: rtprotBGP, Table: mainTable}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	list, err := h.RouteListFiltered(family.netlink, &netlink.Route{Protocol: rtprotBGP, Table: mainTable}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("listing routes: %w", err)
 	}
 	out := map[netip.Prefix][]string{}
 	for i := range list {
-		dst := prefixOf(list[i].Dst)
+		dst := family.prefixOf(list[i].Dst)
 		for _, n := range nextHops(&list[i]) {
 			out[dst] = append(out[dst], names[n.LinkIndex])
 		}
