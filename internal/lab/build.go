@@ -265,6 +265,11 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 	if err := h.LinkSetAlias(link, portOf(i.End)); err != nil {
 		return fmt.Errorf("naming it %q: %w", portOf(i.End), err)
 	}
+	if ns.Switch && i.Address.Addr().Is6() {
+		if err := forgetFlowHash(h, link); err != nil {
+			return err
+		}
+	}
 	addr := kernelAddr(i.Address)
 	if i.Shared {
 		addr.Flags |= ifaNoPrefix

@@ -192,9 +192,8 @@ func kernelSettingsV6(ns *Namespace) []setting {
 	return append(out,
 		setting{path: "ipv6/conf/all/forwarding", value: "1"},
 		setting{path: "ipv6/conf/default/forwarding", value: "1"},
-		// As with IPv4. The seed is of both families.
-		setting{path: "ipv6/fib_multipath_hash_fields", value: hashFields},
-		setting{path: "ipv6/fib_multipath_hash_policy", value: "3"},
+		// Addresses, protocol and ports, as with IPv4: forgetFlowHash. The seed is of both families.
+		setting{path: "ipv6/fib_multipath_hash_policy", value: "1"},
 		setting{path: "ipv4/fib_multipath_hash_seed", value: strconv.FormatUint(uint64(ns.HashSeed), 10), optional: true},
 		// A trace is answered at every hop. Linux chooses an address of the port that a packet came in by (icmp6_send in
 		// net/ipv6/icmp.c, since 5.1).
