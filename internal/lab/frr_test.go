@@ -39,7 +39,7 @@ links:
 `
 
 func TestConfigurationsOfFRR(t *testing.T) {
-	for name, topo := range map[string]*fabric.Topology{"demo": load(t, demoFile), "clos3": load(t, clos3File), "odd": load(t, oddFile), "planes": parse(t, planesText)} {
+	for name, topo := range map[string]*fabric.Topology{"demo": load(t, demoFile), "clos3": load(t, clos3File), "odd": load(t, oddFile), "planes": parse(t, planesText), "demo-ipv6": load(t, demoFileV6)} {
 		t.Run(name, func(t *testing.T) {
 			x, err := planLayout("frr", topo)
 			if err != nil {
