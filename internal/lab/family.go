@@ -205,17 +205,6 @@ func kernelSettingsV6(ns *Namespace) []setting {
 	)
 }
 
-// bgpFamily writes the first lines of what a switch announces to its neighbours. The family ipv4 is in force by default.
-func (f *addressFamily) bgpFamily(line func(format string, args ...any)) {
-	if f == ipv6Family {
-		line(" no bgp default ipv4-unicast")
-	}
-	line(" address-family %s unicast", f.name)
-	if f == ipv6Family {
-		line("  neighbor fabric activate")
-	}
-}
-
 // numberAsID returns the identifier of a switch that has no address of IPv4: its number, which is that of no other switch
 // (RFC 6286 section 2.1).
 func (x *index) numberAsID(ns *Namespace) netip.Addr {

@@ -107,6 +107,9 @@ func (x *index) bgpdConfig(ns *Namespace) string {
 	if id := x.routerID(ns); id.IsValid() {
 		line(" bgp router-id %s", id)
 	}
+	if x.family() == ipv6Family {
+		line(" no bgp default ipv4-unicast") // before the first neighbour
+	}
 	line(" bgp log-neighbor-changes")
 	line(" no bgp ebgp-requires-policy")
 	line(" bgp network import-check")
@@ -125,7 +128,10 @@ func (x *index) bgpdConfig(ns *Namespace) string {
 			line(" neighbor %s description %s", i.Name, i.Peer)
 		}
 	}
-	x.family().bgpFamily(line)
+	line(" address-family %s unicast", x.family().name)
+	if x.family() == ipv6Family {
+		line("  neighbor fabric activate")
+	}
 	for _, p := range x.announcedPrefixes(ns.Element) {
 		line("  network %s", p)
 	}

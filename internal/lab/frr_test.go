@@ -208,7 +208,12 @@ func shortestPaths(t *testing.T, l *Lab) {
 }
 
 func TestFabricRoutesItself(t *testing.T) {
-	l := upFRR(t, demoFile, "two")
+	for family, file := range map[string]string{FamilyIPv4: demoFile, FamilyIPv6: demoFileV6} {
+		t.Run(family, func(t *testing.T) { routesItself(t, upFRR(t, file, "two")) })
+	}
+}
+
+func routesItself(t *testing.T, l *Lab) {
 	shortestPaths(t, l)
 	leaf2 := l.x.byElement["leaf2"]
 	whole := l.x.computeRoutes(nil, nil)["leaf2"]
@@ -249,6 +254,21 @@ func TestFabricRoutesItself(t *testing.T) {
 			t.Fatal(err)
 		}
 		awaitTrue(t, "return", routesAre(whole))
+	})
+	t.Run("sessions survive a blackhole", func(t *testing.T) {
+		awaitTrue(t, "BFD", func() string { return bfdOf(t, l, "leaf1") })
+		f := pickFlow(t, l, "h1/eth1", "h7/eth1", oneWay(upward))
+		af := addFault(t, l, Fault{Kind: KindBlackhole, At: spineLink, Direction: upward.String()})
+		// Packets go for longer than BFD waits.
+		if r := measure(t, l, f, 200, 5*time.Millisecond, 100*time.Millisecond); r.gotThere > 0 {
+			t.Errorf("%d of %d packets came through a blackhole", r.gotThere, r.sent)
+		}
+		if said := bfdOf(t, l, "leaf1"); said != "" {
+			t.Errorf("a blackhole of what is forwarded ends sessions: %s", said)
+		}
+		if err := l.ClearFault(t.Context(), af.ID); err != nil {
+			t.Fatal(err)
+		}
 	})
 	t.Run("another process takes it down", func(t *testing.T) {
 		if s, err := l.Status(t.Context()); err != nil || s.Routing != RoutingFRR || s.Namespaces[0].Routes != s.Namespaces[0].RoutesWant || len(s.Namespaces[0].Processes) != len(frrDaemons) {
