@@ -256,6 +256,9 @@ func routesItself(t *testing.T, l *Lab) {
 		awaitTrue(t, "return", routesAre(whole))
 	})
 	t.Run("sessions survive a blackhole", func(t *testing.T) {
+		if err := l.x.awaitConvergence(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		awaitTrue(t, "BFD", func() string { return bfdOf(t, l, "leaf1") })
 		f := pickFlow(t, l, "h1/eth1", "h7/eth1", oneWay(upward))
 		af := addFault(t, l, Fault{Kind: KindBlackhole, At: spineLink, Direction: upward.String()})
