@@ -227,6 +227,21 @@ func routesItself(t *testing.T, l *Lab) {
 			return differs
 		}
 	}
+	t.Run("sessions survive a blackhole", func(t *testing.T) {
+		awaitTrue(t, "BFD", func() string { return bfdOf(t, l, "leaf1") })
+		f := pickFlow(t, l, "h1/eth1", "h7/eth1", oneWay(upward))
+		af := addFault(t, l, Fault{Kind: KindBlackhole, At: spineLink, Direction: upward.String()})
+		// Packets go for longer than BFD waits.
+		if r := measure(t, l, f, 200, 5*time.Millisecond, 100*time.Millisecond); r.gotThere > 0 {
+			t.Errorf("%d of %d packets came through a blackhole", r.gotThere, r.sent)
+		}
+		if said := bfdOf(t, l, "leaf1"); said != "" {
+			t.Errorf("a blackhole of what is forwarded ends sessions: %s", said)
+		}
+		if err := l.ClearFault(t.Context(), af.ID); err != nil {
+			t.Fatal(err)
+		}
+	})
 	t.Run("link down", func(t *testing.T) {
 		f := addFault(t, l, Fault{Kind: KindLinkDown, At: "leaf1:up1--spine1:dn1"})
 		if f.Helper.PID != 0 || f.Withdrawn {
@@ -254,24 +269,6 @@ func routesItself(t *testing.T, l *Lab) {
 			t.Fatal(err)
 		}
 		awaitTrue(t, "return", routesAre(whole))
-	})
-	t.Run("sessions survive a blackhole", func(t *testing.T) {
-		if err := l.x.awaitConvergence(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		awaitTrue(t, "BFD", func() string { return bfdOf(t, l, "leaf1") })
-		f := pickFlow(t, l, "h1/eth1", "h7/eth1", oneWay(upward))
-		af := addFault(t, l, Fault{Kind: KindBlackhole, At: spineLink, Direction: upward.String()})
-		// Packets go for longer than BFD waits.
-		if r := measure(t, l, f, 200, 5*time.Millisecond, 100*time.Millisecond); r.gotThere > 0 {
-			t.Errorf("%d of %d packets came through a blackhole", r.gotThere, r.sent)
-		}
-		if said := bfdOf(t, l, "leaf1"); said != "" {
-			t.Errorf("a blackhole of what is forwarded ends sessions: %s", said)
-		}
-		if err := l.ClearFault(t.Context(), af.ID); err != nil {
-			t.Fatal(err)
-		}
 	})
 	t.Run("another process takes it down", func(t *testing.T) {
 		if s, err := l.Status(t.Context()); err != nil || s.Routing != RoutingFRR || s.Namespaces[0].Routes != s.Namespaces[0].RoutesWant || len(s.Namespaces[0].Processes) != len(frrDaemons) {
