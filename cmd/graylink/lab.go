@@ -31,7 +31,10 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 	up := cmd.Command("up", "Build the fabric of a topology file.")
 	topology := up.Flag("topology", "Topology file (YAML).").Required().String()
 	routing := up.Flag("routing", "static: the lab installs all routes; frr: FRR of every switch learns them by eBGP with BFD, which needs Debian's package frr.").Default(lab.RoutingStatic).Enum(lab.RoutingKinds()...)
-	commands[up.FullCommand()] = func(ctx context.Context) error { return labUp(ctx, *topology, *name, *routing) }
+	family := up.Flag("address-family", "Family of the addresses that the topology lacks: "+strings.Join(lab.Families(), " or ")+". Default: that of the addresses which it has, and ipv4 if it has none.").Enum(lab.Families()...)
+	commands[up.FullCommand()] = func(ctx context.Context) error {
+		return labUp(ctx, *topology, lab.Options{Name: *name, Routing: *routing, Family: *family})
+	}
 
 	completed := cmd.Command("topology", "Print the lab's topology with the addresses that it uses, for a coordinator or an analyzer.")
 	commands[completed.FullCommand()] = func(context.Context) error {
@@ -89,11 +92,11 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 	add.Flag("loss", "Ratio of packets that the fault loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
 	add.Flag("step", "Step of the fault clock-step, positive or negative.").Default(lab.DefaultStep.String()).DurationVar(&f.Step)
 	add.Flag("drift-ppm", "Drift of the fault clock-drift in parts per million, positive or negative.").Default(fmt.Sprint(lab.DefaultDriftPPM)).Float64Var(&f.DriftPPM)
-	add.Flag("mtu", "MTU of the fault mtu in octets.").Default(fmt.Sprint(lab.ShortMTU)).IntVar(&f.MTU)
 	add.Flag("period", "Time from one loss of a session to the next of the faults bgp-flap and bfd-false.").Default(lab.DefaultPeriod.String()).DurationVar(&f.Period)
 	add.Flag("hold", "Hold time of BGP during the fault slow-convergence. Another one than the default resets the switch's sessions.").Default(lab.DefaultHold.String()).DurationVar(&f.Hold)
 	add.Flag("paths", "Next hops that are left: of blackhole-fib any number, none by default; of ecmp-shrunk one by default.").Default("0").IntVar(&f.Paths)
 	add.Flag("sessions", "The fault blackhole loses the packets of BGP and BFD as well, so that both end. Needs a lab with --routing frr.").BoolVar(&f.Sessions)
+	add.Flag("mtu", fmt.Sprintf("MTU of the fault mtu in octets. Default: %d, and %d in a fabric of IPv6, whose least it is.", lab.ShortMTU, lab.ShortMTUv6)).IntVar(&f.MTU)
 	add.Flag("direction", "FROM->TO of the link (default: from the end that --at names first); for nic-slow in, out or both.").StringVar(&f.Direction)
 	addFormat := add.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[add.FullCommand()] = func(ctx context.Context) error { return labFaultAdd(ctx, os.Stdout, *name, f, *addFormat) }
@@ -206,7 +209,7 @@ func printFault(w io.Writer, f lab.ActiveFault) {
 	fmt.Fprintf(w, " by %s since %s\n", f.Mechanism, f.Since.Local().Format("15:04:05"))
 }
 
-func labUp(ctx context.Context, topology, name, routing string) error {
+func labUp(ctx context.Context, topology string, o lab.Options) error {
 	topo, findings := fabric.LoadTopology(topology)
 	for _, f := range findings {
 		fmt.Fprintln(os.Stderr, f)
@@ -214,7 +217,8 @@ func labUp(ctx context.Context, topology, name, routing string) error {
 	if findings.Err() != nil {
 		return fmt.Errorf("%s cannot be built: correct the errors above", topology)
 	}
-	_, err := lab.Up(ctx, topo, lab.Options{Name: name, Routing: routing, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	_, err := lab.Up(ctx, topo, o)
 	return err
 }
 
@@ -271,7 +275,7 @@ func labStatus(ctx context.Context, w io.Writer, name, format string) error {
 	if format == "json" {
 		return printJSON(w, s)
 	}
-	fmt.Fprintf(w, "lab %s is %s since %s, routing %s\n", s.Name, s.Phase, s.Created.Local().Format("2006-01-02 15:04:05"), s.Routing)
+	fmt.Fprintf(w, "lab %s is %s since %s, routing %s, addresses %s\n", s.Name, s.Phase, s.Created.Local().Format("2006-01-02 15:04:05"), s.Routing, s.Family)
 	if s.OwnerPID != 0 {
 		fmt.Fprintf(w, "it ends with process %d (running: %t)\n", s.OwnerPID, s.OwnerAlive)
 	}

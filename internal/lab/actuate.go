@@ -35,11 +35,11 @@ func (x *index) changeRule(ctx context.Context, r rule, add bool) error {
 	return x.runIptables(ctx, r, append(verb, r.Args...))
 }
 
-// runIptables runs iptables, or ip6tables, for a rule's element.
+// runIptables runs the iptables of the fabric's family, or ip6tables if the rule asks for that, for a rule's element.
 func (x *index) runIptables(ctx context.Context, r rule, args []string) error {
-	program := "iptables"
+	program := x.family().iptables
 	if r.IPv6 {
-		program = "ip6tables"
+		program = ipv6Family.iptables
 	}
 	path, err := needTool(program, "iptables")
 	if err != nil {

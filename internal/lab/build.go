@@ -22,6 +22,7 @@ import (
 const (
 	rtprotStatic    = 4     // rtnetlink(7): installed by an administrator
 	ifaNoPrefix     = 0x200 // if_addr.h IFA_F_NOPREFIXROUTE
+	ifaNoDAD        = 0x02  // if_addr.h IFA_F_NODAD
 	ruleFirstNIC    = 1000  // priority of the first source rule; between "local" (0) and "main" (32766)
 	icmpMsgsPerSec  = 1_000_000
 	maxRouteSettle  = 5 * time.Second
@@ -44,7 +45,10 @@ const linkGroup = 1
 const hashFields = "55" // 0x37
 
 // kernelSettings returns the settings of a namespace before it has interfaces, which then inherit "default".
-func kernelSettings(ns *Namespace, routing string) []setting {
+func kernelSettings(ns *Namespace, routing string, family *addressFamily) []setting {
+	if family == ipv6Family {
+		return kernelSettingsV6(ns)
+	}
 	out := []setting{
 		// A kernel without IPv6 has nothing to switch off.
 		{path: "ipv6/conf/all/disable_ipv6", value: "1", optional: true},
@@ -97,7 +101,7 @@ func hashSeedSetting(ns *Namespace) setting {
 }
 
 func (x *index) configureKernel(ns *Namespace) error {
-	for _, s := range kernelSettings(ns, x.Routing) {
+	for _, s := range kernelSettings(ns, x.Routing, x.family()) {
 		err := s.write()
 		if s.optional && errors.Is(err, os.ErrNotExist) {
 			continue
@@ -206,7 +210,7 @@ func (x *index) makeLinks(ns *Namespace) error {
 			return fmt.Errorf("setting the loopback interface up: %w", err)
 		}
 		for _, a := range ns.Loopback {
-			if err := h.AddrAdd(lo, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 32))}); err != nil {
+			if err := h.AddrAdd(lo, kernelAddr(hostPrefix(a))); err != nil {
 				return fmt.Errorf("giving the loopback interface address %s: %w", a, err)
 			}
 		}
@@ -266,15 +270,20 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 	if err := h.LinkSetAlias(link, portOf(i.End)); err != nil {
 		return fmt.Errorf("naming it %q: %w", portOf(i.End), err)
 	}
-	addr := &netlink.Addr{IPNet: ipNet(i.Address)}
+	if ns.Switch && i.Address.Addr().Is6() {
+		if err := forgetFlowHash(h, link); err != nil {
+			return err
+		}
+	}
+	addr := kernelAddr(i.Address)
 	if i.Shared {
-		addr.Flags = ifaNoPrefix
+		addr.Flags |= ifaNoPrefix
 	}
 	if err := h.AddrAdd(link, addr); err != nil {
 		return fmt.Errorf("adding address %s: %w", i.Address, err)
 	}
 	for _, a := range i.Extra {
-		if err := h.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 32))}); err != nil {
+		if err := h.AddrAdd(link, kernelAddr(hostPrefix(a))); err != nil {
 			return fmt.Errorf("adding address %s: %w", a, err)
 		}
 	}
@@ -292,8 +301,8 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 	}
 	for _, a := range i.ownAddrs() {
 		rule := netlink.NewRule()
-		rule.Family = netlink.FAMILY_V4
-		rule.Src = ipNet(netip.PrefixFrom(a, 32))
+		rule.Family = familyOf(a).netlink
+		rule.Src = ipNet(hostPrefix(a))
 		rule.Table = nicTable(n)
 		rule.Priority = ruleFirstNIC + n
 		if err := h.RuleAdd(rule); err != nil {
@@ -318,11 +327,7 @@ func raiseInterface(h *netlink.Handle, link netlink.Link, i Interface) error {
 		neighbours = append(neighbours, linkLocalOf(mac))
 	}
 	for _, a := range neighbours {
-		family := netlink.FAMILY_V4
-		if a.Is6() {
-			family = netlink.FAMILY_V6
-		}
-		n := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
+		n := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: familyOf(a).netlink, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
 		if err := h.NeighSet(n); err != nil {
 			return fmt.Errorf("pinning its neighbour %s: %w", a, err)
 		}
@@ -330,8 +335,17 @@ func raiseInterface(h *netlink.Handle, link netlink.Link, i Interface) error {
 	return nil
 }
 
+// kernelAddr returns an address of an interface. One of IPv6 can be used at once: no other interface has it.
+func kernelAddr(p netip.Prefix) *netlink.Addr {
+	a := &netlink.Addr{IPNet: ipNet(p)}
+	if p.Addr().Is6() {
+		a.Flags = ifaNoDAD
+	}
+	return a
+}
+
 func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // syncRoutes makes every namespace's static routes what they ought to be with
@@ -343,7 +357,7 @@ func (x *index) syncRoutes(ctx context.Context, down, withdrawn linkSet) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := unix.InNetns(ns.Netns, func() error { return syncNamespace(ns, want[ns.Element]) }); err != nil {
+		if err := unix.InNetns(ns.Netns, func() error { return syncNamespace(ns, x.family(), want[ns.Element]) }); err != nil {
 			return fmt.Errorf("routes of %s: %w", ns.Element, err)
 		}
 	}
@@ -355,13 +369,13 @@ type routeKey struct {
 	dst   netip.Prefix
 }
 
-func syncNamespace(ns *Namespace, want []route) error {
+func syncNamespace(ns *Namespace, family *addressFamily, want []route) error {
 	return withHandle(func(h *netlink.Handle) error {
 		ids, err := interfaceIDs(h)
 		if err != nil {
 			return err
 		}
-		have, err := staticRoutes(h)
+		have, err := staticRoutes(h, family)
 		if err != nil {
 			return err
 		}
@@ -409,23 +423,27 @@ func interfaceIDs(h *netlink.Handle) (map[string]int, error) {
 const mainTable = 254
 
 // staticRoutes reads the routes that the lab installed, from all tables.
-func staticRoutes(h *netlink.Handle) (map[routeKey]netlink.Route, error) {
-	list, err := h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: rtprotStatic, Table: 0}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+func staticRoutes(h *netlink.Handle, family *addressFamily) (map[routeKey]netlink.Route, error) {
+	list, err := h.RouteListFiltered(family.netlink, &netlink.Route{Protocol: rtprotStatic, Table: 0}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("listing routes: %w", err)
 	}
 	out := map[routeKey]netlink.Route{}
 	for _, r := range list {
-		out[routeKey{r.Table, prefixOf(r.Dst)}] = r
+		out[routeKey{r.Table, family.prefixOf(r.Dst)}] = r
 	}
 	return out, nil
 }
 
-func prefixOf(n *net.IPNet) netip.Prefix {
+// prefixOf returns the prefix of a route's destination. nil stands for the default route.
+func (f *addressFamily) prefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		return f.everywhere()
 	}
-	a, _ := netip.AddrFromSlice(n.IP.To4())
+	a, _ := netip.AddrFromSlice(n.IP)
+	if f == ipv4Family {
+		a = a.Unmap()
+	}
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(a, bits)
 }
@@ -487,7 +505,7 @@ func (x *index) awaitStableRoutes(ctx context.Context, spaces []Namespace) error
 		for {
 			settled := false
 			err := unix.InNetns(ns.Netns, func() (err error) {
-				settled, err = hopsAlive()
+				settled, err = hopsAlive(x.family())
 				return err
 			})
 			if err != nil {
@@ -511,10 +529,10 @@ func (x *index) awaitStableRoutes(ctx context.Context, spaces []Namespace) error
 
 // hopsAlive reports whether no route of the thread's namespace goes by an
 // interface that is down or without carrier.
-func hopsAlive() (bool, error) {
+func hopsAlive(family *addressFamily) (bool, error) {
 	alive := true
 	err := withHandle(func(h *netlink.Handle) error {
-		list, err := h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+		list, err := h.RouteListFiltered(family.netlink, &netlink.Route{}, netlink.RT_FILTER_TABLE)
 		if err != nil {
 			return fmt.Errorf("listing routes: %w", err)
 		}

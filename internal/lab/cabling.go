@@ -79,7 +79,7 @@ func (x *index) withSwappedCables(one, two string) *index {
 			l.A, l.AAddress = other[l.B], x.byEnd[other[l.B]].Address
 		}
 	}
-	out := &Layout{Topology: &t, Routing: x.Routing}
+	out := &Layout{Topology: &t, Routing: x.Routing, Family: x.Family}
 	for _, ns := range x.Namespaces {
 		ns.Interfaces = slices.Clone(ns.Interfaces)
 		for i := range ns.Interfaces {

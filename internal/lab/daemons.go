@@ -229,7 +229,7 @@ func (x *index) compareRoutes(ns *Namespace, want []route) (differs string, err 
 	var have map[netip.Prefix][]string
 	err = unix.InNetns(ns.Netns, func() error {
 		return withHandle(func(h *netlink.Handle) (err error) {
-			have, err = learnedRoutes(h)
+			have, err = learnedRoutes(h, x.family())
 			return err
 		})
 	})
@@ -254,7 +254,7 @@ func (x *index) compareRoutes(ns *Namespace, want []route) (differs string, err 
 
 // learnedRoutes returns, for each prefix that the kernel of the thread's namespace has by BGP, the names of the interfaces of
 // its next hops, sorted. A blackhole has none.
-func learnedRoutes(h *netlink.Handle) (map[netip.Prefix][]string, error) {
+func learnedRoutes(h *netlink.Handle, family *addressFamily) (map[netip.Prefix][]string, error) {
 	ids, err := interfaceIDs(h)
 	if err != nil {
 		return nil, err
@@ -263,7 +263,7 @@ func learnedRoutes(h *netlink.Handle) (map[netip.Prefix][]string, error) {
 	for name, id := range ids {
 		names[id] = name
 	}
-	entries, err := bgpEntries(h)
+	entries, err := bgpEntries(h, family)
 	if err != nil {
 		return nil, err
 	}

@@ -170,6 +170,15 @@ func clearFaults(t *testing.T, l *Lab) {
 	}
 }
 
+// onBothFamilies runs a test in a lab of the demo's fabric, with addresses of each family.
+func onBothFamilies(t *testing.T, suffix string, test func(t *testing.T, l *Lab)) {
+	t.Helper()
+	needs(t, "iptables", "ip6tables")
+	for family, file := range map[string]string{FamilyIPv4: demoFile, FamilyIPv6: demoFileV6} {
+		t.Run(family, func(t *testing.T) { test(t, up(t, file, suffix)) })
+	}
+}
+
 const spineLink = "leaf1:up1--spine1:dn1"
 
 var (
@@ -202,9 +211,9 @@ func wantDelays(t *testing.T, what string, r result, fwd, rev time.Duration) {
 	t.Logf("%s: there %s, back %s", what, delayOf(r.fwd), delayOf(r.rev))
 }
 
-func TestDelays(t *testing.T) {
-	needs(t, "iptables")
-	l := up(t, demoFile, "delay")
+func TestDelays(t *testing.T) { onBothFamilies(t, "delay", addDelays) }
+
+func addDelays(t *testing.T, l *Lab) {
 	const ms = time.Millisecond
 	across := pickFlow(t, l, "h1/eth1", "h7/eth1", oneWay(upward))
 	both := pickFlow(t, l, "h1/eth1", "h7/eth1", func(fwd, rev []fabric.Direction) bool {
@@ -386,9 +395,9 @@ func TestLoss(t *testing.T) {
 	clearFaults(t, l)
 }
 
-func TestBlackholeIsOneDirection(t *testing.T) {
-	needs(t, "iptables")
-	l := up(t, demoFile, "hole")
+func TestBlackholeIsOneDirection(t *testing.T) { onBothFamilies(t, "hole", dropOneDirection) }
+
+func dropOneDirection(t *testing.T, l *Lab) {
 	f := pickFlow(t, l, "h1/eth1", "h7/eth1", func(fwd, rev []fabric.Direction) bool {
 		return slices.Contains(fwd, upward) && slices.Contains(rev, downward)
 	})
@@ -408,9 +417,9 @@ func TestBlackholeIsOneDirection(t *testing.T) {
 	}
 }
 
-func TestECNMarksOnlyCapablePackets(t *testing.T) {
-	needs(t, "iptables")
-	l := up(t, demoFile, "ecn")
+func TestECNMarksOnlyCapablePackets(t *testing.T) { onBothFamilies(t, "ecn", markPackets) }
+
+func markPackets(t *testing.T, l *Lab) {
 	f := pickFlow(t, l, "h1/eth1", "h7/eth1", oneWay(upward))
 	addFault(t, l, Fault{Kind: KindECN, At: spineLink, Direction: upward.String()})
 	for tos, want := range map[int]byte{0: 0, 1: 3, 2: 3, 3: 3, 0xb8 | 2: 0xb8 | 3} {
@@ -435,13 +444,19 @@ func TestECNMarksOnlyCapablePackets(t *testing.T) {
 	}
 }
 
+// setIP sets an option of IPv4, or the one that is the same of IPv6.
 func setIP(t *testing.T, c *net.UDPConn, option, value int) {
 	t.Helper()
 	rc, err := c.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cerr := rc.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, option, value) }); cerr != nil || err != nil {
+	level := syscall.IPPROTO_IP
+	if c.LocalAddr().(*net.UDPAddr).IP.To4() == nil {
+		level = syscall.IPPROTO_IPV6
+		option = map[int]int{syscall.IP_TOS: syscall.IPV6_TCLASS, syscall.IP_RECVTOS: syscall.IPV6_RECVTCLASS, syscall.IP_TTL: syscall.IPV6_UNICAST_HOPS}[option]
+	}
+	if cerr := rc.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), level, option, value) }); cerr != nil || err != nil {
 		t.Fatal(cerr, err)
 	}
 }
@@ -451,14 +466,24 @@ func routing(t *testing.T, l *Lab) string {
 	t.Helper()
 	var out strings.Builder
 	for _, ns := range l.x.Namespaces {
-		for _, args := range [][]string{{"route", "show", "table", "all"}, {"rule"}, {"neigh"}} {
+		for _, args := range [][]string{{"-4", "route", "show", "table", "all"}, {"rule"}, {"neigh"}, {"-6", "-o", "route", "show", "table", "all"}, {"-6", "rule"}, {"-6", "-o", "addr"}} {
 			b, err := l.Command(t.Context(), ns.Element, append([]string{"ip"}, args...)...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%s: ip %v: %v: %s", ns.Element, args, err, b)
 			}
 			lines := strings.Split(string(b), "\n")
-			if args[0] == "neigh" {
-				slices.Sort(lines) // the kernel lists neighbours by hash
+			if args[0] == "-6" {
+				// The kernel gives a link-local address and a route of multicasts a moment after the interface is up. A new
+				// interface has another number.
+				lines = slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "fe80:") || strings.Contains(line, "ff00::/8") })
+				for i, line := range lines {
+					if _, rest, ok := strings.Cut(line, ": "); ok && args[len(args)-1] == "addr" {
+						lines[i] = rest
+					}
+				}
+			}
+			if args[0] == "neigh" || args[0] == "-6" {
+				slices.Sort(lines) // the kernel lists neighbours by hash, and IPv6 in the order in which interfaces came up
 			}
 			fmt.Fprintf(&out, "%s %v\n%s\n", ns.Element, args, strings.Join(lines, "\n"))
 		}
@@ -466,8 +491,9 @@ func routing(t *testing.T, l *Lab) string {
 	return out.String()
 }
 
-func TestLinkDown(t *testing.T) {
-	l := up(t, demoFile, "down")
+func TestLinkDown(t *testing.T) { onBothFamilies(t, "down", takeLinkDown) }
+
+func takeLinkDown(t *testing.T, l *Lab) {
 	before := routing(t, l)
 	// The far leaf may choose the spine that lost its downlink. Such flows are lost until the far leaf learns of it.
 	doomed := pickFlow(t, l, "h7/eth1", "h1/eth1", oneWay(downward))
@@ -674,9 +700,9 @@ func TestClockFaultsBendOneNode(t *testing.T) {
 	want("h1", "")
 }
 
-func TestFaultsLeaveTheLoopbackAlone(t *testing.T) {
-	needs(t, "iptables")
-	l := up(t, demoFile, "loop")
+func TestFaultsLeaveTheLoopbackAlone(t *testing.T) { onBothFamilies(t, "loop", useLoopback) }
+
+func useLoopback(t *testing.T, l *Lab) {
 	addFault(t, l, Fault{Kind: KindSwitchSlow, At: "leaf1", Delay: time.Second})
 	addFault(t, l, Fault{Kind: KindBlackhole, At: "h1/eth1->leaf1:dn1"})
 	addFault(t, l, Fault{Kind: KindNICSlow, At: "h2/eth1", Delay: time.Second})

@@ -88,7 +88,7 @@ type Fault struct {
 	Loss      float64       `json:"loss,omitempty"`      // 0 to 1; DefaultLoss when 0
 	Step      time.Duration `json:"step_ns,omitempty"`   // of the clock, either way; DefaultStep when 0
 	DriftPPM  float64       `json:"drift_ppm,omitempty"` // of the clock, millionths, either way; DefaultDriftPPM when 0
-	MTU       int           `json:"mtu,omitempty"`       // of the link, octets; ShortMTU when 0
+	MTU       int           `json:"mtu,omitempty"`       // of the link, octets; ShortMTU or ShortMTUv6 when 0
 	Period    time.Duration `json:"period_ns,omitempty"` // from one loss of a session to the next; DefaultPeriod when 0
 	Hold      time.Duration `json:"hold_ns,omitempty"`   // of sessions of BGP; DefaultHold when 0
 	// Paths is how many next hops are left: of blackhole-fib 0 and more, of ecmp-shrunk 1 when 0.
@@ -152,7 +152,7 @@ func (l *Lab) addFault(ctx context.Context, f Fault) (ActiveFault, error) {
 		return ActiveFault{}, err
 	}
 	if len(af.Rules) > 0 {
-		if _, err := needTool("iptables", "iptables"); err != nil {
+		if _, err := needTool(l.x.family().iptables, "iptables"); err != nil {
 			return ActiveFault{}, err
 		}
 	}
@@ -349,7 +349,7 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 			break
 		}
 		af.Mechanism = "iptables"
-		af.Rules = []rule{{Element: f.At, Chain: "OUTPUT", Args: []string{"-p", "icmp", "--icmp-type", "time-exceeded", "-j", "DROP"}}}
+		af.Rules = []rule{{Element: f.At, Chain: "OUTPUT", Args: append(slices.Clone(x.family().expired), "-j", "DROP")}}
 	case KindNICSlow:
 		err = x.resolveNIC(&af, netem)
 	case KindSwitchSlow:
@@ -457,9 +457,9 @@ func (x *index) resolveDirected(af *ActiveFault, netem func() bool) error {
 // them, which is beyond the NIC's transmit stamp.
 func (x *index) crossingRule(d fabric.Direction) rule {
 	if !fabric.IsNIC(d.From) {
-		return rule{Element: fabric.OwnerOf(d.From), Chain: "POSTROUTING", Args: []string{"-o", x.byEnd[d.From].Name}}
+		return rule{Element: fabric.OwnerOf(d.From), Chain: "POSTROUTING", Args: append([]string{"-o", x.byEnd[d.From].Name}, x.family().forwarded...)}
 	}
-	return rule{Element: fabric.OwnerOf(d.To), Chain: "PREROUTING", Args: []string{"-i", x.byEnd[d.To].Name}}
+	return rule{Element: fabric.OwnerOf(d.To), Chain: "PREROUTING", Args: append([]string{"-i", x.byEnd[d.To].Name}, x.family().forwarded...)}
 }
 
 // delayDirections delays directions of one switch's ports: by netem where the kernel has

@@ -15,14 +15,14 @@ import (
 )
 
 // bgpEntries returns the routes by BGP in the main table of the thread's namespace.
-func bgpEntries(h *netlink.Handle) (map[netip.Prefix]netlink.Route, error) {
-	list, err := h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: rtprotBGP, Table: mainTable}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+func bgpEntries(h *netlink.Handle, family *addressFamily) (map[netip.Prefix]netlink.Route, error) {
+	list, err := h.RouteListFiltered(family.netlink, &netlink.Route{Protocol: rtprotBGP, Table: mainTable}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("listing routes: %w", err)
 	}
 	out := map[netip.Prefix]netlink.Route{}
 	for _, r := range list {
-		out[prefixOf(r.Dst)] = r
+		out[family.prefixOf(r.Dst)] = r
 	}
 	return out, nil
 }
@@ -91,7 +91,7 @@ func holdEntries(ctx context.Context, f ActiveFault, started func() error) error
 
 // spoilEntries leaves at most f.Paths next hops in each entry of the fault's prefixes.
 func spoilEntries(h *netlink.Handle, f ActiveFault) error {
-	entries, err := bgpEntries(h)
+	entries, err := bgpEntries(h, ipv4Family)
 	if err != nil {
 		return err
 	}
@@ -140,11 +140,11 @@ func (l *Lab) restoreEntries(ctx context.Context, f *ActiveFault) error {
 // removeWrongEntries removes the kernel's entries of prefixes whose ports are not those of rib. It returns how many
 // prefixes differ.
 func removeWrongEntries(h *netlink.Handle, prefixes []netip.Prefix, rib map[netip.Prefix][]string) (differs int, err error) {
-	entries, err := bgpEntries(h)
+	entries, err := bgpEntries(h, ipv4Family)
 	if err != nil {
 		return 0, err
 	}
-	ports, err := learnedRoutes(h)
+	ports, err := learnedRoutes(h, ipv4Family)
 	if err != nil {
 		return 0, err
 	}

@@ -101,8 +101,11 @@ func (x *index) bgpdConfig(ns *Namespace) string {
 	line("! Written by graylink for bgpd of switch %s.", ns.Element)
 	line("frr defaults traditional")
 	line("router bgp %d", x.asnOf(ns.Element))
-	if id := routerID(ns); id.IsValid() {
+	if id := x.routerID(ns); id.IsValid() {
 		line(" bgp router-id %s", id)
+	}
+	if x.family() == ipv6Family {
+		line(" no bgp default ipv4-unicast") // before the first neighbour
 	}
 	line(" bgp log-neighbor-changes")
 	line(" no bgp ebgp-requires-policy")
@@ -122,7 +125,10 @@ func (x *index) bgpdConfig(ns *Namespace) string {
 			line(" neighbor %s description %s", i.Name, i.Peer)
 		}
 	}
-	line(" address-family ipv4 unicast")
+	line(" address-family %s unicast", x.family().name)
+	if x.family() == ipv6Family {
+		line("  neighbor fabric activate")
+	}
 	for _, p := range x.announcedPrefixes(ns.Element) {
 		line("  network %s", p)
 	}
@@ -133,7 +139,10 @@ func (x *index) bgpdConfig(ns *Namespace) string {
 }
 
 // routerID returns an address that no other switch has. It is not valid if the switch has neither links nor addresses.
-func routerID(ns *Namespace) netip.Addr {
+func (x *index) routerID(ns *Namespace) netip.Addr {
+	if x.family() == ipv6Family {
+		return x.numberAsID(ns)
+	}
 	if len(ns.Loopback) > 0 {
 		return ns.Loopback[0]
 	}

@@ -39,7 +39,7 @@ links:
 `
 
 func TestConfigurationsOfFRR(t *testing.T) {
-	for name, topo := range map[string]*fabric.Topology{"demo": load(t, demoFile), "clos3": load(t, clos3File), "odd": load(t, oddFile), "planes": parse(t, planesText)} {
+	for name, topo := range map[string]*fabric.Topology{"demo": load(t, demoFile), "clos3": load(t, clos3File), "odd": load(t, oddFile), "planes": parse(t, planesText), "demo-ipv6": load(t, demoFileV6)} {
 		t.Run(name, func(t *testing.T) {
 			x, err := planLayout("frr", topo)
 			if err != nil {
@@ -208,7 +208,12 @@ func shortestPaths(t *testing.T, l *Lab) {
 }
 
 func TestFabricRoutesItself(t *testing.T) {
-	l := upFRR(t, demoFile, "two")
+	for family, file := range map[string]string{FamilyIPv4: demoFile, FamilyIPv6: demoFileV6} {
+		t.Run(family, func(t *testing.T) { routesItself(t, upFRR(t, file, "two")) })
+	}
+}
+
+func routesItself(t *testing.T, l *Lab) {
 	shortestPaths(t, l)
 	leaf2 := l.x.byElement["leaf2"]
 	all := l.x.computeRoutes(nil, nil)
@@ -223,6 +228,21 @@ func TestFabricRoutesItself(t *testing.T) {
 			return differs
 		}
 	}
+	t.Run("sessions survive a blackhole", func(t *testing.T) {
+		awaitTrue(t, "BFD", func() string { return bfdOf(t, l, "leaf1") })
+		f := pickFlow(t, l, "h1/eth1", "h7/eth1", oneWay(upward))
+		af := addFault(t, l, Fault{Kind: KindBlackhole, At: spineLink, Direction: upward.String()})
+		// Packets go for longer than BFD waits.
+		if r := measure(t, l, f, 200, 5*time.Millisecond, 100*time.Millisecond); r.gotThere > 0 {
+			t.Errorf("%d of %d packets came through a blackhole", r.gotThere, r.sent)
+		}
+		if said := bfdOf(t, l, "leaf1"); said != "" {
+			t.Errorf("a blackhole of what is forwarded ends sessions: %s", said)
+		}
+		if err := l.ClearFault(t.Context(), af.ID); err != nil {
+			t.Fatal(err)
+		}
+	})
 	t.Run("link down", func(t *testing.T) {
 		f := addFault(t, l, Fault{Kind: KindLinkDown, At: "leaf1:up1--spine1:dn1"})
 		if f.Helper.PID != 0 || f.Withdrawn {

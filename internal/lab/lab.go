@@ -46,6 +46,9 @@ type Options struct {
 	Log *slog.Logger
 	// Routing is one of RoutingKinds. "" means RoutingStatic.
 	Routing string
+	// Family is one of Families, of the addresses that the topology lacks. "" means that of those which it has, and
+	// FamilyIPv4 if it has none.
+	Family string
 	// Executable is the graylink binary that helpers of faults are started
 	// from; the running program when empty.
 	Executable string
@@ -104,6 +107,10 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 	}
 	if _, err := needTool("ip", "iproute2"); err != nil {
 		return nil, err
+	}
+	topo, _, err := completeAddresses(topo, o.Family)
+	if err != nil {
+		return nil, fmt.Errorf("planning lab %q: %w", o.Name, err)
 	}
 	x, err := planLayout(o.Name, topo)
 	if err != nil {

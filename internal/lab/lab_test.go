@@ -85,7 +85,26 @@ const (
 	demoFile  = "../../deploy/lab/demo.yaml"
 	clos3File = "testdata/clos3.yaml"
 	oddFile   = "testdata/odd.yaml"
+
+	demoFileV6 = "../../deploy/lab/demo-ipv6.yaml"
+	oddFileV6  = "testdata/odd-ipv6.yaml"
 )
+
+// fabricCase is a topology and the family of the addresses that it lacks.
+type fabricCase struct{ name, file, family string }
+
+// fabricCases returns topologies of both families.
+func fabricCases() []fabricCase {
+	return []fabricCase{{"demo", demoFile, ""}, {"clos3", clos3File, ""}, {"odd", oddFile, ""},
+		{"demo-ipv6", demoFileV6, ""}, {"clos3-ipv6", clos3File, FamilyIPv6}, {"odd-ipv6", oddFileV6, ""}}
+}
+
+// build returns the lab of a case.
+func (c fabricCase) build(t *testing.T, suffix string) *Lab {
+	t.Helper()
+	needs(t)
+	return upWith(t, load(t, c.file), Options{Name: testName(suffix), Family: c.family})
+}
 
 func load(t *testing.T, path string) *fabric.Topology {
 	t.Helper()
@@ -102,7 +121,12 @@ func testName(suffix string) string { return fmt.Sprintf("test%d-%s", os.Getpid(
 func up(t *testing.T, file, suffix string) *Lab {
 	t.Helper()
 	needs(t)
-	l, err := Up(t.Context(), load(t, file), Options{Name: testName(suffix)})
+	return upWith(t, load(t, file), Options{Name: testName(suffix)})
+}
+
+func upWith(t *testing.T, topo *fabric.Topology, o Options) *Lab {
+	t.Helper()
+	l, err := Up(t.Context(), topo, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +154,7 @@ func (l *Lab) addr(nic string) netip.Addr { return l.x.graph.ProbeAddress(nic) }
 func socket(t *testing.T, l *Lab, nic string, port int) *net.UDPConn {
 	t.Helper()
 	node, _, _ := fabric.SplitNIC(nic)
-	pc, err := l.ListenPacket(t.Context(), node, "udp4", netip.AddrPortFrom(l.addr(nic), uint16(port)).String())
+	pc, err := l.ListenPacket(t.Context(), node, "udp", netip.AddrPortFrom(l.addr(nic), uint16(port)).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,9 +170,9 @@ func deadline(t *testing.T, c net.PacketConn, d time.Duration) {
 }
 
 func TestEveryPairInEveryTopology(t *testing.T) {
-	for _, file := range []string{demoFile, clos3File, oddFile} {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			l := up(t, file, "pairs")
+	for _, c := range fabricCases() {
+		t.Run(c.name, func(t *testing.T) {
+			l := c.build(t, "pairs")
 			nics := l.x.graph.NICIDs()
 			socks := map[string]*net.UDPConn{}
 			for _, nic := range nics {
@@ -188,7 +212,11 @@ type tracer struct {
 func newTracer(t *testing.T, l *Lab, nic string, sport int) *tracer {
 	t.Helper()
 	node, _, _ := fabric.SplitNIC(nic)
-	icmp, err := l.ListenPacket(t.Context(), node, "ip4:icmp", l.addr(nic).String())
+	network := "ip4:icmp"
+	if l.x.family() == ipv6Family {
+		network = "ip6:ipv6-icmp"
+	}
+	icmp, err := l.ListenPacket(t.Context(), node, network, l.addr(nic).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +232,11 @@ func (tr *tracer) hop(t *testing.T, dst netip.AddrPort, ttl int) netip.Addr {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cerr := rc.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, syscall.IP_TTL, ttl) }); cerr != nil || err != nil {
+	level, option, expired := syscall.IPPROTO_IP, syscall.IP_TTL, byte(11) // ICMP time exceeded, RFC 792
+	if dst.Addr().Is6() {
+		level, option, expired = syscall.IPPROTO_IPV6, syscall.IPV6_UNICAST_HOPS, 3 // RFC 4443 section 3.3
+	}
+	if cerr := rc.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), level, option, ttl) }); cerr != nil || err != nil {
 		t.Fatal(cerr, err)
 	}
 	if _, err := tr.udp.WriteToUDPAddrPort([]byte("hop"), dst); err != nil {
@@ -213,19 +245,22 @@ func (tr *tracer) hop(t *testing.T, dst netip.AddrPort, ttl int) netip.Addr {
 	deadline(t, tr.icmp, 10*time.Second)
 	buf := make([]byte, 256)
 	n, from, err := tr.icmp.ReadFrom(buf)
+	for err == nil && n > 0 && dst.Addr().Is6() && buf[0] >= 128 { // neighbour discovery: RFC 4443 section 2.1
+		n, from, err = tr.icmp.ReadFrom(buf)
+	}
 	if err != nil {
 		t.Fatalf("ttl %d to %s: %v", ttl, dst, err)
 	}
-	if n < 1 || buf[0] != 11 { // ICMP time exceeded, RFC 792
-		t.Fatalf("ttl %d to %s: ICMP type %d from %s, want 11", ttl, dst, buf[0], from)
+	if n < 1 || buf[0] != expired {
+		t.Fatalf("ttl %d to %s: ICMP type %d from %s, want %d", ttl, dst, buf[0], from, expired)
 	}
 	return netip.MustParseAddr(from.String())
 }
 
 func TestTraceTakesTheKernelsPathAndNamesIngressPorts(t *testing.T) {
-	for _, file := range []string{demoFile, clos3File, oddFile} {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			l := up(t, file, "trace")
+	for _, c := range fabricCases() {
+		t.Run(c.name, func(t *testing.T) {
+			l := c.build(t, "trace")
 			g := fabric.NewGraph(l.Topology())
 			nics := g.NICIDs()
 			for n, src := range nics {
@@ -257,7 +292,14 @@ func TestTraceTakesTheKernelsPathAndNamesIngressPorts(t *testing.T) {
 }
 
 func TestUplinksShareFlows(t *testing.T) {
-	l := up(t, clos3File, "share")
+	for _, family := range Families() {
+		t.Run(family, func(t *testing.T) {
+			sharesFlows(t, fabricCase{"clos3", clos3File, family}.build(t, "share"))
+		})
+	}
+}
+
+func sharesFlows(t *testing.T, l *Lab) {
 	used := map[string]int{}
 	for sport := uint16(20000); sport < 20128; sport++ {
 		p, err := l.KernelPath(t.Context(), l.addr("h1/eth1"), l.addr("h8/eth1"), syscall.IPPROTO_UDP, sport, 862)
@@ -278,9 +320,16 @@ func TestUplinksShareFlows(t *testing.T) {
 // A trace of many flows at once must not run into an ICMP rate limit: the
 // kernel's own is 1000 a second with bursts of 50.
 func TestTimeExceededIsNotRateLimited(t *testing.T) {
-	l := up(t, demoFile, "icmp")
+	for _, family := range Families() {
+		t.Run(family, func(t *testing.T) {
+			floodsTraces(t, fabricCase{"clos3", clos3File, family}.build(t, "icmp"))
+		})
+	}
+}
+
+func floodsTraces(t *testing.T, l *Lab) {
 	tr := newTracer(t, l, "h1/eth1", 20000)
-	setIP(t, tr.udp, syscall.IP_TTL, 1)
+	tr.hop(t, netip.AddrPortFrom(l.addr("h8/eth1"), 862), 1) // the socket keeps this hop limit
 	const n = 5000
 	heard := make(chan int)
 	go func() {
@@ -308,7 +357,12 @@ func TestTimeExceededIsNotRateLimited(t *testing.T) {
 }
 
 func TestTrafficLeavesByTheNICOfItsAddress(t *testing.T) {
-	l := up(t, oddFile, "policy")
+	for _, file := range []string{oddFile, oddFileV6} {
+		t.Run(filepath.Base(file), func(t *testing.T) { leavesByItsNIC(t, up(t, file, "policy")) })
+	}
+}
+
+func leavesByItsNIC(t *testing.T, l *Lab) {
 	const node = "gpu-node-with-a-long-name-01"
 	for nic, leaf := range map[string]string{node + "/mlx5_0": "leaf-1", node + "/mlx5_0.2": "leaf-2"} {
 		for _, dst := range []string{"n2/eth1", "n3/eth1", "n4/rdma/port1"} {

@@ -52,6 +52,7 @@ type Namespace struct {
 type Layout struct {
 	Topology   *fabric.Topology `json:"topology"`          // completed with addresses
 	Routing    string           `json:"routing,omitempty"` // RoutingFRR, or empty: the lab installs the routes
+	Family     string           `json:"family,omitempty"`  // FamilyIPv6, or empty: IPv4
 	Namespaces []Namespace      `json:"namespaces"`
 }
 
@@ -90,11 +91,14 @@ func planLayout(name string, topo *fabric.Topology) (*index, error) {
 	if err := checkLabName(name); err != nil {
 		return nil, err
 	}
-	t, err := completeAddresses(topo)
+	t, f, err := completeAddresses(topo, "")
 	if err != nil {
 		return nil, err
 	}
 	l := &Layout{Topology: t}
+	if f == ipv6Family {
+		l.Family = f.name
+	}
 	for _, s := range t.Switches {
 		l.Namespaces = append(l.Namespaces, Namespace{Element: s.Name, Switch: true, Netns: netnsName(name, s.Name),
 			HashSeed: hashSeed(s.Name), Loopback: s.Addresses})
@@ -196,19 +200,21 @@ func extraAddrs(g *fabric.Graph, end string, own netip.Addr) []netip.Addr {
 	return out
 }
 
-// Pools that absent addresses are taken from: a /24 per NIC, a /31 per link
-// between switches (RFC 3021).
-var (
-	accessPool = netip.MustParsePrefix("10.0.0.0/8")
-	fabricPool = netip.MustParsePrefix("172.16.0.0/12")
-)
-
 // WithAddresses returns a topology with the addresses that a lab of it has.
-func WithAddresses(topo *fabric.Topology) (*fabric.Topology, error) { return completeAddresses(topo) }
+func WithAddresses(topo *fabric.Topology) (*fabric.Topology, error) {
+	t, _, err := completeAddresses(topo, "")
+	return t, err
+}
 
 // completeAddresses copies topo and gives every link both of its addresses and every
-// linked NIC one of its own. The same file always yields the same addresses.
-func completeAddresses(topo *fabric.Topology) (*fabric.Topology, error) {
+// linked NIC one of its own. The same file always yields the same addresses. They are of the family of those that the file
+// has, unless another one is given, and of IPv4 if there are none.
+func completeAddresses(topo *fabric.Topology, family string) (*fabric.Topology, *addressFamily, error) {
+	given := givenAddresses(topo)
+	f, err := chooseFamily(given, family)
+	if err != nil {
+		return nil, nil, err
+	}
 	t := &fabric.Topology{Version: topo.Version}
 	t.Switches = append(t.Switches, topo.Switches...)
 	t.Links = append(t.Links, topo.Links...)
@@ -220,56 +226,37 @@ func completeAddresses(topo *fabric.Topology) (*fabric.Topology, error) {
 		t.Nodes = append(t.Nodes, n)
 	}
 
-	al := &allocator{used: map[netip.Addr]bool{}}
+	al := &allocator{family: f, used: map[netip.Addr]bool{}}
+	for _, g := range given {
+		al.used[g.addr] = true
+	}
 	nics := map[string]*fabric.NIC{}
-	v4 := func(line int, what string, a netip.Addr) error {
-		if !a.Is4() {
-			return fmt.Errorf("line %d: %s has address %s: the lab's fabric is IPv4", line, what, a)
-		}
-		al.used[a] = true
-		return nil
-	}
-	for _, s := range t.Switches {
-		for _, a := range s.Addresses {
-			if err := v4(s.Line, fmt.Sprintf("switch %q", s.Name), a); err != nil {
-				return nil, err
-			}
-		}
-	}
 	for i := range t.Nodes {
 		for j := range t.Nodes[i].NICs {
 			nic := &t.Nodes[i].NICs[j]
 			nics[nic.ID()] = nic
-			for _, a := range nic.Addresses {
-				if err := v4(nic.Line, fmt.Sprintf("NIC %q", nic.ID()), a); err != nil {
-					return nil, err
-				}
-			}
 		}
 	}
 	for _, l := range t.Links {
 		for _, p := range []netip.Prefix{l.AAddress, l.BAddress} {
-			if !p.IsValid() {
-				continue
+			if p.IsValid() {
+				al.nets = append(al.nets, p.Masked())
 			}
-			if err := v4(l.Line, fmt.Sprintf("link %q", l.ID()), p.Addr()); err != nil {
-				return nil, err
-			}
-			al.nets = append(al.nets, p.Masked())
 		}
 	}
 	for i := range t.Links {
 		if err := al.assignAddresses(&t.Links[i], nics); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return t, nil
+	return t, f, nil
 }
 
 // allocator hands out addresses that the file left out.
 type allocator struct {
-	used map[netip.Addr]bool
-	nets []netip.Prefix
+	family *addressFamily
+	used   map[netip.Addr]bool
+	nets   []netip.Prefix
 }
 
 func (al *allocator) assignAddresses(l *fabric.Link, nics map[string]*fabric.NIC) error {
@@ -279,16 +266,16 @@ func (al *allocator) assignAddresses(l *fabric.Link, nics map[string]*fabric.NIC
 	}
 	nic := nics[nicEnd]
 	if nic != nil && !nicAddr.IsValid() && len(nic.Addresses) > 0 {
-		bits := 24
+		bits := al.family.accessBits
 		if portAddr.IsValid() {
 			bits = portAddr.Bits()
 		}
 		*nicAddr = netip.PrefixFrom(nic.Addresses[0], bits)
 	}
 	if !nicAddr.IsValid() && !portAddr.IsValid() {
-		pool, bits := fabricPool, 31
+		pool, bits := al.family.fabricPool, al.family.linkBits
 		if nic != nil {
-			pool, bits = accessPool, 24
+			pool, bits = al.family.accessPool, al.family.accessBits
 		}
 		free, err := al.allocateSubnet(pool, bits)
 		if err != nil {
@@ -320,11 +307,12 @@ func (al *allocator) assignAddresses(l *fabric.Link, nics map[string]*fabric.NIC
 // fillAddress sets p to the lowest free host address of subnet.
 func (al *allocator) fillAddress(p *netip.Prefix, subnet netip.Prefix) error {
 	a := subnet.Addr()
-	if subnet.Bits() < 31 {
-		a = a.Next() // the network's own address
+	more := subnet.Bits() < al.family.linkBits
+	if more {
+		a = a.Next() // the network's own address, or that of its routers (RFC 4291 section 2.6.1)
 	}
 	for ; subnet.Contains(a); a = a.Next() {
-		if subnet.Bits() < 31 && !subnet.Contains(a.Next()) {
+		if more && a.Is4() && !subnet.Contains(a.Next()) {
 			break // the broadcast address
 		}
 		if !al.used[a] {
@@ -337,11 +325,10 @@ func (al *allocator) fillAddress(p *netip.Prefix, subnet netip.Prefix) error {
 }
 
 // allocateSubnet takes the lowest subnet of the pool that holds nothing yet. The first
-// one is left alone: 10.0.0.x and 172.16.0.x are what people number by hand.
+// one of accessBits is left alone: 10.0.0.x and 172.16.0.x are what people number by hand.
 func (al *allocator) allocateSubnet(pool netip.Prefix, bits int) (netip.Prefix, error) {
-	step := uint32(1) << (32 - bits)
-	for a := toUint(pool.Addr()) + 256; pool.Contains(fromUint(a)); a += step {
-		p := netip.PrefixFrom(fromUint(a), bits)
+	for a := nextSubnet(pool.Addr(), al.family.accessBits); pool.Contains(a); a = nextSubnet(a, bits) {
+		p := netip.PrefixFrom(a, bits)
 		if !al.overlapsUsed(p) {
 			al.nets = append(al.nets, p)
 			return p, nil
@@ -362,15 +349,6 @@ func (al *allocator) overlapsUsed(p netip.Prefix) bool {
 		}
 	}
 	return false
-}
-
-func toUint(a netip.Addr) uint32 {
-	b := a.As4()
-	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
-}
-
-func fromUint(u uint32) netip.Addr {
-	return netip.AddrFrom4([4]byte{byte(u >> 24), byte(u >> 16), byte(u >> 8), byte(u)})
 }
 
 // sharedSubnets finds the links whose subnet overlaps another link's.

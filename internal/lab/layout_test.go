@@ -187,8 +187,12 @@ links:
 func TestPlanErrors(t *testing.T) {
 	for _, c := range []struct{ name, nic, link, lab, want string }{
 		{"lab name", "", "", "a/b", `lab name "a/b"`},
-		{"IPv6 on a NIC", ", addresses: ['fd00::1']", "", "x", `line 5: NIC "a/e"`},
-		{"IPv6 on a link", "", ", a_address: 'fd00::1/64'", "x", `line 8: link "a/e--s:1"`},
+		{"two families", ", addresses: [10.1.2.3]", ", b_address: 'fd00::1/64'", "x",
+			`line 8: link "a/e--s:1" has address fd00::1: all addresses of a lab are of one family, and this one's is IPv4 (line 5 has 10.1.2.3)`},
+		{"two families, IPv6 first", ", addresses: ['fd00::1']", ", b_address: 10.1.2.3/24", "x", "this one's is IPv6 (line 5 has fd00::1)"},
+		{"a link-local address", ", addresses: ['fe80::1']", "", "x", `line 5: NIC "a/e" has address fe80::1: want one that packets are forwarded to`},
+		{"IPv4 in IPv6", "", ", a_address: '::ffff:10.1.2.3/128'", "x", "::ffff:10.1.2.3"},
+		{"no room for the peer's IPv6", "", ", a_address: 'fd00::1/128'", "x", "no free address is left in fd00::1/128"},
 		{"no room for the peer", "", ", a_address: 10.0.0.1/32", "x", "no free address is left in 10.0.0.1/32"},
 	} {
 		_, err := planLayout(c.lab, parse(t, fmt.Sprintf(small, c.nic, c.link)))

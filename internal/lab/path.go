@@ -150,7 +150,7 @@ func (w *Walk) egressEnd(element, in string, q routeQuery) (end string, err erro
 func (q routeQuery) requestRoute(iif int) (oif int, err error) {
 	req := nl.NewNetlinkRequest(syscall.RTM_GETROUTE, syscall.NLM_F_REQUEST)
 	msg := &nl.RtMsg{}
-	msg.Family, msg.Dst_len, msg.Src_len = syscall.AF_INET, 32, 32
+	msg.Family, msg.Dst_len, msg.Src_len = uint8(familyOf(q.dst).netlink), uint8(q.dst.BitLen()), uint8(q.src.BitLen())
 	req.AddData(msg)
 	attr := func(kind int, value []byte) { req.AddData(nl.NewRtAttr(kind, value)) }
 	attr(syscall.RTA_DST, q.dst.AsSlice())

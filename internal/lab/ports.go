@@ -83,9 +83,9 @@ func (x *index) resolveMTU(af *ActiveFault) error {
 	case directed:
 		return fmt.Errorf("%q is one direction: %s changes both ends of a link END--END", af.At, af.Kind)
 	case af.MTU == 0:
-		af.MTU = ShortMTU
-	case af.MTU < minMTU || af.MTU > DefaultMTU:
-		return fmt.Errorf("MTU %d: want %d to %d octets", af.MTU, minMTU, DefaultMTU)
+		af.MTU = x.family().shortMTU
+	case af.MTU < x.family().minMTU || af.MTU > DefaultMTU:
+		return fmt.Errorf("MTU %d: want %d to %d octets, of which the first is the least that %s has", af.MTU, x.family().minMTU, DefaultMTU, x.family().title)
 	}
 	af.At, af.Mechanism, af.Exclusive = id, "interfaces", KindMTU+" "+id
 	return nil

@@ -42,7 +42,7 @@ func (x *index) allDestinations() []destination {
 	for _, ns := range x.Namespaces {
 		if ns.Switch {
 			for _, a := range ns.Loopback {
-				out = append(out, destination{prefix: netip.PrefixFrom(a, 32), sw: ns.Element, owner: ns.Element, connected: true})
+				out = append(out, destination{prefix: hostPrefix(a), sw: ns.Element, owner: ns.Element, connected: true})
 			}
 			continue
 		}
@@ -50,11 +50,11 @@ func (x *index) allDestinations() []destination {
 			sw := fabric.OwnerOf(i.Peer)
 			d := destination{prefix: i.Address.Masked(), sw: sw, end: i.Peer, owner: ns.Element, connected: true}
 			if i.Shared {
-				d.prefix, d.connected = netip.PrefixFrom(i.Address.Addr(), 32), false
+				d.prefix, d.connected = hostPrefix(i.Address.Addr()), false
 			}
 			out = append(out, d)
 			for _, a := range i.Extra {
-				out = append(out, destination{prefix: netip.PrefixFrom(a, 32), sw: sw, end: i.Peer, owner: ns.Element})
+				out = append(out, destination{prefix: hostPrefix(a), sw: sw, end: i.Peer, owner: ns.Element})
 			}
 		}
 	}
@@ -160,7 +160,7 @@ func (x *index) hopsTo(dist map[string]int, down, withdrawn linkSet) map[string]
 // uses, and in the main table, for traffic that has not chosen an address, the
 // NICs nearest to each destination (planes are not joined with each other).
 func (x *index) nodeRoutes(ns Namespace, dests []destination, dist map[string]map[string]int) []route {
-	def := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	def := x.family().everywhere()
 	if len(ns.Interfaces) == 1 {
 		i := ns.Interfaces[0]
 		return []route{{dst: def, hops: []hop{{i.End, i.PeerAdr}}}}

@@ -98,6 +98,10 @@ func (x *index) resolveRouting(af *ActiveFault) error {
 		return err
 	}
 	af.Mechanism = "frr"
+	sessionsOnly := []string{KindBGPFlap, KindBFDFalse, KindSlowConvergence}
+	if x.family() != ipv4Family && !slices.Contains(sessionsOnly, af.Kind) {
+		return fmt.Errorf("%s changes routes of IPv4, and this fabric has %s: its faults of routing are %s", af.Kind, x.family().title, strings.Join(sessionsOnly, ", "))
+	}
 	switch af.Kind {
 	case KindBGPFlap:
 		return x.resolveSessionFlap(af)

@@ -249,7 +249,7 @@ func (r *routedFabric) kernelPorts(t *testing.T, sw, nic string) string {
 	var have map[netip.Prefix][]string
 	err := unix.InNetns(r.x.byElement[sw].Netns, func() error {
 		return withHandle(func(h *netlink.Handle) (err error) {
-			have, err = learnedRoutes(h)
+			have, err = learnedRoutes(h, ipv4Family)
 			return err
 		})
 	})

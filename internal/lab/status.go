@@ -20,6 +20,7 @@ type Status struct {
 	Phase      string            `json:"phase"`
 	Created    time.Time         `json:"created"`
 	Routing    string            `json:"routing"` // one of RoutingKinds
+	Family     string            `json:"family"`  // one of Families
 	OwnerPID   int               `json:"owner_pid,omitempty"`
 	OwnerAlive bool              `json:"owner_alive,omitempty"`
 	Namespaces []NamespaceStatus `json:"namespaces"`
@@ -87,7 +88,7 @@ func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	x := st.Layout.buildIndex()
-	s := &Status{Name: st.Name, Phase: st.Phase, Created: st.Created, Routing: RoutingStatic, Faults: []FaultStatus{}}
+	s := &Status{Name: st.Name, Phase: st.Phase, Created: st.Created, Routing: RoutingStatic, Family: x.family().name, Faults: []FaultStatus{}}
 	if x.Routing != "" {
 		s.Routing = x.Routing
 	}
@@ -123,7 +124,7 @@ func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 		sort.Ints(out.Processes)
 		if _, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns)); err == nil && st.ownsNamespace(ns) {
 			out.Exists = true
-			if err := unix.InNetns(ns.Netns, func() error { return out.readNamespace(ns) }); err != nil {
+			if err := unix.InNetns(ns.Netns, func() error { return out.readNamespace(ns, x.family()) }); err != nil {
 				return nil, fmt.Errorf("%s: %w", ns.Element, err)
 			}
 		}
@@ -132,7 +133,7 @@ func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-func (s *NamespaceStatus) readNamespace(ns Namespace) error {
+func (s *NamespaceStatus) readNamespace(ns Namespace, family *addressFamily) error {
 	return withHandle(func(h *netlink.Handle) error {
 		links, err := h.LinkList()
 		if err != nil {
@@ -150,11 +151,11 @@ func (s *NamespaceStatus) readNamespace(ns Namespace) error {
 			}
 			s.Interfaces = append(s.Interfaces, InterfaceStatus{End: i.End, Interface: i.Name, Address: i.Address, Peer: i.Peer, Up: up[i.Name]})
 		}
-		routes, err := staticRoutes(h)
+		routes, err := staticRoutes(h, family)
 		if err != nil {
 			return err
 		}
-		learned, err := learnedRoutes(h)
+		learned, err := learnedRoutes(h, family)
 		s.Routes = len(routes) + len(learned)
 		return err
 	})

@@ -29,7 +29,6 @@ const (
 	crossLoad = 1.05
 	// crossPacket is the size of cross traffic's packets on the wire, octets.
 	crossPacket = 1442
-	crossHeader = 42 // Ethernet, IPv4, UDP
 	// crossFlows are as many flows as share a congested port, if as many can be found.
 	crossFlows = 8
 	// crossTries bounds the search for flows that ECMP sends through the port.
@@ -146,7 +145,7 @@ func crossTraffic(ctx context.Context, x *index, d fabric.Direction, started fun
 	listen := func(node string, at netip.AddrPort) (*net.UDPConn, error) {
 		var c *net.UDPConn
 		err := unix.InNetns(x.byElement[node].Netns, func() (err error) {
-			c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+			c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 			return err
 		})
 		return c, err
@@ -172,7 +171,7 @@ func crossTraffic(ctx context.Context, x *index, d fabric.Direction, started fun
 	if err := started(); err != nil {
 		return err
 	}
-	payload := make([]byte, crossPacket-crossHeader)
+	payload := make([]byte, crossPacket-x.family().headerLen)
 	tick := time.NewTicker(crossTick)
 	defer tick.Stop()
 	sent, began := 0, time.Now()

@@ -22,7 +22,7 @@ const (
 var (
 	lieKinds          = []string{"delay", "loss", "blackhole"}
 	healthyTopologies = []string{"../../deploy/lab/demo.yaml", "../../internal/lab/testdata/odd.yaml"}
-	muteTopologies    = []string{"../../deploy/lab/demo.yaml", "../../internal/lab/testdata/clos3.yaml"}
+	muteTopologies    = []string{"../../deploy/lab/demo.yaml", "../../deploy/lab/demo-ipv6.yaml", "../../internal/lab/testdata/clos3.yaml"}
 )
 
 // TestDemoClocks: a clock that is wrong by seconds already is named when it jumps
