@@ -1,7 +1,10 @@
 package kernel
 
 import (
+	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,8 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/graylink/graylink/internal/routetable"
 	"github.com/graylink/graylink/internal/unix"
@@ -248,31 +249,43 @@ func TestOverflow(t *testing.T) {
 	t.Error("500 changes fit into a buffer of 2 KB")
 }
 
-// captured returns messages of the kernel with routes of several kinds, as seeds.
-func captured(f *testing.F) (routes, hops [][]byte) {
-	if os.Getuid() != 0 {
-		return nil, nil
+var update = flag.Bool("update", false, "capture the kernel's messages of routes and next hops")
+
+const messagesFile = "testdata/messages.hex"
+
+// TestCapture writes the kernel's messages of several kinds of routes to messagesFile, one a line in hexadecimal, with
+// -update.
+func TestCapture(t *testing.T) {
+	if !*update {
+		t.Skip("messages are captured with -update")
 	}
-	r := open(f)
-	run(f, "nexthop add id 1 via 172.16.0.1 dev up1")
-	run(f, "nexthop add id 3 group 1")
+	r := open(t)
+	run(t, "nexthop add id 1 via 172.16.0.1 dev up1")
+	run(t, "nexthop add id 3 group 1")
 	for _, s := range []string{"10.0.2.0/24 nexthop via 172.16.0.1 nexthop via 172.16.1.1", "10.0.3.0/24 nexthop via inet6 fe80::1 dev up1 nexthop via inet6 fe80::1 dev up2", "blackhole 10.0.5.0/24", "10.0.6.0/24 nhid 3"} {
-		run(f, "route add "+s)
+		run(t, "route add "+s)
 	}
-	keep := func(to *[][]byte) func([]byte) { return func(m []byte) { *to = append(*to, slices.Clone(m)) } }
-	if err := r.each(syscall.RTM_GETROUTE, syscall.RTM_NEWROUTE, routeHeader, keep(&routes)); err != nil && err != netlink.ErrDumpInterrupted {
-		f.Fatal(err)
+	var out strings.Builder
+	keep := func(m []byte) { fmt.Fprintf(&out, "%x\n", m) }
+	if err := errors.Join(r.each(syscall.RTM_GETROUTE, syscall.RTM_NEWROUTE, routeHeader, keep), r.each(rtmGetNextHop, rtmNewNextHop, nextHopHeader, keep)); err != nil {
+		t.Fatal(err)
 	}
-	if err := r.each(rtmGetNextHop, rtmNewNextHop, nextHopHeader, keep(&hops)); err != nil && err != netlink.ErrDumpInterrupted {
-		f.Fatal(err)
+	if err := os.WriteFile(messagesFile, []byte(out.String()), 0o644); err != nil {
+		t.Fatal(err)
 	}
-	return routes, hops
 }
 
 // FuzzParse checks that whatever a message has is refused or used.
 func FuzzParse(f *testing.F) {
-	routes, hops := captured(f)
-	for _, m := range slices.Concat(routes, hops, [][]byte{nil, make([]byte, routeHeader)}) {
+	text, err := os.ReadFile(messagesFile)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range strings.FieldsSeq(string(text)) {
+		m, err := hex.DecodeString(line)
+		if err != nil {
+			f.Fatal(err)
+		}
 		f.Add(m)
 	}
 	f.Fuzz(func(t *testing.T, m []byte) {
