@@ -20,7 +20,7 @@ type topic interface {
 
 // newTopics returns the topics of graylink-switch.
 func newTopics(log *slog.Logger) []topic {
-	return []topic{newAgentTopic(), newReadTopic(log), newPortTopic(), newTrafficTopic(), newQueueTopic()}
+	return []topic{newAgentTopic(), newReadTopic(log), newPortTopic(), newTrafficTopic(), newQueueTopic(), newRouteTopic()}
 }
 
 // SeriesDescs returns the descriptions of all series that an agent may publish.
@@ -115,7 +115,12 @@ func newReadTopic(log *slog.Logger) *readTopic {
 
 func (t *readTopic) descs() []*prometheus.Desc { return []*prometheus.Desc{t.up} }
 
-func (t *readTopic) collect(s sink, _ *switchagent.Status, read *switchagent.Telemetry) {
+func (t *readTopic) collect(s sink, status *switchagent.Status, read *switchagent.Telemetry) {
+	if status.Routes != nil { // the agent logs why they failed
+		for source, failing := range status.Routes.Failing {
+			s.sendGauge(t.up, zeroOrOne(!failing), source)
+		}
+	}
 	for _, part := range []struct {
 		name string
 		err  error

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/graylink/graylink/exporters/internal/seriestest"
+	"github.com/graylink/graylink/internal/routetable"
 	"github.com/graylink/graylink/internal/sighting"
 	"github.com/graylink/graylink/internal/switchagent"
 )
@@ -42,9 +43,13 @@ func (m *madeUp) Collect(ch chan<- prometheus.Metric) {
 // -update writes it.
 func TestSeriesOfASwitch(t *testing.T) {
 	changes, rate := uint32(3), 12.5e9
+	fibChanges, mismatches, established, downs := uint64(21), 1, uint64(22), uint64(23)
 	var log bytes.Buffer
 	m := &madeUp{topics: newTopics(slog.New(slog.NewTextHandler(&log, nil))),
-		status: switchagent.Status{Switch: "leaf1", Kind: sighting.KindEBPF, Flows: 12, Version: 34, Dropped: 5, Rounds: 67, Took: 8 * time.Millisecond, LastEnd: time.Unix(1700000000, 0), MalformedLLDP: 9},
+		status: switchagent.Status{Switch: "leaf1", Kind: sighting.KindEBPF, Flows: 12, Version: 34, Dropped: 5, Rounds: 67, Took: 8 * time.Millisecond, LastEnd: time.Unix(1700000000, 0), MalformedLLDP: 9,
+			Routes: &switchagent.RouteStatus{Prefixes: 24, FIBChanges: &fibChanges, Mismatches: &mismatches, Errors: map[string]uint64{"routes": 0, "frr": 25}, Failing: map[string]bool{"routes": false, "frr": true},
+				Sessions: []routetable.Session{{Port: "up1", Protocol: routetable.BGP, Up: true, Established: &established}, {Port: "up2", Protocol: routetable.BGP}, {Port: "up1", Protocol: routetable.BFD, Downs: &downs},
+					{Port: "up2", Protocol: routetable.BFD, Up: true, Downs: &downs}, {Port: "up2", Protocol: routetable.BFD, Downs: &downs}}}},
 		read: switchagent.Telemetry{QueueErr: errors.New("no netlink"), Ports: []switchagent.Port{
 			{Link: switchagent.Link{Name: "up1", MTU: 9000, Up: true, Running: true, Changes: &changes, Counters: &netlink.LinkStatistics64{RxPackets: 1, TxPackets: 2, RxBytes: 3, TxBytes: 4, RxDropped: 5, TxDropped: 6,
 				RxLengthErrors: 7, RxOverErrors: 8, RxCrcErrors: 9, RxFrameErrors: 10, RxFifoErrors: 11, RxMissedErrors: 12, TxAbortedErrors: 13, TxCarrierErrors: 14, TxFifoErrors: 15, TxHeartbeatErrors: 16}},

@@ -55,6 +55,7 @@ func (e *Exporter) Handler(policy *webaccess.Policy, used ...pki.Source) http.Ha
 		fmt.Fprintln(w, "reloaded")
 	}))
 	mux.HandleFunc("GET /api/v1/sightings", e.serveSightings)
+	mux.HandleFunc("GET /api/v1/routes", e.serveRoutes)
 	mux.HandleFunc("GET /api/v1/ports", e.servePorts)
 	return mux
 }
@@ -70,14 +71,10 @@ func (e *Exporter) SightingsHandler() http.Handler {
 
 // serveSightings answers with the changes since a version of an instance, or with the whole table.
 func (e *Exporter) serveSightings(w http.ResponseWriter, r *http.Request) {
-	var since uint64
-	if s := r.URL.Query().Get("since"); s != "" {
-		v, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			http.Error(w, fmt.Sprintf("since %q: the version of an earlier answer is expected", s), http.StatusBadRequest)
-			return
-		}
-		since = v
+	since, err := sinceOf(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
 	report, whole := e.agent.ReportSince(r.URL.Query().Get("instance"), since)
 	if !whole {
@@ -87,6 +84,34 @@ func (e *Exporter) serveSightings(w http.ResponseWriter, r *http.Request) {
 	if err := e.writeWhole(w, report); err != nil {
 		e.log.Debug("cannot write the table", "err", err)
 	}
+}
+
+// sinceOf returns the version that a request has, or 0 if it has none.
+func sinceOf(r *http.Request) (uint64, error) {
+	s := r.URL.Query().Get("since")
+	if s == "" {
+		return 0, nil
+	}
+	v, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("since %q: the version of an earlier answer is expected", s)
+	}
+	return v, nil
+}
+
+// serveRoutes answers with the changes of routes and sessions since a version of an instance, or with all of them.
+func (e *Exporter) serveRoutes(w http.ResponseWriter, r *http.Request) {
+	since, err := sinceOf(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	report, ok := e.agent.RoutesSince(r.URL.Query().Get("instance"), since)
+	if !ok {
+		http.Error(w, "this agent does not read routes: it does with --routes", http.StatusNotFound)
+		return
+	}
+	e.writeJSON(w, report)
 }
 
 // partFlows is the number of flows of a whole table that are encoded at a time, because the table may be large and the

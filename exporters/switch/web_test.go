@@ -81,7 +81,7 @@ func TestSightings(t *testing.T) {
 	if err := json.Unmarshal(body, &changed); err != nil || changed.Since != 1 {
 		t.Errorf("since %d, %v: %.300s", changed.Since, err, body)
 	}
-	for path, want := range map[string]int{"/api/v1/sightings?since=x": http.StatusBadRequest, "/-/ready": http.StatusOK, "/metrics": http.StatusNotFound} {
+	for path, want := range map[string]int{"/api/v1/sightings?since=x": http.StatusBadRequest, "/api/v1/routes": http.StatusNotFound, "/-/ready": http.StatusOK, "/metrics": http.StatusNotFound} {
 		if code, body := get(t, h, "GET", path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}

@@ -46,6 +46,8 @@ type Options struct {
 	Fresh      time.Duration
 	Flows      int           // capacity of the table
 	LLDP       time.Duration // interval between LLDP frames to the neighbours; 0 sends none
+	Routes     bool          // routes are read from the kernel
+	FRR        string        // directory of the sockets of FRR's daemons; empty reads no daemon
 }
 
 // SourceAuto selects an eBPF program, and a packet socket if the program cannot be loaded.
@@ -68,6 +70,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("rate %d: a positive number of packets a second is expected", o.Rate)
 	case o.LLDP != 0 && o.LLDP < time.Second:
 		return fmt.Errorf("LLDP interval %v: 1s or more, or 0, are expected", o.LLDP)
+	case o.FRR != "" && !o.Routes:
+		return fmt.Errorf("directory of FRR %s: it is used only if routes are read", o.FRR)
 	}
 	for _, p := range o.Ports {
 		if _, err := path.Match(p, ""); err != nil {
@@ -94,6 +98,7 @@ type Agent struct {
 	wg          sync.WaitGroup
 	announcedAt time.Time       // time of the last LLDP frames
 	reloads     chan chan error // requests of Reload for a round, each with the channel for its result
+	routes      *routeWatcher   // nil if routes are not read
 
 	mu    sync.RWMutex
 	table *sighting.Table
@@ -132,16 +137,24 @@ func Start(o Options, log *slog.Logger) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Join(err, src.Close())
 	}
-	return startOn(o, src, l, ListLinks, log)
+	if !o.Routes {
+		return startOn(o, src, l, ListLinks, nil, log)
+	}
+	w, err := openRoutes(&o, log)
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), src.Close())
+	}
+	return startOn(o, src, l, ListLinks, w, log)
 }
 
-// startOn starts the agent on a source of sightings, a listener for neighbours and a function that lists the links.
-func startOn(o Options, src source.Source, l neighbourListener, links func(bool) ([]Link, error), log *slog.Logger) (*Agent, error) {
+// startOn starts the agent on a source of sightings, a listener for neighbours, a function that lists the links, and a
+// watcher of routes, which may be nil.
+func startOn(o Options, src source.Source, l neighbourListener, links func(bool) ([]Link, error), w *routeWatcher, log *slog.Logger) (*Agent, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, errors.Join(err, l.Close(), src.Close())
 	}
-	a := &Agent{o: o, reloads: make(chan chan error), log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: links,
+	a := &Agent{o: o, reloads: make(chan chan error), log: log, instance: hex.EncodeToString(id[:]), source: src, lldp: l, links: links, routes: w,
 		table: sighting.NewTable(o.Flows, o.Fresh), last: round{names: map[uint32]string{}}}
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
@@ -149,6 +162,9 @@ func startOn(o Options, src source.Source, l neighbourListener, links func(bool)
 		return nil, errors.Join(err, a.Close())
 	}
 	a.wg.Go(func() { a.run(ctx) })
+	if w != nil {
+		a.wg.Go(func() { w.run(ctx) })
+	}
 	return a, nil
 }
 
@@ -232,6 +248,9 @@ func (a *Agent) runRound(ctx context.Context) error {
 			a.log.Warn("cannot watch some ports", "err", perr)
 		}
 		a.announcePorts(links, began)
+		if a.routes != nil {
+			a.routes.setPorts(links)
+		}
 		a.mu.Lock()
 		a.last.ports, a.last.names = links, names
 		err = a.source.SweepFlows(ctx, func(key *sighting.Key, s sighting.Sample) {

@@ -30,7 +30,7 @@ func StartSimulated(s Simulated, log *slog.Logger) (*Agent, error) {
 		return out, nil
 	}
 	o := Options{Switch: s.Switch, Ports: []string{"*"}, Fresh: s.Fresh, Flows: s.Flows}
-	return startOn(o, s.Source, simulatedNeighbours{s.Neighbours}, links, log)
+	return startOn(o, s.Source, simulatedNeighbours{s.Neighbours}, links, nil, log)
 }
 
 // simulatedNeighbours reports the neighbours of a simulated switch.

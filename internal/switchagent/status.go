@@ -20,13 +20,19 @@ type Status struct {
 	LastEnd time.Time     // end of the last round that succeeded
 
 	MalformedLLDP uint64 // frames
+
+	Routes *RouteStatus // nil if routes are not read
 }
 
 // Status returns the present state.
 func (a *Agent) Status() Status {
+	var routes *RouteStatus
+	if a.routes != nil {
+		routes = a.routes.status()
+	}
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return Status{Switch: a.o.Switch, Kind: a.source.Kind(), Flows: a.table.Len(), Version: a.table.Version(), Dropped: a.table.Dropped + a.source.Dropped(),
+	return Status{Routes: routes, Switch: a.o.Switch, Kind: a.source.Kind(), Flows: a.table.Len(), Version: a.table.Version(), Dropped: a.table.Dropped + a.source.Dropped(),
 		Rounds: a.last.done, Took: a.last.took, LastEnd: a.last.end, MalformedLLDP: a.lldp.MalformedFrames()}
 }
 
