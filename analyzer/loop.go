@@ -43,6 +43,7 @@ import (
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/questions"
 	"github.com/graylink/graylink/analyzer/routing"
+	"github.com/graylink/graylink/analyzer/routing/pull"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/signals"
@@ -70,7 +71,8 @@ type LoopOptions struct {
 	Agents tracing.Agents
 	// SwitchAgents are the switches that report sightings. Nil means that none does.
 	SwitchAgents *tracing.SwitchAgents
-	// SwitchRoutes returns what switches report of their routes and sessions, by name. Nil means that none does.
+	// SwitchRoutes returns what switches report of their routes and sessions, by name. Nil means that the loop reads that from
+	// SwitchAgents.
 	SwitchRoutes func() map[string]*routing.Switch
 	// Subnets are the InfiniBand subnets whose forwarding tables are read.
 	Subnets []tracing.Subnet
@@ -113,6 +115,7 @@ type Loop struct {
 	excluder  *maintenance.Excluder
 	incidents *incident.Tracker
 	routing   *routing.Watcher
+	routes    *pull.Reader // of the routes of switches; nil if none has an agent
 	progress  progress
 	published published
 	others    otherShards
@@ -152,6 +155,10 @@ func NewLoop(o LoopOptions) *Loop {
 	l.signals.checker = signals.Checker{Reader: l.newSignalReader(), NICs: func() []string { return l.store.Graph().NICIDs() },
 		SwitchAt: func(a netip.Addr) string { return fabric.OwnerOf(l.store.Graph().EndOf(a)) }}
 	l.routing = routing.NewWatcher()
+	if from := o.SwitchAgents; from != nil && o.SwitchRoutes == nil {
+		l.routes = &pull.Reader{Client: from.Client, URL: from.URL, Switches: from.Switches, Log: o.Log}
+		l.opts.SwitchRoutes = func() map[string]*routing.Switch { return l.routes.Reported(time.Now()) }
+	}
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Subnets: o.Subnets, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Part: o.Part, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})

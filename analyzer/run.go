@@ -13,6 +13,9 @@ import (
 // confirm a fault.
 const maxCycleGap = time.Minute
 
+// routesEvery is the interval at which the routes and sessions of a switch are read.
+const routesEvery = time.Second
+
 // Run runs a cycle every interval until ctx ends, and waits for the goroutines that it
 // started.
 func (l *Loop) Run(ctx context.Context, interval time.Duration) {
@@ -20,6 +23,9 @@ func (l *Loop) Run(ctx context.Context, interval time.Duration) {
 	defer wg.Wait()
 	wg.Go(func() { l.mesh.sources.Run(ctx) })
 	wg.Go(func() { l.mesh.questions.Run(ctx) })
+	if l.routes != nil {
+		wg.Go(func() { l.routes.Run(ctx, routesEvery) })
+	}
 	if l.opts.Causes != nil {
 		wg.Go(func() { l.incidents.Run(ctx) })
 	}

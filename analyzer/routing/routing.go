@@ -141,7 +141,9 @@ type Switch struct {
 	// FIB has the ports by which the kernel sends, by prefix; RIB those that the routing daemon selected; and Paths those by
 	// which it has a valid path.
 	FIB, RIB, Paths map[string][]string
-	Sessions        []Session
+	// RIBAt is when the daemon began to be asked for RIB, by the clock that made At. It is zero if that is not known.
+	RIBAt    time.Time
+	Sessions []Session
 }
 
 // Moment is what is known in a cycle.

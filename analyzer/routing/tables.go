@@ -109,8 +109,8 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 			if !known {
 				w.mismatches[k], since = r.At, r.At
 			}
-			if m.Now.Sub(since) < mismatchTime {
-				continue
+			if m.Now.Sub(since) < mismatchTime || !r.RIBAt.IsZero() && r.RIBAt.Sub(since) < mismatchTime/2 {
+				continue // the daemon may have selected something else meanwhile
 			}
 			leaf := m.leafOf(prefix)
 			if leaf == "" {

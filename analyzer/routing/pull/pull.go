@@ -8,12 +8,14 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/routing"
 	"github.com/graylink/graylink/internal/routetable"
 )
 
@@ -48,10 +50,14 @@ type Reader struct {
 	counts Counts
 }
 
-// kept is the last table of a switch, and when its last answer arrived.
+// kept is the last table of a switch, and when its last answer arrived. said is the same in the words of package routing, as of a
+// version of the view. It is nil before it is asked for.
 type kept struct {
 	view     routetable.View
 	received time.Time
+	said     *routing.Switch
+	version  uint64
+	instance string
 }
 
 // Counts counts requests to switches since the start.
@@ -79,6 +85,55 @@ func (r *Reader) Known(now time.Time) map[string]routetable.View {
 			v.FIB, v.RIB, v.Paths, v.Changed = nil, nil, nil, nil
 		}
 		out[sw] = v
+	}
+	return out
+}
+
+// Reported returns what the switches said that answered within KnownFor before now, by name. The caller must not change it.
+func (r *Reader) Reported(now time.Time) map[string]*routing.Switch {
+	known := r.Known(now)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string]*routing.Switch, len(known))
+	for sw, v := range known {
+		k := r.tables[sw]
+		if k == nil {
+			continue
+		}
+		if k.said == nil || k.version != v.Version || k.instance != v.Instance {
+			k.said, k.version, k.instance = inWords(&v), v.Version, v.Instance
+		}
+		said := *k.said
+		said.At, said.RIBAt = v.At, v.RIBAt
+		out[sw] = &said
+	}
+	return out
+}
+
+// inWords returns a view in the words of package routing.
+func inWords(v *routetable.View) *routing.Switch {
+	out := &routing.Switch{Name: v.Switch, FIB: byText(v.FIB), RIB: byText(v.RIB), Paths: byText(v.Paths)}
+	for _, s := range v.Sessions {
+		x := routing.Session{Port: s.Port, Protocol: s.Protocol, Up: s.Up, Detection: s.Detection}
+		if s.Established != nil {
+			x.Established = *s.Established
+		}
+		if s.Downs != nil {
+			x.Downs = *s.Downs
+		}
+		out.Sessions = append(out.Sessions, x)
+	}
+	return out
+}
+
+// byText returns routes by the text of their prefixes. Unknown routes stay unknown.
+func byText(routes map[netip.Prefix][]string) map[string][]string {
+	if routes == nil {
+		return nil
+	}
+	out := make(map[string][]string, len(routes))
+	for p, ports := range routes {
+		out[p.String()] = ports
 	}
 	return out
 }
