@@ -191,6 +191,35 @@ func TestSeedsChooseEveryElement(t *testing.T) {
 	}
 }
 
+func TestSeedsChooseFaultsOfRouting(t *testing.T) {
+	g := demoGraph(t)
+	for kind, want := range map[string]struct {
+		places int
+		kind   fabric.Kind
+	}{
+		lab.KindBGPFlap: {8, fabric.KindLink}, lab.KindBFDFalse: {8, fabric.KindLink}, lab.KindWithdrawn: {8, fabric.KindSwitch}, lab.KindWrongASPath: {8, fabric.KindSwitch},
+		lab.KindBlackholeFIB: {20, fabric.KindSwitch}, lab.KindECMPShrunk: {4, fabric.KindSwitch}, lab.KindSlowConvergence: {6, fabric.KindLink},
+	} {
+		seen := map[string]bool{}
+		for seed := range uint64(300) {
+			p, err := PlanFault(g, kind, seed, Params{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Kind != want.kind || len(p.Scenarios) == 0 || p.Element == "" || (p.Then.Kind != "") != (kind == lab.KindSlowConvergence) {
+				t.Fatalf("%s: seed %d plans %+v", kind, seed, p)
+			}
+			seen[p.Fault.At] = true
+		}
+		if len(seen) != want.places {
+			t.Errorf("%s: 300 seeds reach %d places, want %d", kind, len(seen), want.places)
+		}
+	}
+	if _, err := PlanFault(g, lab.KindPolarized, 1, Params{}); err == nil || !strings.Contains(err.Error(), "no place") {
+		t.Errorf("polarized with two tiers: %v", err)
+	}
+}
+
 func TestNames(t *testing.T) {
 	link := PlannedFault{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink, Direction: "spine1:dn1->leaf1:up1", Scenarios: []fabric.Scenario{fabric.Corridor}}
 	nic := PlannedFault{Element: "h1/eth1", Kind: fabric.KindNIC}
