@@ -18,7 +18,12 @@ func TestTracesOfIPv6(t *testing.T) {
 	tr := newTracers(t, ipv6Topology, "e2ev6", flows, ample)
 	before := tr.answeredV6()
 	defer tr.start()()
-	v := tr.ask(func(fabric.Flow) bool { return true })
+	var v verdicts
+	for range 5 { // what a busy machine did not answer in time is requested again, as an analyzer does it
+		if v = tr.ask(func(fabric.Flow) bool { return true }); v.known == v.asked {
+			break
+		}
+	}
 	answered := tr.answeredV6() - before
 	t.Logf("%d asked, %d known, %d wrong; switches answered %d times; notes %v", v.asked, v.known, v.wrong, answered, v.notes)
 	if want := 2 * flows * 8 * 7; v.asked != want || v.known != want || v.filled != 0 {
