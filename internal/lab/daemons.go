@@ -82,6 +82,14 @@ func findDaemons() ([]string, error) {
 // maxSocketPath is the most octets that the path of a unix socket can have (unix(7): sun_path is 108 with the last zero).
 const maxSocketPath = 107
 
+// VTYSockets returns the directory of the vty sockets of a switch's daemons, or "" if FRR does not route in the lab.
+func (l *Lab) VTYSockets(sw string) string {
+	if l.x.Routing != RoutingFRR {
+		return ""
+	}
+	return daemonDir(l.root, l.name, sw)
+}
+
 // daemonDir returns the directory of a switch's daemons.
 func daemonDir(root, name, element string) string {
 	if len(element) > 24 {

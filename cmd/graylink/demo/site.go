@@ -101,8 +101,12 @@ func (s *namespaces) useSignals(profile string, signals *probe.Signals) (err err
 }
 
 func (s *namespaces) startSwitch(sw string) error {
-	return s.startAgent(sw, []string{s.o.SwitchBin, "--switch", sw, "--ports.alias", "--lldp.send", "1s", "--stamp-port", fmt.Sprint(StampPort),
-		"--web.listen-address", "127.0.0.1:" + switchPort, "--web.allowed-hosts", sw, "--web.enable-lifecycle", "--log.level", "warn"})
+	argv := []string{s.o.SwitchBin, "--switch", sw, "--ports.alias", "--lldp.send", "1s", "--stamp-port", fmt.Sprint(StampPort),
+		"--web.listen-address", "127.0.0.1:" + switchPort, "--web.allowed-hosts", sw, "--web.enable-lifecycle", "--log.level", "warn"}
+	if sockets := s.VTYSockets(sw); sockets != "" {
+		argv = append(argv, "--routes", "--routes.frr", sockets)
+	}
+	return s.startAgent(sw, argv)
 }
 
 // startAgent starts an agent in the namespace of a node or switch; that it ends is fatal
