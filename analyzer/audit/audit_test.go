@@ -365,6 +365,24 @@ func TestEarlierPathsShowNoCable(t *testing.T) {
 	}
 }
 
+// TestLostFlowsWereSpread: flows that a dead direction loses cannot be traced any more. They were spread as before, and the switch
+// is not blamed for avoiding the direction.
+func TestLostFlowsWereSpread(t *testing.T) {
+	s := newSite(1, 4, 4, 8)
+	up, _ := s.fabricLink(0)
+	s.loss[up] = 1
+	e := s.observe()
+	for i := range e.Flows {
+		if f := &e.Flows[i]; slices.Contains(f.Path.LinkDirections(f.Src, f.Dst), up) {
+			f.Confirmed = 0
+		}
+	}
+	r := Run(e, DefaultCriteria(), whole(s.g))
+	if got := failedElements(&r); !slices.Contains(got, "A3 "+up.LinkID()) || slices.ContainsFunc(got, func(at string) bool { return strings.HasPrefix(at, "A7 ") }) {
+		t.Errorf("%v failed, want A3 %s and not A7", got, up.LinkID())
+	}
+}
+
 // Rule 4: a kind of paths with too few members is unknown.
 func TestRule4FewMembersAreUnknown(t *testing.T) {
 	s := newSite(1, 4, 4, 8)

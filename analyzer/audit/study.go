@@ -216,11 +216,12 @@ func (st *study) countChoices(g *fabric.Graph) *choices {
 	for i := range st.e.Flows {
 		f := &st.e.Flows[i]
 		// A path that a flow had for a while only, as before a link went down, does not show that the link is there. Neither does one of a
-		// flow that ended, or one that nothing confirms any more.
-		if len(f.Path) == 0 || f.Confirmed*2 < st.e.Windows {
+		// flow that ended, or one that nothing confirms any more. The last is still what a switch chose, unless it knew better.
+		if len(f.Path) == 0 || f.Windows*2 < st.e.Windows {
 			continue
 		}
-		if f.Lost < f.Sent {
+		sure := f.Confirmed*2 >= st.e.Windows
+		if sure && f.Lost < f.Sent {
 			for _, d := range st.crosses[i] {
 				c.used[d]++
 			}
@@ -236,14 +237,14 @@ func (st *study) countChoices(g *fabric.Graph) *choices {
 				options = st.hopsFrom(g, h.Switch, distances[leaf])
 				hops[key] = options
 			}
-			c.add(h.Switch, options, st.crosses[i])
+			c.add(h.Switch, options, st.crosses[i], sure)
 		}
 	}
 	return c
 }
 
-// add counts the choice of a flow at a switch.
-func (c *choices) add(sw string, options, crosses []int32) {
+// add counts the choice of a flow at a switch. It shows that the others were avoided only if it is sure.
+func (c *choices) add(sw string, options, crosses []int32, sure bool) {
 	if len(options) < 2 {
 		return
 	}
@@ -261,6 +262,9 @@ func (c *choices) add(sw string, options, crosses []int32) {
 		c.groups[key.String()] = g
 	}
 	g.counts[options[taken]]++
+	if !sure {
+		return
+	}
 	for _, d := range options {
 		c.offered[d]++
 		c.avoided[d] += logShare(len(options))
