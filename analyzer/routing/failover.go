@@ -121,6 +121,10 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 			break
 		}
 		left = slices.DeleteFunc(left, func(v *victim) bool { return slices.Contains(own, v) })
+		// A link that other flows cross works: the routes of some flows moved.
+		if a, b, ok := fabric.SplitLink(link); ok && w.usage.works(m, fabric.Direction{From: a, To: b}) {
+			continue
+		}
 		f, last := failoverOf(link, own)
 		f.Others = alike
 		if m.Now.Sub(last) < gatherFor {

@@ -103,6 +103,15 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		}
 	}
 	resets, lapses, carriers := 0, 0, 0
+	var latest time.Time
+	note := func(events []time.Time) {
+		if n := len(events); n > 0 && events[n-1].After(latest) {
+			latest = events[n-1]
+		}
+	}
+	if s != nil {
+		note(s.departures)
+	}
 	hasBFD, hasCarrier := false, false
 	for _, end := range [2]string{l.A, l.B} {
 		if n, known := m.CarrierChanges[end]; known {
@@ -115,13 +124,14 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		resets, lapses = max(resets, recent(c.resets, m.Now)), max(lapses, recent(c.lapses, m.Now))
 		hasBFD = hasBFD || c.hasBFD
 		for _, events := range [2][]time.Time{c.resets, c.lapses} {
+			note(events)
 			if len(events) >= flapTimes && events[0].Before(f.Since) {
 				f.Since = events[0]
 			}
 		}
 	}
 	f.Times = max(departures, resets, lapses)
-	if f.Times < flapTimes {
+	if f.Times < flapTimes || m.Now.Sub(latest) > flapCalm {
 		return f, false
 	}
 	w.flapping = append(w.flapping, l.A, l.B)

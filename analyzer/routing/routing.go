@@ -34,6 +34,8 @@ const (
 	// flapSpan is the span in which flapTimes departures make a flap.
 	flapSpan  = CarrierSpan
 	flapTimes = 2
+	// flapCalm is for how long nothing has flapped until a flap is over.
+	flapCalm = time.Minute
 	// convergedFor is for how long a failover is reported after it ended.
 	convergedFor = 30 * time.Second
 	// fewFlows is the number of flows that must show a departure or a failover.

@@ -109,6 +109,22 @@ func TestFlapIsClaimedOnlyByReports(t *testing.T) {
 		if ports := w.watch.FlappingPorts(); !slices.Equal(ports, []string{"leaf2:up1", "spine1:dn2"}) {
 			t.Errorf("ports %q", ports)
 		}
+		if w.run(t, 70); len(w.found) > 0 {
+			t.Errorf("over a minute after the last event: %s", describe(w))
+		}
+	}
+}
+
+// Rule 6: a link that flows cross had no failover, although flows that left it lost probes.
+func TestMovedRoutesAreNoFailover(t *testing.T) {
+	w := twoTiers(t, 8)
+	w.run(t, 2)
+	w.dead[fabric.Direction{From: "spine1:dn4", To: "leaf4:up1"}] = [2]time.Time{w.now, w.now.Add(300 * time.Millisecond)}
+	w.run(t, 1)
+	w.withdraw("spine1", "leaf4")
+	w.run(t, 12)
+	if i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.Converged }); i >= 0 {
+		t.Errorf("%s", describe(w))
 	}
 }
 

@@ -45,6 +45,9 @@ func (m *Moment) leafOf(prefix string) (leaf string) {
 	if err != nil || p.Bits() == 0 {
 		return ""
 	}
+	if end := m.Graph.EndOf(p.Addr()); p.IsSingleIP() && end != "" && !fabric.IsNIC(end) {
+		return fabric.OwnerOf(end) // an address of the switch itself
+	}
 	for _, nic := range m.Graph.NICIDs() {
 		if !p.Contains(m.Graph.ProbeAddress(nic)) {
 			continue

@@ -36,14 +36,6 @@ type PlannedFault struct {
 	Params    map[string]any
 }
 
-// Scenarios of faults of routing.
-const (
-	scenarioRouting      fabric.Scenario = "routing"
-	scenarioPolarization fabric.Scenario = "polarization"
-	scenarioConvergence  fabric.Scenario = "convergence"
-	scenarioMismatch     fabric.Scenario = "fib_mismatch"
-)
-
 // KindNone is the fault that is none.
 const KindNone = "none"
 
@@ -195,12 +187,12 @@ func (f *PlannedFault) misroute(g *fabric.Graph, rng *rand.Rand) error {
 		return fmt.Errorf("fault %s: the topology has no place where it shows", f.Fault.Kind)
 	}
 	f.Fault.At = places[rng.IntN(len(places))]
-	f.Element, f.Kind, f.Scenarios = f.Fault.At, fabric.KindSwitch, []fabric.Scenario{scenarioRouting}
+	f.Element, f.Kind, f.Scenarios = f.Fault.At, fabric.KindSwitch, []fabric.Scenario{fabric.RoutingFault}
 	switch f.Fault.Kind {
 	case lab.KindBGPFlap, lab.KindBFDFalse:
 		f.Kind = fabric.KindLink
 	case lab.KindPolarized:
-		f.Scenarios = []fabric.Scenario{scenarioPolarization}
+		f.Scenarios = []fabric.Scenario{fabric.Polarization}
 	case lab.KindSlowConvergence:
 		f.loseLink(g, rng)
 	case lab.KindBlackholeFIB, lab.KindWithdrawn, lab.KindWrongASPath:
@@ -208,7 +200,7 @@ func (f *PlannedFault) misroute(g *fabric.Graph, rng *rand.Rand) error {
 		f.Element = sw
 		f.Params["leaf"] = leaf
 		if f.Fault.Kind == lab.KindBlackholeFIB {
-			f.Scenarios = []fabric.Scenario{scenarioMismatch}
+			f.Scenarios = []fabric.Scenario{fabric.FIBMismatch}
 		}
 	}
 	return nil
@@ -225,7 +217,7 @@ func (f *PlannedFault) loseLink(g *fabric.Graph, rng *rand.Rand) {
 	port := ports[rng.IntN(len(ports))]
 	d := fabric.Direction{From: port, To: g.PeerOf(port)}
 	f.Then = lab.Fault{Kind: lab.KindBlackhole, At: d.LinkID(), Direction: d.String(), Sessions: true}
-	f.Element, f.Kind, f.Scenarios = d.LinkID(), fabric.KindLink, []fabric.Scenario{scenarioConvergence, fabric.HardFailure}
+	f.Element, f.Kind, f.Scenarios = d.LinkID(), fabric.KindLink, []fabric.Scenario{fabric.Convergence, fabric.HardFailure}
 }
 
 // swapCables chooses two cables between switches.
