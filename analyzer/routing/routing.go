@@ -14,7 +14,7 @@
 //     claimed only if sessions or the carrier say so.
 //  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it.
 //  6. Loss that ended when the flows' paths left a link was failover. Its duration is that of unanswered probes.
-//  7. A FIB that differs from the RIB for two seconds is a mismatch.
+//  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there.
 //  8. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
 // The package does no I/O and reads no clock.

@@ -39,14 +39,16 @@ func (m *Moment) prefixesOf(table map[string][]string, leaf string) (out []strin
 	return out
 }
 
-// leafOf returns the leaf whose NICs a prefix has, or "" if none or several do.
+// leafOf returns the leaf whose NICs a prefix has, or the switch whose own address it is. It returns "" if there is none, or several.
 func (m *Moment) leafOf(prefix string) (leaf string) {
 	p, err := netip.ParsePrefix(prefix)
 	if err != nil || p.Bits() == 0 {
 		return ""
 	}
-	if end := m.Graph.EndOf(p.Addr()); p.IsSingleIP() && end != "" && !fabric.IsNIC(end) {
-		return fabric.OwnerOf(end) // an address of the switch itself
+	for i := range m.Graph.Topo.Switches {
+		if sw := &m.Graph.Topo.Switches[i]; p.IsSingleIP() && slices.Contains(sw.Addresses, p.Addr()) {
+			return sw.Name
+		}
 	}
 	for _, nic := range m.Graph.NICIDs() {
 		if !p.Contains(m.Graph.ProbeAddress(nic)) {
@@ -95,7 +97,7 @@ type mismatch struct{ sw, prefix string }
 
 // fibMismatches finds entries of FIBs that have differed from the RIB for a while (rule 7). Those of one switch and leaf are one.
 func (w *Watcher) fibMismatches(m *Moment) []Finding {
-	found := map[string]*Finding{}
+	found, texts := map[string]*Finding{}, map[*Finding]string{}
 	still := map[mismatch]bool{}
 	for _, name := range sortedKeys(m.Switches) {
 		r := m.Switches[name]
@@ -112,7 +114,7 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 			if !known {
 				w.mismatches[k], since = r.At, r.At
 			}
-			if m.Now.Sub(since) < mismatchTime || !r.RIBAt.IsZero() && r.RIBAt.Sub(since) < mismatchTime/2 {
+			if m.Now.Sub(since) < mismatchTime/2 || !r.RIBAt.IsZero() && !r.RIBAt.After(since) {
 				continue // the daemon may have selected something else meanwhile
 			}
 			leaf := m.leafOf(prefix)
@@ -132,6 +134,10 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 			if since.Before(f.Since) {
 				f.Since = since
 			}
+			if first := texts[f]; first != "" && first < prefix {
+				continue
+			}
+			texts[f] = prefix
 			f.Text = "The kernel sends " + prefix + " " + byPorts(r.FIB[prefix]) + ", while the routing daemon selected " + strings.TrimPrefix(byPorts(selected), "by ") + "."
 		}
 	}
@@ -142,7 +148,10 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 	}
 	var out []Finding
 	for _, k := range sortedKeys(found) {
-		out = append(out, *found[k])
+		// A difference that loses packets counts sooner.
+		if f := found[k]; len(f.Lost) > 0 || m.Now.Sub(f.Since) >= mismatchTime {
+			out = append(out, *f)
+		}
 	}
 	return out
 }
