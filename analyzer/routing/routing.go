@@ -13,7 +13,8 @@
 //  4. A link that flows left twice in five minutes, and came back to, flaps. That its session flaps and not the link is
 //     claimed only if sessions or the carrier say so.
 //  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it.
-//  6. Loss that ended when the flows' paths left a link was failover. Its duration is that of unanswered probes.
+//  6. Loss that ended when the flows' paths left a link, which no flow crosses any more, was failover. Its duration is that of
+//     unanswered probes.
 //  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there.
 //  8. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
