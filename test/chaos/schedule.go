@@ -31,8 +31,10 @@ type Kind struct {
 	// Probes is set if it takes answers to probes from the node, so that the node's probes are not accounted for.
 	Probes bool
 	// Cut is set if it really takes the node off the fabric, so that a verdict about the node is right.
-	Cut   bool
-	About string
+	Cut bool
+	// Clocks is set if nothing relates the clocks of the nodes while it lasts, so that one which steps then is not noticed.
+	Clocks bool
+	About  string
 }
 
 // Kinds are the kinds of events, in the order in which seeds take them.
@@ -63,7 +65,7 @@ var Kinds = []Kind{
 	{Name: "duplicate_name", Target: OnNode, Lasts: 4 * time.Second, About: "another machine runs an agent with the node's name and certificate"},
 	{Name: "ruler_late", Target: OnPrometheus, Lasts: 3 * time.Second, About: "one of two Prometheus does not run (SIGSTOP), and goes on"},
 	{Name: "address_change", Target: OnNode, Lasts: time.Second, Probes: true, Cut: true, About: "the NIC loses its address, and gets it again"},
-	{Name: "two_leaders", Target: OnFleet, Lasts: 4 * time.Second, About: "the standby is made leader while neither coordinator can be reached"},
+	{Name: "two_leaders", Target: OnFleet, Lasts: 4 * time.Second, Clocks: true, About: "the standby is made leader while neither coordinator can be reached"},
 	{Name: "no_files_coordinator", Target: OnFleet, Lasts: 3 * time.Second, About: "the leader may not open files"},
 	{Name: "oom_analyzer", Target: OnAnalyzer, Lasts: 2 * time.Second, About: "the kernel ends the analyzer, which is out of memory"},
 	{Name: "bad_reload_analyzer", Target: OnAnalyzer, Lasts: time.Second, About: "the analyzer is reloaded with a configuration that is none"},

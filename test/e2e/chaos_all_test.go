@@ -587,9 +587,14 @@ type happened struct {
 	undo     func()
 }
 
+// lastsAt reports whether the event, or what it leaves behind for a moment, was there at a time.
+func (h *happened) lastsAt(at time.Time) bool {
+	return !h.began.IsZero() && !at.Before(h.began) && (h.finished.IsZero() || !at.After(h.finished.Add(aftermath)))
+}
+
 // explains reports whether the event made what a verdict says true: a node that is cut off the fabric, or does not run.
 func (h *happened) explains(v *fabric.Verdict, at time.Time) bool {
-	if h.began.IsZero() || at.Before(h.began) || !h.finished.IsZero() && at.After(h.finished.Add(aftermath)) {
+	if !h.lastsAt(at) {
 		return false
 	}
 	of := v.Element.ID == h.Target || strings.Contains(v.Element.ID, h.Target+"/")
@@ -650,7 +655,9 @@ func (m *turmoil) play(s chaos.Schedule) *played {
 	p.ledger = settle(before, m.o.account(), left)
 	p.wrong = append(p.wrong, p.ledger.wrong...)
 	for _, f := range p.faults {
-		if f.named == 0 {
+		if f.named == 0 && f.plan.Kind == fabric.KindClock && p.withoutClocks(f.began) {
+			m.t.Logf("%s at %s was not named: nothing related the clocks then", f.Kind, f.plan.Element)
+		} else if f.named == 0 {
 			p.wrong = append(p.wrong, fmt.Sprintf("%s at %s was not named", f.Kind, f.plan.Element))
 		}
 		// The verdict about a clock is for information.
@@ -659,6 +666,11 @@ func (m *turmoil) play(s chaos.Schedule) *played {
 		}
 	}
 	return p
+}
+
+// withoutClocks reports whether an event kept the clocks of the nodes from being related at a moment.
+func (p *played) withoutClocks(at time.Time) bool {
+	return slices.ContainsFunc(p.events, func(h *happened) bool { return h.kind.Clocks && h.lastsAt(at) })
 }
 
 // recovery is the time in which everything is as before when nothing happens any more. Baselines are learnt again in two minutes.
