@@ -48,6 +48,7 @@ import (
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/analyzer/switchpoll"
 	"github.com/graylink/graylink/analyzer/tracing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/judge"
@@ -156,7 +157,7 @@ func NewLoop(o LoopOptions) *Loop {
 		SwitchAt: func(a netip.Addr) string { return fabric.OwnerOf(l.store.Graph().EndOf(a)) }}
 	l.routing = routing.NewWatcher()
 	if from := o.SwitchAgents; from != nil && o.SwitchRoutes == nil {
-		l.routes = &pull.Reader{Client: from.Client, URL: from.URL, Switches: from.Switches, Log: o.Log}
+		l.routes = &pull.Reader{Poller: switchpoll.Poller{Client: from.Client, URL: from.URL, Switches: from.Switches, Log: o.Log}}
 		l.opts.SwitchRoutes = func() map[string]*routing.Switch { return l.routes.Reported(time.Now()) }
 	}
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)

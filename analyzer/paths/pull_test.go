@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/switchpoll"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
 )
@@ -50,10 +51,10 @@ func TestPull(t *testing.T) {
 	}))
 	defer srv.Close()
 	s := NewSightings(NewStore(graph(t)), ports)
-	p := &Puller{Sightings: s, Client: srv.Client(), URL: func(sw string) string { return srv.URL + "/" + sw }, Log: slog.New(slog.DiscardHandler)}
+	p := &Puller{Sightings: s, Poller: switchpoll.Poller{Client: srv.Client(), URL: func(sw string) string { return srv.URL + "/" + sw }, Log: slog.New(slog.DiscardHandler)}}
 	for range 2 {
 		for sw := range tables {
-			if err := p.pullOnce(t.Context(), sw); err != nil {
+			if err := p.PullOnce(t.Context(), p.table(), sw); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -61,7 +62,7 @@ func TestPull(t *testing.T) {
 	if b, _ := s.store.CurrentBinding(flow(0)); b.State != fabric.PathValid || b.Path.CanonicalKey() != by(1).CanonicalKey() {
 		t.Errorf("%s %q %q", b.State, b.Path.CanonicalKey(), b.Notes)
 	}
-	if asked["leaf1"] != "instance=i&since=7" || p.TotalCounts() != (PullCounts{Pulls: 6}) {
+	if asked["leaf1"] != "instance=i&since=7" || p.TotalCounts() != (switchpoll.Counts{Pulls: 6}) {
 		t.Errorf("asked %v, %+v", asked, p.TotalCounts())
 	}
 }
@@ -90,16 +91,16 @@ func TestPullErrors(t *testing.T) {
 		// In virtual time, because the endless answer may take a busy machine longer than a pull may.
 		synctest.Test(t, func(t *testing.T) {
 			s := NewSightings(NewStore(graph(t)), ports)
-			p := &Puller{Sightings: s, URL: func(sw string) string { return "http://" + sw }, Client: &http.Client{Transport: doer(func(r *http.Request) (*http.Response, error) {
+			p := &Puller{Sightings: s, Poller: switchpoll.Poller{URL: func(sw string) string { return "http://" + sw }, Client: &http.Client{Transport: doer(func(r *http.Request) (*http.Response, error) {
 				w := httptest.NewRecorder()
 				tt.answer(w, r)
 				return w.Result(), nil
-			})}}
-			err := p.pullOnce(t.Context(), "leaf1")
+			})}}}
+			err := p.PullOnce(t.Context(), p.table(), "leaf1")
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), `"leaf1"`) {
 				t.Errorf("%s: %v", name, err)
 			}
-			if p.TotalCounts() != (PullCounts{1, 1}) || len(s.tables) != 0 {
+			if p.TotalCounts() != (switchpoll.Counts{Pulls: 1, Failures: 1}) || len(s.tables) != 0 {
 				t.Errorf("%s: %+v", name, p.TotalCounts())
 			}
 		})
@@ -119,7 +120,7 @@ func TestPullerBacksOff(t *testing.T) {
 		var asked []time.Duration
 		good := 0
 		s := NewSightings(NewStore(graph(t)), ports)
-		p := &Puller{Sightings: s, Switches: []string{"leaf1", "leaf2", "spine1"}, URL: func(sw string) string { return "http://" + sw }, Log: slog.New(slog.DiscardHandler),
+		p := &Puller{Sightings: s, Poller: switchpoll.Poller{Switches: []string{"leaf1", "leaf2", "spine1"}, URL: func(sw string) string { return "http://" + sw }, Log: slog.New(slog.DiscardHandler),
 			Client: &http.Client{Transport: doer(func(r *http.Request) (*http.Response, error) {
 				var rep *sighting.Report
 				switch sw := r.URL.Hostname(); sw {
@@ -138,7 +139,7 @@ func TestPullerBacksOff(t *testing.T) {
 				}
 				body, err := json.Marshal(rep)
 				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(body))}, err
-			})}}
+			})}}}
 		ctx, stop := context.WithTimeout(t.Context(), 60*time.Second)
 		defer stop()
 		p.Run(ctx, time.Second)

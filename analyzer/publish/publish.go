@@ -13,6 +13,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/analyzer/switchpoll"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -31,7 +32,7 @@ type Collector struct {
 	Snapshot func() snapshot.Snapshot
 	Store    *paths.Store
 	// Switches is tracing.Sources.SwitchStates, or nil if no switch reports sightings.
-	Switches func() (map[string]paths.TableView, paths.PullCounts)
+	Switches func() (map[string]paths.TableView, switchpoll.Counts)
 }
 
 func newDesc(name, help string, labels ...string) *prometheus.Desc {

@@ -24,6 +24,7 @@ import (
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/analyzer/switchpoll"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
 )
@@ -80,8 +81,8 @@ func fixture(t *testing.T) (*Collector, *API, *snapshot.Snapshot) {
 	snap.Floods = []evidence.Flood{{NIC: "h2/eth1", From: "10.0.1.2", PerSecond: 5012.4, Unread: true}}
 	snap.Signals = []signals.Finding{{Kind: signals.ProfilesDiffer, Text: "h9 has another profile"}}
 	get := func() snapshot.Snapshot { return *snap }
-	switches := func() (map[string]paths.TableView, paths.PullCounts) {
-		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, AnsweredAt: now, Dropped: 1, OverLimit: 2, Foreign: 3}}, paths.PullCounts{Pulls: 9, Failures: 4}
+	switches := func() (map[string]paths.TableView, switchpoll.Counts) {
+		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, AnsweredAt: now, Dropped: 1, OverLimit: 2, Foreign: 3}}, switchpoll.Counts{Pulls: 9, Failures: 4}
 	}
 	return &Collector{Snapshot: get, Store: store, Switches: switches}, &API{Snapshot: get, Store: store}, snap
 }

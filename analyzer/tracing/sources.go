@@ -12,6 +12,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/switchpoll"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
 	"github.com/graylink/graylink/internal/ibsubnet"
@@ -75,7 +76,7 @@ func NewSources(o Options) *Sources {
 	}
 	if from := o.SwitchAgents; from != nil {
 		s.sightings = paths.NewSightings(o.Store, from.Mapper)
-		s.puller = &paths.Puller{Sightings: s.sightings, Client: from.Client, URL: from.URL, Switches: from.Switches, Log: o.Log}
+		s.puller = &paths.Puller{Sightings: s.sightings, Poller: switchpoll.Poller{Client: from.Client, URL: from.URL, Switches: from.Switches, Log: o.Log}}
 	}
 	return s
 }
@@ -123,9 +124,9 @@ func (s *Sources) SubnetViews() []ibsubnet.View {
 
 // SwitchStates returns the states of the switches that report sightings, and the numbers of
 // requests to them.
-func (s *Sources) SwitchStates() (map[string]paths.TableView, paths.PullCounts) {
+func (s *Sources) SwitchStates() (map[string]paths.TableView, switchpoll.Counts) {
 	if s.puller == nil {
-		return nil, paths.PullCounts{}
+		return nil, switchpoll.Counts{}
 	}
 	return s.sightings.TableViews(), s.puller.TotalCounts()
 }

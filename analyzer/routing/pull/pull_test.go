@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/switchpoll"
 	"github.com/graylink/graylink/internal/routetable"
 )
 
@@ -65,7 +66,7 @@ func TestRead(t *testing.T) {
 		leaf, silent := newAgent("a"), false
 		leaf.set("up1")
 		asked := map[string]int{}
-		r := &Reader{Switches: []string{"leaf1", "leaf2", "leaf3"}, URL: func(sw string) string { return "http://" + sw }, Log: slog.New(slog.DiscardHandler), Client: &http.Client{Transport: doer(func(req *http.Request) (*http.Response, error) {
+		r := &Reader{Poller: switchpoll.Poller{Switches: []string{"leaf1", "leaf2", "leaf3"}, URL: func(sw string) string { return "http://" + sw }, Log: slog.New(slog.DiscardHandler), Client: &http.Client{Transport: doer(func(req *http.Request) (*http.Response, error) {
 			sw := req.URL.Hostname()
 			asked[sw]++
 			switch {
@@ -77,7 +78,7 @@ func TestRead(t *testing.T) {
 				return nil, io.ErrUnexpectedEOF
 			}
 			return leaf.answer(t, sw, req)
-		})}}
+		})}}}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -129,11 +130,11 @@ func TestErrors(t *testing.T) {
 		`{"switch":"leaf1","instance":"i","fib":{"10.0.0.0/8":0}}`: "group 0",
 		strings.Repeat(" ", 17<<20):                                "more than",
 	} {
-		r := &Reader{URL: func(sw string) string { return "http://" + sw }, Client: &http.Client{Transport: doer(func(*http.Request) (*http.Response, error) { return respond(http.StatusOK, []byte(body)) })}}
-		if err := r.pullOnce(t.Context(), "leaf1"); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"leaf1"`) {
+		r := &Reader{Poller: switchpoll.Poller{URL: func(sw string) string { return "http://" + sw }, Client: &http.Client{Transport: doer(func(*http.Request) (*http.Response, error) { return respond(http.StatusOK, []byte(body)) })}}}
+		if err := r.PullOnce(t.Context(), r.table(), "leaf1"); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"leaf1"`) {
 			t.Errorf("%.60s: %v, want an error with %s", body, err, want)
 		}
-		if len(r.Known(time.Now())) != 0 || r.TotalCounts() != (Counts{1, 1}) {
+		if len(r.Known(time.Now())) != 0 || r.TotalCounts() != (switchpoll.Counts{Pulls: 1, Failures: 1}) {
 			t.Errorf("%.60s: something is known", body)
 		}
 	}
