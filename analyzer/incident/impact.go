@@ -49,7 +49,8 @@ func (in *Incident) updateImpact(m *jobs.Map, pageNICs int) {
 // BlamesNetwork reports whether a verdict names an element of the network, and not a host or a clock. What is only known of
 // routing, as a link that is not used, blames nothing.
 func BlamesNetwork(v *fabric.Verdict) bool {
-	return !(v.Scenario.IsRouting() && v.Severity == fabric.SeverityInfo) && v.Kind != fabric.KindHost && v.Kind != fabric.KindClock
+	known := v.Scenario.IsRouting() && v.Severity == fabric.SeverityInfo
+	return !known && v.Kind != fabric.KindHost && v.Kind != fabric.KindClock
 }
 
 // runbookFor returns the path of the runbook for a verdict.

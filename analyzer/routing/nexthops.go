@@ -2,7 +2,6 @@ package routing
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 
@@ -385,19 +384,4 @@ func sortedKeys[V any](in map[string]V) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// linkNames returns the identifiers of some links in words, mostListed at most.
-func linkNames(all []fabric.Element) string {
-	text := ""
-	for i, e := range all {
-		switch {
-		case i == mostListed:
-			return fmt.Sprintf("%s and %d more", text, len(all)-i)
-		case i > 0:
-			text += ", "
-		}
-		text += e.ID
-	}
-	return text
 }

@@ -37,7 +37,6 @@ type port struct {
 	// users are flows with a valid path across it, uncertain those whose last path crosses it.
 	users, uncertain int
 	used             bool // since the analyzer started
-	lastUsed         time.Time
 	// onward counts the flows that cross it by the ports by which they leave the next switch.
 	onward map[portID]int
 }

@@ -608,6 +608,24 @@ type played struct {
 	wrong    []string
 	unfitted []unfitted
 	ledger   ledger
+	// elements are those that incidents named first, by analyzer and identifier, and renamed says since when they name another one.
+	elements map[string]string
+	renamed  map[string]time.Time
+}
+
+// named returns when an incident of an analyzer began to name its element: when it was opened, or when it was widened to that.
+func (p *played) named(r *replica, in *incident.Incident) time.Time {
+	id := r.name + " " + in.ID
+	if first, seen := p.elements[id]; !seen {
+		p.elements[id] = in.Element.ID
+	} else if first != in.Element.ID {
+		at := id + " " + in.Element.ID
+		if p.renamed[at].IsZero() {
+			p.renamed[at] = time.Now()
+		}
+		return p.renamed[at]
+	}
+	return in.OpenedAt
 }
 
 // unfitted is a verdict of an analyzer that nothing gives a reason for.
@@ -620,7 +638,7 @@ type unfitted struct {
 func (m *turmoil) play(s chaos.Schedule) *played {
 	t := m.t
 	t.Helper()
-	p := &played{}
+	p := &played{elements: map[string]string{}, renamed: map[string]time.Time{}}
 	for _, e := range s.Events {
 		k, _ := chaos.FindKind(e.Kind)
 		p.events = append(p.events, &happened{Event: e, kind: k})
@@ -769,19 +787,20 @@ func (m *turmoil) look(p *played, began time.Time, known map[string]bool) {
 // judgeVerdict judges one verdict: it names a fault, or what an event did, or it is wrong. elements gets what is named.
 func (m *turmoil) judgeVerdict(p *played, r *replica, in *incident.Incident, began time.Time, known map[string]bool, elements map[string]*struck) {
 	m.t.Helper()
+	opened := p.named(r, in)
 	for _, f := range p.faults {
-		if right, named := f.during(in.OpenedAt); right && f.about(&in.Verdict) {
+		if right, named := f.during(opened); right && f.about(&in.Verdict) {
 			elements[in.Element.ID] = f
 			known["element "+in.Element.ID] = true
 			if f.named == 0 && named {
-				f.named = in.OpenedAt.Sub(f.began)
+				f.named = opened.Sub(f.began)
 				m.t.Logf("%6.1f s  %s names %s after %.1f s", time.Since(began).Seconds(), r.name, in.Element.ID, f.named.Seconds())
 			}
 			return
 		}
 	}
 	for _, h := range p.events {
-		if h.explains(&in.Verdict, in.OpenedAt) {
+		if h.explains(&in.Verdict, opened) {
 			known["element "+in.Element.ID] = true
 			return
 		}
@@ -789,7 +808,7 @@ func (m *turmoil) judgeVerdict(p *played, r *replica, in *incident.Incident, beg
 	if key := r.name + in.ID; !known[key] {
 		known[key] = true
 		p.unfitted = append(p.unfitted, unfitted{r, in.ID})
-		p.wrong = append(p.wrong, fmt.Sprintf("at %.1f s %s says without a reason: %s %s: %s", in.OpenedAt.Sub(began).Seconds(), r.name, in.Kind, in.Element.ID, in.Summary))
+		p.wrong = append(p.wrong, fmt.Sprintf("at %.1f s %s says without a reason: %s %s: %s", opened.Sub(began).Seconds(), r.name, in.Kind, in.Element.ID, in.Summary))
 	}
 }
 
