@@ -112,10 +112,11 @@ func (p *Poller) PullOnce(ctx context.Context, t *Table, sw string) error {
 	if err != nil {
 		err = fmt.Errorf("agent of switch %q: %w", sw, err)
 	}
+	lacks := t.Optional && errors.Is(err, errNoTable)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts.Pulls++
-	if err != nil && !(t.Optional && errors.Is(err, errNoTable)) {
+	if err != nil && !lacks {
 		p.counts.Failures++
 	}
 	return err
