@@ -46,7 +46,8 @@ func listExamples(t *testing.T) (out []example) {
 			return err
 		}
 		if ext != ".md" {
-			out = append(out, example{at: path, text: text})
+			// graylink serve reads a site.yaml and fills in the rest.
+			out = append(out, example{at: path, text: text, part: filepath.Base(path) == "site.yaml"})
 			return nil
 		}
 		for _, m := range fencedYAML.FindAllSubmatch(text, -1) {
