@@ -658,7 +658,7 @@ func (m *turmoil) play(s chaos.Schedule) *played {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	m.recover(func() { m.look(p, began, known) })
+	m.recover(known, func() { m.look(p, began, known) })
 	left := map[string]bool{}
 	for _, h := range p.events {
 		switch {
@@ -694,12 +694,12 @@ func (p *played) withoutClocks(at time.Time) bool {
 // recovery is the time in which everything is as before when nothing happens any more. Baselines are learnt again in two minutes.
 const recovery = 3 * time.Minute
 
-// recover waits until all agents are connected, and all analyzers find the network innocent.
-func (m *turmoil) recover(look func()) {
+// recover waits until all agents are connected, and all analyzers find the network innocent. known has what events explain.
+func (m *turmoil) recover(known map[string]bool, look func()) {
 	m.t.Helper()
 	began := time.Now()
 	for time.Since(began) < recovery {
-		if look(); m.innocent() && m.allConnected() {
+		if look(); m.settled(known) && m.allConnected() {
 			m.t.Logf("all is as before %.1f s after the end", time.Since(began).Seconds())
 			return
 		}
@@ -711,6 +711,20 @@ func (m *turmoil) recover(look func()) {
 		m.t.Logf("%s: %s\n  %s", r.name, body[:min(len(body), 1000)], strings.Join(moved(flows), "\n  "))
 	}
 	m.t.Errorf("%s after the end the network is not innocent, or agents are not connected (%v)", recovery, m.allConnected())
+}
+
+// settled reports whether all analyzers find the network innocent, or remember no more than that something flapped which did. A flap
+// is remembered for minutes.
+func (m *turmoil) settled(known map[string]bool) bool {
+	for _, r := range m.analyzers {
+		state, incidents := m.verdicts(r)
+		explained := func(in incident.Incident) bool { return in.Scenario == fabric.Flap && known["element "+in.Element.ID] }
+		open := slices.DeleteFunc(incidents, func(in incident.Incident) bool { return !in.Open })
+		if state != fabric.Innocent && (len(open) == 0 || slices.ContainsFunc(open, func(in incident.Incident) bool { return !explained(in) })) {
+			return false
+		}
+	}
+	return true
 }
 
 // allConnected reports whether the leader has all agents.
