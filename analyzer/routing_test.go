@@ -1,6 +1,7 @@
 package analyzer_test
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -103,9 +104,10 @@ func TestFIBMismatchReplacesTheLink(t *testing.T) {
 	d := fabric.Direction{From: "spine1:dn3", To: "leaf3:up1"}
 	r.World.Loss[d] = 1
 	r.Until(8, "the link", func(s snapshot.Snapshot) bool { return len(verdictsOn(s, fabric.HardFailure)) == 1 })
-	own := &routing.Switch{Name: "spine1", At: r.Now, FIB: map[string][]string{}, RIB: map[string][]string{}}
+	own := &routing.Switch{Name: "spine1", At: r.Now, FIB: map[netip.Prefix][]string{}, RIB: map[netip.Prefix][]string{}}
 	for _, nic := range r.World.Graph.NICIDs() {
-		prefix := r.World.Graph.ProbeAddress(nic).String() + "/32"
+		a := r.World.Graph.ProbeAddress(nic)
+		prefix := netip.PrefixFrom(a, a.BitLen())
 		leaf, _ := r.World.Graph.LeafOf(nic)
 		own.RIB[prefix] = []string{"dn" + strings.TrimPrefix(leaf, "leaf")}
 		own.FIB[prefix] = own.RIB[prefix]

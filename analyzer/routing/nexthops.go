@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"math"
+	"net/netip"
 	"slices"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -290,7 +291,7 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 // explainPrefix adds what tables say of a switch that no flow to a leaf enters.
 func (f *Finding) explainPrefix(m *Moment, sw, leaf string, by []*choice) {
 	if r := m.Switches[sw]; r != nil && r.FIB != nil {
-		if !slices.ContainsFunc(m.prefixesOf(r.FIB, leaf), func(p string) bool { return len(r.FIB[p]) > 0 }) {
+		if !slices.ContainsFunc(m.prefixesOf(r.FIB, leaf), func(p netip.Prefix) bool { return len(r.FIB[p]) > 0 }) {
 			f.Text, f.Claimed, f.Reported, f.Confidence = "Its table has no route to the leaf.", true, true, 0.999
 			return
 		}

@@ -22,6 +22,7 @@
 package routing
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -143,7 +144,7 @@ type Switch struct {
 	At   time.Time
 	// FIB has the ports by which the kernel sends, by prefix; RIB those that the routing daemon selected; and Paths those by
 	// which it has a valid path.
-	FIB, RIB, Paths map[string][]string
+	FIB, RIB, Paths map[netip.Prefix][]string
 	// RIBAt is when the daemon began to be asked for RIB, by the clock that made At. It is zero if that is not known.
 	RIBAt    time.Time
 	Sessions []Session

@@ -19,30 +19,36 @@ const (
 )
 
 // prefixesOf returns the prefixes of a table that have NICs of a leaf, those of the longest match of each NIC.
-func (m *Moment) prefixesOf(table map[string][]string, leaf string) (out []string) {
+func (m *Moment) prefixesOf(table map[netip.Prefix][]string, leaf string) (out []netip.Prefix) {
 	for _, end := range m.Graph.EndsOf(leaf) {
 		nic := m.Graph.PeerOf(end)
 		if !fabric.IsNIC(nic) {
 			continue
 		}
-		a, best, bits := m.Graph.ProbeAddress(nic), "", -1
-		for text := range table {
-			if p, err := netip.ParsePrefix(text); err == nil && p.Contains(a) && p.Bits() > max(bits, 0) {
-				best, bits = text, p.Bits()
-			}
-		}
-		if best != "" && !slices.Contains(out, best) {
-			out = append(out, best)
+		if p, ok := longestMatch(table, m.Graph.ProbeAddress(nic)); ok && !slices.Contains(out, p) {
+			out = append(out, p)
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 
+// longestMatch returns the prefix by which a table forwards an address. The default route is none.
+func longestMatch(table map[netip.Prefix][]string, a netip.Addr) (netip.Prefix, bool) {
+	for bits := a.BitLen(); bits > 0; bits-- {
+		p, err := a.Prefix(bits)
+		if err != nil {
+			break
+		}
+		if _, ok := table[p]; ok {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
 // leafOf returns the leaf whose NICs a prefix has, or the switch whose own address it is. It returns "" if there is none, or several.
-func (m *Moment) leafOf(prefix string) (leaf string) {
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil || p.Bits() == 0 {
+func (m *Moment) leafOf(p netip.Prefix) (leaf string) {
+	if p.Bits() == 0 {
 		return ""
 	}
 	for i := range m.Graph.Topo.Switches {
@@ -79,7 +85,7 @@ func (m *Moment) hasPath(sw, leaf string, d fabric.Direction) answer {
 	return unknown
 }
 
-func (m *Moment) inTable(table map[string][]string, leaf string, d fabric.Direction) answer {
+func (m *Moment) inTable(table map[netip.Prefix][]string, leaf string, d fabric.Direction) answer {
 	if table == nil {
 		return unknown
 	}
@@ -93,11 +99,14 @@ func (m *Moment) inTable(table map[string][]string, leaf string, d fabric.Direct
 }
 
 // mismatch is an entry of a FIB that differs from the RIB.
-type mismatch struct{ sw, prefix string }
+type mismatch struct {
+	sw     string
+	prefix netip.Prefix
+}
 
 // fibMismatches finds entries of FIBs that have differed from the RIB for a while (rule 7). Those of one switch and leaf are one.
 func (w *Watcher) fibMismatches(m *Moment) []Finding {
-	found, texts := map[string]*Finding{}, map[*Finding]string{}
+	found, first := map[string]*Finding{}, map[*Finding]netip.Prefix{}
 	still := map[mismatch]bool{}
 	for _, name := range sortedKeys(m.Switches) {
 		r := m.Switches[name]
@@ -119,7 +128,7 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 			}
 			leaf := m.leafOf(prefix)
 			if leaf == "" {
-				leaf = prefix
+				leaf = prefix.String()
 			}
 			f := found[name+" "+leaf]
 			if f == nil {
@@ -134,11 +143,11 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 			if since.Before(f.Since) {
 				f.Since = since
 			}
-			if first := texts[f]; first != "" && first < prefix {
+			if before, said := first[f]; said && before.Compare(prefix) < 0 {
 				continue
 			}
-			texts[f] = prefix
-			f.Text = "The kernel sends " + prefix + " " + byPorts(r.FIB[prefix]) + ", while the routing daemon selected " + strings.TrimPrefix(byPorts(selected), "by ") + "."
+			first[f] = prefix
+			f.Text = "The kernel sends " + prefix.String() + " " + byPorts(r.FIB[prefix]) + ", while the routing daemon selected " + strings.TrimPrefix(byPorts(selected), "by ") + "."
 		}
 	}
 	for k := range w.mismatches {
@@ -164,7 +173,7 @@ func byPorts(ports []string) string {
 }
 
 func samePorts(a, b []string) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+	return slices.Equal(a, b) || slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 // sessionCounts is what the counters of a port's sessions were, and when they changed.

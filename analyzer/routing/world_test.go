@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -281,10 +282,11 @@ func (w *world) report() {
 			w.reports[sw.Name] = r
 		}
 		r.At = w.now
-		r.FIB, r.RIB, r.Paths = map[string][]string{}, map[string][]string{}, map[string][]string{}
+		r.FIB, r.RIB, r.Paths = map[netip.Prefix][]string{}, map[netip.Prefix][]string{}, map[netip.Prefix][]string{}
 		for _, nic := range w.g.NICIDs() {
 			leaf, _ := w.g.LeafOf(nic)
-			prefix := w.g.ProbeAddress(nic).String() + "/32"
+			a := w.g.ProbeAddress(nic)
+			prefix := netip.PrefixFrom(a, a.BitLen())
 			if leaf != sw.Name {
 				r.FIB[prefix], r.RIB[prefix], r.Paths[prefix] = w.hops[sw.Name][leaf], w.hops[sw.Name][leaf], w.full[sw.Name][leaf]
 				if w.nowhere[[2]string{sw.Name, leaf}] {

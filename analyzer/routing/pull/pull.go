@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -82,7 +81,7 @@ func (r *Reader) Reported(now time.Time) map[string]*routing.Switch {
 
 // inWords returns a view in the words of package routing.
 func inWords(v *routetable.View) *routing.Switch {
-	out := &routing.Switch{Name: v.Switch, FIB: byText(v.FIB), RIB: byText(v.RIB), Paths: byText(v.Paths)}
+	out := &routing.Switch{Name: v.Switch, FIB: v.FIB, RIB: v.RIB, Paths: v.Paths}
 	for _, s := range v.Sessions {
 		x := routing.Session{Port: s.Port, Protocol: s.Protocol, Up: s.Up, Detection: s.Detection}
 		if s.Established != nil {
@@ -92,18 +91,6 @@ func inWords(v *routetable.View) *routing.Switch {
 			x.Downs = *s.Downs
 		}
 		out.Sessions = append(out.Sessions, x)
-	}
-	return out
-}
-
-// byText returns routes by the text of their prefixes. Unknown routes stay unknown.
-func byText(routes map[netip.Prefix][]string) map[string][]string {
-	if routes == nil {
-		return nil
-	}
-	out := make(map[string][]string, len(routes))
-	for p, ports := range routes {
-		out[p.String()] = ports
 	}
 	return out
 }

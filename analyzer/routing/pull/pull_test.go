@@ -92,7 +92,7 @@ func TestRead(t *testing.T) {
 			if v, ok := r.Known(time.Now())["leaf1"]; !ok || !slices.Equal(v.FIB[prefix], []string{port}) {
 				t.Errorf("%+v, want port %s", v, port)
 			}
-			if said := r.Reported(time.Now())["leaf1"]; said == nil || said.At.IsZero() || !slices.Equal(said.FIB[prefix.String()], []string{port}) || said.RIB != nil {
+			if said := r.Reported(time.Now())["leaf1"]; said == nil || said.At.IsZero() || !slices.Equal(said.FIB[prefix], []string{port}) || said.RIB != nil {
 				t.Errorf("%+v in words, want port %s and no RIB", said, port)
 			}
 		}
