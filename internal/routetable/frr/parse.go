@@ -3,6 +3,7 @@ package frr
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -168,22 +169,28 @@ const established = "Established"
 
 // parseSummary returns the summaries by address family, of which those without peers are left out.
 func parseSummary(b []byte) (map[string]bgpSummary, error) {
+	out, err := parseObjects[bgpSummary](b, "summary of BGP")
+	maps.DeleteFunc(out, func(_ string, s bgpSummary) bool { return len(s.Peers) == 0 })
+	return out, err
+}
+
+// parseObjects returns the fields of an object that are objects themselves. FRR's later versions have others beside them, such as
+// vrfId and vrfName. Errors begin with what it is.
+func parseObjects[T any](b []byte, what string) (map[string]T, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(b, &fields); err != nil {
-		return nil, fmt.Errorf("summary of BGP: %w", err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	out := map[string]bgpSummary{}
-	for family, raw := range fields {
+	out := map[string]T{}
+	for name, raw := range fields {
 		if len(raw) == 0 || raw[0] != '{' {
 			continue
 		}
-		var s bgpSummary
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return nil, fmt.Errorf("summary of BGP: %s: %w", family, err)
+		var x T
+		if err := json.Unmarshal(raw, &x); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", what, name, err)
 		}
-		if len(s.Peers) > 0 {
-			out[family] = s
-		}
+		out[name] = x
 	}
 	return out, nil
 }
@@ -217,22 +224,7 @@ const maxTimer = 100 * 365 * 24 * time.Hour
 
 // parseNeighbors returns the neighbours by the names that the configuration has for them: interfaces or addresses.
 func parseNeighbors(b []byte) (map[string]bgpNeighbor, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(b, &fields); err != nil {
-		return nil, fmt.Errorf("neighbors of BGP: %w", err)
-	}
-	out := map[string]bgpNeighbor{}
-	for name, raw := range fields {
-		if len(raw) == 0 || raw[0] != '{' { // FRR's later versions have vrfId and vrfName here
-			continue
-		}
-		var n bgpNeighbor
-		if err := json.Unmarshal(raw, &n); err != nil {
-			return nil, fmt.Errorf("neighbors of BGP: %s: %w", name, err)
-		}
-		out[name] = n
-	}
-	return out, nil
+	return parseObjects[bgpNeighbor](b, "neighbors of BGP")
 }
 
 // bfdPeer is a session of "show bfd peers json" or "show bfd peers counters json", which have the same keys.
