@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -39,12 +37,9 @@ func startRouted(t *testing.T) *routedSwitch {
 	if testing.Short() {
 		t.Skip("builds a fabric: left out by -short")
 	}
-	if _, err := exec.LookPath("vtysh"); err != nil || os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatalf("needs root and the program vtysh: %v", err)
-		}
-		t.Skipf("needs root and the program vtysh: %v", err)
-	}
+	need(t, os.Getuid() == 0, "root, for network namespaces")
+	_, err := exec.LookPath("vtysh")
+	need(t, err == nil, "vtysh, of Debian's package frr")
 	topo, findings := fabric.LoadTopology("../../deploy/lab/demo.yaml")
 	if err := findings.Err(); err != nil {
 		t.Fatal(err)
@@ -59,7 +54,7 @@ func startRouted(t *testing.T) *routedSwitch {
 			t.Error(err)
 		}
 	})
-	x := &routedSwitch{t: t, sockets: filepath.Join(cmp.Or(os.Getenv(lab.StateDirEnv), lab.DefaultStateDir), name, "frr", "leaf1")}
+	x := &routedSwitch{t: t, sockets: l.VTYSockets("leaf1")}
 	if x.namespace, err = l.NetnsOf("leaf1"); err != nil {
 		t.Fatal(err)
 	}

@@ -54,14 +54,21 @@ type bench struct {
 	packets *unix.Packet
 }
 
+// need skips a test that lacks what it needs, or fails it where GRAYLINK_REQUIRE_ALL=1 forbids that.
+func need(t testing.TB, has bool, what string) {
+	t.Helper()
+	switch {
+	case has:
+	case os.Getenv("GRAYLINK_REQUIRE_ALL") == "1":
+		t.Fatal("lacks " + what)
+	default:
+		t.Skip("needs " + what)
+	}
+}
+
 func start(t testing.TB, args ...string) *bench {
 	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("not root: namespaces cannot be made")
-		}
-		t.Skip("needs root: network namespaces")
-	}
+	need(t, os.Getuid() == 0, "root, for network namespaces")
 	_ = unix.RemoveNetns(namespace)
 	if err := unix.CreateNetns(namespace); err != nil {
 		t.Fatal(err)
