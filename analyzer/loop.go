@@ -117,11 +117,13 @@ type Loop struct {
 	incidents *incident.Tracker
 	routing   *routing.Watcher
 	routes    *pull.Reader // of the routes of switches; nil if none has an agent
-	progress  progress
-	published published
-	others    otherShards
-	signals   signalChecks
-	indices   struct { // of the present graph
+	// routingFlows is memory that each cycle uses again.
+	routingFlows []routing.Flow
+	progress     progress
+	published    published
+	others       otherShards
+	signals      signalChecks
+	indices      struct { // of the present graph
 		links  *snapshot.LinkIndex
 		scopes *scope.Index
 	}

@@ -52,7 +52,7 @@ func (l *Loop) carrierChanges(ctx context.Context, now time.Time) map[string]int
 
 // reviewRouting returns the faults of routing that hold, by the findings of a cycle and what switches report.
 func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, findings []judge.Finding, now time.Time) []routing.Finding {
-	m := &routing.Moment{Now: now, CarrierChanges: l.carrierChanges(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: make([]routing.Flow, 0, len(findings))}
+	m := &routing.Moment{Now: now, CarrierChanges: l.carrierChanges(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
 	if l.opts.SwitchRoutes != nil {
 		m.Switches = l.opts.SwitchRoutes()
 	}
@@ -69,6 +69,7 @@ func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, findings [
 		}
 		m.Flows = append(m.Flows, x)
 	}
+	l.routingFlows = m.Flows
 	dead := l.deadElements(rep)
 	m.Down = func(e fabric.Element) bool { return dead[e] }
 	return l.routing.Review(m)

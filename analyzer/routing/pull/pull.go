@@ -70,7 +70,7 @@ func (r *Reader) Reported(now time.Time) map[string]*routing.Switch {
 			continue
 		}
 		if k.said == nil || k.version != v.Version || k.instance != v.Instance {
-			k.said, k.version, k.instance = inWords(&v), v.Version, v.Instance
+			k.said, k.version, k.instance = switchOf(&v), v.Version, v.Instance
 		}
 		said := *k.said
 		said.At, said.RIBAt = v.At, v.RIBAt
@@ -79,8 +79,8 @@ func (r *Reader) Reported(now time.Time) map[string]*routing.Switch {
 	return out
 }
 
-// inWords returns a view in the words of package routing.
-func inWords(v *routetable.View) *routing.Switch {
+// switchOf returns what a view says as package routing has it.
+func switchOf(v *routetable.View) *routing.Switch {
 	out := &routing.Switch{Name: v.Switch, FIB: v.FIB, RIB: v.RIB, Paths: v.Paths}
 	for _, s := range v.Sessions {
 		x := routing.Session{Port: s.Port, Protocol: s.Protocol, Up: s.Up, Detection: s.Detection}
