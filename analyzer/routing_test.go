@@ -121,3 +121,38 @@ func TestFIBMismatchReplacesTheLink(t *testing.T) {
 		return len(v) == 1 && v[0].Scenario == fabric.FIBMismatch && v[0].Element.ID == "spine1" && v[0].Prefix == "leaf3" && v[0].Severity == fabric.SeverityCritical
 	})
 }
+
+// Routing leaves a link that is down before any flow shows a symptom of it. The report of its ports makes that a verdict on the link,
+// which stays while no report says otherwise, and ends with the report.
+func TestLinkThatIsDownIsNamedByItsPorts(t *testing.T) {
+	r := looptest.NewRig(t, 7)
+	r.Learn()
+	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
+	before := map[fabric.Flow]fabric.Path{}
+	for f, p := range r.World.Paths {
+		before[f] = p
+	}
+	r.PortUp = map[string]int{"leaf2:up1": 1, "spine1:dn2": 0}
+	moveFlows(r, link, func(fabric.Flow, fabric.Path) bool { return true })
+	r.Until(6, "the link", func(s snapshot.Snapshot) bool { return len(verdictsOn(s, fabric.HardFailure)) == 1 })
+	v := verdictsOn(r.Loop.Snapshot(), fabric.HardFailure)[0]
+	if v.Element != link || !strings.Contains(v.Summary, "is down by the report of its ports") || !strings.Contains(v.Summary, "Its load is carried by ") || strings.Contains(v.Summary, "No part is at fault") {
+		t.Errorf("%+v", v)
+	}
+	r.PortUp = nil // the switch is not scraped for a while
+	for range 20 {
+		s := r.Step()
+		if len(s.Report.Verdicts) != 1 || s.Report.Verdicts[0].ID != v.ID {
+			t.Fatalf("open: %q", looptest.OpenVerdicts(s))
+		}
+	}
+	r.PortUp = map[string]int{"leaf2:up1": 1, "spine1:dn2": 1}
+	r.World.Paths = before
+	r.TraceAll()
+	r.Until(3, "no verdict", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) == 0 })
+	for range 20 {
+		if s := r.Step(); len(s.Report.Verdicts) > 0 {
+			t.Fatalf("open: %q", looptest.OpenVerdicts(s))
+		}
+	}
+}

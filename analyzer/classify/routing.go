@@ -16,8 +16,8 @@ const slowFailover = time.Second
 // congestedLoss is the loss ratio below which a queue that is too full explains the loss.
 const congestedLoss = 0.1
 
-// RoutingVerdicts returns the verdicts on faults of routing. Those of one element and scenario are one, about all of their
-// prefixes.
+// RoutingVerdicts returns the verdicts on faults of routing, and on links that routing left for being at fault. Those of one element
+// and scenario are one, about all of their prefixes.
 func RoutingVerdicts(g *fabric.Graph, all []routing.Finding) []fabric.Verdict {
 	type key struct {
 		fabric.Element
@@ -26,6 +26,9 @@ func RoutingVerdicts(g *fabric.Graph, all []routing.Finding) []fabric.Verdict {
 	var out []fabric.Verdict
 	at := map[key]int{}
 	for i := range all {
+		if all[i].Phase != routing.Holds {
+			continue
+		}
 		v := routingVerdict(g, &all[i])
 		k := key{v.Element, v.Scenario}
 		j, known := at[k]
@@ -85,7 +88,10 @@ func finishRouting(v *fabric.Verdict) {
 	v.Equivalent = append([]fabric.Element{}, alike...)
 	v.Evidence.ExplainedEdges = len(v.Edges)
 	v.BlastRadius = fabric.BlastRadius{NICs: len(nics), Edges: len(v.Edges)}
-	v.Summary += fmt.Sprintf(" No part is at fault for this. Confidence %.3g %%.", v.Confidence*100)
+	if v.Scenario.IsRouting() {
+		v.Summary += " No part is at fault for this."
+	}
+	v.Summary += fmt.Sprintf(" Confidence %.3g %%.", v.Confidence*100)
 	v.ID = IDOf(v)
 }
 
@@ -104,9 +110,13 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 		v.Scenario = fabric.Convergence
 	case routing.FIBMismatch:
 		v.Scenario = fabric.FIBMismatch
+	case routing.LinkDown, routing.LinkSilent:
+		v.Scenario, v.Causes = fabric.HardFailure, []string{fabric.CauseDown}
+	case routing.LinkFlap:
+		v.Scenario, v.Causes = fabric.Flap, []string{fabric.CauseFlap}
 	}
 	switch f.Kind {
-	case routing.FewHops, routing.LeftLink, routing.SessionsDown:
+	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown:
 		v.Equivalent = nil // the others are links that the text names
 	case routing.MissingHop:
 		v.Equivalent = slices.Clone(f.Others[1:])
@@ -149,6 +159,15 @@ func routingSummary(f *routing.Finding) string {
 			return fmt.Sprintf("Flows left all links of switch %s at %s: it is out of routing, or down.", name, clockTime(f.Since))
 		}
 		return fmt.Sprintf("No flow uses link %s. %s Either its routing session or the link itself is down, or someone took it out of routing.", name, DescribeLeft(f))
+	case routing.LinkDown:
+		if f.Element.Kind == fabric.KindSwitch {
+			return fmt.Sprintf("All links of switch %s are down, and flows left them at %s.", name, clockTime(f.Since))
+		}
+		return fmt.Sprintf("Link %s is down by the report of its ports. %s", name, DescribeLeft(f))
+	case routing.LinkSilent:
+		return fmt.Sprintf("Link %s passes nothing: flows that crossed it lost all packets until routing left it, and no routing session has crossed it since. No port is reported down. %s", name, DescribeLeft(f))
+	case routing.LinkFlap:
+		return fmt.Sprintf("Link %s flaps: flows left it and came back %d times in the last %s, and so did the carrier of its ports.", name, f.Times, formatMinutes(f.Span))
 	case routing.PrefixLost:
 		return fmt.Sprintf("Switch %s loses the packets to leaf %s: %s. Other flows by the same links are healthy, and so are flows to the leaf by other ways. Its table sends this prefix nowhere, or a filter drops it.", name, f.Prefix, flows)
 	case routing.Polarized:
@@ -189,6 +208,12 @@ func routingAction(f *routing.Finding) string {
 		return "Give BFD packets a queue of their own, check control-plane policing and load, or lengthen the detection time. Leave the link in place."
 	case routing.LeftLink, routing.SessionsDown:
 		return "Check the routing session and the state of both ports. Check that the links which carry its load have room."
+	case routing.LinkDown:
+		return "Check optics and cable at both ends, and replace the failed part. Check that the links which carry the load have room."
+	case routing.LinkSilent:
+		return "Take the link out of service. Look at the counters of errors and drops at both ends, then at optics and cable."
+	case routing.LinkFlap:
+		return "Shut the link down at both ends, so that routing stops returning to it. Then check link-down counters, optics and cable."
 	case routing.PrefixLost:
 		return "Compare the tables of kernel, ASIC and routing daemon for this prefix at the switch, and look for filters. Have the route installed again."
 	case routing.Polarized:

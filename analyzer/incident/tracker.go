@@ -119,11 +119,14 @@ func (t *Tracker) InheritFrom(old *Tracker, at time.Time) {
 // another method.
 func (t *Tracker) OpenIncidents() []*Incident { return t.open }
 
-// HasOpen reports whether an incident is open that may change what flows show: those on routing that are for information only do not,
-// and a link that is not used may stay so for days.
+// HasOpen reports whether an incident is open that may change what flows show. Those on routing that are for information only do not,
+// and neither do those that no flow shows: a link that is down and not used may stay so for days.
 func (t *Tracker) HasOpen() bool {
-	return slices.ContainsFunc(t.open, func(in *Incident) bool { return !in.IsInformation() })
+	return slices.ContainsFunc(t.open, func(in *Incident) bool { return !in.IsInformation() && !in.isUnused() })
 }
+
+// isUnused reports whether switches alone report an incident, and no flow shows it.
+func (in *Incident) isUnused() bool { return in.Evidence.Reported && in.Evidence.DegradedEdges == 0 }
 
 // IsInformation reports whether an incident is on routing, and for information only.
 func (in *Incident) IsInformation() bool {

@@ -33,6 +33,8 @@ type Rig struct {
 	States map[string]string
 	// Carriers is how often the carriers of ports changed in the last minutes, by port.
 	Carriers map[string]int
+	// PortUp is 1 for ports that carry packets, and 0 for others. Ports that are absent are not reported.
+	PortUp map[string]int
 	// Bursts means that what is lost is lost in every other second.
 	Bursts bool
 	// Unjudging reports whether the node of a NIC does not judge its flows, as those of earlier versions. Nil means that
@@ -140,7 +142,10 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 		return nil, nil // no switch has neighbours
 	}
 	if strings.Contains(query, "fabric_switch_port_carrier_changes_total") {
-		return r.carrierSamples(), nil
+		return portSamples(r.Carriers), nil
+	}
+	if strings.Contains(query, "fabric_switch_port_oper_up") {
+		return portSamples(r.PortUp), nil
 	}
 	p := &r.Prometheus
 	if p.Down {
@@ -157,8 +162,8 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 	return r.answerQuery(query), nil
 }
 
-func (r *Rig) carrierSamples() (out []evidence.Sample) {
-	for end, n := range r.Carriers {
+func portSamples(of map[string]int) (out []evidence.Sample) {
+	for end, n := range of {
 		sw, port, _ := fabric.SplitPort(end)
 		out = append(out, evidence.Sample{Labels: map[string]string{"switch": sw, "port": port}, Value: float64(n)})
 	}

@@ -127,6 +127,11 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 		}
 		f, last := failoverOf(link, own)
 		f.Others = alike
+		for _, e := range append(alike, f.Element) {
+			if s := w.links[e.ID]; s != nil && !s.left.IsZero() {
+				s.lost = last
+			}
+		}
 		if m.Now.Sub(last) < gatherFor {
 			continue
 		}

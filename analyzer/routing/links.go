@@ -14,6 +14,9 @@ type linkState struct {
 	users      int // when it was used last
 	left       time.Time
 	departures []time.Time // when flows left it
+	lost       time.Time   // when the last of its flows left it that had lost packets there, or zero
+	faulty     time.Time   // when the link, or its session, was known to be down last
+	why        Kind        // why it was left, in the last cycle in which it was
 	// finding is that of the link that is left, as it was found at foundAt.
 	finding Finding
 	foundAt time.Time
@@ -51,7 +54,7 @@ func (w *Watcher) followLink(m *Moment, d fabric.Direction) {
 	}
 	switch {
 	case users > 0:
-		s.users, s.left = users, time.Time{}
+		s.users, s.left, s.lost, s.why = users, time.Time{}, time.Time{}, LeftLink
 	case s.left.IsZero() && uncertain == 0 && s.users >= fewFlows:
 		s.left = m.Now
 		s.departures = append(s.departures, m.Now)
@@ -70,7 +73,7 @@ func (w *Watcher) left(r *record, d fabric.Direction) bool {
 // switches are left out.
 func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Finding) {
 	var left []Finding
-	w.flapping = w.flapping[:0]
+	w.flapping, w.unused = w.flapping[:0], w.unused[:0]
 	for i := range m.Graph.Topo.Links {
 		l := &m.Graph.Topo.Links[i]
 		if l.IsAccess() {
@@ -81,11 +84,19 @@ func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Findin
 			out = append(out, f)
 			continue
 		}
-		if crowded[fabric.OwnerOf(l.A)] || crowded[fabric.OwnerOf(l.B)] || s == nil || s.left.IsZero() || m.Now.Sub(s.left) < settleTime {
+		if crowded[fabric.OwnerOf(l.A)] || crowded[fabric.OwnerOf(l.B)] || s == nil || s.left.IsZero() {
 			continue
 		}
-		if s.foundAt.Before(s.left) || m.Now.Sub(s.foundAt) >= settleTime {
-			s.finding, s.foundAt = w.leftLink(m, l, s), m.Now
+		w.unused = append(w.unused, l.A, l.B)
+		kind := w.whyLeft(m, l, s)
+		s.why = kind
+		if kind != LeftLink {
+			s.faulty = m.Now
+		} else if m.Now.Sub(s.left) < settleTime || m.Now.Sub(s.faulty) < returnTime {
+			continue
+		}
+		if s.foundAt.Before(s.left) || m.Now.Sub(s.foundAt) >= settleTime || s.finding.Kind != kind {
+			s.finding, s.foundAt = w.leftLink(l, s, kind), m.Now
 		}
 		left = append(left, s.finding)
 	}
@@ -135,10 +146,11 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		return f, false
 	}
 	w.flapping = append(w.flapping, l.A, l.B)
-	if carriers > 0 {
-		return f, false
-	}
 	switch {
+	case carriers >= 2*flapTimes-1: // each flap is two changes
+		f.Kind, f.Claimed, f.Reported, f.Confidence = LinkFlap, true, true, 0.99
+	case carriers > 0:
+		return f, false
 	case lapses >= flapTimes && hasCarrier:
 		f.Kind, f.Claimed, f.Reported, f.Confidence = FalseBFD, true, true, 0.99
 	case resets >= flapTimes && (hasBFD && lapses < flapTimes || hasCarrier):
@@ -172,18 +184,44 @@ func (w *Watcher) flowsAround(link string) []fabric.Flow {
 	})
 }
 
-// leftLink returns the finding on a link that no flow crosses any more, with what carries its load.
-func (w *Watcher) leftLink(m *Moment, l *fabric.Link, s *linkState) Finding {
-	f := Finding{Element: fabric.Element{ID: l.ID(), Kind: fabric.KindLink}, Kind: LeftLink, Since: s.left, Confidence: 0.9, Flows: s.users}
-	down, stays := false, false
+// whyLeft says why flows left a link, by what switches report of its ports and sessions: LinkDown, LinkSilent, SessionsDown, or
+// LeftLink if that is not known (rule 5). A link at fault remains so while nothing is reported of it.
+func (w *Watcher) whyLeft(m *Moment, l *fabric.Link, s *linkState) Kind {
+	sessionDown, bfdDown, bfdStays, settled, sessions, ports := false, false, false, false, false, 0
 	for _, end := range [2]string{l.A, l.B} {
-		if c := w.sessions[end]; c != nil {
-			down = down || c.hasBGP && !c.bgpUp && m.Now.Sub(c.downSince) >= settleTime
-			stays = stays || c.hasBFD && c.bfdUp
+		if up, known := m.PortUp[end]; known && !up && m.Now.Sub(s.left) >= downTime {
+			return LinkDown
+		} else if known {
+			ports++
+		}
+		c := w.sessions[end]
+		if c == nil {
+			continue
+		}
+		sessions = sessions || c.bgpCycle == w.cycles
+		if c.bgpCycle == w.cycles && !c.bgpUp {
+			sessionDown, settled = true, settled || m.Now.Sub(c.downSince) >= settleTime
+		}
+		if c.bfdCycle == w.cycles {
+			bfdDown, bfdStays = bfdDown || !c.bfdUp, bfdStays || c.bfdUp
 		}
 	}
-	if down && stays {
-		f.Kind, f.Claimed, f.Reported, f.Confidence = SessionsDown, true, true, 0.99
+	switch {
+	case !s.lost.IsZero() && (bfdDown || sessionDown && !bfdStays):
+		return LinkSilent
+	case settled && bfdStays:
+		return SessionsDown
+	case s.why == LinkDown && ports < 2, s.why == LinkSilent && !sessions:
+		return s.why
+	}
+	return LeftLink
+}
+
+// leftLink returns the finding on a link that no flow crosses any more, with what carries its load.
+func (w *Watcher) leftLink(l *fabric.Link, s *linkState, kind Kind) Finding {
+	f := Finding{Element: fabric.Element{ID: l.ID(), Kind: fabric.KindLink}, Kind: kind, Since: s.left, Confidence: 0.9, Flows: s.users}
+	if kind != LeftLink {
+		f.Claimed, f.Reported, f.Confidence = true, true, 0.99
 	}
 	d := fabric.Direction{From: l.A, To: l.B}
 	moved := map[portID]int{}
@@ -232,8 +270,10 @@ func joinLeft(g *fabric.Graph, left []Finding) []Finding {
 			continue
 		}
 		f := left[at[sw][0]]
-		f.Element, f.Kind, f.Claimed, f.Carries = fabric.Element{ID: sw, Kind: fabric.KindSwitch}, LeftLink, false, nil
-		f.Explained = nil
+		if slices.ContainsFunc(at[sw], func(i int) bool { return left[i].Kind != LinkDown }) {
+			f.Kind, f.Claimed = LeftLink, false
+		}
+		f.Element, f.Carries, f.Explained = fabric.Element{ID: sw, Kind: fabric.KindSwitch}, nil, nil
 		for _, i := range at[sw] {
 			joined[i] = true
 			f.Explained = append(f.Explained, left[i].Explained...)

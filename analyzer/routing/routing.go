@@ -11,11 +11,13 @@
 //  3. Flows of one leaf that crowd on few next hops of the second tier are polarized, if that holds at two switches with
 //     different next hops, or if the table of the one switch has the others too.
 //  4. A link that flows left twice in five minutes, and came back to, flaps. That its session flaps and not the link is
-//     claimed only if sessions or the carrier say so.
-//  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it.
+//     claimed only if sessions or the carrier say so. If the carrier came and went as often, the link itself flaps.
+//  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it. The
+//     link is at fault if a port of it is down, or if it lost packets until it was left and no session has crossed it since.
 //  6. Loss that ended when the flows' paths left a link, which no flow crosses any more, was failover. Its duration is that of
 //     unanswered probes.
-//  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there.
+//  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there. It explains what
+//     flows show from when it differs until ten seconds after it differs no more.
 //  8. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
 // The package does no I/O and reads no clock.
@@ -44,8 +46,16 @@ const (
 	fewFlows = 3
 	// mismatchTime is for how long a FIB must differ from the RIB.
 	mismatchTime = 2 * time.Second
+	// downTime is for how long a link must be left until its ports are believed to be down.
+	downTime = 2 * time.Second
+	// explainFor is for how long a finding that ended explains what flows show, whose windows reach back.
+	explainFor = 10 * time.Second
+	// returnTime is how long flows take to return to a link that was at fault, until they are said to have left it.
+	returnTime = 3 * settleTime
 	// forgetAfter is after how long a flow that is not seen is forgotten.
 	forgetAfter = 10 * time.Minute
+	// mostMayHold bounds the findings of mismatches that may hold.
+	mostMayHold = 64
 	// mostListed bounds what a finding lists.
 	mostListed = 8
 )
@@ -75,12 +85,32 @@ const (
 	Converged    Kind = "converged"
 	FIBMismatch  Kind = "fib_mismatch"
 	SessionsDown Kind = "session_down"
+	// LinkDown, LinkFlap and LinkSilent blame a link that routing left: a port of it is down, its carrier comes and goes, or it
+	// lost packets until its flows had left it and carries no session since.
+	LinkDown   Kind = "link_down"
+	LinkFlap   Kind = "link_flap"
+	LinkSilent Kind = "link_silent"
+)
+
+// BlamesLink reports whether a finding of this kind is on a link that is at fault itself.
+func (k Kind) BlamesLink() bool { return k == LinkDown || k == LinkFlap || k == LinkSilent }
+
+// Phase is how far a finding is.
+type Phase int
+
+// Phases of findings. Only a finding that holds is a verdict. One that may hold soon, and one that held a moment ago, explain what
+// flows show as well: windows reach back, and reports come late.
+const (
+	Holds Phase = iota
+	MayHold
+	Ended
 )
 
 // Finding is one fault of routing.
 type Finding struct {
 	fabric.Element
-	Kind Kind
+	Kind  Kind
+	Phase Phase
 	// Prefix is the destination that it is about: a leaf's name, or a prefix where tables are known. It is empty if the
 	// finding is about all of them.
 	Prefix string
@@ -161,6 +191,8 @@ type Moment struct {
 	Switches map[string]*Switch
 	// CarrierChanges is how often the carrier of a port changed in the last flapSpan, by port. Ports that are absent are not known.
 	CarrierChanges map[string]int
+	// PortUp is whether a port carries packets, by port. Ports that are absent are not known.
+	PortUp map[string]bool
 	// Down reports whether a link or a switch is known to be down, or at fault by another verdict. It may be nil.
 	Down func(fabric.Element) bool
 }

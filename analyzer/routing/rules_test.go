@@ -62,7 +62,7 @@ func TestTablesSayWhyAPrefixIsMissing(t *testing.T) {
 }
 
 // Rule 4: without a word of the switches, a link that flows leave and come back to may be down in between: both are listed, and nothing
-// is claimed. If the carrier changed as often, it is no finding.
+// is claimed. If the carrier changed as often, the link itself flaps.
 func TestFlapIsClaimedOnlyByReports(t *testing.T) {
 	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
 	flap := func(w *world, each func()) {
@@ -90,8 +90,9 @@ func TestFlapIsClaimedOnlyByReports(t *testing.T) {
 		w.carriers["leaf2:up1"] += 2
 		w.bumpSession(w.g.LinkAt("leaf2:up1"), "bgp")
 	})
-	if len(w.found) > 0 {
-		t.Errorf("the link itself flaps: %s", describe(w))
+	f = w.only(t, routing.LinkFlap)
+	if v := classify.RoutingVerdicts(w.g, w.found)[0]; !f.Claimed || f.Element != link || v.Scenario != fabric.Flap || strings.Contains(v.Summary, "No part is at fault") {
+		t.Errorf("%+v", f)
 	}
 	// BFD ends sessions: that is claimed only if the carrier is known to have stayed.
 	for _, known := range []bool{false, true} {
@@ -151,6 +152,105 @@ func TestLeftLinkSaysWhatCarriesItsLoad(t *testing.T) {
 	}
 }
 
+// session sets the state of a session at both ends of a link. It removes the session if it is of BFD and absent.
+func (w *world) session(link, protocol string, up, absent bool) {
+	a, b, _ := fabric.SplitLink(link)
+	for _, end := range [2]string{a, b} {
+		sw, port, _ := fabric.SplitPort(end)
+		r := w.reports[sw]
+		for i := range r.Sessions {
+			if s := &r.Sessions[i]; s.Port == port && s.Protocol == protocol {
+				s.Up = up
+			}
+		}
+		r.Sessions = slices.DeleteFunc(r.Sessions, func(s routing.Session) bool { return absent && s.Port == port && s.Protocol == protocol })
+	}
+}
+
+// Rule 5: a link that routing left is at fault if a port of it is down, or if it lost packets and has no session since. Sessions that
+// are down on a link that lost nothing are a fault of routing, and so is one that BFD contradicts.
+func TestLinksThatRoutingLeftForAFault(t *testing.T) {
+	const link = "leaf2:up1--spine1:dn2"
+	for _, c := range []struct {
+		name             string
+		loses            bool
+		bgp, bfd, hasBFD bool
+		port             map[string]bool
+		want             routing.Kind
+	}{
+		{"a port is down", false, true, true, true, map[string]bool{"spine1:dn2": false, "leaf2:up1": true}, routing.LinkDown},
+		{"BFD is down and packets were lost", true, false, false, true, map[string]bool{"spine1:dn2": true}, routing.LinkSilent},
+		{"BGP is down without BFD, and packets were lost", true, false, false, false, nil, routing.LinkSilent},
+		{"BGP is down, BFD stays", false, false, true, true, nil, routing.SessionsDown},
+		{"BGP is down, BFD stays, and packets were lost", true, false, true, true, nil, routing.SessionsDown},
+		{"BGP is down without BFD, and nothing was lost", false, false, false, false, nil, routing.LeftLink},
+		{"sessions stay", false, true, true, true, map[string]bool{"spine1:dn2": true}, routing.LeftLink},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := twoTiers(t, 9)
+			w.report()
+			w.run(t, 2)
+			if c.loses {
+				w.failLink(t, w.g.LinkAt("leaf2:up1"), 700*time.Millisecond)
+			} else {
+				w.down[link] = true
+				w.converge()
+			}
+			w.report()
+			w.session(link, "bgp", c.bgp, false)
+			w.session(link, "bfd", c.bfd, !c.hasBFD)
+			w.ports = c.port
+			w.run(t, 12)
+			i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind != routing.Converged })
+			if i < 0 || w.found[i].Kind != c.want || w.found[i].ID != link || w.found[i].Claimed != (c.want != routing.LeftLink) || len(w.found[i].Carries) == 0 {
+				t.Fatalf("%s", describe(w))
+			}
+			if !slices.Equal(w.watch.UnusedPorts(), []string{"leaf2:up1", "spine1:dn2"}) {
+				t.Errorf("unused ports %q", w.watch.UnusedPorts())
+			}
+			if c.want == routing.LeftLink {
+				return
+			}
+			if c.want != routing.SessionsDown { // what no report contradicts remains
+				reports := w.reports
+				w.reports, w.ports = nil, nil
+				w.run(t, 3)
+				if i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == c.want }); i < 0 {
+					t.Fatalf("without reports: %s", describe(w))
+				}
+				w.reports = reports
+			}
+			// Flows take a while to return to a link that works again. It is not said to be left meanwhile.
+			w.report()
+			w.session(link, "bgp", true, false)
+			w.session(link, "bfd", true, false)
+			w.ports = map[string]bool{"spine1:dn2": true, "leaf2:up1": true}
+			for range 6 {
+				w.step(t)
+				if slices.ContainsFunc(w.found, func(f routing.Finding) bool { return f.Kind != routing.Converged }) {
+					t.Fatalf("it works again: %s", describe(w))
+				}
+			}
+		})
+	}
+}
+
+// A switch all of whose links are down is one finding.
+func TestAllLinksOfASwitchDown(t *testing.T) {
+	w := twoTiers(t, 10)
+	w.ports = map[string]bool{}
+	for _, end := range w.g.EndsOf("spine2") {
+		w.down[w.g.LinkAt(end).ID()] = true
+		w.ports[w.g.PeerOf(end)] = false
+	}
+	w.converge()
+	w.run(t, 5)
+	f := w.only(t, routing.LinkDown)
+	if v := classify.RoutingVerdicts(w.g, w.found)[0]; f.Element != switchElement("spine2") || v.Scenario != fabric.HardFailure || !strings.Contains(v.Summary, "All links of switch spine2 are down") {
+		t.Errorf("%+v: %s", f, v.Summary)
+	}
+}
+
 // Without reports, loss of one prefix at a leaf is found by the other flows of the same links: both possibilities are listed.
 func TestLostPrefixWithoutTables(t *testing.T) {
 	w := twoTiers(t, 5)
@@ -181,9 +281,48 @@ func TestShortMismatchIsNone(t *testing.T) {
 	clear(w.nowhere)
 	w.report()
 	w.run(t, 6)
-	if i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.FIBMismatch }); i >= 0 {
+	if i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.FIBMismatch && f.Phase == routing.Holds }); i >= 0 {
 		t.Errorf("%s", describe(w))
 	}
+}
+
+// Rule 7: a mismatch that loses packets explains them before it is certain, and for a while after it is over.
+func TestMismatchExplainsBeforeAndAfterwards(t *testing.T) {
+	w := twoTiers(t, 6)
+	w.report()
+	w.run(t, 1)
+	w.nowhere[[2]string{"spine2", "leaf1"}] = true
+	w.report()
+	phase := func() (routing.Phase, bool) {
+		i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.FIBMismatch && len(f.Explained) > 0 })
+		if i < 0 {
+			return 0, false
+		}
+		return w.found[i].Phase, true
+	}
+	expect := func(when string, want routing.Phase, wanted bool) {
+		t.Helper()
+		w.run(t, 1)
+		if p, found := phase(); found != wanted || found && p != want {
+			t.Errorf("%s: phase %v, found %v", when, p, found)
+		}
+		if n := len(classify.RoutingVerdicts(w.g, w.found)); n > 0 != (wanted && want == routing.Holds) {
+			t.Errorf("%s: %d verdicts", when, n)
+		}
+	}
+	for _, sw := range w.reports {
+		sw.RIBAt = sw.At
+	}
+	expect("the daemon was not asked since", routing.MayHold, true)
+	for _, sw := range w.reports {
+		sw.RIBAt = w.now
+	}
+	expect("certain", routing.Holds, true)
+	clear(w.nowhere)
+	w.report()
+	expect("over", routing.Ended, true)
+	w.run(t, 9)
+	expect("long over", routing.Ended, false)
 }
 
 // Rule 8: temporary flows and flows without a valid path are no evidence.

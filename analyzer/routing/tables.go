@@ -104,8 +104,9 @@ type mismatch struct {
 	prefix netip.Prefix
 }
 
-// fibMismatches finds entries of FIBs that have differed from the RIB for a while (rule 7). Those of one switch and leaf are one.
-func (w *Watcher) fibMismatches(m *Moment) []Finding {
+// fibMismatches finds entries of FIBs that have differed from the RIB for a while (rule 7). Those of one switch and leaf are one. If
+// flows lose packets, entries that differ for less are returned as well, and may hold.
+func (w *Watcher) fibMismatches(m *Moment, losing bool) []Finding {
 	found, first := map[string]*Finding{}, map[*Finding]netip.Prefix{}
 	still := map[mismatch]bool{}
 	for _, name := range sortedKeys(m.Switches) {
@@ -123,8 +124,10 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 			if !known {
 				w.mismatches[k], since = r.At, r.At
 			}
-			if m.Now.Sub(since) < mismatchTime/2 || !r.RIBAt.IsZero() && !r.RIBAt.After(since) {
-				continue // the daemon may have selected something else meanwhile
+			// The daemon may have selected something else meanwhile.
+			sure := m.Now.Sub(since) >= mismatchTime/2 && (r.RIBAt.IsZero() || r.RIBAt.After(since))
+			if !sure && (!losing || len(found) >= mostMayHold || m.Now.Sub(since) > settleTime) {
+				continue
 			}
 			leaf := m.leafOf(prefix)
 			if leaf == "" {
@@ -132,13 +135,16 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 			}
 			f := found[name+" "+leaf]
 			if f == nil {
-				f = &Finding{Element: fabric.Element{ID: name, Kind: fabric.KindSwitch}, Kind: FIBMismatch, Prefix: leaf, Since: since, Confidence: 0.999, Claimed: true, Reported: true,
+				f = &Finding{Element: fabric.Element{ID: name, Kind: fabric.KindSwitch}, Kind: FIBMismatch, Phase: MayHold, Prefix: leaf, Since: since, Confidence: 0.999, Claimed: true, Reported: true,
 					Used: len(r.FIB[prefix]), Expected: len(selected)}
 				f.Explained = w.usage.flowsWhere(func(r *record) bool {
 					return r.leaf == leaf && crosses(r.path, name) || r.leaf == leaf && crosses(r.before, name)
 				})
 				f.Lost = w.lossyAmong(f.Explained)
 				found[name+" "+leaf] = f
+			}
+			if sure {
+				f.Phase = Holds
 			}
 			if since.Before(f.Since) {
 				f.Since = since
@@ -157,10 +163,11 @@ func (w *Watcher) fibMismatches(m *Moment) []Finding {
 	}
 	var out []Finding
 	for _, k := range sortedKeys(found) {
-		// A difference that loses packets counts sooner.
-		if f := found[k]; len(f.Lost) > 0 || m.Now.Sub(f.Since) >= mismatchTime {
-			out = append(out, *f)
+		f := found[k]
+		if len(f.Lost) == 0 && m.Now.Sub(f.Since) < mismatchTime {
+			f.Phase = MayHold // a difference that loses packets counts sooner
 		}
+		out = append(out, *f)
 	}
 	return out
 }
@@ -181,6 +188,7 @@ type sessionCounts struct {
 	established, downs uint64
 	hasBGP, hasBFD     bool
 	bgpUp, bfdUp       bool
+	bgpCycle, bfdCycle int // the last cycles with a report that has such a session
 	resets, lapses     []time.Time
 	detection          time.Duration
 	downSince          time.Time
@@ -193,11 +201,11 @@ func (w *Watcher) followSessions(m *Moment) {
 			c := w.sessionsAt(name + ":" + s.Port)
 			if s.Protocol == "bfd" {
 				c.lapses = countEvents(c.lapses, c.hasBFD, c.downs, s.Downs, m.Now)
-				c.hasBFD, c.downs, c.detection, c.bfdUp = true, s.Downs, s.Detection, s.Up
+				c.hasBFD, c.downs, c.detection, c.bfdUp, c.bfdCycle = true, s.Downs, s.Detection, s.Up, w.cycles
 				continue
 			}
 			c.resets = countEvents(c.resets, c.hasBGP, c.established, s.Established, m.Now)
-			c.hasBGP, c.established, c.bgpUp = true, s.Established, s.Up
+			c.hasBGP, c.established, c.bgpUp, c.bgpCycle = true, s.Established, s.Up, w.cycles
 			switch {
 			case s.Up:
 				c.downSince = time.Time{}

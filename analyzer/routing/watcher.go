@@ -21,11 +21,16 @@ type Watcher struct {
 	failed     map[string]failover
 	seen       map[findingKey]*held
 	flapping   []string // ports of links that seem to flap
+	unused     []string // ports of links that flows left
+	recent     map[findingKey]held
 	cycles     int
 }
 
 // FlappingPorts returns the ports of the links that seem to flap, for which Moment.CarrierChanges decides.
 func (w *Watcher) FlappingPorts() []string { return w.flapping }
+
+// UnusedPorts returns the ports of the links that flows left, for which Moment.PortUp says why.
+func (w *Watcher) UnusedPorts() []string { return w.unused }
 
 // findingKey says which findings of two cycles are the same.
 type findingKey struct {
@@ -37,10 +42,10 @@ type findingKey struct {
 // NewWatcher returns a Watcher that knows nothing yet.
 func NewWatcher() *Watcher {
 	return &Watcher{usage: newUsage(), reviews: map[string]*leafReview{}, losing: map[*record]bool{}, links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{},
-		failed: map[string]failover{}, seen: map[findingKey]*held{}}
+		failed: map[string]failover{}, seen: map[findingKey]*held{}, recent: map[findingKey]held{}}
 }
 
-// Review takes what a cycle knows, and returns the faults of routing that hold.
+// Review takes what a cycle knows, and returns the faults of routing that hold, may hold, or held a moment ago.
 func (w *Watcher) Review(m *Moment) []Finding {
 	lossy := false
 	for i := range m.Flows {
@@ -69,7 +74,38 @@ func (w *Watcher) Review(m *Moment) []Finding {
 	out := w.settle(m.Now, byPaths)
 	out = append(out, w.linkFindings(m, crowded)...)
 	out = append(out, w.failovers(m)...)
-	return w.withoutCovered(append(out, w.fibMismatches(m)...))
+	return w.withEnded(w.withoutCovered(append(out, w.fibMismatches(m, lossy)...)), m.Now)
+}
+
+// withEnded adds the findings that held a moment ago. Those on links are not among them: they explain nothing by then, or say
+// themselves when they are over.
+func (w *Watcher) withEnded(all []Finding, now time.Time) []Finding {
+	for i := range all {
+		f := &all[i]
+		switch f.Kind {
+		case LeftLink, SessionsDown, SessionFlap, FalseBFD, Converged, LinkDown, LinkFlap, LinkSilent:
+		default:
+			if f.Phase == Holds {
+				w.recent[findingKey{f.Element, f.Kind, f.Prefix}] = held{Finding: *f, last: now}
+			}
+		}
+	}
+	var ended []Finding
+	for k, h := range w.recent {
+		switch {
+		case now.Sub(h.last) > explainFor:
+			delete(w.recent, k)
+		case h.last.Before(now):
+			h.Phase = Ended
+			ended = append(ended, h.Finding)
+		}
+	}
+	slices.SortFunc(ended, compareFindings)
+	return append(all, ended...)
+}
+
+func compareFindings(a, b Finding) int {
+	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Prefix, b.Prefix))
 }
 
 // held is a finding by paths, from when it was found first to when it was last.
@@ -100,9 +136,7 @@ func (w *Watcher) settle(now time.Time, found []Finding) (out []Finding) {
 			out = append(out, h.Finding)
 		}
 	}
-	slices.SortFunc(out, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Prefix, b.Prefix))
-	})
+	slices.SortFunc(out, compareFindings)
 	return out
 }
 
@@ -113,7 +147,7 @@ func (w *Watcher) withoutCovered(all []Finding) []Finding {
 			return false
 		}
 		return slices.ContainsFunc(all, func(x Finding) bool {
-			return x.Kind == FIBMismatch && x.Element == f.Element && (f.Prefix == "" || x.Prefix == f.Prefix)
+			return x.Kind == FIBMismatch && x.Phase == Holds && x.Element == f.Element && (f.Prefix == "" || x.Prefix == f.Prefix)
 		})
 	})
 }
