@@ -125,7 +125,7 @@ func (l *Loop) addRoutingVerdicts(ctx context.Context, rep *fabric.Report, findi
 	found := slices.DeleteFunc(l.reviewRouting(ctx, rep, findings, now), func(f routing.Finding) bool { return l.isNamed(rep, &f) })
 	explains := func(v *fabric.Verdict, certain bool) bool {
 		return slices.ContainsFunc(found, func(f routing.Finding) bool {
-			return !(certain && f.Phase == routing.MayHold) && classify.RoutingExplains(&f, v)
+			return (!certain || f.Phase != routing.MayHold) && classify.RoutingExplains(&f, v)
 		})
 	}
 	rep.Verdicts = slices.DeleteFunc(rep.Verdicts, func(v fabric.Verdict) bool { return explains(&v, false) })
