@@ -17,6 +17,7 @@ type linkState struct {
 	lost       time.Time   // when the last of its flows left it that had lost packets there, or zero
 	faulty     time.Time   // when the link, or its session, was known to be down last
 	why        Kind        // why it was left, in the last cycle in which it was
+	lossy      time.Time   // when flows that crossed it had lost packets, while its sessions flapped
 	// finding is that of the link that is left, as it was found at foundAt.
 	finding Finding
 	foundAt time.Time
@@ -146,14 +147,18 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		return f, false
 	}
 	w.flapping = append(w.flapping, l.A, l.B)
+	if s != nil && len(w.losersAround(l.ID())) >= fewFlows {
+		s.lossy = m.Now
+	}
+	passes := s != nil && m.Now.Sub(s.lossy) > flapSpan // data has passed all the while
 	switch {
 	case carriers >= 2*flapTimes-1: // each flap is two changes
 		f.Kind, f.Claimed, f.Reported, f.Confidence = LinkFlap, true, true, 0.99
 	case carriers > 0:
 		return f, false
-	case lapses >= flapTimes && hasCarrier:
+	case passes && lapses >= flapTimes && hasCarrier:
 		f.Kind, f.Claimed, f.Reported, f.Confidence = FalseBFD, true, true, 0.99
-	case resets >= flapTimes && (hasBFD && lapses < flapTimes || hasCarrier):
+	case passes && resets >= flapTimes && (hasBFD && lapses < flapTimes || hasCarrier):
 		f.Claimed, f.Reported, f.Confidence = true, true, 0.99
 	case departures < flapTimes:
 		return f, false
@@ -173,15 +178,27 @@ func recent(events []time.Time, now time.Time) (n int) {
 
 // flowsAround returns the flows that cross a link, or that crossed it before their present path.
 func (w *Watcher) flowsAround(link string) []fabric.Flow {
-	var ids []portID
-	for d, n := range w.usage.numbers {
-		if d.LinkID() == link {
-			ids = append(ids, n)
+	ids := w.usage.directionsOf(link)
+	return w.usage.flowsWhere(func(r *record) bool { return r.isAround(ids) })
+}
+
+// losersAround returns the probe flows that lost packets lately and that cross a link, or that crossed it before their present
+// path, themselves or their replies.
+func (w *Watcher) losersAround(link string) (out []fabric.Flow) {
+	ids := w.usage.directionsOf(link)
+	for r := range w.losing {
+		back := r.flow
+		back.Reply = true
+		if reply := w.usage.records[back]; r.loss.lost >= fewLost && (r.isAround(ids) || reply != nil && reply.isAround(ids)) {
+			out = append(out, r.flow)
 		}
 	}
-	return w.usage.flowsWhere(func(r *record) bool {
-		return slices.ContainsFunc(ids, func(n portID) bool { return slices.Contains(r.ports, n) || slices.Contains(r.former, n) })
-	})
+	return out
+}
+
+// isAround reports whether a flow crosses some directions, or crossed them before its present path.
+func (r *record) isAround(ids []portID) bool {
+	return slices.ContainsFunc(ids, func(n portID) bool { return slices.Contains(r.ports, n) || slices.Contains(r.former, n) })
 }
 
 // whyLeft says why flows left a link, by what switches report of its ports and sessions: LinkDown, LinkSilent, SessionsDown, or

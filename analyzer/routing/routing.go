@@ -11,7 +11,8 @@
 //  3. Flows of one leaf that crowd on few next hops of the second tier are polarized, if that holds at two switches with
 //     different next hops, or if the table of the one switch has the others too.
 //  4. A link that flows left twice in five minutes, and came back to, flaps. That its session flaps and not the link is
-//     claimed only if sessions or the carrier say so. If the carrier came and went as often, the link itself flaps.
+//     claimed only if sessions or the carrier say so, and if flows lost nothing there. If the carrier came and went as often, the
+//     link itself flaps.
 //  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it. The
 //     link is at fault if a port of it is down, or if it lost packets until it was left and no session has crossed it since.
 //  6. Loss that ended when the flows' paths left a link, which no flow crosses any more, was failover. Its duration is that of

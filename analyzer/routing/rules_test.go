@@ -116,6 +116,26 @@ func TestFlapIsClaimedOnlyByReports(t *testing.T) {
 	}
 }
 
+// Rule 4: sessions of a link that loses packets are not said to end although data passes.
+func TestLapsesOfALinkThatLosesPackets(t *testing.T) {
+	for _, loses := range []bool{false, true} {
+		w := twoTiers(t, 11)
+		w.report()
+		w.run(t, 2)
+		w.carriers = map[string]int{"leaf2:up1": 0, "spine1:dn2": 0}
+		if loses {
+			w.dead[fabric.Direction{From: "leaf2:up1", To: "spine1:dn2"}] = [2]time.Time{w.now, w.now.Add(time.Minute)}
+		}
+		for range 3 {
+			w.bumpSession(w.g.LinkAt("leaf2:up1"), "bfd")
+			w.run(t, 2)
+		}
+		if claimed := slices.ContainsFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.FalseBFD }); claimed == loses {
+			t.Errorf("loses packets %v: %s", loses, describe(w))
+		}
+	}
+}
+
 // Rule 6: a link that flows cross had no failover, although flows that left it lost probes.
 func TestMovedRoutesAreNoFailover(t *testing.T) {
 	w := twoTiers(t, 8)

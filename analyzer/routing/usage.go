@@ -63,6 +63,20 @@ func (u *usage) numberOf(d fabric.Direction) portID {
 	return n
 }
 
+// directionsOf returns the directions of a link that flows crossed.
+func (u *usage) directionsOf(link string) (out []portID) {
+	a, b, ok := fabric.SplitLink(link)
+	if !ok {
+		return nil
+	}
+	for _, d := range [2]fabric.Direction{{From: a, To: b}, {From: b, To: a}} {
+		if n, known := u.numbers[d]; known {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
 // portsOf returns the directions of links between switches that a path crosses.
 func (u *usage) portsOf(p fabric.Path) []portID {
 	var out []portID
