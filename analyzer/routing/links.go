@@ -152,8 +152,8 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 	}
 	passes := s != nil && m.Now.Sub(s.lossy) > flapSpan // data has passed all the while
 	switch {
-	case carriers >= 2*flapTimes-1: // each flap is two changes
-		f.Kind, f.Claimed, f.Reported, f.Confidence = LinkFlap, true, true, 0.99
+	case carriers >= 2*flapTimes-1 && departures >= flapTimes: // each flap is two changes
+		f.Kind, f.Claimed, f.Reported, f.Confidence, f.Times = LinkFlap, true, true, 0.99, departures
 	case carriers > 0:
 		return f, false
 	case passes && lapses >= flapTimes && hasCarrier:

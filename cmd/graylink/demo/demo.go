@@ -671,28 +671,33 @@ func (d *Demo) isNamed(p PlannedFault, v *fabric.Verdict) bool {
 	return p.NamedBy(v) || d.o.Adaptive && p.ListedBy(v)
 }
 
+// namedAmong returns the first of some incidents that names the planned element, or nil. One of the planned scenario comes before
+// others, such as the failover that a fault caused.
+func (d *Demo) namedAmong(p PlannedFault, opened []incident.Incident) (named *incident.Incident) {
+	for i := range opened {
+		v := &opened[i].Verdict
+		if d.isNamed(p, v) && (named == nil || p.ScenarioRight(v) && !p.ScenarioRight(&named.Verdict)) {
+			named = &opened[i]
+		}
+	}
+	return named
+}
+
 func (d *Demo) awaitVerdict(ctx context.Context, p PlannedFault, before time.Time, out *Outcome) error {
 	deadline := before.Add(verdictTimeout)
 	for {
 		opened := d.incidentsSince(before)
-		for i := range opened {
-			if !d.isNamed(p, &opened[i].Verdict) {
-				continue
-			}
-			took := opened[i].OpenedAt.Sub(before).Seconds()
-			out.SecondsToVerdict = &took
-			d.printProgress("verdict after %.1f s: %s", took, opened[i].Element.ID)
+		if named := d.namedAmong(p, opened); named != nil {
+			d.printProgress("verdict after %.1f s: %s", named.OpenedAt.Sub(before).Seconds(), named.Element.ID)
 			if err := d.waitWhileAlive(ctx, dwell); err != nil {
 				return err
 			}
 			// The evidence has had time to settle: the verdict as it stands is the one that is shown.
-			v := opened[i].Verdict
-			for _, in := range d.loop.Snapshot().Incidents {
-				if in.ID == v.ID {
-					v = in.Verdict
-				}
+			if settled := d.namedAmong(p, d.incidentsSince(before)); settled != nil {
+				named = settled
 			}
-			out.Verdict = &v
+			v, took := named.Verdict, named.OpenedAt.Sub(before).Seconds()
+			out.Verdict, out.SecondsToVerdict = &v, &took
 			out.ElementMatch, out.DirectionMatch, out.ScenarioMatch = true, p.DirectionRight(&v), p.ScenarioRight(&v)
 			return nil
 		}
