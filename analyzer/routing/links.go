@@ -12,7 +12,8 @@ import (
 // linkState is how flows left a link and came back to it.
 type linkState struct {
 	users      int // when it was used last
-	left       time.Time
+	empty      time.Time // since when no flow is known to use it, or zero
+	left       time.Time // since when all flows that used it are known to have other paths, or zero
 	departures []time.Time // when flows left it
 	lost       time.Time   // when the last of its flows left it that had lost packets there, or zero
 	faulty     time.Time   // when the link, or its session, was known to be down last
@@ -55,11 +56,16 @@ func (w *Watcher) followLink(m *Moment, d fabric.Direction) {
 	}
 	switch {
 	case users > 0:
-		s.users, s.left, s.lost, s.why = users, time.Time{}, time.Time{}, LeftLink
-	case s.left.IsZero() && uncertain == 0 && s.users >= fewFlows:
-		s.left = m.Now
-		s.departures = append(s.departures, m.Now)
-		s.departures = s.departures[max(0, len(s.departures)-64):]
+		s.users, s.empty, s.left, s.lost, s.why = users, time.Time{}, time.Time{}, time.Time{}, LeftLink
+	case s.users >= fewFlows:
+		if s.empty.IsZero() {
+			s.empty = m.Now
+		}
+		if s.left.IsZero() && uncertain == 0 {
+			s.left = m.Now
+			s.departures = append(s.departures, m.Now)
+			s.departures = s.departures[max(0, len(s.departures)-64):]
+		}
 	}
 	s.departures = slices.DeleteFunc(s.departures, func(t time.Time) bool { return m.Now.Sub(t) > flapSpan })
 }
@@ -85,15 +91,16 @@ func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Findin
 			out = append(out, f)
 			continue
 		}
-		if crowded[fabric.OwnerOf(l.A)] || crowded[fabric.OwnerOf(l.B)] || s == nil || s.left.IsZero() {
+		if crowded[fabric.OwnerOf(l.A)] || crowded[fabric.OwnerOf(l.B)] || s == nil || s.empty.IsZero() {
 			continue
 		}
 		w.unused = append(w.unused, l.A, l.B)
 		kind := w.whyLeft(m, l, s)
 		s.why = kind
-		if kind != LeftLink {
+		switch {
+		case kind == LinkDown, kind != LeftLink && !s.left.IsZero():
 			s.faulty = m.Now
-		} else if m.Now.Sub(s.left) < settleTime || m.Now.Sub(s.faulty) < returnTime {
+		case s.left.IsZero(), m.Now.Sub(s.left) < settleTime, m.Now.Sub(s.faulty) < returnTime:
 			continue
 		}
 		if s.foundAt.Before(s.left) || m.Now.Sub(s.foundAt) >= settleTime || s.finding.Kind != kind {
@@ -206,7 +213,7 @@ func (r *record) isAround(ids []portID) bool {
 func (w *Watcher) whyLeft(m *Moment, l *fabric.Link, s *linkState) Kind {
 	sessionDown, bfdDown, bfdStays, settled, sessions, ports := false, false, false, false, false, 0
 	for _, end := range [2]string{l.A, l.B} {
-		if up, known := m.PortUp[end]; known && !up && m.Now.Sub(s.left) >= downTime {
+		if up, known := m.PortUp[end]; known && !up && m.Now.Sub(s.empty) >= downTime {
 			return LinkDown
 		} else if known {
 			ports++
@@ -236,7 +243,7 @@ func (w *Watcher) whyLeft(m *Moment, l *fabric.Link, s *linkState) Kind {
 
 // leftLink returns the finding on a link that no flow crosses any more, with what carries its load.
 func (w *Watcher) leftLink(l *fabric.Link, s *linkState, kind Kind) Finding {
-	f := Finding{Element: fabric.Element{ID: l.ID(), Kind: fabric.KindLink}, Kind: kind, Since: s.left, Confidence: 0.9, Flows: s.users}
+	f := Finding{Element: fabric.Element{ID: l.ID(), Kind: fabric.KindLink}, Kind: kind, Since: s.empty, Confidence: 0.9, Flows: s.users}
 	if kind != LeftLink {
 		f.Claimed, f.Reported, f.Confidence = true, true, 0.99
 	}

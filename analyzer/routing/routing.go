@@ -14,7 +14,8 @@
 //     claimed only if sessions or the carrier say so, and if flows lost nothing there. If the carrier came and went as often, the
 //     link itself flaps.
 //  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it. The
-//     link is at fault if a port of it is down, or if it lost packets until it was left and no session has crossed it since.
+//     link is at fault if no flow is known to use it and a port of it is down, or if it lost packets until it was left and no
+//     session has crossed it since.
 //  6. Loss that ended when the flows' paths left a link, which no flow crosses any more, was failover. Its duration is that of
 //     unanswered probes.
 //  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there. It explains what
@@ -47,7 +48,7 @@ const (
 	fewFlows = 3
 	// mismatchTime is for how long a FIB must differ from the RIB.
 	mismatchTime = 2 * time.Second
-	// downTime is for how long a link must be left until its ports are believed to be down.
+	// downTime is for how long no flow must be known to use a link until its ports are believed to be down.
 	downTime = 2 * time.Second
 	// explainFor is for how long a finding that ended explains what flows show, whose windows reach back.
 	explainFor = 10 * time.Second

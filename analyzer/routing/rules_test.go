@@ -255,6 +255,18 @@ func TestLinksThatRoutingLeftForAFault(t *testing.T) {
 	}
 }
 
+// Rule 5: a link whose port is down is named before the new paths of its flows are known. Others, whose flows have no known path
+// either, are not.
+func TestLinkIsDownBeforePathsAreKnown(t *testing.T) {
+	w := twoTiers(t, 12)
+	w.ports = map[string]bool{"leaf2:up1": true, "spine1:dn2": false, "leaf3:up1": true, "spine1:dn3": true}
+	w.hidden = 1
+	w.run(t, 4)
+	if f := w.only(t, routing.LinkDown); f.ID != "leaf2:up1--spine1:dn2" || f.Flows == 0 {
+		t.Errorf("%+v", f)
+	}
+}
+
 // A switch all of whose links are down is one finding.
 func TestAllLinksOfASwitchDown(t *testing.T) {
 	w := twoTiers(t, 10)
