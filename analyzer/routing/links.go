@@ -189,14 +189,15 @@ func (w *Watcher) flowsAround(link string) []fabric.Flow {
 	return w.usage.flowsWhere(func(r *record) bool { return r.isAround(ids) })
 }
 
-// losersAround returns the probe flows that lost packets lately and that cross a link, or that crossed it before their present
-// path, themselves or their replies.
+// losersAround returns the probe flows that lost packets for long lately and that cross a link, or that crossed it before their
+// present path, themselves or their replies. What is lost for a shorter time than it takes to notice a dead link is what moving
+// routes lose.
 func (w *Watcher) losersAround(link string) (out []fabric.Flow) {
 	ids := w.usage.directionsOf(link)
 	for r := range w.losing {
 		back := r.flow
 		back.Reply = true
-		if reply := w.usage.records[back]; r.loss.lost >= fewLost && (r.isAround(ids) || reply != nil && reply.isAround(ids)) {
+		if reply := w.usage.records[back]; r.loss.lasted >= longLoss && (r.isAround(ids) || reply != nil && reply.isAround(ids)) {
 			out = append(out, r.flow)
 		}
 	}

@@ -58,6 +58,9 @@ const (
 	forgetAfter = 10 * time.Minute
 	// mostMayHold bounds the findings of mismatches that may hold.
 	mostMayHold = 64
+	// longLoss is for how long flows must lose packets to show that a link passes none: half of the time in which BFD detects that
+	// with three packets each 100 ms. Routes that move lose packets for less.
+	longLoss = 150 * time.Millisecond
 	// mostListed bounds what a finding lists.
 	mostListed = 8
 )
