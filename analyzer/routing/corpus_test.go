@@ -255,8 +255,8 @@ func TestFailoverDuration(t *testing.T) {
 					t.Errorf("%s, seed %d, %v: %s is not named: %s", name, seed, after, l.ID(), describe(w))
 					continue
 				}
-				if off := w.found[i].Longest - after; off > 20*time.Millisecond || off < -20*time.Millisecond {
-					t.Errorf("%s, seed %d: %v is stated as %v", name, seed, after, w.found[i].Longest)
+				if off := w.found[i].Longest() - after; off > 20*time.Millisecond || off < -20*time.Millisecond {
+					t.Errorf("%s, seed %d: %v is stated as %v", name, seed, after, w.found[i].Longest())
 				}
 			}
 		}

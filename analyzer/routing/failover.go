@@ -217,15 +217,10 @@ func failoverOf(link string, all []*victim) (Finding, time.Time) {
 	if len(groups) > 1 {
 		delete(groups, fabric.Direction{})
 	}
-	for _, g := range groups {
-		mean := middleMean(g)
-		if f.Longest == 0 || mean > f.Longest {
-			f.Longest = mean
-		}
-		if f.Shortest == 0 || mean < f.Shortest {
-			f.Shortest = mean
-		}
+	for d, g := range groups {
+		f.Failovers = append(f.Failovers, Failover{Direction: d, Loss: middleMean(g), Flows: len(g)})
 	}
+	slices.SortFunc(f.Failovers, func(a, b Failover) int { return cmp.Or(cmp.Compare(b.Loss, a.Loss), cmp.Compare(a.From, b.From)) })
 	slices.SortFunc(f.Explained, compareFlows)
 	return f, last
 }
