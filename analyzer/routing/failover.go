@@ -15,7 +15,7 @@ const (
 	// failoverSpan is how long afterwards a path may become known.
 	gatherFor    = 2 * time.Second
 	failoverSpan = 20 * time.Second
-	// mostAffected is the share of the flows that left a link which must have lost probes.
+	// mostAffected is the share of the flows that left a direction of a link which must have lost probes.
 	mostAffected = 0.6
 )
 
@@ -96,20 +96,48 @@ func (w *Watcher) victims(m *Moment) (out []*victim) {
 	return out
 }
 
-// departed returns how many probe flows left a link since a moment, in either direction of the flow.
-func (w *Watcher) departed(link string, since time.Time) int {
+// leftDirection reports whether the flow of a victim left a direction of a link.
+func (v *victim) leftDirection(d fabric.Direction) bool {
+	return v.both[d.LinkID()] || v.left[d.LinkID()] == d
+}
+
+// departed returns how many probe flows left a direction of a link since a moment, with their probes or their replies.
+func (w *Watcher) departed(d fabric.Direction, since time.Time) int {
+	n, known := w.usage.numbers[d]
+	if !known {
+		return 0
+	}
 	flows := map[fabric.Flow]bool{}
 	for _, r := range w.usage.records {
-		if !r.valid || r.changed.Before(since.Add(-2*time.Second)) {
-			continue
-		}
-		for _, n := range r.former {
-			if !slices.Contains(r.ports, n) && w.usage.ports[n].LinkID() == link {
-				flows[r.flow.ProbeFlow()] = true
-			}
+		if r.valid && !r.changed.Before(since.Add(-2*time.Second)) && slices.Contains(r.former, n) && !slices.Contains(r.ports, n) {
+			flows[r.flow.ProbeFlow()] = true
 		}
 	}
 	return len(flows)
+}
+
+// affected returns the share of the flows that left a link which lost probes: of those of the direction in which it is larger, since a
+// link may fail in one direction, and the flows of the other one leave it without loss.
+func (w *Watcher) affected(link string, victims []*victim) (share float64) {
+	a, b, _ := fabric.SplitLink(link)
+	since := victims[0].start
+	for _, v := range victims {
+		if v.start.Before(since) {
+			since = v.start
+		}
+	}
+	for _, d := range [2]fabric.Direction{{From: a, To: b}, {From: b, To: a}} {
+		lost := 0
+		for _, v := range victims {
+			if v.leftDirection(d) {
+				lost++
+			}
+		}
+		if lost >= fewFlows {
+			share = max(share, float64(lost)/float64(max(1, w.departed(d, since))))
+		}
+	}
+	return share
 }
 
 // failovers finds losses that ended when flows left a link (rule 6). A failover is reported for convergedFor.
@@ -161,15 +189,6 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 			by[link] = append(by[link], v)
 		}
 	}
-	share := func(link string) float64 {
-		since := by[link][0].start
-		for _, v := range by[link] {
-			if v.start.Before(since) {
-				since = v.start
-			}
-		}
-		return float64(len(by[link])) / float64(max(1, w.departed(link, since)))
-	}
 	links := sortedKeys(by)
 	slices.SortStableFunc(links, func(a, b string) int { return cmp.Compare(len(by[b]), len(by[a])) })
 	best, bestShare := "", 0.0
@@ -177,7 +196,7 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 		if len(by[link]) < fewFlows || best != "" && len(by[link])*10 < len(by[best])*9 {
 			break
 		}
-		if s := share(link); s >= mostAffected && (best == "" || s > bestShare) {
+		if s := w.affected(link, by[link]); s >= mostAffected && (best == "" || s > bestShare) {
 			best, bestShare = link, s
 		}
 	}

@@ -195,6 +195,20 @@ func (c *crossings) byName() map[string]*packetFlow {
 	return out
 }
 
+// rateInto returns how many of some packets entered a port, per second until a moment.
+func (c *crossings) rateInto(all []portEntry, port string, until time.Time) float64 {
+	n := 0
+	for i := range all {
+		if all[i].port == port && all[i].at < until.UnixNano() {
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return float64(n) / time.Duration(until.UnixNano()-all[0].at).Seconds()
+}
+
 // lostAt is what became of the packets that a switch did not send on.
 type lostAt struct {
 	packets int

@@ -205,30 +205,37 @@ func (d *routedDemo) convergence(link string, after time.Time) *fabric.Verdict {
 	return &all[i].Verdict
 }
 
-// compareFailover compares what a verdict states with the packets that were lost.
+// compareFailover compares the durations that a verdict states with the times in which the kernel lost the packets of each direction.
 func (d *routedDemo) compareFailover(t *testing.T, said *fabric.Verdict, dirs []fabric.Direction, counts map[fabric.Direction]uint64, kept []portEntry, before time.Time) {
 	t.Helper()
 	losses := d.truth.lossesOf(kept, time.Now().Add(-time.Second))
 	for sw, l := range losses {
 		t.Logf("  lost at %s: %s", sw, l)
 	}
-	for _, x := range dirs {
-		n := 0
-		first := int64(0)
-		for _, c := range kept {
-			if first == 0 {
-				first = c.at
-			}
-			if c.port == x.To && c.at < before.UnixNano() {
-				n++
-			}
-		}
-		rate := float64(n) / (float64(before.UnixNano()-first) / 1e9)
-		t.Logf("  %s: %.0f packets/s before, the kernel dropped %d: %.1f ms", x, rate, counts[x], float64(counts[x])/rate*1e3)
-	}
 	if said == nil {
 		t.Errorf("%v: no verdict on the failover", dirs)
 		return
 	}
 	t.Logf("%v: %s", dirs, said.Summary)
+	for _, x := range dirs {
+		rate := d.truth.rateInto(kept, x.To, before)
+		l := losses[fabric.OwnerOf(x.From)]
+		if l == nil || rate == 0 {
+			t.Errorf("%s: %.0f packets/s before, and none lost", x, rate)
+			continue
+		}
+		byTimes := time.Duration(l.times[len(l.times)-1]-l.times[0]) + time.Duration(1e9/rate)
+		byCount := time.Duration(float64(counts[x]) / rate * 1e9)
+		i := slices.IndexFunc(said.Failovers, func(f fabric.Failover) bool { return f.Direction == x.String() })
+		if i < 0 {
+			t.Errorf("%s: the verdict has no duration: %+v", x, said.Failovers)
+			continue
+		}
+		stated := time.Duration(said.Failovers[i].LossNS)
+		t.Logf("  %s: stated %.1f ms by %d flows, lost for %.1f ms (first to last), %.1f ms by the rule's counter of %d at %.0f packets/s",
+			x, stated.Seconds()*1e3, said.Failovers[i].Flows, byTimes.Seconds()*1e3, byCount.Seconds()*1e3, counts[x], rate)
+		if off := stated - byTimes; off.Abs() > *failoverBound {
+			t.Errorf("%s: %s is stated, and packets were lost for %s", x, stated, byTimes)
+		}
+	}
 }
