@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -164,7 +165,7 @@ func (c *crossings) taken() []portEntry {
 	defer c.mu.Unlock()
 	out := c.kept
 	c.keeps, c.kept = false, nil
-	slices.SortFunc(out, func(a, b portEntry) int { return int(a.at - b.at) })
+	slices.SortFunc(out, func(a, b portEntry) int { return cmp.Compare(a.at, b.at) })
 	return out
 }
 
@@ -216,27 +217,35 @@ type lostAt struct {
 	times   []int64
 }
 
-// lossesOf returns, by the switch that had the packet last, what was lost of some packets: they entered their first switch
-// and never the last one.
-func (c *crossings) lossesOf(all []portEntry, until time.Time) map[string]*lostAt {
+// lostPackets returns the last places of the packets that entered their first switch and never their last one, by their times. Packets
+// after a moment may be on their way.
+func (c *crossings) lostPackets(all []portEntry, until time.Time) (out []portEntry) {
 	type packet struct {
-		flow string
+		flow *packetFlow
 		seq  uint32
 	}
 	last := map[packet]portEntry{}
 	for _, x := range all {
 		if x.at < until.UnixNano() {
-			last[packet{x.Flow.String(), x.seq}] = x
+			last[packet{x.packetFlow, x.seq}] = x
 		}
 	}
-	out := map[string]*lostAt{}
 	for _, x := range last {
 		_, to := x.Endpoints()
-		leaf, _ := c.g.LeafOf(to)
-		sw := fabric.OwnerOf(x.port)
-		if sw == leaf {
-			continue
+		if leaf, _ := c.g.LeafOf(to); fabric.OwnerOf(x.port) != leaf {
+			out = append(out, x)
 		}
+	}
+	slices.SortFunc(out, func(a, b portEntry) int { return cmp.Compare(a.at, b.at) })
+	return out
+}
+
+// lossesOf returns, by the switch that had the packet last, what was lost of some packets: they entered their first switch
+// and never the last one.
+func (c *crossings) lossesOf(all []portEntry, until time.Time) map[string]*lostAt {
+	out := map[string]*lostAt{}
+	for _, x := range c.lostPackets(all, until) {
+		sw := fabric.OwnerOf(x.port)
 		l := out[sw]
 		if l == nil {
 			l = &lostAt{flows: map[string]int{}}
@@ -245,9 +254,6 @@ func (c *crossings) lossesOf(all []portEntry, until time.Time) map[string]*lostA
 		l.packets++
 		l.flows[x.Flow.String()]++
 		l.times = append(l.times, x.at)
-	}
-	for _, l := range out {
-		slices.Sort(l.times)
 	}
 	return out
 }
