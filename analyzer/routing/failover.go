@@ -24,6 +24,19 @@ type episode struct {
 	start, end time.Time // end is zero while it lasts
 	lost       uint64
 	lasted     time.Duration // by the share of probes without reply in each second
+	// share is that of the second that was counted last, which ended at counted.
+	share   float64
+	counted time.Time
+}
+
+// addSecond adds the share of the probes of the last second that had no reply. Seconds that were not counted, as those of cycles that were
+// missed, are taken for the mean of those before and after them.
+func (e *episode) addSecond(share float64, m *Moment) {
+	if missed := m.Now.Sub(e.counted) - m.Step; !e.counted.IsZero() && missed > m.Step/2 {
+		e.lasted += time.Duration((e.share + share) / 2 * float64(missed))
+	}
+	e.lasted += time.Duration(share * float64(m.Step))
+	e.share, e.counted = share, m.Now
 }
 
 // followLosses takes what was lost of a probe flow in the last second.
@@ -40,10 +53,11 @@ func (r *record) followLosses(f *Flow, m *Moment) {
 		}
 		e.end = time.Time{}
 		e.lost += f.Unanswered
-		e.lasted += time.Duration(float64(min(f.Unanswered, f.Sent)) / float64(f.Sent) * float64(m.Step))
+		e.addSecond(float64(min(f.Unanswered, f.Sent))/float64(f.Sent), m)
 	case e == nil:
 	case e.end.IsZero():
 		e.end = m.Now
+		e.addSecond(0, m)
 	}
 }
 
@@ -116,9 +130,9 @@ func (w *Watcher) departed(d fabric.Direction, since time.Time) int {
 	return len(flows)
 }
 
-// affected returns the share of the flows that left a link which lost probes: of those of the direction in which it is larger, since a
-// link may fail in one direction, and the flows of the other one leave it without loss.
-func (w *Watcher) affected(link string, victims []*victim) (share float64) {
+// failedDirections returns the directions of a link in which it failed: most flows that left them lost probes. Flows of the other direction
+// may have left without loss. share is the largest share of a direction.
+func (w *Watcher) failedDirections(link string, victims []*victim) (failed []fabric.Direction, share float64) {
 	a, b, _ := fabric.SplitLink(link)
 	since := victims[0].start
 	for _, v := range victims {
@@ -133,11 +147,15 @@ func (w *Watcher) affected(link string, victims []*victim) (share float64) {
 				lost++
 			}
 		}
-		if lost >= fewFlows {
-			share = max(share, float64(lost)/float64(max(1, w.departed(d, since))))
+		if lost < fewFlows {
+			continue
+		}
+		of := float64(lost) / float64(max(1, w.departed(d, since)))
+		if share = max(share, of); of >= mostAffected {
+			failed = append(failed, d)
 		}
 	}
-	return share
+	return failed, share
 }
 
 // failovers finds losses that ended when flows left a link (rule 6). A failover is reported for convergedFor.
@@ -153,7 +171,8 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 		if a, b, ok := fabric.SplitLink(link); ok && w.usage.works(m, fabric.Direction{From: a, To: b}) {
 			continue
 		}
-		f, last := failoverOf(link, own)
+		failed, _ := w.failedDirections(link, own)
+		f, last := failoverOf(link, own, failed)
 		f.Others = alike
 		if m.Now.Sub(last) < gatherFor {
 			continue
@@ -196,7 +215,7 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 		if len(by[link]) < fewFlows || best != "" && len(by[link])*10 < len(by[best])*9 {
 			break
 		}
-		if s := w.affected(link, by[link]); s >= mostAffected && (best == "" || s > bestShare) {
+		if _, s := w.failedDirections(link, by[link]); s >= mostAffected && (best == "" || s > bestShare) {
 			best, bestShare = link, s
 		}
 	}
@@ -212,8 +231,8 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 	return best, alike, by[best]
 }
 
-// failoverOf returns the finding on a failover, and when its last loss ended.
-func failoverOf(link string, all []*victim) (Finding, time.Time) {
+// failoverOf returns the finding on a failover of a link that failed in some directions, and when its last loss ended.
+func failoverOf(link string, all []*victim, failed []fabric.Direction) (Finding, time.Time) {
 	f := Finding{Element: fabric.Element{ID: link, Kind: fabric.KindLink}, Kind: Converged, Since: all[0].start, Flows: len(all), Confidence: 0.99, Claimed: true}
 	var last time.Time
 	groups := map[fabric.Direction][]time.Duration{}
@@ -224,11 +243,14 @@ func failoverOf(link string, all []*victim) (Finding, time.Time) {
 		if v.end.After(last) {
 			last = v.end
 		}
-		d := v.left[link]
-		if v.both[link] {
-			d = fabric.Direction{} // which of them lost more is unknown
+		switch d := v.left[link]; {
+		case len(failed) == 1 && v.leftDirection(failed[0]):
+			groups[failed[0]] = append(groups[failed[0]], v.lasted)
+		case v.both[link]: // which of them lost more is unknown
+			groups[fabric.Direction{}] = append(groups[fabric.Direction{}], v.lasted)
+		case slices.Contains(failed, d):
+			groups[d] = append(groups[d], v.lasted)
 		}
-		groups[d] = append(groups[d], v.lasted)
 		back := v.flow
 		back.Reply = true
 		f.Explained = append(f.Explained, v.flow, back)
