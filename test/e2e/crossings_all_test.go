@@ -89,7 +89,7 @@ func watchCrossings(t *testing.T, l *lab.Lab, flows int) *crossings {
 			}
 			byMAC[[6]byte(i.HardwareAddr)] = p.End
 		}
-		r, err := unix.OpenPacketRing(0x0800, 0, unix.RingOptions{Snap: 64, BlockOctets: 1 << 18, Blocks: 16, Retire: 20 * time.Millisecond})
+		r, err := unix.OpenPacketRing(0x0800, 0, unix.RingOptions{Snap: 64, BlockOctets: 1 << 16, Blocks: 128, Retire: 100 * time.Millisecond})
 		if err != nil {
 			return err
 		}
@@ -162,9 +162,9 @@ func (c *crossings) keep() {
 // taken returns the packets that were kept, by their times.
 func (c *crossings) taken() []portEntry {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	out := c.kept
 	c.keeps, c.kept = false, nil
+	c.mu.Unlock()
 	slices.SortFunc(out, func(a, b portEntry) int { return cmp.Compare(a.at, b.at) })
 	return out
 }
@@ -194,20 +194,6 @@ func (c *crossings) byName() map[string]*packetFlow {
 		out[f.String()] = f
 	}
 	return out
-}
-
-// rateInto returns how many of some packets entered a port, per second until a moment.
-func (c *crossings) rateInto(all []portEntry, port string, until time.Time) float64 {
-	n := 0
-	for i := range all {
-		if all[i].port == port && all[i].at < until.UnixNano() {
-			n++
-		}
-	}
-	if n == 0 {
-		return 0
-	}
-	return float64(n) / time.Duration(until.UnixNano()-all[0].at).Seconds()
 }
 
 // lostAt is what became of the packets that a switch did not send on.

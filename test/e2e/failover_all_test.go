@@ -210,52 +210,82 @@ func (d *routedDemo) compareFailover(t *testing.T, said *fabric.Verdict, dirs []
 	t.Helper()
 	if said == nil {
 		t.Errorf("%v: no verdict on the failover", dirs)
-		return
+	} else {
+		t.Logf("%v: %s", dirs, said.Summary)
 	}
-	t.Logf("%v: %s", dirs, said.Summary)
-	lost := d.truth.lostPackets(kept, time.Now().Add(-time.Second))
+	lost := slices.DeleteFunc(d.truth.lostPackets(kept, time.Now().Add(-time.Second)), func(x portEntry) bool { return x.at < before.UnixNano() })
 	for _, x := range dirs {
-		sent := map[*packetFlow]int{}
-		for i := range kept {
-			if kept[i].port == x.To && kept[i].at < before.UnixNano() {
-				sent[kept[i].packetFlow]++
-			}
-		}
-		var times []int64
-		at := map[string]int{}
-		byFlow := map[*packetFlow]int{}
-		for _, p := range lost {
-			if sent[p.packetFlow] > 0 {
-				times = append(times, p.at)
-				at[fabric.OwnerOf(p.port)]++
-				byFlow[p.packetFlow]++
-			}
-		}
-		rate := d.truth.rateInto(kept, x.To, before)
-		if len(times) == 0 {
-			t.Errorf("%s: nothing was lost", x)
+		o := outageOf(kept, lost, x.To, before)
+		t.Logf("  %s: %d packets of %d flows were lost, each flow for %.1f ms (mean; %.1f to %.1f), at %v; later ones in %s; the rule dropped %d, which are %.1f ms at %.0f packets/s",
+			x, o.packets, o.flows, o.mean.Seconds()*1e3, o.least.Seconds()*1e3, o.most.Seconds()*1e3, o.at, o.later, counts[x], float64(counts[x])/o.rate*1e3, o.rate)
+		if said == nil {
 			continue
 		}
-		var runs []string
-		from, last, n := times[0], times[0], 0
-		for _, tm := range append(times, 1<<62) {
-			if tm-last > int64(40*time.Millisecond) {
-				runs = append(runs, fmt.Sprintf("%d in %.1f ms from %.1f", n, float64(last-from)/1e6, float64(from-times[0])/1e6))
-				from, n = tm, 0
-			}
-			last = tm
-			n++
-		}
-		var each []string
-		for f, n := range sent {
-			each = append(each, fmt.Sprintf("%d/%d", byFlow[f], n))
-		}
-		t.Logf("  %s: %d lost of %d flows (%v), %v; each %v; rule's counter %d at %.0f/s: %.1f ms, all %.1f ms", x, len(times), len(sent), at, runs, each, counts[x], rate, float64(counts[x])/rate*1e3, float64(len(times))/rate*1e3)
 		i := slices.IndexFunc(said.Failovers, func(f fabric.Failover) bool { return f.Direction == x.String() })
 		if i < 0 {
 			t.Errorf("%s: the verdict has no duration: %+v", x, said.Failovers)
 			continue
 		}
-		t.Logf("  %s: stated %.1f ms by %d flows", x, float64(said.Failovers[i].LossNS)/1e6, said.Failovers[i].Flows)
+		stated := time.Duration(said.Failovers[i].LossNS)
+		t.Logf("  %s: %.1f ms is stated, by %d flows: off by %.1f ms", x, stated.Seconds()*1e3, said.Failovers[i].Flows, (stated-o.mean).Seconds()*1e3)
+		if off := stated - o.mean; off.Abs() > *failoverBound {
+			t.Errorf("%s: %s is stated, and the packets of a flow were lost for %s", x, stated, o.mean)
+		}
 	}
+}
+
+// outage is how long the flows of a direction of a link lost packets, by the packets themselves.
+type outage struct {
+	packets, flows    int
+	rate              float64 // packets per second in the direction before
+	mean, least, most time.Duration
+	at                map[string]int // packets by the switch that had them last
+	later             string         // what was lost after a pause
+}
+
+// outagePause ends an outage: a flow has a packet each 10 ms.
+const outagePause = 100 * time.Millisecond
+
+// outageOf returns the outage of the flows whose packets entered a port before a moment, by those that were lost after it.
+func outageOf(kept, lost []portEntry, port string, before time.Time) (o outage) {
+	o.at = map[string]int{}
+	rates := map[*packetFlow]float64{}
+	span := time.Duration(before.UnixNano() - kept[0].at).Seconds()
+	for i := range kept {
+		if kept[i].port == port && kept[i].at < before.UnixNano() {
+			rates[kept[i].packetFlow] += 1 / span
+		}
+	}
+	times := map[*packetFlow][]int64{}
+	for i := range lost {
+		if f := lost[i].packetFlow; rates[f] > 0 {
+			times[f] = append(times[f], lost[i].at)
+			o.at[fabric.OwnerOf(lost[i].port)]++
+		}
+	}
+	var sum time.Duration
+	later := 0
+	for f, rate := range rates {
+		o.rate += rate
+		all := times[f]
+		n := 1
+		for n < len(all) && all[n]-all[n-1] < int64(outagePause) {
+			n++
+		}
+		if n < 3 || len(all) < n {
+			later += len(all)
+			continue // its probes were lost on the way there, so that there were no replies to lose
+		}
+		later += len(all) - n
+		lasted := time.Duration(all[n-1]-all[0]) + time.Duration(1e9/rate)
+		o.packets, o.flows, sum, o.most = o.packets+n, o.flows+1, sum+lasted, max(o.most, lasted)
+		if o.least == 0 || lasted < o.least {
+			o.least = lasted
+		}
+	}
+	if o.flows > 0 {
+		o.mean = sum / time.Duration(o.flows)
+	}
+	o.later = fmt.Sprintf("%d packets", later)
+	return o
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -53,7 +54,7 @@ func TestKilledRoutedDemo(t *testing.T) {
 			break
 		}
 	}
-	daemons := processesWith(t, "/labs/"+name+"/")
+	daemons := slices.DeleteFunc(processesWith(t, "/labs/"+name+"/frr/"), func(cmd string) bool { return strings.Contains(cmd, bin) })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
