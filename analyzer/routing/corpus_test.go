@@ -282,6 +282,27 @@ func TestFailoverDuration(t *testing.T) {
 	}
 }
 
+// A cycle that was missed while a link lost everything does not make the stated duration shorter.
+func TestFailoverOverAMissedCycle(t *testing.T) {
+	w := twoTiers(t, 9)
+	w.run(t, 6)
+	l := w.g.LinkAt("leaf2:up1")
+	d := fabric.Direction{From: l.A, To: l.B}
+	const lasts = 3400 * time.Millisecond
+	w.dead[d] = [2]time.Time{w.now.Add(500 * time.Millisecond), w.now.Add(500*time.Millisecond + lasts)}
+	w.run(t, 2)
+	w.moment(func(fabric.Flow) bool { return true }) // it is not reviewed
+	w.run(t, 1)
+	w.down[l.ID()] = true
+	w.converge()
+	w.run(t, 6)
+	i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.Converged })
+	if i < 0 {
+		t.Fatalf("no failover: %s", describe(w))
+	}
+	compareDurations(t, &w.found[i], map[fabric.Direction]time.Duration{d: lasts}, "a cycle was missed")
+}
+
 // compareDurations compares the durations of a finding with those of the directions that lost packets.
 func compareDurations(t *testing.T, f *routing.Finding, lasts map[fabric.Direction]time.Duration, where string) {
 	t.Helper()

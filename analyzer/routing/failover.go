@@ -30,10 +30,15 @@ type episode struct {
 }
 
 // addSecond adds the share of the probes of the last second that had no reply. Seconds that were not counted, as those of cycles that were
-// missed, are taken for the mean of those before and after them.
+// missed, lie within the loss if the next one has loss too, and are taken for the worse of the two. Else it ended in them: they are taken
+// for half of the one before.
 func (e *episode) addSecond(share float64, m *Moment) {
 	if missed := m.Now.Sub(e.counted) - m.Step; !e.counted.IsZero() && missed > m.Step/2 {
-		e.lasted += time.Duration((e.share + share) / 2 * float64(missed))
+		of := max(e.share, share)
+		if share == 0 {
+			of /= 2
+		}
+		e.lasted += time.Duration(of * float64(missed))
 	}
 	e.lasted += time.Duration(share * float64(m.Step))
 	e.share, e.counted = share, m.Now
@@ -115,23 +120,24 @@ func (v *victim) leftDirection(d fabric.Direction) bool {
 	return v.both[d.LinkID()] || v.left[d.LinkID()] == d
 }
 
-// departed returns how many probe flows left a direction of a link since a moment, with their probes or their replies.
-func (w *Watcher) departed(d fabric.Direction, since time.Time) int {
+// departed returns the probe flows that left a direction of a link since a moment, with their probes or their replies.
+func (w *Watcher) departed(d fabric.Direction, since time.Time) map[fabric.Flow]bool {
+	flows := map[fabric.Flow]bool{}
 	n, known := w.usage.numbers[d]
 	if !known {
-		return 0
+		return flows
 	}
-	flows := map[fabric.Flow]bool{}
 	for _, r := range w.usage.records {
 		if r.valid && !r.changed.Before(since.Add(-2*time.Second)) && slices.Contains(r.former, n) && !slices.Contains(r.ports, n) {
 			flows[r.flow.ProbeFlow()] = true
 		}
 	}
-	return len(flows)
+	return flows
 }
 
 // failedDirections returns the directions of a link in which it failed: most flows that left them lost probes. Flows of the other direction
-// may have left without loss. share is the largest share of a direction.
+// may have left without loss. Those that left both say nothing of one of them, if there are others. share is the largest share of a
+// direction.
 func (w *Watcher) failedDirections(link string, victims []*victim) (failed []fabric.Direction, share float64) {
 	a, b, _ := fabric.SplitLink(link)
 	since := victims[0].start
@@ -140,20 +146,37 @@ func (w *Watcher) failedDirections(link string, victims []*victim) (failed []fab
 			since = v.start
 		}
 	}
-	for _, d := range [2]fabric.Direction{{From: a, To: b}, {From: b, To: a}} {
-		lost := 0
+	directions := [2]fabric.Direction{{From: a, To: b}, {From: b, To: a}}
+	departed := [2]map[fabric.Flow]bool{w.departed(directions[0], since), w.departed(directions[1], since)}
+	for i, d := range directions {
+		var lost, lostAlone, alone int
+		for f := range departed[i] {
+			if !departed[1-i][f] {
+				alone++
+			}
+		}
 		for _, v := range victims {
 			if v.leftDirection(d) {
 				lost++
+				if !departed[1-i][v.flow] {
+					lostAlone++
+				}
 			}
 		}
 		if lost < fewFlows {
 			continue
 		}
-		of := float64(lost) / float64(max(1, w.departed(d, since)))
-		if share = max(share, of); of >= mostAffected {
+		of := float64(lost) / float64(max(1, len(departed[i])))
+		share = max(share, of)
+		if alone >= fewFlows {
+			of = float64(lostAlone) / float64(alone)
+		}
+		if of >= mostAffected {
 			failed = append(failed, d)
 		}
+	}
+	if len(failed) == 0 {
+		failed = directions[:]
 	}
 	return failed, share
 }

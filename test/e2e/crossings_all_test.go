@@ -238,7 +238,7 @@ func (c *crossings) lossesOf(all []portEntry, until time.Time) map[string]*lostA
 			out[sw] = l
 		}
 		l.packets++
-		l.flows[x.Flow.String()]++
+		l.flows[x.String()]++
 		l.times = append(l.times, x.at)
 	}
 	return out

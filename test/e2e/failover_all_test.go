@@ -214,20 +214,24 @@ func (d *routedDemo) compareFailover(t *testing.T, said *fabric.Verdict, dirs []
 		t.Logf("%v: %s", dirs, said.Summary)
 	}
 	lost := slices.DeleteFunc(d.truth.lostPackets(kept, time.Now().Add(-time.Second)), func(x portEntry) bool { return x.at < before.UnixNano() })
-	for _, x := range dirs {
-		o := outageOf(kept, lost, x.To, before)
-		t.Logf("  %s: %d packets of %d flows were lost, each flow for %.1f ms (mean; %.1f to %.1f), at %v; later ones in %s; the rule dropped %d, which are %.1f ms at %.0f packets/s",
+	for i, x := range dirs {
+		other := ""
+		if len(dirs) == 2 {
+			other = dirs[1-i].To
+		}
+		o := outageOf(kept, lost, x.To, other, before)
+		t.Logf("  %s: %d packets of %d flows were lost, each flow for %.1f ms (mean; %.1f to %.1f), at %v, and %d later; the rule dropped %d, which are %.1f ms at %.0f packets/s",
 			x, o.packets, o.flows, o.mean.Seconds()*1e3, o.least.Seconds()*1e3, o.most.Seconds()*1e3, o.at, o.later, counts[x], float64(counts[x])/o.rate*1e3, o.rate)
 		if said == nil {
 			continue
 		}
-		i := slices.IndexFunc(said.Failovers, func(f fabric.Failover) bool { return f.Direction == x.String() })
-		if i < 0 {
+		n := slices.IndexFunc(said.Failovers, func(f fabric.Failover) bool { return f.Direction == x.String() })
+		if n < 0 {
 			t.Errorf("%s: the verdict has no duration: %+v", x, said.Failovers)
 			continue
 		}
-		stated := time.Duration(said.Failovers[i].LossNS)
-		t.Logf("  %s: %.1f ms is stated, by %d flows: off by %.1f ms", x, stated.Seconds()*1e3, said.Failovers[i].Flows, (stated-o.mean).Seconds()*1e3)
+		stated := time.Duration(said.Failovers[n].LossNS)
+		t.Logf("  %s: %.1f ms is stated, by %d flows: off by %.1f ms", x, stated.Seconds()*1e3, said.Failovers[n].Flows, (stated-o.mean).Seconds()*1e3)
 		if off := stated - o.mean; off.Abs() > *failoverBound {
 			t.Errorf("%s: %s is stated, and the packets of a flow were lost for %s", x, stated, o.mean)
 		}
@@ -240,20 +244,25 @@ type outage struct {
 	rate              float64 // packets per second in the direction before
 	mean, least, most time.Duration
 	at                map[string]int // packets by the switch that had them last
-	later             string         // what was lost after a pause
+	later             int            // packets that were lost after a pause
 }
 
 // outagePause ends an outage: a flow has a packet each 10 ms.
 const outagePause = 100 * time.Millisecond
 
-// outageOf returns the outage of the flows whose packets entered a port before a moment, by those that were lost after it.
-func outageOf(kept, lost []portEntry, port string, before time.Time) (o outage) {
+// outageOf returns the outage of the flows whose packets entered a port before a moment, by those that were lost after it. The probes of
+// a flow that crosses another port are lost there, so that its replies are none that could be lost.
+func outageOf(kept, lost []portEntry, port, other string, before time.Time) (o outage) {
 	o.at = map[string]int{}
-	rates := map[*packetFlow]float64{}
+	rates, both := map[*packetFlow]float64{}, map[fabric.Flow]bool{}
 	span := time.Duration(before.UnixNano() - kept[0].at).Seconds()
 	for i := range kept {
-		if kept[i].port == port && kept[i].at < before.UnixNano() {
-			rates[kept[i].packetFlow] += 1 / span
+		switch x := &kept[i]; {
+		case x.at >= before.UnixNano():
+		case x.port == port:
+			rates[x.packetFlow] += 1 / span
+		case x.port == other:
+			both[x.ProbeFlow()] = true
 		}
 	}
 	times := map[*packetFlow][]int64{}
@@ -264,7 +273,6 @@ func outageOf(kept, lost []portEntry, port string, before time.Time) (o outage) 
 		}
 	}
 	var sum time.Duration
-	later := 0
 	for f, rate := range rates {
 		o.rate += rate
 		all := times[f]
@@ -272,11 +280,10 @@ func outageOf(kept, lost []portEntry, port string, before time.Time) (o outage) 
 		for n < len(all) && all[n]-all[n-1] < int64(outagePause) {
 			n++
 		}
-		if n < 3 || len(all) < n {
-			later += len(all)
-			continue // its probes were lost on the way there, so that there were no replies to lose
+		if both[f.ProbeFlow()] || len(all) < n {
+			continue
 		}
-		later += len(all) - n
+		o.later += len(all) - n
 		lasted := time.Duration(all[n-1]-all[0]) + time.Duration(1e9/rate)
 		o.packets, o.flows, sum, o.most = o.packets+n, o.flows+1, sum+lasted, max(o.most, lasted)
 		if o.least == 0 || lasted < o.least {
@@ -286,6 +293,5 @@ func outageOf(kept, lost []portEntry, port string, before time.Time) (o outage) 
 	if o.flows > 0 {
 		o.mean = sum / time.Duration(o.flows)
 	}
-	o.later = fmt.Sprintf("%d packets", later)
 	return o
 }
