@@ -31,7 +31,8 @@ type crossings struct {
 	mu    sync.Mutex
 	flows map[packetKey]*packetFlow
 	kept  []portEntry
-	keeps bool
+	// keepsFrom is the time from which packets are kept, in nanoseconds since 1970. 0 means that none are.
+	keepsFrom int64
 }
 
 // packetKey is what the packets of a flow have in common.
@@ -147,7 +148,7 @@ func (c *crossings) take(frame []byte, at int64, byMAC map[[6]byte]string) {
 	} else {
 		f.entered[port] = append(all, span{at, at})
 	}
-	if c.keeps {
+	if c.keepsFrom > 0 && at >= c.keepsFrom {
 		c.kept = append(c.kept, portEntry{f, port, binary.BigEndian.Uint32(frame[payload:]), at})
 	}
 }
@@ -156,14 +157,19 @@ func (c *crossings) take(frame []byte, at int64, byMAC map[[6]byte]string) {
 func (c *crossings) keep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keeps, c.kept = true, nil
+	c.keepsFrom, c.kept = time.Now().UnixNano(), nil
 }
 
-// taken returns the packets that were kept, by their times.
-func (c *crossings) taken() []portEntry {
+// taken returns the packets that were kept, by their times. Those from a moment on are returned the next time as well.
+func (c *crossings) taken(again time.Time) []portEntry {
 	c.mu.Lock()
 	out := c.kept
-	c.keeps, c.kept = false, nil
+	c.kept = nil
+	for _, x := range out {
+		if x.at >= again.UnixNano() {
+			c.kept = append(c.kept, x)
+		}
+	}
 	c.mu.Unlock()
 	slices.SortFunc(out, func(a, b portEntry) int { return cmp.Compare(a.at, b.at) })
 	return out
@@ -203,8 +209,8 @@ type lostAt struct {
 	times   []int64
 }
 
-// lostPackets returns the last places of the packets that entered their first switch and never their last one, by their times. Packets
-// after a moment may be on their way.
+// lostPackets returns where packets were last that entered their first switch and never their last one, by their times. Those of a moment
+// and later may be on their way.
 func (c *crossings) lostPackets(all []portEntry, until time.Time) (out []portEntry) {
 	type packet struct {
 		flow *packetFlow
@@ -212,13 +218,11 @@ func (c *crossings) lostPackets(all []portEntry, until time.Time) (out []portEnt
 	}
 	last := map[packet]portEntry{}
 	for _, x := range all {
-		if x.at < until.UnixNano() {
-			last[packet{x.packetFlow, x.seq}] = x
-		}
+		last[packet{x.packetFlow, x.seq}] = x
 	}
 	for _, x := range last {
 		_, to := x.Endpoints()
-		if leaf, _ := c.g.LeafOf(to); fabric.OwnerOf(x.port) != leaf {
+		if leaf, _ := c.g.LeafOf(to); x.at < until.UnixNano() && fabric.OwnerOf(x.port) != leaf {
 			out = append(out, x)
 		}
 	}

@@ -27,11 +27,11 @@ func TestQuietRouting(t *testing.T) {
 	d.preparePolicies()
 	time.Sleep(5 * time.Second)
 	began := time.Now()
+	d.truth.keep()
 	sent, lost := map[string]uint64{}, map[string]uint64{}
 	changes := d.quietChanges()
 	for i := 0; time.Since(began) < *quietLasts; i++ {
 		c := changes[i%len(changes)]
-		d.truth.keep()
 		at := time.Now()
 		if err := c.do(); err != nil {
 			t.Fatal(err)
@@ -43,10 +43,11 @@ func TestQuietRouting(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Until(at.Add(*quietEvery)))
-		kept := d.truth.taken()
+		judged := time.Now().Add(-time.Second)
+		kept := d.truth.taken(judged)
 		kind, _, _ := strings.Cut(c.name, " ")
 		sent[kind] += uint64(len(kept))
-		for sw, l := range d.truth.lossesOf(kept, time.Now().Add(-500*time.Millisecond)) {
+		for sw, l := range d.truth.lossesOf(kept, judged) {
 			t.Errorf("%s: lost at %s: %s", c.name, sw, l)
 			lost[kind] += uint64(l.packets)
 		}
