@@ -29,20 +29,20 @@ func TestQuietRouting(t *testing.T) {
 	began := time.Now()
 	d.truth.keep()
 	sent, lost := map[string]uint64{}, map[string]uint64{}
-	changes := d.quietChanges()
+	changes, opened := d.quietChanges(), verdictLog{}
 	for i := 0; time.Since(began) < *quietLasts; i++ {
 		c := changes[i%len(changes)]
 		at := time.Now()
 		if err := c.do(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Until(at.Add(*quietEvery / 2)))
+		opened.watch(d, at.Add(*quietEvery/2))
 		if c.undo != nil {
 			if err := c.undo(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(time.Until(at.Add(*quietEvery)))
+		opened.watch(d, at.Add(*quietEvery))
 		judged := time.Now().Add(-time.Second)
 		kept := d.truth.taken(judged)
 		kind, _, _ := strings.Cut(c.name, " ")
@@ -52,18 +52,37 @@ func TestQuietRouting(t *testing.T) {
 			lost[kind] += uint64(l.packets)
 		}
 	}
-	time.Sleep(10 * time.Second)
+	opened.watch(d, time.Now().Add(10*time.Second))
 	for kind, n := range sent {
-		t.Logf("%-10s %d packets entered switches, %d were lost", kind, n, lost[kind])
+		t.Logf("%-10s %d times that packets entered switches, %d packets were lost", kind, n, lost[kind])
 	}
-	opened := map[string]int{}
-	for _, in := range d.Loop().Snapshot().Incidents {
-		opened[fmt.Sprintf("%s %s", in.Scenario, in.Severity)]++
-		if in.Severity != fabric.SeverityInfo {
-			t.Errorf("a verdict of severity %s: %s", in.Severity, in.Summary)
+	severities := map[string]int{}
+	for key, summary := range opened {
+		severities[key.severity]++
+		if key.severity != fabric.SeverityInfo {
+			t.Errorf("a verdict of severity %s: %s", key.severity, summary)
 		}
 	}
-	t.Logf("%s of routing without loss; incidents: %v", time.Since(began).Round(time.Second), opened)
+	t.Logf("%s of routing without loss; verdicts by severity: %v", time.Since(began).Round(time.Second), severities)
+}
+
+// verdictLog has the summaries of all verdicts that were open.
+type verdictLog map[openVerdict]string
+
+// openVerdict is a verdict with a severity, which may change.
+type openVerdict struct{ id, severity string }
+
+// watch records the verdicts that are open until a moment.
+func (l verdictLog) watch(d *routedDemo, until time.Time) {
+	for time.Now().Before(until) {
+		for _, v := range d.Loop().Snapshot().Report.Verdicts {
+			l[openVerdict{v.ID, v.Severity}] = v.Summary
+		}
+		for _, in := range d.Loop().Snapshot().Incidents {
+			l[openVerdict{in.Verdict.ID, in.Severity}] = in.Summary
+		}
+		time.Sleep(min(200*time.Millisecond, max(0, time.Until(until))))
+	}
 }
 
 // firstASN is the number of the autonomous system of a lab's first switch (docs/lab-routing.md), and foreignASN one that no switch has.
