@@ -79,7 +79,7 @@ func (l verdictLog) watch(d *routedDemo, until time.Time) {
 			l[openVerdict{v.ID, v.Severity}] = v.Summary
 		}
 		for _, in := range d.Loop().Snapshot().Incidents {
-			l[openVerdict{in.Verdict.ID, in.Severity}] = in.Summary
+			l[openVerdict{in.ID, in.Severity}] = in.Summary
 		}
 		time.Sleep(min(200*time.Millisecond, max(0, time.Until(until))))
 	}
