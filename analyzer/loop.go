@@ -235,7 +235,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Part: l.opts.Part, Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
 	rep.Verdicts = append(rep.Verdicts, swapped...)
 	l.addDownVerdicts(&rep, findings, now)
-	l.addRoutingVerdicts(ctx, &rep, findings, now)
+	l.addRoutingVerdicts(ctx, &rep, raw, findings, now)
 	l.dropGoneLinks(&rep, now)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)

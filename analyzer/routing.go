@@ -77,8 +77,9 @@ func (l *Loop) unusedPorts(ctx context.Context, now time.Time) map[string]bool {
 	return out
 }
 
-// reviewRouting returns the faults of routing that hold, by the findings of a cycle and what switches report.
-func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, findings []judge.Finding, now time.Time) []routing.Finding {
+// reviewRouting returns the faults of routing that hold, by the findings of a cycle and what switches report. What was lost in the last
+// second is counted by the raw findings, since those that are confirmed repeat a hard loss for some cycles. Both are sorted by flow.
+func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, raw, findings []judge.Finding, now time.Time) []routing.Finding {
 	m := &routing.Moment{Now: now, CarrierChanges: l.carrierChanges(ctx, now), PortUp: l.unusedPorts(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
 	if l.opts.SwitchRoutes != nil {
 		m.Switches = l.opts.SwitchRoutes()
@@ -88,7 +89,11 @@ func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, findings [
 		o := f.Obs
 		x := routing.Flow{Flow: f.Flow, Path: o.Path, Valid: o.PathState == fabric.PathValid && !o.Sprayed,
 			Lossy: f.Condition == judge.Degraded && o.Sent > 0 && (o.Sent-min(o.Sent, o.Lost))*mostlyLost <= o.Sent, Healthy: f.Condition == judge.Healthy}
-		if last := o.LastSecond; last != nil && !f.HostSuspect {
+		for len(raw) > 0 && raw[0].Obs.Edge < o.Edge {
+			raw = raw[1:]
+		}
+		if len(raw) > 0 && raw[0].Flow == f.Flow && raw[0].Obs.LastSecond != nil && !raw[0].HostSuspect {
+			last := raw[0].Obs.LastSecond
 			x.Counted, x.Sent, x.Unanswered = true, last.Sent, last.Lost
 			if last.Lost > 0 {
 				x.Unanswered++ // LastSecond allows for one on its way
@@ -121,8 +126,8 @@ func (l *Loop) deadElements(rep *fabric.Report) map[fabric.Element]bool {
 
 // addRoutingVerdicts adds verdicts on faults of routing and on links that it left, and removes those that faults of routing explain,
 // with the open incidents on them. What carries the load of a link that has an incident is said there.
-func (l *Loop) addRoutingVerdicts(ctx context.Context, rep *fabric.Report, findings []judge.Finding, now time.Time) {
-	found := slices.DeleteFunc(l.reviewRouting(ctx, rep, findings, now), func(f routing.Finding) bool { return l.isNamed(rep, &f) })
+func (l *Loop) addRoutingVerdicts(ctx context.Context, rep *fabric.Report, raw, findings []judge.Finding, now time.Time) {
+	found := slices.DeleteFunc(l.reviewRouting(ctx, rep, raw, findings, now), func(f routing.Finding) bool { return l.isNamed(rep, &f) })
 	explains := func(v *fabric.Verdict, certain bool) bool {
 		return slices.ContainsFunc(found, func(f routing.Finding) bool {
 			return (!certain || f.Phase != routing.MayHold) && classify.RoutingExplains(&f, v)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/looptest"
@@ -69,8 +70,10 @@ func TestFailoverIsBesideTheLink(t *testing.T) {
 	r.Learn()
 	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
 	d := fabric.Direction{From: "leaf2:up1", To: "spine1:dn2"}
+	failed := r.Now
 	r.World.Loss[d], r.World.Loss[d.Reverse()] = 1, 1
 	r.Until(8, "the link", func(s snapshot.Snapshot) bool { return len(verdictsOn(s, fabric.HardFailure)) == 1 })
+	lost := r.Now.Sub(failed)
 	moveFlows(r, link, func(fabric.Flow, fabric.Path) bool { return true })
 	r.Until(12, "the failover", func(s snapshot.Snapshot) bool { return len(verdictsOn(s, fabric.Convergence)) == 1 })
 	r.Until(12, "the load", func(s snapshot.Snapshot) bool {
@@ -78,6 +81,10 @@ func TestFailoverIsBesideTheLink(t *testing.T) {
 		return len(hard) == 1 && strings.Contains(hard[0].Summary, "Its load is carried by ")
 	})
 	s := r.Loop.Snapshot()
+	// A confirmed hard loss is remembered for some cycles, and counts once.
+	if got := verdictsOn(s, fabric.Convergence)[0].Failovers; len(got) == 0 || (time.Duration(got[0].LossNS)-lost).Abs() > 20*time.Millisecond {
+		t.Errorf("stated %+v, want %s", got, lost)
+	}
 	for _, v := range s.Report.Verdicts {
 		if v.Element != link {
 			t.Errorf("%s %s", v.Element.ID, v.Scenario)

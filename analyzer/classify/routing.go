@@ -103,6 +103,13 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 	for _, e := range f.Explained {
 		v.Edges = append(v.Edges, e.String())
 	}
+	for _, x := range f.Failovers {
+		way := fabric.Failover{LossNS: x.Loss.Nanoseconds(), Flows: x.Flows}
+		if x.From != "" {
+			way.Direction = x.String()
+		}
+		v.Failovers = append(v.Failovers, way)
+	}
 	switch f.Kind {
 	case routing.Polarized:
 		v.Scenario = fabric.Polarization
@@ -129,7 +136,7 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 	switch {
 	case len(f.Lost) > 0:
 		v.Severity = fabric.SeverityCritical
-	case f.Kind == routing.LeftLink, f.Kind == routing.SessionFlap && !f.Claimed, f.Kind == routing.Converged && f.Longest < slowFailover:
+	case f.Kind == routing.LeftLink, f.Kind == routing.SessionFlap && !f.Claimed, f.Kind == routing.Converged && f.Longest() < slowFailover:
 		v.Severity = fabric.SeverityInfo
 	}
 	return v
@@ -173,15 +180,27 @@ func routingSummary(f *routing.Finding) string {
 	case routing.Polarized:
 		return fmt.Sprintf("Flows crowd at %s: of the flows that one leaf sends there, %s in all, nearly all take %d of %d equal next hops. Two tiers choose by the same hash: %s.", name, flows, f.Used, f.Expected, elementNames(f.Others))
 	case routing.Converged:
-		text := fmt.Sprintf("Routing took %s to avoid link %s from %s on, by the lost probes of %s times their interval.", formatMillis(f.Longest), name, clockTime(f.Since), flows)
-		if f.Shortest < f.Longest-20*time.Millisecond {
-			text += fmt.Sprintf(" In the other direction it took %s.", formatMillis(f.Shortest))
-		}
-		return text + " The loss ended with that."
+		return fmt.Sprintf("Routing took %s to avoid link %s from %s on, by the lost probes of %s times their interval.%s The loss ended with that.",
+			formatMillis(f.Longest()), name, clockTime(f.Since), flows, failoverDirections(f))
 	case routing.FIBMismatch:
 		return fmt.Sprintf("The kernel's table of switch %s differs from what its routing daemon selected for %s. %s lose packets there.", name, f.Prefix, flowCount(len(f.Lost)))
 	}
 	return ""
+}
+
+// failoverDirections says which direction of a link a failover was measured in, and how long it took in the other one.
+func failoverDirections(f *routing.Finding) (text string) {
+	for i, x := range f.Failovers {
+		if x.From == "" {
+			continue // the flows crossed both directions
+		}
+		if i == 0 {
+			text += fmt.Sprintf(" That is from %s to %s.", x.From, x.To)
+		} else {
+			text += fmt.Sprintf(" From %s to %s it took %s.", x.From, x.To, formatMillis(x.Loss))
+		}
+	}
+	return text
 }
 
 // DescribeLeft says since when flows have left a link, and what carries its load now.

@@ -15,7 +15,7 @@ const (
 	// failoverSpan is how long afterwards a path may become known.
 	gatherFor    = 2 * time.Second
 	failoverSpan = 20 * time.Second
-	// mostAffected is the share of the flows that left a link which must have lost probes.
+	// mostAffected is the share of the flows that left a direction of a link which must have lost probes.
 	mostAffected = 0.6
 )
 
@@ -24,6 +24,24 @@ type episode struct {
 	start, end time.Time // end is zero while it lasts
 	lost       uint64
 	lasted     time.Duration // by the share of probes without reply in each second
+	// share is that of the second that was counted last, which ended at counted.
+	share   float64
+	counted time.Time
+}
+
+// addSecond adds the share of the probes of the last second that had no reply. Seconds that were not counted, as those of cycles that were
+// missed, lie within the loss if the next one has loss too, and are taken for the worse of the two. Else it ended in them: they are taken
+// for half of the one before.
+func (e *episode) addSecond(share float64, m *Moment) {
+	if missed := m.Now.Sub(e.counted) - m.Step; !e.counted.IsZero() && missed > m.Step/2 {
+		of := max(e.share, share)
+		if share == 0 {
+			of /= 2
+		}
+		e.lasted += time.Duration(of * float64(missed))
+	}
+	e.lasted += time.Duration(share * float64(m.Step))
+	e.share, e.counted = share, m.Now
 }
 
 // followLosses takes what was lost of a probe flow in the last second.
@@ -40,10 +58,11 @@ func (r *record) followLosses(f *Flow, m *Moment) {
 		}
 		e.end = time.Time{}
 		e.lost += f.Unanswered
-		e.lasted += time.Duration(float64(min(f.Unanswered, f.Sent)) / float64(f.Sent) * float64(m.Step))
+		e.addSecond(float64(min(f.Unanswered, f.Sent))/float64(f.Sent), m)
 	case e == nil:
 	case e.end.IsZero():
 		e.end = m.Now
+		e.addSecond(0, m)
 	}
 }
 
@@ -96,20 +115,70 @@ func (w *Watcher) victims(m *Moment) (out []*victim) {
 	return out
 }
 
-// departed returns how many probe flows left a link since a moment, in either direction of the flow.
-func (w *Watcher) departed(link string, since time.Time) int {
+// leftDirection reports whether the flow of a victim left a direction of a link.
+func (v *victim) leftDirection(d fabric.Direction) bool {
+	return v.both[d.LinkID()] || v.left[d.LinkID()] == d
+}
+
+// departed returns the probe flows that left a direction of a link since a moment, with their probes or their replies.
+func (w *Watcher) departed(d fabric.Direction, since time.Time) map[fabric.Flow]bool {
 	flows := map[fabric.Flow]bool{}
+	n, known := w.usage.numbers[d]
+	if !known {
+		return flows
+	}
 	for _, r := range w.usage.records {
-		if !r.valid || r.changed.Before(since.Add(-2*time.Second)) {
-			continue
-		}
-		for _, n := range r.former {
-			if !slices.Contains(r.ports, n) && w.usage.ports[n].LinkID() == link {
-				flows[r.flow.ProbeFlow()] = true
-			}
+		if r.valid && !r.changed.Before(since.Add(-2*time.Second)) && slices.Contains(r.former, n) && !slices.Contains(r.ports, n) {
+			flows[r.flow.ProbeFlow()] = true
 		}
 	}
-	return len(flows)
+	return flows
+}
+
+// failedDirections returns the directions of a link in which it failed: most flows that left them lost probes. Flows of the other direction
+// may have left without loss. Those that left both say nothing of one of them, if there are others. share is the largest share of a
+// direction.
+func (w *Watcher) failedDirections(link string, victims []*victim) (failed []fabric.Direction, share float64) {
+	a, b, _ := fabric.SplitLink(link)
+	since := victims[0].start
+	for _, v := range victims {
+		if v.start.Before(since) {
+			since = v.start
+		}
+	}
+	directions := [2]fabric.Direction{{From: a, To: b}, {From: b, To: a}}
+	departed := [2]map[fabric.Flow]bool{w.departed(directions[0], since), w.departed(directions[1], since)}
+	for i, d := range directions {
+		var lost, lostAlone, alone int
+		for f := range departed[i] {
+			if !departed[1-i][f] {
+				alone++
+			}
+		}
+		for _, v := range victims {
+			if v.leftDirection(d) {
+				lost++
+				if !departed[1-i][v.flow] {
+					lostAlone++
+				}
+			}
+		}
+		if lost < fewFlows {
+			continue
+		}
+		of := float64(lost) / float64(max(1, len(departed[i])))
+		share = max(share, of)
+		if alone >= fewFlows {
+			of = float64(lostAlone) / float64(alone)
+		}
+		if of >= mostAffected {
+			failed = append(failed, d)
+		}
+	}
+	if len(failed) == 0 {
+		failed = directions[:]
+	}
+	return failed, share
 }
 
 // failovers finds losses that ended when flows left a link (rule 6). A failover is reported for convergedFor.
@@ -125,7 +194,8 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 		if a, b, ok := fabric.SplitLink(link); ok && w.usage.works(m, fabric.Direction{From: a, To: b}) {
 			continue
 		}
-		f, last := failoverOf(link, own)
+		failed, _ := w.failedDirections(link, own)
+		f, last := failoverOf(link, own, failed)
 		f.Others = alike
 		for _, e := range append(alike, f.Element) {
 			if s := w.links[e.ID]; s != nil && !s.left.IsZero() {
@@ -166,15 +236,6 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 			by[link] = append(by[link], v)
 		}
 	}
-	share := func(link string) float64 {
-		since := by[link][0].start
-		for _, v := range by[link] {
-			if v.start.Before(since) {
-				since = v.start
-			}
-		}
-		return float64(len(by[link])) / float64(max(1, w.departed(link, since)))
-	}
 	links := sortedKeys(by)
 	slices.SortStableFunc(links, func(a, b string) int { return cmp.Compare(len(by[b]), len(by[a])) })
 	best, bestShare := "", 0.0
@@ -182,7 +243,7 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 		if len(by[link]) < fewFlows || best != "" && len(by[link])*10 < len(by[best])*9 {
 			break
 		}
-		if s := share(link); s >= mostAffected && (best == "" || s > bestShare) {
+		if _, s := w.failedDirections(link, by[link]); s >= mostAffected && (best == "" || s > bestShare) {
 			best, bestShare = link, s
 		}
 	}
@@ -198,8 +259,8 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 	return best, alike, by[best]
 }
 
-// failoverOf returns the finding on a failover, and when its last loss ended.
-func failoverOf(link string, all []*victim) (Finding, time.Time) {
+// failoverOf returns the finding on a failover of a link that failed in some directions, and when its last loss ended.
+func failoverOf(link string, all []*victim, failed []fabric.Direction) (Finding, time.Time) {
 	f := Finding{Element: fabric.Element{ID: link, Kind: fabric.KindLink}, Kind: Converged, Since: all[0].start, Flows: len(all), Confidence: 0.99, Claimed: true}
 	var last time.Time
 	groups := map[fabric.Direction][]time.Duration{}
@@ -210,11 +271,14 @@ func failoverOf(link string, all []*victim) (Finding, time.Time) {
 		if v.end.After(last) {
 			last = v.end
 		}
-		d := v.left[link]
-		if v.both[link] {
-			d = fabric.Direction{} // which of them lost more is unknown
+		switch d := v.left[link]; {
+		case len(failed) == 1 && v.leftDirection(failed[0]):
+			groups[failed[0]] = append(groups[failed[0]], v.lasted)
+		case v.both[link]: // which of them lost more is unknown
+			groups[fabric.Direction{}] = append(groups[fabric.Direction{}], v.lasted)
+		case slices.Contains(failed, d):
+			groups[d] = append(groups[d], v.lasted)
 		}
-		groups[d] = append(groups[d], v.lasted)
 		back := v.flow
 		back.Reply = true
 		f.Explained = append(f.Explained, v.flow, back)
@@ -222,15 +286,10 @@ func failoverOf(link string, all []*victim) (Finding, time.Time) {
 	if len(groups) > 1 {
 		delete(groups, fabric.Direction{})
 	}
-	for _, g := range groups {
-		mean := middleMean(g)
-		if f.Longest == 0 || mean > f.Longest {
-			f.Longest = mean
-		}
-		if f.Shortest == 0 || mean < f.Shortest {
-			f.Shortest = mean
-		}
+	for d, g := range groups {
+		f.Failovers = append(f.Failovers, Failover{Direction: d, Loss: middleMean(g), Flows: len(g)})
 	}
+	slices.SortFunc(f.Failovers, func(a, b Failover) int { return cmp.Or(cmp.Compare(b.Loss, a.Loss), cmp.Compare(a.From, b.From)) })
 	slices.SortFunc(f.Explained, compareFlows)
 	return f, last
 }

@@ -11,9 +11,9 @@ import (
 
 // linkState is how flows left a link and came back to it.
 type linkState struct {
-	users      int // when it was used last
-	empty      time.Time // since when no flow is known to use it, or zero
-	left       time.Time // since when all flows that used it are known to have other paths, or zero
+	users      int         // when it was used last
+	empty      time.Time   // since when no flow is known to use it, or zero
+	left       time.Time   // since when all flows that used it are known to have other paths, or zero
 	departures []time.Time // when flows left it
 	lost       time.Time   // when the last of its flows left it that had lost packets there, or zero
 	faulty     time.Time   // when the link, or its session, was known to be down last

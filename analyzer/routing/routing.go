@@ -133,14 +133,30 @@ type Finding struct {
 	// Times is how often it happened in Span.
 	Times int
 	Span  time.Duration
-	// Shortest and Longest are durations of a failover, by direction of the link.
-	Shortest, Longest time.Duration
+	// Failovers are durations of a failover, by direction of the link, the longest first.
+	Failovers []Failover
 	// Carries are the links that carry the load of a link now, those that took most of it first.
 	Carries []Share
 	// Reported means that the switches' own reports show it.
 	Reported bool
 	// Text has details in words.
 	Text string
+}
+
+// Failover is how long a direction of a link lost packets until flows avoided it, by so many flows. The direction is zero if these
+// flows crossed both.
+type Failover struct {
+	fabric.Direction
+	Loss  time.Duration
+	Flows int
+}
+
+// Longest returns the longest duration of a failover, and 0 of another finding.
+func (f *Finding) Longest() time.Duration {
+	if len(f.Failovers) == 0 {
+		return 0
+	}
+	return f.Failovers[0].Loss
 }
 
 // Share is a direction of a link with the number of flows that it has, and how many of them came from elsewhere.

@@ -211,7 +211,7 @@ func TestLinksThatRoutingLeftForAFault(t *testing.T) {
 			w.report()
 			w.run(t, 2)
 			if c.loses {
-				w.failLink(t, w.g.LinkAt("leaf2:up1"), 700*time.Millisecond)
+				w.failLink(t, w.g.LinkAt("leaf2:up1"), 700*time.Millisecond, 700*time.Millisecond)
 			} else {
 				w.down[link] = true
 				w.converge()

@@ -249,12 +249,22 @@ type Verdict struct {
 	Attribution *Attribution `json:"attribution,omitempty"`
 	// WouldSplit are measurements that would distinguish the element from its equivalents, if some would.
 	WouldSplit []Measurement `json:"would_split,omitempty"`
+	// Failovers are the durations that a verdict of scenario Convergence is about, the longest first.
+	Failovers []Failover `json:"failovers,omitempty"`
 
 	// Edges are those the verdict explains; not part of the file format.
 	Edges []string `json:"-"`
 	// SameFlowEquivalents are the equivalents that the same flows cross, by chance of which flows decide at this
 	// moment or by the topology. They are not part of the file format.
 	SameFlowEquivalents []DirectedElement `json:"-"`
+}
+
+// Failover is how long routing took to avoid a direction of a link: for that long its packets were lost.
+type Failover struct {
+	// Direction is FROM->TO, or absent if the flows that show it lost packets in both.
+	Direction string `json:"direction,omitempty"`
+	LossNS    int64  `json:"loss_ns"`
+	Flows     int    `json:"flows"`
 }
 
 // DirectedElement is an element, or one direction of it if Direction is set.

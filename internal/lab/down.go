@@ -45,6 +45,9 @@ func removeLab(root string, st *state) error {
 		}
 		errs = append(errs, unix.RemoveNetns(ns.Netns))
 	}
+	for _, dir := range st.Directories {
+		errs = append(errs, os.RemoveAll(dir))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("taking lab %q down: %w", st.Name, err)
 	}

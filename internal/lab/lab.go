@@ -23,6 +23,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -256,6 +257,21 @@ func (l *Lab) Name() string { return l.name }
 // Topology returns the topology completed with the addresses the lab uses.
 // It is shared: callers do not change it.
 func (l *Lab) Topology() *fabric.Topology { return l.x.Topology }
+
+// OwnDirectory makes a directory that is elsewhere a part of the lab: it is removed when the lab is taken down, also after its owner was
+// killed.
+func (l *Lab) OwnDirectory(ctx context.Context, dir string) error {
+	st, unlock, err := l.lockState(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("directory %q of lab %q: an absolute path is expected", dir, l.name)
+	}
+	st.Directories = append(st.Directories, dir)
+	return st.saveState(l.root)
+}
 
 // NetnsOf returns the name of the namespace of a switch or node, as "ip netns"
 // knows it.

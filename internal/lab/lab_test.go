@@ -596,6 +596,7 @@ func TestKilledOwnerIsCleanedUp(t *testing.T) {
 	}
 }
 
+// TestDownEndsProcesses: processes of a lab end with it, and directories elsewhere that it owns are removed.
 func TestDownEndsProcesses(t *testing.T) {
 	l := up(t, demoFile, "procs")
 	// A process of its own session, as a daemon would be.
@@ -610,11 +611,24 @@ func TestDownEndsProcesses(t *testing.T) {
 	if _, err := fmt.Fscanln(out, new(string)); err != nil {
 		t.Fatal(err)
 	}
+	dir := filepath.Join(t.TempDir(), "owned")
+	if err := os.MkdirAll(filepath.Join(dir, "below"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.OwnDirectory(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.OwnDirectory(t.Context(), "here"); err == nil || !strings.Contains(err.Error(), "absolute path") {
+		t.Errorf("a relative path: %v, want an error", err)
+	}
 	if err := Down(t.Context(), l.name); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil {
 		t.Error("the process ended by itself, want it killed")
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the lab's directory elsewhere: %v, want that it is gone", err)
 	}
 }
 

@@ -121,6 +121,8 @@ type state struct {
 	Layout     *Layout                 `json:"layout"`
 	Faults     []ActiveFault           `json:"faults"`
 	LastFault  int                     `json:"last_fault"`
+	// Directories are elsewhere, and are removed with the lab.
+	Directories []string `json:"directories,omitempty"`
 }
 
 func labDir(root, name string) string { return filepath.Join(root, name) }

@@ -52,6 +52,8 @@ type Options struct {
 	// Directory keeps the database, in Prometheus' format. If it is empty, the data are in a temporary directory, which
 	// Close removes.
 	Directory string
+	// TemporaryIn is where the temporary directory is made. If it is empty, it is made in that of the machine.
+	TemporaryIn string
 	// Retention is the time that samples are kept in Directory.
 	Retention time.Duration
 	// Rules has the files that rule_files of the configuration name. Nil means that there are no rules.
@@ -128,7 +130,7 @@ func (s *Server) openDatabase() (err error) {
 	opts := tsdb.DefaultOptions()
 	opts.RetentionDuration = s.o.Retention.Milliseconds()
 	if s.o.Directory == "" {
-		if s.directory, err = os.MkdirTemp("", "graylink-tsdb-"); err != nil {
+		if s.directory, err = os.MkdirTemp(s.o.TemporaryIn, "graylink-tsdb-"); err != nil {
 			return err
 		}
 		opts.RetentionDuration = temporaryRetention.Milliseconds()

@@ -210,6 +210,11 @@ func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error 
 	if d.dir, err = os.MkdirTemp("", "graylink-demo-"); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
+	if l := d.Lab(); l != nil {
+		if err := l.OwnDirectory(ctx, d.dir); err != nil {
+			return err
+		}
+	}
 	if d.coordinator, err = startCoordinator(ctx, d.site.Topology(), d.o, d.dir); err != nil {
 		return err
 	}
@@ -431,7 +436,7 @@ func (d *Demo) startAnalyzer(run context.Context, ln net.Listener) error {
 		}
 	}
 	var err error
-	if d.db, err = promserver.New(promserver.Options{Config: promserver.StaticConfig(time.Second, targets), Dial: d.dialContext, Log: d.o.Log}); err != nil {
+	if d.db, err = promserver.New(promserver.Options{Config: promserver.StaticConfig(time.Second, targets), TemporaryIn: d.dir, Dial: d.dialContext, Log: d.o.Log}); err != nil {
 		return err
 	}
 	var agents tracing.Agents
@@ -788,11 +793,11 @@ func (d *Demo) Close() error {
 	if d.db != nil {
 		errs = append(errs, d.db.Close())
 	}
+	if d.coordinator != nil { // before the lab, which has its directory
+		errs = append(errs, d.coordinator.close())
+	}
 	if d.site != nil {
 		errs = append(errs, d.site.Close())
-	}
-	if d.coordinator != nil {
-		errs = append(errs, d.coordinator.close())
 	}
 	if d.dir != "" {
 		errs = append(errs, os.RemoveAll(d.dir))
