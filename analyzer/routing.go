@@ -2,10 +2,7 @@ package analyzer
 
 import (
 	"context"
-	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
@@ -17,45 +14,13 @@ import (
 // mostlyLost is the divisor of the share of its packets that may arrive of a flow whose packets are lost.
 const mostlyLost = 10
 
-// Bounds of the query for the changes of carriers.
-const (
-	mostCarrierSwitches = 64
-	carrierPatience     = time.Second
-)
-
-// carrierChanges queries how often the carriers of the ports changed whose links seem to flap. The result is nil if none seem to, and if the
-// query fails: then it is unknown whether a link flaps or its session does.
-func (l *Loop) carrierChanges(ctx context.Context, now time.Time) map[string]int {
-	var switches []string
-	for _, port := range l.routing.FlappingPorts() {
-		if sw := regexp.QuoteMeta(fabric.OwnerOf(port)); !slices.Contains(switches, sw) && len(switches) < mostCarrierSwitches {
-			switches = append(switches, sw)
-		}
-	}
-	if len(switches) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, carrierPatience)
-	defer cancel()
-	series := fmt.Sprintf("(fabric_switch_port_carrier_changes_total{switch=~%q}[%ds])", strings.Join(switches, "|"), int(routing.CarrierSpan.Seconds()))
-	samples, err := l.opts.DB.QueryInstant(ctx, "max by (switch, port) (max_over_time"+series+" - min_over_time"+series+")", now)
-	if err != nil {
-		l.opts.Log.Warn("cannot read the changes of carriers", "err", err)
-		return nil
-	}
-	out := map[string]int{}
-	for _, s := range samples {
-		out[s.Labels["switch"]+":"+s.Labels["port"]] = int(s.Value)
-	}
-	return out
-}
-
 // reviewRouting returns the faults of routing that hold, by the findings of a cycle and what switches report.
 func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, findings []judge.Finding, now time.Time) []routing.Finding {
 	m := &routing.Moment{Now: now, CarrierChanges: l.carrierChanges(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
 	if l.opts.SwitchRoutes != nil {
 		m.Switches = l.opts.SwitchRoutes()
 	}
+	m.SessionHistory = l.sessionHistory(ctx, m.Switches, now)
 	for i := range findings {
 		f := &findings[i]
 		o := f.Obs

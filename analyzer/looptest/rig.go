@@ -33,6 +33,8 @@ type Rig struct {
 	States map[string]string
 	// Carriers is how often the carriers of ports changed in the last minutes, by port.
 	Carriers map[string]int
+	// Sessions answers queries for sessions of ports. Nil means that there are no series of them.
+	Sessions evidence.Querier
 	// Bursts means that what is lost is lost in every other second.
 	Bursts bool
 	// Unjudging reports whether the node of a NIC does not judge its flows, as those of earlier versions. Nil means that
@@ -141,6 +143,12 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 	}
 	if strings.Contains(query, "fabric_switch_port_carrier_changes_total") {
 		return r.carrierSamples(), nil
+	}
+	if strings.Contains(query, "fabric_switch_bgp_session_up") {
+		if r.Sessions == nil {
+			return nil, nil
+		}
+		return r.Sessions.QueryInstant(ctx, query, at)
 	}
 	p := &r.Prometheus
 	if p.Down {

@@ -70,13 +70,16 @@ func (w *Watcher) left(r *record, d fabric.Direction) bool {
 // switches are left out.
 func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Finding) {
 	var left []Finding
-	w.flapping = w.flapping[:0]
+	w.flapping, w.leftPorts = w.flapping[:0], w.leftPorts[:0]
 	for i := range m.Graph.Topo.Links {
 		l := &m.Graph.Topo.Links[i]
 		if l.IsAccess() {
 			continue
 		}
 		s := w.links[l.ID()]
+		if s != nil && !s.left.IsZero() {
+			w.leftPorts = append(w.leftPorts, l.A, l.B)
+		}
 		if f, flaps := w.flapAt(m, l, s); flaps {
 			out = append(out, f)
 			continue
@@ -116,6 +119,9 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 	for _, end := range [2]string{l.A, l.B} {
 		if n, known := m.CarrierChanges[end]; known {
 			hasCarrier, carriers = true, max(carriers, n)
+		}
+		if x, known := m.SessionHistory[end]; known {
+			resets, lapses, hasBFD = max(resets, x.Resets), max(lapses, x.Lapses), hasBFD || x.HasBFD
 		}
 		c := w.sessions[end]
 		if c == nil {
@@ -177,6 +183,9 @@ func (w *Watcher) leftLink(m *Moment, l *fabric.Link, s *linkState) Finding {
 	f := Finding{Element: fabric.Element{ID: l.ID(), Kind: fabric.KindLink}, Kind: LeftLink, Since: s.left, Confidence: 0.9, Flows: s.users}
 	down, stays := false, false
 	for _, end := range [2]string{l.A, l.B} {
+		if x, known := m.SessionHistory[end]; known {
+			down, stays = down || x.HasBGP && !x.BGPUp, stays || x.HasBFD && x.BFDUp
+		}
 		if c := w.sessions[end]; c != nil {
 			down = down || c.hasBGP && !c.bgpUp && m.Now.Sub(c.downSince) >= settleTime
 			stays = stays || c.hasBFD && c.bfdUp

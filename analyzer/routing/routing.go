@@ -138,6 +138,15 @@ type Session struct {
 	Detection          time.Duration
 }
 
+// PortSessions is what a database has of the sessions at a port that no report has: the numbers of times in the last flapSpan that a
+// session of BGP was established again, and that one of BFD went down.
+type PortSessions struct {
+	Resets, Lapses int
+	// HasBGP and HasBFD mean that it is known whether a session is up.
+	HasBGP, HasBFD bool
+	BGPUp, BFDUp   bool
+}
+
 // Switch is what a switch reports. A nil map is not known.
 type Switch struct {
 	Name string
@@ -161,6 +170,8 @@ type Moment struct {
 	Switches map[string]*Switch
 	// CarrierChanges is how often the carrier of a port changed in the last flapSpan, by port. Ports that are absent are not known.
 	CarrierChanges map[string]int
+	// SessionHistory is what is known of sessions at ports without a report, by port. They are those of FlappingPorts and LeftPorts.
+	SessionHistory map[string]PortSessions
 	// Down reports whether a link or a switch is known to be down, or at fault by another verdict. It may be nil.
 	Down func(fabric.Element) bool
 }

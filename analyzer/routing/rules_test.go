@@ -115,6 +115,63 @@ func TestFlapIsClaimedOnlyByReports(t *testing.T) {
 	}
 }
 
+// Rule 4: what a database has of sessions serves where no switch reports them.
+func TestSessionHistory(t *testing.T) {
+	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
+	both := func(x routing.PortSessions) map[string]routing.PortSessions {
+		return map[string]routing.PortSessions{"leaf2:up1": x, "spine1:dn2": x}
+	}
+	calm := map[string]int{"leaf2:up1": 0, "spine1:dn2": 0}
+	for what, c := range map[string]struct {
+		history  map[string]routing.PortSessions
+		carriers map[string]int
+		want     routing.Kind // "" means no finding
+		claimed  bool
+	}{
+		"BGP, while BFD stays":         {both(routing.PortSessions{Resets: 2, HasBGP: true, HasBFD: true, BFDUp: true}), nil, routing.SessionFlap, true},
+		"BGP, while the carrier does":  {both(routing.PortSessions{Resets: 2, HasBGP: true}), calm, routing.SessionFlap, true},
+		"at one end alone":             {map[string]routing.PortSessions{"spine1:dn2": {Resets: 2, HasBGP: true}}, calm, routing.SessionFlap, true},
+		"BGP, and nothing of the link": {both(routing.PortSessions{Resets: 2, HasBGP: true}), nil, routing.SessionFlap, false},
+		"BFD, while the carrier stays": {both(routing.PortSessions{Resets: 2, Lapses: 2, HasBGP: true, HasBFD: true}), calm, routing.FalseBFD, true},
+		"BFD, and no carrier":          {both(routing.PortSessions{Resets: 2, Lapses: 2, HasBGP: true, HasBFD: true}), nil, routing.SessionFlap, false},
+		"the carrier changed":          {both(routing.PortSessions{Resets: 2, HasBGP: true}), map[string]int{"leaf2:up1": 4}, "", false},
+		"one reset":                    {both(routing.PortSessions{Resets: 1, HasBGP: true}), calm, routing.SessionFlap, false},
+		"no session":                   {nil, nil, routing.SessionFlap, false},
+		"another port":                 {map[string]routing.PortSessions{"spine1:dn3": {Resets: 5, HasBGP: true}}, nil, routing.SessionFlap, false},
+	} {
+		w := twoTiers(t, 3)
+		w.history, w.carriers = c.history, c.carriers
+		for range 2 {
+			w.down[link.ID] = true
+			w.converge()
+			w.run(t, 3)
+			if ports := w.watch.LeftPorts(); !slices.Equal(ports, []string{"leaf2:up1", "spine1:dn2"}) {
+				t.Errorf("%s: flows left %q", what, ports)
+			}
+			w.down[link.ID] = false
+			w.converge()
+			w.run(t, 5)
+		}
+		if c.want == "" {
+			if len(w.found) > 0 {
+				t.Errorf("%s: %s", what, describe(w))
+			}
+			continue
+		}
+		if f := w.only(t, c.want); f.Claimed != c.claimed || f.Element != link {
+			t.Errorf("%s: claimed %v of %s", what, f.Claimed, f.ID)
+		}
+	}
+	w := twoTiers(t, 4)
+	w.history = both(routing.PortSessions{HasBGP: true, HasBFD: true, BFDUp: true})
+	w.down[link.ID] = true
+	w.converge()
+	w.run(t, 8)
+	if f := w.only(t, routing.SessionsDown); !f.Claimed {
+		t.Errorf("%+v", f)
+	}
+}
+
 // Rule 6: a link that flows cross had no failover, although flows that left it lost probes.
 func TestMovedRoutesAreNoFailover(t *testing.T) {
 	w := twoTiers(t, 8)

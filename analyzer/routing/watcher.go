@@ -21,11 +21,15 @@ type Watcher struct {
 	failed     map[string]failover
 	seen       map[findingKey]*held
 	flapping   []string // ports of links that seem to flap
+	leftPorts  []string // ports of links that flows left
 	cycles     int
 }
 
-// FlappingPorts returns the ports of the links that seem to flap, for which Moment.CarrierChanges decides.
+// FlappingPorts returns the ports of the links that seem to flap, for which Moment.CarrierChanges and Moment.SessionHistory decide.
 func (w *Watcher) FlappingPorts() []string { return w.flapping }
+
+// LeftPorts returns the ports of the links that flows left, for which Moment.SessionHistory says why.
+func (w *Watcher) LeftPorts() []string { return w.leftPorts }
 
 // findingKey says which findings of two cycles are the same.
 type findingKey struct {

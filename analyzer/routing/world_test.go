@@ -34,6 +34,8 @@ type world struct {
 	reports map[string]*routing.Switch
 	// carriers are changes of carriers, by port.
 	carriers map[string]int
+	// history is what a database has of sessions, by port.
+	history map[string]routing.PortSessions
 	// hidden is the share of flows whose path is unknown in a cycle.
 	hidden float64
 	watch  *routing.Watcher
@@ -216,7 +218,7 @@ func (w *world) step(t testing.TB) {
 func (w *world) moment(of func(fabric.Flow) bool) *routing.Moment {
 	from := w.now
 	w.now = w.now.Add(time.Second)
-	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports, CarrierChanges: w.carriers}
+	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports, CarrierChanges: w.carriers, SessionHistory: w.history}
 	lost := map[fabric.Flow]map[int]bool{}
 	type way struct {
 		path    fabric.Path

@@ -242,7 +242,9 @@ func TestSessionsAsked(t *testing.T) {
 		for _, sessions := range []bool{false, true} {
 			sw, a, log := started(t, vendor, gnmitest.ExampleState(time.Now()), gnmitest.Faults{}, nil, func(c *Config) { c.Sessions = sessions })
 			until(t, a, log, "series", synced)
-			until(t, a, log, "every subscription", func(map[string]float64) bool { return len(sw.ReceivedSubscriptions()) == map[bool]int{true: 4, false: 1}[vendor == "sonic"] })
+			until(t, a, log, "every subscription", func(map[string]float64) bool {
+				return len(sw.ReceivedSubscriptions()) == map[bool]int{true: 4, false: 1}[vendor == "sonic"]
+			})
 			asked := fmt.Sprint(sw.ReceivedSubscriptions())
 			for _, part := range map[string][]string{"sonic": {"NEIGH_STATE_TABLE", "BFD_SESSION_TABLE", "INTF_TABLE"}}[vendor] {
 				if strings.Contains(asked, part) != sessions {
