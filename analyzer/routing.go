@@ -11,9 +11,6 @@ import (
 	"github.com/graylink/graylink/internal/judge"
 )
 
-// mostlyLost is the divisor of the share of its packets that may arrive of a flow whose packets are lost.
-const mostlyLost = 10
-
 // reviewRouting returns the faults of routing that hold, by the findings of a cycle and what switches report.
 func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, findings []judge.Finding, now time.Time) []routing.Finding {
 	m := &routing.Moment{Now: now, CarrierChanges: l.carrierChanges(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
@@ -24,8 +21,7 @@ func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, findings [
 	for i := range findings {
 		f := &findings[i]
 		o := f.Obs
-		x := routing.Flow{Flow: f.Flow, Path: o.Path, Valid: o.PathState == fabric.PathValid && !o.Sprayed,
-			Lossy: f.Condition == judge.Degraded && o.Sent > 0 && (o.Sent-min(o.Sent, o.Lost))*mostlyLost <= o.Sent, Healthy: f.Condition == judge.Healthy}
+		x := classify.RoutingFlow(f)
 		if last := o.LastSecond; last != nil && !f.HostSuspect {
 			x.Counted, x.Sent, x.Unanswered = true, last.Sent, last.Lost
 			if last.Lost > 0 {

@@ -108,6 +108,11 @@ type Finding struct {
 	Text string
 }
 
+// IsSame reports whether another finding is about the same fault.
+func (f *Finding) IsSame(o Finding) bool {
+	return f.Element == o.Element && f.Kind == o.Kind && f.Prefix == o.Prefix
+}
+
 // Share is a direction of a link with the number of flows that it has, and how many of them came from elsewhere.
 type Share struct {
 	Direction    fabric.Direction

@@ -46,19 +46,7 @@ func NewWatcher() *Watcher {
 
 // Review takes what a cycle knows, and returns the faults of routing that hold.
 func (w *Watcher) Review(m *Moment) []Finding {
-	lossy := false
-	for i := range m.Flows {
-		f := &m.Flows[i]
-		if f.IsTemporary() {
-			continue // rule 8
-		}
-		r := w.usage.follow(f, m.Now)
-		r.followLosses(f, m)
-		if r.loss != nil {
-			w.losing[r] = true
-		}
-		lossy = lossy || f.Lossy
-	}
+	lossy := w.followFlows(m)
 	if w.cycles++; w.cycles%64 == 0 {
 		w.usage.forgetUnseen(m.Now)
 	}
@@ -74,6 +62,52 @@ func (w *Watcher) Review(m *Moment) []Finding {
 	out = append(out, w.linkFindings(m, crowded)...)
 	out = append(out, w.failovers(m)...)
 	return w.withoutCovered(append(out, w.fibMismatches(m)...))
+}
+
+// followFlows takes what a cycle knows of flows, and reports whether packets of one are lost.
+func (w *Watcher) followFlows(m *Moment) (lossy bool) {
+	for i := range m.Flows {
+		f := &m.Flows[i]
+		if f.IsTemporary() {
+			continue // rule 8
+		}
+		r := w.usage.follow(f, m.Now)
+		r.followLosses(f, m)
+		if r.loss != nil {
+			w.losing[r] = true
+		}
+		lossy = lossy || f.Lossy
+	}
+	return lossy
+}
+
+// ReviewOnce returns the faults of routing that the paths of a single moment show: next hops that are not used, polarization, and lost
+// prefixes. What needs history is not among them: sessions that flap, links that flows left, failovers, and tables that differ for a while.
+func ReviewOnce(m *Moment) []Finding {
+	w := NewWatcher()
+	lossy := w.followFlows(m)
+	polarized, crowded := w.polarization(m)
+	cycles := 1
+	if len(w.usage.leaves) > leastLeaves {
+		cycles = 2 * reviewCycles // the questions about all leaves are known when they are reviewed again
+	}
+	var found []Finding
+	for w.cycles = 1; w.cycles <= cycles; w.cycles++ {
+		found = w.nextHops(m, crowded)
+	}
+	found = append(polarized, found...)
+	if lossy {
+		found = append(found, w.lostPrefixes(m)...)
+	}
+	for i := range found {
+		found[i].Since = m.Now
+	}
+	slices.SortFunc(found, compareFindings)
+	return found
+}
+
+func compareFindings(a, b Finding) int {
+	return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Prefix, b.Prefix))
 }
 
 // held is a finding by paths, from when it was found first to when it was last.
@@ -104,9 +138,7 @@ func (w *Watcher) settle(now time.Time, found []Finding) (out []Finding) {
 			out = append(out, h.Finding)
 		}
 	}
-	slices.SortFunc(out, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Prefix, b.Prefix))
-	})
+	slices.SortFunc(out, compareFindings)
 	return out
 }
 

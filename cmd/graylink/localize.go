@@ -17,7 +17,7 @@ import (
 )
 
 func addLocalize(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("localize", "Name the element that explains a file of observations. Needs no server. Exit code 0: done, 1: bad arguments or topology, 3: done, but some lines could not be read.")
+	cmd := app.Command("localize", "Name the element that explains a file of observations, or the fault of routing that its paths show. Faults that need history or reports of switches are not found. Needs no server. Exit code 0: done, 1: bad arguments or topology, 3: done, but some lines could not be read.")
 	topo := cmd.Flag("topology", "Topology file (YAML).").Required().String()
 	file := cmd.Flag("observations", "Observation file (JSON lines); - is standard input.").Required().String()
 	format := cmd.Flag("format", "Output format.").Default("text").Enum("text", "json")
