@@ -4,7 +4,6 @@ package pull
 import (
 	"context"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -101,8 +100,8 @@ func (r *Reader) Run(ctx context.Context, interval time.Duration) { r.Follow(ctx
 // table describes the tables of routes, which agents have with --routes.
 func (r *Reader) table() *switchpoll.Table {
 	return &switchpoll.Table{Name: "routes", Path: "/api/v1/routes", MaxBackoff: maxBackoff, Optional: true, NextQuery: r.nextQuery,
-		Apply: func(sw string, body io.Reader, _, _ time.Time) error {
-			report, err := routetable.ReadReport(body)
+		Apply: func(sw string, body []byte, _, _ time.Time) error {
+			report, err := routetable.ParseReport(body)
 			if err != nil {
 				return err
 			}
