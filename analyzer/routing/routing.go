@@ -15,7 +15,8 @@
 //  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it.
 //  6. Loss that ended when the flows' paths left a link, which no flow crosses any more, was failover. Its duration is that of
 //     unanswered probes.
-//  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there.
+//  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there. Tables are compared when they
+//     change.
 //  8. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
 // The package does no I/O and reads no clock.
@@ -159,6 +160,8 @@ type Switch struct {
 	// FIB has the ports by which the kernel sends, by prefix; RIB those that the routing daemon selected; and Paths those by
 	// which it has a valid path.
 	FIB, RIB, Paths map[netip.Prefix][]string
+	// TableVersion changes whenever one of them does. If it is 0, they are compared in every cycle.
+	TableVersion uint64
 	// RIBAt is when the daemon began to be asked for RIB, by the clock that made At. It is zero if that is not known.
 	RIBAt    time.Time
 	Sessions []Session

@@ -1,6 +1,7 @@
 package routing_test
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -240,6 +241,51 @@ func TestShortMismatchIsNone(t *testing.T) {
 	w.run(t, 6)
 	if i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.FIBMismatch }); i >= 0 {
 		t.Errorf("%s", describe(w))
+	}
+}
+
+// Rule 7: tables are compared when their version changes, when a switch reports again, and always if they have no version.
+func TestTablesAreComparedWhenTheyChange(t *testing.T) {
+	mismatches := func(w *world, at string) (n int) {
+		w.run(t, 3)
+		for _, f := range w.found {
+			if f.Kind == routing.FIBMismatch && f.ID == at {
+				n++
+			}
+		}
+		return n
+	}
+	for _, versions := range []bool{false, true} {
+		w := twoTiers(t, 6)
+		w.report()
+		own := w.reports["spine1"]
+		set := func() {
+			if own.TableVersion++; !versions {
+				own.TableVersion = 0
+			}
+		}
+		set()
+		if n := mismatches(w, "spine1"); n != 0 {
+			t.Errorf("versions %v: %d findings at first", versions, n)
+		}
+		before := own.FIB
+		own.FIB = map[netip.Prefix][]string{}
+		set()
+		if n := mismatches(w, "spine1"); n != 4 {
+			t.Errorf("versions %v: %d findings on an empty table, want one for each leaf", versions, n)
+		}
+		own.FIB = before
+		if n := mismatches(w, "spine1"); (n == 4) != versions {
+			t.Errorf("versions %v: %d findings on a table that is repaired under the same version", versions, n)
+		}
+		delete(w.reports, "spine1")
+		if n := mismatches(w, "spine1"); n != 0 {
+			t.Errorf("versions %v: %d findings without a report", versions, n)
+		}
+		w.reports["spine1"] = own
+		if n := mismatches(w, "spine1"); n != 0 {
+			t.Errorf("versions %v: %d findings when it reports again", versions, n)
+		}
 	}
 }
 

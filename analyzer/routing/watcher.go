@@ -18,6 +18,7 @@ type Watcher struct {
 	links      map[string]*linkState
 	sessions   map[string]*sessionCounts // by port
 	mismatches map[mismatch]time.Time
+	compared   map[string]comparedTables // by switch
 	failed     map[string]failover
 	seen       map[findingKey]*held
 	flapping   []string // ports of links that seem to flap
@@ -40,7 +41,7 @@ type findingKey struct {
 
 // NewWatcher returns a Watcher that knows nothing yet.
 func NewWatcher() *Watcher {
-	return &Watcher{usage: newUsage(), reviews: map[string]*leafReview{}, losing: map[*record]bool{}, links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{},
+	return &Watcher{usage: newUsage(), reviews: map[string]*leafReview{}, losing: map[*record]bool{}, links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{}, compared: map[string]comparedTables{},
 		failed: map[string]failover{}, seen: map[findingKey]*held{}}
 }
 

@@ -284,6 +284,7 @@ func (w *world) report() {
 			w.reports[sw.Name] = r
 		}
 		r.At = w.now
+		r.TableVersion++
 		r.FIB, r.RIB, r.Paths = map[netip.Prefix][]string{}, map[netip.Prefix][]string{}, map[netip.Prefix][]string{}
 		for _, nic := range w.g.NICIDs() {
 			leaf, _ := w.g.LeafOf(nic)
@@ -298,6 +299,9 @@ func (w *world) report() {
 		}
 	}
 }
+
+// changeTables says that the tables of a switch are others.
+func (w *world) changeTables(sw string) { w.reports[sw].TableVersion += 1 << 32 }
 
 // bumpSession counts events of the sessions at both ends of a link.
 func (w *world) bumpSession(l *fabric.Link, protocol string) {

@@ -24,8 +24,9 @@ const (
 type Reader struct {
 	switchpoll.Poller
 
-	mu     sync.Mutex
-	tables map[string]*kept
+	mu       sync.Mutex
+	tables   map[string]*kept
+	versions uint64 // number of tables that were put in the words of package routing
 }
 
 // kept is the last table of a switch, and when its last answer arrived. said is the same in the words of package routing, as of a
@@ -70,6 +71,8 @@ func (r *Reader) Reported(now time.Time) map[string]*routing.Switch {
 		}
 		if k.said == nil || k.version != v.Version || k.instance != v.Instance {
 			k.said, k.version, k.instance = switchOf(&v), v.Version, v.Instance
+			r.versions++
+			k.said.TableVersion = r.versions
 		}
 		said := *k.said
 		said.At, said.RIBAt = v.At, v.RIBAt
