@@ -222,6 +222,9 @@ func verdictText(v fabric.Verdict) string {
 	if v.Direction != "" {
 		s += fmt.Sprintf("  direction  %s\n", v.Direction)
 	}
+	if v.Prefix != "" {
+		s += fmt.Sprintf("  prefix     %s\n", v.Prefix)
+	}
 	s += fmt.Sprintf("  what       %s\n", v.Summary)
 	if v.Attribution != nil {
 		s += fmt.Sprintf("  why        %s\n", v.Attribution.Summary)
@@ -238,6 +241,8 @@ func verdictText(v fabric.Verdict) string {
 		label, why = "also", ": the same clock"
 	case fabric.Miscabled:
 		label, why = "and", ""
+	case fabric.Polarization:
+		label, why = "also", ": the same hash, and the leaves whose flows crowd"
 	}
 	for i, e := range v.Equivalent {
 		if i == 0 {
