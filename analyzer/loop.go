@@ -119,6 +119,7 @@ type Loop struct {
 	routes    *pull.Reader // of the routes of switches; nil if none has an agent
 	// routingFlows is memory that each cycle uses again.
 	routingFlows []routing.Flow
+	readSessions readSessions
 	progress     progress
 	published    published
 	others       otherShards

@@ -2,10 +2,7 @@ package analyzer
 
 import (
 	"context"
-	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/classify"
@@ -14,81 +11,18 @@ import (
 	"github.com/graylink/graylink/internal/judge"
 )
 
-// mostlyLost is the divisor of the share of its packets that may arrive of a flow whose packets are lost.
-const mostlyLost = 10
-
-// Bounds of the queries for what switches report of ports.
-const (
-	mostPortSwitches = 64
-	portPatience     = time.Second
-)
-
-// queryPorts evaluates a query about some ports, in which "{ports}" stands for the matchers of their series. Only ports of the first
-// mostPortSwitches switches are asked for. The result is nil if there are none, and if the query fails: then nothing is known of them.
-func (l *Loop) queryPorts(ctx context.Context, now time.Time, ends []string, query string) map[string]float64 {
-	var switches, ports []string
-	for _, end := range ends {
-		sw, port, _ := fabric.SplitPort(end)
-		if sw = regexp.QuoteMeta(sw); !slices.Contains(switches, sw) {
-			if len(switches) == mostPortSwitches {
-				continue
-			}
-			switches = append(switches, sw)
-		}
-		if port = regexp.QuoteMeta(port); !slices.Contains(ports, port) {
-			ports = append(ports, port)
-		}
-	}
-	if len(switches) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, portPatience)
-	defer cancel()
-	matchers := fmt.Sprintf("{switch=~%q,port=~%q}", strings.Join(switches, "|"), strings.Join(ports, "|"))
-	samples, err := l.opts.DB.QueryInstant(ctx, strings.ReplaceAll(query, "{ports}", matchers), now)
-	if err != nil {
-		l.opts.Log.Warn("cannot read what switches report of ports", "err", err)
-		return nil
-	}
-	out := map[string]float64{}
-	for _, s := range samples {
-		out[s.Labels["switch"]+":"+s.Labels["port"]] = s.Value
-	}
-	return out
-}
-
-// carrierChanges returns how often the carriers of the ports changed whose links seem to flap, as far as that is known. Otherwise it
-// is unknown whether a link flaps or its session does.
-func (l *Loop) carrierChanges(ctx context.Context, now time.Time) map[string]int {
-	span := fmt.Sprintf("(fabric_switch_port_carrier_changes_total{ports}[%ds])", int(routing.CarrierSpan.Seconds()))
-	out := map[string]int{}
-	for end, n := range l.queryPorts(ctx, now, l.routing.FlappingPorts(), "max by (switch, port) (max_over_time"+span+" - min_over_time"+span+")") {
-		out[end] = int(n)
-	}
-	return out
-}
-
-// unusedPorts returns which ports carry packets of those whose links no flow uses any more, as far as that is known.
-func (l *Loop) unusedPorts(ctx context.Context, now time.Time) map[string]bool {
-	out := map[string]bool{}
-	for end, up := range l.queryPorts(ctx, now, l.routing.UnusedPorts(), "min by (switch, port) (fabric_switch_port_oper_up{ports})") {
-		out[end] = up > 0
-	}
-	return out
-}
-
 // reviewRouting returns the faults of routing that hold, by the findings of a cycle and what switches report. What was lost in the last
 // second is counted by the raw findings, since those that are confirmed repeat a hard loss for some cycles. Both are sorted by flow.
 func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, raw, findings []judge.Finding, now time.Time) []routing.Finding {
-	m := &routing.Moment{Now: now, CarrierChanges: l.carrierChanges(ctx, now), PortUp: l.unusedPorts(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
+	m := &routing.Moment{Now: now, CarrierChanges: l.carrierChanges(ctx, now), PortUp: l.portsUp(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
 	if l.opts.SwitchRoutes != nil {
 		m.Switches = l.opts.SwitchRoutes()
 	}
+	m.SessionHistory = l.sessionHistory(ctx, m.Switches, now)
 	for i := range findings {
 		f := &findings[i]
 		o := f.Obs
-		x := routing.Flow{Flow: f.Flow, Path: o.Path, Valid: o.PathState == fabric.PathValid && !o.Sprayed,
-			Lossy: f.Condition == judge.Degraded && o.Sent > 0 && (o.Sent-min(o.Sent, o.Lost))*mostlyLost <= o.Sent, Healthy: f.Condition == judge.Healthy}
+		x := classify.RoutingFlow(f)
 		for len(raw) > 0 && raw[0].Obs.Edge < o.Edge {
 			raw = raw[1:]
 		}

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // mostExposure is the largest exposure of each unit by systemd-analyze security, in tenths.
@@ -103,12 +105,7 @@ func TestSocketOfPlugins(t *testing.T) {
 
 // TestUserAndDirectories checks the files of systemd-sysusers and systemd-tmpfiles by these programs, in a root of their own.
 func TestUserAndDirectories(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: directories get owners")
-		}
-		t.Skip("needs root: directories get owners")
-	}
+	testneeds.Root(t, "directories get owners")
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/routing"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // slowFailover is the duration from which a failover is more than information.
@@ -15,6 +16,16 @@ const slowFailover = time.Second
 
 // congestedLoss is the loss ratio below which a queue that is too full explains the loss.
 const congestedLoss = 0.1
+
+// mostlyLost is the divisor of the share of its packets that may arrive of a flow whose packets are lost.
+const mostlyLost = 10
+
+// RoutingFlow returns what routing is reviewed by of the finding on a flow.
+func RoutingFlow(f *judge.Finding) routing.Flow {
+	o := f.Obs
+	return routing.Flow{Flow: f.Flow, Path: o.Path, Valid: o.PathState == fabric.PathValid && !o.Sprayed,
+		Lossy: f.Condition == judge.Degraded && o.Sent > 0 && (o.Sent-min(o.Sent, o.Lost))*mostlyLost <= o.Sent, Healthy: f.Condition == judge.Healthy}
+}
 
 // RoutingVerdicts returns the verdicts on faults of routing, and on links that routing left for being at fault. Those of one element
 // and scenario are one, about all of their prefixes.

@@ -81,7 +81,7 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 	if len(windows) == 1 && len(splitWindows(obs, step)) == 1 {
 		step = 0
 	}
-	out, evaluator := newMerger(), evaluate.NewFileEvaluator(step)
+	out, evaluator, faults := newMerger(), evaluate.NewFileEvaluator(step), routingFaults{}
 	evaluator.EnterPhase = l.EnterPhase
 	l.EnterPhase(triangulate.Inference)
 	for i, w := range windows {
@@ -96,6 +96,7 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 		evaluate.DistrustDelays(m.Findings, m.Moved)
 		rep := evaluator.InferReport(m)
 		rep.Verdicts = append(rep.Verdicts, evaluator.StarvedHosts(m, rep.Verdicts)...)
+		faults.addWindow(m, &rep)
 		out.addWindow(rep)
 		if l.Progress != nil {
 			l.Progress(i+1, len(windows))
@@ -105,6 +106,9 @@ func (l Localizer) Run(obs []*fabric.Observation) (fabric.Report, []BadPath, err
 	for _, s := range cabling.Swaps {
 		rep.Verdicts = append(rep.Verdicts, classify.SwapVerdict(l.Graph, s))
 		rep.State = fabric.Suspect
+	}
+	if of := classify.RoutingVerdicts(cabling.Graph, faults.found); len(of) > 0 {
+		rep.Verdicts, rep.State = append(rep.Verdicts, of...), fabric.Suspect
 	}
 	rep.Edges.Duplicates = countDuplicates(obs)
 	planner := asking.NewPlanner(cabling.Graph)

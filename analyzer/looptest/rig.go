@@ -35,6 +35,8 @@ type Rig struct {
 	Carriers map[string]int
 	// PortUp is 1 for ports that carry packets, and 0 for others. Ports that are absent are not reported.
 	PortUp map[string]int
+	// Sessions answers queries for sessions of ports. Nil means that there are no series of them.
+	Sessions evidence.Querier
 	// Bursts means that what is lost is lost in every other second.
 	Bursts bool
 	// Unjudging reports whether the node of a NIC does not judge its flows, as those of earlier versions. Nil means that
@@ -146,6 +148,12 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 	}
 	if strings.Contains(query, "fabric_switch_port_oper_up") {
 		return portSamples(r.PortUp), nil
+	}
+	if strings.Contains(query, "fabric_switch_bgp_session_up") {
+		if r.Sessions == nil {
+			return nil, nil
+		}
+		return r.Sessions.QueryInstant(ctx, query, at)
 	}
 	p := &r.Prometheus
 	if p.Down {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -12,12 +11,8 @@ import (
 	"github.com/graylink/graylink/internal/sighting"
 )
 
-const (
-	// maxReport bounds a report in bytes: maxFlows at 250 bytes each.
-	maxReport = 16 << 20
-	// maxBackoff bounds the time between questions to a switch that does not answer.
-	maxBackoff = 30 * time.Second
-)
+// maxBackoff bounds the time between questions to a switch that does not answer.
+const maxBackoff = 30 * time.Second
 
 // Puller reads the changes of the sighting tables of switches.
 type Puller struct {
@@ -45,27 +40,11 @@ func (p *Puller) Run(ctx context.Context, interval time.Duration) {
 // table describes the tables of sightings, which every agent has.
 func (p *Puller) table() *switchpoll.Table {
 	return &switchpoll.Table{Name: "sightings", Path: "/api/v1/sightings", MaxBackoff: maxBackoff, NextQuery: p.Sightings.NextQuery,
-		Apply: func(sw string, body io.Reader, sent, received time.Time) error {
-			r, err := readReport(body)
-			if err != nil {
-				return err
+		Apply: func(sw string, body []byte, sent, received time.Time) error {
+			var r sighting.Report
+			if err := json.Unmarshal(body, &r); err != nil {
+				return fmt.Errorf("report: %w", err)
 			}
-			return p.Sightings.ApplyReport(sw, r, sent, received)
+			return p.Sightings.ApplyReport(sw, &r, sent, received)
 		}}
-}
-
-// readReport reads one report of at most maxReport bytes.
-func readReport(r io.Reader) (*sighting.Report, error) {
-	body, err := io.ReadAll(io.LimitReader(r, maxReport+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(body) > maxReport:
-		return nil, fmt.Errorf("a report of more than %d bytes", maxReport)
-	}
-	var out sighting.Report
-	if err := json.Unmarshal(body, &out); err != nil {
-		return nil, fmt.Errorf("report: %w", err)
-	}
-	return &out, nil
 }

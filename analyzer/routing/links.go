@@ -80,13 +80,16 @@ func (w *Watcher) left(r *record, d fabric.Direction) bool {
 // switches are left out.
 func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Finding) {
 	var left []Finding
-	w.flapping, w.unused = w.flapping[:0], w.unused[:0]
+	w.flapping, w.leftPorts = w.flapping[:0], w.leftPorts[:0]
 	for i := range m.Graph.Topo.Links {
 		l := &m.Graph.Topo.Links[i]
 		if l.IsAccess() {
 			continue
 		}
 		s := w.links[l.ID()]
+		if s != nil && !s.empty.IsZero() {
+			w.leftPorts = append(w.leftPorts, l.A, l.B)
+		}
 		if f, flaps := w.flapAt(m, l, s); flaps {
 			out = append(out, f)
 			continue
@@ -94,7 +97,6 @@ func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Findin
 		if crowded[fabric.OwnerOf(l.A)] || crowded[fabric.OwnerOf(l.B)] || s == nil || s.empty.IsZero() {
 			continue
 		}
-		w.unused = append(w.unused, l.A, l.B)
 		kind := w.whyLeft(m, l, s)
 		s.why = kind
 		switch {
@@ -135,6 +137,9 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 	for _, end := range [2]string{l.A, l.B} {
 		if n, known := m.CarrierChanges[end]; known {
 			hasCarrier, carriers = true, max(carriers, n)
+		}
+		if x, known := m.SessionHistory[end]; known {
+			resets, lapses, hasBFD = max(resets, x.Resets), max(lapses, x.Lapses), hasBFD || x.HasBFD
 		}
 		c := w.sessions[end]
 		if c == nil {
@@ -218,6 +223,11 @@ func (w *Watcher) whyLeft(m *Moment, l *fabric.Link, s *linkState) Kind {
 			return LinkDown
 		} else if known {
 			ports++
+		}
+		if x, known := m.SessionHistory[end]; known {
+			sessions = sessions || x.HasBGP
+			sessionDown, settled = sessionDown || x.HasBGP && !x.BGPUp, settled || x.HasBGP && !x.BGPUp
+			bfdDown, bfdStays = bfdDown || x.HasBFD && !x.BFDUp, bfdStays || x.HasBFD && x.BFDUp
 		}
 		c := w.sessions[end]
 		if c == nil {

@@ -19,7 +19,7 @@
 //  6. Loss that ended when the flows' paths left a link, which no flow crosses any more, was failover. Its duration is that of
 //     unanswered probes.
 //  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there. It explains what
-//     flows show from when it differs until ten seconds after it differs no more.
+//     flows show from when it differs until ten seconds after it differs no more. Tables are compared when they change.
 //  8. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
 // The package does no I/O and reads no clock.
@@ -159,6 +159,11 @@ func (f *Finding) Longest() time.Duration {
 	return f.Failovers[0].Loss
 }
 
+// IsSame reports whether another finding is about the same fault.
+func (f *Finding) IsSame(o Finding) bool {
+	return f.Element == o.Element && f.Kind == o.Kind && f.Prefix == o.Prefix
+}
+
 // Share is a direction of a link with the number of flows that it has, and how many of them came from elsewhere.
 type Share struct {
 	Direction    fabric.Direction
@@ -189,6 +194,15 @@ type Session struct {
 	Detection          time.Duration
 }
 
+// PortSessions is what a database has of the sessions at a port that no report has: the numbers of times in the last flapSpan that a
+// session of BGP was established again, and that one of BFD went down.
+type PortSessions struct {
+	Resets, Lapses int
+	// HasBGP and HasBFD mean that it is known whether a session is up.
+	HasBGP, HasBFD bool
+	BGPUp, BFDUp   bool
+}
+
 // Switch is what a switch reports. A nil map is not known.
 type Switch struct {
 	Name string
@@ -196,6 +210,8 @@ type Switch struct {
 	// FIB has the ports by which the kernel sends, by prefix; RIB those that the routing daemon selected; and Paths those by
 	// which it has a valid path.
 	FIB, RIB, Paths map[netip.Prefix][]string
+	// TableVersion changes whenever one of them does. If it is 0, they are compared in every cycle.
+	TableVersion uint64
 	// RIBAt is when the daemon began to be asked for RIB, by the clock that made At. It is zero if that is not known.
 	RIBAt    time.Time
 	Sessions []Session
@@ -214,6 +230,8 @@ type Moment struct {
 	CarrierChanges map[string]int
 	// PortUp is whether a port carries packets, by port. Ports that are absent are not known.
 	PortUp map[string]bool
+	// SessionHistory is what is known of sessions at ports without a report, by port. They are those of FlappingPorts and LeftPorts.
+	SessionHistory map[string]PortSessions
 	// Down reports whether a link or a switch is known to be down, or at fault by another verdict. It may be nil.
 	Down func(fabric.Element) bool
 }

@@ -1,6 +1,7 @@
 package routing_test
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -136,6 +137,64 @@ func TestLapsesOfALinkThatLosesPackets(t *testing.T) {
 	}
 }
 
+// Rule 4: what a database has of sessions serves where no switch reports them.
+func TestSessionHistory(t *testing.T) {
+	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
+	both := func(x routing.PortSessions) map[string]routing.PortSessions {
+		return map[string]routing.PortSessions{"leaf2:up1": x, "spine1:dn2": x}
+	}
+	calm := map[string]int{"leaf2:up1": 0, "spine1:dn2": 0}
+	for what, c := range map[string]struct {
+		history  map[string]routing.PortSessions
+		carriers map[string]int
+		want     routing.Kind // "" means no finding
+		claimed  bool
+	}{
+		"BGP, while BFD stays":         {both(routing.PortSessions{Resets: 2, HasBGP: true, HasBFD: true, BFDUp: true}), nil, routing.SessionFlap, true},
+		"BGP, while the carrier does":  {both(routing.PortSessions{Resets: 2, HasBGP: true}), calm, routing.SessionFlap, true},
+		"at one end alone":             {map[string]routing.PortSessions{"spine1:dn2": {Resets: 2, HasBGP: true}}, calm, routing.SessionFlap, true},
+		"BGP, and nothing of the link": {both(routing.PortSessions{Resets: 2, HasBGP: true}), nil, routing.SessionFlap, false},
+		"BFD, while the carrier stays": {both(routing.PortSessions{Resets: 2, Lapses: 2, HasBGP: true, HasBFD: true}), calm, routing.FalseBFD, true},
+		"BFD, and no carrier":          {both(routing.PortSessions{Resets: 2, Lapses: 2, HasBGP: true, HasBFD: true}), nil, routing.SessionFlap, false},
+		"the carrier changed":          {both(routing.PortSessions{Resets: 2, HasBGP: true}), map[string]int{"leaf2:up1": 4}, routing.LinkFlap, true},
+		"the carrier changed once":     {both(routing.PortSessions{Resets: 2, HasBGP: true}), map[string]int{"leaf2:up1": 1}, "", false},
+		"one reset":                    {both(routing.PortSessions{Resets: 1, HasBGP: true}), calm, routing.SessionFlap, false},
+		"no session":                   {nil, nil, routing.SessionFlap, false},
+		"another port":                 {map[string]routing.PortSessions{"spine1:dn3": {Resets: 5, HasBGP: true}}, nil, routing.SessionFlap, false},
+	} {
+		w := twoTiers(t, 3)
+		w.history, w.carriers = c.history, c.carriers
+		for range 2 {
+			w.down[link.ID] = true
+			w.converge()
+			w.run(t, 3)
+			if ports := w.watch.LeftPorts(); !slices.Equal(ports, []string{"leaf2:up1", "spine1:dn2"}) {
+				t.Errorf("%s: flows left %q", what, ports)
+			}
+			w.down[link.ID] = false
+			w.converge()
+			w.run(t, 5)
+		}
+		if c.want == "" {
+			if len(w.found) > 0 {
+				t.Errorf("%s: %s", what, describe(w))
+			}
+			continue
+		}
+		if f := w.only(t, c.want); f.Claimed != c.claimed || f.Element != link {
+			t.Errorf("%s: claimed %v of %s", what, f.Claimed, f.ID)
+		}
+	}
+	w := twoTiers(t, 4)
+	w.history = both(routing.PortSessions{HasBGP: true, HasBFD: true, BFDUp: true})
+	w.down[link.ID] = true
+	w.converge()
+	w.run(t, 8)
+	if f := w.only(t, routing.SessionsDown); !f.Claimed {
+		t.Errorf("%+v", f)
+	}
+}
+
 // Rule 6: a link that flows cross had no failover, although flows that left it lost probes.
 func TestMovedRoutesAreNoFailover(t *testing.T) {
 	w := twoTiers(t, 8)
@@ -225,8 +284,8 @@ func TestLinksThatRoutingLeftForAFault(t *testing.T) {
 			if i < 0 || w.found[i].Kind != c.want || w.found[i].ID != link || w.found[i].Claimed != (c.want != routing.LeftLink) || len(w.found[i].Carries) == 0 {
 				t.Fatalf("%s", describe(w))
 			}
-			if !slices.Equal(w.watch.UnusedPorts(), []string{"leaf2:up1", "spine1:dn2"}) {
-				t.Errorf("unused ports %q", w.watch.UnusedPorts())
+			if !slices.Equal(w.watch.LeftPorts(), []string{"leaf2:up1", "spine1:dn2"}) {
+				t.Errorf("ports of links that flows left: %q", w.watch.LeftPorts())
 			}
 			if c.want == routing.LeftLink {
 				return
@@ -355,6 +414,51 @@ func TestMismatchExplainsBeforeAndAfterwards(t *testing.T) {
 	expect("over", routing.Ended, true)
 	w.run(t, 9)
 	expect("long over", routing.Ended, false)
+}
+
+// Rule 7: tables are compared when their version changes, when a switch reports again, and always if they have no version.
+func TestTablesAreComparedWhenTheyChange(t *testing.T) {
+	mismatches := func(w *world, at string) (n int) {
+		w.run(t, 3)
+		for _, f := range w.found {
+			if f.Kind == routing.FIBMismatch && f.ID == at && f.Phase == routing.Holds {
+				n++
+			}
+		}
+		return n
+	}
+	for _, versions := range []bool{false, true} {
+		w := twoTiers(t, 6)
+		w.report()
+		own := w.reports["spine1"]
+		set := func() {
+			if own.TableVersion++; !versions {
+				own.TableVersion = 0
+			}
+		}
+		set()
+		if n := mismatches(w, "spine1"); n != 0 {
+			t.Errorf("versions %v: %d findings at first", versions, n)
+		}
+		before := own.FIB
+		own.FIB = map[netip.Prefix][]string{}
+		set()
+		if n := mismatches(w, "spine1"); n != 4 {
+			t.Errorf("versions %v: %d findings on an empty table, want one for each leaf", versions, n)
+		}
+		own.FIB = before
+		if n := mismatches(w, "spine1"); (n == 4) != versions {
+			t.Errorf("versions %v: %d findings on a table that is repaired under the same version", versions, n)
+		}
+		delete(w.reports, "spine1")
+		if n := mismatches(w, "spine1"); n != 0 {
+			t.Errorf("versions %v: %d findings without a report", versions, n)
+		}
+		w.reports["spine1"] = own
+		if n := mismatches(w, "spine1"); n != 0 {
+			t.Errorf("versions %v: %d findings when it reports again", versions, n)
+		}
+	}
 }
 
 // Rule 8: temporary flows and flows without a valid path are no evidence.

@@ -104,6 +104,41 @@ type mismatch struct {
 	prefix netip.Prefix
 }
 
+// comparedTables are the entries of a switch's FIB that differ from its RIB, as of a version of its tables and of the topology.
+type comparedTables struct {
+	version   uint64
+	graph     *fabric.Graph
+	different []difference
+}
+
+// difference is an entry of a FIB that differs from the RIB, with the leaf that the prefix is of, or the prefix itself.
+type difference struct {
+	prefix         netip.Prefix
+	leaf           string
+	used, selected []string // ports
+}
+
+// differencesAt returns the entries of the FIB of a switch that differ from the RIB. They are compared again if its tables changed.
+func (w *Watcher) differencesAt(m *Moment, sw string) []difference {
+	r := m.Switches[sw]
+	if c, known := w.compared[sw]; known && r.TableVersion != 0 && c.version == r.TableVersion && c.graph == m.Graph {
+		return c.different
+	}
+	var out []difference
+	for prefix, selected := range r.RIB {
+		if samePorts(r.FIB[prefix], selected) {
+			continue
+		}
+		leaf := m.leafOf(prefix)
+		if leaf == "" {
+			leaf = prefix.String()
+		}
+		out = append(out, difference{prefix, leaf, r.FIB[prefix], selected})
+	}
+	w.compared[sw] = comparedTables{r.TableVersion, m.Graph, out}
+	return out
+}
+
 // fibMismatches finds entries of FIBs that have differed from the RIB for a while (rule 7). Those of one switch and leaf are one. If
 // flows lose packets, entries that differ for less are returned as well, and may hold.
 func (w *Watcher) fibMismatches(m *Moment, losing bool) []Finding {
@@ -112,13 +147,11 @@ func (w *Watcher) fibMismatches(m *Moment, losing bool) []Finding {
 	for _, name := range sortedKeys(m.Switches) {
 		r := m.Switches[name]
 		if r.FIB == nil || r.RIB == nil {
+			delete(w.compared, name)
 			continue
 		}
-		for prefix, selected := range r.RIB {
-			if samePorts(r.FIB[prefix], selected) {
-				continue
-			}
-			k := mismatch{name, prefix}
+		for _, d := range w.differencesAt(m, name) {
+			k := mismatch{name, d.prefix}
 			still[k] = true
 			since, known := w.mismatches[k]
 			if !known {
@@ -129,19 +162,10 @@ func (w *Watcher) fibMismatches(m *Moment, losing bool) []Finding {
 			if !sure && (!losing || len(found) >= mostMayHold || m.Now.Sub(since) > settleTime) {
 				continue
 			}
-			leaf := m.leafOf(prefix)
-			if leaf == "" {
-				leaf = prefix.String()
-			}
-			f := found[name+" "+leaf]
+			f := found[name+" "+d.leaf]
 			if f == nil {
-				f = &Finding{Element: fabric.Element{ID: name, Kind: fabric.KindSwitch}, Kind: FIBMismatch, Phase: MayHold, Prefix: leaf, Since: since, Confidence: 0.999, Claimed: true, Reported: true,
-					Used: len(r.FIB[prefix]), Expected: len(selected)}
-				f.Explained = w.usage.flowsWhere(func(r *record) bool {
-					return r.leaf == leaf && crosses(r.path, name) || r.leaf == leaf && crosses(r.before, name)
-				})
-				f.Lost = w.lossyAmong(f.Explained)
-				found[name+" "+leaf] = f
+				f = w.mismatchAt(name, &d, since)
+				found[name+" "+d.leaf] = f
 			}
 			if sure {
 				f.Phase = Holds
@@ -149,16 +173,21 @@ func (w *Watcher) fibMismatches(m *Moment, losing bool) []Finding {
 			if since.Before(f.Since) {
 				f.Since = since
 			}
-			if before, said := first[f]; said && before.Compare(prefix) < 0 {
+			if before, said := first[f]; said && before.Compare(d.prefix) < 0 {
 				continue
 			}
-			first[f] = prefix
-			f.Text = "The kernel sends " + prefix.String() + " " + byPorts(r.FIB[prefix]) + ", while the routing daemon selected " + strings.TrimPrefix(byPorts(selected), "by ") + "."
+			first[f] = d.prefix
+			f.Text = "The kernel sends " + d.prefix.String() + " " + byPorts(d.used) + ", while the routing daemon selected " + strings.TrimPrefix(byPorts(d.selected), "by ") + "."
 		}
 	}
 	for k := range w.mismatches {
 		if !still[k] {
 			delete(w.mismatches, k)
+		}
+	}
+	for name := range w.compared {
+		if m.Switches[name] == nil {
+			delete(w.compared, name)
 		}
 	}
 	var out []Finding
@@ -170,6 +199,17 @@ func (w *Watcher) fibMismatches(m *Moment, losing bool) []Finding {
 		out = append(out, *f)
 	}
 	return out
+}
+
+// mismatchAt returns the finding on a prefix at a switch, without its text.
+func (w *Watcher) mismatchAt(sw string, d *difference, since time.Time) *Finding {
+	f := &Finding{Element: fabric.Element{ID: sw, Kind: fabric.KindSwitch}, Kind: FIBMismatch, Phase: MayHold, Prefix: d.leaf, Since: since, Confidence: 0.999, Claimed: true, Reported: true,
+		Used: len(d.used), Expected: len(d.selected)}
+	f.Explained = w.usage.flowsWhere(func(r *record) bool {
+		return r.leaf == d.leaf && crosses(r.path, sw) || r.leaf == d.leaf && crosses(r.before, sw)
+	})
+	f.Lost = w.lossyAmong(f.Explained)
+	return f
 }
 
 func byPorts(ports []string) string {

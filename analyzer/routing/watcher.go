@@ -18,19 +18,21 @@ type Watcher struct {
 	links      map[string]*linkState
 	sessions   map[string]*sessionCounts // by port
 	mismatches map[mismatch]time.Time
+	compared   map[string]comparedTables // by switch
 	failed     map[string]failover
 	seen       map[findingKey]*held
 	flapping   []string // ports of links that seem to flap
-	unused     []string // ports of links that flows left
 	recent     map[findingKey]held
+	leftPorts  []string // ports of links that no flow is known to use any more
 	cycles     int
 }
 
-// FlappingPorts returns the ports of the links that seem to flap, for which Moment.CarrierChanges decides.
+// FlappingPorts returns the ports of the links that seem to flap, for which Moment.CarrierChanges and Moment.SessionHistory decide.
 func (w *Watcher) FlappingPorts() []string { return w.flapping }
 
-// UnusedPorts returns the ports of the links that flows left, for which Moment.PortUp says why.
-func (w *Watcher) UnusedPorts() []string { return w.unused }
+// LeftPorts returns the ports of the links that no flow is known to use any more, for which Moment.PortUp and Moment.SessionHistory
+// say why.
+func (w *Watcher) LeftPorts() []string { return w.leftPorts }
 
 // findingKey says which findings of two cycles are the same.
 type findingKey struct {
@@ -41,25 +43,13 @@ type findingKey struct {
 
 // NewWatcher returns a Watcher that knows nothing yet.
 func NewWatcher() *Watcher {
-	return &Watcher{usage: newUsage(), reviews: map[string]*leafReview{}, losing: map[*record]bool{}, links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{},
+	return &Watcher{usage: newUsage(), reviews: map[string]*leafReview{}, losing: map[*record]bool{}, links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{}, compared: map[string]comparedTables{},
 		failed: map[string]failover{}, seen: map[findingKey]*held{}, recent: map[findingKey]held{}}
 }
 
 // Review takes what a cycle knows, and returns the faults of routing that hold, may hold, or held a moment ago.
 func (w *Watcher) Review(m *Moment) []Finding {
-	lossy := false
-	for i := range m.Flows {
-		f := &m.Flows[i]
-		if f.IsTemporary() {
-			continue // rule 8
-		}
-		r := w.usage.follow(f, m.Now)
-		r.followLosses(f, m)
-		if r.loss != nil {
-			w.losing[r] = true
-		}
-		lossy = lossy || f.Lossy
-	}
+	lossy := w.followFlows(m)
 	if w.cycles++; w.cycles%64 == 0 {
 		w.usage.forgetUnseen(m.Now)
 	}
@@ -102,6 +92,48 @@ func (w *Watcher) withEnded(all []Finding, now time.Time) []Finding {
 	}
 	slices.SortFunc(ended, compareFindings)
 	return append(all, ended...)
+}
+
+// followFlows takes what a cycle knows of flows, and reports whether packets of one are lost.
+func (w *Watcher) followFlows(m *Moment) (lossy bool) {
+	for i := range m.Flows {
+		f := &m.Flows[i]
+		if f.IsTemporary() {
+			continue // rule 8
+		}
+		r := w.usage.follow(f, m.Now)
+		r.followLosses(f, m)
+		if r.loss != nil {
+			w.losing[r] = true
+		}
+		lossy = lossy || f.Lossy
+	}
+	return lossy
+}
+
+// ReviewOnce returns the faults of routing that the paths of a single moment show: next hops that are not used, polarization, and lost
+// prefixes. What needs history is not among them: sessions that flap, links that flows left, failovers, and tables that differ for a while.
+func ReviewOnce(m *Moment) []Finding {
+	w := NewWatcher()
+	lossy := w.followFlows(m)
+	polarized, crowded := w.polarization(m)
+	cycles := 1
+	if len(w.usage.leaves) > leastLeaves {
+		cycles = 2 * reviewCycles // the questions about all leaves are known when they are reviewed again
+	}
+	var found []Finding
+	for w.cycles = 1; w.cycles <= cycles; w.cycles++ {
+		found = w.nextHops(m, crowded)
+	}
+	found = append(polarized, found...)
+	if lossy {
+		found = append(found, w.lostPrefixes(m)...)
+	}
+	for i := range found {
+		found[i].Since = m.Now
+	}
+	slices.SortFunc(found, compareFindings)
+	return found
 }
 
 func compareFindings(a, b Finding) int {

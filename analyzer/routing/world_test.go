@@ -36,6 +36,8 @@ type world struct {
 	carriers map[string]int
 	// ports are those that carry packets or do not, as far as that is known.
 	ports map[string]bool
+	// history is what a database has of sessions, by port.
+	history map[string]routing.PortSessions
 	// hidden is the share of flows whose path is unknown in a cycle.
 	hidden float64
 	watch  *routing.Watcher
@@ -218,7 +220,7 @@ func (w *world) step(t testing.TB) {
 func (w *world) moment(of func(fabric.Flow) bool) *routing.Moment {
 	from := w.now
 	w.now = w.now.Add(time.Second)
-	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports, CarrierChanges: w.carriers, PortUp: w.ports}
+	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports, CarrierChanges: w.carriers, PortUp: w.ports, SessionHistory: w.history}
 	lost := map[fabric.Flow]map[int]bool{}
 	type way struct {
 		path    fabric.Path
@@ -284,6 +286,7 @@ func (w *world) report() {
 			w.reports[sw.Name] = r
 		}
 		r.At = w.now
+		r.TableVersion++
 		r.FIB, r.RIB, r.Paths = map[netip.Prefix][]string{}, map[netip.Prefix][]string{}, map[netip.Prefix][]string{}
 		for _, nic := range w.g.NICIDs() {
 			leaf, _ := w.g.LeafOf(nic)
@@ -298,6 +301,9 @@ func (w *world) report() {
 		}
 	}
 }
+
+// changeTables says that the tables of a switch are others.
+func (w *world) changeTables(sw string) { w.reports[sw].TableVersion += 1 << 32 }
 
 // bumpSession counts events of the sessions at both ends of a link.
 func (w *world) bumpSession(l *fabric.Link, protocol string) {

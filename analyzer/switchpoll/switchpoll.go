@@ -20,8 +20,9 @@ const (
 	pullTimeout = 5 * time.Second
 	// idleBackoff is the time between questions to a switch whose agent does not have the table.
 	idleBackoff = time.Minute
-	// maxPulls bounds the answers read at the same time, and so their memory.
-	maxPulls = 16
+	// maxPulls bounds the answers read at the same time, and maxReport each of them in bytes, and so their memory.
+	maxPulls  = 16
+	maxReport = 16 << 20
 )
 
 // errNoTable means that the agent of a switch does not have the table.
@@ -53,8 +54,8 @@ type Table struct {
 	Optional bool
 	// NextQuery returns the instance and version that the next answer of a switch is to continue.
 	NextQuery func(sw string) (instance string, since uint64)
-	// Apply applies an answer of a switch, with the times of the question and the answer.
-	Apply func(sw string, body io.Reader, sent, received time.Time) error
+	// Apply applies a report, which is the answer of a switch, with the times of the question and the answer.
+	Apply func(sw string, report []byte, sent, received time.Time) error
 }
 
 // TotalCounts returns the counts of all switches together.
@@ -150,5 +151,12 @@ func (p *Poller) fetch(ctx context.Context, t *Table, sw string) error {
 		}
 		return err
 	}
-	return t.Apply(sw, resp.Body, sent, received)
+	report, err := io.ReadAll(io.LimitReader(resp.Body, maxReport+1))
+	switch {
+	case err != nil:
+		return err
+	case len(report) > maxReport:
+		return fmt.Errorf("a report of more than %d bytes", maxReport)
+	}
+	return t.Apply(sw, report, sent, received)
 }

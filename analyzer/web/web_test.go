@@ -294,6 +294,30 @@ func TestVerdictCarriesItsEvidence(t *testing.T) {
 	}
 }
 
+// A verdict on routing has the prefix that it is about. What shares a fault of polarization is not called indistinguishable.
+func TestVerdictsOnRoutingNameThePrefix(t *testing.T) {
+	for _, c := range []struct {
+		scenario fabric.Scenario
+		prefix   string
+		want     string
+	}{
+		{fabric.RoutingFault, "leaf3", "indistinguishable from"},
+		{fabric.FIBMismatch, "10.0.3.0/24", "indistinguishable from"},
+		{fabric.Polarization, "", "the same hash"},
+	} {
+		g, s := demoFault(t)
+		in := &s.Incidents[0]
+		in.Element, in.Direction, in.Scenario, in.Prefix = fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}, "", c.scenario, c.prefix
+		in.Equivalent = []fabric.Element{{ID: "spine2", Kind: fabric.KindSwitch}}
+		_, all := page(t, handler(g, s), "/")
+		text := one(t, all, "data-verdict", "id0").text
+		contains(t, text, string(c.scenario), c.prefix, c.want, "switch spine2")
+		if strings.Contains(text, "prefix") != (c.prefix != "") {
+			t.Errorf("%s: prefix %q: %s", c.scenario, c.prefix, text)
+		}
+	}
+}
+
 func TestDegradedFlows(t *testing.T) {
 	g, s := demoFault(t)
 	s.Edges = append(s.Edges, snapshot.EdgeView{Condition: "healthy", Obs: fabric.Observation{Edge: "h2/eth1>h3/eth1#0", Src: "h2/eth1", Dst: "h3/eth1"}})

@@ -99,7 +99,7 @@ func (x *routedSwitch) until(what string, ok func(v *routetable.View) bool) {
 	x.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if body := x.get(fmt.Sprintf("/api/v1/routes?instance=%s&since=%d", x.view.Instance, x.view.Version)); body != "" {
-			r, err := routetable.ReadReport(strings.NewReader(body))
+			r, err := routetable.ParseReport([]byte(body))
 			if err == nil {
 				err = x.view.Apply(r)
 			}

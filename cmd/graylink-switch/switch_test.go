@@ -21,6 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -57,12 +58,8 @@ type bench struct {
 // need skips a test that lacks what it needs, or fails it where GRAYLINK_REQUIRE_ALL=1 forbids that.
 func need(t testing.TB, has bool, what string) {
 	t.Helper()
-	switch {
-	case has:
-	case os.Getenv("GRAYLINK_REQUIRE_ALL") == "1":
-		t.Fatal("lacks " + what)
-	default:
-		t.Skip("needs " + what)
+	if !has {
+		testneeds.Missing(t, what)
 	}
 }
 

@@ -27,7 +27,7 @@ import (
 func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or rightly none), 1: the demo could not run, 2: the verdict was wrong, or there was another one besides.")
 	var o demoFlags
-	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds(demo.Namespaces))+", several separated by commas, "+fmt.Sprint(lab.RoutingFaultKinds())+" of them with --routing frr; with --fabric ib "+fmt.Sprint(demo.FaultKinds(demo.InfiniBand))+".").Default("delay").StringVar(&o.faults)
+	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds(demo.Namespaces, lab.RoutingStatic))+", several separated by commas; with --routing frr also "+fmt.Sprint(lab.RoutingFaultKinds())+"; with --fabric ib "+fmt.Sprint(demo.FaultKinds(demo.InfiniBand, lab.RoutingStatic))+".").Default("delay").StringVar(&o.faults)
 	cmd.Flag("seed", "Seed that chooses the place of the fault.").Default("1").Uint64Var(&o.seed)
 	cmd.Flag("seeds", "A..B: every fault with each of these seeds, in one lab.").StringVar(&o.seeds)
 	cmd.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
@@ -126,14 +126,9 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 	if err := o.chooseFabric(); err != nil {
 		return err
 	}
-	kinds, err := demo.ParseKinds(o.fabric, o.faults)
+	kinds, err := demo.ParseKinds(o.fabric, o.routing, o.faults)
 	if err != nil {
-		return err
-	}
-	for _, k := range kinds {
-		if o.routing != lab.RoutingFRR && slices.Contains(lab.RoutingFaultKinds(), k) {
-			return fmt.Errorf("--fault %s is a fault of routing and goes with --routing frr", k)
-		}
+		return fmt.Errorf("--fault: %w", err)
 	}
 	from, to := o.seed, o.seed
 	if o.seeds != "" {

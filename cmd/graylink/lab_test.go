@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // graylinkLab runs "graylink lab ARGS" and returns its exit code and what it printed.
@@ -44,12 +45,7 @@ func needLab(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a fabric: left out by -short")
 	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: it makes network namespaces")
-		}
-		t.Skip("needs root: it makes network namespaces")
-	}
+	testneeds.Root(t, "it makes network namespaces")
 }
 
 func TestLabCommands(t *testing.T) {

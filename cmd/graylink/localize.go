@@ -17,7 +17,7 @@ import (
 )
 
 func addLocalize(app *kingpin.Application, commands map[string]command) {
-	cmd := app.Command("localize", "Name the element that explains a file of observations. Needs no server. Exit code 0: done, 1: bad arguments or topology, 3: done, but some lines could not be read.")
+	cmd := app.Command("localize", "Name the element that explains a file of observations, or the fault of routing that its paths show. Faults that need history or reports of switches are not found. Needs no server. Exit code 0: done, 1: bad arguments or topology, 3: done, but some lines could not be read.")
 	topo := cmd.Flag("topology", "Topology file (YAML).").Required().String()
 	file := cmd.Flag("observations", "Observation file (JSON lines); - is standard input.").Required().String()
 	format := cmd.Flag("format", "Output format.").Default("text").Enum("text", "json")
@@ -222,6 +222,9 @@ func verdictText(v fabric.Verdict) string {
 	if v.Direction != "" {
 		s += fmt.Sprintf("  direction  %s\n", v.Direction)
 	}
+	if v.Prefix != "" {
+		s += fmt.Sprintf("  prefix     %s\n", v.Prefix)
+	}
 	s += fmt.Sprintf("  what       %s\n", v.Summary)
 	if v.Attribution != nil {
 		s += fmt.Sprintf("  why        %s\n", v.Attribution.Summary)
@@ -238,6 +241,8 @@ func verdictText(v fabric.Verdict) string {
 		label, why = "also", ": the same clock"
 	case fabric.Miscabled:
 		label, why = "and", ""
+	case fabric.Polarization:
+		label, why = "also", ": the same hash, and the leaves whose flows crowd"
 	}
 	for i, e := range v.Equivalent {
 		if i == 0 {

@@ -180,3 +180,30 @@ func TestLocalizeStats(t *testing.T) {
 		t.Errorf("standard error %q", stderr)
 	}
 }
+
+// TestRoutingVerdictText checks what is printed of verdicts on routing.
+func TestRoutingVerdictText(t *testing.T) {
+	spine, other := fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}, fabric.Element{ID: "spine2", Kind: fabric.KindSwitch}
+	for _, c := range []struct {
+		scenario  fabric.Scenario
+		prefix    string
+		want, not []string
+	}{
+		{fabric.RoutingFault, "leaf3", []string{"SUSPECT  spine1  (switch, routing, warning,", "  prefix     leaf3\n", "or         spine2 (switch): no probe can distinguish these\n"}, nil},
+		{fabric.Polarization, "", []string{"also       spine2 (switch): the same hash, and the leaves whose flows crowd\n"}, []string{"prefix", "no probe can"}},
+		{fabric.Convergence, "", []string{"(switch, convergence, warning,"}, []string{"prefix"}},
+		{fabric.FIBMismatch, "10.0.3.0/24", []string{"(switch, fib_mismatch, warning,", "  prefix     10.0.3.0/24\n"}, nil},
+	} {
+		text := verdictText(fabric.Verdict{Element: spine, Prefix: c.prefix, Scenario: c.scenario, Severity: fabric.SeverityWarning, Equivalent: []fabric.Element{other}})
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %q is not in\n%s", c.scenario, want, text)
+			}
+		}
+		for _, not := range c.not {
+			if strings.Contains(text, not) {
+				t.Errorf("%s: %q is in\n%s", c.scenario, not, text)
+			}
+		}
+	}
+}

@@ -65,7 +65,11 @@ func TestPlanCommands(t *testing.T) {
 	write("paths.jsonl", catalogue)
 	write("bad.jsonl", catalogue+"{\n")
 	const link = "leaf1-left:up1--spine1:dn1"
-	verdicts := fmt.Sprintf(`{"verdicts":[{"id":"v12","element":%q,"kind":"link","open":true},{"id":"v11","element":"spine1","kind":"switch","open":false}]}`, link)
+	verdicts := fmt.Sprintf(`{"verdicts":[{"id":"v12","element":%q,"kind":"link","open":true},{"id":"v11","element":"spine1","kind":"switch","open":false},
+		{"id":"v11-prefix","element":"spine1","kind":"switch","scenario":"routing","prefix":"leaf1-left","severity":"warning","open":true},
+		{"id":"v11-crowd","element":"spine1","kind":"switch","scenario":"polarization","severity":"warning","open":true}]}`, link)
+	lossy := fmt.Sprintf(`{"verdicts":[{"id":"v12","element":%q,"kind":"link","scenario":"convergence","severity":"info"},{"id":"v13","element":"spine1","kind":"switch","scenario":"fib_mismatch","prefix":"leaf1-left","severity":"critical"}]}`, link)
+	write("lossy.json", lossy)
 	write("verdicts.json", verdicts)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/api/v1/verdicts" {
@@ -95,6 +99,9 @@ func TestPlanCommands(t *testing.T) {
 		if code != 0 || !strings.Contains(text, fmt.Sprintf(`{"element":%q,"reason":%q}`, link, c.reason)) || strings.Contains(text, `leaf1-left:up1->spine1:dn1`) || strings.Contains(text, "v11") {
 			t.Errorf("%s: exit code %d, the plan uses the link, does not list it, or has a closed verdict: %.300s", c.name, code, text)
 		}
+	}
+	if text, code := plan("--verdicts", at("lossy.json"), "--catalogue", at("paths.jsonl")); code != 0 || !strings.Contains(text, `{"element":"spine1","reason":"verdict v13"}`) || strings.Contains(text, "->spine1:") {
+		t.Errorf("exit code %d, the plan uses a switch that loses packets: %.300s", code, text)
 	}
 	for _, c := range []struct {
 		name, want string

@@ -21,7 +21,8 @@ compares this page with the current output, and ` + "`go test ./cmd/graylink -ru
 The first line of a verdict has the element at fault, its kind, the scenario and the severity. ` + "`what`" + ` describes the
 effect on packets, the reason for this scenario, the numbers of flows for and against it, and the confidence. ` + "`or`" + `
 lists the elements that probes cannot distinguish from it. ` + "`do`" + ` is the recommended action. The rules of the scenarios
-are in the package comment of ` + "`analyzer/classify`" + `.
+are in the package comment of ` + "`analyzer/classify`" + `. ` + "`routing`, `polarization`, `convergence`" + `
+and ` + "`fib_mismatch`" + ` have no incident here: [another page](analyzer.md#what-does-it-say-of-routing) describes them.
 `
 
 // page lists the incidents of docs/verdicts.md, in its order.

@@ -191,19 +191,20 @@ func (a *Agent) enqueueMessage(ctx context.Context, m message) (dropped bool, er
 var (
 	familyUp = &preset.Family{Name: "graylink_gnmi_target_up", Help: "Whether the switch is subscribed to and has sent something.", Kind: preset.Gauge}
 
-	familyAge      = &preset.Family{Name: "graylink_gnmi_sample_age_seconds", Help: "Time since the switch's last message.", Kind: preset.Gauge}
-	familySync     = &preset.Family{Name: "graylink_gnmi_sync_seconds", Help: "Duration of the initial update of the last subscription.", Kind: preset.Gauge}
-	familySeries   = &preset.Family{Name: "graylink_gnmi_series", Help: "Number of known series of the switch.", Kind: preset.Gauge}
-	familyUnplaced = &preset.Family{Name: "graylink_gnmi_unplaced_series", Help: "Number of series of components whose port is unknown.", Kind: preset.Gauge}
-	familyConnects = &preset.Family{Name: "graylink_gnmi_connects_total", Help: "Number of sessions started.", Kind: preset.Counter}
-	familyErrors   = &preset.Family{Name: "graylink_gnmi_errors_total", Help: "Number of sessions that ended, and of invalid values, by kind of error.", Kind: preset.Counter, Labels: []string{"kind"}}
-	familyUpdates  = &preset.Family{Name: "graylink_gnmi_updates_total", Help: "Number of decoded updates.", Kind: preset.Counter}
-	familySamples  = &preset.Family{Name: "graylink_gnmi_samples_total", Help: "Number of samples made of updates.", Kind: preset.Counter}
-	familyUnknown  = &preset.Family{Name: "graylink_gnmi_unknown_total", Help: "Number of updates, and members of JSON values, without a known path.", Kind: preset.Counter}
-	familyAbsent   = &preset.Family{Name: "graylink_gnmi_absent_total", Help: "Number of values by which the switch reports that data is not available.", Kind: preset.Counter}
-	familyDropped  = &preset.Family{Name: "graylink_gnmi_dropped_updates_total", Help: "Number of updates dropped because the queue was full.", Kind: preset.Counter}
-	familyResets   = &preset.Family{Name: "graylink_gnmi_resets_total", Help: "Number of counter resets.", Kind: preset.Counter}
-	familyQueue    = &preset.Family{Name: "graylink_gnmi_queue_messages", Help: "Number of messages that wait for the switch's decoder.", Kind: preset.Gauge}
+	familyAge              = &preset.Family{Name: "graylink_gnmi_sample_age_seconds", Help: "Time since the switch's last message.", Kind: preset.Gauge}
+	familySync             = &preset.Family{Name: "graylink_gnmi_sync_seconds", Help: "Duration of the initial update of the last subscription.", Kind: preset.Gauge}
+	familySeries           = &preset.Family{Name: "graylink_gnmi_series", Help: "Number of known series of the switch.", Kind: preset.Gauge}
+	familyUnplaced         = &preset.Family{Name: "graylink_gnmi_unplaced_series", Help: "Number of series of components whose port is unknown.", Kind: preset.Gauge}
+	familyUnplacedSessions = &preset.Family{Name: "graylink_gnmi_unplaced_sessions", Help: "Number of BGP and BFD sessions whose port is unknown.", Kind: preset.Gauge}
+	familyConnects         = &preset.Family{Name: "graylink_gnmi_connects_total", Help: "Number of sessions started.", Kind: preset.Counter}
+	familyErrors           = &preset.Family{Name: "graylink_gnmi_errors_total", Help: "Number of sessions that ended, and of invalid values, by kind of error.", Kind: preset.Counter, Labels: []string{"kind"}}
+	familyUpdates          = &preset.Family{Name: "graylink_gnmi_updates_total", Help: "Number of decoded updates.", Kind: preset.Counter}
+	familySamples          = &preset.Family{Name: "graylink_gnmi_samples_total", Help: "Number of samples made of updates.", Kind: preset.Counter}
+	familyUnknown          = &preset.Family{Name: "graylink_gnmi_unknown_total", Help: "Number of updates, and members of JSON values, without a known path.", Kind: preset.Counter}
+	familyAbsent           = &preset.Family{Name: "graylink_gnmi_absent_total", Help: "Number of values by which the switch reports that data is not available.", Kind: preset.Counter}
+	familyDropped          = &preset.Family{Name: "graylink_gnmi_dropped_updates_total", Help: "Number of updates dropped because the queue was full.", Kind: preset.Counter}
+	familyResets           = &preset.Family{Name: "graylink_gnmi_resets_total", Help: "Number of counter resets.", Kind: preset.Counter}
+	familyQueue            = &preset.Family{Name: "graylink_gnmi_queue_messages", Help: "Number of messages that wait for the switch's decoder.", Kind: preset.Gauge}
 )
 
 // The families about switches that connect; they have no label switch.
@@ -223,7 +224,7 @@ func OfSwitch(f *preset.Family) bool {
 func PointFamilies() []*preset.Family {
 	out := slices.DeleteFunc(slices.Clone(preset.Families), func(f *preset.Family) bool { return f.Kind == preset.Relation })
 	return append(out, familyAbsent, familyAge, familyConnects, familyDialOutConnections, familyDialOutRefused, familyDialOutStreams, familyDropped, familyErrors, familyQueue, familyResets, familySamples, familySeries, familySync,
-		familyUnknown, familyUnplaced, familyUp, familyUpdates)
+		familyUnknown, familyUnplaced, familyUnplacedSessions, familyUp, familyUpdates)
 }
 
 // CollectPoints returns the current points.
@@ -239,6 +240,7 @@ func (a *Agent) CollectPoints(now time.Time) []Point {
 		}
 		s.store.mu.Lock()
 		c, full, resets, sampled := s.store.decoder.Counts, s.store.rejected, s.store.resets, s.store.sampled
+		unplacedSessions := s.store.unplacedSessions
 		s.store.mu.Unlock()
 		up := 0.0
 		if s.isUp(sampled, now) {
@@ -253,6 +255,9 @@ func (a *Agent) CollectPoints(now time.Time) []Point {
 		}
 		say(familySeries, float64(count))
 		say(familyUnplaced, float64(unplaced))
+		if a.config.Sessions {
+			say(familyUnplacedSessions, float64(unplacedSessions))
+		}
 		say(familyConnects, float64(s.connects.Load()))
 		say(familyDropped, float64(s.drops.Load()))
 		say(familyQueue, float64(len(s.queue)))

@@ -283,6 +283,7 @@ func document(t *testing.T, cells map[string]map[string]string) {
 	b.WriteString("\nFor Cumulus, NVOS, SONiC and SR Linux they are not requested, because they are not confirmed: their lists of paths\n" +
 		"do not have them, or have them elsewhere. A switch that does not know a path may refuse the whole subscription\n" +
 		"(`graylink_gnmi_errors_total{kind=\"request\"}`).\n")
+	documentSessions(&b)
 	const file = "../../docs/gnmi.md"
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
@@ -292,6 +293,24 @@ func document(t *testing.T, cells map[string]map[string]string) {
 	if got, err := os.ReadFile(file); err != nil || string(got) != b.String() {
 		t.Errorf("%s is not what the presets are (%v); write it with -update", file, err)
 	}
+}
+
+// documentSessions writes the tables of sessions.
+func documentSessions(b *strings.Builder) {
+	b.WriteString("\n## Sessions\n\nWith `sessions: true` these paths are requested as well. The series are those of graylink-switch, by `port`. Leaves\n" +
+		"without a series relate a session to its port ([how](../receivers/gnmireceiver/README.md#which-port-has-a-session)).\n")
+	for _, names := range [][]string{{"arista", "openconfig"}, {"sonic"}} {
+		fmt.Fprintf(b, "\nPreset %s:\n\n| path | series | conversion | source |\n| --- | --- | --- | --- |\n", strings.Join(names, ", "))
+		for _, r := range preset.SessionRules(names[0]) {
+			series := "-"
+			if s := preset.SessionSeries(&r); s != "" {
+				series = "`" + s + "`"
+			}
+			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", strings.TrimPrefix(r.Target+" "+r.Path, " "), series, preset.Conversions[r.Convert].Help, r.Source)
+		}
+	}
+	b.WriteString("\nNo switch of any vendor was available. SONiC counts no transitions, and states a session of BGP up to 15 s late. For\n" +
+		"Cumulus, NVOS and SR Linux nothing is requested, because it is not confirmed.\n")
 }
 
 // TestModes checks that stream, once and poll give the same, repeatedly.

@@ -35,6 +35,8 @@ type Config struct {
 	Paths []preset.UserPath `mapstructure:"paths"`
 	// Routes subscribes to forwarding tables as well, without their prefixes.
 	Routes bool `mapstructure:"routes"`
+	// Sessions subscribes to sessions of BGP and BFD as well, and to the addresses of ports.
+	Sessions bool `mapstructure:"sessions"`
 	// Timeout bounds connecting and Capabilities.
 	Timeout time.Duration `mapstructure:"timeout"`
 	// BackoffMin and BackoffMax bound the wait before a session is tried again.
@@ -156,6 +158,9 @@ func (c *Config) Validate() error {
 	if c.Routes && !slices.Contains(preset.WithRoutes, c.Preset) {
 		return wrong("routes", "they are known of the presets %s only, not of %q", strings.Join(preset.WithRoutes, ", "), c.Preset)
 	}
+	if c.Sessions && !slices.Contains(preset.WithSessions, c.Preset) {
+		return wrong("sessions", "they are known of the presets %s only, not of %q", strings.Join(preset.WithSessions, ", "), c.Preset)
+	}
 	rules, err := c.allRules()
 	if err != nil {
 		return err
@@ -171,6 +176,9 @@ func (c *Config) allRules() ([]preset.Rule, error) {
 	rules := slices.Clone(preset.ByName(c.Preset).Rules)
 	if c.Routes {
 		rules = append(rules, preset.RouteRules()...)
+	}
+	if c.Sessions {
+		rules = append(rules, preset.SessionRules(c.Preset)...)
 	}
 	for i, u := range c.Paths {
 		r, err := u.ToRule()

@@ -23,7 +23,11 @@ type request struct {
 
 // buildRequests builds the subscriptions of the preset and of the rules, and the request of a poll.
 func (a *Agent) buildRequests(rules []preset.Rule) error {
-	for _, x := range a.preset.Subscriptions {
+	containers := a.preset.Subscriptions
+	if a.config.Sessions {
+		containers = slices.Concat(containers, preset.SessionSubscriptions(a.preset.Name))
+	}
+	for _, x := range containers {
 		p, err := path.ParsePath(x.Path)
 		if err != nil {
 			return fmt.Errorf("path %q: %w", x.Path, err)
@@ -31,7 +35,7 @@ func (a *Agent) buildRequests(rules []preset.Rule) error {
 		a.requestPath(x.Target, p, x.OnChange)
 	}
 	for _, r := range rules {
-		if slices.ContainsFunc(a.preset.Subscriptions, func(x preset.Subscription) bool {
+		if slices.ContainsFunc(containers, func(x preset.Subscription) bool {
 			return x.Target == r.Target && len(r.Path) > len(x.Path) && r.Path[:len(x.Path)+1] == x.Path+"/"
 		}) {
 			continue

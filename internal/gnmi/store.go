@@ -31,6 +31,8 @@ type series struct {
 	receivedAt time.Time // this process's time
 	stream     uint32    // the stream that sent it; 0 for a subscription
 	onChange   bool
+	part       preset.SessionPart // what it states of a session; then it is no series itself
+	text       string             // of a SessionText
 }
 
 // store holds the series of a target. It is the sink of the target's decoder.
@@ -49,13 +51,22 @@ type store struct {
 	max      int
 	rejected uint64 // samples for which there was no room
 	resets   uint64 // resets of counters
+	parts    map[*preset.Family]preset.SessionPart
+	// unplacedSessions counts the sessions without a known port when points were collected last.
+	unplacedSessions int
 }
 
 func newStore(tree *preset.Tree, changes bool, max int) *store {
-	s := &store{hopTable: newNextHopTable(), onChange: changes, all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max}
+	s := &store{hopTable: newNextHopTable(), onChange: changes, all: map[string]*series{}, ports: map[string][]string{}, families: map[*preset.Family]uint16{}, max: max,
+		parts: map[*preset.Family]preset.SessionPart{}}
 	for _, l := range tree.Leaves {
 		if _, ok := s.families[l.Family]; !ok {
 			s.families[l.Family] = uint16(len(s.families))
+		}
+	}
+	for f := range s.families {
+		if part := preset.SessionPartOf(f); part != preset.NoSessionPart {
+			s.parts[f] = part
 		}
 	}
 	s.decoder = decode.New(tree, s)
@@ -77,12 +88,14 @@ func (s *store) AddSample(l *preset.Leaf, identity []byte, c *preset.Captures, v
 			s.rejected++
 			return
 		}
-		x = &series{leaf: l, values: l.LabelValues(c), since: at}
+		x = &series{leaf: l, values: l.LabelValues(c), since: at, part: s.parts[l.Family]}
 		s.all[string(s.key)] = x
 	}
 	switch {
 	case l.Family.Kind == preset.Relation:
 		s.assignPort(x, strings.ToValidUTF8(text, "\ufffd"))
+	case l.Family.Kind == preset.SessionText:
+		x.text = strings.Clone(strings.ToValidUTF8(text, "\ufffd"))
 	case l.TextLabelIndex >= 0:
 		x.values[l.TextLabelIndex] = strings.Clone(strings.ToValidUTF8(text, "\ufffd"))
 	case l.Family.Kind == preset.Counter && v < x.value:
@@ -173,6 +186,10 @@ func (s *store) appendPoints(out []Point, name string, now time.Time, stale time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out, unplaced = s.appendNextHops(out, name, now, stale)
+	var sessions *sessionTable
+	if len(s.parts) > 0 {
+		sessions = newSessionTable()
+	}
 	var infos map[string]bool
 	for key, x := range s.all {
 		f := x.leaf.Family
@@ -183,7 +200,13 @@ func (s *store) appendPoints(out []Point, name string, now time.Time, stale time
 		if f.Kind == preset.Relation {
 			continue
 		}
-		p := Point{f, name, x.values, x.value, time.Unix(0, x.at), time.Unix(0, x.since)}
+		if sessions != nil && (x.part != preset.NoSessionPart || f == familyOper) {
+			sessions.addSeries(x)
+		}
+		if x.part != preset.NoSessionPart {
+			continue
+		}
+		p := Point{f, name, x.values, x.value, unixTime(x.at), unixTime(x.since)}
 		switch {
 		case f.Kind == preset.Info:
 			values := slices.Clone(x.values) // the values change after the lock is released
@@ -209,8 +232,14 @@ func (s *store) appendPoints(out []Point, name string, now time.Time, stale time
 			out = append(out, p)
 		}
 	}
+	if sessions != nil {
+		out, s.unplacedSessions = sessions.appendPoints(out, name)
+	}
 	return out, unplaced
 }
+
+// unixTime returns the time of nanoseconds since 1970.
+func unixTime(ns int64) time.Time { return time.Unix(0, ns) }
 
 // appendNextHops appends the number of group members that leave by each port.
 func (s *store) appendNextHops(out []Point, name string, now time.Time, stale time.Duration) (_ []Point, unplaced int) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -63,21 +64,11 @@ func needs(t *testing.T, tools ...string) {
 	if testing.Short() {
 		t.Skip("builds a fabric: left out by -short")
 	}
-	missing := ""
-	if os.Geteuid() != 0 {
-		missing = "needs root: it makes network namespaces"
-	}
+	testneeds.Root(t, "it makes network namespaces")
 	for _, tool := range append(tools, "ip") {
-		if _, err := exec.LookPath(tool); err != nil && missing == "" {
-			missing = "needs the program " + tool
+		if _, err := exec.LookPath(tool); err != nil {
+			testneeds.Missing(t, "the program "+tool)
 		}
-	}
-	switch {
-	case missing == "":
-	case os.Getenv("GRAYLINK_REQUIRE_ALL") == "1":
-		t.Fatal(missing)
-	default:
-		t.Skip(missing)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/graylink/graylink/internal/fakesys"
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // mapped lists the interfaces of ports and the devices of interfaces.
@@ -94,12 +95,7 @@ func TestSysOfTheMachine(t *testing.T) {
 		}
 		return
 	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root, to make a mount namespace")
-		}
-		t.Skip("needs root, to make a mount namespace")
-	}
+	testneeds.Root(t, "to make a mount namespace")
 	root := t.TempDir()
 	for _, p := range fakesys.Profiles() {
 		n := p.Node()

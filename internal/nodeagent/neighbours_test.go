@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -12,17 +11,13 @@ import (
 
 	"github.com/graylink/graylink/internal/agentapi"
 	"github.com/graylink/graylink/internal/sighting/lldp"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
 // An interface has the neighbour that announces itself over its cable, until the carrier is lost.
 func TestNeighbourIsHeard(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: network namespaces")
-		}
-		t.Skip("needs root: network namespaces")
-	}
+	testneeds.Root(t, "network namespaces")
 	if err := unix.InNewNetns(func() error { return hearNeighbour(t) }); err != nil {
 		t.Fatal(err)
 	}

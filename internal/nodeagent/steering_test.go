@@ -20,6 +20,7 @@ import (
 
 	"github.com/graylink/graylink/internal/clocksync"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // listen makes a socket as chronyd does.
@@ -272,12 +273,7 @@ func TestChronydTakesSamples(t *testing.T) {
 			t.Skipf("needs %s (Debian package chrony)", tool)
 		}
 	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: chronyd has to start as root")
-		}
-		t.Skip("needs root: chronyd has to start as root")
-	}
+	testneeds.Root(t, "chronyd has to start as root")
 	dir, err := os.MkdirTemp("", "graylink-chrony-") // short: the path of a socket has 108 octets
 	if err != nil {
 		t.Fatal(err)

@@ -263,8 +263,12 @@ func (n *Network) Exclude(element, reason string) error {
 	return nil
 }
 
-// ExcludeVerdict leaves the element of an open verdict out, a link in both directions.
+// ExcludeVerdict leaves the element of an open verdict out, a link in both directions. A switch whose routing is not as planned stays in
+// unless packets are lost there, since no part of it is at fault.
 func (n *Network) ExcludeVerdict(v *fabric.Verdict) {
+	if v.Scenario.IsRouting() && v.Kind == fabric.KindSwitch && v.Severity != fabric.SeverityCritical {
+		return
+	}
 	n.reasons = append(n.reasons, Exclusion{Element: v.Element.ID, Reason: "verdict " + v.ID})
 	n.excludeElement(v.Element)
 }

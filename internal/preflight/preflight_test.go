@@ -20,6 +20,7 @@ import (
 
 	"github.com/graylink/graylink/internal/pki"
 	"github.com/graylink/graylink/internal/rdma"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -77,12 +78,7 @@ func statesWith(t *testing.T, program, mode string, capabilities []uintptr) map[
 // copyProgram copies this program to where another user can run it. Without root it skips the test.
 func copyProgram(t *testing.T) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: the processes of the test have another user and some capabilities")
-		}
-		t.Skip("needs root: the processes of the test have another user and some capabilities")
-	}
+	testneeds.Root(t, "the processes of the test have another user and some capabilities")
 	program := filepath.Join(t.TempDir(), "preflight.test")
 	copyFile(t, program, os.Args[0])
 	for dir := filepath.Dir(program); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/stamp"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -225,7 +226,7 @@ func inNetns(t *testing.T, addresses ...string) (ns string) {
 	t.Helper()
 	ns = fmt.Sprintf("gl-probe-%d-%s", time.Now().UnixNano()%1e9, strings.ToLower(t.Name()[len(t.Name())-3:]))
 	if err := unix.CreateNetns(ns); err != nil {
-		skip(t, fmt.Sprintf("network namespaces: %v", err))
+		testneeds.Missing(t, fmt.Sprintf("network namespaces: %v", err))
 	}
 	t.Cleanup(func() {
 		if err := unix.RemoveNetns(ns); err != nil {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -134,11 +135,9 @@ const lastOfRouter = 4 // the destination comes next
 
 func newRouter(t *testing.T, v6 bool) *router {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "network namespaces need root")
-	}
+	testneeds.Root(t, "network namespaces")
 	if _, err := exec.LookPath("ip"); err != nil {
-		skip(t, "no ip (Debian package iproute2)")
+		testneeds.Missing(t, "ip (Debian package iproute2)")
 	}
 	r := &router{t: t, ns: fmt.Sprintf("glexttest-%d-h", os.Getpid()), v6: v6}
 	far := fmt.Sprintf("glexttest-%d-r", os.Getpid())

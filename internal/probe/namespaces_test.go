@@ -11,17 +11,9 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
-
-// skip skips a test for lack of a feature, unless all tests are required to run.
-func skip(t *testing.T, reason string) {
-	t.Helper()
-	if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-		t.Fatalf("required, but cannot run: %s", reason)
-	}
-	t.Skip(reason)
-}
 
 // line is h1 - r1 - r2 - h2 in network namespaces of their own.
 type line struct {
@@ -31,12 +23,10 @@ type line struct {
 
 func newLine(t *testing.T) *line {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "network namespaces need root")
-	}
+	testneeds.Root(t, "network namespaces")
 	for _, tool := range []string{"ip", "iptables"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			skip(t, "no "+tool+" (Debian packages iproute2 and iptables)")
+			testneeds.Missing(t, tool+" (Debian packages iproute2 and iptables)")
 		}
 	}
 	l := &line{t: t, name: func(n string) string { return fmt.Sprintf("glprobetest-%d-%s", os.Getpid(), n) }}

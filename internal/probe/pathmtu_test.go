@@ -10,6 +10,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/stamp"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -17,7 +18,7 @@ import (
 func (l *line) pings(octets int) bool {
 	l.t.Helper()
 	if _, err := exec.LookPath("ping"); err != nil {
-		skip(l.t, "no ping (Debian package iputils-ping)")
+		testneeds.Missing(l.t, "ping (Debian package iputils-ping)")
 	}
 	l.run("ip", "-n", l.name("h1"), "route", "flush", "cache") // what the kernel remembers of the MTU of paths
 	return exec.Command("ip", "netns", "exec", l.name("h1"), "ping", "-M", "do", "-c", "3", "-i", "0.1", "-W", "1", "-s", fmt.Sprint(octets-28), "10.83.2.2").Run() == nil

@@ -16,6 +16,7 @@ import (
 	"github.com/graylink/graylink/internal/csig"
 	"github.com/graylink/graylink/internal/csig/observe"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -108,7 +109,7 @@ func TestTracesOfTaggedPackets(t *testing.T) {
 	drop := []string{"ip", "netns", "exec", l.name("r2"), "iptables", "-w", "-t", "raw", "-A", "PREROUTING", "-i", "up1",
 		"-p", "udp", "-m", "u32", "--u32", "0>>22&0x3C@8&0x1=1", "-j", "DROP"}
 	if out, err := exec.Command(drop[0], drop[1:]...).CombinedOutput(); err != nil {
-		skip(t, "no match u32 of iptables: "+string(out))
+		testneeds.Missing(t, "match u32 of iptables: "+string(out))
 	}
 	w := watchTraces(t, l)
 	l.start("h2", "10.83.2.2", "10.83.1.2")

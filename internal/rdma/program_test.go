@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // buildProgram builds graylink-node as releases have it, with RDMA. It skips the test where the C compiler or the headers
@@ -135,12 +137,7 @@ func inRoot(t *testing.T, root, program string, args ...string) *exec.Cmd {
 // On a host without libibverbs, the self-test and the check of the host state that, and the agent probes by UDP. When the
 // library is installed, the agent uses it.
 func TestProgramStartsWithoutTheLibrary(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: the program runs in a root directory that has no libibverbs")
-		}
-		t.Skip("needs root: the program runs in a root directory that has no libibverbs")
-	}
+	testneeds.Root(t, "the program runs in a root directory that has no libibverbs")
 	root := t.TempDir()
 	program := makeRoot(t, root, buildProgram(t))
 	const reason, repair = "RDMA is not available: cannot load the verbs library: libibverbs.so.1: ", "install libibverbs1"

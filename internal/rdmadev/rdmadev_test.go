@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // writeTree writes a root of sysfs. A text that begins with "-> " is a link, and one of "/" a directory.
@@ -208,12 +210,7 @@ func TestLibraryReadsTheSameTree(t *testing.T) {
 		}
 		return
 	}
-	if os.Geteuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root, to make namespaces")
-		}
-		t.Skip("needs root, to make namespaces")
-	}
+	testneeds.Root(t, "to make namespaces")
 	c := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestLibraryReadsTheSameTree$")
 	c.Env = append(os.Environ(), treeVariable+"="+writeTree(t, hostTree()))
 	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}

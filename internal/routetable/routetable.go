@@ -8,7 +8,6 @@ package routetable
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"time"
@@ -72,8 +71,6 @@ type Report struct {
 const ChangeKept = 10 * time.Minute
 
 const (
-	// maxReport bounds a report in bytes: MaxPrefixes at 250 bytes each.
-	maxReport = 16 << 20
 	// MaxPrefixes is how many prefixes a report has at most.
 	MaxPrefixes = 1 << 16
 	// maxSessions and maxPorts are how many sessions a report has at most, and ports a group.
@@ -81,17 +78,10 @@ const (
 	maxPorts    = 4096
 )
 
-// ReadReport reads one report, of a limited size, and checks it.
-func ReadReport(r io.Reader) (*Report, error) {
-	body, err := io.ReadAll(io.LimitReader(r, maxReport+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(body) > maxReport:
-		return nil, fmt.Errorf("a report of more than %d bytes", maxReport)
-	}
+// ParseReport reads a report, and checks it.
+func ParseReport(text []byte) (*Report, error) {
 	var out Report
-	if err := json.Unmarshal(body, &out); err != nil {
+	if err := json.Unmarshal(text, &out); err != nil {
 		return nil, fmt.Errorf("report: %w", err)
 	}
 	if err := out.validate(); err != nil {

@@ -1,7 +1,6 @@
 package routetable
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -45,7 +44,7 @@ func answer(t testing.TB, table *Table, instance string, since uint64, now time.
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := ReadReport(bytes.NewReader(body))
+	out, err := ParseReport(body)
 	if err != nil {
 		t.Fatalf("%v: %s", err, body)
 	}
@@ -333,17 +332,16 @@ func TestBadReports(t *testing.T) {
 		`{]`:             "report:",
 		`{}`:             `"switch"`,
 		`{"switch":"s"}`: `"instance"`,
-		`{"switch":"s","instance":"i","since":4}`:                                                `"since" 4`,
-		`{"switch":"s","instance":"i","fib":{"10.0.0.0/24":0}}`:                                  `"fib": group 0`,
-		`{"switch":"s","instance":"i","groups":[["a"]],"rib":{"10.0.0.0/24":-1}}`:                `"rib": group -1`,
-		`{"switch":"s","instance":"i","groups":[["a"]],"paths":{"":0}}`:                          `"paths": a prefix`,
-		`{"switch":"s","instance":"i","groups":[["a"]],"paths":{"10.0.0.0":0}}`:                  `10.0.0.0`,
-		`{"switch":"s","instance":"i","groups":[["b","a"]]}`:                                     "alphabetical",
-		`{"switch":"s","instance":"i","sessions":[{"port":"a","protocol":"ospf"}]}`:              `protocol "ospf"`,
-		`{"switch":"s","instance":"i","sessions":[{"protocol":"bgp"}]}`:                          `port ""`,
-		`{"switch":"s","instance":"i","version":1,"x":"` + strings.Repeat("x", maxReport) + `"}`: "more than",
+		`{"switch":"s","instance":"i","since":4}`:                                   `"since" 4`,
+		`{"switch":"s","instance":"i","fib":{"10.0.0.0/24":0}}`:                     `"fib": group 0`,
+		`{"switch":"s","instance":"i","groups":[["a"]],"rib":{"10.0.0.0/24":-1}}`:   `"rib": group -1`,
+		`{"switch":"s","instance":"i","groups":[["a"]],"paths":{"":0}}`:             `"paths": a prefix`,
+		`{"switch":"s","instance":"i","groups":[["a"]],"paths":{"10.0.0.0":0}}`:     `10.0.0.0`,
+		`{"switch":"s","instance":"i","groups":[["b","a"]]}`:                        "alphabetical",
+		`{"switch":"s","instance":"i","sessions":[{"port":"a","protocol":"ospf"}]}`: `protocol "ospf"`,
+		`{"switch":"s","instance":"i","sessions":[{"protocol":"bgp"}]}`:             `port ""`,
 	} {
-		if _, err := ReadReport(strings.NewReader(body)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseReport([]byte(body)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80s: %v, want an error with %s", body, err, want)
 		}
 	}
@@ -369,7 +367,7 @@ func FuzzReport(f *testing.F) {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := ReadReport(bytes.NewReader(body))
+		r, err := ParseReport(body)
 		if err != nil {
 			return
 		}

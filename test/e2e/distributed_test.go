@@ -22,6 +22,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/test/distributed"
 )
 
@@ -104,7 +105,7 @@ const webhookLimit = 15
 // resolved message, whether the fault is named, and cycles without evidence.
 func (x *engineChain) faults() {
 	t := x.t
-	kinds, err := demo.ParseKinds(demo.Namespaces, *engineKinds)
+	kinds, err := demo.ParseKinds(demo.Namespaces, lab.RoutingStatic, *engineKinds)
 	if err != nil {
 		t.Fatal(err)
 	}

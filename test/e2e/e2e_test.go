@@ -24,6 +24,7 @@ import (
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 var bin string // directory of the programs under test
@@ -101,21 +102,11 @@ func need(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it builds fabrics")
 	}
-	missing := ""
-	if os.Geteuid() != 0 {
-		missing = "needs root for network namespaces"
-	}
+	testneeds.Root(t, "network namespaces")
 	for tool, pkg := range map[string]string{"ip": "iproute2", "iptables": "iptables"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			missing = "needs " + tool + " (Debian package " + pkg + ")"
+			testneeds.Missing(t, tool+" (Debian package "+pkg+")")
 		}
-	}
-	switch {
-	case missing == "":
-	case os.Getenv("GRAYLINK_REQUIRE_ALL") == "1":
-		t.Fatal(missing)
-	default:
-		t.Skip(missing)
 	}
 }
 

@@ -21,6 +21,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // version is that of the releases that the tests build.
@@ -69,13 +71,7 @@ func build(t *testing.T, output, key, architectures string) {
 // needRoot skips a test that makes a root of Debian where that is not allowed. In CI it fails.
 func needRoot(t *testing.T) {
 	t.Helper()
-	switch {
-	case os.Getuid() == 0:
-	case os.Getenv("GRAYLINK_REQUIRE_ALL") == "1":
-		t.Fatal("needs root: a root of Debian is made")
-	default:
-		t.Skip("needs root: a root of Debian is made")
-	}
+	testneeds.Root(t, "a root of Debian is made")
 }
 
 func output(t *testing.T, program string, args ...string) string {

@@ -4,7 +4,6 @@ package pull
 import (
 	"context"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -25,8 +24,9 @@ const (
 type Reader struct {
 	switchpoll.Poller
 
-	mu     sync.Mutex
-	tables map[string]*kept
+	mu       sync.Mutex
+	tables   map[string]*kept
+	versions uint64 // number of tables that were put in the words of package routing
 }
 
 // kept is the last table of a switch, and when its last answer arrived. said is the same in the words of package routing, as of a
@@ -71,6 +71,8 @@ func (r *Reader) Reported(now time.Time) map[string]*routing.Switch {
 		}
 		if k.said == nil || k.version != v.Version || k.instance != v.Instance {
 			k.said, k.version, k.instance = switchOf(&v), v.Version, v.Instance
+			r.versions++
+			k.said.TableVersion = r.versions
 		}
 		said := *k.said
 		said.At, said.RIBAt = v.At, v.RIBAt
@@ -101,8 +103,8 @@ func (r *Reader) Run(ctx context.Context, interval time.Duration) { r.Follow(ctx
 // table describes the tables of routes, which agents have with --routes.
 func (r *Reader) table() *switchpoll.Table {
 	return &switchpoll.Table{Name: "routes", Path: "/api/v1/routes", MaxBackoff: maxBackoff, Optional: true, NextQuery: r.nextQuery,
-		Apply: func(sw string, body io.Reader, _, _ time.Time) error {
-			report, err := routetable.ReadReport(body)
+		Apply: func(sw string, body []byte, _, _ time.Time) error {
+			report, err := routetable.ParseReport(body)
 			if err != nil {
 				return err
 			}

@@ -85,6 +85,7 @@ func TestRead(t *testing.T) {
 			r.Run(ctx, time.Second)
 			close(done)
 		}()
+		last := uint64(0)
 		sends := func(port string) {
 			t.Helper()
 			time.Sleep(1500 * time.Millisecond)
@@ -94,6 +95,10 @@ func TestRead(t *testing.T) {
 			}
 			if said := r.Reported(time.Now())["leaf1"]; said == nil || said.At.IsZero() || !slices.Equal(said.FIB[prefix], []string{port}) || said.RIB != nil {
 				t.Errorf("%+v in words, want port %s and no RIB", said, port)
+			} else if same := r.Reported(time.Now())["leaf1"]; said.TableVersion == last || same.TableVersion != said.TableVersion {
+				t.Errorf("port %s: table version %d after %d, and %d when nothing changed", port, said.TableVersion, last, same.TableVersion)
+			} else {
+				last = said.TableVersion
 			}
 		}
 		sends("up1")
@@ -113,7 +118,8 @@ func TestRead(t *testing.T) {
 		}
 		silent = false
 		time.Sleep(maxBackoff)
-		sends("up3")
+		leaf.set("up4")
+		sends("up4")
 		if c := r.TotalCounts(); asked["leaf2"] != 1 || asked["leaf3"] > 10 || c.Failures == 0 || c.Failures >= c.Pulls {
 			t.Errorf("asked %v, %+v", asked, c)
 		}

@@ -3,6 +3,7 @@ package demo
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -254,11 +255,30 @@ func TestNames(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	if k, err := ParseKinds(Namespaces, "delay, loss,none"); err != nil || len(k) != 3 {
-		t.Errorf("%v, %v", k, err)
+	for _, c := range []struct{ fabric, routing, kinds, want string }{
+		{Namespaces, lab.RoutingStatic, "delay, loss,none", ""},
+		{Namespaces, "", "delay", ""},
+		{Namespaces, lab.RoutingFRR, "delay,bgp-flap,withdrawn", ""},
+		{Namespaces, lab.RoutingStatic, "delay,thunder", `"thunder": one of blackhole, `},
+		{Namespaces, lab.RoutingFRR, "thunder", "polarized"},
+		{Namespaces, lab.RoutingStatic, "delay,bgp-flap", `"bgp-flap" is one of routing: network namespaces with --routing frr are expected`},
+		{Namespaces, "", "withdrawn", "--routing frr"},
+		{Simulated, lab.RoutingStatic, "polarized", "--routing frr"},
+		{InfiniBand, lab.RoutingStatic, "bfd-false", "--routing frr"},
+		{InfiniBand, lab.RoutingStatic, "incast", `"incast": one of `},
+	} {
+		k, err := ParseKinds(c.fabric, c.routing, c.kinds)
+		switch {
+		case c.want == "" && (err != nil || len(k) != strings.Count(c.kinds, ",")+1):
+			t.Errorf("%s of %s, %s: %v, %v", c.kinds, c.fabric, c.routing, k, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s of %s, %s: %v, want an error with %s", c.kinds, c.fabric, c.routing, err, c.want)
+		}
 	}
-	if _, err := ParseKinds(Namespaces, "delay,thunder"); err == nil {
-		t.Error("thunder passes")
+	for _, k := range lab.RoutingFaultKinds() {
+		if slices.Contains(FaultKinds(Namespaces, lab.RoutingStatic), k) || !slices.Contains(FaultKinds(Namespaces, lab.RoutingFRR), k) {
+			t.Errorf("%s is offered without FRR, or not with it", k)
+		}
 	}
 	if a, b, err := ParseSeeds("3..7"); err != nil || a != 3 || b != 7 {
 		t.Errorf("%d %d %v", a, b, err)

@@ -39,30 +39,31 @@ type PlannedFault struct {
 // KindNone is the fault that is none.
 const KindNone = "none"
 
-// FaultKinds returns the kinds of faults that the demo can inject in a kind of fabric.
-func FaultKinds(fabricKind string) []string {
+// FaultKinds returns the kinds of faults that the demo can inject in a kind of fabric, whose switches have one of lab.RoutingKinds.
+func FaultKinds(fabricKind, routing string) []string {
 	if fabricKind == InfiniBand {
 		return append(subnetFaultKinds(), KindNone)
 	}
-	if fabricKind == Namespaces {
+	if fabricKind == Namespaces && routing == lab.RoutingFRR {
 		return append(append(lab.FaultKinds(), lab.RoutingFaultKinds()...), KindNone)
 	}
 	return append(lab.FaultKinds(), KindNone)
 }
 
-// ParseKinds reads kinds of faults of a kind of fabric, separated by commas.
-func ParseKinds(fabricKind, s string) ([]string, error) {
-	known := map[string]bool{}
-	for _, k := range FaultKinds(fabricKind) {
-		known[k] = true
-	}
+// ParseKinds reads kinds of faults of a kind of fabric, separated by commas. It refuses those that FaultKinds does not have.
+func ParseKinds(fabricKind, routing, s string) ([]string, error) {
+	known := FaultKinds(fabricKind, routing)
 	var out []string
 	for _, k := range strings.Split(s, ",") {
 		k = strings.TrimSpace(k)
-		if !known[k] {
-			return nil, fmt.Errorf("fault %q: one of %s is expected", k, strings.Join(FaultKinds(fabricKind), ", "))
+		switch {
+		case slices.Contains(known, k):
+			out = append(out, k)
+		case slices.Contains(lab.RoutingFaultKinds(), k):
+			return nil, fmt.Errorf("fault %q is one of routing: network namespaces with --routing frr are expected", k)
+		default:
+			return nil, fmt.Errorf("fault %q: one of %s is expected", k, strings.Join(known, ", "))
 		}
-		out = append(out, k)
 	}
 	return out, nil
 }

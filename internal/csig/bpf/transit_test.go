@@ -5,24 +5,19 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/graylink/graylink/internal/csig"
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // needRoot skips a test that loads programs into the kernel if that is not possible.
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("not root: eBPF programs cannot be loaded")
-		}
-		t.Skip("needs root: eBPF programs")
-	}
+	testneeds.Root(t, "eBPF programs")
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}

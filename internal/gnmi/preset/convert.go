@@ -35,6 +35,8 @@ var Conversions = map[string]Conversion{
 	"megabits":     {Help: "From Mbit/s to octets per second.", Number: scaleBy(1e6 / 8)},
 	"speed":        {Help: "From the name of a rate, SPEED_400GB or 400G, to octets per second.", Text: parseSpeed},
 	"up":           {Help: "From the name of a state to 1 (up) or 0.", Text: parseUpState},
+	"established":  {Help: "From the name of a state of BGP to 1 (established) or 0.", Text: parseBGPState},
+	"bfd":          {Help: "From the name of a state of BFD to 1 (up) or 0.", Text: parseBFDState},
 	"ber":          {Help: "Unchanged; a ratio from 0 to 1.", Number: func(v float64) (float64, bool) { return v, v >= 0 && v <= 1 }},
 }
 
@@ -62,6 +64,28 @@ func parseUpState(s string) (float64, bool) {
 	case "UP", "ENABLE", "ENABLED", "TRUE":
 		return 1, true
 	case "DOWN", "TESTING", "DORMANT", "NOT_PRESENT", "LOWER_LAYER_DOWN", "DISABLE", "DISABLED", "FALSE", "EMPTY":
+		return 0, true
+	}
+	return 0, false
+}
+
+// parseBGPState parses the states of openconfig-bgp and FRR. Other texts are not samples.
+func parseBGPState(s string) (float64, bool) {
+	switch strings.ToUpper(s) {
+	case "ESTABLISHED":
+		return 1, true
+	case "IDLE", "CONNECT", "ACTIVE", "OPENSENT", "OPENCONFIRM":
+		return 0, true
+	}
+	return 0, false
+}
+
+// parseBFDState parses the states of openconfig-bfd and SONiC, which are those of RFC 5880. Other texts are not samples.
+func parseBFDState(s string) (float64, bool) {
+	switch strings.ToUpper(s) {
+	case "UP":
+		return 1, true
+	case "DOWN", "INIT", "ADMIN_DOWN":
 		return 0, true
 	}
 	return 0, false

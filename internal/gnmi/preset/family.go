@@ -15,14 +15,15 @@ type Kind int
 
 // The kinds of families. An Info is a gauge that is always 1; its labels carry the information. A Relation is
 // not a series: it states the port to which a component belongs. Nor are a Member and a HopPort: groups of next
-// hops are counted by port, since there may be too many of them for series of their own.
+// hops are counted by port, since there may be too many of them for series of their own. Nor is a SessionText.
 const (
 	Counter Kind = iota + 1
 	Gauge
 	Info
 	Relation
-	Member  // states that a next hop is in a group
-	HopPort // states the port of a next hop
+	Member      // states that a next hop is in a group
+	HopPort     // states the port of a next hop
+	SessionText // states an address or a port, by which sessions are related to ports
 )
 
 // IsText reports whether the value of a leaf of this kind is a text.
@@ -42,6 +43,8 @@ func (k Kind) String() string {
 		return "member"
 	case HopPort:
 		return "port of a next hop"
+	case SessionText:
+		return "text of a session"
 	}
 	return "untyped"
 }
@@ -142,6 +145,10 @@ var Families = func() []*Family {
 			"ecn", "min_threshold", "max_threshold", "probability"}},
 
 		{FamilyMembers, "Number of members of next-hop groups that leave by the port.", Gauge, port()},
+		{FamilyBGPUp, "Whether the BGP session with the neighbor at the port is established.", Gauge, port()},
+		{FamilyBGPEstablished, "Number of times that the port's BGP session was established.", Counter, port()},
+		{FamilyBFDUp, "Whether the BFD session with the neighbor at the port is up.", Gauge, port()},
+		{FamilyBFDDowns, "Number of times that the port's BFD session went down.", Counter, port()},
 		{FamilyRoutes, "Number of routes in the forwarding tables.", Gauge, []string{"vrf", "address_family", "protocol"}},
 
 		{"fabric_switch_port_link_downed_total", "Number of times that the link failed to recover from an error and went down.", Counter, port()},

@@ -22,7 +22,7 @@ func TestFamilies(t *testing.T) {
 		if (f.Kind == Counter) != strings.HasSuffix(f.Name, "_total") || (f.Kind == Info) != strings.HasSuffix(f.Name, "_info") {
 			t.Errorf("%s is a %v", f.Name, f.Kind)
 		}
-		if port := strings.HasPrefix(f.Name, "fabric_switch_port_"); port != slices.Contains(f.Labels, "port") || !metricName.MatchString(f.Name) {
+		if port := strings.HasPrefix(f.Name, "fabric_switch_port_") || strings.Contains(f.Name, "_session"); port != slices.Contains(f.Labels, "port") || !metricName.MatchString(f.Name) {
 			t.Errorf("%s has labels %v", f.Name, f.Labels)
 		}
 	}
@@ -83,6 +83,41 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// TestSessions checks that the rules of sessions compile beside those of their presets and of forwarding tables, have a
+// source, and leave room for names of users.
+func TestSessions(t *testing.T) {
+	for _, name := range WithSessions {
+		rules := append(slices.Clone(ByName(name).Rules), SessionRules(name)...)
+		if slices.Contains(WithRoutes, name) {
+			rules = append(rules, RouteRules()...)
+		}
+		tree, err := CompileRules(rules)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(tree.names) > MaxCaptures-1 {
+			t.Errorf("%s: %d names in braces", name, len(tree.names))
+		}
+		for _, r := range SessionRules(name) {
+			if SessionPartOf(r.ownFamily) == NoSessionPart || r.Source == "" {
+				t.Errorf("%+v", r)
+			}
+		}
+		for _, a := range SessionSubscriptions(name) {
+			if !slices.ContainsFunc(SessionRules(name), func(r Rule) bool {
+				return r.Target == a.Target && strings.HasPrefix(r.Path, a.Path+"/") && r.OnChange == a.OnChange
+			}) {
+				t.Errorf("%s: nothing is beneath %s", name, a.Path)
+			}
+		}
+	}
+	for _, f := range Families {
+		if SessionPartOf(f) != NoSessionPart {
+			t.Errorf("%s is a part of sessions", f.Name)
+		}
+	}
+}
+
 func TestConversions(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -123,6 +158,16 @@ func TestConversions(t *testing.T) {
 		{"up", "LOWER_LAYER_DOWN", 0, 0, true},
 		{"up", "UNKNOWN", 0, 0, false},
 		{"up", "", 1, 0, false},
+		{"established", "ESTABLISHED", 0, 1, true},
+		{"established", "Established", 0, 1, true},
+		{"established", "OpenSent", 0, 0, true},
+		{"established", "Clearing", 0, 0, false},
+		{"established", "", 6, 0, false},
+		{"bfd", "UP", 0, 1, true},
+		{"bfd", "Up", 0, 1, true},
+		{"bfd", "INIT", 0, 0, true},
+		{"bfd", "ADMIN_DOWN", 0, 0, true},
+		{"bfd", "UNKNOWN", 0, 0, false},
 		{"ber", "3E-10", 0, 3e-10, true},
 		{"ber", "", 1.5, 0, false},
 		{"ber", "", -1e-9, 0, false},
@@ -160,7 +205,7 @@ func TestUserPaths(t *testing.T) {
 		`unit: one of By/s, s, By, 1, W, A, V, Cel is expected`:             func(u *UserPath) { u.Unit = "" },
 		`has "By", the unit is "s"`:                                         func(u *UserPath) { u.Unit = "s" },
 		`has none, the unit is "s"; names end in _seconds`:                  func(u *UserPath) { u.Metric, u.Unit = "foo_total", "s" },
-		`convert: "x" is not one of ber, centidbm`:                          func(u *UserPath) { u.Convert = "x" },
+		`convert: "x" is not one of ber, bfd, centidbm`:                     func(u *UserPath) { u.Convert = "x" },
 		`has the labels [port priority]; the path's keys in braces are [po`: func(u *UserPath) { u.Metric, u.Unit = "fabric_switch_port_pfc_receive_frames_total", "none" },
 		`label switch is the target's name`:                                 func(u *UserPath) { u.Path = "/a[b={switch}]" },
 	} {
@@ -192,7 +237,7 @@ func TestCompileErrors(t *testing.T) {
 }
 
 func TestPatterns(t *testing.T) {
-	tree, err := CompileRules(ByName("sonic").Rules)
+	tree, err := CompileRules(append(slices.Clone(ByName("sonic").Rules), SessionRules("sonic")...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,6 +252,11 @@ func TestPatterns(t *testing.T) {
 		"COUNTERS/Ethernet*/Ethernet0/SAI_PORT_STAT_PFC_9_RX_PKTS":                        "",
 		"PORT_QOS_MAP/Ethernet8/dscp_to_tc_map":                                           "fabric_switch_port_qos_info|Ethernet8,,,",
 		"QUEUE/Ethernet8|3-4/wred_profile":                                                "fabric_switch_port_queue_qos_info|Ethernet8,3-4,",
+		"NEIGH_STATE_TABLE/10.0.0.57/state":                                               "bgp_session_state|default,bgp,10.0.0.57",
+		"NEIGH_STATE_TABLE/fc00::72/state":                                                "bgp_session_state|default,bgp,fc00::72",
+		"BFD_SESSION_TABLE/default|Ethernet0|fc00::72/state":                              "bfd_session_state|Ethernet0,fc00::72",
+		"BFD_SESSION_TABLE/default|default|10.0.0.57/local_addr":                          "bfd_local_address|default,10.0.0.57",
+		"INTF_TABLE/Ethernet0/mac_addr":                                                   "",
 		"WRED_PROFILE/AZURE_LOSSLESS/green_min_threshold":                                 "fabric_switch_ecn_profile_info|AZURE_LOSSLESS,,,,",
 	} {
 		var c Captures

@@ -177,7 +177,7 @@ func (r Rule) RequestPath() (*gnmi.Path, error) {
 }
 
 // MaxCaptures bounds the number of different names in braces in the rules of a target.
-const MaxCaptures = 13
+const MaxCaptures = 20
 
 // Captures holds the values of names in braces, by their numbers in the tree.
 type Captures [MaxCaptures]string
@@ -331,7 +331,7 @@ func (n *Node) WalkLeaves(f func(*Leaf)) {
 }
 
 // matchName matches each name in braces with the shortest text, which never contains a colon, because colons
-// separate parts of SONiC's keys.
+// separate parts of SONiC's keys. Only addresses have them.
 func (p *pattern) matchName(name string, c *Captures) bool {
 	rest := name
 	var found Captures
@@ -349,7 +349,7 @@ func (p *pattern) matchName(name string, c *Captures) bool {
 				return false
 			}
 		}
-		if end == 0 || strings.IndexByte(rest[:end], ':') >= 0 {
+		if end == 0 || !mayHoldColons(x.capture) && strings.IndexByte(rest[:end], ':') >= 0 {
 			return false
 		}
 		found[p.ids[i]], rest = rest[:end], rest[end:]

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/routetable"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -25,12 +26,7 @@ const namespace = "graylink-routes-test"
 // open makes a network namespace with the ports up1, up2 and dn1 and a management interface, and opens a reader in it.
 func open(t testing.TB) *Reader {
 	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("not root: namespaces cannot be made")
-		}
-		t.Skip("needs root: network namespaces")
-	}
+	testneeds.Root(t, "network namespaces")
 	_ = unix.RemoveNetns(namespace)
 	if err := unix.CreateNetns(namespace); err != nil {
 		t.Fatal(err)

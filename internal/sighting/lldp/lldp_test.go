@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -162,12 +163,7 @@ func FuzzParse(f *testing.F) {
 
 // TestListener receives announcements over a cable, until their time is over or the far end withdraws them.
 func TestListener(t *testing.T) {
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("not root: namespaces cannot be made")
-		}
-		t.Skip("needs root: network namespaces")
-	}
+	testneeds.Root(t, "network namespaces")
 	err := unix.InNewNetns(func() error {
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}); err != nil {
 			return err

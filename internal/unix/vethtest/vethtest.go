@@ -3,12 +3,12 @@ package vethtest
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -22,12 +22,7 @@ const (
 // other receives. Without root it skips the test, or fails it if GRAYLINK_REQUIRE_ALL=1 forbids skips.
 func Run(tb testing.TB, fn func(near, far int)) {
 	tb.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			tb.Fatal("not root: namespaces cannot be made")
-		}
-		tb.Skip("needs root: network namespaces")
-	}
+	testneeds.Root(tb, "network namespaces")
 	err := unix.InNewNetns(func() error {
 		near, far, err := addPair()
 		if err != nil {
