@@ -195,7 +195,7 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 			continue
 		}
 		failed, _ := w.failedDirections(link, own)
-		f, last := failoverOf(link, own, failed)
+		f, last := failoverOf(link, w.withUnsettled(link, own), failed)
 		f.Others = alike
 		if m.Now.Sub(last) < gatherFor {
 			continue
@@ -252,6 +252,59 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 		best, alike[i].ID = alike[i].ID, best
 	}
 	return best, alike, by[best]
+}
+
+// withUnsettled returns the victims of a link, and the flows that lost probes at the same time, whose path crossed the link, and whose
+// present one is not known: routes have left the link, so that they have as well. They make the mean that of all flows sooner.
+func (w *Watcher) withUnsettled(link string, own []*victim) []*victim {
+	known := map[fabric.Flow]*victim{}
+	from, to := own[0].start, own[0].end
+	for _, v := range own {
+		known[v.flow] = v
+		if v.start.Before(from) {
+			from = v.start
+		}
+		if v.end.After(to) {
+			to = v.end
+		}
+	}
+	out := slices.Clone(own)
+	for r := range w.losing {
+		e := r.loss
+		if e.end.IsZero() || e.lost < fewLost || e.end.Before(from) || e.start.After(to) {
+			continue
+		}
+		back := r.flow
+		back.Reply = true
+		for _, x := range [2]*record{r, w.usage.records[back]} {
+			if x == nil || x.valid {
+				continue
+			}
+			ports := x.ports
+			if !x.changed.Before(e.start.Add(-2 * time.Second)) {
+				ports = x.former // it has left them already
+			}
+			for _, n := range ports {
+				d := w.usage.ports[n].Direction
+				if d.LinkID() != link {
+					continue
+				}
+				v := known[r.flow]
+				if v == nil {
+					v = &victim{flow: r.flow, episode: e, left: map[string]fabric.Direction{}, both: map[string]bool{}}
+					known[r.flow] = v
+					out = append(out, v)
+				}
+				if other, already := v.left[link]; already && other != d {
+					v.both[link] = true
+				} else {
+					v.left[link] = d
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *victim) int { return compareFlows(a.flow, b.flow) })
+	return out
 }
 
 // failoverOf returns the finding on a failover of a link that failed in some directions, and when its last loss ended.
