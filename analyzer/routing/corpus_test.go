@@ -282,6 +282,29 @@ func TestFailoverDuration(t *testing.T) {
 	}
 }
 
+// Flows whose new path is not known yet count for the duration of a failover as well.
+func TestFailoverOfUnsettledFlows(t *testing.T) {
+	flows := map[float64]int{}
+	for _, hidden := range []float64{0, 0.7} {
+		w := twoTiers(t, 10)
+		w.run(t, 6)
+		l := w.g.LinkAt("leaf2:up1")
+		d := fabric.Direction{From: l.A, To: l.B}
+		w.failLink(t, l, 300*time.Millisecond, 0)
+		w.hidden = hidden
+		w.run(t, 6)
+		i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.Converged })
+		if i < 0 {
+			t.Fatalf("no failover: %s", describe(w))
+		}
+		compareDurations(t, &w.found[i], map[fabric.Direction]time.Duration{d: 300 * time.Millisecond}, fmt.Sprintf("%g of the flows are hidden", hidden))
+		flows[hidden] = w.found[i].Failovers[0].Flows
+	}
+	if flows[0.7]*10 < flows[0]*9 {
+		t.Errorf("%d flows show the failover, want about %d", flows[0.7], flows[0])
+	}
+}
+
 // A cycle that was missed while a link lost everything does not make the stated duration shorter.
 func TestFailoverOverAMissedCycle(t *testing.T) {
 	w := twoTiers(t, 9)

@@ -120,7 +120,8 @@ func (v *victim) leftDirection(d fabric.Direction) bool {
 	return v.both[d.LinkID()] || v.left[d.LinkID()] == d
 }
 
-// departed returns the probe flows that left a direction of a link since a moment, with their probes or their replies.
+// departed returns the probe flows that left a direction of a link since a moment, with their probes or their replies. Those whose present
+// path is not known are among them.
 func (w *Watcher) departed(d fabric.Direction, since time.Time) map[fabric.Flow]bool {
 	flows := map[fabric.Flow]bool{}
 	n, known := w.usage.numbers[d]
@@ -128,7 +129,7 @@ func (w *Watcher) departed(d fabric.Direction, since time.Time) map[fabric.Flow]
 		return flows
 	}
 	for _, r := range w.usage.records {
-		if r.valid && !r.changed.Before(since.Add(-2*time.Second)) && slices.Contains(r.former, n) && !slices.Contains(r.ports, n) {
+		if slices.Contains(r.portsBefore(since), n) && !(r.valid && slices.Contains(r.ports, n)) {
 			flows[r.flow.ProbeFlow()] = true
 		}
 	}
@@ -194,8 +195,9 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 		if a, b, ok := fabric.SplitLink(link); ok && w.usage.works(m, fabric.Direction{From: a, To: b}) {
 			continue
 		}
-		failed, _ := w.failedDirections(link, own)
-		f, last := failoverOf(link, own, failed)
+		all := w.withUnsettled(link, own)
+		failed, _ := w.failedDirections(link, all)
+		f, last := failoverOf(link, all, failed)
 		f.Others = alike
 		for _, e := range append(alike, f.Element) {
 			if s := w.links[e.ID]; s != nil && !s.left.IsZero() {
@@ -243,7 +245,7 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 		if len(by[link]) < fewFlows || best != "" && len(by[link])*10 < len(by[best])*9 {
 			break
 		}
-		if _, s := w.failedDirections(link, by[link]); s >= mostAffected && (best == "" || s > bestShare) {
+		if _, s := w.failedDirections(link, w.withUnsettled(link, by[link])); s >= mostAffected && (best == "" || s > bestShare) {
 			best, bestShare = link, s
 		}
 	}
@@ -257,6 +259,63 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 		best, alike[i].ID = alike[i].ID, best
 	}
 	return best, alike, by[best]
+}
+
+// portsBefore returns the ports of the path that a flow had a little before a moment: the former one if it changed since.
+func (r *record) portsBefore(since time.Time) []portID {
+	if !r.changed.Before(since.Add(-2 * time.Second)) {
+		return r.former
+	}
+	return r.ports
+}
+
+// withUnsettled returns the victims of a link, and the flows that lost probes at the same time, whose path crossed the link, and whose
+// present one is not known: routes have left the link, so that they have as well. They make the mean that of all flows sooner.
+func (w *Watcher) withUnsettled(link string, own []*victim) []*victim {
+	known := map[fabric.Flow]*victim{}
+	from, to := own[0].start, own[0].end
+	for _, v := range own {
+		known[v.flow] = v
+		if v.start.Before(from) {
+			from = v.start
+		}
+		if v.end.After(to) {
+			to = v.end
+		}
+	}
+	out := slices.Clone(own)
+	for r := range w.losing {
+		e := r.loss
+		if e.end.IsZero() || e.lost < fewLost || e.end.Before(from) || e.start.After(to) {
+			continue
+		}
+		back := r.flow
+		back.Reply = true
+		for _, x := range [2]*record{r, w.usage.records[back]} {
+			if x == nil || x.valid {
+				continue
+			}
+			for _, n := range x.portsBefore(e.start) {
+				d := w.usage.ports[n].Direction
+				if d.LinkID() != link {
+					continue
+				}
+				v := known[r.flow]
+				if v == nil {
+					v = &victim{flow: r.flow, episode: e, left: map[string]fabric.Direction{}, both: map[string]bool{}}
+					known[r.flow] = v
+					out = append(out, v)
+				}
+				if other, already := v.left[link]; already && other != d {
+					v.both[link] = true
+				} else {
+					v.left[link] = d
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *victim) int { return compareFlows(a.flow, b.flow) })
+	return out
 }
 
 // failoverOf returns the finding on a failover of a link that failed in some directions, and when its last loss ended.
@@ -287,22 +346,25 @@ func failoverOf(link string, all []*victim, failed []fabric.Direction) (Finding,
 		delete(groups, fabric.Direction{})
 	}
 	for d, g := range groups {
-		f.Failovers = append(f.Failovers, Failover{Direction: d, Loss: middleMean(g), Flows: len(g)})
+		f.Failovers = append(f.Failovers, Failover{Direction: d, Loss: meanOfMost(g), Flows: len(g)})
 	}
 	slices.SortFunc(f.Failovers, func(a, b Failover) int { return cmp.Or(cmp.Compare(b.Loss, a.Loss), cmp.Compare(a.From, b.From)) })
 	slices.SortFunc(f.Explained, compareFlows)
 	return f, last
 }
 
-// middleMean returns the mean of the middle half of some durations, or of all if they are few.
-func middleMean(all []time.Duration) time.Duration {
+// meanOfMost returns the mean of the durations that are near the median. The others are of flows that lost something else as well, or whose
+// paths were not what they seemed to be.
+func meanOfMost(all []time.Duration) time.Duration {
+	const near, share = 50 * time.Millisecond, 10
 	slices.Sort(all)
-	if cut := len(all) / 4; len(all) >= 8 {
-		all = all[cut : len(all)-cut]
-	}
-	sum := time.Duration(0)
+	median := all[len(all)/2]
+	sum, n := time.Duration(0), 0
 	for _, d := range all {
-		sum += d
+		if (d - median).Abs() <= max(near, median/share) {
+			sum += d
+			n++
+		}
 	}
-	return sum / time.Duration(len(all))
+	return sum / time.Duration(n)
 }

@@ -265,10 +265,14 @@ func (w *Watcher) sessionsAt(port string) *sessionCounts {
 	return c
 }
 
-// countEvents adds the moments at which a counter grew, and drops those of before flapSpan.
+// sameEvent is the time within which a session that goes and comes again does so for one reason: two ends that connect at once close one of
+// their connections.
+const sameEvent = 3 * time.Second
+
+// countEvents adds the moment at which a counter grew, and drops those of before flapSpan.
 func countEvents(events []time.Time, known bool, was, is uint64, now time.Time) []time.Time {
 	events = slices.DeleteFunc(events, func(t time.Time) bool { return now.Sub(t) > flapSpan })
-	for n := was; known && n < is && len(events) < 64; n++ {
+	if last := len(events) - 1; known && is > was && len(events) < 64 && (last < 0 || now.Sub(events[last]) > sameEvent) {
 		events = append(events, now)
 	}
 	return events
