@@ -27,16 +27,21 @@ var (
 // A local address that the switch names must be the port's. A session for which no port or several remain has no
 // series.
 type sessionTable struct {
-	names     map[string]bool // of interfaces
-	addresses []portAddress
-	bfdPorts  map[string]string // ports by the identifiers of BFD's interfaces
-	sessions  map[string]*sessionState
+	names    map[string]bool // of interfaces
+	subnets  map[netip.Prefix][]portAddress
+	lengths  [129]bool // of the prefixes
+	owners   map[netip.Addr][]portAddress
+	bfdPorts map[string]string // ports by the identifiers of BFD's interfaces
+	sessions map[string]*sessionState
 }
 
 type portAddress struct {
 	port   string
 	prefix netip.Prefix
 }
+
+// mostAlike bounds the addresses of a subnet that are compared. Where there are more, several ports remain.
+const mostAlike = 16
 
 // sessionState holds what is known of a session.
 type sessionState struct {
@@ -49,7 +54,8 @@ type sessionState struct {
 }
 
 func newSessionTable() *sessionTable {
-	return &sessionTable{names: map[string]bool{}, bfdPorts: map[string]string{}, sessions: map[string]*sessionState{}}
+	return &sessionTable{names: map[string]bool{}, bfdPorts: map[string]string{}, sessions: map[string]*sessionState{}, subnets: map[netip.Prefix][]portAddress{},
+		owners: map[netip.Addr][]portAddress{}}
 }
 
 // addSeries adds what a series states of sessions, addresses or interfaces.
@@ -64,8 +70,7 @@ func (t *sessionTable) addSeries(x *series) {
 			text += "/" + x.text
 		}
 		if p, err := netip.ParsePrefix(text); err == nil {
-			t.names[x.values[0]] = true
-			t.addresses = append(t.addresses, portAddress{x.values[0], p})
+			t.addAddress(portAddress{x.values[0], p})
 		}
 		return
 	case preset.BFDPort:
@@ -82,6 +87,18 @@ func (t *sessionTable) addSeries(x *series) {
 		s.setAddress(&s.local, x.text)
 	case preset.BFDRemoteAddress:
 		s.setAddress(&s.remote, x.text)
+	}
+}
+
+// addAddress adds an address of a port.
+func (t *sessionTable) addAddress(a portAddress) {
+	t.names[a.port] = true
+	t.lengths[a.prefix.Bits()] = true
+	if at := a.prefix.Masked(); len(t.subnets[at]) <= mostAlike {
+		t.subnets[at] = append(t.subnets[at], a)
+	}
+	if own := a.prefix.Addr(); len(t.owners[own]) <= mostAlike {
+		t.owners[own] = append(t.owners[own], a)
 	}
 }
 
@@ -153,24 +170,39 @@ func (t *sessionTable) portOf(s *sessionState) string {
 	if !remote.IsValid() {
 		return ""
 	}
-	port := ""
-	for _, a := range t.addresses {
-		own := a.prefix.Addr().WithZone("").Unmap()
-		if local.IsValid() && own != local {
-			continue
+	if local.IsValid() {
+		return onlyPort(t.owners[local], func(a portAddress) bool { return remote.IsLinkLocalUnicast() || a.reaches(remote) })
+	}
+	if remote.IsLinkLocalUnicast() {
+		return ""
+	}
+	var near []portAddress
+	for bits, used := range t.lengths {
+		if p, err := remote.Prefix(bits); used && err == nil {
+			near = append(near, t.subnets[p]...)
 		}
+	}
+	return onlyPort(near, func(a portAddress) bool { return a.reaches(remote) })
+}
+
+// reaches reports whether another address is in the subnet of the port's.
+func (a portAddress) reaches(remote netip.Addr) bool {
+	return a.prefix.Addr() != remote && a.prefix.Contains(remote)
+}
+
+// onlyPort returns the port of the addresses for which fits returns true, and "" if there is none, or several.
+func onlyPort(all []portAddress, fits func(portAddress) bool) (port string) {
+	if len(all) > mostAlike {
+		return ""
+	}
+	for _, a := range all {
 		switch {
-		case remote.IsLinkLocalUnicast():
-			if !local.IsValid() {
-				continue
-			}
-		case own == remote || !a.prefix.Contains(remote):
-			continue
-		}
-		if port != "" && port != a.port {
+		case !fits(a):
+		case port != "" && port != a.port:
 			return ""
+		default:
+			port = a.port
 		}
-		port = a.port
 	}
 	return port
 }

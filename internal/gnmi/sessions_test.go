@@ -2,6 +2,7 @@ package gnmi
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -217,6 +218,33 @@ func TestSessionsBound(t *testing.T) {
 	}
 }
 
+// TestSessionsOfManyPorts relates as many sessions as a switch may have, and checks that the time does not grow with their square.
+func TestSessionsOfManyPorts(t *testing.T) {
+	table := newSessionTable()
+	const ports = 10_000
+	for i := range ports {
+		a := netip.AddrFrom4([4]byte{10, byte(i >> 15), byte(i >> 7), byte(i << 1)})
+		table.addAddress(portAddress{fmt.Sprint("e", i), netip.PrefixFrom(a, 31)})
+		table.sessions[fmt.Sprint(i)] = &sessionState{families: &bgpFamilies, remote: a.Next(), up: &series{value: 1}}
+	}
+	for i := range 2 * mostAlike {
+		table.addAddress(portAddress{"many", netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 0, byte(i + 1)}), 24)})
+	}
+	table.sessions["many"] = &sessionState{families: &bgpFamilies, remote: netip.MustParseAddr("192.168.0.200"), up: &series{value: 1}}
+	compared := 0
+	for _, s := range table.sessions {
+		for bits, used := range table.lengths {
+			if p, err := s.remote.Prefix(bits); used && err == nil {
+				compared += len(table.subnets[p])
+			}
+		}
+	}
+	points, unplaced := table.appendPoints(nil, "sw")
+	if len(points) != ports || unplaced != 1 || compared > ports+mostAlike+1 {
+		t.Errorf("%d points, %d sessions without a port, %d comparisons", len(points), unplaced, compared)
+	}
+}
+
 // TestSessionsOfSONiC reads tables as sonic-gnmi sends them: one JSON object for a table.
 func TestSessionsOfSONiC(t *testing.T) {
 	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
@@ -271,4 +299,47 @@ func TestSessionsAsked(t *testing.T) {
 			})
 		}
 	}
+}
+
+// FuzzSessions checks that whatever a switch states of its sessions and addresses, a session is at a port of the switch, or at none.
+func FuzzSessions(f *testing.F) {
+	f.Add("e1", "10.0.0.0", 31, "10.0.0.1", "10.0.0.0", "e1", "10.0.0.1")
+	f.Add("Ethernet1", "fe80::1", 64, "fe80::2%Et1", "fe80::1", "Ethernet1.0", "fe80::2")
+	f.Add("e1", "::ffff:10.0.0.0", 127, "::ffff:10.0.0.1", "::ffff:10.0.0.0", "link-1", "%")
+	f.Add("", "10.0.0.0/31", -1, "..", "", "..", ".")
+	f.Fuzz(func(t *testing.T, port, own string, bits int, peer, local, id, remote string) {
+		now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+		s := sessionsStore(t, "openconfig", 100)
+		text := func(v string) *gpb.TypedValue { return &gpb.TypedValue{Value: &gpb.TypedValue_StringVal{StringVal: v}} }
+		keyed := func(path string, keys ...string) *gpb.Path {
+			p := path1(t, path)
+			for _, e := range p.Elem {
+				for k := range e.Key {
+					if e.Key[k] == "?" {
+						e.Key[k], keys = keys[0], keys[1:]
+					}
+				}
+			}
+			return p
+		}
+		const bgp = "/network-instances/network-instance[name=default]/protocols/protocol[identifier=BGP][name=BGP]/bgp/neighbors/neighbor[neighbor-address=?]/"
+		const bfd = "/bfd/interfaces/interface[id=?]/peers/peer[local-discriminator=1]/state/"
+		n := &gpb.Notification{Timestamp: now.UnixNano(), Update: []*gpb.Update{
+			{Path: keyed("/interfaces/interface[name=?]/subinterfaces/subinterface[index=0]/ipv4/addresses/address[ip=?]/state/prefix-length", port, own), Val: text(fmt.Sprint(bits))},
+			{Path: keyed(bgp+"state/session-state", peer), Val: text("ESTABLISHED")},
+			{Path: keyed(bgp+"transport/state/local-address", peer), Val: text(local)},
+			{Path: keyed(bfd+"session-state", id), Val: text("UP")},
+			{Path: keyed(bfd+"remote-address", id), Val: text(remote)},
+		}}
+		s.applyNotification(message{body: n}, now)
+		points, _ := s.appendPoints(nil, "sw", now, 3*time.Second)
+		for _, p := range points {
+			if p.Values[0] != strings.ToValidUTF8(port, "\ufffd") {
+				t.Errorf("%s at port %q, the switch has %q", p.Family.Name, p.Values[0], port)
+			}
+		}
+		if len(points)+s.unplacedSessions > 2 {
+			t.Errorf("%d points and %d sessions without a port, of two sessions", len(points), s.unplacedSessions)
+		}
+	})
 }
