@@ -208,7 +208,7 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 			continue
 		}
 		was, known := w.failed[link]
-		if !known || last.After(was.ended.Add(settleTime)) || f.Flows >= was.finding.Flows {
+		if !known || last.After(was.ended.Add(settleTime)) || f.measuredBy() >= was.finding.measuredBy() {
 			w.failed[link] = failover{finding: f, ended: last}
 		}
 	}
@@ -221,6 +221,14 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 		out = append(out, x.finding)
 	}
 	return out
+}
+
+// measuredBy returns the number of flows by which the durations of a failover were measured. What more flows show is nearer to the truth.
+func (f *Finding) measuredBy() (flows int) {
+	for _, x := range f.Failovers {
+		flows += x.Flows
+	}
+	return flows
 }
 
 // failover is one that was found.
