@@ -32,8 +32,10 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 	topology := up.Flag("topology", "Topology file (YAML).").Required().String()
 	routing := up.Flag("routing", "static: the lab installs all routes; frr: FRR of every switch learns them by eBGP with BFD, which needs Debian's package frr.").Default(lab.RoutingStatic).Enum(lab.RoutingKinds()...)
 	family := up.Flag("address-family", "Family of the addresses that the topology lacks: "+strings.Join(lab.Families(), " or ")+". Default: that of the addresses which it has, and ipv4 if it has none.").Enum(lab.Families()...)
+	forwarding := up.Flag("forwarding", "How switches choose between equal next hops. ecmp: by a hash of the flow; spray: anew for each packet. Default: that of the topology file, and ecmp if it has none.").Enum(fabric.ForwardingKinds()...)
+	spray := up.Flag("spray", "How packets are sprayed. random: each next hop is as likely as any other; round-robin: those of a flow take all in turn. Default: random.").Enum(lab.SprayKinds()...)
 	commands[up.FullCommand()] = func(ctx context.Context) error {
-		return labUp(ctx, *topology, lab.Options{Name: *name, Routing: *routing, Family: *family})
+		return labUp(ctx, *topology, lab.Options{Name: *name, Routing: *routing, Family: *family, Forwarding: *forwarding, Spray: *spray})
 	}
 
 	completed := cmd.Command("topology", "Print the lab's topology with the addresses that it uses, for a coordinator or an analyzer.")
@@ -275,7 +277,8 @@ func labStatus(ctx context.Context, w io.Writer, name, format string) error {
 	if format == "json" {
 		return printJSON(w, s)
 	}
-	fmt.Fprintf(w, "lab %s is %s since %s, routing %s, addresses %s\n", s.Name, s.Phase, s.Created.Local().Format("2006-01-02 15:04:05"), s.Routing, s.Family)
+	forwarding := strings.TrimSpace(s.Forwarding + " " + s.Spray)
+	fmt.Fprintf(w, "lab %s is %s since %s, routing %s, forwarding %s, addresses %s\n", s.Name, s.Phase, s.Created.Local().Format("2006-01-02 15:04:05"), s.Routing, forwarding, s.Family)
 	if s.OwnerPID != 0 {
 		fmt.Fprintf(w, "it ends with process %d (running: %t)\n", s.OwnerPID, s.OwnerAlive)
 	}
