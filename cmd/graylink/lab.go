@@ -99,6 +99,8 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 	add.Flag("paths", "Next hops that are left: of blackhole-fib any number, none by default; of ecmp-shrunk one by default.").Default("0").IntVar(&f.Paths)
 	add.Flag("sessions", "The fault blackhole loses the packets of BGP and BFD as well, so that both end. Needs a lab with --routing frr.").BoolVar(&f.Sessions)
 	add.Flag("mtu", fmt.Sprintf("MTU of the fault mtu in octets. Default: %d, and %d in a fabric of IPv6, whose least it is.", lab.ShortMTU, lab.ShortMTUv6)).IntVar(&f.MTU)
+	add.Flag("length", "Octets that the fault trim leaves of a packet, from the IP header on. Shorter packets pass.").Default(fmt.Sprint(lab.DefaultTrimLength)).IntVar(&f.Length)
+	add.Flag("share", "Share of the longer packets that the fault trim shortens.").Default("1").Float64Var(&f.Share)
 	add.Flag("direction", "FROM->TO of the link (default: from the end that --at names first); for nic-slow in, out or both.").StringVar(&f.Direction)
 	addFormat := add.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[add.FullCommand()] = func(ctx context.Context) error { return labFaultAdd(ctx, os.Stdout, *name, f, *addFormat) }
@@ -189,6 +191,9 @@ func printFault(w io.Writer, f lab.ActiveFault) {
 	}
 	if f.Step != 0 {
 		fmt.Fprintf(w, " step %s", f.Step)
+	}
+	if f.Length != 0 {
+		fmt.Fprintf(w, " length %d share %g", f.Length, f.Share)
 	}
 	if f.MTU != 0 {
 		fmt.Fprintf(w, " mtu %d", f.MTU)

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -41,11 +42,19 @@ func loadClassifier(name string, instructions asm.Instructions) (*ebpf.Program, 
 	return program, nil
 }
 
+// addClsact gives a port the queueing discipline that programs are added to, if it has none.
+func addClsact(h *netlink.Handle, link netlink.Link) error {
+	attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+	if err := h.QdiscAdd(&netlink.Clsact{QdiscAttrs: attrs}); err != nil && !errors.Is(err, syscall.EEXIST) {
+		return fmt.Errorf("adding the queueing discipline clsact: %w", err)
+	}
+	return nil
+}
+
 // classify has a port pass what it receives to a program.
 func classify(h *netlink.Handle, link netlink.Link, program *ebpf.Program) error {
-	attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
-	if err := h.QdiscAdd(&netlink.Clsact{QdiscAttrs: attrs}); err != nil {
-		return fmt.Errorf("adding the queueing discipline clsact: %w", err)
+	if err := addClsact(h, link); err != nil {
+		return err
 	}
 	filter := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1,
 		Protocol: syscall.ETH_P_ALL}, Fd: program.FD(), Name: "graylink_hash", DirectAction: true}

@@ -90,6 +90,8 @@ func newSprayProgram(spray string) (*ebpf.Program, error) {
 // another number of next hops differ by a few packets.
 func sprayInTurn(counts int) asm.Instructions {
 	const atKey, atCount = -4, -16 // from the frame pointer
+	takeNumber := asm.FetchAdd.Mem(asm.R0, asm.R7, asm.DWord, 0)
+	takeNumber.Constant = 1 // BPF_FETCH, which cilium/ebpf 0.22.0 leaves out: asm.Instruction.Marshal
 	out := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		// The hash that the packet has already is the last switch's, and differs from packet to packet.
@@ -103,7 +105,7 @@ func sprayInTurn(counts int) asm.Instructions {
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "first"),
 		asm.Mov.Imm(asm.R7, 1),
-		asm.FetchAdd.Mem(asm.R0, asm.R7, asm.DWord, 0),
+		takeNumber,
 		asm.Ja.Label("choose"),
 		// Flows begin at different next hops.
 		asm.Mov.Reg(asm.R1, asm.R7).WithSymbol("first"), asm.Add.Imm(asm.R1, 1),

@@ -3,12 +3,15 @@ package lab
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -251,6 +254,54 @@ func TestCongestionOfSprayedPorts(t *testing.T) {
 		_, err := x.resolveFault(Fault{Kind: KindCongest, At: at}, none)
 		if got := err != nil && strings.Contains(err.Error(), "spray"); got != refused {
 			t.Errorf("congestion at %s: %v", at, err)
+		}
+	}
+}
+
+// TestPacketsAreInTurn runs the program that sprays in turn without a fabric, and checks which of several equal next hops the
+// kernel would take: fib_select_multipath divides the upper 31 bits of the hash into equal parts.
+func TestPacketsAreInTurn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
+			t.Fatal("needs root: it runs a program of the kernel")
+		}
+		t.Skip("needs root: it runs a program of the kernel")
+	}
+	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 4, ValueSize: 8, MaxEntries: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer counts.Close()
+	all := sprayInTurn(counts.FD())
+	const end = 4 // setting the hash and returning
+	program, err := loadClassifier("in_turn", append(all[:len(all)-end:len(all)-end], asm.Mov.Reg32(asm.R0, asm.R2), asm.Return()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	// Ethernet, IPv4 and UDP; the last octet of the source's port is the flow.
+	packet := []byte{1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 7, 8, 0, 0x45, 0, 0, 66, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 0, 3, 4, 0, 46, 0, 0}
+	packet = append(packet, make([]byte, 38)...)
+	for flow := range byte(3) {
+		packet[35] = flow
+		var hashes []uint32
+		for range 1000 {
+			hash, err := program.Run(&ebpf.RunOptions{Data: packet})
+			if err != nil {
+				t.Fatal(err)
+			}
+			hashes = append(hashes, hash>>1)
+		}
+		for ports, slack := range map[int]float64{2: 1, 3: 8, 4: 1, 5: 8, 8: 1, 64: 1} {
+			taken := make([]int, ports)
+			for i, hash := range hashes {
+				taken[int(uint64(hash)*uint64(ports)>>31)]++
+				for port, n := range taken {
+					if d := float64(n) - float64(i+1)/float64(ports); d > slack || d < -slack {
+						t.Fatalf("flow %d: port %d of %d has %d of the first %d packets", flow, port, ports, n, i+1)
+					}
+				}
+			}
 		}
 	}
 }
