@@ -37,12 +37,12 @@ func wantSprayed(t *testing.T, s *Store, f fabric.Flow, from, to float64, want b
 	return b
 }
 
-// split is the trace of a flow whose packets two spines answered.
+// split returns the trace of a flow whose packets two spines answered.
 func split(n int, at float64) fabric.Trace {
 	return fabric.Trace{Edge: flow(n).String(), State: fabric.PathUnknown, TracedAt: sec(at), Reached: true, Balanced: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")}
 }
 
-// straight is the trace of a flow that goes by the first spine.
+// straight returns the trace of a flow that goes by the first spine.
 func straight(n int, at float64) fabric.Trace {
 	return fabric.Trace{Edge: flow(n).String(), State: fabric.PathValid, TracedAt: sec(at), Reached: true, Hops: hops("10.0.1.1 172.16.0.1 172.16.0.4")}
 }
@@ -107,12 +107,12 @@ func (r *rig) reportPorts(at float64, seen map[int][]sighting.Port) {
 	}
 }
 
-// inTurn are the ports of a flow that came by both spines in turn until a time.
+// inTurn returns the ports of a flow that came by both spines in turn until a time.
 func inTurn(at float64) []sighting.Port {
 	return []sighting.Port{{Name: "up1", First: sec(at - 1).Add(-behind), Last: sec(at).Add(-behind), Count: 9}, {Name: "up2", First: sec(at - 0.9).Add(-behind), Last: sec(at).Add(-behind), Count: 9}}
 }
 
-// byOne are the ports of a flow that came by one spine until a time.
+// byOne returns the ports of a flow that came by one spine until a time.
 func byOne(at float64) []sighting.Port {
 	return []sighting.Port{{Name: "up1", First: sec(at - 1).Add(-behind), Last: sec(at).Add(-behind), Count: 9}}
 }

@@ -1,0 +1,119 @@
+//go:build all
+
+package e2e
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/graylink/graylink/cmd/graylink/demo"
+	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/lab"
+)
+
+// TestSprayedFabrics runs fabrics of four spines that spray the packets of every flow, of network namespaces and simulated. Each
+// flow between leaves is bound to its four paths, nothing is named in a minute without a fault, and one link that loses packets
+// is noticed.
+func TestSprayedFabrics(t *testing.T) {
+	need(t)
+	for _, c := range []struct {
+		fabric, paths string
+		traceOnly     bool
+		noTraces      bool
+	}{
+		{fabric: demo.Namespaces, paths: "both"},
+		{fabric: demo.Namespaces, paths: "traces", traceOnly: true},
+		{fabric: demo.Simulated, paths: "sightings", noTraces: true},
+	} {
+		t.Run(c.fabric+" "+c.paths, func(t *testing.T) {
+			topo, found := fabric.LoadTopology("../../deploy/lab/spray.yaml")
+			if err := found.Err(); err != nil {
+				t.Fatal(err)
+			}
+			d, err := demo.Start(t.Context(), demo.Options{Name: "e2espray", Topology: topo, Fabric: c.fabric, Listen: "127.0.0.1:0", TraceOnly: c.traceOnly, NoTraces: c.noTraces,
+				NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink"), Seed: 1, Progress: testLog{t}})
+			defer func() {
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+				clean(t, "e2espray")
+			}()
+			if err != nil {
+				t.Fatal(err)
+			}
+			flowsAreSprayed(t, d)
+			sprayedInSilence(t, d)
+			flowsAreSprayed(t, d)
+			sprayedLossIsNoticed(t, d)
+		})
+	}
+}
+
+// testLog writes progress to the log of a test.
+type testLog struct{ t *testing.T }
+
+func (w testLog) Write(p []byte) (int, error) {
+	w.t.Helper()
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// flowsAreSprayed checks that every flow between leaves is bound to all its paths, and every other one to its own.
+func flowsAreSprayed(t *testing.T, d *demo.Demo) {
+	t.Helper()
+	s, g := d.Loop().Snapshot(), d.Graph()
+	sprayed := 0
+	for _, e := range s.Edges {
+		f, err := e.Obs.ParseFlow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, to := f.Endpoints()
+		var want, got []string
+		for _, p := range g.ShortestPaths(from, to, 1024) {
+			want = append(want, p.CanonicalKey())
+		}
+		for _, p := range e.Obs.Paths {
+			got = append(got, p.CanonicalKey())
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		switch {
+		case len(want) == 1 && (e.Obs.Sprayed || e.Obs.PathState != fabric.PathValid || e.Obs.Path.CanonicalKey() != want[0]):
+			t.Errorf("%s within a leaf: sprayed %t, %s %q", f, e.Obs.Sprayed, e.Obs.PathState, e.Obs.Path.CanonicalKey())
+		case len(want) > 1 && (!e.Obs.Sprayed || e.Obs.PathState != fabric.PathUnknown || !slices.Equal(got, want)):
+			t.Errorf("%s between leaves: sprayed %t, %s, paths %q, want %q", f, e.Obs.Sprayed, e.Obs.PathState, got, want)
+		case len(want) > 1:
+			sprayed++
+		}
+	}
+	c := s.Report.Coverage
+	if sprayed == 0 || s.Report.Edges.UnknownPath > 0 || c.Edges < 0.95 || c.Links < 1 {
+		t.Errorf("%d of %d flows are sprayed; %d flows without a known path, coverage of flows %.2f, of links %.2f", sprayed, len(s.Edges), s.Report.Edges.UnknownPath, c.Edges, c.Links)
+	}
+	t.Logf("%d of %d flows are sprayed; coverage of flows %.2f, of links %.2f", sprayed, len(s.Edges), c.Edges, c.Links)
+}
+
+// sprayedInSilence checks that nothing is named without a fault.
+func sprayedInSilence(t *testing.T, d *demo.Demo) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+		for _, in := range d.Loop().Snapshot().Incidents {
+			t.Fatalf("without a fault, %s %s is named: %s", in.Kind, in.Element, in.Scenario)
+		}
+	}
+}
+
+// sprayedLossIsNoticed checks that a link of which one direction loses a tenth is noticed, and logs which elements are named.
+func sprayedLossIsNoticed(t *testing.T, d *demo.Demo) {
+	t.Helper()
+	p := demo.PlannedFault{Fault: lab.Fault{Kind: lab.KindLoss, At: "leaf1:up2--spine2:dn1", Direction: "leaf1:up2->spine2:dn1", Loss: 0.1}, Element: "leaf1:up2--spine2:dn1", Kind: fabric.KindLink,
+		Direction: "leaf1:up2->spine2:dn1", Scenarios: []fabric.Scenario{fabric.Corridor}, Params: map[string]any{}}
+	out, err := d.RunFault(t.Context(), p, 1, 45*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("named or listed %t, as %+v after %v s; other verdicts: %v", out.ElementMatch, out.Verdict, out.SecondsToVerdict, out.FalseVerdicts)
+}
