@@ -191,7 +191,9 @@ func TestSprayedPathsAreBounded(t *testing.T) {
 		topo := &fabric.Topology{Version: 1, Forwarding: fabric.Spray, Switches: []fabric.Switch{{Name: "leaf1", Role: fabric.Leaf}, {Name: "leaf2", Role: fabric.Leaf}, {Name: "spine1", Role: fabric.Spine}},
 			Nodes: []fabric.Node{{Name: "h1", NICs: []fabric.NIC{{Node: "h1", Device: "eth1"}}}, {Name: "h2", NICs: []fabric.NIC{{Node: "h2", Device: "eth1"}}}},
 			Links: []fabric.Link{{A: "h1/eth1", B: "leaf1:dn1"}, {A: "h2/eth1", B: "leaf2:dn1"}}}
-		port := func(sw string, n int) string { return sw + ":p" + string(rune('a'+n/100)) + string(rune('a'+n/10%10)) + string(rune('a'+n%10)) }
+		port := func(sw string, n int) string {
+			return sw + ":p" + string(rune('a'+n/100)) + string(rune('a'+n/10%10)) + string(rune('a'+n%10))
+		}
 		topo.Links = append(topo.Links, fabric.Link{A: "leaf2:up1", B: "spine1:dn1"})
 		for n := range ways {
 			topo.Links = append(topo.Links, fabric.Link{A: port("leaf1", n), B: port("spine1", n)})

@@ -45,13 +45,13 @@ func receiveAll(t *testing.T, c *net.UDPConn) (out []arrivedDatagram) {
 	}
 }
 
-func setOption(t *testing.T, c *net.UDPConn, option, value int) {
+func setOption(t *testing.T, c *net.UDPConn, level, option, value int) {
 	t.Helper()
 	rc, err := c.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cerr := rc.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, option, value) }); cerr != nil || err != nil {
+	if cerr := rc.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), level, option, value) }); cerr != nil || err != nil {
 		t.Fatal(cerr, err)
 	}
 }
@@ -62,8 +62,9 @@ func TestTrimmedPacketsArriveShorter(t *testing.T) {
 	needs(t)
 	l := upWith(t, load(t, sprayFile), Options{Name: testName("trim")})
 	from, to := socket(t, l, "h1/eth1", 20001), socket(t, l, "h3/eth1", echoPort)
-	setOption(t, from, syscall.IP_TOS, 26<<2|2) // ECN-capable
-	setOption(t, to, syscall.IP_RECVTOS, 1)
+	setOption(t, from, syscall.IPPROTO_IP, syscall.IP_TOS, 26<<2|2) // ECN-capable
+	setOption(t, to, syscall.IPPROTO_IP, syscall.IP_RECVTOS, 1)
+	setOption(t, to, syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, 8<<20)
 	dst := netip.AddrPortFrom(l.addr("h3/eth1"), echoPort)
 	long, short := bytes.Repeat([]byte{0xa5}, 1000), bytes.Repeat([]byte{0x5a}, 36)
 	send := func(n int, data []byte) []arrivedDatagram {

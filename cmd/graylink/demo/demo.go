@@ -672,7 +672,9 @@ func (d *Demo) isNamed(p PlannedFault, v *fabric.Verdict) bool {
 }
 
 // spreadsPackets reports whether the packets of a flow take several paths.
-func (d *Demo) spreadsPackets() bool { return d.o.Adaptive || d.o.Topology != nil && d.o.Topology.Sprays() }
+func (d *Demo) spreadsPackets() bool {
+	return d.o.Adaptive || d.o.Topology != nil && d.o.Topology.Sprays()
+}
 
 func (d *Demo) awaitVerdict(ctx context.Context, p PlannedFault, before time.Time, out *Outcome) error {
 	deadline := before.Add(verdictTimeout)
