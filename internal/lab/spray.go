@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -63,6 +64,9 @@ var errSprayed = errors.New("the switches of this lab choose the next hop of eac
 // longest ago begins again. A flow takes about 80 octets.
 const sprayFlows = 1 << 13
 
+// sprayKeySize is the size of a flow in the table, octets: a hash of its 5-tuple, and a part of its destination's address.
+const sprayKeySize = 8
+
 // newSprayProgram loads the program that gives each packet a hash of its own. The filters that it is added to keep it.
 func newSprayProgram(spray string) (*ebpf.Program, error) {
 	if spray == SprayRandom {
@@ -76,7 +80,7 @@ func newSprayProgram(spray string) (*ebpf.Program, error) {
 			asm.Return(),
 		})
 	}
-	counts, err := ebpf.NewMap(&ebpf.MapSpec{Name: "spray_counts", Type: ebpf.LRUHash, KeySize: 4, ValueSize: 8, MaxEntries: sprayFlows})
+	counts, err := ebpf.NewMap(&ebpf.MapSpec{Name: "spray_counts", Type: ebpf.LRUHash, KeySize: sprayKeySize, ValueSize: 8, MaxEntries: sprayFlows})
 	if err != nil {
 		return nil, fmt.Errorf("making the table of sprayed flows: %w", err)
 	}
@@ -89,7 +93,8 @@ func newSprayProgram(spray string) (*ebpf.Program, error) {
 // (van der Corput, 1935), and 2, 4, 8 equal next hops are taken in turn, without knowing how many there are. The counts of
 // another number of next hops differ by a few packets.
 func sprayInTurn(counts int) asm.Instructions {
-	const atKey, atCount = -4, -16 // from the frame pointer
+	const atKey, atCount = -sprayKeySize, -16     // from the frame pointer
+	const endOfIPv4, endOfIPv6 = 14 + 16, 14 + 36 // last four octets of the destination's address
 	takeNumber := asm.FetchAdd.Mem(asm.R0, asm.R7, asm.DWord, 0)
 	takeNumber.Constant = 1 // BPF_FETCH, which cilium/ebpf 0.22.0 leaves out: asm.Instruction.Marshal
 	out := asm.Instructions{
@@ -100,6 +105,15 @@ func sprayInTurn(counts int) asm.Instructions {
 		asm.FnGetHashRecalc.Call(),
 		asm.Mov.Reg32(asm.R7, asm.R0),
 		asm.StoreMem(asm.RFP, atKey, asm.R7, asm.Word),
+		// That of packets and of their answers is the same, and both may cross this switch.
+		asm.StoreImm(asm.RFP, atKey+4, 0, asm.Word),
+		asm.Mov.Imm(asm.R2, endOfIPv4),
+		asm.LoadMem(asm.R1, asm.R6, 16, asm.Word), // the protocol, in struct __sk_buff
+		asm.JNE.Imm(asm.R1, bigEndian16(syscall.ETH_P_IPV6), "destination"),
+		asm.Mov.Imm(asm.R2, endOfIPv6),
+		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("destination"),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, atKey+4), asm.Mov.Imm(asm.R4, 4),
+		asm.FnSkbLoadBytes.Call(),
 		asm.LoadMapPtr(asm.R1, counts),
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atKey),
 		asm.FnMapLookupElem.Call(),

@@ -137,6 +137,26 @@ func TestPacketsOfOneFlowTakeAllPorts(t *testing.T) {
 	}
 }
 
+// TestRoutedFabricSprays sprays over the groups of next hops that FRR installs.
+func TestRoutedFabricSprays(t *testing.T) {
+	l := upFRR(t, sprayFile, "spray")
+	const n = 2000
+	// Sessions of BGP and BFD send as well: ten packets a second by each port.
+	start, before := time.Now(), sentBy(t, l, "leaf1")
+	r := measure(t, l, flow{src: "h1/eth1", dst: "h3/eth1", sport: 20001}, n, 100*time.Microsecond, time.Second)
+	after := sentBy(t, l, "leaf1")
+	others := 30*int(time.Since(start).Seconds()+1) + 30
+	if r.gotBack != n {
+		t.Errorf("%d of %d packets came back", r.gotBack, n)
+	}
+	for end, sent := range after {
+		// Of 2000 packets, a quarter is within 100 but once in a million times.
+		if got := sent - before[end]; got < n/4-100 || got > n/4+100+others {
+			t.Errorf("%s sent %d packets, want about %d, and up to %d others", end, got, n/4, others)
+		}
+	}
+}
+
 // TestFaultsOfSprayedFabrics breaks one of four ways of each packet.
 func TestFaultsOfSprayedFabrics(t *testing.T) {
 	for _, c := range sprayCases()[:3] {
@@ -267,7 +287,7 @@ func TestPacketsAreInTurn(t *testing.T) {
 		}
 		t.Skip("needs root: it runs a program of the kernel")
 	}
-	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 4, ValueSize: 8, MaxEntries: 16})
+	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: sprayKeySize, ValueSize: 8, MaxEntries: 16})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,10 +302,17 @@ func TestPacketsAreInTurn(t *testing.T) {
 	// Ethernet, IPv4 and UDP; the last octet of the source's port is the flow.
 	packet := []byte{1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 7, 8, 0, 0x45, 0, 0, 66, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 0, 3, 4, 0, 46, 0, 0}
 	packet = append(packet, make([]byte, 38)...)
+	answer := slices.Clone(packet)
+	copy(answer[26:], []byte{10, 0, 0, 2, 10, 0, 0, 1, 3, 4, 1, 0})
 	for flow := range byte(3) {
-		packet[35] = flow
+		packet[35], answer[37] = flow, flow
 		var hashes []uint32
-		for range 1000 {
+		for i := range 1000 {
+			for range i % 3 { // answers that cross the switch as well do not count
+				if _, err := program.Run(&ebpf.RunOptions{Data: answer}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			hash, err := program.Run(&ebpf.RunOptions{Data: packet})
 			if err != nil {
 				t.Fatal(err)
