@@ -1,11 +1,11 @@
 package paths
 
 import (
-	"math"
 	"testing"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/clos"
 	"github.com/graylink/graylink/internal/sighting"
 )
 
@@ -206,14 +206,15 @@ func TestSprayedPathsAreBounded(t *testing.T) {
 	}
 }
 
+// BenchmarkSprayedBinding binds windows of flows with 64 paths each.
 func BenchmarkSprayedBinding(b *testing.B) {
-	topo := *graph(b).Topo
-	topo.Forwarding = fabric.Spray
-	s := NewStore(fabric.NewGraph(&topo))
+	g := fabric.NewGraph(clos.NewTopology(clos.Options{LeavesPerPod: 32, SpinesPerPod: 64, NICsPerLeaf: 32, Forwarding: fabric.Spray}))
+	s, nics := NewStore(g), g.NICIDs()
 	b.ReportAllocs()
-	for b.Loop() {
-		if x, _ := s.BindingAt(flow(0), sec(1), time.Unix(0, math.MaxInt64)); !x.Sprayed {
-			b.Fatal("not sprayed")
+	for i := 0; b.Loop(); i++ {
+		f := fabric.Flow{Src: nics[i%len(nics)], Dst: nics[(i+len(nics)/2+i%7)%len(nics)]}
+		if x, _ := s.BindingAt(f, sec(1), sec(2)); len(x.Candidates) != 64 {
+			b.Fatal(f, len(x.Candidates))
 		}
 	}
 }
