@@ -19,6 +19,9 @@ import (
 const (
 	// maxSprayedPaths bounds the paths of a sprayed flow. A flow with more is not said to be sprayed.
 	maxSprayedPaths = 1024
+	// maxExpandedHops bounds the hops of paths that are kept for all windows, of 48 octets each. The paths of further pairs of
+	// NICs are made for each window.
+	maxExpandedHops = 1 << 21
 	// leastSprayed is how many flows or traces of a leaf have to be known before it is said to spray.
 	leastSprayed = 4
 	// recentTraces is how many traces of a leaf count. Earlier ones count less and less.
@@ -32,7 +35,10 @@ const (
 type spraying struct {
 	leaves map[string]*leafSpray
 	// ways are the shortest paths between two leaves, by their names. The first hops have no In, and the last ones no Out.
-	ways   map[[2]string][]fabric.Path
+	ways map[[2]string][]fabric.Path
+	// expanded are the same of pairs of NICs, from which packets go to the other, by their numbers. hops counts theirs.
+	expanded map[[2]uint32][]fabric.Path
+	hops     int
 	tables []*Tables // that bind flows of the store
 }
 
@@ -49,7 +55,7 @@ const (
 )
 
 func newSpraying() *spraying {
-	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}}
+	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}, expanded: map[[2]uint32][]fabric.Path{}}
 }
 
 // waysOf returns the shortest paths of a flow, without the ports at its ends. It returns none if there are more than
@@ -141,8 +147,15 @@ func (s *Store) sprayedByTables(e fabric.Flow, b *Binding, since time.Time) bool
 		slices.ContainsFunc(s.spraying.tables, func(t *Tables) bool { return t.isSprayed(e, since) })
 }
 
-// expandWays returns the shortest paths of a flow.
+// expandWays returns the shortest paths of a flow. They are shared: callers do not change them. The lock is held for writing.
 func (s *Store) expandWays(k flowKey) []fabric.Path {
+	pair := [2]uint32{k.src, k.dst}
+	if k.flow&replyBit != 0 {
+		pair = [2]uint32{k.dst, k.src}
+	}
+	if out, ok := s.spraying.expanded[pair]; ok {
+		return out
+	}
 	ways := s.waysOf(k)
 	from, to := s.accessPorts(k)
 	hops := make([]fabric.Hop, 0, len(ways)*len(ways[0]))
@@ -153,11 +166,18 @@ func (s *Store) expandWays(k flowKey) []fabric.Path {
 		out[i] = hops[at:len(hops):len(hops)]
 		out[i][0].In, out[i][len(p)-1].Out = from.port, to.port
 	}
+	if s.spraying.hops+len(hops) <= maxExpandedHops {
+		s.spraying.expanded[pair], s.spraying.hops = out, s.spraying.hops+len(hops)
+	}
 	return out
 }
 
 // forgetWays forgets the shortest paths, because cables are elsewhere. The lock is held.
-func (s *Store) forgetWays() { clear(s.spraying.ways) }
+func (s *Store) forgetWays() {
+	clear(s.spraying.ways)
+	clear(s.spraying.expanded)
+	s.spraying.hops = 0
+}
 
 // leafOf returns what was seen of the flows that leave a flow's first leaf. The lock is held.
 func (s *Store) leafOf(k flowKey) *leafSpray {
