@@ -47,6 +47,9 @@ func TestSprayedFabrics(t *testing.T) {
 			sprayedInSilence(t, d)
 			flowsAreSprayed(t, d)
 			sprayedLossIsNoticed(t, d)
+			if c.fabric == demo.Namespaces && !c.traceOnly {
+				trimmedProbesAreDropped(t, d)
+			}
 		})
 	}
 }
@@ -115,5 +118,48 @@ func sprayedLossIsNoticed(t *testing.T, d *demo.Demo) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("named or listed %t, as %+v after %v s; other verdicts: %v", out.ElementMatch, out.Verdict, out.SecondsToVerdict, out.FalseVerdicts)
+	if out.Verdict == nil || out.SecondsToVerdict == nil {
+		t.Fatal("a link that loses a tenth of a quarter of the packets is not noticed")
+	}
+	t.Logf("%s %s is named after %.1f s, with the equivalents %v; it is the link or has it listed: %t; %d other verdicts", out.Verdict.Kind, out.Verdict.Element.ID, *out.SecondsToVerdict, out.Verdict.Equivalent,
+		out.ElementMatch, len(out.FalseVerdicts))
+}
+
+// trimmedProbesAreDropped checks that probes of which a switch cuts a part off are counted as malformed, and that agents go on.
+func trimmedProbesAreDropped(t *testing.T, d *demo.Demo) {
+	t.Helper()
+	value := func(query string) float64 {
+		t.Helper()
+		v, err := d.Query(t.Context(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	// Agents publish what they dropped since they began, by reason.
+	const dropped, acked = `sum(graylink_node_dropped_packets_total{reason="malformed"}) or vector(0)`, `sum(fabric_probe_acked_total)`
+	// Within the STAMP packet, and within one of the TLVs behind it.
+	for _, length := range []int{64, 90} {
+		id, err := d.Lab().AddFault(t.Context(), lab.Fault{Kind: lab.KindTrim, At: "leaf2:dn1->h3/eth1", Length: length})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // for a scrape after the last whole probe
+		before, answers := value(dropped), value(`sum(fabric_probe_acked_total{dst="h3/eth1"})`)
+		time.Sleep(5 * time.Second)
+		grown, others := value(dropped)-before, value(`sum(fabric_probe_acked_total{dst="h3/eth1"})`)-answers
+		if grown < 100 || others > 0 {
+			t.Errorf("%d octets of each packet to a host are left: agents dropped %g as malformed, and %g probes of it count as answered", length, grown, others)
+		}
+		t.Logf("%d octets of each packet to a host are left: agents dropped %g as malformed", length, grown)
+		if err := d.Lab().ClearFault(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		before, answers = value(dropped), value(acked)
+		time.Sleep(3 * time.Second)
+		if grown, answered := value(dropped)-before, value(acked)-answers; grown > 0 || answered < 100 {
+			t.Errorf("after the fault: agents dropped %g as malformed, and %g probes were answered", grown, answered)
+		}
+	}
 }
