@@ -3,10 +3,17 @@
 package e2e
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
 
 	"github.com/graylink/graylink/cmd/graylink/demo"
 	"github.com/graylink/graylink/internal/fabric"
@@ -162,4 +169,108 @@ func trimmedProbesAreDropped(t *testing.T, d *demo.Demo) {
 			t.Errorf("after the fault: agents dropped %g as malformed, and %g probes were answered", grown, answered)
 		}
 	}
+}
+
+// TestSprayingIsNoticed makes the switches of a fabric whose topology says nothing of it spray packets, and hash flows again.
+// Flows are bound as they are forwarded some seconds later, by traces alone, by sightings alone, and nothing is named meanwhile.
+func TestSprayingIsNoticed(t *testing.T) {
+	need(t)
+	for _, traceOnly := range []bool{false, true} {
+		t.Run(map[bool]string{false: "sightings", true: "traces"}[traceOnly], func(t *testing.T) {
+			topo, found := fabric.LoadTopology("../../deploy/lab/demo.yaml")
+			if err := found.Err(); err != nil {
+				t.Fatal(err)
+			}
+			d, err := demo.Start(t.Context(), demo.Options{Name: "e2emode", Topology: topo, Fabric: demo.Namespaces, Listen: "127.0.0.1:0", TraceOnly: traceOnly, NoTraces: !traceOnly,
+				NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink"), Seed: 1, Progress: testLog{t}})
+			defer func() {
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+				clean(t, "e2emode")
+			}()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sprayAtRandom(t, d)
+			awaitSprayed(t, d, true)
+			if err := setHashPolicy(d, "3"); err != nil {
+				t.Fatal(err)
+			}
+			awaitSprayed(t, d, false)
+		})
+	}
+}
+
+// setHashPolicy makes all switches choose next hops by another hash.
+func setHashPolicy(d *demo.Demo, policy string) error {
+	return d.Lab().InEachSwitch(func(string, []lab.PortInterface) error {
+		return os.WriteFile("/proc/sys/net/ipv4/fib_multipath_hash_policy", []byte(policy), 0)
+	})
+}
+
+// sprayAtRandom gives each packet that a switch receives a random hash, by which the kernel chooses its next hop.
+func sprayAtRandom(t *testing.T, d *demo.Demo) {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1), asm.FnGetPrandomU32.Call(), asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Reg(asm.R2, asm.R0), asm.FnSetHash.Call(), asm.Mov.Imm(asm.R0, -1), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	err = d.Lab().InEachSwitch(func(_ string, ports []lab.PortInterface) error {
+		h, err := netlink.NewHandle(syscall.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		for _, p := range ports {
+			attrs := netlink.QdiscAttrs{LinkIndex: p.Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+			if err := h.QdiscAdd(&netlink.Clsact{QdiscAttrs: attrs}); err != nil && !errors.Is(err, syscall.EEXIST) {
+				return err
+			}
+			filter := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: p.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: syscall.ETH_P_ALL},
+				Fd: program.FD(), Name: "spray", DirectAction: true}
+			if err := h.FilterAdd(filter); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = setHashPolicy(d, "1")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitSprayed waits until nine of ten flows between leaves are bound as sprayed, or to a path.
+func awaitSprayed(t *testing.T, d *demo.Demo, want bool) {
+	t.Helper()
+	start, sprayed, bound, between := time.Now(), 0, 0, 0
+	for time.Since(start) < 3*time.Minute {
+		time.Sleep(time.Second)
+		s := d.Loop().Snapshot()
+		for _, in := range s.Incidents {
+			t.Fatalf("without a fault, %s %s is named: %s", in.Kind, in.Element, in.Scenario)
+		}
+		sprayed, bound, between = 0, 0, 0
+		for _, e := range s.Edges {
+			if len(d.Graph().ShortestPaths(e.Obs.Src, e.Obs.Dst, 2)) < 2 {
+				continue
+			}
+			between++
+			if e.Obs.Sprayed {
+				sprayed++
+			} else if e.Obs.PathState == fabric.PathValid {
+				bound++
+			}
+		}
+		if between > 0 && (want && sprayed*10 >= between*9 || !want && bound*10 >= between*9) {
+			t.Logf("sprayed %t: %d of %d flows are bound as sprayed, and %d to a path, after %.0f s", want, sprayed, between, bound, time.Since(start).Seconds())
+			return
+		}
+	}
+	t.Errorf("sprayed %t: %d of %d flows are bound as sprayed, and %d to a path, after %.0f s", want, sprayed, between, bound, time.Since(start).Seconds())
 }
