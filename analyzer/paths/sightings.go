@@ -347,7 +347,11 @@ func (s *Sightings) Tick(now time.Time) {
 		}
 	}
 	s.updateReportedUntil()
-	s.checkSpraying(now)
+	if s.checkSpraying(now) {
+		for k := range s.flows {
+			dirty[k] = true
+		}
+	}
 	at := s.nextMoment(now)
 	for k := range dirty {
 		s.bindFlow(k, at)

@@ -39,7 +39,7 @@ type spraying struct {
 	// expanded are the same of pairs of NICs, from which packets go to the other, by their numbers. hops counts theirs.
 	expanded map[[2]uint32][]fabric.Path
 	hops     int
-	tables []*Tables // that bind flows of the store
+	tables   []*Tables // that bind flows of the store
 }
 
 // leafSpray is what was seen of the flows that leave a leaf.
@@ -206,14 +206,17 @@ func (s *Store) countTrace(k flowKey, split bool, at time.Time) {
 	}
 }
 
-// setShare notes how many of the known flows or traces of a leaf were split.
-func (l *leafSpray) setShare(source int, split, known float64, at time.Time) {
+// setShare notes how many of the known flows or traces of a leaf were split. It reports whether the leaf has begun to spray by
+// this source, or ended.
+func (l *leafSpray) setShare(source int, split, known float64, at time.Time) (changed bool) {
+	before := l.since[source]
 	switch {
 	case known < leastSprayed, 4*split < known:
 		l.since[source] = 0
 	case 4*split >= 3*known && l.since[source] == 0:
 		l.since[source] = at.UnixNano()
 	}
+	return l.since[source] != before
 }
 
 // sightedFlow is a flow that switches saw, and whether one of them saw it at several ports in turn.
@@ -222,8 +225,9 @@ type sightedFlow struct {
 	split bool
 }
 
-// countSightings counts how many of the flows that leave each leaf are split.
-func (s *Store) countSightings(flows []sightedFlow, at time.Time) {
+// countSightings counts how many of the flows that leave each leaf are split. It reports whether a leaf has begun to spray, or
+// ended.
+func (s *Store) countSightings(flows []sightedFlow, at time.Time) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, split := map[*leafSpray]float64{}, map[*leafSpray]float64{}
@@ -237,15 +241,19 @@ func (s *Store) countSightings(flows []sightedFlow, at time.Time) {
 		}
 	}
 	for _, l := range s.spraying.leaves {
-		l.setShare(spraySighted, split[l], known[l], at)
+		if l.setShare(spraySighted, split[l], known[l], at) {
+			changed = true
+		}
 	}
+	return changed
 }
 
-// checkSpraying looks at some of the flows for spraying, if a flow was split since the last look or before it. The lock of the
-// sightings is held.
-func (s *Sightings) checkSpraying(now time.Time) {
+// checkSpraying looks at some of the flows for spraying, if a flow was split since the last look or before it. It reports
+// whether flows have to be bound again, because a leaf has begun to spray, or ended: switches need not report the flows then.
+// The lock of the sightings is held.
+func (s *Sightings) checkSpraying(now time.Time) (changed bool) {
 	if now.Sub(s.sprayChecked) < sprayCheck || !s.sawSplit {
-		return
+		return false
 	}
 	s.sprayChecked, s.sawSplit = now, false
 	flows := make([]sightedFlow, 0, min(len(s.flows), checkedFlows))
@@ -256,5 +264,5 @@ func (s *Sightings) checkSpraying(now time.Time) {
 			break
 		}
 	}
-	s.store.countSightings(flows, now)
+	return s.store.countSightings(flows, now)
 }

@@ -163,6 +163,20 @@ func TestSprayRule2Sighted(t *testing.T) {
 	r.reportPorts(40, all)
 	r.s.Tick(sec(40.5))
 	wantSprayed(t, s, flow(7), 41, 42, false)
+	// All flows have paths again, although no switch reports a change.
+	r.must("leaf1", 50, true, "0:dn1 1:dn1 2:dn1 3:dn1 4:dn1 5:dn1 6:dn1 7:dn1")
+	r.must("spine1", 50, true, "0:dn1 1:dn1 2:dn1 3:dn1 4:dn1 5:dn1 6:dn1 7:dn1")
+	r.reportPorts(50, most)
+	r.reportPorts(51, map[int][]sighting.Port{0: inTurn(51), 1: inTurn(51)})
+	r.s.Tick(sec(53))
+	wantSprayed(t, s, flow(7), 54, 55, true)
+	r.quiet(60, "leaf1", "spine1")
+	r.reportPorts(60, all)
+	wantSprayed(t, s, flow(7), 61, 62, true)
+	r.s.Tick(sec(61))
+	for n := range 8 {
+		r.want(n, fabric.PathValid, by(1))
+	}
 }
 
 func TestSprayRule2Traced(t *testing.T) {
