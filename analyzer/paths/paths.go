@@ -107,6 +107,9 @@ type record struct {
 	since, confirmed, checked int64
 	past                      []version // oldest first
 	details                   *detail
+	// hops is a hash of those that answered the last trace, and moved is set if they are others than those of the trace before.
+	hops  uint32
+	moved bool
 }
 
 // version represents a path of the past. Route 0 means that it had none.
@@ -249,7 +252,7 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.State != fabric.PathStale {
-		s.countTrace(k, t.Balanced, t.TracedAt)
+		defer s.countTrace(k, t, s.isNewer(k, t.TracedAt))
 	}
 	if _, sprayed := s.sprayedSince(k); sprayed {
 		s.applySplit(k, ByTrace, t.TracedAt)

@@ -1,6 +1,7 @@
 package paths
 
 import (
+	"hash/fnv"
 	"slices"
 	"time"
 
@@ -12,8 +13,9 @@ import (
 //  1. With forwarding spray in the topology file, every flow with several shortest paths is sprayed, and takes all of them.
 //     Traces and sightings of it join different packets, and are evidence of no path and of no cable.
 //  2. Without it, flows that leave a leaf are sprayed from when three of four of them that were seen take several ports of
-//     one switch in turn, or answer traces by several, until less than a quarter do. A link that goes down and up again
-//     moves flows too, but not most of a leaf's.
+//     one switch in turn, or half of the recent traces had answers of several switches at one hop limit, or other hops than
+//     the trace before and that as well, until less than a quarter do. A link that goes down and up again moves flows too,
+//     but not most of a leaf's.
 //  3. Where forwarding tables with adaptive routing bind a flow, they say whether it is sprayed, and over which paths.
 
 const (
@@ -44,7 +46,7 @@ type spraying struct {
 
 // leafSpray is what was seen of the flows that leave a leaf.
 type leafSpray struct {
-	traces, split float64 // recent ones, and how many of these had answers of several switches at one hop limit
+	traces, split float64 // recent ones, and how many of these are split
 	since         [2]int64
 }
 
@@ -53,6 +55,10 @@ const (
 	sprayTraced = iota
 	spraySighted
 )
+
+// sprayShares are the shares of flows or traces from which a leaf is said to spray. With two ways, nine of sixteen traces have
+// other hops than the last, of which the same holds, and with four more than seven of eight.
+var sprayShares = [...]float64{sprayTraced: 0.5, spraySighted: 0.75}
 
 func newSpraying() *spraying {
 	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}, expanded: map[[2]uint32][]fabric.Path{}}
@@ -190,17 +196,36 @@ func (s *Store) leafOf(k flowKey) *leafSpray {
 	return l
 }
 
-// countTrace counts whether a trace of a flow with several ways had answers of several switches at one hop limit. The lock is
-// held.
-func (s *Store) countTrace(k flowKey, split bool, at time.Time) {
-	if !s.hasSeveralWays(k) {
+// isNewer reports whether nothing is known of a flow that is as new as a time. The lock is held.
+func (s *Store) isNewer(k flowKey, at time.Time) bool {
+	id, ok := s.flows[k]
+	return !ok || at.UnixNano() > s.records.entryAt(id).checked
+}
+
+// countTrace counts a trace of a flow with several ways, unless it is known already. It is split if several switches answered at
+// one hop limit, or if other hops answered than those of the trace before, of which the same holds: a change of route moves a
+// flow once. Traces with silent hops are not compared. The flow has a record, and the lock is held.
+func (s *Store) countTrace(k flowKey, t fabric.Trace, newer bool) {
+	silent := slices.ContainsFunc(t.Hops, func(h fabric.RawHop) bool { return !h.Address.IsValid() })
+	if !newer || !t.Balanced && (silent || len(t.Hops) == 0) || !s.hasSeveralWays(k) {
 		return
 	}
-	l := s.leafOf(k)
+	b, l := s.records.entryAt(s.flows[k]), s.leafOf(k)
+	split := t.Balanced
+	if !silent {
+		h := fnv.New32a()
+		for _, hop := range t.Hops {
+			h.Write(hop.Address.AsSlice())
+		}
+		hops := max(h.Sum32(), 1)
+		moved := b.hops != 0 && b.hops != hops
+		split = split || moved && b.moved
+		b.hops, b.moved = hops, moved
+	}
 	if l.traces++; split {
 		l.split++
 	}
-	l.setShare(sprayTraced, l.split, l.traces, at)
+	l.setShare(sprayTraced, l.split, l.traces, t.TracedAt)
 	if l.traces >= recentTraces {
 		l.traces, l.split = l.traces/2, l.split/2
 	}
@@ -213,7 +238,7 @@ func (l *leafSpray) setShare(source int, split, known float64, at time.Time) (ch
 	switch {
 	case known < leastSprayed, 4*split < known:
 		l.since[source] = 0
-	case 4*split >= 3*known && l.since[source] == 0:
+	case split >= sprayShares[source]*known && l.since[source] == 0:
 		l.since[source] = at.UnixNano()
 	}
 	return l.since[source] != before

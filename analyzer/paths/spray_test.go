@@ -203,6 +203,53 @@ func TestSprayRule2Traced(t *testing.T) {
 	}
 }
 
+// TestSprayRule2Moved has traces of which every hop is answered by one switch, and another each time.
+func TestSprayRule2Moved(t *testing.T) {
+	bySpine := func(n, spine int, at float64) fabric.Trace {
+		tr := straight(n, at)
+		if spine == 2 {
+			tr.Hops = hops("10.0.1.1 172.16.0.3 172.16.0.6")
+		}
+		return tr
+	}
+	s := NewStore(graph(t))
+	for n := range 16 {
+		addTraces(t, s, bySpine(n, 1, 10))
+	}
+	// Routes change once, for all flows, and the same trace may come again.
+	for n := range 16 {
+		addTraces(t, s, bySpine(n, 2, 20), bySpine(n, 2, 20))
+	}
+	wantSprayed(t, s, flow(0), 20, 22, false)
+	for n := range 16 {
+		addTraces(t, s, bySpine(n, 2, 30))
+	}
+	wantSprayed(t, s, flow(0), 30, 32, false)
+	// A hop that is silent once is no other hop.
+	for at := 40.0; at < 80; at += 10 {
+		for n := range 16 {
+			tr := bySpine(n, 2, at)
+			if int(at)%20 == 0 {
+				tr.Hops = hops("10.0.1.1 * 172.16.0.6")
+			}
+			addTraces(t, s, tr)
+		}
+	}
+	wantSprayed(t, s, flow(0), 80, 82, false)
+	for i, at := range []float64{90, 100, 110, 120, 130} {
+		for n := range 16 {
+			addTraces(t, s, bySpine(n, 1+i%2, at))
+		}
+	}
+	wantSprayed(t, s, flow(0), 130, 132, true)
+	for at := 140.0; at < 190; at += 10 {
+		for n := range 16 {
+			addTraces(t, s, bySpine(n, 1, at))
+		}
+	}
+	wantSprayed(t, s, flow(0), 185, 187, false)
+}
+
 func TestSprayedPathsAreBounded(t *testing.T) {
 	for ways, want := range map[int]bool{maxSprayedPaths: true, maxSprayedPaths + 1: false} {
 		topo := &fabric.Topology{Version: 1, Forwarding: fabric.Spray, Switches: []fabric.Switch{{Name: "leaf1", Role: fabric.Leaf}, {Name: "leaf2", Role: fabric.Leaf}, {Name: "spine1", Role: fabric.Spine}},

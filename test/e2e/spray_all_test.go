@@ -249,7 +249,7 @@ func sprayAtRandom(t *testing.T, d *demo.Demo) {
 func awaitSprayed(t *testing.T, d *demo.Demo, want bool) {
 	t.Helper()
 	start, sprayed, bound, between := time.Now(), 0, 0, 0
-	for time.Since(start) < 3*time.Minute {
+	for time.Since(start) < 4*time.Minute {
 		time.Sleep(time.Second)
 		s := d.Loop().Snapshot()
 		for _, in := range s.Incidents {
