@@ -369,4 +369,5 @@ func (s *Store) applySwap(w swap) {
 		}
 	}
 	s.g = fabric.NewGraph(s.g.Topo.WithSwappedCables(w.aFar, w.b))
+	s.forgetWays()
 }

@@ -26,6 +26,7 @@ package paths
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -71,7 +72,9 @@ type Binding struct {
 	Path       fabric.Path
 	State      fabric.PathState
 	Candidates []fabric.Path
-	Source     Source
+	// Sprayed is set if the packets take all of Candidates in turn, and not one of them.
+	Sprayed bool
+	Source  Source
 	// Version is the version of the path map when the path was bound.
 	Version uint64
 	// Since is when the path was first confirmed, Confirmed when last; Checked is
@@ -104,6 +107,9 @@ type record struct {
 	since, confirmed, checked int64
 	past                      []version // oldest first
 	details                   *detail
+	// hops is a hash of those that answered the last trace, and moved is set if they are others than those of the trace before.
+	hops  uint32
+	moved bool
 }
 
 // version represents a path of the past. Route 0 means that it had none.
@@ -174,11 +180,12 @@ type Store struct {
 	// contested are the flows whose path by sightings a trace contradicted since.
 	contested map[flowKey]bool
 	cabling   *cabling
+	spraying  *spraying
 }
 
 // NewStore returns an empty store for a fabric.
 func NewStore(g *fabric.Graph) *Store {
-	s := &Store{g: g, nics: map[string]uint32{}, flows: map[flowKey]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[flowKey]bool{}, cabling: newCabling()}
+	s := &Store{g: g, nics: map[string]uint32{}, flows: map[flowKey]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[flowKey]bool{}, cabling: newCabling(), spraying: newSpraying()}
 	if g == nil {
 		return s
 	}
@@ -244,11 +251,24 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 	odd, known := traceMismatch(g, src, t, r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if t.State != fabric.PathStale {
+		defer s.countTrace(k, t, s.isNewer(k, t.TracedAt))
+	}
+	if _, sprayed := s.sprayedSince(k); sprayed {
+		s.applySplit(k, ByTrace, t.TracedAt)
+		return nil
+	}
 	if known && t.State != fabric.PathStale {
 		s.cabling.recordMismatch(k, odd, t.TracedAt)
 	}
 	s.applyReport(k, pathReport{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced})
 	return nil
+}
+
+// applySplit takes a report of a sprayed flow, of which only the time is used. The lock is held.
+func (s *Store) applySplit(k flowKey, by Source, at time.Time) {
+	s.cabling.recordMismatch(k, nil, at)
+	s.applyReport(k, pathReport{source: by, at: at, Resolved: fabric.Resolved{State: fabric.PathUnknown}, split: true})
 }
 
 // hasTrace reports whether a flow has its path from a trace that is not older than a moment.
@@ -526,6 +546,16 @@ func (s *Store) recordSwitchAnswer(sw string, until, heard time.Time) {
 
 // CurrentBinding returns what is known of a flow now; ok is false when nothing is.
 func (s *Store) CurrentBinding(e fabric.Flow) (Binding, bool) {
+	if out, ok := s.sprayedBinding(e, math.MaxInt64, 0); ok {
+		return out, true
+	}
+	out, ok := s.currentPath(e)
+	out.Sprayed = s.sprayedByTables(e, &out, time.Unix(0, math.MaxInt64))
+	return out, ok
+}
+
+// currentPath returns the same of a flow that is not sprayed over all shortest paths.
+func (s *Store) currentPath(e fabric.Flow) (Binding, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	b := s.recordOf(e)
@@ -572,6 +602,16 @@ func timeOf(ns int64) time.Time {
 
 // BindingAt returns the binding for a window of the past, by the rules 1 and 2.
 func (s *Store) BindingAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
+	if out, ok := s.sprayedBinding(e, start.UnixNano(), end.UnixNano()); ok {
+		return out, true
+	}
+	out, ok := s.pathAt(e, start, end)
+	out.Sprayed = s.sprayedByTables(e, &out, start)
+	return out, ok
+}
+
+// pathAt returns the same of a flow that is not sprayed over all shortest paths.
+func (s *Store) pathAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	b := s.recordOf(e)

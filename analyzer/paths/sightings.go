@@ -41,14 +41,16 @@ type Sightings struct {
 	mapper Mapper
 	store  *Store
 
-	mu          sync.Mutex
-	stitcher    *Stitcher
-	tables      map[string]*table
-	flows       map[flowKey][]switchSighting
-	ports       []string
-	portID      map[string]uint32
-	lastMoment  time.Time // of the last reports
-	firstReport time.Time // when the first switch reported
+	mu           sync.Mutex
+	stitcher     *Stitcher
+	tables       map[string]*table
+	flows        map[flowKey][]switchSighting
+	ports        []string
+	portID       map[string]uint32
+	lastMoment   time.Time // of the last reports
+	firstReport  time.Time // when the first switch reported
+	sprayChecked time.Time // when flows were last looked at for spraying
+	sawSplit     bool      // whether a flow was split since then, or then
 	// allReported is set when every reporting switch has reported.
 	allReported bool
 }
@@ -318,6 +320,7 @@ func (s *Sightings) bindFlow(k flowKey, at time.Time) {
 	if len(all) == 0 {
 		delete(s.flows, k)
 	}
+	s.sawSplit = s.sawSplit || r.Split
 	s.store.applySightings(k, r, all, at)
 }
 
@@ -344,6 +347,11 @@ func (s *Sightings) Tick(now time.Time) {
 		}
 	}
 	s.updateReportedUntil()
+	if s.checkSpraying(now) {
+		for k := range s.flows {
+			dirty[k] = true
+		}
+	}
 	at := s.nextMoment(now)
 	for k := range dirty {
 		s.bindFlow(k, at)
@@ -384,6 +392,11 @@ func (s *Store) applySightings(k flowKey, r Stitched, all []Sighting, at time.Ti
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, sprayed := s.sprayedSince(k); sprayed && len(all) > 0 {
+		s.applySplit(k, BySightings, at)
+		delete(s.contested, k)
+		return
+	}
 	s.applyReport(k, w)
 	s.cabling.recordMismatch(k, r.Mismatch, at)
 	if b := s.records.entryAt(s.flows[k]); len(all) == 0 || sources[b.source] == BySightings {

@@ -55,9 +55,11 @@ type trackedFlow struct {
 	sprayed     bool   // switches choose for each of its packets between the known ways
 }
 
-// NewTables returns tables that have not been read and bind paths in store.
+// NewTables returns tables that have not been read and bind paths in store. It is called before the store is used.
 func NewTables(store *Store, sl uint8) *Tables {
-	return &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[flowKey]*trackedFlow{}, unbound: map[flowKey]*trackedFlow{}, down: map[fabric.Element]*downtime{}}
+	t := &Tables{store: store, sl: sl, seed: maphash.MakeSeed(), flows: map[flowKey]*trackedFlow{}, unbound: map[flowKey]*trackedFlow{}, down: map[fabric.Element]*downtime{}}
+	store.spraying.tables = append(store.spraying.tables, t)
+	return t
 }
 
 // FollowFlow binds a flow from now on, if both its NICs are in the fabric. A flow that is not queried
@@ -81,8 +83,8 @@ func (t *Tables) FollowFlow(e fabric.Flow, now time.Time) {
 	t.bindFlow(k, f)
 }
 
-// IsSprayed reports whether the packets of a flow have taken all ways that its binding lists since a time.
-func (t *Tables) IsSprayed(e fabric.Flow, since time.Time) bool {
+// isSprayed reports whether the packets of a flow have taken all ways that its binding lists since a time.
+func (t *Tables) isSprayed(e fabric.Flow, since time.Time) bool {
 	k, ok := t.store.keyOf(e)
 	if !ok {
 		return false

@@ -122,11 +122,11 @@ func TestForwardingRule2WhatDoesNotArrive(t *testing.T) {
 	if b, _ := x.store.BindingAt(moved, x.at(51), x.at(52)); b.State != fabric.PathUnknown || len(b.Candidates) != 2 {
 		t.Errorf("%+v", b)
 	}
-	if !x.tables.IsSprayed(moved, x.at(51)) || x.tables.IsSprayed(moved, x.at(50)) {
+	if !x.tables.isSprayed(moved, x.at(51)) || x.tables.isSprayed(moved, x.at(50)) {
 		t.Error("the packets take both ways from the reading on that has them, and not before")
 	}
 	x.read(x.f, 60, 61, false)
-	if x.tables.IsSprayed(moved, x.at(51)) {
+	if x.tables.isSprayed(moved, x.at(51)) {
 		t.Error("the packets take both ways after a reading without a choice")
 	}
 	x.read(x.f, 70, 71, false)

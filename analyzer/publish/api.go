@@ -179,6 +179,7 @@ type BoundPath struct {
 	State      fabric.PathState `json:"state"`
 	Path       fabric.Path      `json:"path,omitempty"`
 	Candidates []fabric.Path    `json:"candidates,omitempty"`
+	Sprayed    bool             `json:"sprayed,omitempty"` // its packets take all candidates in turn
 	Source     paths.Source     `json:"source,omitempty"`
 	Version    uint64           `json:"version,omitempty"`
 	Since      time.Time        `json:"since,omitzero"`
@@ -224,7 +225,7 @@ func (a *API) handlePaths(w http.ResponseWriter, r *http.Request) {
 			b, ok = a.Store.BindingAt(e, at, at)
 		}
 		if ok {
-			out.Paths = append(out.Paths, BoundPath{e.String(), b.State, b.Path, b.Candidates, b.Source, b.Version, b.Since, b.Confirmed, b.Checked, b.Notes})
+			out.Paths = append(out.Paths, BoundPath{e.String(), b.State, b.Path, b.Candidates, b.Sprayed, b.Source, b.Version, b.Since, b.Confirmed, b.Checked, b.Notes})
 		}
 	}
 	writeJSON(w, out)

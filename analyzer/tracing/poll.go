@@ -119,5 +119,5 @@ func (t *Tracer) isNew(trace fabric.Trace) bool {
 		return false
 	}
 	b, known := t.opts.Store.CurrentBinding(e)
-	return !known || b.State != fabric.PathValid
+	return !known || b.State != fabric.PathValid && !b.Sprayed
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -142,7 +141,7 @@ func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 		t.FollowFlow(e, end)
 	}
 	b, _ := s.opts.Store.BindingAt(e, o.Start, end)
-	o.Sprayed = b.State == fabric.PathUnknown && len(b.Candidates) > 0 && slices.ContainsFunc(s.tables, func(t *paths.Tables) bool { return t.IsSprayed(e, o.Start) })
+	o.Sprayed = b.Sprayed
 	changed = b.State == fabric.PathUnknown && len(b.Before) > 0 && !o.Sprayed
 	if changed && lostAll(o) {
 		// The flow took the old path, since packets arrived by the new one.

@@ -3,6 +3,7 @@ package tracing
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/ibfabric"
+	"github.com/graylink/graylink/internal/judge"
 )
 
 // Observations of flows between InfiniBand NICs get the path of the forwarding tables
@@ -113,5 +115,40 @@ func TestLostFlowsTookTheOldPath(t *testing.T) {
 		if o.PathState != tt.state || o.Path.CanonicalKey() != tt.path || (tt.path == "") != (len(o.Paths) == 2) {
 			t.Errorf("%d of 100 lost: %s %q, %d candidates; want %s %q", tt.lost, o.PathState, o.Path.CanonicalKey(), len(o.Paths), tt.state, tt.path)
 		}
+	}
+}
+
+// TestDeclaredSprayIsBound checks the windows of a fabric whose topology says that it sprays, and that its flows are not traced
+// again and again.
+func TestDeclaredSprayIsBound(t *testing.T) {
+	g := worldtest.NewClos(t, 2, 4, 2)
+	g.Topo.Forwarding = fabric.Spray
+	now := time.Unix(1_800_000_000, 0)
+	s := NewSources(Options{Store: paths.NewStore(g), Log: slog.New(slog.DiscardHandler), Agents: HTTPAgents{}})
+	flows := map[string]bool{"h1/eth1>h3/eth1#0": true, "h1/eth1>h3/eth1#0/r": true, "h1/eth1>h2/eth1#0": false}
+	var findings []judge.Finding
+	for edge, sprayed := range flows {
+		f, err := fabric.ParseFlow(edge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src, dst := f.Endpoints()
+		o := &fabric.Observation{Edge: edge, Src: src, Dst: dst, Start: now, WindowNS: int64(time.Second), Sent: 100, Lost: 100}
+		if changed := s.BindPath(o); changed {
+			t.Errorf("%s: its path changed", edge)
+		}
+		if o.Sprayed != sprayed || o.PathState != fabric.PathUnknown || len(o.Path) > 0 || sprayed && len(o.Paths) != len(g.ShortestPaths(src, dst, 64)) {
+			t.Errorf("%s: sprayed %t, %s %v, %d paths", edge, o.Sprayed, o.PathState, o.Path, len(o.Paths))
+		}
+		findings = append(findings, judge.Finding{Flow: f, Obs: o, Condition: judge.Degraded})
+	}
+	s.Tracer().RequestTraces(&Demand{Now: now, Findings: findings, Interval: time.Second, Pending: maps.Keys(map[fabric.Flow]bool{}), Watched: maps.Keys(map[fabric.Flow]bool{})})
+	for e := range s.Tracer().running {
+		if flows[e.String()] {
+			t.Errorf("%s is to be traced, although it has no path", e)
+		}
+	}
+	if len(s.Tracer().running) != 1 {
+		t.Errorf("%d flows are to be traced, want the one within a leaf", len(s.Tracer().running))
 	}
 }

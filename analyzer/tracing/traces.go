@@ -108,7 +108,8 @@ func (t *Tracer) RequestTraces(d *Demand) {
 	}
 	want := map[fabric.Flow]bool{}
 	old := func(e fabric.Flow, age time.Duration) {
-		if b, ok := t.opts.Store.CurrentBinding(e); !ok || d.Now.Sub(b.Checked) >= age {
+		// A trace of a sprayed flow finds no path. The slow traces of all flows notice when it is sprayed no more.
+		if b, ok := t.opts.Store.CurrentBinding(e); !ok || !b.Sprayed && d.Now.Sub(b.Checked) >= age {
 			want[e] = true
 		}
 	}

@@ -42,6 +42,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
 	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; ib: an InfiniBand subnet that OpenSM routes on ibsim, with simulated packets; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", demo.Namespaces, demo.Simulated, demo.InfiniBand)
 	cmd.Flag("routing", "Who routes between switches of network namespaces. static: the lab; frr: FRR of every switch, which needs Debian's package frr and which the faults of routing need.").Default(lab.RoutingStatic).EnumVar(&o.routing, lab.RoutingKinds()...)
+	cmd.Flag("forwarding", "How switches choose between equal next hops. ecmp: by a hash of the flow; spray: anew for each packet. Default: that of the topology file, and ecmp if it has none.").EnumVar(&o.forwarding, fabric.ForwardingKinds()...)
 	cmd.Flag("adaptive-routing", "With --fabric ib: switches choose for each packet between all shortest ways.").BoolVar(&o.adaptive)
 	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
 	cmd.Flag("keep", "Keep the fabric running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
@@ -59,7 +60,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 
 type demoFlags struct {
 	faults, seeds, topology, format, fabric, name, listen, node, level string
-	routing                                                            string
+	routing, forwarding                                                string
 	seed                                                               uint64
 	params                                                             demo.Params
 	duration                                                           time.Duration
@@ -90,6 +91,9 @@ func (o *demoFlags) chooseFabric() error {
 	}
 	if err := lab.CheckRouting(o.routing); err != nil {
 		return err
+	}
+	if o.forwarding != "" && o.fabric == demo.InfiniBand {
+		return errors.New("--forwarding does not go with --fabric ib: switches of a subnet forward by its tables; see --adaptive-routing")
 	}
 	if o.adaptive && o.fabric != demo.InfiniBand {
 		return errors.New("--adaptive-routing goes with --fabric ib")
@@ -140,6 +144,9 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if topo.Sprays() && slices.Contains(kinds, lab.KindCongest) {
+		return errors.New("--fault congest does not go with a fabric that sprays packets: hosts cannot fill a port that takes only a share of every flow; try incast")
+	}
 	switch {
 	case o.traceOnly && o.sightingsOnly:
 		return errors.New("--trace-only and --sightings-only exclude each other")
@@ -188,12 +195,18 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 }
 
 func (o *demoFlags) loadTopology() (*fabric.Topology, error) {
-	if o.topology != "" {
-		t, _, err := loadGraph(o.topology)
-		return t, err
-	}
 	t, found := fabric.ParseTopology("the demo's topology", deploy.DemoTopology)
-	return t, found.Err()
+	err := found.Err()
+	if o.topology != "" {
+		t, _, err = loadGraph(o.topology)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if o.forwarding != "" {
+		t.Forwarding = fabric.Forwarding(o.forwarding)
+	}
+	return t, nil
 }
 
 func (o *demoFlags) runFaults(ctx context.Context, d *demo.Demo, kinds []string, from, to uint64) error {

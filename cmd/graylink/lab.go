@@ -32,8 +32,10 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 	topology := up.Flag("topology", "Topology file (YAML).").Required().String()
 	routing := up.Flag("routing", "static: the lab installs all routes; frr: FRR of every switch learns them by eBGP with BFD, which needs Debian's package frr.").Default(lab.RoutingStatic).Enum(lab.RoutingKinds()...)
 	family := up.Flag("address-family", "Family of the addresses that the topology lacks: "+strings.Join(lab.Families(), " or ")+". Default: that of the addresses which it has, and ipv4 if it has none.").Enum(lab.Families()...)
+	forwarding := up.Flag("forwarding", "How switches choose between equal next hops. ecmp: by a hash of the flow; spray: anew for each packet. Default: that of the topology file, and ecmp if it has none.").Enum(fabric.ForwardingKinds()...)
+	spray := up.Flag("spray", "How packets are sprayed. random: each next hop is as likely as any other; round-robin: those of a flow take all in turn. Default: random.").Enum(lab.SprayKinds()...)
 	commands[up.FullCommand()] = func(ctx context.Context) error {
-		return labUp(ctx, *topology, lab.Options{Name: *name, Routing: *routing, Family: *family})
+		return labUp(ctx, *topology, lab.Options{Name: *name, Routing: *routing, Family: *family, Forwarding: *forwarding, Spray: *spray})
 	}
 
 	completed := cmd.Command("topology", "Print the lab's topology with the addresses that it uses, for a coordinator or an analyzer.")
@@ -97,6 +99,8 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 	add.Flag("paths", "Next hops that are left: of blackhole-fib any number, none by default; of ecmp-shrunk one by default.").Default("0").IntVar(&f.Paths)
 	add.Flag("sessions", "The fault blackhole loses the packets of BGP and BFD as well, so that both end. Needs a lab with --routing frr.").BoolVar(&f.Sessions)
 	add.Flag("mtu", fmt.Sprintf("MTU of the fault mtu in octets. Default: %d, and %d in a fabric of IPv6, whose least it is.", lab.ShortMTU, lab.ShortMTUv6)).IntVar(&f.MTU)
+	add.Flag("length", "Octets that the fault trim leaves of a packet, from the IP header on. Shorter packets pass.").Default(fmt.Sprint(lab.DefaultTrimLength)).IntVar(&f.Length)
+	add.Flag("share", "Share of the longer packets that the fault trim shortens.").Default("1").Float64Var(&f.Share)
 	add.Flag("direction", "FROM->TO of the link (default: from the end that --at names first); for nic-slow in, out or both.").StringVar(&f.Direction)
 	addFormat := add.Flag("format", "Output format.").Default("text").Enum("text", "json")
 	commands[add.FullCommand()] = func(ctx context.Context) error { return labFaultAdd(ctx, os.Stdout, *name, f, *addFormat) }
@@ -188,6 +192,9 @@ func printFault(w io.Writer, f lab.ActiveFault) {
 	if f.Step != 0 {
 		fmt.Fprintf(w, " step %s", f.Step)
 	}
+	if f.Length != 0 {
+		fmt.Fprintf(w, " length %d share %g", f.Length, f.Share)
+	}
 	if f.MTU != 0 {
 		fmt.Fprintf(w, " mtu %d", f.MTU)
 	}
@@ -275,7 +282,8 @@ func labStatus(ctx context.Context, w io.Writer, name, format string) error {
 	if format == "json" {
 		return printJSON(w, s)
 	}
-	fmt.Fprintf(w, "lab %s is %s since %s, routing %s, addresses %s\n", s.Name, s.Phase, s.Created.Local().Format("2006-01-02 15:04:05"), s.Routing, s.Family)
+	forwarding := strings.TrimSpace(s.Forwarding + " " + s.Spray)
+	fmt.Fprintf(w, "lab %s is %s since %s, routing %s, forwarding %s, addresses %s\n", s.Name, s.Phase, s.Created.Local().Format("2006-01-02 15:04:05"), s.Routing, forwarding, s.Family)
 	if s.OwnerPID != 0 {
 		fmt.Fprintf(w, "it ends with process %d (running: %t)\n", s.OwnerPID, s.OwnerAlive)
 	}

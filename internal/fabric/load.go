@@ -233,6 +233,17 @@ func (p *parser) routingInto(dst *Routing) func(string, *yaml.Node) {
 	}
 }
 
+func (p *parser) forwardingInto(dst *Forwarding) func(string, *yaml.Node) {
+	return func(path string, n *yaml.Node) {
+		f := Forwarding(n.Value)
+		if n.Kind != yaml.ScalarNode || f != ECMP && f != Spray {
+			p.errorf(n.Line, path, "%q: ecmp or spray is expected", n.Value)
+			return
+		}
+		*dst = f
+	}
+}
+
 func (p *parser) boolInto(dst *bool) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Value != "true" && n.Value != "false" {
@@ -298,6 +309,7 @@ func (p *parser) parseTopology(n *yaml.Node, t *Topology) {
 			t.Version, _ = strconv.Atoi(v.Value)
 		}},
 		{"routing", p.routingInto(&t.Routing)},
+		{"forwarding", p.forwardingInto(&t.Forwarding)},
 		{"switches", func(path string, v *yaml.Node) {
 			p.parseList(path, v, func(path string, c *yaml.Node) { p.parseSwitch(path, c, t) })
 		}},

@@ -151,6 +151,9 @@ type Topology struct {
 	// Routing is which paths packets take between groups of a Dragonfly+: minimal ones, which is the default, or also
 	// those by a third group.
 	Routing Routing `yaml:"routing,omitempty" schema:"enum=minimal|adaptive"`
+	// Forwarding is how switches choose between equal next hops: by a hash of the flow, which is the default, or anew for
+	// each packet.
+	Forwarding Forwarding `yaml:"forwarding,omitempty" schema:"enum=ecmp|spray"`
 	// Switches are the switches.
 	Switches []Switch `yaml:"switches" schema:"required,minItems=1"`
 	// Nodes are the hosts, with at least two NICs together.

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -45,7 +46,7 @@ const linkGroup = 1
 const hashFields = "55" // 0x37
 
 // kernelSettings returns the settings of a namespace before it has interfaces, which then inherit "default".
-func kernelSettings(ns *Namespace, routing string, family *addressFamily) []setting {
+func kernelSettings(ns *Namespace, routing, spray string, family *addressFamily) []setting {
 	if family == ipv6Family {
 		return kernelSettingsV6(ns)
 	}
@@ -82,7 +83,7 @@ func kernelSettings(ns *Namespace, routing string, family *addressFamily) []sett
 		// the header, as a switch does. Policy 1 takes the hash that a sender in the same
 		// kernel gave the packet, which TCP changes when it sends something again.
 		setting{path: "ipv4/fib_multipath_hash_fields", value: hashFields},
-		setting{path: "ipv4/fib_multipath_hash_policy", value: "3"},
+		setting{path: "ipv4/fib_multipath_hash_policy", value: hashPolicy(spray)},
 		hashSeedSetting(ns),
 		// A trace is answered at every hop, from the address of the port it
 		// came in by. The mask exempts every type from both rate limits; the
@@ -95,13 +96,22 @@ func kernelSettings(ns *Namespace, routing string, family *addressFamily) []sett
 	)
 }
 
+// hashPolicy returns the fib_multipath_hash_policy of switches of IPv4: by the fields of hashFields, or by the hash that
+// newSprayProgram gives each packet.
+func hashPolicy(spray string) string {
+	if spray != "" {
+		return "1"
+	}
+	return "3"
+}
+
 // hashSeedSetting returns the setting of a switch's own seed for the hash that chooses among equal routes.
 func hashSeedSetting(ns *Namespace) setting {
 	return setting{path: "ipv4/fib_multipath_hash_seed", value: strconv.FormatUint(uint64(ns.HashSeed), 10), optional: true}
 }
 
 func (x *index) configureKernel(ns *Namespace) error {
-	for _, s := range kernelSettings(ns, x.Routing, x.family()) {
+	for _, s := range kernelSettings(ns, x.Routing, x.Spray, x.family()) {
 		err := s.write()
 		if s.optional && errors.Is(err, os.ErrNotExist) {
 			continue
@@ -162,7 +172,7 @@ func buildLab(ctx context.Context, root string, st *state, x *index) error {
 	steps := []func(*Namespace) error{
 		x.configureKernel,
 		x.makeLinks,
-		configureInterfaces,
+		x.configureInterfaces,
 	}
 	for _, step := range steps {
 		for i := range x.Namespaces {
@@ -247,10 +257,17 @@ func (x *index) makeVeth(h *netlink.Handle, i Interface) error {
 }
 
 // configureInterfaces gives the interfaces their addresses and sets them up.
-func configureInterfaces(ns *Namespace) error {
+func (x *index) configureInterfaces(ns *Namespace) (err error) {
+	var program *ebpf.Program
+	if ns.Switch {
+		if program, err = x.newHashProgram(); err != nil {
+			return err
+		}
+		defer program.Close()
+	}
 	return withHandle(func(h *netlink.Handle) error {
 		for n, i := range ns.Interfaces {
-			if err := configureInterface(h, ns, n, i); err != nil {
+			if err := configureInterface(h, ns, n, i, program); err != nil {
 				return fmt.Errorf("interface %s of %s: %w", i.Name, i.End, err)
 			}
 		}
@@ -258,7 +275,7 @@ func configureInterfaces(ns *Namespace) error {
 	})
 }
 
-func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) error {
+func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface, program *ebpf.Program) error {
 	link, err := h.LinkByName(i.Name)
 	if err != nil {
 		return err
@@ -270,8 +287,8 @@ func configureInterface(h *netlink.Handle, ns *Namespace, n int, i Interface) er
 	if err := h.LinkSetAlias(link, portOf(i.End)); err != nil {
 		return fmt.Errorf("naming it %q: %w", portOf(i.End), err)
 	}
-	if ns.Switch && i.Address.Addr().Is6() {
-		if err := forgetFlowHash(h, link); err != nil {
+	if program != nil {
+		if err := classify(h, link, program); err != nil {
 			return err
 		}
 	}

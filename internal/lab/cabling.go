@@ -79,7 +79,7 @@ func (x *index) withSwappedCables(one, two string) *index {
 			l.A, l.AAddress = other[l.B], x.byEnd[other[l.B]].Address
 		}
 	}
-	out := &Layout{Topology: &t, Routing: x.Routing, Family: x.Family}
+	out := &Layout{Topology: &t, Routing: x.Routing, Family: x.Family, Spray: x.Spray}
 	for _, ns := range x.Namespaces {
 		ns.Interfaces = slices.Clone(ns.Interfaces)
 		for i := range ns.Interfaces {
@@ -178,6 +178,11 @@ func (x *index) replugCables(ctx context.Context, st *state, before *index, link
 			return err
 		}
 	}
+	program, err := x.newHashProgram()
+	if err != nil {
+		return err
+	}
+	defer program.Close()
 	for _, ns := range touched {
 		err := unix.InNetns(ns.Netns, func() error {
 			return withHandle(func(h *netlink.Handle) error {
@@ -189,7 +194,7 @@ func (x *index) replugCables(ctx context.Context, st *state, before *index, link
 					if l.Attrs().Group == linkGroup {
 						continue
 					}
-					if err := configureInterface(h, &ns, n, i); err != nil {
+					if err := configureInterface(h, &ns, n, i, program); err != nil {
 						return fmt.Errorf("interface %s of %s: %w", i.Name, i.End, err)
 					}
 				}

@@ -34,11 +34,12 @@ const (
 	KindClockStep  = "clock-step"  // a NIC: the clock its agent reads jumps
 	KindClockDrift = "clock-drift" // a NIC: the clock its agent reads runs at another rate
 	KindMTU        = "mtu"         // a link: both ends take shorter packets only
+	KindTrim       = "trim"        // a direction of a link: longer packets lose what is behind their headers
 )
 
 // AllFaultKinds lists the faults that AddFault knows, sorted.
 func AllFaultKinds() []string {
-	all := append(append(FaultKinds(), KindMTU), RoutingFaultKinds()...)
+	all := append(append(FaultKinds(), KindMTU, KindTrim), RoutingFaultKinds()...)
 	slices.Sort(all)
 	return all
 }
@@ -95,6 +96,10 @@ type Fault struct {
 	Paths int `json:"paths,omitempty"`
 	// Sessions makes blackhole lose the packets of BGP and BFD as well, where FRR routes.
 	Sessions bool `json:"sessions,omitempty"`
+	// Length is what trim leaves of a packet, octets from the IP header on; DefaultTrimLength when 0. Share is the share of
+	// the longer packets that it trims, 0 to 1; all when 0.
+	Length int     `json:"length,omitempty"`
+	Share  float64 `json:"share,omitempty"`
 }
 
 // ActiveFault is a fault that is in force.
@@ -102,7 +107,7 @@ type ActiveFault struct {
 	ID string `json:"id"`
 	Fault
 	// Mechanism is netem, relay (NFQUEUE and a user-space process), iptables,
-	// routes, interfaces, traffic, cables, signals, bend (of the clock an agent reads), frr (its running configuration or
+	// routes, interfaces, traffic, cables, signals, bpf, bend (of the clock an agent reads), frr (its running configuration or
 	// a command to it) or hash (the seed by which the kernel chooses among equal routes).
 	Mechanism string    `json:"mechanism"`
 	Since     time.Time `json:"since"`
@@ -110,6 +115,7 @@ type ActiveFault struct {
 	Queue     uint16    `json:"queue,omitempty"`
 	NetemAt   string    `json:"netem_at,omitempty"`  // the port that has the queueing discipline
 	ShapedAt  string    `json:"shaped_at,omitempty"` // the port that has a rate
+	TrimAt    string    `json:"trim_at,omitempty"`   // the port that has the program which trims
 	Down      bool      `json:"down,omitempty"`      // flap: the link is down at the moment; bfd-false: packets are lost
 	Withdrawn bool      `json:"withdrawn,omitempty"` // link-down: the lab took the routes of the other switches back
 	WasMTU    int       `json:"was_mtu,omitempty"`   // mtu: that of the link before
@@ -318,6 +324,9 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 	if f.Kind != KindMTU {
 		af.MTU = 0
 	}
+	if f.Kind != KindTrim {
+		af.Length, af.Share = 0, 0
+	}
 	if err := errors.Join(af.checkSessionTimes(), af.checkPathCount()); err != nil {
 		return af, err
 	}
@@ -331,7 +340,7 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 	}
 	var err error
 	switch f.Kind {
-	case KindDelay, KindLoss, KindECN, KindBlackhole:
+	case KindDelay, KindLoss, KindECN, KindBlackhole, KindTrim:
 		err = x.resolveDirected(&af, netem)
 	case KindLinkDown, KindFlap:
 		err = x.resolveLinkDown(&af)
@@ -380,7 +389,7 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 // hasDirection reports whether faults of the kind can have a direction.
 func (f *Fault) hasDirection() bool {
 	switch f.Kind {
-	case KindDelay, KindLoss, KindECN, KindBlackhole, KindNICSlow, KindBFDFalse:
+	case KindDelay, KindLoss, KindECN, KindBlackhole, KindTrim, KindNICSlow, KindBFDFalse:
 		return true
 	}
 	return false
@@ -439,6 +448,8 @@ func (x *index) resolveDirected(af *ActiveFault, netem func() bool) error {
 		}
 	case KindBFDFalse:
 		return x.loseBFD(af, dir)
+	case KindTrim:
+		return x.resolveTrim(af, dir)
 	case KindECN:
 		af.Mechanism = "iptables"
 		// ECT(1) and ECT(0) of RFC 3168 section 5; a packet that is not
@@ -564,6 +575,9 @@ func (l *Lab) applyFault(ctx context.Context, st *state, f *ActiveFault) error {
 	if f.NetemAt != "" {
 		return l.x.setNetem(f.NetemAt, f.Delay)
 	}
+	if f.TrimAt != "" {
+		return l.x.setTrimming(f, true)
+	}
 	if slices.Contains(RoutingFaultKinds(), f.Kind) {
 		return l.applyRouting(ctx, f)
 	}
@@ -585,6 +599,9 @@ func (l *Lab) undoFault(ctx context.Context, st *state, f ActiveFault) error {
 	var errs []error
 	if f.NetemAt != "" {
 		errs = append(errs, x.setNetem(f.NetemAt, 0))
+	}
+	if f.TrimAt != "" {
+		errs = append(errs, x.setTrimming(&f, false))
 	}
 	for _, r := range f.Rules {
 		errs = append(errs, x.changeRule(ctx, r, false))

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -20,22 +21,45 @@ import (
 // actNext is TCX_NEXT, and TC_ACT_UNSPEC of pkt_cls.h: the packet goes on.
 const actNext = -1
 
-// forgetFlowHash makes a port take the hash of its flow off each packet that it receives.
-func forgetFlowHash(h *netlink.Handle, link netlink.Link) error {
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "forget_hash", Type: ebpf.SchedCLS, License: "Apache-2.0",
-		Instructions: asm.Instructions{asm.FnSetHashInvalid.Call(), asm.Mov.Imm(asm.R0, actNext), asm.Return()}})
-	if err != nil {
-		return fmt.Errorf("loading the program that forgets hashes of flows: %w", err)
+// newHashProgram loads the program that the ports of a switch have for what they receive. It returns nil if they need none.
+// The caller closes it; the filters that it was added to keep it.
+func (l *Layout) newHashProgram() (*ebpf.Program, error) {
+	switch {
+	case l.Spray != "":
+		return newSprayProgram(l.Spray)
+	case l.family() == ipv6Family:
+		return loadClassifier("forget_hash", asm.Instructions{asm.FnSetHashInvalid.Call(), asm.Mov.Imm(asm.R0, actNext), asm.Return()})
 	}
-	defer program.Close() // the filter keeps it
+	return nil, nil
+}
+
+// loadClassifier loads a program that sees packets at a port.
+func loadClassifier(name string, instructions asm.Instructions) (*ebpf.Program, error) {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: instructions})
+	if err != nil {
+		return nil, fmt.Errorf("loading the program %s: %w", name, err)
+	}
+	return program, nil
+}
+
+// addClsact gives a port the queueing discipline that programs are added to, if it has none.
+func addClsact(h *netlink.Handle, link netlink.Link) error {
 	attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
-	if err := h.QdiscAdd(&netlink.Clsact{QdiscAttrs: attrs}); err != nil {
+	if err := h.QdiscAdd(&netlink.Clsact{QdiscAttrs: attrs}); err != nil && !errors.Is(err, syscall.EEXIST) {
 		return fmt.Errorf("adding the queueing discipline clsact: %w", err)
 	}
+	return nil
+}
+
+// classify has a port pass what it receives to a program.
+func classify(h *netlink.Handle, link netlink.Link, program *ebpf.Program) error {
+	if err := addClsact(h, link); err != nil {
+		return err
+	}
 	filter := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1,
-		Protocol: syscall.ETH_P_ALL}, Fd: program.FD(), Name: "forget_hash", DirectAction: true}
+		Protocol: syscall.ETH_P_ALL}, Fd: program.FD(), Name: "graylink_hash", DirectAction: true}
 	if err := h.FilterAdd(filter); err != nil {
-		return fmt.Errorf("adding the program that forgets hashes of flows: %w", err)
+		return fmt.Errorf("adding the program that sets hashes of packets: %w", err)
 	}
 	return nil
 }

@@ -50,6 +50,10 @@ type Options struct {
 	// Family is one of Families, of the addresses that the topology lacks. "" means that of those which it has, and
 	// FamilyIPv4 if it has none.
 	Family string
+	// Forwarding is one of fabric.ForwardingKinds: how switches choose between equal next hops. "" means that of the topology.
+	Forwarding string
+	// Spray is one of SprayKinds, for a lab that sprays. "" means SprayRandom.
+	Spray string
 	// Executable is the graylink binary that helpers of faults are started
 	// from; the running program when empty.
 	Executable string
@@ -121,6 +125,9 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 		return nil, err
 	}
 	x.setRouting(o.Routing)
+	if err := x.setForwarding(o.Forwarding, o.Spray); err != nil {
+		return nil, err
+	}
 	if o.Executable == "" {
 		if o.Executable, err = os.Executable(); err != nil {
 			return nil, fmt.Errorf("finding the running program: %w", err)

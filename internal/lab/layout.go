@@ -53,6 +53,7 @@ type Layout struct {
 	Topology   *fabric.Topology `json:"topology"`          // completed with addresses
 	Routing    string           `json:"routing,omitempty"` // RoutingFRR, or empty: the lab installs the routes
 	Family     string           `json:"family,omitempty"`  // FamilyIPv6, or empty: IPv4
+	Spray      string           `json:"spray,omitempty"`   // one of SprayKinds, or empty: switches hash flows
 	Namespaces []Namespace      `json:"namespaces"`
 }
 
@@ -215,7 +216,7 @@ func completeAddresses(topo *fabric.Topology, family string) (*fabric.Topology, 
 	if err != nil {
 		return nil, nil, err
 	}
-	t := &fabric.Topology{Version: topo.Version}
+	t := &fabric.Topology{Version: topo.Version, Routing: topo.Routing, Forwarding: topo.Forwarding}
 	t.Switches = append(t.Switches, topo.Switches...)
 	t.Links = append(t.Links, topo.Links...)
 	for _, n := range topo.Nodes {

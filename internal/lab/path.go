@@ -43,9 +43,12 @@ func (l *Lab) NewWalk() (*Walk, error) {
 	return &Walk{l.name, x, map[string]map[string]int{}}, nil
 }
 
-// KernelPath returns the same as that of the Lab.
+// KernelPath returns the same as that of the Lab. It fails in a lab that sprays.
 func (w *Walk) KernelPath(ctx context.Context, src, dst netip.Addr, proto uint8, sport, dport uint16) (fabric.Path, error) {
 	x := w.x
+	if x.Spray != "" {
+		return nil, errSprayed
+	}
 	if x.ownerOf(src) == "" || x.ownerOf(dst) == "" {
 		return nil, fmt.Errorf("kernel path %s to %s: both have to be addresses of NICs of lab %q", src, dst, w.name)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -19,8 +20,10 @@ type Status struct {
 	Name       string            `json:"name"`
 	Phase      string            `json:"phase"`
 	Created    time.Time         `json:"created"`
-	Routing    string            `json:"routing"` // one of RoutingKinds
-	Family     string            `json:"family"`  // one of Families
+	Routing    string            `json:"routing"`         // one of RoutingKinds
+	Family     string            `json:"family"`          // one of Families
+	Forwarding string            `json:"forwarding"`      // one of fabric.ForwardingKinds
+	Spray      string            `json:"spray,omitempty"` // one of SprayKinds, where switches spray
 	OwnerPID   int               `json:"owner_pid,omitempty"`
 	OwnerAlive bool              `json:"owner_alive,omitempty"`
 	Namespaces []NamespaceStatus `json:"namespaces"`
@@ -91,6 +94,9 @@ func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 	s := &Status{Name: st.Name, Phase: st.Phase, Created: st.Created, Routing: RoutingStatic, Family: x.family().name, Faults: []FaultStatus{}}
 	if x.Routing != "" {
 		s.Routing = x.Routing
+	}
+	if s.Forwarding, s.Spray = string(fabric.ECMP), x.Spray; x.Spray != "" {
+		s.Forwarding = string(fabric.Spray)
 	}
 	for _, f := range st.Faults {
 		fs := FaultStatus{ActiveFault: f}

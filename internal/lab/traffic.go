@@ -44,6 +44,9 @@ func (x *index) resolveCongest(af *ActiveFault) error {
 	if _, _, ok := fabric.SplitPort(af.At); !ok || x.byEnd[af.At] == nil {
 		return fmt.Errorf("%q is not a port of a switch of the lab: %s fills the queue of one", af.At, af.Kind)
 	}
+	if x.spraysTo(af.At) {
+		return fmt.Errorf("%s at %q: hosts cannot fill this port, because switches spray packets over all ports to their destinations", af.Kind, af.At)
+	}
 	af.setShaping(af.At, x.byEnd[af.At].Peer)
 	return nil
 }

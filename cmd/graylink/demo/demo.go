@@ -496,7 +496,7 @@ func (d *Demo) awaitBaselines(ctx context.Context) error {
 	for {
 		s := d.loop.Snapshot()
 		bound := s.Paths[fabric.PathValid]
-		if d.o.Adaptive {
+		if d.spreadsPackets() {
 			bound += s.Paths[fabric.PathUnknown] // those have candidates
 		}
 		if s.Baselines >= s.Expected && bound >= s.Expected && s.Expected > 0 && s.Report.State == fabric.Innocent && s.Report.Coverage.Links >= d.coverage {
@@ -673,7 +673,12 @@ func (d *Demo) checkNoVerdict(out *Outcome, before time.Time) {
 // isNamed reports whether a verdict names the planned element. Where the packets of a flow take all ways, no probe can
 // distinguish parallel links: the element may be listed then.
 func (d *Demo) isNamed(p PlannedFault, v *fabric.Verdict) bool {
-	return p.NamedBy(v) || d.o.Adaptive && p.ListedBy(v)
+	return p.NamedBy(v) || d.spreadsPackets() && p.ListedBy(v)
+}
+
+// spreadsPackets reports whether the packets of a flow take several paths.
+func (d *Demo) spreadsPackets() bool {
+	return d.o.Adaptive || d.o.Topology != nil && d.o.Topology.Sprays()
 }
 
 // namedAmong returns the first of some incidents that names the planned element, or nil. One of the planned scenario comes before

@@ -26,6 +26,8 @@ type Options struct {
 	RailOptimised bool
 	// RailOnly joins only leaves of one rail. It requires RailOptimised and two tiers.
 	RailOnly bool
+	// Forwarding is how switches choose between equal next hops. Empty means by a hash.
+	Forwarding fabric.Forwarding
 }
 
 // FullScale returns the options of a fabric with 131,072 NICs: three tiers without oversubscription,
@@ -39,7 +41,7 @@ func NewTopology(o Options) *fabric.Topology {
 	for _, p := range []*int{&o.Planes, &o.Pods, &o.LeavesPerPod, &o.SpinesPerPod, &o.CoresPerRow, &o.NICsPerLeaf, &o.NICsPerNode, &o.Parallel} {
 		*p = max(*p, 1)
 	}
-	b := builder{o: o, Builder: cabling.NewBuilder(&fabric.Topology{Version: 1})}
+	b := builder{o: o, Builder: cabling.NewBuilder(&fabric.Topology{Version: 1, Forwarding: o.Forwarding})}
 	b.nodes = cabling.Nodes{Parts: o.Pods, LeavesPerPart: o.LeavesPerPod, Planes: o.Planes, NICsPerLeaf: o.NICsPerLeaf, NICsPerNode: o.NICsPerNode, RailOptimised: o.RailOptimised, Leaf: b.leafName}
 	for plane := range o.Planes {
 		b.addPlane(plane)

@@ -246,6 +246,9 @@ func (f *Fabric) slowNIC(a *activeFault, fault Fault, delay int64) error {
 // congestPort shapes a port, with a queue of the given delay, and lets hosts send more
 // through it than it lets pass, so many of them at the same moment.
 func (f *Fabric) congestPort(a *activeFault, end string, full int64, together int) error {
+	if f.topo.Sprays() && !fabric.IsNIC(f.graph.PeerOf(end)) {
+		return fmt.Errorf("hosts cannot fill %s, because switches spray packets over all ports to their destinations", end)
+	}
 	if err := f.net.ShapePort(end, shapedRate, full); err != nil {
 		return err
 	}

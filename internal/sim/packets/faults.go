@@ -107,7 +107,8 @@ func (n *Network) upperEnd(link string) string {
 	return b
 }
 
-// FlowCrosses reports whether a flow leaves an end by the routes of this moment.
+// FlowCrosses reports whether a flow leaves an end by the routes of this moment. Where packets are sprayed, it speaks of one
+// packet.
 func (n *Network) FlowCrosses(from, to int32, flow uint64, end string) bool {
 	for out, left := n.nics[from].out, len(n.switches); out >= 0 && left >= 0; left-- {
 		d := &n.ports[out]

@@ -218,6 +218,8 @@ type Network struct {
 	// switch and NIC.
 	subnet *Subnet
 	tables [][][]int32
+	// spray chooses the next hop of each packet. It is nil if a hash of the flow does.
+	spray *rand.Rand
 	// signals is the profile of in-band signals, and nil without them.
 	signals *csig.Profile
 }
@@ -227,6 +229,9 @@ type Network struct {
 func New(t *fabric.Topology, load float64, seed uint64) *Network {
 	n := &Network{g: fabric.NewGraph(t), rng: rand.New(rand.NewPCG(seed, 0x6661627269630a)), byEnd: map[string]int32{}, bySwitch: map[string]int32{}, byNIC: map[string]int32{},
 		down: map[string]bool{}, withdrawn: map[string]bool{}}
+	if t.Sprays() {
+		n.spray = rand.New(rand.NewPCG(seed, 0x7370726179))
+	}
 	for i := range t.Switches {
 		name := t.Switches[i].Name
 		n.bySwitch[name] = int32(i)
@@ -484,6 +489,9 @@ func (n *Network) chooseNextHop(sw, to int32, flow uint64) int32 {
 	if len(ways) == 0 {
 		return -1
 	}
+	if n.spray != nil && len(ways) > 1 {
+		return ways[n.spray.IntN(len(ways))]
+	}
 	return ways[mixBits(flow^n.switches[sw].salt)%uint64(len(ways))]
 }
 
@@ -559,8 +567,22 @@ type Hop struct {
 }
 
 // TraceFlow follows a flow by the routes of this moment. A switch behind a direction
-// that loses everything is not met.
+// that loses everything is not met. Where packets are sprayed, each hop is met by another packet.
 func (n *Network) TraceFlow(from, to int32, flow uint64) (hops []Hop, reached bool) {
+	if n.spray == nil {
+		return n.traceOnce(from, to, flow)
+	}
+	for {
+		met, arrived := n.traceOnce(from, to, flow)
+		if len(met) <= len(hops) {
+			return hops, arrived
+		}
+		hops = append(hops, met[len(hops)])
+	}
+}
+
+// traceOnce returns what one packet meets.
+func (n *Network) traceOnce(from, to int32, flow uint64) (hops []Hop, reached bool) {
 	rtt := int64(0)
 	for out := n.nics[from].out; out >= 0 && n.isPassable(out); {
 		d := &n.ports[out]
