@@ -49,6 +49,7 @@ type Engine struct {
 	unknown   []fabric.Direction // that the topology lacks
 	unknownAt map[fabric.Direction]component
 	pairs     map[[2]string]boundPaths // structural candidates by the leaves at both ends
+	mixtures  map[uint64]boundPaths    // sets of paths that sprayed packets take, of this run
 
 	previousWalks, spareWalks []walk // in the run before, and of the one before that
 	flows                     []flow // of the run before: memory for the next
@@ -59,8 +60,12 @@ type walk struct {
 	edge       fabric.Flow
 	hops       *fabric.Hop
 	n          int
+	ways       *fabric.Path // the first of several, if its packets take all of them
+	weights    *float64     // of these, unless all are equal
 	components []component
 	linkCount  int32 // directed links
+	set        *paths
+	key        uint64 // of the set
 }
 
 type swIndex struct {
@@ -187,11 +192,16 @@ func (e *Engine) appendComponents(out []component, p fabric.Path, src, dst strin
 	return out
 }
 
-// paths are the candidate paths of flows: each equally likely.
+// paths are the candidate paths of flows, each equally likely, or those that the packets of flows take in turn.
 type paths struct {
 	each [][]component
+	// weight has the share of the packets on each path. It is nil if all packets of a flow took one.
+	weight []float64
+	// all are the places that some but not all packets of a mixture cross, with their shares.
+	all      []component
+	allShare []float64
 	// shares of the places that some but not all of them cross; what all cross is in
-	// the flow's own places.
+	// the flow's own places. Of places of a mixture that no flow distinguishes one is here.
 	at    []component
 	share []float64
 }
@@ -250,11 +260,14 @@ type flow struct {
 	partial    []partialLoad // the load on only some of its candidate paths; may be nil
 	base       float64       // logarithm of the share of packets that healthy links let through
 	best       float64       // log-likelihood of its losses under their own ratio
+	survive    float64       // of a mixture: logarithm of the share that what is named lets through
 	cost       float64       // under its present loads
 	index      int32
 	profile    int32 // of what is plainly healthy; -1: looked at alone
 	hops       int32 // directed links
 	stamp      int32 // scratch of who visits flows
+	// medianMoved is set if more than the slowest packets are late.
+	medianMoved bool
 }
 
 // roundTrip is what a probe crosses, and what its reply does.
@@ -284,6 +297,7 @@ func (e *Engine) bindFindings(findings []judge.Finding, spread bool) []flow {
 		workers = 1
 	}
 	replies := pathsOfReplies(findings)
+	e.mixtures = map[uint64]boundPaths{}
 	splitWork(len(findings), workers, func(_, lo, hi int) {
 		b := binder{Engine: e, next: min(lo, len(e.previousWalks)), replies: replies, spread: spread}
 		for i := lo; i < hi; i++ {
@@ -348,6 +362,10 @@ type binder struct {
 	spread bool // the packets of some flows take several ways in turn
 	arena  []component
 	count  []int32 // scratch of newPaths, by place
+	// one, inner, each and weight are scratch of bindMixture: places of a path, of all of them, where each begins and ends, and weights.
+	one, inner []component
+	each       [][2]int
+	weight     []float64
 	sets   map[uint64]boundPaths
 	next   int // of the walks of the run before
 	// replies are the paths of the other direction of round trips, where they are known.
@@ -363,6 +381,7 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 	if yes, _ := takesPart(f); !yes {
 		return
 	}
+	fl.medianMoved = f.Delayed
 	src, dst := f.Flow.Endpoints()
 	const chunk = 1 << 14
 	if cap(b.arena)-len(b.arena) < 256 {
@@ -396,7 +415,7 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		}
 		fl.crossed = b.arena[start:len(b.arena):len(b.arena)]
 	case o.Sprayed && len(o.Paths) > 0:
-		fl.crossed = b.crossedByAny(start, o.Paths, src, dst, f.RoundTrip)
+		fl.crossed, fl.paths = b.reuseMixture(w, f)
 	case len(o.Paths) > 0:
 		fl.crossed, fl.paths = b.bindCandidates(o.Paths, src, dst, f.RoundTrip)
 	default:
@@ -414,10 +433,14 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		w.components, w.linkCount = fl.crossed, fl.hops
 	}
 	if fl.paths != nil {
+		at, share := fl.paths.at, fl.paths.share
+		if fl.mixed() {
+			at, share = fl.paths.all, fl.paths.allShare
+		}
 		hops := 0.0
-		for i, p := range fl.paths.at {
+		for i, p := range at {
 			if !b.isSwitch(p) {
-				hops += fl.paths.share[i]
+				hops += share[i]
 			}
 		}
 		fl.hops += int32(hops + 0.5)
@@ -441,23 +464,6 @@ func (b *binder) ofSlowestWay(f *judge.Finding) *judge.Finding {
 	return &x
 }
 
-// crossedByAny returns what a flow crosses whose packets take all of several paths. What one of them crosses, the flow does.
-func (b *binder) crossedByAny(start int, all []fabric.Path, src, dst string, roundTrip bool) []component {
-	var one []component
-	for _, p := range all[:min(len(all), maxCandidatePaths)] {
-		one = b.appendComponents(one[:0], p, src, dst)
-		if roundTrip {
-			one = b.appendComponents(one, reversePath(p), dst, src)
-		}
-		for _, c := range one {
-			if !slices.Contains(b.arena[start:], c) {
-				b.arena = append(b.arena, c)
-			}
-		}
-	}
-	return b.arena[start:len(b.arena):len(b.arena)]
-}
-
 // setFinding copies the frequently used values of a finding.
 func (fl *flow) setFinding(f *judge.Finding, index int) {
 	fl.finding, fl.index, fl.decided = f, int32(index), f.Condition != judge.Undecided
@@ -469,9 +475,9 @@ func (fl *flow) setFinding(f *judge.Finding, index int) {
 func (b *binder) reuseWalk(w *walk) {
 	const near = 16
 	for i := b.next; i < min(b.next+near, len(b.previousWalks)); i++ {
-		if was := &b.previousWalks[i]; was.hops == w.hops && was.n == w.n && was.edge == w.edge {
+		if was := &b.previousWalks[i]; was.hops == w.hops && was.ways == w.ways && was.n == w.n && was.weights == w.weights && was.edge == w.edge {
 			b.next = i + 1
-			w.components, w.linkCount = was.components, was.linkCount
+			w.components, w.linkCount, w.set, w.key = was.components, was.linkCount, was.set, was.key
 			return
 		}
 	}

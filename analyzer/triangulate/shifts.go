@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-
-	"github.com/graylink/graylink/internal/fabric"
 )
 
 // What the search for small shifts takes for granted.
@@ -398,13 +396,13 @@ func (t *shifts) measurePlace(p component) *placeShift {
 
 // suspectOf describes a shift that is named.
 func (t *shifts) suspectOf(s *search, c *placeShift, looked []*placeShift) Suspect {
-	out := Suspect{Element: t.elementAt(c.at), Small: true, Gain: c.errors() * c.errors() / 2, AddedDelayNS: int64(math.Round(c.by))}
+	out := Suspect{Element: t.e.elementAt(c.at), Small: true, Gain: c.errors() * c.errors() / 2, AddedDelayNS: int64(math.Round(c.by))}
 	rest := float64(len(t.places)) * math.Exp(-out.Gain)
 	for _, r := range looked {
 		switch {
 		case r == c:
 		case r.sameRows == c.sameRows:
-			out.Equivalent = append(out.Equivalent, t.elementAt(r.at))
+			out.Equivalent = append(out.Equivalent, t.e.elementAt(r.at))
 		case overlaps(r, c):
 			rest += math.Exp(min(0, r.errors()*r.errors()/2-out.Gain))
 		}
@@ -430,14 +428,6 @@ func overlaps(a, b *placeShift) bool {
 		}
 	}
 	return false
-}
-
-func (t *shifts) elementAt(p component) Element {
-	if t.e.isSwitch(p) {
-		return Element{Kind: fabric.KindSwitch, Name: t.e.names[int(p)-t.e.ndirs]}
-	}
-	d := t.e.directionOf(p)
-	return Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
 }
 
 // medianFloat returns the median of values, which it reorders, and 0 if there are none.

@@ -188,6 +188,11 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 		if s.evidenceAt[at].flows > 0 && !e.isSwitch(component(at)) {
 			res.Crossed[e.directionOf(component(at))] = int(s.evidenceAt[at].flows)
 		}
+		for _, c := range s.bundles[component(at)] {
+			if !e.isSwitch(c) {
+				res.Crossed[e.directionOf(c)] = int(s.evidenceAt[at].flows)
+			}
+		}
 	}
 	s.addCandidates()
 	s.nameGreedily()
@@ -196,9 +201,6 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 	sort.SliceStable(res.Suspects, func(i, j int) bool { return res.Suspects[i].Gain > res.Suspects[j].Gain })
 	if len(s.named) == 0 {
 		res.Suspects = mergeDirections(s.smallShifts())
-	}
-	if spread {
-		delaysToTails(res.Suspects, findings)
 	}
 	explained := map[int]bool{}
 	for _, sus := range res.Suspects {
@@ -224,22 +226,6 @@ func takeSeveralWays(findings []judge.Finding) bool {
 		}
 	}
 	return false
-}
-
-// delaysToTails makes the delay of a suspect that of its slowest packets alone where it moved the median of less than half of its flows.
-func delaysToTails(suspects []Suspect, findings []judge.Finding) {
-	for i := range suspects {
-		s := &suspects[i]
-		moved := 0
-		for _, at := range s.Explained {
-			if findings[at].Delayed {
-				moved++
-			}
-		}
-		if 2*moved < len(s.Explained) {
-			s.TailDelayNS, s.AddedDelayNS = s.TailDelayNS+s.AddedDelayNS, 0
-		}
-	}
 }
 
 // assignProfiles gives the flows that are plainly healthy their profiles.
