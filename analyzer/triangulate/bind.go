@@ -50,6 +50,7 @@ type Engine struct {
 	unknownAt map[fabric.Direction]component
 	pairs     map[[2]string]boundPaths // structural candidates by the leaves at both ends
 	mixtures  map[uint64]boundPaths    // sets of paths that sprayed packets take, of this run
+	sprayed   map[[2]string]boundPaths // the same of all shortest paths, by the leaves at both ends
 
 	previousWalks, spareWalks []walk // in the run before, and of the one before that
 	flows                     []flow // of the run before: memory for the next
@@ -77,7 +78,8 @@ type swIndex struct {
 func NewEngine(g *fabric.Graph) *Engine {
 	links := g.Topo.Links
 	e := &Engine{g: g, switches: make(map[string]*swIndex, len(g.Topo.Switches)), nics: map[string]component{},
-		ndirs: 2 * len(links), unknownAt: map[fabric.Direction]component{}, pairs: map[[2]string]boundPaths{}}
+		ndirs: 2 * len(links), unknownAt: map[fabric.Direction]component{}, pairs: map[[2]string]boundPaths{},
+		sprayed: map[[2]string]boundPaths{}}
 	for i := range g.Topo.Switches {
 		name := g.Topo.Switches[i].Name
 		e.switches[name] = &swIndex{at: component(e.ndirs + i), ports: map[string]component{}}
@@ -419,7 +421,7 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 	case len(o.Paths) > 0:
 		fl.crossed, fl.paths = b.bindCandidates(o.Paths, src, dst, f.RoundTrip)
 	default:
-		fl.crossed, fl.paths = b.bindStructural(src, dst, f.RoundTrip)
+		fl.crossed, fl.paths = b.bindStructural(src, dst, f.RoundTrip, o.Sprayed)
 	}
 	if len(fl.crossed) == 0 && fl.paths == nil {
 		return
@@ -531,8 +533,8 @@ func (b *binder) bindCandidates(all []fabric.Path, src, dst string, roundTrip bo
 func (e *Engine) onAccessLink(p component) bool { return int(p) < len(e.isAccess) && e.isAccess[p] }
 
 // bindStructural binds a flow of which nothing is known: it leaves and enters by its access
-// links, and took one of the shortest paths, if they are few.
-func (b *binder) bindStructural(src, dst string, roundTrip bool) (at []component, ps *paths) {
+// links, and took one of the shortest paths, or all in turn if it is sprayed, if they are few.
+func (b *binder) bindStructural(src, dst string, roundTrip, sprayed bool) (at []component, ps *paths) {
 	for i, nic := range []string{src, dst} {
 		d, ok := b.nics[nic]
 		if !ok {
@@ -556,6 +558,10 @@ func (b *binder) bindStructural(src, dst string, roundTrip bool) (at []component
 	if leafA == "" || leafB == "" || leafA == leafB || roundTrip {
 		return at, nil
 	}
+	if sprayed && !b.g.MayDetour(leafA, leafB) {
+		inner := b.sprayedBetween(src, dst, [2]string{leafA, leafB})
+		return append(at, inner.common...), inner.paths
+	}
 	inner := b.betweenLeaves(src, dst, [2]string{leafA, leafB})
 	return append(at, inner.common...), inner.paths
 }
@@ -572,16 +578,7 @@ func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 	if shortest := b.g.ShortestPaths(src, dst, maxStructural+1); len(shortest) <= maxStructural {
 		var each [][]component
 		for _, p := range shortest {
-			var inner []component
-			for i, h := range p {
-				if sw := b.switches[h.Switch]; sw != nil && i > 0 && i < len(p)-1 {
-					inner = append(inner, sw.at)
-				}
-				if i > 0 {
-					inner = append(inner, b.switches[h.Switch].ports[h.In]^1)
-				}
-			}
-			each = append(each, inner)
+			each = append(each, b.appendInner(nil, p))
 		}
 		if b.g.MayDetour(leaves[0], leaves[1]) {
 			// As likely, it went by some third group, and crossed nothing that this flow can be evidence about.
@@ -592,6 +589,19 @@ func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 		}
 	}
 	b.pairs[leaves] = out
+	return out
+}
+
+// appendInner appends the links between switches on a shortest path, and the switches that are not at its ends.
+func (e *Engine) appendInner(out []component, p fabric.Path) []component {
+	for i, h := range p {
+		if sw := e.switches[h.Switch]; sw != nil && i > 0 && i < len(p)-1 {
+			out = append(out, sw.at)
+		}
+		if i > 0 {
+			out = append(out, e.switches[h.Switch].ports[h.In]^1)
+		}
+	}
 	return out
 }
 

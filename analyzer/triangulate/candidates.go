@@ -282,6 +282,9 @@ func (s *search) addCandidates() {
 		return s.gainBound(at...) >= price+s.p.MinGain
 	}
 	for p := range seen {
+		if at, merged := s.standIn[component(p)]; merged && at != component(p) {
+			continue
+		}
 		if !may(s.p.PriceDirection-s.bundleDiscount(component(p)), component(p)) {
 			continue
 		}

@@ -23,6 +23,9 @@ const (
 	// dispersionPlaces is the number of places that an estimate of the dispersion needs, and dispersionPackets the number of lost
 	// packets that each of them must be expected to have.
 	dispersionPlaces, dispersionPackets = 16, 5
+	// dispersionKept is the percentage of the places, from below, that the estimate is of, so that places at fault are not among them, and
+	// dispersionBias is the variance of as many of the least of standard normal variables.
+	dispersionKept, dispersionBias = 90, 0.71
 	// medianDoubt is how likely a median is to have moved, or not to have moved, against what the share of slow packets says: a fault
 	// may begin or end within a window.
 	medianDoubt = 0.2
@@ -95,6 +98,30 @@ func (b *binder) bindMixture(o *fabric.Observation, src, dst string, roundTrip b
 	}
 	known := b.shareMixture(sum, b.newMixture)
 	return append(at, known.common...), known.paths, sum
+}
+
+// sprayedBetween returns what packets between two leaves cross that take all of the shortest paths in turn, without the access
+// links and the leaves. It is none if the paths are too many.
+func (b *binder) sprayedBetween(src, dst string, leaves [2]string) boundPaths {
+	b.Engine.mu.Lock()
+	defer b.Engine.mu.Unlock()
+	known, ok := b.Engine.sprayed[leaves]
+	if ok {
+		return known
+	}
+	b.each, b.inner, b.weight = b.each[:0], b.inner[:0], b.weight[:0]
+	if shortest := b.g.ShortestPaths(src, dst, maxCandidatePaths+1); len(shortest) <= maxCandidatePaths {
+		for _, p := range shortest {
+			start := len(b.inner)
+			b.inner = b.appendInner(b.inner, p)
+			b.each, b.weight = append(b.each, [2]int{start, len(b.inner)}), append(b.weight, 1)
+		}
+	}
+	if len(b.each) > 0 {
+		known = b.newMixture()
+	}
+	b.Engine.sprayed[leaves] = known
+	return known
 }
 
 // shareMixture returns the set of paths that has a key in this run. The first binder that needs it makes it.
@@ -244,6 +271,15 @@ func (s *search) standIns(places []component) []component {
 // bundleDiscount returns by how much an element is likelier to be at fault, in nats, because its place stands for several.
 func (s *search) bundleDiscount(p component) float64 { return math.Log(float64(max(1, len(s.bundles[p])))) }
 
+// bundleGain returns the gain that a candidate needs whose place stands for several. What these lose together is a small share of mixtures,
+// beside the different shares that healthy links lose.
+func (s *search) bundleGain(c *candidate) float64 {
+	if len(c.at) > 0 && len(s.bundles[c.at[0]]) > 1 {
+		return s.p.FirstGain
+	}
+	return 0
+}
+
 // bundled returns the elements that a candidate stands for beside itself.
 func (s *search) bundled(c *candidate) (out []Element) {
 	if len(s.bundles) == 0 || c.allOf != nil || len(c.anyOf) == 0 || c.Kind == fabric.KindHost || c.Kind == fabric.KindLeafUplinks {
@@ -300,7 +336,14 @@ func healthyFlows(e *Engine, flows []flow, p Parameters) (clean []bool, hop floa
 			break
 		}
 		seen := surveyIf(e, flows, max(lost/hops, p.LeastHop/hopEvents), p, func(i int) bool { return clean[i] })
-		worst, most := component(-1), p.MostExcess
+		// Of many places some stand out by chance.
+		crossed := 0
+		for at := range seen {
+			if seen[at].expected+seen[at].mixedExpected > 0 {
+				crossed++
+			}
+		}
+		worst, most := component(-1), p.MostExcess+math.Log(float64(max(1, crossed)))
 		for at := range seen {
 			if x := seen[at].lossExcess(); x > most {
 				worst, most = component(at), x
@@ -328,12 +371,16 @@ func lossDispersion(seen []evidence) float64 {
 	if len(z) < dispersionPlaces {
 		return 1
 	}
-	middle := medianFloat(z)
-	for i := range z {
-		z[i] = math.Abs(z[i] - middle)
+	slices.Sort(z)
+	z = z[:len(z)*dispersionKept/100]
+	mean, square := 0.0, 0.0
+	for _, v := range z {
+		mean += v / float64(len(z))
 	}
-	spread := madToSigma * medianFloat(z)
-	return max(1, spread*spread)
+	for _, v := range z {
+		square += (v - mean) * (v - mean) / float64(len(z)-1)
+	}
+	return max(1, square/dispersionBias)
 }
 
 // part is what a share of a flow's packets meets.

@@ -482,7 +482,7 @@ func (s *search) bestCandidate() *candidate {
 
 // isWorthNaming reports whether a candidate may be named: by more than one flow.
 func (s *search) isWorthNaming(c *candidate) bool {
-	return c.fit.gain >= s.requiredGain() && c.fit.useful >= s.p.MinEdges && c.fit.others >= s.p.MinOthers
+	return c.fit.gain >= max(s.requiredGain(), s.bundleGain(c)) && c.fit.useful >= s.p.MinEdges && c.fit.others >= s.p.MinOthers
 }
 
 // requiredGain returns the gain from which an element is named. Most fabrics have nothing broken: the
