@@ -2,6 +2,7 @@ package classify
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -57,7 +58,11 @@ func summaryOf(v *fabric.Verdict, x *suspicion) string {
 	if w := scenarioReason(v, x); w != "" {
 		text = append(text, w)
 	}
-	text = append(text, describeEvidence(v), fmt.Sprintf("Confidence %.3g %%.", v.Confidence*100))
+	text = append(text, describeEvidence(v))
+	if x.Sprayed > 0 {
+		text = append(text, fmt.Sprintf("It is crossed by %s of the packets of %s.", formatShare(x.Share), flowCount(x.Sprayed)))
+	}
+	text = append(text, fmt.Sprintf("Confidence %.3g %%.", v.Confidence*100))
 	return strings.Join(text, " ")
 }
 
@@ -242,6 +247,14 @@ func describeEvidence(v *fabric.Verdict) string {
 		s += fmt.Sprintf(" %s that %s %s %s healthy nevertheless.", flowCount(m), pluralForm(m, crosses, cross), what, pluralForm(m, "is", "are"))
 	}
 	return s
+}
+
+// formatShare writes a share of packets as one of so many, if that is what it is.
+func formatShare(share float64) string {
+	if n := math.Round(1 / share); math.Abs(n*share-1) < 1e-6 {
+		return fmt.Sprintf("1/%.0f", n)
+	}
+	return formatPercent(share)
 }
 
 func flowCount(n int) string { return fmt.Sprintf("%d %s", n, pluralForm(n, "flow", "flows")) }

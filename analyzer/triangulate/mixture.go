@@ -63,6 +63,11 @@ func (b *binder) reuseMixture(w *walk, f *judge.Finding) ([]component, *paths) {
 	return w.components, w.set
 }
 
+// losesAlike reports whether what is named on some of the paths of a mixture loses nothing.
+func (fl *flow) losesAlike() bool {
+	return fl.mixed() && !slices.ContainsFunc(fl.partial, func(s partialLoad) bool { return s.load.survive != 0 })
+}
+
 // bindMixture binds a flow whose packets take several paths in turn. Flows whose paths differ in their access links alone share a set of paths.
 func (b *binder) bindMixture(o *fabric.Observation, src, dst string, roundTrip bool) (at []component, ps *paths, key uint64) {
 	all := o.Paths[:min(len(o.Paths), maxCandidatePaths)]

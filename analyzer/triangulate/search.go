@@ -97,7 +97,8 @@ func healthyModel(e *Engine, flows []flow, p Parameters) model {
 		return model{p: p, hop: healthyHop(e, flows, p), burst: estimateBurst(e, flows, p)}
 	}
 	clean, hop := healthyFlows(e, flows, p)
-	return model{p: p, hop: hop, burst: burstOf(flows, func(i int) bool { return clean[i] }), dispersion: lossDispersion(surveyComponents(e, flows, hop, p))}
+	use := func(i int) bool { return clean[i] }
+	return model{p: p, hop: hop, burst: burstOf(flows, use), dispersion: lossDispersion(surveyIf(e, flows, hop, p, use))}
 }
 
 // splitMembers sorts a candidate's members into those that are plainly healthy, which speak in
@@ -145,17 +146,20 @@ func (s *search) splitMembers(c *candidate) {
 		k := &c.special[i]
 		k.crossings = nil
 		fl := &s.flows[k.flow]
+		whole := *k
 		if fl.partial != nil {
 			k.crossings = fl.groupPaths(c, k.share)
-			c.losses = append(c.losses, group{*k, 1})
-			continue
+			if !fl.losesAlike() {
+				c.losses = append(c.losses, group{*k, 1})
+				continue
+			}
 		}
 		l := loss{fl.sent, fl.lost, fl.base, fl.load.survive, k.share, fl.mixed()}
 		j, ok := at[l]
 		if !ok {
 			j = len(c.losses)
 			at[l] = j
-			c.losses = append(c.losses, group{member: *k})
+			c.losses = append(c.losses, group{member: whole})
 		}
 		c.losses[j].count++
 	}
@@ -829,6 +833,7 @@ func (s *search) namedSuspects() []Suspect {
 		explained := map[int32]bool{}
 		directed := false
 		medians, tails := 0, 0 // of flows all of whose packets cross it
+		var shares []float64
 		s.visitStamp++
 		for i := range c.special {
 			k := &c.special[i]
@@ -839,6 +844,9 @@ func (s *search) namedSuspects() []Suspect {
 				explained[k.flow] = true
 				sus.Explained = append(sus.Explained, int(fl.index))
 				directed = directed || !fl.finding.RoundTrip
+				if fl.mixed() && k.share < 1 {
+					shares = append(shares, k.share)
+				}
 				switch {
 				case !fl.finding.Delayed || k.share < 1:
 				case fl.medianMoved:
@@ -857,6 +865,7 @@ func (s *search) namedSuspects() []Suspect {
 		if !directed && c.Kind != fabric.KindQueue {
 			sus.Direction = fabric.Direction{} // the direction is unknown
 		}
+		sus.Sprayed, sus.Share = len(shares), medianFloat(shares)
 		if tails > medians { // the delay is that of its slowest packets
 			sus.TailDelayNS, sus.AddedDelayNS = sus.TailDelayNS+sus.AddedDelayNS, 0
 		}

@@ -339,10 +339,10 @@ func TestSprayedLosses(t *testing.T) {
 		background, loss float64
 		seconds, known   int
 	}{
-		{1e-4, 0.015, 2, 0}, {1e-4, 0.005, 10, 0}, {1e-4, 0.001, 60, 0},
-		{2e-5, 0.015, 2, 0}, {2e-5, 0.005, 10, 0}, {2e-5, 0.001, 60, 0},
-		{1e-4, 0.015, 2, 200}, {1e-4, 0.005, 10, 200}, {1e-4, 0.001, 60, 200},
-		{1e-4, 0, 2, 0}, {1e-4, 0, 60, 0},
+		{1e-4, 0.015, 2, 0}, {1e-4, 0.005, 10, 0}, {1e-4, 0.005, 15, 0},
+		{2e-5, 0.015, 2, 0}, {2e-5, 0.005, 10, 0}, {2e-5, 0.001, 60, 0}, {2e-5, 0.001, 90, 0},
+		{1e-4, 0, 2, 0}, {1e-4, 0, 60, 0}, {2e-5, 0, 60, 0}, {1e-4, 0.001, 60, 0},
+		{1e-4, 0.015, 2, 500}, {1e-4, 0.005, 10, 500}, {1e-4, 0.001, 60, 500},
 	} {
 		t.Run(fmt.Sprintf("%g of %g in %d s, %d", tt.loss, tt.background, tt.seconds, tt.known), func(t *testing.T) {
 			runSprayed(t, seedsOf(), func(rng *rand.Rand, m *sprayedMesh) (*sprayedCase, []Element) {

@@ -20,12 +20,13 @@
 //  4. No flow decides alone: two must gain, and all but the loudest something together.
 //  5. A flow with candidate paths has the mean of their likelihoods. One without takes
 //     one of the shortest, if these are few, and speaks for its ends in any case. One whose
-//     packets take several paths in turn crosses all of them, and shows what the slowest adds.
-//  6. Of elements that the same flows cross the narrowest is named, the others are its
-//     equivalents. One fault is one suspect: both ways of a link are joined, and a link of
+//     packets take several paths in turn is a mixture of them by their shares: of what it loses, and of how late its packets
+//     are, so that a path of few packets moves the tail alone. Thousands of such flows speak together.
+//  6. Of elements that the same flows cross, with the same shares, the narrowest is named, the others are its
+//     equivalents. They are as likely as all of them together. One fault is one suspect: both ways of a link are joined, and a link of
 //     a switch that is named, which adds no more than the switch itself, is part of it.
 //  7. What healthy links lose is estimated from flows that cross nothing suspicious, and so is how
-//     many packets are lost one after the other: a burst is one event.
+//     many packets are lost one after the other: a burst is one event. What healthy links differ by says how much mixtures do.
 //  8. Where nothing is named, a link or switch is that adds a delay which no single flow shows, but
 //     all together beyond six standard errors. Noise of hosts and errors of clocks are taken off. Where a place that became
 //     slower explains a shift as well as one that became faster, the one that leaves less to hosts and clocks is right.
@@ -135,6 +136,10 @@ type Suspect struct {
 	// Explained are the degraded flows it explains, Contrary the healthy ones
 	// that cross it all the same.
 	Explained, Contrary []int
+	// Sprayed is how many of the explained flows take several paths in turn and cross the element on some of these, and Share
+	// the median share of their packets that do.
+	Sprayed int
+	Share   float64
 	// Small is set if no single flow shows the delay, only all flows together.
 	Small bool
 	// Equivalent are elements that the evidence cannot distinguish from this one.
@@ -265,6 +270,9 @@ func mergeDirections(in []Suspect) []Suspect {
 		o.TailDelayNS = max(o.TailDelayNS, s.TailDelayNS)
 		o.LossRatio = math.Max(o.LossRatio, s.LossRatio)
 		o.ECNRatio = math.Max(o.ECNRatio, s.ECNRatio)
+		if o.Sprayed += s.Sprayed; o.Share == 0 {
+			o.Share = s.Share
+		}
 		o.Explained = unionSorted(o.Explained, s.Explained)
 		o.Contrary = unionSorted(o.Contrary, s.Contrary)
 	}
