@@ -154,14 +154,20 @@ func (e *Engine) unknownDirection(d fabric.Direction) component {
 // fabric.Path.Directions has them, and the switches.
 func (e *Engine) appendComponents(out []component, p fabric.Path, src, dst string) []component {
 	last := component(-1) // the direction that left the hop before
-	from := src
+	known := src != ""    // where the packet comes from: src, or a port of the hop before
+	from := func(i int) string {
+		if i == 0 {
+			return src
+		}
+		return p[i-1].Switch + ":" + p[i-1].Out
+	}
 	if d, ok := e.nics[src]; ok {
 		last = d
 	}
 	for i := range p {
 		h := &p[i]
 		sw := e.switches[h.Switch]
-		if from != "" && h.In != "" {
+		if known && h.In != "" {
 			in := component(-1)
 			if sw != nil {
 				if at, ok := sw.ports[h.In]; ok {
@@ -169,11 +175,11 @@ func (e *Engine) appendComponents(out []component, p fabric.Path, src, dst strin
 				}
 			}
 			if in < 0 || in != last {
-				in = e.unknownDirection(fabric.Direction{From: from, To: h.Switch + ":" + h.In})
+				in = e.unknownDirection(fabric.Direction{From: from(i), To: h.Switch + ":" + h.In})
 			}
 			out = append(out, in)
 		}
-		from, last = "", -1
+		known, last = false, -1
 		if sw == nil {
 			continue
 		}
@@ -182,14 +188,14 @@ func (e *Engine) appendComponents(out []component, p fabric.Path, src, dst strin
 			if at, ok := sw.ports[h.Out]; ok {
 				last = at
 			}
-			from = h.Switch + ":" + h.Out
+			known = true
 		}
 	}
-	if from != "" {
+	if known {
 		if last >= 0 && e.dirs[last].To == dst {
 			return append(out, last)
 		}
-		out = append(out, e.unknownDirection(fabric.Direction{From: from, To: dst}))
+		out = append(out, e.unknownDirection(fabric.Direction{From: from(len(p)), To: dst}))
 	}
 	return out
 }
