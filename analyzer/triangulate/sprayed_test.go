@@ -1,6 +1,7 @@
 package triangulate
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math"
@@ -31,6 +32,8 @@ const (
 	// One packet in owdLate is late by owdInterrupt.
 	owdBase, owdNoise, owdSigma = 10_000, 4_000, 0.5
 	owdLate, owdInterrupt       = 1000, 150_000
+	// exactBase is the constant part of a delay by stamps of hardware, and exactNoise the mean of queues, ns.
+	exactBase, exactNoise = 3000, 300
 )
 
 // sprayedMesh is a fabric whose leaves spray, with the flows of its mesh.
@@ -38,14 +41,17 @@ type sprayedMesh struct {
 	g      *fabric.Graph
 	e      *Engine
 	flows  []sprayedFlow
-	delays []int64 // of packets, drawn in advance
-	base   fabric.Quantiles
+	// delays are those of packets, drawn in advance, by the kernel's stamps, and exact those by the hardware's; base and hardware are their
+	// baselines.
+	delays, exact  []int64
+	base, hardware fabric.Quantiles
 }
 
 type sprayedFlow struct {
 	edge, src, dst string
 	from, to       int // leaves
 	access         [2]fabric.Direction
+	path           fabric.Path // of a flow that stays under its leaf
 }
 
 var sprayedFabric = sync.OnceValue(func() *sprayedMesh {
@@ -66,7 +72,11 @@ var sprayedFabric = sync.OnceValue(func() *sprayedMesh {
 			src, dst := f.Endpoints()
 			a, _ := g.LeafOf(src)
 			b, _ := g.LeafOf(dst)
-			m.flows = append(m.flows, sprayedFlow{f.String(), src, dst, leaves[a], leaves[b], [2]fabric.Direction{{From: src, To: g.PeerOf(src)}, {From: g.PeerOf(dst), To: dst}}})
+			x := sprayedFlow{edge: f.String(), src: src, dst: dst, from: leaves[a], to: leaves[b], access: [2]fabric.Direction{{From: src, To: g.PeerOf(src)}, {From: g.PeerOf(dst), To: dst}}}
+			if a == b {
+				x.path = g.ShortestPaths(src, dst, 1)[0]
+			}
+			m.flows = append(m.flows, x)
 		}
 	}
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -77,7 +87,11 @@ var sprayedFabric = sync.OnceValue(func() *sprayedMesh {
 			m.delays[i] += owdInterrupt
 		}
 	}
-	m.base = *quantilesOf(slices.Clone(m.delays))
+	m.exact = make([]int64, 1<<16)
+	for i := range m.exact {
+		m.exact[i] = exactBase + int64(exactNoise*rng.ExpFloat64())
+	}
+	m.base, m.hardware = *quantilesOf(slices.Clone(m.delays)), *quantilesOf(slices.Clone(m.exact))
 	return m
 })
 
@@ -107,6 +121,7 @@ type sprayedCase struct {
 	loss       map[fabric.Direction]float64
 	delay      map[fabric.Direction]int64
 	delays     bool // are measured
+	stamps     string
 	// known is how many probes a second cross each directed link between switches on a path that was chosen.
 	known int
 }
@@ -157,18 +172,25 @@ func (m *sprayedMesh) observe(c *sprayedCase, rng *rand.Rand) []*fabric.Observat
 	for i := range m.flows {
 		f := &m.flows[i]
 		q := 1 - through[f.from][f.to]*(1-of(f.access[0]))*(1-of(f.access[1]))
-		o := &fabric.Observation{Edge: f.edge, Src: f.src, Dst: f.dst, Sent: packets, Lost: drawBinomial(rng, packets, q), Timestamp: "kernel", Sprayed: f.from != f.to}
+		o := &fabric.Observation{Edge: f.edge, Src: f.src, Dst: f.dst, Sent: packets, Lost: drawBinomial(rng, packets, q), Timestamp: cmp.Or(c.stamps, "kernel"), Sprayed: f.from != f.to, Path: f.path}
 		if c.delays {
 			all = all[:0]
 			own := c.delay[f.access[0]] + c.delay[f.access[1]]
 			for range o.Sent - o.Lost {
-				v := m.delays[rng.IntN(len(m.delays))] + own
+				v := own
+				if c.stamps == "hardware" {
+					v += m.exact[rng.IntN(len(m.exact))]
+				} else {
+					v += m.delays[rng.IntN(len(m.delays))]
+				}
 				if by := slow[f.from][f.to]; by != nil {
 					v += by[rng.IntN(sprayedSpines)]
 				}
 				all = append(all, v)
 			}
-			o.OWD, o.Baseline = quantilesOf(all), &m.base
+			if o.OWD, o.Baseline = quantilesOf(all), &m.base; c.stamps == "hardware" {
+				o.Baseline = &m.hardware
+			}
 		}
 		out = append(out, o)
 	}
@@ -421,6 +443,29 @@ func TestSprayedFaults(t *testing.T) {
 			runSprayed(t, min(seedsOf(), 20), func(rng *rand.Rand, m *sprayedMesh) (*sprayedCase, []Element) {
 				c := &sprayedCase{seconds: 2, background: 1e-4, delays: true}
 				return c, tt.make(c, m, rng)
+			})
+		})
+	}
+}
+
+// TestSprayedSmallDelays has a link that adds 20 us, to one packet in 64 of those that leave or reach a leaf: their mean is 310 ns later. Stamps of hardware
+// show it, and those of the kernel do not, whose floor is 1,250 ns. They show 100 us.
+func TestSprayedSmallDelays(t *testing.T) {
+	for _, tt := range []struct {
+		stamps  string
+		delay   int64
+		seconds int
+		found   bool
+	}{{"hardware", 20_000, 10, true}, {"kernel", 20_000, 10, false}, {"hardware", 0, 10, true}, {"kernel", 0, 10, true}} {
+		t.Run(fmt.Sprintf("%s, %d ns in %d s", tt.stamps, tt.delay, tt.seconds), func(t *testing.T) {
+			runSprayed(t, min(seedsOf(), 20), func(rng *rand.Rand, m *sprayedMesh) (*sprayedCase, []Element) {
+				c := &sprayedCase{seconds: tt.seconds, background: 2e-5, delays: true, stamps: tt.stamps}
+				d := m.drawLink(rng)
+				c.delay = map[fabric.Direction]int64{d: tt.delay}
+				if tt.delay == 0 || !tt.found {
+					return c, nil
+				}
+				return c, []Element{linkElement(d)}
 			})
 		})
 	}
