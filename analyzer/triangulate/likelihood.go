@@ -42,6 +42,8 @@ type model struct {
 	hop float64
 	// burst is the mean number of packets that are lost in one event; 1 if losses are single ones.
 	burst float64
+	// mixtures is set if the packets of some flows take several paths in turn.
+	mixtures bool
 	// dispersion is the variance of what mixtures lose against that of single losses.
 	dispersion float64
 }

@@ -276,15 +276,6 @@ func (s *search) standIns(places []component) []component {
 // bundleDiscount returns by how much an element is likelier to be at fault, in nats, because its place stands for several.
 func (s *search) bundleDiscount(p component) float64 { return math.Log(float64(max(1, len(s.bundles[p])))) }
 
-// bundleGain returns the gain that a candidate needs whose place stands for several. What these lose together is a small share of mixtures,
-// beside the different shares that healthy links lose.
-func (s *search) bundleGain(c *candidate) float64 {
-	if len(c.at) > 0 && len(s.bundles[c.at[0]]) > 1 {
-		return s.p.FirstGain
-	}
-	return 0
-}
-
 // bundled returns the elements that a candidate stands for beside itself.
 func (s *search) bundled(c *candidate) (out []Element) {
 	if len(s.bundles) == 0 || c.allOf != nil || len(c.anyOf) == 0 || c.Kind == fabric.KindHost || c.Kind == fabric.KindLeafUplinks {

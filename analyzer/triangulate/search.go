@@ -98,7 +98,7 @@ func healthyModel(e *Engine, flows []flow, p Parameters) model {
 	}
 	clean, hop := healthyFlows(e, flows, p)
 	use := func(i int) bool { return clean[i] }
-	return model{p: p, hop: hop, burst: burstOf(flows, use), dispersion: lossDispersion(surveyIf(e, flows, hop, p, use))}
+	return model{p: p, mixtures: true, hop: hop, burst: burstOf(flows, use), dispersion: lossDispersion(surveyIf(e, flows, hop, p, use))}
 }
 
 // splitMembers sorts a candidate's members into those that are plainly healthy, which speak in
@@ -486,14 +486,14 @@ func (s *search) bestCandidate() *candidate {
 
 // isWorthNaming reports whether a candidate may be named: by more than one flow.
 func (s *search) isWorthNaming(c *candidate) bool {
-	return c.fit.gain >= max(s.requiredGain(), s.bundleGain(c)) && c.fit.useful >= s.p.MinEdges && c.fit.others >= s.p.MinOthers
+	return c.fit.gain >= s.requiredGain() && c.fit.useful >= s.p.MinEdges && c.fit.others >= s.p.MinOthers
 }
 
 // requiredGain returns the gain from which an element is named. Most fabrics have nothing broken: the
-// first has to overcome that as well.
+// first has to overcome that as well. So has each where packets are sprayed, since all flows together show what healthy links differ by.
 func (s *search) requiredGain() float64 {
 	least := s.p.MinGain
-	if s.namedCount == 0 {
+	if s.namedCount == 0 || s.m.mixtures {
 		least = s.p.FirstGain
 	}
 	if s.m.burst > 1 {
