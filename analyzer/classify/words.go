@@ -60,7 +60,7 @@ func summaryOf(v *fabric.Verdict, x *suspicion) string {
 	}
 	text = append(text, describeEvidence(v))
 	if x.Sprayed > 0 {
-		text = append(text, fmt.Sprintf("It is crossed by %s of the packets of %s.", formatShare(x.Share), flowCount(x.Sprayed)))
+		text = append(text, describeShares(x))
 	}
 	text = append(text, fmt.Sprintf("Confidence %.3g %%.", v.Confidence*100))
 	return strings.Join(text, " ")
@@ -247,6 +247,19 @@ func describeEvidence(v *fabric.Verdict) string {
 		s += fmt.Sprintf(" %s that %s %s %s healthy nevertheless.", flowCount(m), pluralForm(m, crosses, cross), what, pluralForm(m, "is", "are"))
 	}
 	return s
+}
+
+// describeShares states which share of the packets of sprayed flows crosses an element.
+func describeShares(x *suspicion) string {
+	share := formatShare(x.LeastShare)
+	if most := formatShare(x.MostShare); most != share {
+		share += " to " + most
+	}
+	text := fmt.Sprintf("It is crossed by %s of the packets of %s.", share, flowCount(x.Sprayed))
+	if n := len(x.Equivalent); n > 0 {
+		text += fmt.Sprintf(" The same packets may have crossed %d other %s instead.", n, pluralForm(n, "element", "elements"))
+	}
+	return text
 }
 
 // formatShare writes a share of packets as one of so many, if that is what it is.

@@ -191,8 +191,8 @@ func TestRule6UplinksOfASprayingLeafAreEquivalents(t *testing.T) {
 				t.Errorf("given %v: %s is not listed: %v", given, up, all)
 			}
 		}
-		if s.LossRatio < 0.035 || s.LossRatio > 0.07 || s.Share != 0.25 || s.Sprayed < 30 {
-			t.Errorf("given %v: it loses %g of 1/%g of the packets of %d flows", given, s.LossRatio, 1/s.Share, s.Sprayed)
+		if s.LossRatio < 0.035 || s.LossRatio > 0.07 || s.LeastShare != 0.25 || s.MostShare != 0.25 || s.Sprayed < 30 {
+			t.Errorf("given %v: it loses %g of 1/%g of the packets of %d flows", given, s.LossRatio, 1/s.MostShare, s.Sprayed)
 		}
 		if n := r.Crossed[d]; n != 48 {
 			t.Errorf("given %v: %d flows cross it, want 48", given, n)

@@ -865,7 +865,9 @@ func (s *search) namedSuspects() []Suspect {
 		if !directed && c.Kind != fabric.KindQueue {
 			sus.Direction = fabric.Direction{} // the direction is unknown
 		}
-		sus.Sprayed, sus.Share = len(shares), medianFloat(shares)
+		if sus.Sprayed = len(shares); sus.Sprayed > 0 {
+			sus.LeastShare, sus.MostShare = slices.Min(shares), slices.Max(shares)
+		}
 		if tails > medians { // the delay is that of its slowest packets
 			sus.TailDelayNS, sus.AddedDelayNS = sus.TailDelayNS+sus.AddedDelayNS, 0
 		}

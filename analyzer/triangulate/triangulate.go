@@ -136,10 +136,10 @@ type Suspect struct {
 	// Explained are the degraded flows it explains, Contrary the healthy ones
 	// that cross it all the same.
 	Explained, Contrary []int
-	// Sprayed is how many of the explained flows take several paths in turn and cross the element on some of these, and Share
-	// the median share of their packets that do.
-	Sprayed int
-	Share   float64
+	// Sprayed is how many of the explained flows take several paths in turn and cross the element on some of these, and LeastShare
+	// and MostShare are the least and the largest share of the packets of such a flow that do.
+	Sprayed               int
+	LeastShare, MostShare float64
 	// Small is set if no single flow shows the delay, only all flows together.
 	Small bool
 	// Equivalent are elements that the evidence cannot distinguish from this one.
@@ -270,9 +270,10 @@ func mergeDirections(in []Suspect) []Suspect {
 		o.TailDelayNS = max(o.TailDelayNS, s.TailDelayNS)
 		o.LossRatio = math.Max(o.LossRatio, s.LossRatio)
 		o.ECNRatio = math.Max(o.ECNRatio, s.ECNRatio)
-		if o.Sprayed += s.Sprayed; o.Share == 0 {
-			o.Share = s.Share
+		if o.Sprayed == 0 || s.Sprayed > 0 && s.LeastShare < o.LeastShare {
+			o.LeastShare = s.LeastShare
 		}
+		o.Sprayed, o.MostShare = o.Sprayed+s.Sprayed, math.Max(o.MostShare, s.MostShare)
 		o.Explained = unionSorted(o.Explained, s.Explained)
 		o.Contrary = unionSorted(o.Contrary, s.Contrary)
 	}
