@@ -3,4 +3,4 @@
 package triangulate
 
 // sprayedSeeds is the number of seeds of each simulated fault of a sprayed fabric.
-const sprayedSeeds = 2
+const sprayedSeeds = 1
