@@ -13,8 +13,8 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// sprayedFile returns a file of windows of a fabric whose leaves spray: 100 packets a second between all NICs, for some windows of a second. what a
-// directed link loses and adds is given. weights are those of the paths to a leaf, nil if all are equal.
+// sprayedFile returns a file of windows of a fabric whose leaves spray: 100 packets a second between all NICs, for some windows of
+// a second. what a directed link loses and adds is given. weights are those of the paths to a leaf, nil if all are equal.
 func sprayedFile(t *testing.T, g *fabric.Graph, seconds int, weights func(to string) []float64, loss map[fabric.Direction]float64, delay map[fabric.Direction]int64) []byte {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))

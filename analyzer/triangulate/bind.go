@@ -374,8 +374,8 @@ type binder struct {
 	one, inner []component
 	each       [][2]int
 	weight     []float64
-	sets   map[uint64]boundPaths
-	next   int // of the walks of the run before
+	sets       map[uint64]boundPaths
+	next       int // of the walks of the run before
 	// replies are the paths of the other direction of round trips, where they are known.
 	replies map[fabric.Flow]fabric.Path
 }
@@ -483,7 +483,8 @@ func (fl *flow) setFinding(f *judge.Finding, index int) {
 func (b *binder) reuseWalk(w *walk) {
 	const near = 16
 	for i := b.next; i < min(b.next+near, len(b.previousWalks)); i++ {
-		if was := &b.previousWalks[i]; was.hops == w.hops && was.ways == w.ways && was.n == w.n && was.weights == w.weights && was.edge == w.edge {
+		was := &b.previousWalks[i]
+		if was.hops == w.hops && was.ways == w.ways && was.n == w.n && was.weights == w.weights && was.edge == w.edge {
 			b.next = i + 1
 			w.components, w.linkCount, w.set, w.key = was.components, was.linkCount, was.set, was.key
 			return

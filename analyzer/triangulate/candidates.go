@@ -30,10 +30,10 @@ type candidate struct {
 	listed       bool    // members are
 	sorted       bool    // groups and special are
 	named        bool
-	loadsChanged bool  // since it was named, the loads of flows that cross it changed
-	tried        bool  // others were tried in its place
-	fitCount     int   // how often it was fitted
-	touched      int32 // scratch of who visits candidates
+	loadsChanged bool               // since it was named, the loads of flows that cross it changed
+	tried        bool               // others were tried in its place
+	fitCount     int                // how often it was fitted
+	touched      int32              // scratch of who visits candidates
 	through      map[*paths][]int32 // paths of mixtures that cross it, by index
 }
 
@@ -105,8 +105,8 @@ type evidence struct {
 	lost, expected float64 // packets, if all were healthy
 	// mixedLost and mixedExpected are those of flows of which a share of the packets cross it.
 	mixedLost, mixedExpected float64
-	late           float64 // what flows that are late, jittery or marked can say at most
-	flows          int32   // that cross it for certain
+	late                     float64 // what flows that are late, jittery or marked can say at most
+	flows                    int32   // that cross it for certain
 }
 
 // lossExcess returns the log-likelihood ratio of the losses at a component against those of healthy links alone. It
@@ -307,14 +307,14 @@ func (s *search) addCandidates() {
 	for _, p := range places {
 		if e.isSwitch(p) {
 			if price := s.p.PriceSwitch - s.bundleDiscount(p); may(price, p) {
-				s.addCandidate(&candidate{Element: Element{Kind: fabric.KindSwitch, Name: e.names[int(p)-e.ndirs]}, price: price, anyOf: []component{p}})
+				s.addCandidate(&candidate{Element: e.elementAt(p), price: price, anyOf: []component{p}})
 			}
 			continue
 		}
 		d := e.directionOf(p)
 		kind, name := elementOf(d)
 		discount := s.bundleDiscount(p)
-		s.addCandidate(&candidate{Element: Element{Kind: kind, Name: name, Direction: d}, price: s.p.PriceDirection - discount, anyOf: []component{p}})
+		s.addCandidate(&candidate{Element: e.elementAt(p), price: s.p.PriceDirection - discount, anyOf: []component{p}})
 		// Both ways at once are named where both show something.
 		r := e.reverseOf(p)
 		if r >= 0 && d.From < d.To && seen[r].showsFault(s.p) && seen[p].showsFault(s.p) && may(s.p.PriceBoth-discount, p, r) {

@@ -68,7 +68,8 @@ func (fl *flow) losesAlike() bool {
 	return fl.mixed() && !slices.ContainsFunc(fl.partial, func(s partialLoad) bool { return s.load.survive != 0 })
 }
 
-// bindMixture binds a flow whose packets take several paths in turn. Flows whose paths differ in their access links alone share a set of paths.
+// bindMixture binds a flow whose packets take several paths in turn. Flows whose paths differ in their access links alone share a
+// set of paths.
 func (b *binder) bindMixture(o *fabric.Observation, src, dst string, roundTrip bool) (at []component, ps *paths, key uint64) {
 	all := o.Paths[:min(len(o.Paths), maxCandidatePaths)]
 	b.each, b.inner = b.each[:0], b.inner[:0]
@@ -274,7 +275,9 @@ func (s *search) standIns(places []component) []component {
 }
 
 // bundleDiscount returns by how much an element is likelier to be at fault, in nats, because its place stands for several.
-func (s *search) bundleDiscount(p component) float64 { return math.Log(float64(max(1, len(s.bundles[p])))) }
+func (s *search) bundleDiscount(p component) float64 {
+	return math.Log(float64(max(1, len(s.bundles[p]))))
+}
 
 // bundled returns the elements that a candidate stands for beside itself.
 func (s *search) bundled(c *candidate) (out []Element) {
@@ -355,8 +358,8 @@ func healthyFlows(e *Engine, flows []flow, p Parameters) (clean []bool, hop floa
 	return clean, min((lost+hopEvents)/(hops+hopEvents/p.LeastHop), p.MostHop)
 }
 
-// lossDispersion returns the variance of the losses at the places that mixtures cross against that of single losses, at least 1. Healthy links
-// lose different shares, and no more than that can be distinguished from a fault that is a small share of a mixture.
+// lossDispersion returns the variance of the losses at the places that mixtures cross against that of single losses, at least 1.
+// Healthy links lose different shares, and no more than that can be distinguished from a fault that is a small share of a mixture.
 func lossDispersion(seen []evidence) float64 {
 	var z []float64
 	for i := range seen {
@@ -417,7 +420,8 @@ func (m *model) costOfParts(fl *flow, parts []part) float64 {
 	for _, x := range parts {
 		tail = max(tail, x.load.tail)
 	}
-	return m.slowestCost(fl, parts) + m.tailCost(fl, tail) + m.mixedLossCost(fl, throughMixture(parts, survival)) + m.markCost(fl, throughMixture(parts, clearness))
+	losses := m.mixedLossCost(fl, throughMixture(parts, survival))
+	return m.slowestCost(fl, parts) + m.tailCost(fl, tail) + losses + m.markCost(fl, throughMixture(parts, clearness))
 }
 
 func survival(l load) float64  { return l.survive }
@@ -438,13 +442,15 @@ func throughMixture(parts []part, of func(load) float64) float64 {
 	return math.Log1p(-min(lost, fullShare))
 }
 
-// mixedLossCost is lossCost for a flow whose packets take several paths, with the logarithm of the share that these let through.
+// mixedLossCost returns what the losses of a flow cost whose packets take several paths, by the logarithm of the share that
+// these let through.
 func (m *model) mixedLossCost(fl *flow, survive float64) float64 {
 	return m.lossCost(fl, survive) / max(1, m.dispersion)
 }
 
-// slowestCost returns what a flow's shift costs, which is that of the 99th percentile where it moved further than the median. The percentile
-// moves by the delay of the slowest part that has more than one packet in 100 of this window, and the median by that which has half of them.
+// slowestCost returns what a flow's shift costs, which is that of the 99th percentile where it moved further than the median. The
+// percentile moves by the delay of the slowest part that has more than one packet in 100 of this window, and the median by that
+// which has half of them.
 func (m *model) slowestCost(fl *flow, parts []part) float64 {
 	f := fl.finding
 	if !f.HasShift || f.ClockSuspect {
@@ -529,7 +535,8 @@ func (ps *paths) mixtureShare(indices []int32) (share float64) {
 	return min(share, 1)
 }
 
-// mixtureWays sorts the paths that a flow's packets take by their loads, and by whether they cross a candidate, which has a share of the packets.
+// mixtureWays sorts the paths that a flow's packets take by their loads, and by whether they cross a candidate, which has a share
+// of the packets.
 func (fl *flow) mixtureWays(c *candidate, share float64) []crossing {
 	type way struct {
 		index   int32

@@ -242,7 +242,8 @@ func TestRule5SprayedBesideKnownPaths(t *testing.T) {
 	}
 }
 
-// TestSprayedRunsAreAlike: a second run of an engine, which finds the paths of the first, has the same result, and other weights are noticed.
+// TestSprayedRunsAreAlike: a second run of an engine, which finds the paths of the first, has the same result, and other weights
+// are noticed.
 func TestSprayedRunsAreAlike(t *testing.T) {
 	g := sprayedClos(2)
 	d := lossyUplink(g)
@@ -281,8 +282,8 @@ func TestRule5APathOfOneIsOrdinary(t *testing.T) {
 	}
 }
 
-// BenchmarkSprayed measures an inference over 30,000 flows whose packets take 64 paths each, of 1,024 NICs. One directed link loses 5 % of its
-// packets. "first" binds the paths, as a run on a file does; "next" finds those of the run before.
+// BenchmarkSprayed measures an inference over 30,000 flows whose packets take 64 paths each, of 1,024 NICs. One directed link
+// loses 5 % of its packets. "first" binds the paths, as a run on a file does; "next" finds those of the run before.
 func BenchmarkSprayed(b *testing.B) {
 	m := sprayedFabric()
 	rng := rand.New(rand.NewPCG(1, 9))

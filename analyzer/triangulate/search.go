@@ -62,11 +62,11 @@ type search struct {
 	named        []*candidate
 	evidenceAt   []evidence // at every place, beside what is named
 	// bundles are the places that no flow distinguishes, by the one that stands for them; standIn has that one.
-	bundles map[component][]component
-	standIn map[component]component
-	visitStamp   int32
-	rivals       []Unnamed // of what is named
-	namedCount   int       // of what is named
+	bundles    map[component][]component
+	standIn    map[component]component
+	visitStamp int32
+	rivals     []Unnamed // of what is named
+	namedCount int       // of what is named
 	// classes: there are several classes of packets.
 	classes bool
 	// worth is how much likelier what is named makes the evidence, its prices paid.
@@ -76,7 +76,8 @@ type search struct {
 func newSearch(e *Engine, flows []flow, p Parameters) *search {
 	p.scalePrices(e.ndirs)
 	assignProfiles(flows)
-	s := &search{e: e, p: p, flows: flows, bundles: mergePlaces(e, flows), standIn: map[component]component{}, candidatesAt: make([][]int32, e.componentCount())}
+	s := &search{e: e, p: p, flows: flows, bundles: mergePlaces(e, flows), standIn: map[component]component{},
+		candidatesAt: make([][]int32, e.componentCount())}
 	for at, group := range s.bundles {
 		for _, c := range group {
 			s.standIn[c] = at

@@ -60,8 +60,8 @@ func hostNoise(stamps string) float64 {
 // that all flows of its NICs cross cannot be distinguished from the NICs, and is never named. The errors come from how much
 // the flows of this window differ.
 //
-// Where packets take several paths in turn, a place moves the mean by its share of what it adds, and the median hardly. The means of all flows are
-// compared then.
+// Where packets take several paths in turn, a place moves the mean by its share of what it adds, and the median hardly. The means of
+// all flows are compared then.
 type shifts struct {
 	e      *Engine
 	rows   []shiftRow
@@ -117,7 +117,8 @@ func (s *search) smallShifts() []Suspect {
 
 // shiftRows lists the flows that can show a small shift, and the places that they cross.
 func (s *search) shiftRows() *shifts {
-	t := &shifts{e: s.e, rowsOn: map[component][]int32{}, shares: map[component]float64{}, means: slices.ContainsFunc(s.flows, func(fl flow) bool { return fl.mixed() && hasMeans(fl.finding.Obs) })}
+	t := &shifts{e: s.e, rowsOn: map[component][]int32{}, shares: map[component]float64{}}
+	t.means = slices.ContainsFunc(s.flows, func(fl flow) bool { return fl.mixed() && hasMeans(fl.finding.Obs) })
 	nics := map[string]int32{}
 	number := func(nic string) int32 {
 		n, ok := nics[nic]
@@ -436,7 +437,8 @@ func (t *shifts) measurePlace(p component) *placeShift {
 
 // suspectOf describes a shift that is named.
 func (t *shifts) suspectOf(s *search, c *placeShift, looked []*placeShift) Suspect {
-	out := Suspect{Element: t.e.elementAt(c.at), Small: true, Gain: c.errors() * c.errors() / 2, AddedDelayNS: int64(math.Round(c.by / t.packetShare(c.at)))}
+	out := Suspect{Element: t.e.elementAt(c.at), Small: true, Gain: c.errors() * c.errors() / 2}
+	out.AddedDelayNS = int64(math.Round(c.by / t.packetShare(c.at)))
 	out.Equivalent = s.bundled(&candidate{Element: out.Element, anyOf: []component{c.at}})
 	rest := float64(len(t.places)) * math.Exp(-out.Gain)
 	for _, r := range looked {

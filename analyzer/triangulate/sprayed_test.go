@@ -23,9 +23,9 @@ var (
 	sprayedFirst = flag.Uint64("sprayed.first", 1, "first seed")
 )
 
-// The simulated fabric: 64 spines, 32 leaves of 32 NICs. The mesh is the schedule's with its defaults, 23,805 flows of 100 probes a second: each NIC
-// sends 2,325 probes a second and as many replies, 4,450 of these 4,650 packets to another leaf. So 142,000 packets a second leave a leaf by its
-// 64 uplinks, 2,225 by each in either direction. Every packet takes a spine by lot.
+// The simulated fabric: 64 spines, 32 leaves of 32 NICs. The mesh is the schedule's with its defaults, 23,805 flows of 100 probes
+// a second: each NIC sends 2,325 probes a second and as many replies, 4,450 of these 4,650 packets to another leaf. So 142,000
+// packets a second leave a leaf by its 64 uplinks, 2,225 by each in either direction. Every packet takes a spine by lot.
 const (
 	sprayedSpines, sprayedLeaves, sprayedNICs = 64, 32, 32
 	// owdBase and owdNoise are the constant part of a delay and the median of its log-normal part, ns; owdSigma is the latter's width.
@@ -38,9 +38,9 @@ const (
 
 // sprayedMesh is a fabric whose leaves spray, with the flows of its mesh.
 type sprayedMesh struct {
-	g      *fabric.Graph
-	e      *Engine
-	flows  []sprayedFlow
+	g     *fabric.Graph
+	e     *Engine
+	flows []sprayedFlow
 	// delays are those of packets, drawn in advance, by the kernel's stamps, and exact those by the hardware's; base and hardware are their
 	// baselines.
 	delays, exact  []int64
@@ -72,7 +72,8 @@ var sprayedFabric = sync.OnceValue(func() *sprayedMesh {
 			src, dst := f.Endpoints()
 			a, _ := g.LeafOf(src)
 			b, _ := g.LeafOf(dst)
-			x := sprayedFlow{edge: f.String(), src: src, dst: dst, from: leaves[a], to: leaves[b], access: [2]fabric.Direction{{From: src, To: g.PeerOf(src)}, {From: g.PeerOf(dst), To: dst}}}
+			x := sprayedFlow{edge: f.String(), src: src, dst: dst, from: leaves[a], to: leaves[b]}
+			x.access = [2]fabric.Direction{{From: src, To: g.PeerOf(src)}, {From: g.PeerOf(dst), To: dst}}
 			if a == b {
 				x.path = g.ShortestPaths(src, dst, 1)[0]
 			}
@@ -200,8 +201,8 @@ func (m *sprayedMesh) observe(c *sprayedCase, rng *rand.Rand) []*fabric.Observat
 	return out
 }
 
-// observeKnown returns the windows of probes whose paths were chosen: from a NIC of each leaf up to each spine and down to the next leaf, so
-// that every directed link between switches is crossed by two flows.
+// observeKnown returns the windows of probes whose paths were chosen: from a NIC of each leaf up to each spine and down to the
+// next leaf, so that every directed link between switches is crossed by two flows.
 func (m *sprayedMesh) observeKnown(c *sprayedCase, of func(fabric.Direction) float64, rng *rand.Rand) (out []*fabric.Observation) {
 	up, down := m.links()
 	packets := uint64(c.known*c.seconds) / 2
@@ -468,8 +469,8 @@ func TestSprayedFaults(t *testing.T) {
 	}
 }
 
-// TestSprayedSmallDelays has a link that adds 20 us, to one packet in 64 of those that leave or reach a leaf: their mean is 310 ns later. Stamps of hardware
-// show it, and those of the kernel do not, whose floor is 1,250 ns. They show 100 us.
+// TestSprayedSmallDelays has a link that adds 20 us, to one packet in 64 of those that leave or reach a leaf: their mean is 310 ns
+// later. Stamps of hardware show it, and those of the kernel do not, whose floor is 1,250 ns. They show 100 us.
 func TestSprayedSmallDelays(t *testing.T) {
 	for _, tt := range []struct {
 		stamps  string
