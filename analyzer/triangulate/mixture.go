@@ -109,9 +109,9 @@ func (b *binder) bindMixture(o *fabric.Observation, src, dst string, roundTrip b
 // sprayedBetween returns what packets between two leaves cross that take all of the shortest paths in turn, without the access
 // links and the leaves. It is none if the paths are too many.
 func (b *binder) sprayedBetween(src, dst string, leaves [2]string) boundPaths {
-	b.Engine.mu.Lock()
-	defer b.Engine.mu.Unlock()
-	known, ok := b.Engine.sprayed[leaves]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known, ok := b.sprayed[leaves]
 	if ok {
 		return known
 	}
@@ -126,7 +126,7 @@ func (b *binder) sprayedBetween(src, dst string, leaves [2]string) boundPaths {
 	if len(b.each) > 0 {
 		known = b.newMixture()
 	}
-	b.Engine.sprayed[leaves] = known
+	b.sprayed[leaves] = known
 	return known
 }
 

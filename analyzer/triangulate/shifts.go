@@ -171,13 +171,11 @@ func (s *search) shiftRows() *shifts {
 // shiftOf returns by how much a flow's delay moved. It reports false if the flow has no known path, and none that its packets share.
 func (t *shifts) shiftOf(fl *flow) (shift float64, ok bool) {
 	o := fl.finding.Obs
-	if !fl.mixed() && (fl.paths != nil || len(o.Path) == 0 && !(o.Sprayed && t.means)) {
-		return 0, false
-	}
+	known := fl.paths == nil && len(o.Path) > 0
 	if !t.means {
-		return float64(fl.finding.Shift), true
+		return float64(fl.finding.Shift), known
 	}
-	if !hasMeans(o) {
+	if oneWay := fl.paths == nil && o.Sprayed; !known && !oneWay && !fl.mixed() || !hasMeans(o) {
 		return 0, false
 	}
 	return float64(*o.OWD.Mean - *o.Baseline.Mean), true
