@@ -2,6 +2,7 @@ package classify
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -57,7 +58,11 @@ func summaryOf(v *fabric.Verdict, x *suspicion) string {
 	if w := scenarioReason(v, x); w != "" {
 		text = append(text, w)
 	}
-	text = append(text, describeEvidence(v), fmt.Sprintf("Confidence %.3g %%.", v.Confidence*100))
+	text = append(text, describeEvidence(v))
+	if x.Sprayed > 0 {
+		text = append(text, describeShares(x))
+	}
+	text = append(text, fmt.Sprintf("Confidence %.3g %%.", v.Confidence*100))
 	return strings.Join(text, " ")
 }
 
@@ -242,6 +247,27 @@ func describeEvidence(v *fabric.Verdict) string {
 		s += fmt.Sprintf(" %s that %s %s %s healthy nevertheless.", flowCount(m), pluralForm(m, crosses, cross), what, pluralForm(m, "is", "are"))
 	}
 	return s
+}
+
+// describeShares states which share of the packets of sprayed flows crosses an element.
+func describeShares(x *suspicion) string {
+	share := formatShare(x.LeastShare)
+	if most := formatShare(x.MostShare); most != share {
+		share += " to " + most
+	}
+	text := fmt.Sprintf("It is crossed by %s of the packets of %s.", share, flowCount(x.Sprayed))
+	if n := len(x.Equivalent); n > 0 {
+		text += fmt.Sprintf(" The same packets may have crossed %d other %s instead.", n, pluralForm(n, "element", "elements"))
+	}
+	return text
+}
+
+// formatShare writes a share of packets as one of so many, if that is what it is.
+func formatShare(share float64) string {
+	if n := math.Round(1 / share); math.Abs(n*share-1) < 1e-6 {
+		return fmt.Sprintf("1/%.0f", n)
+	}
+	return formatPercent(share)
 }
 
 func flowCount(n int) string { return fmt.Sprintf("%d %s", n, pluralForm(n, "flow", "flows")) }

@@ -32,6 +32,21 @@ func FuzzLocalize(f *testing.F) {
 		}
 	}
 	f.Add(file.Bytes())
+	for _, weights := range [][]float64{nil, {1, 3}, {0, 1}, {1e-300, 1e12}} {
+		for i, o := range w.Observe(0) {
+			o.Path, o.PathState, o.Sprayed, o.Paths, o.Weights = nil, fabric.PathUnknown, true, g.ShortestPaths(o.Src, o.Dst, 4), weights
+			if len(o.Paths) != len(weights) {
+				o.Weights = nil
+			}
+			line, err := json.Marshal(o)
+			if err != nil {
+				f.Fatal(err)
+			}
+			if i%9 == 0 {
+				f.Add(append(line, '\n'))
+			}
+		}
+	}
 	huge := strings.NewReplacer(`"sent":200`, `"sent":1099511627776`, `"p50":`, `"p50":28823037615171`, `"owd_ns":{`, `"owd_ns":{"min":-288230376151711744,`).Replace(file.String())
 	f.Add([]byte(huge))
 	f.Add([]byte("{\"edge\":\"h1/eth1>h3/eth1\",\"start\":\"2199-01-01T00:00:00Z\",\"window_ns\":1,\"sent\":9,\"lost\":9}\n{\"edge\":\"h1/eth1>h3/eth1\",\"start\":\"1970-01-01T00:00:00Z\",\"window_ns\":86400000000000,\"sent\":9,\"lost\":9}\nNaN\n{}"))

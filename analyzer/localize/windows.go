@@ -65,7 +65,7 @@ func countDuplicates(obs []*fabric.Observation) int {
 }
 
 // combineWindows joins consecutive windows of one flow. Windows with the same start are duplicates, and stay
-// separate.
+// separate. So do those whose packets take other paths, or other shares of them, than those of the window before.
 func combineWindows(in []*fabric.Observation) []*fabric.Observation {
 	var out []*fabric.Observation
 	at := map[string]*fabric.Observation{}
@@ -73,9 +73,10 @@ func combineWindows(in []*fabric.Observation) []*fabric.Observation {
 	for _, o := range in {
 		k := o.Edge + "\x00" + o.Timestamp + "\x00" + o.Class + "\x00" + o.Path.CanonicalKey()
 		have, ok := at[k]
-		if !ok || starts[k][o.Start] {
+		moved := ok && !takeSameWays(have, o)
+		if !ok || moved || starts[k][o.Start] {
 			c := *o
-			if !ok {
+			if !ok || moved {
 				at[k] = &c
 				starts[k] = map[time.Time]bool{o.Start: true}
 			}
@@ -100,6 +101,16 @@ func combineWindows(in []*fabric.Observation) []*fabric.Observation {
 		}
 	}
 	return out
+}
+
+// takeSameWays reports whether the packets of two windows take the same paths in turn, with the same shares.
+func takeSameWays(a, b *fabric.Observation) bool {
+	if a.Sprayed != b.Sprayed {
+		return false
+	}
+	return !a.Sprayed || slices.Equal(a.Weights, b.Weights) && slices.EqualFunc(a.Paths, b.Paths, func(p, q fabric.Path) bool {
+		return len(p) == len(q) && (len(p) == 0 || &p[0] == &q[0] || slices.Equal(p, q))
+	})
 }
 
 // blendQuantiles returns the mean of two windows' quantiles, weighted by their probes, and the larger of their extremes.

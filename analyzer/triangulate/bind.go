@@ -49,6 +49,8 @@ type Engine struct {
 	unknown   []fabric.Direction // that the topology lacks
 	unknownAt map[fabric.Direction]component
 	pairs     map[[2]string]boundPaths // structural candidates by the leaves at both ends
+	mixtures  map[uint64]boundPaths    // sets of paths that sprayed packets take, of this run
+	sprayed   map[[2]string]boundPaths // the same of all shortest paths, by the leaves at both ends
 
 	previousWalks, spareWalks []walk // in the run before, and of the one before that
 	flows                     []flow // of the run before: memory for the next
@@ -59,8 +61,12 @@ type walk struct {
 	edge       fabric.Flow
 	hops       *fabric.Hop
 	n          int
+	ways       *fabric.Path // the first of several, if its packets take all of them
+	weights    *float64     // of these, unless all are equal
 	components []component
 	linkCount  int32 // directed links
+	set        *paths
+	key        uint64 // of the set
 }
 
 type swIndex struct {
@@ -72,7 +78,8 @@ type swIndex struct {
 func NewEngine(g *fabric.Graph) *Engine {
 	links := g.Topo.Links
 	e := &Engine{g: g, switches: make(map[string]*swIndex, len(g.Topo.Switches)), nics: map[string]component{},
-		ndirs: 2 * len(links), unknownAt: map[fabric.Direction]component{}, pairs: map[[2]string]boundPaths{}}
+		ndirs: 2 * len(links), unknownAt: map[fabric.Direction]component{}, pairs: map[[2]string]boundPaths{},
+		sprayed: map[[2]string]boundPaths{}}
 	for i := range g.Topo.Switches {
 		name := g.Topo.Switches[i].Name
 		e.switches[name] = &swIndex{at: component(e.ndirs + i), ports: map[string]component{}}
@@ -147,14 +154,20 @@ func (e *Engine) unknownDirection(d fabric.Direction) component {
 // fabric.Path.Directions has them, and the switches.
 func (e *Engine) appendComponents(out []component, p fabric.Path, src, dst string) []component {
 	last := component(-1) // the direction that left the hop before
-	from := src
+	known := src != ""    // where the packet comes from: src, or a port of the hop before
+	from := func(i int) string {
+		if i == 0 {
+			return src
+		}
+		return p[i-1].Switch + ":" + p[i-1].Out
+	}
 	if d, ok := e.nics[src]; ok {
 		last = d
 	}
 	for i := range p {
 		h := &p[i]
 		sw := e.switches[h.Switch]
-		if from != "" && h.In != "" {
+		if known && h.In != "" {
 			in := component(-1)
 			if sw != nil {
 				if at, ok := sw.ports[h.In]; ok {
@@ -162,11 +175,11 @@ func (e *Engine) appendComponents(out []component, p fabric.Path, src, dst strin
 				}
 			}
 			if in < 0 || in != last {
-				in = e.unknownDirection(fabric.Direction{From: from, To: h.Switch + ":" + h.In})
+				in = e.unknownDirection(fabric.Direction{From: from(i), To: h.Switch + ":" + h.In})
 			}
 			out = append(out, in)
 		}
-		from, last = "", -1
+		known, last = false, -1
 		if sw == nil {
 			continue
 		}
@@ -175,23 +188,28 @@ func (e *Engine) appendComponents(out []component, p fabric.Path, src, dst strin
 			if at, ok := sw.ports[h.Out]; ok {
 				last = at
 			}
-			from = h.Switch + ":" + h.Out
+			known = true
 		}
 	}
-	if from != "" {
+	if known {
 		if last >= 0 && e.dirs[last].To == dst {
 			return append(out, last)
 		}
-		out = append(out, e.unknownDirection(fabric.Direction{From: from, To: dst}))
+		out = append(out, e.unknownDirection(fabric.Direction{From: from(len(p)), To: dst}))
 	}
 	return out
 }
 
-// paths are the candidate paths of flows: each equally likely.
+// paths are the candidate paths of flows, each equally likely, or those that the packets of flows take in turn.
 type paths struct {
 	each [][]component
+	// weight has the share of the packets on each path. It is nil if all packets of a flow took one.
+	weight []float64
+	// all are the places that some but not all packets of a mixture cross, with their shares.
+	all      []component
+	allShare []float64
 	// shares of the places that some but not all of them cross; what all cross is in
-	// the flow's own places.
+	// the flow's own places. Of places of a mixture that no flow distinguishes one is here.
 	at    []component
 	share []float64
 }
@@ -250,11 +268,14 @@ type flow struct {
 	partial    []partialLoad // the load on only some of its candidate paths; may be nil
 	base       float64       // logarithm of the share of packets that healthy links let through
 	best       float64       // log-likelihood of its losses under their own ratio
+	survive    float64       // of a mixture: logarithm of the share that what is named lets through
 	cost       float64       // under its present loads
 	index      int32
 	profile    int32 // of what is plainly healthy; -1: looked at alone
 	hops       int32 // directed links
 	stamp      int32 // scratch of who visits flows
+	// medianMoved is set if more than the slowest packets are late.
+	medianMoved bool
 }
 
 // roundTrip is what a probe crosses, and what its reply does.
@@ -284,6 +305,7 @@ func (e *Engine) bindFindings(findings []judge.Finding, spread bool) []flow {
 		workers = 1
 	}
 	replies := pathsOfReplies(findings)
+	e.mixtures = map[uint64]boundPaths{}
 	splitWork(len(findings), workers, func(_, lo, hi int) {
 		b := binder{Engine: e, next: min(lo, len(e.previousWalks)), replies: replies, spread: spread}
 		for i := lo; i < hi; i++ {
@@ -348,8 +370,12 @@ type binder struct {
 	spread bool // the packets of some flows take several ways in turn
 	arena  []component
 	count  []int32 // scratch of newPaths, by place
-	sets   map[uint64]boundPaths
-	next   int // of the walks of the run before
+	// one, inner, each and weight are scratch of bindMixture: places of a path, of all of them, where each begins and ends, and weights.
+	one, inner []component
+	each       [][2]int
+	weight     []float64
+	sets       map[uint64]boundPaths
+	next       int // of the walks of the run before
 	// replies are the paths of the other direction of round trips, where they are known.
 	replies map[fabric.Flow]fabric.Path
 }
@@ -363,6 +389,7 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 	if yes, _ := takesPart(f); !yes {
 		return
 	}
+	fl.medianMoved = f.Delayed
 	src, dst := f.Flow.Endpoints()
 	const chunk = 1 << 14
 	if cap(b.arena)-len(b.arena) < 256 {
@@ -396,11 +423,11 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		}
 		fl.crossed = b.arena[start:len(b.arena):len(b.arena)]
 	case o.Sprayed && len(o.Paths) > 0:
-		fl.crossed = b.crossedByAny(start, o.Paths, src, dst, f.RoundTrip)
+		fl.crossed, fl.paths = b.reuseMixture(w, f)
 	case len(o.Paths) > 0:
 		fl.crossed, fl.paths = b.bindCandidates(o.Paths, src, dst, f.RoundTrip)
 	default:
-		fl.crossed, fl.paths = b.bindStructural(src, dst, f.RoundTrip)
+		fl.crossed, fl.paths = b.bindStructural(src, dst, f.RoundTrip, o.Sprayed)
 	}
 	if len(fl.crossed) == 0 && fl.paths == nil {
 		return
@@ -414,10 +441,14 @@ func (b *binder) bindFlow(fl *flow, f *judge.Finding, index int, w *walk) {
 		w.components, w.linkCount = fl.crossed, fl.hops
 	}
 	if fl.paths != nil {
+		at, share := fl.paths.at, fl.paths.share
+		if fl.mixed() {
+			at, share = fl.paths.all, fl.paths.allShare
+		}
 		hops := 0.0
-		for i, p := range fl.paths.at {
+		for i, p := range at {
 			if !b.isSwitch(p) {
-				hops += fl.paths.share[i]
+				hops += share[i]
 			}
 		}
 		fl.hops += int32(hops + 0.5)
@@ -441,23 +472,6 @@ func (b *binder) ofSlowestWay(f *judge.Finding) *judge.Finding {
 	return &x
 }
 
-// crossedByAny returns what a flow crosses whose packets take all of several paths. What one of them crosses, the flow does.
-func (b *binder) crossedByAny(start int, all []fabric.Path, src, dst string, roundTrip bool) []component {
-	var one []component
-	for _, p := range all[:min(len(all), maxCandidatePaths)] {
-		one = b.appendComponents(one[:0], p, src, dst)
-		if roundTrip {
-			one = b.appendComponents(one, reversePath(p), dst, src)
-		}
-		for _, c := range one {
-			if !slices.Contains(b.arena[start:], c) {
-				b.arena = append(b.arena, c)
-			}
-		}
-	}
-	return b.arena[start:len(b.arena):len(b.arena)]
-}
-
 // setFinding copies the frequently used values of a finding.
 func (fl *flow) setFinding(f *judge.Finding, index int) {
 	fl.finding, fl.index, fl.decided = f, int32(index), f.Condition != judge.Undecided
@@ -469,9 +483,10 @@ func (fl *flow) setFinding(f *judge.Finding, index int) {
 func (b *binder) reuseWalk(w *walk) {
 	const near = 16
 	for i := b.next; i < min(b.next+near, len(b.previousWalks)); i++ {
-		if was := &b.previousWalks[i]; was.hops == w.hops && was.n == w.n && was.edge == w.edge {
+		was := &b.previousWalks[i]
+		if was.hops == w.hops && was.ways == w.ways && was.n == w.n && was.weights == w.weights && was.edge == w.edge {
 			b.next = i + 1
-			w.components, w.linkCount = was.components, was.linkCount
+			w.components, w.linkCount, w.set, w.key = was.components, was.linkCount, was.set, was.key
 			return
 		}
 	}
@@ -525,8 +540,8 @@ func (b *binder) bindCandidates(all []fabric.Path, src, dst string, roundTrip bo
 func (e *Engine) onAccessLink(p component) bool { return int(p) < len(e.isAccess) && e.isAccess[p] }
 
 // bindStructural binds a flow of which nothing is known: it leaves and enters by its access
-// links, and took one of the shortest paths, if they are few.
-func (b *binder) bindStructural(src, dst string, roundTrip bool) (at []component, ps *paths) {
+// links, and took one of the shortest paths, or all in turn if it is sprayed, if they are few.
+func (b *binder) bindStructural(src, dst string, roundTrip, sprayed bool) (at []component, ps *paths) {
 	for i, nic := range []string{src, dst} {
 		d, ok := b.nics[nic]
 		if !ok {
@@ -550,6 +565,10 @@ func (b *binder) bindStructural(src, dst string, roundTrip bool) (at []component
 	if leafA == "" || leafB == "" || leafA == leafB || roundTrip {
 		return at, nil
 	}
+	if sprayed && !b.g.MayDetour(leafA, leafB) {
+		inner := b.sprayedBetween(src, dst, [2]string{leafA, leafB})
+		return append(at, inner.common...), inner.paths
+	}
 	inner := b.betweenLeaves(src, dst, [2]string{leafA, leafB})
 	return append(at, inner.common...), inner.paths
 }
@@ -566,16 +585,7 @@ func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 	if shortest := b.g.ShortestPaths(src, dst, maxStructural+1); len(shortest) <= maxStructural {
 		var each [][]component
 		for _, p := range shortest {
-			var inner []component
-			for i, h := range p {
-				if sw := b.switches[h.Switch]; sw != nil && i > 0 && i < len(p)-1 {
-					inner = append(inner, sw.at)
-				}
-				if i > 0 {
-					inner = append(inner, b.switches[h.Switch].ports[h.In]^1)
-				}
-			}
-			each = append(each, inner)
+			each = append(each, b.appendInner(nil, p))
 		}
 		if b.g.MayDetour(leaves[0], leaves[1]) {
 			// As likely, it went by some third group, and crossed nothing that this flow can be evidence about.
@@ -586,6 +596,19 @@ func (b *binder) betweenLeaves(src, dst string, leaves [2]string) boundPaths {
 		}
 	}
 	b.pairs[leaves] = out
+	return out
+}
+
+// appendInner appends the links between switches on a shortest path, and the switches that are not at its ends.
+func (e *Engine) appendInner(out []component, p fabric.Path) []component {
+	for i, h := range p {
+		if sw := e.switches[h.Switch]; sw != nil && i > 0 && i < len(p)-1 {
+			out = append(out, sw.at)
+		}
+		if i > 0 {
+			out = append(out, e.switches[h.Switch].ports[h.In]^1)
+		}
+	}
 	return out
 }
 

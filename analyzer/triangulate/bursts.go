@@ -27,26 +27,13 @@ const (
 // that of the flows that cross no place where more flows lose something than chance explains: most of these lose
 // packets in one event only.
 func estimateBurst(e *Engine, flows []flow, p Parameters) float64 {
-	exposure := func(fl *flow) float64 { return float64(fl.sent) * float64(fl.hops) }
-	rate := func(use func(*flow) bool) float64 {
-		lossy, all := 0.0, 0.0
-		for i := range flows {
-			if fl := &flows[i]; use(fl) {
-				all += exposure(fl)
-				if fl.lost > 0 {
-					lossy++
-				}
-			}
-		}
-		return lossy / max(all, 1)
-	}
-	perHop := rate(func(*flow) bool { return true })
+	perHop := lossyRate(flows, func(int) bool { return true })
 	if perHop == 0 {
 		return 1
 	}
 	seen := sumEvidence(e.componentCount(), len(flows), func(out []evidence, i int) {
 		fl := &flows[i]
-		expected := -math.Expm1(-perHop * exposure(fl))
+		expected := -math.Expm1(-perHop * fl.exposure())
 		lossy := 0.0
 		if fl.lost > 0 {
 			lossy = 1
@@ -57,13 +44,34 @@ func estimateBurst(e *Engine, flows []flow, p Parameters) float64 {
 		}
 	})
 	standsOut := func(at component) bool { return seen[at].lossExcess() > p.MostExcess }
-	clean := func(fl *flow) bool { return !slices.ContainsFunc(fl.crossed, standsOut) }
-	perHop = rate(clean)
+	return burstOf(flows, func(i int) bool { return !slices.ContainsFunc(flows[i].crossed, standsOut) })
+}
+
+// exposure returns how many packets of a flow could be lost, and on how many links.
+func (fl *flow) exposure() float64 { return float64(fl.sent) * float64(fl.hops) }
+
+// lossyRate returns the number of flows with a loss for each packet and link of the flows in use.
+func lossyRate(flows []flow, use func(i int) bool) float64 {
+	lossy, all := 0.0, 0.0
+	for i := range flows {
+		if fl := &flows[i]; use(i) {
+			all += fl.exposure()
+			if fl.lost > 0 {
+				lossy++
+			}
+		}
+	}
+	return lossy / max(all, 1)
+}
+
+// burstOf returns the mean number of packets that clean flows lose in one event.
+func burstOf(flows []flow, clean func(i int) bool) float64 {
+	perHop := lossyRate(flows, clean)
 	lossy, lost, events := 0, 0.0, 0.0
 	for i := range flows {
 		fl := &flows[i]
-		mean := perHop * exposure(fl)
-		if fl.lost == 0 || mean > mostEvents || !clean(fl) {
+		mean := perHop * fl.exposure()
+		if fl.lost == 0 || mean > mostEvents || !clean(i) {
 			continue
 		}
 		lossy++

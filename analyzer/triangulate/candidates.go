@@ -16,6 +16,7 @@ type candidate struct {
 	price  float64
 	anyOf  []component // a path crosses it that crosses one of these
 	allOf  []component // or, for a stretch of a path, all of these
+	at     []component // places in whose lists the flows are that cross one of anyOf
 	filter func(*flow) bool
 
 	members      []member
@@ -29,10 +30,11 @@ type candidate struct {
 	listed       bool    // members are
 	sorted       bool    // groups and special are
 	named        bool
-	loadsChanged bool  // since it was named, the loads of flows that cross it changed
-	tried        bool  // others were tried in its place
-	fitCount     int   // how often it was fitted
-	touched      int32 // scratch of who visits candidates
+	loadsChanged bool               // since it was named, the loads of flows that cross it changed
+	tried        bool               // others were tried in its place
+	fitCount     int                // how often it was fitted
+	touched      int32              // scratch of who visits candidates
+	through      map[*paths][]int32 // paths of mixtures that cross it, by index
 }
 
 type member struct {
@@ -79,6 +81,14 @@ func (c *candidate) crossingShare(fl *flow, shares map[*paths]float64) float64 {
 			return share
 		}
 	}
+	if c.allOf == nil && fl.mixed() {
+		share := fl.paths.mixtureShare(c.pathsThrough(fl.paths))
+		if share >= fullShare {
+			share = 1
+		}
+		shares[fl.paths] = share
+		return share
+	}
 	n := 0
 	for _, path := range fl.paths.each {
 		if c.allOf == nil && c.crossedBy(path) || c.allOf != nil && c.crossedBy(append(slices.Clone(fl.crossed), path...)) {
@@ -93,17 +103,23 @@ func (c *candidate) crossingShare(fl *flow, shares map[*paths]float64) float64 {
 // evidence is what was seen at a place.
 type evidence struct {
 	lost, expected float64 // packets, if all were healthy
-	late           float64 // what flows that are late, jittery or marked can say at most
-	flows          int32   // that cross it for certain
+	// mixedLost and mixedExpected are those of flows of which a share of the packets cross it.
+	mixedLost, mixedExpected float64
+	late                     float64 // what flows that are late, jittery or marked can say at most
+	flows                    int32   // that cross it for certain
 }
 
 // lossExcess returns the log-likelihood ratio of the losses at a component against those of healthy links alone. It
 // is an upper bound for any share of them.
 func (v *evidence) lossExcess() float64 {
-	if v.lost <= v.expected || v.lost == 0 {
+	return excessOf(v.lost, v.expected) + excessOf(v.mixedLost, v.mixedExpected)
+}
+
+func excessOf(lost, expected float64) float64 {
+	if lost <= expected || lost == 0 {
 		return 0
 	}
-	return v.lost*math.Log(v.lost/math.Max(v.expected, 1e-9)) - (v.lost - v.expected)
+	return lost*math.Log(lost/math.Max(expected, 1e-9)) - (lost - expected)
 }
 
 // delayMarkCap returns the largest log-likelihood ratio that a flow's delays and marks can have, in nats.
@@ -126,7 +142,15 @@ func hasSymptom(f *judge.Finding) bool {
 
 // surveyComponents sums up what was seen at every place.
 func surveyComponents(e *Engine, flows []flow, hop float64, limits Parameters) []evidence {
+	return surveyIf(e, flows, hop, limits, func(int) bool { return true })
+}
+
+// surveyIf does the same for some of the flows.
+func surveyIf(e *Engine, flows []flow, hop float64, limits Parameters, use func(i int) bool) []evidence {
 	return sumEvidence(e.componentCount(), len(flows), func(out []evidence, i int) {
+		if !use(i) {
+			return
+		}
 		fl := &flows[i]
 		lost := float64(fl.lost)
 		expected := float64(fl.sent) * hop * float64(fl.hops)
@@ -141,6 +165,16 @@ func surveyComponents(e *Engine, flows []flow, hop float64, limits Parameters) [
 			v.expected += expected
 			v.late += late
 			v.flows += counted
+		}
+		if fl.mixed() {
+			for _, p := range fl.paths.at {
+				v := &out[p]
+				v.mixedLost += lost
+				v.mixedExpected += expected
+				v.late += late
+				v.flows += counted
+			}
+			return
 		}
 		if fl.paths != nil {
 			for j, p := range fl.paths.at {
@@ -248,7 +282,10 @@ func (s *search) addCandidates() {
 		return s.gainBound(at...) >= price+s.p.MinGain
 	}
 	for p := range seen {
-		if !may(s.p.PriceDirection, component(p)) {
+		if at, merged := s.standIn[component(p)]; merged && at != component(p) {
+			continue
+		}
+		if !may(s.p.PriceDirection-s.bundleDiscount(component(p)), component(p)) {
 			continue
 		}
 		places = append(places, component(p))
@@ -269,18 +306,19 @@ func (s *search) addCandidates() {
 	s.list = newListing(e, s.flows, wanted)
 	for _, p := range places {
 		if e.isSwitch(p) {
-			if may(s.p.PriceSwitch, p) {
-				s.addCandidate(&candidate{Element: Element{Kind: fabric.KindSwitch, Name: e.names[int(p)-e.ndirs]}, price: s.p.PriceSwitch, anyOf: []component{p}})
+			if price := s.p.PriceSwitch - s.bundleDiscount(p); may(price, p) {
+				s.addCandidate(&candidate{Element: e.elementAt(p), price: price, anyOf: []component{p}})
 			}
 			continue
 		}
 		d := e.directionOf(p)
 		kind, name := elementOf(d)
-		s.addCandidate(&candidate{Element: Element{Kind: kind, Name: name, Direction: d}, price: s.p.PriceDirection, anyOf: []component{p}})
+		discount := s.bundleDiscount(p)
+		s.addCandidate(&candidate{Element: e.elementAt(p), price: s.p.PriceDirection - discount, anyOf: []component{p}})
 		// Both ways at once are named where both show something.
 		r := e.reverseOf(p)
-		if r >= 0 && d.From < d.To && seen[r].showsFault(s.p) && seen[p].showsFault(s.p) && may(s.p.PriceBoth, p, r) {
-			s.addCandidate(&candidate{Element: Element{Kind: kind, Name: name}, price: s.p.PriceBoth, anyOf: []component{p, r}})
+		if r >= 0 && d.From < d.To && seen[r].showsFault(s.p) && seen[p].showsFault(s.p) && may(s.p.PriceBoth-discount, p, r) {
+			s.addCandidate(&candidate{Element: Element{Kind: kind, Name: name}, price: s.p.PriceBoth - discount, anyOf: []component{p, r}})
 		}
 		s.addQueues(p, d)
 	}
@@ -341,7 +379,7 @@ func (s *search) prepareWide(places []component, wanted []bool) (add func()) {
 		}
 		for _, end := range []string{d.From, d.To} {
 			if sw := fabric.OwnerOf(end); e.g.SwitchTier(sw) == 1 {
-				leaves[sw]++
+				leaves[sw] += max(1, len(s.bundles[p]))
 			}
 		}
 	}
@@ -371,7 +409,7 @@ func (s *search) prepareWide(places []component, wanted []bool) (add func()) {
 		}
 	}
 	for _, c := range out {
-		for _, p := range c.anyOf {
+		for _, p := range s.standIns(c.anyOf) {
 			wanted[p] = true
 		}
 	}
@@ -391,7 +429,7 @@ func (s *search) addStretches() {
 	for i := range s.flows {
 		fl := &s.flows[i]
 		f := fl.finding
-		if !hasSymptom(f) || fl.paths != nil || f.RoundTrip {
+		if !hasSymptom(f) || fl.paths != nil && !fl.mixed() || f.RoundTrip {
 			continue
 		}
 		last := component(-1)
@@ -447,8 +485,10 @@ func (s *search) gainBound(places ...component) float64 {
 	const rough = 1.1
 	var v evidence
 	late := 0.0
-	for _, p := range places {
+	for _, p := range s.standIns(places) {
 		late += s.evidenceAt[p].late
+		v.mixedLost += s.evidenceAt[p].mixedLost
+		v.mixedExpected += s.evidenceAt[p].mixedExpected
 		v.lost += s.evidenceAt[p].lost
 		v.expected += s.evidenceAt[p].expected
 	}
@@ -489,6 +529,9 @@ type flowEvidence struct{ lost, expected, late float64 }
 func (s *search) remainingEvidence(fl *flow) flowEvidence {
 	out := flowEvidence{float64(fl.lost), float64(fl.sent) * s.m.hop * float64(fl.hops), s.p.delayMarkCap(fl.finding)}
 	l := fl.load
+	if fl.mixed() {
+		l.survive = fl.survive
+	}
 	if l.survive != 0 {
 		// It lost by what is named, more or less; what is left is its own.
 		out.lost, out.expected = 0, 0
@@ -504,10 +547,11 @@ func (s *search) remainingEvidence(fl *flow) flowEvidence {
 
 // addCandidate takes a candidate into the search.
 func (s *search) addCandidate(c *candidate) {
+	c.at = s.standIns(c.anyOf)
 	c.bound = s.gainBoundOf(c)
 	at := int32(len(s.cands))
 	s.cands = append(s.cands, c)
-	for _, p := range slices.Concat(c.anyOf, c.allOf) {
+	for _, p := range slices.Concat(c.at, c.allOf) {
 		s.candidatesAt[p] = append(s.candidatesAt[p], at)
 	}
 }
@@ -530,7 +574,7 @@ func (s *search) listFlows(c *candidate) {
 		}
 		for _, i := range shortest {
 			fl := &s.flows[i]
-			if fl.paths == nil && !c.crossedBy(fl.crossed) || c.filter != nil && !c.filter(fl) {
+			if (fl.paths == nil || fl.mixed()) && !c.crossedBy(fl.crossed) || c.filter != nil && !c.filter(fl) {
 				continue
 			}
 			if share := c.crossingShare(fl, shares); share > 0 {
@@ -544,10 +588,10 @@ func (s *search) listFlows(c *candidate) {
 		}
 		return
 	}
-	for at, p := range c.anyOf {
+	for at, p := range c.at {
 		for _, i := range s.list.flowsAt(p) {
 			fl := &s.flows[i]
-			if at > 0 && fl.mayCross(c.anyOf[:at]) || c.filter != nil && !c.filter(fl) {
+			if at > 0 && fl.mayCross(c.at[:at]) || c.filter != nil && !c.filter(fl) {
 				continue
 			}
 			share := 1.0

@@ -42,6 +42,10 @@ type model struct {
 	hop float64
 	// burst is the mean number of packets that are lost in one event; 1 if losses are single ones.
 	burst float64
+	// mixtures is set if the packets of some flows take several paths in turn.
+	mixtures bool
+	// dispersion is the variance of what mixtures lose against that of single losses.
+	dispersion float64
 }
 
 // prepareFlow works out what of a flow's likelihood does not change.
@@ -130,8 +134,11 @@ type crossing struct {
 	through, past float64
 }
 
-// groupPaths sorts a flow's candidate paths by their loads and by whether they cross c.
+// groupPaths sorts a flow's candidate paths by their loads and by whether they cross c. Paths of a mixture count by their shares.
 func (fl *flow) groupPaths(c *candidate, share float64) []crossing {
+	if fl.mixed() {
+		return fl.mixtureWays(c, share)
+	}
 	type way struct {
 		load    load
 		crosses bool
@@ -166,6 +173,16 @@ next:
 
 // updateCost works out a flow's cost under its present loads.
 func (m *model) updateCost(fl *flow) {
+	if fl.mixed() {
+		k := member{share: 1}
+		if fl.partial != nil {
+			k.crossings = fl.mixtureWays(nil, 0)
+		}
+		parts := partsOf(nil, fl, &k, load{})
+		fl.survive = throughMixture(parts, survival)
+		fl.cost = m.costOfParts(fl, parts)
+		return
+	}
 	if fl.partial == nil {
 		fl.cost = m.costOf(fl, fl.load)
 		return
@@ -182,6 +199,9 @@ func (m *model) updateCost(fl *flow) {
 func (m *model) memberGain(fl *flow, k *member, e load) float64 {
 	if k.bothWays {
 		e = e.onRoundTrip()
+	}
+	if fl.mixed() {
+		return fl.cost - m.mixedCost(fl, k, e)
 	}
 	if k.crossings == nil {
 		delta := fl.cost - m.costOf(fl, fl.load.plus(e))
@@ -209,6 +229,15 @@ func (m *model) meanGain(fl *flow, k *member, e load, cost func(*flow, load) flo
 
 // profileGain returns the gain of a flow that represents all of its profile.
 func (m *model) profileGain(fl *flow, share float64, e load) float64 {
+	if fl.mixed() {
+		healthy := [1]part{{share: 1}}
+		met := [2]part{{e, share}, {share: 1 - share}}
+		n := 2
+		if share >= 1 {
+			n = 1
+		}
+		return m.costOfParts(fl, healthy[:]) - m.costOfParts(fl, met[:n])
+	}
 	delta := m.costOf(fl, load{}) - m.costOf(fl, e)
 	if share >= 1 {
 		return delta
@@ -218,6 +247,10 @@ func (m *model) profileGain(fl *flow, share float64, e load) float64 {
 
 // lossGain returns the gain of an effect that only loses.
 func (m *model) lossGain(fl *flow, k *member, survive float64) float64 {
+	if fl.mixed() {
+		var few [8]part
+		return m.mixedLossCost(fl, fl.survive) - m.mixedLossCost(fl, throughMixture(partsOf(few[:0], fl, k, load{survive: survive}), survival))
+	}
 	if k.crossings != nil {
 		return m.memberGain(fl, k, load{survive: survive})
 	}
@@ -226,6 +259,17 @@ func (m *model) lossGain(fl *flow, k *member, survive float64) float64 {
 		return delta
 	}
 	return math.Log1p(k.share * math.Expm1(delta))
+}
+
+// slowestLoad returns the delay of the slowest of a flow's packets by what is named.
+func (fl *flow) slowestLoad() float64 {
+	most := 0.0
+	if fl.mixed() {
+		for _, s := range fl.partial {
+			most = max(most, s.load.delay)
+		}
+	}
+	return fl.load.delay + most
 }
 
 // applyLoad takes an element that is named into a flow's loads, or out of them again.
@@ -248,6 +292,11 @@ func (fl *flow) applyLoad(c *candidate, share float64, e load, out bool) {
 		}
 	default:
 		s := partialLoad{candidate: c, load: e}
+		if fl.mixed() {
+			s.paths = c.pathsThrough(fl.paths)
+			fl.partial = append(fl.partial, s)
+			return
+		}
 		for i, p := range fl.paths.each {
 			if c.crossedBy(p) {
 				s.paths = append(s.paths, int32(i))
@@ -261,7 +310,7 @@ func (fl *flow) applyLoad(c *candidate, share float64, e load, out bool) {
 // speak for or against an element alike.
 type profile struct {
 	sent, scale, tail int16 // eighths of a power of two; -1: not measured
-	marks             bool
+	marks, mixed      bool
 }
 
 func (fl *flow) healthyProfile() (profile, bool) {
@@ -269,7 +318,7 @@ func (fl *flow) healthyProfile() (profile, bool) {
 	if f.Condition == judge.Degraded || fl.lost > 0 || f.HasShift && !f.ClockSuspect && f.Shift > f.Scale {
 		return profile{}, false
 	}
-	p := profile{sent: -1, scale: -1, tail: -1, marks: f.Obs.ECN != nil}
+	p := profile{sent: -1, scale: -1, tail: -1, marks: f.Obs.ECN != nil, mixed: fl.mixed()}
 	if fl.sent > 0 {
 		p.sent = log2Eighths(float64(fl.sent))
 	}

@@ -23,6 +23,8 @@ func sumEvidence(places, n int, fn func(out []evidence, i int)) []evidence {
 		for i := range part {
 			out[i].lost += part[i].lost
 			out[i].expected += part[i].expected
+			out[i].mixedLost += part[i].mixedLost
+			out[i].mixedExpected += part[i].mixedExpected
 			out[i].late += part[i].late
 			out[i].flows += part[i].flows
 		}

@@ -61,9 +61,12 @@ type search struct {
 	candidatesAt [][]int32 // candidates by place
 	named        []*candidate
 	evidenceAt   []evidence // at every place, beside what is named
-	visitStamp   int32
-	rivals       []Unnamed // of what is named
-	namedCount   int       // of what is named
+	// bundles are the places that no flow distinguishes, by the one that stands for them; standIn has that one.
+	bundles    map[component][]component
+	standIn    map[component]component
+	visitStamp int32
+	rivals     []Unnamed // of what is named
+	namedCount int       // of what is named
 	// classes: there are several classes of packets.
 	classes bool
 	// worth is how much likelier what is named makes the evidence, its prices paid.
@@ -73,13 +76,30 @@ type search struct {
 func newSearch(e *Engine, flows []flow, p Parameters) *search {
 	p.scalePrices(e.ndirs)
 	assignProfiles(flows)
-	s := &search{e: e, p: p, flows: flows, m: model{p: p, hop: healthyHop(e, flows, p), burst: estimateBurst(e, flows, p)}, candidatesAt: make([][]int32, e.componentCount())}
+	s := &search{e: e, p: p, flows: flows, bundles: mergePlaces(e, flows), standIn: map[component]component{},
+		candidatesAt: make([][]int32, e.componentCount())}
+	for at, group := range s.bundles {
+		for _, c := range group {
+			s.standIn[c] = at
+		}
+	}
+	s.m = healthyModel(e, flows, p)
 	for i := range flows {
 		s.m.prepareFlow(&flows[i])
 		s.m.updateCost(&flows[i])
 	}
 	s.evidenceAt = surveyComponents(e, flows, s.m.hop, p)
 	return s
+}
+
+// healthyModel returns the model of what healthy links do, which is estimated from the flows.
+func healthyModel(e *Engine, flows []flow, p Parameters) model {
+	if !slices.ContainsFunc(flows, func(fl flow) bool { return fl.mixed() }) {
+		return model{p: p, hop: healthyHop(e, flows, p), burst: estimateBurst(e, flows, p)}
+	}
+	clean, hop := healthyFlows(e, flows, p)
+	use := func(i int) bool { return clean[i] }
+	return model{p: p, mixtures: true, hop: hop, burst: burstOf(flows, use), dispersion: lossDispersion(surveyIf(e, flows, hop, p, use))}
 }
 
 // splitMembers sorts a candidate's members into those that are plainly healthy, which speak in
@@ -119,6 +139,7 @@ func (s *search) splitMembers(c *candidate) {
 		sent, lost    uint64
 		base, survive float64
 		share         float64
+		mixed         bool
 	}
 	c.losses = c.losses[:0]
 	at := map[loss]int{}
@@ -126,17 +147,20 @@ func (s *search) splitMembers(c *candidate) {
 		k := &c.special[i]
 		k.crossings = nil
 		fl := &s.flows[k.flow]
+		whole := *k
 		if fl.partial != nil {
 			k.crossings = fl.groupPaths(c, k.share)
-			c.losses = append(c.losses, group{*k, 1})
-			continue
+			if !fl.losesAlike() {
+				c.losses = append(c.losses, group{*k, 1})
+				continue
+			}
 		}
-		l := loss{fl.sent, fl.lost, fl.base, fl.load.survive, k.share}
+		l := loss{fl.sent, fl.lost, fl.base, fl.load.survive, k.share, fl.mixed()}
 		j, ok := at[l]
 		if !ok {
 			j = len(c.losses)
 			at[l] = j
-			c.losses = append(c.losses, group{member: *k})
+			c.losses = append(c.losses, group{member: whole})
 		}
 		c.losses[j].count++
 	}
@@ -198,7 +222,8 @@ func (s *search) refitCandidate(c *candidate) {
 	for i := range c.special {
 		k := &c.special[i]
 		g := s.m.memberGain(&s.flows[k.flow], k, e)
-		if g > little {
+		// A share of a flow's packets says little, and thousands of flows together much.
+		if g > little || g > 0 && s.flows[k.flow].mixed() {
 			c.fit.useful++
 		}
 		most = max(most, g)
@@ -206,11 +231,14 @@ func (s *search) refitCandidate(c *candidate) {
 	c.fit.others = total - most
 }
 
+// isAsked reports whether a flow says anything of what a candidate does. One that may have crossed it, with little probability, does not.
+func (k *member) isAsked(fl *flow) bool { return k.share >= minShare || fl.mixed() }
+
 // remainders returns what is left to explain of the members that say selects, sorted.
 func (s *search) remainders(c *candidate, says func(*judge.Finding) bool, rest func(*flow) (left, scale float64)) (all []float64) {
 	for _, k := range c.special {
 		fl := &s.flows[k.flow]
-		if k.share < minShare || !says(fl.finding) {
+		if !k.isAsked(fl) || !says(fl.finding) {
 			continue
 		}
 		if left, scale := rest(fl); left > scale/2 {
@@ -228,8 +256,12 @@ func (s *search) fitLoss(c *candidate) (survive, gain, occam float64) {
 	lost, sent := 0.0, 0.0
 	for i := range c.special {
 		k := &c.special[i]
-		if fl := &s.flows[k.flow]; fl.lost > 0 && k.share >= minShare {
-			lost += k.share * float64(fl.lost)
+		if fl := &s.flows[k.flow]; fl.lost > 0 && k.isAsked(fl) {
+			of := k.share // of what it lost
+			if fl.mixed() {
+				of = 1
+			}
+			lost += of * float64(fl.lost)
 			sent += k.share * float64(fl.sent)
 		}
 	}
@@ -320,9 +352,13 @@ func (s *search) climbPeak(c *candidate, p peak, step float64) peak {
 func (s *search) typicalLoss(c *candidate) float64 {
 	var all []float64
 	for i := range c.special {
-		if fl := &s.flows[c.special[i].flow]; fl.finding.Lossy && c.special[i].share >= minShare {
+		k := &c.special[i]
+		if fl := &s.flows[k.flow]; fl.finding.Lossy && k.isAsked(fl) {
 			through := 1 - float64(fl.lost)/float64(fl.sent)
-			if left := 1 - through/math.Exp(fl.load.survive); left > 0 {
+			if left := 1 - through/math.Exp(fl.load.survive+fl.survive); left > 0 {
+				if fl.mixed() {
+					left = min(1, left/k.share)
+				}
 				all = append(all, left)
 			}
 		}
@@ -360,9 +396,13 @@ func (s *search) fitMarks(c *candidate) float64 {
 	marks, sent := 0.0, 0.0
 	for _, k := range c.special {
 		fl := &s.flows[k.flow]
-		if fl.finding.Marked && k.share >= minShare {
+		if fl.finding.Marked && k.isAsked(fl) {
 			marks += float64(*fl.finding.Obs.ECN)
-			sent += float64(fl.sent - fl.lost)
+			of := 1.0
+			if fl.mixed() {
+				of = k.share
+			}
+			sent += of * float64(fl.sent-fl.lost)
 		}
 	}
 	if sent == 0 {
@@ -451,10 +491,10 @@ func (s *search) isWorthNaming(c *candidate) bool {
 }
 
 // requiredGain returns the gain from which an element is named. Most fabrics have nothing broken: the
-// first has to overcome that as well.
+// first has to overcome that as well. So has each where packets are sprayed, since all flows together show what healthy links differ by.
 func (s *search) requiredGain() float64 {
 	least := s.p.MinGain
-	if s.namedCount == 0 {
+	if s.namedCount == 0 || s.m.mixtures {
 		least = s.p.FirstGain
 	}
 	if s.m.burst > 1 {
@@ -482,6 +522,10 @@ func (s *search) applyCandidate(c *candidate, out bool) {
 		}
 		at := func(p component, share float64) {
 			v := &s.evidenceAt[p]
+			if share == 0 { // a mixture
+				v.mixedLost += says.lost - said.lost
+				v.mixedExpected += says.expected - said.expected
+			}
 			v.lost += share * (says.lost - said.lost)
 			v.expected += share * (says.expected - said.expected)
 			v.late += says.late - said.late
@@ -501,7 +545,11 @@ func (s *search) applyCandidate(c *candidate, out bool) {
 		}
 		if fl.paths != nil {
 			for i, p := range fl.paths.at {
-				at(p, fl.paths.share[i])
+				share := fl.paths.share[i]
+				if fl.mixed() {
+					share = 0
+				}
+				at(p, share)
 			}
 		}
 	}
@@ -654,7 +702,7 @@ func (s *search) fitLesserDelay(c *candidate) (fit, bool) {
 // delayRemainders returns what is left to explain of the delays of a candidate's delayed members, sorted.
 func (s *search) delayRemainders(c *candidate) []float64 {
 	return s.remainders(c, func(f *judge.Finding) bool { return f.Delayed }, func(fl *flow) (float64, float64) {
-		return float64(fl.finding.Shift) - fl.load.delay, float64(fl.finding.Scale)
+		return float64(fl.finding.Shift) - fl.slowestLoad(), float64(fl.finding.Scale)
 	})
 }
 
@@ -785,16 +833,28 @@ func (s *search) namedSuspects() []Suspect {
 		c.fit = f
 		explained := map[int32]bool{}
 		directed := false
+		medians, tails := 0, 0 // of flows all of whose packets cross it
+		var shares []float64
 		s.visitStamp++
 		for i := range c.special {
 			k := &c.special[i]
 			fl := &s.flows[k.flow]
 			gain := s.m.memberGain(fl, k, f.load)
 			degraded := fl.finding.Condition == judge.Degraded
-			if degraded && gain > 0 || !degraded && gain > little && fl.lost > 0 {
+			if degraded && gain > 0 || !degraded && fl.lost > 0 && (gain > little || gain > 0 && fl.mixed()) {
 				explained[k.flow] = true
 				sus.Explained = append(sus.Explained, int(fl.index))
 				directed = directed || !fl.finding.RoundTrip
+				if fl.mixed() && k.share < 1 {
+					shares = append(shares, k.share)
+				}
+				switch {
+				case !fl.finding.Delayed || k.share < 1:
+				case fl.medianMoved:
+					medians++
+				default:
+					tails++
+				}
 				fl.stamp = s.visitStamp
 			}
 		}
@@ -806,6 +866,13 @@ func (s *search) namedSuspects() []Suspect {
 		if !directed && c.Kind != fabric.KindQueue {
 			sus.Direction = fabric.Direction{} // the direction is unknown
 		}
+		if sus.Sprayed = len(shares); sus.Sprayed > 0 {
+			sus.LeastShare, sus.MostShare = slices.Min(shares), slices.Max(shares)
+		}
+		if tails > medians { // the delay is that of its slowest packets
+			sus.TailDelayNS, sus.AddedDelayNS = sus.TailDelayNS+sus.AddedDelayNS, 0
+		}
+		sus.Equivalent = s.bundled(c)
 		s.findRivals(c, &sus)
 		slices.Sort(sus.Explained)
 		slices.Sort(sus.Contrary)
@@ -826,7 +893,7 @@ func (s *search) findRivals(c *candidate, sus *Suspect) {
 			continue
 		}
 		if sameMembers(r, c) {
-			sus.Equivalent = append(sus.Equivalent, r.Element)
+			sus.Equivalent = append(append(sus.Equivalent, r.Element), s.bundled(r)...)
 			continue
 		}
 		if !r.fresh || math.IsInf(r.fit.gain, -1) {

@@ -59,12 +59,18 @@ func hostNoise(stamps string) float64 {
 // are on all flows of a NIC in one direction, so that flows of the same NICs that go elsewhere take them off; a place
 // that all flows of its NICs cross cannot be distinguished from the NICs, and is never named. The errors come from how much
 // the flows of this window differ.
+//
+// Where packets take several paths in turn, a place moves the mean by its share of what it adds, and the median hardly. The means of
+// all flows are compared then.
 type shifts struct {
 	e      *Engine
 	rows   []shiftRow
 	nics   int
 	places []component // those that enough flows cross
 	rowsOn map[component][]int32
+	means  bool // shifts are those of means
+	// shares are sums of the shares of packets by place, where these are less than all.
+	shares map[component]float64
 	// between is the number of rows between leaves.
 	between int
 }
@@ -111,7 +117,8 @@ func (s *search) smallShifts() []Suspect {
 
 // shiftRows lists the flows that can show a small shift, and the places that they cross.
 func (s *search) shiftRows() *shifts {
-	t := &shifts{e: s.e, rowsOn: map[component][]int32{}}
+	t := &shifts{e: s.e, rowsOn: map[component][]int32{}, shares: map[component]float64{}}
+	t.means = slices.ContainsFunc(s.flows, func(fl flow) bool { return fl.mixed() && hasMeans(fl.finding.Obs) })
 	nics := map[string]int32{}
 	number := func(nic string) int32 {
 		n, ok := nics[nic]
@@ -124,15 +131,22 @@ func (s *search) shiftRows() *shifts {
 	for i := range s.flows {
 		fl := &s.flows[i]
 		f := fl.finding
-		if !f.HasShift || f.RoundTrip || f.ClockSuspect || f.HostSuspect || f.Lossy || fl.paths != nil || len(f.Obs.Path) == 0 || fl.load != (load{}) || fl.partial != nil {
+		shift, ok := t.shiftOf(fl)
+		if !ok || !f.HasShift || f.RoundTrip || f.ClockSuspect || f.HostSuspect || f.Lossy || fl.load != (load{}) || fl.partial != nil {
 			continue
 		}
 		src, dst := f.Flow.Endpoints()
-		row := shiftRow{flow: int32(i), src: number(src), dst: number(dst), shift: float64(f.Shift), least: leastShift(f.Obs.Timestamp), crossed: fl.crossed}
-		if b := f.Obs.Baseline; b != nil && b.P50 != nil {
+		row := shiftRow{flow: int32(i), src: number(src), dst: number(dst), shift: shift, least: leastShift(f.Obs.Timestamp), crossed: fl.crossed}
+		if b := f.Obs.Baseline; b != nil && b.P50 != nil && !t.means { // the mean is that of packets and not of buckets
 			row.owd = math.Abs(float64(*b.P50))
 		}
-		for _, p := range fl.crossed {
+		if fl.mixed() {
+			row.crossed = slices.Concat(fl.crossed, fl.paths.at)
+			for i, p := range fl.paths.at {
+				t.shares[p] += fl.paths.share[i] - 1
+			}
+		}
+		for _, p := range row.crossed {
 			if !s.e.onAccessLink(p) {
 				t.rowsOn[p] = append(t.rowsOn[p], int32(len(t.rows)))
 			}
@@ -152,6 +166,29 @@ func (s *search) shiftRows() *shifts {
 	}
 	slices.Sort(t.places)
 	return t
+}
+
+// shiftOf returns by how much a flow's delay moved. It reports false if the flow has no known path, and none that its packets share.
+func (t *shifts) shiftOf(fl *flow) (shift float64, ok bool) {
+	o := fl.finding.Obs
+	known := fl.paths == nil && len(o.Path) > 0
+	if !t.means {
+		return float64(fl.finding.Shift), known
+	}
+	if oneWay := fl.paths == nil && o.Sprayed; !known && !oneWay && !fl.mixed() || !hasMeans(o) {
+		return 0, false
+	}
+	return float64(*o.OWD.Mean - *o.Baseline.Mean), true
+}
+
+// hasMeans reports whether the mean delay of a window and that of its baseline are known.
+func hasMeans(o *fabric.Observation) bool {
+	return o.OWD != nil && o.Baseline != nil && o.OWD.Mean != nil && o.Baseline.Mean != nil
+}
+
+// packetShare returns the share of the packets of flows through a place that cross it.
+func (t *shifts) packetShare(p component) float64 {
+	return 1 + t.shares[p]/float64(max(1, len(t.rowsOn[p])))
 }
 
 // nicEffects are what senders and receivers add, and how many flows say so.
@@ -398,13 +435,16 @@ func (t *shifts) measurePlace(p component) *placeShift {
 
 // suspectOf describes a shift that is named.
 func (t *shifts) suspectOf(s *search, c *placeShift, looked []*placeShift) Suspect {
-	out := Suspect{Element: t.elementAt(c.at), Small: true, Gain: c.errors() * c.errors() / 2, AddedDelayNS: int64(math.Round(c.by))}
+	out := Suspect{Element: t.e.elementAt(c.at), Small: true, Gain: c.errors() * c.errors() / 2}
+	out.AddedDelayNS = int64(math.Round(c.by / t.packetShare(c.at)))
+	out.Equivalent = s.bundled(&candidate{Element: out.Element, anyOf: []component{c.at}})
 	rest := float64(len(t.places)) * math.Exp(-out.Gain)
 	for _, r := range looked {
 		switch {
 		case r == c:
 		case r.sameRows == c.sameRows:
-			out.Equivalent = append(out.Equivalent, t.elementAt(r.at))
+			out.Equivalent = append(out.Equivalent, t.e.elementAt(r.at))
+			out.Equivalent = append(out.Equivalent, s.bundled(&candidate{Element: t.e.elementAt(r.at), anyOf: []component{r.at}})...)
 		case overlaps(r, c):
 			rest += math.Exp(min(0, r.errors()*r.errors()/2-out.Gain))
 		}
@@ -430,14 +470,6 @@ func overlaps(a, b *placeShift) bool {
 		}
 	}
 	return false
-}
-
-func (t *shifts) elementAt(p component) Element {
-	if t.e.isSwitch(p) {
-		return Element{Kind: fabric.KindSwitch, Name: t.e.names[int(p)-t.e.ndirs]}
-	}
-	d := t.e.directionOf(p)
-	return Element{Kind: fabric.KindLink, Name: d.LinkID(), Direction: d}
 }
 
 // medianFloat returns the median of values, which it reorders, and 0 if there are none.

@@ -20,12 +20,13 @@
 //  4. No flow decides alone: two must gain, and all but the loudest something together.
 //  5. A flow with candidate paths has the mean of their likelihoods. One without takes
 //     one of the shortest, if these are few, and speaks for its ends in any case. One whose
-//     packets take several paths in turn crosses all of them, and shows what the slowest adds.
-//  6. Of elements that the same flows cross the narrowest is named, the others are its
-//     equivalents. One fault is one suspect: both ways of a link are joined, and a link of
+//     packets take several paths in turn is a mixture of them by their shares: of what it loses, and of how late its packets
+//     are, so that a path of few packets moves the tail alone. Thousands of such flows speak together.
+//  6. Of elements that the same flows cross, with the same shares, the narrowest is named, the others are its
+//     equivalents. They are as likely as all of them together. One fault is one suspect: both ways of a link are joined, and a link of
 //     a switch that is named, which adds no more than the switch itself, is part of it.
 //  7. What healthy links lose is estimated from flows that cross nothing suspicious, and so is how
-//     many packets are lost one after the other: a burst is one event.
+//     many packets are lost one after the other: a burst is one event. What healthy links differ by says how much mixtures do.
 //  8. Where nothing is named, a link or switch is that adds a delay which no single flow shows, but
 //     all together beyond six standard errors. Noise of hosts and errors of clocks are taken off. Where a place that became
 //     slower explains a shift as well as one that became faster, the one that leaves less to hosts and clocks is right.
@@ -135,6 +136,10 @@ type Suspect struct {
 	// Explained are the degraded flows it explains, Contrary the healthy ones
 	// that cross it all the same.
 	Explained, Contrary []int
+	// Sprayed is how many of the explained flows take several paths in turn and cross the element on some of these, and LeastShare
+	// and MostShare are the least and the largest share of the packets of such a flow that do.
+	Sprayed               int
+	LeastShare, MostShare float64
 	// Small is set if no single flow shows the delay, only all flows together.
 	Small bool
 	// Equivalent are elements that the evidence cannot distinguish from this one.
@@ -188,6 +193,11 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 		if s.evidenceAt[at].flows > 0 && !e.isSwitch(component(at)) {
 			res.Crossed[e.directionOf(component(at))] = int(s.evidenceAt[at].flows)
 		}
+		for _, c := range s.bundles[component(at)] {
+			if !e.isSwitch(c) {
+				res.Crossed[e.directionOf(c)] = int(s.evidenceAt[at].flows)
+			}
+		}
 	}
 	s.addCandidates()
 	s.nameGreedily()
@@ -196,9 +206,6 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 	sort.SliceStable(res.Suspects, func(i, j int) bool { return res.Suspects[i].Gain > res.Suspects[j].Gain })
 	if len(s.named) == 0 {
 		res.Suspects = mergeDirections(s.smallShifts())
-	}
-	if spread {
-		delaysToTails(res.Suspects, findings)
 	}
 	explained := map[int]bool{}
 	for _, sus := range res.Suspects {
@@ -224,22 +231,6 @@ func takeSeveralWays(findings []judge.Finding) bool {
 		}
 	}
 	return false
-}
-
-// delaysToTails makes the delay of a suspect that of its slowest packets alone where it moved the median of less than half of its flows.
-func delaysToTails(suspects []Suspect, findings []judge.Finding) {
-	for i := range suspects {
-		s := &suspects[i]
-		moved := 0
-		for _, at := range s.Explained {
-			if findings[at].Delayed {
-				moved++
-			}
-		}
-		if 2*moved < len(s.Explained) {
-			s.TailDelayNS, s.AddedDelayNS = s.TailDelayNS+s.AddedDelayNS, 0
-		}
-	}
 }
 
 // assignProfiles gives the flows that are plainly healthy their profiles.
@@ -279,6 +270,10 @@ func mergeDirections(in []Suspect) []Suspect {
 		o.TailDelayNS = max(o.TailDelayNS, s.TailDelayNS)
 		o.LossRatio = math.Max(o.LossRatio, s.LossRatio)
 		o.ECNRatio = math.Max(o.ECNRatio, s.ECNRatio)
+		if o.Sprayed == 0 || s.Sprayed > 0 && s.LeastShare < o.LeastShare {
+			o.LeastShare = s.LeastShare
+		}
+		o.Sprayed, o.MostShare = o.Sprayed+s.Sprayed, math.Max(o.MostShare, s.MostShare)
 		o.Explained = unionSorted(o.Explained, s.Explained)
 		o.Contrary = unionSorted(o.Contrary, s.Contrary)
 	}

@@ -501,8 +501,8 @@ func TestSprayedFlowsWithOrWithoutAMedian(t *testing.T) {
 	if len(r.Suspects) != 1 || r.Suspects[0].Kind != fabric.KindLink && r.Suspects[0].Kind != fabric.KindLeafUplinks || len(r.Unexplained) != 0 {
 		t.Fatalf("%q, unexplained %v", names(r), r.Unexplained)
 	}
-	if by := r.Suspects[0].TailDelayNS; by < 1_900_000 || by > 2_100_000 || r.Suspects[0].AddedDelayNS != 0 {
-		t.Errorf("it adds %d ns to the tail and %d to all", by, r.Suspects[0].AddedDelayNS)
+	if by := r.Suspects[0].AddedDelayNS; by < 1_900_000 || by > 2_100_000 || r.Suspects[0].TailDelayNS != 0 {
+		t.Errorf("it adds %d ns to the packets that cross it, and %d to the slowest of these", by, r.Suspects[0].TailDelayNS)
 	}
 
 	// All that a leaf forwards was slow, and is not any more: tails end after medians, within the leaf as well.

@@ -69,7 +69,7 @@ func (s *search) likelyRemainder() []Unnamed {
 			done[r] = true
 		}
 		top := s.narrowestOf(class)
-		u := Unnamed{Element: top.Element, Equivalent: elementsOf(class, top)}
+		u := Unnamed{Element: top.Element, Equivalent: s.elementsOf(class, top)}
 		stamp := s.explainedBy(top)
 		weight, rest := math.Exp(top.fit.gain-doubt), 1.0 // 1: nothing more is broken
 		for _, r := range likely {
@@ -101,11 +101,13 @@ func (s *search) narrowestOf(class []*candidate) *candidate {
 	return top
 }
 
-func elementsOf(class []*candidate, but *candidate) (out []Element) {
+// elementsOf returns the elements of candidates but one, and those that all of them stand for.
+func (s *search) elementsOf(class []*candidate, but *candidate) (out []Element) {
 	for _, c := range class {
 		if c != but {
 			out = append(out, c.Element)
 		}
+		out = append(out, s.bundled(c)...)
 	}
 	return out
 }
@@ -131,6 +133,6 @@ func (s *search) addRivals(named *candidate, rivals []*candidate, against float6
 		}
 		class := slices.DeleteFunc(slices.Clone(rivals), func(o *candidate) bool { return o != r && !sameMembers(o, r) })
 		top := s.narrowestOf(class)
-		s.rivals = append(s.rivals, Unnamed{Element: top.Element, Probability: probability, Explained: s.stampedFlows(top, s.visitStamp), Equivalent: elementsOf(class, top), Rivals: []Element{named.Element}})
+		s.rivals = append(s.rivals, Unnamed{Element: top.Element, Probability: probability, Explained: s.stampedFlows(top, s.visitStamp), Equivalent: s.elementsOf(class, top), Rivals: []Element{named.Element}})
 	}
 }

@@ -56,6 +56,9 @@ type Observation struct {
 	PathState    PathState `json:"path_state,omitempty"`
 	// Sprayed is set if the packets take all of Paths in turn, as with adaptive routing, and not one of them.
 	Sprayed bool `json:"sprayed,omitempty"`
+	// Weights are the shares of the packets that take each of Paths, up to a common factor. Without them all shares are equal. Only
+	// observations with Sprayed have some.
+	Weights []float64 `json:"weights,omitempty"`
 
 	// BaselineMADNS is the median absolute deviation of the windows behind
 	// Baseline's median, where they are known; not part of the file.
@@ -102,6 +105,8 @@ const (
 	// maxHops bounds a path, maxPaths the candidates for it.
 	maxHops, maxPaths = 64, 1024
 	maxTier           = 16
+	// maxWeight bounds the weight of a path.
+	maxWeight = 1e12
 )
 
 // minStart and maxStart bound the start of a window: times that nanoseconds since 1970
@@ -200,6 +205,30 @@ func (o *Observation) checkNumbers() error {
 		if slices.ContainsFunc(p, func(h Hop) bool { return h.Switch == "" }) {
 			return fmt.Errorf("field %q: a hop without a switch", "path")
 		}
+	}
+	return o.checkWeights()
+}
+
+// checkWeights refuses weights that are not the shares of the packets that take each of several paths.
+func (o *Observation) checkWeights() error {
+	if o.Weights == nil {
+		return nil
+	}
+	if !o.Sprayed {
+		return fmt.Errorf("field %q: weights are expected only where %q is true", "weights", "sprayed")
+	}
+	if len(o.Weights) != len(o.Paths) {
+		return fmt.Errorf("field %q: %d weights for %d paths, one for each is expected", "weights", len(o.Weights), len(o.Paths))
+	}
+	sum := 0.0
+	for i, w := range o.Weights {
+		if !(w >= 0 && w <= maxWeight) {
+			return fmt.Errorf("field %q: %g, 0 to %g is expected", fmt.Sprintf("weights.%d", i), w, float64(maxWeight))
+		}
+		sum += w
+	}
+	if sum == 0 {
+		return fmt.Errorf("field %q: all weights are 0, a positive one is expected", "weights")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -11,6 +12,22 @@ import (
 const goodLine = `{"edge":"h1/eth1>h4/eth1#0","src":"h1/eth1","dst":"h4/eth1","tier":2,"plane":"a","class":"","start":"2026-11-20T10:00:00Z","window_ns":10000000000,` +
 	`"sent":1000,"lost":0,"ecn":0,"owd_ns":{"min":4100,"mean":5200,"p50":5000,"p90":6100,"p99":9000,"max":14000},"baseline_ns":{"p50":4900,"p99":8800},"clock_error_ns":200,` +
 	`"timestamp":"kernel","host_suspect":false,"path":[{"switch":"leaf1","in":"dn1","out":"up1"},{"switch":"spine1","in":"dn1","out":"dn2"},{"switch":"leaf2","in":"up1","out":"dn1"}],"path_state":"valid"}`
+
+// sprayedLine returns a line whose packets take two paths, with weights.
+func sprayedLine(weights string) string {
+	return `{"edge":"h1/eth1>h4/eth1#0","start":"2026-11-20T10:00:00Z","window_ns":1,"sent":9,"lost":1,"sprayed":true,"paths":[[{"switch":"leaf1"}],[{"switch":"leaf2"}]],"weights":` + weights + `}`
+}
+
+func TestParseWeights(t *testing.T) {
+	for _, tt := range []struct {
+		line string
+		want []float64
+	}{{sprayedLine("[3,1]"), []float64{3, 1}}, {sprayedLine("[0,0.25]"), []float64{0, 0.25}}, {sprayedLine("null"), nil}} {
+		if o, err := ParseObservation([]byte(tt.line)); err != nil || !slices.Equal(o.Weights, tt.want) || !o.Sprayed || len(o.Paths) != 2 {
+			t.Errorf("%s: read as %+v, %v", tt.line, o, err)
+		}
+	}
+}
 
 func TestParseObservation(t *testing.T) {
 	o, err := ParseObservation([]byte(goodLine))
@@ -62,6 +79,17 @@ func TestParseObservationRefuses(t *testing.T) {
 		"an endless path":     {edit(`"path":[`, `"path":[`+strings.Repeat(`{"switch":"s"},`, 64)), `field "path"`},
 		"a path of nothing":   {edit(`{"switch":"spine1"`, `{"switch":""`), `field "path"`},
 		"too many candidates": {edit(`"path_state":"valid"`, `"paths":[`+strings.Repeat(`[],`, 1024)+`[]],"path_state":"valid"`), `field "paths"`},
+		"weights of one path": {edit(`"path":[`, `"sprayed":true,"weights":[1],"path":[`), `field "weights": 1 weights for 0 paths`},
+		"a weight too few":    {sprayedLine("[1]"), `field "weights": 1 weights for 2 paths`},
+		"a weight too many":   {sprayedLine("[1,1,1]"), `field "weights": 3 weights for 2 paths`},
+		"no weight at all":    {sprayedLine("[]"), `field "weights": 0 weights for 2 paths`},
+		"a negative weight":   {sprayedLine("[2,-1]"), `field "weights.1": -1, 0 to 1e+12 is expected`},
+		"an endless weight":   {sprayedLine("[1e300,1]"), `field "weights.0": 1e+300`},
+		"weights of nothing":  {sprayedLine("[0,0]"), `field "weights": all weights are 0`},
+		"no number as weight": {sprayedLine("[NaN,1]"), "not a JSON object"},
+		"a word as weight":    {sprayedLine(`["all",1]`), `field "weights.0": a string where a number is expected`},
+		"one number":          {sprayedLine("0.5"), `field "weights"`},
+		"weights of a choice": {strings.Replace(sprayedLine("[1,2]"), `"sprayed":true`, `"sprayed":false`, 1), `field "weights": weights are expected only where "sprayed" is true`},
 		"unknown with a path": {edit(`"path_state":"valid"`, `"path_state":"unknown"`), `field "path_state"`},
 	}
 	for name, tt := range tests {
@@ -90,6 +118,9 @@ func TestReadObservationsSkipsAndCounts(t *testing.T) {
 
 func FuzzParseObservation(f *testing.F) {
 	f.Add([]byte(goodLine))
+	f.Add([]byte(sprayedLine("[3,1]")))
+	f.Add([]byte(sprayedLine("[0,1e-300]")))
+	f.Add([]byte(sprayedLine("[-1,NaN]")))
 	f.Add([]byte(`{"edge":"a/b>c/d#0/r","start":"2026-11-20T10:00:00Z","window_ns":1,"sent":1,"lost":1}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		o, err := ParseObservation(line)

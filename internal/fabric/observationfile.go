@@ -375,6 +375,8 @@ func describeType(t reflect.Type) string {
 		return "a whole number of at least 0"
 	case t.Kind() == reflect.Int64 || t.Kind() == reflect.Int:
 		return "a whole number"
+	case t.Kind() == reflect.Float64:
+		return "a number"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	case t.Kind() == reflect.Slice:

@@ -18,7 +18,9 @@
 //     such offsets, as a round trip. Losses and marks keep their direction, and do not need
 //     the clock.
 //  8. A tail that moved far beyond its median is jitter: one probe in ten beyond
-//     what one in a hundred was. Clocks move all quantiles alike and make none.
+//     what one in a hundred was. Clocks move all quantiles alike and make none. Of
+//     packets that take several paths in turn a slow path moves the 99th percentile
+//     alone, which has to move further.
 //  9. Marks of congestion count like losses, against the ratio a healthy path has.
 //  10. A flow that carries in-band signals has no finding, whatever became of its packets. Switches may treat these differently
 //     from those of all other flows.
@@ -347,8 +349,8 @@ func tailShift(o *fabric.Observation, p Parameters) (by, scale int64, ok bool) {
 // isJittery reports whether a finding is jitter (rule 8). Without a 90th percentile the 99th has to move further.
 func isJittery(f *Finding) bool {
 	o := f.Obs
-	if o.OWD.P90 == nil {
-		return f.TailShift > 4*f.TailScale
+	if far := f.TailShift > 4*f.TailScale; o.OWD.P90 == nil || far && o.Sprayed {
+		return far
 	}
 	return *o.OWD.P90-*o.OWD.P50-(*o.Baseline.P99-*o.Baseline.P50) > f.TailScale
 }

@@ -150,16 +150,21 @@ func TestRule8JitterIsATailThatMovedAlone(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		p50, p90, p99 int64
-		want          bool
+		sprayed, want bool
 	}{
-		{"as before", 5000, 7000, 9000, false},
-		{"one in a hundred is late", 5000, 7000, 90000, false},
-		{"one in ten is late", 5000, 60000, 90000, true},
-		{"all are late alike", 500000, 502000, 504000, false},
-		{"no 90th percentile", 5000, 0, 90000, true},
-		{"no 90th percentile, a little late", 5000, 0, 60000, false},
+		{"as before", 5000, 7000, 9000, false, false},
+		{"one in a hundred is late", 5000, 7000, 90000, false, false},
+		{"one in ten is late", 5000, 60000, 90000, false, true},
+		{"all are late alike", 500000, 502000, 504000, false, false},
+		{"no 90th percentile", 5000, 0, 90000, false, true},
+		{"no 90th percentile, a little late", 5000, 0, 60000, false, false},
+		{"sprayed, a slow path", 5000, 7000, 90000, true, true},
+		{"sprayed, a path at the limit", 5000, 7000, 89000, true, false},
+		{"sprayed, one in ten is a little late", 5000, 35000, 60000, true, true},
+		{"sprayed, all are late alike", 500000, 502000, 504000, true, false},
 	} {
 		o := window(fwd, 0, 200, 0)
+		o.Sprayed = tt.sprayed
 		o.OWD = &fabric.Quantiles{P50: ns(tt.p50), P99: ns(tt.p99)}
 		if tt.p90 > 0 {
 			o.OWD.P90 = ns(tt.p90)
