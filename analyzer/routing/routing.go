@@ -18,7 +18,7 @@
 //     session has crossed it since.
 //  6. Loss that ended when the flows' paths left a link, which no flow crosses any more, was failover. Its duration is that of
 //     unanswered probes.
-//  7. A FIB that differs from the RIB for two seconds is a mismatch, or for one if flows lose packets there. It explains what
+//  7. A FIB that differs from the RIB for five seconds is a mismatch, or for one if flows lose packets there. It explains what
 //     flows show from when it differs until ten seconds after it differs no more. Tables are compared when they change.
 //  8. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
@@ -46,8 +46,10 @@ const (
 	convergedFor = 30 * time.Second
 	// fewFlows is the number of flows that must show a departure or a failover.
 	fewFlows = 3
-	// mismatchTime is for how long a FIB must differ from the RIB.
-	mismatchTime = 2 * time.Second
+	// mismatchTime is for how long a FIB must differ from the RIB: a busy switch installs routes late. lossyMismatchTime is that if
+	// flows lose packets there.
+	mismatchTime      = 5 * time.Second
+	lossyMismatchTime = time.Second
 	// downTime is for how long no flow must be known to use a link until its ports are believed to be down.
 	downTime = 2 * time.Second
 	// explainFor is for how long a finding that ended explains what flows show, whose windows reach back.

@@ -361,7 +361,7 @@ func TestLostPrefixWithoutTables(t *testing.T) {
 	}
 }
 
-// Rule 7: an entry that differs for less than two seconds is no mismatch.
+// Rule 7: an entry that differs for a second is no mismatch.
 func TestShortMismatchIsNone(t *testing.T) {
 	w := twoTiers(t, 6)
 	w.report()

@@ -158,7 +158,7 @@ func (w *Watcher) fibMismatches(m *Moment, losing bool) []Finding {
 				w.mismatches[k], since = r.At, r.At
 			}
 			// The daemon may have selected something else meanwhile.
-			sure := m.Now.Sub(since) >= mismatchTime/2 && (r.RIBAt.IsZero() || r.RIBAt.After(since))
+			sure := m.Now.Sub(since) >= lossyMismatchTime && (r.RIBAt.IsZero() || r.RIBAt.After(since))
 			if !sure && (!losing || len(found) >= mostMayHold || m.Now.Sub(since) > settleTime) {
 				continue
 			}

@@ -682,11 +682,14 @@ func (d *Demo) spreadsPackets() bool {
 }
 
 // namedAmong returns the first of some incidents that names the planned element, or nil. One of the planned scenario comes before
-// others, such as the failover that a fault caused.
+// others. What is for information only, such as the failover that a fault caused, is no answer to another fault.
 func (d *Demo) namedAmong(p PlannedFault, opened []incident.Incident) (named *incident.Incident) {
 	for i := range opened {
 		v := &opened[i].Verdict
-		if d.isNamed(p, v) && (named == nil || p.ScenarioRight(v) && !p.ScenarioRight(&named.Verdict)) {
+		if !d.isNamed(p, v) || opened[i].IsInformation() && !p.ScenarioRight(v) {
+			continue
+		}
+		if named == nil || p.ScenarioRight(v) && !p.ScenarioRight(&named.Verdict) {
 			named = &opened[i]
 		}
 	}
