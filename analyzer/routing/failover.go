@@ -129,7 +129,7 @@ func (w *Watcher) departed(d fabric.Direction, since time.Time) map[fabric.Flow]
 		return flows
 	}
 	for _, r := range w.usage.records {
-		if slices.Contains(r.portsBefore(since), n) && !(r.valid && slices.Contains(r.ports, n)) {
+		if slices.Contains(r.portsBefore(since), n) && (!r.valid || !slices.Contains(r.ports, n)) {
 			flows[r.flow.ProbeFlow()] = true
 		}
 	}

@@ -141,7 +141,7 @@ func TestArgumentsAndTopology(t *testing.T) {
 		"no observations":      {[]string{"localize", "--topology", demoTopology}, 1, "observations"},
 		"no such observations": {[]string{"localize", "--topology", demoTopology, "--observations", missing}, 1, "no such file"},
 		"no such topology":     {[]string{"localize", "--topology", "none.yaml", "--observations", "-"}, 1, "none.yaml"},
-		"a bad topology":       {[]string{"localize", "--topology", "../../internal/fabric/testdata/values.bad.yaml", "--observations", "-"}, 1, "values.bad.yaml:4:"},
+		"a bad topology":       {[]string{"localize", "--topology", "../../internal/fabric/testdata/values.bad.yaml", "--observations", "-"}, 1, "values.bad.yaml:5:"},
 		"unknown command":      {[]string{"divine"}, 1, "divine"},
 		"check of a good file": {[]string{"topology", "check", demoTopology}, 0, ""},
 		"check of a bad file":  {[]string{"topology", "check", "../../internal/fabric/testdata/references.bad.yaml"}, 1, "findings are errors"},

@@ -50,7 +50,7 @@ func TestScheduleArguments(t *testing.T) {
 		want string
 	}{
 		"no topology":         {nil, "topology"},
-		"a bad topology":      {[]string{"--topology", "../../internal/fabric/testdata/values.bad.yaml"}, "values.bad.yaml:4:"},
+		"a bad topology":      {[]string{"--topology", "../../internal/fabric/testdata/values.bad.yaml"}, "values.bad.yaml:5:"},
 		"two fan-outs":        {[]string{"--topology", demoTopology, "--fan-out", "1,2"}, "--fan-out 1,2: want three numbers"},
 		"a fan-out of zero":   {[]string{"--topology", demoTopology, "--fan-out", "1,0,2"}, `"0": want a positive number`},
 		"a huge fan-out":      {[]string{"--topology", demoTopology, "--fan-out", "1,2,65"}, "fan-out 65 of tier 3"},
