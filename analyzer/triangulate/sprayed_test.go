@@ -382,10 +382,10 @@ func TestSprayedLosses(t *testing.T) {
 		{1e-4, 0, 2, 0, 98}, {1e-4, 0, 60, 0, 98}, {2e-5, 0, 60, 0, 98}, {1e-4, 0.001, 60, 0, 0},
 		{1e-4, 0.015, 2, 500, 95}, {1e-4, 0.005, 10, 500, 95}, {1e-4, 0.001, 60, 500, 95},
 	} {
+		if tt.seconds > 10 && seedsOf() < manySeeds {
+			continue // long windows are drawn with many seeds only
+		}
 		t.Run(fmt.Sprintf("%g of %g in %d s, %d", tt.loss, tt.background, tt.seconds, tt.known), func(t *testing.T) {
-			if tt.seconds > 10 && seedsOf() < manySeeds {
-				t.Skip("long windows are drawn with many seeds only: -sprayed.seeds 100, or the tag all")
-			}
 			x := runSprayed(t, seedsOf(), func(rng *rand.Rand, m *sprayedMesh) (*sprayedCase, []Element) {
 				c := &sprayedCase{seconds: tt.seconds, background: tt.background, known: tt.known}
 				if tt.loss == 0 {
@@ -478,10 +478,10 @@ func TestSprayedSmallDelays(t *testing.T) {
 		seconds int
 		found   bool
 	}{{"hardware", 20_000, 10, true}, {"kernel", 20_000, 10, false}, {"hardware", 0, 10, true}, {"kernel", 0, 10, true}} {
+		if seedsOf() < manySeeds && tt.delay == 0 {
+			continue // silence is drawn with many seeds only
+		}
 		t.Run(fmt.Sprintf("%s, %d ns in %d s", tt.stamps, tt.delay, tt.seconds), func(t *testing.T) {
-			if seedsOf() < manySeeds && tt.delay == 0 {
-				t.Skip("silence is drawn with many seeds only: -sprayed.seeds 100, or the tag all")
-			}
 			x := runSprayed(t, min(seedsOf(), 20), func(rng *rand.Rand, m *sprayedMesh) (*sprayedCase, []Element) {
 				c := &sprayedCase{seconds: tt.seconds, background: 2e-5, delays: true, stamps: tt.stamps}
 				d := m.drawLink(rng)

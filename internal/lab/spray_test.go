@@ -3,7 +3,6 @@ package lab
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -281,12 +281,7 @@ func TestCongestionOfSprayedPorts(t *testing.T) {
 // TestPacketsAreInTurn runs the program that sprays in turn without a fabric, and checks which of several equal next hops the
 // kernel would take: fib_select_multipath divides the upper 31 bits of the hash into equal parts.
 func TestPacketsAreInTurn(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("needs root: it runs a program of the kernel")
-		}
-		t.Skip("needs root: it runs a program of the kernel")
-	}
+	testneeds.Root(t, "it runs a program of the kernel")
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: sprayKeySize, ValueSize: 8, MaxEntries: 16})
 	if err != nil {
 		t.Fatal(err)
