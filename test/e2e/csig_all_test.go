@@ -316,17 +316,7 @@ func startSignalDemo(t *testing.T, name string, o labsignals.Options) *demo.Demo
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
-	d, err := demo.Start(t.Context(), demo.Options{Name: name, Topology: topo, Listen: "127.0.0.1:0", Cadence: 40 * time.Millisecond, Signals: true, SignalsOf: o,
-		NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink"), BendClocks: true, Progress: io.Discard})
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		clean(t, name)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := startDemo(t, demo.Options{Name: name, Topology: topo, Cadence: 40 * time.Millisecond, Signals: true, SignalsOf: o, BendClocks: true})
 	return d
 }
 

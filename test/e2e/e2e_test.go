@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -163,6 +164,26 @@ func graylink(t *testing.T, args ...string) (stdout, stderr string, code int) {
 		t.Fatalf("graylink %v: %v\n%s", args, err, e.String())
 	}
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+// startDemo starts a demo with the built programs, and ends it with the test. Nothing of it must be left then.
+func startDemo(t *testing.T, o demo.Options) *demo.Demo {
+	t.Helper()
+	o.Listen, o.NodeBin, o.SwitchBin, o.Executable = "127.0.0.1:0", filepath.Join(bin, "graylink-node"), filepath.Join(bin, "graylink-switch"), filepath.Join(bin, "graylink")
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	d, err := demo.Start(t.Context(), o)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		clean(t, o.Name)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 func outcomes(t *testing.T, stdout string) []demo.Outcome {

@@ -6,9 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -43,18 +41,8 @@ func startRouted(t *testing.T, name, file string, o demo.Options) *routedDemo {
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
-	o.Name, o.Topology, o.Routing, o.Listen, o.Progress = name, topo, lab.RoutingFRR, "127.0.0.1:0", io.Discard
-	o.NodeBin, o.SwitchBin, o.Executable = filepath.Join(bin, "graylink-node"), filepath.Join(bin, "graylink-switch"), filepath.Join(bin, "graylink")
-	d, err := demo.Start(t.Context(), o)
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		clean(t, name)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o.Name, o.Topology, o.Routing = name, topo, lab.RoutingFRR
+	d := startDemo(t, o)
 	return &routedDemo{t, d, watchCrossings(t, d.Lab(), 8)}
 }
 

@@ -5,7 +5,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -31,16 +30,7 @@ func TestHealthyFabric(t *testing.T) {
 			if err := found.Err(); err != nil {
 				t.Fatal(err)
 			}
-			d, err := demo.Start(t.Context(), demo.Options{Name: "e2eh", Topology: topo, Listen: "127.0.0.1:0", TraceOnly: true, NodeBin: filepath.Join(bin, "graylink-node"), BendClocks: true, Progress: io.Discard})
-			defer func() {
-				if err := d.Close(); err != nil {
-					t.Error(err)
-				}
-				clean(t, "e2eh")
-			}()
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := startDemo(t, demo.Options{Name: "e2eh", Topology: topo, TraceOnly: true, BendClocks: true})
 			pathsEqualTheKernels(t, d)
 			cpu := watchAgents(t, 7*time.Second)
 			measured(t, d)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"os/exec"
 	"path/filepath"
@@ -134,17 +133,7 @@ func (w *ways) traced() map[fabric.Flow]fabric.Resolved {
 func TestPaths(t *testing.T) {
 	need(t)
 	const name = "e2ep"
-	d, err := demo.Start(t.Context(), demo.Options{Name: name, Topology: threeTierFabric(), Listen: "127.0.0.1:0", Flows: 2, Cadence: 50 * time.Millisecond,
-		NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink"), NoTraces: true, Progress: io.Discard})
-	defer func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		clean(t, name)
-	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := startDemo(t, demo.Options{Name: name, Topology: threeTierFabric(), Flows: 2, Cadence: 50 * time.Millisecond, NoTraces: true})
 	w := &ways{t, d, name}
 	t.Run("Agree", func(t *testing.T) { w.agree(t) })
 	t.Run("Discover", func(t *testing.T) { w.discover(t) })

@@ -5,7 +5,6 @@ package e2e
 import (
 	"flag"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -176,17 +175,7 @@ func faultsBesideRouting(t *testing.T, tiers string, from, to uint64) {
 		t.Fatal(err)
 	}
 	name := "e2erb" + tiers
-	d, err := demo.Start(t.Context(), demo.Options{Name: name, Topology: topo, Fabric: demo.Namespaces, Routing: lab.RoutingFRR, Listen: "127.0.0.1:0", Progress: io.Discard,
-		NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink")})
-	defer func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		clean(t, name)
-	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := startDemo(t, demo.Options{Name: name, Topology: topo, Fabric: demo.Namespaces, Routing: lab.RoutingFRR})
 	runs, both, others := 0, 0, 0
 	for seed := from; seed <= to; seed++ {
 		for i, kind := range besideKinds {

@@ -5,7 +5,6 @@ package e2e
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -39,17 +38,7 @@ func TestSprayedFabrics(t *testing.T) {
 			if err := found.Err(); err != nil {
 				t.Fatal(err)
 			}
-			d, err := demo.Start(t.Context(), demo.Options{Name: "e2espray", Topology: topo, Fabric: c.fabric, Listen: "127.0.0.1:0", TraceOnly: c.traceOnly, NoTraces: c.noTraces,
-				NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink"), Seed: 1, Progress: testLog{t}})
-			defer func() {
-				if err := d.Close(); err != nil {
-					t.Error(err)
-				}
-				clean(t, "e2espray")
-			}()
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := startDemo(t, demo.Options{Name: "e2espray", Topology: topo, Fabric: c.fabric, TraceOnly: c.traceOnly, NoTraces: c.noTraces, Seed: 1, Progress: testLog{t}})
 			flowsAreSprayed(t, d)
 			sprayedInSilence(t, d)
 			flowsAreSprayed(t, d)
@@ -179,17 +168,7 @@ func TestSprayingIsNoticed(t *testing.T) {
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
-	d, err := demo.Start(t.Context(), demo.Options{Name: "e2emode", Topology: topo, Fabric: demo.Namespaces, Listen: "127.0.0.1:0", NoTraces: true,
-		NodeBin: filepath.Join(bin, "graylink-node"), SwitchBin: filepath.Join(bin, "graylink-switch"), Executable: filepath.Join(bin, "graylink"), Seed: 1, Progress: testLog{t}})
-	defer func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		clean(t, "e2emode")
-	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := startDemo(t, demo.Options{Name: "e2emode", Topology: topo, Fabric: demo.Namespaces, NoTraces: true, Seed: 1, Progress: testLog{t}})
 	sprayAtRandom(t, d)
 	awaitSprayed(t, d, true)
 	if err := setHashPolicy(d, "3"); err != nil {
