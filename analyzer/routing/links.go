@@ -214,39 +214,61 @@ func (r *record) isAround(ids []portID) bool {
 	return slices.ContainsFunc(ids, func(n portID) bool { return slices.Contains(r.ports, n) || slices.Contains(r.former, n) })
 }
 
-// whyLeft says why flows left a link, by what switches report of its ports and sessions: LinkDown, LinkSilent, SessionsDown, or
-// LeftLink if that is not known (rule 5). A link at fault remains so while nothing is reported of it.
-func (w *Watcher) whyLeft(m *Moment, l *fabric.Link, s *linkState) Kind {
-	sessionDown, bfdDown, bfdStays, settled, sessions, ports := false, false, false, false, false, 0
+// linkReport is what switches report of both ends of a link together.
+type linkReport struct {
+	portDown          bool // at one end or both
+	portsKnown        int
+	bgpKnown, bgpDown bool
+	bgpDownLong       bool // for settleTime
+	bfdDown, bfdUp    bool // at one end or both
+}
+
+// addBGP adds the state of a session of BGP.
+func (r *linkReport) addBGP(up, downLong bool) {
+	r.bgpKnown, r.bgpDown, r.bgpDownLong = true, r.bgpDown || !up, r.bgpDownLong || !up && downLong
+}
+
+// addBFD adds the state of a session of BFD.
+func (r *linkReport) addBFD(up bool) { r.bfdDown, r.bfdUp = r.bfdDown || !up, r.bfdUp || up }
+
+// reportOf returns what is reported of a link in this cycle. What a database has of sessions has been so for a while.
+func (w *Watcher) reportOf(m *Moment, l *fabric.Link) (r linkReport) {
 	for _, end := range [2]string{l.A, l.B} {
-		if up, known := m.PortUp[end]; known && !up && m.Now.Sub(s.empty) >= downTime {
-			return LinkDown
-		} else if known {
-			ports++
+		if up, known := m.PortUp[end]; known {
+			r.portsKnown, r.portDown = r.portsKnown+1, r.portDown || !up
 		}
-		if x, known := m.SessionHistory[end]; known {
-			sessions = sessions || x.HasBGP
-			sessionDown, settled = sessionDown || x.HasBGP && !x.BGPUp, settled || x.HasBGP && !x.BGPUp
-			bfdDown, bfdStays = bfdDown || x.HasBFD && !x.BFDUp, bfdStays || x.HasBFD && x.BFDUp
+		if x := m.SessionHistory[end]; x.HasBGP {
+			r.addBGP(x.BGPUp, true)
+		}
+		if x := m.SessionHistory[end]; x.HasBFD {
+			r.addBFD(x.BFDUp)
 		}
 		c := w.sessions[end]
 		if c == nil {
 			continue
 		}
-		sessions = sessions || c.bgpCycle == w.cycles
-		if c.bgpCycle == w.cycles && !c.bgpUp {
-			sessionDown, settled = true, settled || m.Now.Sub(c.downSince) >= settleTime
+		if c.bgpCycle == w.cycles {
+			r.addBGP(c.bgpUp, m.Now.Sub(c.downSince) >= settleTime)
 		}
 		if c.bfdCycle == w.cycles {
-			bfdDown, bfdStays = bfdDown || !c.bfdUp, bfdStays || c.bfdUp
+			r.addBFD(c.bfdUp)
 		}
 	}
+	return r
+}
+
+// whyLeft says why flows left a link, by what switches report of its ports and sessions: LinkDown, LinkSilent, SessionsDown, or
+// LeftLink if that is not known (rule 5). A link at fault remains so while nothing is reported of it.
+func (w *Watcher) whyLeft(m *Moment, l *fabric.Link, s *linkState) Kind {
+	r := w.reportOf(m, l)
 	switch {
-	case !s.lost.IsZero() && (bfdDown || sessionDown && !bfdStays):
+	case r.portDown && m.Now.Sub(s.empty) >= downTime:
+		return LinkDown
+	case !s.lost.IsZero() && (r.bfdDown || r.bgpDown && !r.bfdUp):
 		return LinkSilent
-	case settled && bfdStays:
+	case r.bgpDownLong && r.bfdUp:
 		return SessionsDown
-	case s.why == LinkDown && ports < 2, s.why == LinkSilent && !sessions:
+	case s.why == LinkDown && r.portsKnown < 2, s.why == LinkSilent && !r.bgpKnown:
 		return s.why
 	}
 	return LeftLink

@@ -230,7 +230,6 @@ type sessionCounts struct {
 	bgpUp, bfdUp       bool
 	bgpCycle, bfdCycle int // the last cycles with a report that has such a session
 	resets, lapses     []time.Time
-	detection          time.Duration
 	downSince          time.Time
 }
 
@@ -241,7 +240,7 @@ func (w *Watcher) followSessions(m *Moment) {
 			c := w.sessionsAt(name + ":" + s.Port)
 			if s.Protocol == "bfd" {
 				c.lapses = countEvents(c.lapses, c.hasBFD, c.downs, s.Downs, m.Now)
-				c.hasBFD, c.downs, c.detection, c.bfdUp, c.bfdCycle = true, s.Downs, s.Detection, s.Up, w.cycles
+				c.hasBFD, c.downs, c.bfdUp, c.bfdCycle = true, s.Downs, s.Up, w.cycles
 				continue
 			}
 			c.resets = countEvents(c.resets, c.hasBGP, c.established, s.Established, m.Now)

@@ -71,13 +71,8 @@ func (w *Watcher) Review(m *Moment) []Finding {
 // themselves when they are over.
 func (w *Watcher) withEnded(all []Finding, now time.Time) []Finding {
 	for i := range all {
-		f := &all[i]
-		switch f.Kind {
-		case LeftLink, SessionsDown, SessionFlap, FalseBFD, Converged, LinkDown, LinkFlap, LinkSilent:
-		default:
-			if f.Phase == Holds {
-				w.recent[findingKey{f.Element, f.Kind, f.Prefix}] = held{Finding: *f, last: now}
-			}
+		if f := &all[i]; f.Phase == Holds && f.Element.Kind != fabric.KindLink {
+			w.recent[findingKey{f.Element, f.Kind, f.Prefix}] = held{Finding: *f, last: now}
 		}
 	}
 	var ended []Finding
