@@ -29,47 +29,36 @@ type readSessions struct {
 	sessions map[string]routing.PortSessions
 }
 
-// carrierChanges queries how often the carriers of the ports changed whose links seem to flap. The result is nil if none seem to, and if the
-// query fails: then it is unknown whether a link flaps or its session does.
+// carrierChanges returns how often the carriers of the ports changed whose links seem to flap, as far as that is known. Where it is
+// not, it is unknown whether a link flaps or its session does.
 func (l *Loop) carrierChanges(ctx context.Context, now time.Time) map[string]int {
-	ports := boundPorts(l.routing.FlappingPorts())
-	if len(ports) == 0 {
-		return nil
-	}
-	series := fmt.Sprintf("(fabric_switch_port_carrier_changes_total%s[%ds])", portMatchers(ports), int(routing.CarrierSpan.Seconds()))
-	samples, err := l.queryPorts(ctx, "max by (switch, port) (max_over_time"+series+" - min_over_time"+series+")", now)
-	if err != nil {
-		l.opts.Log.Warn("cannot read the changes of carriers", "err", err)
-		return nil
-	}
-	out := map[string]int{}
-	for _, s := range samples {
-		out[portOf(&s)] = int(s.Value)
+	span := fmt.Sprintf("[%ds]", int(routing.CarrierSpan.Seconds()))
+	samples := l.queryPorts(ctx, "the changes of carriers", boundPorts(l.routing.FlappingPorts()), func(at string) string {
+		series := "(fabric_switch_port_carrier_changes_total" + at + span + ")"
+		return "max by (switch, port) (max_over_time" + series + " - min_over_time" + series + ")"
+	}, now)
+	out := make(map[string]int, len(samples))
+	for i := range samples {
+		out[portOf(&samples[i])] = int(samples[i].Value)
 	}
 	return out
 }
 
 // portsUp returns which ports carry packets of those whose links no flow uses any more, as far as that is known.
 func (l *Loop) portsUp(ctx context.Context, now time.Time) map[string]bool {
-	ports := boundPorts(l.routing.LeftPorts())
-	if len(ports) == 0 {
-		return nil
-	}
-	samples, err := l.queryPorts(ctx, "min by (switch, port) (fabric_switch_port_oper_up"+portMatchers(ports)+")", now)
-	if err != nil {
-		l.opts.Log.Warn("cannot read which ports are up", "err", err)
-		return nil
-	}
-	out := map[string]bool{}
-	for _, s := range samples {
-		out[portOf(&s)] = s.Value > 0
+	samples := l.queryPorts(ctx, "which ports are up", boundPorts(l.routing.LeftPorts()), func(at string) string {
+		return "min by (switch, port) (fabric_switch_port_oper_up" + at + ")"
+	}, now)
+	out := make(map[string]bool, len(samples))
+	for i := range samples {
+		out[portOf(&samples[i])] = samples[i].Value > 0
 	}
 	return out
 }
 
 // sessionHistory returns what the database has of sessions at the ports of links that seem to flap, or that flows left, where no agent
 // reports them: those that the receiver gnmi publishes. It queries only if there are such ports, and the same ones every sessionRefresh.
-// The result is nil if the query fails: then the sessions are unknown.
+// Sessions of ports that are absent are unknown.
 func (l *Loop) sessionHistory(ctx context.Context, reports map[string]*routing.Switch, now time.Time) map[string]routing.PortSessions {
 	ports := slices.Concat(l.routing.FlappingPorts(), l.routing.LeftPorts())
 	ports = boundPorts(slices.DeleteFunc(ports, func(port string) bool { return reportsSession(reports, port) }))
@@ -81,12 +70,7 @@ func (l *Loop) sessionHistory(ctx context.Context, reports map[string]*routing.S
 		return l.readSessions.sessions
 	}
 	l.readSessions = readSessions{ports: ports, at: now}
-	samples, err := l.queryPorts(ctx, sessionQuery(ports), now)
-	if err != nil {
-		l.opts.Log.Warn("cannot read the sessions of ports", "err", err)
-		return nil
-	}
-	l.readSessions.sessions = parseSessions(samples, ports)
+	l.readSessions.sessions = parseSessions(l.queryPorts(ctx, "the sessions of ports", ports, sessionQuery, now), ports)
 	return l.readSessions.sessions
 }
 
@@ -97,10 +81,10 @@ func reportsSession(reports map[string]*routing.Switch, end string) bool {
 	return r != nil && slices.ContainsFunc(r.Sessions, func(s routing.Session) bool { return s.Port == port })
 }
 
-// sessionQuery returns the query for the sessions at some ports. Each sample says in the label session what it counts. A port whose
+// sessionQuery returns the query for the sessions at the ports that some matchers match. Each sample says in the label session what it counts. A port whose
 // sessions are not counted, as SONiC's, has how often its gauge was seen to fall.
-func sessionQuery(ports []string) string {
-	at, span := portMatchers(ports), fmt.Sprintf("[%ds]", int(routing.CarrierSpan.Seconds()))
+func sessionQuery(at string) string {
+	span := fmt.Sprintf("[%ds]", int(routing.CarrierSpan.Seconds()))
 	count := func(total, up string) string {
 		return fmt.Sprintf("max by (switch, port) (round(increase(%s%s%s)) or resets(%s%s%s))", total, at, span, up, at, span)
 	}
@@ -141,11 +125,19 @@ func parseSessions(samples []evidence.Sample, ports []string) map[string]routing
 	return out
 }
 
-// queryPorts runs a query about ports.
-func (l *Loop) queryPorts(ctx context.Context, query string, now time.Time) ([]evidence.Sample, error) {
+// queryPorts runs a query about some ports, which is made of the matchers of their series. It returns nothing if there are no ports, and
+// if the query fails, which it logs with what it is about.
+func (l *Loop) queryPorts(ctx context.Context, about string, ports []string, query func(matchers string) string, now time.Time) []evidence.Sample {
+	if len(ports) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, seriesPatience)
 	defer cancel()
-	return l.opts.DB.QueryInstant(ctx, query, now)
+	samples, err := l.opts.DB.QueryInstant(ctx, query(portMatchers(ports)), now)
+	if err != nil {
+		l.opts.Log.Warn("cannot read "+about, "err", err)
+	}
+	return samples
 }
 
 // portOf returns the port of a sample of a switch.
