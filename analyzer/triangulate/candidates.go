@@ -109,6 +109,18 @@ type evidence struct {
 	flows                    int32   // that cross it for certain
 }
 
+// addLosses adds packets that flows lost, and that they were expected to lose, which cross the place or may have.
+func (v *evidence) addLosses(lost, expected float64) {
+	v.lost += lost
+	v.expected += expected
+}
+
+// addMixedLosses adds those of a flow of which a share of the packets cross it.
+func (v *evidence) addMixedLosses(lost, expected float64) {
+	v.mixedLost += lost
+	v.mixedExpected += expected
+}
+
 // lossExcess returns the log-likelihood ratio of the losses at a component against those of healthy links alone. It
 // is an upper bound for any share of them.
 func (v *evidence) lossExcess() float64 {

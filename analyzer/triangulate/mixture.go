@@ -196,7 +196,7 @@ func (b *binder) newMixture() boundPaths {
 // does. One of them, a link if there is one, stands for all in the sets of paths, so that what is done for each place is done once. It
 // returns the places that each of these stands for, itself among them.
 func mergePlaces(e *Engine, flows []flow) map[component][]component {
-	sets, certain := []*paths(nil), []bool(nil)
+	var sets []*paths
 	seen := map[*paths]bool{}
 	for i := range flows {
 		if ps := flows[i].paths; ps.mixture() && !seen[ps] {
@@ -207,7 +207,7 @@ func mergePlaces(e *Engine, flows []flow) map[component][]component {
 	if len(sets) == 0 {
 		return nil
 	}
-	certain = make([]bool, e.componentCount())
+	certain := make([]bool, e.componentCount())
 	for i := range flows {
 		fl := &flows[i]
 		for _, c := range fl.crossed {

@@ -520,14 +520,9 @@ func (s *search) applyCandidate(c *candidate, out bool) {
 		if asBefore && says == said {
 			continue
 		}
-		at := func(p component, share float64) {
+		lost, expected := says.lost-said.lost, says.expected-said.expected
+		at := func(p component) {
 			v := &s.evidenceAt[p]
-			if share == 0 { // a mixture
-				v.mixedLost += says.lost - said.lost
-				v.mixedExpected += says.expected - said.expected
-			}
-			v.lost += share * (says.lost - said.lost)
-			v.expected += share * (says.expected - said.expected)
 			v.late += says.late - said.late
 			if asBefore {
 				return
@@ -541,16 +536,19 @@ func (s *search) applyCandidate(c *candidate, out bool) {
 			}
 		}
 		for _, p := range fl.crossed {
-			at(p, 1)
+			s.evidenceAt[p].addLosses(lost, expected)
+			at(p)
 		}
-		if fl.paths != nil {
-			for i, p := range fl.paths.at {
-				share := fl.paths.share[i]
-				if fl.mixed() {
-					share = 0
-				}
-				at(p, share)
+		if fl.paths == nil {
+			continue
+		}
+		for i, p := range fl.paths.at {
+			if v := &s.evidenceAt[p]; fl.mixed() {
+				v.addMixedLosses(lost, expected)
+			} else {
+				v.addLosses(fl.paths.share[i]*lost, fl.paths.share[i]*expected)
 			}
+			at(p)
 		}
 	}
 	for _, other := range touched {
