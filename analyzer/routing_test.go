@@ -1,6 +1,7 @@
 package analyzer_test
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,10 +44,7 @@ func TestMissingPrefixBlamesNoPart(t *testing.T) {
 	r := looptest.NewRig(t, 4)
 	r.Learn()
 	spine := fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}
-	before := map[fabric.Flow]fabric.Path{}
-	for f, p := range r.World.Paths {
-		before[f] = p
-	}
+	before := maps.Clone(r.World.Paths)
 	moveFlows(r, spine, func(_ fabric.Flow, p fabric.Path) bool { return p[len(p)-1].Switch == "leaf3" })
 	r.Until(12, "a verdict on routing", func(s snapshot.Snapshot) bool { return len(s.Report.Verdicts) > 0 })
 	for range 10 {
@@ -135,10 +133,7 @@ func TestLinkThatIsDownIsNamedByItsPorts(t *testing.T) {
 	r := looptest.NewRig(t, 7)
 	r.Learn()
 	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
-	before := map[fabric.Flow]fabric.Path{}
-	for f, p := range r.World.Paths {
-		before[f] = p
-	}
+	before := maps.Clone(r.World.Paths)
 	r.PortUp = map[string]int{"leaf2:up1": 1, "spine1:dn2": 0}
 	moveFlows(r, link, func(fabric.Flow, fabric.Path) bool { return true })
 	r.Until(6, "the link", func(s snapshot.Snapshot) bool { return len(verdictsOn(s, fabric.HardFailure)) == 1 })

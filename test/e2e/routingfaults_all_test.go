@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ var (
 var routedFabrics = map[string]string{"two": "../../deploy/lab/demo.yaml", "three": "../../internal/lab/testdata/clos3.yaml"}
 
 // runRouted runs a demo for every seed on a fabric that FRR routes, with every kind of fault, and returns the outcomes.
-func runRouted(t *testing.T, tiers, kinds string) (out []demo.Outcome) {
+func runRouted(t *testing.T, tiers string, kinds []string) (out []demo.Outcome) {
 	t.Helper()
 	from, to, err := demo.ParseSeeds(*routingSeeds)
 	if err != nil {
@@ -36,12 +37,12 @@ func runRouted(t *testing.T, tiers, kinds string) (out []demo.Outcome) {
 		t.Fatal(err)
 	}
 	if *routingKinds != "" {
-		kinds = *routingKinds
+		kinds = strings.Split(*routingKinds, ",")
 	}
 	name := "e2ero" + tiers
 	for seed := from; seed <= to; seed++ {
 		stdout, stderr, code := graylink(t, "demo", "--name", name, "--web.listen-address", "127.0.0.1:0", "--format", "json", "--routing", "frr", "--topology", topology,
-			"--seed", fmt.Sprint(seed), "--fault", kinds)
+			"--seed", fmt.Sprint(seed), "--fault", strings.Join(kinds, ","))
 		clean(t, name)
 		if code != 0 && code != 2 {
 			t.Fatalf("seed %d: exit code %d:\n%s", seed, code, stderr)
@@ -95,7 +96,7 @@ func tallyOutcomes(t *testing.T, out []demo.Outcome) (kinds []string, of map[str
 		if o.SecondsToVerdict != nil {
 			c.seconds = append(c.seconds, *o.SecondsToVerdict)
 		}
-		if o.SecondsToClear != nil || o.Fault.Kind == "mute" || o.Fault.Kind == "host-stall" {
+		if o.SecondsToClear != nil || o.Fault.Kind == lab.KindMute || o.Fault.Kind == lab.KindHostStall {
 			c.cleared++
 		} else {
 			t.Logf("no all-clear: %s", where)
@@ -134,9 +135,9 @@ func TestRoutingFaults(t *testing.T) {
 	need(t)
 	for _, tiers := range strings.Split(*routedTiers, ",") {
 		t.Run(tiers, func(t *testing.T) {
-			kinds := "withdrawn,bgp-flap,wrong-as-path,bfd-false,ecmp-shrunk,blackhole-fib,slow-convergence"
-			if tiers == "three" {
-				kinds += ",polarized"
+			kinds := lab.RoutingFaultKinds()
+			if tiers == "two" { // on each path one switch chooses
+				kinds = slices.DeleteFunc(kinds, func(kind string) bool { return kind == lab.KindPolarized })
 			}
 			judgeRouted(t, runRouted(t, tiers, kinds), 0.95)
 		})
@@ -148,13 +149,13 @@ func TestFaultsOnFRR(t *testing.T) {
 	need(t)
 	for _, tiers := range strings.Split(*routedTiers, ",") {
 		t.Run(tiers, func(t *testing.T) {
-			judgeRouted(t, runRouted(t, tiers, "blackhole,clock-drift,clock-step,congest,delay,ecn,flap,host-stall,incast,link-down,loss,miscable,mute,nic-slow,switch-slow"), 0.95)
+			judgeRouted(t, runRouted(t, tiers, lab.FaultKinds()), 0.95)
 		})
 	}
 }
 
 // besideKinds are the faults of routing beside which TestFaultBesideRouting makes a fault of a link, in turn.
-var besideKinds = []string{"withdrawn", "bgp-flap", "blackhole-fib", "ecmp-shrunk", "wrong-as-path", "bfd-false"}
+var besideKinds = []string{lab.KindWithdrawn, lab.KindBGPFlap, lab.KindBlackholeFIB, lab.KindECMPShrunk, lab.KindWrongASPath, lab.KindBFDFalse}
 
 // TestFaultBesideRouting makes a fault of routing and a fault of a link at the same time, at another switch. Both are named in nine of
 // ten cases, and nothing else is.
@@ -182,7 +183,7 @@ func faultsBesideRouting(t *testing.T, tiers string, from, to uint64) {
 			if (int(seed)+i)%2 == 0 { //nolint:gosec // a small number
 				continue // half of the kinds with each seed
 			}
-			routed, link := planPair(t, d.Graph(), kind, []string{"delay", "loss", "blackhole"}[(int(seed)+i/2)%3], seed)
+			routed, link := planPair(t, d.Graph(), kind, []string{lab.KindDelay, lab.KindLoss, lab.KindBlackhole}[(int(seed)+i/2)%3], seed)
 			runs++
 			missed, extra := runPair(t, d, routed, link)
 			if missed == "" {
