@@ -38,6 +38,7 @@ func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, raw, findi
 	l.routingFlows = m.Flows
 	dead := l.deadElements(rep)
 	m.Down = func(e fabric.Element) bool { return dead[e] }
+	m.LossyLinks = l.lossyLinks(rep)
 	return l.routing.Review(m)
 }
 
@@ -56,6 +57,39 @@ func (l *Loop) deadElements(rep *fabric.Report) map[fabric.Element]bool {
 		add(&in.Verdict)
 	}
 	return dead
+}
+
+// lossyLinks returns the links to which the verdicts of a report and the open incidents put lost packets: links, those of ports, and those
+// of switches.
+func (l *Loop) lossyLinks(rep *fabric.Report) (out []string) {
+	g := l.store.Graph()
+	addEnd := func(end string) {
+		if x := g.LinkAt(end); x != nil && !x.IsAccess() {
+			out = append(out, x.ID())
+		}
+	}
+	add := func(v *fabric.Verdict) {
+		if v.Scenario.IsRouting() || v.Symptom.LossRatio == 0 {
+			return
+		}
+		switch v.Kind {
+		case fabric.KindLink:
+			out = append(out, v.Element.ID)
+		case fabric.KindPort:
+			addEnd(v.Element.ID)
+		case fabric.KindSwitch:
+			for _, end := range g.EndsOf(v.Element.ID) {
+				addEnd(end)
+			}
+		}
+	}
+	for i := range rep.Verdicts {
+		add(&rep.Verdicts[i])
+	}
+	for _, in := range l.incidents.OpenIncidents() {
+		add(&in.Verdict)
+	}
+	return out
 }
 
 // addRoutingVerdicts adds verdicts on faults of routing and on links that it left, and removes those that faults of routing explain,

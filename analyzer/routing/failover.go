@@ -76,48 +76,73 @@ func (w *Watcher) forgetLosses(now time.Time) {
 	}
 }
 
-// victim is a probe flow that lost probes, and then left links.
+// victim is a probe flow that lost probes for a while.
 type victim struct {
 	flow fabric.Flow
 	*episode
-	left map[string]fabric.Direction // by link; of the reply if only it left
-	both map[string]bool
+	links map[string]*crossing // that the probe or its reply crossed when the loss began
 }
 
-// victims returns the flows whose loss ended and whose paths left links meanwhile.
+// crossing is how a victim crossed a link.
+type crossing struct {
+	direction fabric.Direction
+	both      bool // the probe crossed it in one direction, and the reply in the other
+	left      bool // the present path of the probe or the reply does not cross it any more
+	unsettled bool // the present path of what crossed it is not known
+}
+
+// leftDirection reports whether a victim left a direction of a link, or may have.
+func (v *victim) leftDirection(d fabric.Direction) bool {
+	x := v.links[d.LinkID()]
+	return x != nil && (x.left || x.unsettled) && (x.both || x.direction == d)
+}
+
+// victims returns the flows whose loss ended, with the links that they crossed when it began.
 func (w *Watcher) victims(m *Moment) (out []*victim) {
 	for r := range w.losing {
-		f, e := r.flow, r.loss
+		e := r.loss
 		if e.end.IsZero() || e.lost < fewLost || m.Now.Sub(e.end) > failoverSpan {
 			continue
 		}
-		v := &victim{flow: f, episode: e, left: map[string]fabric.Direction{}, both: map[string]bool{}}
-		back := f
+		v := &victim{flow: r.flow, episode: e, links: map[string]*crossing{}}
+		back := r.flow
 		back.Reply = true
 		for _, x := range [2]*record{r, w.usage.records[back]} {
-			if x == nil || !x.valid || x.changed.Before(e.start.Add(-2*time.Second)) {
+			if x == nil {
 				continue
 			}
-			for _, n := range x.former {
-				if slices.Contains(x.ports, n) {
-					continue
-				}
-				d := w.usage.ports[n].Direction
-				_, already := v.left[d.LinkID()]
-				v.left[d.LinkID()], v.both[d.LinkID()] = d, already
+			for _, n := range x.portsBefore(e.start) {
+				v.cross(w.usage.ports[n].Direction, x.valid && !slices.Contains(x.ports, n), !x.valid)
 			}
 		}
-		if len(v.left) > 0 {
-			out = append(out, v)
-		}
+		out = append(out, v)
 	}
 	slices.SortFunc(out, func(a, b *victim) int { return compareFlows(a.flow, b.flow) })
 	return out
 }
 
-// leftDirection reports whether the flow of a victim left a direction of a link.
-func (v *victim) leftDirection(d fabric.Direction) bool {
-	return v.both[d.LinkID()] || v.left[d.LinkID()] == d
+// cross adds that the probe or the reply of a victim crossed a direction of a link.
+func (v *victim) cross(d fabric.Direction, left, unsettled bool) {
+	x := v.links[d.LinkID()]
+	if x == nil {
+		x = &crossing{direction: d}
+		v.links[d.LinkID()] = x
+	}
+	x.both = x.both || x.direction != d
+	x.left, x.unsettled = x.left || left, x.unsettled || unsettled
+}
+
+// leavers returns the victims that are known to have left a link, by link.
+func leavers(all []*victim) map[string][]*victim {
+	by := map[string][]*victim{}
+	for _, v := range all {
+		for link, x := range v.links {
+			if x.left {
+				by[link] = append(by[link], v)
+			}
+		}
+	}
+	return by
 }
 
 // departed returns the probe flows that left a direction of a link since a moment, with their probes or their replies. Those whose present
@@ -184,18 +209,19 @@ func (w *Watcher) failedDirections(link string, victims []*victim) (failed []fab
 
 // failovers finds losses that ended when flows left a link (rule 6). A failover is reported for convergedFor.
 func (w *Watcher) failovers(m *Moment) (out []Finding) {
-	left := w.victims(m)
-	for len(left) >= fewFlows {
-		link, alike, own := w.commonLink(m, left)
+	victims := w.victims(m)
+	for rest := victims; len(rest) >= fewFlows; {
+		link, alike, own := w.commonLink(m, rest, victims)
 		if link == "" {
 			break
 		}
-		left = slices.DeleteFunc(left, func(v *victim) bool { return slices.Contains(own, v) })
+		mine := setOf(own)
+		rest = slices.DeleteFunc(slices.Clone(rest), func(v *victim) bool { return mine[v] })
 		// A link that other flows cross works: the routes of some flows moved.
 		if a, b, ok := fabric.SplitLink(link); ok && w.usage.works(m, fabric.Direction{From: a, To: b}) {
 			continue
 		}
-		all := w.withUnsettled(link, own)
+		all := withUnsettled(link, own, victims)
 		failed, _ := w.failedDirections(link, all)
 		f, last := failoverOf(link, all, failed)
 		f.Others = alike
@@ -237,15 +263,10 @@ type failover struct {
 	ended   time.Time
 }
 
-// commonLink returns the link that most victims left, others that the same flows left, and these flows. Most flows that left the link
-// must be victims. Of links that the same flows left, one that is known to be down comes first.
-func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element, []*victim) {
-	by := map[string][]*victim{}
-	for _, v := range all {
-		for link := range v.left {
-			by[link] = append(by[link], v)
-		}
-	}
+// commonLink returns the link that most of some victims left, others that the same flows left, and these flows. Most flows that left the
+// link must be among all victims. Of links that the same flows left, one that is known to be down comes first.
+func (w *Watcher) commonLink(m *Moment, some, all []*victim) (string, []fabric.Element, []*victim) {
+	by := leavers(some)
 	links := sortedKeys(by)
 	slices.SortStableFunc(links, func(a, b string) int { return cmp.Compare(len(by[b]), len(by[a])) })
 	best, bestShare := "", 0.0
@@ -253,7 +274,7 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 		if len(by[link]) < fewFlows || best != "" && len(by[link])*10 < len(by[best])*9 {
 			break
 		}
-		if _, s := w.failedDirections(link, w.withUnsettled(link, by[link])); s >= mostAffected && (best == "" || s > bestShare) {
+		if _, s := w.failedDirections(link, withUnsettled(link, by[link], all)); s >= mostAffected && (best == "" || s > bestShare) {
 			best, bestShare = link, s
 		}
 	}
@@ -269,21 +290,11 @@ func (w *Watcher) commonLink(m *Moment, all []*victim) (string, []fabric.Element
 	return best, alike, by[best]
 }
 
-// portsBefore returns the ports of the path that a flow had a little before a moment: the former one if it changed since.
-func (r *record) portsBefore(since time.Time) []portID {
-	if !r.changed.Before(since.Add(-2 * time.Second)) {
-		return r.former
-	}
-	return r.ports
-}
-
-// withUnsettled returns the victims of a link, and the flows that lost probes at the same time, whose path crossed the link, and whose
-// present one is not known: routes have left the link, so that they have as well. They make the mean that of all flows sooner.
-func (w *Watcher) withUnsettled(link string, own []*victim) []*victim {
-	known := map[fabric.Flow]*victim{}
+// withUnsettled returns the victims of a link, and those that lost probes at the same time, crossed the link, and whose present path is
+// not known: routes have left the link, so that they have as well. They make the mean that of all flows sooner.
+func withUnsettled(link string, own, all []*victim) (out []*victim) {
 	from, to := own[0].start, own[0].end
 	for _, v := range own {
-		known[v.flow] = v
 		if v.start.Before(from) {
 			from = v.start
 		}
@@ -291,39 +302,22 @@ func (w *Watcher) withUnsettled(link string, own []*victim) []*victim {
 			to = v.end
 		}
 	}
-	out := slices.Clone(own)
-	for r := range w.losing {
-		e := r.loss
-		if e.end.IsZero() || e.lost < fewLost || e.end.Before(from) || e.start.After(to) {
-			continue
-		}
-		back := r.flow
-		back.Reply = true
-		for _, x := range [2]*record{r, w.usage.records[back]} {
-			if x == nil || x.valid {
-				continue
-			}
-			for _, n := range x.portsBefore(e.start) {
-				d := w.usage.ports[n].Direction
-				if d.LinkID() != link {
-					continue
-				}
-				v := known[r.flow]
-				if v == nil {
-					v = &victim{flow: r.flow, episode: e, left: map[string]fabric.Direction{}, both: map[string]bool{}}
-					known[r.flow] = v
-					out = append(out, v)
-				}
-				if other, already := v.left[link]; already && other != d {
-					v.both[link] = true
-				} else {
-					v.left[link] = d
-				}
-			}
+	mine := setOf(own)
+	for _, v := range all {
+		x := v.links[link]
+		if mine[v] || x != nil && x.unsettled && !v.end.Before(from) && !v.start.After(to) {
+			out = append(out, v)
 		}
 	}
-	slices.SortFunc(out, func(a, b *victim) int { return compareFlows(a.flow, b.flow) })
 	return out
+}
+
+func setOf(all []*victim) map[*victim]bool {
+	set := make(map[*victim]bool, len(all))
+	for _, v := range all {
+		set[v] = true
+	}
+	return set
 }
 
 // failoverOf returns the finding on a failover of a link that failed in some directions, and when its last loss ended.
@@ -338,13 +332,13 @@ func failoverOf(link string, all []*victim, failed []fabric.Direction) (Finding,
 		if v.end.After(last) {
 			last = v.end
 		}
-		switch d := v.left[link]; {
+		switch x := v.links[link]; {
 		case len(failed) == 1 && v.leftDirection(failed[0]):
 			groups[failed[0]] = append(groups[failed[0]], v.lasted)
-		case v.both[link]: // which of them lost more is unknown
+		case x.both: // which of them lost more is unknown
 			groups[fabric.Direction{}] = append(groups[fabric.Direction{}], v.lasted)
-		case slices.Contains(failed, d):
-			groups[d] = append(groups[d], v.lasted)
+		case slices.Contains(failed, x.direction):
+			groups[x.direction] = append(groups[x.direction], v.lasted)
 		}
 		back := v.flow
 		back.Reply = true

@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,7 +19,8 @@ type linkState struct {
 	lost       time.Time   // when the last of its flows left it that had lost packets there, or zero
 	faulty     time.Time   // when the link, or its session, was known to be down last
 	why        Kind        // why it was left, in the last cycle in which it was
-	lossy      time.Time   // when flows that crossed it had lost packets, while its sessions flapped
+	// losers are the probe flows around it that lost packets while its sessions flapped, with when they did last.
+	losers map[fabric.Flow]time.Time
 	// finding is that of the link that is left, as it was found at foundAt.
 	finding Finding
 	foundAt time.Time
@@ -73,7 +75,7 @@ func (w *Watcher) followLink(m *Moment, d fabric.Direction) {
 // left reports whether a flow's former path crossed a direction and its present one does not.
 func (w *Watcher) left(r *record, d fabric.Direction) bool {
 	n, ok := w.usage.numbers[d]
-	return ok && slices.Contains(r.former, n) && !slices.Contains(r.ports, n)
+	return ok && slices.Contains(r.former(), n) && !slices.Contains(r.ports, n)
 }
 
 // linkFindings returns links that flap by their sessions, and links that flows left (rules 4 and 5). Links at polarized
@@ -159,10 +161,10 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		return f, false
 	}
 	w.flapping = append(w.flapping, l.A, l.B)
-	if s != nil && len(w.losersAround(l.ID())) >= fewFlows {
-		s.lossy = m.Now
+	if s != nil {
+		w.rememberLosers(m, s, l.ID())
 	}
-	passes := s != nil && m.Now.Sub(s.lossy) > flapSpan // data has passed all the while
+	passes := s != nil && len(w.unexplainedLosers(m, s, l.ID())) < fewFlows // data has passed all the while
 	switch {
 	case carriers >= 2*flapTimes-1 && departures >= flapTimes: // each flap is two changes
 		f.Kind, f.Claimed, f.Reported, f.Confidence, f.Times = LinkFlap, true, true, 0.99, departures
@@ -209,9 +211,60 @@ func (w *Watcher) losersAround(link string) (out []fabric.Flow) {
 	return out
 }
 
+// rememberLosers adds the flows around a link that lost packets lately to those that its state has. It forgets what was lost long ago.
+func (w *Watcher) rememberLosers(m *Moment, s *linkState, link string) {
+	for _, f := range w.losersAround(link) {
+		if s.losers == nil {
+			s.losers = map[fabric.Flow]time.Time{}
+		}
+		s.losers[f] = m.Now
+	}
+	maps.DeleteFunc(s.losers, func(_ fabric.Flow, t time.Time) bool { return m.Now.Sub(t) > flapSpan })
+}
+
+// unexplainedLosers returns the flows that lost packets around a link and that no other link at fault explains: their packets, or those
+// of their replies, may not cross one on any shortest path.
+func (w *Watcher) unexplainedLosers(m *Moment, s *linkState, link string) (out []fabric.Flow) {
+	for f := range s.losers {
+		if !slices.ContainsFunc(sortedKeys(w.lossy), func(other string) bool { return other != link && w.mayCross(m.Graph, f, other) }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// followLossyLinks remembers the links at fault that other verdicts name.
+func (w *Watcher) followLossyLinks(m *Moment) {
+	for _, link := range m.LossyLinks {
+		w.lossy[link] = m.Now
+	}
+	maps.DeleteFunc(w.lossy, func(_ string, t time.Time) bool { return m.Now.Sub(t) > flapSpan })
+}
+
+// mayCross reports whether a link is on a shortest path of a probe flow or of its replies.
+func (w *Watcher) mayCross(g *fabric.Graph, f fabric.Flow, link string) bool {
+	a, b, ok := fabric.SplitLink(link)
+	from, _ := g.LeafOf(f.Src)
+	to, _ := g.LeafOf(f.Dst)
+	if !ok || from == "" || to == "" {
+		return false
+	}
+	there, back := w.distances.of(g, to), w.distances.of(g, from)
+	near, far := fabric.OwnerOf(a), fabric.OwnerOf(b)
+	length, known := there[from]
+	for _, x := range [2][2]string{{near, far}, {far, near}} {
+		before, ok := back[x[0]]
+		after, ok2 := there[x[1]]
+		if known && ok && ok2 && before+1+after == length {
+			return true
+		}
+	}
+	return false
+}
+
 // isAround reports whether a flow crosses some directions, or crossed them before its present path.
 func (r *record) isAround(ids []portID) bool {
-	return slices.ContainsFunc(ids, func(n portID) bool { return slices.Contains(r.ports, n) || slices.Contains(r.former, n) })
+	return slices.ContainsFunc(ids, func(n portID) bool { return slices.Contains(r.ports, n) || slices.Contains(r.former(), n) })
 }
 
 // linkReport is what switches report of both ends of a link together.
@@ -288,7 +341,7 @@ func (w *Watcher) leftLink(l *fabric.Link, s *linkState, kind Kind) Finding {
 		}
 		f.Explained = append(f.Explained, r.flow)
 		for _, n := range r.ports {
-			if !slices.Contains(r.former, n) {
+			if !slices.Contains(r.former(), n) {
 				moved[n]++
 			}
 		}

@@ -21,21 +21,32 @@ type choice struct {
 	unused   []fabric.Direction
 }
 
-// chanceOf returns the logarithm of the probability that chance leaves one of the next hops without flows.
-func (c *choice) chanceOf() float64 {
+// notByChance is the logarithm of a probability for what tables show: it is below every bound.
+const notByChance = -100
+
+// chanceOf returns the logarithm of the probability that chance leaves one of the next hops without flows. It is not by chance if the
+// switch's table lacks that next hop.
+func (c *choice) chanceOf(m *Moment, hop fabric.Direction) float64 {
+	if m.lacksHop(c.sw, c.leaf, hop) {
+		return notByChance
+	}
 	return float64(c.flows) * math.Log1p(-1/float64(len(c.expected)))
 }
 
-// chanceOfFew returns a bound of the logarithm of the probability that chance takes at most m of the next hops.
-func (c *choice) chanceOfFew(m int) float64 {
+// chanceOfFew returns a bound of the logarithm of the probability that chance takes at most some number of the next hops. It is not by
+// chance if the switch's table lacks those that are not used.
+func (c *choice) chanceOfFew(m *Moment, most int) float64 {
+	if len(c.unused) > 0 && !slices.ContainsFunc(c.unused, func(d fabric.Direction) bool { return !m.lacksHop(c.sw, c.leaf, d) }) {
+		return notByChance
+	}
 	k := len(c.expected)
-	if m >= k {
+	if most >= k {
 		return 0
 	}
 	ways, _ := math.Lgamma(float64(k + 1))
-	a, _ := math.Lgamma(float64(m + 1))
-	b, _ := math.Lgamma(float64(k - m + 1))
-	return math.Min(0, ways-a-b+float64(c.flows)*math.Log(float64(m)/float64(k)))
+	a, _ := math.Lgamma(float64(most + 1))
+	b, _ := math.Lgamma(float64(k - most + 1))
+	return math.Min(0, ways-a-b+float64(c.flows)*math.Log(float64(most)/float64(k)))
 }
 
 // Bounds of what a cycle reviews again. A fabric of few leaves is reviewed in every cycle, and a large one in thirty-two.
@@ -154,7 +165,7 @@ func (w *Watcher) fewHops(m *Moment, bound float64, crowded map[string]bool) (ou
 		unused := map[fabric.Direction]bool{}
 		refuted := true
 		for _, c := range own {
-			p += c.chanceOfFew(most)
+			p += c.chanceOfFew(m, most)
 			for _, d := range c.unused {
 				unused[d] = true
 				refuted = refuted && m.hasHop(sw, c.leaf, d) == yes
@@ -222,7 +233,7 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 		for _, d := range c.unused {
 			next := fabric.OwnerOf(d.To)
 			if next == leaf || entered[next] > 0 {
-				if p := c.chanceOf(); p <= bound && m.hasHop(c.sw, leaf, d) != yes {
+				if p := c.chanceOf(m, d); p <= bound && m.hasHop(c.sw, leaf, d) != yes {
 					f := Finding{Element: fabric.Element{ID: c.sw, Kind: fabric.KindSwitch}, Kind: MissingHop, Prefix: leaf, Confidence: confidenceOf(p - bound),
 						Used: c.used, Expected: len(c.expected), Flows: c.flows, Others: []fabric.Element{{ID: d.LinkID(), Kind: fabric.KindLink}, {ID: next, Kind: fabric.KindSwitch}}}
 					f.explainHops(m, c.sw, []*choice{{sw: c.sw, leaf: leaf, unused: []fabric.Direction{d}}})
@@ -236,7 +247,7 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 				a = &avoided{}
 				at[next] = a
 			}
-			a.by, a.chance, a.links = append(a.by, c), a.chance+c.chanceOf(), append(a.links, d)
+			a.by, a.chance, a.links = append(a.by, c), a.chance+c.chanceOf(m, d), append(a.links, d)
 		}
 	}
 	for sw, a := range at {

@@ -6,13 +6,13 @@
 //  1. A next hop is expected of a switch toward a leaf if it is on a shortest path of the topology and its link works: flows
 //     cross it now in either direction, and it is not known to be down.
 //  2. A next hop that no flow takes is missing if chance leaves it out less than once in 10,000, over all questions of the
-//     cycle together. A switch that no flow to a leaf enters has no preferred route to it; a switch that takes too few next
-//     hops toward every leaf has too few. A table of routes that has the next hop refutes it.
+//     cycle together, or if the switch's table of routes lacks it. A table that has it refutes it. A switch that no flow to a
+//     leaf enters has no preferred route to it; a switch that takes too few next hops toward every leaf has too few.
 //  3. Flows of one leaf that crowd on few next hops of the second tier are polarized, if that holds at two switches with
 //     different next hops, or if the table of the one switch has the others too.
 //  4. A link that flows left twice in five minutes, and came back to, flaps. That its session flaps and not the link is
-//     claimed only if sessions or the carrier say so, and if flows lost nothing there. If the carrier came and went as often, the
-//     link itself flaps.
+//     claimed only if sessions or the carrier say so, and if flows lost nothing there that another link at fault does not
+//     explain. If the carrier came and went as often, the link itself flaps.
 //  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it. The
 //     link is at fault if no flow is known to use it and a port of it is down, or if it lost packets until it was left and no
 //     session has crossed it since.
@@ -236,6 +236,8 @@ type Moment struct {
 	SessionHistory map[string]PortSessions
 	// Down reports whether a link or a switch is known to be down, or at fault by another verdict. It may be nil.
 	Down func(fabric.Element) bool
+	// LossyLinks are the links to which other verdicts put lost packets.
+	LossyLinks []string
 }
 
 func (m *Moment) isDown(e fabric.Element) bool { return m.Down != nil && m.Down(e) }

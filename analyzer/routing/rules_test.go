@@ -137,6 +137,75 @@ func TestLapsesOfALinkThatLosesPackets(t *testing.T) {
 	}
 }
 
+// Rule 4: flows that leave a link whose session flaps, for one that another verdict blames, lose packets there. The session is claimed to
+// flap, also if that verdict comes later. Flows that cannot have crossed the other link are not explained by it.
+func TestFlapBesideALinkThatLosesPackets(t *testing.T) {
+	dead := fabric.Direction{From: "spine1:dn3", To: "leaf3:up1"}
+	for _, c := range []struct {
+		blamed []string
+		want   bool
+	}{
+		{nil, false},
+		{[]string{"leaf4:up1--spine1:dn4"}, false},
+		{[]string{dead.LinkID()}, true},
+	} {
+		w := twoTiers(t, 14)
+		w.report()
+		w.run(t, 2)
+		w.carriers = map[string]int{"leaf2:up2": 0, "spine2:dn2": 0}
+		w.dead[dead] = [2]time.Time{w.now, w.now.Add(time.Hour)}
+		for range 2 {
+			w.bumpSession(w.g.LinkAt("leaf2:up2"), "bgp")
+			w.down["leaf2:up2--spine2:dn2"] = true
+			w.converge()
+			w.run(t, 3)
+			w.down["leaf2:up2--spine2:dn2"] = false
+			w.converge()
+			w.run(t, 4)
+			w.lossyLinks = c.blamed
+		}
+		claimed := slices.ContainsFunc(w.found, func(f routing.Finding) bool {
+			return f.Kind == routing.SessionFlap && f.ID == "leaf2:up2--spine2:dn2" && f.Claimed
+		})
+		if claimed != c.want {
+			t.Errorf("verdicts on %q: %s", c.blamed, describe(w))
+		}
+	}
+}
+
+// Rule 2: what few flows show is by chance, but for a table that lacks the next hop.
+func TestTableShowsWhatFewFlowsDoNot(t *testing.T) {
+	for _, reported := range []bool{false, true} {
+		for kind, of := range map[routing.Kind]func(*world){
+			routing.MissingPrefix: func(w *world) { w.prepend("spine1", "leaf4") },
+			routing.MissingHop:    func(w *world) { w.hops["leaf2"]["leaf4"] = []string{"up2"} },
+			routing.FewHops: func(w *world) {
+				for _, leaf := range []string{"leaf1", "leaf3", "leaf4"} {
+					w.hops["leaf2"][leaf] = []string{"up2"}
+				}
+			},
+		} {
+			w := newWorld(worldtest.NewClos(t, 2, 4, 2), 15)
+			w.flows = slices.DeleteFunc(w.flows, func(f fabric.Flow) bool { return f.Number > 0 || f.Reply })
+			w.run(t, 2)
+			of(w)
+			if reported {
+				w.report()
+			}
+			w.run(t, 8)
+			if !reported {
+				if len(w.found) > 0 {
+					t.Errorf("%s by few flows: %s", kind, describe(w))
+				}
+				continue
+			}
+			if f := w.only(t, kind); !f.Claimed {
+				t.Errorf("%s: %+v", kind, f)
+			}
+		}
+	}
+}
+
 // Rule 4: what a database has of sessions serves where no switch reports them.
 func TestSessionHistory(t *testing.T) {
 	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
@@ -206,6 +275,53 @@ func TestMovedRoutesAreNoFailover(t *testing.T) {
 	if i := slices.IndexFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.Converged }); i >= 0 {
 		t.Errorf("%s", describe(w))
 	}
+}
+
+// failover returns the one finding of a failover, and checks that its durations are near those of both directions of a link. A
+// direction that lost nothing has none.
+func (w *world) failover(t *testing.T, link string, want map[string]time.Duration) {
+	t.Helper()
+	f := w.only(t, routing.Converged)
+	for _, x := range f.Failovers {
+		if off := x.Loss - want[x.String()]; want[x.String()] == 0 || off.Abs() > 15*time.Millisecond {
+			t.Errorf("%s: %s is stated, want %s", x.String(), x.Loss, want[x.String()])
+		}
+	}
+	if f.ID != link || len(f.Failovers) != len(want) {
+		t.Errorf("%+v", f)
+	}
+}
+
+// Rule 6: flows whose probes crossed a link in one direction and whose replies did in the other say nothing of one of them, also while the
+// present path of the reply is not known.
+func TestFailoverOfBothDirectionsWithUnknownPaths(t *testing.T) {
+	w := twoTiers(t, 9)
+	w.run(t, 4)
+	down, up := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}, fabric.Direction{From: "leaf2:up1", To: "spine1:dn2"}
+	w.dead[down] = [2]time.Time{w.now, w.now.Add(2385 * time.Millisecond)}
+	w.dead[up] = [2]time.Time{w.now, w.now.Add(2340 * time.Millisecond)}
+	w.run(t, 3)
+	w.down["leaf2:up1--spine1:dn2"] = true
+	w.converge()
+	w.hidden = 0.5
+	w.run(t, 5)
+	w.failover(t, "leaf2:up1--spine1:dn2", map[string]time.Duration{down.String(): 2385 * time.Millisecond, up.String(): 2340 * time.Millisecond})
+}
+
+// Rule 6: flows that take a detour before their last path left the link that they crossed when the loss began.
+func TestFailoverOfFlowsThatMoveTwice(t *testing.T) {
+	w := twoTiers(t, 10)
+	w.run(t, 4)
+	down := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
+	w.dead[down] = [2]time.Time{w.now, w.now.Add(time.Minute)}
+	w.run(t, 3)
+	w.hops["spine1"]["leaf2"] = []string{"dn3"}
+	w.hops["leaf3"]["leaf2"] = []string{"up2"}
+	w.run(t, 1)
+	w.down["leaf2:up1--spine1:dn2"] = true
+	w.converge()
+	w.run(t, 5)
+	w.failover(t, "leaf2:up1--spine1:dn2", map[string]time.Duration{down.String(): 3 * time.Second})
 }
 
 // Rule 5: a link that flows left says since when, and what carries its load.

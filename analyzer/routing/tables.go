@@ -77,6 +77,14 @@ func (m *Moment) hasHop(sw, leaf string, d fabric.Direction) answer {
 	return unknown
 }
 
+// lacksHop reports whether the table of a switch sends to a leaf by other ports alone. A table without an entry of its own for the leaf
+// says nothing of that.
+func (m *Moment) lacksHop(sw, leaf string, d fabric.Direction) bool {
+	r := m.Switches[sw]
+	return r != nil && m.inTable(r.FIB, leaf, d) == no &&
+		slices.ContainsFunc(m.prefixesOf(r.FIB, leaf), func(p netip.Prefix) bool { return len(r.FIB[p]) > 0 })
+}
+
 // hasPath reports whether the daemon of a switch has a valid path to a leaf by a port.
 func (m *Moment) hasPath(sw, leaf string, d fabric.Direction) answer {
 	if r := m.Switches[sw]; r != nil {

@@ -14,15 +14,47 @@ type portID int32
 // record is what is remembered of a directed flow.
 type record struct {
 	flow fabric.Flow
-	// path is the last valid path, and before the one that it replaced at changed. valid means that it is confirmed now.
-	path, before  fabric.Path
-	ports, former []portID
-	leaf          string
-	valid         bool
-	changed, seen time.Time
-	lossy         bool
-	healthy       bool
-	loss          *episode // of the probe flow; nil if it lost nothing lately
+	// path is the last valid path, and before the one that it replaced. valid means that it is confirmed now.
+	path, before fabric.Path
+	ports        []portID
+	changes      []pathChange // the latest, oldest first
+	leaf         string
+	valid        bool
+	seen         time.Time
+	lossy        bool
+	healthy      bool
+	loss         *episode // of the probe flow; nil if it lost nothing lately
+}
+
+// pathChange is when another path of a flow was learnt, and the ports of the one before.
+type pathChange struct {
+	at    time.Time
+	ports []portID
+}
+
+// mostChanges bounds the changes of a flow's path that are remembered: routes that move take it over two or three paths.
+const mostChanges = 4
+
+// former returns the ports of the path that a flow had before its last one.
+func (r *record) former() []portID {
+	if n := len(r.changes); n > 0 {
+		return r.changes[n-1].ports
+	}
+	return nil
+}
+
+// learntWithin is how long after a flow's path changed that is learnt at the latest, where packets are lost for it.
+const learntWithin = 2 * time.Second
+
+// portsBefore returns the ports of the path that a flow had when something began to lose its packets: changes that were learnt a little
+// before count as well.
+func (r *record) portsBefore(since time.Time) []portID {
+	for _, c := range r.changes {
+		if !c.at.Before(since.Add(-learntWithin)) {
+			return c.ports
+		}
+	}
+	return r.ports
 }
 
 // toLeaf counts the flows to a leaf by the ports by which they leave switches.
@@ -108,7 +140,8 @@ func (u *usage) follow(f *Flow, now time.Time) *record {
 		r.valid = true
 	default:
 		if r.path != nil {
-			r.before, r.former, r.changed = r.path, r.ports, now
+			r.before = r.path
+			r.changes = append(r.changes[max(0, len(r.changes)+1-mostChanges):], pathChange{now, r.ports})
 		}
 		r.path, r.ports, r.leaf, r.valid = f.Path, u.portsOf(f.Path), f.Path[len(f.Path)-1].Switch, true
 	}

@@ -23,7 +23,8 @@ type Watcher struct {
 	seen       map[findingKey]*held
 	flapping   []string // ports of links that seem to flap
 	recent     map[findingKey]held
-	leftPorts  []string // ports of links that no flow is known to use any more
+	leftPorts  []string             // ports of links that no flow is known to use any more
+	lossy      map[string]time.Time // links at fault by other verdicts, and when they were last
 	cycles     int
 }
 
@@ -44,7 +45,7 @@ type findingKey struct {
 // NewWatcher returns a Watcher that knows nothing yet.
 func NewWatcher() *Watcher {
 	return &Watcher{usage: newUsage(), reviews: map[string]*leafReview{}, losing: map[*record]bool{}, links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{}, compared: map[string]comparedTables{},
-		failed: map[string]failover{}, seen: map[findingKey]*held{}, recent: map[findingKey]held{}}
+		failed: map[string]failover{}, lossy: map[string]time.Time{}, seen: map[findingKey]*held{}, recent: map[findingKey]held{}}
 }
 
 // Review takes what a cycle knows, and returns the faults of routing that hold, may hold, or held a moment ago.
@@ -54,6 +55,7 @@ func (w *Watcher) Review(m *Moment) []Finding {
 		w.usage.forgetUnseen(m.Now)
 	}
 	w.forgetLosses(m.Now)
+	w.followLossyLinks(m)
 	w.followSessions(m)
 	w.followLinks(m)
 	polarized, crowded := w.polarization(m)

@@ -119,10 +119,23 @@ func TestFailoverTimes(t *testing.T) {
 		if _, err := d.Lab().AddFault(t.Context(), lab.Fault{Kind: lab.KindSlowConvergence, At: "spine1", Hold: 3 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second)
-		d.awaitRoutes()
+		d.awaitNoFailover() // the sessions are reset
 		d.failovers(t, []string{"spine1:dn1->leaf1:up1", "leaf2:up1->spine1:dn2", "spine1:dn3->leaf3:up1", "leaf4:up1->spine1:dn4", "leaf1:up1->spine1:dn1"})
 	})
+}
+
+// awaitNoFailover waits until no failover was reported for five seconds.
+func (d *routedDemo) awaitNoFailover() {
+	d.t.Helper()
+	quiet := time.Now()
+	for deadline := quiet.Add(2 * time.Minute); time.Since(quiet) < 5*time.Second; time.Sleep(100 * time.Millisecond) {
+		if slices.ContainsFunc(d.Loop().Snapshot().Incidents, func(in incident.Incident) bool { return in.Scenario == fabric.Convergence && in.ResolvedAt == nil }) {
+			quiet = time.Now()
+		}
+		if time.Now().After(deadline) {
+			d.t.Fatal("a failover is still reported after two minutes")
+		}
+	}
 }
 
 // failovers makes links lose everything in turn: every third one in both directions.
@@ -199,7 +212,10 @@ func (d *routedDemo) convergence(link string, after time.Time) *fabric.Verdict {
 func (d *routedDemo) compareFailover(t *testing.T, said *fabric.Verdict, dirs []fabric.Direction, counts map[fabric.Direction]uint64, kept []portEntry, before time.Time) {
 	t.Helper()
 	if said == nil {
-		t.Errorf("%v: no verdict on the failover", dirs)
+		t.Errorf("%v: no verdict on the failover; the incidents are:", dirs)
+		for _, in := range d.Loop().Snapshot().Incidents {
+			t.Logf("  %s to %v: %s", in.OpenedAt.Format(time.TimeOnly), in.ResolvedAt, in.Summary)
+		}
 	} else {
 		t.Logf("%v: %s", dirs, said.Summary)
 	}
