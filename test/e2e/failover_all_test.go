@@ -129,7 +129,7 @@ func (d *routedDemo) awaitNoFailover() {
 	d.t.Helper()
 	quiet := time.Now()
 	for deadline := quiet.Add(2 * time.Minute); time.Since(quiet) < 5*time.Second; time.Sleep(100 * time.Millisecond) {
-		if slices.ContainsFunc(d.Loop().Snapshot().Incidents, func(in incident.Incident) bool { return in.Scenario == fabric.Convergence && in.ResolvedAt == nil }) {
+		if slices.ContainsFunc(d.Loop().Snapshot().Incidents, func(in incident.Incident) bool { return in.Scenario == fabric.Convergence && in.Open }) {
 			quiet = time.Now()
 		}
 		if time.Now().After(deadline) {
@@ -214,7 +214,7 @@ func (d *routedDemo) compareFailover(t *testing.T, said *fabric.Verdict, dirs []
 	if said == nil {
 		t.Errorf("%v: no verdict on the failover; the incidents are:", dirs)
 		for _, in := range d.Loop().Snapshot().Incidents {
-			t.Logf("  %s to %v: %s", in.OpenedAt.Format(time.TimeOnly), in.ResolvedAt, in.Summary)
+			t.Logf("  %s, open %v: %s", in.OpenedAt.Format(time.TimeOnly), in.Open, in.Summary)
 		}
 	} else {
 		t.Logf("%v: %s", dirs, said.Summary)
