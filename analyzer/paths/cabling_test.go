@@ -49,7 +49,7 @@ func (m *miswired) see(at time.Time) {
 	for e, p := range m.truth {
 		all := sightings(p)
 		src, dst := e.Endpoints()
-		m.s.applySightings(mustKey(m.t, m.s, e), m.st.StitchPath(src, dst, all, none), all, at)
+		m.s.applySightings(mustKey(m.t, m.s, e), m.st, m.st.StitchPath(src, dst, all, none), all, at)
 	}
 	for i := range m.real.Topo.Switches {
 		m.s.recordSwitchAnswer(m.real.Topo.Switches[i].Name, at, at)

@@ -260,7 +260,7 @@ func describeCables(t *testing.T, out io.Writer, rng *rand.Rand) {
 		e := edges[n%len(edges)]
 		all := sightings(m.truth[e])
 		src, dst := e.Endpoints()
-		m.s.applySightings(mustKey(t, m.s, e), m.st.StitchPath(src, dst, all, none), all, sec(at))
+		m.s.applySightings(mustKey(t, m.s, e), m.st, m.st.StitchPath(src, dst, all, none), all, sec(at))
 		standing, changed := m.s.CheckCables(sec(at))
 		if !changed && int(at)%7 > 0 {
 			continue

@@ -153,6 +153,9 @@ type pathReport struct {
 	ended bool
 	// contradicts reports whether the observed hops contradict a path. Nil means that they cannot.
 	contradicts func(fabric.Path) bool
+	// left returns when the flow was first seen beside a path after a moment, or zero, and the paths that it may have since then. Nil
+	// means that this is not known.
+	left func(fabric.Path, time.Time) (time.Time, []fabric.Path)
 	// since is when the path was first seen, if not at; oldUntil is until when the
 	// one before it was seen, where that is known.
 	since, previousUntil time.Time
@@ -261,7 +264,14 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 	if known && t.State != fabric.PathStale {
 		s.cabling.recordMismatch(k, odd, t.TracedAt)
 	}
-	s.applyReport(k, pathReport{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced})
+	w := pathReport{source: ByTrace, at: t.TracedAt, Resolved: r, repeated: t.State == fabric.PathStale, split: t.Balanced}
+	w.left = func(p fabric.Path, _ time.Time) (time.Time, []fabric.Path) {
+		if len(r.Candidates) == 0 || slices.ContainsFunc(r.Candidates, func(c fabric.Path) bool { return slices.Equal(c, p) }) {
+			return time.Time{}, nil
+		}
+		return t.TracedAt, r.Candidates
+	}
+	s.applyReport(k, w)
 	return nil
 }
 
@@ -315,6 +325,7 @@ func (s *Store) applyReport(k flowKey, w pathReport) {
 	s.stateCounts[b.state]--
 	defer func() { s.stateCounts[b.state]++ }()
 	var cands []fabric.Path
+	left, by := s.leftPath(b, w)
 	switch {
 	case resolved && w.repeated:
 		if b.route == 0 {
@@ -332,6 +343,14 @@ func (s *Store) applyReport(k flowKey, w pathReport) {
 		}
 		b.state, b.confirmed, b.source = stateUnknown, at, sourceIndex(w.source)
 		cands = w.Candidates
+	case left != 0 && b.route == 0:
+		b.state, cands = stateUnknown, by
+	case left != 0:
+		s.markContested(b, w)
+		s.retirePath(id, min(confirmed, left))
+		b.since, b.version = left, s.nextVersion()
+		b.state, b.confirmed, b.source = stateUnknown, left, sourceIndex(w.source)
+		cands = by
 	case b.route != 0:
 		b.confirmed, b.sightedHops, b.state = confirmed, 0, stateStale
 		b.ended = b.ended || w.ended
@@ -340,6 +359,25 @@ func (s *Store) applyReport(k flowKey, w pathReport) {
 		cands = w.Candidates
 	}
 	s.setDetail(b, w.Notes, cands, from, to)
+}
+
+// leftPath returns when a flow was first seen beside its last path, after that was learnt, by a report that shows no whole path, and the
+// paths that it may have since then. It returns 0 if the report does not contradict the path: packets may be lost before they come to
+// all switches.
+func (s *Store) leftPath(b *record, w pathReport) (at int64, by []fabric.Path) {
+	route, since := b.route, b.since
+	if n := len(b.past); route == 0 && n > 0 {
+		route, since = b.past[n-1].route, b.past[n-1].since
+	}
+	if route == 0 || w.left == nil || w.State == fabric.PathValid || w.split || w.repeated || w.ended {
+		return 0, nil
+	}
+	from, to := s.accessPorts(b.flowKey)
+	left, by := w.left(s.routes.expandPath(route, from, to), timeOf(since))
+	if left.IsZero() {
+		return 0, nil
+	}
+	return max(min(left.UnixNano(), w.at.UnixNano()), since), by
 }
 
 // bindPath takes a resolved path into a record.
@@ -363,13 +401,29 @@ func (s *Store) bindPath(id uint32, w pathReport, from, to switchPort) {
 			confirmed = max(confirmed, w.previousUntil.UnixNano())
 		}
 		since = max(since, b.confirmed)
-		s.retirePath(id, min(confirmed, since))
+		if b.route == 0 && len(b.past) > 0 && since-b.since <= int64(betweenPaths) {
+			s.extendFormer(b, w.previousUntil)
+		} else {
+			s.retirePath(id, min(confirmed, since))
+		}
 		b.route, b.since, b.confirmed, b.version = now, since, since, s.nextVersion()
 		x := s.routes.all.entryAt(now)
 		b.index = uint32(len(x.flows))
 		x.flows = append(x.flows, id)
 	}
 	b.source, b.sightedHops, b.ended = sourceIndex(w.source), w.sightedHops, false
+}
+
+// betweenPaths is the longest time from when a flow was first seen beside its path until it was first seen on all of another one in which it
+// went from the one to the other.
+const betweenPaths = time.Second
+
+// extendFormer extends the time until which the former path of a flow was seen, which left it for a path that was not known at once.
+func (s *Store) extendFormer(b *record, until time.Time) {
+	former := &b.past[len(b.past)-1]
+	if !until.IsZero() {
+		former.until = max(former.until, min(until.UnixNano(), b.since))
+	}
 }
 
 // markContested notes that a trace has another path than the sightings.
@@ -581,8 +635,11 @@ func (s *Store) bindingOf(b *record) Binding {
 	from, to := s.accessPorts(b.flowKey)
 	out := Binding{Path: s.routes.expandPath(b.route, from, to), State: states[b.state], Source: sources[b.source], Version: b.version,
 		Since: timeOf(b.since), Confirmed: timeOf(s.confirmedUntil(b)), Checked: timeOf(s.checkedAt(b))}
-	if n := len(b.past); n > 0 {
-		out.Before = s.routes.expandPath(b.past[n-1].route, from, to)
+	for i := len(b.past) - 1; i >= 0; i-- {
+		if before := b.past[i].route; before != b.route {
+			out.Before = s.routes.expandPath(before, from, to)
+			break
+		}
 	}
 	if b.details != nil {
 		out.Notes = b.details.notes
@@ -633,6 +690,7 @@ func (s *Store) pathAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
 		}
 		return out, true
 	}
+	now := out.Candidates
 	out.Candidates, out.Notes = nil, nil
 	all := append(slices.Clip(b.past), version{b.route, b.source, b.version, b.since, s.confirmedUntil(b)})
 	for _, v := range all {
@@ -652,7 +710,19 @@ func (s *Store) pathAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
 		// until its successor was.
 		begun := i == 0 || t1 > all[i-1].until
 		over := i+1 < len(all) && t0 >= all[i+1].since
-		if !begun || over || v.route == 0 || slices.Contains(taken, v.route) {
+		if !begun || over || slices.Contains(taken, v.route) {
+			continue
+		}
+		if v.route == 0 {
+			if i+1 < len(all) || len(now) == 0 {
+				out.Candidates, out.Notes = nil, []string{"the path was not known in a part of the window"}
+				return out, true
+			}
+			for _, p := range now {
+				if !slices.ContainsFunc(out.Candidates, func(c fabric.Path) bool { return slices.Equal(c, p) }) {
+					out.Candidates = append(out.Candidates, p)
+				}
+			}
 			continue
 		}
 		taken = append(taken, v.route)

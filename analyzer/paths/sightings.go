@@ -321,7 +321,7 @@ func (s *Sightings) bindFlow(k flowKey, at time.Time) {
 		delete(s.flows, k)
 	}
 	s.sawSplit = s.sawSplit || r.Split
-	s.store.applySightings(k, r, all, at)
+	s.store.applySightings(k, s.stitcher, r, all, at)
 }
 
 // Tick drops the tables of switches that have not reported for long, and applies the sightings
@@ -365,7 +365,7 @@ func (s *Sightings) Tick(now time.Time) {
 				until = t.until
 			}
 		}
-		s.store.applySightings(k, r, all, until)
+		s.store.applySightings(k, s.stitcher, r, all, until)
 	}
 }
 
@@ -381,14 +381,16 @@ func (s *Sightings) RebindAll(now time.Time) {
 }
 
 // applySightings applies the result of stitching a flow.
-func (s *Store) applySightings(k flowKey, r Stitched, all []Sighting, at time.Time) {
+func (s *Store) applySightings(k flowKey, stitcher *Stitcher, r Stitched, all []Sighting, at time.Time) {
 	w := pathReport{source: BySightings, at: at, Resolved: r.Resolved, split: r.Split, since: r.Since, previousUntil: r.PreviousUntil, sightedHops: r.SightedHops}
 	if len(all) > 0 {
 		w.contradicts = func(p fabric.Path) bool {
-			return slices.ContainsFunc(all, func(x Sighting) bool {
-				return !slices.ContainsFunc(p, func(h fabric.Hop) bool { return h.Switch == x.Switch && h.In == x.Port })
-			})
+			return slices.ContainsFunc(all, func(x Sighting) bool { return x.isBeside(p) })
 		}
+	}
+	w.left = func(p fabric.Path, since time.Time) (time.Time, []fabric.Path) {
+		src, dst := s.flowOf(k).Endpoints()
+		return stitcher.leftPath(src, dst, all, p, since)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

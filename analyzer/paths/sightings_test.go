@@ -196,6 +196,37 @@ func TestTablesRule3Times(t *testing.T) {
 	}
 }
 
+// A flow that is seen beside its path has left it, also if its packets are lost behind the switch that sees it: its windows are not bound
+// to the path that it had. Where it was before and comes back to is bound again.
+func TestLostFlowHasLeftItsPath(t *testing.T) {
+	r := newRig(t)
+	r.begin(10)
+	for at := 11.0; at < 20; at++ {
+		r.quiet(at, four...)
+	}
+	r.must("spine2", 20, false, "0:dn1") // since 19, and lost there
+	r.must("leaf2", 20, false, "")
+	r.must("spine1", 20, false, "")
+	r.quiet(20, "leaf1")
+	for _, gone := range []string{"", "leaf2", "spine1"} { // one after the other
+		if gone != "" {
+			r.must(gone, 21, false, "", 0)
+		}
+		if b := r.want(0, fabric.PathUnknown, nil); len(b.Candidates) != 1 || b.Candidates[0].CanonicalKey() != by(2).CanonicalKey() {
+			t.Errorf("candidates %v, want the path by spine2", b.Candidates)
+		}
+	}
+	r.quiet(21, "leaf1", "spine2")
+	ask(t, r.s.store, flow(0), asked{10, 15.9, fabric.PathValid, by(1), 0}, asked{19.1, 20, fabric.PathUnknown, nil, 1}, asked{15, 20, fabric.PathUnknown, nil, 2})
+	// It comes back.
+	r.must("leaf2", 25, false, "0:up1")
+	r.must("spine1", 25, false, "0:dn1")
+	r.must("spine2", 25, false, "", 0)
+	r.quiet(26, four...)
+	r.want(0, fabric.PathValid, by(1))
+	ask(t, r.s.store, flow(0), asked{10, 15.9, fabric.PathValid, by(1), 0}, asked{19.1, 20, fabric.PathUnknown, nil, 0}, asked{15, 25, fabric.PathUnknown, nil, 0}, asked{24.2, 25, fabric.PathValid, by(1), 0})
+}
+
 func TestTablesRule4Balanced(t *testing.T) {
 	r := newRig(t)
 	r.begin(10)

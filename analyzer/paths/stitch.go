@@ -370,6 +370,35 @@ func routeChanged(at sightingsBySwitch) bool {
 	return false
 }
 
+// isBeside reports whether a flow that comes in by the port of a sighting does not take a path.
+func (x *Sighting) isBeside(p fabric.Path) bool {
+	return !slices.ContainsFunc(p, func(h fabric.Hop) bool { return h.Switch == x.Switch && h.In == x.Port })
+}
+
+// leftPath returns when a flow was first seen beside a path after a moment, and the shortest paths by the switches that saw it there. What
+// others saw may be of before. The time is zero if no switch saw it beside the path, and the paths are none if that is where no
+// shortest path leads.
+func (s *Stitcher) leftPath(src, dst string, seen []Sighting, p fabric.Path, since time.Time) (left time.Time, by []fabric.Path) {
+	at := sightingsBySwitch{}
+	for i := range seen {
+		x := &seen[i]
+		if _, known := s.index[x.Switch]; !known || !x.isBeside(p) || !x.First.After(since) {
+			continue
+		}
+		at[x.Switch] = x
+		if left.IsZero() || x.First.Before(left) {
+			left = x.First
+		}
+	}
+	first, in := s.g.LeafOf(src)
+	last, out := s.g.LeafOf(dst)
+	if len(at) == 0 || first == "" || last == "" {
+		return left, nil
+	}
+	by, _ = s.fittingPaths([2]fabric.Hop{{Switch: first, In: in}, {Switch: last, Out: out}}, at)
+	return left, by
+}
+
 // currentPorts returns the ports by which packets come in now.
 func (x *Sighting) currentPorts() []string {
 	if x.Balanced {

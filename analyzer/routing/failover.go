@@ -344,9 +344,7 @@ func failoverOf(link string, all []*victim, failed []fabric.Direction) (Finding,
 		back.Reply = true
 		f.Explained = append(f.Explained, v.flow, back)
 	}
-	if len(groups) > 1 {
-		delete(groups, fabric.Direction{})
-	}
+	settleBoth(groups, failed)
 	for d, g := range groups {
 		f.Failovers = append(f.Failovers, Failover{Direction: d, Loss: meanOfMost(g), Flows: len(g)})
 	}
@@ -355,15 +353,35 @@ func failoverOf(link string, all []*victim, failed []fabric.Direction) (Finding,
 	return f, last
 }
 
+// settleBoth decides what the flows show that crossed a link in both directions. They lost packets for as long as the worse of the two:
+// if one direction is known to have lost them for shorter, that is how long the other one did.
+func settleBoth(groups map[fabric.Direction][]time.Duration, failed []fabric.Direction) {
+	both := groups[fabric.Direction{}]
+	if len(groups) == 1 || len(both) == 0 {
+		return
+	}
+	delete(groups, fabric.Direction{})
+	for i, d := range failed {
+		other := failed[len(failed)-1-i]
+		if d != other && len(groups[d]) == 0 && len(both) >= fewFlows && meanOfMost(both) > meanOfMost(groups[other])+nearDuration {
+			groups[d] = both
+			return
+		}
+	}
+}
+
+// nearDuration is up to which difference from their median durations of one failover are taken for the same.
+const nearDuration = 50 * time.Millisecond
+
 // meanOfMost returns the mean of the durations that are near the median. The others are of flows that lost something else as well, or whose
 // paths were not what they seemed to be.
 func meanOfMost(all []time.Duration) time.Duration {
-	const near, share = 50 * time.Millisecond, 10
+	const share = 10
 	slices.Sort(all)
 	median := all[len(all)/2]
 	sum, n := time.Duration(0), 0
 	for _, d := range all {
-		if (d - median).Abs() <= max(near, median/share) {
+		if (d - median).Abs() <= max(nearDuration, median/share) {
 			sum += d
 			n++
 		}

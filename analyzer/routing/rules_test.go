@@ -308,6 +308,30 @@ func TestFailoverOfBothDirectionsWithUnknownPaths(t *testing.T) {
 	w.failover(t, "leaf2:up1--spine1:dn2", map[string]time.Duration{down.String(): 2385 * time.Millisecond, up.String(): 2340 * time.Millisecond})
 }
 
+// Rule 6: a direction that only flows crossed whose replies came back by the link shows by them, if the other one lost less.
+func TestFailoverOfADirectionThatNoFlowCrossedAlone(t *testing.T) {
+	down, up := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}, fabric.Direction{From: "leaf2:up1", To: "spine1:dn2"}
+	w := newWorld(worldtest.NewClos(t, 2, 4, 2), 12)
+	crosses := func(f fabric.Flow, d fabric.Direction) bool {
+		p, _ := w.pathOf(f)
+		src, dst := f.Endpoints()
+		return slices.Contains(p.LinkDirections(src, dst), d)
+	}
+	w.flows = slices.DeleteFunc(w.flows, func(f fabric.Flow) bool { // those that cross it upwards alone
+		back := f.ProbeFlow()
+		back.Reply = true
+		return (crosses(f.ProbeFlow(), up) || crosses(back, up)) && !crosses(f.ProbeFlow(), down) && !crosses(back, down)
+	})
+	w.run(t, 10)
+	w.dead[up] = [2]time.Time{w.now, w.now.Add(2600 * time.Millisecond)}
+	w.dead[down] = [2]time.Time{w.now.Add(2500 * time.Millisecond), w.now.Add(2550 * time.Millisecond)}
+	w.run(t, 3)
+	w.down["leaf2:up1--spine1:dn2"] = true
+	w.converge()
+	w.run(t, 5)
+	w.failover(t, "leaf2:up1--spine1:dn2", map[string]time.Duration{up.String(): 2600 * time.Millisecond, down.String(): 50 * time.Millisecond})
+}
+
 // Rule 6: flows that take a detour before their last path left the link that they crossed when the loss began.
 func TestFailoverOfFlowsThatMoveTwice(t *testing.T) {
 	w := twoTiers(t, 10)
