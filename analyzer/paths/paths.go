@@ -80,6 +80,9 @@ type Binding struct {
 	// Since is when the path was first confirmed, Confirmed when last; Checked is
 	// when the flow was last heard of, resolved or not.
 	Since, Confirmed, Checked time.Time
+	// Elsewhere is set if the flow was seen beside its last path within the window, and no other path was known then. What it lost
+	// may be lost there.
+	Elsewhere bool
 	// Expired is set if Path comes from tables that were last confirmed longer than their StaleAfter before the window's end.
 	Expired bool
 	// Before is the path before Path or, with candidates in time, the oldest of them.
@@ -688,6 +691,7 @@ func (s *Store) pathAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
 				out.State = fabric.PathStale
 			}
 		}
+		out.Elsewhere = b.route == 0 && len(b.past) > 0
 		return out, true
 	}
 	now := out.Candidates
@@ -698,7 +702,7 @@ func (s *Store) pathAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
 			out.Path, out.Source, out.Version = s.routes.expandPath(v.route, from, to), sources[v.source], v.number
 			out.Since, out.Confirmed, out.State = timeOf(v.since), timeOf(v.until), fabric.PathValid
 			if v.route == 0 {
-				out.State = fabric.PathUnknown
+				out.State, out.Elsewhere = fabric.PathUnknown, true
 			}
 			return out, true
 		}
@@ -714,6 +718,7 @@ func (s *Store) pathAt(e fabric.Flow, start, end time.Time) (Binding, bool) {
 			continue
 		}
 		if v.route == 0 {
+			out.Elsewhere = true
 			if i+1 < len(all) || len(now) == 0 {
 				out.Candidates, out.Notes = nil, []string{"the path was not known in a part of the window"}
 				return out, true

@@ -143,7 +143,7 @@ func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 	b, _ := s.opts.Store.BindingAt(e, o.Start, end)
 	o.Sprayed = b.Sprayed
 	changed = b.State == fabric.PathUnknown && len(b.Before) > 0 && !o.Sprayed
-	if changed && lostAll(o) {
+	if changed && lostAll(o) && !b.Elsewhere {
 		// The flow took the old path, since packets arrived by the new one.
 		b.Path, b.State, b.Candidates = b.Before, fabric.PathStale, nil
 	}

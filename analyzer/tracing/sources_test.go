@@ -118,6 +118,30 @@ func TestLostFlowsTookTheOldPath(t *testing.T) {
 	}
 }
 
+// TestLostFlowsThatWereSeenElsewhere: a trace that does not come to its end shows another switch than that of the path that is known. What
+// is lost from then on is not lost on that path.
+func TestLostFlowsThatWereSeenElsewhere(t *testing.T) {
+	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 8)
+	s := NewSources(Options{Store: paths.NewStore(w.Graph), Log: slog.New(slog.DiscardHandler)})
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h8/eth1"}
+	ways := w.Graph.ShortestPaths("h1/eth1", "h8/eth1", 2)
+	at := time.Unix(100000, 0)
+	for i, p := range ways {
+		w.Paths[e] = p
+		trace := w.TraceOf(e, at.Add(time.Duration(i)*4*time.Second))
+		if i == 1 {
+			trace.Reached, trace.State, trace.Hops = false, fabric.PathUnknown, trace.Hops[:2]
+		}
+		if err := s.opts.Store.AddTrace(trace); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := &fabric.Observation{Edge: e.String(), Src: e.Src, Dst: e.Dst, Start: at.Add(5 * time.Second), WindowNS: 1e9, Sent: 100, Lost: 100}
+	if changed := s.BindPath(o); !changed || o.PathState != fabric.PathUnknown || len(o.Path) > 0 || len(o.Paths) != 1 || o.Paths[0].CanonicalKey() != ways[1].CanonicalKey() {
+		t.Errorf("changed %v: %s %v, candidates %v", changed, o.PathState, o.Path, o.Paths)
+	}
+}
+
 // TestDeclaredSprayIsBound checks the windows of a fabric whose topology says that it sprays, and that its flows are not traced
 // again and again.
 func TestDeclaredSprayIsBound(t *testing.T) {
