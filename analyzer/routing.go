@@ -18,7 +18,7 @@ func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, raw, findi
 	if l.opts.SwitchRoutes != nil {
 		m.Switches = l.opts.SwitchRoutes()
 	}
-	m.SessionHistory = l.sessionHistory(ctx, m.Switches, now)
+	m.SessionHistory, m.LossCounts = l.sessionHistory(ctx, m.Switches, now), l.lossCounts(ctx)
 	for i := range findings {
 		f := &findings[i]
 		o := f.Obs

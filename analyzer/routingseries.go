@@ -164,11 +164,17 @@ func portMatchers(ends []string) string {
 	var switches, ports []string
 	for _, end := range ends {
 		sw, port, _ := fabric.SplitPort(end)
-		switches, ports = append(switches, regexp.QuoteMeta(sw)), append(ports, regexp.QuoteMeta(port))
+		switches, ports = append(switches, sw), append(ports, port)
 	}
-	join := func(list []string) string {
-		slices.Sort(list)
-		return strings.Join(slices.Compact(list), "|")
+	return fmt.Sprintf("{switch=~%q,port=~%q}", joinPatterns(switches), joinPatterns(ports))
+}
+
+// joinPatterns returns a regular expression that matches some names, each once and in order.
+func joinPatterns(names []string) string {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = regexp.QuoteMeta(name)
 	}
-	return fmt.Sprintf("{switch=~%q,port=~%q}", join(switches), join(ports))
+	slices.Sort(quoted)
+	return strings.Join(slices.Compact(quoted), "|")
 }

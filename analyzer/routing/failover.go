@@ -27,7 +27,34 @@ type episode struct {
 	// share is that of the second that was counted last, which ended at counted.
 	share   float64
 	counted time.Time
+	// asked is how often its probes were asked for, which lasted is by if they are known.
+	asked int
 }
+
+// mostLosses bounds the episodes of a flow that are remembered. Packets may be lost again while routes settle.
+const mostLosses = 3
+
+// LossSpan is a time within which a probe flow lost probes, with a margin on both sides.
+type LossSpan struct {
+	Flow     fabric.Flow
+	From, To time.Time
+}
+
+// LossCount is how many probes of a flow were not answered within a span, and how many it sends per second.
+type LossCount struct {
+	LossSpan
+	Unanswered, PerSecond float64
+}
+
+const (
+	// lossMargin is how long before the cycle that noticed a loss its span begins: the windows of cycles end earlier.
+	lossMargin = 4 * time.Second
+	// mostSpans bounds the flows whose probes are asked for in a cycle, and mostAsked how often they are for one episode.
+	mostSpans, mostAsked = 256, 3
+)
+
+// span returns the span of an episode that has ended.
+func (e *episode) span(f fabric.Flow) LossSpan { return LossSpan{f, e.start.Add(-lossMargin), e.end} }
 
 // addSecond adds the share of the probes of the last second that had no reply. Seconds that were not counted, as those of cycles that were
 // missed, lie within the loss if the next one has loss too, and are taken for the worse of the two. Else it ended in them: they are taken
@@ -49,12 +76,15 @@ func (r *record) followLosses(f *Flow, m *Moment) {
 	if f.Reply || !f.Counted || f.Sent == 0 {
 		return
 	}
-	e := r.loss
+	var e *episode
+	if n := len(r.losses); n > 0 {
+		e = r.losses[n-1]
+	}
 	switch {
 	case f.Unanswered > 0:
-		if e == nil || !e.end.IsZero() && m.Now.Sub(e.end) > m.Step {
+		if e == nil || !e.end.IsZero() && m.Now.Sub(e.end) > m.Step+m.Step/2 {
 			e = &episode{start: m.Now.Add(-m.Step)}
-			r.loss = e
+			r.losses = append(r.losses[max(0, len(r.losses)+1-mostLosses):], e)
 		}
 		e.end = time.Time{}
 		e.lost += f.Unanswered
@@ -69,9 +99,38 @@ func (r *record) followLosses(f *Flow, m *Moment) {
 // forgetLosses forgets what flows lost long ago.
 func (w *Watcher) forgetLosses(now time.Time) {
 	for r := range w.losing {
-		if e := r.loss; now.Sub(r.seen) > failoverSpan || !e.end.IsZero() && now.Sub(e.end) > failoverSpan+gatherFor {
-			r.loss = nil
+		r.losses = slices.DeleteFunc(r.losses, func(e *episode) bool {
+			return now.Sub(r.seen) > failoverSpan || !e.end.IsZero() && now.Sub(e.end) > failoverSpan+gatherFor
+		})
+		if len(r.losses) == 0 {
 			delete(w.losing, r)
+		}
+	}
+}
+
+// takeCounts takes how many probes were not answered in the episodes that were asked for. What cycles add up is less exact: each sees one
+// second, and a busy server shows some of them twice or never.
+func (w *Watcher) takeCounts(counts []LossCount) {
+	for i := range counts {
+		c := &counts[i]
+		r := w.usage.records[c.Flow]
+		if r == nil || c.PerSecond <= 0 {
+			continue
+		}
+		for _, e := range r.losses {
+			if !e.end.IsZero() && e.span(c.Flow) == c.LossSpan {
+				e.asked, e.lasted = mostAsked, time.Duration(c.Unanswered/c.PerSecond*float64(time.Second))
+			}
+		}
+	}
+}
+
+// askForCounts asks how many probes some victims lost, unless that is known or cannot be known.
+func (w *Watcher) askForCounts(all []*victim) {
+	for _, v := range all {
+		if v.asked < mostAsked && len(w.lossSpans) < mostSpans {
+			v.asked++
+			w.lossSpans = append(w.lossSpans, v.span(v.flow))
 		}
 	}
 }
@@ -100,25 +159,30 @@ func (v *victim) leftDirection(d fabric.Direction) bool {
 // victims returns the flows whose loss ended, with the links that they crossed when it began.
 func (w *Watcher) victims(m *Moment) (out []*victim) {
 	for r := range w.losing {
-		e := r.loss
-		if e.end.IsZero() || e.lost < fewLost || m.Now.Sub(e.end) > failoverSpan {
+		for _, e := range r.losses {
+			if !e.end.IsZero() && e.lost >= fewLost && m.Now.Sub(e.end) <= failoverSpan {
+				out = append(out, w.victimOf(r, e))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *victim) int { return cmp.Or(compareFlows(a.flow, b.flow), a.start.Compare(b.start)) })
+	return out
+}
+
+// victimOf returns a probe flow in an episode.
+func (w *Watcher) victimOf(r *record, e *episode) *victim {
+	v := &victim{flow: r.flow, episode: e, links: map[string]*crossing{}}
+	back := r.flow
+	back.Reply = true
+	for _, x := range [2]*record{r, w.usage.records[back]} {
+		if x == nil {
 			continue
 		}
-		v := &victim{flow: r.flow, episode: e, links: map[string]*crossing{}}
-		back := r.flow
-		back.Reply = true
-		for _, x := range [2]*record{r, w.usage.records[back]} {
-			if x == nil {
-				continue
-			}
-			for _, n := range x.portsBefore(e.start) {
-				v.cross(w.usage.ports[n].Direction, x.valid && !slices.Contains(x.ports, n), !x.valid)
-			}
+		for _, n := range x.portsBefore(e.start) {
+			v.cross(w.usage.ports[n].Direction, x.valid && !slices.Contains(x.ports, n), !x.valid)
 		}
-		out = append(out, v)
 	}
-	slices.SortFunc(out, func(a, b *victim) int { return compareFlows(a.flow, b.flow) })
-	return out
+	return v
 }
 
 // cross adds that the probe or the reply of a victim crossed a direction of a link.
@@ -209,6 +273,8 @@ func (w *Watcher) failedDirections(link string, victims []*victim) (failed []fab
 
 // failovers finds losses that ended when flows left a link (rule 6). A failover is reported for convergedFor.
 func (w *Watcher) failovers(m *Moment) (out []Finding) {
+	w.takeCounts(m.LossCounts)
+	w.lossSpans = w.lossSpans[:0]
 	victims := w.victims(m)
 	for rest := victims; len(rest) >= fewFlows; {
 		link, alike, own := w.commonLink(m, rest, victims)
@@ -233,6 +299,7 @@ func (w *Watcher) failovers(m *Moment) (out []Finding) {
 		if m.Now.Sub(last) < gatherFor {
 			continue
 		}
+		w.askForCounts(all)
 		was, known := w.failed[link]
 		if !known || last.After(was.ended.Add(settleTime)) || f.measuredBy() >= was.finding.measuredBy() {
 			w.failed[link] = failover{finding: f, ended: last}

@@ -204,7 +204,8 @@ func (w *Watcher) losersAround(link string) (out []fabric.Flow) {
 	for r := range w.losing {
 		back := r.flow
 		back.Reply = true
-		if reply := w.usage.records[back]; r.loss.lasted >= longLoss && (r.isAround(ids) || reply != nil && reply.isAround(ids)) {
+		long := slices.ContainsFunc(r.losses, func(e *episode) bool { return e.lasted >= longLoss })
+		if reply := w.usage.records[back]; long && (r.isAround(ids) || reply != nil && reply.isAround(ids)) {
 			out = append(out, r.flow)
 		}
 	}
@@ -222,23 +223,43 @@ func (w *Watcher) rememberLosers(m *Moment, s *linkState, link string) {
 	maps.DeleteFunc(s.losers, func(_ fabric.Flow, t time.Time) bool { return m.Now.Sub(t) > flapSpan })
 }
 
-// unexplainedLosers returns the flows that lost packets around a link and that no other link at fault explains: their packets, or those
-// of their replies, may not cross one on any shortest path.
+// unexplainedLosers returns the flows that lost packets around a link and that no other link explains, which was at fault then: their
+// packets, or those of their replies, may not cross one on any shortest path. Nothing explains what a link loses that is at fault itself.
 func (w *Watcher) unexplainedLosers(m *Moment, s *linkState, link string) (out []fabric.Flow) {
-	for f := range s.losers {
-		if !slices.ContainsFunc(sortedKeys(w.lossy), func(other string) bool { return other != link && w.mayCross(m.Graph, f, other) }) {
+	own := w.lossy[link]
+	for f, at := range s.losers {
+		explained := own.last.IsZero() && slices.ContainsFunc(sortedKeys(w.lossy), func(other string) bool {
+			return other != link && w.lossy[other].covers(at) && w.mayCross(m.Graph, f, other)
+		})
+		if !explained {
 			out = append(out, f)
 		}
 	}
 	return out
 }
 
+// blame is when other verdicts put lost packets to a link.
+type blame struct{ first, last time.Time }
+
+// blameMargin is how long before a link is blamed it may have lost packets, and how long afterwards flows are known to have lost them.
+const blameMargin = 15 * time.Second
+
+// covers reports whether a link that was blamed may have lost the packets that were lost at a moment.
+func (b blame) covers(at time.Time) bool {
+	return !at.Before(b.first.Add(-blameMargin)) && !at.After(b.last.Add(blameMargin))
+}
+
 // followLossyLinks remembers the links at fault that other verdicts name.
 func (w *Watcher) followLossyLinks(m *Moment) {
 	for _, link := range m.LossyLinks {
-		w.lossy[link] = m.Now
+		b := w.lossy[link]
+		if m.Now.Sub(b.last) > 2*blameMargin {
+			b.first = m.Now
+		}
+		b.last = m.Now
+		w.lossy[link] = b
 	}
-	maps.DeleteFunc(w.lossy, func(_ string, t time.Time) bool { return m.Now.Sub(t) > flapSpan })
+	maps.DeleteFunc(w.lossy, func(_ string, b blame) bool { return m.Now.Sub(b.last) > flapSpan })
 }
 
 // mayCross reports whether a link is on a shortest path of a probe flow or of its replies.

@@ -161,15 +161,23 @@ func (w *Watcher) fewHops(m *Moment, bound float64, crowded map[string]bool) (ou
 		if !partial {
 			continue
 		}
-		p := 0.0
+		// Tables show it toward some leaves, and chance has to be excluded toward the others.
+		p, known := 0.0, 0
 		unused := map[fabric.Direction]bool{}
-		refuted := true
+		refuted := false
 		for _, c := range own {
-			p += c.chanceOfFew(m, most)
+			if x := c.chanceOfFew(m, most); x == notByChance {
+				known++
+			} else {
+				p += x
+			}
 			for _, d := range c.unused {
 				unused[d] = true
-				refuted = refuted && m.hasHop(sw, c.leaf, d) == yes
 			}
+			refuted = refuted || !slices.ContainsFunc(c.unused, func(d fabric.Direction) bool { return m.hasHop(sw, c.leaf, d) != yes })
+		}
+		if known == len(own) {
+			p = notByChance
 		}
 		if p > bound || refuted {
 			continue

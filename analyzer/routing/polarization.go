@@ -1,7 +1,9 @@
 package routing
 
 import (
+	"maps"
 	"math"
+	"slices"
 
 	"gonum.org/v1/gonum/stat/distuv"
 
@@ -48,15 +50,75 @@ func (w *Watcher) crowdedSwitches(m *Moment) (out []*crowd) {
 		if len(up) < 2 {
 			continue
 		}
-		if c := w.crowdAt(m, sw, up, chance/float64(questions)); c != nil {
+		bound := chance / float64(questions)
+		if c := w.crowdAt(m, sw, up, bound, w.onwardOf); c == nil {
+			continue
+		}
+		// Toward some leaves it may have fewer next hops, which is not the hash.
+		alike := w.onwardAlike(up)
+		if c := w.crowdAt(m, sw, up, bound, func(in, out portID) int { return alike[in][out] }); c != nil {
 			out = append(out, c)
 		}
 	}
 	return out
 }
 
-// crowdAt tests the choice of one switch, and returns nil if it is not far from uniform.
-func (w *Watcher) crowdAt(m *Moment, sw string, up []fabric.Direction, bound float64) *crowd {
+// onwardOf returns how many flows cross a port and then another one.
+func (w *Watcher) onwardOf(in, out portID) int { return w.usage.ports[in].onward[out] }
+
+// strays is the divisor of the share of the flows to a leaf that may take a next hop which the others avoid: paths are learnt late.
+const strays = 10
+
+// onwardAlike returns how many flows cross ports into a switch and then some ports out of it, without those to leaves whose flows avoid one
+// of these that flows from the same port to other leaves take.
+func (w *Watcher) onwardAlike(up []fabric.Direction) map[portID]map[portID]int {
+	byLeaf := map[portID]map[string]map[portID]int{}
+	for _, r := range w.usage.records {
+		if !r.valid {
+			continue
+		}
+		for i := 1; i < len(r.ports); i++ {
+			in, out := r.ports[i-1], r.ports[i]
+			if !slices.Contains(up, w.usage.ports[out].Direction) {
+				continue
+			}
+			if byLeaf[in] == nil {
+				byLeaf[in] = map[string]map[portID]int{}
+			}
+			if byLeaf[in][r.leaf] == nil {
+				byLeaf[in][r.leaf] = map[portID]int{}
+			}
+			byLeaf[in][r.leaf][out]++
+		}
+	}
+	alike := map[portID]map[portID]int{}
+	for in, leaves := range byLeaf {
+		taken := map[portID]bool{}
+		for _, outs := range leaves {
+			total := 0
+			for _, n := range outs {
+				total += n
+			}
+			for out, n := range outs {
+				taken[out] = taken[out] || n*strays > total
+			}
+		}
+		alike[in] = map[portID]int{}
+		for _, outs := range leaves {
+			if avoids := slices.ContainsFunc(slices.Collect(maps.Keys(taken)), func(out portID) bool { return taken[out] && outs[out] == 0 }); avoids {
+				continue
+			}
+			for out, n := range outs {
+				alike[in][out] += n
+			}
+		}
+	}
+	return alike
+}
+
+// crowdAt tests the choice of one switch, and returns nil if it is not far from uniform. onward returns how many flows cross a port into
+// it and then a port out of it.
+func (w *Watcher) crowdAt(m *Moment, sw string, up []fabric.Direction, bound float64, onward func(in, out portID) int) *crowd {
 	k := float64(len(up))
 	c := &crowd{sw: sw, up: up, sameFor: true}
 	chi, largest, dof := 0.0, 0.0, 0.0
@@ -71,9 +133,9 @@ func (w *Watcher) crowdAt(m *Moment, sw string, up []fabric.Direction, bound flo
 		flows := 0
 		taken := map[fabric.Direction]bool{}
 		for _, d := range up {
-			if out, known := w.usage.numbers[d]; known && w.usage.ports[n].onward[out] > 0 {
-				flows += w.usage.ports[n].onward[out]
-				total[d] += w.usage.ports[n].onward[out]
+			if out, known := w.usage.numbers[d]; known && onward(n, out) > 0 {
+				flows += onward(n, out)
+				total[d] += onward(n, out)
 				taken[d] = true
 			}
 		}
@@ -84,7 +146,7 @@ func (w *Watcher) crowdAt(m *Moment, sw string, up []fabric.Direction, bound flo
 		for _, d := range up {
 			seen := 0.0
 			if out, known := w.usage.numbers[d]; known {
-				seen = float64(w.usage.ports[n].onward[out])
+				seen = float64(onward(n, out))
 			}
 			own += (seen - mean) * (seen - mean) / mean
 		}

@@ -236,6 +236,8 @@ type Moment struct {
 	SessionHistory map[string]PortSessions
 	// Down reports whether a link or a switch is known to be down, or at fault by another verdict. It may be nil.
 	Down func(fabric.Element) bool
+	// LossCounts are the counts for the spans of LossSpans that are known.
+	LossCounts []LossCount
 	// LossyLinks are the links to which other verdicts put lost packets.
 	LossyLinks []string
 }

@@ -148,6 +148,7 @@ func TestFlapBesideALinkThatLosesPackets(t *testing.T) {
 		{nil, false},
 		{[]string{"leaf4:up1--spine1:dn4"}, false},
 		{[]string{dead.LinkID()}, true},
+		{[]string{dead.LinkID(), "leaf2:up2--spine2:dn2"}, false}, // it is at fault itself
 	} {
 		w := twoTiers(t, 14)
 		w.report()
@@ -169,6 +170,49 @@ func TestFlapBesideALinkThatLosesPackets(t *testing.T) {
 		})
 		if claimed != c.want {
 			t.Errorf("verdicts on %q: %s", c.blamed, describe(w))
+		}
+	}
+}
+
+// Rule 2: a switch whose table lacks a next hop toward one leaf has not too few toward every leaf, although few flows to the other leaf happen
+// to take the same one.
+func TestFewHopsTowardOneLeaf(t *testing.T) {
+	w := newWorld(worldtest.NewPods(t, 2, 2), 16)
+	sw := "p1s1"
+	w.hops[sw]["p2l1"] = w.full[sw]["p2l1"][:1]
+	kept := map[string]int{}
+	w.flows = slices.DeleteFunc(w.flows, func(f fabric.Flow) bool {
+		p, _ := w.pathOf(f)
+		i := slices.IndexFunc(p, func(h fabric.Hop) bool { return h.Switch == sw })
+		leaf := p[len(p)-1].Switch
+		if i < 0 || len(w.full[sw][leaf]) < 2 {
+			return false
+		}
+		kept[leaf]++
+		return p[i].Out != w.full[sw][leaf][0] || kept[leaf] > 12
+	})
+	w.report()
+	w.run(t, 10)
+	for _, f := range w.found {
+		if f.Kind == routing.FewHops {
+			t.Errorf("%s", describe(w))
+		}
+	}
+}
+
+// Rule 3: flows that crowd because a prefix has one next hop at the second tier are not polarized.
+func TestCrowdOfOnePrefix(t *testing.T) {
+	for _, seed := range []uint64{30, 36, 39, 46} {
+		w := newWorld(worldtest.NewPods(t, 2, 2), seed)
+		w.run(t, 6)
+		for _, sw := range []string{"p1s1", "p1s2"} {
+			w.hops[sw]["p2l1"] = w.full[sw]["p2l1"][:1]
+		}
+		w.run(t, 10)
+		for _, f := range w.found {
+			if f.Kind == routing.Polarized {
+				t.Errorf("seed %d: %s", seed, describe(w))
+			}
 		}
 	}
 }
@@ -330,6 +374,37 @@ func TestFailoverOfADirectionThatNoFlowCrossedAlone(t *testing.T) {
 	w.converge()
 	w.run(t, 5)
 	w.failover(t, "leaf2:up1--spine1:dn2", map[string]time.Duration{up.String(): 2600 * time.Millisecond, down.String(): 50 * time.Millisecond})
+}
+
+// Rule 6: how many probes flows lost is asked for, and counts instead of what cycles added up. A loss that follows does not hide it.
+func TestFailoverByCounts(t *testing.T) {
+	w := twoTiers(t, 13)
+	w.run(t, 4)
+	down := fabric.Direction{From: "spine1:dn2", To: "leaf2:up1"}
+	start := w.now
+	w.dead[down] = [2]time.Time{start, start.Add(2600 * time.Millisecond)}
+	w.run(t, 3)
+	w.down["leaf2:up1--spine1:dn2"] = true
+	w.converge()
+	for len(w.watch.LossSpans()) == 0 && w.now.Before(start.Add(time.Minute)) {
+		w.step(t)
+	}
+	for _, s := range w.watch.LossSpans() {
+		if !s.From.Before(start) || s.To.Before(start.Add(2600*time.Millisecond)) {
+			t.Errorf("%+v", s)
+		}
+		w.lossCounts = append(w.lossCounts, routing.LossCount{LossSpan: s, Unanswered: 271, PerSecond: 100})
+	}
+	w.run(t, 1)
+	w.lossCounts = nil
+	w.run(t, 2)
+	again := fabric.Direction{From: "spine2:dn2", To: "leaf2:up2"}
+	w.dead[again] = [2]time.Time{w.now, w.now.Add(40 * time.Millisecond)}
+	if w.run(t, 4); len(w.watch.LossSpans()) > 0 {
+		t.Errorf("%d flows are asked for again", len(w.watch.LossSpans()))
+	}
+	w.found = slices.DeleteFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.LeftLink })
+	w.failover(t, "leaf2:up1--spine1:dn2", map[string]time.Duration{down.String(): 2710 * time.Millisecond})
 }
 
 // Rule 6: flows that take a detour before their last path left the link that they crossed when the loss began.

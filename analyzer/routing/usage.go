@@ -23,7 +23,7 @@ type record struct {
 	seen         time.Time
 	lossy        bool
 	healthy      bool
-	loss         *episode // of the probe flow; nil if it lost nothing lately
+	losses       []*episode // of the probe flow lately, oldest first
 }
 
 // pathChange is when another path of a flow was learnt, and the ports of the one before.

@@ -23,8 +23,9 @@ type Watcher struct {
 	seen       map[findingKey]*held
 	flapping   []string // ports of links that seem to flap
 	recent     map[findingKey]held
-	leftPorts  []string             // ports of links that no flow is known to use any more
-	lossy      map[string]time.Time // links at fault by other verdicts, and when they were last
+	leftPorts  []string         // ports of links that no flow is known to use any more
+	lossy      map[string]blame // links at fault by other verdicts
+	lossSpans  []LossSpan
 	cycles     int
 }
 
@@ -34,6 +35,9 @@ func (w *Watcher) FlappingPorts() []string { return w.flapping }
 // LeftPorts returns the ports of the links that no flow is known to use any more, for which Moment.PortUp and Moment.SessionHistory
 // say why.
 func (w *Watcher) LeftPorts() []string { return w.leftPorts }
+
+// LossSpans returns the times within which flows of failovers lost probes, for which Moment.LossCounts has how many.
+func (w *Watcher) LossSpans() []LossSpan { return w.lossSpans }
 
 // findingKey says which findings of two cycles are the same.
 type findingKey struct {
@@ -45,7 +49,7 @@ type findingKey struct {
 // NewWatcher returns a Watcher that knows nothing yet.
 func NewWatcher() *Watcher {
 	return &Watcher{usage: newUsage(), reviews: map[string]*leafReview{}, losing: map[*record]bool{}, links: map[string]*linkState{}, sessions: map[string]*sessionCounts{}, mismatches: map[mismatch]time.Time{}, compared: map[string]comparedTables{},
-		failed: map[string]failover{}, lossy: map[string]time.Time{}, seen: map[findingKey]*held{}, recent: map[findingKey]held{}}
+		failed: map[string]failover{}, lossy: map[string]blame{}, seen: map[findingKey]*held{}, recent: map[findingKey]held{}}
 }
 
 // Review takes what a cycle knows, and returns the faults of routing that hold, may hold, or held a moment ago.
@@ -100,7 +104,7 @@ func (w *Watcher) followFlows(m *Moment) (lossy bool) {
 		}
 		r := w.usage.follow(f, m.Now)
 		r.followLosses(f, m)
-		if r.loss != nil {
+		if len(r.losses) > 0 {
 			w.losing[r] = true
 		}
 		lossy = lossy || f.Lossy
@@ -239,7 +243,7 @@ func (w *Watcher) lostPrefix(leaf string, lost []*record) (f Finding, ok bool) {
 	}
 	var names []string
 	for _, sw := range sortedKeys(bad) {
-		if good[sw] > 0 || bad[sw] != len(lost) || w.lastHopOnly(sw, leaf, lost, byOthers) {
+		if good[sw] > 0 || bad[sw] != len(lost) || w.linkMayLose(sw, leaf, lost, byOthers) {
 			continue
 		}
 		names = append(names, sw)
@@ -259,14 +263,17 @@ func (w *Watcher) lostPrefix(leaf string, lost []*record) (f Finding, ok bool) {
 	return f, true
 }
 
-// lastHopOnly reports whether a link by which lost flows leave a switch carries no healthy flows to other leaves, so that the link
+// linkMayLose reports whether a link by which lost flows enter or leave a switch carries no healthy flows to other leaves, so that the link
 // may be at fault as well.
-func (w *Watcher) lastHopOnly(sw, leaf string, lost []*record, byOthers map[portID]int) bool {
+func (w *Watcher) linkMayLose(sw, leaf string, lost []*record, byOthers map[portID]int) bool {
 	return slices.ContainsFunc(lost, func(r *record) bool {
 		return slices.ContainsFunc(r.ports, func(n portID) bool {
 			p := &w.usage.ports[n]
+			if byOthers[n] > 0 {
+				return false
+			}
 			// What enters the leaf carries nothing else: flows from other switches show that it works.
-			return fabric.OwnerOf(p.From) == sw && byOthers[n] == 0 && (fabric.OwnerOf(p.To) != leaf || w.entersHealthy(n) == 0)
+			return fabric.OwnerOf(p.To) == sw || fabric.OwnerOf(p.From) == sw && (fabric.OwnerOf(p.To) != leaf || w.entersHealthy(n) == 0)
 		})
 	})
 }

@@ -38,6 +38,7 @@ type world struct {
 	ports map[string]bool
 	// lossyLinks are those that other verdicts blame.
 	lossyLinks []string
+	lossCounts []routing.LossCount
 	// history is what a database has of sessions, by port.
 	history map[string]routing.PortSessions
 	// hidden is the share of flows whose path is unknown in a cycle.
@@ -222,7 +223,7 @@ func (w *world) step(t testing.TB) {
 func (w *world) moment(of func(fabric.Flow) bool) *routing.Moment {
 	from := w.now
 	w.now = w.now.Add(time.Second)
-	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports, CarrierChanges: w.carriers, PortUp: w.ports, SessionHistory: w.history, LossyLinks: w.lossyLinks}
+	m := &routing.Moment{Now: w.now, Step: time.Second, Graph: w.g, Switches: w.reports, CarrierChanges: w.carriers, PortUp: w.ports, SessionHistory: w.history, LossyLinks: w.lossyLinks, LossCounts: w.lossCounts}
 	lost := map[fabric.Flow]map[int]bool{}
 	type way struct {
 		path    fabric.Path
