@@ -29,11 +29,11 @@ type readSessions struct {
 	sessions map[string]routing.PortSessions
 }
 
-// carrierChanges returns how often the carriers of the ports changed whose links seem to flap, as far as that is known. Where it is
-// not, it is unknown whether a link flaps or its session does.
+// carrierChanges returns how often the carriers of the ports changed whose links seem to flap, or that flows left, as far as that is known.
+// Where it is not, it is unknown whether a link flaps or its session does.
 func (l *Loop) carrierChanges(ctx context.Context, now time.Time) map[string]int {
 	span := fmt.Sprintf("[%ds]", int(routing.CarrierSpan.Seconds()))
-	samples := l.queryPorts(ctx, "the changes of carriers", boundPorts(l.routing.FlappingPorts()), func(at string) string {
+	samples := l.queryPorts(ctx, "the changes of carriers", boundPorts(slices.Concat(l.routing.FlappingPorts(), l.routing.LeftPorts())), func(at string) string {
 		series := "(fabric_switch_port_carrier_changes_total" + at + span + ")"
 		return "max by (switch, port) (max_over_time" + series + " - min_over_time" + series + ")"
 	}, now)

@@ -185,6 +185,9 @@ func routingSummary(f *routing.Finding) string {
 	case routing.LinkSilent:
 		return fmt.Sprintf("Link %s passes nothing: flows that crossed it lost all packets until routing left it, and no routing session has crossed it since. No port is reported down. %s", name, DescribeLeft(f))
 	case routing.LinkFlap:
+		if len(f.Carries) > 0 || f.Flows > 0 {
+			return fmt.Sprintf("Link %s flaps: its carrier went down %d times in the last %s. %s", name, f.Times, formatMinutes(f.Span), DescribeLeft(f))
+		}
 		return fmt.Sprintf("Link %s flaps: flows left it and came back %d times in the last %s, and so did the carrier of its ports.", name, f.Times, formatMinutes(f.Span))
 	case routing.PrefixLost:
 		return fmt.Sprintf("Switch %s loses the packets to leaf %s: %s. Other flows by the same links are healthy, and so are flows to the leaf by other ways. Its table sends this prefix nowhere, or a filter drops it.", name, f.Prefix, flows)

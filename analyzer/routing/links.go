@@ -109,6 +109,9 @@ func (w *Watcher) linkFindings(m *Moment, crowded map[string]bool) (out []Findin
 		}
 		if s.foundAt.Before(s.left) || m.Now.Sub(s.foundAt) >= settleTime || s.finding.Kind != kind {
 			s.finding, s.foundAt = w.leftLink(l, s, kind), m.Now
+			if kind == LinkFlap {
+				s.finding.Times, s.finding.Span = m.carrierChanges(l)/2, CarrierSpan
+			}
 		}
 		left = append(left, s.finding)
 	}
@@ -331,11 +334,21 @@ func (w *Watcher) reportOf(m *Moment, l *fabric.Link) (r linkReport) {
 	return r
 }
 
-// whyLeft says why flows left a link, by what switches report of its ports and sessions: LinkDown, LinkSilent, SessionsDown, or
+// manyChanges is how often the carrier of a link changes that went down twice at least and came back, from which the link flaps.
+const manyChanges = 4
+
+// carrierChanges returns how often the carrier of a link changed, at the end where it changed more often.
+func (m *Moment) carrierChanges(l *fabric.Link) int {
+	return max(m.CarrierChanges[l.A], m.CarrierChanges[l.B])
+}
+
+// whyLeft says why flows left a link, by what switches report of its ports and sessions: LinkFlap, LinkDown, LinkSilent, SessionsDown, or
 // LeftLink if that is not known (rule 5). A link at fault remains so while nothing is reported of it.
 func (w *Watcher) whyLeft(m *Moment, l *fabric.Link, s *linkState) Kind {
 	r := w.reportOf(m, l)
 	switch {
+	case m.carrierChanges(l) >= manyChanges:
+		return LinkFlap
 	case r.portDown && m.Now.Sub(s.empty) >= downTime:
 		return LinkDown
 	case !s.lost.IsZero() && (r.bfdDown || r.bgpDown && !r.bfdUp):

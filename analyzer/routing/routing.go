@@ -15,7 +15,7 @@
 //     explain. If the carrier came and went as often, the link itself flaps.
 //  5. A link is left if all flows that crossed it have other paths for a while. What carries its load now is said with it. The
 //     link is at fault if no flow is known to use it and a port of it is down, or if it lost packets until it was left and no
-//     session has crossed it since.
+//     session has crossed it since. It flaps if its carrier went down and came back more than once.
 //  6. Loss that ended when the flows' paths left a link, which no flow crosses any more, was failover. Its duration is that of
 //     unanswered probes.
 //  7. A FIB that differs from the RIB for five seconds is a mismatch, or for one if flows lose packets there. It explains what

@@ -541,6 +541,22 @@ func TestLinkIsDownBeforePathsAreKnown(t *testing.T) {
 	}
 }
 
+// Rule 5: a link that routing left for good, and whose carrier comes and goes, flaps. It went down once if the carrier changed less often.
+func TestLeftLinkThatFlaps(t *testing.T) {
+	for changes, want := range map[int]routing.Kind{1: routing.LinkDown, 3: routing.LinkDown, 5: routing.LinkFlap} {
+		w := twoTiers(t, 12)
+		w.ports, w.carriers = map[string]bool{"spine1:dn2": false}, map[string]int{"spine1:dn2": changes}
+		w.down["leaf2:up1--spine1:dn2"] = true
+		w.converge()
+		w.run(t, 8)
+		f := w.only(t, want)
+		v := classify.RoutingVerdicts(w.g, w.found)[0]
+		if f.ID != "leaf2:up1--spine1:dn2" || want == routing.LinkFlap && (v.Scenario != fabric.Flap || !strings.Contains(v.Summary, "its carrier went down 2 times in the last 5 min. ")) {
+			t.Errorf("%d changes: %s", changes, describe(w))
+		}
+	}
+}
+
 // A switch all of whose links are down is one finding.
 func TestAllLinksOfASwitchDown(t *testing.T) {
 	w := twoTiers(t, 10)
