@@ -20,11 +20,11 @@ import (
 // Nothing else decides: a switch has routes to the locators of its neighbours only, and answers a carrier whose next
 // identifier it does not know. All other packets are forwarded as with fabric.ECMP.
 
-// defaultBlock is the block of locators that the lab generates: that of the examples of RFC 9800 and of the drafts before it.
+// defaultBlock is the block of locators that the lab generates. It is of unique local addresses (RFC 4193).
 var defaultBlock = netip.MustParsePrefix("fcbb:bb00::/32")
 
-// WithForwarding returns the topology with a kind of forwarding, or as it is if forwarding is empty. With fabric.SRv6, switches
-// without a locator get the lowest free ones in the order of the topology; with others none has one.
+// WithForwarding returns the topology with a kind of forwarding, by default its own. With fabric.SRv6, switches without a locator
+// get the lowest free ones in the order of the topology. With other kinds, no switch has one.
 func WithForwarding(topo *fabric.Topology, forwarding string) (*fabric.Topology, error) {
 	if forwarding == "" {
 		forwarding = string(topo.Forwarding)
