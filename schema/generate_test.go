@@ -128,6 +128,7 @@ var scalars = map[reflect.Type]node{
 	reflect.TypeFor[time.Time]():              {word: "time, RFC 3339", Type: "string", Pattern: `^[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].+)?$`},
 	reflect.TypeFor[netip.Addr]():             {word: "IP address", Type: "string", Pattern: `^([0-9]+(\.[0-9]+){3}|[0-9A-Fa-f.:]*:[0-9A-Fa-f.:]*(%.+)?)$`},
 	reflect.TypeFor[netip.Prefix]():           {word: "IP address with prefix length", Type: "string", Pattern: `^[0-9A-Fa-f.:]*[.:][0-9A-Fa-f.:]*/[0-9]+$`},
+	reflect.TypeFor[fabric.Locator]():         {word: "IPv6 prefix of 48 bits", Type: "string", Pattern: `^[0-9A-Fa-f:]*:[0-9A-Fa-f:]*/48$`},
 	reflect.TypeFor[config_util.URL]():        {word: "URL", Type: anyText},
 	reflect.TypeFor[config_util.TLSVersion](): {Enum: []string{"TLS10", "TLS11", "TLS12", "TLS13"}},
 }

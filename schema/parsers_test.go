@@ -152,7 +152,7 @@ var semantic = map[string][]string{
 	"ib":        {"listen", "metrics[0]", "metrics[1]", "delegator", "tls"},
 	"placement": {"jobs[0].ranks[0].rank", "jobs[0].ranks[0].node", "jobs[0].ranks[0].nic", "jobs[0].ranks[1].rank", "jobs[0].ranks[1].node"},
 	"topology": {"nodes[0].bonds[0].members[0]", "nodes[0].bonds[0].members[1]", "nodes[0].bonds[0].members",
-		"switches[0].group", "switches[1].group", "switches[2].group", "switches[3].group"},
+		"switches[0].group", "switches[1].group", "switches[2].group", "switches[3].group", "forwarding", "switches[0].locator", "switches[1].locator"},
 }
 
 // structural matches the errors of parsers about keys and types.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 
+	"github.com/graylink/graylink/cmd/graylink/demo"
+	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 	"github.com/graylink/graylink/internal/testneeds"
 )
@@ -57,7 +59,7 @@ func TestLabCommands(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	const demo = "../../deploy/lab/demo.yaml"
+	const demoFile = "../../deploy/lab/demo.yaml"
 	bad := t.TempDir() + "/bad.yaml"
 	if err := os.WriteFile(bad, []byte("version: 1\nswitchs: []\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -71,8 +73,8 @@ func TestLabCommands(t *testing.T) {
 		{[]string{"fault", "list"}, 1, ""},
 		{[]string{"up"}, 1, ""},
 		{[]string{"up", "--topology", bad}, 1, ""},
-		{[]string{"up", "--topology", demo}, 0, ""},
-		{[]string{"up", "--topology", demo}, 1, ""},
+		{[]string{"up", "--topology", demoFile}, 0, ""},
+		{[]string{"up", "--topology", demoFile}, 1, ""},
 		{[]string{"list"}, 0, name},
 		{[]string{"status"}, 0, "leaf1:up1"},
 		{[]string{"fault", "add", "melt", "--at", "spine1"}, 1, ""},
@@ -101,6 +103,72 @@ func TestLabCommands(t *testing.T) {
 		}
 		if c.args[len(c.args)-1] == "json" && !json.Valid([]byte(out)) {
 			t.Errorf("graylink lab %q: not JSON: %s", c.args, out)
+		}
+	}
+}
+
+// TestSourceRoutedLabCommands builds a lab whose hosts choose paths, and has a switch forget a neighbour.
+func TestSourceRoutedLabCommands(t *testing.T) {
+	needLab(t)
+	t.Setenv(lab.StateDirEnv, t.TempDir())
+	name := fmt.Sprintf("cmdsrv6%d", os.Getpid())
+	t.Cleanup(func() {
+		if err := lab.Down(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"up", "--topology", "../../deploy/lab/demo.yaml", "--forwarding", "srv6"}, 1, ""},
+		{[]string{"up", "--topology", "../../deploy/lab/spray.yaml", "--forwarding", "srv6"}, 0, ""},
+		{[]string{"status"}, 0, "forwarding srv6, addresses ipv6"},
+		{[]string{"status"}, 0, "  fcbb:bb00:8::/48\n"},
+		{[]string{"status", "--format", "json"}, 0, `"locator": "fcbb:bb00:8::/48"`},
+		{[]string{"topology"}, 0, "locator: fcbb:bb00:8::/48"},
+		{[]string{"fault", "add", "sid-unknown", "--at", "leaf1->leaf2"}, 1, ""},
+		{[]string{"fault", "add", "sid-unknown", "--at", "leaf1->spine2"}, 0, "f1 sid-unknown at leaf1->spine2 by routes"},
+		{[]string{"fault", "clear"}, 0, ""},
+		{[]string{"down"}, 0, ""},
+	} {
+		code, out := graylinkLab(t, append([]string{"--name", name}, c.args...)...)
+		if code != 0 && c.code == 0 && c.args[0] == "up" {
+			if _, err := os.Stat("/proc/sys/net/ipv6/conf/all/seg6_enabled"); err != nil {
+				testneeds.Missing(t, "a kernel that processes SRv6 segments")
+			}
+		}
+		if code != c.code || !strings.Contains(out, c.want) {
+			t.Errorf("graylink lab %q: exit code %d, want %d; printed %q, want %q in it", c.args, code, c.code, out, c.want)
+		}
+	}
+}
+
+// TestTopologyOfTheDemo checks which fabric the demo has by --forwarding.
+func TestTopologyOfTheDemo(t *testing.T) {
+	for _, c := range []struct {
+		forwarding, topology, kind string
+		want                       fabric.Forwarding
+		err                        string
+	}{
+		{kind: demo.Namespaces},
+		{forwarding: "spray", kind: demo.Simulated, want: fabric.Spray},
+		{forwarding: "srv6", kind: demo.Namespaces, want: fabric.SRv6},
+		{topology: "../../deploy/lab/srv6.yaml", kind: demo.Namespaces, want: fabric.SRv6},
+		{topology: "../../deploy/lab/srv6.yaml", forwarding: "ecmp", kind: demo.Simulated, want: fabric.ECMP},
+		{topology: "../../deploy/lab/srv6.yaml", kind: demo.Simulated, err: "needs root and a fabric of network namespaces"},
+		{forwarding: "srv6", kind: demo.Simulated, err: "needs root and a fabric of network namespaces"},
+	} {
+		o := demoFlags{forwarding: c.forwarding, topology: c.topology, fabric: c.kind}
+		topo, err := o.loadTopology()
+		switch {
+		case c.err != "":
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%+v: error %v", c, err)
+			}
+		case err != nil || topo.Forwarding != c.want || topo.IsSourceRouted() == topo.Switches[0].Locator.IsZero():
+			t.Errorf("%+v: %+v, %v", c, topo, err)
 		}
 	}
 }

@@ -80,6 +80,7 @@ func (p *parser) checkTopology(t *Topology) {
 	p.checkLinks(t, owners, nics, switches)
 	p.checkGroups(t, switches)
 	p.checkAddresses(t)
+	p.checkLocators(t)
 	if len(p.problems.OnlyErrors()) == 0 {
 		p.checkShape(t)
 	}
@@ -272,5 +273,66 @@ func (p *parser) checkShape(t *Topology) {
 			}
 			p.warnf(parts[c][0].Line, "", "island: no link joins %s to the rest of %s", strings.Join(names, ", "), where)
 		}
+	}
+}
+
+// checkLocators finds switches whose locators are absent, of no use, of another block or another switch's, and addresses that
+// the block of the locators hides.
+func (p *parser) checkLocators(t *Topology) {
+	owners := map[Locator]int{}
+	first := -1
+	for i, s := range t.Switches {
+		line, given := p.locators[i]
+		field := fmt.Sprintf("switches[%d].locator", i)
+		switch {
+		case given && !t.IsSourceRouted():
+			p.errorf(line, field, "a locator has no effect without forwarding: srv6")
+		case !given && t.IsSourceRouted() && !s.Discovered:
+			p.errorf(s.Line, field, "%q has none, and forwarding: srv6 needs a locator of every switch, such as fcbb:bb00:%x::/48", s.Name, i+1)
+		}
+		if !t.IsSourceRouted() || s.Locator.IsZero() {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		if block := t.Switches[first].Locator.Block(); s.Locator.Block() != block {
+			p.errorf(line, field, "%s is not in the block of the other locators, %s of line %d", s.Locator, block, p.locators[first])
+		}
+		if was, dup := owners[s.Locator]; dup {
+			p.errorf(line, field, "%s is already the locator of %q, on line %d", s.Locator, t.Switches[was].Name, p.locators[was])
+			continue
+		}
+		owners[s.Locator] = i
+	}
+	if first < 0 {
+		return
+	}
+	block := t.Switches[first].Locator.Block()
+	hidden := func(line int, field string, a netip.Addr) {
+		if block.Contains(a) {
+			p.errorf(line, field, "address %s is in the block of the locators, %s", a, block)
+		}
+	}
+	t.eachAddress(hidden)
+}
+
+// eachAddress calls fn with each address of the topology, its line and its field.
+func (t *Topology) eachAddress(fn func(line int, field string, a netip.Addr)) {
+	for i, s := range t.Switches {
+		for _, a := range s.Addresses {
+			fn(s.Line, fmt.Sprintf("switches[%d].addresses", i), a)
+		}
+	}
+	for i, n := range t.Nodes {
+		for j, nic := range n.NICs {
+			for _, a := range nic.Addresses {
+				fn(nic.Line, fmt.Sprintf("nodes[%d].nics[%d].addresses", i, j), a)
+			}
+		}
+	}
+	for i, l := range t.Links {
+		fn(l.Line, fmt.Sprintf("links[%d].a_address", i), l.AAddress.Addr())
+		fn(l.Line, fmt.Sprintf("links[%d].b_address", i), l.BAddress.Addr())
 	}
 }

@@ -72,7 +72,7 @@ func LoadTopology(path string) (*Topology, Problems) {
 
 // ParseTopology reads the text of a topology file; name stands in the findings.
 func ParseTopology(name string, data []byte) (*Topology, Problems) {
-	p := &parser{file: name}
+	p := &parser{file: name, locators: map[int]int{}}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
 		return nil, Problems{yamlProblem(name, err)}
@@ -103,6 +103,7 @@ func yamlProblem(name string, err error) Problem {
 type parser struct {
 	file        string
 	routingLine int
+	locators    map[int]int // lines of locators, also of bad ones, by index of the switch
 	problems    Problems
 }
 
@@ -236,11 +237,23 @@ func (p *parser) routingInto(dst *Routing) func(string, *yaml.Node) {
 func (p *parser) forwardingInto(dst *Forwarding) func(string, *yaml.Node) {
 	return func(path string, n *yaml.Node) {
 		f := Forwarding(n.Value)
-		if n.Kind != yaml.ScalarNode || f != ECMP && f != Spray {
-			p.errorf(n.Line, path, "%q: ecmp or spray is expected", n.Value)
+		if n.Kind != yaml.ScalarNode || f != ECMP && f != Spray && f != SRv6 {
+			p.errorf(n.Line, path, "%q: ecmp, spray or srv6 is expected", n.Value)
 			return
 		}
 		*dst = f
+	}
+}
+
+func (p *parser) locatorInto(dst *Locator, index int) func(string, *yaml.Node) {
+	return func(path string, n *yaml.Node) {
+		p.locators[index] = n.Line
+		l, err := ParseLocator(n.Value)
+		if err != nil {
+			p.errorf(n.Line, path, "%v", err)
+			return
+		}
+		*dst = l
 	}
 }
 
@@ -336,6 +349,7 @@ func (p *parser) parseSwitch(path string, n *yaml.Node, t *Topology) {
 		{"group", p.stringInto(&s.Group)},
 		{"plane", p.stringInto(&s.Plane)},
 		{"addresses", p.addressesInto(&s.Addresses)},
+		{"locator", p.locatorInto(&s.Locator, len(t.Switches))},
 		{"discovered", p.boolInto(&s.Discovered)},
 	})
 	if !ok {

@@ -125,6 +125,7 @@ func TestDirectionsOfAPathWithHoles(t *testing.T) {
 
 func FuzzParseTopology(f *testing.F) {
 	f.Add([]byte(small))
+	f.Add([]byte(sourceRouted))
 	files, _ := filepath.Glob("testdata/*.bad.yaml")
 	for _, file := range files {
 		if data, err := os.ReadFile(file); err == nil {
@@ -135,6 +136,13 @@ func FuzzParseTopology(f *testing.F) {
 		topo, found := ParseTopology("f.yaml", data)
 		if found.Err() != nil || topo == nil {
 			return
+		}
+		locators := map[Locator]bool{}
+		for _, s := range topo.Switches {
+			if l := s.Locator; !l.IsZero() && (locators[l] || !topo.IsSourceRouted()) || l.IsZero() && topo.IsSourceRouted() && !s.Discovered {
+				t.Errorf("switch %q has locator %q with forwarding %q", s.Name, l, topo.Forwarding)
+			}
+			locators[s.Locator] = true
 		}
 		g := NewGraph(topo)
 		nics := g.NICIDs()
@@ -156,7 +164,8 @@ func FuzzParseTopology(f *testing.F) {
 // What is written is what was read.
 func TestTopologyIsWrittenWhole(t *testing.T) {
 	rail := 3
-	want := &Topology{Version: 1, Switches: []Switch{{Name: "leaf1", Role: Leaf, Pod: "p1", Plane: "a", Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.1")}}},
+	want := &Topology{Version: 1, Forwarding: SRv6, Switches: []Switch{{Name: "leaf1", Role: Leaf, Pod: "p1", Plane: "a", Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.1")},
+		Locator: Locator{netip.MustParsePrefix("fcbb:bb00:1::/48")}}},
 		Nodes: []Node{{Name: "h1", NICs: []NIC{{Node: "h1", Device: "eth1", Plane: "a", Rail: &rail, Side: "left", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.2")}, Aliases: []string{"mlx5_0"}}},
 			Bonds: []Bond{{Name: "bond0", Members: []string{"eth1"}}}},
 			{Name: "h2", NICs: []NIC{{Node: "h2", Device: "eth1", Plane: "a"}}}},
@@ -175,6 +184,9 @@ func TestTopologyIsWrittenWhole(t *testing.T) {
 	}
 	l := got.Links[1]
 	l.Line = 0
+	if got.Forwarding != want.Forwarding || got.Switches[0].Locator != want.Switches[0].Locator {
+		t.Errorf("read back: forwarding %q, locator %s", got.Forwarding, got.Switches[0].Locator)
+	}
 	if l != want.Links[1] || *got.Nodes[0].NICs[0].Rail != rail || got.Nodes[0].NICs[0].Addresses[0] != want.Nodes[0].NICs[0].Addresses[0] {
 		t.Errorf("read back: %+v", got)
 	}

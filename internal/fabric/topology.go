@@ -48,6 +48,8 @@ type Switch struct {
 	Plane string `yaml:"plane,omitempty"`
 	// Addresses are addresses of the switch itself, such as its loopback.
 	Addresses []netip.Addr `yaml:"addresses,omitempty,flow"`
+	// Locator is the prefix of the switch in the destinations of source-routed packets. It is required with forwarding: srv6.
+	Locator Locator `yaml:"locator,omitempty"`
 	// Discovered marks a switch that was concluded from reports.
 	Discovered bool `yaml:"discovered,omitempty"`
 	Line       int  `yaml:"-"`
@@ -151,9 +153,9 @@ type Topology struct {
 	// Routing is which paths packets take between groups of a Dragonfly+: minimal ones, which is the default, or also
 	// those by a third group.
 	Routing Routing `yaml:"routing,omitempty" schema:"enum=minimal|adaptive"`
-	// Forwarding is how switches choose between equal next hops: by a hash of the flow, which is the default, or anew for
-	// each packet.
-	Forwarding Forwarding `yaml:"forwarding,omitempty" schema:"enum=ecmp|spray"`
+	// Forwarding is how the path of a packet is chosen: by switches with a hash of the flow, which is the default, by switches
+	// anew for each packet, or by hosts with SRv6.
+	Forwarding Forwarding `yaml:"forwarding,omitempty" schema:"enum=ecmp|spray|srv6"`
 	// Switches are the switches.
 	Switches []Switch `yaml:"switches" schema:"required,minItems=1"`
 	// Nodes are the hosts, with at least two NICs together.
