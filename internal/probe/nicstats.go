@@ -66,6 +66,7 @@ type NICStats struct {
 	Forgers     []Forger          // sources of packets that failed verification, by address; the first one stands for all others
 	Unread      map[string]uint64 // packets for the NIC that were lost here and not in the network, by reason
 	ICMPErrors  []ICMPErrors      // about probes and replies
+	Refusals    []RefusalCount    // of carriers, by switches that do not know an identifier
 	Missing     map[string]uint64 // samples that lack a stamp, by stamp
 	Unmatched   uint64            // transmit stamps of packets that are no longer known
 	Skipped     uint64            // probes that were not sent because their time had passed
@@ -120,6 +121,7 @@ func (n *nic) copyStats(planned int64) NICStats {
 		}
 	}
 	n.copyReceived(&s)
+	s.Refusals = slices.Clone(n.refusals.counts)
 	return s
 }
 
