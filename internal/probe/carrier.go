@@ -125,11 +125,12 @@ type refusal struct {
 	at   int64      // time of the last answer, monotonic nanoseconds
 }
 
-// RefusalCount counts the answers of one switch about one identifier.
+// RefusalCount counts the answers of one switch about one identifier, and the flows that it refuses now.
 type RefusalCount struct {
 	From    netip.Addr
 	SID     srv6.SID
 	Answers uint64
+	Flows   int
 }
 
 // refusals are the refusals that a NIC knows.
@@ -169,7 +170,7 @@ func (r *refusals) countAnswer(from netip.Addr, sid srv6.SID) {
 	case i >= 0:
 		r.counts[i].Answers++
 	case len(r.counts) < maxRefusals:
-		r.counts = append(r.counts, RefusalCount{from, sid, 1})
+		r.counts = append(r.counts, RefusalCount{From: from, SID: sid, Answers: 1})
 	}
 }
 
@@ -202,6 +203,34 @@ func (r *refusal) report(w *timeline) *fabric.Refusal {
 		return nil
 	}
 	return &fabric.Refusal{From: r.from, SID: uint16(r.way[len(r.way)-1]), At: w.base.Add(time.Duration(r.at))}
+}
+
+// copyRefusals copies the counts of refusals.
+func (n *nic) copyRefusals(s *NICStats) {
+	s.Refusals = slices.Clone(n.refusals.counts)
+	if len(s.Refusals) == 0 {
+		return
+	}
+	now := n.wire.monoTime()
+	add := func(carrier netip.Addr) {
+		if !carrier.IsValid() {
+			return
+		}
+		if r := n.refusals.of(carrier, now); r != nil {
+			sid := r.way[len(r.way)-1]
+			if i := slices.IndexFunc(s.Refusals, func(c RefusalCount) bool { return c.From == r.from && c.SID == sid }); i >= 0 {
+				s.Refusals[i].Flows++
+			}
+		}
+	}
+	for _, e := range n.sender.edges {
+		add(e.cfg.Carrier)
+	}
+	for _, p := range n.peers {
+		for _, a := range p.answers {
+			add(a.cfg.Carrier)
+		}
+	}
 }
 
 // handleRefusal processes an ICMP error about a packet whose path was chosen. It returns false if the error is another one.

@@ -22,6 +22,7 @@ type Delays struct {
 type EdgeStats struct {
 	FlowCounters
 	Edge           fabric.Flow
+	Carried        bool // its path is chosen
 	Class          string
 	Tier           int
 	Plane          string
@@ -121,7 +122,7 @@ func (n *nic) copyStats(planned int64) NICStats {
 		}
 	}
 	n.copyReceived(&s)
-	s.Refusals = slices.Clone(n.refusals.counts)
+	n.copyRefusals(&s)
 	return s
 }
 
@@ -192,7 +193,7 @@ func (sd *sender) copyStats(s *NICStats) {
 		if e.clocks != nil {
 			s.Overrun += e.clocks.rings[forward].overrun + e.clocks.rings[reverse].overrun
 		}
-		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Class: sd.self.node.Stamp.ClassOf(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
+		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Carried: sd.ports.choosesPath(e.cfg.Carrier).IsValid(), Class: sd.self.node.Stamp.ClassOf(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
 			Leaf: sd.self.cfg.Leaf, PeerLeaf: e.peer.cfg.Leaf, Unresolved: e.unresolvedProbes(), PeerBound: e.peer.clockBound()}
 		for d := range directions {
 			es.OWD[d] = Delays{Hardware: e.owd[d][hardwareStamps].Clone(), Kernel: e.owd[d][kernelStamps].Clone(), User: e.owd[d][userStamps].Clone()}

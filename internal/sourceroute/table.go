@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/srv6"
@@ -163,6 +164,15 @@ func (t *Table) cross(p fabric.Path, d fabric.Direction, in string) (_ fabric.Pa
 	from, out, _ := fabric.SplitPort(d.From)
 	sw, at, _ = fabric.SplitPort(d.To)
 	return append(p, fabric.Hop{Switch: from, In: in, Out: out}), sw, at
+}
+
+// Resolve binds a trace of a flow whose path was chosen: the path is that of its carrier.
+func (t *Table) Resolve(src, dst string, trace fabric.Trace) fabric.Resolved {
+	p, err := t.Path(src, dst, trace.Carrier)
+	if err != nil {
+		return fabric.Resolved{State: fabric.PathUnknown, Notes: append(slices.Clone(trace.Notes), "chosen: "+err.Error())}
+	}
+	return fabric.Resolved{Path: p, State: fabric.PathValid, Notes: append(slices.Clone(trace.Notes), "chosen by the sender")}
 }
 
 // Reverse returns the way back over a path.
