@@ -185,7 +185,7 @@ func buildLab(ctx context.Context, root string, st *state, x *index) error {
 			}
 		}
 	}
-	if err := x.syncRoutes(ctx, nil, nil); err != nil {
+	if err := x.syncRoutes(ctx, routeState{}); err != nil {
 		return err
 	}
 	if err := x.awaitStableRoutes(ctx, x.Namespaces); err != nil || x.Routing != RoutingFRR {
@@ -212,12 +212,9 @@ func withHandle(fn func(h *netlink.Handle) error) error {
 // one step.
 func (x *index) makeLinks(ns *Namespace) error {
 	return withHandle(func(h *netlink.Handle) error {
-		lo, err := h.LinkByName("lo")
+		lo, err := raiseLoopback(h)
 		if err != nil {
-			return fmt.Errorf("finding the loopback interface: %w", err)
-		}
-		if err := h.LinkSetUp(lo); err != nil {
-			return fmt.Errorf("setting the loopback interface up: %w", err)
+			return err
 		}
 		for _, a := range ns.Loopback {
 			if err := h.AddrAdd(lo, kernelAddr(hostPrefix(a))); err != nil {
@@ -234,6 +231,18 @@ func (x *index) makeLinks(ns *Namespace) error {
 		}
 		return nil
 	})
+}
+
+// raiseLoopback sets the loopback interface up and returns it.
+func raiseLoopback(h *netlink.Handle) (netlink.Link, error) {
+	lo, err := h.LinkByName("lo")
+	if err != nil {
+		return nil, fmt.Errorf("finding the loopback interface: %w", err)
+	}
+	if err := h.LinkSetUp(lo); err != nil {
+		return nil, fmt.Errorf("setting the loopback interface up: %w", err)
+	}
+	return lo, nil
 }
 
 func (x *index) makeVeth(h *netlink.Handle, i Interface) error {
@@ -365,10 +374,9 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// syncRoutes makes every namespace's static routes what they ought to be with
-// some links down or withdrawn. It writes only what differs.
-func (x *index) syncRoutes(ctx context.Context, down, withdrawn linkSet) error {
-	want := x.labRoutes(down, withdrawn)
+// syncRoutes makes every namespace's static routes what they ought to be in a state of faults. It writes only what differs.
+func (x *index) syncRoutes(ctx context.Context, rs routeState) error {
+	want := x.labRoutes(rs)
 	for i := range x.Namespaces {
 		ns := &x.Namespaces[i]
 		if err := ctx.Err(); err != nil {
@@ -382,8 +390,9 @@ func (x *index) syncRoutes(ctx context.Context, down, withdrawn linkSet) error {
 }
 
 type routeKey struct {
-	table int
-	dst   netip.Prefix
+	table  int
+	dst    netip.Prefix
+	metric int
 }
 
 func syncNamespace(ns *Namespace, family *addressFamily, want []route) error {
@@ -405,7 +414,7 @@ func syncNamespace(ns *Namespace, family *addressFamily, want []route) error {
 			if !ns.Switch {
 				nr.MTU = DefaultMTU // also if SetLinkMTU makes room for what is added to packets
 			}
-			key := routeKey{nr.Table, r.dst}
+			key := routeKey{nr.Table, r.dst, r.metric}
 			old, ok := have[key]
 			delete(have, key)
 			if ok && sameRoute(old, nr) {
@@ -447,7 +456,11 @@ func staticRoutes(h *netlink.Handle, family *addressFamily) (map[routeKey]netlin
 	}
 	out := map[routeKey]netlink.Route{}
 	for _, r := range list {
-		out[routeKey{r.Table, family.prefixOf(r.Dst)}] = r
+		key := routeKey{r.Table, family.prefixOf(r.Dst), r.Priority}
+		if key.metric == family.metric {
+			key.metric = 0
+		}
+		out[key] = r
 	}
 	return out, nil
 }
@@ -469,6 +482,13 @@ func (r route) netlinkRoute(byEnd map[string]Interface, ids map[string]int) *net
 	nr := &netlink.Route{Dst: ipNet(r.dst), Protocol: rtprotStatic, Table: mainTable}
 	if r.table != 0 {
 		nr.Table = r.table
+	}
+	if r.kind != 0 {
+		nr.Type, nr.Priority, nr.LinkIndex = r.kind, r.metric, ids["lo"]
+		if r.segment != nil {
+			nr.Encap = r.segment
+		}
+		return nr
 	}
 	var hops []*netlink.NexthopInfo
 	for _, p := range r.hops {
@@ -492,7 +512,8 @@ func (r route) netlinkRoute(byEnd map[string]Interface, ids map[string]int) *net
 
 func sameRoute(have netlink.Route, want *netlink.Route) bool {
 	a, b := nextHops(&have), nextHops(want)
-	if len(a) != len(b) {
+	if len(a) != len(b) || have.Type != max(want.Type, syscall.RTN_UNICAST) || (have.Encap == nil) != (want.Encap == nil) ||
+		want.Encap != nil && !want.Encap.Equal(have.Encap) {
 		return false
 	}
 	for i := range a {

@@ -128,11 +128,11 @@ func (l *Lab) currentFabric() (*index, error) {
 // replugCables takes cables out and plugs them as x has them. As in maintenance, routes
 // leave the cables before, and come back after.
 func (x *index) replugCables(ctx context.Context, st *state, before *index, links []string) error {
-	down, withdrawn := st.linksDown()
+	rs := st.routeState()
 	for _, link := range links {
-		withdrawn[link] = true
+		rs.withdrawn[link] = true
 	}
-	if err := before.syncRoutes(ctx, down, withdrawn); err != nil {
+	if err := before.syncRoutes(ctx, rs); err != nil {
 		return err
 	}
 	var touched []Namespace
@@ -205,8 +205,7 @@ func (x *index) replugCables(ctx context.Context, st *state, before *index, link
 			return err
 		}
 	}
-	down, withdrawn = st.linksDown()
-	if err := x.syncRoutes(ctx, down, withdrawn); err != nil {
+	if err := x.syncRoutes(ctx, st.routeState()); err != nil {
 		return err
 	}
 	return x.awaitStableRoutes(ctx, touched)

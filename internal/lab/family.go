@@ -31,6 +31,7 @@ type addressFamily struct {
 	name    string
 	title   string
 	netlink int // AF_INET or AF_INET6
+	metric  int // that the kernel gives routes for which none is given
 	bits    int // of an address
 	// Absent addresses are taken from pools: a subnet of accessBits per NIC, and one of linkBits per link between switches.
 	// The first subnet of accessBits is left alone in each: people number its addresses by hand.
@@ -54,7 +55,7 @@ var ipv4Family = &addressFamily{
 }
 
 var ipv6Family = &addressFamily{
-	name: FamilyIPv6, title: "IPv6", netlink: netlink.FAMILY_V6, bits: 128,
+	name: FamilyIPv6, title: "IPv6", netlink: netlink.FAMILY_V6, metric: 1024, bits: 128,
 	accessPool: netip.MustParsePrefix("fd00:a::/32"), accessBits: 64,
 	fabricPool: netip.MustParsePrefix("fd00:f::/32"), linkBits: 127, // RFC 6164
 	minMTU: ShortMTUv6, shortMTU: ShortMTUv6, headerLen: 14 + 40 + 8,
@@ -124,16 +125,21 @@ func givenAddresses(t *fabric.Topology) []givenAddress {
 }
 
 // chooseFamily returns the family of a fabric: the wanted one, or that of the file's addresses if none is wanted, or IPv4 if
-// there are none. It fails if an address is of another family, or is none by which packets are forwarded.
-func chooseFamily(given []givenAddress, wanted string) (*addressFamily, error) {
+// there are none. Where hosts choose paths by SRv6, it is IPv6. It fails if an address is of another family, or is none by
+// which packets are forwarded.
+func chooseFamily(given []givenAddress, wanted string, sourceRouted bool) (*addressFamily, error) {
 	var family *addressFamily
 	why := ""
-	switch wanted {
-	case FamilyIPv4:
+	switch {
+	case sourceRouted && wanted == FamilyIPv4:
+		return nil, fmt.Errorf("family %s: forwarding %s takes addresses of IPv6", wanted, fabric.SRv6)
+	case sourceRouted && (wanted == "" || wanted == FamilyIPv6):
+		family, why = ipv6Family, "forwarding is srv6"
+	case wanted == FamilyIPv4:
 		family, why = ipv4Family, "was asked for"
-	case FamilyIPv6:
+	case wanted == FamilyIPv6:
 		family, why = ipv6Family, "was asked for"
-	case "":
+	case wanted == "":
 		family = ipv4Family
 		if len(given) > 0 {
 			family, why = familyOf(given[0].addr), fmt.Sprintf("line %d has %s", given[0].line, given[0].addr)

@@ -35,11 +35,12 @@ const (
 	KindClockDrift = "clock-drift" // a NIC: the clock its agent reads runs at another rate
 	KindMTU        = "mtu"         // a link: both ends take shorter packets only
 	KindTrim       = "trim"        // a direction of a link: longer packets lose what is behind their headers
+	KindSIDUnknown = "sid-unknown" // a switch and a neighbour: the switch does not know the identifiers that lead there (SRv6)
 )
 
 // AllFaultKinds lists the faults that AddFault knows, sorted.
 func AllFaultKinds() []string {
-	all := append(append(FaultKinds(), KindMTU, KindTrim), RoutingFaultKinds()...)
+	all := append(append(FaultKinds(), KindMTU, KindTrim, KindSIDUnknown), RoutingFaultKinds()...)
 	slices.Sort(all)
 	return all
 }
@@ -367,6 +368,8 @@ func (x *index) resolveFault(f Fault, netem func() bool) (ActiveFault, error) {
 			break
 		}
 		af.relayAt(f.At, rule{Element: f.At, Chain: "FORWARD", Last: true})
+	case KindSIDUnknown:
+		err = x.resolveSIDUnknown(&af)
 	case KindHostStall:
 		if ns := x.byElement[f.At]; ns == nil || ns.Switch {
 			err = fmt.Errorf("%q is not a node of the lab: %s starves a node", f.At, f.Kind)
@@ -555,6 +558,8 @@ func (l *Lab) applyFault(ctx context.Context, st *state, f *ActiveFault) error {
 		was, err := l.x.setMTU(f.At, f.MTU)
 		f.WasMTU = was
 		return err
+	case KindSIDUnknown:
+		return st.currentFabric().syncRoutes(ctx, st.routeState())
 	case KindMiscable:
 		one, two, _ := splitPair(f.At)
 		return st.currentFabric().replugCables(ctx, st, l.x, []string{one, two})
@@ -615,6 +620,8 @@ func (l *Lab) undoFault(ctx context.Context, st *state, f ActiveFault) error {
 	case KindMiscable:
 		one, two, _ := splitPair(f.At)
 		errs = append(errs, st.currentFabric().replugCables(ctx, st, x.withSwappedCables(one, two), x.pluggedBy(f.At)))
+	case KindSIDUnknown:
+		errs = append(errs, st.currentFabric().syncRoutes(ctx, st.routeState()))
 	case KindMTU:
 		if f.WasMTU > 0 {
 			_, err := x.setMTU(f.At, f.WasMTU)
@@ -635,19 +642,22 @@ func (f *ActiveFault) touchesCables() bool {
 	return f.Kind == KindMiscable || f.Kind == KindLinkDown || f.Kind == KindFlap
 }
 
-// linksDown returns the links that faults hold down, and those that the other
-// switches have noticed.
-func (st *state) linksDown() (down, withdrawn linkSet) {
-	down, withdrawn = linkSet{}, linkSet{}
+// routeState returns the links that faults hold down, those that the other switches have noticed, and the switches that do
+// not know their neighbours.
+func (st *state) routeState() routeState {
+	rs := routeState{down: linkSet{}, withdrawn: linkSet{}, unknown: map[unknownNeighbour]bool{}}
 	for _, f := range st.Faults {
 		if f.Kind == KindLinkDown || f.Kind == KindFlap && f.Down {
-			down[f.At] = true
+			rs.down[f.At] = true
 			if f.Withdrawn {
-				withdrawn[f.At] = true
+				rs.withdrawn[f.At] = true
 			}
 		}
+		if first, second, ok := strings.Cut(f.At, "->"); ok && f.Kind == KindSIDUnknown {
+			rs.unknown[unknownNeighbour{first, second}] = true
+		}
 	}
-	return down, withdrawn
+	return rs
 }
 
 // restoreLink brings a link and every route over it back.
@@ -655,8 +665,7 @@ func (x *index) restoreLink(ctx context.Context, st *state, link string) error {
 	if err := x.setLink(link, true); err != nil {
 		return err
 	}
-	down, withdrawn := st.linksDown()
-	if err := x.syncRoutes(ctx, down, withdrawn); err != nil {
+	if err := x.syncRoutes(ctx, st.routeState()); err != nil {
 		return err
 	}
 	a, b, _ := fabric.SplitLink(link)
@@ -668,8 +677,7 @@ func (x *index) restoreLink(ctx context.Context, st *state, link string) error {
 func withdrawRoutes(ctx context.Context, root, name, id string) error {
 	err := changeFault(ctx, root, name, id, func(st *state, f *ActiveFault) error {
 		f.Withdrawn = true
-		down, withdrawn := st.linksDown()
-		return st.currentFabric().syncRoutes(ctx, down, withdrawn)
+		return st.currentFabric().syncRoutes(ctx, st.routeState())
 	})
 	if errors.Is(err, errCleared) {
 		return nil

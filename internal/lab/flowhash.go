@@ -27,6 +27,8 @@ func (l *Layout) newHashProgram() (*ebpf.Program, error) {
 	switch {
 	case l.Spray != "":
 		return newSprayProgram(l.Spray)
+	case l.Topology.IsSourceRouted():
+		return loadClassifier("segments", segmentProgram())
 	case l.family() == ipv6Family:
 		return loadClassifier("forget_hash", asm.Instructions{asm.FnSetHashInvalid.Call(), asm.Mov.Imm(asm.R0, actNext), asm.Return()})
 	}

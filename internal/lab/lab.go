@@ -50,7 +50,8 @@ type Options struct {
 	// Family is one of Families, of the addresses that the topology lacks. "" means that of those which it has, and
 	// FamilyIPv4 if it has none.
 	Family string
-	// Forwarding is one of fabric.ForwardingKinds: how switches choose between equal next hops. "" means that of the topology.
+	// Forwarding is one of fabric.ForwardingKinds: how the path of a packet is chosen. "" means that of the topology. Switches
+	// get locators for fabric.SRv6 where the topology has none.
 	Forwarding string
 	// Spray is one of SprayKinds, for a lab that sprays. "" means SprayRandom.
 	Spray string
@@ -113,20 +114,14 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 	if _, err := needTool("ip", "iproute2"); err != nil {
 		return nil, err
 	}
-	topo, _, err := completeAddresses(topo, o.Family)
+	x, err := planLab(topo, o)
 	if err != nil {
-		return nil, fmt.Errorf("planning lab %q: %w", o.Name, err)
-	}
-	x, err := planLayout(o.Name, topo)
-	if err != nil {
-		return nil, fmt.Errorf("planning lab %q: %w", o.Name, err)
-	}
-	if err := CheckRouting(o.Routing); err != nil {
 		return nil, err
 	}
-	x.setRouting(o.Routing)
-	if err := x.setForwarding(o.Forwarding, o.Spray); err != nil {
-		return nil, err
+	if x.Topology.IsSourceRouted() {
+		if err := checkSegments(); err != nil {
+			return nil, err
+		}
 	}
 	if o.Executable == "" {
 		if o.Executable, err = os.Executable(); err != nil {
@@ -173,6 +168,28 @@ func Up(ctx context.Context, topo *fabric.Topology, o Options) (*Lab, error) {
 	}
 	o.Log.Info("lab is up", "lab", o.Name, "namespaces", len(x.Namespaces), "links", len(x.Topology.Links), "took", time.Since(st.Created).Round(time.Millisecond))
 	return newLab(root, st, x, o.Owner, o.Log), nil
+}
+
+// planLab lays the topology out as the options want.
+func planLab(topo *fabric.Topology, o Options) (*index, error) {
+	topo, err := WithForwarding(topo, o.Forwarding)
+	if err == nil {
+		topo, _, err = completeAddresses(topo, o.Family)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("planning lab %q: %w", o.Name, err)
+	}
+	x, err := planLayout(o.Name, topo)
+	if err != nil {
+		return nil, fmt.Errorf("planning lab %q: %w", o.Name, err)
+	}
+	if err := CheckRouting(o.Routing); err != nil {
+		return nil, err
+	}
+	if x.setRouting(o.Routing); x.Routing == RoutingFRR && topo.IsSourceRouted() {
+		return nil, fmt.Errorf("forwarding %s goes with routing %s: the lab installs the routes of carriers", fabric.SRv6, RoutingStatic)
+	}
+	return x, x.setSpray(o.Spray)
 }
 
 func newLab(root string, st *state, x *index, owner bool, log *slog.Logger) *Lab {

@@ -209,10 +209,10 @@ func WithAddresses(topo *fabric.Topology) (*fabric.Topology, error) {
 
 // completeAddresses copies topo and gives every link both of its addresses and every
 // linked NIC one of its own. The same file always yields the same addresses. They are of the family of those that the file
-// has, unless another one is given, and of IPv4 if there are none.
+// has, unless another one is given. If there are none, they are of IPv6 where hosts choose paths by SRv6, and of IPv4 elsewhere.
 func completeAddresses(topo *fabric.Topology, family string) (*fabric.Topology, *addressFamily, error) {
 	given := givenAddresses(topo)
-	f, err := chooseFamily(given, family)
+	f, err := chooseFamily(given, family, topo.IsSourceRouted())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -68,10 +68,14 @@ func (w *Walk) kernelPath(ctx context.Context, src, dst netip.Addr, proto uint8,
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		out, err := w.egressEnd(at, in, q)
+		answer, err := w.lookUp(at, in, q)
+		if err == nil && answer.segment != nil {
+			err = fmt.Errorf("%s is a carrier: Lab.CarrierPath finds the path of what is inside", dst)
+		}
 		if err != nil {
 			return path, fmt.Errorf("kernel path %s to %s at %s: %w", src, dst, at, err)
 		}
+		out := answer.end
 		if at != start {
 			path = append(path, fabric.Hop{Switch: at, In: portOf(in), Out: portOf(out)})
 		}
@@ -113,9 +117,8 @@ type routeQuery struct {
 	sport, dport uint16
 }
 
-// egressEnd returns the end by which packets leave an element that came in by another end, or that start here if in
-// is empty. It queries the element's kernel.
-func (w *Walk) egressEnd(element, in string, q routeQuery) (end string, err error) {
+// lookUp queries an element's kernel for the route of packets that came in by an end, or that start here if in is empty.
+func (w *Walk) lookUp(element, in string, q routeQuery) (answer routeAnswer, err error) {
 	x := w.x
 	ns := x.byElement[element]
 	err = unix.InNetns(ns.Netns, func() error {
@@ -134,23 +137,29 @@ func (w *Walk) egressEnd(element, in string, q routeQuery) (end string, err erro
 		if in != "" {
 			iif = ids[x.byEnd[in].Name]
 		}
-		oif, err := q.requestRoute(iif)
-		if err != nil {
+		if answer, err = q.requestRoute(iif); err != nil || answer.segment != nil {
 			return err
 		}
 		for _, i := range ns.Interfaces {
-			if ids[i.Name] == oif {
-				end = i.End
+			if ids[i.Name] == answer.oif {
+				answer.end = i.End
 				return nil
 			}
 		}
-		return fmt.Errorf("the kernel answers interface %d, which is not a link of %s", oif, element)
+		return fmt.Errorf("the kernel answers interface %d, which is not a link of %s", answer.oif, element)
 	})
-	return end, err
+	return answer, err
+}
+
+// routeAnswer is what the kernel answers to a query for a route.
+type routeAnswer struct {
+	oif     int      // the interface, of a packet that leaves
+	end     string   // the port or NIC that the interface is
+	segment *segment // what the switch does with the packet, if the destination is an identifier of its own
 }
 
 // requestRoute sends RTM_GETROUTE (rtnetlink(7)) with the flow's transport header.
-func (q routeQuery) requestRoute(iif int) (oif int, err error) {
+func (q routeQuery) requestRoute(iif int) (answer routeAnswer, err error) {
 	req := nl.NewNetlinkRequest(syscall.RTM_GETROUTE, syscall.NLM_F_REQUEST)
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Src_len = uint8(familyOf(q.dst).netlink), uint8(q.dst.BitLen()), uint8(q.src.BitLen())
@@ -161,23 +170,42 @@ func (q routeQuery) requestRoute(iif int) (oif int, err error) {
 	if iif != 0 {
 		attr(syscall.RTA_IIF, binary.NativeEndian.AppendUint32(nil, uint32(iif)))
 	}
-	attr(unix.RTA_IP_PROTO, []byte{q.proto})
-	attr(unix.RTA_SPORT, binary.BigEndian.AppendUint16(nil, q.sport))
-	attr(unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, q.dport))
+	// The kernel refuses others than TCP, UDP and ICMP here: rtm_getroute_parse_ip_proto of net/ipv4/fib_frontend.c.
+	if q.proto != syscall.IPPROTO_IPV6 {
+		attr(unix.RTA_IP_PROTO, []byte{q.proto})
+		attr(unix.RTA_SPORT, binary.BigEndian.AppendUint16(nil, q.sport))
+		attr(unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, q.dport))
+	}
 	answers, err := req.Execute(syscall.NETLINK_ROUTE, syscall.RTM_NEWROUTE)
 	if err != nil {
-		return 0, fmt.Errorf("asking for the route: %w", err)
+		return answer, fmt.Errorf("asking for the route: %w", err)
 	}
 	for _, a := range answers {
 		attrs, err := nl.ParseRouteAttr(a[min(len(a), syscall.SizeofRtMsg):])
 		if err != nil {
-			return 0, fmt.Errorf("reading the kernel's route: %w", err)
+			return answer, fmt.Errorf("reading the kernel's route: %w", err)
 		}
+		var encap []byte
+		isSegment := false
 		for _, at := range attrs {
-			if at.Attr.Type == syscall.RTA_OIF && len(at.Value) >= 4 {
-				return int(binary.NativeEndian.Uint32(at.Value)), nil
+			switch kind := at.Attr.Type & attrKindMask; {
+			case kind == syscall.RTA_OIF && len(at.Value) >= 4:
+				answer.oif = int(binary.NativeEndian.Uint32(at.Value))
+			case kind == attrEncap:
+				encap = at.Value
+			case kind == attrEncapType && len(at.Value) >= 2:
+				isSegment = binary.NativeEndian.Uint16(at.Value) == encapSegment
 			}
 		}
+		if isSegment {
+			answer.segment = &segment{}
+			if err := answer.segment.Decode(encap); err != nil {
+				return answer, fmt.Errorf("reading the kernel's route: %w", err)
+			}
+		}
+		if answer.oif != 0 {
+			return answer, nil
+		}
 	}
-	return 0, fmt.Errorf("the kernel's route names no interface")
+	return answer, fmt.Errorf("the kernel's route names no interface")
 }

@@ -20,10 +20,14 @@ type route struct {
 	dst   netip.Prefix
 	table int // 0: main
 	hops  []hop
+	// Routes with a kind (RTN_UNREACHABLE of rtnetlink(7)) have no next hops.
+	kind    int
+	segment *segment // of RTN_LOCAL: what the switch does with the packet
+	metric  int      // 0: that of the family
 }
 
 // isLocal reports whether the destination is at the element's own port.
-func (r route) isLocal() bool { return !r.hops[0].gateway.IsValid() }
+func (r route) isLocal() bool { return len(r.hops) > 0 && !r.hops[0].gateway.IsValid() }
 
 // nicTable returns the number of the routing table of a node's i-th NIC.
 func nicTable(i int) int { return 100 + i }
@@ -64,6 +68,12 @@ func (x *index) allDestinations() []destination {
 // linkSet is a set of links by identifier.
 type linkSet map[string]bool
 
+// routeState is what faults do to the routes that the lab installs.
+type routeState struct {
+	down, withdrawn linkSet
+	unknown         map[unknownNeighbour]bool
+}
+
 // computeRoutes computes every namespace's static routes: all shortest paths through
 // switches to every destination. withdrawn links are out of all elements'
 // routes, as after a routing daemon's convergence: a switch left without a way
@@ -100,10 +110,27 @@ func (x *index) computeRoutes(down, withdrawn linkSet) map[string][]route {
 	return out
 }
 
-// labRoutes returns those of computeRoutes that the lab installs itself. Where FRR routes between switches, these are the
-// routes of nodes, and those of switches to what is at their own ports.
-func (x *index) labRoutes(down, withdrawn linkSet) map[string][]route {
-	all := x.computeRoutes(down, withdrawn)
+// allRoutes returns the routes of every namespace: those of computeRoutes, and those for carriers where hosts choose paths.
+func (x *index) allRoutes(rs routeState) map[string][]route {
+	all := x.computeRoutes(rs.down, rs.withdrawn)
+	if !x.Topology.IsSourceRouted() {
+		return all
+	}
+	for i := range x.Namespaces {
+		ns := &x.Namespaces[i]
+		if ns.Switch {
+			all[ns.Element] = append(all[ns.Element], x.segmentRoutes(ns, rs)...)
+		} else {
+			all[ns.Element] = append(all[ns.Element], x.carrierRoutes(ns)...)
+		}
+	}
+	return all
+}
+
+// labRoutes returns those of allRoutes that the lab installs itself. Where FRR routes between switches, these are the routes
+// of nodes, and those of switches to what is at their own ports.
+func (x *index) labRoutes(rs routeState) map[string][]route {
+	all := x.allRoutes(rs)
 	if x.Routing != RoutingFRR {
 		return all
 	}

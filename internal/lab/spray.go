@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,26 +29,15 @@ const (
 // SprayKinds returns the values of Options.Spray, the default first.
 func SprayKinds() []string { return []string{SprayRandom, SprayRoundRobin} }
 
-// setForwarding records how switches choose between equal next hops. Empty values are those of the topology, and the defaults.
-func (l *Layout) setForwarding(forwarding, spray string) error {
-	if forwarding == "" {
-		forwarding = string(l.Topology.Forwarding)
-	}
+// setSpray records how switches spray packets, if they do. The default is SprayRandom.
+func (l *Layout) setSpray(spray string) error {
 	switch {
-	case forwarding != "" && !slices.Contains(fabric.ForwardingKinds(), forwarding):
-		return fmt.Errorf("forwarding %q: want one of %s", forwarding, strings.Join(fabric.ForwardingKinds(), ", "))
 	case spray != "" && !slices.Contains(SprayKinds(), spray):
 		return fmt.Errorf("spray %q: want one of %s", spray, strings.Join(SprayKinds(), ", "))
-	case forwarding != string(fabric.Spray) && spray != "":
-		return fmt.Errorf("spray %q goes with forwarding %s, and this lab's is %s", spray, fabric.Spray, fabric.ECMP)
-	}
-	t := *l.Topology
-	t.Forwarding = fabric.Forwarding(forwarding)
-	l.Topology = &t
-	if t.Sprays() {
-		if l.Spray = spray; spray == "" {
-			l.Spray = SprayRandom
-		}
+	case spray != "" && !l.Topology.Sprays():
+		return fmt.Errorf("spray %q goes with forwarding %s, and this lab's is %s", spray, fabric.Spray, cmp.Or(l.Topology.Forwarding, fabric.ECMP))
+	case l.Topology.Sprays():
+		l.Spray = cmp.Or(spray, SprayRandom)
 	}
 	return nil
 }

@@ -229,22 +229,19 @@ func TestForwardingOfLayouts(t *testing.T) {
 		{file: sprayFile, forwarding: "ecmp", want: "ecmp"},
 		{file: demoFile, spray: SprayRandom, err: "goes with forwarding spray"},
 		{file: sprayFile, forwarding: "ecmp", spray: SprayRandom, err: "goes with forwarding spray"},
-		{file: demoFile, forwarding: "srv6", err: "want one of ecmp, spray"},
+		{file: demoFile, forwarding: "mpls", err: "want one of ecmp, spray, srv6"},
 		{file: sprayFile, spray: "evenly", err: "want one of random, round-robin"},
 	} {
-		x, err := planLayout("layout", load(t, c.file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		before := x.Topology.Forwarding
-		original := x.Topology
-		err = x.setForwarding(c.forwarding, c.spray)
+		original := load(t, c.file)
+		before := original.Forwarding
+		x, err := planLab(original, Options{Name: "layout", Forwarding: c.forwarding, Spray: c.spray})
 		name := fmt.Sprintf("%s with %q, %q", c.file, c.forwarding, c.spray)
 		switch {
 		case c.err != "":
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: error %v, want %q", name, err, c.err)
 			}
+			continue
 		case err != nil || string(x.Topology.Forwarding) != c.want || x.Spray != c.way:
 			t.Errorf("%s: forwarding %q, spray %q, error %v; want %q, %q", name, x.Topology.Forwarding, x.Spray, err, c.want, c.way)
 		case original.Forwarding != before:
@@ -262,11 +259,8 @@ func TestForwardingOfLayouts(t *testing.T) {
 
 // TestCongestionOfSprayedPorts checks that a port which takes only a share of each flow is not filled.
 func TestCongestionOfSprayedPorts(t *testing.T) {
-	x, err := planLayout("layout", load(t, sprayFile))
+	x, err := planLab(load(t, sprayFile), Options{Name: "layout"})
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := x.setForwarding("", ""); err != nil {
 		t.Fatal(err)
 	}
 	none := func() bool { return false }

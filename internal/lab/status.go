@@ -43,6 +43,7 @@ type NamespaceStatus struct {
 	Element    string            `json:"element"`
 	Kind       string            `json:"kind"` // switch or node
 	Netns      string            `json:"netns"`
+	Locator    string            `json:"locator,omitempty"` // of a switch, where hosts choose paths by SRv6
 	Exists     bool              `json:"exists"`
 	LinksUp    int               `json:"links_up"`
 	LinksDown  int               `json:"links_down"`
@@ -95,8 +96,8 @@ func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 	if x.Routing != "" {
 		s.Routing = x.Routing
 	}
-	if s.Forwarding, s.Spray = string(fabric.ECMP), x.Spray; x.Spray != "" {
-		s.Forwarding = string(fabric.Spray)
+	if s.Forwarding, s.Spray = string(x.Topology.Forwarding), x.Spray; s.Forwarding == "" {
+		s.Forwarding = string(fabric.ECMP)
 	}
 	for _, f := range st.Faults {
 		fs := FaultStatus{ActiveFault: f}
@@ -117,7 +118,7 @@ func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding the lab's processes: %w", err)
 	}
-	want := x.computeRoutes(nil, nil)
+	want := x.allRoutes(routeState{})
 	for _, ns := range x.Namespaces {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -126,6 +127,9 @@ func (st *state) currentStatus(ctx context.Context) (*Status, error) {
 			Processes: append([]int{}, procs[st.NetnsIDs[ns.Element]]...), Interfaces: []InterfaceStatus{}}
 		if ns.Switch {
 			out.Kind = "switch"
+			if l := x.graph.Switch(ns.Element).Locator; !l.IsZero() {
+				out.Locator = l.String()
+			}
 		}
 		sort.Ints(out.Processes)
 		if _, err := unix.NetnsIDOf(unix.NetnsPath(ns.Netns)); err == nil && st.ownsNamespace(ns) {
