@@ -23,8 +23,10 @@ type Watcher struct {
 	seen       map[findingKey]*held
 	flapping   []string // ports of links that seem to flap
 	recent     map[findingKey]held
-	leftPorts  []string // ports of links that no flow is known to use any more
-	cycles     int
+	// unknownSince is since when switches refuse identifiers.
+	unknownSince map[findingKey]time.Time
+	leftPorts    []string // ports of links that no flow is known to use any more
+	cycles       int
 }
 
 // FlappingPorts returns the ports of the links that seem to flap, for which Moment.CarrierChanges and Moment.SessionHistory decide.
@@ -64,6 +66,7 @@ func (w *Watcher) Review(m *Moment) []Finding {
 	out := w.settle(m.Now, byPaths)
 	out = append(out, w.linkFindings(m, crowded)...)
 	out = append(out, w.failovers(m)...)
+	out = append(out, w.unknownIdentifiers(m)...)
 	return w.withEnded(w.withoutCovered(append(out, w.fibMismatches(m, lossy)...)), m.Now)
 }
 
@@ -94,7 +97,7 @@ func (w *Watcher) followFlows(m *Moment) (lossy bool) {
 	for i := range m.Flows {
 		f := &m.Flows[i]
 		if f.IsTemporary() {
-			continue // rule 8
+			continue // rule 9
 		}
 		r := w.usage.follow(f, m.Now)
 		r.followLosses(f, m)

@@ -74,8 +74,8 @@ func (t *Table) Adjacency(port string) (s srv6.SID, ok bool) {
 	return s, err == nil
 }
 
-// portOf returns the port of a switch's adjacency, or "".
-func (t *Table) portOf(sw string, s srv6.SID) string {
+// PortOf returns the port of a switch's adjacency, or "".
+func (t *Table) PortOf(sw string, s srv6.SID) string {
 	first, _ := srv6.Adjacency(0)
 	ends := t.g.EndsOf(sw)
 	if i := int(s) - int(first); s.IsAdjacency() && i < len(ends) && !fabric.IsNIC(t.g.PeerOf(ends[i])) {
@@ -134,7 +134,7 @@ func (t *Table) Path(src, dst string, carrier netip.Addr) (fabric.Path, error) {
 			break
 		}
 		next, isNext := t.names[sids[0]]
-		switch out := t.portOf(sw, sids[0]); {
+		switch out := t.PortOf(sw, sids[0]); {
 		case isNext && next == sw:
 			if sids = sids[1:]; len(sids) == 1 && sids[0] == srv6.Decapsulate {
 				leaf, port := t.g.LeafOf(dst)
