@@ -93,12 +93,25 @@ type Locator struct {
 	Node  SID
 }
 
-// LocatorOf returns the locator with a prefix, which fabric.Locator has checked. It fails if the prefix is none of a switch.
-func LocatorOf(p netip.Prefix) (Locator, error) {
-	if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p.Bits() != BlockBits+SIDBits || p.Masked() != p {
-		return Locator{}, fmt.Errorf("%v: a locator is an IPv6 prefix of %d bits, such as fcbb:bb00:1::/48", p, BlockBits+SIDBits)
+// ParseLocator reads a locator such as fcbb:bb00:1::/48.
+func ParseLocator(s string) (Locator, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return Locator{}, fmt.Errorf("%q: a locator is expected, such as fcbb:bb00:1::/48", s)
 	}
-	l := locatorAt(p.Addr())
+	return LocatorOf(p)
+}
+
+// LocatorOf returns the locator with a prefix. It fails if the prefix is none of a switch.
+func LocatorOf(p netip.Prefix) (Locator, error) {
+	a := p.Addr()
+	switch {
+	case !p.IsValid() || !a.Is6() || a.Is4In6() || p.Bits() != BlockBits+SIDBits || p.Masked() != p:
+		return Locator{}, fmt.Errorf("%v: a locator is an IPv6 prefix of %d bits, such as fcbb:bb00:1::/48", p, BlockBits+SIDBits)
+	case !a.IsGlobalUnicast():
+		return Locator{}, fmt.Errorf("%v: the block of a locator is of unicast addresses that routers forward", p)
+	}
+	l := locatorAt(a)
 	if !l.IsValid() {
 		return Locator{}, fmt.Errorf("%v: the identifier of a switch is from 1 to %v", p, Decapsulate-1)
 	}

@@ -19,8 +19,11 @@ func TestLocatorsAreOfSwitches(t *testing.T) {
 		{"fcbb:bb00:f001::/48", "from 1 to dfff"},
 		{"0:0:1::/48", "from 1 to dfff"},
 		{"10.0.0.0/8", "IPv6"},
+		{"ff02:0:1::/48", "unicast"},
+		{"fe80:0:1::/48", "unicast"},
+		{"fcbb:bb00:1::", "such as fcbb:bb00:1::/48"},
 	} {
-		l, err := LocatorOf(netip.MustParsePrefix(test.text))
+		l, err := ParseLocator(test.text)
 		switch {
 		case test.want == "" && (err != nil || l.String() != test.text || !l.IsValid()):
 			t.Errorf("%s: got %v, %v", test.text, l, err)
