@@ -42,7 +42,7 @@ func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd.Flag("format", "json prints one object per fault on standard output.").Default("text").EnumVar(&o.format, "text", "json")
 	cmd.Flag("fabric", "netns: network namespaces, a real fabric, needs root; sim: a simulated one; ib: an InfiniBand subnet that OpenSM routes on ibsim, with simulated packets; auto: netns as root, else sim.").Default("auto").EnumVar(&o.fabric, "auto", demo.Namespaces, demo.Simulated, demo.InfiniBand)
 	cmd.Flag("routing", "Who routes between switches of network namespaces. static: the lab; frr: FRR of every switch, which needs Debian's package frr and which the faults of routing need.").Default(lab.RoutingStatic).EnumVar(&o.routing, lab.RoutingKinds()...)
-	cmd.Flag("forwarding", "How switches choose between equal next hops. ecmp: by a hash of the flow; spray: anew for each packet. Default: that of the topology file, and ecmp if it has none.").EnumVar(&o.forwarding, fabric.ForwardingKinds()...)
+	cmd.Flag("forwarding", forwardingHelp).EnumVar(&o.forwarding, fabric.ForwardingKinds()...)
 	cmd.Flag("adaptive-routing", "With --fabric ib: switches choose for each packet between all shortest ways.").BoolVar(&o.adaptive)
 	cmd.Flag("flows", "Flows (source ports) per pair of NICs; 0 chooses for coverage.").Default("0").IntVar(&o.flows)
 	cmd.Flag("keep", "Keep the fabric running after the verdict, until Ctrl-C.").BoolVar(&o.keep)
@@ -195,7 +195,11 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 }
 
 func (o *demoFlags) loadTopology() (*fabric.Topology, error) {
-	t, found := fabric.ParseTopology("the demo's topology", deploy.DemoTopology)
+	own := deploy.DemoTopology
+	if o.forwarding == string(fabric.SRv6) {
+		own = deploy.SRv6Topology
+	}
+	t, found := fabric.ParseTopology("the demo's topology", own)
 	err := found.Err()
 	if o.topology != "" {
 		t, _, err = loadGraph(o.topology)
@@ -203,8 +207,11 @@ func (o *demoFlags) loadTopology() (*fabric.Topology, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.forwarding != "" {
-		t.Forwarding = fabric.Forwarding(o.forwarding)
+	if t, err = lab.WithForwarding(t, o.forwarding); err != nil {
+		return nil, fmt.Errorf("--forwarding: %w", err)
+	}
+	if t.IsSourceRouted() && o.fabric != demo.Namespaces {
+		return nil, errors.New("forwarding srv6 needs root and a fabric of network namespaces: simulated hosts cannot choose the path of a packet")
 	}
 	return t, nil
 }

@@ -24,6 +24,8 @@ import (
 	"github.com/graylink/graylink/internal/webserver"
 )
 
+const forwardingHelp = "How the path of a packet is chosen. ecmp: by switches with a hash of the flow; spray: by switches anew for each packet; srv6: by hosts, with IPv6. Default: that of the topology file, and ecmp if it has none."
+
 func addLab(app *kingpin.Application, commands map[string]command) {
 	cmd := app.Command("lab", "Build a real fabric of network namespaces on this machine, and inject faults.")
 	name := cmd.Flag("name", "Name of the lab.").Default(lab.DefaultName).String()
@@ -32,7 +34,7 @@ func addLab(app *kingpin.Application, commands map[string]command) {
 	topology := up.Flag("topology", "Topology file (YAML).").Required().String()
 	routing := up.Flag("routing", "static: the lab installs all routes; frr: FRR of every switch learns them by eBGP with BFD, which needs Debian's package frr.").Default(lab.RoutingStatic).Enum(lab.RoutingKinds()...)
 	family := up.Flag("address-family", "Family of the addresses that the topology lacks: "+strings.Join(lab.Families(), " or ")+". Default: that of the addresses which it has, and ipv4 if it has none.").Enum(lab.Families()...)
-	forwarding := up.Flag("forwarding", "How switches choose between equal next hops. ecmp: by a hash of the flow; spray: anew for each packet. Default: that of the topology file, and ecmp if it has none.").Enum(fabric.ForwardingKinds()...)
+	forwarding := up.Flag("forwarding", forwardingHelp).Enum(fabric.ForwardingKinds()...)
 	spray := up.Flag("spray", "How packets are sprayed. random: each next hop is as likely as any other; round-robin: those of a flow take all in turn. Default: random.").Enum(lab.SprayKinds()...)
 	commands[up.FullCommand()] = func(ctx context.Context) error {
 		return labUp(ctx, *topology, lab.Options{Name: *name, Routing: *routing, Family: *family, Forwarding: *forwarding, Spray: *spray})
@@ -89,7 +91,7 @@ func addLabFault(cmd *kingpin.CmdClause, name *string, commands map[string]comma
 	var f lab.Fault
 	add.Arg("kind", "Kind of the fault: "+strings.Join(lab.AllFaultKinds(), ", ")+". Those of routing need a lab with --routing frr: "+
 		strings.Join(lab.RoutingFaultKinds(), ", ")+".").Required().EnumVar(&f.Kind, lab.AllFaultKinds()...)
-	add.Flag("at", "Element: a link END--END, a NIC node/device, a switch, a node, SWITCH->LEAF or SWITCH->PREFIX, or tierN,tierM for polarized.").Required().StringVar(&f.At)
+	add.Flag("at", "Element: a link END--END, a NIC node/device, a switch, a node, SWITCH->LEAF or SWITCH->PREFIX, SWITCH->SWITCH for sid-unknown, or tierN,tierM for polarized.").Required().StringVar(&f.At)
 	add.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default(lab.DefaultDelay.String()).DurationVar(&f.Delay)
 	add.Flag("loss", "Ratio of packets that the fault loss drops.").Default(fmt.Sprint(lab.DefaultLoss)).Float64Var(&f.Loss)
 	add.Flag("step", "Step of the fault clock-step, positive or negative.").Default(lab.DefaultStep.String()).DurationVar(&f.Step)
@@ -288,9 +290,18 @@ func labStatus(ctx context.Context, w io.Writer, name, format string) error {
 		fmt.Fprintf(w, "it ends with process %d (running: %t)\n", s.OwnerPID, s.OwnerAlive)
 	}
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tw, "\nELEMENT\tNAMESPACE\tEXISTS\tLINKS UP\tROUTES\tPROCESSES")
+	sourceRouted := s.Forwarding == string(fabric.SRv6)
+	heading := "\nELEMENT\tNAMESPACE\tEXISTS\tLINKS UP\tROUTES\tPROCESSES"
+	if sourceRouted {
+		heading += "\tLOCATOR"
+	}
+	fmt.Fprintln(tw, heading)
 	for _, n := range s.Namespaces {
-		fmt.Fprintf(tw, "%s\t%s\t%t\t%d/%d\t%d/%d\t%d\n", n.Element, n.Netns, n.Exists, n.LinksUp, n.LinksUp+n.LinksDown, n.Routes, n.RoutesWant, len(n.Processes))
+		fmt.Fprintf(tw, "%s\t%s\t%t\t%d/%d\t%d/%d\t%d", n.Element, n.Netns, n.Exists, n.LinksUp, n.LinksUp+n.LinksDown, n.Routes, n.RoutesWant, len(n.Processes))
+		if sourceRouted {
+			fmt.Fprintf(tw, "\t%s", n.Locator)
+		}
+		fmt.Fprintln(tw)
 	}
 	fmt.Fprintln(tw, "\nPORT\tINTERFACE\tADDRESS\tPEER\tUP")
 	for _, n := range s.Namespaces {

@@ -35,6 +35,47 @@ func (l *Layout) newHashProgram() (*ebpf.Program, error) {
 	return nil, nil
 }
 
+// segmentProgram returns the instructions of the program that the ports of a switch have for what they receive. It takes the hash off packets, and
+// a mark of congestion on an outer header goes on to the header inside, if that is capable of it: the kernel does not do that
+// when it takes the outer header off (RFC 6040 section 4.2).
+func segmentProgram() asm.Instructions {
+	const (
+		ethernet    = 14
+		class       = ethernet + 1      // the octet of IPv6 that has the ECN field
+		nextHeader  = ethernet + 6      // RFC 8200 section 3
+		innerClass  = ethernet + 40 + 1 // of the header inside
+		ecn         = 0x30              // in these octets
+		loaded      = -8                // from the frame pointer
+		etherTypeAt = 16                // struct __sk_buff
+	)
+	load := func(at int32) asm.Instructions {
+		return asm.Instructions{
+			asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, at),
+			asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, loaded), asm.Mov.Imm(asm.R4, 1),
+			asm.FnSkbLoadBytes.Call(),
+			asm.JNE.Imm(asm.R0, 0, "done"),
+			asm.LoadMem(asm.R0, asm.RFP, loaded, asm.Byte),
+		}
+	}
+	out := asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.FnSetHashInvalid.Call(),
+		asm.LoadMem(asm.R1, asm.R6, etherTypeAt, asm.Word),
+		asm.JNE.Imm(asm.R1, bigEndian16(syscall.ETH_P_IPV6), "done"),
+	}
+	out = append(append(out, load(nextHeader)...), asm.JNE.Imm(asm.R0, syscall.IPPROTO_IPV6, "done"))
+	out = append(append(out, load(class)...), asm.And.Imm(asm.R0, ecn), asm.JNE.Imm(asm.R0, ecn, "done"))
+	out = append(append(out, load(innerClass)...), asm.Mov.Reg(asm.R1, asm.R0), asm.And.Imm(asm.R1, ecn), asm.JEq.Imm(asm.R1, 0, "done"))
+	return append(out,
+		asm.Or.Imm(asm.R0, ecn),
+		asm.StoreMem(asm.RFP, loaded, asm.R0, asm.Byte),
+		asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, innerClass),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, loaded), asm.Mov.Imm(asm.R4, 1), asm.Mov.Imm(asm.R5, 0),
+		asm.FnSkbStoreBytes.Call(),
+		asm.Mov.Imm(asm.R0, actNext).WithSymbol("done"),
+		asm.Return())
+}
+
 // loadClassifier loads a program that sees packets at a port.
 func loadClassifier(name string, instructions asm.Instructions) (*ebpf.Program, error) {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: instructions})

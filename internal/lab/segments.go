@@ -47,7 +47,7 @@ type segment struct {
 
 var _ netlink.Encap = (*segment)(nil)
 
-// Type is that of the kernel's encapsulations.
+// Type returns the number of the kernel's kind of encapsulation.
 func (s *segment) Type() int { return encapSegment }
 
 // Encode writes the attributes of a route.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -21,11 +20,11 @@ import (
 // Nothing else decides: a switch has routes to the locators of its neighbours only, and answers a carrier whose next
 // identifier it does not know. All other packets are forwarded as with fabric.ECMP.
 
-// defaultBlock is the block of locators that the lab generates: that of the examples of RFC 9800 and of the drafts before it.
+// defaultBlock is the block of locators that the lab generates. It is of unique local addresses (RFC 4193).
 var defaultBlock = netip.MustParsePrefix("fcbb:bb00::/32")
 
-// WithForwarding returns the topology with a kind of forwarding, or as it is if forwarding is empty. With fabric.SRv6, switches
-// without a locator get the lowest free ones in the order of the topology; with others none has one.
+// WithForwarding returns the topology with a kind of forwarding, by default its own. With fabric.SRv6, switches without a locator
+// get the lowest free ones in the order of the topology. With other kinds, no switch has one.
 func WithForwarding(topo *fabric.Topology, forwarding string) (*fabric.Topology, error) {
 	if forwarding == "" {
 		forwarding = string(topo.Forwarding)
@@ -173,47 +172,6 @@ func (x *index) carrierRoutes(ns *Namespace) []route {
 		out = append(out, route{dst: x.locatorOf(leaf).Prefix(), hops: []hop{{i.End, i.PeerAdr}}})
 	}
 	return out
-}
-
-// segmentProgram returns the instructions of the program that the ports of a switch have for what they receive. It takes the hash off packets, and
-// a mark of congestion on an outer header goes on to the header inside, if that is capable of it: the kernel does not do that
-// when it takes the outer header off (RFC 6040 section 4.2).
-func segmentProgram() asm.Instructions {
-	const (
-		ethernet    = 14
-		class       = ethernet + 1      // the octet of IPv6 that has the ECN field
-		nextHeader  = ethernet + 6      // RFC 8200 section 3
-		innerClass  = ethernet + 40 + 1 // of the header inside
-		ecn         = 0x30              // in these octets
-		loaded      = -8                // from the frame pointer
-		etherTypeAt = 16                // struct __sk_buff
-	)
-	load := func(at int32) asm.Instructions {
-		return asm.Instructions{
-			asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, at),
-			asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, loaded), asm.Mov.Imm(asm.R4, 1),
-			asm.FnSkbLoadBytes.Call(),
-			asm.JNE.Imm(asm.R0, 0, "done"),
-			asm.LoadMem(asm.R0, asm.RFP, loaded, asm.Byte),
-		}
-	}
-	out := asm.Instructions{
-		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.FnSetHashInvalid.Call(),
-		asm.LoadMem(asm.R1, asm.R6, etherTypeAt, asm.Word),
-		asm.JNE.Imm(asm.R1, bigEndian16(syscall.ETH_P_IPV6), "done"),
-	}
-	out = append(append(out, load(nextHeader)...), asm.JNE.Imm(asm.R0, syscall.IPPROTO_IPV6, "done"))
-	out = append(append(out, load(class)...), asm.And.Imm(asm.R0, ecn), asm.JNE.Imm(asm.R0, ecn, "done"))
-	out = append(append(out, load(innerClass)...), asm.Mov.Reg(asm.R1, asm.R0), asm.And.Imm(asm.R1, ecn), asm.JEq.Imm(asm.R1, 0, "done"))
-	return append(out,
-		asm.Or.Imm(asm.R0, ecn),
-		asm.StoreMem(asm.RFP, loaded, asm.R0, asm.Byte),
-		asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, innerClass),
-		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, loaded), asm.Mov.Imm(asm.R4, 1), asm.Mov.Imm(asm.R5, 0),
-		asm.FnSkbStoreBytes.Call(),
-		asm.Mov.Imm(asm.R0, actNext).WithSymbol("done"),
-		asm.Return())
 }
 
 // unknownNeighbour is a switch that does not know the identifiers by which packets go to a neighbour.

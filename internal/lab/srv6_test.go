@@ -30,24 +30,35 @@ func upSourceRouted(t *testing.T, file, suffix string, tools ...string) *Lab {
 	return upWith(t, load(t, file), Options{Name: testName(suffix), Forwarding: string(fabric.SRv6)})
 }
 
-// carrierOf returns the carrier of a path. Links are named where several join two switches, and all of them if wanted. A link's
-// identifier takes the place of the next switch's.
-func carrierOf(t *testing.T, l *Lab, p fabric.Path, byLink bool) netip.Addr {
+// carrierForms are ways to write the carrier of a path.
+const carrierForms = 4
+
+// carrierOf returns the carrier of a path: with links where several join two switches, with all links, with all links from the
+// first on, or with each switch and each link, if there is room for that.
+func carrierOf(t *testing.T, l *Lab, p fabric.Path, form int) netip.Addr {
 	t.Helper()
-	first := l.x.locatorOf(p[0].Switch)
-	sids := []srv6.SID{first.Node}
-	for i, h := range p[1:] {
-		out := p[i].Switch + ":" + p[i].Out
-		sid, err := srv6.Adjacency(l.x.graph.PortNumber(out))
-		if !byLink && l.x.linksBeside(out) == 1 {
-			sid = l.x.locatorOf(h.Switch).Node
-		}
+	var sids []srv6.SID
+	for i, h := range p {
+		locator := l.x.locatorOf(h.Switch)
+		last := i == len(p)-1
+		link, err := srv6.Adjacency(l.x.graph.PortNumber(h.Switch + ":" + h.Out))
 		if err != nil {
 			t.Fatal(err)
 		}
-		sids = append(sids, sid)
+		byLink := !last && (form > 0 || l.x.linksBeside(h.Switch+":"+h.Out) > 1)
+		cameByLink := i > 0 && (form > 0 || l.x.linksBeside(h.Switch+":"+h.In) > 1)
+		switch {
+		case form == 3, form == 2 && last, form < 2 && !cameByLink:
+			sids = append(sids, locator.Node)
+		}
+		if byLink {
+			sids = append(sids, link)
+		}
 	}
-	carrier, err := srv6.EncodeCarrier(first.Block, append(sids, srv6.Decapsulate)...)
+	carrier, err := srv6.EncodeCarrier(l.x.locatorOf(p[0].Switch).Block, append(sids, srv6.Decapsulate)...)
+	if errors.Is(err, srv6.ErrTooLong) && form == 3 {
+		return carrierOf(t, l, p, 2)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,8 +238,8 @@ func TestCarriersTakeTheirPath(t *testing.T) {
 						continue
 					}
 					receiver := socket(t, l, dst, echoPort)
-					for i, p := range all {
-						carrier := carrierOf(t, l, p, i%2 == 1)
+					for _, p := range all {
+						carrier := carrierOf(t, l, p, paths%carrierForms)
 						what := fmt.Sprintf("%s to %s by %s, %s", src, dst, carrier, p.CanonicalKey())
 						got, err := l.CarrierPath(t.Context(), carrier, l.addr(src), l.addr(dst), syscall.IPPROTO_UDP, 20000, echoPort)
 						if err != nil || got.CanonicalKey() != p.CanonicalKey() {
@@ -262,8 +273,8 @@ func TestWrongChecksumsInCarriers(t *testing.T) {
 	wrong := probe
 	wrong.wrongSum = true
 	before := sentByAll(t, l)
-	sender.send(t, carrierOf(t, l, p, false), wrong, 20, 0)
-	sender.send(t, carrierOf(t, l, p, false), probe, 1, 0)
+	sender.send(t, carrierOf(t, l, p, 0), wrong, 20, 0)
+	sender.send(t, carrierOf(t, l, p, 0), probe, 1, 0)
 	if a := receive(t, receiver, 2, 500*time.Millisecond); a.n != 1 {
 		t.Errorf("%d packets arrived, want the one whose checksum is right", a.n)
 	}
@@ -414,7 +425,7 @@ func TestCarriersOnTheWire(t *testing.T) {
 		}
 		progress.Write(buf[:m])
 	}
-	newCarrierSender(t, l, "h1/eth1").send(t, carrierOf(t, l, p, false), probePacket{src: l.addr("h1/eth1"), dst: l.addr("h5/eth1"), sport: 20000, dport: echoPort}, n, time.Millisecond)
+	newCarrierSender(t, l, "h1/eth1").send(t, carrierOf(t, l, p, 0), probePacket{src: l.addr("h1/eth1"), dst: l.addr("h5/eth1"), sport: 20000, dport: echoPort}, n, time.Millisecond)
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("tcpdump: %v: %s", err, &progress)
 	}
