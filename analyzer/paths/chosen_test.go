@@ -71,7 +71,8 @@ func TestChosenPathsAreBoundAtOnce(t *testing.T) {
 
 func TestChosenPathsNeedLocators(t *testing.T) {
 	s := NewStore(graph(t))
-	addTraces(t, s, fabric.Trace{Edge: flow(0).String(), State: fabric.PathValid, TracedAt: sec(1), Carrier: netip.MustParseAddr("fcbb:bb00:1:2:e000::")})
+	addTraces(t, s, fabric.Trace{Edge: flow(0).String(), State: fabric.PathValid, TracedAt: sec(1),
+		Carrier: netip.MustParseAddr("fcbb:bb00:1:2:e000::")})
 	if b, _ := s.CurrentBinding(flow(0)); b.State != fabric.PathUnknown || len(b.Notes) == 0 {
 		t.Errorf("without locators: %+v", b)
 	}

@@ -30,7 +30,9 @@ func (p *plan) chooseCarriers() (*carriers, error) {
 	var flows []fabric.Flow
 	var keys []uint64
 	for i := range p.sched.Edges {
-		if e := &p.sched.Edges[i]; p.canProbe(e) && p.endpoints[e.Src].addr.Is6() && (p.endpoints[e.Src].rdma == nil || p.endpoints[e.Dst].rdma == nil) {
+		e := &p.sched.Edges[i]
+		byRDMA := p.endpoints[e.Src].rdma != nil && p.endpoints[e.Dst].rdma != nil
+		if p.canProbe(e) && p.endpoints[e.Src].addr.Is6() && !byRDMA {
 			flows = append(flows, p.sched.FlowID(*e))
 			keys = append(keys, edgeKey(e.Src, e.Dst, int(e.Flow), false))
 		}

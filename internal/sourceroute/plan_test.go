@@ -73,8 +73,10 @@ var fabrics = []struct {
 	{"two planes", clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 4, NICsPerLeaf: 4, NICsPerNode: 2}},
 	{"parallel links", clos.Options{LeavesPerPod: 4, SpinesPerPod: 2, NICsPerLeaf: 4, NICsPerNode: 1, Parallel: 3}},
 	{"three tiers", clos.Options{Tiers: 3, Pods: 3, LeavesPerPod: 3, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 4, NICsPerNode: 1}},
-	{"three tiers, planes", clos.Options{Tiers: 3, Planes: 2, Pods: 2, LeavesPerPod: 2, SpinesPerPod: 2, CoresPerRow: 3, NICsPerLeaf: 4, NICsPerNode: 2}},
-	{"three tiers, parallel links", clos.Options{Tiers: 3, Pods: 2, LeavesPerPod: 2, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 4, NICsPerNode: 1, Parallel: 2}},
+	{"three tiers, planes", clos.Options{Tiers: 3, Planes: 2, Pods: 2, LeavesPerPod: 2, SpinesPerPod: 2, CoresPerRow: 3, NICsPerLeaf: 4,
+		NICsPerNode: 2}},
+	{"three tiers, parallel links", clos.Options{Tiers: 3, Pods: 2, LeavesPerPod: 2, SpinesPerPod: 2, CoresPerRow: 2, NICsPerLeaf: 4,
+		NICsPerNode: 1, Parallel: 2}},
 }
 
 // crossings counts the flows and pairs over each directed link between switches by what the carriers say, which are followed
@@ -133,7 +135,8 @@ func checkEveryLink(t *testing.T, topo *fabric.Topology, least float64) {
 	}
 	for _, l := range p.Links {
 		if l.Flows != flows[l.Direction] || l.Pairs != len(pairs[l.Direction]) {
-			t.Errorf("the plan has %d flows of %d pairs over %v, and the carriers %d of %d", l.Flows, l.Pairs, l.Direction, flows[l.Direction], len(pairs[l.Direction]))
+			t.Errorf("the plan has %d flows of %d pairs over %v, and the carriers %d of %d", l.Flows, l.Pairs, l.Direction,
+				flows[l.Direction], len(pairs[l.Direction]))
 		}
 	}
 	if len(p.Uncovered) > 0 {

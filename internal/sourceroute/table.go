@@ -65,7 +65,8 @@ func (t *Table) Block() srv6.Block { return t.block }
 // SwitchOf returns the switch that an identifier names, or "".
 func (t *Table) SwitchOf(s srv6.SID) string { return t.names[s] }
 
-// Adjacency returns the identifier of the link at a switch's port, by fabric.Graph.PortNumber. ok is false if the port leads to no other switch, or if there are too many.
+// Adjacency returns the identifier of the link at a switch's port, by fabric.Graph.PortNumber. ok is false if
+// the port leads to no other switch, or if there are too many.
 func (t *Table) Adjacency(port string) (s srv6.SID, ok bool) {
 	if peer := t.g.PeerOf(port); peer == "" || fabric.IsNIC(peer) {
 		return 0, false

@@ -19,13 +19,15 @@ func TestInnerPacketsAreThoseOfOthers(t *testing.T) {
 		}
 		packet := append(make([]byte, InnerHeaders), payload...)
 		PutInner(packet, src, dst, 0xba)
-		ip := &layers.IPv6{Version: 6, TrafficClass: 0xba, NextHeader: layers.IPProtocolUDP, HopLimit: 64, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
+		ip := &layers.IPv6{Version: 6, TrafficClass: 0xba, NextHeader: layers.IPProtocolUDP, HopLimit: 64,
+			SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
 		udp := &layers.UDP{SrcPort: layers.UDPPort(src.Port()), DstPort: layers.UDPPort(dst.Port())}
 		if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
 			t.Fatal(err)
 		}
 		want := gopacket.NewSerializeBuffer()
-		if err := gopacket.SerializeLayers(want, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip, udp, gopacket.Payload(payload)); err != nil {
+		options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+		if err := gopacket.SerializeLayers(want, options, ip, udp, gopacket.Payload(payload)); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(packet, want.Bytes()) {

@@ -125,8 +125,8 @@ func unknownIdentifierIsNamed(t *testing.T, d *demo.Demo) {
 	}
 	const lost, refused = `sum(fabric_probe_lost_total{direction="forward"})`, `sum(fabric_probe_refused_total)`
 	lostBefore, refusedBefore := value(lost), value(refused)
-	p := demo.PlannedFault{Fault: lab.Fault{Kind: lab.KindSIDUnknown, At: "spine2->leaf3"}, Element: "spine2", Kind: fabric.KindSwitch, Params: map[string]any{},
-		Scenarios: []fabric.Scenario{fabric.RoutingFault}}
+	p := demo.PlannedFault{Fault: lab.Fault{Kind: lab.KindSIDUnknown, At: "spine2->leaf3"}, Element: "spine2", Kind: fabric.KindSwitch,
+		Params: map[string]any{}, Scenarios: []fabric.Scenario{fabric.RoutingFault}}
 	out, err := d.RunFault(t.Context(), p, 1, 30*time.Second)
 	if err != nil {
 		t.Fatal(err)
