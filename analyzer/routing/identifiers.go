@@ -42,7 +42,7 @@ func (w *Watcher) unknownIdentifiers(m *Moment) (out []Finding) {
 	for i := range m.Refusals {
 		r := &m.Refusals[i]
 		f := Finding{Element: fabric.Element{ID: r.Switch, Kind: fabric.KindSwitch}, Kind: UnknownSID, Prefix: r.Prefix,
-			Confidence: 0.99, Reported: true, Claimed: true, Text: fmt.Sprintf("NICs that were answered so: %d.", r.NICs)}
+			Confidence: 0.99, Reported: true, Claimed: true, Text: fmt.Sprintf("NICs that it answered so: %d.", r.NICs)}
 		if r.Next != "" {
 			f.Others = []fabric.Element{{ID: r.Next, Kind: fabric.KindSwitch}}
 		}
