@@ -223,6 +223,8 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 		l.baselines.AdoptBaseline(e, &b.Quantiles, b.MADNS)
 	}
 	l.bindPaths(w.Observations, w.At)
+	refusals := resolveRefusals(l.store.Graph(), w.Refusals)
+	markRefused(w.Observations, refusals)
 	raw := judge.FindingsOf(w.Observations, judge.DefaultParameters())
 	l.excludeMaintenance(raw, now)
 	moved := l.evaluator.MovedClocks(w.At, withoutTemporary(raw), clockSeries(w.Clocks))
@@ -236,7 +238,7 @@ func (l *Loop) RunCycle(ctx context.Context, now time.Time) error {
 	rep := l.evaluator.InferReport(&evaluate.Moment{Graph: l.store.Graph(), Part: l.opts.Part, Findings: findings, Moved: moved, First: w.At, Expected: expected, Excluder: l.excluder, Carried: carried, ExcludedAmong: l.incidents.ExcludedAmong})
 	rep.Verdicts = append(rep.Verdicts, swapped...)
 	l.addDownVerdicts(&rep, findings, now)
-	l.addRoutingVerdicts(ctx, &rep, raw, findings, now)
+	l.addRoutingVerdicts(ctx, &rep, refusals, raw, findings, now)
 	l.dropGoneLinks(&rep, now)
 	l.applyMaintenance(&rep, now)
 	l.trackIncidents(rep, findings, pending, now)

@@ -13,8 +13,8 @@ import (
 
 // reviewRouting returns the faults of routing that hold, by the findings of a cycle and what switches report. What was lost in the last
 // second is counted by the raw findings, since those that are confirmed repeat a hard loss for some cycles. Both are sorted by flow.
-func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, raw, findings []judge.Finding, now time.Time) []routing.Finding {
-	m := &routing.Moment{Now: now, CarrierChanges: l.carrierChanges(ctx, now), PortUp: l.portsUp(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
+func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, refusals []routing.Refusal, raw, findings []judge.Finding, now time.Time) []routing.Finding {
+	m := &routing.Moment{Now: now, Refusals: refusals, CarrierChanges: l.carrierChanges(ctx, now), PortUp: l.portsUp(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
 	if l.opts.SwitchRoutes != nil {
 		m.Switches = l.opts.SwitchRoutes()
 	}
@@ -94,8 +94,8 @@ func (l *Loop) lossyLinks(rep *fabric.Report) (out []string) {
 
 // addRoutingVerdicts adds verdicts on faults of routing and on links that it left, and removes those that faults of routing explain,
 // with the open incidents on them. What carries the load of a link that has an incident is said there.
-func (l *Loop) addRoutingVerdicts(ctx context.Context, rep *fabric.Report, raw, findings []judge.Finding, now time.Time) {
-	found := slices.DeleteFunc(l.reviewRouting(ctx, rep, raw, findings, now), func(f routing.Finding) bool { return l.isNamed(rep, &f) })
+func (l *Loop) addRoutingVerdicts(ctx context.Context, rep *fabric.Report, refusals []routing.Refusal, raw, findings []judge.Finding, now time.Time) {
+	found := slices.DeleteFunc(l.reviewRouting(ctx, rep, refusals, raw, findings, now), func(f routing.Finding) bool { return l.isNamed(rep, &f) })
 	explains := func(v *fabric.Verdict, certain bool) bool {
 		return slices.ContainsFunc(found, func(f routing.Finding) bool {
 			return (!certain || f.Phase != routing.MayHold) && classify.RoutingExplains(&f, v)

@@ -23,7 +23,7 @@ const mostlyLost = 10
 // RoutingFlow returns what routing is reviewed by of the finding on a flow.
 func RoutingFlow(f *judge.Finding) routing.Flow {
 	o := f.Obs
-	return routing.Flow{Flow: f.Flow, Path: o.Path, Valid: o.PathState == fabric.PathValid && !o.Sprayed,
+	return routing.Flow{Flow: f.Flow, Path: o.Path, Valid: o.PathState == fabric.PathValid && !o.Sprayed && !o.Chosen,
 		Lossy: f.Condition == judge.Degraded && o.Sent > 0 && (o.Sent-min(o.Sent, o.Lost))*mostlyLost <= o.Sent, Healthy: f.Condition == judge.Healthy}
 }
 
@@ -134,7 +134,7 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 		v.Scenario, v.Causes = fabric.Flap, []string{fabric.CauseFlap}
 	}
 	switch f.Kind {
-	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown:
+	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown, routing.UnknownSID:
 		v.Equivalent = nil // the others are links that the text names
 	case routing.MissingHop:
 		v.Equivalent = slices.Clone(f.Others[1:])
@@ -196,10 +196,25 @@ func routingSummary(f *routing.Finding) string {
 	case routing.Converged:
 		return fmt.Sprintf("Routing took %s to avoid link %s from %s on, by the lost probes of %s times their interval.%s The loss ended with that.",
 			formatMillis(f.Longest()), name, clockTime(f.Since), flows, failoverDirections(f))
+	case routing.UnknownSID:
+		return unknownSIDSummary(f)
 	case routing.FIBMismatch:
 		return fmt.Sprintf("The kernel's table of switch %s differs from what its routing daemon selected for %s. %s lose packets there.", name, f.Prefix, flowCount(len(f.Lost)))
 	}
 	return ""
+}
+
+// unknownSIDSummary says which identifier a switch does not know, and whose it is.
+func unknownSIDSummary(f *routing.Finding) string {
+	whose := ""
+	switch {
+	case len(f.Others) > 0 && f.Others[0].ID == f.ID:
+		whose = ", which is its own"
+	case len(f.Others) > 0:
+		whose = ", which is that of switch " + f.Others[0].ID
+	}
+	return fmt.Sprintf("Switch %s does not know %s%s, and refuses the packets of %s that list it there: it answers that the destination is unreachable. They are not lost, and no link is blamed for them.",
+		f.ID, f.Prefix, whose, flowCount(f.Flows))
 }
 
 // failoverDirections says which direction of a link a failover was measured in, and how long it took in the other one.
@@ -253,6 +268,8 @@ func routingAction(f *routing.Finding) string {
 		return "Give the two tiers different hash seeds or fields. Until then, expect congestion on the links that are used."
 	case routing.Converged:
 		return "If this is longer than intended, check that BFD runs on the link, its timers, and the hold time of BGP. See the verdict on the link itself."
+	case routing.UnknownSID:
+		return "Compare the switch's routes and local identifiers with the locators of the topology file, and add what it lacks. No cable needs replacing."
 	case routing.FIBMismatch:
 		return "Have the routing daemon install the route again, and look at its log for a refused installation. Take the switch out of routing while flows are lost."
 	}
@@ -271,7 +288,7 @@ func RoutingExplains(f *routing.Finding, v *fabric.Verdict) bool {
 	case routing.Converged:
 		at := func(e fabric.Element) bool { return e == f.Element }
 		return lossOnly && !at(v.Element) && !slices.ContainsFunc(v.Equivalent, at) && mostExplained(f, v)
-	case routing.FIBMismatch:
+	case routing.FIBMismatch, routing.UnknownSID:
 		return lossOnly && mostExplained(f, v)
 	case routing.PrefixLost:
 		return lossOnly && mostExplained(f, v)

@@ -80,6 +80,51 @@ func linkCoverage(m *Moment, res triangulate.Result) float64 {
 	return float64(crossed) / float64(n)
 }
 
+// pathChoice returns who chooses the paths of the flows, and which share of the directed links between switches of the part the
+// flows of chosen paths cross that are decided.
+func pathChoice(m *Moment) (out fabric.PathChoice) {
+	sprayed, known := false, false
+	crossed := map[fabric.Direction]bool{}
+	for i := range m.Findings {
+		f := &m.Findings[i]
+		o := f.Obs
+		sprayed, known = sprayed || o.Sprayed, known || o.PathState == fabric.PathValid
+		if !o.Chosen {
+			continue
+		}
+		if out.Chosen++; f.Condition != judge.Undecided {
+			for _, d := range o.Path.LinkDirections(o.Src, o.Dst) {
+				crossed[d] = true
+			}
+		}
+	}
+	switch {
+	case out.Chosen > 0:
+		out.Mode = fabric.SRv6
+	case sprayed:
+		out.Mode = fabric.Spray
+	case known:
+		out.Mode = fabric.ECMP
+	}
+	if out.Chosen == 0 {
+		return out
+	}
+	n, met := 0, 0
+	for _, d := range m.Graph.LinkDirections() {
+		if fabric.IsNIC(d.From) || fabric.IsNIC(d.To) || !m.Part.OwnsDirection(d) || m.Excluder.ExcludesDirection(d) {
+			continue
+		}
+		if n++; crossed[d] {
+			met++
+		}
+	}
+	if n > 0 {
+		share := float64(met) / float64(n)
+		out.Links = &share
+	}
+	return out
+}
+
 // seesDegraded reports whether a flow that may cross elements of the part is degraded.
 func seesDegraded(m *Moment, res triangulate.Result) bool {
 	return slices.ContainsFunc(res.Degraded, func(i int) bool { return m.Part.Concerns(m.Findings[i].Flow) })

@@ -157,6 +157,7 @@ func (e *Evaluator) InferReport(m *Moment) fabric.Report {
 		}
 	}
 	rep.Edges, rep.Coverage = measureCoverage(m, res)
+	rep.Paths = pathChoice(m)
 	switch {
 	case slices.ContainsFunc(rep.Verdicts, func(v fabric.Verdict) bool { return m.Part.Owns(v.Element) }):
 		rep.State = fabric.Suspect

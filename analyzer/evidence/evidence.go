@@ -39,6 +39,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/srv6"
 	"github.com/graylink/graylink/internal/window"
 )
 
@@ -177,6 +179,7 @@ func defaultWindowQueries() map[string]string {
 		"stalled":  `max by (nic) (increase(graylink_node_stalled_seconds_total$stall))`,
 		"unread":   `max by (nic) (increase(fabric_nic_unread_packets_total{nic!=""}$stall)) > 0`,
 		"forged":   `max by (nic, from) (rate(fabric_nic_forged_packets_total{nic!=""}$stall)) > 0`,
+		"refused":  `max by (nic, from, sid) (max_over_time(fabric_nic_refused_flows{nic!=""}$stall)) > 0`,
 		"unseen":   `max by (nic) (count_over_time(graylink_node_stalled_seconds_total$seen)) < $scrapes`,
 		"started":  `max by (instance) (graylink_node_uptime_seconds) < $young`,
 		"age":      `time() - max by (nic) (timestamp(graylink_node_stalled_seconds_total))`,
@@ -227,6 +230,8 @@ type Window struct {
 	Unread map[string]bool
 	// Floods are the NICs that get many packets with a forged HMAC.
 	Floods []Flood
+	// Refusals are the answers of switches that they do not know an identifier of a chosen path.
+	Refusals []Refusal
 	// Clocks has the states of the NICs' clocks, as their nodes report them.
 	Clocks map[string]Clock
 	// Sent is the number of probes per second asked of the whole fabric.
@@ -247,6 +252,13 @@ type Window struct {
 	// Warnings are the questions whose answer the server calls incomplete, with what
 	// it says.
 	Warnings []string
+}
+
+// Refusal is the answer of a switch to packets of a NIC, that it does not know an identifier of their path.
+type Refusal struct {
+	NIC  string
+	From netip.Addr // the switch's address
+	SID  srv6.SID
 }
 
 // Flood is a NIC that gets packets with a forged HMAC from one source address.
@@ -414,7 +426,7 @@ func (c *Cycle) emptyWindow() Window {
 
 // presentQueries are of the present moment, and not of the end of the window: a node reports a stall after it, and what
 // selects the flows to query may be newer.
-var presentQueries = map[string]bool{"age": true, "started": true, "nodeStarted": true, "stalled": true, "unread": true, "forged": true, "flows": true, "judgedFlows": true, "nicHealthy": true, "nicMoved": true, "nodeAge": true, "nodeMoved": true, "nodeStalled": true, "nodeLosses": true}
+var presentQueries = map[string]bool{"age": true, "started": true, "nodeStarted": true, "stalled": true, "unread": true, "forged": true, "refused": true, "flows": true, "judgedFlows": true, "nicHealthy": true, "nicMoved": true, "nodeAge": true, "nodeMoved": true, "nodeStalled": true, "nodeLosses": true}
 
 // timedQuery returns a query with its moment by the server's clock.
 func (c *Cycle) timedQuery(name, query string) timedQuery {
@@ -520,6 +532,13 @@ func (s Settings) gatherHosts(each func(string, func(Sample)), w *Window) {
 	each("forged", func(v Sample) {
 		if v.Value >= floodFrom {
 			w.Floods = append(w.Floods, Flood{NIC: v.Labels["nic"], From: v.Labels["from"], PerSecond: v.Value, Unread: w.Unread[v.Labels["nic"]]})
+		}
+	})
+	each("refused", func(v Sample) {
+		from, err := netip.ParseAddr(v.Labels["from"])
+		sid, wrong := strconv.ParseUint(v.Labels["sid"], 16, 16)
+		if err == nil && wrong == nil {
+			w.Refusals = append(w.Refusals, Refusal{NIC: v.Labels["nic"], From: from, SID: srv6.SID(sid)})
 		}
 	})
 	slices.SortFunc(w.Floods, func(a, b Flood) int { return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.From, b.From)) })

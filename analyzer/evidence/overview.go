@@ -38,7 +38,7 @@ func (s Settings) OverviewQueries() map[string]string {
 	q := s.expandQueries(defaultOverviewQueries(), "")
 	for name, query := range s.WindowQueries() {
 		switch name {
-		case "age", "unread", "forged", "clock", "allowed", "offset", "drift", "steps", "drifts":
+		case "age", "unread", "forged", "refused", "clock", "allowed", "offset", "drift", "steps", "drifts":
 			q[name] = query
 		}
 	}

@@ -21,7 +21,8 @@
 //     only for windows between two of them. Later windows have it, stale, until it is
 //     older than the tables' StaleAfter; then the path itself is stale, and later
 //     windows have none.
-//  7. Without confirmation a path is stale after a while, and in the end forgotten.
+//  7. A path that the sender chose is that of its carrier, which the sender reports with every trace. It needs no trace.
+//  8. Without confirmation a path is stale after a while, and in the end forgotten.
 package paths
 
 import (
@@ -33,6 +34,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/sourceroute"
 )
 
 // What the store remembers. Memory is bounded by the flows of the mesh times
@@ -65,6 +67,7 @@ const (
 	ByTrace     Source = "trace"
 	BySightings Source = "sightings"
 	ByTables    Source = "forwarding_tables"
+	ByChoice    Source = "chosen" // by the sender
 )
 
 // Binding represents the path of one flow and its state.
@@ -130,7 +133,7 @@ type detail struct {
 
 var (
 	states  = [...]fabric.PathState{fabric.PathUnknown, fabric.PathStale, fabric.PathValid}
-	sources = [...]Source{noSource, ByTrace, BySightings, ByTables}
+	sources = [...]Source{noSource, ByTrace, BySightings, ByTables, ByChoice}
 )
 
 const (
@@ -187,6 +190,10 @@ type Store struct {
 	contested map[flowKey]bool
 	cabling   *cabling
 	spraying  *spraying
+	// table translates chosen paths of tableOf, unless tableErr is set.
+	table    *sourceroute.Table
+	tableErr error
+	tableOf  *fabric.Graph
 }
 
 // NewStore returns an empty store for a fabric.
@@ -251,6 +258,10 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 	if s.hasTrace(k, t.TracedAt) {
 		return nil
 	}
+	if t.Carrier.IsValid() {
+		s.addChosen(k, e, t)
+		return nil
+	}
 	src, dst := e.Endpoints()
 	g := s.Graph()
 	r := fabric.ResolveTrace(g, src, dst, t)
@@ -278,6 +289,25 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 	return nil
 }
 
+// addChosen adds the path that the sender of a flow chose. Without locators in the topology, or by a carrier that is none of them,
+// it is not known.
+func (s *Store) addChosen(k flowKey, e fabric.Flow, t fabric.Trace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tableOf != s.g {
+		s.tableOf = s.g
+		s.table, s.tableErr = sourceroute.NewTable(s.g)
+	}
+	r := fabric.Resolved{State: fabric.PathUnknown}
+	if s.tableErr != nil {
+		r.Notes = []string{"chosen by the sender: " + s.tableErr.Error()}
+	} else {
+		src, dst := e.Endpoints()
+		r = s.table.Resolve(src, dst, t)
+	}
+	s.applyReport(k, pathReport{source: ByChoice, at: t.TracedAt, Resolved: r})
+}
+
 // applySplit takes a report of a sprayed flow, of which only the time is used. The lock is held.
 func (s *Store) applySplit(k flowKey, by Source, at time.Time) {
 	s.cabling.recordMismatch(k, nil, at)
@@ -293,7 +323,7 @@ func (s *Store) hasTrace(k flowKey, at time.Time) bool {
 		return false
 	}
 	b := s.records.entryAt(id)
-	return b.route != 0 && sources[b.source] == ByTrace && b.checked >= at.UnixNano()
+	return b.route != 0 && (sources[b.source] == ByTrace || sources[b.source] == ByChoice) && b.checked >= at.UnixNano()
 }
 
 // applyReport applies a report to the store. The lock is held.
@@ -506,7 +536,7 @@ func (s *Store) setDetail(b *record, notes []string, cands []fabric.Path, from, 
 func sourceIndex(s Source) uint8 { return uint8(slices.Index(sources[:], s)) }
 
 func holdTime(s Source) time.Duration {
-	if s != ByTrace {
+	if s != ByTrace && s != ByChoice {
 		return sightingHolds
 	}
 	return traceHolds

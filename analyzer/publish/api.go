@@ -76,6 +76,7 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		At          time.Time            `json:"at"`
 		Coverage    fabric.Coverage      `json:"coverage"`
 		Edges       fabric.EdgeCounts    `json:"edges"`
+		Paths       fabric.PathChoice    `json:"paths"`
 		Hosts       map[string]string    `json:"hosts,omitempty"`
 		Floods      []evidence.Flood     `json:"floods,omitempty"`
 		Signals     []signals.Finding    `json:"signals,omitempty"`  // what is wrong with in-band signals
@@ -86,7 +87,7 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		Warnings    []string             `json:"warnings,omitempty"`
 		Verdicts    []incident.Incident  `json:"verdicts"`
 		Candidates  []fabric.Candidate   `json:"candidates"`
-	}{s.Report.State, "", s.Shard, s.At, s.Report.Coverage, s.Report.Edges, s.Hosts, s.Floods, s.Signals, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}, []fabric.Candidate{}}
+	}{s.Report.State, "", s.Shard, s.At, s.Report.Coverage, s.Report.Edges, s.Report.Paths, s.Hosts, s.Floods, s.Signals, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}, []fabric.Candidate{}}
 	if s.Shard != nil {
 		out.FabricState = s.JoinedState()
 	}

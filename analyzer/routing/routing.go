@@ -20,7 +20,9 @@
 //     unanswered probes.
 //  7. A FIB that differs from the RIB for five seconds is a mismatch, or for one if flows lose packets there. It explains what
 //     flows show from when it differs until ten seconds after it differs no more. Tables are compared when they change.
-//  8. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
+//  8. A switch that refuses an identifier of chosen paths explains what is missing of all flows that need it there. Flows of
+//     chosen paths say nothing of next hops, since no switch chose them.
+//  9. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
 // The package does no I/O and reads no clock.
 package routing
@@ -92,6 +94,8 @@ const (
 	Converged    Kind = "converged"
 	FIBMismatch  Kind = "fib_mismatch"
 	SessionsDown Kind = "session_down"
+	// UnknownSID: a switch refuses packets of chosen paths, since it does not know an identifier.
+	UnknownSID Kind = "unknown_sid"
 	// LinkDown, LinkFlap and LinkSilent blame a link that routing left: a port of it is down, its carrier comes and goes, or it
 	// lost packets until its flows had left it and carries no session since.
 	LinkDown   Kind = "link_down"
@@ -226,6 +230,8 @@ type Moment struct {
 	Step  time.Duration
 	Graph *fabric.Graph
 	Flows []Flow
+	// Refusals are the identifiers of chosen paths that switches say they do not know.
+	Refusals []Refusal
 	// Switches are the reports of switches, by name.
 	Switches map[string]*Switch
 	// CarrierChanges is how often the carrier of a port changed in the last flapSpan, by port. Ports that are absent are not known.

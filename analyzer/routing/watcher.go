@@ -26,7 +26,9 @@ type Watcher struct {
 	leftPorts  []string         // ports of links that no flow is known to use any more
 	lossy      map[string]blame // links at fault by other verdicts
 	lossSpans  []LossSpan
-	cycles     int
+	// unknownSince is since when switches refuse identifiers.
+	unknownSince map[findingKey]time.Time
+	cycles       int
 }
 
 // FlappingPorts returns the ports of the links that seem to flap, for which Moment.CarrierChanges and Moment.SessionHistory decide.
@@ -70,6 +72,7 @@ func (w *Watcher) Review(m *Moment) []Finding {
 	out := w.settle(m.Now, byPaths)
 	out = append(out, w.linkFindings(m, crowded)...)
 	out = append(out, w.failovers(m)...)
+	out = append(out, w.unknownIdentifiers(m)...)
 	return w.withEnded(w.withoutCovered(append(out, w.fibMismatches(m, lossy)...)), m.Now)
 }
 
@@ -100,7 +103,7 @@ func (w *Watcher) followFlows(m *Moment) (lossy bool) {
 	for i := range m.Flows {
 		f := &m.Flows[i]
 		if f.IsTemporary() {
-			continue // rule 8
+			continue // rule 9
 		}
 		r := w.usage.follow(f, m.Now)
 		r.followLosses(f, m)

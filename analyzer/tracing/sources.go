@@ -150,6 +150,7 @@ func (s *Sources) BindPath(o *fabric.Observation) (changed bool) {
 	if b.Expired {
 		b.Path, b.State = nil, fabric.PathUnknown
 	}
+	o.Chosen = b.Source == paths.ByChoice && b.State == fabric.PathValid
 	o.Path, o.PathState, o.Paths, o.PathSince = b.Path, b.State, b.Candidates, b.Confirmed
 	return changed
 }

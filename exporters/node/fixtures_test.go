@@ -135,7 +135,8 @@ func smallNode() *madeUp {
 		Unread:  map[string]uint64{"socket_full": 5, "unverified": 9}, Forgers: []probe.Forger{{From: "other", Packets: 3}, {From: "10.0.0.2", Packets: 700}},
 		SendErrors: map[string]uint64{"ENETUNREACH": 4}, Dropped: map[string]uint64{"malformed": 1, "unregistered": 2},
 		Missing: map[string]uint64{"t1": 1, "t4": 0}, Restarts: map[string]uint64{"sender": 0, "reflector": 1},
-		ICMPErrors: []probe.ICMPErrors{{Type: 3, Code: 3, Count: 6}}}
+		ICMPErrors: []probe.ICMPErrors{{Type: 3, Code: 3, Count: 6}},
+		Refusals:   []probe.RefusalCount{{From: netip.MustParseAddr("fd00::3"), SID: 2, Answers: 7, Flows: 1}, {From: netip.MustParseAddr("fd00::4"), SID: 2, Answers: 1}}}
 	for i := range int64(40) {
 		n.KernelDelay.Observe(2_000 + 100*i)
 	}
@@ -143,6 +144,7 @@ func smallNode() *madeUp {
 		e := probe.EdgeStats{Edge: fabric.Flow{Src: "h1/eth1", Dst: dst, Number: j}, Class: "roce", Tier: 1, Plane: "a", Leaf: "leaf1", PeerLeaf: "leaf1"}
 		e.Sent, e.Acked, e.Late, e.Duplicate, e.Reordered, e.RepliesSent, e.Unresolved = 100, 95, 2, 1, 3, 98, 4
 		e.Lost, e.ECN = [2]uint64{2, 1}, [2]uint64{7, 8}
+		e.Carried = j > 0
 		switch j {
 		case 1: // a clock behind: negative delays, zeros, gaps of one to four buckets
 			e.PeerLeaf, e.Tier = "leaf2", 2

@@ -51,6 +51,8 @@ func newHostLossCollector(*sources) collector { return hostLossCollector{} }
 func (hostLossCollector) addSeries(s *scrape) error {
 	unread := s.counterFamily("fabric_nic_unread_packets_total", "Packets for a NIC's probe sockets that were dropped unread or unverified, by reason.")
 	forged := s.counterFamily("fabric_nic_forged_packets_total", "Packets with a forged HMAC, or unverified because too many had one, by source address.")
+	refused := s.counterFamily("fabric_nic_refused_packets_total", "Packets that a switch refused with an ICMP error, for an identifier of their path.")
+	flows := s.gaugeFamily("fabric_nic_refused_flows", "Flows of a NIC that a switch refuses now, for an identifier of their path.")
 	nics := s.snapshotNICs()
 	if up := s.from.uptime(); up < uptimePublished {
 		s.addGauge(s.gaugeFamily("graylink_node_uptime_seconds", "Time in seconds since the agent started, in its first ten minutes."), up.Seconds(), nil)
@@ -63,6 +65,13 @@ func (hostLossCollector) addSeries(s *scrape) error {
 		}
 		for _, f := range n.Forgers {
 			s.addCounter(forged, float64(f.Packets), s.labelPairs("from", f.From, "nic", n.NIC))
+		}
+		for _, r := range n.Refusals {
+			labels := s.labelPairs("from", r.From.String(), "nic", n.NIC, "sid", r.SID.String())
+			s.addCounter(refused, float64(r.Answers), labels)
+			if r.Flows > 0 {
+				s.addGauge(flows, float64(r.Flows), labels)
+			}
 		}
 	}
 	return nil
@@ -92,7 +101,7 @@ func (flowCollector) addSeries(s *scrape) error {
 // flowFamilies holds the families of the flows.
 type flowFamilies struct {
 	*exposition
-	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, received *dto.MetricFamily
+	owd, sent, lost, ecn, acked, late, duplicate, reordered, unresolved, refused, received *dto.MetricFamily
 
 	unplaced   *dto.MetricFamily // nil without clock sync, because all samples are placed then
 	directions [2]*dto.LabelPair
@@ -109,6 +118,7 @@ func newFlowFamilies(x *exposition, synced bool) *flowFamilies {
 		duplicate:  x.counterFamily("fabric_probe_duplicate_total", "Replies to probes that were already answered."),
 		reordered:  x.counterFamily("graylink_node_probe_reordered_total", "Replies that arrived after the reply to a later probe."),
 		unresolved: x.gaugeFamily("graylink_node_probe_unresolved", "Probes whose fate is not known: neither answered nor reported lost."),
+		refused:    x.counterFamily("fabric_probe_refused_total", "Probes sent while a switch refused the identifiers of their path; they are not lost."),
 		received:   x.counterFamily("fabric_probe_received_total", "Probes of a peer that this node received as their reflector."),
 		directions: [2]*dto.LabelPair{x.labelPair("direction", directionNames[0]), x.labelPair("direction", directionNames[1])},
 	}
@@ -142,4 +152,7 @@ func (f *flowFamilies) addEdge(e *probe.EdgeStats) {
 	f.addCounter(f.duplicate, float64(e.Duplicate), labels)
 	f.addCounter(f.reordered, float64(e.Reordered), labels)
 	f.addGauge(f.unresolved, float64(e.Unresolved), labels)
+	if e.Carried {
+		f.addCounter(f.refused, float64(e.Refused), labels)
+	}
 }

@@ -255,6 +255,18 @@ func hostLossReference() []family {
 				add(f.Packets, n.NIC, f.From)
 			}
 		})},
+		{"fabric_nic_refused_packets_total", "nic from sid", eachNIC(func(n *probe.NICStats, add adder) {
+			for _, r := range n.Refusals {
+				add(r.Answers, n.NIC, r.From.String(), r.SID.String())
+			}
+		})},
+		{"fabric_nic_refused_flows", "nic from sid", eachNIC(func(n *probe.NICStats, add adder) {
+			for _, r := range n.Refusals {
+				if r.Flows > 0 {
+					add(r.Flows, n.NIC, r.From.String(), r.SID.String())
+				}
+			}
+		})},
 	}
 }
 
@@ -322,6 +334,13 @@ func edgesReference() []family {
 		{"fabric_probe_duplicate_total", flowLabels, ofFlow(func(e *probe.EdgeStats) any { return e.Duplicate })},
 		{"graylink_node_probe_reordered_total", flowLabels, ofFlow(func(e *probe.EdgeStats) any { return e.Reordered })},
 		{"graylink_node_probe_unresolved", flowLabels, ofFlow(func(e *probe.EdgeStats) any { return e.Unresolved })},
+		{"fabric_probe_refused_total", flowLabels, eachNIC(func(n *probe.NICStats, add adder) {
+			for i := range n.Edges {
+				if e := &n.Edges[i]; e.Carried {
+					add(e.Refused, e.Edge.Src, e.Edge.Dst, strconv.Itoa(e.Edge.Number), e.Class, strconv.Itoa(e.Tier), e.Plane)
+				}
+			}
+		})},
 		{"fabric_probe_received_total", flowLabels, eachNIC(func(n *probe.NICStats, add adder) {
 			for _, r := range n.Received {
 				add(r.Received, r.Edge.Src, r.Edge.Dst, strconv.Itoa(r.Edge.Number), r.Class, strconv.Itoa(r.Tier), r.Plane)

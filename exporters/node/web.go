@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -80,6 +81,9 @@ type pathJSON struct {
 	Hops     []hopJSON        `json:"hops"`
 	Notes    []string         `json:"notes"`
 
+	Carrier netip.Addr      `json:"carrier,omitzero"` // that lists the chosen path
+	Refused *fabric.Refusal `json:"refused,omitempty"`
+
 	HopProbes []fabric.HopCount `json:"hop_probes,omitempty"`
 }
 
@@ -116,7 +120,8 @@ func (e *Exporter) writePaths(w http.ResponseWriter, node string, version uint64
 // newPathJSON returns the JSON form of a path.
 func newPathJSON(p *probe.TracedPath) pathJSON {
 	j := pathJSON{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt.UTC().Format(time.RFC3339Nano),
-		Reached: p.Reached, Balanced: p.Balanced, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes, HopProbes: p.HopProbes}
+		Reached: p.Reached, Balanced: p.Balanced, Hops: make([]hopJSON, len(p.Hops)), Notes: p.Notes, HopProbes: p.HopProbes,
+		Carrier: p.Carrier, Refused: p.Refused}
 	if j.Notes == nil {
 		j.Notes = []string{}
 	}

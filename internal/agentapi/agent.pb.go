@@ -1384,6 +1384,7 @@ type Trace struct {
 	Reached        bool                   `protobuf:"varint,4,opt,name=reached,proto3" json:"reached,omitempty"`
 	Balanced       bool                   `protobuf:"varint,5,opt,name=balanced,proto3" json:"balanced,omitempty"`
 	Hops           []*Hop                 `protobuf:"bytes,6,rep,name=hops,proto3" json:"hops,omitempty"`
+	Carrier        []byte                 `protobuf:"bytes,7,opt,name=carrier,proto3" json:"carrier,omitempty"` // that lists the path, which the agent chose by its assignment; empty: the path was traced
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1456,6 +1457,13 @@ func (x *Trace) GetBalanced() bool {
 func (x *Trace) GetHops() []*Hop {
 	if x != nil {
 		return x.Hops
+	}
+	return nil
+}
+
+func (x *Trace) GetCarrier() []byte {
+	if x != nil {
+		return x.Carrier
 	}
 	return nil
 }
@@ -2348,13 +2356,16 @@ func (x *Peer) GetRdma() *RDMA {
 
 // Edge identifies its ends by their indexes in the lists of NICs and peers.
 type Edge struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nic           uint32                 `protobuf:"varint,1,opt,name=nic,proto3" json:"nic,omitempty"`
-	Peer          uint32                 `protobuf:"varint,2,opt,name=peer,proto3" json:"peer,omitempty"`
-	Flow          uint32                 `protobuf:"varint,3,opt,name=flow,proto3" json:"flow,omitempty"`
-	Tier          uint32                 `protobuf:"varint,4,opt,name=tier,proto3" json:"tier,omitempty"`
-	CadenceNs     uint64                 `protobuf:"varint,5,opt,name=cadence_ns,json=cadenceNs,proto3" json:"cadence_ns,omitempty"`
-	Hops          []uint32               `protobuf:"varint,6,rep,packed,name=hops,proto3" json:"hops,omitempty"` // hop limits of the copies that are sent once a second besides
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Nic       uint32                 `protobuf:"varint,1,opt,name=nic,proto3" json:"nic,omitempty"`
+	Peer      uint32                 `protobuf:"varint,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	Flow      uint32                 `protobuf:"varint,3,opt,name=flow,proto3" json:"flow,omitempty"`
+	Tier      uint32                 `protobuf:"varint,4,opt,name=tier,proto3" json:"tier,omitempty"`
+	CadenceNs uint64                 `protobuf:"varint,5,opt,name=cadence_ns,json=cadenceNs,proto3" json:"cadence_ns,omitempty"`
+	Hops      []uint32               `protobuf:"varint,6,rep,packed,name=hops,proto3" json:"hops,omitempty"` // hop limits of the copies that are sent once a second besides
+	// The IPv6 destination that lists the path of the packets that the node sends of the flow: probes of edges, replies of answers.
+	// Empty if switches choose the path.
+	Carrier       []byte `protobuf:"bytes,7,opt,name=carrier,proto3" json:"carrier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2427,6 +2438,13 @@ func (x *Edge) GetCadenceNs() uint64 {
 func (x *Edge) GetHops() []uint32 {
 	if x != nil {
 		return x.Hops
+	}
+	return nil
+}
+
+func (x *Edge) GetCarrier() []byte {
+	if x != nil {
+		return x.Carrier
 	}
 	return nil
 }
@@ -3129,14 +3147,15 @@ const file_agent_proto_rawDesc = "" +
 	"interfaces\">\n" +
 	"\n" +
 	"PathReport\x120\n" +
-	"\x06traces\x18\x01 \x03(\v2\x18.graylink.agent.v1.TraceR\x06traces\"\xdc\x01\n" +
+	"\x06traces\x18\x01 \x03(\v2\x18.graylink.agent.v1.TraceR\x06traces\"\xf6\x01\n" +
 	"\x05Trace\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x122\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1c.graylink.agent.v1.PathStateR\x05state\x12)\n" +
 	"\x11traced_at_unix_ns\x18\x03 \x01(\x03R\x0etracedAtUnixNs\x12\x18\n" +
 	"\areached\x18\x04 \x01(\bR\areached\x12\x1a\n" +
 	"\bbalanced\x18\x05 \x01(\bR\bbalanced\x12*\n" +
-	"\x04hops\x18\x06 \x03(\v2\x16.graylink.agent.v1.HopR\x04hops\"H\n" +
+	"\x04hops\x18\x06 \x03(\v2\x16.graylink.agent.v1.HopR\x04hops\x12\x18\n" +
+	"\acarrier\x18\a \x01(\fR\acarrier\"H\n" +
 	"\x03Hop\x12\x10\n" +
 	"\x03ttl\x18\x01 \x01(\rR\x03ttl\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x15\n" +
@@ -3213,7 +3232,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x05plane\x18\x04 \x01(\tR\x05plane\x12\x12\n" +
 	"\x04ssid\x18\x05 \x01(\rR\x04ssid\x12\x1a\n" +
 	"\bhardware\x18\x06 \x01(\bR\bhardware\x12+\n" +
-	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdma\"\x87\x01\n" +
+	"\x04rdma\x18\a \x01(\v2\x17.graylink.agent.v1.RDMAR\x04rdma\"\xa1\x01\n" +
 	"\x04Edge\x12\x10\n" +
 	"\x03nic\x18\x01 \x01(\rR\x03nic\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\rR\x04peer\x12\x12\n" +
@@ -3221,7 +3240,8 @@ const file_agent_proto_rawDesc = "" +
 	"\x04tier\x18\x04 \x01(\rR\x04tier\x12\x1d\n" +
 	"\n" +
 	"cadence_ns\x18\x05 \x01(\x04R\tcadenceNs\x12\x12\n" +
-	"\x04hops\x18\x06 \x03(\rR\x04hops\"K\n" +
+	"\x04hops\x18\x06 \x03(\rR\x04hops\x12\x18\n" +
+	"\acarrier\x18\a \x01(\fR\acarrier\"K\n" +
 	"\x04Keys\x121\n" +
 	"\x05peers\x18\x01 \x03(\v2\x1b.graylink.agent.v1.PeerKeysR\x05peers\x12\x10\n" +
 	"\x03ids\x18\x02 \x03(\rR\x03ids\"J\n" +

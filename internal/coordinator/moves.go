@@ -83,7 +83,8 @@ func (c *Coordinator) rebalancePorts() {
 		return
 	}
 	version, bound := c.paths.tracedPaths()
-	if version == c.moves.movedFor || len(bound) == 0 {
+	// Where paths are chosen, another source port is on the same path.
+	if version == c.moves.movedFor || len(bound) == 0 || p.carriers != nil {
 		return
 	}
 	// The share of edges without a path limits how reliable the counts are.

@@ -165,7 +165,7 @@ func (s *pathStore) addTraces(node string, traces []*agentapi.Trace) (taken int)
 		if t.GetState() == agentapi.PathState_PATH_STATE_STALE {
 			continue // the last path that was bound stays
 		}
-		r := fabric.ResolveTrace(p.graph, from, to, traceOf(t))
+		r := p.resolveTrace(from, to, traceOf(t))
 		s.mu.Lock()
 		if s.plan == p || s.plan.graph == p.graph && slices.Equal(s.plan.sched.NICs, p.sched.NICs) && s.plan.findEdge(src, dst, e.Number) >= 0 {
 			var crossed []int32
@@ -182,7 +182,7 @@ func (s *pathStore) addTraces(node string, traces []*agentapi.Trace) (taken int)
 
 func traceOf(t *agentapi.Trace) fabric.Trace {
 	out := fabric.Trace{Edge: t.GetEdge(), TracedAt: time.Unix(0, t.GetTracedAtUnixNs()), Reached: t.GetReached(), Balanced: t.GetBalanced(),
-		Hops: make([]fabric.RawHop, len(t.GetHops())), State: fabric.PathUnknown}
+		Hops: make([]fabric.RawHop, len(t.GetHops())), State: fabric.PathUnknown, Carrier: agentapi.AddrFromBytes(t.GetCarrier())}
 	if t.GetState() == agentapi.PathState_PATH_STATE_VALID {
 		out.State = fabric.PathValid
 	}

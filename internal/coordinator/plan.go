@@ -47,6 +47,7 @@ type plan struct {
 	index     map[string]int32   // index by name of a NIC
 	edges     edgeIndex
 	hops      map[uint64][]uint32 // hop limits of copies, by the key of an edge
+	carriers  *carriers           // nil if switches choose the paths
 	hash      map[string][hashSize]byte
 
 	unaddressed int              // edges that cannot be sent for lack of an address
@@ -116,6 +117,9 @@ func newPlan(in planInput, s *schedule.Schedule, settings probeSettings) (*plan,
 		if !p.canProbe(&e) {
 			p.unaddressed++
 		}
+	}
+	if p.carriers, err = p.chooseCarriers(); err != nil {
+		return nil, err
 	}
 	return p, p.hashAll(slices.Collect(maps.Keys(in.present)))
 }
@@ -335,13 +339,16 @@ func (p *plan) assignmentFor(node string) *agentapi.Assignment {
 		for k := range out {
 			if e := &out[k]; p.canProbe(e) {
 				m := edge(own[i], e.Dst, e)
+				m.Carrier, _ = p.carriers.wayOf(e.Src, e.Dst, int(e.Flow))
 				m.Hops = p.hops[edgeKey(e.Src, e.Dst, int(e.Flow), false)]
 				a.Edges = append(a.Edges, m)
 			}
 		}
 		for _, k := range p.incoming(i) {
 			if e := &p.sched.Edges[k]; p.canProbe(e) {
-				a.Answers = append(a.Answers, edge(own[i], e.Src, e))
+				m := edge(own[i], e.Src, e)
+				_, m.Carrier = p.carriers.wayOf(e.Src, e.Dst, int(e.Flow))
+				a.Answers = append(a.Answers, m)
 			}
 		}
 	}

@@ -221,6 +221,9 @@ func checkPaths(p *agentapi.PathReport) error {
 		if n := len(t.GetHops()); n > agentapi.MaxHops {
 			return fmt.Errorf("%s.hops: %d, want at most %d", at, n, agentapi.MaxHops)
 		}
+		if n := len(t.GetCarrier()); n != 0 && n != net.IPv6len {
+			return fmt.Errorf("%s.carrier: %d octets, want %d or none", at, n, net.IPv6len)
+		}
 		for j, h := range t.GetHops() {
 			if a := h.GetAddress(); len(a) != 0 && !agentapi.AddrFromBytes(a).IsValid() {
 				return fmt.Errorf("%s.hops[%d].address: %d octets, want 4, 16 or none", at, j, len(a))

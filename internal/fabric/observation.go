@@ -60,6 +60,10 @@ type Observation struct {
 	// observations with Sprayed have some.
 	Weights []float64 `json:"weights,omitempty"`
 
+	// Chosen is set if the sender chose the path, and Refused if a switch on it does not know where to send the packets. Neither is
+	// part of the file.
+	Chosen  bool `json:"-"`
+	Refused bool `json:"-"`
 	// BaselineMADNS is the median absolute deviation of the windows behind
 	// Baseline's median, where they are known; not part of the file.
 	BaselineMADNS *int64 `json:"-"`

@@ -63,8 +63,19 @@ type Trace struct {
 	Balanced bool     `json:"balanced,omitempty"`
 	Hops     []RawHop `json:"hops"`
 	Notes    []string `json:"notes,omitempty"`
+	// Carrier lists the path that the node chose for the flow (internal/srv6). It has no Hops then, and is valid.
+	Carrier netip.Addr `json:"carrier,omitzero"`
+	// Refused is set while a switch refuses the carrier.
+	Refused *Refusal `json:"refused,omitempty"`
 	// HopProbes counts the hop-limited probes that an analyzer asked for.
 	HopProbes []HopCount `json:"hop_probes,omitempty"`
+}
+
+// Refusal is the answer of a switch that does not know the next identifier of a carrier.
+type Refusal struct {
+	From netip.Addr `json:"from"` // the switch's address
+	SID  uint16     `json:"sid"`
+	At   time.Time  `json:"at"`
 }
 
 // HopCount counts the hop-limited probes of a flow at one hop limit.

@@ -287,6 +287,18 @@ type Coverage struct {
 	Edges float64 `json:"edges"`
 }
 
+// PathChoice states who chooses the paths of the flows of a report, and what is known of the links by chosen paths.
+type PathChoice struct {
+	// Mode is srv6 if hosts choose the path of some flow, spray if switches choose that of each packet, and otherwise ecmp. It is
+	// empty if no flow has a path.
+	Mode Forwarding `json:"mode,omitempty"`
+	// Chosen is the number of directed flows whose path their sender chose.
+	Chosen int `json:"chosen,omitempty"`
+	// Links is the share of the directed links between switches that decided flows of chosen paths cross. It is absent if there are
+	// none.
+	Links *float64 `json:"links,omitempty"`
+}
+
 // EdgeCounts sorts the edges of a report.
 type EdgeCounts struct {
 	Total        int `json:"total"`
@@ -350,4 +362,5 @@ type Report struct {
 	LinkDelays []LinkDelay `json:"link_delays"`
 	Coverage   Coverage    `json:"coverage"`
 	Edges      EdgeCounts  `json:"edges"`
+	Paths      PathChoice  `json:"paths"`
 }

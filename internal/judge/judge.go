@@ -22,7 +22,8 @@
 //     packets that take several paths in turn a slow path moves the 99th percentile
 //     alone, which has to move further.
 //  9. Marks of congestion count like losses, against the ratio a healthy path has.
-//  10. A flow that carries in-band signals has no finding, whatever became of its packets. Switches may treat these differently
+//  10. A flow whose packets a switch refuses, since it does not know an identifier of their path, is undecided.
+//  11. A flow that carries in-band signals has no finding, whatever became of its packets. Switches may treat these differently
 //     from those of all other flows.
 //
 // The package does no I/O and reads no clock.
@@ -224,7 +225,7 @@ func runInParts(n int, fn func(lo, hi int)) {
 }
 
 func judgeFinding(f, back *Finding, p Parameters) {
-	if f.HostSuspect {
+	if f.HostSuspect || f.Obs.Refused {
 		return
 	}
 	measured := f.HasShift

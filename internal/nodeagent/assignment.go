@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"encoding/hex"
 	"math"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -67,16 +68,24 @@ func fleetConfig(a *agentapi.Assignment, keys *agentapi.Keys, o *FleetOptions) *
 	for _, e := range a.GetEdges() {
 		if usable[e.GetPeer()] && own.admits(e) {
 			c.Edges = append(c.Edges, probe.EdgeConfig{Src: a.Nics[e.GetNic()].GetNic(), Dst: a.Peers[e.GetPeer()].GetNic(),
-				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs()), Hops: own.admitHops(e)})
+				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs()), Hops: own.admitHops(e), Carrier: carrierOf(e)})
 		}
 	}
 	for _, e := range a.GetAnswers() {
 		if usable[e.GetPeer()] && answered.admits(e) {
 			c.Answers = append(c.Answers, probe.EdgeConfig{Src: a.Peers[e.GetPeer()].GetNic(), Dst: a.Nics[e.GetNic()].GetNic(),
-				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs())})
+				Flow: int(e.GetFlow()), Tier: int(e.GetTier()), Cadence: time.Duration(e.GetCadenceNs()), Carrier: carrierOf(e)})
 		}
 	}
 	return c
+}
+
+// carrierOf returns the address that lists the path of what the node sends of an edge. It is invalid if switches choose.
+func carrierOf(e *agentapi.Edge) netip.Addr {
+	if len(e.GetCarrier()) != net.IPv6len {
+		return netip.Addr{}
+	}
+	return netip.AddrFrom16([16]byte(e.GetCarrier()))
 }
 
 // Limits of temporary flows and hop-limited probes, whatever the coordinator grants.

@@ -272,7 +272,7 @@ func (f *fleet) Traces() (version uint64, traces []fabric.Trace) {
 	version, paths := f.node.engine.TracedPaths()
 	traces = make([]fabric.Trace, len(paths))
 	for i, p := range paths {
-		t := fabric.Trace{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt, Reached: p.Reached, Balanced: p.Balanced, Hops: make([]fabric.RawHop, len(p.Hops))}
+		t := fabric.Trace{Edge: p.Edge.String(), State: p.State, TracedAt: p.TracedAt, Reached: p.Reached, Balanced: p.Balanced, Carrier: p.Carrier, Hops: make([]fabric.RawHop, len(p.Hops))}
 		for k, h := range p.Hops {
 			t.Hops[k] = fabric.RawHop{TTL: h.TTL, Address: h.Address, Interface: h.Incoming, MPLS: h.Labels}
 			if h.Address.IsValid() {

@@ -53,6 +53,7 @@ var countedItems = []struct{ prefix, thing string }{
 	{"graylink_node_probe_", "probe"},
 	{"fabric_nic_unread_packets", "packet"},
 	{"fabric_nic_forged_packets", "packet"},
+	{"fabric_nic_refused_packets", "packet"},
 	{"graylink_node_socket_drops", "packet"},
 	{"graylink_node_send_errors", "packet"},
 	{"graylink_node_icmp_errors", "error"},

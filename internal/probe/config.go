@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/srv6"
 )
 
 // Config represents the configuration of one node, from a file or from an assignment of a coordinator.
@@ -101,7 +102,10 @@ type EdgeConfig struct {
 	Flow     int // its source port is Stamp.SourcePort+Flow
 	Tier     int
 	Cadence  time.Duration
-	Hops     []int // hop limits of the copies that are sent besides, once every hopProbeEvery (see hopprobes.go)
+	// Carrier lists the path of what this node sends of the flow: probes of own edges, replies of answers. It is invalid if
+	// switches choose the path.
+	Carrier netip.Addr
+	Hops    []int // hop limits of the copies that are sent besides, once every hopProbeEvery (see hopprobes.go)
 }
 
 // ID returns the edge's published identifier.
@@ -167,6 +171,11 @@ func CheckAddress(a netip.Addr) error {
 		return fmt.Errorf("%v is valid on one link only", a)
 	}
 	return nil
+}
+
+func isCarrier(a netip.Addr) bool {
+	_, _, err := srv6.DecodeCarrier(a)
+	return err == nil
 }
 
 // Validate returns the reason why a configuration cannot be run, or nil. It checks configurations of files and
@@ -241,6 +250,10 @@ func (c *Config) Validate() error {
 				return bad(at, "%v, want both ends of one address family", e.ID())
 			case e.Flow < 0 || e.Flow >= span:
 				return bad(at, "%v, want a flow number from 0 to %d", e.ID(), span-1)
+			case e.Carrier.IsValid() && !isCarrier(e.Carrier):
+				return bad(at, "%v has carrier %v, want one in which each identifier up to the end is not zero", e.ID(), e.Carrier)
+			case e.Carrier.IsValid() && (family[e.Src] == 32 || family[e.Dst] == 32 || pairs[e.Src] && pairs[e.Dst]):
+				return bad(at, "%v has a carrier, want both ends with UDP and IPv6", e.ID())
 			case e.Cadence < minCadence || e.Cadence > maxCadence:
 				return bad(at, "%v has a cadence of %v, want %v to %v", e.ID(), e.Cadence, minCadence, maxCadence)
 			}

@@ -52,6 +52,7 @@ type fileReader struct {
 	peers      []filePeer
 	knownPeers map[string]bool
 	gids       map[netip.Addr]string // peer's NIC by GID
+	carriers   *yaml.Node            // read after the peers, since it refers to their flows
 }
 
 // readRoot reads the whole file.
@@ -74,6 +75,11 @@ func (r *fileReader) readRoot(root *yaml.Node) error {
 		}
 	}
 	r.connectPeers(r.peers)
+	if r.carriers != nil {
+		if err := r.readCarriers(r.carriers); err != nil {
+			return err
+		}
+	}
 	return r.checkComplete(root)
 }
 
@@ -93,8 +99,9 @@ func (r *fileReader) rootFields() fields {
 				return durationField("clock.error_bound", 0, time.Hour, r.ErrorBound)(n)
 			}}.readMapping(n, "clock")
 		},
-		"nics":  listField("nics", r.readNIC),
-		"peers": func(n *yaml.Node) error { r.peersNode = n; return nil },
+		"nics":     listField("nics", r.readNIC),
+		"peers":    func(n *yaml.Node) error { r.peersNode = n; return nil },
+		"carriers": func(n *yaml.Node) error { r.carriers = n; return nil },
 		"trace": func(n *yaml.Node) error {
 			return fields{
 				"packets_per_second": integerField("trace.packets_per_second", 1, 100_000, &r.Trace.PacketsPerSecond),
@@ -293,6 +300,42 @@ func (c *Config) connectPeers(peers []filePeer) {
 			}
 		}
 	}
+}
+
+// readCarriers reads the paths that the node chooses.
+func (r *fileReader) readCarriers(n *yaml.Node) error {
+	flows := map[fabric.Flow]*EdgeConfig{}
+	for i := range r.Edges {
+		flows[r.Edges[i].ID()] = &r.Edges[i]
+	}
+	for i := range r.Answers {
+		id := r.Answers[i].ID()
+		id.Reply = true
+		flows[id] = &r.Answers[i]
+	}
+	if n.Kind != yaml.MappingNode {
+		return badField(n, "carriers", "want a mapping of flows to addresses")
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		at := joinField("carriers", key.Value)
+		id, err := fabric.ParseFlow(key.Value)
+		e := flows[id]
+		switch {
+		case err != nil:
+			return badField(key, at, "%v", err)
+		case e == nil:
+			return badField(key, at, "want a flow that this node probes, or one that it answers with /r")
+		case e.Carrier.IsValid():
+			return badField(key, at, "given twice")
+		}
+		a, err := netip.ParseAddr(value.Value)
+		if err != nil || !isCarrier(a) {
+			return badField(value, at, "%q, want an IPv6 address that lists identifiers, such as fcbb:bb00:1:2:3:e000::", value.Value)
+		}
+		e.Carrier = a
+	}
+	return nil
 }
 
 // Limits of the keys of the rdma blocks.

@@ -52,6 +52,8 @@ type Network interface {
 	OpenPoller() (Poller, error)
 	// OpenUDP opens a socket. Its packets are sent and received by a transport of NewTransport.
 	OpenUDP(at netip.AddrPort, o unix.UDPOptions) (Endpoint, error)
+	// OpenOuter opens a socket that sends packets within packets (unix.OpenOuterIPv6).
+	OpenOuter(from netip.Addr, o unix.UDPOptions) (Endpoint, error)
 	NewTransport() Transport
 }
 
@@ -81,6 +83,15 @@ func (hostNetwork) OpenPoller() (Poller, error) {
 // OpenUDP opens a UDP socket. It implements Network.
 func (hostNetwork) OpenUDP(at netip.AddrPort, o unix.UDPOptions) (Endpoint, error) {
 	u, err := unix.ListenUDP(at, o)
+	if err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// OpenOuter opens a socket that sends packets within packets. It implements Network.
+func (hostNetwork) OpenOuter(from netip.Addr, o unix.UDPOptions) (Endpoint, error) {
+	u, err := unix.OpenOuterIPv6(from, o)
 	if err != nil {
 		return nil, err
 	}

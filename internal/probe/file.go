@@ -26,6 +26,9 @@ type File struct {
 	NICs []FileNIC `yaml:"nics" schema:"required,minItems=1"`
 	// Peers are the NICs of other nodes.
 	Peers []FilePeer `yaml:"peers,omitempty"`
+	// Carriers are the destinations that list the paths which this node chooses, by flow: of its probes (h1/eth1>h2/eth1#0), and of
+	// the replies that it sends (h2/eth1>h1/eth1#0/r).
+	Carriers map[string]netip.Addr `yaml:"carriers,omitempty"`
 	// Trace bounds the tracing of paths.
 	Trace *FileTrace `yaml:"trace,omitempty"`
 }

@@ -57,6 +57,7 @@ type FlowCounters struct {
 	RepliesSent uint64    // as the reflector reports
 	Restarts    uint64    // restarts of the reflector
 	Missing     [4]uint64 // samples without the kernel's T1, T2, T3, T4
+	Refused     uint64    // sent while a switch refused the carrier that lists their path
 	Unplaced    [2]uint64 // samples whose clocks were not related, under clock sync
 }
 

@@ -47,6 +47,7 @@ type nic struct {
 	filter    packetFilter
 	traces    traceAnswers
 	signals   *nicSignals
+	refusals  refusals
 	peers     map[netip.Addr]*peer // by address, or by GID as 16 octets
 	stalled   int64                // nanoseconds
 	closed    bool
@@ -60,9 +61,9 @@ func openNIC(cfg NICConfig, node *Config, w *wiring, log *slog.Logger) (*nic, er
 	n.traces = traceAnswers{self: self, clock: clock, awaited: map[uint32]*traceProbe{}, icmpErrors: map[[2]uint8]uint64{}}
 	n.ports = ports{self: self, log: n.log, wire: w, reader: n, udp: udpPort{link: w.deps.Network.NewTransport()}}
 	n.out = outbox{clock: clock, ports: &n.ports, traces: &n.traces, sendErrors: map[syscall.Errno]uint64{}}
-	n.out.failed = n.out.sendFailed
+	n.out.failed, n.out.refused = n.out.sendFailed, n.handleRefusal
 	n.signals = newNICSignals(w.deps.Signals, self)
-	n.sender = sender{self: self, clock: clock, log: n.log, ports: &n.ports, out: &n.out, filter: &n.filter, traces: &n.traces, signal: n.signals,
+	n.sender = sender{self: self, clock: clock, log: n.log, ports: &n.ports, out: &n.out, filter: &n.filter, traces: &n.traces, signal: n.signals, refusals: &n.refusals,
 		sockets: map[socketKey]*socket{}}
 	n.reflector = reflector{self: self, clock: clock, ports: &n.ports, out: &n.out, filter: &n.filter, signal: n.signals, sessions: map[sessionKey]*session{}}
 	n.mu.Lock()
@@ -117,6 +118,7 @@ func (n *nic) applyConfig(cfg NICConfig, node *Config, phase func() float64) err
 	}
 	n.peers = peersOf(&n.identity, n.peers, n.ports.rdma.pair != nil, &n.wire.lives, n.wire.monoTime())
 	n.ports.configureRDMA(n.peers)
+	n.ports.applyCarriers()
 	if err := n.sender.applyEdges(n.peers, phase); err != nil {
 		return err
 	}

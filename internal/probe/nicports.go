@@ -17,6 +17,7 @@ type udpPort struct {
 	clock     *nicClock // nil if the kernel's stamps are used
 	kindWhy   string    // the reason for that
 	copies    *copier   // sends the copies of tuples; nil if the NIC has no UDP, or if the fabric is simulated
+	outer     *socket   // sends packets whose path is chosen; nil if there are none, or if it cannot
 }
 
 // rdmaPort holds what a NIC has for RDMA.
@@ -124,6 +125,10 @@ func (p *ports) closeAll() error {
 	if p.udp.reflector != nil {
 		errs = append(errs, p.closeSocket(p.udp.reflector))
 		p.udp.reflector = nil
+	}
+	if p.udp.outer != nil {
+		errs = append(errs, p.closeSocket(p.udp.outer))
+		p.udp.outer = nil
 	}
 	if p.udp.copies != nil {
 		errs = append(errs, p.udp.copies.Close())

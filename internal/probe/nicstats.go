@@ -22,6 +22,7 @@ type Delays struct {
 type EdgeStats struct {
 	FlowCounters
 	Edge           fabric.Flow
+	Carried        bool // its path is chosen
 	Class          string
 	Tier           int
 	Plane          string
@@ -66,6 +67,7 @@ type NICStats struct {
 	Forgers     []Forger          // sources of packets that failed verification, by address; the first one stands for all others
 	Unread      map[string]uint64 // packets for the NIC that were lost here and not in the network, by reason
 	ICMPErrors  []ICMPErrors      // about probes and replies
+	Refusals    []RefusalCount    // of carriers, by switches that do not know an identifier
 	Missing     map[string]uint64 // samples that lack a stamp, by stamp
 	Unmatched   uint64            // transmit stamps of packets that are no longer known
 	Skipped     uint64            // probes that were not sent because their time had passed
@@ -120,6 +122,7 @@ func (n *nic) copyStats(planned int64) NICStats {
 		}
 	}
 	n.copyReceived(&s)
+	n.copyRefusals(&s)
 	return s
 }
 
@@ -190,7 +193,7 @@ func (sd *sender) copyStats(s *NICStats) {
 		if e.clocks != nil {
 			s.Overrun += e.clocks.rings[forward].overrun + e.clocks.rings[reverse].overrun
 		}
-		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Class: sd.self.node.Stamp.ClassOf(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
+		es := EdgeStats{FlowCounters: e.FlowCounters, Edge: e.id, Carried: sd.ports.choosesPath(e.cfg.Carrier).IsValid(), Class: sd.self.node.Stamp.ClassOf(e.cfg.Flow).Name, Tier: e.cfg.Tier, Plane: e.peer.cfg.Plane,
 			Leaf: sd.self.cfg.Leaf, PeerLeaf: e.peer.cfg.Leaf, Unresolved: e.unresolvedProbes(), PeerBound: e.peer.clockBound()}
 		for d := range directions {
 			es.OWD[d] = Delays{Hardware: e.owd[d][hardwareStamps].Clone(), Kernel: e.owd[d][kernelStamps].Clone(), User: e.owd[d][userStamps].Clone()}

@@ -190,10 +190,15 @@ func (f *reflector) countProbe(q sessionProbe) *session {
 // sendReply queues the reply to a probe. sess is nil for a packet of a trace. received is the time at which the probe
 // arrived.
 func (f *reflector) sendReply(s *socket, q *incomingProbe, sess *session, seq uint32, received int64, v *stamp.ReflectorValues) error {
-	buf, err := f.out.outBuffer(s)
+	carrier := netip.Addr{}
+	if asked := q.peer.answers[f.self.flowOf(q.From.Port())]; asked != nil && sess != nil {
+		carrier = asked.cfg.Carrier
+	}
+	g, err := f.out.beginPacket(s, carrier)
 	if err != nil {
 		return err
 	}
+	buf := g.payload
 	sent := f.clock.nodeNow()
 	r := stamp.ReflectorPacket{Seq: seq, Timestamp: stamp.TimestampPTP(sent), ErrorEstimate: f.self.estimate,
 		Receive: stamp.TimestampPTP(received), SenderTTL: q.TTL}
@@ -209,7 +214,7 @@ func (f *reflector) sendReply(s *socket, q *incomingProbe, sess *session, seq ui
 		f.filter.countDropped(dropBadHMAC)
 		f.filter.chargeForged(q.peer, q.mono)
 	}
-	id := s.link.Commit(s.Endpoint, done.Len, q.From, done.DSCP<<2|ect0, 0)
+	id := g.commitPacket(done.Len, q.From, done.DSCP<<2|ect0)
 	f.out.registerSent(sentRef{id: id, wants: f.ports.txStampKinds(s), sess: sess, seq: seq, user: sent})
 	return nil
 }

@@ -25,6 +25,7 @@ type edge struct {
 	target    netip.AddrPort
 	next      int64 // time of the next probe, monotonic nanoseconds
 	sinceTwin int   // probes since the last one that had a twin
+	refused   bool  // a switch refuses its carrier
 	gone      bool  // the configuration no longer has it
 }
 
@@ -45,10 +46,12 @@ type sender struct {
 	traces *traceAnswers
 	signal *nicSignals
 
-	sockets map[socketKey]*socket
-	edges   []*edge
-	settled int64  // time at which losses were last settled
-	skipped uint64 // probes that were not sent because their time had passed
+	sockets    map[socketKey]*socket
+	edges      []*edge
+	refusals   *refusals
+	anyRefused bool   // some edge is refused
+	settled    int64  // time at which losses were last settled
+	skipped    uint64 // probes that were not sent because their time had passed
 }
 
 // closeSockets closes the sockets that probes are sent from.
@@ -203,6 +206,7 @@ func (sd *sender) settleIfDue(now int64) {
 		return
 	}
 	sd.settled = now
+	sd.settleRefusals(now)
 	retag := false
 	for _, e := range sd.edges {
 		e.settleLoss()
@@ -264,15 +268,18 @@ func (sd *sender) queueProbes(e *edge) error {
 
 // queueProbe queues one probe of an edge.
 func (sd *sender) queueProbe(e *edge) error {
-	buf, err := sd.out.outBuffer(e.sock)
+	g, err := sd.out.beginPacket(e.sock, e.cfg.Carrier)
 	if err != nil {
 		return err
 	}
 	wall := sd.clock.Now()
 	user := sd.clock.NodeTime(wall.UnixNano())
 	seq, tx := e.nextProbe(sd.clock.monoAt(wall), user)
-	size := sd.self.putRequest(buf, seq, user, sd.self.ssid, tx, e.dscp, e.signals != nil, e.peer.keys.sendKey())
-	id := e.sock.link.Commit(e.sock.Endpoint, size, e.target, e.dscp<<2|ect0, 0)
+	if e.refused {
+		e.Refused++
+	}
+	size := sd.self.putRequest(g.payload, seq, user, sd.self.ssid, tx, e.dscp, e.signals != nil, e.peer.keys.sendKey())
+	id := g.commitPacket(size, e.target, e.dscp<<2|ect0)
 	sd.out.registerSent(sentRef{id: id, wants: sd.ports.txStampKinds(e.sock), edge: e, seq: seq, user: user})
 	return nil
 }

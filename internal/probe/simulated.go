@@ -61,6 +61,9 @@ func (noNetwork) OpenUDP(at netip.AddrPort, _ unix.UDPOptions) (Endpoint, error)
 	return noEndpoint{at}, nil
 }
 
+// OpenOuter fails, since simulated switches choose the paths. It implements Network.
+func (noNetwork) OpenOuter(netip.Addr, unix.UDPOptions) (Endpoint, error) { return nil, errSimulated }
+
 // NewTransport returns nil, since nothing is sent or received over the endpoints. It implements Network.
 func (noNetwork) NewTransport() Transport { return nil }
 

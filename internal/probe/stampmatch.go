@@ -73,6 +73,8 @@ type outbox struct {
 	socket *socket // socket whose packets its transport holds
 	batch  [unix.BatchSize]*sentRef
 	failed func(int, syscall.Errno)
+	// refused processes an ICMP error about a packet whose path was chosen, and returns false if it is about another.
+	refused func(*unix.Report) bool
 
 	sendErrors  map[syscall.Errno]uint64
 	unmatched   uint64 // transmit stamps of packets that are no longer known
@@ -154,7 +156,9 @@ func (o *outbox) drainErrors(s *socket) error {
 			case unix.ReportTxStamp:
 				o.txStamp(s, r)
 			case unix.ReportICMP, unix.ReportICMP6:
-				o.traces.handleICMP(s, r)
+				if s != o.ports.udp.outer || !o.refused(r) {
+					o.traces.handleICMP(s, r)
+				}
 			}
 		}
 		if k < unix.BatchSize {

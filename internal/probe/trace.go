@@ -93,6 +93,8 @@ type TracedPath struct {
 	Balanced bool  // several switches answered at one hop limit, so the flow has more than one path
 	Hops     []Hop // switches only; the far end is one hop limit further
 	Notes    []string
+	Carrier  netip.Addr // lists the path, which was chosen; invalid: the path was traced
+	Refused  *fabric.Refusal
 	// HopProbes counts the hop-limited probes of the flow.
 	HopProbes []fabric.HopCount
 
@@ -244,6 +246,9 @@ func (t *tracer) run(ctx context.Context) {
 		}
 		for _, n := range t.nics() {
 			for _, f := range n.traceableFlows() {
+				if t.keepsChosen(f, now) {
+					continue
+				}
 				if !f.answered || !t.wantsTrace(attempts, f.edge, now) {
 					continue
 				}
@@ -293,14 +298,16 @@ type traceFlow struct {
 	dst      netip.AddrPort
 	dscp     uint8
 	peer     *peer
-	hops     []int     // hop limits of its hop-limited probes
-	answered bool      // packets of it were answered recently
-	rdma     bool      // traced by copies
-	copies   *copyPlan // parameters of the copies; nil while they are not known
-	tuple    *Tuple    // its copies are not those of a flow; nil otherwise
-	signals  bool      // its replies bring in-band signals back
-	tagged   bool      // packets of the trace carry an in-band signal
-	payload  int       // UDP payload of padded packets, octets; 0: that of the flow's own packets
+	hops     []int      // hop limits of its hop-limited probes
+	answered bool       // packets of it were answered recently
+	rdma     bool       // traced by copies
+	copies   *copyPlan  // parameters of the copies; nil while they are not known
+	tuple    *Tuple     // its copies are not those of a flow; nil otherwise
+	signals  bool       // its replies bring in-band signals back
+	tagged   bool       // packets of the trace carry an in-band signal
+	carrier  netip.Addr // by which the flow's packets are sent; invalid: switches choose
+	refused  *fabric.Refusal
+	payload  int // UDP payload of padded packets, octets; 0: that of the flow's own packets
 }
 
 // isMute reports whether the far end does not answer packets of a trace.
@@ -335,7 +342,8 @@ func (n *nic) traceableFlows() []traceFlow {
 	}
 	for _, e := range n.sender.edges {
 		out = append(out, traceFlow{nic: n, edge: e.id, sock: e.sock, dst: e.target, dscp: e.dscp, peer: e.peer, hops: e.cfg.Hops,
-			answered: lately(e.lastAcked, e.cfg.Cadence), rdma: e.peer.rdma, signals: e.signals != nil})
+			answered: lately(e.lastAcked, e.cfg.Cadence), rdma: e.peer.rdma, signals: e.signals != nil,
+			carrier: n.ports.choosesPath(e.cfg.Carrier), refused: n.refusalOf(e.cfg.Carrier, now)})
 	}
 	for _, p := range n.peers {
 		for f, a := range p.answers {
@@ -343,7 +351,8 @@ func (n *nic) traceableFlows() []traceFlow {
 			id.Reply = true
 			signals := n.node.Stamp.ClassOf(f).Name == fabric.ClassCSIG
 			out = append(out, traceFlow{nic: n, edge: id, signals: signals, sock: n.ports.reflectorFor(p), dst: netip.AddrPortFrom(p.remoteAddr(), n.node.Stamp.SourcePort+uint16(f)),
-				dscp: n.node.Stamp.ClassOf(f).DSCP, peer: p, answered: lately(a.arrived, a.cfg.Cadence), rdma: p.rdma})
+				dscp: n.node.Stamp.ClassOf(f).DSCP, peer: p, answered: lately(a.arrived, a.cfg.Cadence), rdma: p.rdma,
+				carrier: n.ports.choosesPath(a.cfg.Carrier), refused: n.refusalOf(a.cfg.Carrier, now)})
 		}
 	}
 	return out
@@ -449,6 +458,12 @@ func compareStrings(a, b string) int {
 
 // traceAndKeep traces one flow and stores the path that it finds.
 func (t *tracer) traceAndKeep(ctx context.Context, f traceFlow) (TracedPath, error) {
+	if f.carrier.IsValid() {
+		t.keepsChosen(f, time.Now())
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return *t.paths[f.edge], nil
+	}
 	seek := t.withSlot
 	if f.rdma {
 		seek = t.traceCopies
@@ -458,6 +473,30 @@ func (t *tracer) traceAndKeep(ctx context.Context, f traceFlow) (TracedPath, err
 		return TracedPath{}, fmt.Errorf("trace %s: %w", f.edge, err)
 	}
 	return t.storePath(p), nil
+}
+
+// keepsChosen stores the path of a flow if it was chosen, and forgets the chosen path of one whose path is not any more. It
+// reports whether it was chosen.
+func (t *tracer) keepsChosen(f traceFlow, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.paths[f.edge]
+	if !f.carrier.IsValid() {
+		if old != nil && old.Carrier.IsValid() {
+			delete(t.paths, f.edge)
+			t.version++
+		}
+		return false
+	}
+	changed := old == nil || old.Carrier != f.carrier || (old.Refused == nil) != (f.refused == nil) ||
+		f.refused != nil && (old.Refused.From != f.refused.From || old.Refused.SID != f.refused.SID)
+	if changed {
+		t.version++
+	}
+	if changed || f.refused != nil || now.Sub(old.TracedAt) >= traceCheckEvery {
+		t.paths[f.edge] = &TracedPath{Edge: f.edge, State: fabric.PathValid, TracedAt: now, Reached: true, Carrier: f.carrier, Refused: f.refused}
+	}
+	return true
 }
 
 // beginTrace waits until no other trace of the flow runs, and returns the function that ends this one. Two at the same

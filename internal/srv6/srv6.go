@@ -99,19 +99,21 @@ func ParseLocator(s string) (Locator, error) {
 	if err != nil {
 		return Locator{}, fmt.Errorf("%q: a locator is expected, such as fcbb:bb00:1::/48", s)
 	}
-	switch a := p.Addr(); {
-	case !a.Is6() || a.Is4In6():
-		return Locator{}, fmt.Errorf("%q: a locator is an IPv6 prefix", s)
-	case p.Bits() != BlockBits+SIDBits:
-		return Locator{}, fmt.Errorf("%q: a locator has %d bits, %d of the block and %d of the switch", s, BlockBits+SIDBits, BlockBits, SIDBits)
-	case p.Masked() != p:
-		return Locator{}, fmt.Errorf("%q: nothing but zeros is expected after the first %d bits", s, p.Bits())
-	case a.IsMulticast() || a.IsLinkLocalUnicast() || BlockOf(a) == Block{}:
-		return Locator{}, fmt.Errorf("%q: the block of a locator is of unicast addresses that routers forward", s)
+	return LocatorOf(p)
+}
+
+// LocatorOf returns the locator with a prefix. It fails if the prefix is none of a switch.
+func LocatorOf(p netip.Prefix) (Locator, error) {
+	a := p.Addr()
+	switch {
+	case !p.IsValid() || !a.Is6() || a.Is4In6() || p.Bits() != BlockBits+SIDBits || p.Masked() != p:
+		return Locator{}, fmt.Errorf("%v: a locator is an IPv6 prefix of %d bits, such as fcbb:bb00:1::/48", p, BlockBits+SIDBits)
+	case !a.IsGlobalUnicast():
+		return Locator{}, fmt.Errorf("%v: the block of a locator is of unicast addresses that routers forward", p)
 	}
-	l := locatorAt(p.Addr())
-	if !l.Node.IsNode() {
-		return Locator{}, fmt.Errorf("%q: the identifier of a switch is from 1 to %s", s, Decapsulate-1)
+	l := locatorAt(a)
+	if !l.IsValid() {
+		return Locator{}, fmt.Errorf("%v: the identifier of a switch is from 1 to %v", p, Decapsulate-1)
 	}
 	return l, nil
 }
@@ -134,15 +136,6 @@ func (l Locator) String() string { return l.Prefix().String() }
 // DecapsulationPrefix returns the prefix at which the switch takes the outer header off.
 func (l Locator) DecapsulationPrefix() netip.Prefix {
 	return netip.PrefixFrom(l.Block.address(l.Node, Decapsulate), BlockBits+2*SIDBits)
-}
-
-// MarshalText writes a locator as in a topology file.
-func (l Locator) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
-
-// UnmarshalText reads a locator as in a topology file.
-func (l *Locator) UnmarshalText(text []byte) (err error) {
-	*l, err = ParseLocator(string(text))
-	return err
 }
 
 // ErrTooLong is the error of a path with more identifiers than a carrier can hold.

@@ -206,7 +206,10 @@ func (d *Demo) startComponents(ctx, run context.Context, ln net.Listener) error 
 	if d.mesh.DirectedFlows() == 0 {
 		return errors.New("the topology has no edge to probe: no two NICs of different nodes in one plane are connected")
 	}
-	var err error
+	err := d.mesh.chooseWays(d.g)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
 	if d.dir, err = os.MkdirTemp("", "graylink-demo-"); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}

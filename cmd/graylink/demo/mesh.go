@@ -1,9 +1,11 @@
 package demo
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"sort"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/probe"
+	"github.com/graylink/graylink/internal/sourceroute"
 )
 
 // Times of the mesh that the demo runs: every pair of NICs is probed once in pairCadence by default, and its flows
@@ -50,6 +53,49 @@ type Mesh struct {
 	Signals bool
 	// Peers lists, for every NIC, the NICs it probes.
 	Peers map[string][]string
+	// Ways are the paths of the flows, in a fabric whose hosts choose them. Nil means that switches choose.
+	Ways *sourceroute.Plan
+}
+
+// chooseWays chooses the paths of all flows, if the fabric lets hosts choose.
+func (m *Mesh) chooseWays(g *fabric.Graph) error {
+	table, err := sourceroute.NewTable(g)
+	if errors.Is(err, sourceroute.ErrNotSourceRouted) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var flows []fabric.Flow
+	for _, src := range slices.Sorted(maps.Keys(m.Peers)) {
+		for _, dst := range m.Peers[src] {
+			for n := range m.Flows {
+				flows = append(flows, fabric.Flow{Src: src, Dst: dst, Number: n})
+			}
+		}
+	}
+	m.Ways = table.Choose(flows)
+	return nil
+}
+
+// carriersOf returns the destinations by which a node sends probes and replies, by flow.
+func (m *Mesh) carriersOf(node string) map[string]netip.Addr {
+	if m.Ways == nil {
+		return nil
+	}
+	out := map[string]netip.Addr{}
+	for i := range m.Ways.Choices {
+		c := &m.Ways.Choices[i]
+		reply := c.Flow
+		reply.Reply = true
+		if c.ProbeCarrier.IsValid() && fabric.OwnerOf(c.Flow.Src) == node {
+			out[c.Flow.String()] = c.ProbeCarrier
+		}
+		if c.ReplyCarrier.IsValid() && fabric.OwnerOf(c.Flow.Dst) == node {
+			out[reply.String()] = c.ReplyCarrier
+		}
+	}
+	return out
 }
 
 // DirectedFlows returns the number of directed flows, probes and replies, without those of in-band signals.
@@ -194,6 +240,7 @@ func NodeConfig(g *fabric.Graph, m Mesh, node *fabric.Node) ([]byte, error) {
 		}
 		c.Peers = append(c.Peers, p)
 	}
+	c.Carriers = m.carriersOf(node.Name)
 	out, err := yaml.Marshal(c)
 	if err != nil {
 		return nil, fmt.Errorf("configuration of node %q: %w", node.Name, err)

@@ -124,7 +124,7 @@ func sendMessage(stream agentapi.Agents_SessionClient, m *agentapi.AgentMessage)
 // pathFingerprint returns a text that changes when the path of a trace does.
 func pathFingerprint(t fabric.Trace) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %t %t", t.State, t.Reached, t.Balanced)
+	fmt.Fprintf(&b, "%s %t %t %s", t.State, t.Reached, t.Balanced, t.Carrier)
 	for _, h := range t.Hops {
 		fmt.Fprintf(&b, " %d %s", h.TTL, h.Address)
 	}
@@ -133,6 +133,9 @@ func pathFingerprint(t fabric.Trace) string {
 
 func traceMessage(t fabric.Trace) *agentapi.Trace {
 	out := &agentapi.Trace{Edge: t.Edge, TracedAtUnixNs: t.TracedAt.UnixNano(), Reached: t.Reached, Balanced: t.Balanced}
+	if t.Carrier.IsValid() {
+		out.Carrier = t.Carrier.AsSlice()
+	}
 	switch t.State {
 	case fabric.PathValid:
 		out.State = agentapi.PathState_PATH_STATE_VALID
