@@ -276,7 +276,8 @@ func (sd *sender) settleRefusals(now int64) {
 	for _, e := range sd.edges {
 		was := e.refused
 		e.refused = e.cfg.Carrier.IsValid() && sd.refusals.of(e.cfg.Carrier, now) != nil
-		if e.refused || was {
+		// An account that waits for a reply goes on with the first one: it may be to a probe of before this moment.
+		if (e.refused || was) && !e.losses.interrupted {
 			e.losses.interrupt(e.seq)
 		}
 		sd.anyRefused = sd.anyRefused || e.refused
