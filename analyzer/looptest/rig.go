@@ -155,6 +155,9 @@ func (r *Rig) QueryInstant(ctx context.Context, query string, at time.Time) ([]e
 		}
 		return r.Sessions.QueryInstant(ctx, query, at)
 	}
+	if strings.Contains(query, "fabric_probe_acked_total{class!=") {
+		return nil, nil // what flows lost is known by their windows alone
+	}
 	p := &r.Prometheus
 	if p.Down {
 		return nil, errors.New("connection refused")
