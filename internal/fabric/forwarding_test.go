@@ -41,6 +41,17 @@ func TestLocators(t *testing.T) {
 			t.Errorf("locator %s is read as %s, %v", want, again, err)
 		}
 	}
+	for _, bad := range []string{"fcbb:bb00:1::/64", "fcbb:bb00:1:2::/48", "fcbb:bb00::/48", "fcbb:bb00:e000::/48", "fcbb:bb00:f001::/48", "0:0:1::/48", "::/48", "::ffff:1:0/48", "10.0.0.0/8",
+		"10.0.0.0/24", "ff02:0:1::/48", "ff05:0:1::/48", "fe80:0:1::/48", "fcbb:bb00:1::1/48", "fcbb:bb00:1::", "", "7"} {
+		if l, err := ParseLocator(bad); err == nil || !l.IsZero() {
+			t.Errorf("%q is read as locator %s, %v", bad, l, err)
+		}
+	}
+	for _, good := range []string{"fcbb:bb00:1::/48", "2001:db8:1::/48", "5f00:0:dfff::/48"} {
+		if l, err := ParseLocator(good); err != nil || l.String() != good {
+			t.Errorf("%q is read as locator %s, %v", good, l, err)
+		}
+	}
 	for end, want := range map[string]int{"leaf1:dn1": 0, "leaf1:up1": 1, "leaf1:up2": 2, "spine1:dn3": 2, "leaf1:up3": -1, "h1/eth1": -1, "leaf9:up1": -1} {
 		if got := g.PortNumber(end); got != want {
 			t.Errorf("port %s has number %d, want %d", end, got, want)

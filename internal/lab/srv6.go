@@ -75,10 +75,7 @@ func fillLocators(t *fabric.Topology) error {
 }
 
 // locatorOf returns the locator of a switch.
-func (x *index) locatorOf(sw string) srv6.Locator {
-	l, _ := srv6.ParseLocator(x.graph.Switch(sw).Locator.String())
-	return l
-}
+func (x *index) locatorOf(sw string) srv6.Locator { return srv6.LocatorOf(x.graph.Switch(sw).Locator) }
 
 // block returns the block of the fabric's locators.
 func (x *index) block() netip.Prefix { return x.Topology.Switches[0].Locator.Block() }

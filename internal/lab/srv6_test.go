@@ -500,18 +500,6 @@ links:
   - {a: h2/eth1, b: "leaf1:2"}
 `
 
-// TestLocatorsAreAlike: packages fabric and srv6 take the same texts for locators.
-func TestLocatorsAreAlike(t *testing.T) {
-	for _, s := range []string{"fcbb:bb00:1::/48", "fcbb:bb00:dfff::/48", "fcbb:bb00:e000::/48", "fcbb:bb00::/48", "fcbb:bb00:1::/64", "fcbb:bb00:1::1/48", "10.0.0.0/24", "fe80:0:1::/48",
-		"ff05:0:1::/48", "0:0:1::/48", "::ffff:1:0/48", "::/48", "2001:db8:1::/48", "", "7", "fcbb:bb00:1::"} {
-		inFile, err := fabric.ParseLocator(s)
-		inPacket, other := srv6.ParseLocator(s)
-		if (err == nil) != (other == nil) || err == nil && (inFile.String() != inPacket.String() || inFile.Block() != inPacket.Block.Prefix()) {
-			t.Errorf("%q: %v, %v", s, err, other)
-		}
-	}
-}
-
 // TestStatusOfSourceRoutedLabs checks what status says, and that all routes are there.
 func TestStatusOfSourceRoutedLabs(t *testing.T) {
 	l := upSourceRouted(t, oddFileV6, "status")

@@ -42,10 +42,8 @@ func NewTable(g *fabric.Graph) (*Table, error) {
 		if s.Locator.IsZero() {
 			continue
 		}
-		l, err := srv6.LocatorOf(s.Locator.Prefix)
+		l := srv6.LocatorOf(s.Locator)
 		switch {
-		case err != nil:
-			return nil, fmt.Errorf("switch %q: %w", s.Name, err)
 		case len(t.sids) > 0 && l.Block != t.block:
 			return nil, fmt.Errorf("switch %q: locator %v is not in the block %v of the others", s.Name, l, t.block)
 		case t.names[l.Node] != "":

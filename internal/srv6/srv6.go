@@ -18,6 +18,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/graylink/graylink/internal/fabric"
 )
 
 // Lengths in bits of the parts of an address, as a kernel's route has them (lblen, nflen).
@@ -93,30 +95,8 @@ type Locator struct {
 	Node  SID
 }
 
-// ParseLocator reads a locator such as fcbb:bb00:1::/48.
-func ParseLocator(s string) (Locator, error) {
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		return Locator{}, fmt.Errorf("%q: a locator is expected, such as fcbb:bb00:1::/48", s)
-	}
-	return LocatorOf(p)
-}
-
-// LocatorOf returns the locator with a prefix. It fails if the prefix is none of a switch.
-func LocatorOf(p netip.Prefix) (Locator, error) {
-	a := p.Addr()
-	switch {
-	case !p.IsValid() || !a.Is6() || a.Is4In6() || p.Bits() != BlockBits+SIDBits || p.Masked() != p:
-		return Locator{}, fmt.Errorf("%v: a locator is an IPv6 prefix of %d bits, such as fcbb:bb00:1::/48", p, BlockBits+SIDBits)
-	case !a.IsGlobalUnicast():
-		return Locator{}, fmt.Errorf("%v: the block of a locator is of unicast addresses that routers forward", p)
-	}
-	l := locatorAt(a)
-	if !l.IsValid() {
-		return Locator{}, fmt.Errorf("%v: the identifier of a switch is from 1 to %v", p, Decapsulate-1)
-	}
-	return l, nil
-}
+// LocatorOf returns the locator that the topology has of a switch, which its parser has checked.
+func LocatorOf(l fabric.Locator) Locator { return locatorAt(l.Addr()) }
 
 func locatorAt(a netip.Addr) Locator {
 	octets := a.As16()
