@@ -185,7 +185,7 @@ func routingSummary(f *routing.Finding) string {
 	case routing.LinkSilent:
 		return fmt.Sprintf("Link %s passes nothing: flows that crossed it lost all packets until routing left it, and no routing session has crossed it since. No port is reported down. %s", name, DescribeLeft(f))
 	case routing.LinkFlap:
-		if len(f.Carries) > 0 || f.Flows > 0 {
+		if f.Flows > 0 { // they left it and did not come back
 			return fmt.Sprintf("Link %s flaps: its carrier went down %d times in the last %s. %s", name, f.Times, formatMinutes(f.Span), DescribeLeft(f))
 		}
 		return fmt.Sprintf("Link %s flaps: flows left it and came back %d times in the last %s, and so did the carrier of its ports.", name, f.Times, formatMinutes(f.Span))

@@ -231,9 +231,10 @@ func (w *Watcher) rememberLosers(m *Moment, s *linkState, link string) {
 func (w *Watcher) unexplainedLosers(m *Moment, s *linkState, link string) (out []fabric.Flow) {
 	own := w.lossy[link]
 	for f, at := range s.losers {
-		explained := own.last.IsZero() && slices.ContainsFunc(sortedKeys(w.lossy), func(other string) bool {
-			return other != link && w.lossy[other].covers(at) && w.mayCross(m.Graph, f, other)
-		})
+		explained := false
+		for other, b := range w.lossy {
+			explained = explained || own.last.IsZero() && other != link && b.covers(at) && w.mayCross(m.Graph, f, other)
+		}
 		if !explained {
 			out = append(out, f)
 		}

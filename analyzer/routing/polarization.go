@@ -1,7 +1,6 @@
 package routing
 
 import (
-	"maps"
 	"math"
 	"slices"
 
@@ -100,12 +99,18 @@ func (w *Watcher) onwardAlike(up []fabric.Direction) map[portID]map[portID]int {
 				total += n
 			}
 			for out, n := range outs {
-				taken[out] = taken[out] || n*strays > total
+				if n*strays > total {
+					taken[out] = true
+				}
 			}
 		}
 		alike[in] = map[portID]int{}
 		for _, outs := range leaves {
-			if avoids := slices.ContainsFunc(slices.Collect(maps.Keys(taken)), func(out portID) bool { return taken[out] && outs[out] == 0 }); avoids {
+			avoids := false
+			for out := range taken {
+				avoids = avoids || outs[out] == 0
+			}
+			if avoids {
 				continue
 			}
 			for out, n := range outs {
