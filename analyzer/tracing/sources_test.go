@@ -91,9 +91,10 @@ func TestSprayedAgain(t *testing.T) {
 	}
 }
 
-// TestLostFlowsTookTheOldPath: between two traces a flow may have taken
-// either path, unless all it sent was lost: the new one carries packets.
-func TestLostFlowsTookTheOldPath(t *testing.T) {
+// tracedTwice returns sources with two traces of a flow, four seconds apart, that has another path in the second, which is changed before it
+// is added. The first is at the returned moment.
+func tracedTwice(t *testing.T, change func(second *fabric.Trace)) (*Sources, fabric.Flow, []fabric.Path, time.Time) {
+	t.Helper()
 	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 8)
 	s := NewSources(Options{Store: paths.NewStore(w.Graph), Log: slog.New(slog.DiscardHandler)})
 	e := fabric.Flow{Src: "h1/eth1", Dst: "h8/eth1"}
@@ -101,10 +102,21 @@ func TestLostFlowsTookTheOldPath(t *testing.T) {
 	at := time.Unix(100000, 0)
 	for i, p := range ways {
 		w.Paths[e] = p
-		if err := s.opts.Store.AddTrace(w.TraceOf(e, at.Add(time.Duration(i)*4*time.Second))); err != nil {
+		trace := w.TraceOf(e, at.Add(time.Duration(i)*4*time.Second))
+		if i == 1 {
+			change(&trace)
+		}
+		if err := s.opts.Store.AddTrace(trace); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return s, e, ways, at
+}
+
+// TestLostFlowsTookTheOldPath: between two traces a flow may have taken
+// either path, unless all it sent was lost: the new one carries packets.
+func TestLostFlowsTookTheOldPath(t *testing.T) {
+	s, e, ways, at := tracedTwice(t, func(*fabric.Trace) {})
 	for _, tt := range []struct {
 		lost  uint64
 		state fabric.PathState
@@ -121,21 +133,9 @@ func TestLostFlowsTookTheOldPath(t *testing.T) {
 // TestLostFlowsThatWereSeenElsewhere: a trace that does not come to its end shows another switch than that of the path that is known. What
 // is lost from then on is not lost on that path.
 func TestLostFlowsThatWereSeenElsewhere(t *testing.T) {
-	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 8)
-	s := NewSources(Options{Store: paths.NewStore(w.Graph), Log: slog.New(slog.DiscardHandler)})
-	e := fabric.Flow{Src: "h1/eth1", Dst: "h8/eth1"}
-	ways := w.Graph.ShortestPaths("h1/eth1", "h8/eth1", 2)
-	at := time.Unix(100000, 0)
-	for i, p := range ways {
-		w.Paths[e] = p
-		trace := w.TraceOf(e, at.Add(time.Duration(i)*4*time.Second))
-		if i == 1 {
-			trace.Reached, trace.State, trace.Hops = false, fabric.PathUnknown, trace.Hops[:2]
-		}
-		if err := s.opts.Store.AddTrace(trace); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s, e, ways, at := tracedTwice(t, func(second *fabric.Trace) {
+		second.Reached, second.State, second.Hops = false, fabric.PathUnknown, second.Hops[:2]
+	})
 	o := &fabric.Observation{Edge: e.String(), Src: e.Src, Dst: e.Dst, Start: at.Add(5 * time.Second), WindowNS: 1e9, Sent: 100, Lost: 100}
 	if changed := s.BindPath(o); !changed || o.PathState != fabric.PathUnknown || len(o.Path) > 0 || len(o.Paths) != 1 || o.Paths[0].CanonicalKey() != ways[1].CanonicalKey() {
 		t.Errorf("changed %v: %s %v, candidates %v", changed, o.PathState, o.Path, o.Paths)

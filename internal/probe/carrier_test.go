@@ -78,30 +78,14 @@ func newDiamond(t *testing.T) *line {
 // startChosen starts a node that sends its flow n by carriers[n], and replies in the same way.
 func (l *line) startChosen(node, self, peer string, carriers ...string) *Engine {
 	l.t.Helper()
-	c := defaultConfig()
-	c.Node = node
-	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: netip.MustParseAddr(self)}}
-	other := map[string]string{"h1": "h2/eth1", "h2": "h1/eth1"}[node]
-	c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: other, Address: netip.MustParseAddr(peer)}, flows: len(carriers), tier: 2, probe: node == "h1"}})
-	for i := range c.Edges {
-		c.Edges[i].Carrier = netip.MustParseAddr(carriers[c.Edges[i].Flow])
-	}
-	for i := range c.Answers {
-		c.Answers[i].Carrier = netip.MustParseAddr(carriers[c.Answers[i].Flow])
-	}
-	var e *Engine
-	if err := unix.InNetns(l.name(node), func() (err error) {
-		e, err = startHere(&c)
-		return err
-	}); err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			l.t.Errorf("close: %v", err)
+	return l.startWith(node, self, peer, filePeer{flows: len(carriers), probe: node == "h1"}, func(c *Config) {
+		for i := range c.Edges {
+			c.Edges[i].Carrier = netip.MustParseAddr(carriers[c.Edges[i].Flow])
+		}
+		for i := range c.Answers {
+			c.Answers[i].Carrier = netip.MustParseAddr(carriers[c.Answers[i].Flow])
 		}
 	})
-	return e
 }
 
 // forwarded returns the number of UDP datagrams and tunnelled packets that a switch has forwarded, by the kernel's counters.

@@ -79,11 +79,19 @@ func (l *line) iptables(ns string, args ...string) {
 
 func (l *line) start(node, self, peer string) *Engine {
 	l.t.Helper()
+	return l.startWith(node, self, peer, filePeer{flows: 1, probe: true}, func(*Config) {})
+}
+
+// startWith starts a node with a peer at an address, whose flows are those of p, after a change of its configuration.
+func (l *line) startWith(node, self, peer string, p filePeer, change func(*Config)) *Engine {
+	l.t.Helper()
 	c := defaultConfig()
 	c.Node = node
 	c.NICs = []NICConfig{{NIC: node + "/eth1", Address: netip.MustParseAddr(self)}}
 	other := map[string]string{"h1": "h2/eth1", "h2": "h1/eth1"}[node]
-	c.connectPeers([]filePeer{{PeerConfig: PeerConfig{NIC: other, Address: netip.MustParseAddr(peer)}, flows: 1, tier: 2, probe: true}})
+	p.PeerConfig, p.tier = PeerConfig{NIC: other, Address: netip.MustParseAddr(peer)}, 2
+	c.connectPeers([]filePeer{p})
+	change(&c)
 	var e *Engine
 	if err := unix.InNetns(l.name(node), func() (err error) {
 		e, err = startHere(&c)

@@ -357,14 +357,7 @@ func TestSwitchWithoutTags(t *testing.T) {
 	if !slices.Equal(findings, []string{signals.TagsDropped + " spine2"}) {
 		t.Errorf("findings %v", findings)
 	}
-	value := func(query string) float64 {
-		t.Helper()
-		v, err := d.Query(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
+	value := valuesOf(t, d)
 	unsupported, supported := value(`count(fabric_csig_path_supported == 0)`), value(`count(fabric_csig_path_supported == 1)`)
 	t.Logf("in %v: %v paths without support, %v with it", time.Since(began).Round(time.Second), unsupported, supported)
 	if unsupported < 10 || supported < 10 {

@@ -89,13 +89,7 @@ func measured(t *testing.T, d *demo.Demo) {
 	}
 	// Against the replies that arrived: a stamp that is missing makes no delay, or
 	// one of another kind. The newest reply of each flow still waits for its own.
-	value := func(query string) float64 {
-		v, err := d.Query(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
+	value := valuesOf(t, d)
 	acked := value(`sum(fabric_probe_acked_total)`)
 	for _, direction := range []string{"forward", "reverse"} {
 		kernel := value(`sum(histogram_count(fabric_probe_owd_seconds{direction="` + direction + `",timestamp="kernel"}))`)

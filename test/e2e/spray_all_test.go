@@ -124,14 +124,7 @@ func sprayedLossIsNoticed(t *testing.T, d *demo.Demo) {
 // trimmedProbesAreDropped checks that probes of which a switch cuts a part off are counted as malformed, and that agents go on.
 func trimmedProbesAreDropped(t *testing.T, d *demo.Demo) {
 	t.Helper()
-	value := func(query string) float64 {
-		t.Helper()
-		v, err := d.Query(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
+	value := valuesOf(t, d)
 	// Agents publish what they dropped since they began, by reason.
 	const dropped, acked = `sum(graylink_node_dropped_packets_total{reason="malformed"}) or vector(0)`, `sum(fabric_probe_acked_total)`
 	// Within the STAMP packet, and within one of the TLVs behind it.

@@ -115,14 +115,7 @@ func address(t *testing.T, g *fabric.Graph, nic string) netip.Addr {
 // that it refuses are not lost.
 func unknownIdentifierIsNamed(t *testing.T, d *demo.Demo) {
 	t.Helper()
-	value := func(query string) float64 {
-		t.Helper()
-		v, err := d.Query(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
+	value := valuesOf(t, d)
 	const lost, refused = `sum(fabric_probe_lost_total{direction="forward"})`, `sum(fabric_probe_refused_total)`
 	lostBefore, refusedBefore := value(lost), value(refused)
 	p := demo.PlannedFault{Fault: lab.Fault{Kind: lab.KindSIDUnknown, At: "spine2->leaf3"}, Element: "spine2", Kind: fabric.KindSwitch,
