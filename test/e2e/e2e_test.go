@@ -186,18 +186,6 @@ func startDemo(t *testing.T, o demo.Options) *demo.Demo {
 	return d
 }
 
-// valuesOf returns what reads the present value of a query from a demo's Prometheus, and fails the test if there is none.
-func valuesOf(t *testing.T, d *demo.Demo) func(query string) float64 {
-	return func(query string) float64 {
-		t.Helper()
-		v, err := d.Query(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 func outcomes(t *testing.T, stdout string) []demo.Outcome {
 	t.Helper()
 	var out []demo.Outcome

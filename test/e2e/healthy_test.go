@@ -174,3 +174,15 @@ func traceCommand(t *testing.T) {
 		t.Errorf("an unknown NIC: exit code %d: %s", code, stderr)
 	}
 }
+
+// valuesOf returns what reads the present value of a query from a demo's Prometheus, and fails the test if there is none.
+func valuesOf(t *testing.T, d *demo.Demo) func(query string) float64 {
+	return func(query string) float64 {
+		t.Helper()
+		v, err := d.Query(t.Context(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
