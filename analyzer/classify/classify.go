@@ -16,7 +16,8 @@
 //     uses some of the uplinks in the topology.
 //  5. Losses that come and go without delay are a flap, if a third of the flows with evidence
 //     had them at least twice, with clean moments in between. A path that changed while its
-//     flow lost packets counts as an outage.
+//     flow lost packets counts as an outage. After such a loss, moments with an unknown path are
+//     not clean ones of the path that the flow may have left.
 //  6. Loss of half or more that does not come and go is a hard failure.
 //  7. Delay into a NIC, and not out of it, from several senders is incast if it varies like a
 //     queue: the tail grows more than the median, packets are ECN-marked, or packets are both

@@ -46,7 +46,9 @@ type mask uint64
 type flowHistory struct {
 	last                                                  int
 	decided, bad, outage, hard, clean, lossless, rerouted mask
-	outageRoute                                           uint64 // its route in its latest outage
+	// astray has the moments in which its path was unknown after an outage on a known one: it may have left that path.
+	astray      mask
+	outageRoute uint64 // its route in its latest outage, or 0
 }
 
 // NewHistory returns an empty history whose moments are step apart.
@@ -88,7 +90,7 @@ func (h *History) dropForgotten() {
 func (p *flowHistory) advanceTo(to int) {
 	by := to - p.last
 	p.last = to
-	for _, m := range []*mask{&p.decided, &p.bad, &p.outage, &p.hard, &p.clean, &p.lossless, &p.rerouted} {
+	for _, m := range []*mask{&p.decided, &p.bad, &p.outage, &p.hard, &p.clean, &p.lossless, &p.rerouted, &p.astray} {
 		*m <<= by
 	}
 }
@@ -123,6 +125,9 @@ func (p *flowHistory) addFinding(f *judge.Finding, route uint64) {
 	}
 	switch {
 	case route == 0:
+		if p.outageRoute != 0 {
+			p.astray |= 1
+		}
 	case (p.outage|p.hard)&1 != 0:
 		p.outageRoute = route
 	case p.outageRoute != 0 && p.outageRoute != route:
@@ -254,8 +259,9 @@ func (h *History) comesAndGoes(edges []fabric.Flow) (s recurrence, yes bool) {
 			continue
 		}
 		p.advanceTo(h.moments)
-		one := recurrenceOf(p.outage, p.rerouted, p.clean&^p.rerouted)
-		if hard := recurrenceOf(p.hard, p.rerouted, p.lossless&^p.rerouted); hard.times > one.times {
+		elsewhere := p.rerouted | p.astray // clean there says nothing of the path that it had left
+		one := recurrenceOf(p.outage, p.rerouted, p.clean&^elsewhere)
+		if hard := recurrenceOf(p.hard, p.rerouted, p.lossless&^elsewhere); hard.times > one.times {
 			one = hard
 		}
 		if one.times >= 2 {

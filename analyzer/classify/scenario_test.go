@@ -409,6 +409,33 @@ func TestRule5ALateTraceIsNoFlap(t *testing.T) {
 	}
 }
 
+// TestRule5AnUnknownPathIsNotClean: a flow that leaves a lossy link again and again, as another fault moves it, is clean while its new
+// path is not known yet. The link does not flap for that. Where no path was ever known, clean moments count.
+func TestRule5AnUnknownPathIsNotClean(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		s := newStage(t)
+		f := s.flow("h1/e", "h3/e", 0, "")
+		home := f.Obs.Path
+		if !known {
+			home = nil
+		}
+		s.c.History = NewHistory(time.Second)
+		for _, m := range []struct {
+			p    fabric.Path
+			lost uint64
+		}{{home, 200}, {home, 150}, {nil, 0}, {nil, 0}, {home, 180}, {nil, 0}, {home, 200}, {home, 210}} {
+			now := *f
+			o := *f.Obs
+			o.Path, o.Lost = m.p, m.lost
+			now.Obs = &o
+			s.c.History.AddMoment([]judge.Finding{now})
+		}
+		if got, yes := s.c.History.comesAndGoes([]fabric.Flow{f.Flow}); yes == known || !known && got.times != 3 {
+			t.Errorf("with a known path: %t: %+v, %v", known, got, yes)
+		}
+	}
+}
+
 func TestRule6HalfOrMoreLostIsAHardFailure(t *testing.T) {
 	for loss, want := range map[float64]fabric.Scenario{0.49: fabric.BadNIC, 0.5: fabric.HardFailure} {
 		s := newStage(t)

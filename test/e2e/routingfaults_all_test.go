@@ -231,6 +231,22 @@ func planPair(t *testing.T, g *fabric.Graph, kind, linkKind string, seed uint64,
 	}
 }
 
+// logState logs what the analyzer thinks at this moment.
+func logState(t *testing.T, d *demo.Demo) {
+	t.Helper()
+	s := d.Loop().Snapshot()
+	t.Logf("state %s; flows %+v; %d of %d baselines; %d pending; paths %v; hosts %v; error %q", s.Report.State, s.Report.Edges, s.Baselines, s.Expected, s.Pending, s.Paths, s.Hosts, s.CycleError)
+	for i := range s.Incidents {
+		if in := &s.Incidents[i]; in.Open {
+			t.Logf("  open since %s: %s %s %s, %s", in.OpenedAt.Format(time.TimeOnly), in.Element.ID, in.Direction, in.Scenario, in.Summary)
+		}
+	}
+	for i := range s.Report.Candidates {
+		c := &s.Report.Candidates[i]
+		t.Logf("  candidate %s %s, probability %.2f, %d flows, equivalents %v, rivals %v", c.ID, c.Direction, c.Probability, c.Edges, c.Equivalent, c.Rivals)
+	}
+}
+
 // runPair makes both faults, waits for both verdicts and then for their end, and returns what was not named and what was besides.
 func runPair(t *testing.T, d *demo.Demo, routed, link demo.PlannedFault) (missed string, extra []fabric.Verdict) {
 	t.Helper()
@@ -259,6 +275,9 @@ func runPair(t *testing.T, d *demo.Demo, routed, link demo.PlannedFault) (missed
 	for time.Since(before) < 45*time.Second && !(routedNamed && linkNamed) {
 		time.Sleep(200 * time.Millisecond)
 		routedNamed, linkNamed = opened()
+	}
+	if !routedNamed || !linkNamed {
+		logState(t, d)
 	}
 	if err := d.Lab().ClearFault(t.Context(), ""); err != nil {
 		t.Fatal(err)
