@@ -320,8 +320,8 @@ func TestVerdictsOnRoutingNameThePrefix(t *testing.T) {
 
 func TestDegradedFlows(t *testing.T) {
 	g, s := demoFault(t)
-	s.Edges = append(s.Edges, snapshot.EdgeView{Condition: "healthy", Obs: fabric.Observation{Edge: "h2/eth1>h3/eth1#0", Src: "h2/eth1", Dst: "h3/eth1"}})
-	bare := snapshot.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: "h2/eth1>h5/eth1#0", Src: "h2/eth1", Dst: "h5/eth1"}}
+	s.Edges = append(s.Edges, snapshot.EdgeView{Condition: snapshot.Healthy, Flow: fabric.Flow{Src: "h2/eth1", Dst: "h3/eth1"}, Obs: fabric.Observation{Edge: "h2/eth1>h3/eth1#0", Src: "h2/eth1", Dst: "h3/eth1"}})
+	bare := snapshot.EdgeView{Condition: snapshot.Degraded, Flow: fabric.Flow{Src: "h2/eth1", Dst: "h5/eth1"}, Obs: fabric.Observation{Edge: "h2/eth1>h5/eth1#0", Src: "h2/eth1", Dst: "h5/eth1"}}
 	s.Edges = append(s.Edges, bare)
 	_, all := page(t, handler(g, s), "/")
 	rows := with(all, "data-edge", "")
