@@ -160,6 +160,11 @@ const freshCycles = 5
 // Matrix returns what was last measured between the leaves.
 func (l *Loop) Matrix() *matrix.Store { return l.matrix }
 
+// PastMatrix returns what reads the matrix of past moments.
+func (l *Loop) PastMatrix() *matrix.Past {
+	return &matrix.Past{DB: evidence.NewLocalQuerier(l.opts.DB), Graph: l.store.Graph}
+}
+
 // ownedCandidates returns the candidates that belong to the part.
 func (l *Loop) ownedCandidates(candidates []fabric.Candidate) []fabric.Candidate {
 	return slices.DeleteFunc(slices.Clone(candidates), func(c fabric.Candidate) bool { return !l.opts.Part.Owns(c.Element) })

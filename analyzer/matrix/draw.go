@@ -19,7 +19,7 @@ const (
 // The highest step is farthest from a light background. A dark page inverts the picture.
 var palette = func() color.Palette {
 	out := color.Palette{color.NRGBA{}}
-	for _, v := range []uint32{0xffffff, 0x7b848f, 0xe6e9ee, 0xfde725, 0xb5de2b, 0x6ece58, 0x35b779, 0x1f9e89, 0x31688e, 0x443983, 0x440154} {
+	for _, v := range []uint32{0xffffff, 0x7b848f, 0xd8dde4, 0xfde725, 0xb5de2b, 0x6ece58, 0x35b779, 0x1f9e89, 0x31688e, 0x443983, 0x440154} {
 		out = append(out, color.NRGBA{byte(v >> 16), byte(v >> 8), byte(v), 0xff})
 	}
 	return out

@@ -23,9 +23,10 @@ const (
 
 // Selection says what a grid shows. Empty fields mean all.
 type Selection struct {
-	// Pod is the pod whose NICs are rows and columns. With "" rows and columns are leaves. A fabric that names no pods is one pod.
+	// NICs means that rows and columns are NICs, and not leaves.
+	NICs bool
+	// Pod is the pod whose leaves or NICs are shown.
 	Pod          string
-	NICs         bool
 	Plane, Class string
 	Direction    Direction
 }
@@ -64,8 +65,6 @@ type Grid struct {
 	start []uint32
 	// Flows is the number of directed flows, and Known of them were measured.
 	Flows, Known int
-	// Planes and Classes are those that there are to choose.
-	Planes, Classes []string
 }
 
 // Row returns the cells of a row that have flows, by column.
@@ -155,7 +154,7 @@ func (s *Store) buildGrid(sel Selection) (*Grid, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Groups, out.Planes, out.Classes = ax.groups, planesOf(s.graph), slices.Sorted(slices.Values(s.classes))
+	out.Groups = ax.groups
 	class := slices.Index(s.classes, sel.Class)
 	if sel.Class != "" && class < 0 {
 		return nil, fmt.Errorf("no flow is of a class %q", sel.Class)
@@ -226,17 +225,17 @@ func newAxis(g *fabric.Graph, sel Selection) (axis, error) {
 		if leaf == "" || sel.Plane != "" && row.Plane != sel.Plane {
 			continue
 		}
+		if sel.Pod != "" && row.Pod != sel.Pod {
+			continue
+		}
 		if sel.NICs {
-			if sel.Pod != "" && row.Pod != sel.Pod {
-				continue
-			}
 			inPod++
 			row.Name, row.Leaf = id, leaf
 		}
 		rows[row] = append(rows[row], i)
 	}
 	switch {
-	case len(rows) == 0 && sel.NICs && sel.Pod != "":
+	case len(rows) == 0 && sel.Pod != "":
 		return ax, fmt.Errorf("no NIC is in a pod %q", sel.Pod)
 	case len(rows) == 0 && sel.Plane != "":
 		return ax, fmt.Errorf("no NIC is in a plane %q", sel.Plane)
@@ -257,7 +256,8 @@ func newAxis(g *fabric.Graph, sel Selection) (axis, error) {
 	return ax, nil
 }
 
-func planesOf(g *fabric.Graph) (out []string) {
+// Planes returns the names of the planes of a fabric.
+func Planes(g *fabric.Graph) (out []string) {
 	for i := range g.Topo.Switches {
 		if p := g.Topo.Switches[i].Plane; p != "" && !slices.Contains(out, p) {
 			out = append(out, p)

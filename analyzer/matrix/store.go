@@ -177,6 +177,13 @@ func (s *Store) classNumber(class string) uint8 {
 	return uint8(i & math.MaxUint8)
 }
 
+// Classes returns the classes of the flows.
+func (s *Store) Classes() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Sorted(slices.Values(s.classes))
+}
+
 // changeGraph keeps the flows whose NICs are in the new graph as well.
 func (s *Store) changeGraph(g *fabric.Graph) {
 	nics := make(map[string]uint32, len(g.NICIDs()))

@@ -3,6 +3,8 @@ package web
 import (
 	"bytes"
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"image"
 	"image/png"
@@ -19,7 +21,7 @@ import (
 
 // What the page of the matrix shows at most, in pixels: the picture at first, the largest picture, a tile, and a cell.
 const (
-	firstSide, largestSide, tileSide, largestCell = 1024, 8192, 512, 32
+	firstSide, largestSide, tileSide, largestCell = 1024, 8192, 512, 64
 	// smallestPicture is the side up to which cells are made larger.
 	smallestPicture = 560
 	// labelFrom is the size of a cell from which each row has a label; labelEvery is the distance of labels else.
@@ -35,12 +37,22 @@ const (
 type matrixQuery struct {
 	of        matrix.Quantity
 	selection matrix.Selection
-	zoom      int // 0 means that the page chooses
+	zoom      int       // 0 means that the page chooses
+	at        time.Time // zero means now
 	values    url.Values
 }
 
-func parseMatrixQuery(v url.Values) (q matrixQuery, err error) {
+// parseMatrixQuery reads a request. A moment is a time, or how long ago it is.
+func parseMatrixQuery(v url.Values, now time.Time) (q matrixQuery, err error) {
 	q.values = v
+	if text := v.Get("at"); text != "" {
+		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
+			q.at = now.Add(-ago).Truncate(time.Second)
+		} else if q.at, err = time.Parse(time.RFC3339, text); err != nil || q.at.After(now) {
+			return q, fmt.Errorf("at %q; expected a past time like %s, or how long ago it is, like 10m", shortenMiddle(text, 60), now.UTC().Format(time.RFC3339))
+		}
+		q.at = q.at.UTC()
+	}
 	if q.of, err = matrix.ParseQuantity(v.Get("of")); err != nil {
 		return q, err
 	}
@@ -59,7 +71,7 @@ func parseMatrixQuery(v url.Values) (q matrixQuery, err error) {
 // with returns the address of the page with some values changed. An empty value is left out.
 func (q *matrixQuery) with(path string, pairs ...string) string {
 	v := url.Values{}
-	for _, name := range []string{"of", "by", "pod", "plane", "class", "direction", "zoom"} {
+	for _, name := range []string{"of", "by", "pod", "plane", "class", "direction", "at", "zoom"} {
 		if s := q.values.Get(name); s != "" {
 			v.Set(name, s)
 		}
@@ -91,7 +103,7 @@ func chooseZoom(rows int) matrix.Zoom {
 type matrixView struct {
 	Title, Error   string
 	State, Head    string // as the banner of the first page
-	Stale          string
+	Stale, Warning string
 	At             string
 	Rows, Side     int
 	TopWidth       int // of the picture and of the last label
@@ -154,7 +166,7 @@ type outlierRow struct {
 // serveMatrix answers /matrix.
 func (h *Handler) serveMatrix(w http.ResponseWriter, r *http.Request) {
 	now := h.now()
-	v := h.newMatrixView(r.URL.Query(), now)
+	v := h.newMatrixView(r, now)
 	name := "matrix.html"
 	switch r.URL.Query().Get("fragment") {
 	case "main":
@@ -165,17 +177,19 @@ func (h *Handler) serveMatrix(w http.ResponseWriter, r *http.Request) {
 	h.render(w, name, v, v.Error != "")
 }
 
-func (h *Handler) newMatrixView(values url.Values, now time.Time) matrixView {
+func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
+	values := r.URL.Query()
 	v := matrixView{Title: cmp.Or(h.Title, "Graylink")}
 	snap := h.Snapshot()
 	open := openIncidents(snap.Incidents)
 	b := newBanner(snap, open, now)
 	v.State, v.Head, v.Stale = b.State, b.Head, b.Stale
-	q, err := parseMatrixQuery(values)
+	q, err := parseMatrixQuery(values, now)
 	var g *matrix.Grid
 	if err == nil {
-		g, err = h.Matrix.Grid(q.selection, now)
+		g, v.Warning, err = h.grid(r.Context(), &q, now)
 	}
+	v.Controls = controls(&q, h.Store.Graph(), h.Matrix.Classes(), h.Past != nil)
 	if err != nil {
 		v.Error = err.Error()
 		return v
@@ -190,18 +204,23 @@ func (h *Handler) newMatrixView(values url.Values, now time.Time) matrixView {
 	v.At, v.Rows, v.Side, v.Cell, v.NICs = clockTime(g.At), len(g.Groups), zoom.Side(len(g.Groups)), int(zoom), q.selection.NICs
 	v.TopWidth = v.Side + lastLabel
 	v.Known = fmt.Sprintf("%s of %s were measured lately.", formatCount(g.Known), pluralCount(g.Flows, "flow", "flows"))
-	v.Controls, v.Quantity, v.Legend = controls(&q, g, h.Store.Graph()), quantityName(q.of), legend(q.of)
+	v.Quantity, v.Legend = quantityName(q.of), legend(q.of)
 	if bigger := zoom.In(); bigger != zoom && bigger.Side(v.Rows) <= largestSide {
 		v.In = q.with("matrix", "zoom", strconv.Itoa(int(bigger)))
 	}
 	if smaller := zoom.Out(); smaller.Side(v.Rows) >= 2 && v.Side > 64 {
 		v.Out = q.with("matrix", "zoom", strconv.Itoa(int(smaller)))
 	}
+	at := ""
+	if !q.at.IsZero() {
+		at = q.at.Format(time.RFC3339)
+		open = nil // verdicts are of now
+	}
 	version := strconv.FormatInt(g.At.UnixMilli(), 10)
 	for y := 0; y < v.Side; y += tileSide {
 		for x := 0; x < v.Side; x += tileSide {
 			v.Tiles = append(v.Tiles, tileView{x, y, min(tileSide, v.Side-x), min(tileSide, v.Side-y),
-				q.with("matrix/tile", "zoom", strconv.Itoa(int(zoom)), "x", strconv.Itoa(x), "y", strconv.Itoa(y), "at", version)})
+				q.with("matrix/tile", "zoom", strconv.Itoa(int(zoom)), "x", strconv.Itoa(x), "y", strconv.Itoa(y), "at", at, "v", version)})
 		}
 	}
 	v.Top = axisLabels(&q, g, zoom)
@@ -211,6 +230,18 @@ func (h *Handler) newMatrixView(values url.Values, now time.Time) matrixView {
 	v.Outliers = outliers(&q, g)
 	v.Found = h.newCellView(&q, g)
 	return v
+}
+
+// grid returns the matrix of a request, and a warning if it may be incomplete.
+func (h *Handler) grid(ctx context.Context, q *matrixQuery, now time.Time) (*matrix.Grid, string, error) {
+	if q.at.IsZero() {
+		g, err := h.Matrix.Grid(q.selection, now)
+		return g, "", err
+	}
+	if h.Past == nil {
+		return nil, "", errors.New("past moments are not known here")
+	}
+	return h.Past.Grid(ctx, q.selection, q.of, q.at)
 }
 
 func openIncidents(all []incident.Incident) (open []incident.Incident) {
@@ -226,7 +257,7 @@ func openIncidents(all []incident.Incident) (open []incident.Incident) {
 // serveTile answers /matrix/tile with a part of the picture.
 func (h *Handler) serveTile(w http.ResponseWriter, r *http.Request) {
 	values := r.URL.Query()
-	q, err := parseMatrixQuery(values)
+	q, err := parseMatrixQuery(values, h.now())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -237,7 +268,7 @@ func (h *Handler) serveTile(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("expected zoom, and x and y from 0 to %d", largestSide-1), http.StatusBadRequest)
 		return
 	}
-	g, err := h.Matrix.Grid(q.selection, h.now())
+	g, _, err := h.grid(r.Context(), &q, h.now())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -297,7 +328,7 @@ func legend(q matrix.Quantity) (out []legendStep) {
 	return out
 }
 
-func controls(q *matrixQuery, g *matrix.Grid, of *fabric.Graph) (out []control) {
+func controls(q *matrixQuery, of *fabric.Graph, classes []string, past bool) (out []control) {
 	add := func(name, label string, options ...option) {
 		if len(options) > 1 {
 			for i := range options {
@@ -325,10 +356,20 @@ func controls(q *matrixQuery, g *matrix.Grid, of *fabric.Graph) (out []control) 
 	}
 	add("of", "show", quantities...)
 	add("by", "rows and columns", option{"", "leaves", false}, option{"nic", "NICs", false})
-	add("pod", "NICs of pod", all("all", podNames(of))...)
-	add("plane", "plane", all("all", g.Planes)...)
-	add("class", "class", all("all", g.Classes)...)
+	add("pod", "pod", all("all", podNames(of))...)
+	add("plane", "plane", all("all", matrix.Planes(of))...)
+	add("class", "class", all("all", classes)...)
 	add("direction", "packets", option{"", "probes and replies", false}, option{string(matrix.Probes), "probes", false}, option{string(matrix.Replies), "replies", false})
+	if past {
+		moments := []option{{"", "now", false}}
+		for _, ago := range []string{"1m", "2m", "5m", "10m", "20m", "30m", "1h"} {
+			moments = append(moments, option{ago, ago + " ago", false})
+		}
+		if at := q.values.Get("at"); at != "" && !slices.ContainsFunc(moments, func(o option) bool { return o.Value == at }) {
+			moments = append(moments, option{at, shortenMiddle(at, 40), false})
+		}
+		add("at", "moment", moments...)
+	}
 	return out
 }
 
@@ -617,6 +658,9 @@ func (h *Handler) newCellView(q *matrixQuery, g *matrix.Grid) *cellView {
 			text = formatQuantity(of, value)
 		}
 		v.Values = append(v.Values, outlierRow{Name: quantityName(of), Value: text})
+	}
+	if !q.at.IsZero() {
+		return v
 	}
 	flows := h.Matrix.Flows(q.selection, v.From, v.To)
 	v.Total = len(flows)

@@ -47,12 +47,12 @@ func TestMatrixPage(t *testing.T) {
 	h := matrixHandler(w, slow)
 	_, all := page(t, h, "/matrix")
 	cells := one(t, all, "id", "cells")
-	if cells.attr["data-rows"] != "4" || cells.attr["data-cell"] != "32" || cells.attr["width"] != "128" {
+	if cells.attr["data-rows"] != "4" || cells.attr["data-cell"] != "64" || cells.attr["width"] != "256" {
 		t.Errorf("the picture has %v", cells.attr)
 	}
 	mark := one(t, all, "data-mark", "id0")
-	if got := mark.attr["y"] + " " + mark.attr["height"] + " " + mark.attr["width"]; got != "32 32 128" {
-		t.Errorf("the frame of the verdict has y, height and width %s, want the row of leaf2: 32 32 128", got)
+	if got := mark.attr["y"] + " " + mark.attr["height"] + " " + mark.attr["width"]; got != "64 64 256" {
+		t.Errorf("the frame of the verdict has y, height and width %s, want the row of leaf2: 64 64 256", got)
 	}
 	contains(t, mark.text, "h3/eth1")
 	contains(t, with(all, "data-outlier", "leaf2")[0].text, "leaf2")
@@ -62,8 +62,8 @@ func TestMatrixPage(t *testing.T) {
 
 	_, all = page(t, h, "/matrix?by=nic&of=shift&row=h3/eth1&column=h5/eth1")
 	mark = one(t, all, "data-mark", "id0")
-	if got := mark.attr["y"] + " " + mark.attr["height"]; got != "64 32" {
-		t.Errorf("the frame has y and height %s, want the row of h3/eth1: 64 32", got)
+	if got := mark.attr["y"] + " " + mark.attr["height"]; got != "128 64" {
+		t.Errorf("the frame has y and height %s, want the row of h3/eth1: 128 64", got)
 	}
 	flow := one(t, all, "data-cell-flow", "h3/eth1>h5/eth1#0")
 	contains(t, flow.text, "degraded", "2.0 ms", "0 %")
@@ -105,7 +105,7 @@ func TestMatrixRequests(t *testing.T) {
 	for url, want := range map[string]string{
 		"/matrix?of=color":                       "no quantity",
 		"/matrix?zoom=0":                         "expected the pixels of a cell",
-		"/matrix?zoom=33":                        "expected the pixels of a cell",
+		"/matrix?zoom=65":                        "expected the pixels of a cell",
 		"/matrix?direction=up":                   "no direction",
 		"/matrix?class=gold":                     "no flow is of a class",
 		"/matrix?plane=z":                        "no NIC is in a plane",

@@ -54,7 +54,9 @@ type Handler struct {
 	Store    *paths.Store
 	// Matrix is what was last measured between the leaves. Nil means that there is no page of the matrix.
 	Matrix *matrix.Store
-	Title  string
+	// Past reads the matrix of past moments. Nil means that they are not known.
+	Past  *matrix.Past
+	Title string
 	// Prometheus is the base URL at which browsers reach the Prometheus server. With ""
 	// the page shows queries as text, without a link.
 	Prometheus string

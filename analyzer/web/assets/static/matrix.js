@@ -126,7 +126,7 @@
     const side = canvas().width.baseVal.value;
     const shown = Math.min(region().clientWidth - 116, region().clientHeight - 96);
     const times = Math.max(1, Math.floor(shown / width));
-    const bigger = size > 0 ? Math.min(32, size * times) : (times >= -size ? Math.min(32, Math.floor(times / -size)) : Math.ceil(size / times));
+    const bigger = size > 0 ? Math.min(64, size * times) : (times >= -size ? Math.min(64, Math.floor(times / -size)) : Math.ceil(size / times));
     zoomTo(bigger === 0 || bigger === -1 ? 1 : bigger, { x: (start.x + to.x) / 2 / side, y: (start.y + to.y) / 2 / side });
   });
   addEventListener('keydown', (event) => {
