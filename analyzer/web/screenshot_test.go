@@ -22,8 +22,8 @@ import (
 	"github.com/graylink/graylink/internal/schedule/dragonfly"
 )
 
-// chromium runs a headless Chromium and returns what it writes to its output.
-func chromium(t *testing.T, args ...string) string {
+// findChromium returns the path of Chromium. Without one the test is skipped, or fails if nothing may be skipped.
+func findChromium(t *testing.T) string {
 	t.Helper()
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
@@ -33,8 +33,20 @@ func chromium(t *testing.T, args ...string) string {
 		}
 		t.Skip(missing)
 	}
-	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--window-size=1280,800", "--user-data-dir=" + t.TempDir()}, args...)
+	return browser
+}
+
+// chromiumFlags returns the options of a headless Chromium with a directory for its profile. It contacts no other servers.
+func chromiumFlags(profile string) []string {
+	return []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--window-size=1280,800", "--user-data-dir=" + profile}
+}
+
+// chromium runs a headless Chromium and returns what it writes to its output.
+func chromium(t *testing.T, args ...string) string {
+	t.Helper()
+	browser := findChromium(t)
+	args = append(chromiumFlags(t.TempDir()), args...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var errs strings.Builder

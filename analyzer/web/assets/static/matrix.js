@@ -130,7 +130,7 @@
     zoomTo(bigger === 0 || bigger === -1 ? 1 : bigger, { x: (start.x + to.x) / 2 / side, y: (start.y + to.y) / 2 / side });
   });
   addEventListener('keydown', (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches('input, select')) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.('input, select')) return;
     const link = document.getElementById(event.key === '+' ? 'zoom-in' : event.key === '-' ? 'zoom-out' : '');
     if (!link) return;
     zoomTo(new URL(link.href).searchParams.get('zoom'), middle());
