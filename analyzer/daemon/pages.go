@@ -90,5 +90,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 		page.MayObserve = s.Policy.CheckAdmin
 	}
 	mux.Handle("GET /", page)
+	mux.Handle("GET /matrix", page)
+	mux.Handle("GET /matrix/tile", page)
 	return mux
 }

@@ -141,9 +141,7 @@ type axis struct {
 
 // buildGrid sums up the flows of a selection.
 func (s *Store) buildGrid(sel Selection) (*Grid, error) {
-	s.mu.Lock()
 	s.sortFlows()
-	s.mu.Unlock()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	out := &Grid{Selection: sel, At: s.at, start: []uint32{0}}
@@ -188,6 +186,8 @@ func (s *Store) isKnown(r *record) bool {
 
 // sortFlows sorts the positions of the flows by the leaves of their ends.
 func (s *Store) sortFlows() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.order != nil || s.graph == nil {
 		return
 	}
@@ -221,11 +221,12 @@ func newAxis(g *fabric.Graph, sel Selection) (axis, error) {
 	for i, id := range g.NICIDs() {
 		ax.of[i] = -1
 		leaf, _ := g.LeafOf(id)
-		row := Group{Name: leaf, Pod: g.PodOf(id), Plane: g.PlaneOf(id)}
-		if leaf == "" || sel.Plane != "" && row.Plane != sel.Plane {
+		sw := g.Switch(leaf)
+		if sw == nil {
 			continue
 		}
-		if sel.Pod != "" && row.Pod != sel.Pod {
+		row := Group{Name: leaf, Pod: sw.PodName(), Plane: g.PlaneOf(id)}
+		if sel.Plane != "" && row.Plane != sel.Plane || sel.Pod != "" && row.Pod != sel.Pod {
 			continue
 		}
 		if sel.NICs {

@@ -23,7 +23,7 @@ var (
 	incidentsSeed = flag.Uint64("incidents.seed", 1, "seed of the generated incidents")
 )
 
-// incidentKinds are the kinds of faults of a blind test: each changes a world, and names the nodes that have no evidence.
+// incidentKinds returns the kinds of faults of a blind test: each changes a world, and names the nodes that have no evidence.
 func incidentKinds() map[string]func(w *worldtest.World, r *rand.Rand) (silent []string) {
 	leaves := func(w *worldtest.World) (out []string) {
 		for i := range w.Graph.Topo.Switches {

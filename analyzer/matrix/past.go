@@ -42,7 +42,7 @@ const maxPastLeaves = 128
 // pastPatience bounds the queries for one matrix.
 const pastPatience = 20 * time.Second
 
-// pastQueries are the series of a quantity. usual is what is normal, and sent weighs losses.
+// pastQueries returns the queries for a quantity. usual is what is normal, and sent weighs losses.
 func pastQueries(of Quantity) (value, usual, sent string) {
 	const p50 = "fabric:leafpair_owd_seconds:p50_2s"
 	switch of {

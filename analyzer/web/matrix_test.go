@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -130,5 +131,37 @@ func TestMatrixRequests(t *testing.T) {
 	without := handler(loadDemo(t), healthy(loadDemo(t)))
 	if got := get(t, without, "/matrix"); got.Code != http.StatusNotFound {
 		t.Errorf("without a matrix: status %d, want 404", got.Code)
+	}
+}
+
+// TestPastMatrixPage: the page shows a past moment, with a warning that it may be incomplete, and without what is known of now alone.
+func TestPastMatrixPage(t *testing.T) {
+	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 3)
+	slow := fabric.Direction{From: "h3/eth1", To: "leaf2:dn1"}
+	h := matrixHandler(w, slow)
+	if got := get(t, h, "/matrix?of=loss&at=10m"); got.Code != http.StatusBadRequest || !strings.Contains(got.Body.String(), "past moments are not known here") {
+		t.Errorf("without Prometheus: status %d: %.200s", got.Code, got.Body)
+	}
+	series := evidencetest.NewQuerier(t, `load 1m
+		fabric:leafpair_probe_lost:ratio_2s{leaf="leaf1", peer_leaf="leaf3", side="source", class="a", tier="2", plane="a"} 0.5x30
+		fabric:leafpair_probe_sent:rate_2s{leaf="leaf1", peer_leaf="leaf3", side="source", class="a", tier="2", plane="a"} 100x30`)
+	h.Past = &matrix.Past{DB: series, Graph: func() *fabric.Graph { return w.Graph }}
+	h.Now = func() time.Time { return time.Unix(20*60, 0) }
+	for _, at := range []string{"5m", "1970-01-01T00:15:00Z"} {
+		_, all := page(t, h, "/matrix?of=loss&row=leaf1&column=leaf3&at="+at)
+		contains(t, one(t, all, "id", "cell").text, "leaf1 → leaf3", "50 %")
+		if marks := with(all, "data-mark", ""); len(marks) > 0 {
+			t.Errorf("verdicts of now are marked in the past: %d", len(marks))
+		}
+		for _, e := range all {
+			if e.name == "image" && !strings.Contains(e.attr["href"], "at=1970-01-01T00%3A15%3A00Z") {
+				t.Errorf("a tile of another moment: %s", e.attr["href"])
+			}
+		}
+	}
+	for at, want := range map[string]string{"1970-01-01T01:00:00Z": "a past time", "-5m": "a past time", "yesterday": "a past time"} {
+		if got := get(t, h, "/matrix?of=loss&at="+at); got.Code != http.StatusBadRequest || !strings.Contains(got.Body.String(), want) {
+			t.Errorf("at=%s: status %d, want 400 with %q", at, got.Code, want)
+		}
 	}
 }
