@@ -40,6 +40,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/questions"
 	"github.com/graylink/graylink/analyzer/routing"
@@ -122,6 +123,7 @@ type Loop struct {
 	readSessions readSessions
 	progress     progress
 	published    published
+	matrix       *matrix.Store
 	others       otherShards
 	signals      signalChecks
 	indices      struct { // of the present graph
@@ -155,7 +157,7 @@ func NewLoop(o LoopOptions) *Loop {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps, o.Part), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder()}
+	l := &Loop{opts: o, store: paths.NewStore(o.Graph), planner: selection.NewPlanner(o.TwoSteps, o.Part), baselines: baselines{Book: baseline.NewBook(), past: pastHours{ready: make(chan evidence.PastHour, 1)}}, evaluator: evaluate.NewEvaluator(o.Settings.CycleInterval()), excluder: maintenance.NewExcluder(), matrix: matrix.NewStore()}
 	l.signals.checker = signals.Checker{Reader: l.newSignalReader(), NICs: func() []string { return l.store.Graph().NICIDs() },
 		SwitchAt: func(a netip.Addr) string { return fabric.OwnerOf(l.store.Graph().EndOf(a)) }}
 	l.routing = routing.NewWatcher()
@@ -182,7 +184,7 @@ func (l *Loop) InheritFrom(old *Loop) {
 	l.planner.InheritFrom(old.planner)
 	l.evaluator.InheritFrom(old.evaluator)
 	l.incidents.InheritFrom(old.incidents, old.Snapshot().At)
-	l.baselines, l.excluder, l.progress, l.routing = old.baselines, old.excluder, old.progress, old.routing
+	l.baselines, l.excluder, l.progress, l.routing, l.matrix = old.baselines, old.excluder, old.progress, old.routing, old.matrix
 	l.published.inheritFrom(&old.published)
 }
 

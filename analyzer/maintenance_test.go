@@ -49,7 +49,7 @@ func TestLoopDrainedSpine(t *testing.T) {
 		}
 		said := 0
 		for _, e := range s.Edges {
-			if e.Condition == "maintenance" {
+			if e.Condition == snapshot.Maintenance {
 				said++
 			}
 		}

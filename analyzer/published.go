@@ -8,6 +8,7 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -118,9 +119,13 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	if l.opts.Shards != nil {
 		snap.Shard = snapshot.NewShard(l.opts.Shards.Own, l.opts.Part, l.others.Load())
 	}
+	snap.FreshFor = freshCycles * snap.Every
 	if l.planner.IsEnabled() {
 		stats := l.planner.CycleStats()
 		snap.Queries = &stats
+		if stats.TwoSteps {
+			snap.FreshFor += l.planner.RoundDuration()
+		}
 	}
 	open := l.incidents.OwnedIncidents()
 	snap.Report.Verdicts = []fabric.Verdict{}
@@ -143,9 +148,21 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	snap.Edges = snapshot.ViewEdges(c.findings, l.excluder)
 	snap.Scopes = scope.EvaluateScopes(&scope.Input{Index: l.indices.scopes, Cycle: l.progress.cycle, Report: &snap.Report, Links: scopeLinks(snap.Links), Findings: c.findings,
 		Open: open, Jobs: c.running, Baselines: l.baselines.Book, Planner: l.planner, Excluder: l.excluder})
+	l.matrix.Record(l.store.Graph(), &snap)
 	l.published.mu.Lock()
 	l.published.snap = snap
 	l.published.mu.Unlock()
+}
+
+// freshCycles is the number of cycles for which what was read of a flow counts, if every cycle reads all flows.
+const freshCycles = 5
+
+// Matrix returns what was last measured between the leaves.
+func (l *Loop) Matrix() *matrix.Store { return l.matrix }
+
+// PastMatrix returns what reads the matrix of past moments.
+func (l *Loop) PastMatrix() *matrix.Past {
+	return &matrix.Past{DB: evidence.NewLocalQuerier(l.opts.DB), Graph: l.store.Graph}
 }
 
 // ownedCandidates returns the candidates that belong to the part.

@@ -270,7 +270,7 @@ func TestRule22ARestartedAnalyzerHasTheBaselinesOfTheNodes(t *testing.T) {
 func conditionOf(s snapshot.Snapshot, e fabric.Flow) string {
 	for i := range s.Edges {
 		if s.Edges[i].Obs.Edge == e.String() {
-			return s.Edges[i].Condition
+			return string(s.Edges[i].Condition)
 		}
 	}
 	return ""

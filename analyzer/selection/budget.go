@@ -80,7 +80,7 @@ func (p *Planner) selectFlows(r *Request) (evidence.Selection, Stats) {
 	if len(p.sortedNICs) > 0 {
 		b.averageFlows = max(1, p.total.peak()/len(p.sortedNICs))
 	}
-	state := Stats{Late: p.addRoundRobin(b, o.MaxFlows/2, p.roundDuration(), r.Now)}
+	state := Stats{Late: p.addRoundRobin(b, o.MaxFlows/2, p.RoundDuration(), r.Now)}
 	for _, nic := range r.Asked {
 		b.addSource(p.nicFor(nic), 0)
 	}

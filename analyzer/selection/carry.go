@@ -278,7 +278,7 @@ func (p *Planner) CarryForward(m *Moment) *Carried {
 	for i, d := range p.segments.all {
 		excluded[i] = m.Excluder.IsActive() && d.To != "" && m.Excluder.ExcludesDirection(d)
 	}
-	round := p.roundDuration()
+	round := p.RoundDuration()
 	q := p.collectQuestions(m)
 	kept := p.flows[:0]
 	p.learnt = 0

@@ -168,8 +168,8 @@ func (p *Planner) AddFlowCount(flows, own int) int {
 	return p.own.peak()
 }
 
-// roundDuration returns the time of a round over the flows that are queried in turn.
-func (p *Planner) roundDuration() time.Duration {
+// RoundDuration returns the time of a round over the flows that are queried in turn.
+func (p *Planner) RoundDuration() time.Duration {
 	if p.opts.OwnRounds {
 		return p.opts.roundDuration(p.own.peak())
 	}
@@ -268,7 +268,7 @@ func (p *Planner) querySelected(ctx context.Context, c *evidence.Cycle, overview
 		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("%d NICs that moved, or whose flows are in trouble, are not queried: the budget of a cycle is %d flows", state.LeftOut, p.opts.MaxFlows))
 	}
 	if state.Late {
-		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("a round over all flows takes longer than %s: half of the budget of %d flows per cycle does not suffice", p.roundDuration(), p.opts.MaxFlows))
+		w.Warnings = append(slices.Clone(w.Warnings), fmt.Sprintf("a round over all flows takes longer than %s: half of the budget of %d flows per cycle does not suffice", p.RoundDuration(), p.opts.MaxFlows))
 	}
 	p.stats, p.previous, p.current, p.lastQuery = state, p.current, newQueried(sel, w.Observations), r.Now
 	if p.previous == nil {

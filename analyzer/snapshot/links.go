@@ -12,27 +12,27 @@ import (
 // ViewEdges returns a view of every finding.
 func ViewEdges(findings []judge.Finding, x *maintenance.Excluder) (out []EdgeView) {
 	for i := range findings {
-		out = append(out, EdgeView{Obs: *findings[i].Obs, Condition: conditionLabel(&findings[i], x)})
+		out = append(out, EdgeView{Flow: findings[i].Flow, Obs: *findings[i].Obs, Condition: conditionLabel(&findings[i], x)})
 	}
 	return out
 }
 
-func conditionLabel(f *judge.Finding, x *maintenance.Excluder) string {
+func conditionLabel(f *judge.Finding, x *maintenance.Excluder) Condition {
 	switch {
 	case x.ExcludesFlow(f.Flow):
-		return "maintenance"
+		return Maintenance
 	case f.Obs.Unread:
-		return "unread"
+		return Unread
 	case f.HostSuspect:
-		return "host_suspect"
+		return HostSuspect
 	case f.ClockSuspect:
-		return "clock_suspect"
+		return ClockSuspect
 	case f.Condition == judge.Degraded:
-		return "degraded"
+		return Degraded
 	case f.Condition == judge.Healthy:
-		return "healthy"
+		return Healthy
 	}
-	return "undecided"
+	return Undecided
 }
 
 // LinkIndex numbers the directed links of a graph, so that they are not looked up in each cycle.

@@ -27,19 +27,36 @@ type LinkView struct {
 
 // EdgeView represents one directed flow in its latest window.
 type EdgeView struct {
+	Flow      fabric.Flow        `json:"-"`
 	Obs       fabric.Observation `json:"observation"`
-	Condition string             `json:"condition"`
+	Condition Condition          `json:"condition"`
 }
+
+// Condition is what a cycle thinks of a flow.
+type Condition string
+
+// Conditions of a flow. The first three are evidence.
+const (
+	Undecided    Condition = "undecided"
+	Healthy      Condition = "healthy"
+	Degraded     Condition = "degraded"
+	ClockSuspect Condition = "clock_suspect"
+	HostSuspect  Condition = "host_suspect"
+	Unread       Condition = "unread"
+	Maintenance  Condition = "maintenance"
+)
 
 // Snapshot represents the state of the analyzer after a cycle.
 type Snapshot struct {
 	At time.Time `json:"at"`
 	// Every is the time between two cycles, or 0 if it is unknown.
-	Every      time.Duration            `json:"-"`
-	Report     fabric.Report            `json:"report"`
-	Incidents  []incident.Incident      `json:"incidents"` // newest first
-	Links      []LinkView               `json:"links"`
-	Edges      []EdgeView               `json:"-"`
+	Every     time.Duration       `json:"-"`
+	Report    fabric.Report       `json:"report"`
+	Incidents []incident.Incident `json:"incidents"` // newest first
+	Links     []LinkView          `json:"links"`
+	Edges     []EdgeView          `json:"-"`
+	// FreshFor is how long what was read of a flow counts that was not read again.
+	FreshFor   time.Duration            `json:"-"`
 	Paths      map[fabric.PathState]int `json:"paths"`
 	PathMap    uint64                   `json:"path_map_version"`
 	Hosts      map[string]string        `json:"hosts,omitempty"`

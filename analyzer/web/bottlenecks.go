@@ -31,7 +31,7 @@ func (h *Handler) addBottlenecks(ctx context.Context, l *lookup, now time.Time) 
 	if err == nil && !known {
 		return
 	}
-	tagged := slices.SortedFunc(maps.Keys(all), func(a, b fabric.Flow) int { return compareNatural(a.String(), b.String()) })
+	tagged := slices.SortedFunc(maps.Keys(all), func(a, b fabric.Flow) int { return fabric.CompareNatural(a.String(), b.String()) })
 	for i := range l.Ways {
 		w := &l.Ways[i]
 		more := 0

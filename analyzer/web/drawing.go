@@ -288,7 +288,7 @@ func (d *drawing) layOutPlanes(planes []string, perPlane map[string]map[int]int,
 // sortRow sorts the switches of a tier by plane, pod and name.
 func sortRow(g *fabric.Graph, row []*box) {
 	slices.SortFunc(row, func(a, b *box) int {
-		return cmp.Or(compareNatural(a.plane, b.plane), compareNatural(g.Switch(a.members[0]).PodName(), g.Switch(b.members[0]).PodName()), compareNatural(a.members[0], b.members[0]))
+		return cmp.Or(fabric.CompareNatural(a.plane, b.plane), fabric.CompareNatural(g.Switch(a.members[0]).PodName(), g.Switch(b.members[0]).PodName()), fabric.CompareNatural(a.members[0], b.members[0]))
 	})
 }
 
@@ -350,7 +350,7 @@ func (d *drawing) layOutNodes(g *fabric.Graph, f *folded, row []*box, y, stretch
 		if c := math.Round(centre[a] - centre[b]); c != 0 {
 			return int(c)
 		}
-		return compareNatural(a.members[0], b.members[0])
+		return fabric.CompareNatural(a.members[0], b.members[0])
 	})
 	d.Tiers = append(d.Tiers, caption{4, int(y + tabHeight + nodeHeight/2), "nodes"})
 	x, height := leftMargin, 0.0
@@ -367,7 +367,7 @@ func (d *drawing) layOutNodes(g *fabric.Graph, f *folded, row []*box, y, stretch
 		}
 		b.x = x + (pitch-b.w)/2
 		x += pitch
-		slices.SortFunc(b.tabs, func(p, q *tab) int { return compareNatural(p.id, q.id) })
+		slices.SortFunc(b.tabs, func(p, q *tab) int { return fabric.CompareNatural(p.id, q.id) })
 		for i, t := range b.tabs {
 			slot := b.w / float64(len(b.tabs))
 			t.w = min(slot-2, 46)
@@ -408,7 +408,7 @@ func attachCables(cables []*cable, rows map[int][]*box) {
 			if p.target != q.target {
 				return int(math.Copysign(1, p.target-q.target))
 			}
-			return compareNatural(p.c.links[0].ID(), q.c.links[0].ID())
+			return fabric.CompareNatural(p.c.links[0].ID(), q.c.links[0].ID())
 		})
 		for i, e := range ends {
 			x, ey := b.x+b.w*(float64(i)+1)/(float64(len(ends))+1), y

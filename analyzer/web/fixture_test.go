@@ -129,7 +129,7 @@ func blame(s *snapshot.Snapshot, d fabric.Direction, added int64, loss float64) 
 
 // degradedEdge returns a flow whose median is above its baseline.
 func degradedEdge(src, dst string, p fabric.Path) snapshot.EdgeView {
-	return snapshot.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: fabric.Flow{Src: src, Dst: dst}.String(), Src: src, Dst: dst,
+	return snapshot.EdgeView{Condition: snapshot.Degraded, Flow: fabric.Flow{Src: src, Dst: dst}, Obs: fabric.Observation{Edge: fabric.Flow{Src: src, Dst: dst}.String(), Src: src, Dst: dst,
 		Sent: 200, Lost: 3, OWD: &fabric.Quantiles{P50: ns(2_005_000), P99: ns(2_300_000)},
 		Baseline: &fabric.Quantiles{P50: ns(4_900), P99: ns(8_800)}, Path: p, PathState: fabric.PathValid}}
 }

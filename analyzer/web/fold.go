@@ -75,7 +75,7 @@ func foldFabric(g *fabric.Graph, pinned map[string]bool, pod string) folded {
 	for p := range planes {
 		f.planes = append(f.planes, p)
 	}
-	slices.SortFunc(f.planes, compareNatural)
+	slices.SortFunc(f.planes, fabric.CompareNatural)
 
 	foldSwitches := len(t.Switches) > maxSwitches || trunks > maxTrunks
 	foldNodes := len(t.Nodes) > maxNodes || len(t.Links) > maxLinks
@@ -181,7 +181,7 @@ func (f *folded) addSwitches(g *fabric.Graph, onePlane, foldAll bool, perRow int
 				b.members = append(b.members, groups[name]...)
 				b.pods = append(b.pods, g.Switch(groups[name][0]).PodName())
 			}
-			slices.SortFunc(b.members, compareNatural)
+			slices.SortFunc(b.members, fabric.CompareNatural)
 			if len(b.members) == 1 {
 				b.group, b.id = false, b.members[0]
 			} else {
@@ -220,7 +220,7 @@ func (f *folded) addNodes(g *fabric.Graph, foldAll bool, alone map[string]bool) 
 				leaves = append(leaves, f.of[leaf].id)
 			}
 		}
-		slices.SortFunc(leaves, compareNatural)
+		slices.SortFunc(leaves, fabric.CompareNatural)
 		key := strings.Join(slices.Compact(leaves), " ")
 		if first[key] == nil && len(leaves) > 0 {
 			first[key] = f.of[firstMember(f, leaves[0])]
@@ -233,7 +233,7 @@ func (f *folded) addNodes(g *fabric.Graph, foldAll bool, alone map[string]bool) 
 		for _, key := range part {
 			b.members = append(b.members, groups[key]...)
 		}
-		slices.SortFunc(b.members, compareNatural)
+		slices.SortFunc(b.members, fabric.CompareNatural)
 		for _, m := range b.members {
 			b.nics += nics[m]
 		}
@@ -294,7 +294,7 @@ func chunkGroups(groups map[string][]string, limit int) [][]string {
 	for n := range groups {
 		names = append(names, n)
 	}
-	slices.SortFunc(names, compareNatural)
+	slices.SortFunc(names, fabric.CompareNatural)
 	size := max(1, (len(names)+limit-1)/limit)
 	return slices.Collect(slices.Chunk(names, size))
 }

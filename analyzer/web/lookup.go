@@ -66,9 +66,7 @@ func (h *Handler) lookUpFlows(s snapshot.Snapshot, q query) lookup {
 	for i := range s.Edges {
 		o := &s.Edges[i].Obs
 		if o.Src == ids[0] && o.Dst == ids[1] || o.Src == ids[1] && o.Dst == ids[0] {
-			if e, err := o.ParseFlow(); err == nil {
-				last[e] = &s.Edges[i]
-			}
+			last[s.Edges[i].Flow] = &s.Edges[i]
 		}
 	}
 	for _, p := range [][2]string{{ids[0], ids[1]}, {ids[1], ids[0]}} {

@@ -17,12 +17,13 @@ import (
 
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/snapshot"
+	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule/dragonfly"
 )
 
-// chromium runs a headless Chromium and returns what it writes to its output.
-func chromium(t *testing.T, args ...string) string {
+// findChromium returns the path of Chromium. Without one the test is skipped, or fails if nothing may be skipped.
+func findChromium(t *testing.T) string {
 	t.Helper()
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
@@ -32,8 +33,20 @@ func chromium(t *testing.T, args ...string) string {
 		}
 		t.Skip(missing)
 	}
-	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--window-size=1280,800", "--user-data-dir=" + t.TempDir()}, args...)
+	return browser
+}
+
+// chromiumFlags returns the options of a headless Chromium with a directory for its profile. It contacts no other servers.
+func chromiumFlags(profile string) []string {
+	return []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--window-size=1280,800", "--user-data-dir=" + profile}
+}
+
+// chromium runs a headless Chromium and returns what it writes to its output.
+func chromium(t *testing.T, args ...string) string {
+	t.Helper()
+	browser := findChromium(t)
+	args = append(chromiumFlags(t.TempDir()), args...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var errs strings.Builder
@@ -208,6 +221,74 @@ func TestScreenshots(t *testing.T) {
 			}
 			if s.Report.State == fabric.Suspect && s.At.Equal(noon()) && seen[banner] < 20_000 {
 				t.Errorf("%d pixels of the banner's colour, want at least 20000", seen[banner])
+			}
+		})
+	}
+}
+
+// matrixScenes returns matrices to look at.
+func matrixScenes(t *testing.T) (out []matrixScene) {
+	const slow = 2_000_000
+	small := func() *worldtest.World { return worldtest.NewWorld(worldtest.NewClos(t, 2, 4, 2), 3) }
+	middle := func() *worldtest.World {
+		return worldtest.NewScheduledWorld(t, clos{pods: 4, leaves: 8, spines: 4, cores: 8, nodesPerLeaf: 16}.graph(t), 3)
+	}
+	out = []matrixScene{{"matrix-8-light", "/matrix", false, small, func(w *worldtest.World) []fabric.Direction {
+		d := fabric.Direction{From: "h3/eth1", To: "leaf2:dn1"}
+		w.Delay[d] = slow
+		return []fabric.Direction{d}
+	}}, {"matrix-8-nics-dark", "/matrix?by=nic&of=shift", true, small, func(w *worldtest.World) []fabric.Direction {
+		d := fabric.Direction{From: "h3/eth1", To: "leaf2:dn1"}
+		w.Delay[d] = slow
+		return []fabric.Direction{d}
+	}}}
+	if os.Getenv("GRAYLINK_SCREENSHOTS") == "" {
+		return out
+	}
+	add := func(name string, fault func(w *worldtest.World)) {
+		out = append(out, matrixScene{"matrix-512-" + name, "/matrix", false, middle, func(w *worldtest.World) []fabric.Direction { fault(w); return nil }})
+	}
+	add("healthy", func(*worldtest.World) {})
+	add("spine", func(w *worldtest.World) { w.Slow["spine2-3"] = slow })
+	add("core", func(w *worldtest.World) { w.Slow["core3"] = slow })
+	add("leaf", func(w *worldtest.World) { w.Slow["leaf2-3"] = slow })
+	add("nic", func(w *worldtest.World) {
+		end := "h2-3-5/eth1"
+		d := fabric.Direction{From: end, To: w.Graph.PeerOf(end)}
+		w.Delay[d], w.Delay[d.Reverse()] = slow, slow
+	})
+	add("incast", func(w *worldtest.World) {
+		end := "h2-3-5/eth1"
+		w.Loss[fabric.Direction{From: w.Graph.PeerOf(end), To: end}] = 0.1
+	})
+	add("pair", func(w *worldtest.World) {
+		for e := range w.Paths {
+			from, to := e.Endpoints()
+			a, _ := w.Graph.LeafOf(from)
+			b, _ := w.Graph.LeafOf(to)
+			if a == "leaf1-2" && b == "leaf3-5" {
+				w.FlowDelay[e] = slow
+			}
+		}
+	})
+	return out
+}
+
+// matrixScene is a matrix to look at. fault changes a world, and returns what verdicts name.
+type matrixScene struct {
+	name, path string
+	dark       bool
+	make       func() *worldtest.World
+	fault      func(*worldtest.World) []fabric.Direction
+}
+
+func TestMatrixScreenshots(t *testing.T) {
+	for _, sc := range matrixScenes(t) {
+		t.Run(sc.name, func(t *testing.T) {
+			w := sc.make()
+			h := matrixHandler(w, sc.fault(w)...)
+			if seen := colours(shoot(t, h, sc.name, sc.path, sc.dark)); len(seen) < 50 {
+				t.Errorf("%d colours: the page is blank", len(seen))
 			}
 		})
 	}

@@ -41,9 +41,11 @@ type query struct {
 
 // view holds everything that the templates show.
 type view struct {
-	Title  string
-	Banner banner
-	Fabric drawing
+	Title string
+	// HasMatrix reports whether there is a page of the matrix.
+	HasMatrix bool
+	Banner    banner
+	Fabric    drawing
 	// Discovered reports whether switches stand for networks of which nothing else is known.
 	Discovered bool
 	Open       []verdictView
@@ -117,16 +119,9 @@ type edgeRow struct {
 }
 
 func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
-	v := view{Title: cmp.Or(h.Title, "Graylink")}
-	var open, past []incident.Incident
-	for _, in := range s.Incidents {
-		if in.Open {
-			open = append(open, in)
-		} else {
-			past = append(past, in)
-		}
-	}
-	slices.SortStableFunc(open, compareStrength)
+	v := view{Title: cmp.Or(h.Title, "Graylink"), HasMatrix: h.Matrix != nil}
+	open := openIncidents(s.Incidents)
+	past := slices.DeleteFunc(slices.Clone(s.Incidents), func(in incident.Incident) bool { return in.Open })
 	v.Banner = newBanner(s, open, now)
 	v.Fabric = h.drawFabric(s, open, q.pod)
 	v.Discovered = slices.ContainsFunc(h.Store.Graph().Topo.Switches, func(s fabric.Switch) bool { return s.Discovered })
@@ -295,7 +290,7 @@ func missingEvidence(s snapshot.Snapshot) []string {
 		for name, why := range s.Hosts {
 			names = append(names, name+" ("+why+")")
 		}
-		slices.SortFunc(names, compareNatural)
+		slices.SortFunc(names, fabric.CompareNatural)
 		more := ""
 		if len(names) > maxHosts {
 			more = " and " + formatCount(len(names)-maxHosts) + " more"
@@ -351,7 +346,7 @@ func scopeRows(all []scope.Scope) (rows []scopeRow, total int) {
 	parts := slices.Clone(all[1:])
 	badness := map[fabric.State]int{fabric.Suspect: 0, fabric.InsufficientEvidence: 1, fabric.Innocent: 2}
 	slices.SortStableFunc(parts, func(a, b scope.Scope) int {
-		return cmp.Or(cmp.Compare(badness[a.State], badness[b.State]), compareNatural(a.Scope, b.Scope))
+		return cmp.Or(cmp.Compare(badness[a.State], badness[b.State]), fabric.CompareNatural(a.Scope, b.Scope))
 	})
 	for _, s := range parts[:min(len(parts), maxRows)] {
 		rows = append(rows, scopeRow{s.Scope, strings.ReplaceAll(string(s.State), "_", " "), formatCount(s.Clean), formatCount(s.Degraded), formatPercent(s.Coverage.Edges), s.Why})
@@ -385,7 +380,7 @@ func linkRows(links []snapshot.LinkView) (rows []linkRow, total int) {
 func (h *Handler) edgeRows(edges []snapshot.EdgeView) (rows []edgeRow, total int) {
 	var out []*snapshot.EdgeView
 	for i := range edges {
-		if edges[i].Condition == "degraded" {
+		if edges[i].Condition == snapshot.Degraded {
 			out = append(out, &edges[i])
 		}
 	}
@@ -395,8 +390,8 @@ func (h *Handler) edgeRows(edges []snapshot.EdgeView) (rows []edgeRow, total int
 	})
 	for _, e := range out[:min(len(out), maxEdges)] {
 		row := newEdge(e)
-		if flow, err := e.Obs.ParseFlow(); err == nil && h.Prometheus != "" {
-			row.Asks = h.aboutFlow(flow)
+		if h.Prometheus != "" {
+			row.Asks = h.aboutFlow(e.Flow)
 		}
 		rows = append(rows, row)
 	}
@@ -413,7 +408,7 @@ func medianShift(e *snapshot.EdgeView) int64 {
 
 func newEdge(e *snapshot.EdgeView) edgeRow {
 	o := &e.Obs
-	r := edgeRow{Edge: o.Edge, Src: o.Src, Dst: o.Dst, Condition: strings.ReplaceAll(e.Condition, "_", " "), Path: formatPath(o.Path),
+	r := edgeRow{Edge: o.Edge, Src: o.Src, Dst: o.Dst, Condition: strings.ReplaceAll(string(e.Condition), "_", " "), Path: formatPath(o.Path),
 		PathState: string(cmp.Or(o.PathState, fabric.PathUnknown)), P50: absent, P99: absent, Base50: absent, Base99: absent, Loss: absent}
 	if o.OWD != nil {
 		r.P50, r.P99 = delayOr(o.OWD.P50), delayOr(o.OWD.P99)

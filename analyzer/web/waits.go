@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"github.com/graylink/graylink/internal/fabric"
 	"slices"
 	"strings"
 
@@ -40,9 +41,9 @@ func waitRows(s *collectives.State) (rows []waitRow, total int) {
 		}
 		rows = append(rows, row)
 	}
-	slices.SortStableFunc(rows[:quiet], func(a, b waitRow) int { return compareNatural(a.Job, b.Job) })
+	slices.SortStableFunc(rows[:quiet], func(a, b waitRow) int { return fabric.CompareNatural(a.Job, b.Job) })
 	slices.SortStableFunc(rows[quiet:], func(a, b waitRow) int {
-		return cmp.Or(-strings.Compare(a.State, b.State), compareNatural(a.Job, b.Job))
+		return cmp.Or(-strings.Compare(a.State, b.State), fabric.CompareNatural(a.Job, b.Job))
 	})
 	return rows[:min(len(rows), maxRows)], len(rows)
 }

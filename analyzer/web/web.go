@@ -29,6 +29,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/collectives"
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -51,7 +52,11 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 type Handler struct {
 	Snapshot func() snapshot.Snapshot
 	Store    *paths.Store
-	Title    string
+	// Matrix is what was last measured between the leaves. Nil means that there is no page of the matrix.
+	Matrix *matrix.Store
+	// Past reads the matrix of past moments. Nil means that they are not known.
+	Past  *matrix.Past
+	Title string
 	// Prometheus is the base URL at which browsers reach the Prometheus server. With ""
 	// the page shows queries as text, without a link.
 	Prometheus string
@@ -74,7 +79,7 @@ type Handler struct {
 	page *template.Template
 }
 
-// ServeHTTP answers GET and HEAD. ?src= and ?dst= look up the flows between two
+// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, and files below /static/. On the page ?src= and ?dst= look up the flows between two
 // NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the queue pairs of a job do, ?fragment=main leaves out the
 // frame around the main part, for the page's own refresh.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -91,40 +96,54 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		serveAsset(w, r, name)
 		return
 	}
-	if r.URL.Path != "/" {
+	switch {
+	case r.URL.Path == "/":
+		h.servePage(w, r)
+	case r.URL.Path == "/matrix" && h.Matrix != nil:
+		h.serveMatrix(w, r)
+	case r.URL.Path == "/matrix/tile" && h.Matrix != nil:
+		h.serveTile(w, r)
+	default:
 		http.NotFound(w, r)
-		return
 	}
-	h.servePage(w, r)
+}
+
+func (h *Handler) now() time.Time {
+	if h.Now != nil {
+		return h.Now()
+	}
+	return time.Now()
 }
 
 func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
-	h.once.Do(func() { h.page = template.Must(template.ParseFS(assets, "assets/*.html")) })
-	now := time.Now
-	if h.Now != nil {
-		now = h.Now
-	}
+	now := h.now()
 	q := r.URL.Query()
 	asked := query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod"), job: q.Get("job"), dscp: q.Get("dscp"), routing: q.Get("adaptive_routing")}
 	if asked.job != "" && h.Observer != nil {
 		asked.refused = h.whyNotObserve(r)
 	}
-	v := h.buildView(h.Snapshot(), now(), asked)
+	v := h.buildView(h.Snapshot(), now, asked)
 	if h.Bottlenecks != nil && asked.src != "" && v.Lookup.Error == "" {
-		h.addBottlenecks(r.Context(), &v.Lookup, now())
+		h.addBottlenecks(r.Context(), &v.Lookup, now)
 	}
 	name := "page.html"
 	if q.Get("fragment") == "main" {
 		name = "main.html"
 	}
+	h.render(w, name, v, v.Lookup.Error != "")
+}
+
+// render writes a template. A wrong request has status 400.
+func (h *Handler) render(w http.ResponseWriter, name string, view any, wrong bool) {
+	h.once.Do(func() { h.page = template.Must(template.ParseFS(assets, "assets/*.html")) })
 	var buf bytes.Buffer
-	if err := h.page.ExecuteTemplate(&buf, name, v); err != nil {
+	if err := h.page.ExecuteTemplate(&buf, name, view); err != nil {
 		http.Error(w, "the page cannot be rendered: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	if v.Lookup.Error != "" {
+	if wrong {
 		w.WriteHeader(http.StatusBadRequest)
 	}
 	// This fails only when the client has gone, so the error needs no report.

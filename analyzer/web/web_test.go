@@ -7,11 +7,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -320,8 +322,8 @@ func TestVerdictsOnRoutingNameThePrefix(t *testing.T) {
 
 func TestDegradedFlows(t *testing.T) {
 	g, s := demoFault(t)
-	s.Edges = append(s.Edges, snapshot.EdgeView{Condition: "healthy", Obs: fabric.Observation{Edge: "h2/eth1>h3/eth1#0", Src: "h2/eth1", Dst: "h3/eth1"}})
-	bare := snapshot.EdgeView{Condition: "degraded", Obs: fabric.Observation{Edge: "h2/eth1>h5/eth1#0", Src: "h2/eth1", Dst: "h5/eth1"}}
+	s.Edges = append(s.Edges, snapshot.EdgeView{Condition: snapshot.Healthy, Flow: fabric.Flow{Src: "h2/eth1", Dst: "h3/eth1"}, Obs: fabric.Observation{Edge: "h2/eth1>h3/eth1#0", Src: "h2/eth1", Dst: "h3/eth1"}})
+	bare := snapshot.EdgeView{Condition: snapshot.Degraded, Flow: fabric.Flow{Src: "h2/eth1", Dst: "h5/eth1"}, Obs: fabric.Observation{Edge: "h2/eth1>h5/eth1#0", Src: "h2/eth1", Dst: "h5/eth1"}}
 	s.Edges = append(s.Edges, bare)
 	_, all := page(t, handler(g, s), "/")
 	rows := with(all, "data-edge", "")
@@ -383,7 +385,7 @@ func TestLookupRefuses(t *testing.T) {
 func noForeignScript(t testing.TB, all []*element) {
 	t.Helper()
 	for _, e := range all {
-		if e.name == "script" && (e.attr["src"] != "static/refresh.js" || e.text != "") {
+		if e.name == "script" && (e.attr["src"] != "static/refresh.js" && e.attr["src"] != "static/matrix.js" || e.text != "") {
 			t.Errorf("a script of its own: src %q, text %q", e.attr["src"], e.text)
 		}
 		for _, a := range []string{"onload", "onerror", "onclick", "onmouseover", "style"} {
@@ -417,18 +419,40 @@ func hostileFabric(name string) (*fabric.Graph, snapshot.Snapshot) {
 	return g, s
 }
 
+// hostileHandler returns a handler of such a fabric, with a matrix in which a flow goes from its NIC to itself.
+func hostileHandler(name string) *Handler {
+	g, s := hostileFabric(name)
+	h := handler(g, s)
+	h.Title, h.Matrix = name, matrix.NewStore()
+	self := degradedEdge("h1/"+name, "h1/"+name, nil)
+	self.Obs.Class = name
+	s.Hosts, s.FreshFor, s.Edges = nil, time.Second, []snapshot.EdgeView{self}
+	h.Matrix.Record(g, &s)
+	return h
+}
+
 func TestHostileNames(t *testing.T) {
 	for _, name := range []string{`"><script>alert(1)</script>`, `'onload='x`, `</title></svg><img src=x onerror=alert(1)>`, "javascript:alert(1)", "{{.Title}}", "`${x}`",
 		"&lt;b&gt;", "日本語-ß-\u202e", "%3Cscript%3E", strings.Repeat("long", 300)} {
-		g, s := hostileFabric(name)
-		h := handler(g, s)
-		h.Title = name
-		body, all := page(t, h, "/")
-		noForeignScript(t, all)
-		if strings.Contains(name, "<") && strings.Contains(body, name) {
-			t.Errorf("%q stands unescaped in the page", name)
-		}
+		h := hostileHandler(name)
+		_, all := page(t, h, "/")
 		contains(t, one(t, all, "id", "verdicts").text, name)
+		cell := "row=" + url.QueryEscape(name) + "&column=" + url.QueryEscape(name)
+		of := "plane=" + url.QueryEscape(name) + "&class=" + url.QueryEscape(name) + "&pod=" + url.QueryEscape(name)
+		for _, request := range []string{"/", "/matrix?" + cell, "/matrix?" + of, "/matrix?by=nic&" + of, "/matrix?fragment=cell&" + cell} {
+			got := get(t, h, request) // 400 where a name is no leaf, as one with a slash
+			noForeignScript(t, parse(t, got.Body.String()))
+			if strings.Contains(name, "<") && strings.Contains(got.Body.String(), name) {
+				t.Errorf("%q stands unescaped in %s", name, request)
+			}
+		}
+		for _, wrong := range []string{"of", "direction", "zoom", "at"} {
+			got := get(t, h, "/matrix?"+wrong+"="+url.QueryEscape(name))
+			noForeignScript(t, parse(t, got.Body.String()))
+			if got.Code != http.StatusBadRequest {
+				t.Errorf("%s=%q: status %d, want 400", wrong, name, got.Code)
+			}
+		}
 	}
 }
 
@@ -442,20 +466,15 @@ func FuzzNames(f *testing.F) {
 				return
 			}
 		}
-		g, s := hostileFabric(name)
-		h := handler(g, s)
-		req := httptest.NewRequest(http.MethodGet, "/", nil)
-		q := req.URL.Query()
-		q.Set("src", nic)
-		q.Set("dst", name)
-		q.Set("pod", pod)
-		req.URL.RawQuery = q.Encode()
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, req)
-		if w.Code != http.StatusOK && w.Code != http.StatusBadRequest {
-			t.Fatalf("status %d", w.Code)
+		h := hostileHandler(name)
+		for _, request := range []string{"/?" + url.Values{"src": {nic}, "dst": {name}, "pod": {pod}}.Encode(),
+			"/matrix?" + url.Values{"row": {name}, "column": {nic}, "pod": {pod}, "at": {nic}, "zoom": {pod}}.Encode()} {
+			w := get(t, h, request)
+			if w.Code != http.StatusOK && w.Code != http.StatusBadRequest {
+				t.Fatalf("GET %s: status %d", request, w.Code)
+			}
+			noForeignScript(t, parse(t, w.Body.String()))
 		}
-		noForeignScript(t, parse(t, w.Body.String()))
 	})
 }
 

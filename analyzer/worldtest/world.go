@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
 )
 
 // World represents a fabric with the faults of a test. Its noise has an exponential tail, which is not the
@@ -151,8 +153,7 @@ func NewPods(t testing.TB, pods, hosts int) *fabric.Graph {
 
 // NewWorld returns a world without faults, in which all NICs of a plane probe each other. A seed always gives the same world.
 func NewWorld(g *fabric.Graph, seed uint64) *World {
-	w := &World{Graph: g, Random: rand.New(rand.NewPCG(seed, 7)), Paths: map[fabric.Flow]fabric.Path{}, Delay: map[fabric.Direction]int64{},
-		Loss: map[fabric.Direction]float64{}, Slow: map[string]int64{}, Clock: map[string]int64{}, FlowDelay: map[fabric.Flow]int64{}, WithBaselines: true}
+	w := newEmptyWorld(g, seed)
 	for _, src := range g.NICIDs() {
 		for _, dst := range g.NICIDs() {
 			if src == dst {
@@ -171,6 +172,50 @@ func NewWorld(g *fabric.Graph, seed uint64) *World {
 		}
 	}
 	return w
+}
+
+// NewScheduledWorld returns a world without faults with the flows that the coordinator would schedule. A seed always gives the same world.
+func NewScheduledWorld(t testing.TB, g *fabric.Graph, seed uint64) *World {
+	t.Helper()
+	s, err := schedule.Make(g, schedule.DefaultOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newEmptyWorld(g, seed)
+	between := map[[2]string][]fabric.Path{} // by leaves, from the first switch to the last one
+	for i := range s.Edges {
+		e := s.FlowID(s.Edges[i])
+		for _, e.Reply = range []bool{false, true} {
+			w.addFlow(e, between)
+		}
+	}
+	return w
+}
+
+// addFlow adds a flow on a random one of its shortest paths, which are kept by the leaves of its ends.
+func (w *World) addFlow(e fabric.Flow, between map[[2]string][]fabric.Path) {
+	const limit = 256
+	from, to := e.Endpoints()
+	first, in := w.Graph.LeafOf(from)
+	last, out := w.Graph.LeafOf(to)
+	all, known := between[[2]string{first, last}]
+	if !known {
+		all, _ = w.Graph.CandidatePaths(from, to, limit)
+		between[[2]string{first, last}] = all
+	}
+	if len(all) == 0 {
+		return // no cable joins their planes
+	}
+	p := slices.Clone(all[w.Random.IntN(len(all))])
+	p[0].In, p[len(p)-1].Out = in, out
+	w.Paths[e] = p
+	w.Flows = append(w.Flows, e)
+}
+
+// newEmptyWorld returns a world without flows and faults.
+func newEmptyWorld(g *fabric.Graph, seed uint64) *World {
+	return &World{Graph: g, Random: rand.New(rand.NewPCG(seed, 7)), Paths: map[fabric.Flow]fabric.Path{}, Delay: map[fabric.Direction]int64{},
+		Loss: map[fabric.Direction]float64{}, Slow: map[string]int64{}, Clock: map[string]int64{}, FlowDelay: map[fabric.Flow]int64{}, WithBaselines: true}
 }
 
 // Observe measures every flow once, in a window that starts n windows after the epoch.
