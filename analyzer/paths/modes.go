@@ -98,6 +98,21 @@ func (s *Store) Modes(now time.Time) (out []Mode) {
 	return out
 }
 
+// IsSpraying reports whether packets of the flows that leave a leaf are known to be sprayed now, at the leaf or behind it.
+func (s *Store) IsSpraying(leaf string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.g.Topo.Sprays() {
+		return true
+	}
+	l := s.spraying.leaves[leaf]
+	if l == nil {
+		return false
+	}
+	_, sprays := l.spraysSince()
+	return sprays
+}
+
 // hopKey names a hop limit of a flow.
 type hopKey struct {
 	flowKey

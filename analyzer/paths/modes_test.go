@@ -160,6 +160,9 @@ func TestSprayRule2SightedInParallel(t *testing.T) {
 			wantSprayed(t, r.s.store, flow(0), 26, 27, false)
 			continue
 		}
+		if !r.s.store.IsSpraying("leaf1") || r.s.store.IsSpraying("leaf2") {
+			t.Error("want leaf1 to spray, and leaf2 not")
+		}
 		if m := wantMode(t, r.s.store, 26, "leaf1", true); m.Seen != 8 || m.SeenSplit != 8 || !m.Since.Equal(sec(25.5)) {
 			t.Errorf("%+v", m)
 		}
