@@ -162,3 +162,44 @@ func TestLinkThatIsDownIsNamedByItsPorts(t *testing.T) {
 		}
 	}
 }
+
+// A fabric begins to spray packets, and ends. Both are seen by traces: meanwhile flows have all their paths and none of them, and a verdict
+// of information on each leaf says so.
+func TestSprayingIsInformation(t *testing.T) {
+	r := looptest.NewRig(t, 8)
+	r.Learn()
+	for range 4 {
+		for f := range r.World.Paths {
+			tr := fabric.Trace{Edge: f.String(), State: fabric.PathUnknown, TracedAt: r.Now, Reached: true, Balanced: true}
+			if err := r.Loop.PathStore().AddTrace(tr); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Step()
+	}
+	s := r.Loop.Snapshot()
+	got := verdictsOn(s, fabric.RoutingFault)
+	if len(got) != 4 || len(s.Report.Verdicts) != 4 || s.Report.State == fabric.Suspect {
+		t.Fatalf("%s: %q", s.Report.State, looptest.OpenVerdicts(s))
+	}
+	for _, v := range got {
+		if v.Kind != fabric.KindSwitch || !strings.HasPrefix(v.Element.ID, "leaf") || v.Severity != fabric.SeverityInfo || !strings.Contains(v.Summary, "recent traces") {
+			t.Errorf("%+v", v)
+		}
+	}
+	for f, p := range r.World.Paths {
+		if b, _ := r.Loop.PathStore().CurrentBinding(f); b.Sprayed != (len(p) > 1) || b.Sprayed && (len(b.Path) > 0 || len(b.Candidates) != 2) {
+			t.Errorf("%s: sprayed %t, path %q, %d candidates", f, b.Sprayed, b.Path.CanonicalKey(), len(b.Candidates))
+		}
+	}
+	r.Until(60, "no verdict", func(s snapshot.Snapshot) bool {
+		r.TraceAll()
+		return len(s.Report.Verdicts) == 0
+	})
+	r.TraceAll()
+	for f := range r.World.Paths {
+		if b, _ := r.Loop.PathStore().CurrentBinding(f); b.Sprayed || b.State != fabric.PathValid {
+			t.Errorf("%s: %s, sprayed %t after the spraying", f, b.State, b.Sprayed)
+		}
+	}
+}

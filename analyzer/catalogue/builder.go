@@ -24,6 +24,8 @@ type Builder struct {
 	now    func() time.Time
 	store  *store
 	turn   chan struct{} // holds an element while a catalogue is built
+	// Sprays reports whether flows that leave a leaf are known to be sprayed now. It may be nil.
+	Sprays func(leaf string) bool
 }
 
 // NewBuilder returns a builder of catalogues of a fabric.
@@ -178,10 +180,15 @@ type pairBuild struct {
 	entries  []plan.Entry // by port
 	ports    int          // that were traced
 	marking  fabric.Marking
+	balanced bool // packets of a tuple had several paths
 }
 
 // run builds the entries of the pair and stores them, or traces the given ports only.
 func (p *pairBuild) run(ctx context.Context, sports []uint16) error {
+	if p.isSprayed() {
+		p.addSprayed(sports)
+		return nil
+	}
 	if len(sports) > 0 {
 		return p.tracePorts(ctx, sports)
 	}
@@ -207,6 +214,30 @@ func (p *pairBuild) run(ctx context.Context, sports []uint16) error {
 	return err
 }
 
+// isSprayed reports whether the packets of the pair are known to be sprayed over several paths.
+func (p *pairBuild) isSprayed() bool {
+	leaf, _ := p.g.LeafOf(p.key.Src)
+	if !p.g.Topo.Sprays() && (p.Sprays == nil || !p.Sprays(leaf)) {
+		return false
+	}
+	paths, all := p.g.CandidatePaths(p.key.Src, p.key.Dst, 1)
+	return !all || len(paths) > 1
+}
+
+// addSprayed adds entries of ports whose packets are sprayed, or one of the first port if none is given. What is known of the leaf is of
+// before, and stale.
+func (p *pairBuild) addSprayed(sports []uint16) {
+	leaf, _ := p.g.LeafOf(p.key.Src)
+	p.store.expireLeaves(p.g, []string{leaf}, pairKey{})
+	if len(sports) == 0 {
+		sports = []uint16{firstPort}
+	}
+	for _, sport := range sports {
+		p.entries = append(p.entries, plan.Entry{Src: p.key.Src, Dst: p.key.Dst, SrcAddr: p.g.ProbeAddress(p.key.Src), DstAddr: p.g.ProbeAddress(p.key.Dst),
+			Proto: "udp", DPort: plan.RoCEPort, DSCP: uint8(p.key.dscp), SPort: sport, State: plan.Unknown, Source: plan.Synthetic, Reason: plan.Sprayed})
+	}
+}
+
 // setReason makes all paths unknown for a reason, unless it is empty.
 func (p *pairBuild) setReason(reason plan.Reason) {
 	for i := range p.entries {
@@ -225,7 +256,7 @@ func (p *pairBuild) trace(ctx context.Context, tuples []fabric.Tuple) ([]plan.En
 	out := make([]plan.Entry, len(traces))
 	for i := range traces {
 		out[i] = newEntry(p.g, &traces[i])
-		p.marking = traces[i].Marking
+		p.marking, p.balanced = traces[i].Marking, p.balanced || traces[i].Trace.Balanced
 	}
 	return out, nil
 }
@@ -408,6 +439,9 @@ func (p *pairBuild) checkLeaf(ctx context.Context) (reason plan.Reason, err erro
 		if checked++; checked == checkTuples {
 			break
 		}
+	}
+	if err == nil && checked == 0 && p.balanced {
+		reason = plan.Sprayed // no path was found at all, since packets took several
 	}
 	if err == nil && (checked == checkTuples || reason != "") {
 		p.store.setCheck(leaf, leafCheck{reason, p.now()})

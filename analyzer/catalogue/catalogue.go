@@ -8,7 +8,8 @@
 //     the request has it, and if packets take it.
 //  3. Each leaf is checked for what it hashes. If packets of one tuple have several paths, there is nothing to choose, and no
 //     path of the leaf is valid. That is also so if the NIC may mark packets for adaptive routing, because marked packets
-//     are sprayed and copies are not marked.
+//     are sprayed and copies are not marked; and while the leaf is known to spray, by the topology file or by what its flows
+//     show. Nothing is traced then.
 //  4. A path is stale after freshFor. If one path of a pair has changed, all paths from and to its leaves are stale.
 //  5. Memory is bounded by maxEntries. Beyond it, the pairs that were built longest ago are forgotten.
 package catalogue

@@ -52,6 +52,8 @@ type hashingTracer struct {
 	choose  func(t fabric.Tuple, packet int) int // spine, from 0
 	marking fabric.Marking
 	now     func() time.Time
+	// balanced means that several switches answer at a hop limit of every trace.
+	balanced bool
 
 	mu     sync.Mutex
 	lose   map[int]int // traces without any answer, by source port
@@ -72,7 +74,7 @@ func (h *hashingTracer) TraceTuples(_ context.Context, node string, tuples []fab
 		}
 		h.traced = append(h.traced, t)
 		spine := h.choose(t, 0)
-		tr := fabric.Trace{State: fabric.PathValid, TracedAt: h.now()}
+		tr := fabric.Trace{State: fabric.PathValid, TracedAt: h.now(), Balanced: h.balanced}
 		for n := 1; n < max(1, t.Packets); n++ {
 			tr.Balanced = tr.Balanced || h.choose(t, n) != spine
 		}
@@ -211,6 +213,59 @@ func TestHashCheck(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// What is known to be sprayed has no path, and nothing is traced: by the topology file, or while flows of the leaf show it.
+func TestSprayedPairsAreNotTraced(t *testing.T) {
+	sprayed := func(entries []plan.Entry) bool {
+		return len(entries) > 0 && !slices.ContainsFunc(entries, func(e plan.Entry) bool {
+			return e.State != plan.Unknown || e.Reason != plan.Sprayed || len(e.Path) > 0 || e.Check() != nil
+		})
+	}
+	r := newRig(t)
+	r.build(t, request())
+	traced, sprays := len(r.tracer.traced), true
+	r.Sprays = func(leaf string) bool { return sprays && leaf == "leaf1" }
+	if got := r.build(t, request()); !sprayed(got) || len(r.tracer.traced) != traced {
+		t.Errorf("%d tuples more were traced: %+v", len(r.tracer.traced)-traced, got)
+	}
+	for _, e := range r.List("h1/eth1", "", nil) {
+		if e.State != plan.Stale {
+			t.Errorf("%+v, want what was known to be stale", e)
+		}
+	}
+	q := request()
+	q.Pairs, q.Ports = nil, []PairPorts{{Pair{"h1/eth1", "h2/eth1"}, []uint16{50001, 50002}}}
+	if got := r.build(t, q); !sprayed(got) || len(got) != 2 || got[0].SPort != 50001 {
+		t.Errorf("given ports: %+v", got)
+	}
+	if back := r.build(t, Request{Pairs: []Pair{{"h2/eth1", "h1/eth1"}}, QPs: 8}); len(perUplink(back)) == 0 {
+		t.Error("pairs of a leaf that does not spray have no path")
+	}
+	sprays = false
+	if got := r.build(t, request()); len(perUplink(got)) != 4 {
+		t.Errorf("%v, want paths when it has ended", perUplink(got))
+	}
+	declared := newRig(t)
+	declared.tracer.g.Topo.Forwarding = fabric.Spray
+	if got := declared.build(t, request()); !sprayed(got) || len(declared.tracer.traced) > 0 {
+		t.Errorf("by the file: %d tuples were traced: %+v", len(declared.tracer.traced), got)
+	}
+}
+
+// Where each trace meets several switches at one hop limit, no entry has a path, and they say why.
+func TestNoPathAtAllIsSprayed(t *testing.T) {
+	r := newRig(t)
+	r.tracer.balanced = true
+	got := r.build(t, request())
+	for _, e := range got {
+		if e.State != plan.Unknown || e.Reason != plan.Sprayed {
+			t.Fatalf("%+v", e)
+		}
+	}
+	if len(got) == 0 || len(got) > 2*batchPorts {
+		t.Errorf("%d entries", len(got))
 	}
 }
 

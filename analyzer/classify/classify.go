@@ -119,11 +119,32 @@ func (c *Scene) newVerdict(x *suspicion, around int) fabric.Verdict {
 			v.Evidence.DegradedEdges++
 		}
 	}
+	v.Shares = c.sharesOf(x)
 	v.BlastRadius = fabric.BlastRadius{NICs: len(x.nics), Edges: len(x.Explained)}
 	v.Action = recommendedAction(&v)
 	v.Summary = summaryOf(&v, x)
 	v.ID = VerdictID(v.Kind, v.Element.ID, c.First)
 	return v
+}
+
+// sharesOf returns how much of the explained flows crosses an element, or nil if the packets of none take several paths in turn.
+func (c *Scene) sharesOf(x *suspicion) *fabric.PathShares {
+	out := &fabric.PathShares{Least: 1, Most: 1}
+	for _, i := range x.Explained {
+		if c.Findings[i].Obs.Sprayed {
+			out.SprayedEdges++
+		}
+	}
+	if x.Sprayed > 0 { // they cross it with some of their packets
+		out.SprayedEdges, out.Least = max(out.SprayedEdges, x.Sprayed), x.LeastShare
+		if x.Sprayed == out.SprayedEdges {
+			out.Most = x.MostShare
+		}
+	}
+	if out.SprayedEdges == 0 {
+		return nil
+	}
+	return out
 }
 
 // roundRatio rounds a fitted ratio to four digits.

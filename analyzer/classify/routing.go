@@ -134,8 +134,8 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 		v.Scenario, v.Causes = fabric.Flap, []string{fabric.CauseFlap}
 	}
 	switch f.Kind {
-	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown, routing.UnknownSID:
-		v.Equivalent = nil // the others are links that the text names
+	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown, routing.UnknownSID, routing.Sprays, routing.HashesFlows:
+		v.Equivalent = nil // the others are links or leaves that the text names
 	case routing.MissingHop:
 		v.Equivalent = slices.Clone(f.Others[1:])
 	}
@@ -147,7 +147,7 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 	switch {
 	case len(f.Lost) > 0:
 		v.Severity = fabric.SeverityCritical
-	case f.Kind == routing.LeftLink, f.Kind == routing.SessionFlap && !f.Claimed, f.Kind == routing.Converged && f.Longest() < slowFailover:
+	case f.Kind == routing.Sprays, f.Kind == routing.HashesFlows, f.Kind == routing.LeftLink, f.Kind == routing.SessionFlap && !f.Claimed, f.Kind == routing.Converged && f.Longest() < slowFailover:
 		v.Severity = fabric.SeverityInfo
 	}
 	return v
@@ -198,6 +198,11 @@ func routingSummary(f *routing.Finding) string {
 			formatMillis(f.Longest()), name, clockTime(f.Since), flows, failoverDirections(f))
 	case routing.UnknownSID:
 		return unknownSIDSummary(f)
+	case routing.Sprays:
+		return fmt.Sprintf("Switch %s chooses a next hop anew for each packet%s since %s, and the topology file does not say so. Flows that it sprays have no path: %s.",
+			name, ofLeaves(f.Others), clockTime(f.Since), modeConsequence(f))
+	case routing.HashesFlows:
+		return fmt.Sprintf("The topology file has forwarding: spray, but the flows that leave switch %s have stayed on one path each since %s. They are still taken to be on all paths.", name, clockTime(f.Since))
 	case routing.FIBMismatch:
 		return fmt.Sprintf("The kernel's table of switch %s differs from what its routing daemon selected for %s. %s lose packets there.", name, f.Prefix, flowCount(len(f.Lost)))
 	}
@@ -215,6 +220,22 @@ func unknownSIDSummary(f *routing.Finding) string {
 	}
 	return fmt.Sprintf("Switch %s does not know %s%s, and refuses the packets of %s that list it there: it answers that the destination is unreachable. They are not lost, and no link is blamed for them.",
 		f.ID, f.Prefix, whose, flowCount(f.Flows))
+}
+
+// ofLeaves says of which leaves a switch sprays flows, if it is not their own leaf alone.
+func ofLeaves(leaves []fabric.Element) string {
+	if len(leaves) == 0 {
+		return ""
+	}
+	return " of flows from " + elementNames(leaves)
+}
+
+// modeConsequence says what the flows that a switch sprays are bound to.
+func modeConsequence(f *routing.Finding) string {
+	if len(f.Others) > 0 {
+		return "their paths are unknown, since they part behind the leaf and no switch reports which of them are taken"
+	}
+	return "they are bound to all their shortest paths"
 }
 
 // failoverDirections says which direction of a link a failover was measured in, and how long it took in the other one.
@@ -270,6 +291,10 @@ func routingAction(f *routing.Finding) string {
 		return "If this is longer than intended, check that BFD runs on the link, its timers, and the hold time of BGP. See the verdict on the link itself."
 	case routing.UnknownSID:
 		return "Compare the switch's routes and local identifiers with the locators of the topology file, and add what it lacks. No cable needs replacing."
+	case routing.Sprays:
+		return "If the fabric is meant to spray, set forwarding: spray in the topology file. If not, look at adaptive routing, packet spraying and dynamic load balancing of the switch."
+	case routing.HashesFlows:
+		return "If the fabric is not meant to spray, remove forwarding: spray from the topology file. If it is, check that the switch sprays packets of this class and marking."
 	case routing.FIBMismatch:
 		return "Have the routing daemon install the route again, and look at its log for a refused installation. Take the switch out of routing while flows are lost."
 	}

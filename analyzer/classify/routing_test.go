@@ -73,3 +73,34 @@ func TestRoutingVerdictsAreJoined(t *testing.T) {
 		}
 	}
 }
+
+// A fabric whose mode is another than the file says is information, and blames and explains nothing.
+func TestModesAreInformation(t *testing.T) {
+	g := fabric.NewGraph(&fabric.Topology{})
+	since := time.Unix(1000, 0)
+	leaf, spine := fabric.Element{ID: "leaf1", Kind: fabric.KindSwitch}, fabric.Element{ID: "spine1", Kind: fabric.KindSwitch}
+	for _, c := range []struct {
+		f    routing.Finding
+		want []string
+	}{
+		{routing.Finding{Element: leaf, Kind: routing.Sprays, Since: since, Text: "Evidence: of 24 flows that switches see, 23 take several ways at the same time."},
+			[]string{"leaf1 chooses a next hop anew for each packet since 00:16:40 UTC", "bound to all their shortest paths", "of 24 flows", "No part is at fault"}},
+		{routing.Finding{Element: spine, Kind: routing.Sprays, Since: since, Others: []fabric.Element{leaf}},
+			[]string{"spine1 chooses a next hop anew for each packet of flows from leaf1", "their paths are unknown"}},
+		{routing.Finding{Element: leaf, Kind: routing.HashesFlows, Since: since}, []string{"forwarding: spray", "leave switch leaf1", "since 00:16:40 UTC"}},
+	} {
+		got := RoutingVerdicts(g, []routing.Finding{c.f})
+		if len(got) != 1 || got[0].Element != c.f.Element || got[0].Severity != fabric.SeverityInfo || got[0].Scenario != fabric.RoutingFault || len(got[0].Equivalent) > 0 ||
+			!got[0].FirstSeen.Equal(since) || !got[0].Evidence.Reported || got[0].Action == "" {
+			t.Fatalf("%+v", got)
+		}
+		for _, text := range c.want {
+			if !strings.Contains(got[0].Summary, text) {
+				t.Errorf("%q lacks %q", got[0].Summary, text)
+			}
+		}
+		if RoutingExplains(&c.f, &fabric.Verdict{Element: leaf, Scenario: fabric.LeafUplinks, Causes: []string{fabric.CauseCongestion}}) {
+			t.Errorf("%s explains a fault", c.f.Kind)
+		}
+	}
+}

@@ -252,6 +252,7 @@ func (d *Daemon) newInstance(c *Config) (*instance, error) {
 	w.loop = analyzer.NewLoop(o)
 	if tuples != nil {
 		w.catalogue = catalogue.NewBuilder(w.loop.PathStore().Graph, *tuples, time.Now)
+		w.catalogue.Sprays = w.loop.PathStore().IsSpraying
 		w.observer = catalogue.NewObserver(w.catalogue, *tuples, w.loop.Snapshot)
 		w.followers = append(w.followers, w.observer.Run)
 	}

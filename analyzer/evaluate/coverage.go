@@ -1,7 +1,9 @@
 package evaluate
 
 import (
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/graylink/graylink/analyzer/triangulate"
 	"github.com/graylink/graylink/internal/fabric"
@@ -83,12 +85,15 @@ func linkCoverage(m *Moment, res triangulate.Result) float64 {
 // pathChoice returns who chooses the paths of the flows, and which share of the directed links between switches of the part the
 // flows of chosen paths cross that are decided.
 func pathChoice(m *Moment) (out fabric.PathChoice) {
-	sprayed, known := false, false
+	known, sprayed := false, map[fabric.Flow]bool{}
 	crossed := map[fabric.Direction]bool{}
 	for i := range m.Findings {
 		f := &m.Findings[i]
 		o := f.Obs
-		sprayed, known = sprayed || o.Sprayed, known || o.PathState == fabric.PathValid
+		if o.Sprayed && !f.Flow.IsTemporary() && m.Part.OwnsFlow(f.Flow) {
+			sprayed[f.Flow] = true
+		}
+		known = known || o.PathState == fabric.PathValid
 		if !o.Chosen {
 			continue
 		}
@@ -98,10 +103,11 @@ func pathChoice(m *Moment) (out fabric.PathChoice) {
 			}
 		}
 	}
+	out.Sprayed = len(sprayed)
 	switch {
 	case out.Chosen > 0:
 		out.Mode = fabric.SRv6
-	case sprayed:
+	case out.Sprayed > 0:
 		out.Mode = fabric.Spray
 	case known:
 		out.Mode = fabric.ECMP
@@ -123,6 +129,45 @@ func pathChoice(m *Moment) (out fabric.PathChoice) {
 		out.Links = &share
 	}
 	return out
+}
+
+// linkShares returns what flows send across the directed links of the part, sorted.
+func linkShares(m *Moment, res triangulate.Result) (out []fabric.LinkShare) {
+	for d, s := range res.Shares {
+		if !m.Part.OwnsDirection(d) {
+			continue
+		}
+		x := fabric.LinkShare{Direction: d.String(), SprayedEdges: s.Sprayed, ProbesPerSecond: roundShare(s.Rate)}
+		if s.Sprayed > 0 {
+			x.Share = roundShare(s.Packets / float64(s.Sprayed))
+		}
+		out = append(out, x)
+	}
+	slices.SortFunc(out, func(a, b fabric.LinkShare) int { return strings.Compare(a.Direction, b.Direction) })
+	return out
+}
+
+// roundShare rounds to six digits, since further ones are those of the order of sums. What is nothing in a year is 0.
+func roundShare(x float64) float64 {
+	if x < 1e-9 {
+		return 0
+	}
+	by := math.Pow(10, 5-math.Floor(math.Log10(x)))
+	return math.Round(x*by) / by
+}
+
+// leastRate returns the least rate of a directed link between switches, or nil if there is none.
+func leastRate(shares []fabric.LinkShare) (least *float64) {
+	for i := range shares {
+		d, err := fabric.ParseDirection(shares[i].Direction)
+		if err != nil || fabric.IsNIC(d.From) || fabric.IsNIC(d.To) {
+			continue
+		}
+		if rate := shares[i].ProbesPerSecond; least == nil || rate < *least {
+			least = &rate
+		}
+	}
+	return least
 }
 
 // seesDegraded reports whether a flow that may cross elements of the part is degraded.

@@ -157,7 +157,8 @@ func (e *Evaluator) InferReport(m *Moment) fabric.Report {
 		}
 	}
 	rep.Edges, rep.Coverage = measureCoverage(m, res)
-	rep.Paths = pathChoice(m)
+	rep.Paths, rep.LinkShares = pathChoice(m), linkShares(m, res)
+	rep.Paths.LeastProbesPerSecond = leastRate(rep.LinkShares)
 	switch {
 	case slices.ContainsFunc(rep.Verdicts, func(v fabric.Verdict) bool { return m.Part.Owns(v.Element) }):
 		rep.State = fabric.Suspect

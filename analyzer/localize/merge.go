@@ -77,6 +77,28 @@ func (m *merger) addWindow(rep fabric.Report) {
 	m.out.Edges.ClockSuspect = max(m.out.Edges.ClockSuspect, rep.Edges.ClockSuspect)
 	m.out.Edges.HostSuspect = max(m.out.Edges.HostSuspect, rep.Edges.HostSuspect)
 	m.out.Edges.Unread = max(m.out.Edges.Unread, rep.Edges.Unread)
+	m.addShares(rep)
+}
+
+// addShares adds the traffic mode of a window. It is spray if that of one window is, and of each link the least rate counts.
+func (m *merger) addShares(rep fabric.Report) {
+	p := &m.out.Paths
+	if p.Mode == "" || rep.Paths.Mode == fabric.Spray {
+		p.Mode = rep.Paths.Mode
+	}
+	p.Sprayed = max(p.Sprayed, rep.Paths.Sprayed)
+	if least := rep.Paths.LeastProbesPerSecond; least != nil && (p.LeastProbesPerSecond == nil || *least < *p.LeastProbesPerSecond) {
+		p.LeastProbesPerSecond = least
+	}
+	for _, x := range rep.LinkShares {
+		i, known := slices.BinarySearchFunc(m.out.LinkShares, x.Direction, func(s fabric.LinkShare, d string) int { return cmp.Compare(s.Direction, d) })
+		switch {
+		case !known:
+			m.out.LinkShares = slices.Insert(m.out.LinkShares, i, x)
+		case x.ProbesPerSecond < m.out.LinkShares[i].ProbesPerSecond:
+			m.out.LinkShares[i] = x
+		}
+	}
 }
 
 // matchFault returns the fault that a verdict belongs to, or nil. It leaves out faults that another verdict of

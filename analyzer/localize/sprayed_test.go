@@ -138,6 +138,9 @@ func TestLocalizeSprayedPackets(t *testing.T) {
 		if !named || len(links) != tt.equivalent || v.Kind != fabric.KindLink || !strings.HasPrefix(v.Direction, "leaf2:up") || !strings.Contains(v.Summary, tt.share) {
 			t.Errorf("%s: %s %s, %v: %s", tt.name, v.Element.ID, v.Direction, v.Equivalent, v.Summary)
 		}
+		if s := v.Shares; s == nil || tt.equivalent > 0 && (s.Least != 0.25 || s.Most != 0.25) || tt.equivalent == 0 && (s.Least != 1.0/16 || s.Most != 13.0/16) || s.SprayedEdges > 48 {
+			t.Errorf("%s: shares %+v", tt.name, v.Shares)
+		}
 		if tt.loss > 0 && (v.Symptom.LossRatio < 0.07 || v.Symptom.LossRatio > 0.14) || tt.delay > 0 && (v.Symptom.AddedDelayNS < 1_900_000 || v.Symptom.AddedDelayNS > 2_100_000) {
 			t.Errorf("%s: %+v", tt.name, v.Symptom)
 		}
@@ -150,6 +153,22 @@ func TestLocalizeSprayedSilence(t *testing.T) {
 	rep := localizeFile(t, g, sprayedFile(t, g, 3, func(string) []float64 { return nil }, nil, nil))
 	if len(rep.Verdicts) != 0 || rep.State != fabric.Innocent || rep.Coverage.Links != 1 {
 		t.Errorf("%s, %+v, coverage %+v", rep.State, rep.Verdicts, rep.Coverage)
+	}
+	// 16 flows of 100 probes a second lead from a leaf to each of three others, by four uplinks. The flows within leaves have one path.
+	if p := rep.Paths; p.Mode != fabric.Spray || p.Sprayed != 192 || p.LeastProbesPerSecond == nil || *p.LeastProbesPerSecond != 1200 {
+		t.Errorf("paths %+v", p)
+	}
+	if len(rep.LinkShares) != 2*len(g.Topo.Links) {
+		t.Errorf("%d shares of %d directed links", len(rep.LinkShares), 2*len(g.Topo.Links))
+	}
+	for _, s := range rep.LinkShares {
+		want := fabric.LinkShare{Direction: s.Direction, SprayedEdges: 48, Share: 0.25, ProbesPerSecond: 1200}
+		if strings.Contains(s.Direction, "/") { // a NIC's
+			want.SprayedEdges, want.Share, want.ProbesPerSecond = 12, 1, 1500
+		}
+		if s != want {
+			t.Errorf("%+v, want %+v", s, want)
+		}
 	}
 }
 

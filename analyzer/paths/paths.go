@@ -275,6 +275,9 @@ func (s *Store) AddTrace(t fabric.Trace) error {
 		s.applySplit(k, ByTrace, t.TracedAt)
 		return nil
 	}
+	if s.partsBehind(k) {
+		return nil
+	}
 	if known && t.State != fabric.PathStale {
 		s.cabling.recordMismatch(k, odd, t.TracedAt)
 	}

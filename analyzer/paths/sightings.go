@@ -320,7 +320,9 @@ func (s *Sightings) bindFlow(k flowKey, at time.Time) {
 	if len(all) == 0 {
 		delete(s.flows, k)
 	}
-	s.sawSplit = s.sawSplit || r.Split
+	if !s.sawSplit && (r.Split || len(all) > 1) {
+		_, s.sawSplit = s.waysSeen(k, s.flows[k], at)
+	}
 	s.store.applySightings(k, s.stitcher, r, all, at)
 }
 

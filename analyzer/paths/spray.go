@@ -13,10 +13,15 @@ import (
 //  1. With forwarding spray in the topology file, every flow with several shortest paths is sprayed, and takes all of them.
 //     Traces and sightings of it join different packets, and are evidence of no path and of no cable.
 //  2. Without it, flows that leave a leaf are sprayed from when three of four of them that were seen take several ports of
-//     one switch in turn, or half of the recent traces had answers of several switches at one hop limit, or other hops than
-//     the trace before and that as well, until less than a quarter do. A link that goes down and up again moves flows too,
-//     but not most of a leaf's.
-//  3. Where forwarding tables with adaptive routing bind a flow, they say whether it is sprayed, and over which paths.
+//     one switch in turn, or cross at the same time several switches of which a shortest path crosses one, or half of the
+//     recent traces had answers of several switches at one hop limit, or other hops than the trace before and that as well,
+//     until less than a quarter do. The answers to hop-limited probes count as those of traces do. A link that goes down and
+//     up again moves flows too, but not most of a leaf's.
+//  3. Where the sightings show that the packets part behind the leaf, a flow takes some of its shortest paths. No switch
+//     reports which, so that its path is unknown and traces are evidence of none.
+//  4. Where forwarding tables with adaptive routing bind a flow, they say whether it is sprayed, and over which paths.
+//  5. What the topology file does not say is reported (Modes): leaves that spray without spray in the file, and with it leaves
+//     whose flows have stayed on one path each for modeCalm.
 
 const (
 	// maxSprayedPaths bounds the paths of a sprayed flow. A flow with more is not said to be sprayed.
@@ -31,6 +36,12 @@ const (
 	// checkedFlows bounds the flows that one look at the sightings counts, and sprayCheck is the interval between two.
 	checkedFlows = 1 << 13
 	sprayCheck   = 2 * time.Second
+	// modeCalm is for how long the flows of a leaf have to stay on one path each until it is said not to spray.
+	modeCalm = 5 * time.Minute
+	// steadyNats is the logarithm of how unlikely traces must be that found the paths of before, if packets were sprayed.
+	steadyNats = 14
+	// followedHops bounds the hop limits of flows whose answers are remembered.
+	followedHops = 1 << 12
 )
 
 // spraying is what is known of how switches choose between equal paths. The store's lock guards it.
@@ -42,12 +53,20 @@ type spraying struct {
 	expanded map[[2]uint32][]fabric.Path
 	hops     int
 	tables   []*Tables // that bind flows of the store
+	// answers are the last answers to hop-limited probes.
+	answers map[hopKey]*hopAnswers
 }
 
 // leafSpray is what was seen of the flows that leave a leaf.
 type leafSpray struct {
-	traces, split float64 // recent ones, and how many of these are split
+	traces, split float64 // recent ones, and how many of these are split; hop-limited probes are among both
+	hopProbes     float64 // of these
 	since         [2]int64
+	// seen and seenSplit count the flows of the last look at the sightings, and those that were split.
+	seen, seenSplit int
+	// behind is the switch behind the leaf where the packets part, or "" if they part at the leaf, or where is not known.
+	behind string
+	steady steadiness
 }
 
 // Places in leafSpray.since, by the source that shows the spraying.
@@ -61,7 +80,7 @@ const (
 var sprayShares = [...]float64{sprayTraced: 0.5, spraySighted: 0.75}
 
 func newSpraying() *spraying {
-	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}, expanded: map[[2]uint32][]fabric.Path{}}
+	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}, expanded: map[[2]uint32][]fabric.Path{}, answers: map[hopKey]*hopAnswers{}}
 }
 
 // waysOf returns the shortest paths of a flow, without the ports at its ends. It returns none if there are more than
@@ -87,22 +106,35 @@ func (s *Store) waysOf(k flowKey) []fabric.Path {
 // hasSeveralWays reports whether a flow has several shortest paths. The lock is held for writing.
 func (s *Store) hasSeveralWays(k flowKey) bool { return len(s.waysOf(k)) > 1 }
 
-// leafSprays returns from when on the first leaf of a flow is known to spray. ok is false if it does not. The lock is held.
+// leafSprays returns from when on the first leaf of a flow is known to spray. ok is false if it does not, or if packets part behind
+// it. The lock is held.
 func (s *Store) leafSprays(k flowKey) (since int64, ok bool) {
 	if s.g.Topo.Sprays() {
 		return 0, true
 	}
 	from, _ := s.accessPorts(k)
 	l := s.spraying.leaves[from.sw]
-	if l == nil {
+	if l == nil || l.behind != "" {
 		return 0, false
 	}
+	return l.spraysSince()
+}
+
+// spraysSince returns from when on packets of the leaf's flows are known to be sprayed. ok is false if they are not.
+func (l *leafSpray) spraysSince() (since int64, ok bool) {
 	for _, at := range l.since {
 		if at != 0 && (!ok || at < since) {
 			since, ok = at, true
 		}
 	}
 	return since, ok
+}
+
+// partsBehind reports whether the packets of the flows that leave a flow's first leaf part behind it. The lock is held.
+func (s *Store) partsBehind(k flowKey) bool {
+	from, _ := s.accessPorts(k)
+	l := s.spraying.leaves[from.sw]
+	return l != nil && l.behind != "" && !s.g.Topo.Sprays()
 }
 
 // sprayedSince returns from when on a flow is known to be sprayed over all its shortest paths. ok is false if it is not. The
@@ -211,7 +243,7 @@ func (s *Store) countTrace(k flowKey, t fabric.Trace, newer bool) {
 		return
 	}
 	b, l := s.records.entryAt(s.flows[k]), s.leafOf(k)
-	split := t.Balanced
+	split, same := t.Balanced, false
 	if !silent {
 		h := fnv.New32a()
 		for _, hop := range t.Hops {
@@ -219,15 +251,22 @@ func (s *Store) countTrace(k flowKey, t fabric.Trace, newer bool) {
 		}
 		hops := max(h.Sum32(), 1)
 		moved := b.hops != 0 && b.hops != hops
+		same = b.hops == hops && !split
 		split = split || moved && b.moved
 		b.hops, b.moved = hops, moved
 	}
+	l.countAnswers(split, t.TracedAt)
+	l.steady.add(same, split || b.moved, len(s.waysOf(k)), t.TracedAt)
+}
+
+// countAnswers counts what answered a flow's packets once.
+func (l *leafSpray) countAnswers(split bool, at time.Time) {
 	if l.traces++; split {
 		l.split++
 	}
-	l.setShare(sprayTraced, l.split, l.traces, t.TracedAt)
+	l.setShare(sprayTraced, l.split, l.traces, at)
 	if l.traces >= recentTraces {
-		l.traces, l.split = l.traces/2, l.split/2
+		l.traces, l.split, l.hopProbes = l.traces/2, l.split/2, l.hopProbes/2
 	}
 }
 
@@ -242,52 +281,4 @@ func (l *leafSpray) setShare(source int, split, known float64, at time.Time) (ch
 		l.since[source] = at.UnixNano()
 	}
 	return l.since[source] != before
-}
-
-// sightedFlow is a flow that switches saw, and whether one of them saw it at several ports in turn.
-type sightedFlow struct {
-	flowKey
-	split bool
-}
-
-// countSightings counts how many of the flows that leave each leaf are split. It reports whether a leaf has begun to spray, or
-// ended.
-func (s *Store) countSightings(flows []sightedFlow, at time.Time) (changed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known, split := map[*leafSpray]float64{}, map[*leafSpray]float64{}
-	for _, f := range flows {
-		if !s.hasSeveralWays(f.flowKey) {
-			continue
-		}
-		l := s.leafOf(f.flowKey)
-		if known[l]++; f.split {
-			split[l]++
-		}
-	}
-	for _, l := range s.spraying.leaves {
-		if l.setShare(spraySighted, split[l], known[l], at) {
-			changed = true
-		}
-	}
-	return changed
-}
-
-// checkSpraying looks at some of the flows for spraying, if a flow was split since the last look or before it. It reports
-// whether flows have to be bound again, because a leaf has begun to spray, or ended: switches need not report the flows then.
-// The lock of the sightings is held.
-func (s *Sightings) checkSpraying(now time.Time) (changed bool) {
-	if now.Sub(s.sprayChecked) < sprayCheck || !s.sawSplit {
-		return false
-	}
-	s.sprayChecked, s.sawSplit = now, false
-	flows := make([]sightedFlow, 0, min(len(s.flows), checkedFlows))
-	for k, seen := range s.flows {
-		split := slices.ContainsFunc(seen, func(x switchSighting) bool { return x.balanced })
-		s.sawSplit = s.sawSplit || split
-		if flows = append(flows, sightedFlow{k, split}); len(flows) == checkedFlows {
-			break
-		}
-	}
-	return s.store.countSightings(flows, now)
 }

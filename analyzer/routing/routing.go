@@ -22,7 +22,9 @@
 //     flows show from when it differs until ten seconds after it differs no more. Tables are compared when they change.
 //  8. A switch that refuses an identifier of chosen paths explains what is missing of all flows that need it there. Flows of
 //     chosen paths say nothing of next hops, since no switch chose them.
-//  9. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
+//  9. A switch that chooses a next hop anew for each packet, or by flow, where the topology file says the other, is information.
+//     It explains nothing: what sprayed flows show is weighed as a mixture of their paths.
+//  10. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
 // The package does no I/O and reads no clock.
 package routing
@@ -96,6 +98,10 @@ const (
 	SessionsDown Kind = "session_down"
 	// UnknownSID: a switch refuses packets of chosen paths, since it does not know an identifier.
 	UnknownSID Kind = "unknown_sid"
+	// Sprays: a switch chooses a next hop anew for each packet, though the topology file does not say so. HashesFlows: it chooses one
+	// for each flow, though the file says spray.
+	Sprays      Kind = "sprays"
+	HashesFlows Kind = "hashes_flows"
 	// LinkDown, LinkFlap and LinkSilent blame a link that routing left: a port of it is down, its carrier comes and goes, or it
 	// lost packets until its flows had left it and carries no session since.
 	LinkDown   Kind = "link_down"
@@ -232,6 +238,8 @@ type Moment struct {
 	Flows []Flow
 	// Refusals are the identifiers of chosen paths that switches say they do not know.
 	Refusals []Refusal
+	// Modes are the switches that choose next hops otherwise than the topology file says.
+	Modes []Mode
 	// Switches are the reports of switches, by name.
 	Switches map[string]*Switch
 	// CarrierChanges is how often the carrier of a port changed in the last flapSpan, by port. Ports that are absent are not known.

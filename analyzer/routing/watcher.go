@@ -73,14 +73,15 @@ func (w *Watcher) Review(m *Moment) []Finding {
 	out = append(out, w.linkFindings(m, crowded)...)
 	out = append(out, w.failovers(m)...)
 	out = append(out, w.unknownIdentifiers(m)...)
+	out = append(out, modeFindings(m)...)
 	return w.withEnded(w.withoutCovered(append(out, w.fibMismatches(m, lossy)...)), m.Now)
 }
 
-// withEnded adds the findings that held a moment ago. Those on links are not among them: they explain nothing by then, or say
-// themselves when they are over.
+// withEnded adds the findings that held a moment ago. Those on links and on modes are not among them: they explain nothing by then, or
+// say themselves when they are over.
 func (w *Watcher) withEnded(all []Finding, now time.Time) []Finding {
 	for i := range all {
-		if f := &all[i]; f.Phase == Holds && f.Element.Kind != fabric.KindLink {
+		if f := &all[i]; f.Phase == Holds && f.Element.Kind != fabric.KindLink && f.Kind != Sprays && f.Kind != HashesFlows {
 			w.recent[findingKey{f.Element, f.Kind, f.Prefix}] = held{Finding: *f, last: now}
 		}
 	}
@@ -103,7 +104,7 @@ func (w *Watcher) followFlows(m *Moment) (lossy bool) {
 	for i := range m.Flows {
 		f := &m.Flows[i]
 		if f.IsTemporary() {
-			continue // rule 9
+			continue // rule 10
 		}
 		r := w.usage.follow(f, m.Now)
 		r.followLosses(f, m)
@@ -179,7 +180,7 @@ func (w *Watcher) settle(now time.Time, found []Finding) (out []Finding) {
 // withoutCovered drops what is known more exactly by a FIB that differs from the RIB at the same switch.
 func (w *Watcher) withoutCovered(all []Finding) []Finding {
 	return slices.DeleteFunc(slices.Clone(all), func(f Finding) bool {
-		if f.Kind == FIBMismatch || f.Kind == Converged {
+		if f.Kind == FIBMismatch || f.Kind == Converged || f.Kind == Sprays || f.Kind == HashesFlows {
 			return false
 		}
 		return slices.ContainsFunc(all, func(x Finding) bool {

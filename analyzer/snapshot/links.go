@@ -1,8 +1,6 @@
 package snapshot
 
 import (
-	"slices"
-
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/internal/fabric"
@@ -55,19 +53,24 @@ func NewLinkIndex(g *fabric.Graph, part *fabric.Part) *LinkIndex {
 	return x
 }
 
-// crossedLinks returns the directed links that packets of an observation crossed: of all ways, if switches spread them.
-func crossedLinks(o *fabric.Observation, src, dst string) (out []fabric.Direction) {
-	if !o.Sprayed {
-		return o.Path.LinkDirections(src, dst)
-	}
-	for _, p := range o.Paths {
+// crossedLinks calls add with the position of each directed link that packets of an observation crossed: of all ways, if switches
+// spread them. seen has for each position the number of the last observation that crossed it.
+func (x *LinkIndex) crossedLinks(o *fabric.Observation, src, dst string, number int, seen []int, add func(at int)) {
+	take := func(p fabric.Path) {
 		for _, d := range p.LinkDirections(src, dst) {
-			if !slices.Contains(out, d) {
-				out = append(out, d)
+			if k, known := x.at[d]; known && seen[k] != number {
+				seen[k] = number
+				add(k)
 			}
 		}
 	}
-	return out
+	if !o.Sprayed {
+		take(o.Path)
+		return
+	}
+	for _, p := range o.Paths {
+		take(p)
+	}
 }
 
 // ViewLinks returns a view of every directed link of the index.
@@ -81,17 +84,14 @@ func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *se
 			out[i].AddedDelayNS = new(int64)
 		}
 	}
+	seen := make([]int, len(out))
 	for i := range findings {
 		f := &findings[i]
 		if f.Condition == judge.Undecided {
 			continue
 		}
 		src, dst := f.Flow.Endpoints()
-		for _, d := range crossedLinks(f.Obs, src, dst) {
-			k, known := x.at[d]
-			if !known {
-				continue
-			}
+		x.crossedLinks(f.Obs, src, dst, i+1, seen, func(k int) {
 			v := &out[k]
 			v.Edges++
 			if f.Condition == judge.Degraded {
@@ -99,6 +99,13 @@ func (x *LinkIndex) ViewLinks(rep fabric.Report, findings []judge.Finding, c *se
 			}
 			if f.HasShift && v.AddedDelayNS == nil {
 				v.AddedDelayNS = new(int64)
+			}
+		})
+	}
+	for i := range rep.LinkShares {
+		if d, err := fabric.ParseDirection(rep.LinkShares[i].Direction); err == nil {
+			if k, known := x.at[d]; known {
+				out[k].Shares = &rep.LinkShares[i]
 			}
 		}
 	}

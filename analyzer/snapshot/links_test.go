@@ -22,9 +22,14 @@ func TestLinksOfSprayedFlows(t *testing.T) {
 		{"one of two", fabric.Observation{Paths: ways, PathState: fabric.PathUnknown}, 0},
 		{"a path", fabric.Observation{Path: ways[0], PathState: fabric.PathValid}, 4},
 	} {
-		views := NewLinkIndex(g, nil).ViewLinks(fabric.Report{}, []judge.Finding{{Flow: e, Obs: &tc.obs, Condition: judge.Degraded}}, nil)
+		d := ways[0].LinkDirections(e.Src, e.Dst)[1]
+		rep := fabric.Report{LinkShares: []fabric.LinkShare{{Direction: d.String(), Share: 0.5}}}
+		views := NewLinkIndex(g, nil).ViewLinks(rep, []judge.Finding{{Flow: e, Obs: &tc.obs, Condition: judge.Degraded}}, nil)
 		crossed := 0
 		for _, v := range views {
+			if (v.Shares != nil) != (v.From == d.From && v.To == d.To) {
+				t.Errorf("%s: shares %+v of %s->%s", tc.name, v.Shares, v.From, v.To)
+			}
 			if crossed += v.Edges; v.Edges > 1 || v.Edges != v.Degraded {
 				t.Errorf("%s: %+v", tc.name, v)
 			}

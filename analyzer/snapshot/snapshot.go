@@ -23,6 +23,8 @@ type LinkView struct {
 	Degraded     int     `json:"degraded_edges"`
 	AddedDelayNS *int64  `json:"added_delay_ns,omitempty"`
 	LossRatio    float64 `json:"loss_ratio"`
+	// Shares is nil if no flow is sprayed.
+	Shares *fabric.LinkShare `json:"shares,omitempty"`
 }
 
 // EdgeView represents one directed flow in its latest window.

@@ -46,8 +46,11 @@ func (t *Tracer) acceptTraces(node string, traces []fabric.Trace, received time.
 			t.opts.Log.Warn("refused a trace", "edge", trace.Edge, "err", err)
 			continue
 		}
-		if e, err := fabric.ParseFlow(trace.Edge); err == nil && len(trace.HopProbes) > 0 && t.opts.HopCounts != nil {
-			t.opts.HopCounts(e, trace.HopProbes)
+		if e, err := fabric.ParseFlow(trace.Edge); err == nil && len(trace.HopProbes) > 0 {
+			t.opts.Store.AddHopCounts(e, trace.HopProbes, received)
+			if t.opts.HopCounts != nil {
+				t.opts.HopCounts(e, trace.HopProbes)
+			}
 		}
 	}
 	if len(refused) == 0 {

@@ -153,6 +153,8 @@ type Result struct {
 	Unexplained []int
 	// Crossed holds, for every directed link with usable evidence, the number of flows.
 	Crossed map[fabric.Direction]int
+	// Shares are what flows send across directed links. It is nil if no flow's packets take several paths in turn.
+	Shares map[fabric.Direction]Share
 	// Links estimates what every crossed direction adds, those named first.
 	Links []LinkDelay
 	// Unnamed are elements that may be at fault besides, the likeliest first.
@@ -187,6 +189,9 @@ func (e *Engine) Run(findings []judge.Finding, p Parameters) Result {
 	e.enterPhase(Binding)
 	spread := takeSeveralWays(findings)
 	flows := e.bindFindings(findings, spread)
+	if spread {
+		res.Shares = e.linkShares(flows)
+	}
 	e.enterPhase(Inference)
 	s := newSearch(e, flows, p)
 	for at := range s.evidenceAt {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -188,12 +190,25 @@ func printReport(w io.Writer, rep fabric.Report) error {
 		text = fmt.Sprintf("Insufficient evidence: usable flows cover %.0f %% of the link directions and %.0f %% of the flows; %d flows are degraded and nothing explains them.\n",
 			rep.Coverage.Links*100, rep.Coverage.Edges*100, rep.Edges.Degraded)
 	}
+	text += modeText(&rep)
 	for _, v := range rep.Verdicts {
 		text += verdictText(v)
 	}
 	text += candidatesText(rep.Candidates)
 	_, err := io.WriteString(w, text)
 	return err
+}
+
+// modeText says that packets are sprayed, and how many of them each link gets. It is empty if none are.
+func modeText(rep *fabric.Report) string {
+	if rep.Paths.Sprayed == 0 {
+		return ""
+	}
+	s := fmt.Sprintf("Switches choose the path of each packet of %d flows", rep.Paths.Sprayed)
+	if least := rep.Paths.LeastProbesPerSecond; least != nil {
+		s += fmt.Sprintf(": every direction of a link between switches that is covered has %s probes a second or more", strconv.FormatFloat(math.Round(*least*10)/10, 'f', -1, 64))
+	}
+	return s + ".\n"
 }
 
 // candidatesText returns the elements that may be at fault besides, as text for a terminal.

@@ -207,3 +207,20 @@ func TestRoutingVerdictText(t *testing.T) {
 		}
 	}
 }
+
+func TestSprayedModeText(t *testing.T) {
+	rate := 2225.5
+	for _, c := range []struct {
+		paths fabric.PathChoice
+		want  string
+	}{
+		{fabric.PathChoice{Mode: fabric.ECMP}, ""},
+		{fabric.PathChoice{Mode: fabric.Spray, Sprayed: 192}, "Switches choose the path of each packet of 192 flows.\n"},
+		{fabric.PathChoice{Mode: fabric.Spray, Sprayed: 192, LeastProbesPerSecond: &rate},
+			"Switches choose the path of each packet of 192 flows: every direction of a link between switches that is covered has 2225.5 probes a second or more.\n"},
+	} {
+		if got := modeText(&fabric.Report{Paths: c.paths}); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}

@@ -252,11 +252,22 @@ type Verdict struct {
 	// Failovers are the durations that a verdict of scenario Convergence is about, the longest first.
 	Failovers []Failover `json:"failovers,omitempty"`
 
+	// Shares is how much of the affected flows crosses the element, if the packets of some of them take several paths in turn.
+	Shares *PathShares `json:"shares,omitempty"`
+
 	// Edges are those the verdict explains; not part of the file format.
 	Edges []string `json:"-"`
 	// SameFlowEquivalents are the equivalents that the same flows cross, by chance of which flows decide at this
 	// moment or by the topology. They are not part of the file format.
 	SameFlowEquivalents []DirectedElement `json:"-"`
+}
+
+// PathShares is the share of the packets of flows, and so of their paths, that crosses an element: the least and the largest one of those
+// flows that cross it with some of their packets.
+type PathShares struct {
+	SprayedEdges int     `json:"sprayed_edges"`
+	Least        float64 `json:"least"`
+	Most         float64 `json:"most"`
 }
 
 // Failover is how long routing took to avoid a direction of a link: for that long its packets were lost.
@@ -281,6 +292,17 @@ type LinkDelay struct {
 	Identifiable bool   `json:"identifiable"`
 }
 
+// LinkShare is what decided flows send across one direction of a link, where the packets of some flows take several paths in turn.
+type LinkShare struct {
+	Direction string `json:"direction"`
+	// SprayedEdges is the number of flows whose packets take several paths, some of which cross it. Share is the mean share of their
+	// packets that do, and 0 if there are none.
+	SprayedEdges int     `json:"sprayed_edges"`
+	Share        float64 `json:"share"`
+	// ProbesPerSecond is the number of probes and replies of all flows that are expected to cross it.
+	ProbesPerSecond float64 `json:"probes_per_second"`
+}
+
 // Coverage is the share of links and edges with fresh, bound evidence.
 type Coverage struct {
 	Links float64 `json:"links"`
@@ -297,6 +319,11 @@ type PathChoice struct {
 	// Links is the share of the directed links between switches that decided flows of chosen paths cross. It is absent if there are
 	// none.
 	Links *float64 `json:"links,omitempty"`
+	// Sprayed is the number of directed flows whose packets take several paths in turn.
+	Sprayed int `json:"sprayed,omitempty"`
+	// LeastProbesPerSecond is the least number of packets that are expected to cross a directed link between switches that decided flows
+	// cross. It is absent if no flow is sprayed.
+	LeastProbesPerSecond *float64 `json:"least_probes_per_second,omitempty"`
 }
 
 // EdgeCounts sorts the edges of a report.
@@ -363,4 +390,6 @@ type Report struct {
 	Coverage   Coverage    `json:"coverage"`
 	Edges      EdgeCounts  `json:"edges"`
 	Paths      PathChoice  `json:"paths"`
+	// LinkShares are those of the directed links that decided flows cross, sorted. There are none if no flow is sprayed.
+	LinkShares []LinkShare `json:"link_shares,omitempty"`
 }

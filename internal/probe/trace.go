@@ -28,7 +28,8 @@ import (
 //  4. A silent hop before the last one that answered stays in the path, without address.
 //  5. Two addresses at one hop limit within one trace are per-packet balancing, and the path is unknown. Silence does
 //     not count as a second address.
-//  6. A trace that fails leaves the last good path in place, and the path is stale then.
+//  6. A trace that fails leaves the last good path in place, and the path is stale then. Per-packet balancing is no failure: the
+//     last good path is not the path any more.
 //  7. Packets are sent within the budgets of the switches that may have to answer them (see budgets). A hop that was
 //     not probed for lack of budget, or whose switch is rate limited, does not count as silent. A path that was known
 //     and that matches the answers stays as it was, and any other path is unknown. A note states this, and the flow is
@@ -564,14 +565,14 @@ func (t *tracer) storePath(p TracedPath) TracedPath {
 		kept := *old
 		kept.Notes = p.Notes
 		p = kept
-	case p.limited && (p.Reached || p.mute && (old == nil || len(p.Hops) >= len(old.Hops))):
-		// The answers are new information, although some are missing.
+	case p.Balanced, p.limited && (p.Reached || p.mute && (old == nil || len(p.Hops) >= len(old.Hops))):
+		// The answers are new information, although some are missing, or of several ways.
 	case old != nil:
 		shorter := p.mute && !p.Reached && len(p.Hops) < len(old.Hops) && slices.EqualFunc(p.Hops, old.Hops[:len(p.Hops)], sameHop)
 		if old.State != fabric.PathUnknown && (p.State == fabric.PathUnknown || shorter) {
 			note := fmt.Sprintf("traced in vain at %s: %d hops answered", p.TracedAt.UTC().Format(time.RFC3339), answeringHops(p.Hops))
 			kept := *old
-			kept.State, kept.Balanced = fabric.PathStale, p.Balanced
+			kept.State = fabric.PathStale
 			kept.Notes = append([]string{note}, p.Notes...)
 			p = kept
 		}

@@ -28,6 +28,8 @@ func path(state fabric.PathState, addresses ...string) TracedPath {
 func TestRule6AFailedTraceLeavesAStalePath(t *testing.T) {
 	tr := newTracer(TraceConfig{PacketsPerSecond: 1, PacketsPerSwitch: 1, Concurrency: 1}, nil, slog.New(slog.DiscardHandler))
 	version := func() uint64 { v, _ := tr.knownPaths(); return v }
+	balanced := path(fabric.PathUnknown, "10.0.0.1", "10.0.0.2")
+	balanced.Reached, balanced.Balanced = true, true
 	for i, step := range []struct {
 		found   TracedPath
 		state   fabric.PathState
@@ -40,10 +42,13 @@ func TestRule6AFailedTraceLeavesAStalePath(t *testing.T) {
 		{path(fabric.PathUnknown, "10.0.0.1"), fabric.PathStale, "10.0.0.1 10.0.0.2", true},
 		{path(fabric.PathUnknown), fabric.PathStale, "10.0.0.1 10.0.0.2", false},
 		{path(fabric.PathValid, "10.0.0.1", "10.0.0.3"), fabric.PathValid, "10.0.0.1 10.0.0.3", true},
+		{balanced, fabric.PathUnknown, "10.0.0.1 10.0.0.2", true},
+		{path(fabric.PathUnknown), fabric.PathUnknown, "", true},
+		{path(fabric.PathValid, "10.0.0.1", "10.0.0.3"), fabric.PathValid, "10.0.0.1 10.0.0.3", true},
 	} {
 		before := version()
 		p := tr.storePath(step.found)
-		if p.State != step.state || hops(p) != step.hops || (version() != before) != step.changed {
+		if p.Balanced != step.found.Balanced || p.State != step.state || hops(p) != step.hops || (version() != before) != step.changed {
 			t.Errorf("step %d: %s %q, version changed %v; want %+v", i, p.State, hops(p), version() != before, step)
 		}
 	}

@@ -25,7 +25,7 @@ import (
 //     the tuple of a flow, and that flow is traced.
 //  3. The copies have the destination queue pair 0, which no host has. The variants of a tuple have other fields that are
 //     not part of the tuple, among them the queue pair: half of them have that of multicast, which no packet to one host may
-//     have. They are sent only if the length of the path is known, and end at a switch.
+//     have. Half of those by IPv6 have a flow label. They are sent only if the length of the path is known, and end at a switch.
 //  4. Once the length of a path is known, no copy arrives at the destination.
 //  5. The budgets and the pace of traces hold for tuples as well, and tuples use half of the slots at most.
 const (
@@ -117,6 +117,10 @@ func (t *tracer) planTuple(tuple Tuple, ends tupleEnds) (traceFlow, error) {
 		PKey: rdma.DefaultPKey, DestQPN: deadQPN, SrcQPN: uint32(tuple.Variant) * 0x10405, Payload: payload}
 	if tuple.Variant&1 == 1 {
 		p.DestQPN = multicastQPN
+	}
+	if tuple.Variant&2 != 0 && ends.src.Is6() {
+		// Queue pairs have label 0 unless their library sets one, of which the port is made then.
+		p.FlowLabel = rdma.FlowLabel(uint16(tuple.SPort), roce.Port)
 	}
 	edge := fabric.Flow{Src: tuple.Src, Dst: tuple.Dst, Number: tuple.SPort}
 	return traceFlow{edge: edge, dst: netip.AddrPortFrom(ends.dst, uint16(tuple.DPort)), dscp: uint8(tuple.DSCP), rdma: true, copies: &copyPlan{ends.copier, p}, tuple: &tuple}, nil

@@ -128,6 +128,33 @@ func TestTupleRule4NothingArrives(t *testing.T) {
 	})
 }
 
+// Half of the variants by IPv6 have a flow label, since many switches hash it. Those by IPv4 have none.
+func TestTupleRule3FlowLabels(t *testing.T) {
+	n := tupling(t, &fakeHost{switches: []netip.Addr{up1}})
+	for _, x := range []struct {
+		src, dst string
+		want     [4]bool // by variant
+	}{
+		{"2001:db8::1", "2001:db8::2", [4]bool{false, false, true, true}},
+		{"10.0.1.2", "10.0.2.2", [4]bool{}},
+	} {
+		ends := tupleEnds{copier: n.ports.udp.copies, src: netip.MustParseAddr(x.src), dst: netip.MustParseAddr(x.dst), netdev: "eth7"}
+		n.e.tracer.tupleLengths[nicDestination{"h1/eth1", ends.dst}] = 4
+		for variant, want := range x.want {
+			tuple := roceTuple(50000)
+			tuple.Variant = variant
+			f, err := n.e.tracer.planTuple(tuple, ends)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := f.copies.packet
+			if (p.FlowLabel != 0) != want || (p.DestQPN == multicastQPN) != (variant&1 == 1) || p.SrcPort != 50000 {
+				t.Errorf("variant %d from %s: label %#x, queue pair %#x, port %d", variant, x.src, p.FlowLabel, p.DestQPN, p.SrcPort)
+			}
+		}
+	}
+}
+
 // A variant has another path where a switch hashes what is not part of the tuple. If packets of one variant have two paths,
 // the switch balances by packet.
 func TestTupleVariantsShowTheHash(t *testing.T) {
