@@ -110,7 +110,7 @@ func TestChosenPaths(t *testing.T) {
 	const bySpine1, bySpine2 = "fcbb:bb00:1:3:2:e000::", "fcbb:bb00:1:4:2:e000::"
 	const back1, back2 = "fcbb:bb00:2:3:1:e000::", "fcbb:bb00:2:4:1:e000::"
 	// All probes and replies of flow 0 take s1, those of flow 1 take s2.
-	l.startChosen("h2", "fd83:2::1", "fd83:1::1", back1, back2)
+	b := l.startChosen("h2", "fd83:2::1", "fd83:1::1", back1, back2)
 	a := l.startChosen("h1", "fd83:1::1", "fd83:2::1", bySpine1, bySpine2)
 	edge := func(flow int) EdgeStats {
 		for _, e := range a.Snapshot().NICs[0].Edges {
@@ -149,6 +149,44 @@ func TestChosenPaths(t *testing.T) {
 		until(t, 10*time.Second, "the chosen paths", func() bool { return chosen(n).Carrier == netip.MustParseAddr(want) })
 		if p := chosen(n); p.State != fabric.PathValid || p.Refused != nil {
 			t.Errorf("flow %d: %+v", n, p)
+		}
+	}
+	// Traces take the chosen path, to the switch that takes the outer header off. Linux limits how often it answers.
+	isTraced := func(e *Engine, f fabric.Flow, want string) {
+		t.Helper()
+		var last TracedPath
+		until(t, 20*time.Second, fmt.Sprintf("%s over %s, last %s", f, want, hops(last)), func() bool {
+			paths, err := e.TraceFlows(t.Context(), []fabric.Flow{f})
+			if err != nil || len(paths) != 1 {
+				t.Fatalf("%s: %v, %v", f, paths, err)
+			}
+			last = paths[0]
+			return hops(last) == want
+		})
+		if last.State != fabric.PathValid || !last.Carrier.IsValid() || last.Balanced {
+			t.Errorf("%s: %+v", f, last)
+		}
+	}
+	isTraced(a, flowOf(0, false), "fd83:1::2 fd83:3::2 fd83:5::1")
+	isTraced(a, flowOf(1, false), "fd83:1::2 fd83:4::2 fd83:6::1")
+	isTraced(b, flowOf(0, true), "fd83:2::2 fd83:5::2 fd83:3::1")
+	isTraced(b, flowOf(1, true), "fd83:2::2 fd83:6::2 fd83:4::1")
+	if e := edge(0); e.Duplicate > 0 || e.Lost != [2]uint64{} {
+		t.Errorf("after traces: %d duplicates, lost %v", e.Duplicate, e.Lost)
+	}
+	// A switch that sends packets elsewhere than the identifier says shows in a trace.
+	l.run("ip", "-n", l.name("s2"), "-6", "route", "add", "fcbb:bb00:3::/48", "encap", "seg6local", "action", "End", "flavors", "next-csid", "lblen", "32", "nflen", "16", "dev", "l1")
+	l.run("ip", "-n", l.name("l1"), "-6", "route", "replace", "fcbb:bb00:3::/48", "via", "fd83:4::2")
+	isTraced(a, flowOf(0, false), "fd83:1::2 fd83:4::2 fd83:6::1")
+	l.run("ip", "-n", l.name("l1"), "-6", "route", "replace", "fcbb:bb00:3::/48", "via", "fd83:3::2")
+	isTraced(a, flowOf(0, false), "fd83:1::2 fd83:3::2 fd83:5::1")
+	l.run("ip", "-n", l.name("s2"), "-6", "route", "del", "fcbb:bb00:3::/48")
+	answered(0, 20)
+	// A test of the path's MTU takes it as well: the outer header counts.
+	for octets, want := range map[int]fabric.PathMTUState{1460: fabric.PathMTUPasses, 1461: fabric.PathMTUDrops} {
+		found, err := a.ProbePathMTU(t.Context(), []fabric.Flow{flowOf(0, false)}, octets)
+		if err != nil || len(found) != 1 || found[0].State != want {
+			t.Errorf("packets of %d octets: %+v, %v", octets, found, err)
 		}
 	}
 	// Where s2 is unreachable, flow 0 goes on, and nothing of it passes s2.
