@@ -134,7 +134,7 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 		v.Scenario, v.Causes = fabric.Flap, []string{fabric.CauseFlap}
 	}
 	switch f.Kind {
-	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown, routing.UnknownSID:
+	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown, routing.UnknownSID, routing.Misforwarded:
 		v.Equivalent = nil // the others are links that the text names
 	case routing.MissingHop:
 		v.Equivalent = slices.Clone(f.Others[1:])
@@ -198,6 +198,8 @@ func routingSummary(f *routing.Finding) string {
 			formatMillis(f.Longest()), name, clockTime(f.Since), flows, failoverDirections(f))
 	case routing.UnknownSID:
 		return unknownSIDSummary(f)
+	case routing.Misforwarded:
+		return misforwardedSummary(f)
 	case routing.FIBMismatch:
 		return fmt.Sprintf("The kernel's table of switch %s differs from what its routing daemon selected for %s. %s lose packets there.", name, f.Prefix, flowCount(len(f.Lost)))
 	}
@@ -215,6 +217,16 @@ func unknownSIDSummary(f *routing.Finding) string {
 	}
 	return fmt.Sprintf("Switch %s does not know %s%s, and refuses the packets of %s that list it there: it answers that the destination is unreachable. They are not lost, and no link is blamed for them.",
 		f.ID, f.Prefix, whose, flowCount(f.Flows))
+}
+
+// misforwardedSummary says where a switch sends packets instead of to the switch that they list next.
+func misforwardedSummary(f *routing.Finding) string {
+	where := "to " + elementNames(f.Others)
+	if len(f.Others) == 1 && f.Others[0].ID == f.Prefix {
+		where = "by another link"
+	}
+	return fmt.Sprintf("Switch %s sends packets that list switch %s next %s, as traces of %s show. Hosts choose these paths, and no path is known of the flows.",
+		f.ID, f.Prefix, where, flowCount(f.Flows))
 }
 
 // failoverDirections says which direction of a link a failover was measured in, and how long it took in the other one.
@@ -270,6 +282,8 @@ func routingAction(f *routing.Finding) string {
 		return "If this is longer than intended, check that BFD runs on the link, its timers, and the hold time of BGP. See the verdict on the link itself."
 	case routing.UnknownSID:
 		return "Compare the switch's routes and local identifiers with the locators of the topology file, and add what it lacks. No cable needs replacing."
+	case routing.Misforwarded:
+		return "Compare the switch's routes to its neighbours' locators and its links' identifiers with the topology file, and the cables with it."
 	case routing.FIBMismatch:
 		return "Have the routing daemon install the route again, and look at its log for a refused installation. Take the switch out of routing while flows are lost."
 	}

@@ -22,7 +22,9 @@
 //     flows show from when it differs until ten seconds after it differs no more. Tables are compared when they change.
 //  8. A switch that refuses an identifier of chosen paths explains what is missing of all flows that need it there. Flows of
 //     chosen paths say nothing of next hops, since no switch chose them.
-//  9. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
+//  9. A switch sends packets elsewhere than their next identifier says if at least two flows, whose traces leave their chosen paths,
+//     show it.
+//  10. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
 // The package does no I/O and reads no clock.
 package routing
@@ -96,6 +98,8 @@ const (
 	SessionsDown Kind = "session_down"
 	// UnknownSID: a switch refuses packets of chosen paths, since it does not know an identifier.
 	UnknownSID Kind = "unknown_sid"
+	// Misforwarded: a switch sends packets of chosen paths elsewhere than their next identifier says.
+	Misforwarded Kind = "misforwarded"
 	// LinkDown, LinkFlap and LinkSilent blame a link that routing left: a port of it is down, its carrier comes and goes, or it
 	// lost packets until its flows had left it and carries no session since.
 	LinkDown   Kind = "link_down"
@@ -232,6 +236,8 @@ type Moment struct {
 	Flows []Flow
 	// Refusals are the identifiers of chosen paths that switches say they do not know.
 	Refusals []Refusal
+	// Strays are flows whose packets do not take their chosen path, as traces show.
+	Strays []Stray
 	// Switches are the reports of switches, by name.
 	Switches map[string]*Switch
 	// CarrierChanges is how often the carrier of a port changed in the last flapSpan, by port. Ports that are absent are not known.

@@ -28,6 +28,8 @@ type Watcher struct {
 	lossSpans  []LossSpan
 	// unknownSince is since when switches refuse identifiers.
 	unknownSince map[findingKey]time.Time
+	// strayedSince is since when switches forward packets of chosen paths elsewhere.
+	strayedSince map[findingKey]time.Time
 	cycles       int
 }
 
@@ -73,6 +75,7 @@ func (w *Watcher) Review(m *Moment) []Finding {
 	out = append(out, w.linkFindings(m, crowded)...)
 	out = append(out, w.failovers(m)...)
 	out = append(out, w.unknownIdentifiers(m)...)
+	out = append(out, w.misforwarding(m)...)
 	return w.withEnded(w.withoutCovered(append(out, w.fibMismatches(m, lossy)...)), m.Now)
 }
 
