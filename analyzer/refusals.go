@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/routing"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sourceroute"
@@ -66,4 +67,15 @@ func markRefused(obs []*fabric.Observation, refusals []routing.Refusal) {
 	for _, o := range obs {
 		o.Refused = o.Chosen && slices.ContainsFunc(refusals, func(r routing.Refusal) bool { return r.Meets(o.Path) })
 	}
+}
+
+// straysOf returns the flows that do not take their chosen path, in the terms of the faults of routing. Those whose packets come to another leaf
+// first say nothing of a switch.
+func straysOf(all []paths.Stray) (out []routing.Stray) {
+	for i := range all {
+		if s := &all[i]; s.Hop > 0 {
+			out = append(out, routing.Stray{Flow: s.Flow, Switch: s.Path[s.Hop-1].Switch, Next: s.Path[s.Hop].Switch, Seen: fabric.OwnerOf(s.End)})
+		}
+	}
+	return out
 }

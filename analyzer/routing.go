@@ -14,7 +14,7 @@ import (
 // reviewRouting returns the faults of routing that hold, by the findings of a cycle and what switches report. What was lost in the last
 // second is counted by the raw findings, since those that are confirmed repeat a hard loss for some cycles. Both are sorted by flow.
 func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, refusals []routing.Refusal, raw, findings []judge.Finding, now time.Time) []routing.Finding {
-	m := &routing.Moment{Now: now, Refusals: refusals, CarrierChanges: l.carrierChanges(ctx, now), PortUp: l.portsUp(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
+	m := &routing.Moment{Now: now, Refusals: refusals, Strays: straysOf(l.store.Strays()), CarrierChanges: l.carrierChanges(ctx, now), PortUp: l.portsUp(ctx, now), Step: l.opts.Settings.CycleInterval(), Graph: l.store.Graph(), Flows: slices.Grow(l.routingFlows[:0], len(findings))}
 	if l.opts.SwitchRoutes != nil {
 		m.Switches = l.opts.SwitchRoutes()
 	}

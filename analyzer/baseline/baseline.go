@@ -7,7 +7,8 @@
 // Rules:
 //
 //  1. A flow is degraded when it was in 3 of the last 4 windows, or with hard loss over two
-//     consecutive windows. A condition that has just begun or ended is undecided.
+//     consecutive windows. A condition that has just begun or ended is undecided. Two of the last 4 are enough on a path that was
+//     chosen, which no routing changes, if the last one alone shows that the condition lasts (judge.Finding.Lasting).
 //  2. Routing may avoid a hard failure before every flow has evidence of it, so a confirmed hard
 //     loss is remembered for some cycles, with the path that it was measured on.
 //  3. Windows confirm each other if every cycle in between queried the flow and there was no gap

@@ -36,6 +36,32 @@ func TestHardLossIsTakenBack(t *testing.T) {
 	}
 }
 
+// TestLastingWindowsOfChosenPaths: two windows confirm each other on a chosen path, if the last one shows that the condition lasts.
+func TestLastingWindowsOfChosenPaths(t *testing.T) {
+	e := fabric.Flow{Src: "h1/eth1", Dst: "h2/eth1"}
+	for name, tt := range map[string]struct {
+		chosen bool
+		lasts  []bool
+		want   judge.Condition
+	}{
+		"the last one lasts":      {true, []bool{false, true}, judge.Degraded},
+		"the first one lasted":    {true, []bool{true, false}, judge.Undecided},
+		"one":                     {true, []bool{true}, judge.Undecided},
+		"switches choose":         {false, []bool{true, true}, judge.Undecided},
+		"switches choose, longer": {false, []bool{false, false, false}, judge.Degraded},
+	} {
+		b := NewBook()
+		var out []judge.Finding
+		for i, lasts := range tt.lasts {
+			f := judge.Finding{Flow: e, Obs: &fabric.Observation{Chosen: tt.chosen}, Condition: judge.Degraded, Delayed: true, Lasting: lasts}
+			out, _ = b.ConfirmFindings([]judge.Finding{f}, i+1, always)
+		}
+		if out[0].Condition != tt.want {
+			t.Errorf("%s: condition %v, want %v", name, out[0].Condition, tt.want)
+		}
+	}
+}
+
 // TestHardLossThatBeganInASecond: the second in whose course the answers ended is the first of
 // two; what is missing in it is no loss yet, but no health either.
 func TestHardLossThatBeganInASecond(t *testing.T) {

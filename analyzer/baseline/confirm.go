@@ -83,7 +83,8 @@ func (c *confirmation) confirmFinding(f *judge.Finding, cycle int) (waits bool) 
 	}
 	switch f.Condition {
 	case judge.Degraded:
-		if bad < ConfirmedBy && !hard {
+		soon := f.Lasting && f.Obs.Chosen && bad == ConfirmedBy-1
+		if bad < ConfirmedBy && !hard && !soon {
 			f.Condition = judge.Undecided
 			waits = true
 		}

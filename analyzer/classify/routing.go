@@ -134,8 +134,8 @@ func routingVerdict(g *fabric.Graph, f *routing.Finding) fabric.Verdict {
 		v.Scenario, v.Causes = fabric.Flap, []string{fabric.CauseFlap}
 	}
 	switch f.Kind {
-	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown, routing.UnknownSID, routing.Sprays, routing.HashesFlows:
-		v.Equivalent = nil // the others are links or leaves that the text names
+	case routing.FewHops, routing.LeftLink, routing.SessionsDown, routing.LinkDown, routing.UnknownSID, routing.Misforwarded, routing.Sprays, routing.HashesFlows:
+		v.Equivalent = nil // the others are links, switches or leaves that the text names
 	case routing.MissingHop:
 		v.Equivalent = slices.Clone(f.Others[1:])
 	}
@@ -203,6 +203,8 @@ func routingSummary(f *routing.Finding) string {
 			name, ofLeaves(f.Others), clockTime(f.Since), modeConsequence(f))
 	case routing.HashesFlows:
 		return fmt.Sprintf("The topology file has forwarding: spray, but the flows that leave switch %s have stayed on one path each since %s. They are still taken to be on all paths.", name, clockTime(f.Since))
+	case routing.Misforwarded:
+		return misforwardedSummary(f)
 	case routing.FIBMismatch:
 		return fmt.Sprintf("The kernel's table of switch %s differs from what its routing daemon selected for %s. %s lose packets there.", name, f.Prefix, flowCount(len(f.Lost)))
 	}
@@ -236,6 +238,16 @@ func modeConsequence(f *routing.Finding) string {
 		return "their paths are unknown, since they part behind the leaf and no switch reports which of them are taken"
 	}
 	return "they are bound to all their shortest paths"
+}
+
+// misforwardedSummary says where a switch sends packets instead of to the switch that they list next.
+func misforwardedSummary(f *routing.Finding) string {
+	where := "to " + elementNames(f.Others)
+	if len(f.Others) == 1 && f.Others[0].ID == f.Prefix {
+		where = "by another link"
+	}
+	return fmt.Sprintf("Switch %s sends packets that list switch %s next %s, as traces of %s show. Hosts choose these paths, and no path is known of the flows.",
+		f.ID, f.Prefix, where, flowCount(f.Flows))
 }
 
 // failoverDirections says which direction of a link a failover was measured in, and how long it took in the other one.
@@ -295,6 +307,8 @@ func routingAction(f *routing.Finding) string {
 		return "If the fabric is meant to spray, set forwarding: spray in the topology file. If not, look at adaptive routing, packet spraying and dynamic load balancing of the switch."
 	case routing.HashesFlows:
 		return "If the fabric is not meant to spray, remove forwarding: spray from the topology file. If it is, check that the switch sprays packets of this class and marking."
+	case routing.Misforwarded:
+		return "Compare the switch's routes to its neighbours' locators and its links' identifiers with the topology file, and the cables with it."
 	case routing.FIBMismatch:
 		return "Have the routing daemon install the route again, and look at its log for a refused installation. Take the switch out of routing while flows are lost."
 	}

@@ -4,7 +4,7 @@
 // Rules:
 //
 //  1. An element must be named in several consecutive cycles before a verdict on it opens. A hard failure opens
-//     at once.
+//     at once, and so does what all flows with chosen paths that cross an element show to last.
 //  2. A verdict waits a while if flows without evidence could distinguish its element from its equivalents.
 //  3. A verdict that names an equivalent of an open one, and distinguishes the two, continues its incident under the same
 //     identifier: the incident is narrowed.

@@ -19,6 +19,9 @@ const (
 	// An element must be named in openAfter consecutive cycles (hardOpenAfter for a hard
 	// failure) while few flows wait for confirmation, otherwise in openAnyway cycles (rule 1).
 	openAfter, hardOpenAfter, openAnyway = 2, 1, 4
+	// An element of chosen paths that all its flows show to be at fault, each for longer than a moment, must be named in
+	// lastingOpenAfter cycles.
+	lastingOpenAfter = 1
 	// If no single flow is degraded, but many lost a little, the reason may be one burst.
 	// The element must then be named for the time of several windows.
 	softOpenAfter = 8
@@ -74,6 +77,8 @@ type Moment struct {
 	Flows             Flows
 	// Asked has the flows that were asked for. Nil means that none were.
 	Asked Asked
+
+	byEdge map[string]*judge.Finding // nil until it is needed
 }
 
 // Asked is what a Tracker has to know about flows that were asked for.
@@ -358,11 +363,13 @@ func (c *pendingSuspect) isDue(m *Moment) bool {
 	case v.Scenario == fabric.HardFailure && v.Evidence.ContraryEdges == 0, v.Evidence.Reported:
 		// Clean flows through a dead element mean that not all flows have fresh evidence yet.
 		need = hardOpenAfter
+	case m.showsLasting(v):
+		need = lastingOpenAfter
 	}
 	if v.Evidence.DegradedEdges == 0 && v.Kind != fabric.KindClock && !v.Evidence.Reported && c.namedCycles < softOpenAfter {
 		return false
 	}
-	settled := m.Pending*4 <= m.Degraded || v.Kind == fabric.KindClock || v.Evidence.Reported
+	settled := m.pendingBeside(v)*4 <= m.Degraded || v.Kind == fabric.KindClock || v.Evidence.Reported
 	return c.namedCycles >= openAnyway || c.namedCycles >= need && settled
 }
 

@@ -136,6 +136,14 @@ func (r *Rig) flowSamples(name string, e fabric.Flow, o *fabric.Observation) (ou
 	if !e.Reply {
 		returned = float64(back.Sent - back.Lost)
 	}
+	last := roundTrips{lastSent: float64(o.Sent) / 2, lastReceived: got / 2, lastReplies: returned / 2}
+	if r.Bursts {
+		last.lastReplies = float64(o.Sent)/2 - float64(r.Now.Unix()%2)*(float64(o.Sent)-returned)
+	}
+	if r.trips != nil {
+		last = r.trips[e.ProbeFlow()]
+		returned = last.replies
+	}
 	blackout := !e.Reply && returned == 0
 	switch name {
 	case "sent":
@@ -152,17 +160,15 @@ func (r *Rig) flowSamples(name string, e fabric.Flow, o *fabric.Observation) (ou
 		}
 	case "hardSent":
 		if !e.Reply {
-			put(float64(o.Sent) / 2)
+			put(last.lastSent)
 		}
 	case "hardGot":
 		if !e.Reply {
-			put(got / 2)
+			put(last.lastReceived)
 		}
 	case "hardBack":
-		if second := r.Now.Unix() % 2; !e.Reply && r.Bursts {
-			put(float64(o.Sent)/2 - float64(second)*(float64(o.Sent)-returned))
-		} else if !e.Reply {
-			put(returned / 2)
+		if !e.Reply {
+			put(last.lastReplies)
 		}
 	case "count":
 		if o.OWD != nil {
@@ -171,6 +177,10 @@ func (r *Rig) flowSamples(name string, e fabric.Flow, o *fabric.Observation) (ou
 	case "p50":
 		if o.OWD != nil {
 			put(float64(*o.OWD.P50) / 1e9)
+		}
+	case "p90":
+		if o.OWD != nil && o.OWD.P90 != nil {
+			put(float64(*o.OWD.P90) / 1e9)
 		}
 	case "p99":
 		if o.OWD != nil {

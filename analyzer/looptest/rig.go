@@ -55,11 +55,14 @@ type Rig struct {
 	Prometheus Prometheus
 	// Mesh grants temporary flows. Nil means that there is no coordinator to ask.
 	Mesh *Mesh
+	// Stream has the packets of the world. Nil means that each cycle has a window of its own, without any that a fault began in.
+	Stream *Stream
 
 	t       *testing.T
 	options analyzer.LoopOptions
 	names   map[string]string // by text of the query
 	frame   map[fabric.Flow]*fabric.Observation
+	trips   map[fabric.Flow]roundTrips // with Stream
 	judges  nodeJudges
 	asked   sync.Mutex
 }
@@ -232,7 +235,13 @@ func (r *Rig) Step() snapshot.Snapshot {
 		r.Mesh.applyGrants(r)
 	}
 	r.frame = map[fabric.Flow]*fabric.Observation{}
-	for _, o := range r.World.Observe(0) {
+	var windows []*fabric.Observation
+	if r.Stream != nil {
+		windows, r.trips = r.Stream.windows(r.Now)
+	} else {
+		windows = r.World.Observe(0)
+	}
+	for _, o := range windows {
 		e, err := o.ParseFlow()
 		if err != nil {
 			r.t.Fatal(err)

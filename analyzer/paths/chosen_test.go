@@ -77,3 +77,66 @@ func TestChosenPathsNeedLocators(t *testing.T) {
 		t.Errorf("without locators: %+v", b)
 	}
 }
+
+// TestTracesContradictChosenPaths: a trace by the carrier that finds other switches makes the path unknown, until one agrees again.
+func TestTracesContradictChosenPaths(t *testing.T) {
+	g, sids := steeredGraph(t)
+	s := NewStore(g)
+	traced := func(at float64, hops ...string) fabric.Trace {
+		tr := fabric.Trace{Edge: flow(0).String(), State: fabric.PathValid, TracedAt: sec(at)}
+		text := "fcbb:bb00"
+		for _, h := range by(1) {
+			text += fmt.Sprintf(":%x", sids[h.Switch])
+		}
+		tr.Carrier = netip.MustParseAddr(text + ":e000::")
+		for i, end := range hops {
+			h := fabric.RawHop{TTL: i + 1}
+			if end != "" {
+				h.Address = portAddress(t, g, end)
+			}
+			tr.Hops = append(tr.Hops, h)
+		}
+		return tr
+	}
+	in := func(p fabric.Path, i int) string { return p[i].Switch + ":" + p[i].In }
+	right, other := by(1), by(2)
+	for i, tt := range []struct {
+		what string
+		hops []string
+		want fabric.PathState
+		at   string // where packets come to instead
+	}{
+		{"no trace yet", nil, fabric.PathValid, ""},
+		{"the chosen switches", []string{in(right, 0), in(right, 1), in(right, 2)}, fabric.PathValid, ""},
+		{"another spine", []string{in(right, 0), in(other, 1), in(other, 2)}, fabric.PathUnknown, in(other, 1)},
+		{"the same again", []string{in(right, 0), in(other, 1), in(other, 2)}, fabric.PathUnknown, in(other, 1)},
+		{"silent switches", []string{"", "", in(right, 2)}, fabric.PathValid, ""},
+		{"the last leaf by another port", []string{in(right, 0), "", in(other, 2)}, fabric.PathValid, ""},
+		{"one switch more", []string{in(right, 0), in(right, 1), in(right, 2), in(other, 1)}, fabric.PathUnknown, in(other, 1)},
+		{"the chosen ones again", []string{in(right, 0), in(right, 1), in(right, 2)}, fabric.PathValid, ""},
+	} {
+		addTraces(t, s, traced(float64(10+i), tt.hops...))
+		b, _ := s.CurrentBinding(flow(0))
+		strays := s.Strays()
+		if b.State != tt.want || (len(strays) == 1) != (tt.at != "") {
+			t.Errorf("%s: %+v, strays %+v", tt.what, b, strays)
+			continue
+		}
+		if tt.at != "" && (strays[0].End != tt.at || strays[0].Flow != flow(0) || len(b.Notes) == 0) {
+			t.Errorf("%s: %+v, notes %q", tt.what, strays[0], b.Notes)
+		}
+	}
+}
+
+// portAddress returns the address of a port.
+func portAddress(t *testing.T, g *fabric.Graph, end string) netip.Addr {
+	t.Helper()
+	l := g.LinkAt(end)
+	if l == nil {
+		t.Fatalf("no link at %s", end)
+	}
+	if l.A == end {
+		return l.AAddress.Addr()
+	}
+	return l.BAddress.Addr()
+}

@@ -194,11 +194,13 @@ type Store struct {
 	table    *sourceroute.Table
 	tableErr error
 	tableOf  *fabric.Graph
+	// strays are the flows that do not take their chosen path.
+	strays map[flowKey]Stray
 }
 
 // NewStore returns an empty store for a fabric.
 func NewStore(g *fabric.Graph) *Store {
-	s := &Store{g: g, nics: map[string]uint32{}, flows: map[flowKey]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[flowKey]bool{}, cabling: newCabling(), spraying: newSpraying()}
+	s := &Store{g: g, nics: map[string]uint32{}, flows: map[flowKey]uint32{}, routes: newRoutes(), maxRoutes: maxRoutes, contested: map[flowKey]bool{}, cabling: newCabling(), spraying: newSpraying(), strays: map[flowKey]Stray{}}
 	if g == nil {
 		return s
 	}
@@ -306,9 +308,13 @@ func (s *Store) addChosen(k flowKey, e fabric.Flow, t fabric.Trace) {
 		r.Notes = []string{"chosen by the sender: " + s.tableErr.Error()}
 	} else {
 		src, dst := e.Endpoints()
-		r = s.table.Resolve(src, dst, t)
+		r = s.compareTrace(k, e, t.Hops, s.table.Resolve(src, dst, t))
 	}
-	s.applyReport(k, pathReport{source: ByChoice, at: t.TracedAt, Resolved: r})
+	w := pathReport{source: ByChoice, at: t.TracedAt, Resolved: r}
+	if _, strays := s.strays[k]; strays {
+		w.left = func(fabric.Path, time.Time) (time.Time, []fabric.Path) { return t.TracedAt, nil }
+	}
+	s.applyReport(k, w)
 }
 
 // applySplit takes a report of a sprayed flow, of which only the time is used. The lock is held.
@@ -826,6 +832,7 @@ func (s *Store) removeRecords(dead []uint32) {
 		s.routes.releaseRoute(b.route)
 		delete(s.flows, b.flowKey)
 		delete(s.contested, b.flowKey)
+		delete(s.strays, b.flowKey)
 		delete(s.cabling.mismatches, b.flowKey)
 		s.records.freeEntry(id)
 	}

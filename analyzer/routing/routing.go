@@ -24,7 +24,9 @@
 //     chosen paths say nothing of next hops, since no switch chose them.
 //  9. A switch that chooses a next hop anew for each packet, or by flow, where the topology file says the other, is information.
 //     It explains nothing: what sprayed flows show is weighed as a mixture of their paths.
-//  10. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
+//  10. A switch sends packets elsewhere than their next identifier says if at least two flows, whose traces leave their chosen paths,
+//     show it.
+//  11. Temporary flows are no evidence, since they were asked for by their path. Flows without a valid path are unknown.
 //
 // The package does no I/O and reads no clock.
 package routing
@@ -102,6 +104,8 @@ const (
 	// for each flow, though the file says spray.
 	Sprays      Kind = "sprays"
 	HashesFlows Kind = "hashes_flows"
+	// Misforwarded: a switch sends packets of chosen paths elsewhere than their next identifier says.
+	Misforwarded Kind = "misforwarded"
 	// LinkDown, LinkFlap and LinkSilent blame a link that routing left: a port of it is down, its carrier comes and goes, or it
 	// lost packets until its flows had left it and carries no session since.
 	LinkDown   Kind = "link_down"
@@ -240,6 +244,8 @@ type Moment struct {
 	Refusals []Refusal
 	// Modes are the switches that choose next hops otherwise than the topology file says.
 	Modes []Mode
+	// Strays are flows whose packets do not take their chosen path, as traces show.
+	Strays []Stray
 	// Switches are the reports of switches, by name.
 	Switches map[string]*Switch
 	// CarrierChanges is how often the carrier of a port changed in the last flapSpan, by port. Ports that are absent are not known.

@@ -28,6 +28,8 @@ type Watcher struct {
 	lossSpans  []LossSpan
 	// unknownSince is since when switches refuse identifiers.
 	unknownSince map[findingKey]time.Time
+	// strayedSince is since when switches forward packets of chosen paths elsewhere.
+	strayedSince map[findingKey]time.Time
 	cycles       int
 }
 
@@ -74,6 +76,7 @@ func (w *Watcher) Review(m *Moment) []Finding {
 	out = append(out, w.failovers(m)...)
 	out = append(out, w.unknownIdentifiers(m)...)
 	out = append(out, modeFindings(m)...)
+	out = append(out, w.misforwarding(m)...)
 	return w.withEnded(w.withoutCovered(append(out, w.fibMismatches(m, lossy)...)), m.Now)
 }
 
@@ -104,7 +107,7 @@ func (w *Watcher) followFlows(m *Moment) (lossy bool) {
 	for i := range m.Flows {
 		f := &m.Flows[i]
 		if f.IsTemporary() {
-			continue // rule 10
+			continue // rule 11
 		}
 		r := w.usage.follow(f, m.Now)
 		r.followLosses(f, m)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/schedule"
+	"github.com/graylink/graylink/internal/sourceroute"
 )
 
 // World represents a fabric with the faults of a test. Its noise has an exponential tail, which is not the
@@ -20,6 +21,8 @@ type World struct {
 	Graph *fabric.Graph
 	Paths map[fabric.Flow]fabric.Path
 	Flows []fabric.Flow
+	// Carriers are the lists of the switches that packets take, where hosts choose their paths.
+	Carriers map[fabric.Flow]netip.Addr
 	// Delay and Loss are what directed links add, in nanoseconds, and lose. Slow is what whole switches add.
 	Delay map[fabric.Direction]int64
 	Loss  map[fabric.Direction]float64
@@ -218,6 +221,33 @@ func newEmptyWorld(g *fabric.Graph, seed uint64) *World {
 		Loss: map[fabric.Direction]float64{}, Slow: map[string]int64{}, Clock: map[string]int64{}, FlowDelay: map[fabric.Flow]int64{}, WithBaselines: true}
 }
 
+// ChoosePaths makes the hosts choose the paths of so many flows between each two NICs of different nodes, by the locators of the topology.
+func (w *World) ChoosePaths(t testing.TB, flows int) {
+	t.Helper()
+	table, err := sourceroute.NewTable(w.Graph)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var probes []fabric.Flow
+	for _, src := range w.Graph.NICIDs() {
+		for _, dst := range w.Graph.NICIDs() {
+			for n := range flows {
+				if fabric.OwnerOf(src) != fabric.OwnerOf(dst) {
+					probes = append(probes, fabric.Flow{Src: src, Dst: dst, Number: n})
+				}
+			}
+		}
+	}
+	w.Flows, w.Paths, w.Carriers = nil, map[fabric.Flow]fabric.Path{}, map[fabric.Flow]netip.Addr{}
+	for _, c := range table.Choose(probes).Choices {
+		reply := c.Flow
+		reply.Reply = true
+		w.Flows = append(w.Flows, c.Flow, reply)
+		w.Paths[c.Flow], w.Paths[reply] = c.Probe, c.Reply
+		w.Carriers[c.Flow], w.Carriers[reply] = c.ProbeCarrier, c.ReplyCarrier
+	}
+}
+
 // Observe measures every flow once, in a window that starts n windows after the epoch.
 func (w *World) Observe(n int) []*fabric.Observation {
 	var out []*fabric.Observation
@@ -284,6 +314,9 @@ func (w *World) FabricDirections() []fabric.Direction {
 // TraceOf returns what a node traces of a flow. The switches answer, hop by hop, until the flow's packets are lost.
 func (w *World) TraceOf(e fabric.Flow, at time.Time) fabric.Trace {
 	from, to := e.Endpoints()
+	if carrier, ok := w.Carriers[e]; ok {
+		return fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: at, Reached: true, Carrier: carrier}
+	}
 	t := fabric.Trace{Edge: e.String(), State: fabric.PathValid, TracedAt: at, Reached: !e.Reply}
 	p := w.Paths[e]
 	dirs := p.LinkDirections(from, to)

@@ -27,7 +27,7 @@ import (
 func addDemo(app *kingpin.Application, commands map[string]command) {
 	cmd := app.Command("demo", "Build a real fabric on this machine, or simulate one, break a link in it and show the verdict. Exit code 0: the right element was named (or rightly none), 1: the demo could not run, 2: the verdict was wrong, or there was another one besides.")
 	var o demoFlags
-	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds(demo.Namespaces, lab.RoutingStatic))+", several separated by commas; with --routing frr also "+fmt.Sprint(lab.RoutingFaultKinds())+"; with --fabric ib "+fmt.Sprint(demo.FaultKinds(demo.InfiniBand, lab.RoutingStatic))+".").Default("delay").StringVar(&o.faults)
+	cmd.Flag("fault", "What to break: "+fmt.Sprint(demo.FaultKinds(demo.Namespaces, lab.RoutingStatic, fabric.ECMP))+", several separated by commas; with --routing frr also "+fmt.Sprint(lab.RoutingFaultKinds())+"; with --forwarding srv6 also "+lab.KindSIDUnknown+"; with --fabric ib "+fmt.Sprint(demo.FaultKinds(demo.InfiniBand, lab.RoutingStatic, fabric.ECMP))+".").Default("delay").StringVar(&o.faults)
 	cmd.Flag("seed", "Seed that chooses the place of the fault.").Default("1").Uint64Var(&o.seed)
 	cmd.Flag("seeds", "A..B: every fault with each of these seeds, in one lab.").StringVar(&o.seeds)
 	cmd.Flag("delay", "Added delay of the faults delay, nic-slow and switch-slow.").Default("2ms").DurationVar(&o.params.Delay)
@@ -130,7 +130,11 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 	if err := o.chooseFabric(); err != nil {
 		return err
 	}
-	kinds, err := demo.ParseKinds(o.fabric, o.routing, o.faults)
+	topo, err := o.loadTopology()
+	if err != nil {
+		return err
+	}
+	kinds, err := demo.ParseKinds(o.fabric, o.routing, topo.Forwarding, o.faults)
 	if err != nil {
 		return fmt.Errorf("--fault: %w", err)
 	}
@@ -139,10 +143,6 @@ func (o *demoFlags) runDemo(ctx context.Context) error {
 		if from, to, err = demo.ParseSeeds(o.seeds); err != nil {
 			return err
 		}
-	}
-	topo, err := o.loadTopology()
-	if err != nil {
-		return err
 	}
 	if topo.Sprays() && slices.Contains(kinds, lab.KindCongest) {
 		return errors.New("--fault congest does not go with a fabric that sprays packets: hosts cannot fill a port that takes only a share of every flow; try incast")

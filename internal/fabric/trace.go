@@ -63,7 +63,8 @@ type Trace struct {
 	Balanced bool     `json:"balanced,omitempty"`
 	Hops     []RawHop `json:"hops"`
 	Notes    []string `json:"notes,omitempty"`
-	// Carrier lists the path that the node chose for the flow (internal/srv6). It has no Hops then, and is valid.
+	// Carrier lists the path that the node chose for the flow (internal/srv6). The trace is valid then, and Hops, if there are some, are
+	// those that answered to packets by the carrier.
 	Carrier netip.Addr `json:"carrier,omitzero"`
 	// Refused is set while a switch refuses the carrier.
 	Refused *Refusal `json:"refused,omitempty"`

@@ -90,6 +90,9 @@ type Finding struct {
 	Hard      bool // loss at or above HardLoss
 	Jittery   bool // the tail moved far beyond the median
 	Marked    bool // ECN marks stand out
+	// Lasting means that this window alone shows what goes on for longer than a moment: the median moved, which takes half of the
+	// window, or packets were lost in each second of a window of two.
+	Lasting bool
 	// RoundTrip: what moved could not be given a direction.
 	RoundTrip bool
 	// ClockSuspect: the delay says nothing, because of a clock.
@@ -239,6 +242,7 @@ func judgeFinding(f, back *Finding, p Parameters) {
 			f.RoundTrip = f.RoundTrip || f.Obs.LossScope == fabric.LossRoundTrip
 		}
 	}
+	f.Lasting = f.Delayed || f.Lossy && losesInEachSecond(f.Obs)
 	f.Jittery = f.HasTail && isJittery(f)
 	if f.Obs.ECN != nil && f.Obs.Sent > 0 {
 		measured = true
@@ -254,9 +258,17 @@ func judgeFinding(f, back *Finding, p Parameters) {
 	}
 }
 
+// losesInEachSecond reports whether packets were lost in the last second of a window of two, and before it. Of the last second, only
+// probes without a reply are known, and one of these may be on its way.
+func losesInEachSecond(o *fabric.Observation) bool {
+	last := o.LastSecond
+	return last != nil && o.WindowNS <= int64(2*time.Second) && last.Lost > 0 && o.Lost > last.Lost+1
+}
+
 // DistrustDelay takes back what one direction's delay says, because of a clock (rule 7).
 func (f *Finding) DistrustDelay() {
 	f.ClockSuspect, f.Delayed, f.Jittery = true, false, false
+	f.Lasting = f.Lossy && losesInEachSecond(f.Obs)
 	f.RoundTrip = f.Lossy && f.Obs.LossScope == fabric.LossRoundTrip
 	switch {
 	case f.HostSuspect:

@@ -259,3 +259,33 @@ func TestRunInPartsTakesEachOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatLasts: a median that moved lasts, and so do losses in each second of a window of two.
+func TestWhatLasts(t *testing.T) {
+	base, moved, tail := int64(5000), int64(2_005_000), int64(9000)
+	for name, tt := range map[string]struct {
+		o    fabric.Observation
+		want bool
+	}{
+		"healthy":               {fabric.Observation{Sent: 100, LastSecond: &fabric.Count{Sent: 50}}, false},
+		"lost in both":          {fabric.Observation{Sent: 100, Lost: 10, LastSecond: &fabric.Count{Sent: 50, Lost: 4}}, true},
+		"one less before":       {fabric.Observation{Sent: 100, Lost: 5, LastSecond: &fabric.Count{Sent: 50, Lost: 4}}, false},
+		"lost before":           {fabric.Observation{Sent: 100, Lost: 10, LastSecond: &fabric.Count{Sent: 50}}, false},
+		"too few":               {fabric.Observation{Sent: 10000, Lost: 9, LastSecond: &fabric.Count{Sent: 5000, Lost: 4}}, false},
+		"the second is unknown": {fabric.Observation{Sent: 100, Lost: 10}, false},
+		"longer windows":        {fabric.Observation{WindowNS: 30e9, Sent: 100, Lost: 10, LastSecond: &fabric.Count{Sent: 50, Lost: 4}}, false},
+		"late":                  {fabric.Observation{Sent: 100, OWD: &fabric.Quantiles{P50: &moved, P99: &moved}}, true},
+		"late by a bad clock":   {fabric.Observation{Sent: 100, OWD: &fabric.Quantiles{P50: &moved, P99: &moved}, ClockSuspect: true}, false},
+		"a tail":                {fabric.Observation{Sent: 100, OWD: &fabric.Quantiles{P50: &base, P90: &moved, P99: &moved}}, false},
+	} {
+		o := tt.o
+		o.Edge, o.Src, o.Dst, o.Timestamp, o.Baseline = "h1/eth1>h2/eth1#0", "h1/eth1", "h2/eth1", "kernel", &fabric.Quantiles{P50: &base, P99: &tail}
+		if o.WindowNS == 0 {
+			o.WindowNS = 2e9
+		}
+		f := FindingsOf([]*fabric.Observation{&o}, DefaultParameters())
+		if len(f) != 1 || f[0].Lasting != tt.want {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}

@@ -15,7 +15,7 @@ import (
 //
 //  1. A flow with a carrier sends each packet within a packet to the carrier, from one socket per NIC. The path of a reply is that
 //     of the responder's own configuration, and its destination is the prober that the probe authenticated: nothing in a probe
-//     chooses it. What a trace sends takes the paths that switches choose.
+//     chooses it. What a trace sends takes the same path (see chosentrace.go).
 //  2. If the socket cannot be opened, the packets take the paths that switches choose. The flow has no chosen path then, and is
 //     traced.
 //  3. A switch that does not know an identifier answers with ICMPv6 "destination unreachable". Until refusedFor after the last such
@@ -27,6 +27,9 @@ const refusedFor = 3 * time.Second
 
 // maxRefusals bounds the refusals that are known at a time. Of more, the oldest are forgotten.
 const maxRefusals = 64
+
+// maxCarried is the longest payload by UDP of a packet within a packet.
+const maxCarried = unix.MaxDatagram - srv6.InnerHeaders
 
 // outgoing represents a packet that is being written.
 type outgoing struct {
@@ -55,12 +58,21 @@ func (o *outbox) beginPacket(s *socket, carrier netip.Addr) (g outgoing, err err
 
 // commitPacket queues a packet with n octets of payload, and returns its number.
 func (g *outgoing) commitPacket(n int, dst netip.AddrPort, tos uint8) (id uint32) {
+	return g.commitLimited(n, dst, tos, 0)
+}
+
+// commitLimited queues a packet with a hop limit, or with that of the system if it is 0. By a carrier, the limit is that of the
+// outer header, and that of the packet inside is used up at the switch that takes the outer header off.
+func (g *outgoing) commitLimited(n int, dst netip.AddrPort, tos, ttl uint8) (id uint32) {
 	if g.via == g.from {
-		return g.via.link.Commit(g.via.Endpoint, n, dst, tos, 0)
+		return g.via.link.Commit(g.via.Endpoint, n, dst, tos, ttl)
 	}
 	n += srv6.InnerHeaders
 	srv6.PutInner(g.packet[:n], g.from.LocalAddr(), dst, tos)
-	return g.via.link.Commit(g.via.Endpoint, n, netip.AddrPortFrom(g.carrier, 0), tos, 0)
+	if ttl > 0 {
+		srv6.LimitInner(g.packet, 1)
+	}
+	return g.via.link.Commit(g.via.Endpoint, n, netip.AddrPortFrom(g.carrier, 0), tos, ttl)
 }
 
 // carriedRate returns the packets per second of the NIC whose path is chosen.

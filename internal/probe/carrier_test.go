@@ -18,7 +18,7 @@ import (
 
 // diamond is h1 - l1 - (s1 or s2) - l2 - h2 in network namespaces, by IPv6, whose switches have the locators 1 to 4. A carrier
 // lists l1 = 1, s1 = 3 or s2 = 4, and l2 = 2.
-func newDiamond(t *testing.T) *line {
+func newDiamond(t testing.TB) *line {
 	t.Helper()
 	testneeds.Root(t, "network namespaces")
 	if _, err := exec.LookPath("ip"); err != nil {
@@ -110,7 +110,7 @@ func TestChosenPaths(t *testing.T) {
 	const bySpine1, bySpine2 = "fcbb:bb00:1:3:2:e000::", "fcbb:bb00:1:4:2:e000::"
 	const back1, back2 = "fcbb:bb00:2:3:1:e000::", "fcbb:bb00:2:4:1:e000::"
 	// All probes and replies of flow 0 take s1, those of flow 1 take s2.
-	l.startChosen("h2", "fd83:2::1", "fd83:1::1", back1, back2)
+	b := l.startChosen("h2", "fd83:2::1", "fd83:1::1", back1, back2)
 	a := l.startChosen("h1", "fd83:1::1", "fd83:2::1", bySpine1, bySpine2)
 	edge := func(flow int) EdgeStats {
 		for _, e := range a.Snapshot().NICs[0].Edges {
@@ -151,6 +151,44 @@ func TestChosenPaths(t *testing.T) {
 			t.Errorf("flow %d: %+v", n, p)
 		}
 	}
+	// Traces take the chosen path, to the switch that takes the outer header off. Linux limits how often it answers.
+	isTraced := func(e *Engine, f fabric.Flow, want string) {
+		t.Helper()
+		var last TracedPath
+		until(t, 20*time.Second, fmt.Sprintf("%s over %s, last %s", f, want, hops(last)), func() bool {
+			paths, err := e.TraceFlows(t.Context(), []fabric.Flow{f})
+			if err != nil || len(paths) != 1 {
+				t.Fatalf("%s: %v, %v", f, paths, err)
+			}
+			last = paths[0]
+			return hops(last) == want
+		})
+		if last.State != fabric.PathValid || !last.Carrier.IsValid() || last.Balanced {
+			t.Errorf("%s: %+v", f, last)
+		}
+	}
+	isTraced(a, flowOf(0, false), "fd83:1::2 fd83:3::2 fd83:5::1")
+	isTraced(a, flowOf(1, false), "fd83:1::2 fd83:4::2 fd83:6::1")
+	isTraced(b, flowOf(0, true), "fd83:2::2 fd83:5::2 fd83:3::1")
+	isTraced(b, flowOf(1, true), "fd83:2::2 fd83:6::2 fd83:4::1")
+	if e := edge(0); e.Duplicate > 0 || e.Lost != [2]uint64{} {
+		t.Errorf("after traces: %d duplicates, lost %v", e.Duplicate, e.Lost)
+	}
+	// A switch that sends packets elsewhere than the identifier says shows in a trace.
+	l.run("ip", "-n", l.name("s2"), "-6", "route", "add", "fcbb:bb00:3::/48", "encap", "seg6local", "action", "End", "flavors", "next-csid", "lblen", "32", "nflen", "16", "dev", "l1")
+	l.run("ip", "-n", l.name("l1"), "-6", "route", "replace", "fcbb:bb00:3::/48", "via", "fd83:4::2")
+	isTraced(a, flowOf(0, false), "fd83:1::2 fd83:4::2 fd83:6::1")
+	l.run("ip", "-n", l.name("l1"), "-6", "route", "replace", "fcbb:bb00:3::/48", "via", "fd83:3::2")
+	isTraced(a, flowOf(0, false), "fd83:1::2 fd83:3::2 fd83:5::1")
+	l.run("ip", "-n", l.name("s2"), "-6", "route", "del", "fcbb:bb00:3::/48")
+	answered(0, 20)
+	// A test of the path's MTU takes it as well: the outer header counts.
+	for octets, want := range map[int]fabric.PathMTUState{1460: fabric.PathMTUPasses, 1461: fabric.PathMTUDrops} {
+		found, err := a.ProbePathMTU(t.Context(), []fabric.Flow{flowOf(0, false)}, octets)
+		if err != nil || len(found) != 1 || found[0].State != want {
+			t.Errorf("packets of %d octets: %+v, %v", octets, found, err)
+		}
+	}
 	// Where s2 is unreachable, flow 0 goes on, and nothing of it passes s2.
 	l.run("ip", "-n", l.name("l1"), "-6", "route", "replace", "blackhole", "fcbb:bb00:4::/48")
 	answered(0, 30)
@@ -184,6 +222,81 @@ func TestChosenPaths(t *testing.T) {
 	if e := edge(0); e.Lost[0] > was.Lost[0]+unheard {
 		t.Errorf("%d refused probes count as lost, of which %d were sent before the first answer, and %d as refused", e.Lost[0]-was.Lost[0], unheard, e.Refused-was.Refused)
 	}
+}
+
+// idlePair returns two NICs at the ends of a diamond, of which the first probes the other, and that only the test drives. Their
+// packets take s1, by carriers if carried is true.
+func (l *line) idlePair(carried bool, keys ...Key) (a, b idle) {
+	l.t.Helper()
+	ca, cb := loopConfig("h1", 1, 2, "h2/eth1", 1), loopConfig("h2", 2, 1, "h1/eth1", 1)
+	cb.Edges = nil
+	h1, h2 := netip.MustParseAddr("fd83:1::1"), netip.MustParseAddr("fd83:2::1")
+	ca.NICs[0].Address, ca.Peers[0].Address, cb.NICs[0].Address, cb.Peers[0].Address = h1, h2, h2, h1
+	if carried {
+		ca.Edges[0].Carrier = netip.MustParseAddr("fcbb:bb00:1:3:2:e000::")
+		cb.Answers[0].Carrier = netip.MustParseAddr("fcbb:bb00:2:3:1:e000::")
+	}
+	authenticate(ca, keys...)
+	authenticate(cb, keys...)
+	for ns, start := range map[string]func(){
+		"h1": func() { a = newIdle(l.t, ca, HostDeps()) },
+		"h2": func() { b = newIdle(l.t, cb, HostDeps()) },
+	} {
+		if err := unix.InNetns(l.name(ns), func() error { start(); return nil }); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+// The turns of two NICs whose packets take chosen paths allocate nothing, as those of TestTurnAllocatesNothing.
+func TestCarriedTurnAllocatesNothing(t *testing.T) {
+	l := newDiamond(t)
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			l.t = t
+			a, b := l.idlePair(true, mode.keys...)
+			step := func() {
+				for _, n := range []idle{a, b, a, b} {
+					n.step(t)
+				}
+			}
+			until(t, 10*time.Second, "100 answers", func() bool { a.dueNow(); step(); return a.sender.edges[0].Acked >= 100 })
+			before, forwarded := a.sender.edges[0].Acked, l.forwarded("s1")
+			if n := testing.AllocsPerRun(100, func() {
+				a.dueNow()
+				step()
+			}); n != 0 {
+				t.Errorf("%v allocations per probe, reply and stamps, want 0", n)
+			}
+			if got := a.sender.edges[0].Acked - before; got < 90 {
+				t.Errorf("%d answers in 101 rounds", got)
+			}
+			if got := l.forwarded("s1") - forwarded; got < 180 || a.ports.udp.outer == nil || b.ports.udp.outer == nil {
+				t.Errorf("%d packets by the chosen switch in 101 rounds", got)
+			}
+		})
+	}
+}
+
+// BenchmarkCarriedExchange measures the exchange of BenchmarkExchange over two leaves and a spine in network namespaces: by the path
+// that switches choose, and by a carrier for the same path.
+func BenchmarkCarriedExchange(b *testing.B) {
+	l := newDiamond(b)
+	for _, mode := range modes {
+		for _, carried := range []bool{false, true} {
+			name := mode.name + ", switches choose"
+			if carried {
+				name = mode.name + ", by carriers"
+			}
+			b.Run(name, func(b *testing.B) {
+				l.t = b
+				x, y := l.idlePair(carried, mode.keys...)
+				measureExchange(b, x, y)
+			})
+		}
+	}
+	l.t = b
 }
 
 // The account of losses of a refused flow goes on with the first reply after the refusal began, however long replies take to be read: what was

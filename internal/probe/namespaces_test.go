@@ -17,7 +17,7 @@ import (
 
 // line is h1 - r1 - r2 - h2 in network namespaces of their own.
 type line struct {
-	t    *testing.T
+	t    testing.TB
 	name func(string) string
 }
 

@@ -21,7 +21,9 @@ import (
 //     long one, the path drops long ones. With fewer answers to short ones, the state is unknown.
 //  4. Then long and short packets go to each switch on the path, by turns. A switch answers that they expired, by a short packet, so
 //     that only the path up to the switch counts. A switch that reports the MTU of its next link ends the test.
-//  5. The budgets and the pace of traces hold. A test sends at most 1 + 2*mtuTries + 2*mtuTries*maxHops packets, and a reflector
+//  5. A flow whose path is chosen is tested on that path, with the outer header before the length: packets are 40 octets longer on the
+//     way, as those of applications are there. What a switch reports as its MTU holds for the whole packet.
+//  6. The budgets and the pace of traces hold. A test sends at most 1 + 2*mtuTries + 2*mtuTries*maxHops packets, and a reflector
 //     answers those of traces alone if they are longer than maxProbe, within a limit for each peer.
 const (
 	mtuTries     = 4
@@ -101,6 +103,9 @@ func (t *tracer) probePathMTU(ctx context.Context, f traceFlow, octets int) (fab
 		return m.out, nil
 	case f.rdma:
 		m.out.Reason = "the flow is probed by RDMA, whose packets have a length of their own"
+		return m.out, nil
+	case f.carrier.IsValid() && m.long.payload > maxCarried:
+		m.out.Reason = fmt.Sprintf("a chosen path is tested with up to %d octets", maxCarried+header+udpHeader)
 		return m.out, nil
 	}
 	var err error

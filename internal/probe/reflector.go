@@ -191,7 +191,7 @@ func (f *reflector) countProbe(q sessionProbe) *session {
 // arrived.
 func (f *reflector) sendReply(s *socket, q *incomingProbe, sess *session, seq uint32, received int64, v *stamp.ReflectorValues) error {
 	carrier := netip.Addr{}
-	if asked := q.peer.answers[f.self.flowOf(q.From.Port())]; asked != nil && sess != nil {
+	if asked := q.peer.answers[f.self.flowOf(q.From.Port())]; asked != nil && len(q.Data) <= maxCarried {
 		carrier = asked.cfg.Carrier
 	}
 	g, err := f.out.beginPacket(s, carrier)

@@ -156,8 +156,11 @@ func (o *outbox) drainErrors(s *socket) error {
 			case unix.ReportTxStamp:
 				o.txStamp(s, r)
 			case unix.ReportICMP, unix.ReportICMP6:
-				if s != o.ports.udp.outer || !o.refused(r) {
+				switch {
+				case s != o.ports.udp.outer:
 					o.traces.handleICMP(s, r)
+				case !o.refused(r):
+					o.traces.handleCarriedICMP(s, r)
 				}
 			}
 		}

@@ -94,13 +94,14 @@ type TracedPath struct {
 	Balanced bool  // several switches answered at one hop limit, so the flow has more than one path
 	Hops     []Hop // switches only; the far end is one hop limit further
 	Notes    []string
-	Carrier  netip.Addr // lists the path, which was chosen; invalid: the path was traced
+	Carrier  netip.Addr // lists the path, which was chosen; invalid: the path was traced. Hops are those of its last trace
 	Refused  *fabric.Refusal
 	// HopProbes counts the hop-limited probes of the flow.
 	HopProbes []fabric.HopCount
 
-	limited bool // a hop is missing because of a limit
-	mute    bool // the far end does not answer packets of the trace
+	limited bool      // a hop is missing because of a limit
+	mute    bool      // the far end does not answer packets of the trace
+	hopsAt  time.Time // time of the last trace of a chosen path
 }
 
 // UnknownEdgeError is the error for a flow that this node cannot trace.
@@ -247,10 +248,7 @@ func (t *tracer) run(ctx context.Context) {
 		}
 		for _, n := range t.nics() {
 			for _, f := range n.traceableFlows() {
-				if t.keepsChosen(f, now) {
-					continue
-				}
-				if !f.answered || !t.wantsTrace(attempts, f.edge, now) {
+				if chosen := t.keepsChosen(f, now); !f.answered || !t.wantsTrace(attempts, f.edge, now) || chosen && f.refused != nil {
 					continue
 				}
 				wg.Go(func() {
@@ -267,6 +265,9 @@ func (t *tracer) run(ctx context.Context) {
 func (t *tracer) wantsTrace(attempts map[fabric.Flow]*attempt, e fabric.Flow, now time.Time) bool {
 	t.mu.Lock()
 	p, moved := t.paths[e], t.moved[e]
+	if p != nil && p.Carrier.IsValid() {
+		p = p.asTraced()
+	}
 	t.mu.Unlock()
 	a := attempts[e]
 	switch {
@@ -460,10 +461,7 @@ func compareStrings(a, b string) int {
 // traceAndKeep traces one flow and stores the path that it finds.
 func (t *tracer) traceAndKeep(ctx context.Context, f traceFlow) (TracedPath, error) {
 	if f.carrier.IsValid() {
-		t.keepsChosen(f, time.Now())
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return *t.paths[f.edge], nil
+		return t.traceChosen(ctx, f)
 	}
 	seek := t.withSlot
 	if f.rdma {
@@ -495,7 +493,11 @@ func (t *tracer) keepsChosen(f traceFlow, now time.Time) bool {
 		t.version++
 	}
 	if changed || f.refused != nil || now.Sub(old.TracedAt) >= traceCheckEvery {
-		t.paths[f.edge] = &TracedPath{Edge: f.edge, State: fabric.PathValid, TracedAt: now, Reached: true, Carrier: f.carrier, Refused: f.refused}
+		p := &TracedPath{Edge: f.edge, State: fabric.PathValid, TracedAt: now, Reached: true, Carrier: f.carrier, Refused: f.refused}
+		if old != nil && old.Carrier == f.carrier {
+			p.Hops, p.Notes, p.Balanced, p.hopsAt = old.Hops, old.Notes, old.Balanced, old.hopsAt
+		}
+		t.paths[f.edge] = p
 	}
 	return true
 }
@@ -611,7 +613,7 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 	if f.sock == nil || f.sock.closed {
 		return 0, errGone
 	}
-	buf, err := n.out.outBuffer(f.sock)
+	g, err := n.out.beginPacket(f.sock, f.carrier)
 	if err != nil {
 		return 0, err
 	}
@@ -622,13 +624,13 @@ func (n *nic) sendTrace(f traceFlow, ttl uint8, answer chan traceAnswer) (key ui
 		ssid |= traceReplySSID
 	}
 	// A reply's copy has the layout of a probe up to the SSID, and the length of a reply.
-	size := n.putRequest(buf, key, user, ssid, 0, f.dscp, f.signals, f.peer.keys.sendKey())
+	size := n.putRequest(g.payload, key, user, ssid, 0, f.dscp, f.signals, f.peer.keys.sendKey())
 	if f.payload > 0 {
-		size = padRequest(buf, size, f.payload)
+		size = padRequest(g.payload, size, f.payload)
 	}
-	id := f.sock.link.Commit(f.sock.Endpoint, size, f.dst, f.dscp<<2|ect0, ttl)
+	id := g.commitLimited(size, f.dst, f.dscp<<2|ect0, ttl)
 	n.out.registerSent(sentRef{id: id, wants: n.ports.txStampKinds(f.sock), seq: key, user: user})
-	n.traces.awaitAnswer(&traceProbe{key: key, sock: f.sock, dst: f.dst, authentic: f.peer.keys.sendKey() != nil, long: f.payload > 0, sent: user, answer: answer})
+	n.traces.awaitAnswer(&traceProbe{key: key, sock: f.sock, dst: f.dst, carried: g.via != f.sock, authentic: f.peer.keys.sendKey() != nil, long: f.payload > 0, sent: user, answer: answer})
 	if err := n.out.flushBatch(); err != nil {
 		return 0, err
 	}

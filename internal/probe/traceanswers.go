@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/graylink/graylink/internal/srv6"
 	"github.com/graylink/graylink/internal/unix"
 )
 
@@ -15,6 +16,7 @@ type traceProbe struct {
 	sock      *socket
 	dst       netip.AddrPort
 	authentic bool
+	carried   bool  // sent within a packet to a carrier
 	long      bool  // of a test of the path's MTU
 	sent      int64 // Unix nanoseconds
 	answer    chan traceAnswer
@@ -26,6 +28,7 @@ type traceAnswer struct {
 	rtt     time.Duration
 	reached bool
 	closed  bool // the far end answered that its port is closed
+	inside  bool // of a packet that was carried: the switch took the outer header off
 	tooBig  bool // the packet is too big for the next link, whose MTU is mtu
 	mtu     int
 	unsent  bool // the packet is too big for this host's interface
@@ -72,11 +75,34 @@ func (t *traceAnswers) traceReached(key uint32, at int64) {
 // handleICMP processes an ICMP error about a packet that was sent over s.
 func (t *traceAnswers) handleICMP(s *socket, r *unix.Report) {
 	p := t.quotedProbe(s, r)
+	t.takeICMP(p, r, p != nil && p.carried)
+}
+
+// handleCarriedICMP processes an ICMP error about a packet that was sent to a carrier, and that still had its outer header. The quote
+// begins with the packet inside.
+func (t *traceAnswers) handleCarriedICMP(s *socket, r *unix.Report) {
+	src, _, ok := srv6.QuotedInner(r.Data)
+	if !ok || src.Addr() != t.self.cfg.Address || len(r.Data) <= srv6.InnerHeaders {
+		t.icmpErrors[[2]uint8{r.Type, r.Code}]++
+		return
+	}
+	inner := *r
+	inner.Data = r.Data[srv6.InnerHeaders:]
+	p := t.quotedProbe(s, &inner)
+	if p != nil && !p.carried {
+		p = nil
+	}
+	t.takeICMP(p, r, false)
+}
+
+// takeICMP gives an ICMP error to the trace whose packet it quotes, or counts it if p is nil. inside reports whether the packet had been sent to
+// a carrier, and its outer header was taken off.
+func (t *traceAnswers) takeICMP(p *traceProbe, r *unix.Report, inside bool) {
 	if p == nil {
 		t.icmpErrors[[2]uint8{r.Type, r.Code}]++
 		return
 	}
-	a := traceAnswer{from: r.Offender, rtt: time.Duration(stampOr(r.Stamp, t.clock.nodeNow()) - p.sent)}
+	a := traceAnswer{from: r.Offender, inside: inside, rtt: time.Duration(stampOr(r.Stamp, t.clock.nodeNow()) - p.sent)}
 	switch {
 	case isTimeExceeded(r):
 		a.ext, a.extErr = extensionOf(r)

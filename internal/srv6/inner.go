@@ -37,6 +37,9 @@ func PutInner(packet []byte, src, dst netip.AddrPort, trafficClass uint8) {
 	binary.BigEndian.PutUint16(udp[6:], uint16(sum))
 }
 
+// LimitInner sets the hop limit of a packet whose headers PutInner has written, which its checksum does not cover.
+func LimitInner(packet []byte, hops uint8) { packet[7] = hops }
+
 // onesSum adds 16-bit words in ones' complement (RFC 1071).
 func onesSum(sum uint64, b []byte) uint64 {
 	for ; len(b) >= 8; b = b[8:] {

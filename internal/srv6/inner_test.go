@@ -33,6 +33,13 @@ func TestInnerPacketsAreThoseOfOthers(t *testing.T) {
 		if !bytes.Equal(packet, want.Bytes()) {
 			t.Fatalf("%d octets: got\n%x, want\n%x", n, packet, want.Bytes())
 		}
+		ip.HopLimit = 1
+		if err := gopacket.SerializeLayers(want, options, ip, udp, gopacket.Payload(payload)); err != nil {
+			t.Fatal(err)
+		}
+		if LimitInner(packet, 1); !bytes.Equal(packet, want.Bytes()) {
+			t.Fatalf("%d octets, limited: got\n%x, want\n%x", n, packet, want.Bytes())
+		}
 		if a, b, ok := QuotedInner(packet[:44]); !ok || a != src || b != dst {
 			t.Fatalf("quoted: %v %v %v", a, b, ok)
 		}

@@ -336,7 +336,7 @@ func (c *chain) draw(dir string) {
 // make alerts has other kinds and the table of seconds.
 func (c *chain) faults() {
 	t := c.t
-	kinds, err := demo.ParseKinds(demo.Namespaces, lab.RoutingStatic, *alertKinds)
+	kinds, err := demo.ParseKinds(demo.Namespaces, lab.RoutingStatic, fabric.ECMP, *alertKinds)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,7 @@ const webhookLimit = 15
 // resolved message, whether the fault is named, and cycles without evidence.
 func (x *engineChain) faults() {
 	t := x.t
-	kinds, err := demo.ParseKinds(demo.Namespaces, lab.RoutingStatic, *engineKinds)
+	kinds, err := demo.ParseKinds(demo.Namespaces, lab.RoutingStatic, fabric.ECMP, *engineKinds)
 	if err != nil {
 		t.Fatal(err)
 	}

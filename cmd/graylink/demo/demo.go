@@ -629,6 +629,8 @@ func describeFault(p PlannedFault) string {
 		s = fmt.Sprintf("%s at %s, then %s at %s with all sessions over it", p.Fault.Kind, p.Fault.At, p.Then.Kind, p.Then.Direction)
 	} else if leaf := p.Params["leaf"]; leaf != nil {
 		s += fmt.Sprintf(" for the prefixes of %s", leaf)
+	} else if next := p.Params["neighbour"]; next != nil {
+		s += fmt.Sprintf(" for the identifiers of %s", next)
 	}
 	if p.Direction != "" {
 		s += ", " + p.Direction

@@ -221,6 +221,44 @@ func TestSeedsChooseFaultsOfRouting(t *testing.T) {
 	}
 }
 
+// TestSeedsChooseFaultsOfChosenPaths checks the faults of a fabric of four spines and four leaves whose hosts choose paths.
+func TestSeedsChooseFaultsOfChosenPaths(t *testing.T) {
+	topo, found := fabric.ParseTopology("srv6.yaml", deploy.SRv6Topology)
+	if err := found.Err(); err != nil {
+		t.Fatal(err)
+	}
+	g := fabric.NewGraph(topo)
+	for kind, want := range map[string]struct {
+		places int
+		kind   fabric.Kind
+	}{lab.KindSIDUnknown: {32, fabric.KindSwitch}, lab.KindLinkDown: {16, fabric.KindLink}} {
+		seen := map[string]bool{}
+		for seed := range uint64(400) {
+			p, err := PlanFault(g, kind, seed, Params{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first, second, _ := strings.Cut(p.Fault.At, "->"); kind == lab.KindSIDUnknown && (p.Element != first || p.Params["neighbour"] != second || !p.ScenarioRight(&fabric.Verdict{Scenario: fabric.RoutingFault})) {
+				t.Fatalf("seed %d plans %+v", seed, p)
+			}
+			if p.Kind != want.kind {
+				t.Fatalf("%s: seed %d plans %+v", kind, seed, p)
+			}
+			seen[p.Fault.At] = true
+		}
+		if len(seen) != want.places {
+			t.Errorf("%s: 400 seeds reach %d places, want %d", kind, len(seen), want.places)
+		}
+	}
+	p, err := PlanFault(g, lab.KindSIDUnknown, 1, Params{})
+	if said := describeFault(p); err != nil || !strings.HasPrefix(said, "sid-unknown at "+p.Element+" for the identifiers of ") {
+		t.Errorf("the fault is described as %q, %v", said, err)
+	}
+	if _, err := PlanFault(demoGraph(t), lab.KindSIDUnknown, 1, Params{}); err == nil || !strings.Contains(err.Error(), "forwarding: srv6") {
+		t.Errorf("sid-unknown where switches choose: %v", err)
+	}
+}
+
 func TestNames(t *testing.T) {
 	link := PlannedFault{Element: "leaf1:up1--spine1:dn1", Kind: fabric.KindLink, Direction: "spine1:dn1->leaf1:up1", Scenarios: []fabric.Scenario{fabric.Corridor}}
 	nic := PlannedFault{Element: "h1/eth1", Kind: fabric.KindNIC}
@@ -257,6 +295,8 @@ func TestNames(t *testing.T) {
 func TestArguments(t *testing.T) {
 	for _, c := range []struct{ fabric, routing, kinds, want string }{
 		{Namespaces, lab.RoutingStatic, "delay, loss,none", ""},
+		{Namespaces, lab.RoutingStatic, "delay,sid-unknown", `"sid-unknown" is one of chosen paths: network namespaces with forwarding srv6 are expected`},
+		{Simulated, "", "sid-unknown", "forwarding srv6"},
 		{Namespaces, "", "delay", ""},
 		{Namespaces, lab.RoutingFRR, "delay,bgp-flap,withdrawn", ""},
 		{Namespaces, lab.RoutingStatic, "delay,thunder", `"thunder": one of blackhole, `},
@@ -267,7 +307,7 @@ func TestArguments(t *testing.T) {
 		{InfiniBand, lab.RoutingStatic, "bfd-false", "--routing frr"},
 		{InfiniBand, lab.RoutingStatic, "incast", `"incast": one of `},
 	} {
-		k, err := ParseKinds(c.fabric, c.routing, c.kinds)
+		k, err := ParseKinds(c.fabric, c.routing, fabric.ECMP, c.kinds)
 		switch {
 		case c.want == "" && (err != nil || len(k) != strings.Count(c.kinds, ",")+1):
 			t.Errorf("%s of %s, %s: %v, %v", c.kinds, c.fabric, c.routing, k, err)
@@ -276,9 +316,15 @@ func TestArguments(t *testing.T) {
 		}
 	}
 	for _, k := range lab.RoutingFaultKinds() {
-		if slices.Contains(FaultKinds(Namespaces, lab.RoutingStatic), k) || !slices.Contains(FaultKinds(Namespaces, lab.RoutingFRR), k) {
+		if slices.Contains(FaultKinds(Namespaces, lab.RoutingStatic, fabric.ECMP), k) || !slices.Contains(FaultKinds(Namespaces, lab.RoutingFRR, fabric.ECMP), k) {
 			t.Errorf("%s is offered without FRR, or not with it", k)
 		}
+	}
+	if k, err := ParseKinds(Namespaces, lab.RoutingStatic, fabric.SRv6, "loss,sid-unknown"); err != nil || len(k) != 2 {
+		t.Errorf("with forwarding srv6: %v, %v", k, err)
+	}
+	if k, err := ParseKinds(Simulated, "", fabric.SRv6, "sid-unknown"); err == nil {
+		t.Errorf("simulated: %v", k)
 	}
 	if a, b, err := ParseSeeds("3..7"); err != nil || a != 3 || b != 7 {
 		t.Errorf("%d %d %v", a, b, err)

@@ -39,20 +39,25 @@ type PlannedFault struct {
 // KindNone is the fault that is none.
 const KindNone = "none"
 
-// FaultKinds returns the kinds of faults that the demo can inject in a kind of fabric, whose switches have one of lab.RoutingKinds.
-func FaultKinds(fabricKind, routing string) []string {
+// FaultKinds returns the kinds of faults that the demo can inject in a kind of fabric, whose switches have one of lab.RoutingKinds,
+// and whose paths are chosen by a kind of forwarding.
+func FaultKinds(fabricKind, routing string, forwarding fabric.Forwarding) []string {
 	if fabricKind == InfiniBand {
 		return append(subnetFaultKinds(), KindNone)
 	}
+	kinds := lab.FaultKinds()
 	if fabricKind == Namespaces && routing == lab.RoutingFRR {
-		return append(append(lab.FaultKinds(), lab.RoutingFaultKinds()...), KindNone)
+		kinds = append(kinds, lab.RoutingFaultKinds()...)
 	}
-	return append(lab.FaultKinds(), KindNone)
+	if fabricKind == Namespaces && forwarding == fabric.SRv6 {
+		kinds = append(kinds, lab.KindSIDUnknown)
+	}
+	return append(kinds, KindNone)
 }
 
-// ParseKinds reads kinds of faults of a kind of fabric, separated by commas. It refuses those that FaultKinds does not have.
-func ParseKinds(fabricKind, routing, s string) ([]string, error) {
-	known := FaultKinds(fabricKind, routing)
+// ParseKinds reads kinds of faults, separated by commas. It refuses those that FaultKinds does not have.
+func ParseKinds(fabricKind, routing string, forwarding fabric.Forwarding, s string) ([]string, error) {
+	known := FaultKinds(fabricKind, routing, forwarding)
 	var out []string
 	for _, k := range strings.Split(s, ",") {
 		k = strings.TrimSpace(k)
@@ -61,6 +66,8 @@ func ParseKinds(fabricKind, routing, s string) ([]string, error) {
 			out = append(out, k)
 		case slices.Contains(lab.RoutingFaultKinds(), k):
 			return nil, fmt.Errorf("fault %q is one of routing: network namespaces with --routing frr are expected", k)
+		case k == lab.KindSIDUnknown:
+			return nil, fmt.Errorf("fault %q is one of chosen paths: network namespaces with forwarding srv6 are expected", k)
 		default:
 			return nil, fmt.Errorf("fault %q: one of %s is expected", k, strings.Join(known, ", "))
 		}
@@ -117,6 +124,8 @@ func PlanFault(g *fabric.Graph, kind string, seed uint64, p Params) (PlannedFaul
 		out.Element, out.Scenarios = node.Name, []fabric.Scenario{fabric.Host}
 	case lab.KindBFDFalse, lab.KindBGPFlap, lab.KindBlackholeFIB, lab.KindECMPShrunk, lab.KindPolarized, lab.KindSlowConvergence, lab.KindWithdrawn, lab.KindWrongASPath:
 		err = out.misroute(g, rng)
+	case lab.KindSIDUnknown:
+		err = out.forgetNeighbour(g, rng)
 	default:
 		err = fmt.Errorf("fault %q: the demo has no such fault", kind)
 	}
@@ -204,6 +213,28 @@ func (f *PlannedFault) misroute(g *fabric.Graph, rng *rand.Rand) error {
 			f.Scenarios = []fabric.Scenario{fabric.FIBMismatch}
 		}
 	}
+	return nil
+}
+
+// forgetNeighbour chooses a switch, and the neighbour whose identifiers it does not know.
+func (f *PlannedFault) forgetNeighbour(g *fabric.Graph, rng *rand.Rand) error {
+	if !g.Topo.IsSourceRouted() {
+		return fmt.Errorf("fault %s: the topology does not have forwarding: %s", f.Fault.Kind, fabric.SRv6)
+	}
+	var places [][2]string
+	for _, l := range fabricLinks(g) {
+		a, b := fabric.OwnerOf(l.A), fabric.OwnerOf(l.B)
+		if !slices.Contains(places, [2]string{a, b}) {
+			places = append(places, [2]string{a, b}, [2]string{b, a})
+		}
+	}
+	if len(places) == 0 {
+		return fmt.Errorf("fault %s: the topology has no link between switches", f.Fault.Kind)
+	}
+	place := places[rng.IntN(len(places))]
+	f.Fault.At = place[0] + "->" + place[1]
+	f.Element, f.Kind, f.Scenarios = place[0], fabric.KindSwitch, []fabric.Scenario{fabric.RoutingFault}
+	f.Params["neighbour"] = place[1]
 	return nil
 }
 
@@ -309,8 +340,11 @@ func fabricLinks(g *fabric.Graph) []fabric.Link {
 
 // linksLosingPackets keeps the links whose end loses packets when they go down: where both
 // switches have another equal way to everything, they use it at once, no probe
-// is lost and there is no symptom to explain.
+// is lost and there is no symptom to explain. What hosts send over a link by choice goes no other way.
 func linksLosingPackets(g *fabric.Graph, links []fabric.Link) []fabric.Link {
+	if g.Topo.IsSourceRouted() {
+		return links
+	}
 	leaves := map[string]bool{}
 	for _, nic := range g.NICIDs() {
 		if leaf, _ := g.LeafOf(nic); leaf != "" {

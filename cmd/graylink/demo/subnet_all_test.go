@@ -21,7 +21,7 @@ var (
 // The kinds that have no cause in counters or states are delay, nic-slow, switch-slow and miscable.
 func TestSubnetVerdicts(t *testing.T) {
 	ibtest.RequireTools(t)
-	kinds, err := ParseKinds(InfiniBand, "", *subnetKinds)
+	kinds, err := ParseKinds(InfiniBand, "", "", *subnetKinds)
 	if err != nil {
 		t.Fatal(err)
 	}
