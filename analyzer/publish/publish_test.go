@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"net/http"
@@ -220,6 +221,40 @@ func TestObservationsAreAFile(t *testing.T) {
 	}, func(e fabric.LineError) { t.Error(e) })
 	if err != nil || n != 1 {
 		t.Errorf("%d lines, %v", n, err)
+	}
+}
+
+// TestOneVerdictIsAsInTheList asks for each verdict by its identifier, open and closed ones: the answer is the entry of the list. An unknown one is 404.
+func TestOneVerdictIsAsInTheList(t *testing.T) {
+	_, api, _ := fixture(t)
+	mux := http.NewServeMux()
+	api.RegisterHandlers(mux)
+	get := func(path string, out any) (int, string) {
+		rec := httptest.NewRecorder()
+		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		if rec.Code == http.StatusOK {
+			if err := json.Unmarshal(rec.Body.Bytes(), out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return rec.Code, rec.Body.String()
+	}
+	var all struct {
+		Verdicts []json.RawMessage `json:"verdicts"`
+	}
+	if code, text := get("/api/v1/verdicts", &all); code != 200 || len(all.Verdicts) != 3 {
+		t.Fatalf("%d %s", code, text)
+	}
+	for i, id := range []string{"a", "b", "c"} {
+		var one json.RawMessage
+		if code, _ := get("/api/v1/verdicts/"+id, &one); code != 200 || !bytes.Equal(one, all.Verdicts[i]) {
+			t.Errorf("%s: %d %s, in the list %s", id, code, one, all.Verdicts[i])
+		}
+	}
+	for _, id := range []string{"d", "..", "A", "%22%0a"} {
+		if code, text := get("/api/v1/verdicts/"+id, nil); code != 404 && code != 307 || strings.Count(text, "\n") != 1 && code == 404 {
+			t.Errorf("%s: %d %q", id, code, text)
+		}
 	}
 }
 
