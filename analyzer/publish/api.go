@@ -19,6 +19,7 @@ import (
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plainjson"
+	"github.com/graylink/graylink/schema/openapi"
 )
 
 func formatInt(n int) string { return strconv.Itoa(n) }
@@ -35,6 +36,7 @@ type API struct {
 
 // RegisterHandlers adds the API's paths to a mux.
 func (a *API) RegisterHandlers(mux *http.ServeMux) {
+	mux.HandleFunc("GET /api/v1/openapi.json", handleDescription)
 	mux.HandleFunc("GET /api/v1/verdicts", a.handleVerdicts)
 	mux.HandleFunc("GET /api/v1/verdicts/{id}", a.handleVerdict)
 	mux.HandleFunc("GET /api/v1/verdicts/{id}/observations", a.handleVerdictObservations)
@@ -53,6 +55,12 @@ func (a *API) handleAudit(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	writeJSON(w, a.Audit(time.Now()))
+}
+
+// handleDescription serves the OpenAPI description of the API.
+func handleDescription(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(openapi.Analyzer()) // the client may be gone
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

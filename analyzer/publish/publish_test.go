@@ -28,6 +28,7 @@ import (
 	"github.com/graylink/graylink/analyzer/switchpoll"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/schema/openapi/openapitest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden exposition")
@@ -349,6 +350,7 @@ func TestJobs(t *testing.T) {
 
 func TestAPI(t *testing.T) {
 	_, api, _ := fixture(t)
+	checker := openapitest.New(t)
 	mux := http.NewServeMux()
 	api.RegisterHandlers(mux)
 	tests := []struct {
@@ -372,8 +374,7 @@ func TestAPI(t *testing.T) {
 		{"/api/v1/links", 200, []string{`"added_delay_ns":48000`}, nil},
 	}
 	for _, tt := range tests {
-		rec := httptest.NewRecorder()
-		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, tt.path, nil))
+		rec := checker.Serve(t, mux, httptest.NewRequest(http.MethodGet, tt.path, http.NoBody))
 		body := rec.Body.String()
 		if rec.Code != tt.status {
 			t.Errorf("%s: status %d, want %d", tt.path, rec.Code, tt.status)
