@@ -71,8 +71,8 @@ func newDescribedRig(t *testing.T) (*looptest.Rig, *described) {
 	return r, &described{openapitest.New(t), t, mux}
 }
 
-// TestAnswersAreAsDescribed sends every request of the OpenAPI description to the handlers of an analyzer, in a healthy fabric, with an open verdict and after it
-// closed, and compares the answers with the description. That of collectives is in TestSteerByRecords.
+// TestAnswersAreAsDescribed sends every request of the OpenAPI description to the handlers of an analyzer, in a healthy fabric, with an
+// open verdict and after it closed, and compares the answers with the description. That of collectives is in TestSteerByRecords.
 func TestAnswersAreAsDescribed(t *testing.T) {
 	r, d := newDescribedRig(t)
 	if got := d.send("GET", "/api/v1/openapi.json", "", 200); got != string(openapi.Analyzer()) {

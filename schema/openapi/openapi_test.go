@@ -12,7 +12,8 @@ import (
 	"github.com/graylink/graylink/schema/openapi/openapitest"
 )
 
-// TestDescriptionIsOpenAPI has an independent parser read the description, and validate it by the schema of OpenAPI 3.1. A wrong one is refused.
+// TestDescriptionIsOpenAPI has an independent parser read the description, and validate it by the schema of OpenAPI 3.1. A wrong one is
+// refused.
 func TestDescriptionIsOpenAPI(t *testing.T) {
 	openapitest.New(t)
 	for what, change := range map[string][2]string{
