@@ -69,6 +69,7 @@ type node struct {
 	Title             string              `json:"title,omitempty"`
 	Description       string              `json:"description,omitempty"`
 	Type              any                 `json:"type,omitempty"`
+	Format            string              `json:"format,omitempty"`
 	Enum              []string            `json:"enum,omitempty"`
 	Pattern           string              `json:"pattern,omitempty"`
 	Minimum           *float64            `json:"minimum,omitempty"`
@@ -77,6 +78,7 @@ type node struct {
 	MinItems          int                 `json:"minItems,omitempty"`
 	MaxItems          int                 `json:"maxItems,omitempty"`
 	Default           any                 `json:"default,omitempty"`
+	Examples          []string            `json:"examples,omitempty"`
 	Items             *node               `json:"items,omitempty"`
 	Properties        properties          `json:"properties,omitempty"`
 	Additional        any                 `json:"additionalProperties,omitempty"` // false, or the schema of all values of a mapping
@@ -159,9 +161,16 @@ var conditions = map[reflect.Type]node{
 
 // reflector makes a schema of a struct by the rules of yaml.v3, the tags yaml and schema, and the comments of fields.
 type reflector struct {
-	comments    map[string]map[string]string // by package, and by type or type.field
-	json        bool                         // the file is JSON, by the tags json, and times are numbers
+	packages    map[string]*packageWords // by path
+	json        bool                     // the file is JSON, by the tags json, and times are numbers
+	api         *apiNames                // of the schemas of an API, or nil
 	definitions properties
+}
+
+// packageWords is what the source of a package says of its types.
+type packageWords struct {
+	comments map[string]string   // by type or type.field
+	values   map[string][]string // of the constants of a type that are texts, in their order
 }
 
 // describeFile returns the schema of a whole file.
@@ -179,6 +188,9 @@ func (r *reflector) describeFile(s *source) *node {
 
 // describeMapping returns the schema of a struct. The value has the defaults.
 func (r *reflector) describeMapping(t reflect.Type, v reflect.Value) *node {
+	if r.api != nil {
+		return r.describeObject(t)
+	}
 	n := conditions[t]
 	n.Type, n.Additional, n.Description = "object", false, r.comment(t, "")
 	for i := range t.NumField() {
@@ -236,10 +248,13 @@ func (r *reflector) describeValue(t reflect.Type, v reflect.Value, tag map[strin
 	if r.json && t == reflect.TypeFor[time.Duration]() {
 		n, known = node{}, false
 	}
+	if r.api != nil && known {
+		n.Format, n.Pattern = apiFormats[t], ""
+	}
 	switch kind := t.Kind(); {
 	case known:
 	case kind == reflect.Struct:
-		return &node{Ref: "#/$defs/" + r.define(t, v)}
+		return &node{Ref: r.definitionPath() + r.define(t, v)}
 	case kind == reflect.Slice:
 		n.Type, n.MinItems, n.MaxItems = "array", int(number(tag, "minItems")), int(number(tag, "maxItems"))
 		n.Items = r.describeValue(t.Elem(), firstOf(v), tag)
@@ -253,6 +268,7 @@ func (r *reflector) describeValue(t reflect.Type, v reflect.Value, tag map[strin
 		n.Type, n.word = "number", "number"
 	case kind == reflect.String && r.json:
 		n.Type, n.word = "string", "text"
+		n.Examples = r.listValues(t)
 	case kind == reflect.String:
 		n.Type, n.word = anyText, "text"
 	case kind == reflect.Interface:
@@ -330,11 +346,11 @@ var zeroParts = regexp.MustCompile(`([hm])(0m)?0s$`)
 // define adds a struct to the definitions and returns its name there. A struct whose value is not known is the one that an
 // empty mapping gives, since UnmarshalYAML sets defaults.
 func (r *reflector) define(t reflect.Type, v reflect.Value) string {
-	name := t.Name()
+	name := r.nameDefinition(t)
 	if slices.ContainsFunc(r.definitions, func(p property) bool { return p.name == name }) {
 		return name
 	}
-	if !v.IsValid() {
+	if !v.IsValid() && r.api == nil {
 		fresh := reflect.New(t)
 		_ = yaml.Unmarshal([]byte("{}"), fresh.Interface()) // it fails where keys are required
 		v = fresh.Elem()
@@ -353,16 +369,12 @@ func isForeign(t reflect.Type) bool {
 // comment returns the comment of a struct or of its field as text about the key: without the name in Go. Of a comment in
 // another module it is the first sentence, since the others are about the code.
 func (r *reflector) comment(t reflect.Type, field string) string {
-	p := t.PkgPath()
-	if r.comments[p] == nil {
-		r.comments[p] = readComments(p)
-	}
 	key, _, _ := strings.Cut(t.Name(), "[")
 	name := key
 	if field != "" {
 		key, name = key+"."+field, field
 	}
-	text := strings.Join(strings.Fields(r.comments[p][key]), " ")
+	text := strings.Join(strings.Fields(r.wordsOf(t).comments[key]), " ")
 	if first, _, more := strings.Cut(text, ". "); more && isForeign(t) {
 		text = first + "."
 	}
@@ -377,8 +389,17 @@ func (r *reflector) comment(t reflect.Type, field string) string {
 	return string(unicode.ToUpper(first)) + rest[size:]
 }
 
-// readComments returns the comments of the structs of a package and of their fields.
-func readComments(path string) map[string]string {
+// wordsOf returns what the source of a type's package says.
+func (r *reflector) wordsOf(t reflect.Type) *packageWords {
+	p := t.PkgPath()
+	if r.packages[p] == nil {
+		r.packages[p] = readWords(p)
+	}
+	return r.packages[p]
+}
+
+// readWords returns the comments of the structs of a package and of their fields, and the values of its constants.
+func readWords(path string) *packageWords {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", path).Output()
 	if err != nil {
 		panic(fmt.Errorf("go list %s: %w", path, err))
@@ -387,29 +408,16 @@ func readComments(path string) map[string]string {
 	if err != nil {
 		panic(err)
 	}
-	out := map[string]string{}
+	out := &packageWords{comments: map[string]string{}, values: map[string][]string{}}
 	for _, name := range files {
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 		if err != nil {
 			panic(err)
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
-			d, ok := n.(*ast.GenDecl)
-			if !ok {
-				return true
-			}
-			for _, spec := range d.Specs {
-				t, ok := spec.(*ast.TypeSpec)
-				if !ok {
-					continue
-				}
-				out[t.Name.Name] = d.Doc.Text() + t.Doc.Text()
-				if s, ok := t.Type.(*ast.StructType); ok {
-					for _, field := range s.Fields.List {
-						for _, id := range field.Names {
-							out[t.Name.Name+"."+id.Name] = field.Doc.Text()
-						}
-					}
+			if d, ok := n.(*ast.GenDecl); ok {
+				for _, spec := range d.Specs {
+					out.addSpec(d, spec)
 				}
 			}
 			return true
@@ -418,9 +426,36 @@ func readComments(path string) map[string]string {
 	return out
 }
 
+// addSpec adds the comments of a type, or the values of constants of a type.
+func (w *packageWords) addSpec(d *ast.GenDecl, spec ast.Spec) {
+	switch x := spec.(type) {
+	case *ast.TypeSpec:
+		w.comments[x.Name.Name] = d.Doc.Text() + x.Doc.Text()
+		if s, ok := x.Type.(*ast.StructType); ok {
+			for _, field := range s.Fields.List {
+				for _, id := range field.Names {
+					w.comments[x.Name.Name+"."+id.Name] = field.Doc.Text()
+				}
+			}
+		}
+	case *ast.ValueSpec:
+		of, ok := x.Type.(*ast.Ident)
+		if !ok || d.Tok != token.CONST {
+			return
+		}
+		for _, value := range x.Values {
+			if lit, ok := value.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				if text, err := strconv.Unquote(lit.Value); err == nil && text != "" {
+					w.values[of.Name] = append(w.values[of.Name], text)
+				}
+			}
+		}
+	}
+}
+
 // describeAll returns the schemas of all sources, in their order.
 func describeAll() (out []*node) {
-	r := &reflector{comments: map[string]map[string]string{}}
+	r := &reflector{packages: map[string]*packageWords{}}
 	for i := range sources {
 		out = append(out, r.describeFile(&sources[i]))
 	}
@@ -429,7 +464,7 @@ func describeAll() (out []*node) {
 
 // describeResults returns the schemas of all results, in their order.
 func describeResults() (out []*node) {
-	r := &reflector{comments: map[string]map[string]string{}, json: true}
+	r := &reflector{packages: map[string]*packageWords{}, json: true}
 	for i := range results {
 		out = append(out, r.describeFile(&results[i]))
 	}
@@ -451,6 +486,11 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 		t.Errorf("the schemas are %v, want those of %d files", names, len(files))
 	}
 	checkGenerated(t, "../docs/reference/configuration.md", []byte(writeReference(all)))
+	b, err := json.MarshalIndent(describeAnalyzerAPI(t), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGenerated(t, "openapi/analyzer.json", unescape(append(b, '\n')))
 }
 
 // unescape returns JSON without the escapes that HTML needs.

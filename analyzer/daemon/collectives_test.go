@@ -19,6 +19,7 @@ import (
 	"github.com/graylink/graylink/internal/ccl"
 	"github.com/graylink/graylink/internal/sim/collective"
 	"github.com/graylink/graylink/internal/webaccess"
+	"github.com/graylink/graylink/schema/openapi/openapitest"
 )
 
 // fourNodes is a topology with the nodes of the simulated job.
@@ -150,6 +151,13 @@ func TestSteerByRecords(t *testing.T) {
 		if !found || len(s.kube.Requests()) != 0 {
 			t.Errorf("%s\n%v", log, s.kube.Requests())
 		}
+		d := described{openapitest.New(t), t, s.Daemon}
+		if got := d.send("GET", "/api/v1/collectives", "", 200); !strings.Contains(got, `"syndrome"`) {
+			t.Errorf("no diagnosis: %s", got)
+		}
+		d.send("GET", "/api/v1/collectives?job=train", "", 200)
+		d.send("GET", "/api/v1/collectives?job=none", "", 404)
+		d.send("GET", "/api/v1/jobs/train", "", 200)
 	})
 	t.Run("trusted_account", func(t *testing.T) {
 		t.Parallel()

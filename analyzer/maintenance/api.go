@@ -35,21 +35,29 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 }
 
 func (a *API) handleList(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, struct {
-		Maintenance []Window      `json:"maintenance"`
-		Sources     []SourceState `json:"sources"`
-	}{a.Register.CurrentWindows(a.Now()), a.Register.SourceStates()})
+	writeJSON(w, http.StatusOK, ListAnswer{a.Register.CurrentWindows(a.Now()), a.Register.SourceStates()})
 }
 
-// request represents the body of POST, with the end or the duration.
-type request struct {
-	Element  string    `json:"element"`
-	From     time.Time `json:"from"`
-	Until    time.Time `json:"until"`
-	Duration string    `json:"duration"`
-	By       string    `json:"by"`
-	Reason   string    `json:"reason"`
-	Relearn  bool      `json:"relearn"`
+// ListAnswer is the answer of GET: the present and future windows, with whether their sources can be read.
+type ListAnswer struct {
+	Maintenance []Window      `json:"maintenance"`
+	Sources     []SourceState `json:"sources"`
+}
+
+// AddRequest represents the body of POST, with the end or the duration.
+type AddRequest struct {
+	// Element is what is worked on: a switch, a port, a link, a node or a NIC.
+	Element string `json:"element" schema:"required"`
+	// From is the start. Without it, the window starts at once.
+	From  time.Time `json:"from"`
+	Until time.Time `json:"until"`
+	// Duration is a time such as 2h30m, instead of until.
+	Duration string `json:"duration"`
+	// By is who works on it. An authenticated request may leave it out.
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+	// Relearn is true if the work changes what is normal, so that baselines are learned anew.
+	Relearn bool `json:"relearn"`
 }
 
 // maxRequest bounds what POST reads, octets.
@@ -82,7 +90,7 @@ func (a *API) openWindow(r *http.Request, win Window) (Window, error) {
 }
 
 func (a *API) readWindow(w http.ResponseWriter, r *http.Request) (Window, error) {
-	var q request
+	var q AddRequest
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&q); err != nil {

@@ -13,17 +13,13 @@ import (
 
 	"github.com/graylink/graylink/analyzer/asking"
 	"github.com/graylink/graylink/analyzer/audit/latest"
-	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
-	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/paths"
-	"github.com/graylink/graylink/analyzer/scope"
-	"github.com/graylink/graylink/analyzer/selection"
-	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plainjson"
+	"github.com/graylink/graylink/schema/openapi"
 )
 
 func formatInt(n int) string { return strconv.Itoa(n) }
@@ -40,7 +36,9 @@ type API struct {
 
 // RegisterHandlers adds the API's paths to a mux.
 func (a *API) RegisterHandlers(mux *http.ServeMux) {
+	mux.HandleFunc("GET /api/v1/openapi.json", handleDescription)
 	mux.HandleFunc("GET /api/v1/verdicts", a.handleVerdicts)
+	mux.HandleFunc("GET /api/v1/verdicts/{id}", a.handleVerdict)
 	mux.HandleFunc("GET /api/v1/verdicts/{id}/observations", a.handleVerdictObservations)
 	mux.HandleFunc("GET /api/v1/jobs", a.handleJobs)
 	mux.HandleFunc("GET /api/v1/jobs/{name...}", a.handleJob)
@@ -59,6 +57,12 @@ func (a *API) handleAudit(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, a.Audit(time.Now()))
 }
 
+// handleDescription serves the OpenAPI description of the API.
+func handleDescription(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(openapi.Analyzer()) // the client may be gone
+}
+
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	// This fails only when the client has gone, so the error needs no report.
@@ -69,25 +73,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 // candidates.
 func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 	s := a.Snapshot()
-	out := struct {
-		State       fabric.State         `json:"state"`
-		FabricState fabric.State         `json:"fabric_state,omitempty"` // of all shards
-		Shard       *snapshot.Shard      `json:"shard,omitempty"`
-		At          time.Time            `json:"at"`
-		Coverage    fabric.Coverage      `json:"coverage"`
-		Edges       fabric.EdgeCounts    `json:"edges"`
-		Paths       fabric.PathChoice    `json:"paths"`
-		Hosts       map[string]string    `json:"hosts,omitempty"`
-		Floods      []evidence.Flood     `json:"floods,omitempty"`
-		Signals     []signals.Finding    `json:"signals,omitempty"`  // what is wrong with in-band signals
-		Findings    []string             `json:"findings,omitempty"` // in words
-		Scopes      []scope.Scope        `json:"scopes"`
-		Asking      *selection.Stats     `json:"asking,omitempty"`
-		Maintenance []maintenance.Window `json:"maintenance,omitempty"`
-		Warnings    []string             `json:"warnings,omitempty"`
-		Verdicts    []incident.Incident  `json:"verdicts"`
-		Candidates  []fabric.Candidate   `json:"candidates"`
-	}{s.Report.State, "", s.Shard, s.At, s.Report.Coverage, s.Report.Edges, s.Report.Paths, s.Hosts, s.Floods, s.Signals, nil, s.Scopes, s.Queries, s.Maintenance, s.Warnings, []incident.Incident{}, []fabric.Candidate{}}
+	out := VerdictsAnswer{State: s.Report.State, Shard: s.Shard, At: s.At, Coverage: s.Report.Coverage, Edges: s.Report.Edges, Paths: s.Report.Paths, Hosts: s.Hosts, Floods: s.Floods, Signals: s.Signals, Scopes: s.Scopes,
+		Asking: s.Queries, Maintenance: s.Maintenance, Warnings: s.Warnings, Verdicts: []incident.Incident{}, Candidates: []fabric.Candidate{}}
 	if s.Shard != nil {
 		out.FabricState = s.JoinedState()
 	}
@@ -103,18 +90,39 @@ func (a *API) handleVerdicts(w http.ResponseWriter, r *http.Request) {
 		out.Candidates = append(out.Candidates, planner.AddMeasurements(s.Report.Candidates)...)
 	}
 	for _, in := range s.Incidents {
-		keep := job == ""
-		for _, j := range in.Jobs {
-			keep = keep || j == job
-		}
-		if keep && in.Open {
-			in.Verdict = planner.AddVerdictMeasurements([]fabric.Verdict{in.Verdict})[0]
-		}
-		if keep {
-			out.Verdicts = append(out.Verdicts, in)
+		if job == "" || slices.Contains(in.Jobs, job) {
+			out.Verdicts = append(out.Verdicts, addMeasurements(planner, in))
 		}
 	}
 	writeJSON(w, out)
+}
+
+// addMeasurements adds the probes that would distinguish the element of an open verdict from its equivalents.
+func addMeasurements(planner *asking.Planner, in incident.Incident) incident.Incident {
+	if in.Open {
+		in.Verdict = planner.AddVerdictMeasurements([]fabric.Verdict{in.Verdict})[0]
+	}
+	return in
+}
+
+// handleVerdict serves one verdict, as it is in the list of all.
+func (a *API) handleVerdict(w http.ResponseWriter, r *http.Request) {
+	all := a.Snapshot().Incidents
+	i := indexOfVerdict(w, r, all)
+	if i < 0 {
+		return
+	}
+	writeJSON(w, addMeasurements(asking.NewPlanner(a.Store.Graph()), all[i]))
+}
+
+// indexOfVerdict returns the position of the verdict that a request names. If there is none, it answers the request and returns -1.
+func indexOfVerdict(w http.ResponseWriter, r *http.Request, all []incident.Incident) int {
+	id := r.PathValue("id")
+	i := slices.IndexFunc(all, func(in incident.Incident) bool { return in.ID == id })
+	if i < 0 {
+		http.Error(w, fmt.Sprintf("no verdict has the identifier %q: it never had one, or the verdict closed too long ago", id), http.StatusNotFound)
+	}
+	return i
 }
 
 // handleJobs serves the running jobs with the state of the network for each.
@@ -125,18 +133,10 @@ func (a *API) handleJobs(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no placement of jobs is known: the analyzer has no source of placements", http.StatusNotFound)
 		return
 	}
-	type entry struct {
-		Job   string       `json:"job"`
-		State fabric.State `json:"state"`
-		Why   string       `json:"why"`
-	}
-	out := struct {
-		At   time.Time `json:"at"`
-		Jobs []entry   `json:"jobs"`
-	}{s.At, []entry{}}
+	out := JobsAnswer{s.At, []JobState{}}
 	for _, sc := range s.Scopes {
 		if name, ok := strings.CutPrefix(sc.Scope, "job_name:"); ok {
-			out.Jobs = append(out.Jobs, entry{name, sc.State, sc.Why})
+			out.Jobs = append(out.Jobs, JobState{name, sc.State, sc.Why})
 		}
 	}
 	writeJSON(w, out)
@@ -155,11 +155,7 @@ func (a *API) handleJob(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("no job %q runs now on a node of the topology", name), http.StatusNotFound)
 		return
 	}
-	writeJSON(w, struct {
-		At time.Time `json:"at"`
-		snapshot.JobView
-		Collectives *workload.Report `json:"collectives,omitempty"`
-	}{s.At, v, a.jobCollectives(v.Job)})
+	writeJSON(w, JobAnswer{s.At, v, a.jobCollectives(v.Job)})
 }
 
 // jobCollectives returns the report on the operations of a job, or nil if none are known.
@@ -172,21 +168,6 @@ func (a *API) jobCollectives(job string) *workload.Report {
 		return nil
 	}
 	return &rep
-}
-
-// BoundPath represents one flow of /api/v1/paths.
-type BoundPath struct {
-	Edge       string           `json:"edge"`
-	State      fabric.PathState `json:"state"`
-	Path       fabric.Path      `json:"path,omitempty"`
-	Candidates []fabric.Path    `json:"candidates,omitempty"`
-	Sprayed    bool             `json:"sprayed,omitempty"` // its packets take all candidates in turn
-	Source     paths.Source     `json:"source,omitempty"`
-	Version    uint64           `json:"version,omitempty"`
-	Since      time.Time        `json:"since,omitzero"`
-	Confirmed  time.Time        `json:"confirmed,omitzero"`
-	Checked    time.Time        `json:"checked"`
-	Notes      []string         `json:"notes,omitempty"`
 }
 
 // maxPaths bounds a response that is not restricted to a NIC.
@@ -215,11 +196,7 @@ func (a *API) handlePaths(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("there are %d flows, too many for one response: set src or dst", n), http.StatusBadRequest)
 		return
 	}
-	out := struct {
-		Version uint64      `json:"version"`
-		At      time.Time   `json:"at,omitzero"`
-		Paths   []BoundPath `json:"paths"`
-	}{a.Store.Version(), at, []BoundPath{}}
+	out := PathsAnswer{a.Store.Version(), at, []BoundPath{}}
 	for _, e := range a.Store.FlowsBetween(src, dst) {
 		b, ok := a.Store.CurrentBinding(e)
 		if !at.IsZero() {
@@ -238,10 +215,7 @@ func (a *API) handleLinks(w http.ResponseWriter, _ *http.Request) {
 	if links == nil {
 		links = []snapshot.LinkView{}
 	}
-	writeJSON(w, struct {
-		At    time.Time           `json:"at"`
-		Links []snapshot.LinkView `json:"links"`
-	}{s.At, links})
+	writeJSON(w, LinksAnswer{s.At, links})
 }
 
 // handleObservations serves the last window of every flow as an observation file, which graylink localize can
@@ -260,9 +234,8 @@ func (a *API) handleObservations(w http.ResponseWriter, _ *http.Request) {
 // observation file, from which graylink localize makes the verdict again.
 func (a *API) handleVerdictObservations(w http.ResponseWriter, r *http.Request) {
 	all := a.Snapshot().Incidents
-	i := slices.IndexFunc(all, func(in incident.Incident) bool { return in.ID == r.PathValue("id") })
+	i := indexOfVerdict(w, r, all)
 	if i < 0 {
-		http.Error(w, fmt.Sprintf("no verdict has the identifier %q", r.PathValue("id")), http.StatusNotFound)
 		return
 	}
 	file := all[i].Observations()

@@ -248,8 +248,5 @@ func (a CollectivesAPI) handleCollectives(w http.ResponseWriter, r *http.Request
 			return
 		}
 	}
-	writeJSON(w, struct {
-		At time.Time `json:"at"`
-		workload.Report
-	}{s.At, rep})
+	writeJSON(w, CollectivesAnswer{s.At, rep})
 }

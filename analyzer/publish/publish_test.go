@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"net/http"
@@ -27,6 +28,7 @@ import (
 	"github.com/graylink/graylink/analyzer/switchpoll"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/sighting"
+	"github.com/graylink/graylink/schema/openapi/openapitest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden exposition")
@@ -223,6 +225,40 @@ func TestObservationsAreAFile(t *testing.T) {
 	}
 }
 
+// TestOneVerdictIsAsInTheList asks for each verdict by its identifier, open and closed ones: the answer is the entry of the list. An unknown one is 404.
+func TestOneVerdictIsAsInTheList(t *testing.T) {
+	_, api, _ := fixture(t)
+	mux := http.NewServeMux()
+	api.RegisterHandlers(mux)
+	get := func(path string, out any) (int, string) {
+		rec := httptest.NewRecorder()
+		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		if rec.Code == http.StatusOK {
+			if err := json.Unmarshal(rec.Body.Bytes(), out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return rec.Code, rec.Body.String()
+	}
+	var all struct {
+		Verdicts []json.RawMessage `json:"verdicts"`
+	}
+	if code, text := get("/api/v1/verdicts", &all); code != 200 || len(all.Verdicts) != 3 {
+		t.Fatalf("%d %s", code, text)
+	}
+	for i, id := range []string{"a", "b", "c"} {
+		var one json.RawMessage
+		if code, _ := get("/api/v1/verdicts/"+id, &one); code != 200 || !bytes.Equal(one, all.Verdicts[i]) {
+			t.Errorf("%s: %d %s, in the list %s", id, code, one, all.Verdicts[i])
+		}
+	}
+	for _, id := range []string{"d", "..", "A", "%22%0a"} {
+		if code, text := get("/api/v1/verdicts/"+id, nil); code != 404 && code != 307 || strings.Count(text, "\n") != 1 && code == 404 {
+			t.Errorf("%s: %d %q", id, code, text)
+		}
+	}
+}
+
 // TestObservationsThatAreNotKept: an unknown verdict is 404, and one from before the start 410.
 func TestObservationsThatAreNotKept(t *testing.T) {
 	_, api, snap := fixture(t)
@@ -314,6 +350,7 @@ func TestJobs(t *testing.T) {
 
 func TestAPI(t *testing.T) {
 	_, api, _ := fixture(t)
+	checker := openapitest.New(t)
 	mux := http.NewServeMux()
 	api.RegisterHandlers(mux)
 	tests := []struct {
@@ -337,8 +374,7 @@ func TestAPI(t *testing.T) {
 		{"/api/v1/links", 200, []string{`"added_delay_ns":48000`}, nil},
 	}
 	for _, tt := range tests {
-		rec := httptest.NewRecorder()
-		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, tt.path, nil))
+		rec := checker.Serve(t, mux, httptest.NewRequest(http.MethodGet, tt.path, http.NoBody))
 		body := rec.Body.String()
 		if rec.Code != tt.status {
 			t.Errorf("%s: status %d, want %d", tt.path, rec.Code, tt.status)

@@ -56,13 +56,28 @@ var errNotFound = errors.New("not found")
 
 // fetchFromAnalyzer decodes what an analyzer answers at a path, and returns the text of it. errors.Is holds for errNotFound.
 func fetchFromAnalyzer(ctx context.Context, client *http.Client, base, path string, out any) (raw []byte, err error) {
+	if raw, err = readFromAnalyzer(ctx, client, base, path); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("cannot parse the analyzer's answer: %w", err)
+	}
+	return raw, nil
+}
+
+// readFromAnalyzer returns what an analyzer answers at a path, which may have parameters. What is special in a URL is escaped in the
+// path. errors.Is holds for errNotFound.
+func readFromAnalyzer(ctx context.Context, client *http.Client, base, path string) ([]byte, error) {
 	u, err := evidence.ServerURL(base)
 	if err != nil {
 		return nil, fmt.Errorf("--analyzer: %w", err)
 	}
+	path, query, _ := strings.Cut(path, "?")
+	u = u.JoinPath(path)
+	u.RawQuery = query
 	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(path).String(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +86,7 @@ func fetchFromAnalyzer(ctx context.Context, client *http.Client, base, path stri
 		return nil, fmt.Errorf("the analyzer does not answer: %w", err)
 	}
 	defer resp.Body.Close()
-	raw, err = io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	text := strings.TrimSpace(string(raw[:min(len(raw), 500)]))
 	switch {
 	case err != nil:
@@ -80,9 +95,6 @@ func fetchFromAnalyzer(ctx context.Context, client *http.Client, base, path stri
 		return nil, fmt.Errorf("the analyzer at %s: %w: %s", u.Host, errNotFound, text)
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("the analyzer at %s: %s: %s", u.Host, resp.Status, text)
-	}
-	if err := json.Unmarshal(raw, out); err != nil {
-		return nil, fmt.Errorf("cannot parse the analyzer's answer: %w", err)
 	}
 	return raw, nil
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	config_util "github.com/prometheus/common/config"
 
 	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/internal/fabric"
@@ -75,15 +74,9 @@ func (c *tracedCatalogue) fetch(ctx context.Context, w io.Writer) error {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("--analyzer %q: want a URL such as http://127.0.0.1:9872", c.analyzer)
 	}
-	client := http.DefaultClient
-	if c.httpConfig != "" {
-		cfg, _, err := config_util.LoadHTTPConfigFile(c.httpConfig)
-		if err != nil {
-			return fmt.Errorf("--http.config: %w", err)
-		}
-		if client, err = config_util.NewClientFromConfig(*cfg, "graylink"); err != nil {
-			return fmt.Errorf("--http.config: %w", err)
-		}
+	client, err := newAnalyzerClient(c.httpConfig)
+	if err != nil {
+		return err
 	}
 	body, err := json.Marshal(c.request)
 	if err != nil {

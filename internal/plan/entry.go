@@ -43,21 +43,23 @@ const (
 type Entry struct {
 	// Src is the NIC that sends, and Dst the NIC that the last port of the path faces. With bonds, Dst is the member
 	// that receives, which may be on the other side.
-	Src, Dst string
+	Src string `json:"src"`
+	Dst string `json:"dst"`
 	// SrcAddr and DstAddr are the addresses in the packets. They are invalid if they are not known.
-	SrcAddr, DstAddr netip.Addr
-	Proto            string // "udp"
-	DPort            uint16
-	DSCP             uint8
-	SPort            uint16
+	SrcAddr netip.Addr `json:"src_addr,omitzero"`
+	DstAddr netip.Addr `json:"dst_addr,omitzero"`
+	Proto   string     `json:"proto"` // "udp"
+	DPort   uint16     `json:"dport"`
+	DSCP    uint8      `json:"dscp"`
+	SPort   uint16     `json:"sport"`
 	// Path is empty unless the path is known.
-	Path   fabric.Path
-	State  EntryState
-	Source EntrySource
+	Path   fabric.Path `json:"path"`
+	State  EntryState  `json:"state"`
+	Source EntrySource `json:"source"`
 	// Reason is why no port of the pair can be planned: HashBeyondTuple or Sprayed. It is empty in most entries.
-	Reason Reason
+	Reason Reason `json:"reason,omitempty"`
 	// Confirmed is the time at which the path was seen last. It is zero in a synthetic entry.
-	Confirmed time.Time
+	Confirmed time.Time `json:"confirmed,omitzero"`
 }
 
 // MaxEntryLine bounds one line of a catalogue, in bytes, and maxHops the hops of a path.
