@@ -175,7 +175,8 @@ func describeHistories(out io.Writer) {
 	}
 	for n := range 200 {
 		bad := sparse(1 + rng.IntN(4))
-		fmt.Fprintf(out, "recurrence %d %+v\n", n, recurrenceOf(bad, sparse(2), sparse(rng.IntN(3))&^bad))
+		goingOn, good := sparse(2), sparse(rng.IntN(3))&^bad
+		fmt.Fprintf(out, "recurrence %d %+v\n", n, recurrenceOf(bad, goingOn, good, good))
 	}
 	for n := range 100 {
 		h := NewHistory(2 * time.Second)

@@ -95,6 +95,19 @@ func (p *flowHistory) advanceTo(to int) {
 	}
 }
 
+// lateBinding is the number of moments for which a flow may be bound to a path that it has left.
+const lateBinding = 3
+
+// elsewhere returns the moments in which the flow may not have taken the path of its outages: its path was another one or not known, or
+// became so shortly after a moment without outage. Clean moments then say nothing of the path of the outages.
+func (p *flowHistory) elsewhere() mask {
+	out := p.rerouted | p.astray
+	for range lateBinding {
+		out |= out << 1 &^ (p.outage | p.hard)
+	}
+	return out
+}
+
 func (p *flowHistory) addFinding(f *judge.Finding, route uint64) {
 	if f.HostSuspect {
 		return
@@ -217,9 +230,9 @@ type recurrence struct {
 
 // recurrenceOf returns how the bad moments of a mask recur between good ones. Moments that are
 // neither belong to the moments around them. Those of goingOn prolong a bad time, but begin
-// none, since a path may be learnt long after it changed. Moments before forgetAfter good
-// moments do not count.
-func recurrenceOf(bad, goingOn, good mask) recurrence {
+// none, since a path may be learnt long after it changed. Moments before forgetAfter calm
+// moments do not count. Good moments are calm.
+func recurrenceOf(bad, goingOn, good, calm mask) recurrence {
 	var s recurrence
 	run, quiet := 0, 0
 	for i := Depth - 1; i >= 0; i-- {
@@ -234,10 +247,12 @@ func recurrenceOf(bad, goingOn, good mask) recurrence {
 		case goingOn&bit != 0 && run > 0:
 			run++
 			s.longest = max(s.longest, run)
-		case good&bit != 0:
-			run = 0
+		case calm&bit != 0:
 			if quiet++; quiet == forgetAfter {
 				s = recurrence{}
+			}
+			if good&bit != 0 || quiet >= forgetAfter {
+				run = 0
 			}
 		}
 	}
@@ -259,9 +274,9 @@ func (h *History) comesAndGoes(edges []fabric.Flow) (s recurrence, yes bool) {
 			continue
 		}
 		p.advanceTo(h.moments)
-		elsewhere := p.rerouted | p.astray // clean there says nothing of the path that it had left
-		one := recurrenceOf(p.outage, p.rerouted, p.clean&^elsewhere)
-		if hard := recurrenceOf(p.hard, p.rerouted, p.lossless&^elsewhere); hard.times > one.times {
+		elsewhere := p.elsewhere()
+		one := recurrenceOf(p.outage, p.rerouted, p.clean&^elsewhere, p.clean&^p.rerouted)
+		if hard := recurrenceOf(p.hard, p.rerouted, p.lossless&^elsewhere, p.lossless&^p.rerouted); hard.times > one.times {
 			one = hard
 		}
 		if one.times >= 2 {
@@ -319,5 +334,5 @@ func (h *History) badTogether(groups [][]fabric.Flow) (s recurrence, moments, al
 			quiet |= 1 << i
 		}
 	}
-	return recurrenceOf(up, 0, quiet), bits.OnesCount64(uint64(up)), alone
+	return recurrenceOf(up, 0, quiet, quiet), bits.OnesCount64(uint64(up)), alone
 }

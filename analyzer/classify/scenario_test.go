@@ -409,8 +409,8 @@ func TestRule5ALateTraceIsNoFlap(t *testing.T) {
 	}
 }
 
-// TestRule5AnUnknownPathIsNotClean: a flow that leaves a lossy link again and again, as another fault moves it, is clean while its new
-// path is not known yet. The link does not flap for that. Where no path was ever known, clean moments count.
+// TestRule5AnUnknownPathIsNotClean: a flow that leaves a lossy link again and again, as another fault moves it, is clean before its binding
+// changes, and while its new path is not known yet. The link does not flap for that. Where no path was ever known, clean moments count.
 func TestRule5AnUnknownPathIsNotClean(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		s := newStage(t)
@@ -423,7 +423,7 @@ func TestRule5AnUnknownPathIsNotClean(t *testing.T) {
 		for _, m := range []struct {
 			p    fabric.Path
 			lost uint64
-		}{{home, 200}, {home, 150}, {nil, 0}, {nil, 0}, {home, 180}, {nil, 0}, {home, 200}, {home, 210}} {
+		}{{home, 200}, {home, 150}, {home, 0}, {nil, 0}, {nil, 0}, {home, 180}, {home, 0}, {home, 0}, {nil, 0}, {home, 200}, {home, 210}} {
 			now := *f
 			o := *f.Obs
 			o.Path, o.Lost = m.p, m.lost

@@ -227,13 +227,13 @@ func (w *Watcher) rememberLosers(m *Moment, s *linkState, link string) {
 }
 
 // unexplainedLosers returns the flows that lost packets around a link and that no other link explains, which was at fault then: their
-// packets, or those of their replies, may not cross one on any shortest path. Nothing explains what a link loses that is at fault itself.
+// packets, or those of their replies, may not cross one on any shortest path. Nothing explains what a link loses that was at fault itself for long.
 func (w *Watcher) unexplainedLosers(m *Moment, s *linkState, link string) (out []fabric.Flow) {
-	own := w.lossy[link]
+	atFault := w.lossy[link].lasted()
 	for f, at := range s.losers {
 		explained := false
 		for other, b := range w.lossy {
-			explained = explained || own.last.IsZero() && other != link && b.covers(at) && w.mayCross(m.Graph, f, other)
+			explained = explained || !atFault && other != link && b.covers(at) && w.mayCross(m.Graph, f, other)
 		}
 		if !explained {
 			out = append(out, f)
@@ -243,10 +243,21 @@ func (w *Watcher) unexplainedLosers(m *Moment, s *linkState, link string) (out [
 }
 
 // blame is when other verdicts put lost packets to a link.
-type blame struct{ first, last time.Time }
+type blame struct {
+	first, last time.Time
+	since       time.Time     // it has been blamed in each cycle since, if last is now
+	longest     time.Duration // that it was blamed without a break
+}
 
 // blameMargin is how long before a link is blamed it may have lost packets, and how long afterwards flows are known to have lost them.
 const blameMargin = 15 * time.Second
+
+// lastingBlame is how long a link must be blamed to be at fault itself: a verdict of a cycle or two may be about the packets that its flows lost
+// when they moved.
+const lastingBlame = 3 * time.Second
+
+// lasted reports whether a link was blamed for long.
+func (b blame) lasted() bool { return b.longest >= lastingBlame }
 
 // covers reports whether a link that was blamed may have lost the packets that were lost at a moment.
 func (b blame) covers(at time.Time) bool {
@@ -260,7 +271,10 @@ func (w *Watcher) followLossyLinks(m *Moment) {
 		if m.Now.Sub(b.last) > 2*blameMargin {
 			b.first = m.Now
 		}
-		b.last = m.Now
+		if b.since.IsZero() || m.Now.Sub(b.last) >= 2*m.Step {
+			b.since = m.Now
+		}
+		b.last, b.longest = m.Now, max(b.longest, m.Now.Sub(b.since))
 		w.lossy[link] = b
 	}
 	maps.DeleteFunc(w.lossy, func(_ string, b blame) bool { return m.Now.Sub(b.last) > flapSpan })

@@ -141,14 +141,17 @@ func TestLapsesOfALinkThatLosesPackets(t *testing.T) {
 // flap, also if that verdict comes later. Flows that cannot have crossed the other link are not explained by it.
 func TestFlapBesideALinkThatLosesPackets(t *testing.T) {
 	dead := fabric.Direction{From: "spine1:dn3", To: "leaf3:up1"}
+	const flapping = "leaf2:up2--spine2:dn2"
 	for _, c := range []struct {
-		blamed []string
-		want   bool
+		blamed  []string
+		briefly bool // the link that flaps is blamed as well, for a cycle
+		want    bool
 	}{
-		{nil, false},
-		{[]string{"leaf4:up1--spine1:dn4"}, false},
-		{[]string{dead.LinkID()}, true},
-		{[]string{dead.LinkID(), "leaf2:up2--spine2:dn2"}, false}, // it is at fault itself
+		{nil, false, false},
+		{[]string{"leaf4:up1--spine1:dn4"}, false, false},
+		{[]string{dead.LinkID()}, false, true},
+		{[]string{dead.LinkID()}, true, true},
+		{[]string{dead.LinkID(), flapping}, false, false}, // it is at fault itself
 	} {
 		w := twoTiers(t, 14)
 		w.report()
@@ -163,6 +166,10 @@ func TestFlapBesideALinkThatLosesPackets(t *testing.T) {
 			w.down["leaf2:up2--spine2:dn2"] = false
 			w.converge()
 			w.run(t, 4)
+			if c.briefly {
+				w.lossyLinks = append(slices.Clone(c.blamed), flapping)
+				w.run(t, 1)
+			}
 			w.lossyLinks = c.blamed
 		}
 		claimed := slices.ContainsFunc(w.found, func(f routing.Finding) bool {

@@ -471,8 +471,8 @@ func (h *Handler) matrixMarks(g *matrix.Grid, zoom matrix.Zoom, open []incident.
 				out = append(out, markView{x0, y0, x1 - x0, y1 - y0, level.String(), in.ID, suspectLine(*in)})
 			}
 		}
-		if in.Element.Kind == fabric.KindPair {
-			ends := in.Element.Waypoints()
+		if in.Kind == fabric.KindPair {
+			ends := in.Waypoints()
 			if len(ends) == 2 && len(rows[ends[0]]) > 0 && len(rows[ends[1]]) > 0 {
 				a, b := rows[ends[0]], rows[ends[1]]
 				add(zoom.Side(b[0]), zoom.Side(b[len(b)-1]+1), zoom.Side(a[0]), zoom.Side(a[len(a)-1]+1))
