@@ -6,14 +6,16 @@ import (
 	"net/netip"
 
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule"
 	"github.com/graylink/graylink/internal/sourceroute"
 )
 
-// carriers are the chosen paths of the edges of a plan. Temporary flows have none.
+// carriers are the chosen paths of the edges of a plan.
 type carriers struct {
 	table *sourceroute.Table
-	// ways are the destinations that list the paths of the probes of an edge and of the replies, by the key of the edge.
-	ways map[uint64][2]netip.Addr
+	// ways are the destinations that list the paths of the probes of an edge and of the replies, by the key of the edge. temporary are
+	// those of temporary flows.
+	ways, temporary map[uint64][2]netip.Addr
 	// uncovered are the links that fewer flows cross than needed, with the reasons.
 	uncovered []sourceroute.Uncovered
 }
@@ -47,12 +49,38 @@ func (p *plan) chooseCarriers() (*carriers, error) {
 	return out, nil
 }
 
+// withTemporary returns the carriers with those of temporary flows. The flows between two NICs take their shortest paths in turn, so that
+// a few of them cross every element that lies between the two on some path.
+func (c *carriers) withTemporary(p *plan, flows []schedule.Edge) *carriers {
+	if c == nil {
+		return nil
+	}
+	out := *c
+	out.temporary = map[uint64][2]netip.Addr{}
+	for i := range flows {
+		e := &flows[i]
+		byRDMA := p.endpoints[e.Src].rdma != nil && p.endpoints[e.Dst].rdma != nil
+		if !p.canProbe(e) || !p.endpoints[e.Src].addr.Is6() || byRDMA {
+			continue
+		}
+		f := p.base.FlowID(*e)
+		if probe, reply, err := c.table.NthWay(f.Src, f.Dst, int(e.Flow)%fabric.FlowsPerClass-fabric.ScheduledFlows); err == nil {
+			out.temporary[edgeKey(e.Src, e.Dst, int(e.Flow), false)] = [2]netip.Addr{probe, reply}
+		}
+	}
+	return &out
+}
+
 // wayOf returns the destinations of an edge's probes and of the replies as octets, none if switches choose the path.
 func (c *carriers) wayOf(src, dst int32, flow int) (probe, reply []byte) {
 	if c == nil {
 		return nil, nil
 	}
-	way, ok := c.ways[edgeKey(src, dst, flow, false)]
+	from := c.ways
+	if fabric.IsTemporaryFlow(flow) {
+		from = c.temporary
+	}
+	way, ok := from[edgeKey(src, dst, flow, false)]
 	if !ok {
 		return nil, nil
 	}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -93,5 +94,55 @@ func TestAssignmentsHaveNoPathsWithoutLocators(t *testing.T) {
 				t.Fatalf("a fabric without locators has carrier %x", e.Carrier)
 			}
 		}
+	}
+}
+
+// TestTemporaryFlowsHaveChosenPaths: the temporary flows of two NICs take their shortest paths in turn, there and back.
+func TestTemporaryFlowsHaveChosenPaths(t *testing.T) {
+	f := start(t, sourceRouted(8, 4), nil)
+	sessions, _ := f.agents(32)
+	topo, problems := fabric.ParseTopology("test", []byte(sourceRouted(8, 4)))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	g := fabric.NewGraph(topo)
+	table, err := sourceroute.NewTable(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := f.ask("analyzer", wantFlows("i1", between(1, 20, 3))); len(a.Flows) != 3 {
+		t.Fatalf("answer %v", a)
+	}
+	there, back := map[uint32]string{}, map[uint32]string{}
+	for _, s := range sessions {
+		a := f.receive(s).assignment
+		if a == nil {
+			continue
+		}
+		for i, list := range [][]*agentapi.Edge{a.Edges, a.Answers} {
+			for _, e := range list {
+				if !fabric.IsTemporaryFlow(int(e.Flow)) {
+					continue
+				}
+				carrier, _ := netip.AddrFromSlice(e.Carrier)
+				p, err := table.Path(a.Nics[e.Nic].Nic, a.Peers[e.Peer].Nic, carrier)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if i == 0 {
+					there[e.Flow] = p.CanonicalKey()
+				} else {
+					back[e.Flow] = sourceroute.Reverse(p).CanonicalKey()
+				}
+			}
+		}
+	}
+	if len(there) != 3 || !maps.Equal(there, back) {
+		t.Fatalf("probes %v, replies %v", there, back)
+	}
+	// Of two spines, each has its turn.
+	first := uint32(fabric.ScheduledFlows)
+	if there[first] == there[first+1] || there[first] != there[first+2] {
+		t.Errorf("paths %v, want two in turn", there)
 	}
 }

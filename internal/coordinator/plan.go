@@ -142,6 +142,7 @@ func (p *plan) withTemporary(flows []schedule.Edge, hops map[uint64][]uint32) (*
 	edges.cadence, edges.rate = p.edges.cadence, p.edges.rate // those of the schedule
 	out := *p
 	out.sched, out.edges, out.hops, out.hash = &s, edges, hops, maps.Clone(p.hash)
+	out.carriers = p.carriers.withTemporary(p, flows)
 	if len(flows) == 0 {
 		out.sched = p.base
 	}

@@ -120,9 +120,9 @@ func (t *tracer) keepHops(p *TracedPath, at time.Time) {
 	kept.hopsAt = at
 	if p.Balanced || !agreesWith(p.Hops, old.Hops) {
 		kept.Hops, kept.Notes, kept.Balanced = p.Hops, p.Notes, p.Balanced
+		t.version++
 	}
 	t.paths[p.Edge] = &kept
-	t.version++
 }
 
 // agreesWith reports whether nothing in the hops of a trace differs from those of the one before, which has as many or more. Silence is no

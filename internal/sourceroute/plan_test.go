@@ -391,3 +391,36 @@ func BenchmarkChoose(b *testing.B) {
 		})
 	}
 }
+
+// TestNthWays checks that numbers take the shortest paths between two NICs in turn.
+func TestNthWays(t *testing.T) {
+	for _, f := range fabrics {
+		topo := newFabric(t, f.o)
+		table := newTable(t, topo)
+		all := table.g.NICIDs()
+		src, dst := all[0], ""
+		for _, id := range all { // the last one of the same plane
+			if table.g.PlaneOf(id) == table.g.PlaneOf(src) {
+				dst = id
+			}
+		}
+		paths := table.g.ShortestPaths(src, dst, maxPaths)
+		for n := range 2*len(paths) + 1 {
+			there, back, err := table.NthWay(src, dst, n)
+			if err != nil {
+				t.Fatalf("%s: %v", f.name, err)
+			}
+			p, err := table.Path(src, dst, there)
+			if err != nil || p.CanonicalKey() != paths[n%len(paths)].CanonicalKey() {
+				t.Errorf("%s: way %d is %s, %v, want %s", f.name, n, p.CanonicalKey(), err, paths[n%len(paths)].CanonicalKey())
+			}
+			q, err := table.Path(dst, src, back)
+			if err != nil || Reverse(q).CanonicalKey() != p.CanonicalKey() {
+				t.Errorf("%s: the way back of %d is %s, %v", f.name, n, q.CanonicalKey(), err)
+			}
+		}
+		if _, _, err := table.NthWay(src, "h0/eth9", 0); err == nil {
+			t.Errorf("%s: a NIC that the fabric does not have has a way", f.name)
+		}
+	}
+}

@@ -158,6 +158,30 @@ func (t *Table) Path(src, dst string, carrier netip.Addr) (fabric.Path, error) {
 	return nil, fmt.Errorf("%v leads to no host", carrier)
 }
 
+// NthWay returns the carriers of the n-th of the shortest paths between two NICs, and of the way back. Numbers beyond the last path begin
+// again. It fails if no shortest path has carriers.
+func (t *Table) NthWay(src, dst string, n int) (probe, reply netip.Addr, err error) {
+	type way struct{ there, back netip.Addr }
+	var ways []way
+	for _, p := range t.g.ShortestPaths(src, dst, maxPaths) {
+		var w way
+		if w.there, err = t.Carrier(p); err != nil {
+			continue
+		}
+		if w.back, err = t.Carrier(Reverse(p)); err == nil {
+			ways = append(ways, w)
+		}
+	}
+	switch {
+	case len(ways) > 0:
+		w := ways[n%len(ways)]
+		return w.there, w.back, nil
+	case err == nil:
+		err = fmt.Errorf("no path leads from %s to %s", src, dst)
+	}
+	return netip.Addr{}, netip.Addr{}, err
+}
+
 // cross continues a path over a link. It returns the switch and the port at its end.
 func (t *Table) cross(p fabric.Path, d fabric.Direction, in string) (_ fabric.Path, sw, at string) {
 	from, out, _ := fabric.SplitPort(d.From)
