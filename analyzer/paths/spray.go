@@ -80,7 +80,8 @@ const (
 var sprayShares = [...]float64{sprayTraced: 0.5, spraySighted: 0.75}
 
 func newSpraying() *spraying {
-	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}, expanded: map[[2]uint32][]fabric.Path{}, answers: map[hopKey]*hopAnswers{}}
+	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}, expanded: map[[2]uint32][]fabric.Path{},
+		answers: map[hopKey]*hopAnswers{}}
 }
 
 // waysOf returns the shortest paths of a flow, without the ports at its ends. It returns none if there are more than
