@@ -233,8 +233,9 @@ func (p *pairBuild) addSprayed(sports []uint16) {
 		sports = []uint16{firstPort}
 	}
 	for _, sport := range sports {
-		p.entries = append(p.entries, plan.Entry{Src: p.key.Src, Dst: p.key.Dst, SrcAddr: p.g.ProbeAddress(p.key.Src), DstAddr: p.g.ProbeAddress(p.key.Dst),
-			Proto: "udp", DPort: plan.RoCEPort, DSCP: uint8(p.key.dscp), SPort: sport, State: plan.Unknown, Source: plan.Synthetic, Reason: plan.Sprayed})
+		p.entries = append(p.entries, plan.Entry{Src: p.key.Src, Dst: p.key.Dst, SrcAddr: p.g.ProbeAddress(p.key.Src),
+			DstAddr: p.g.ProbeAddress(p.key.Dst), Proto: "udp", DPort: plan.RoCEPort, DSCP: uint8(p.key.dscp), SPort: sport,
+			State: plan.Unknown, Source: plan.Synthetic, Reason: plan.Sprayed})
 	}
 }
 

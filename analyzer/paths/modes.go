@@ -52,7 +52,8 @@ func (l *leafSpray) isSteady(now time.Time) bool {
 		return false
 	}
 	c := &l.steady
-	traced := c.again >= leastSprayed && c.nats >= steadyNats && c.last-c.since >= int64(modeCalm) && now.UnixNano()-c.last <= int64(traceHolds)
+	lasts, fresh := c.last-c.since >= int64(modeCalm), now.UnixNano()-c.last <= int64(traceHolds)
+	traced := c.again >= leastSprayed && c.nats >= steadyNats && lasts && fresh
 	seen := c.seen >= leastSprayed && 4*c.seen >= 3*l.seen
 	return traced || seen
 }

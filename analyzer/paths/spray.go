@@ -80,7 +80,8 @@ const (
 var sprayShares = [...]float64{sprayTraced: 0.5, spraySighted: 0.75}
 
 func newSpraying() *spraying {
-	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}, expanded: map[[2]uint32][]fabric.Path{}, answers: map[hopKey]*hopAnswers{}}
+	return &spraying{leaves: map[string]*leafSpray{}, ways: map[[2]string][]fabric.Path{}, expanded: map[[2]uint32][]fabric.Path{},
+		answers: map[hopKey]*hopAnswers{}}
 }
 
 // waysOf returns the shortest paths of a flow, without the ports at its ends. It returns none if there are more than
@@ -236,13 +237,14 @@ func (s *Store) isNewer(k flowKey, at time.Time) bool {
 
 // countTrace counts a trace of a flow with several ways, unless it is known already. It is split if several switches answered at
 // one hop limit, or if other hops answered than those of the trace before, of which the same holds: a change of route moves a
-// flow once. Traces with silent hops are not compared. The flow has a record, and the lock is held.
+// flow once. Traces with silent hops are not compared, and those of flows without a record are not counted. The lock is held.
 func (s *Store) countTrace(k flowKey, t fabric.Trace, newer bool) {
 	silent := slices.ContainsFunc(t.Hops, func(h fabric.RawHop) bool { return !h.Address.IsValid() })
-	if !newer || !t.Balanced && (silent || len(t.Hops) == 0) || !s.hasSeveralWays(k) {
+	id, known := s.flows[k]
+	if !known || !newer || !t.Balanced && (silent || len(t.Hops) == 0) || !s.hasSeveralWays(k) {
 		return
 	}
-	b, l := s.records.entryAt(s.flows[k]), s.leafOf(k)
+	b, l := s.records.entryAt(id), s.leafOf(k)
 	split, same := t.Balanced, false
 	if !silent {
 		h := fnv.New32a()

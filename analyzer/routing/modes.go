@@ -27,7 +27,8 @@ type Mode struct {
 func modeFindings(m *Moment) (out []Finding) {
 	for i := range m.Modes {
 		x := &m.Modes[i]
-		f := Finding{Element: fabric.Element{ID: x.Switch, Kind: fabric.KindSwitch}, Kind: Sprays, Since: x.Since, Confidence: 0.99, Claimed: true, Flows: x.Seen, Text: x.evidence()}
+		f := Finding{Element: fabric.Element{ID: x.Switch, Kind: fabric.KindSwitch}, Kind: Sprays, Since: x.Since,
+			Confidence: 0.99, Claimed: true, Flows: x.Seen, Text: x.evidence()}
 		if !x.Sprays {
 			f.Kind = HashesFlows
 		}

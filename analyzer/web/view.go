@@ -207,6 +207,11 @@ func newBanner(s snapshot.Snapshot, open []incident.Incident, now time.Time) ban
 	c := s.Report.Coverage
 	b.Coverage = fmt.Sprintf("Evidence covers %s of the link directions and %s of %s.",
 		formatPercent(c.Links), formatPercent(c.Edges), pluralCount(s.Report.Edges.Total, "flow", "flows"))
+	if n := s.Report.Paths.Sprayed; n > 0 {
+		b.Coverage += fmt.Sprintf(" Switches spray the packets of %s.", pluralCount(n, "flow", "flows"))
+	}
+	var notes []incident.Incident // which blame nothing, and may stand for as long as the fabric is so
+	open, notes = separateNotes(open)
 	switch {
 	case len(open) > 0:
 		b.State, b.Icon = "suspect", "!"
@@ -222,6 +227,9 @@ func newBanner(s snapshot.Snapshot, open []incident.Incident, now time.Time) ban
 	default:
 		b.State, b.Icon, b.Head = "insufficient", "?", "Insufficient evidence"
 		b.More = missingEvidence(s)
+	}
+	for i := range notes[:min(len(notes), maxNotes)] {
+		b.More = append(b.More, "For information: "+notes[i].Summary)
 	}
 	for _, f := range s.Floods[:min(len(s.Floods), maxFloods)] {
 		b.More = append(b.More, f.String())
@@ -242,6 +250,21 @@ func newBanner(s snapshot.Snapshot, open []incident.Incident, now time.Time) ban
 		b.Age = formatAge(old)
 	}
 	return b
+}
+
+// maxNotes bounds the incidents for information that the banner has. The list below it has all.
+const maxNotes = 2
+
+// separateNotes separates the incidents that are for information only from the others.
+func separateNotes(all []incident.Incident) (blaming, notes []incident.Incident) {
+	for i := range all {
+		if all[i].IsInformation() {
+			notes = append(notes, all[i])
+		} else {
+			blaming = append(blaming, all[i])
+		}
+	}
+	return blaming, notes
 }
 
 func suspectLine(in incident.Incident) string {

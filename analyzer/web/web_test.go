@@ -130,6 +130,12 @@ func TestAnswer(t *testing.T) {
 			blame(s, down, 2_000_000, 0).Held = "unused"
 			blame(s, fabric.Direction{From: "leaf2:up1", To: "spine1:dn2"}, 90_000, 0)
 		}, "suspect", "Suspect: leaf2:up1--spine1:dn2, adds 90 µs from leaf2 to spine1", []string{"(held open)"}, false},
+		{"for information", func(s *snapshot.Snapshot) {
+			state := s.Report.State
+			in := blame(s, down, 0, 0)
+			in.Scenario, in.Severity, in.Summary = fabric.RoutingFault, fabric.SeverityInfo, "Switch leaf1 chooses a next hop anew for each packet."
+			s.Report.State, s.Report.Paths = state, fabric.PathChoice{Mode: fabric.Spray, Sprayed: 96}
+		}, "innocent", "The network is innocent", []string{"Switches spray the packets of 96 flows.", "For information: Switch leaf1 chooses"}, false},
 		{"insufficient", func(s *snapshot.Snapshot) {
 			s.Report.State, s.Baselines, s.Pending = fabric.InsufficientEvidence, 40, 3
 			s.Report.Coverage = fabric.Coverage{Links: 0.625, Edges: 0.5}

@@ -17,7 +17,7 @@ import (
 
 var (
 	spraySeeds   = flag.String("spray.seeds", "1..1", "seeds of TestFaultsOfASprayedFabric, A..B")
-	spraySilence = flag.Duration("spray.silence", time.Minute, "how long TestFaultsOfASprayedFabric listens before the first fault, in which nothing may be named")
+	spraySilence = flag.Duration("spray.silence", time.Minute, "how long TestFaultsOfASprayedFabric listens before the first fault")
 )
 
 // Bounds of TestFaultsOfASprayedFabric: the time to a verdict, and the percentage of the runs of a fault whose verdict is right.
@@ -68,7 +68,8 @@ func TestFaultsOfASprayedFabric(t *testing.T) {
 	t.Log(sprayedTable(faults))
 	for _, f := range faults {
 		if (f.named+f.listed)*100 < sprayRightPercent*f.runs || f.falseOnes > 0 || f.late > 0 {
-			t.Errorf("%s: %d of %d runs are right, want %d %%; %d false verdicts, %d verdicts later than %s", f.name, f.named+f.listed, f.runs, sprayRightPercent, f.falseOnes, f.late, sprayVerdictWithin)
+			t.Errorf("%s: %d of %d runs are right, want %d %%; %d false verdicts, %d verdicts later than %s", f.name, f.named+f.listed, f.runs,
+				sprayRightPercent, f.falseOnes, f.late, sprayVerdictWithin)
 		}
 	}
 }
@@ -80,7 +81,8 @@ func listenFor(t *testing.T, d *demo.Demo, span time.Duration) {
 	for time.Since(start) < span {
 		time.Sleep(time.Second)
 		if all := d.Loop().Snapshot().Incidents; len(all) > 0 {
-			t.Fatalf("after %.0f s without a fault, %s %s is named: %s: %s", time.Since(start).Seconds(), all[0].Kind, all[0].Element.ID, all[0].Scenario, all[0].Summary)
+			x := &all[0]
+			t.Fatalf("after %.0f s without a fault, %s %s is named: %s: %s", time.Since(start).Seconds(), x.Kind, x.Element.ID, x.Scenario, x.Summary)
 		}
 	}
 	t.Logf("nothing was named in %s without a fault", span)
@@ -143,15 +145,17 @@ func (f *sprayedFault) runOnce(t *testing.T, d *demo.Demo, seed uint64) {
 // sprayedTable returns what the runs showed, as a table.
 func sprayedTable(faults []*sprayedFault) string {
 	var b strings.Builder
-	b.WriteString("\n| fault | runs | named | listed | not found | scenario | direction | most equivalents | false | to the verdict: median, largest, later than 15 s | all-clear: median |\n")
+	b.WriteString("\n| fault | runs | named | listed | not found | scenario | direction | most equivalents | false ")
+	b.WriteString("| to the verdict: median, largest, later than 15 s | all-clear: median |\n")
 	b.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, f := range faults {
 		largest := 0.0
 		if len(f.seconds) > 0 {
 			largest = slices.Max(f.seconds)
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %.1f s, %.1f s, %d | %.1f s |\n", f.name, f.runs, f.named, f.listed, f.runs-f.named-f.listed, f.scenarios, f.directions,
-			f.equivalents, f.falseOnes, percentile(f.seconds, 0.5), largest, f.late, percentile(f.clear, 0.5))
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d ", f.name, f.runs, f.named, f.listed, f.runs-f.named-f.listed,
+			f.scenarios, f.directions, f.equivalents, f.falseOnes)
+		fmt.Fprintf(&b, "| %.1f s, %.1f s, %d | %.1f s |\n", percentile(f.seconds, 0.5), largest, f.late, percentile(f.clear, 0.5))
 	}
 	return b.String()
 }
