@@ -90,7 +90,7 @@ type writer struct {
 }
 
 // encodeBounded returns an answer as JSON that is no longer than limit as a JSON text within a message. What does not fit is left off:
-// the last entries of lists, and then the ends of texts. The key left_off says what. totals are the lengths that lists had before the
+// the last entries of lists, and the ends of long texts. The key left_off says what. totals are the lengths that lists had before the
 // caller cut them.
 func encodeBounded(answer any, limit int, totals map[string]int) (string, error) {
 	b, err := json.Marshal(answer)

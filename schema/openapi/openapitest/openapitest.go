@@ -137,6 +137,7 @@ func (c *Checker) Serve(t testing.TB, h http.Handler, r *http.Request) *httptest
 func (c *Checker) Validate(r *http.Request, rec *httptest.ResponseRecorder) error {
 	body := rec.Body.Bytes()
 	resp := rec.Result()
+	defer resp.Body.Close()
 	lines := strings.HasPrefix(resp.Header.Get("Content-Type"), "application/x-ndjson")
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	if lines && rec.Code < 400 {
