@@ -67,7 +67,7 @@ func (t *tracer) findChosen(ctx context.Context, f traceFlow) error {
 	end := mostSwitches(f.carrier)
 	t.mu.Lock()
 	if old := t.paths[f.edge]; old != nil && old.Carrier == f.carrier && len(old.Hops) > 0 {
-		q.lastPath, q.oldPath, end = old, old, min(end, len(old.Hops))
+		q.lastPath, q.oldPath = old, old // a switch beyond its last hop may have been silent
 	}
 	t.mu.Unlock()
 	if err := q.probeHops(ctx, 1, min(end, maxHops)); err != nil {
