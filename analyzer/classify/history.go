@@ -21,10 +21,12 @@ const (
 	// which a fault is a failure and not a degradation.
 	outLoss, hardLoss = 0.1, 0.5
 	// cleanLoss is the ratio up to which a moment is clean, and cleanSent the number of packets
-	// that it needs: if one packet in ten is always lost, all of 50 packets arrive only once
-	// in 200 moments. hardClean packets are enough where half or more were lost before.
+	// that it needs: if one packet in ten is always lost, all of 50 packets arrive once
+	// in 200 moments. So an outage ends with two such moments in a row, or one of ampleSent packets.
+	// hardClean packets are enough where half or more were lost before.
 	cleanLoss            = 0.005
-	cleanSent, hardClean = 50, 8
+	cleanSent, ampleSent = 50, 100
+	hardClean            = 8
 	// After forgetAfter moments without trouble, earlier trouble belongs to another fault.
 	forgetAfter = 6
 )
@@ -47,7 +49,9 @@ type flowHistory struct {
 	last                                                  int
 	decided, bad, outage, hard, clean, lossless, rerouted mask
 	// astray has the moments in which its path was unknown after an outage on a known one: it may have left that path.
-	astray      mask
+	astray mask
+	// ample has the clean moments of many packets.
+	ample       mask
 	outageRoute uint64 // its route in its latest outage, or 0
 }
 
@@ -90,7 +94,7 @@ func (h *History) dropForgotten() {
 func (p *flowHistory) advanceTo(to int) {
 	by := to - p.last
 	p.last = to
-	for _, m := range []*mask{&p.decided, &p.bad, &p.outage, &p.hard, &p.clean, &p.lossless, &p.rerouted, &p.astray} {
+	for _, m := range []*mask{&p.decided, &p.bad, &p.outage, &p.hard, &p.clean, &p.lossless, &p.rerouted, &p.astray, &p.ample} {
 		*m <<= by
 	}
 }
@@ -131,6 +135,9 @@ func (p *flowHistory) addFinding(f *judge.Finding, route uint64) {
 		}
 		if ratio <= cleanLoss && sent >= cleanSent {
 			p.clean |= 1
+			if sent >= ampleSent {
+				p.ample |= 1
+			}
 		}
 		if lost == 0 && sent >= hardClean {
 			p.lossless |= 1
@@ -275,7 +282,8 @@ func (h *History) comesAndGoes(edges []fabric.Flow) (s recurrence, yes bool) {
 		}
 		p.advanceTo(h.moments)
 		elsewhere := p.elsewhere()
-		one := recurrenceOf(p.outage, p.rerouted, p.clean&^elsewhere, p.clean&^p.rerouted)
+		clean := p.clean &^ elsewhere
+		one := recurrenceOf(p.outage, p.rerouted, clean&(p.ample|clean<<1|clean>>1), p.clean&^p.rerouted)
 		if hard := recurrenceOf(p.hard, p.rerouted, p.lossless&^elsewhere, p.lossless&^p.rerouted); hard.times > one.times {
 			one = hard
 		}

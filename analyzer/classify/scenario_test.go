@@ -436,6 +436,36 @@ func TestRule5AnUnknownPathIsNotClean(t *testing.T) {
 	}
 }
 
+// TestRule5CleanByChanceIsNoFlap: of a tenth of the packets that is always lost, one moment in 200 has none.
+func TestRule5CleanByChanceIsNoFlap(t *testing.T) {
+	for _, tt := range []struct {
+		sent  uint64
+		clean int // moments in a row
+		flaps bool
+	}{{50, 1, false}, {50, 2, true}, {100, 1, true}} {
+		s := newStage(t)
+		f := s.flow("h1/e", "h3/e", 0, "")
+		s.c.History = NewHistory(time.Second)
+		add := func(lost uint64) {
+			now := *f
+			o := *f.Obs
+			o.Sent, o.Lost = tt.sent, lost
+			now.Obs = &o
+			s.c.History.AddMoment([]judge.Finding{now})
+		}
+		for range 3 {
+			add(tt.sent / 8)
+			for range tt.clean {
+				add(0)
+			}
+			add(tt.sent / 8)
+		}
+		if got, yes := s.c.History.comesAndGoes([]fabric.Flow{f.Flow}); yes != tt.flaps {
+			t.Errorf("%d packets, %d clean moments: %+v, %v", tt.sent, tt.clean, got, yes)
+		}
+	}
+}
+
 func TestRule6HalfOrMoreLostIsAHardFailure(t *testing.T) {
 	for loss, want := range map[float64]fabric.Scenario{0.49: fabric.BadNIC, 0.5: fabric.HardFailure} {
 		s := newStage(t)

@@ -333,20 +333,20 @@ func TestAnswersAreBounded(t *testing.T) {
 		`,"jobs":` + many(2000, `"job"`) + `,"evidence":{"asked":` + many(60, `{"flows":`+many(60, `"h1/eth1>h2/eth1#0"`)+`}`) + `}}`
 	c := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at := `"at":"` + time.Unix(0, 0).UTC().Format(time.RFC3339) + `"`
-		switch path := r.URL.Path; {
-		case path == "/api/v1/verdicts":
+		switch r.URL.Path {
+		case "/api/v1/verdicts":
 			fmt.Fprintf(w, `{"state":"suspect",%s,"verdicts":%s,"hosts":{"%s":"late"},"scopes":%s}`, at, many(60, verdict), long, many(3000, `{"scope":"pod:p1","state":"suspect","why":"because"}`))
-		case path == "/api/v1/verdicts/x":
+		case "/api/v1/verdicts/x":
 			fmt.Fprint(w, verdict)
-		case path == "/api/v1/verdicts/x/observations":
+		case "/api/v1/verdicts/x/observations":
 			fmt.Fprint(w, strings.Repeat(`{"edge":"h1/eth1>h2/eth1#0"}`+"\n", 10_000))
-		case path == "/api/v1/jobs/x":
+		case "/api/v1/jobs/x":
 			fmt.Fprintf(w, `{"job":"%s",%s,"state":"suspect","why":"%s","verdicts":%s,"nics":%s}`, long, at, long, many(50, verdict), many(4096, `"h1/eth1"`))
-		case path == "/api/v1/jobs":
+		case "/api/v1/jobs":
 			fmt.Fprintf(w, `{%s,"jobs":%s}`, at, many(300, `{"job":"`+long+`","state":"suspect","why":"`+long+`"}`))
-		case path == "/api/v1/links":
+		case "/api/v1/links":
 			fmt.Fprintf(w, `{%s,"links":%s}`, at, many(20_000, `{"from":"a:b","to":"c:d"}`))
-		case path == "/api/v1/paths":
+		case "/api/v1/paths":
 			fmt.Fprintf(w, `{"paths":%s}`, many(200, `{"edge":"h1/eth1>h2/eth1#0","notes":`+many(20, `"`+long+`"`)+`}`))
 		}
 	}))
