@@ -18,9 +18,7 @@ func (l *Loop) reviewRouting(ctx context.Context, rep *fabric.Report, refusals [
 	if l.opts.SwitchRoutes != nil {
 		m.Switches = l.opts.SwitchRoutes()
 	}
-	for _, x := range l.store.Modes(now) {
-		m.Modes = append(m.Modes, routing.Mode(x))
-	}
+	m.Modes = l.store.Modes(now)
 	m.SessionHistory, m.LossCounts = l.sessionHistory(ctx, m.Switches, now), l.lossCounts(ctx)
 	for i := range findings {
 		f := &findings[i]

@@ -11,20 +11,6 @@ import (
 	"github.com/graylink/graylink/internal/fabric"
 )
 
-// Mode is how a switch chooses between equal paths, where the topology file says something else.
-type Mode struct {
-	// Switch is the one that chooses: a leaf, or a switch behind it where packets part. Leaves are those whose flows show it.
-	Switch string
-	Leaves []string
-	// Sprays is set if the switch chooses anew for each packet. It is not set if the file says so, and flows have one path each.
-	Sprays bool
-	Since  time.Time
-	// Seen and SeenSplit count flows that switches see, and those of them whose packets take several ways. Traces and TracesSplit count
-	// recent traces and hop-limited probes, HopProbes the latter alone.
-	Seen, SeenSplit                int
-	Traces, TracesSplit, HopProbes int
-}
-
 // steadiness is for how long the traces of a leaf's flows have found the paths of the traces before.
 type steadiness struct {
 	since, last int64   // of the first and the last trace
@@ -60,12 +46,12 @@ func (l *leafSpray) isSteady(now time.Time) bool {
 
 // Modes returns the switches that choose between equal paths otherwise than the topology file says, by name. A leaf that is joined with
 // others, since packets of all of them part at one switch behind, has the earliest time.
-func (s *Store) Modes(now time.Time) (out []Mode) {
+func (s *Store) Modes(now time.Time) (out []fabric.SwitchMode) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, leaf := range slices.Sorted(maps.Keys(s.spraying.leaves)) {
 		l := s.spraying.leaves[leaf]
-		m := Mode{Switch: leaf, Leaves: []string{leaf}, Sprays: !s.g.Topo.Sprays(), Seen: l.seen, SeenSplit: l.seenSplit,
+		m := fabric.SwitchMode{Switch: leaf, Leaves: []string{leaf}, Sprays: !s.g.Topo.Sprays(), Seen: l.seen, SeenSplit: l.seenSplit,
 			Traces: int(l.traces), TracesSplit: int(l.split), HopProbes: int(l.hopProbes)}
 		since, sprays := l.spraysSince()
 		switch {
@@ -82,7 +68,7 @@ func (s *Store) Modes(now time.Time) (out []Mode) {
 		if l.behind != "" {
 			m.Switch = l.behind
 		}
-		i := slices.IndexFunc(out, func(x Mode) bool { return x.Switch == m.Switch })
+		i := slices.IndexFunc(out, func(x fabric.SwitchMode) bool { return x.Switch == m.Switch })
 		if i < 0 {
 			out = append(out, m)
 			continue
@@ -95,7 +81,7 @@ func (s *Store) Modes(now time.Time) (out []Mode) {
 		x.Seen, x.SeenSplit, x.Traces = x.Seen+m.Seen, x.SeenSplit+m.SeenSplit, x.Traces+m.Traces
 		x.TracesSplit, x.HopProbes = x.TracesSplit+m.TracesSplit, x.HopProbes+m.HopProbes
 	}
-	slices.SortFunc(out, func(a, b Mode) int { return strings.Compare(a.Switch, b.Switch) })
+	slices.SortFunc(out, func(a, b fabric.SwitchMode) int { return strings.Compare(a.Switch, b.Switch) })
 	return out
 }
 

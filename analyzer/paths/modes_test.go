@@ -22,18 +22,18 @@ func bySpine(n, spine int, at float64) fabric.Trace {
 }
 
 // wantMode checks which switch is said to choose otherwise than the topology file says, "" for none, and returns what is said.
-func wantMode(t *testing.T, s *Store, at float64, sw string, sprays bool) Mode {
+func wantMode(t *testing.T, s *Store, at float64, sw string, sprays bool) fabric.SwitchMode {
 	t.Helper()
 	got := s.Modes(sec(at))
 	if sw == "" {
 		if len(got) > 0 {
 			t.Errorf("at %g: %+v, want nothing", at, got)
 		}
-		return Mode{}
+		return fabric.SwitchMode{}
 	}
 	if len(got) != 1 || got[0].Switch != sw || got[0].Sprays != sprays {
 		t.Errorf("at %g: %+v, want %s with sprays %t", at, got, sw, sprays)
-		return Mode{}
+		return fabric.SwitchMode{}
 	}
 	return got[0]
 }

@@ -4,31 +4,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
-
-// Mode is how a switch chooses between equal next hops, where the topology file says something else.
-type Mode struct {
-	// Switch is the one that chooses, and Leaves are those whose flows show it, which are Switch itself or before it.
-	Switch string
-	Leaves []string
-	// Sprays is set if the switch chooses anew for each packet. It is not set if the file says so, and flows have one path each.
-	Sprays bool
-	Since  time.Time
-	// Seen and SeenSplit count flows that switches see, and those of them whose packets take several ways. Traces and TracesSplit count
-	// recent traces and hop-limited probes, and HopProbes the latter alone.
-	Seen, SeenSplit                int
-	Traces, TracesSplit, HopProbes int
-}
 
 // modeFindings returns the findings on switches that choose next hops otherwise than the topology file says.
 func modeFindings(m *Moment) (out []Finding) {
 	for i := range m.Modes {
 		x := &m.Modes[i]
 		f := Finding{Element: fabric.Element{ID: x.Switch, Kind: fabric.KindSwitch}, Kind: Sprays, Since: x.Since,
-			Confidence: 0.99, Claimed: true, Flows: x.Seen, Text: x.evidence()}
+			Confidence: 0.99, Claimed: true, Flows: x.Seen, Text: modeEvidence(x)}
 		if !x.Sprays {
 			f.Kind = HashesFlows
 		}
@@ -43,8 +28,8 @@ func modeFindings(m *Moment) (out []Finding) {
 	return out
 }
 
-// evidence says in words what shows how the switch chooses.
-func (x *Mode) evidence() string {
+// modeEvidence says in words what shows how a switch chooses.
+func modeEvidence(x *fabric.SwitchMode) string {
 	var by []string
 	traces := "recent traces"
 	if x.HopProbes > 0 {
@@ -65,6 +50,5 @@ func (x *Mode) evidence() string {
 	if len(by) == 0 {
 		return ""
 	}
-	text := strings.Join(by, "; ")
-	return "Evidence: " + text + "."
+	return "Evidence: " + strings.Join(by, "; ") + "."
 }

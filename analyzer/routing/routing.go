@@ -243,7 +243,7 @@ type Moment struct {
 	// Refusals are the identifiers of chosen paths that switches say they do not know.
 	Refusals []Refusal
 	// Modes are the switches that choose next hops otherwise than the topology file says.
-	Modes []Mode
+	Modes []fabric.SwitchMode
 	// Strays are flows whose packets do not take their chosen path, as traces show.
 	Strays []Stray
 	// Switches are the reports of switches, by name.

@@ -3,6 +3,7 @@ package fabric
 import (
 	"fmt"
 	"net/netip"
+	"time"
 )
 
 // Forwarding is how a packet's path through the switches is chosen.
@@ -75,6 +76,20 @@ func (l Locator) NumberedLocator(n int) (Locator, error) {
 	a := l.Block().Addr().As16()
 	a[locatorBlockBits/8], a[locatorBlockBits/8+1] = byte(n>>8), byte(n)
 	return Locator{netip.PrefixFrom(netip.AddrFrom16(a), locatorBits)}, nil
+}
+
+// SwitchMode is how a switch chooses between equal paths, where the topology file says something else.
+type SwitchMode struct {
+	// Switch is the one that chooses: a leaf, or a switch behind it where packets part. Leaves are those whose flows show it.
+	Switch string
+	Leaves []string
+	// Sprays is set if the switch chooses anew for each packet. It is not set if the file says so, and flows have one path each.
+	Sprays bool
+	Since  time.Time
+	// Seen and SeenSplit count flows that switches see, and those of them whose packets take several ways. Traces and TracesSplit count
+	// recent traces and hop-limited probes, HopProbes the latter alone.
+	Seen, SeenSplit                int
+	Traces, TracesSplit, HopProbes int
 }
 
 // PortNumber returns the position of a switch's port among its linked ports in order, from 0, by which source routing names
