@@ -258,11 +258,17 @@ func TestGridIsShared(t *testing.T) {
 	if later, _ := s.Grid(Selection{}, begin().Add(11*time.Second)); later == first {
 		t.Error("the grid was never built again")
 	}
-	for i := range 2 * maxGrids {
-		_, _ = s.Grid(Selection{Plane: fmt.Sprint(i)}, begin().Add(12*time.Second))
+	for _, nics := range []bool{false, true} {
+		for _, plane := range []string{"", "a"} {
+			for _, direction := range []Direction{BothDirections, Probes, Replies} {
+				if _, err := s.Grid(Selection{NICs: nics, Plane: plane, Direction: direction}, begin().Add(12*time.Second)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
 	}
-	if len(s.built) > maxGrids {
-		t.Errorf("%d grids are kept, want at most %d", len(s.built), maxGrids)
+	if len(s.built) != maxGrids {
+		t.Errorf("%d of twelve grids are kept, want %d", len(s.built), maxGrids)
 	}
 }
 

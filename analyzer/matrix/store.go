@@ -106,8 +106,15 @@ func (s *Store) Record(g *fabric.Graph, snap *snapshot.Snapshot) {
 		s.changeGraph(g)
 	}
 	s.at, s.freshFor = snap.At, snap.FreshFor
-	for i, id := range g.NICIDs() {
-		_, s.silent[i] = snap.Hosts[fabric.OwnerOf(id)]
+	clear(s.silent)
+	for node := range snap.Hosts {
+		if n := g.Node(node); n != nil {
+			for i := range n.NICs {
+				if at, known := s.nics[n.NICs[i].ID()]; known {
+					s.silent[at] = true
+				}
+			}
+		}
 	}
 	for i := range snap.Edges {
 		s.recordFlow(&snap.Edges[i])

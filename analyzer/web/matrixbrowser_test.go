@@ -3,16 +3,17 @@ package web
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/worldtest"
 )
 
@@ -84,7 +85,17 @@ func drive(t *testing.T, h http.Handler, path, script string) map[string]any {
 func TestMatrixInABrowser(t *testing.T) {
 	w := worldtest.NewWorld(worldtest.NewClos(t, 2, 20, 1), 3)
 	w.Slow["leaf2"] = 2_000_000
-	got := drive(t, matrixHandler(w), "/matrix", `
+	h := matrixHandler(w)
+	var cycles atomic.Int64
+	h.Matrix = matrix.NewStore()
+	snap, _ := measureWorld(w, nil)
+	h.Now = func() time.Time { // a cycle has ended whenever somebody looks
+		next := snap
+		next.At = noon().Add(time.Duration(cycles.Add(1)) * time.Second)
+		h.Matrix.Record(w.Graph, &next)
+		return next.At.Add(time.Hour)
+	}
+	got := drive(t, h, "/matrix", `
 	const press = (type, x, y) => {
 		const box = document.getElementById('cells').getBoundingClientRect();
 		const target = type === 'pointerdown' ? document.getElementById('cells') : window;
@@ -100,6 +111,11 @@ func TestMatrixInABrowser(t *testing.T) {
 		press('pointerup', 1.5 * size(), 4.5 * size());
 		await until(() => document.querySelector('#cell h2'));
 		state.cell = document.querySelector('#cell h2').textContent;
+		document.querySelector('.matrix').focus();
+		const shown = document.getElementById('cells');
+		await until(() => document.getElementById('cells') !== shown); // the page was refreshed
+		state.kept = document.querySelector('#cell h2').textContent;
+		state.focused = document.activeElement === document.querySelector('.matrix');
 		go(() => document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '+', bubbles: true })));
 	} else if (state.step === 1) {
 		state.second = size();
@@ -111,6 +127,9 @@ func TestMatrixInABrowser(t *testing.T) {
 	if got["cell"] != "leaf5 → leaf2" {
 		t.Errorf("a click on the fifth row and second column shows %v", got["cell"])
 	}
+	if got["kept"] != got["cell"] || got["focused"] != true {
+		t.Errorf("after a refresh the cell is %v, and the matrix has the focus: %v", got["kept"], got["focused"])
+	}
 	first, second, third := got["first"].(float64), got["second"].(float64), got["third"].(float64)
 	if second != 2*first || third <= second {
 		t.Errorf("cells have %g pixels, %g after the key and %g after the drag", first, second, third)
@@ -120,9 +139,6 @@ func TestMatrixInABrowser(t *testing.T) {
 // TestMatrixIsFluent: a large matrix is panned by the browser itself. The frames of two seconds of panning are counted, and the weight of the
 // first view; both are reported, and only the weight is judged, since frames depend on the machine.
 func TestMatrixIsFluent(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the matrix of 512 leaves is drawn in the long tests")
-	}
 	g := clos{pods: 32, leaves: 16, spines: 4, cores: 4, nodesPerLeaf: 2}.graph(t)
 	w := worldtest.NewScheduledWorld(t, g, 3)
 	w.Slow["leaf2-3"] = 2_000_000
@@ -158,8 +174,5 @@ func TestMatrixIsFluent(t *testing.T) {
 	t.Logf("first view: %d bytes; panning: %.0f frames a second; heap of the page: %.1f MB", weight, got["frames"], got["memory"].(float64)/1e6)
 	if got["left"].(float64) == 0 {
 		t.Error("the matrix was not panned")
-	}
-	if fmt.Sprint(got["frames"]) == "0" {
-		t.Error("no frame was drawn")
 	}
 }

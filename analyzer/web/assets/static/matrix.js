@@ -1,57 +1,9 @@
-// The matrix is fetched again every five seconds. A click shows a cell, a drag zooms to a part, + and - change the size of cells.
+// A click shows a cell, a drag zooms to a part, + and - change the size of cells.
 'use strict';
 (() => {
-  const every = 5000;
-  const offline = document.getElementById('offline');
-  const spoken = document.getElementById('spoken');
   const main = document.querySelector('main');
   const canvas = () => document.getElementById('cells');
   const region = () => document.querySelector('.matrix');
-  let chosen = null; // the cell that is shown
-
-  const load = async (change) => {
-    const url = new URL(location.href);
-    url.hash = '';
-    change(url.searchParams);
-    const answer = await fetch(url, { cache: 'no-store', signal: AbortSignal.timeout(15000) });
-    if (!answer.ok && answer.status !== 400) throw new Error(answer.status);
-    return new DOMParser().parseFromString(await answer.text(), 'text/html');
-  };
-  // Pictures of the new state are shown once they are loaded, so that nothing flickers.
-  const swapPicture = async (next) => {
-    const now = canvas();
-    const then = next.querySelector('#cells');
-    if (!now || !then || now.outerHTML === then.outerHTML) return;
-    await Promise.allSettled([...then.querySelectorAll('image')].map((image) => {
-      const picture = new Image();
-      picture.src = image.getAttribute('href');
-      return picture.decode();
-    }));
-    for (const name of ['.top', '.left', '#cells']) document.querySelector('.matrix ' + name).replaceWith(document.adoptNode(next.querySelector('.matrix ' + name)));
-  };
-  const refresh = async () => {
-    try {
-      const next = await load((q) => {
-        q.set('fragment', 'main');
-        if (chosen) { q.set('r', chosen.r); q.set('c', chosen.c); }
-      });
-      await swapPicture(next);
-      for (const piece of next.querySelectorAll('[data-live]')) {
-        const old = document.getElementById(piece.id);
-        if (piece.id === 'picture' || !old || old.outerHTML === piece.outerHTML || old.contains(document.activeElement)) continue;
-        old.replaceWith(document.adoptNode(piece));
-      }
-      const { title } = document.getElementById('answer').dataset;
-      if (document.title !== title) document.title = spoken.textContent = title;
-      offline.hidden = true;
-      document.body.classList.remove('offline');
-    } catch {
-      offline.hidden = false;
-      document.body.classList.add('offline');
-    }
-    setTimeout(refresh, every);
-  };
-  setTimeout(refresh, every);
 
   const place = (event) => {
     const box = canvas().getBoundingClientRect();
@@ -62,12 +14,19 @@
     const index = (v) => Math.floor(size > 0 ? v / size : v * -size);
     return { r: index(at.y), c: index(at.x) };
   };
+  // The address names the cell that is shown, so that it can be bookmarked and is refreshed with the page.
   const showCell = async (cell) => {
-    chosen = cell;
-    const next = await load((q) => { q.set('fragment', 'cell'); q.set('r', cell.r); q.set('c', cell.c); q.delete('row'); q.delete('column'); });
+    const url = new URL(location.href);
+    for (const name of ['row', 'column']) url.searchParams.delete(name);
+    url.searchParams.set('r', cell.r);
+    url.searchParams.set('c', cell.c);
+    history.replaceState(null, '', url);
+    url.searchParams.set('fragment', 'cell');
+    const answer = await fetch(url, { cache: 'no-store', signal: AbortSignal.timeout(15000) });
+    const next = new DOMParser().parseFromString(await answer.text(), 'text/html');
     const section = document.getElementById('cell');
     section.replaceChildren(...next.body.childNodes);
-    spoken.textContent = section.querySelector('h2')?.textContent ?? '';
+    document.getElementById('spoken').textContent = section.querySelector('h2')?.textContent ?? '';
   };
   // zoomTo changes the size of cells, and keeps a place of the matrix, given as shares of its side, in the middle of what is shown.
   const zoomTo = (size, middle) => {
@@ -119,7 +78,7 @@
     frame = null;
     const width = Math.max(Math.abs(to.x - start.x), Math.abs(to.y - start.y));
     if (width < 6) {
-      showCell(cellAt(to)).catch(() => { offline.hidden = false; });
+      showCell(cellAt(to)).catch(() => {}); // the next refresh says that the analyzer does not respond
       return;
     }
     const size = Number(canvas().dataset.cell);

@@ -1,21 +1,31 @@
-// Every two seconds the main part is fetched again and each piece that changed
-// is replaced. What the reader has focused or typed stays.
+// Every two seconds, or as often as the page says, the main part is fetched again and
+// each piece that changed is replaced. What the reader has focused or typed stays.
 'use strict';
 (() => {
-  const every = 2000;
+  const every = Number(document.body.dataset.every ?? 2000);
   const offline = document.getElementById('offline');
   const spoken = document.getElementById('spoken');
-  const take = (piece) => {
+  const scrolling = '.canvas, .scroll, .matrix';
+  // Pictures are loaded before they are shown, so that nothing flickers.
+  const loadPictures = (piece) => Promise.allSettled([...piece.querySelectorAll('image')].map((image) => {
+    const picture = new Image();
+    picture.src = image.getAttribute('href');
+    return picture.decode();
+  }));
+  const take = async (piece) => {
     const old = document.getElementById(piece.id);
     for (const open of old ? old.querySelectorAll('details[open]') : []) {
       piece.querySelector('#' + CSS.escape(open.id))?.setAttribute('open', '');
     }
     if (!old || old.outerHTML === piece.outerHTML) return;
-    const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
-    const canvas = old.querySelector('.canvas, .scroll');
-    const left = canvas ? canvas.scrollLeft : 0;
+    await loadPictures(piece);
+    const active = old.contains(document.activeElement) ? document.activeElement : null;
+    const focused = active?.getAttribute('href') ?? null;
+    const region = old.querySelector(scrolling);
+    const { scrollLeft = 0, scrollTop = 0 } = region ?? {};
     old.replaceWith(piece);
-    if (left) piece.querySelector('.canvas, .scroll').scrollLeft = left;
+    piece.querySelector(scrolling)?.scrollTo(scrollLeft, scrollTop);
+    if (active && active === region) piece.querySelector(scrolling)?.focus({ preventScroll: true });
     if (focused === null) return;
     for (const a of piece.querySelectorAll('a')) {
       if (a.getAttribute('href') === focused) {
@@ -32,7 +42,7 @@
       // 400 is an answer too: it says what was wrong with the look-up.
       if (!answer.ok && answer.status !== 400) throw new Error(answer.status);
       const next = new DOMParser().parseFromString(await answer.text(), 'text/html');
-      for (const piece of next.querySelectorAll('[data-live]')) take(document.adoptNode(piece));
+      for (const piece of next.querySelectorAll('[data-live]')) await take(document.adoptNode(piece));
       const { title } = document.getElementById('answer').dataset;
       if (document.title !== title) {
         document.title = title;
