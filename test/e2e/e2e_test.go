@@ -111,14 +111,21 @@ func need(t *testing.T) {
 	}
 }
 
-// fabricOf builds the lab of a topology file. The caller takes it down.
-func fabricOf(t *testing.T, name, file string) *lab.Lab {
+// loadTopology returns the topology of a file, which must have no problems.
+func loadTopology(t *testing.T, file string) *fabric.Topology {
 	t.Helper()
-	need(t)
 	topo, found := fabric.LoadTopology(file)
 	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
+	return topo
+}
+
+// fabricOf builds the lab of a topology file. The caller takes it down.
+func fabricOf(t *testing.T, name, file string) *lab.Lab {
+	t.Helper()
+	need(t)
+	topo := loadTopology(t, file)
 	l, err := lab.Up(t.Context(), topo, lab.Options{Name: name, Owner: true, Executable: filepath.Join(bin, "graylink")})
 	if err != nil {
 		t.Fatal(err)

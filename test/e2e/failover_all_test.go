@@ -37,10 +37,7 @@ func startRouted(t *testing.T, name, file string, o demo.Options) *routedDemo {
 	t.Helper()
 	need(t)
 	program(t, "vtysh")
-	topo, found := fabric.LoadTopology(file)
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
+	topo := loadTopology(t, file)
 	o.Name, o.Topology, o.Routing = name, topo, lab.RoutingFRR
 	d := startDemo(t, o)
 	return &routedDemo{t, d, watchCrossings(t, d.Lab(), 8)}

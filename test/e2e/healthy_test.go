@@ -26,10 +26,7 @@ func TestHealthyFabric(t *testing.T) {
 	need(t)
 	for _, file := range healthyTopologies {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			topo, found := fabric.LoadTopology(file)
-			if err := found.Err(); err != nil {
-				t.Fatal(err)
-			}
+			topo := loadTopology(t, file)
 			d := startDemo(t, demo.Options{Name: "e2eh", Topology: topo, TraceOnly: true, BendClocks: true})
 			pathsEqualTheKernels(t, d)
 			cpu := watchAgents(t, 7*time.Second)

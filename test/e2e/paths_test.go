@@ -179,10 +179,7 @@ func (w *ways) discover(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, stderr)
 	}
-	got, found := fabric.LoadTopology(file)
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
+	got := loadTopology(t, file)
 	ids := func(topo *fabric.Topology) (all []string) {
 		for _, l := range topo.Links {
 			all = append(all, l.ID())

@@ -171,10 +171,7 @@ func TestFaultBesideRouting(t *testing.T) {
 }
 
 func faultsBesideRouting(t *testing.T, tiers string, from, to uint64) {
-	topo, found := fabric.LoadTopology(routedFabrics[tiers])
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
+	topo := loadTopology(t, routedFabrics[tiers])
 	name := "e2erb" + tiers
 	d := startDemo(t, demo.Options{Name: name, Topology: topo, Fabric: demo.Namespaces, Routing: lab.RoutingFRR})
 	runs, both, others := 0, 0, 0

@@ -34,10 +34,7 @@ func TestSprayedFabrics(t *testing.T) {
 		{fabric: demo.Simulated, paths: "sightings", noTraces: true},
 	} {
 		t.Run(c.fabric+" "+c.paths, func(t *testing.T) {
-			topo, found := fabric.LoadTopology("../../deploy/lab/spray.yaml")
-			if err := found.Err(); err != nil {
-				t.Fatal(err)
-			}
+			topo := loadTopology(t, "../../deploy/lab/spray.yaml")
 			d := startDemo(t, demo.Options{Name: "e2espray", Topology: topo, Fabric: c.fabric, TraceOnly: c.traceOnly, NoTraces: c.noTraces, Seed: 1, Progress: testLog{t}})
 			flowsAreSprayed(t, d)
 			sprayedInSilence(t, d)
@@ -158,10 +155,7 @@ func trimmedProbesAreDropped(t *testing.T, d *demo.Demo) {
 // name the leaves, and nothing else.
 func TestSprayingIsNoticed(t *testing.T) {
 	need(t)
-	topo, found := fabric.LoadTopology("../../deploy/lab/demo.yaml")
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
+	topo := loadTopology(t, "../../deploy/lab/demo.yaml")
 	for name, o := range map[string]demo.Options{"sightings": {NoTraces: true}, "traces": {TraceOnly: true}} {
 		t.Run(name, func(t *testing.T) {
 			o.Name, o.Topology, o.Fabric, o.Seed, o.Progress = "e2emode", topo, demo.Namespaces, 1, testLog{t}

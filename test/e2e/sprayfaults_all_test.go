@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/cmd/graylink/demo"
-	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/lab"
 )
 
@@ -46,10 +45,7 @@ func TestFaultsOfASprayedFabric(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	topo, found := fabric.LoadTopology("../../deploy/lab/spray.yaml")
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
+	topo := loadTopology(t, "../../deploy/lab/spray.yaml")
 	d := startDemo(t, demo.Options{Name: "e2esf", Topology: topo, Fabric: demo.Namespaces, Seed: from, Progress: testLog{t}})
 	flowsAreSprayed(t, d)
 	listenFor(t, d, *spraySilence)

@@ -20,10 +20,7 @@ import (
 // identifier has a verdict of its own, and no link is blamed.
 func TestSourceRoutedFabric(t *testing.T) {
 	need(t)
-	topo, found := fabric.LoadTopology("../../deploy/lab/srv6.yaml")
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
+	topo := loadTopology(t, "../../deploy/lab/srv6.yaml")
 	d := startDemo(t, demo.Options{Name: "e2esrv6", Topology: topo, Fabric: demo.Namespaces, Seed: 1, Progress: testLog{t}})
 	flowsAreChosen(t, d)
 	const link, way = "leaf1:up2--spine2:dn1", "leaf1:up2->spine2:dn1"

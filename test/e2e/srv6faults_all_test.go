@@ -44,10 +44,7 @@ var srv6FaultKinds = []struct {
 // srv6Demo starts the demo on a fabric whose hosts choose paths.
 func srv6Demo(t *testing.T, name string) *demo.Demo {
 	t.Helper()
-	topo, found := fabric.LoadTopology("../../deploy/lab/srv6.yaml")
-	if err := found.Err(); err != nil {
-		t.Fatal(err)
-	}
+	topo := loadTopology(t, "../../deploy/lab/srv6.yaml")
 	return startDemo(t, demo.Options{Name: name, Topology: topo, Fabric: demo.Namespaces, Seed: 1, Progress: testLog{t}})
 }
 
