@@ -237,10 +237,18 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 	for n, flows := range to.byPort {
 		entered[fabric.OwnerOf(w.usage.ports[n].To)] += flows
 	}
+	selected := map[string]bool{} // switches that a neighbour's table leads to: the route by them is preferred
+	for _, c := range own {
+		for _, d := range c.unused {
+			if m.hasHop(c.sw, leaf, d) == yes {
+				selected[fabric.OwnerOf(d.To)] = true
+			}
+		}
+	}
 	for _, c := range own {
 		for _, d := range c.unused {
 			next := fabric.OwnerOf(d.To)
-			if next == leaf || entered[next] > 0 {
+			if next == leaf || entered[next] > 0 || selected[next] {
 				if p := c.chanceOf(m, d); p <= bound && m.hasHop(c.sw, leaf, d) != yes {
 					f := Finding{Element: fabric.Element{ID: c.sw, Kind: fabric.KindSwitch}, Kind: MissingHop, Prefix: leaf, Confidence: confidenceOf(p - bound),
 						Used: c.used, Expected: len(c.expected), Flows: c.flows, Others: []fabric.Element{{ID: d.LinkID(), Kind: fabric.KindLink}, {ID: next, Kind: fabric.KindSwitch}}}
@@ -256,14 +264,6 @@ func (w *Watcher) missingAt(m *Moment, leaf string, own []*choice, bound float64
 				at[next] = a
 			}
 			a.by, a.chance, a.links = append(a.by, c), a.chance+c.chanceOf(m, d), append(a.links, d)
-		}
-	}
-	for sw, a := range at {
-		refuted := !slices.ContainsFunc(a.by, func(c *choice) bool {
-			return slices.ContainsFunc(c.unused, func(d fabric.Direction) bool { return fabric.OwnerOf(d.To) == sw && m.hasHop(c.sw, leaf, d) != yes })
-		})
-		if refuted {
-			delete(at, sw)
 		}
 	}
 	// explains reports whether flows can reach the leaf by a switch only across another one.

@@ -257,6 +257,25 @@ func TestTableShowsWhatFewFlowsDoNot(t *testing.T) {
 	}
 }
 
+// Rule 2: a switch that no flow to a leaf happens to enter is preferred where a neighbour's table leads to it. What is amiss is the table
+// that does not.
+func TestNeighboursTableRefutesMissingPrefix(t *testing.T) {
+	w := newWorld(worldtest.NewClos(t, 2, 4, 2), 15)
+	w.flows = slices.DeleteFunc(w.flows, func(f fabric.Flow) bool {
+		_, to := f.Endpoints()
+		leaf, _ := w.g.LeafOf(to)
+		p, _ := w.pathOf(f)
+		return f.Reply || f.Number > 0 || leaf == "leaf4" && slices.ContainsFunc(p, func(h fabric.Hop) bool { return h.Switch == "spine1" }) && p[0].Switch != "leaf2"
+	})
+	w.run(t, 2)
+	w.hops["leaf2"]["leaf4"] = []string{"up2"}
+	w.report()
+	w.run(t, 8)
+	if f := w.only(t, routing.MissingHop); f.ID != "leaf2" || !f.Claimed {
+		t.Errorf("%+v", f)
+	}
+}
+
 // Rule 4: what a database has of sessions serves where no switch reports them.
 func TestSessionHistory(t *testing.T) {
 	link := fabric.Element{ID: "leaf2:up1--spine1:dn2", Kind: fabric.KindLink}
