@@ -135,10 +135,7 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 			latest = events[n-1]
 		}
 	}
-	if s != nil {
-		note(s.departures)
-	}
-	hasBFD, hasCarrier := false, false
+	hasBFD, hasCarrier, reported := false, false, false
 	for _, end := range [2]string{l.A, l.B} {
 		if n, known := m.CarrierChanges[end]; known {
 			hasCarrier, carriers = true, max(carriers, n)
@@ -150,6 +147,7 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		if c == nil {
 			continue
 		}
+		reported = true
 		resets, lapses = max(resets, recent(c.resets, m.Now)), max(lapses, recent(c.lapses, m.Now))
 		hasBFD = hasBFD || c.hasBFD
 		for _, events := range [2][]time.Time{c.resets, c.lapses} {
@@ -158,6 +156,9 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 				f.Since = events[0]
 			}
 		}
+	}
+	if s != nil && (!reported || carriers > 0) { // else flows left it for another reason than its sessions
+		note(s.departures)
 	}
 	f.Times = max(departures, resets, lapses)
 	if f.Times < flapTimes || m.Now.Sub(latest) > flapCalm {

@@ -114,6 +114,12 @@ func TestFlapIsClaimedOnlyByReports(t *testing.T) {
 		if w.run(t, 70); len(w.found) > 0 {
 			t.Errorf("over a minute after the last event: %s", describe(w))
 		}
+		w.down[link.ID] = true
+		w.converge()
+		w.run(t, 3)
+		if slices.ContainsFunc(w.found, func(f routing.Finding) bool { return f.Kind == want }) {
+			t.Errorf("flows left the link, and its sessions stayed: %s", describe(w))
+		}
 	}
 }
 
