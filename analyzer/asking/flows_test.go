@@ -2,6 +2,7 @@ package asking
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/graylink/graylink/internal/fabric"
@@ -73,6 +74,43 @@ func TestPlannedFlowsDistinguish(t *testing.T) {
 			t.Errorf("%s: %d of %d", name, split, separable)
 		}
 	}
+}
+
+// TestChosenPathsDistinguish checks that flows whose paths are chosen distinguish each two directions for certain, in the order in which
+// coordinators choose their paths.
+func TestChosenPathsDistinguish(t *testing.T) {
+	topo := clos.NewTopology(clos.Options{LeavesPerPod: 4, SpinesPerPod: 8, NICsPerLeaf: 2})
+	topo.Forwarding = fabric.SRv6
+	g := fabric.NewGraph(topo)
+	p := NewPlanner(g)
+	var suspects []fabric.DirectedElement
+	for _, l := range topo.Links {
+		if d := (fabric.Direction{From: l.A, To: l.B}); !l.IsAccess() {
+			for _, x := range []fabric.Direction{d, d.Reverse()} {
+				suspects = append(suspects, fabric.DirectedElement{Element: fabric.Element{ID: x.LinkID(), Kind: fabric.KindLink}, Direction: x})
+			}
+		}
+	}
+	pairs, flows := 0, 0
+	for i, a := range suspects {
+		for _, b := range suspects[:i] {
+			found := false
+			for _, w := range p.PlanFlows([]fabric.DirectedElement{a, b}) {
+				flows += w.Flows
+				all := g.ShortestPaths(w.Src, w.Dst, maxPaths)
+				for n := range w.Flows {
+					way := all[n%len(all)]
+					for _, d := range [][]fabric.Direction{way.LinkDirections(w.Src, w.Dst), way.Reverse().LinkDirections(w.Dst, w.Src)} {
+						found = found || slices.Contains(d, a.Direction) != slices.Contains(d, b.Direction)
+					}
+				}
+			}
+			if pairs++; !found {
+				t.Errorf("%s and %s stay together", a.Direction, b.Direction)
+			}
+		}
+	}
+	t.Logf("%d pairs, by %.1f flows each", pairs, float64(flows)/float64(pairs))
 }
 
 // TestNothingIsWantedForWhatNoFlowSplits: a link and its ports, a NIC and its cable.

@@ -68,7 +68,7 @@ func (p *Planner) inseparable(targets []target) map[suspectPair]bool {
 	}
 	for _, q := range p.splittingPairs(targets) {
 		for pair := range out {
-			if q.splits[pair[0]*n+pair[1]] > 0 {
+			if slices.ContainsFunc(q.splits, func(of []float64) bool { return of[pair[0]*n+pair[1]] > 0 }) {
 				delete(out, pair)
 			}
 		}

@@ -64,7 +64,7 @@ func TestAssignmentsHaveChosenPaths(t *testing.T) {
 		t.Fatalf("%d edges and %d answers, want 12", len(there), len(back))
 	}
 	for flow, p := range there {
-		if sourceroute.Reverse(back[flow]).CanonicalKey() != p.CanonicalKey() {
+		if back[flow].Reverse().CanonicalKey() != p.CanonicalKey() {
 			t.Errorf("%s goes by %s, and its replies by %s", flow, p.CanonicalKey(), back[flow].CanonicalKey())
 		}
 	}
@@ -132,7 +132,7 @@ func TestTemporaryFlowsHaveChosenPaths(t *testing.T) {
 				if i == 0 {
 					there[e.Flow] = p.CanonicalKey()
 				} else {
-					back[e.Flow] = sourceroute.Reverse(p).CanonicalKey()
+					back[e.Flow] = p.Reverse().CanonicalKey()
 				}
 			}
 		}

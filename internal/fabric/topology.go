@@ -402,6 +402,15 @@ func (p Path) LinkDirections(src, dst string) []Direction {
 	return out
 }
 
+// Reverse returns the way back over a path.
+func (p Path) Reverse() Path {
+	out := make(Path, len(p))
+	for i, h := range p {
+		out[len(p)-1-i] = Hop{Switch: h.Switch, In: h.Out, Out: h.In}
+	}
+	return out
+}
+
 // CanonicalKey returns a canonical text of the path, for interning and comparison.
 func (p Path) CanonicalKey() string {
 	s := ""

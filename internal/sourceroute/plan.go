@@ -188,7 +188,7 @@ func (p *planner) waysBetween(f fabric.Flow) (ways []candidate, why error) {
 
 func (p *planner) newCandidate(path fabric.Path) (c candidate, err error) {
 	c.path = slices.Clone(path)
-	back := Reverse(c.path)
+	back := c.path.Reverse()
 	if c.carrier, err = p.t.Carrier(c.path); err != nil {
 		return c, err
 	}
@@ -422,7 +422,7 @@ func (p *planner) result(flows int) *Plan {
 			_, last := p.t.g.LeafOf(f.flow.Dst)
 			c.Probe = slices.Clone(f.chosen.path)
 			c.Probe[0].In, c.Probe[len(c.Probe)-1].Out = in, last
-			c.Reply, c.Detour = Reverse(c.Probe), f.detoured
+			c.Reply, c.Detour = c.Probe.Reverse(), f.detoured
 			c.ProbeCarrier, c.ReplyCarrier = f.chosen.carrier, f.chosen.back
 		case p.refused[f.leaves] != nil:
 			c.Why = p.refused[f.leaves].Error()

@@ -155,7 +155,7 @@ func TestRepliesReturn(t *testing.T) {
 	for _, c := range table.Choose(flowsOf(t, topo)).Choices {
 		there, _ := table.Path(c.Flow.Src, c.Flow.Dst, c.ProbeCarrier)
 		back, _ := table.Path(c.Flow.Dst, c.Flow.Src, c.ReplyCarrier)
-		if !reflect.DeepEqual(there, c.Probe) || !reflect.DeepEqual(back, c.Reply) || !reflect.DeepEqual(Reverse(back), there) {
+		if !reflect.DeepEqual(there, c.Probe) || !reflect.DeepEqual(back, c.Reply) || !reflect.DeepEqual(back.Reverse(), there) {
 			t.Fatalf("%v: there %v, back %v; planned %v, %v", c.Flow, there, back, c.Probe, c.Reply)
 		}
 	}
@@ -415,7 +415,7 @@ func TestNthWays(t *testing.T) {
 				t.Errorf("%s: way %d is %s, %v, want %s", f.name, n, p.CanonicalKey(), err, paths[n%len(paths)].CanonicalKey())
 			}
 			q, err := table.Path(dst, src, back)
-			if err != nil || Reverse(q).CanonicalKey() != p.CanonicalKey() {
+			if err != nil || q.Reverse().CanonicalKey() != p.CanonicalKey() {
 				t.Errorf("%s: the way back of %d is %s, %v", f.name, n, q.CanonicalKey(), err)
 			}
 		}

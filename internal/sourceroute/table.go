@@ -168,7 +168,7 @@ func (t *Table) NthWay(src, dst string, n int) (probe, reply netip.Addr, err err
 		if w.there, err = t.Carrier(p); err != nil {
 			continue
 		}
-		if w.back, err = t.Carrier(Reverse(p)); err == nil {
+		if w.back, err = t.Carrier(p.Reverse()); err == nil {
 			ways = append(ways, w)
 		}
 	}
@@ -196,13 +196,4 @@ func (t *Table) Resolve(src, dst string, trace fabric.Trace) fabric.Resolved {
 		return fabric.Resolved{State: fabric.PathUnknown, Notes: append(slices.Clone(trace.Notes), "chosen: "+err.Error())}
 	}
 	return fabric.Resolved{Path: p, State: fabric.PathValid, Notes: append(slices.Clone(trace.Notes), "chosen by the sender")}
-}
-
-// Reverse returns the way back over a path.
-func Reverse(p fabric.Path) fabric.Path {
-	out := make(fabric.Path, len(p))
-	for i, h := range p {
-		out[len(p)-1-i] = fabric.Hop{Switch: h.Switch, In: h.Out, Out: h.In}
-	}
-	return out
 }
