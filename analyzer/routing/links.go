@@ -135,7 +135,7 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 			latest = events[n-1]
 		}
 	}
-	hasBFD, hasCarrier, reported := false, false, false
+	hasBFD, hasCarrier, dated := false, false, false
 	for _, end := range [2]string{l.A, l.B} {
 		if n, known := m.CarrierChanges[end]; known {
 			hasCarrier, carriers = true, max(carriers, n)
@@ -147,17 +147,17 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		if c == nil {
 			continue
 		}
-		reported = true
 		resets, lapses = max(resets, recent(c.resets, m.Now)), max(lapses, recent(c.lapses, m.Now))
 		hasBFD = hasBFD || c.hasBFD
 		for _, events := range [2][]time.Time{c.resets, c.lapses} {
 			note(events)
+			dated = dated || len(events) >= flapTimes
 			if len(events) >= flapTimes && events[0].Before(f.Since) {
 				f.Since = events[0]
 			}
 		}
 	}
-	if s != nil && (!reported || carriers > 0) { // else flows left it for another reason than its sessions
+	if s != nil && (!dated || carriers > 0) { // else it is known when the session flapped last, and flows may leave the link for another reason
 		note(s.departures)
 	}
 	f.Times = max(departures, resets, lapses)
