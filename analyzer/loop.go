@@ -168,6 +168,7 @@ func NewLoop(o LoopOptions) *Loop {
 	l.mesh.questions = questions.NewDesk(o.Asker, o.Log)
 	l.mesh.sources = tracing.NewSources(tracing.Options{Store: l.store, DB: o.DB, Settings: o.Settings, Agents: o.Agents, SwitchAgents: o.SwitchAgents, Subnets: o.Subnets, HopCounts: l.mesh.questions.RecordHops, Log: o.Log})
 	l.incidents = incident.NewTracker(incident.Options{Graph: o.Graph, Part: o.Part, Settings: o.Settings, Causes: o.Causes, PageNICs: o.PageNICs, Log: o.Log})
+	l.published.changes = &snapshot.Changes{}
 	l.published.snap.Report = fabric.Report{State: fabric.InsufficientEvidence, Verdicts: []fabric.Verdict{}, Candidates: []fabric.Candidate{}, LinkDelays: []fabric.LinkDelay{}}
 	return l
 }

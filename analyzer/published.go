@@ -30,9 +30,17 @@ type published struct {
 	mu     sync.RWMutex
 	snap   snapshot.Snapshot
 	counts Counts
+	// changes announces each new snapshot. A loop that inherits has that of the loop before, whose readers follow it.
+	changes *snapshot.Changes
 }
 
-func (p *published) inheritFrom(old *published) { p.snap, p.counts = old.snap, old.counts }
+func (p *published) inheritFrom(old *published) {
+	p.snap, p.counts, p.changes = old.snap, old.counts, old.changes
+	p.changes.Announce()
+}
+
+// Changes announces each new snapshot.
+func (l *Loop) Changes() *snapshot.Changes { return l.published.changes }
 
 // Snapshot returns the state after the last cycle.
 func (l *Loop) Snapshot() snapshot.Snapshot {
@@ -83,6 +91,7 @@ func (p *published) countFailure() {
 
 // recordNoEvidence publishes that a cycle had no evidence: open incidents are held, and nothing is innocent.
 func (p *published) recordNoEvidence(err error) {
+	defer p.changes.Announce()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	incidents := slices.Clone(p.snap.Incidents)
@@ -152,6 +161,7 @@ func (l *Loop) publishSnapshot(c *cycleResult) {
 	l.published.mu.Lock()
 	l.published.snap = snap
 	l.published.mu.Unlock()
+	l.published.changes.Announce()
 }
 
 // freshCycles is the number of cycles for which what was read of a flow counts, if every cycle reads all flows.

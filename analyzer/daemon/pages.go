@@ -77,7 +77,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if s.Catalogue != nil {
 		(&catalogue.API{Builder: s.Catalogue, Graph: l.PathStore().Graph, Snapshot: l.Snapshot, Policy: s.Policy, Now: time.Now, Observer: s.Observer}).RegisterHandlers(mux)
 	}
-	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: l.Matrix(), Past: l.PastMatrix(), Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Now: time.Now}
+	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: l.Matrix(), Past: l.PastMatrix(), Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Now: time.Now, Changes: l.Changes()}
 	if r := l.SignalReader(); r != nil {
 		page.Bottlenecks = r.ReadBottlenecks
 	}
@@ -92,5 +92,6 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	mux.Handle("GET /", page)
 	mux.Handle("GET /matrix", page)
 	mux.Handle("GET /matrix/tile", page)
+	mux.Handle("GET /events", page)
 	return mux
 }

@@ -38,12 +38,17 @@ func drive(t *testing.T, h http.Handler, path, script string) map[string]any {
 			"function until(test) { return new Promise((done) => { const look = () => (test() ? done() : setTimeout(look, 20)); look(); }); }\n")
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			h.ServeHTTP(w, r) // it does not end
+			return
+		}
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, r)
 		body := rec.Body.String()
 		if strings.HasPrefix(rec.Header().Get("Content-Type"), "text/html") {
 			body = strings.Replace(body, "</head>", `<script src="/static/drive.js" defer="defer"></script></head>`, 1)
 		}
+		rec.Header().Del("Content-Length") // which is that of the page without the script
 		for name, v := range rec.Header() {
 			w.Header()[name] = v
 		}

@@ -25,6 +25,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/audit/latest"
@@ -74,14 +75,19 @@ type Handler struct {
 	// they are not.
 	Bottlenecks func(ctx context.Context, now time.Time, a, b string) (of map[fabric.Flow]signals.Bottlenecks, known bool, err error)
 	Now         func() time.Time
+	// Changes announces each new snapshot. With it, /events has a stream of them, and a page is rendered once for all its viewers. Nil
+	// means that pages ask by themselves.
+	Changes *snapshot.Changes
 
-	once sync.Once
-	page *template.Template
+	once    sync.Once
+	page    *template.Template
+	streams atomic.Int64
+	shared  sharedAnswers
 }
 
-// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, and files below /static/. On the page ?src= and ?dst= look up the flows between two
-// NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the queue pairs of a job do, ?fragment=main leaves out the
-// frame around the main part, for the page's own refresh.
+// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, changes at /events, and files below
+// /static/. On the page ?src= and ?dst= look up the flows between two NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the
+// queue pairs of a job do, ?fragment=main leaves out the frame around the main part, for the page's own refresh.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
 	head.Set("Content-Security-Policy", policy)
@@ -98,11 +104,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.URL.Path == "/":
-		h.servePage(w, r)
+		asked := h.newQuery(r)
+		h.share(w, r, asked.refused, func(w http.ResponseWriter, r *http.Request) { h.servePage(w, r, asked) })
 	case r.URL.Path == "/matrix" && h.Matrix != nil:
-		h.serveMatrix(w, r)
+		h.share(w, r, "", h.serveMatrix)
 	case r.URL.Path == "/matrix/tile" && h.Matrix != nil:
-		h.serveTile(w, r)
+		h.share(w, r, "", h.serveTile)
+	case r.URL.Path == "/events" && h.Changes != nil:
+		h.serveEvents(w, r)
 	default:
 		http.NotFound(w, r)
 	}
@@ -115,19 +124,24 @@ func (h *Handler) now() time.Time {
 	return time.Now()
 }
 
-func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
-	now := h.now()
+// newQuery returns what a request wants of the page, and whether its client may have it observed.
+func (h *Handler) newQuery(r *http.Request) query {
 	q := r.URL.Query()
 	asked := query{src: q.Get("src"), dst: q.Get("dst"), pod: q.Get("pod"), job: q.Get("job"), dscp: q.Get("dscp"), routing: q.Get("adaptive_routing")}
 	if asked.job != "" && h.Observer != nil {
 		asked.refused = h.whyNotObserve(r)
 	}
+	return asked
+}
+
+func (h *Handler) servePage(w http.ResponseWriter, r *http.Request, asked query) {
+	now := h.now()
 	v := h.buildView(h.Snapshot(), now, asked)
 	if h.Bottlenecks != nil && asked.src != "" && v.Lookup.Error == "" {
 		h.addBottlenecks(r.Context(), &v.Lookup, now)
 	}
 	name := "page.html"
-	if q.Get("fragment") == "main" {
+	if r.URL.Query().Get("fragment") == "main" {
 		name = "main.html"
 	}
 	h.render(w, name, v, v.Lookup.Error != "")

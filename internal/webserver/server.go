@@ -10,6 +10,8 @@
 //     answered 503.
 //  3. A scrape is computed before its first octet is sent: a client that reads slowly uses memory,
 //     which is bounded, and no turn.
+//  4. A stream of events waits between its events: its connection may be replaced as in rule 1. Its request ends when the
+//     server shuts down.
 package webserver
 
 import (
@@ -98,6 +100,7 @@ type Server struct {
 	scrapes chan struct{}
 	wait    time.Duration // time for which a scrape waits for its turn
 	buffers sync.Pool
+	ending  context.Context // ends with the first call of Shutdown
 }
 
 // New returns a server of a handler, behind a policy. Without a policy the handler decides
@@ -111,12 +114,15 @@ func New(h http.Handler, p *webaccess.Policy, l Limits, log *slog.Logger) *Serve
 		s.limits.Body = bodyTimeout
 	}
 	s.buffers.New = func() any { return new(bytes.Buffer) }
+	ending, end := context.WithCancel(context.Background())
+	s.ending = ending
 	s.http = &http.Server{Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, trackedConn(c))
 		}}
+	s.http.RegisterOnShutdown(end)
 	return s
 }
 
@@ -219,7 +225,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = controller.SetReadDeadline(time.Now().Add(s.limits.Body))
 		r.Body = &timedBody{ReadCloser: r.Body, controller: controller}
 	}
-	s.next.ServeHTTP(&answerWriter{ResponseWriter: w, conn: c}, r)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	answer := &answerWriter{ResponseWriter: w, conn: c, ending: s.ending, cancel: cancel}
+	defer answer.endStream()
+	s.next.ServeHTTP(answer, r.WithContext(ctx))
 }
 
 // timedBody removes the deadline of a body at its end, since the deadline would end the request.
@@ -238,17 +248,46 @@ func (b *timedBody) Read(p []byte) (int, error) {
 }
 
 // answerWriter allows that a connection is closed in favour of another one while its client is slow to
-// read.
+// read, and while it waits for the next event of a stream.
 type answerWriter struct {
 	http.ResponseWriter
-	conn *conn
+	conn   *conn
+	ending context.Context
+	cancel context.CancelFunc // ends the request
+	// stay undoes that the end of the server ends the request. It is nil if the answer is no stream.
+	stay func() bool
 }
 
 // Write implements http.ResponseWriter.
 func (a *answerWriter) Write(b []byte) (int, error) {
+	if a.stay != nil {
+		return a.ResponseWriter.Write(b) // the stream waits as it is
+	}
 	a.conn.endRequest()
 	defer a.conn.beginRequest()
 	return a.ResponseWriter.Write(b)
+}
+
+// FlushError sends what was written. A stream of events waits from then on (rule 4), anew after each event.
+func (a *answerWriter) FlushError() error {
+	if a.stay == nil && strings.HasPrefix(a.Header().Get("Content-Type"), "text/event-stream") {
+		a.stay = context.AfterFunc(a.ending, a.cancel)
+		a.conn.endRequest()
+	}
+	err := http.NewResponseController(a.ResponseWriter).Flush()
+	if a.stay != nil && err == nil {
+		a.conn.beginRequest()
+		a.conn.endRequest()
+	}
+	return err
+}
+
+// endStream ends what FlushError has begun.
+func (a *answerWriter) endStream() {
+	if a.stay != nil {
+		a.stay()
+		a.conn.beginRequest()
+	}
 }
 
 // Unwrap gives http.ResponseController access to the writer of the server.

@@ -2,11 +2,13 @@ package webserver
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,7 +24,8 @@ type bench struct {
 	s       *Server
 	// computing is the number of scrapes that are being computed, and most is its maximum.
 	computing, most atomic.Int64
-	gate            chan struct{} // a scrape of /metrics/slow waits for it
+	gate            chan struct{} // a scrape of /metrics/slow waits for it, and a stream of /events between its events
+	streams         atomic.Int64
 }
 
 // large is more than a socket's buffers hold.
@@ -39,6 +42,20 @@ func newBench(t *testing.T, l Limits) *bench {
 		defer b.computing.Add(-1)
 		<-b.gate
 		fmt.Fprintln(w, "up 1")
+	})
+	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		controller := http.NewResponseController(w)
+		for b.streams.Add(1); r.Context().Err() == nil; {
+			if _, err := io.WriteString(w, "data: 1\n\n"); err != nil || controller.Flush() != nil {
+				break
+			}
+			select {
+			case <-b.gate:
+			case <-r.Context().Done():
+			}
+		}
+		b.streams.Add(-1)
 	})
 	mux.HandleFunc("POST /body", func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
@@ -197,6 +214,66 @@ func TestRule3UnreadScrapes(t *testing.T) {
 	defer b.s.tracker.mu.Unlock()
 	if n := b.s.tracker.unread; n < 0 || n > maxUnread {
 		t.Errorf("%d octets are unread", n)
+	}
+}
+
+// TestRule4StreamsGiveWay checks that streams that wait are replaced by other connections, and that one that had an event lately is not.
+func TestRule4StreamsGiveWay(t *testing.T) {
+	b := newBench(t, Limits{Connections: 8, ConnectionsPerAddress: 4, Scrapes: 2})
+	event := func(c net.Conn) error {
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		for line := bufio.NewReader(c); ; {
+			if text, err := line.ReadString('\n'); err != nil || text == "data: 1\n" {
+				return err
+			}
+		}
+	}
+	const request = "GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+	var all []net.Conn
+	for range 4 {
+		c := b.dial("127.0.0.2", request)
+		if err := event(c); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	b.gate <- struct{}{} // one of them has an event
+	time.Sleep(replaceGrace)
+	if code, err := b.get("127.0.0.2", "/metrics"); code != http.StatusOK || err != nil {
+		t.Errorf("a scrape while all connections are streams: %d, %v", code, err)
+	}
+	b.until("the request of the replaced one has ended", func() bool { return b.streams.Load() == 3 })
+	b.s.tracker.mu.Lock()
+	if n := b.s.tracker.waiting.Len(); n > b.s.tracker.open {
+		t.Errorf("%d connections of %d wait", n, b.s.tracker.open)
+	}
+	b.s.tracker.mu.Unlock()
+	for _, c := range all {
+		c.Close()
+	}
+	b.until("all requests have ended", func() bool { return b.streams.Load() == 0 })
+}
+
+// TestRule4StreamsEndWithTheServer checks that Shutdown does not wait for streams, and that one that begins afterwards ends at once.
+func TestRule4StreamsEndWithTheServer(t *testing.T) {
+	b := newBench(t, Limits{Connections: 100, ConnectionsPerAddress: 100, Scrapes: 2})
+	for range 20 {
+		b.dial("127.0.0.1", "GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	}
+	b.until("all are streams", func() bool { return b.streams.Load() == 20 })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := b.s.Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if n := b.streams.Load(); n != 0 {
+		t.Errorf("%d streams have not ended", n)
+	}
+	<-b.s.ending.Done()
+	late := httptest.NewRecorder()
+	b.s.ServeHTTP(late, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/events", nil))
+	if got := late.Body.String(); got != "data: 1\n\n" {
+		t.Errorf("a stream that begins afterwards: %q", got)
 	}
 }
 

@@ -62,8 +62,8 @@
     if (!frame) {
       frame = document.createElementNS('http://www.w3.org/2000/svg', 'rect');
       frame.setAttribute('class', 'frame');
-      canvas().append(frame);
     }
+    if (!frame.isConnected) canvas().append(frame); // at first, and when the picture was replaced
     frame.setAttribute('x', Math.min(from.x, to.x));
     frame.setAttribute('y', Math.min(from.y, to.y));
     frame.setAttribute('width', Math.abs(to.x - from.x));
