@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/compare"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
@@ -173,6 +174,11 @@ func (l *Loop) Matrix() *matrix.Store { return l.matrix }
 // PastMatrix returns what reads the matrix of past moments.
 func (l *Loop) PastMatrix() *matrix.Past {
 	return &matrix.Past{DB: evidence.NewLocalQuerier(l.opts.DB), Graph: l.store.Graph}
+}
+
+// NewComparer returns what compares spans of the past.
+func (l *Loop) NewComparer() *compare.Comparer {
+	return compare.New(evidence.NewLocalQuerier(l.opts.DB), l.store.Graph)
 }
 
 // ownedCandidates returns the candidates that belong to the part.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/catalogue"
+	"github.com/graylink/graylink/analyzer/compare"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/publish"
@@ -62,6 +63,7 @@ var analyzerOperations = map[string]operation{
 	"GET /api/v1/jobs/NAME":                {id: "getJob", answer: jsonOf[publish.JobAnswer]()},
 	"GET /api/v1/collectives":              {id: "getCollectives", answer: jsonOf[publish.CollectivesAnswer]()},
 	"GET /api/v1/audit":                    {id: "getAudit", answer: jsonOf[latest.View]()},
+	"GET /api/v1/compare":                  {id: "compareSpans", answer: jsonOf[compare.Comparison](), required: []string{"from"}},
 	"GET /api/v1/catalogue":                {id: "listCatalogue", answer: linesOf[plan.Entry]()},
 	"POST /api/v1/catalogue":               {id: "buildCatalogue", body: jsonOf[catalogue.Request](), answer: linesOf[plan.Entry]()},
 	"GET /api/v1/plan":                     {id: "getPlan", answer: jsonOf[plan.Plan]()},
@@ -77,7 +79,12 @@ var queryParameters = map[string]parameter{
 	"job":              {Description: "Name of a job. Where a job of the scheduler has an identifier, that serves as well.", Schema: &node{Type: "string"}},
 	"src":              {Description: "NIC that sends, as node/device.", Schema: &node{Type: "string"}},
 	"dst":              {Description: "NIC that is probed, as node/device.", Schema: &node{Type: "string"}},
-	"at":               {Description: "A moment in the past. Without it, the present.", Schema: &node{Type: "string", Format: "date-time"}},
+	"at":               {Description: "A moment: a time (RFC 3339), or how long ago it is, like 10m. Without it, the present.", Schema: &node{Type: "string"}},
+	"from":             {Description: "End of the earlier span: a time (RFC 3339), or how long ago it is, like 24h.", Schema: &node{Type: "string"}},
+	"to":               {Description: "End of the later span, as from. Without it, the present.", Schema: &node{Type: "string"}},
+	"span":             {Description: "Length of a span, like 10m, from 1m to 24h. Without it, 10m.", Schema: &node{Type: "string"}},
+	"kind":             {Description: "What is compared. Without it, all.", Schema: &node{Type: "string", Enum: []string{"link", "leaf", "nic"}}},
+	"limit":            {Description: "Largest number of entries of a list, 1 to 200. Without it, 50.", Schema: &node{Type: "integer"}},
 	"qps":              {Description: "Queue pairs of each connection. Without it, 8.", Schema: &node{Type: "integer"}},
 	"dscp":             {Description: "DSCP of the packets. Without it, 26.", Schema: &node{Type: "integer"}},
 	"exclude":          {Description: "Element that is not used. It may be repeated.", Schema: &node{Type: "array", Items: &node{Type: "string"}}},

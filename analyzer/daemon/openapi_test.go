@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,8 @@ import (
 	"github.com/graylink/graylink/analyzer"
 	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/catalogue"
+	"github.com/graylink/graylink/analyzer/evidence"
+	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/looptest"
 	"github.com/graylink/graylink/analyzer/maintenance"
@@ -49,6 +52,30 @@ func (d *described) send(method, target, body string, want int) string {
 	return rec.Body.String()
 }
 
+// pastSeries are what rules recorded of two NICs in ten minutes, and in the next ten minutes: the first one receives late, and the second
+// one is away.
+const pastSeries = `load 10s
+	fabric:nic_owd_seconds:p50_2s{nic="h1/eth1", leaf="leaf1", side="destination", class="a", plane="a", timestamp="kernel"} 0.00001x60 0.00201x60
+	fabric:nic_probe_sent:rate_2s{nic="h1/eth1", leaf="leaf1", side="source", class="a", plane="a"} 100x120
+	fabric:nic_probe_sent:rate_2s{nic="h2/eth1", leaf="leaf1", side="source", class="a", plane="a"} 100x60 stale
+	fabric:nic_probe_sent:rate_2s{nic="h2/eth1", leaf="leaf1", side="destination", class="a", plane="a"} 100x60 stale`
+
+// pastSpans compares these spans.
+const pastSpans = "/api/v1/compare?from=1970-01-01T00:10:00Z&to=1970-01-01T00:20:10Z"
+
+// withPast answers queries about spans from series, and all others as a rig does.
+type withPast struct {
+	evidence.Querier
+	past evidence.Querier
+}
+
+func (w withPast) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
+	if strings.Contains(query, "_over_time((") || strings.Contains(query, "_over_time(0") {
+		return w.past.QueryInstant(ctx, query, at)
+	}
+	return w.Querier.QueryInstant(ctx, query, at)
+}
+
 // newDescribedRig returns a rig with jobs whose queue pairs are on one spine, and the analyzer's handlers for it.
 func newDescribedRig(t *testing.T) (*looptest.Rig, *described) {
 	g := newFastClos(t, 2, 4, 2)
@@ -60,7 +87,10 @@ func newDescribedRig(t *testing.T) (*looptest.Rig, *described) {
 	}
 	register := jobs.NewRegister(g)
 	register.ReplaceSource("f", placements)
-	r.Configure(func(o *analyzer.LoopOptions) { o.Jobs, o.Maintenance = register, maintenance.NewRegister(g) })
+	r.Configure(func(o *analyzer.LoopOptions) {
+		o.Jobs, o.Maintenance = register, maintenance.NewRegister(g)
+		o.DB = withPast{o.DB, evidencetest.NewQuerier(t, pastSeries)}
+	})
 	r.Learn()
 	hash := portHash{g, now}
 	lists := &agentLists{of: map[string]*queuepair.Node{}}
@@ -86,10 +116,14 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	if err := json.Unmarshal([]byte(d.send("GET", "/api/v1/verdicts", "", 200)), &all); err != nil || len(all.Verdicts) != 1 {
 		t.Fatalf("%+v %v", all, err)
 	}
+	if got := d.send("GET", pastSpans, "", 200); !strings.Contains(got, `"element":"h1/eth1","side":"destination"`) || !strings.Contains(got, `"missing":[{"element":"h2/eth1"`) {
+		t.Errorf("the comparison: %s", got)
+	}
 	verdict := "/api/v1/verdicts/" + all.Verdicts[0].ID
 	for target, status := range map[string]int{
 		verdict: 200, verdict + "/observations": 200, "/api/v1/verdicts?job=j2": 200, "/api/v1/verdicts/none": 404, "/api/v1/verdicts/none/observations": 404,
-		"/api/v1/paths": 200, "/api/v1/paths?src=h1%2Feth1&dst=h3%2Feth1&at=" + r.Now.Format(time.RFC3339): 200, "/api/v1/paths?src=h1": 400, "/api/v1/paths?at=then": 400,
+		"/api/v1/paths": 200, "/api/v1/paths?src=h1%2Feth1&dst=h3%2Feth1&at=" + r.Now.Format(time.RFC3339): 200, "/api/v1/paths?src=h1": 400, "/api/v1/paths?at=then": 400, "/api/v1/paths?at=1s": 200,
+		"/api/v1/compare": 400, "/api/v1/compare?from=1m": 400, pastSpans + "&limit=1": 200, pastSpans + "&span=1m&kind=leaf": 200,
 		"/api/v1/links": 200, "/api/v1/observations": 200, "/api/v1/jobs": 200, "/api/v1/jobs/ml%2Fj1": 200, "/api/v1/jobs/none": 404, "/api/v1/collectives": 404, "/api/v1/audit": 200,
 		"/api/v1/observe?job=ml%2Fj1&dscp=26&adaptive_routing=off": 200, "/api/v1/observe": 400, "/api/v1/observe?job=none": 404, "/api/v1/catalogue?src=none": 404, "/api/v1/plan": 404,
 	} {

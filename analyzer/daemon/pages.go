@@ -59,7 +59,8 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore()}
+	comparer := l.NewComparer()
+	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore(), Compare: comparer.Compare}
 	if s.Follower != nil {
 		api.Collectives = func(job string) (workload.Report, bool) {
 			state := s.Follower.State()
@@ -77,7 +78,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if s.Catalogue != nil {
 		(&catalogue.API{Builder: s.Catalogue, Graph: l.PathStore().Graph, Snapshot: l.Snapshot, Policy: s.Policy, Now: time.Now, Observer: s.Observer}).RegisterHandlers(mux)
 	}
-	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: l.Matrix(), Past: l.PastMatrix(), Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Now: time.Now, Changes: l.Changes()}
+	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: l.Matrix(), Past: l.PastMatrix(), Compare: comparer.Compare, Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Now: time.Now, Changes: l.Changes()}
 	if r := l.SignalReader(); r != nil {
 		page.Bottlenecks = r.ReadBottlenecks
 	}
@@ -93,5 +94,6 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	mux.Handle("GET /matrix", page)
 	mux.Handle("GET /matrix/tile", page)
 	mux.Handle("GET /events", page)
+	mux.Handle("GET /compare", page)
 	return mux
 }

@@ -3,6 +3,7 @@ package publish
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/graylink/graylink/analyzer/asking"
 	"github.com/graylink/graylink/analyzer/audit/latest"
+	"github.com/graylink/graylink/analyzer/compare"
+	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -30,6 +33,8 @@ type API struct {
 	Store    *paths.Store
 	// Collectives returns the report on the operations of a job. Nil means that they are not followed.
 	Collectives func(job string) (workload.Report, bool)
+	// Compare compares two spans of the past. Nil means that the past is not known.
+	Compare func(ctx context.Context, r compare.Request) (*compare.Comparison, error)
 	// Audit returns what is known of the latest audit. Nil means that the analyzer has no report of audits.
 	Audit func(now time.Time) latest.View
 }
@@ -45,6 +50,7 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/paths", a.handlePaths)
 	mux.HandleFunc("GET /api/v1/links", a.handleLinks)
 	mux.HandleFunc("GET /api/v1/observations", a.handleObservations)
+	mux.HandleFunc("GET /api/v1/compare", a.handleCompare)
 	mux.HandleFunc("GET /api/v1/audit", a.handleAudit)
 }
 
@@ -55,6 +61,25 @@ func (a *API) handleAudit(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	writeJSON(w, a.Audit(time.Now()))
+}
+
+// handleCompare serves what became worse from one span to another. ?from= and ?to= are their ends.
+func (a *API) handleCompare(w http.ResponseWriter, r *http.Request) {
+	if a.Compare == nil {
+		http.Error(w, "past moments are not known here", http.StatusNotFound)
+		return
+	}
+	request, err := compare.ParseRequest(r.URL.Query(), time.Now())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c, err := a.Compare(r.Context(), request)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	writeJSON(w, c)
 }
 
 // handleDescription serves the OpenAPI description of the API.
@@ -187,8 +212,8 @@ func (a *API) handlePaths(w http.ResponseWriter, r *http.Request) {
 	var at time.Time
 	if s := q.Get("at"); s != "" {
 		var err error
-		if at, err = time.Parse(time.RFC3339, s); err != nil {
-			http.Error(w, fmt.Sprintf("field %q: want an RFC 3339 time", "at"), http.StatusBadRequest)
+		if at, err = evidence.ParseMoment(s, time.Now()); err != nil {
+			http.Error(w, "at: "+err.Error(), http.StatusBadRequest)
 			return
 		}
 	}

@@ -370,7 +370,7 @@ func TestAPI(t *testing.T) {
 		{"/api/v1/paths?src=h1/eth1&at=" + now.Format(time.RFC3339Nano), 200, []string{`"at":`, `"state":"valid"`, `"switch":"spine1"`}, nil},
 		{"/api/v1/paths?src=h1/eth1&at=" + now.Add(-time.Hour).Format(time.RFC3339), 200, []string{`"state":"unknown"`, `"candidates":[[`}, []string{`"path":`}},
 		{"/api/v1/paths?src=h1/eth1&at=" + now.Add(time.Hour).Format(time.RFC3339), 200, []string{`"state":"stale"`, `"switch":"spine1"`}, nil},
-		{"/api/v1/paths?at=yesterday", 400, []string{`"at"`, "RFC 3339"}, nil},
+		{"/api/v1/paths?at=yesterday", 400, []string{`at: "yesterday"`, "RFC 3339"}, nil},
 		{"/api/v1/links", 200, []string{`"added_delay_ns":48000`}, nil},
 	}
 	for _, tt := range tests {

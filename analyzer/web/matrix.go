@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/matrix"
 )
@@ -42,12 +43,9 @@ type matrixQuery struct {
 func parseMatrixQuery(v url.Values, now time.Time) (q matrixQuery, err error) {
 	q.values = v
 	if text := v.Get("at"); text != "" {
-		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
-			q.at = now.Add(-ago).Truncate(time.Second)
-		} else if q.at, err = time.Parse(time.RFC3339, text); err != nil || q.at.After(now) {
-			return q, fmt.Errorf("at %q; expected a past time like %s, or how long ago it is, like 10m", shortenMiddle(text, 60), now.UTC().Format(time.RFC3339))
+		if q.at, err = evidence.ParsePastMoment(text, now); err != nil {
+			return q, fmt.Errorf("at: %w", err)
 		}
-		q.at = q.at.UTC()
 	}
 	if q.of, err = matrix.ParseQuantity(v.Get("of")); err != nil {
 		return q, err
@@ -98,6 +96,7 @@ func chooseZoom(rows int) matrix.Zoom {
 // matrixView holds what the page of the matrix shows.
 type matrixView struct {
 	Title, Error   string
+	Pages          []pageLink
 	State, Head    string // as the banner of the first page
 	Stale, Warning string
 	At             string
@@ -175,7 +174,7 @@ func (h *Handler) serveMatrix(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
 	values := r.URL.Query()
-	v := matrixView{Title: cmp.Or(h.Title, "Graylink")}
+	v := matrixView{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("matrix")}
 	snap := h.Snapshot()
 	open := openIncidents(snap.Incidents)
 	b := newBanner(snap, open, now)

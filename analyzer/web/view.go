@@ -42,10 +42,10 @@ type query struct {
 // view holds everything that the templates show.
 type view struct {
 	Title string
-	// HasMatrix reports whether there is a page of the matrix.
-	HasMatrix bool
-	Banner    banner
-	Fabric    drawing
+	// Pages are the links to the other pages.
+	Pages  []pageLink
+	Banner banner
+	Fabric drawing
 	// Discovered reports whether switches stand for networks of which nothing else is known.
 	Discovered bool
 	Open       []verdictView
@@ -119,7 +119,7 @@ type edgeRow struct {
 }
 
 func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
-	v := view{Title: cmp.Or(h.Title, "Graylink"), HasMatrix: h.Matrix != nil}
+	v := view{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("")}
 	open := openIncidents(s.Incidents)
 	past := slices.DeleteFunc(slices.Clone(s.Incidents), func(in incident.Incident) bool { return in.Open })
 	v.Banner = newBanner(s, open, now)

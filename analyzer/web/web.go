@@ -15,6 +15,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -30,6 +31,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/collectives"
+	"github.com/graylink/graylink/analyzer/compare"
 	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/signals"
@@ -56,8 +58,10 @@ type Handler struct {
 	// Matrix is what was last measured between the leaves. Nil means that there is no page of the matrix.
 	Matrix *matrix.Store
 	// Past reads the matrix of past moments. Nil means that they are not known.
-	Past  *matrix.Past
-	Title string
+	Past *matrix.Past
+	// Compare compares two spans of the past. Nil means that there is no page of comparisons.
+	Compare func(ctx context.Context, r compare.Request) (*compare.Comparison, error)
+	Title   string
 	// Prometheus is the base URL at which browsers reach the Prometheus server. With ""
 	// the page shows queries as text, without a link.
 	Prometheus string
@@ -85,8 +89,8 @@ type Handler struct {
 	shared  sharedAnswers
 }
 
-// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, changes at /events, and files below
-// /static/. On the page ?src= and ?dst= look up the flows between two NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the
+// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, comparisons at /compare, changes at /events,
+// and files below /static/. On the page ?src= and ?dst= look up the flows between two NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the
 // queue pairs of a job do, ?fragment=main leaves out the frame around the main part, for the page's own refresh.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
@@ -112,6 +116,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.share(w, r, "", h.serveTile)
 	case r.URL.Path == "/events" && h.Changes != nil:
 		h.serveEvents(w, r)
+	case r.URL.Path == "/compare" && h.Compare != nil:
+		h.serveCompare(w, r)
 	default:
 		http.NotFound(w, r)
 	}
@@ -145,6 +151,25 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request, asked query)
 		name = "main.html"
 	}
 	h.render(w, name, v, v.Lookup.Error != "")
+}
+
+// pageLink is a link to a page, or the name of the present one.
+type pageLink struct {
+	Name, Href string
+	Current    bool
+}
+
+// pageLinks returns the links to all pages from one of them, which is named by its address. The first page has the address "".
+func (h *Handler) pageLinks(from string) (out []pageLink) {
+	for _, p := range []struct {
+		name, path string
+		served     bool
+	}{{"fabric", "", true}, {"matrix", "matrix", h.Matrix != nil}, {"compare", "compare", h.Compare != nil}} {
+		if p.served {
+			out = append(out, pageLink{p.name, cmp.Or(p.path, "."), p.path == from})
+		}
+	}
+	return out
 }
 
 // render writes a template. A wrong request has status 400.

@@ -75,8 +75,11 @@ func readFromAnalyzer(ctx context.Context, client *http.Client, base, path strin
 	path, query, _ := strings.Cut(path, "?")
 	u = u.JoinPath(path)
 	u.RawQuery = query
-	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
-	defer cancel()
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, jobTimeout)
+		defer cancel()
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return nil, err
