@@ -44,6 +44,10 @@ func resolveRefusals(g *fabric.Graph, all []evidence.Refusal) (out []routing.Ref
 		}
 		out = append(out, x)
 	}
+	for i := range out {
+		r := &out[i]
+		r.Mutual = r.Neighbour(g) != "" && slices.ContainsFunc(out, func(o routing.Refusal) bool { return o.Switch == r.Neighbour(g) && o.Neighbour(g) == r.Switch })
+	}
 	slices.SortFunc(out, func(a, b routing.Refusal) int {
 		return cmp.Or(cmp.Compare(a.Switch, b.Switch), cmp.Compare(a.SID, b.SID))
 	})
@@ -59,13 +63,13 @@ func switchAt(g *fabric.Graph, a netip.Addr) string {
 	return fabric.OwnerOf(end)
 }
 
-// markRefused marks the observations of flows whose packets a switch refuses: nothing that is missing of them was lost by a part.
+// markRefused marks the observations of flows whose packets a switch alone refuses: nothing that is missing of them was lost by a part.
 func markRefused(obs []*fabric.Observation, refusals []routing.Refusal) {
 	if len(refusals) == 0 {
 		return
 	}
 	for _, o := range obs {
-		o.Refused = o.Chosen && slices.ContainsFunc(refusals, func(r routing.Refusal) bool { return r.Meets(o.Path) })
+		o.Refused = o.Chosen && slices.ContainsFunc(refusals, func(r routing.Refusal) bool { return !r.Mutual && r.Meets(o.Path) })
 	}
 }
 

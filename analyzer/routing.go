@@ -112,6 +112,13 @@ func (l *Loop) addRoutingVerdicts(ctx context.Context, rep *fabric.Report, refus
 // isNamed reports whether a finding on a link, which a fault of the link itself explains or is, has a verdict of that link, or of a
 // switch at it, already. What is certain of a link keeps its own incident open.
 func (l *Loop) isNamed(rep *fabric.Report, f *routing.Finding) bool {
+	if f.Kind == routing.UnknownSID {
+		verdicts := slices.Clone(rep.Verdicts)
+		for _, in := range l.incidents.OpenIncidents() {
+			verdicts = append(verdicts, in.Verdict)
+		}
+		return explainsRefusals(verdicts, f.Others)
+	}
 	blames := f.Kind.BlamesLink()
 	if !blames && (f.Claimed || f.Kind != routing.LeftLink && f.Kind != routing.SessionFlap) {
 		return false
@@ -133,4 +140,13 @@ func (l *Loop) isNamed(rep *fabric.Report, f *routing.Finding) bool {
 		}
 	}
 	return named
+}
+
+// explainsRefusals reports whether one of some verdicts on parts names one of some links, over which two switches refuse each other's packets.
+func explainsRefusals(verdicts []fabric.Verdict, links []fabric.Element) bool {
+	return slices.ContainsFunc(verdicts, func(v fabric.Verdict) bool {
+		return !v.Scenario.IsRouting() && slices.ContainsFunc(links, func(e fabric.Element) bool {
+			return e.Kind == fabric.KindLink && (v.Element == e || slices.Contains(v.Equivalent, e))
+		})
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/routing"
+	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -37,7 +38,7 @@ func TestRefusalsMeetPaths(t *testing.T) {
 	}
 }
 
-func TestUnknownIdentifierIsFoundAtOnce(t *testing.T) {
+func TestUnknownIdentifierIsFoundSoon(t *testing.T) {
 	f := func(dst string, n int) fabric.Flow { return fabric.Flow{Src: "h1/eth1", Dst: dst, Number: n} }
 	now := time.Unix(1000, 0)
 	m := &routing.Moment{Now: now, Step: time.Second, Graph: fabric.NewGraph(&fabric.Topology{Version: 1}), Flows: []routing.Flow{
@@ -51,22 +52,44 @@ func TestUnknownIdentifierIsFoundAtOnce(t *testing.T) {
 	held := func() []routing.Finding {
 		return slices.DeleteFunc(w.Review(m), func(f routing.Finding) bool { return f.Kind != routing.UnknownSID })
 	}
+	if got := held(); len(got) != 1 || got[0].Phase != routing.MayHold {
+		t.Fatalf("at once, while the other end may say the same: %+v", got)
+	}
+	m.Now = now.Add(2 * time.Second)
 	got := held()
 	if len(got) != 1 || got[0].ID != "spine2" || got[0].Phase != routing.Holds || got[0].Prefix != "fcbb:bb00:7::/48" || got[0].Flows != 2 ||
 		!slices.Equal(got[0].Explained, []fabric.Flow{f("h5/eth1", 0), f("h6/eth1", 0)}) {
 		t.Fatalf("got %+v", got)
 	}
-	m.Now = now.Add(time.Second)
+	m.Now = now.Add(3 * time.Second)
 	if got = held(); len(got) != 1 || !got[0].Since.Equal(now) {
 		t.Errorf("a second later: %+v", got)
 	}
 	// It explains what windows that reach back show, and then nothing.
-	m.Refusals, m.Now = nil, now.Add(3*time.Second)
+	m.Refusals, m.Now = nil, now.Add(5*time.Second)
 	if got = held(); len(got) != 1 || got[0].Phase != routing.Ended {
 		t.Errorf("afterwards: %+v", got)
 	}
 	m.Now = now.Add(time.Minute)
 	if got = held(); len(got) != 0 {
 		t.Errorf("a minute later: %+v", got)
+	}
+}
+
+// TestEndsOfALinkRefuseEachOther: what two neighbours say of each other explains nothing, and holds later, for the link between them is
+// named by then.
+func TestEndsOfALinkRefuseEachOther(t *testing.T) {
+	g := worldtest.NewClos(t, 2, 4, 2)
+	now := time.Unix(1000, 0)
+	m := &routing.Moment{Now: now, Step: time.Second, Graph: g, Flows: []routing.Flow{{Flow: fabric.Flow{Src: "h1/eth1", Dst: "h5/eth1"}, Path: overSpine("leaf1", "spine2", "leaf3")}},
+		Refusals: []routing.Refusal{{Switch: "spine2", SID: "0007", Next: "leaf3", NICs: 3, Mutual: true}, {Switch: "leaf3", SID: "0002", Next: "spine2", NICs: 3, Mutual: true}}}
+	w := routing.NewWatcher()
+	for after, want := range []routing.Phase{routing.MayHold, routing.MayHold, routing.MayHold, routing.MayHold, routing.MayHold, routing.Holds} {
+		m.Now = now.Add(time.Duration(after) * time.Second)
+		got := slices.DeleteFunc(w.Review(m), func(f routing.Finding) bool { return f.Kind != routing.UnknownSID })
+		if len(got) != 2 || got[0].Phase != want || got[1].Phase != want || len(got[0].Explained)+len(got[0].Lost) > 0 ||
+			!slices.Equal(got[0].Others, []fabric.Element{{ID: "leaf3:up2--spine2:dn3", Kind: fabric.KindLink}}) {
+			t.Errorf("after %d s: %+v", after, got)
+		}
 	}
 }
