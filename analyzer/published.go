@@ -9,6 +9,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/matrix"
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -163,6 +164,11 @@ func (l *Loop) Matrix() *matrix.Store { return l.matrix }
 // PastMatrix returns what reads the matrix of past moments.
 func (l *Loop) PastMatrix() *matrix.Past {
 	return &matrix.Past{DB: evidence.NewLocalQuerier(l.opts.DB), Graph: l.store.Graph}
+}
+
+// Reports returns what makes the reports of verdicts.
+func (l *Loop) Reports() *report.Collector {
+	return &report.Collector{Snapshot: l.Snapshot, Store: l.store, DB: l.opts.DB, Evidence: l.opts.Settings, Now: time.Now}
 }
 
 // ownedCandidates returns the candidates that belong to the part.

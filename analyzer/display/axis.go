@@ -20,17 +20,33 @@ type Axis struct {
 	log       bool
 }
 
+// largest bounds the values of an axis.
+const largest = 1e30
+
 // NewAxis returns a linear axis. Values that are all the same are drawn at its beginning.
 func NewAxis(low, high, from, to float64) Axis {
-	if high <= low {
-		high = low + 1
+	low, high = min(max(low, -largest), largest), min(max(high, -largest), largest)
+	if !(high-low > 1e-9*math.Abs(low)) {
+		low, high = finite(low), finite(low)+max(1, math.Abs(finite(low)))
 	}
 	return Axis{low: low, high: high, from: from, to: to}
 }
 
+// finite returns a value, or 0 if it is no number.
+func finite(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return v
+}
+
 // NewLogAxis returns an axis by the logarithm of positive values.
 func NewLogAxis(low, high, from, to float64) Axis {
-	if high <= low {
+	if !(low >= 1/largest) {
+		low = 1 / largest
+	}
+	low = min(low, largest)
+	if high = min(high, 10*largest); !(high > low) {
 		low, high = low/1.5, low*1.5
 	}
 	return Axis{low: math.Log(low), high: math.Log(high), from: from, to: to, log: true}
@@ -134,6 +150,8 @@ func (a TimeAxis) Ticks(most int) (out []Tick) {
 		form = "15:04:05"
 	case every >= 24*time.Hour:
 		form = "01-02"
+	case span > 24*time.Hour:
+		form = "01-02 15:04"
 	}
 	for at := a.from.Truncate(every).Add(every); !at.After(a.from.Add(span)); at = at.Add(every) {
 		out = append(out, Tick{a.Place(at), at.UTC().Format(form)})

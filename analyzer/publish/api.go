@@ -15,6 +15,7 @@ import (
 	"github.com/graylink/graylink/analyzer/audit/latest"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
@@ -30,6 +31,9 @@ type API struct {
 	Store    *paths.Store
 	// Collectives returns the report on the operations of a job. Nil means that they are not followed.
 	Collectives func(job string) (workload.Report, bool)
+	// Reports makes the reports of verdicts, and ReportStyle is the style sheet of those that are HTML.
+	Reports     *report.Collector
+	ReportStyle string
 	// Audit returns what is known of the latest audit. Nil means that the analyzer has no report of audits.
 	Audit func(now time.Time) latest.View
 }
@@ -40,6 +44,7 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/verdicts", a.handleVerdicts)
 	mux.HandleFunc("GET /api/v1/verdicts/{id}", a.handleVerdict)
 	mux.HandleFunc("GET /api/v1/verdicts/{id}/observations", a.handleVerdictObservations)
+	mux.HandleFunc("GET /api/v1/verdicts/{id}/report", a.handleReport)
 	mux.HandleFunc("GET /api/v1/jobs", a.handleJobs)
 	mux.HandleFunc("GET /api/v1/jobs/{name...}", a.handleJob)
 	mux.HandleFunc("GET /api/v1/paths", a.handlePaths)

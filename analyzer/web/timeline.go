@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/display"
@@ -38,13 +39,13 @@ type timeRow struct {
 type timeBar struct {
 	X, Y, W, H float64
 	Class      string // open, held, past
-	Href       string // the verdict's place on the page, if it has one
+	Href       string // the verdict's page, or its place on this one, or ""
 	Title      string
 }
 
 // newTimeline draws incidents, the newest first, against the hour that ended with the last
-// cycle.
-func newTimeline(incidents []incident.Incident, until time.Time) timeline {
+// cycle. pageOf returns the address of a verdict's page, or "".
+func newTimeline(incidents []incident.Incident, until time.Time, pageOf func(id string) string) timeline {
 	t := timeline{W: timelineWidth, Left: timelineLeft}
 	from := until.Add(-timelineSpan)
 	axis := display.NewTimeAxis(from, until, timelineLeft, timelineRight)
@@ -74,8 +75,9 @@ func newTimeline(incidents []incident.Incident, until time.Time) timeline {
 		const least = 4 // pixels, so that an incident of seconds stays visible
 		b := timeBar{X: axis.Place(in.FirstSeen), Y: t.Rows[at].Y - 7, H: 14, Class: "past", Title: suspectLine(in) + ", " + clockTime(in.FirstSeen) + ", lasted " + formatAge(end.Sub(in.FirstSeen))}
 		b.W = max(axis.Place(end)-b.X, least)
+		b.Href = pageOf(in.ID)
 		if in.Open {
-			b.Class, b.Href = "open", in.ID
+			b.Class, b.Href = "open", cmp.Or(b.Href, "#v-"+in.ID)
 			if in.Held != "" {
 				b.Class = "held"
 			}

@@ -31,6 +31,7 @@ import (
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
@@ -73,13 +74,16 @@ type Handler struct {
 	// Bottlenecks returns the bottlenecks of the tagged flows between two NICs, and whether in-band signals are read at all. Nil means that
 	// they are not.
 	Bottlenecks func(ctx context.Context, now time.Time, a, b string) (of map[fabric.Flow]signals.Bottlenecks, known bool, err error)
-	Now         func() time.Time
+	// Reports makes the reports of verdicts. Nil means that verdicts have no pages of their own.
+	Reports *report.Collector
+	Now     func() time.Time
 
 	once sync.Once
 	page *template.Template
 }
 
-// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, and files below /static/. On the page ?src= and ?dst= look up the flows between two
+// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, verdicts at /verdicts/ID, and files
+// below /static/. On the page ?src= and ?dst= look up the flows between two
 // NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the queue pairs of a job do, ?fragment=main leaves out the
 // frame around the main part, for the page's own refresh.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -103,6 +107,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.serveMatrix(w, r)
 	case r.URL.Path == "/matrix/tile" && h.Matrix != nil:
 		h.serveTile(w, r)
+	case r.URL.Path == "/verdicts" && h.Reports != nil:
+		h.serveVerdicts(w, r)
+	case strings.HasPrefix(r.URL.Path, "/verdicts/") && h.Reports != nil:
+		h.serveVerdict(w, r, strings.TrimPrefix(r.URL.Path, "/verdicts/"))
 	default:
 		http.NotFound(w, r)
 	}
@@ -130,12 +138,25 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 	if q.Get("fragment") == "main" {
 		name = "main.html"
 	}
-	h.render(w, name, v, v.Lookup.Error != "")
+	h.render(w, name, v, statusOf(v.Lookup.Error))
 }
 
-// render writes a template. A wrong request has status 400.
-func (h *Handler) render(w http.ResponseWriter, name string, view any, wrong bool) {
-	h.once.Do(func() { h.page = template.Must(template.ParseFS(assets, "assets/*.html")) })
+// statusOf returns the status of a page with an error or without one. The request is wrong if there is one.
+func statusOf(problem string) int {
+	if problem != "" {
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// render writes a template.
+func (h *Handler) render(w http.ResponseWriter, name string, view any, status int) {
+	h.once.Do(func() {
+		h.page = template.Must(template.ParseFS(assets, "assets/*.html"))
+		for _, files := range report.Templates() {
+			h.page = template.Must(h.page.ParseFS(files, "assets/*.html"))
+		}
+	})
 	var buf bytes.Buffer
 	if err := h.page.ExecuteTemplate(&buf, name, view); err != nil {
 		http.Error(w, "the page cannot be rendered: "+err.Error(), http.StatusInternalServerError)
@@ -143,9 +164,7 @@ func (h *Handler) render(w http.ResponseWriter, name string, view any, wrong boo
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	if wrong {
-		w.WriteHeader(http.StatusBadRequest)
-	}
+	w.WriteHeader(status)
 	// This fails only when the client has gone, so the error needs no report.
 	_, _ = w.Write(buf.Bytes())
 }
