@@ -68,7 +68,9 @@ func (c *case1) series() string {
 	for _, f := range c.rig.World.Flows {
 		of := report.FlowSelector(f)
 		affected := slices.Contains(c.in.Edges, f.String())
-		step := func(bucket int) string { return fmt.Sprintf("{{schema:3 sum:0.1 count:100 offset:%d buckets:[100]}}", bucket) }
+		step := func(bucket int) string {
+			return fmt.Sprintf("{{schema:3 sum:0.1 count:100 offset:%d buckets:[100]}}", bucket)
+		}
 		fmt.Fprintf(&b, "\tfabric_probe_owd_seconds%s ", strings.Replace(of, "}", `,class="",plane="a",tier="2",timestamp="kernel"}`, 1))
 		if affected {
 			fmt.Fprintf(&b, "{{schema:3}}+%sx%d {{schema:3 sum:1 count:%d offset:%d buckets:[%d]}}+%sx%d\n", step(fast), first, 100*first, fast, 100*first, step(slow), end-first-1)
