@@ -10,6 +10,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/jobs"
 	"github.com/graylink/graylink/analyzer/matrix"
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/selection"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -179,6 +180,11 @@ func (l *Loop) PastMatrix() *matrix.Past {
 // NewComparer returns what compares spans of the past.
 func (l *Loop) NewComparer() *compare.Comparer {
 	return compare.New(evidence.NewLocalQuerier(l.opts.DB), l.store.Graph)
+}
+
+// Reports returns what makes the reports of verdicts.
+func (l *Loop) Reports() *report.Collector {
+	return &report.Collector{Snapshot: l.Snapshot, Store: l.store, DB: l.opts.DB, Evidence: l.opts.Settings, Now: time.Now}
 }
 
 // ownedCandidates returns the candidates that belong to the part.

@@ -21,6 +21,7 @@ import (
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/maintenance"
 	"github.com/graylink/graylink/analyzer/publish"
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/internal/fabric"
 	"github.com/graylink/graylink/internal/plan"
 )
@@ -49,6 +50,7 @@ type operation struct {
 	body     *content // nil: it has none
 	answer   *content // nil: the answer has no body
 	required []string // parameters that it needs
+	also     []string // other media types of the answer, which is text then
 }
 
 var analyzerOperations = map[string]operation{
@@ -56,6 +58,7 @@ var analyzerOperations = map[string]operation{
 	"GET /api/v1/verdicts":                 {id: "listVerdicts", answer: jsonOf[publish.VerdictsAnswer]()},
 	"GET /api/v1/verdicts/ID":              {id: "getVerdict", answer: jsonOf[incident.Incident]()},
 	"GET /api/v1/verdicts/ID/observations": {id: "listVerdictObservations", answer: linesOf[fabric.Observation]()},
+	"GET /api/v1/verdicts/ID/report":       {id: "getVerdictReport", answer: jsonOf[report.Report](), also: []string{"text/html", "text/markdown"}},
 	"GET /api/v1/paths":                    {id: "listPaths", answer: jsonOf[publish.PathsAnswer]()},
 	"GET /api/v1/links":                    {id: "listLinks", answer: jsonOf[publish.LinksAnswer]()},
 	"GET /api/v1/observations":             {id: "listObservations", answer: linesOf[fabric.Observation]()},
@@ -88,6 +91,7 @@ var queryParameters = map[string]parameter{
 	"qps":              {Description: "Queue pairs of each connection. Without it, 8.", Schema: &node{Type: "integer"}},
 	"dscp":             {Description: "DSCP of the packets. Without it, 26.", Schema: &node{Type: "integer"}},
 	"exclude":          {Description: "Element that is not used. It may be repeated.", Schema: &node{Type: "array", Items: &node{Type: "string"}}},
+	"format":           {Description: "Format of the file. Without it, json.", Schema: &node{Type: "string", Enum: []string{"json", "html", "markdown"}}},
 	"adaptive_routing": {Description: "off: the NICs are known not to mark packets for adaptive routing.", Schema: &node{Type: "string", Enum: []string{"off"}}},
 }
 
@@ -388,6 +392,9 @@ func (r *reflector) describeCall(t *testing.T, row *requestRow, op operation) ap
 		}
 	}
 	c.Answers[done] = r.describeContent(op.answer, "Done.")
+	for _, media := range op.also {
+		c.Answers[done].Content[media] = apiMedia{Schema: &node{Type: "string"}}
+	}
 	c.Answers["default"] = apiAnswer{Description: "The listener refuses the request, as 401 without the credentials that it wants, and 421 with a name of the host that is not the program's. The reason, as text.", Content: why.Content}
 	return c
 }

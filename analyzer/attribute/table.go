@@ -466,6 +466,29 @@ const (
 	ofSwitch = true
 )
 
+// SeriesOf returns the full names of the series of a switch, a port or a NIC that can show a cause, sorted. There are none for a cause
+// that follows from something else, such as paths.
+func SeriesOf(cause, element string) (out []string) {
+	_, _, isPort := fabric.SplitPort(element)
+	isNIC := fabric.IsNIC(element)
+	for i := range table {
+		row := &table[i]
+		ofSwitch := strings.HasPrefix(row.Series, "fabric_switch_")
+		switch {
+		case row.Cause != cause:
+		case isWholeName(row.Series) && !isPort && ofSwitch != isNIC:
+			out = append(out, row.Series)
+		case isWholeName(row.Series):
+		case isNIC:
+			out = append(out, nicPrefix+row.Series)
+		case isPort:
+			out = append(out, switchPrefix+row.Series)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // wholeNames returns the sorted full names of the queried series, of NICs or of switches.
 func wholeNames(of bool) []string {
 	names := map[string]bool{}

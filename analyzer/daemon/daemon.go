@@ -383,7 +383,7 @@ func (d *Daemon) startInstance(w *instance) {
 	if w.config.AuditReport != "" {
 		audit = latest.Open(w.config.AuditReport)
 	}
-	mux := NewMux(w.loop, PageOptions{Audit: audit, Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue, Observer: w.observer},
+	mux := NewMux(w.loop, PageOptions{Audit: audit, ConfigHash: w.config.hash, Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue, Observer: w.observer},
 		append([]prometheus.Collector{d.health, steeringHealth{w.steerer}, publish.CollectivesCollector{Series: d.collectives, Follower: w.follower}}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)

@@ -121,6 +121,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	}
 	verdict := "/api/v1/verdicts/" + all.Verdicts[0].ID
 	for target, status := range map[string]int{
+		verdict + "/report": 200, verdict + "/report?format=html": 200, verdict + "/report?format=markdown": 200, verdict + "/report?format=pdf": 400, "/api/v1/verdicts/none/report": 404,
 		verdict: 200, verdict + "/observations": 200, "/api/v1/verdicts?job=j2": 200, "/api/v1/verdicts/none": 404, "/api/v1/verdicts/none/observations": 404,
 		"/api/v1/paths": 200, "/api/v1/paths?src=h1%2Feth1&dst=h3%2Feth1&at=" + r.Now.Format(time.RFC3339): 200, "/api/v1/paths?src=h1": 400, "/api/v1/paths?at=then": 400, "/api/v1/paths?at=1s": 200,
 		"/api/v1/compare": 400, "/api/v1/compare?from=1m": 400, pastSpans + "&limit=1": 200, pastSpans + "&span=1m&kind=leaf": 200,

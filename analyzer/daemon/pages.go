@@ -17,6 +17,7 @@ import (
 	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/web"
 	"github.com/graylink/graylink/analyzer/workload"
+	"github.com/graylink/graylink/internal/buildversion"
 	"github.com/graylink/graylink/internal/webaccess"
 )
 
@@ -34,6 +35,8 @@ type PageOptions struct {
 	Catalogue *catalogue.Builder
 	// Observer observes the queue pairs of running jobs. Nil means that there are no agents that list them.
 	Observer *catalogue.Observer
+	// ConfigHash identifies the configuration, or is "".
+	ConfigHash string
 	// Audit has the report of the latest audit. Nil means that there is none.
 	Audit *latest.File
 }
@@ -59,8 +62,9 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	comparer := l.NewComparer()
-	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore(), Compare: comparer.Compare}
+	comparer, reports := l.NewComparer(), l.Reports()
+	reports.Version, reports.ConfigHash, reports.Shard = buildversion.Version(), s.ConfigHash, s.Shard
+	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore(), Compare: comparer.Compare, Reports: reports, ReportStyle: web.Style()}
 	if s.Follower != nil {
 		api.Collectives = func(job string) (workload.Report, bool) {
 			state := s.Follower.State()
@@ -78,7 +82,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if s.Catalogue != nil {
 		(&catalogue.API{Builder: s.Catalogue, Graph: l.PathStore().Graph, Snapshot: l.Snapshot, Policy: s.Policy, Now: time.Now, Observer: s.Observer}).RegisterHandlers(mux)
 	}
-	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: l.Matrix(), Past: l.PastMatrix(), Compare: comparer.Compare, Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Now: time.Now, Changes: l.Changes()}
+	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: l.Matrix(), Past: l.PastMatrix(), Compare: comparer.Compare, Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Reports: reports, Now: time.Now, Changes: l.Changes()}
 	if r := l.SignalReader(); r != nil {
 		page.Bottlenecks = r.ReadBottlenecks
 	}
@@ -95,5 +99,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	mux.Handle("GET /matrix/tile", page)
 	mux.Handle("GET /events", page)
 	mux.Handle("GET /compare", page)
+	mux.Handle("GET /verdicts", page)
+	mux.Handle("GET /verdicts/{id}", page)
 	return mux
 }

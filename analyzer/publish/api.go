@@ -18,6 +18,7 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/analyzer/workload"
 	"github.com/graylink/graylink/internal/fabric"
@@ -35,6 +36,9 @@ type API struct {
 	Collectives func(job string) (workload.Report, bool)
 	// Compare compares two spans of the past. Nil means that the past is not known.
 	Compare func(ctx context.Context, r compare.Request) (*compare.Comparison, error)
+	// Reports makes the reports of verdicts, and ReportStyle is the style sheet of those that are HTML.
+	Reports     *report.Collector
+	ReportStyle string
 	// Audit returns what is known of the latest audit. Nil means that the analyzer has no report of audits.
 	Audit func(now time.Time) latest.View
 }
@@ -45,6 +49,7 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/verdicts", a.handleVerdicts)
 	mux.HandleFunc("GET /api/v1/verdicts/{id}", a.handleVerdict)
 	mux.HandleFunc("GET /api/v1/verdicts/{id}/observations", a.handleVerdictObservations)
+	mux.HandleFunc("GET /api/v1/verdicts/{id}/report", a.handleReport)
 	mux.HandleFunc("GET /api/v1/jobs", a.handleJobs)
 	mux.HandleFunc("GET /api/v1/jobs/{name...}", a.handleJob)
 	mux.HandleFunc("GET /api/v1/paths", a.handlePaths)

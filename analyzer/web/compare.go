@@ -50,13 +50,13 @@ type changeView struct{ Place, Before, After, AtLeast string }
 // serveCompare answers /compare. Nothing is compared before a moment was chosen.
 func (h *Handler) serveCompare(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	v := compareView{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("compare"), From: cmp.Or(q.Get("from"), "24h"), To: q.Get("to"), Span: cmp.Or(q.Get("span"), "10m")}
+	v := compareView{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("", "compare"), From: cmp.Or(q.Get("from"), "24h"), To: q.Get("to"), Span: cmp.Or(q.Get("span"), "10m")}
 	v.Kinds = append(v.Kinds, option{"", "all", q.Get("kind") == ""})
 	for _, k := range compare.Kinds() {
 		v.Kinds = append(v.Kinds, option{string(k), k.Words(), q.Get("kind") == string(k)})
 	}
 	if q.Get("from") == "" {
-		h.render(w, "compare.html", v, false)
+		h.render(w, "compare.html", v, http.StatusOK)
 		return
 	}
 	request, err := compare.ParseRequest(q, h.now())
@@ -69,7 +69,7 @@ func (h *Handler) serveCompare(w http.ResponseWriter, r *http.Request) {
 	} else {
 		v.Result = h.newComparisonView(c, request)
 	}
-	h.render(w, "compare.html", v, v.Error != "")
+	h.render(w, "compare.html", v, statusOf(v.Error))
 }
 
 func (h *Handler) newComparisonView(c *compare.Comparison, r compare.Request) *comparisonView {

@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -95,7 +96,7 @@ func (h *Handler) newFlowView(e fabric.Flow, last *snapshot.EdgeView) (flowView,
 	if !known && last == nil {
 		return flowView{}, false
 	}
-	f := flowView{Edge: e.String(), Known: known, State: string(b.State), Notes: b.Notes, Since: clockTime(b.Since), Checked: clockTime(b.Checked), Asks: h.aboutFlow(e)}
+	f := flowView{Edge: e.String(), Known: known, State: string(b.State), Notes: b.Notes, Since: clockTime(b.Since), Checked: clockTime(b.Checked), Asks: h.promQueries(report.FlowQueries(e))}
 	_, dst := e.Endpoints()
 	for i, hop := range b.Path {
 		to := dst

@@ -113,6 +113,7 @@ type matrixView struct {
 	Labels         []labelView
 	Borders        []int
 	Marks          []markView
+	Verdicts       []verdictLink // the strongest open ones
 	Outliers       []outlierTable
 	In, Out        string // addresses of the page with larger and with smaller cells
 	Found          *cellView
@@ -158,6 +159,12 @@ type outlierRow struct {
 	Href               string
 }
 
+// verdictLink leads to the page of a verdict.
+type verdictLink struct{ Href, Text string }
+
+// maxVerdictLinks bounds the verdicts that the page of the matrix leads to.
+const maxVerdictLinks = 8
+
 // serveMatrix answers /matrix.
 func (h *Handler) serveMatrix(w http.ResponseWriter, r *http.Request) {
 	now := h.now()
@@ -169,12 +176,12 @@ func (h *Handler) serveMatrix(w http.ResponseWriter, r *http.Request) {
 	case "cell":
 		name = "cell.html"
 	}
-	h.render(w, name, v, v.Error != "")
+	h.render(w, name, v, statusOf(v.Error))
 }
 
 func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
 	values := r.URL.Query()
-	v := matrixView{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("matrix")}
+	v := matrixView{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("", "matrix")}
 	snap := h.Snapshot()
 	open := openIncidents(snap.Incidents)
 	b := newBanner(snap, open, now)
@@ -221,6 +228,11 @@ func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
 	v.Labels = axisLabels(&q, g, zoom)
 	v.Borders = partBorders(g, zoom)
 	v.Marks = h.matrixMarks(g, zoom, open)
+	for _, in := range open[:min(len(open), maxVerdictLinks)] {
+		if page := h.pageOf(in.ID); page != "" {
+			v.Verdicts = append(v.Verdicts, verdictLink{page, suspectLine(in)})
+		}
+	}
 	v.Outliers = outliers(&q, g)
 	v.Found = h.newCellView(&q, g)
 	return v

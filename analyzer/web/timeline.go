@@ -1,17 +1,18 @@
 package web
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/display"
 	"github.com/graylink/graylink/analyzer/incident"
 )
 
-// The timeline shows timelineSpan, with a mark at every multiple of timelineTick, and at
-// most maxTimeline elements, those that were named last.
+// The timeline shows timelineSpan with at most timelineTicks marks, and at most maxTimeline elements, those that were named last.
 const (
-	timelineSpan = time.Hour
-	timelineTick = 10 * time.Minute
-	maxTimeline  = 12
+	timelineSpan  = time.Hour
+	timelineTicks = 6
+	maxTimeline   = 12
 )
 
 // Sizes of the timeline, in pixels of its own.
@@ -23,14 +24,9 @@ const (
 type timeline struct {
 	W, H  float64
 	Left  float64
-	Ticks []tick
+	Ticks []display.Tick
 	Rows  []timeRow
 	More  int // elements that are not shown
-}
-
-type tick struct {
-	X    float64
-	Text string
 }
 
 type timeRow struct {
@@ -43,21 +39,16 @@ type timeRow struct {
 type timeBar struct {
 	X, Y, W, H float64
 	Class      string // open, held, past
-	Href       string // the verdict's place on the page, if it has one
+	Href       string // the verdict's page, or its place on this one, or ""
 	Title      string
 }
 
 // newTimeline draws incidents, the newest first, against the hour that ended with the last
-// cycle.
-func newTimeline(incidents []incident.Incident, until time.Time) timeline {
+// cycle. pageOf returns the address of a verdict's page, or "".
+func newTimeline(incidents []incident.Incident, until time.Time, pageOf func(id string) string) timeline {
 	t := timeline{W: timelineWidth, Left: timelineLeft}
 	from := until.Add(-timelineSpan)
-	x := func(at time.Time) float64 {
-		if at.Before(from) {
-			at = from
-		}
-		return timelineLeft + (timelineRight-timelineLeft)*float64(at.Sub(from))/float64(timelineSpan)
-	}
+	axis := display.NewTimeAxis(from, until, timelineLeft, timelineRight)
 	rows := map[string]int{}
 	for _, in := range incidents {
 		end := until
@@ -82,10 +73,11 @@ func newTimeline(incidents []incident.Incident, until time.Time) timeline {
 			continue
 		}
 		const least = 4 // pixels, so that an incident of seconds stays visible
-		b := timeBar{X: x(in.FirstSeen), Y: t.Rows[at].Y - 7, H: 14, Class: "past", Title: suspectLine(in) + ", " + clockTime(in.FirstSeen) + ", lasted " + formatAge(end.Sub(in.FirstSeen))}
-		b.W = max(x(end)-b.X, least)
+		b := timeBar{X: axis.Place(in.FirstSeen), Y: t.Rows[at].Y - 7, H: 14, Class: "past", Title: suspectLine(in) + ", " + clockTime(in.FirstSeen) + ", lasted " + formatAge(end.Sub(in.FirstSeen))}
+		b.W = max(axis.Place(end)-b.X, least)
+		b.Href = pageOf(in.ID)
 		if in.Open {
-			b.Class, b.Href = "open", in.ID
+			b.Class, b.Href = "open", cmp.Or(b.Href, "#v-"+in.ID)
 			if in.Held != "" {
 				b.Class = "held"
 			}
@@ -93,8 +85,6 @@ func newTimeline(incidents []incident.Incident, until time.Time) timeline {
 		t.Rows[at].Bars = append(t.Rows[at].Bars, b)
 	}
 	t.H = timelineTop + timelineRow*float64(len(t.Rows)) + 4
-	for at := from.Truncate(timelineTick).Add(timelineTick); !at.After(until); at = at.Add(timelineTick) {
-		t.Ticks = append(t.Ticks, tick{x(at), at.UTC().Format("15:04")})
-	}
+	t.Ticks = axis.Ticks(timelineTicks)
 	return t
 }

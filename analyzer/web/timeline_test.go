@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
@@ -28,13 +29,13 @@ func TestTimelineIsTheLastHour(t *testing.T) {
 	past(&s, open, 30*time.Minute, 15*time.Minute)
 	past(&s, fabric.Direction{From: "leaf2:up1", To: "spine1:dn2"}, 90*time.Minute, 45*time.Minute) // began before the hour
 	past(&s, fabric.Direction{From: "leaf3:up1", To: "spine1:dn3"}, 3*time.Hour, time.Hour)         // ended before it
-	tl := newTimeline(s.Incidents, s.At)
+	tl := newTimeline(s.Incidents, s.At, (&Handler{}).pageOf)
 	if len(tl.Rows) != 2 || len(tl.Ticks) != 6 || tl.Ticks[5].Text != "12:00" {
 		t.Fatalf("%d rows, ticks %+v", len(tl.Rows), tl.Ticks)
 	}
 	span := timelineRight - timelineLeft
 	first := tl.Rows[0].Bars
-	if len(first) != 2 || first[0].Class != "open" || first[0].Href != "id0" || first[0].W < 4 || first[0].X+first[0].W < timelineRight-0.1 || first[1].W != span/4 || first[1].X != timelineLeft+span/2 {
+	if len(first) != 2 || first[0].Class != "open" || first[0].Href != "#v-id0" || first[0].W < 4 || first[0].X+first[0].W < timelineRight-0.1 || first[1].W != span/4 || first[1].X != timelineLeft+span/2 {
 		t.Errorf("bars of the first row: %+v", first)
 	}
 	if b := tl.Rows[1].Bars[0]; b.X != timelineLeft || b.W != span/4 || b.Class != "past" {
@@ -44,7 +45,7 @@ func TestTimelineIsTheLastHour(t *testing.T) {
 	if n := len(with(all, "data-bar", "open")); n != 1 {
 		t.Errorf("%d open bars on the page", n)
 	}
-	if tl := newTimeline(nil, s.At); len(tl.Rows) != 0 {
+	if tl := newTimeline(nil, s.At, (&Handler{}).pageOf); len(tl.Rows) != 0 {
 		t.Errorf("rows of nothing: %+v", tl.Rows)
 	}
 }
@@ -55,7 +56,7 @@ func TestTimelineIsBounded(t *testing.T) {
 	for i := range 20 {
 		past(&s, fabric.Direction{From: fmt.Sprintf("leaf1-%d:up1", i+1), To: fmt.Sprintf("spine1-1:dn%d", i+1)}, 30*time.Minute, time.Minute)
 	}
-	if tl := newTimeline(s.Incidents, s.At); len(tl.Rows) != maxTimeline || tl.More != 20-maxTimeline {
+	if tl := newTimeline(s.Incidents, s.At, (&Handler{}).pageOf); len(tl.Rows) != maxTimeline || tl.More != 20-maxTimeline {
 		t.Errorf("%d rows, %d more", len(tl.Rows), tl.More)
 	}
 }
@@ -98,7 +99,7 @@ func TestQueriesLinkToPrometheus(t *testing.T) {
 // TestNamesCannotLeaveTheirQuotes: a name is a string in the question, whatever is in it.
 func TestNamesCannotLeaveTheirQuotes(t *testing.T) {
 	h := &Handler{Prometheus: "http://p"}
-	for _, a := range h.aboutElement(fabric.Element{ID: `x"} or up{a="`, Kind: fabric.KindSwitch}) {
+	for _, a := range h.promQueries(report.ElementQueries(fabric.Element{ID: `x"} or up{a="`, Kind: fabric.KindSwitch})) {
 		if strings.Contains(a.Expr, `or up{a="`) {
 			t.Errorf("%s: %s", a.Name, a.Expr)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/graylink/graylink/analyzer/asking"
 	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/scope"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
@@ -97,6 +98,7 @@ type verdictView struct {
 	WouldSplit, Asked              []string
 	Bottleneck                     string
 	Asks                           []promQuery
+	Page                           string // the address of its own page, or ""
 }
 
 type candidateRow struct {
@@ -119,7 +121,7 @@ type edgeRow struct {
 }
 
 func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
-	v := view{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("")}
+	v := view{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("", "")}
 	open := openIncidents(s.Incidents)
 	past := slices.DeleteFunc(slices.Clone(s.Incidents), func(in incident.Incident) bool { return in.Open })
 	v.Banner = newBanner(s, open, now)
@@ -132,11 +134,14 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 			in.Verdict = planner.AddVerdictMeasurements([]fabric.Verdict{in.Verdict})[0]
 		}
 		open := newVerdict(in, now)
-		open.Asks = h.aboutElement(in.Element)
+		open.Page = h.pageOf(in.ID)
+		open.Asks = h.promQueries(report.ElementQueries(in.Element))
 		v.Open = append(v.Open, open)
 	}
 	for _, in := range past[:min(len(past), maxHistory)] {
-		v.History = append(v.History, newVerdict(in, now))
+		closed := newVerdict(in, now)
+		closed.Page = h.pageOf(in.ID)
+		v.History = append(v.History, closed)
 	}
 	for i := range s.Maintenance {
 		w := &s.Maintenance[i]
@@ -152,7 +157,7 @@ func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
 		}
 	}
 	v.Candidates = h.candidateRows(s.Report.Candidates)
-	v.Timeline = newTimeline(s.Incidents, s.At)
+	v.Timeline = newTimeline(s.Incidents, s.At, h.pageOf)
 	v.Scopes, v.ScopeTotal = scopeRows(s.Scopes)
 	v.Running = h.buildRunning(s.JobNames(), q, now)
 	if h.Collectives != nil {
@@ -414,7 +419,7 @@ func (h *Handler) edgeRows(edges []snapshot.EdgeView) (rows []edgeRow, total int
 	for _, e := range out[:min(len(out), maxEdges)] {
 		row := newEdge(e)
 		if h.Prometheus != "" {
-			row.Asks = h.aboutFlow(e.Flow)
+			row.Asks = h.promQueries(report.FlowQueries(e.Flow))
 		}
 		rows = append(rows, row)
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/graylink/graylink/analyzer/compare"
 	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/paths"
+	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/signals"
 	"github.com/graylink/graylink/analyzer/snapshot"
 	"github.com/graylink/graylink/internal/fabric"
@@ -78,7 +79,9 @@ type Handler struct {
 	// Bottlenecks returns the bottlenecks of the tagged flows between two NICs, and whether in-band signals are read at all. Nil means that
 	// they are not.
 	Bottlenecks func(ctx context.Context, now time.Time, a, b string) (of map[fabric.Flow]signals.Bottlenecks, known bool, err error)
-	Now         func() time.Time
+	// Reports makes the reports of verdicts. Nil means that verdicts have no pages of their own.
+	Reports *report.Collector
+	Now     func() time.Time
 	// Changes announces each new snapshot. With it, /events has a stream of them, and a page is rendered once for all its viewers. Nil
 	// means that pages ask by themselves.
 	Changes *snapshot.Changes
@@ -89,8 +92,8 @@ type Handler struct {
 	shared  sharedAnswers
 }
 
-// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, comparisons at /compare, changes at /events,
-// and files below /static/. On the page ?src= and ?dst= look up the flows between two NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the
+// ServeHTTP answers GET and HEAD: the page at /, the matrix at /matrix, its pictures at /matrix/tile, comparisons at /compare, verdicts at /verdicts/ID,
+// changes at /events, and files below /static/. On the page ?src= and ?dst= look up the flows between two NICs, ?pod= unfolds one pod of a folded fabric, ?job= shows what the
 // queue pairs of a job do, ?fragment=main leaves out the frame around the main part, for the page's own refresh.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
@@ -118,6 +121,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.serveEvents(w, r)
 	case r.URL.Path == "/compare" && h.Compare != nil:
 		h.serveCompare(w, r)
+	case r.URL.Path == "/verdicts" && h.Reports != nil:
+		h.serveVerdicts(w, r)
+	case strings.HasPrefix(r.URL.Path, "/verdicts/") && h.Reports != nil:
+		h.share(w, r, "", func(w http.ResponseWriter, r *http.Request) {
+			h.serveVerdict(w, r, strings.TrimPrefix(r.URL.Path, "/verdicts/"))
+		})
 	default:
 		http.NotFound(w, r)
 	}
@@ -150,7 +159,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request, asked query)
 	if r.URL.Query().Get("fragment") == "main" {
 		name = "main.html"
 	}
-	h.render(w, name, v, v.Lookup.Error != "")
+	h.render(w, name, v, statusOf(v.Lookup.Error))
 }
 
 // pageLink is a link to a page, or the name of the present one.
@@ -159,22 +168,36 @@ type pageLink struct {
 	Current    bool
 }
 
-// pageLinks returns the links to all pages from one of them, which is named by its address. The first page has the address "".
-func (h *Handler) pageLinks(from string) (out []pageLink) {
+// pageLinks returns the links to all pages from one of them, which is named by its address. The first page has the address "". root leads
+// to the first page.
+func (h *Handler) pageLinks(root, from string) (out []pageLink) {
 	for _, p := range []struct {
 		name, path string
 		served     bool
 	}{{"fabric", "", true}, {"matrix", "matrix", h.Matrix != nil}, {"compare", "compare", h.Compare != nil}} {
 		if p.served {
-			out = append(out, pageLink{p.name, cmp.Or(p.path, "."), p.path == from})
+			out = append(out, pageLink{p.name, root + cmp.Or(p.path, "."), p.path == from})
 		}
 	}
 	return out
 }
 
-// render writes a template. A wrong request has status 400.
-func (h *Handler) render(w http.ResponseWriter, name string, view any, wrong bool) {
-	h.once.Do(func() { h.page = template.Must(template.ParseFS(assets, "assets/*.html")) })
+// statusOf returns the status of a page with an error or without one. The request is wrong if there is one.
+func statusOf(problem string) int {
+	if problem != "" {
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// render writes a template.
+func (h *Handler) render(w http.ResponseWriter, name string, view any, status int) {
+	h.once.Do(func() {
+		h.page = template.Must(template.ParseFS(assets, "assets/*.html"))
+		for _, files := range report.Templates() {
+			h.page = template.Must(h.page.ParseFS(files, "assets/*.html"))
+		}
+	})
 	var buf bytes.Buffer
 	if err := h.page.ExecuteTemplate(&buf, name, view); err != nil {
 		http.Error(w, "the page cannot be rendered: "+err.Error(), http.StatusInternalServerError)
@@ -182,9 +205,7 @@ func (h *Handler) render(w http.ResponseWriter, name string, view any, wrong boo
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	if wrong {
-		w.WriteHeader(http.StatusBadRequest)
-	}
+	w.WriteHeader(status)
 	// This fails only when the client has gone, so the error needs no report.
 	_, _ = w.Write(buf.Bytes())
 }

@@ -34,7 +34,7 @@ func main() {
 	app := program.NewApplication("graylink", "Finds the element of a GPU fabric that is slow, lossy or broken.")
 	commands := map[string]command{}
 	for _, add := range []func(*kingpin.Application, map[string]command){
-		addAudit, addCert, addClocksim, addCollectives, addCompare, addConfig, addCSIG, addDemo, addFakesys, addIB, addJob, addJoinToken, addLab, addLastAudit, addLocalize, addManual, addMCP, addPlan, addSchedule, addServe, addSize, addTopology, addTrace,
+		addAudit, addCert, addClocksim, addCollectives, addCompare, addConfig, addCSIG, addDemo, addFakesys, addIB, addIncident, addJob, addJoinToken, addLab, addLastAudit, addLocalize, addManual, addMCP, addPlan, addSchedule, addServe, addSize, addTopology, addTrace,
 	} {
 		add(app, commands)
 	}

@@ -13,6 +13,13 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence"
 )
 
+// Querier answers all kinds of questions that evidence knows.
+type Querier interface {
+	evidence.Querier
+	evidence.Ranger
+	evidence.Distributor
+}
+
 type loaded struct {
 	engine *promql.Engine
 	db     storage.Storage
@@ -23,7 +30,7 @@ const maxSamples = 50_000_000
 
 // NewQuerier returns a Querier that answers from series in promqltest's notation, the first
 // values at the epoch.
-func NewQuerier(t testing.TB, series string) evidence.Querier {
+func NewQuerier(t testing.TB, series string) Querier {
 	t.Helper()
 	db := promqltest.LoadedStorage(t, series)
 	t.Cleanup(func() {
@@ -37,4 +44,14 @@ func NewQuerier(t testing.TB, series string) evidence.Querier {
 // QueryInstant implements evidence.Querier.
 func (l loaded) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
 	return evidence.EvaluateAt(ctx, l.engine, l.db, query, at)
+}
+
+// QueryRange implements evidence.Ranger.
+func (l loaded) QueryRange(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]evidence.Series, error) {
+	return evidence.EvaluateRange(ctx, l.engine, l.db, query, from, to, step)
+}
+
+// QueryHistograms implements evidence.Distributor.
+func (l loaded) QueryHistograms(ctx context.Context, query string, at time.Time) ([]evidence.Histogram, error) {
+	return evidence.EvaluateHistograms(ctx, l.engine, l.db, query, at)
 }

@@ -306,6 +306,26 @@ func (s *Server) QueryInstant(ctx context.Context, query string, at time.Time) (
 	return evidence.EvaluateAt(ctx, s.engine, s.db, query, at)
 }
 
+// QueryHistograms implements evidence.Distributor.
+func (s *Server) QueryHistograms(ctx context.Context, query string, at time.Time) ([]evidence.Histogram, error) {
+	ctx, done, err := s.beginQuery(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return evidence.EvaluateHistograms(ctx, s.engine, s.db, query, at)
+}
+
+// QueryRange implements evidence.Ranger.
+func (s *Server) QueryRange(ctx context.Context, query string, from, to time.Time, step time.Duration) ([]evidence.Series, error) {
+	ctx, done, err := s.beginQuery(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return evidence.EvaluateRange(ctx, s.engine, s.db, query, from, to, step)
+}
+
 // ServeHTTP serves Prometheus' HTTP API below /api/v1, without what changes or deletes data, and the server's own series
 // at /metrics.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
