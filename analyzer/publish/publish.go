@@ -43,9 +43,10 @@ var (
 	suspectScore = newDesc("fabric_suspect_score", "Confidence that the element is at fault, and 0 for five minutes after the verdict clears.", "element", "kind")
 	suspectInfo  = newDesc("fabric_suspect_info", "The suspect's scenario, direction and place: 1 while the verdict is open, 0 after it clears.",
 		"element", "kind", "scenario", "from", "to", "tier", "plane", "class", "severity")
+	verdictInfo     = newDesc("fabric_verdict_info", "Identifier of the verdict on the element: 1 while the verdict is open, 0 after it clears.", "id", "element", "kind")
 	suspectDelay    = newDesc("fabric_suspect_added_delay_seconds", "One-way delay that the element adds.", "element", "kind")
 	suspectLoss     = newDesc("fabric_suspect_loss_ratio", "Share of packets that the element loses.", "element", "kind")
-	suspectFirst    = newDesc("fabric_suspect_first_seen_timestamp_seconds", "Time at which the fault was first seen. With element and kind it identifies the verdict.", "element", "kind")
+	suspectFirst    = newDesc("fabric_suspect_first_seen_timestamp_seconds", "Time at which the fault was first seen.", "element", "kind")
 	suspectEnd      = newDesc("fabric_suspect_cleared_timestamp_seconds", "Time at which the verdict cleared. Absent while it is open.", "element", "kind")
 	suspectEdges    = newDesc("fabric_suspect_edges", "Number of degraded flows that the element explains.", "element", "kind")
 	suspectJobs     = newDesc("fabric_suspect_affected_jobs", "Number of jobs that may cross the element. Absent where no placement is known.", "element", "kind")
@@ -79,7 +80,7 @@ var states = []fabric.State{fabric.Innocent, fabric.Suspect, fabric.Insufficient
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, candidateChance, elementInfo, verdictState, coverage, linkDelay,
+	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, verdictInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, candidateChance, elementInfo, verdictState, coverage, linkDelay,
 		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, maintenanceInfo, partInfo, warnings, baselines, pending, hostSuspect,
 		swInfo, swAnswered, swFlows, swDropped, swForeign, swPulls} {
 		ch <- d
@@ -207,6 +208,7 @@ func (c *Collector) collectSuspects(s snapshot.Snapshot, gauge func(*prometheus.
 		on := oneIf(in.Open)
 		name, kind := in.Element.ID, string(in.Kind)
 		gauge(suspectScore, on*max(in.Confidence, minOpenScore), name, kind)
+		gauge(verdictInfo, on, in.ID, name, kind)
 		gauge(suspectFirst, unixSeconds(in.FirstSeen), name, kind)
 		if in.Cleared != nil {
 			gauge(suspectEnd, unixSeconds(*in.Cleared), name, kind)
