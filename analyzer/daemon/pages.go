@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,9 +26,11 @@ import (
 // have Shard as a label, unless it is "".
 type PageOptions struct {
 	Title, Prometheus string
-	Shard             string
-	Policy            *webaccess.Policy
-	Windows           *maintenance.Coordinator
+	// URL is the address of the page for browsers, to which alerts lead. Nil means that of the policy, which may be unknown.
+	URL     *url.URL
+	Shard   string
+	Policy  *webaccess.Policy
+	Windows *maintenance.Coordinator
 	// Follower follows the collectives of jobs. Nil means that they are not followed.
 	Follower *collectives.Follower
 	// Catalogue builds catalogues of paths. Nil means that there are no agents that trace them.
@@ -38,6 +41,20 @@ type PageOptions struct {
 	Audit *latest.File
 }
 
+// browserURL returns the address of the page for browsers, or "" if it is not known.
+func (s *PageOptions) browserURL() string {
+	u := s.URL
+	if u == nil {
+		u = s.Policy.ExternalURL
+	}
+	if u == nil {
+		return ""
+	}
+	// A password would be in every alert.
+	plain := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
+	return plain.String()
+}
+
 // NewMux returns the HTTP handlers of a loop: its series and those of more, the API, the page, and the health
 // checks.
 func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http.ServeMux {
@@ -46,7 +63,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if s.Shard != "" {
 		to = prometheus.WrapRegistererWith(prometheus.Labels{"shard": s.Shard}, reg)
 	}
-	to.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.Sources().SwitchStates},
+	to.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.Sources().SwitchStates, URL: s.browserURL()},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), loopHealth{l})
 	to.MustRegister(more...)
 	mux := http.NewServeMux()
