@@ -15,6 +15,7 @@ import (
 	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/web"
 	"github.com/graylink/graylink/analyzer/workload"
@@ -77,7 +78,8 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 		fmt.Fprintln(w, "ready")
 	})
 	comparer := l.NewComparer()
-	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore(), Compare: comparer.Compare}
+	matrices := matrix.Source{Store: l.Matrix(), Past: l.PastMatrix()}
+	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: matrices, Compare: comparer.Compare}
 	if s.Follower != nil {
 		api.Collectives = func(job string) (workload.Report, bool) {
 			state := s.Follower.State()
@@ -95,7 +97,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if s.Catalogue != nil {
 		(&catalogue.API{Builder: s.Catalogue, Graph: l.PathStore().Graph, Snapshot: l.Snapshot, Policy: s.Policy, Now: time.Now, Observer: s.Observer}).RegisterHandlers(mux)
 	}
-	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: l.Matrix(), Past: l.PastMatrix(), Compare: comparer.Compare, Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Now: time.Now}
+	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: matrices.Store, Past: matrices.Past, Compare: comparer.Compare, Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Now: time.Now}
 	if r := l.SignalReader(); r != nil {
 		page.Bottlenecks = r.ReadBottlenecks
 	}
