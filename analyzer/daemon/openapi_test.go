@@ -70,7 +70,7 @@ type withPast struct {
 }
 
 func (w withPast) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
-	if strings.Contains(query, "_over_time((") || strings.Contains(query, "_over_time(0") || strings.Contains(query, "fabric:leafpair") {
+	if slices.ContainsFunc([]string{"fabric:", "fabric_link_", "_over_time((", "_over_time(0"}, func(part string) bool { return strings.Contains(query, part) }) {
 		return w.past.QueryInstant(ctx, query, at)
 	}
 	return w.Querier.QueryInstant(ctx, query, at)
