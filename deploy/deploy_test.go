@@ -167,6 +167,29 @@ func TestAlertmanagerConfig(t *testing.T) {
 	amtool(t, "check-config", "alertmanager/alertmanager.yml")
 }
 
+// TestMessageText renders the text of messages: with the link to the verdict where the alert has one.
+func TestMessageText(t *testing.T) {
+	const about = `"labels": {"alertname": "FabricFault"}, "annotations": {"summary": "link a--b: corridor", "description": "It adds 2ms.", "runbook_url": "https://r.example/FabricFault.md", `
+	for link, want := range map[string]string{
+		"https://graylink.example/verdicts?element=a--b&kind=link": "link a--b: corridor\nIt adds 2ms.\nVerdict: https://graylink.example/verdicts?element=a--b&kind=link\nRunbook: https://r.example/FabricFault.md",
+		"": "link a--b: corridor\nIt adds 2ms.\nRunbook: https://r.example/FabricFault.md",
+	} {
+		data := filepath.Join(t.TempDir(), "data.json")
+		if err := os.WriteFile(data, []byte(`{"status": "firing", "alerts": [{"status": "firing", `+about+`"verdict_url": "`+link+`"}}]}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		render := func(name string) string {
+			return amtool(t, "template", "render", "--template.glob=alertmanager/*.tmpl", "--template.data="+data, `--template.text={{ template "`+name+`" . }}`)
+		}
+		if got := render("graylink.text"); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		if got := render("graylink.title"); got != "[firing] link a--b: corridor" {
+			t.Errorf("the title is %q", got)
+		}
+	}
+}
+
 // TestRoutes checks that only critical alerts page, that a plane can have receivers of its own, and that every alert of
 // the rules has a route that is meant for it.
 func TestRoutes(t *testing.T) {

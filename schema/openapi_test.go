@@ -20,6 +20,7 @@ import (
 	"github.com/graylink/graylink/analyzer/compare"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/internal/fabric"
@@ -66,6 +67,7 @@ var analyzerOperations = map[string]operation{
 	"GET /api/v1/jobs/NAME":                {id: "getJob", answer: jsonOf[publish.JobAnswer]()},
 	"GET /api/v1/collectives":              {id: "getCollectives", answer: jsonOf[publish.CollectivesAnswer]()},
 	"GET /api/v1/audit":                    {id: "getAudit", answer: jsonOf[latest.View]()},
+	"GET /api/v1/matrix":                   {id: "getMatrix", answer: jsonOf[matrix.Table]()},
 	"GET /api/v1/compare":                  {id: "compareSpans", answer: jsonOf[compare.Comparison](), required: []string{"from"}},
 	"GET /api/v1/catalogue":                {id: "listCatalogue", answer: linesOf[plan.Entry]()},
 	"POST /api/v1/catalogue":               {id: "buildCatalogue", body: jsonOf[catalogue.Request](), answer: linesOf[plan.Entry]()},
@@ -83,6 +85,14 @@ var queryParameters = map[string]parameter{
 	"src":              {Description: "NIC that sends, as node/device.", Schema: &node{Type: "string"}},
 	"dst":              {Description: "NIC that is probed, as node/device.", Schema: &node{Type: "string"}},
 	"at":               {Description: "A moment: a time (RFC 3339), or how long ago it is, like 10m. Without it, the present.", Schema: &node{Type: "string"}},
+	"of":               {Description: "The quantity. Without it, degraded.", Schema: &node{Type: "string", Enum: quantityNames()}},
+	"by":               {Description: "nic: rows and columns are NICs, and not leaves.", Schema: &node{Type: "string", Enum: []string{"nic"}}},
+	"pod":              {Description: "Name of a pod. Without it, all.", Schema: &node{Type: "string"}},
+	"plane":            {Description: "Name of a plane. Without it, all.", Schema: &node{Type: "string"}},
+	"class":            {Description: "Class of probes. Without it, all.", Schema: &node{Type: "string"}},
+	"direction":        {Description: "forward for probes, reverse for replies. Without it, both.", Schema: &node{Type: "string", Enum: []string{"forward", "reverse"}}},
+	"row":              {Description: "Name of the only row that is wanted.", Schema: &node{Type: "string"}},
+	"column":           {Description: "Name of the only column that is wanted.", Schema: &node{Type: "string"}},
 	"from":             {Description: "End of the earlier span: a time (RFC 3339), or how long ago it is, like 24h.", Schema: &node{Type: "string"}},
 	"to":               {Description: "End of the later span, as from. Without it, the present.", Schema: &node{Type: "string"}},
 	"span":             {Description: "Length of a span, like 10m, from 1m to 24h. Without it, 10m.", Schema: &node{Type: "string"}},
@@ -93,6 +103,13 @@ var queryParameters = map[string]parameter{
 	"exclude":          {Description: "Element that is not used. It may be repeated.", Schema: &node{Type: "array", Items: &node{Type: "string"}}},
 	"format":           {Description: "Format of the file. Without it, json.", Schema: &node{Type: "string", Enum: []string{"json", "html", "markdown"}}},
 	"adaptive_routing": {Description: "off: the NICs are known not to mark packets for adaptive routing.", Schema: &node{Type: "string", Enum: []string{"off"}}},
+}
+
+func quantityNames() (out []string) {
+	for _, q := range matrix.Quantities() {
+		out = append(out, string(q))
+	}
+	return out
 }
 
 // pathParameters are the words that stand for a part of a path in docs/reference/http-api.md.

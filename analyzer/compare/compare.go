@@ -148,7 +148,7 @@ type Section struct {
 	Unit     Unit     `json:"unit"`
 	// Error is the reason why the section is not known. It is absent if the section is known.
 	Error string `json:"error,omitempty"`
-	// Compared is the number of series that have values in both spans. Where it is 0, nothing is known.
+	// Compared is the number of series that have values at the ends of both spans. Where it is 0, nothing is known.
 	Compared int `json:"compared"`
 	// Changes are what became worse, the largest change first. ChangesLeftOut is the number of others.
 	Changes        []Change `json:"changes"`

@@ -3,10 +3,14 @@ package compare
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -288,6 +292,25 @@ func TestValuesOfChange(t *testing.T) {
 	}
 }
 
+// TestExchangedMoments: with the later span first, what became better is listed.
+func TestExchangedMoments(t *testing.T) {
+	g := worldtest.NewClos(t, 2, 3, 2)
+	h := newHistory(3, func(s string, v float64) (float64, bool) {
+		if strings.Contains(s, "p50") && strings.Contains(s, `nic="h1/eth1", leaf="leaf1", side="source"`) {
+			v /= 20
+		}
+		return v, true
+	})
+	h.addFabric(g)
+	c := New(evidencetest.NewQuerier(t, h.text.String()), func() *fabric.Graph { return g })
+	r := Request{Span: span, Limit: defaultLimit, Kind: NICs}
+	r.To, r.From = moments()
+	got, err := c.Compare(t.Context(), r)
+	if err != nil || len(got.Sections[0].Changes) != 1 || got.Sections[0].Changes[0].Element != "h1/eth1" || got.Sections[0].Compared != 12 {
+		t.Errorf("%v: %+v", err, got)
+	}
+}
+
 // TestListsAreBounded: the largest changes are listed, and the others are counted.
 func TestListsAreBounded(t *testing.T) {
 	g := worldtest.NewClos(t, 2, 4, 3)
@@ -314,6 +337,40 @@ func TestEmptyHistoryIsUnknown(t *testing.T) {
 	c, got := compareHistory(t, worldtest.NewClos(t, 2, 4, 3), newHistory(1, nil), Request{})
 	if len(got) > 0 || !c.Unknown() || len(c.Sections) != 13 {
 		t.Errorf("got %+v", c)
+	}
+}
+
+// TestExpressionsOfOldestPrometheus has promtool of the oldest Prometheus that is supported read all expressions.
+func TestExpressionsOfOldestPrometheus(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
+			t.Fatal("promtool (Debian package prometheus) is missing")
+		}
+		t.Skip("promtool (Debian package prometheus) is missing")
+	}
+	from, to := moments()
+	rules := []map[string]string{}
+	for _, r := range []Request{{From: from, To: to, Span: span}, {From: to, To: from, Span: span}} {
+		b := builder{graph: worldtest.NewTwoPlanes(t), request: r}
+		for _, m := range measures() {
+			q := b.newQueries(&m)
+			details := q.details([]Place{{Element: "a/b"}, {Element: `c"d`}})
+			for _, text := range []string{q.changed(), q.missing(), q.compared(), details[0], details[1]} {
+				rules = append(rules, map[string]string{"record": "a:b:c", "expr": text})
+			}
+		}
+	}
+	text, err := json.Marshal(map[string]any{"groups": []any{map[string]any{"name": "all", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(promtool, "check", "rules", "--lint=none", file).CombinedOutput(); err != nil {
+		t.Errorf("%v: %.2000s", err, out)
 	}
 }
 

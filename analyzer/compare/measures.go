@@ -31,8 +31,8 @@ type measure struct {
 	kind     Kind
 	quantity Quantity
 	unit     Unit
-	// value is its expression, with labels of a Place. $match stands for matchers, $element for those of suspects, and $window for the
-	// length of a window.
+	// value is its expression, with labels of a Place. $match stands for matchers, $element for those of suspects, $window for the
+	// length of a window, and $at for an offset.
 	value string
 	// falls means that less is worse.
 	falls bool
@@ -50,29 +50,29 @@ const (
 
 // Expressions of links. The coordinator publishes flows of links, too, by other rules.
 const (
-	linkFlows = `max by (` + linkLabels + `) (fabric_link_probe_edges{$match} and on (job, instance) graylink_analyzer_last_cycle_timestamp_seconds)`
-	linkDelay = `max by (` + linkLabels + `) (fabric_link_added_delay_seconds{$match})`
+	linkFlows = `max by (` + linkLabels + `) (fabric_link_probe_edges{$match}$at and on (job, instance) graylink_analyzer_last_cycle_timestamp_seconds$at)`
+	linkDelay = `max by (` + linkLabels + `) (fabric_link_added_delay_seconds{$match}$at)`
 	// linkLoss is what open verdicts say of a direction of a link, or of both, and 0 of others that flows cross.
 	linkLoss = `max by (` + linkLabels + `) (` + suspectLossBegin + `from!=""` + suspectLossEnd + `) ` +
 		`or (0 * ` + linkFlows + ` + on (link) group_left max by (link) (` + suspectLossBegin + `from=""` + suspectLossEnd + `)) ` +
 		`or 0 * (` + linkFlows + ` > 0)`
-	suspectLossBegin = `label_replace(fabric_suspect_loss_ratio{kind=~"link|access_link", $element} * on (job, instance, element, kind) ` +
+	suspectLossBegin = `label_replace(fabric_suspect_loss_ratio{kind=~"link|access_link", $element}$at * on (job, instance, element, kind) ` +
 		`group_right () (fabric_suspect_info{kind=~"link|access_link", `
-	suspectLossEnd = `, $element} == 1), "link", "$1", "element", "(.+)")`
+	suspectLossEnd = `, $element}$at == 1), "link", "$1", "element", "(.+)")`
 )
 
 func probesOf(labels string) string {
-	return "sum by (" + labels + ") (avg_over_time(fabric:nic_probe_sent:rate_2s{$match}[$window]))"
+	return "sum by (" + labels + ") (avg_over_time(fabric:nic_probe_sent:rate_2s{$match}[$window]$at))"
 }
 
 func shareOf(series, labels string) string {
-	return "sum by (" + labels + ") (avg_over_time(" + series + "{$match}[$window])) / (" + probesOf(labels) + " > 0)"
+	return "sum by (" + labels + ") (avg_over_time(" + series + "{$match}[$window]$at)) / (" + probesOf(labels) + " > 0)"
 }
 
 // measures lists what is compared. A leaf is the median of its NICs, and all their packets together. Delays that are not known are
 // NaN, which no comparison holds of.
 func measures() []measure {
-	const p50, p99, finite = "fabric:nic_owd_seconds:p50_2s{$match}", "fabric:nic_owd_seconds:p99_2s{$match}", " > -Inf)"
+	const p50, p99, finite = "fabric:nic_owd_seconds:p50_2s{$match}$at", "fabric:nic_owd_seconds:p99_2s{$match}$at", " > -Inf)"
 	const lost, marked = "fabric:nic_probe_lost:rate_2s", "fabric:nic_probe_ecn_marked:rate_2s"
 	out := []measure{
 		{kind: Links, quantity: AddedDelay, unit: Nanoseconds, value: linkDelay},
@@ -107,7 +107,6 @@ type queries struct {
 	measure *measure
 	matches []string
 	span    string // the selector of a span in windows
-	sparse  string // the selector of a span in a few windows
 	window  string
 	earlier string // the offset of the earlier span
 }
@@ -116,7 +115,7 @@ func (b *builder) newQueries(m *measure) *queries {
 	window := b.request.Span / windowsPerSpan
 	// A window before the start of a span is none of it.
 	length := b.request.Span - window
-	q := &queries{measure: m, span: subquery(length, window), sparse: subquery(length, b.request.Span/4), window: promDuration(window)}
+	q := &queries{measure: m, span: subquery(length, window), window: promDuration(window)}
 	if ago := b.request.To.Sub(b.request.From); ago != 0 {
 		q.earlier = " offset " + promDuration(ago)
 	}
@@ -158,18 +157,18 @@ func anyOf(names []string) string {
 }
 
 // expand returns an expression for some elements, or for all if there are none.
-func (q *queries) expand(expression string, elements []string) string {
+func (q *queries) expand(expression, offset string, elements []string) string {
 	matches, element := slices.Clone(q.matches), ""
 	if len(elements) > 0 {
 		matches = append(matches, string(q.measure.kind)+"=~"+anyOf(elements))
 		element = "element=~" + anyOf(elements)
 	}
-	return strings.NewReplacer("$match", strings.Join(matches, ", "), "$element", element, "$window", q.window).Replace(expression)
+	return strings.NewReplacer("$match", strings.Join(matches, ", "), "$element", element, "$window", q.window, "$at", offset).Replace(expression)
 }
 
 // over returns a function of the measure's value over a span.
 func (q *queries) over(function, arguments, selector, offset string, elements []string) string {
-	return function + "(" + arguments + "(" + q.expand(q.measure.value, elements) + ")" + selector + offset + ")"
+	return function + "(" + arguments + "(" + q.expand(q.measure.value, "", elements) + ")" + selector + offset + ")"
 }
 
 func (q *queries) percentile(part float64, offset string, elements []string) string {
@@ -193,14 +192,14 @@ func (q *queries) missing() string {
 	s := fmt.Sprintf("(%s >= %d unless %s >= %d", q.over("count_over_time", "", q.span, q.earlier, nil), 2*leastWindows,
 		q.over("count_over_time", "", q.span, "", nil), leastWindows)
 	if q.measure.beside != "" {
-		s += fmt.Sprintf(" and count_over_time((%s)%s) >= %d", q.expand(q.measure.beside, nil), q.span, leastWindows)
+		s += fmt.Sprintf(" and count_over_time((%s)%s) >= %d", q.expand(q.measure.beside, "", nil), q.span, leastWindows)
 	}
 	return s + ")"
 }
 
-// compared returns the expression of the number of series with values in both spans, which are looked at in a few windows each.
+// compared returns the expression of the number of series with values at the ends of both spans.
 func (q *queries) compared() string {
-	return "count(" + q.over("last_over_time", "", q.sparse, "", nil) + " and " + q.over("last_over_time", "", q.sparse, q.earlier, nil) + ")"
+	return "count((" + q.expand(q.measure.value, "", nil) + ") and (" + q.expand(q.measure.value, q.earlier, nil) + "))"
 }
 
 // details returns the queries for the spreads of some places in the earlier and in the later span.

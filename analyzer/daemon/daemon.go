@@ -20,6 +20,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -62,6 +63,8 @@ type Host struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// NoPrometheusPages means that the Prometheus has no pages for browsers, so that the analyzer's page has no links to it.
 	NoPrometheusPages bool
+	// URL is the address of the analyzer's page for browsers. Nil means that of the policy.
+	URL *url.URL
 }
 
 // clientOptions returns the options of HTTP clients.
@@ -383,7 +386,7 @@ func (d *Daemon) startInstance(w *instance) {
 	if w.config.AuditReport != "" {
 		audit = latest.Open(w.config.AuditReport)
 	}
-	mux := NewMux(w.loop, PageOptions{Audit: audit, ConfigHash: w.config.hash, Title: "Graylink", Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue, Observer: w.observer},
+	mux := NewMux(w.loop, PageOptions{Audit: audit, ConfigHash: w.config.hash, Title: "Graylink", URL: d.host.URL, Prometheus: pages, Shard: w.config.Scope.name(), Policy: d.policy, Windows: w.windows, Follower: w.follower, Catalogue: w.catalogue, Observer: w.observer},
 		append([]prometheus.Collector{d.health, steeringHealth{w.steerer}, publish.CollectivesCollector{Series: d.collectives, Follower: w.follower}}, d.more...)...)
 	mux.HandleFunc("POST /-/reload", d.policy.ReloadHandler(d.handleReload))
 	d.handler.Store(mux)

@@ -70,7 +70,7 @@ type withPast struct {
 }
 
 func (w withPast) QueryInstant(ctx context.Context, query string, at time.Time) ([]evidence.Sample, error) {
-	if strings.Contains(query, "_over_time((") || strings.Contains(query, "_over_time(0") {
+	if slices.ContainsFunc([]string{"fabric:", "fabric_link_", "_over_time((", "_over_time(0"}, func(part string) bool { return strings.Contains(query, part) }) {
 		return w.past.QueryInstant(ctx, query, at)
 	}
 	return w.Querier.QueryInstant(ctx, query, at)
@@ -124,7 +124,9 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		verdict + "/report": 200, verdict + "/report?format=html": 200, verdict + "/report?format=markdown": 200, verdict + "/report?format=pdf": 400, "/api/v1/verdicts/none/report": 404,
 		verdict: 200, verdict + "/observations": 200, "/api/v1/verdicts?job=j2": 200, "/api/v1/verdicts/none": 404, "/api/v1/verdicts/none/observations": 404,
 		"/api/v1/paths": 200, "/api/v1/paths?src=h1%2Feth1&dst=h3%2Feth1&at=" + r.Now.Format(time.RFC3339): 200, "/api/v1/paths?src=h1": 400, "/api/v1/paths?at=then": 400, "/api/v1/paths?at=1s": 200,
-		"/api/v1/compare": 400, "/api/v1/compare?from=1m": 400, pastSpans + "&limit=1": 200, pastSpans + "&span=1m&kind=leaf": 200,
+		"/api/v1/matrix": 200, "/api/v1/matrix?of=p99&by=nic&plane=a&class=&direction=forward&row=h1%2Feth1&column=h3%2Feth1": 200, "/api/v1/matrix?of=color": 400, "/api/v1/matrix?row=leaf9": 400,
+		"/api/v1/matrix?of=loss&at=1s": 200,
+		"/api/v1/compare":              400, "/api/v1/compare?from=1m": 400, pastSpans + "&limit=1": 200, pastSpans + "&span=1m&kind=leaf": 200,
 		"/api/v1/links": 200, "/api/v1/observations": 200, "/api/v1/jobs": 200, "/api/v1/jobs/ml%2Fj1": 200, "/api/v1/jobs/none": 404, "/api/v1/collectives": 404, "/api/v1/audit": 200,
 		"/api/v1/observe?job=ml%2Fj1&dscp=26&adaptive_routing=off": 200, "/api/v1/observe": 400, "/api/v1/observe?job=none": 404, "/api/v1/catalogue?src=none": 404, "/api/v1/plan": 404,
 	} {

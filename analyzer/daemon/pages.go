@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,7 @@ import (
 	"github.com/graylink/graylink/analyzer/catalogue"
 	"github.com/graylink/graylink/analyzer/collectives"
 	"github.com/graylink/graylink/analyzer/maintenance"
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/publish"
 	"github.com/graylink/graylink/analyzer/web"
 	"github.com/graylink/graylink/analyzer/workload"
@@ -26,9 +28,11 @@ import (
 // have Shard as a label, unless it is "".
 type PageOptions struct {
 	Title, Prometheus string
-	Shard             string
-	Policy            *webaccess.Policy
-	Windows           *maintenance.Coordinator
+	// URL is the address of the page for browsers, to which alerts lead. Nil means that of the policy, which may be unknown.
+	URL     *url.URL
+	Shard   string
+	Policy  *webaccess.Policy
+	Windows *maintenance.Coordinator
 	// Follower follows the collectives of jobs. Nil means that they are not followed.
 	Follower *collectives.Follower
 	// Catalogue builds catalogues of paths. Nil means that there are no agents that trace them.
@@ -41,6 +45,20 @@ type PageOptions struct {
 	Audit *latest.File
 }
 
+// browserURL returns the address of the page for browsers, or "" if it is not known.
+func (s *PageOptions) browserURL() string {
+	u := s.URL
+	if u == nil {
+		u = s.Policy.ExternalURL
+	}
+	if u == nil {
+		return ""
+	}
+	// A password would be in every alert.
+	plain := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
+	return plain.String()
+}
+
 // NewMux returns the HTTP handlers of a loop: its series and those of more, the API, the page, and the health
 // checks.
 func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http.ServeMux {
@@ -49,7 +67,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if s.Shard != "" {
 		to = prometheus.WrapRegistererWith(prometheus.Labels{"shard": s.Shard}, reg)
 	}
-	to.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.Sources().SwitchStates},
+	to.MustRegister(&publish.Collector{Snapshot: l.Snapshot, Store: l.PathStore(), Switches: l.Sources().SwitchStates, URL: s.browserURL()},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), loopHealth{l})
 	to.MustRegister(more...)
 	mux := http.NewServeMux()
@@ -64,7 +82,8 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	})
 	comparer, reports := l.NewComparer(), l.Reports()
 	reports.Version, reports.ConfigHash, reports.Shard = buildversion.Version(), s.ConfigHash, s.Shard
-	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore(), Compare: comparer.Compare, Reports: reports, ReportStyle: web.Style()}
+	matrices := matrix.Source{Store: l.Matrix(), Past: l.PastMatrix()}
+	api := &publish.API{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: matrices, Compare: comparer.Compare, Reports: reports, ReportStyle: web.Style()}
 	if s.Follower != nil {
 		api.Collectives = func(job string) (workload.Report, bool) {
 			state := s.Follower.State()
@@ -82,7 +101,7 @@ func NewMux(l *analyzer.Loop, s PageOptions, more ...prometheus.Collector) *http
 	if s.Catalogue != nil {
 		(&catalogue.API{Builder: s.Catalogue, Graph: l.PathStore().Graph, Snapshot: l.Snapshot, Policy: s.Policy, Now: time.Now, Observer: s.Observer}).RegisterHandlers(mux)
 	}
-	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: l.Matrix(), Past: l.PastMatrix(), Compare: comparer.Compare, Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Reports: reports, Now: time.Now, Changes: l.Changes()}
+	page := &web.Handler{Snapshot: l.Snapshot, Store: l.PathStore(), Matrix: matrices.Store, Past: matrices.Past, Compare: comparer.Compare, Title: s.Title, Prometheus: s.Prometheus, Subnets: l.Sources().SubnetViews, Reports: reports, Now: time.Now, Changes: l.Changes()}
 	if r := l.SignalReader(); r != nil {
 		page.Bottlenecks = r.ReadBottlenecks
 	}

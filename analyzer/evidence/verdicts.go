@@ -33,7 +33,11 @@ type Point struct {
 
 // PastVerdict represents a verdict that analyzers published.
 type PastVerdict struct {
-	Element   fabric.Element
+	// ID is its identifier, or "" if that was not published.
+	ID      string
+	Element fabric.Element
+	// Earlier are the elements that it named before it was narrowed.
+	Earlier   []fabric.Element
 	Scenario  fabric.Scenario
 	Direction fabric.Direction // zero: none was known
 	Severity  string
@@ -59,6 +63,7 @@ func defaultVerdictQueries() map[string]string {
 	const element = `job, instance, element, kind`
 	return map[string]string{
 		"pastVerdicts": `max by (element, kind, scenario, from, to, severity, plane, class) (fabric_suspect_first_seen_timestamp_seconds * on (` + element + `) group_right () (fabric_suspect_info * 0 + 1))`,
+		"pastIDs":      `max by (id, element, kind) (fabric_suspect_first_seen_timestamp_seconds * on (` + element + `) group_right () (fabric_verdict_info * 0 + 1))`,
 		"pastCleared":  `max by (element, kind) (fabric_suspect_cleared_timestamp_seconds)`,
 		"pastDelay":    `max by (element, kind) (fabric_suspect_added_delay_seconds) > 0`,
 		"pastLoss":     `max by (element, kind) (fabric_suspect_loss_ratio) > 0`,
@@ -66,7 +71,8 @@ func defaultVerdictQueries() map[string]string {
 }
 
 // RecallVerdicts returns the verdicts that were published within Past.Search before now,
-// the oldest first. Verdicts of two analyzers that have the same element and first moment are one.
+// the oldest first. Verdicts of two analyzers that have the same element and first moment are one, and so are those with the same
+// identifier, one of which was narrowed to the other.
 func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) ([]PastVerdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, recallPatience)
 	defer cancel()
@@ -79,6 +85,15 @@ func RecallVerdicts(ctx context.Context, db Ranger, s Settings, now time.Time) (
 	for i := range named {
 		for _, p := range named[i].Points {
 			all.addPoint(&named[i], p)
+		}
+	}
+	ids, err := q.readSeries("pastIDs")
+	if err != nil {
+		return nil, err
+	}
+	for i := range ids {
+		for _, p := range ids[i].Points {
+			all.addID(&ids[i], p)
 		}
 	}
 	for _, part := range []struct {
@@ -149,6 +164,13 @@ func (all pastVerdicts) addPoint(s *Series, p Point) {
 	v.Plane, v.Class, v.Direction = s.Labels["plane"], s.Labels["class"], fabric.Direction{From: s.Labels["from"], To: s.Labels["to"]}
 }
 
+// addID adds a point of the series that has the start of a verdict as its value, and its identifier.
+func (all pastVerdicts) addID(s *Series, p Point) {
+	if v := all[elementOf(s)][timeFromSeconds(p.Value)]; v != nil {
+		v.ID = s.Labels["id"]
+	}
+}
+
 // addEnd adds a point of the series that has the end of a verdict as its value.
 func (all pastVerdicts) addEnd(el fabric.Element, p Point) {
 	end := timeFromSeconds(p.Value)
@@ -200,6 +222,26 @@ func (all pastVerdicts) list() []PastVerdict {
 	slices.SortFunc(out, func(a, b PastVerdict) int {
 		return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Element.ID, b.Element.ID), cmp.Compare(a.Element.Kind, b.Element.Kind))
 	})
+	return joinNarrowed(out)
+}
+
+// joinNarrowed joins verdicts with the same identifier. The one that was published last has the element.
+func joinNarrowed(all []PastVerdict) (out []PastVerdict) {
+	at := map[string]int{}
+	for _, v := range all {
+		i, known := at[v.ID]
+		if v.ID == "" || !known {
+			at[v.ID] = len(out)
+			out = append(out, v)
+			continue
+		}
+		before, after := out[i], v
+		if after.LastSeen.Before(before.LastSeen) {
+			before, after = after, before
+		}
+		after.Earlier = append(append(slices.Clone(before.Earlier), after.Earlier...), before.Element)
+		out[i] = after
+	}
 	return out
 }
 

@@ -13,7 +13,7 @@
 //  5. An incident on a clock clears when the clock has been steady for a while.
 //  6. The severity follows from the affected jobs and NICs where placements are known.
 //  7. A verdict that was open shortly before the analyzer started, and is named again, continues with its
-//     identifier and its start.
+//     identifier and its start, also if it had been narrowed.
 //  8. Only incidents of the tracker's part of the fabric are published. Those of other parts explain flows as all do. An
 //     incident that is narrowed to an element of another part stays published, since the other analyzer may not know
 //     by which questions it was narrowed.

@@ -32,7 +32,8 @@ type resumption struct {
 //
 //  1. A cleared verdict is history.
 //  2. A verdict that was open a minute ago, and is named again within the loop's first minute,
-//     continues with its identifier and its start.
+//     continues with its identifier and its start. If it had been narrowed, or the evidence does not
+//     distinguish its element from another one, it continues also where the other element is named.
 //  3. A verdict that is not named again is history. It ended when it was last published,
 //     since no analyzer ran after that.
 func (t *Tracker) SeedVerdicts(all []evidence.PastVerdict, now time.Time) {
@@ -62,25 +63,44 @@ func recalledIncident(v evidence.PastVerdict, why string) *Incident {
 	in := &Incident{OpenedAt: v.FirstSeen, LastSeen: end, Cleared: &end, Closed: why, Recalled: true}
 	in.Verdict = fabric.Verdict{Element: v.Element, Scenario: v.Scenario, Severity: v.Severity,
 		Plane: v.Plane, Class: v.Class, Symptom: v.Symptom, FirstSeen: v.FirstSeen, Equivalent: []fabric.Element{}, Causes: []string{}, Jobs: []string{}}
-	in.ID = classify.IDOf(&in.Verdict)
+	in.ID = publishedID(&v)
 	if v.Direction != (fabric.Direction{}) {
 		in.Direction = v.Direction.String()
 	}
 	return in
 }
 
-// resumedFirstSeen returns the start of a verdict that opens now. It is that of the earlier verdict which this one
-// continues, if there is one, otherwise first.
-func (t *Tracker) resumedFirstSeen(v *fabric.Verdict, first, now time.Time) time.Time {
+// publishedID returns the identifier of an earlier verdict. Analyzers that did not publish it derived it from the element.
+func publishedID(v *evidence.PastVerdict) string {
+	return cmp.Or(v.ID, classify.IDOf(&fabric.Verdict{Element: v.Element, Scenario: v.Scenario, FirstSeen: v.FirstSeen}))
+}
+
+// takeResumed returns the earlier verdict that a verdict which opens now continues, and removes it from those that wait to be named
+// again. It returns nil if there is none.
+func (t *Tracker) takeResumed(v *fabric.Verdict, now time.Time) *evidence.PastVerdict {
 	if now.After(t.resumption.until) {
-		return first
+		return nil
 	}
-	was, ok := t.resumption.verdicts[v.Element]
-	if ok && keyOf(&fabric.Verdict{Element: was.Element, Scenario: was.Scenario}) == keyOf(v) {
-		delete(t.resumption.verdicts, v.Element)
-		return was.FirstSeen
+	var found *evidence.PastVerdict
+	for _, was := range t.resumption.verdicts {
+		if t.continues(v, &was) && (found == nil || was.Element == v.Element || found.Element != v.Element && was.FirstSeen.Before(found.FirstSeen)) {
+			found = &was
+		}
 	}
-	return first
+	if found != nil {
+		delete(t.resumption.verdicts, found.Element)
+	}
+	return found
+}
+
+// continues reports whether a verdict that opens now is about the fault of an earlier one, as openFor does of open incidents.
+func (t *Tracker) continues(v *fabric.Verdict, was *evidence.PastVerdict) bool {
+	own, k := keyOf(&fabric.Verdict{Element: was.Element, Scenario: was.Scenario}), keyOf(v)
+	if own == k {
+		return true
+	}
+	alike := slices.Contains(was.Earlier, v.Element) || slices.Contains(v.Equivalent, was.Element)
+	return alike && !own.routing && !k.routing
 }
 
 // endResume closes earlier verdicts that are not named again in time.

@@ -447,8 +447,12 @@ func (t *Tracker) openFor(v fabric.Verdict) *Incident {
 
 func (t *Tracker) openIncident(c *pendingSuspect, m *Moment) *Incident {
 	v := c.verdict
-	v.FirstSeen = t.resumedFirstSeen(&v, c.firstSeen, m.Now)
-	v.ID = classify.IDOf(&v)
+	v.FirstSeen = c.firstSeen
+	if was := t.takeResumed(&v, m.Now); was != nil {
+		v.ID, v.FirstSeen = publishedID(was), was.FirstSeen
+	} else {
+		v.ID = classify.IDOf(&v)
+	}
 	in := &Incident{Open: true, OpenedAt: m.Now, LastSeen: m.Now, foreign: !t.opts.Part.Owns(v.Element)}
 	in.adoptVerdict(v)
 	in.takeCrossingFlows(m)

@@ -39,6 +39,9 @@ type pastGrid struct {
 // maxPastLeaves bounds the leaves of a past matrix. Prometheus needs some 70 us for each row of an answer.
 const maxPastLeaves = 128
 
+// ErrUnread means that the server did not answer.
+var ErrUnread = errors.New("cannot read the past")
+
 // pastPatience bounds the queries for one matrix.
 const pastPatience = 20 * time.Second
 
@@ -160,7 +163,7 @@ func (b *pastBuilder) ask(ctx context.Context, query string) (map[string]evidenc
 			b.warnings[w] = true
 		}
 	case err != nil:
-		return nil, fmt.Errorf("cannot read the past: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrUnread, err)
 	}
 	out := make(map[string]evidence.Sample, len(samples))
 	for _, s := range samples {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/graylink/graylink/analyzer/compare"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
+	"github.com/graylink/graylink/analyzer/matrix"
 	"github.com/graylink/graylink/analyzer/paths"
 	"github.com/graylink/graylink/analyzer/report"
 	"github.com/graylink/graylink/analyzer/snapshot"
@@ -34,6 +36,8 @@ type API struct {
 	Store    *paths.Store
 	// Collectives returns the report on the operations of a job. Nil means that they are not followed.
 	Collectives func(job string) (workload.Report, bool)
+	// Matrix has the matrices of leaves and NICs. Its store is nil if there are none.
+	Matrix matrix.Source
 	// Compare compares two spans of the past. Nil means that the past is not known.
 	Compare func(ctx context.Context, r compare.Request) (*compare.Comparison, error)
 	// Reports makes the reports of verdicts, and ReportStyle is the style sheet of those that are HTML.
@@ -55,6 +59,7 @@ func (a *API) RegisterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/paths", a.handlePaths)
 	mux.HandleFunc("GET /api/v1/links", a.handleLinks)
 	mux.HandleFunc("GET /api/v1/observations", a.handleObservations)
+	mux.HandleFunc("GET /api/v1/matrix", a.handleMatrix)
 	mux.HandleFunc("GET /api/v1/compare", a.handleCompare)
 	mux.HandleFunc("GET /api/v1/audit", a.handleAudit)
 }
@@ -66,6 +71,34 @@ func (a *API) handleAudit(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	writeJSON(w, a.Audit(time.Now()))
+}
+
+// handleMatrix serves a matrix. Its parameters are those of the page, and ?row= and ?column= select cells.
+func (a *API) handleMatrix(w http.ResponseWriter, r *http.Request) {
+	if a.Matrix.Store == nil {
+		http.Error(w, "there is no matrix here", http.StatusNotFound)
+		return
+	}
+	values, now := r.URL.Query(), time.Now()
+	var g *matrix.Grid
+	var warning string
+	q, err := matrix.ParseQuery(values, now)
+	if err == nil {
+		g, warning, err = a.Matrix.Grid(r.Context(), &q, now)
+	}
+	var t *matrix.Table
+	if err == nil {
+		t, err = g.Table(q.Of, values.Get("row"), values.Get("column"))
+	}
+	switch {
+	case errors.Is(err, matrix.ErrUnread):
+		http.Error(w, err.Error(), http.StatusBadGateway)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	default:
+		t.Warning = warning
+		writeJSON(w, t)
+	}
 }
 
 // handleCompare serves what became worse from one span to another. ?from= and ?to= are their ends.

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,8 @@ type Collector struct {
 	Store    *paths.Store
 	// Switches is tracing.Sources.SwitchStates, or nil if no switch reports sightings.
 	Switches func() (map[string]paths.TableView, switchpoll.Counts)
+	// URL is the address of the analyzer's page for browsers, to which alerts lead, or "" if it is not known.
+	URL string
 }
 
 func newDesc(name, help string, labels ...string) *prometheus.Desc {
@@ -43,9 +46,10 @@ var (
 	suspectScore = newDesc("fabric_suspect_score", "Confidence that the element is at fault, and 0 for five minutes after the verdict clears.", "element", "kind")
 	suspectInfo  = newDesc("fabric_suspect_info", "The suspect's scenario, direction and place: 1 while the verdict is open, 0 after it clears.",
 		"element", "kind", "scenario", "from", "to", "tier", "plane", "class", "severity")
+	verdictInfo     = newDesc("fabric_verdict_info", "Identifier of the verdict on the element: 1 while the verdict is open, 0 after it clears.", "id", "element", "kind")
 	suspectDelay    = newDesc("fabric_suspect_added_delay_seconds", "One-way delay that the element adds.", "element", "kind")
 	suspectLoss     = newDesc("fabric_suspect_loss_ratio", "Share of packets that the element loses.", "element", "kind")
-	suspectFirst    = newDesc("fabric_suspect_first_seen_timestamp_seconds", "Time at which the fault was first seen. With element and kind it identifies the verdict.", "element", "kind")
+	suspectFirst    = newDesc("fabric_suspect_first_seen_timestamp_seconds", "Time at which the fault was first seen.", "element", "kind")
 	suspectEnd      = newDesc("fabric_suspect_cleared_timestamp_seconds", "Time at which the verdict cleared. Absent while it is open.", "element", "kind")
 	suspectEdges    = newDesc("fabric_suspect_edges", "Number of degraded flows that the element explains.", "element", "kind")
 	suspectJobs     = newDesc("fabric_suspect_affected_jobs", "Number of jobs that may cross the element. Absent where no placement is known.", "element", "kind")
@@ -63,6 +67,7 @@ var (
 	lastCycle       = newDesc("graylink_analyzer_last_cycle_timestamp_seconds", "Time at which the last cycle ended.")
 	maintenanceInfo = newDesc("fabric_maintenance_info", "Elements that are excluded because of maintenance, by source of the announcement.", "element", "source")
 	partInfo        = newDesc("graylink_analyzer_part_info", "Pods that an analyzer is responsible for, and core for what is above all of them.", "part")
+	urlInfo         = newDesc("graylink_analyzer_url_info", "Address of the analyzer's page for browsers, by --web.external-url.", "url")
 	warnings        = newDesc("graylink_analyzer_evidence_warnings", "Number of incomplete query results and left-out queries in the last cycle.")
 	baselines       = newDesc("graylink_analyzer_baselines", "Number of directed flows with a baseline.")
 	pending         = newDesc("graylink_analyzer_pending_edges", "Number of flows that look degraded and wait for confirmation.")
@@ -79,8 +84,8 @@ var states = []fabric.State{fabric.Innocent, fabric.Suspect, fabric.Insufficient
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, candidateChance, elementInfo, verdictState, coverage, linkDelay,
-		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, maintenanceInfo, partInfo, warnings, baselines, pending, hostSuspect,
+	for _, d := range []*prometheus.Desc{suspectScore, suspectInfo, verdictInfo, suspectFirst, suspectEnd, suspectDelay, suspectLoss, suspectEdges, suspectJobs, suspectCause, candidateChance, elementInfo, verdictState, coverage, linkDelay,
+		linkEdges, pathVersion, pathEdges, edgePath, pathHop, lastCycle, maintenanceInfo, partInfo, urlInfo, warnings, baselines, pending, hostSuspect,
 		swInfo, swAnswered, swFlows, swDropped, swForeign, swPulls} {
 		ch <- d
 	}
@@ -94,6 +99,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.collectSuspects(s, gauge)
 	c.collectSwitches(ch, gauge)
+	if c.URL != "" {
+		gauge(urlInfo, 1, strings.TrimSuffix(c.URL, "/"))
+	}
 	for _, state := range states {
 		gauge(verdictState, oneIf(s.Report.State == state), "fabric", string(state))
 	}
@@ -207,6 +215,7 @@ func (c *Collector) collectSuspects(s snapshot.Snapshot, gauge func(*prometheus.
 		on := oneIf(in.Open)
 		name, kind := in.Element.ID, string(in.Kind)
 		gauge(suspectScore, on*max(in.Confidence, minOpenScore), name, kind)
+		gauge(verdictInfo, on, in.ID, name, kind)
 		gauge(suspectFirst, unixSeconds(in.FirstSeen), name, kind)
 		if in.Cleared != nil {
 			gauge(suspectEnd, unixSeconds(*in.Cleared), name, kind)

@@ -86,7 +86,7 @@ func fixture(t *testing.T) (*Collector, *API, *snapshot.Snapshot) {
 	switches := func() (map[string]paths.TableView, switchpoll.Counts) {
 		return map[string]paths.TableView{"leaf1": {Kind: sighting.KindEBPF, Flows: 12, AnsweredAt: now, Dropped: 1, OverLimit: 2, Foreign: 3}}, switchpoll.Counts{Pulls: 9, Failures: 4}
 	}
-	return &Collector{Snapshot: get, Store: store, Switches: switches}, &API{Snapshot: get, Store: store}, snap
+	return &Collector{Snapshot: get, Store: store, Switches: switches, URL: "https://graylink.example/fabric/"}, &API{Snapshot: get, Store: store}, snap
 }
 
 func expose(t *testing.T, c *Collector) string {

@@ -2,8 +2,6 @@ package web
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/incident"
 	"github.com/graylink/graylink/analyzer/matrix"
 )
@@ -32,27 +29,16 @@ const (
 
 // matrixQuery is what a request wants of the matrix.
 type matrixQuery struct {
-	of        matrix.Quantity
-	selection matrix.Selection
-	zoom      int       // 0 means that the page chooses
-	at        time.Time // zero means now
-	values    url.Values
+	matrix.Query
+	zoom   int // 0 means that the page chooses
+	values url.Values
 }
 
-// parseMatrixQuery reads a request. A moment is a time, or how long ago it is.
+// parseMatrixQuery reads a request.
 func parseMatrixQuery(v url.Values, now time.Time) (q matrixQuery, err error) {
 	q.values = v
-	if text := v.Get("at"); text != "" {
-		if q.at, err = evidence.ParsePastMoment(text, now); err != nil {
-			return q, fmt.Errorf("at: %w", err)
-		}
-	}
-	if q.of, err = matrix.ParseQuantity(v.Get("of")); err != nil {
+	if q.Query, err = matrix.ParseQuery(v, now); err != nil {
 		return q, err
-	}
-	q.selection = matrix.Selection{NICs: v.Get("by") == "nic", Pod: v.Get("pod"), Plane: v.Get("plane"), Class: v.Get("class"), Direction: matrix.Direction(v.Get("direction"))}
-	if !slices.Contains([]matrix.Direction{matrix.BothDirections, matrix.Probes, matrix.Replies}, q.selection.Direction) {
-		return q, fmt.Errorf("no direction %q; expected %s or %s", q.selection.Direction, matrix.Probes, matrix.Replies)
 	}
 	if text := v.Get("zoom"); text != "" {
 		if q.zoom, err = strconv.Atoi(text); err != nil || q.zoom == 0 || q.zoom > largestCell || q.zoom < -largestCell {
@@ -189,7 +175,7 @@ func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
 	q, err := parseMatrixQuery(values, now)
 	var g *matrix.Grid
 	if err == nil {
-		g, v.Warning, err = h.grid(r.Context(), &q, now)
+		g, v.Warning, err = matrix.Source{Store: h.Matrix, Past: h.Past}.Grid(r.Context(), &q.Query, now)
 	}
 	v.Controls = controls(&q, h.Store.Graph(), h.Matrix.Classes(), h.Past != nil)
 	if err != nil {
@@ -203,10 +189,10 @@ func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
 	for zoom.Side(len(g.Groups)) > largestSide {
 		zoom = zoom.Out()
 	}
-	v.At, v.Rows, v.Side, v.Cell, v.NICs = clockTime(g.At), len(g.Groups), zoom.Side(len(g.Groups)), int(zoom), q.selection.NICs
+	v.At, v.Rows, v.Side, v.Cell, v.NICs = clockTime(g.At), len(g.Groups), zoom.Side(len(g.Groups)), int(zoom), q.Selection.NICs
 	v.TopWidth = v.Side + lastLabel
 	v.Known = fmt.Sprintf("%s of %s were measured lately.", formatCount(g.Known), pluralCount(g.Flows, "flow", "flows"))
-	v.Quantity, v.Legend = quantityName(q.of), legend(q.of)
+	v.Quantity, v.Legend = quantityName(q.Of), legend(q.Of)
 	if bigger := zoom.In(); bigger != zoom && bigger.Side(v.Rows) <= largestSide {
 		v.In = q.with("matrix", "zoom", strconv.Itoa(int(bigger)))
 	}
@@ -214,8 +200,8 @@ func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
 		v.Out = q.with("matrix", "zoom", strconv.Itoa(int(smaller)))
 	}
 	at := ""
-	if !q.at.IsZero() {
-		at = q.at.Format(time.RFC3339)
+	if !q.At.IsZero() {
+		at = q.At.Format(time.RFC3339)
 		open = nil // verdicts are of now
 	}
 	version := strconv.FormatInt(g.At.UnixMilli(), 10)
@@ -236,18 +222,6 @@ func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
 	v.Outliers = outliers(&q, g)
 	v.Found = h.newCellView(&q, g)
 	return v
-}
-
-// grid returns the matrix of a request, and a warning if it may be incomplete.
-func (h *Handler) grid(ctx context.Context, q *matrixQuery, now time.Time) (*matrix.Grid, string, error) {
-	if q.at.IsZero() {
-		g, err := h.Matrix.Grid(q.selection, now)
-		return g, "", err
-	}
-	if h.Past == nil {
-		return nil, "", errors.New("past moments are not known here")
-	}
-	return h.Past.Grid(ctx, q.selection, q.of, q.at)
 }
 
 func openIncidents(all []incident.Incident) (open []incident.Incident) {

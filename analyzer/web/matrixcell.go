@@ -57,10 +57,10 @@ func (h *Handler) newCellView(q *matrixQuery, g *matrix.Grid) *cellView {
 		}
 		v.Values = append(v.Values, outlierRow{Name: quantityName(of), Value: text})
 	}
-	if !q.at.IsZero() {
+	if !q.At.IsZero() {
 		return v
 	}
-	flows := h.Matrix.Flows(q.selection, v.From, v.To)
+	flows := h.Matrix.Flows(q.Selection, v.From, v.To)
 	v.Total = len(flows)
 	for i := range flows[:min(len(flows), maxCellFlows)] {
 		f := &flows[i]

@@ -43,7 +43,7 @@ func axisLabels(q *matrixQuery, g *matrix.Grid, zoom matrix.Zoom) (out []labelVi
 	if zoom >= labelFrom {
 		for i := range g.Groups {
 			href := ""
-			if x := &g.Groups[i]; !q.selection.NICs && x.Pod != "" {
+			if x := &g.Groups[i]; !q.Selection.NICs && x.Pod != "" {
 				href = q.with("matrix", "by", "nic", "pod", x.Pod, "zoom", "")
 			}
 			add(i, i+1, g.Groups[i].Name, href)
@@ -57,7 +57,7 @@ func axisLabels(q *matrixQuery, g *matrix.Grid, zoom matrix.Zoom) (out []labelVi
 		}
 		if middle := (zoom.Side(first) + zoom.Side(i)) / 2; middle-last >= labelEvery/2 {
 			x, href := &g.Groups[first], ""
-			if !q.selection.NICs && x.Pod != "" {
+			if !q.Selection.NICs && x.Pod != "" {
 				href = q.with("matrix", "by", "nic", "pod", x.Pod, "zoom", "")
 			}
 			add(first, i, cmp.Or(partOf(x), x.Name), href)

@@ -9,7 +9,7 @@ import (
 
 // outliers lists the rows, columns and cells with the highest values.
 func outliers(q *matrixQuery, g *matrix.Grid) (out []outlierTable) {
-	if !q.of.HasNormal() {
+	if !q.Of.HasNormal() {
 		return nil
 	}
 	type sum struct {
@@ -26,17 +26,17 @@ func outliers(q *matrixQuery, g *matrix.Grid) (out []outlierTable) {
 	for row := range g.Groups {
 		of := g.Row(row)
 		for i := range of {
-			v, known := of[i].Value(q.of)
+			v, known := of[i].Value(q.Of)
 			if !known {
 				continue
 			}
 			for _, s := range []*sum{&rows[row], &columns[of[i].Column]} {
 				s.cells++
-				if q.of.Step(v) > 0 {
+				if q.Of.Step(v) > 0 {
 					s.total += v
 				}
 			}
-			if q.of.Step(v) > 0 {
+			if q.Of.Step(v) > 0 {
 				cells = append(cells, place{row, &of[i], v})
 			}
 		}
@@ -52,7 +52,7 @@ func outliers(q *matrixQuery, g *matrix.Grid) (out []outlierTable) {
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(mean(b), mean(a)) })
 		t := outlierTable{Title: title, Kind: kind}
 		for _, i := range order[:min(len(order), maxOutliers)] {
-			t.Rows = append(t.Rows, outlierRow{Name: g.Groups[i].Name, Value: formatQuantity(q.of, mean(i)), Flows: pluralCount(of[i].cells, "cell", "cells")})
+			t.Rows = append(t.Rows, outlierRow{Name: g.Groups[i].Name, Value: formatQuantity(q.Of, mean(i)), Flows: pluralCount(of[i].cells, "cell", "cells")})
 		}
 		if len(t.Rows) > 0 {
 			out = append(out, t)
@@ -64,7 +64,7 @@ func outliers(q *matrixQuery, g *matrix.Grid) (out []outlierTable) {
 	t := outlierTable{Title: "Cells", Kind: "cell"}
 	for _, p := range cells[:min(len(cells), maxOutliers)] {
 		from, to := g.Groups[p.row].Name, g.Groups[p.cell.Column].Name
-		t.Rows = append(t.Rows, outlierRow{from + " → " + to, formatQuantity(q.of, p.v), pluralCount(int(p.cell.Flows), "flow", "flows"), q.with("matrix", "row", from, "column", to) + "#cell"})
+		t.Rows = append(t.Rows, outlierRow{from + " → " + to, formatQuantity(q.Of, p.v), pluralCount(int(p.cell.Flows), "flow", "flows"), q.with("matrix", "row", from, "column", to) + "#cell"})
 	}
 	if len(t.Rows) > 0 {
 		out = append(out, t)

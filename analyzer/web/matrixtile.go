@@ -25,7 +25,7 @@ func (h *Handler) serveTile(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("expected zoom, and x and y from 0 to %d", largestSide-1), http.StatusBadRequest)
 		return
 	}
-	g, _, err := h.grid(r.Context(), &q, h.now())
+	g, _, err := matrix.Source{Store: h.Matrix, Past: h.Past}.Grid(r.Context(), &q.Query, h.now())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -39,7 +39,7 @@ func (h *Handler) serveTile(w http.ResponseWriter, r *http.Request) {
 	part := image.Rect(x, y, min(x+tileSide, side), min(y+tileSide, side))
 	var buf bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
-	if err := encoder.Encode(&buf, g.Draw(q.of, zoom, part)); err != nil {
+	if err := encoder.Encode(&buf, g.Draw(q.Of, zoom, part)); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

@@ -85,6 +85,7 @@ coordinator:
   extraArgs: [--log.level=debug]
 analyzer:
   replicas: 2
+  externalURL: https://graylink.example/fabric
   config: {page_above_nics: 3, jobs: [{file: /etc/graylink/jobs.yaml, format: placement}], maintenance: {file: /etc/graylink/maintenance.yaml}}
   kubernetes: {jobs: true, cordons: true}
   nodeSelector: {role: infra}

@@ -57,6 +57,8 @@ func New(version string, fetch Fetch) *mcp.Server {
 		"full adds everything else and what the flows measured when it opened.",
 		s.answerVerdict, map[string][]any{"detail": {Summary, Evidence, Full}})
 	addTool(m, "paths", "The switches and ports that the flows from one NIC to another cross, now or at a moment in the past.", s.answerPaths, nil)
+	addTool(m, "matrix", "What was measured from each leaf to each other one, the largest values first, now or at a moment in the past. "+
+		"A value that is null is not known.", s.answerMatrix, nil)
 	addTool(m, "coverage", "How much of the fabric the evidence speaks of: links and flows, the state of each part, "+
 		"nodes whose probes are no evidence, and links without any evidence.", s.answerCoverage, nil)
 	return m

@@ -204,6 +204,21 @@ func TestOtherTools(t *testing.T) {
 	if len(paths.Paths) != 1 || paths.Paths[0].State != "valid" || !slices.Equal(paths.Paths[0].Path, binding.Path) || (len(known) > 1) != (len(paths.LeftOff) > 0) {
 		t.Errorf("%+v, want %v", paths, binding.Path)
 	}
+	var cells struct {
+		Of, Unit string
+		Cells    []struct {
+			From, To string
+			Value    *float64
+		}
+		LeftOff []string `json:"left_off"`
+	}
+	c.answer(16<<10, &cells, "matrix", map[string]any{"of": "shift", "limit": 3})
+	if cells.Unit != "ns" || len(cells.Cells) != 3 || cells.Cells[0].Value == nil || *cells.Cells[0].Value < *cells.Cells[2].Value || len(cells.LeftOff) != 1 {
+		t.Errorf("%+v", cells)
+	}
+	if text, failed := c.call("matrix", map[string]any{"pod": "p9"}); !failed || !strings.Contains(text, "no NIC is in a pod") {
+		t.Errorf("a pod that is none: %s", text)
+	}
 	var coverage struct {
 		State    string
 		Coverage fabric.Coverage
@@ -293,7 +308,7 @@ func TestToolsOnlyRead(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"coverage", "job", "jobs", "paths", "verdict", "verdicts"}; !slices.Equal(names, want) {
+	if want := []string{"coverage", "job", "jobs", "matrix", "paths", "verdict", "verdicts"}; !slices.Equal(names, want) {
 		t.Errorf("tools %v, want %v", names, want)
 	}
 	got := c.InitializeResult()

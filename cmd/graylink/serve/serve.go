@@ -231,7 +231,7 @@ func (s *Site) startPrometheus(ctx context.Context) (err error) {
 
 // daemonHost returns what the analyzer gets from this process.
 func (s *Site) daemonHost(topologyFile string) daemon.Host {
-	return daemon.Host{Dial: s.inside.dial, NoPrometheusPages: true, Defaults: func(c *daemon.Config) {
+	return daemon.Host{Dial: s.inside.dial, NoPrometheusPages: true, URL: s.o.ExternalURL, Defaults: func(c *daemon.Config) {
 		c.TopologyFile = topologyFile
 		c.Prometheus.URL = "http://" + prometheusHost
 		c.Agents = &daemon.Agents{Coordinator: &daemon.Coordinator{Endpoint: daemon.Endpoint{URL: "http://" + coordinatorHost}}}
