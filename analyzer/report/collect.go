@@ -77,7 +77,7 @@ func (c *Collector) Report(ctx context.Context, id string) (*Report, error) {
 	defer k.mu.Unlock()
 	// A closed verdict may have opened again, or have another cause since.
 	state := fmt.Sprint(in.Open, in.LastSeen, in.Attribution != nil && !in.Attribution.Until.IsZero())
-	if k.report != nil && (k.report.Complete && !in.Open && k.state == state || c.Now().Sub(k.madeAt) < keptOpen) {
+	if k.report != nil && (k.report.isFinal() && !in.Open && k.state == state || c.Now().Sub(k.madeAt) < keptOpen) {
 		return k.report, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -88,6 +88,11 @@ func (c *Collector) Report(ctx context.Context, id string) (*Report, error) {
 	}
 	k.report, k.madeAt, k.state = r, c.Now(), state
 	return r, nil
+}
+
+// isFinal reports whether a later report of the same verdict would have the same, or less where Prometheus has dropped data since.
+func (r *Report) isFinal() bool {
+	return r.Complete && !slices.ContainsFunc(r.Queries, func(q Query) bool { return q.Problem != "" || len(q.Warnings) > 0 })
 }
 
 // keptFor returns the place of a verdict's report.
@@ -134,11 +139,11 @@ func (c *Collector) build(ctx context.Context, in *incident.Incident) *Report {
 	if b.opening, unknown = readOpening(in); unknown != "" {
 		r.Unknown = append(r.Unknown, unknown)
 	}
-	affected, presumed := affectedFlows(in, b.opening, c.Store)
+	affected, total, presumed := affectedFlows(in, b.opening, c.Store)
 	if presumed != "" {
 		r.Unknown = append(r.Unknown, presumed)
 	}
-	b.affected, r.AffectedTotal = affected, len(affected)
+	b.affected, r.AffectedTotal = affected, total
 	for _, f := range affected[:min(len(affected), maxAffected)] {
 		r.Affected = append(r.Affected, b.describeFlow(f, ""))
 	}

@@ -259,7 +259,7 @@ func (c *composer) paths() Section {
 				s.Blocks = append(s.Blocks, Block{Path: drawPath(f, part.what)})
 			}
 			for _, h := range f.Path {
-				t.add(code(f.Flow), code(h.From), code(h.To), plain(h.adds()), plain(display.Count(h.Flows)), plain(display.Count(h.Degraded)))
+				t.add(code(f.Flow), code(h.From), code(h.To), plain(h.adds()), plain(countOr(h.Flows)), plain(countOr(h.Degraded)))
 			}
 		}
 	}
@@ -269,6 +269,14 @@ func (c *composer) paths() Section {
 	s.Blocks = append(s.Blocks, Block{Text: "What a hop adds is what the verdict says of its element. Another hop adds at most as much as the least late flow that crosses it. A question mark stands where neither is known."},
 		Block{Folded: "hops-table", Table: t})
 	return s
+}
+
+// countOr writes a number that may be unknown.
+func countOr(n *int) string {
+	if n == nil {
+		return display.Absent
+	}
+	return display.Count(*n)
 }
 
 // adds writes what a hop adds to the delay.

@@ -227,7 +227,7 @@ func drawPath(f *Flow, what string) *PathDrawing {
 		from := d.Boxes[i].Right()
 		to := from + linkWidth
 		l := PathLink{Class: "hop", D: fmt.Sprintf("M%.0f %.0fH%.0f", from, middle, to-6), Tip: fmt.Sprintf("M%.0f %.0fl-8 -5v10z", to, middle), Text: h.adds(), X: (from + to) / 2, Y: middle - 8,
-			Title: fmt.Sprintf("%s → %s: %s, crossed by %s, of which %s degraded", shortName(h.From), shortName(h.To), h.adds(), display.PluralCount(h.Flows, "flow", "flows"), display.PluralCount(h.Degraded, "is", "are"))}
+			Title: fmt.Sprintf("%s → %s: %s, flows that cross it: %s, degraded ones of them: %s", shortName(h.From), shortName(h.To), h.adds(), countOr(h.Flows), countOr(h.Degraded))}
 		switch {
 		case h.Named:
 			l.Class = "hop named"

@@ -19,6 +19,8 @@ const (
 	maxHealthy  = 8
 	// maxDistributed bounds the affected flows whose packets a distribution has.
 	maxDistributed = 32
+	// maxPresumed bounds the flows that are sorted to find the first ones of those that cross an element now.
+	maxPresumed = 4096
 )
 
 // opening is what was measured in the cycle in which a verdict opened, or was narrowed last.
@@ -87,8 +89,9 @@ func (o *opening) countCrossings(f *judge.Finding) {
 	}
 }
 
-// affectedFlows returns the flows that a verdict explains, the most affected ones first, and the reason why they are only presumed.
-func affectedFlows(in *incident.Incident, o *opening, store *paths.Store) (all []fabric.Flow, presumed string) {
+// affectedFlows returns the flows that a verdict explains, the most affected ones first, how many there are in all, and the reason why they
+// are only presumed.
+func affectedFlows(in *incident.Incident, o *opening, store *paths.Store) (all []fabric.Flow, total int, presumed string) {
 	for _, name := range in.Edges {
 		if f, err := fabric.ParseFlow(name); err == nil {
 			all = append(all, f)
@@ -103,6 +106,9 @@ func affectedFlows(in *incident.Incident, o *opening, store *paths.Store) (all [
 			presumed = "which flows it affected is not known any more: these cross its element by the paths of the present"
 		}
 	}
+	if total = len(all); presumed != "" {
+		all = all[:min(total, maxPresumed)]
+	}
 	badness := func(f fabric.Flow) (loss float64, shift int64) {
 		i, ok := o.at[f]
 		if !ok {
@@ -116,7 +122,7 @@ func affectedFlows(in *incident.Incident, o *opening, store *paths.Store) (all [
 		lossB, shiftB := badness(b)
 		return cmp.Or(cmp.Compare(lossB, lossA), cmp.Compare(shiftB, shiftA), fabric.CompareNatural(a.String(), b.String()))
 	})
-	return slices.Compact(all), presumed
+	return all, total, presumed
 }
 
 // crossesNow reports whether the present path of a flow crosses a direction of a link.
@@ -137,6 +143,7 @@ type neighbour struct {
 // element. Those that share most come first.
 func healthyNeighbours(in *incident.Incident, o *opening, affected []fabric.Flow) (out []neighbour) {
 	links, nics, ours := map[fabric.Direction]bool{}, map[string]bool{}, map[fabric.Flow]bool{}
+	named, failed := fabric.ParseDirection(in.Direction)
 	for _, f := range affected {
 		ours[f] = true
 		src, dst := f.Endpoints()
@@ -150,7 +157,11 @@ func healthyNeighbours(in *incident.Incident, o *opening, affected []fabric.Flow
 	for i := range o.findings {
 		f := &o.findings[i]
 		src, dst := f.Flow.Endpoints()
-		if f.Condition != judge.Healthy || ours[f.Flow] || in.CrossedBy(f.Obs.Path, src, dst) && in.Direction == "" {
+		crosses := in.CrossedBy(f.Obs.Path, src, dst)
+		if failed == nil {
+			crosses = slices.Contains(f.Obs.Path.LinkDirections(src, dst), named)
+		}
+		if f.Condition != judge.Healthy || ours[f.Flow] || crosses {
 			continue
 		}
 		n := neighbour{flow: f.Flow}
@@ -216,8 +227,11 @@ func (b *builder) describeFlow(id fabric.Flow, near string) Flow {
 func (b *builder) describeHop(d fabric.Direction) Hop {
 	h := Hop{From: d.From, To: d.To, Named: b.named[d]}
 	c := b.opening.links[d]
-	if c != nil {
-		h.Flows, h.Degraded = c.flows, c.degraded
+	switch {
+	case c != nil:
+		h.Flows, h.Degraded = &c.flows, &c.degraded
+	case len(b.opening.findings) > 0:
+		h.Flows, h.Degraded = new(int), new(int)
 	}
 	switch added := b.report.Verdict.Symptom.AddedDelayNS; {
 	case h.Named && added > 0 && len(b.named) <= 2:

@@ -138,8 +138,9 @@ type Hop struct {
 	AddedDelayNS *int64 `json:"added_delay_ns,omitempty"`
 	Bound        bool   `json:"bound,omitempty"`
 	// Flows is the number of flows with evidence that crossed it when the verdict opened, and Degraded how many of them were degraded.
-	Flows    int `json:"flows"`
-	Degraded int `json:"degraded_flows"`
+	// They are absent if that is not kept any more.
+	Flows    *int `json:"flows,omitempty"`
+	Degraded *int `json:"degraded_flows,omitempty"`
 }
 
 // Line is how one value of one flow, or pair of leaves, went.

@@ -160,12 +160,12 @@ func TestHops(t *testing.T) {
 			switch {
 			case h.From == bad().From && h.To == bad().To:
 				named++
-				if !h.Named || h.Bound || h.AddedDelayNS == nil || *h.AddedDelayNS != c.in.Symptom.AddedDelayNS || h.Degraded == 0 {
+				if !h.Named || h.Bound || h.AddedDelayNS == nil || *h.AddedDelayNS != c.in.Symptom.AddedDelayNS || h.Degraded == nil || *h.Degraded == 0 {
 					t.Errorf("the named hop: %+v", h)
 				}
 			case h.Named:
 				t.Errorf("%+v is named", h)
-			case h.Flows > h.Degraded && (h.AddedDelayNS == nil || !h.Bound || *h.AddedDelayNS > 100_000):
+			case *h.Flows > *h.Degraded && (h.AddedDelayNS == nil || !h.Bound || *h.AddedDelayNS > 100_000):
 				t.Errorf("%s → %s, which healthy flows cross: %v", h.From, h.To, h.AddedDelayNS)
 			}
 		}
@@ -214,6 +214,15 @@ func TestReportStaysTheSame(t *testing.T) {
 		if !bytes.Equal(encode(first, format), encode(other, format)) {
 			t.Errorf("%s: another analyzer makes another report an hour later", format)
 		}
+	}
+	broken := c.collector(failing{bare{errors.New("connection refused")}})
+	if _, err := broken.Report(t.Context(), c.in.ID); err != nil {
+		t.Fatal(err)
+	}
+	broken.DB = db
+	c.now = c.now.Add(time.Minute)
+	if mended, err := broken.Report(t.Context(), c.in.ID); err != nil || !bytes.Equal(encode(mended, report.JSON), encode(first, report.JSON)) {
+		t.Errorf("the report of a time in which Prometheus was away is kept (%v)", err)
 	}
 	open := newCase(t, true)
 	db = &counting{Querier: evidencetest.NewQuerier(t, open.series())}
@@ -460,7 +469,7 @@ func TestMarkdownShowsNamesAsTheyAre(t *testing.T) {
 			} else {
 				columns = 0
 			}
-			for _, active := range []string{"<", "![", "](", "*", "_", "~~", "@", "http:", "www.", "javascript:"} {
+			for _, active := range []string{"<", "![", "](", "*", "_", "~~", "@", "#1", "://", "www.", "javascript:"} {
 				if strings.Contains(outside, active) {
 					t.Errorf("%q: %q is active in %s", name, active, line)
 				}

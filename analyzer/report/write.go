@@ -161,17 +161,32 @@ func printable(s string) string {
 	}, s)
 }
 
-// escapeMarkdown returns a text that Markdown and the HTML within it show as it is. Each mark of ASCII is escaped, so that it is neither
-// markup nor a link. What follows an @ or a # of a ticket's system is separated from it by a space without a width, so that it is no
+// escapeMarkdown returns a text that Markdown and the HTML within it show as it is: what may be markup, an entity, a link or a symbol by
+// its name is escaped. What follows an @ or a # of a ticket's system is separated from it by a space without a width, so that it is no
 // mention.
 func escapeMarkdown(s string) string {
 	var b strings.Builder
-	for _, r := range printable(s) {
-		switch {
-		case r == '@' || r == '#':
+	all := []rune(printable(s))
+	for i, r := range all {
+		next := ' '
+		if i+1 < len(all) {
+			next = all[i+1]
+		}
+		escape := false
+		switch r {
+		case '@', '#':
 			b.WriteString("\\" + string(r) + "\u200b")
 			continue
-		case r < utf8.RuneSelf && unicode.In(r, unicode.P, unicode.S) && !strings.ContainsRune(`,;'"%/`, r):
+		case '\\', '`', '*', '_', '[', ']', '<', '>', '|', '~', '&', '$':
+			escape = true
+		case '-', '+', '=':
+			escape = i == 0
+		case ':':
+			escape = next != ' '
+		case '.':
+			escape = !unicode.IsDigit(next) && (next != ' ' || i > 0 && unicode.IsDigit(all[i-1]))
+		}
+		if escape {
 			b.WriteByte('\\')
 		}
 		b.WriteRune(r)
