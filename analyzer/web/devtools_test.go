@@ -109,7 +109,7 @@ func (d *devtools) call(method string, params, out any) {
 	}
 }
 
-// tryCall is call for what may fail.
+// tryCall calls a method as call does, and returns its error.
 func (d *devtools) tryCall(method string, params, out any) error {
 	answer := make(chan devtoolsAnswer, 1)
 	d.mu.Lock()

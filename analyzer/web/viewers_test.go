@@ -26,8 +26,8 @@ const viewersOf, viewersPace = "GRAYLINK_TEST_VIEWERS_OF", "GRAYLINK_TEST_VIEWER
 
 const viewers = 50
 
-// TestViewersProcess is the process of BenchmarkViewers that has the viewers, so that what they cost themselves is not counted. It runs until
-// it is killed, and does nothing in other runs.
+// TestViewersProcess runs the viewers of BenchmarkViewers in a process of its own, so that what they cost themselves is not counted. It runs
+// until it is killed, and does nothing in other runs.
 func TestViewersProcess(t *testing.T) {
 	page := os.Getenv(viewersOf)
 	if page == "" {
@@ -131,7 +131,6 @@ func BenchmarkViewers(b *testing.B) {
 			}
 			var without, with time.Duration
 			const seconds, rounds = 10, 3
-			b.N = 1
 			for range rounds {
 				without += measure(seconds)
 				crowd := exec.Command(os.Args[0], "-test.run=^TestViewersProcess$")
