@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/graylink/graylink/analyzer/worldtest"
-	"github.com/graylink/graylink/internal/fabric"
 )
 
 // privateMemory returns the octets that the process of the page, of the browser's processes, shares with no other one: the most of any.
@@ -77,63 +76,5 @@ func TestMemoryOfTheMatrix(t *testing.T) {
 		if got > limit {
 			t.Errorf("%s takes %d octets, want at most %d", path, got, limit)
 		}
-	}
-}
-
-// TestLookAtLargeMatrices takes pictures of the matrix of 16,384 NICs with each kind of fault, if somebody wants to look at them.
-func TestLookAtLargeMatrices(t *testing.T) {
-	if os.Getenv("GRAYLINK_SCREENSHOTS") == "" {
-		return
-	}
-	w := worldtest.NewScheduledWorld(t, clos{pods: 32, leaves: 16, spines: 8, cores: 16, nodesPerLeaf: 32}.graph(t), 3)
-	d := startDevtools(t)
-	const slow = 2_000_000
-	const nic = "h2-3-5/eth1"
-	port := w.Graph.PeerOf(nic)
-	for _, sc := range []struct {
-		name  string
-		fault func() (silent map[string]string)
-	}{
-		{"healthy", func() map[string]string { return nil }},
-		{"spine", func() map[string]string { w.Slow["spine2-3"] = slow; return nil }},
-		{"leaf", func() map[string]string { w.Slow["leaf2-3"] = slow; return nil }},
-		{"nic", func() map[string]string {
-			w.Delay[fabric.Direction{From: nic, To: port}] = slow
-			w.Delay[fabric.Direction{From: port, To: nic}] = slow
-			return nil
-		}},
-		{"pair", func() map[string]string {
-			for e := range w.Paths {
-				from, to := e.Endpoints()
-				a, _ := w.Graph.LeafOf(from)
-				b, _ := w.Graph.LeafOf(to)
-				if a == "leaf1-2" && b == "leaf3-5" {
-					w.FlowDelay[e] = slow
-				}
-			}
-			return nil
-		}},
-		{"incast", func() map[string]string { w.Loss[fabric.Direction{From: port, To: nic}] = 0.1; return nil }},
-		{"dark", func() map[string]string {
-			hosts := map[string]string{}
-			for n := range 32 {
-				hosts[fmt.Sprintf("h2-3-%d", n+1)] = "does not answer"
-			}
-			return hosts
-		}},
-	} {
-		clear(w.Slow)
-		clear(w.Delay)
-		clear(w.Loss)
-		clear(w.FlowDelay)
-		s, store := measureWorld(w, sc.fault())
-		h := handler(w.Graph, s)
-		h.Matrix = store
-		srv := httptest.NewServer(h)
-		d.setMedia(false, false)
-		d.open(srv.URL + "/matrix")
-		d.keepScreenshot("matrix-16384-" + sc.name)
-		t.Logf("%s: %.0f MB", sc.name, float64(d.privateMemory())/(1<<20))
-		srv.Close()
 	}
 }
