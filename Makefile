@@ -12,7 +12,7 @@ VM_TOOLS := ip:iproute2 qemu-system-x86_64:qemu-system-x86 gcc:gcc
 # C compilers for graylink-node-rdma, for both architectures.
 RDMA_TOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
 # vtysh stands for FRR, whose daemons Debian puts into a directory that is not in PATH.
-TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) vtysh:frr ping:iputils-ping python3:python3 chromium:chromium tcpdump:tcpdump systemd-analyze:systemd chronyd:chrony lldpd:lldpd opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager mkdocs:mkdocs-material
+TEST_TOOLS := $(DEMO_TOOLS) $(VM_TOOLS) vtysh:frr ping:iputils-ping python3:python3 chromium:chromium npm:npm tcpdump:tcpdump systemd-analyze:systemd chronyd:chrony lldpd:lldpd opensm:opensm ibsim:ibsim-utils ibtracert:infiniband-diags prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager mkdocs:mkdocs-material
 # Debian's Open MPI, for TestOpenMPI of make test-all.
 MPI_TOOLS := gcc:gcc mpirun:openmpi-bin mpicc:libopenmpi-dev
 # COIN-OR's solver, which computes the optima of plans again in make test-all.

@@ -1,4 +1,4 @@
-// A click shows a cell, a drag zooms to a part, + and - change the size of cells.
+// A click shows a cell, a drag zooms to a part, + and - change the size of cells. Arrow keys move a frame, and Enter shows its cell.
 'use strict';
 (() => {
   const main = document.querySelector('main');
@@ -39,6 +39,7 @@
     const box = region();
     const side = canvas().width.baseVal.value;
     const share = (scroll, shown) => Math.min(1, (scroll + shown / 2) / side);
+    if (cursor) return { x: cursor.x / side, y: cursor.y / side };
     return { x: share(box.scrollLeft, box.clientWidth - 116), y: share(box.scrollTop, box.clientHeight - 96) };
   };
   const scrollTo = () => {
@@ -88,6 +89,43 @@
     const bigger = size > 0 ? Math.min(64, size * times) : (times >= -size ? Math.min(64, Math.floor(times / -size)) : Math.ceil(size / times));
     zoomTo(bigger === 0 || bigger === -1 ? 1 : bigger, { x: (start.x + to.x) / 2 / side, y: (start.y + to.y) / 2 / side });
   });
+  // The cell at which the keyboard is: pixels of the picture, since several cells may share one.
+  let cursor = null;
+  const step = () => Math.max(1, Number(canvas().dataset.cell));
+  const drawCursor = () => {
+    if (!cursor || !canvas()) return;
+    const side = canvas().width.baseVal.value;
+    cursor = { x: Math.max(0, Math.min(cursor.x, side - step())), y: Math.max(0, Math.min(cursor.y, side - step())) };
+    const shown = canvas().querySelector('.cursor') ?? canvas().appendChild(document.createElementNS('http://www.w3.org/2000/svg', 'rect'));
+    const size = Math.max(step(), 8);
+    for (const [name, value] of Object.entries({ class: 'cursor', x: cursor.x - (size - step()) / 2, y: cursor.y - (size - step()) / 2, width: size, height: size })) shown.setAttribute(name, value);
+  };
+  // A refreshed picture has no frame yet.
+  new MutationObserver(() => { if (cursor && canvas() && !canvas().querySelector('.cursor')) drawCursor(); }).observe(main, { childList: true, subtree: true });
+  const showCursor = () => {
+    const { clientWidth, clientHeight, scrollLeft, scrollTop } = region();
+    const inside = (at, scroll, shown) => Math.max(at + step() - shown, Math.min(scroll, at));
+    region().scrollTo(inside(cursor.x, scrollLeft, clientWidth - 116), inside(cursor.y, scrollTop, clientHeight - 96));
+  };
+  const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  addEventListener('keydown', (event) => {
+    if (event.target !== region() || event.ctrlKey || event.metaKey || event.altKey) return;
+    const move = moves[event.key];
+    if (move) {
+      const snap = (v) => Math.ceil(v / step()) * step();
+      cursor = cursor ? { x: cursor.x + move[0] * step(), y: cursor.y + move[1] * step() } : { x: snap(region().scrollLeft), y: snap(region().scrollTop) };
+      drawCursor();
+      showCursor();
+    } else if ((event.key === 'Enter' || event.key === ' ') && cursor) {
+      showCell(cellAt({ x: cursor.x + step() / 2, y: cursor.y + step() / 2 })).catch(() => {}); // as with a click
+    } else {
+      return;
+    }
+    event.preventDefault();
+  });
+  // A picture that is wider than the paper is made smaller.
+  addEventListener('beforeprint', () => { if (region()) region().style.zoom = Math.min(1, 660 / (region().scrollWidth + 1)); });
+  addEventListener('afterprint', () => { if (region()) region().style.zoom = ''; });
   addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.('input, select')) return;
     const link = document.getElementById(event.key === '+' ? 'zoom-in' : event.key === '-' ? 'zoom-out' : '');
