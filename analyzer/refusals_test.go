@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/graylink/graylink/analyzer/classify"
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/analyzer/routing"
 	"github.com/graylink/graylink/deploy"
@@ -59,6 +60,13 @@ func TestRefusalsOfANamedLink(t *testing.T) {
 	for want, v := range map[bool]fabric.Verdict{true: {Element: link, Scenario: fabric.Miscabled}, false: {Element: link, Scenario: fabric.RoutingFault}} {
 		if got := explainsRefusals([]fabric.Verdict{v}, f.Others); got != want {
 			t.Errorf("%s: %v", v.Scenario, got)
+		}
+	}
+	flow := fabric.Flow{Src: "h1/eth1", Dst: "h3/eth1"}
+	f.Explained = []fabric.Flow{flow}
+	for want, e := range map[bool]fabric.Element{false: link, true: {ID: "leaf1->spine3->leaf2", Kind: fabric.KindCorridor}} {
+		if got := classify.RoutingExplains(f, &fabric.Verdict{Element: e, Edges: []string{flow.String()}, Symptom: fabric.Symptom{LossRatio: 1}}); got != want {
+			t.Errorf("%s: %v", e.ID, got)
 		}
 	}
 }

@@ -97,6 +97,7 @@ func (l *Loop) lossyLinks(rep *fabric.Report) (out []string) {
 // with the open incidents on them. What carries the load of a link that has an incident is said there.
 func (l *Loop) addRoutingVerdicts(ctx context.Context, rep *fabric.Report, refusals []routing.Refusal, raw, findings []judge.Finding, now time.Time) {
 	found := slices.DeleteFunc(l.reviewRouting(ctx, rep, refusals, raw, findings, now), func(f routing.Finding) bool { return l.isNamed(rep, &f) })
+	l.holdRefusals(rep, found)
 	explains := func(v *fabric.Verdict, certain bool) bool {
 		return slices.ContainsFunc(found, func(f routing.Finding) bool {
 			return (!certain || f.Phase != routing.MayHold) && classify.RoutingExplains(&f, v)
@@ -112,13 +113,6 @@ func (l *Loop) addRoutingVerdicts(ctx context.Context, rep *fabric.Report, refus
 // isNamed reports whether a finding on a link, which a fault of the link itself explains or is, has a verdict of that link, or of a
 // switch at it, already. What is certain of a link keeps its own incident open.
 func (l *Loop) isNamed(rep *fabric.Report, f *routing.Finding) bool {
-	if f.Kind == routing.UnknownSID {
-		verdicts := slices.Clone(rep.Verdicts)
-		for _, in := range l.incidents.OpenIncidents() {
-			verdicts = append(verdicts, in.Verdict)
-		}
-		return explainsRefusals(verdicts, f.Others)
-	}
 	blames := f.Kind.BlamesLink()
 	if !blames && (f.Claimed || f.Kind != routing.LeftLink && f.Kind != routing.SessionFlap) {
 		return false
@@ -140,6 +134,20 @@ func (l *Loop) isNamed(rep *fabric.Report, f *routing.Finding) bool {
 		}
 	}
 	return named
+}
+
+// holdRefusals has no verdict on what two switches refuse of each other while the link between them has one. What their flows lose is still
+// explained by it.
+func (l *Loop) holdRefusals(rep *fabric.Report, found []routing.Finding) {
+	verdicts := slices.Clone(rep.Verdicts)
+	for _, in := range l.incidents.OpenIncidents() {
+		verdicts = append(verdicts, in.Verdict)
+	}
+	for i := range found {
+		if f := &found[i]; f.Kind == routing.UnknownSID && f.Phase == routing.Holds && explainsRefusals(verdicts, f.Others) {
+			f.Phase = routing.MayHold
+		}
+	}
 }
 
 // explainsRefusals reports whether one of some verdicts on parts names one of some links, over which two switches refuse each other's packets.

@@ -82,8 +82,8 @@ func (w *Watcher) unknownIdentifiers(m *Moment) (out []Finding) {
 		slices.SortFunc(f.Explained, compareFlows)
 		f.Lost, f.Flows = f.Explained, len(f.Explained)
 		holdsAfter := mutualTime
-		if r.Mutual { // the link between the two explains what flows lose
-			f.Others, f.Explained, f.Lost, holdsAfter = r.links(m.Graph), nil, nil, settleTime
+		if r.Mutual {
+			f.Others, holdsAfter = r.links(m.Graph), settleTime
 		}
 		k := findingKey{f.Element, f.Kind, f.Prefix}
 		f.Since = m.Now

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,11 +50,38 @@ func shownPages() []shownPage {
 		{"matrix-nics", "/matrix?by=nic&of=shift&zoom=8", worldHandler},
 		{"matrix-cell", "/matrix?row=leaf2&column=leaf1", worldHandler},
 		{"matrix-refused", "/matrix?of=color", worldHandler},
+		{"compare", "/compare", comparedHandler},
+		{"compared", "/compare?from=24h", comparedHandler},
+		{"verdict", "/verdicts/id0", namedReport},
+		{"verdict-closed", "/verdicts/closed1", func(t *testing.T, _ string) *Handler { return reportedFault(t) }},
+		{"verdict-unknown", "/verdicts/id9", namedReport},
 	}
 }
 
 // plainName is a name that has nothing special.
 const plainName = "train-7"
+
+// comparedHandler returns a handler whose comparisons have an entry of each kind.
+func comparedHandler(t *testing.T, name string) *Handler {
+	c := worseComparison()
+	c.Sections[0].Changes[0].Element, c.Warnings = name, []string{name}
+	h, _ := compareHandler(t, c, nil)
+	return h
+}
+
+// namedReport returns a handler of a verdict with a name in every place but its identifier, which is id0.
+func namedReport(t *testing.T, name string) *Handler {
+	h := hostileReport(t, name)
+	of := h.Snapshot
+	h.Snapshot = func() snapshot.Snapshot {
+		s := of()
+		s.Incidents = slices.Clone(s.Incidents)
+		s.Incidents[0].ID = "id0"
+		return s
+	}
+	h.Reports.Snapshot = h.Snapshot
+	return h
+}
 
 func innocentHandler(t *testing.T, _ string) *Handler {
 	g := loadDemo(t)

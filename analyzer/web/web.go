@@ -120,9 +120,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/events" && h.Changes != nil:
 		h.serveEvents(w, r)
 	case r.URL.Path == "/compare" && h.Compare != nil:
-		h.serveCompare(w, r)
+		h.share(w, r, "", h.serveCompare)
 	case r.URL.Path == "/verdicts" && h.Reports != nil:
-		h.serveVerdicts(w, r)
+		h.share(w, r, "", h.serveVerdicts)
 	case strings.HasPrefix(r.URL.Path, "/verdicts/") && h.Reports != nil:
 		h.share(w, r, "", func(w http.ResponseWriter, r *http.Request) {
 			h.serveVerdict(w, r, strings.TrimPrefix(r.URL.Path, "/verdicts/"))
