@@ -507,3 +507,18 @@ func TestTableIsPublished(t *testing.T) {
 		t.Errorf("%s is not what the code says: rewrite it with -update", file)
 	}
 }
+
+// TestSeriesOfCauses: the series that can show a cause have their full names, by what the element is. Routing has none.
+func TestSeriesOfCauses(t *testing.T) {
+	for _, x := range []struct{ cause, element, has, lacks string }{
+		{fabric.CauseCongestion, "leaf1:up1", "fabric_switch_port_queue_bytes", "fabric_nic_port_queue_bytes"},
+		{fabric.CausePhysical, "h1/eth1", "fabric_nic_", "fabric_switch_"},
+		{fabric.CauseControl, "leaf1", "fabric_switch_control_plane_discards_total", "fabric_switch_port_"},
+		{fabric.CauseRouting, "leaf1", "", "fabric_"},
+	} {
+		got := strings.Join(SeriesOf(x.cause, x.element), " ")
+		if !strings.Contains(got, x.has) || strings.Contains(got, x.lacks) {
+			t.Errorf("%s at %s: %s", x.cause, x.element, got)
+		}
+	}
+}

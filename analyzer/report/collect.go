@@ -222,7 +222,7 @@ func (c *Collector) topology(g *fabric.Graph) Topology {
 	if c.hash.graph != g {
 		sum := sha256.New()
 		for _, id := range g.ElementIDs() {
-			io.WriteString(sum, id+"\n") // a hash takes everything
+			_, _ = io.WriteString(sum, id+"\n") // a hash takes everything
 		}
 		c.hash.graph, c.hash.text = g, hex.EncodeToString(sum.Sum(nil)[:8])
 	}
