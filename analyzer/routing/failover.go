@@ -31,6 +31,14 @@ type episode struct {
 	asked int
 }
 
+// until returns when an episode ended, or now if it lasts.
+func (e *episode) until(now time.Time) time.Time {
+	if e.end.IsZero() {
+		return now
+	}
+	return e.end
+}
+
 // mostLosses bounds the episodes of a flow that are remembered. Packets may be lost again while routes settle.
 const mostLosses = 3
 

@@ -129,13 +129,13 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		}
 	}
 	resets, lapses, carriers := 0, 0, 0
-	var latest time.Time
+	var latest, began time.Time // began is when the session flapped first, if that is known
 	note := func(events []time.Time) {
 		if n := len(events); n > 0 && events[n-1].After(latest) {
 			latest = events[n-1]
 		}
 	}
-	hasBFD, hasCarrier, dated := false, false, false
+	hasBFD, hasCarrier := false, false
 	for _, end := range [2]string{l.A, l.B} {
 		if n, known := m.CarrierChanges[end]; known {
 			hasCarrier, carriers = true, max(carriers, n)
@@ -151,13 +151,18 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 		hasBFD = hasBFD || c.hasBFD
 		for _, events := range [2][]time.Time{c.resets, c.lapses} {
 			note(events)
-			dated = dated || len(events) >= flapTimes
-			if len(events) >= flapTimes && events[0].Before(f.Since) {
-				f.Since = events[0]
+			if len(events) < flapTimes {
+				continue
+			}
+			if began.IsZero() || events[0].Before(began) {
+				began = events[0]
+			}
+			if began.Before(f.Since) {
+				f.Since = began
 			}
 		}
 	}
-	if s != nil && (!dated || carriers > 0) { // else it is known when the session flapped last, and flows may leave the link for another reason
+	if s != nil && (began.IsZero() || carriers > 0) { // else it is known when the session flapped last, and flows may leave the link for another reason
 		note(s.departures)
 	}
 	f.Times = max(departures, resets, lapses)
@@ -168,7 +173,7 @@ func (w *Watcher) flapAt(m *Moment, l *fabric.Link, s *linkState) (f Finding, fl
 	if s != nil {
 		w.rememberLosers(m, s, l.ID())
 	}
-	passes := s != nil && len(w.unexplainedLosers(m, s, l.ID())) < fewFlows // data has passed all the while
+	passes := s != nil && len(w.unexplainedLosers(m, s, l.ID(), began.Add(-blameMargin))) < fewFlows // data has passed all the while
 	switch {
 	case carriers >= 2*flapTimes-1 && departures >= flapTimes: // each flap is two changes
 		f.Kind, f.Claimed, f.Reported, f.Confidence, f.Times = LinkFlap, true, true, 0.99, departures
@@ -200,39 +205,39 @@ func (w *Watcher) flowsAround(link string) []fabric.Flow {
 	return w.usage.flowsWhere(func(r *record) bool { return r.isAround(ids) })
 }
 
-// losersAround returns the probe flows that lost packets for long lately and that cross a link, or that crossed it before their
-// present path, themselves or their replies. What is lost for a shorter time than it takes to notice a dead link is what moving
-// routes lose.
-func (w *Watcher) losersAround(link string) (out []fabric.Flow) {
+// rememberLosers adds to the state of a link the probe flows that lost packets for long lately and that cross the link, or that crossed it
+// before their present path, themselves or their replies, with when they did last. What is lost for a shorter time than it takes to notice a
+// dead link is what moving routes lose. It forgets what was lost long ago.
+func (w *Watcher) rememberLosers(m *Moment, s *linkState, link string) {
 	ids := w.usage.directionsOf(link)
 	for r := range w.losing {
 		back := r.flow
 		back.Reply = true
-		long := slices.ContainsFunc(r.losses, func(e *episode) bool { return e.lasted >= longLoss })
-		if reply := w.usage.records[back]; long && (r.isAround(ids) || reply != nil && reply.isAround(ids)) {
-			out = append(out, r.flow)
+		if reply := w.usage.records[back]; !r.isAround(ids) && (reply == nil || !reply.isAround(ids)) {
+			continue
 		}
-	}
-	return out
-}
-
-// rememberLosers adds the flows around a link that lost packets lately to those that its state has. It forgets what was lost long ago.
-func (w *Watcher) rememberLosers(m *Moment, s *linkState, link string) {
-	for _, f := range w.losersAround(link) {
-		if s.losers == nil {
-			s.losers = map[fabric.Flow]time.Time{}
+		for _, e := range r.losses {
+			if e.lasted < longLoss {
+				continue
+			}
+			if s.losers == nil {
+				s.losers = map[fabric.Flow]time.Time{}
+			}
+			if at := e.until(m.Now); at.After(s.losers[r.flow]) {
+				s.losers[r.flow] = at
+			}
 		}
-		s.losers[f] = m.Now
 	}
 	maps.DeleteFunc(s.losers, func(_ fabric.Flow, t time.Time) bool { return m.Now.Sub(t) > flapSpan })
 }
 
-// unexplainedLosers returns the flows that lost packets around a link and that no other link explains, which was at fault then: their
-// packets, or those of their replies, may not cross one on any shortest path. Nothing explains what a link loses that was at fault itself for long.
-func (w *Watcher) unexplainedLosers(m *Moment, s *linkState, link string) (out []fabric.Flow) {
-	atFault := w.lossy[link].lasted()
+// unexplainedLosers returns the flows that lost packets around a link after some moment and that no other link explains, which was at fault
+// then: their packets, or those of their replies, may not cross one on any shortest path. Nothing explains what a link loses while it is at
+// fault itself for long.
+func (w *Watcher) unexplainedLosers(m *Moment, s *linkState, link string, after time.Time) (out []fabric.Flow) {
+	own := w.lossy[link]
 	for f, at := range s.losers {
-		explained := false
+		explained, atFault := at.Before(after), own.lasted() && own.covers(at)
 		for other, b := range w.lossy {
 			explained = explained || !atFault && other != link && b.covers(at) && w.mayCross(m.Graph, f, other)
 		}

@@ -187,6 +187,28 @@ func TestFlapBesideALinkThatLosesPackets(t *testing.T) {
 	}
 }
 
+// Rule 4: what a link lost while it was at fault itself, before its session flapped, says nothing of the flap.
+func TestFlapAfterTheLinkLostPackets(t *testing.T) {
+	w := twoTiers(t, 14)
+	w.report()
+	w.run(t, 2)
+	const link = "leaf2:up2--spine2:dn2"
+	w.carriers = map[string]int{"leaf2:up2": 0, "spine2:dn2": 0}
+	w.dead[fabric.Direction{From: "leaf2:up2", To: "spine2:dn2"}] = [2]time.Time{w.now, w.now.Add(20 * time.Second)}
+	w.run(t, 3)
+	w.lossyLinks = []string{link}
+	w.run(t, 17)
+	w.lossyLinks = nil
+	w.run(t, 16)
+	for range 2 {
+		w.bumpSession(w.g.LinkAt("leaf2:up2"), "bgp")
+		w.run(t, 4)
+	}
+	if !slices.ContainsFunc(w.found, func(f routing.Finding) bool { return f.Kind == routing.SessionFlap && f.ID == link && f.Claimed }) {
+		t.Errorf("the session flaps: %s", describe(w))
+	}
+}
+
 // Rule 2: a switch whose table lacks a next hop toward one leaf has not too few toward every leaf, although few flows to the other leaf happen
 // to take the same one.
 func TestFewHopsTowardOneLeaf(t *testing.T) {
