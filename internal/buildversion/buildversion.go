@@ -6,7 +6,6 @@ package buildversion
 
 import (
 	"runtime/debug"
-	"sync"
 
 	"github.com/prometheus/common/version"
 )
@@ -14,13 +13,10 @@ import (
 // unknown is the version of a program that neither the linker nor the Go command gave one, such as a test.
 const unknown = "unknown"
 
-var fillOnce sync.Once
-
-func fill() {
-	fillOnce.Do(func() {
-		info, _ := debug.ReadBuildInfo()
-		version.Version = choose(version.Version, info)
-	})
+// init fills in the version before anything else reads it, which happens without a lock.
+func init() {
+	info, _ := debug.ReadBuildInfo()
+	version.Version = choose(version.Version, info)
 }
 
 // choose returns the linked version if there is one, else the one of the build's information, which may be nil.
@@ -36,19 +32,16 @@ func choose(linked string, info *debug.BuildInfo) string {
 
 // Version returns the version of this program. It is never empty.
 func Version() string {
-	fill()
 	return version.Version
 }
 
 // Print returns what a program prints for --version: its name, version, revision and Go version, in the form of the
 // Prometheus programs.
 func Print(program string) string {
-	fill()
 	return version.Print(program)
 }
 
 // Info returns the version, branch and revision for a line of the log.
 func Info() string {
-	fill()
 	return version.Info()
 }

@@ -26,6 +26,7 @@ type bench struct {
 	computing, most atomic.Int64
 	gate            chan struct{} // a scrape of /metrics/slow waits for it, and a stream of /events between its events
 	streams         atomic.Int64
+	unread          atomic.Int64 // scrapes of /metrics/large that were computed
 }
 
 // large is more than a socket's buffers hold.
@@ -35,7 +36,10 @@ func newBench(t *testing.T, l Limits) *bench {
 	b := &bench{t: t, gate: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "up 1") })
-	mux.HandleFunc("GET /metrics/large", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, large) })
+	mux.HandleFunc("GET /metrics/large", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, large)
+		b.unread.Add(1)
+	})
 	mux.HandleFunc("GET /large", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, large) })
 	mux.HandleFunc("GET /metrics/slow", func(w http.ResponseWriter, r *http.Request) {
 		b.most.Store(max(b.most.Load(), b.computing.Add(1)))
@@ -202,11 +206,12 @@ func TestRule2Scrapes(t *testing.T) {
 // TestRule3UnreadScrapes checks that the amount of computed and unread scrapes is bounded.
 func TestRule3UnreadScrapes(t *testing.T) {
 	b := newBench(t, Limits{Connections: 100, ConnectionsPerAddress: 100, Scrapes: 2})
-	for range 12 {
+	const clients = 12
+	for range clients {
 		b.dial("127.0.0.2", "GET /metrics/large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	}
 	// Those that have waited longest are closed until 64 MiB are left: 4 of them.
-	b.until("the oldest are closed", func() bool { return b.open() <= maxUnread/len(large) })
+	b.until("the oldest are closed", func() bool { return b.unread.Load() == clients && b.open() <= maxUnread/len(large) })
 	if code, err := b.get("127.0.0.2", "/metrics/large"); code != http.StatusOK || err != nil {
 		t.Errorf("a client that reads: %d, %v", code, err)
 	}

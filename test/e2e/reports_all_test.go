@@ -28,7 +28,7 @@ var withoutVerdict = map[string]bool{lab.KindMute: true}
 // closed. Each has every number of the verdict and is under a megabyte. The HTML file is opened in Chromium, which sends no request.
 func TestReports(t *testing.T) {
 	need(t)
-	d := startDemo(t, demo.Options{Name: "e2erep", Fabric: demo.Namespaces, Seed: 1, Progress: testLog{t}})
+	d := startDemo(t, demo.Options{Name: "e2erep", Topology: loadTopology(t, "../../deploy/lab/demo.yaml"), Fabric: demo.Namespaces, Seed: 1, Progress: testLog{t}})
 	kinds := lab.FaultKinds()
 	if len(kinds) != 15 {
 		t.Errorf("there are %d kinds of faults: %v", len(kinds), kinds)
