@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
 
+	"github.com/graylink/graylink/internal/testneeds"
 	"github.com/graylink/graylink/test/drift"
 )
 
@@ -24,10 +25,7 @@ func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
 	if err != nil {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("promtool (Debian package prometheus) is missing")
-		}
-		t.Skip("promtool (Debian package prometheus) is missing")
+		testneeds.Missing(t, "promtool (Debian package prometheus)")
 	}
 	if out, err := exec.Command(path, args...).CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)

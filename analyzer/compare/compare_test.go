@@ -20,6 +20,7 @@ import (
 	"github.com/graylink/graylink/analyzer/evidence/evidencetest"
 	"github.com/graylink/graylink/analyzer/worldtest"
 	"github.com/graylink/graylink/internal/fabric"
+	"github.com/graylink/graylink/internal/testneeds"
 )
 
 // The tests compare two spans of ten minutes, an hour apart. Series have a value every ten seconds.
@@ -344,10 +345,7 @@ func TestEmptyHistoryIsUnknown(t *testing.T) {
 func TestExpressionsOfOldestPrometheus(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		if os.Getenv("GRAYLINK_REQUIRE_ALL") == "1" {
-			t.Fatal("promtool (Debian package prometheus) is missing")
-		}
-		t.Skip("promtool (Debian package prometheus) is missing")
+		testneeds.Missing(t, "promtool (Debian package prometheus)")
 	}
 	from, to := moments()
 	rules := []map[string]string{}
