@@ -58,7 +58,7 @@ func TestRefusalsOfANamedLink(t *testing.T) {
 	link := fabric.Element{ID: "leaf1:up3--spine3:dn1", Kind: fabric.KindLink}
 	f := &routing.Finding{Element: fabric.Element{ID: "leaf1", Kind: fabric.KindSwitch}, Kind: routing.UnknownSID, Others: []fabric.Element{link}}
 	for want, v := range map[bool]fabric.Verdict{true: {Element: link, Scenario: fabric.Miscabled}, false: {Element: link, Scenario: fabric.RoutingFault}} {
-		if got := explainsRefusals([]fabric.Verdict{v}, f.Others); got != want {
+		if got := namesLink(&v, f.Others); got != want {
 			t.Errorf("%s: %v", v.Scenario, got)
 		}
 	}

@@ -139,22 +139,26 @@ func (l *Loop) isNamed(rep *fabric.Report, f *routing.Finding) bool {
 // holdRefusals has no verdict on what two switches refuse of each other while the link between them has one. What their flows lose is still
 // explained by it.
 func (l *Loop) holdRefusals(rep *fabric.Report, found []routing.Finding) {
-	verdicts := slices.Clone(rep.Verdicts)
-	for _, in := range l.incidents.OpenIncidents() {
-		verdicts = append(verdicts, in.Verdict)
-	}
 	for i := range found {
-		if f := &found[i]; f.Kind == routing.UnknownSID && f.Phase == routing.Holds && explainsRefusals(verdicts, f.Others) {
+		if f := &found[i]; f.Kind == routing.UnknownSID && f.Phase == routing.Holds && l.isAmiss(rep, f.Others) {
 			f.Phase = routing.MayHold
 		}
 	}
 }
 
-// explainsRefusals reports whether one of some verdicts on parts names one of some links, over which two switches refuse each other's packets.
-func explainsRefusals(verdicts []fabric.Verdict, links []fabric.Element) bool {
-	return slices.ContainsFunc(verdicts, func(v fabric.Verdict) bool {
-		return !v.Scenario.IsRouting() && slices.ContainsFunc(links, func(e fabric.Element) bool {
-			return e.Kind == fabric.KindLink && (v.Element == e || slices.Contains(v.Equivalent, e))
-		})
+// isAmiss reports whether a verdict on a part, of this cycle or of an open incident, names one of some links.
+func (l *Loop) isAmiss(rep *fabric.Report, links []fabric.Element) bool {
+	for _, in := range l.incidents.OpenIncidents() {
+		if namesLink(&in.Verdict, links) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(rep.Verdicts, func(v fabric.Verdict) bool { return namesLink(&v, links) })
+}
+
+// namesLink reports whether a verdict on a part names one of some links.
+func namesLink(v *fabric.Verdict, links []fabric.Element) bool {
+	return !v.Scenario.IsRouting() && slices.ContainsFunc(links, func(e fabric.Element) bool {
+		return e.Kind == fabric.KindLink && (v.Element == e || slices.Contains(v.Equivalent, e))
 	})
 }

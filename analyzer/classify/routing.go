@@ -327,12 +327,10 @@ func RoutingExplains(f *routing.Finding, v *fabric.Verdict) bool {
 	case routing.Converged:
 		at := func(e fabric.Element) bool { return e == f.Element }
 		return lossOnly && !at(v.Element) && !slices.ContainsFunc(v.Equivalent, at) && mostExplained(f, v)
-	case routing.FIBMismatch:
+	case routing.FIBMismatch, routing.PrefixLost:
 		return lossOnly && mostExplained(f, v)
 	case routing.UnknownSID: // but for the link between two switches that refuse each other's packets
 		return lossOnly && mostExplained(f, v) && !slices.Contains(f.Others, v.Element)
-	case routing.PrefixLost:
-		return lossOnly && mostExplained(f, v)
 	case routing.FewHops:
 		if v.Scenario == fabric.LeafUplinks && v.Element.ID == f.ID {
 			return true
