@@ -211,11 +211,7 @@ func (b *builder) newDistribution(g *grain, when string) (Distribution, *Query) 
 	}
 	flows := make([]Flow, 0, maxDistributed)
 	for _, f := range b.affected[:min(len(b.affected), maxDistributed)] {
-		src, dst := f.Endpoints()
-		x := Flow{id: f}
-		x.leaves[0], _ = b.graph.LeafOf(src)
-		x.leaves[1], _ = b.graph.LeafOf(dst)
-		flows = append(flows, x)
+		flows = append(flows, b.newFlow(f))
 	}
 	selectors := g.selectors(flows)
 	if len(selectors) == 0 {
