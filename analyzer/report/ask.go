@@ -42,7 +42,7 @@ func (b *builder) ask(ctx context.Context) {
 		b.ahead = offset.Round(time.Second) // so that the same is asked again
 	}
 	for _, g := range grains() {
-		b.report.Grain = g.name
+		b.grain, b.report.Grain = g, g.name
 		if b.askGrain(ctx, &g) {
 			break
 		}
@@ -189,7 +189,7 @@ func (b *builder) askLines(ctx context.Context, g *grain, q *Query, value string
 				of = flows[i].leaves[0] + " > " + flows[i].leaves[1]
 			}
 			if points := b.points(s, times); len(points) > 0 {
-				out = append(out, Line{Of: of, Affected: part == 0, Value: value, Query: q.ID, Points: points})
+				out = append(out, Line{Of: of, Affected: part == 0, Value: value, Query: q.ID, Points: points, key: key})
 			}
 		}
 	}
@@ -353,12 +353,9 @@ func (b *builder) summarizeLines() {
 	for _, flows := range [][]Flow{b.report.Affected, b.report.Healthy} {
 		for i := range flows {
 			f := &flows[i]
-			of := f.Flow
-			if b.report.Grain != grainFlows {
-				of = f.leaves[0] + " > " + f.leaves[1]
-			}
+			key := b.grain.selector(f)
 			for _, l := range b.report.Lines {
-				if l.Of != of {
+				if l.key != key {
 					continue
 				}
 				var was, is []float64

@@ -114,6 +114,7 @@ type builder struct {
 	store    *paths.Store
 	graph    *fabric.Graph
 	report   *Report
+	grain    grain // that was asked last
 	opening  *opening
 	named    map[fabric.Direction]bool
 	affected []fabric.Flow
