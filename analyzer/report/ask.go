@@ -16,12 +16,14 @@ import (
 )
 
 const (
-	nanoseconds = 1e9
+	nanoseconds = 1e9 // in a second
 	// maxCauses and maxSeries bound the causes whose series are read, and the series of each.
 	maxCauses = 6
 	maxSeries = 12
 	// maxBuckets bounds the buckets of a distribution.
 	maxBuckets = 200
+	// maxWarnings bounds the warnings of an answer.
+	maxWarnings = 4
 )
 
 // Reasons why a backend has no answer.
@@ -40,7 +42,7 @@ func (b *builder) ask(ctx context.Context) {
 		b.ahead = offset.Round(time.Second) // so that the same is asked again
 	}
 	for _, g := range grains() {
-		b.report.Grain = g.name
+		b.grain, b.report.Grain = g, g.name
 		if b.askGrain(ctx, &g) {
 			break
 		}
@@ -49,14 +51,20 @@ func (b *builder) ask(ctx context.Context) {
 	b.summarizeLines()
 }
 
-// newQuery adds a query, which gets the next number.
+// newQuery adds a query that is asked over a span, or at one moment if from is zero.
 func (b *builder) newQuery(name, expr string, from, at time.Time) *Query {
-	b.queries.Lock()
-	defer b.queries.Unlock()
-	q := Query{ID: fmt.Sprintf("Q%d", len(b.report.Queries)+1), Name: name, Expr: expr, At: at, From: from, Asked: true}
+	q := Query{Name: name, Expr: expr, At: at, From: from, Asked: true}
 	if !from.IsZero() {
 		q.StepSeconds = b.report.Span.StepSeconds
 	}
+	return b.addQuery(q)
+}
+
+// addQuery adds a query, which gets the next number.
+func (b *builder) addQuery(q Query) *Query {
+	b.queries.Lock()
+	defer b.queries.Unlock()
+	q.ID = fmt.Sprintf("Q%d", len(b.report.Queries)+1)
 	b.report.Queries = append(b.report.Queries, q)
 	return &q
 }
@@ -76,9 +84,6 @@ func (b *builder) finish(q *Query, err error) error {
 	b.report.Queries[i] = *q
 	return err
 }
-
-// maxWarnings bounds the warnings of an answer.
-const maxWarnings = 4
 
 // askRange asks for the series of a query over the span.
 func (b *builder) askRange(ctx context.Context, q *Query) ([]evidence.Series, error) {
@@ -126,8 +131,10 @@ func (b *builder) askGrain(ctx context.Context, g *grain) bool {
 	}
 	delays := make([]Distribution, 2)
 	for i, when := range []string{"before", "during"} {
-		delays[i] = b.newDistribution(g, when)
-		wg.Go(func() { b.askDistribution(ctx, g, &delays[i]) })
+		var q *Query
+		if delays[i], q = b.newDistribution(g, when); q != nil {
+			wg.Go(func() { b.askDistribution(ctx, g, q, &delays[i]) })
+		}
 	}
 	wg.Wait()
 	for i := range delays {
@@ -182,15 +189,16 @@ func (b *builder) askLines(ctx context.Context, g *grain, q *Query, value string
 				of = flows[i].leaves[0] + " > " + flows[i].leaves[1]
 			}
 			if points := b.points(s, times); len(points) > 0 {
-				out = append(out, Line{Of: of, Affected: part == 0, Value: value, Query: q.ID, Points: points})
+				out = append(out, Line{Of: of, Affected: part == 0, Value: value, Query: q.ID, Points: points, key: key})
 			}
 		}
 	}
 	return out, nil
 }
 
-// newDistribution returns the distribution before or during the incident, without its answer.
-func (b *builder) newDistribution(g *grain, when string) Distribution {
+// newDistribution returns the distribution before or during the incident, without its answer, and the query for that. The query is nil if
+// no affected flow is known.
+func (b *builder) newDistribution(g *grain, when string) (Distribution, *Query) {
 	s := &b.report.Span
 	d := Distribution{When: when, From: s.Began, Until: s.Ended, Buckets: []Bucket{}}
 	if longest := s.Began.Add(longestDelay); d.Until.After(longest) {
@@ -203,45 +211,21 @@ func (b *builder) newDistribution(g *grain, when string) Distribution {
 	}
 	flows := make([]Flow, 0, maxDistributed)
 	for _, f := range b.affected[:min(len(b.affected), maxDistributed)] {
-		src, dst := f.Endpoints()
-		x := Flow{id: f}
-		x.leaves[0], _ = b.graph.LeafOf(src)
-		x.leaves[1], _ = b.graph.LeafOf(dst)
-		flows = append(flows, x)
+		flows = append(flows, b.newFlow(f))
 	}
 	selectors := g.selectors(flows)
 	if len(selectors) == 0 {
 		d.Unknown = "no affected flow is known"
-		return d
+		return d, nil
 	}
 	what := fmt.Sprintf("delays of %d affected flows, %s", len(flows), when)
-	expr := g.distribution(selectors, d.Until.Sub(d.From))
-	if expr == "" {
-		expr = g.quantileOver(selectors, g.p50, d.Until.Sub(d.From))
-	}
-	d.Query = b.newQuery(what, expr, time.Time{}, d.Until).ID
-	return d
-}
-
-// query returns a query by its number.
-func (b *builder) query(id string) *Query {
-	b.queries.Lock()
-	defer b.queries.Unlock()
-	for i := range b.report.Queries {
-		if b.report.Queries[i].ID == id {
-			q := b.report.Queries[i]
-			return &q
-		}
-	}
-	return nil
+	q := b.newQuery(what, g.distribution(selectors, d.Until.Sub(d.From)), time.Time{}, d.Until)
+	d.Query = q.ID
+	return d, q
 }
 
 // askDistribution asks for a distribution.
-func (b *builder) askDistribution(ctx context.Context, g *grain, d *Distribution) {
-	q := b.query(d.Query)
-	if q == nil {
-		return
-	}
+func (b *builder) askDistribution(ctx context.Context, g *grain, q *Query, d *Distribution) {
 	b.limit <- struct{}{}
 	defer func() { <-b.limit }()
 	at := q.At.Add(b.ahead)
@@ -369,12 +353,9 @@ func (b *builder) summarizeLines() {
 	for _, flows := range [][]Flow{b.report.Affected, b.report.Healthy} {
 		for i := range flows {
 			f := &flows[i]
-			of := f.Flow
-			if b.report.Grain != grainFlows {
-				of = f.leaves[0] + " > " + f.leaves[1]
-			}
+			key := b.grain.selector(f)
 			for _, l := range b.report.Lines {
-				if l.Of != of {
+				if l.key != key {
 					continue
 				}
 				var was, is []float64
@@ -409,7 +390,7 @@ func (b *builder) listUnasked() {
 	v, s := &b.report.Verdict, &b.report.Span
 	element := v.Element
 	for _, q := range ElementQueries(element) {
-		b.report.Queries = append(b.report.Queries, Query{ID: fmt.Sprintf("Q%d", len(b.report.Queries)+1), Name: q.Name + ", as published", Expr: q.Expr, At: s.Ended})
+		b.addQuery(Query{Name: q.Name + ", as published", Expr: q.Expr, At: s.Ended})
 	}
 	if element.Kind == fabric.KindClock {
 		return
@@ -420,6 +401,6 @@ func (b *builder) listUnasked() {
 		if _, replaced := b.Evidence.Override[name]; replaced {
 			expr = "" // it is a part of the configuration
 		}
-		b.report.Queries = append(b.report.Queries, Query{ID: fmt.Sprintf("Q%d", len(b.report.Queries)+1), Name: name + " of all flows, by which they were judged", Expr: cmp.Or(expr, "(replaced in the configuration)"), At: v.OpenedAt})
+		b.addQuery(Query{Name: name + " of all flows, by which they were judged", Expr: cmp.Or(expr, "(replaced in the configuration)"), At: v.OpenedAt})
 	}
 }

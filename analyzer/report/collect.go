@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -115,6 +114,7 @@ type builder struct {
 	store    *paths.Store
 	graph    *fabric.Graph
 	report   *Report
+	grain    grain // that was asked last
 	opening  *opening
 	named    map[fabric.Direction]bool
 	affected []fabric.Flow
@@ -203,9 +203,9 @@ func (c *Collector) settings(g *fabric.Graph) Settings {
 		Thresholds: []Threshold{
 			{"median moved by", p.ShiftMADs, "deviations of the baseline"},
 			{"median moved by", p.TailSpreads, "times p99 - p50 of the baseline"},
-			{"median moved by, hardware time stamps", p.FloorHardware.Seconds() * 1e9, "ns"},
-			{"median moved by, kernel time stamps", p.FloorKernel.Seconds() * 1e9, "ns"},
-			{"median moved by, user time stamps", p.FloorUser.Seconds() * 1e9, "ns"},
+			{"median moved by, hardware time stamps", float64(p.FloorHardware), "ns"},
+			{"median moved by, kernel time stamps", float64(p.FloorKernel), "ns"},
+			{"median moved by, user time stamps", float64(p.FloorUser), "ns"},
 			{"lost probes", float64(p.MinLost), "probes"},
 			{"evidence of loss", p.LossEvidence, "nats"},
 			{"loss of a healthy path", p.BaseLoss, "ratio"},
@@ -229,9 +229,8 @@ func (c *Collector) topology(g *fabric.Graph) Topology {
 	return Topology{Nodes: len(g.Topo.Nodes), NICs: len(g.NICIDs()), Switches: len(g.Topo.Switches), Links: len(g.Topo.Links), Hash: c.hash.text}
 }
 
-// median returns the median of values that are not NaN, or nil if there are none.
+// median sorts values, and returns their median, or nil if there are none.
 func median(values []float64) *float64 {
-	values = slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 	if len(values) == 0 {
 		return nil
 	}

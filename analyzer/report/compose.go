@@ -308,17 +308,15 @@ func (c *composer) causes() Section {
 	}
 	s.Blocks = append(s.Blocks, Block{Table: t})
 	for i := range c.r.Causes {
-		if b, ok := c.causeSeries(&c.r.Causes[i]); ok {
-			s.Blocks = append(s.Blocks, b...)
-		}
+		s.Blocks = append(s.Blocks, c.causeSeries(&c.r.Causes[i])...)
 	}
 	return s
 }
 
-// causeSeries shows how the series of a cause went.
-func (c *composer) causeSeries(x *Cause) ([]Block, bool) {
+// causeSeries shows how the series of a cause went. It returns nil if there are none.
+func (c *composer) causeSeries(x *Cause) []Block {
 	if len(x.Series) == 0 {
-		return nil, false
+		return nil
 	}
 	t := &Table{Caption: "Series of " + words(x.Cause.Cause), Columns: []string{"series", "at first", "when it began", "at last", "query"}, LeftOut: x.LeftOut}
 	began := c.r.Span.Began.Sub(c.r.Span.From).Seconds()
@@ -336,7 +334,7 @@ func (c *composer) causeSeries(x *Cause) ([]Block, bool) {
 		}
 		t.add(code(series.Name), plain(first), plain(start), plain(last), Cell{Query: x.Query})
 	}
-	return []Block{{Chart: c.causeChart(x)}, {Table: t}}, true
+	return []Block{{Chart: c.causeChart(x)}, {Table: t}}
 }
 
 func (c *composer) asked() Section {

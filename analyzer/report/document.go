@@ -37,7 +37,7 @@ type Block struct {
 	Table *Table
 	Chart *display.Chart
 	Path  *PathDrawing
-	// Folded means that the block is shown when somebody wants it.
+	// Folded is the identifier of a block that is shown only when somebody wants it, or "".
 	Folded string
 }
 

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/display"
@@ -236,6 +235,5 @@ func drawPath(f *Flow, what string) *PathDrawing {
 		}
 		d.Links = append(d.Links, l)
 	}
-	d.Links = slices.Clip(d.Links)
 	return d
 }

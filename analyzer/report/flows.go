@@ -48,7 +48,7 @@ func readOpening(in *incident.Incident) (o *opening, unknown string) {
 	}
 	plain, err := gzip.NewReader(bytes.NewReader(file))
 	if err != nil {
-		return o, err.Error()
+		return o, "what was measured when it opened cannot be read: " + err.Error()
 	}
 	var all []*fabric.Observation
 	err = fabric.ReadObservations(plain, func(_ int, obs *fabric.Observation) error {
@@ -156,17 +156,17 @@ func healthyNeighbours(in *incident.Incident, o *opening, affected []fabric.Flow
 	}
 	for i := range o.findings {
 		f := &o.findings[i]
-		src, dst := f.Flow.Endpoints()
-		crosses := in.CrossedBy(f.Obs.Path, src, dst)
-		if failed == nil {
-			crosses = slices.Contains(f.Obs.Path.LinkDirections(src, dst), named)
+		if f.Condition != judge.Healthy || ours[f.Flow] {
+			continue
 		}
-		if f.Condition != judge.Healthy || ours[f.Flow] || crosses {
+		src, dst := f.Flow.Endpoints()
+		way := f.Obs.Path.LinkDirections(src, dst)
+		if failed == nil && slices.Contains(way, named) || failed != nil && in.CrossedBy(f.Obs.Path, src, dst) {
 			continue
 		}
 		n := neighbour{flow: f.Flow}
 		if !f.Obs.Sprayed {
-			for _, d := range f.Obs.Path.LinkDirections(src, dst) {
+			for _, d := range way {
 				if links[d] {
 					n.shared++
 				}
@@ -192,14 +192,20 @@ func healthyNeighbours(in *incident.Incident, o *opening, affected []fabric.Flow
 	return out
 }
 
+// newFlow returns a flow of which nothing but its ends and their leaves is known.
+func (b *builder) newFlow(id fabric.Flow) Flow {
+	f := Flow{Flow: id.String(), PathState: fabric.PathUnknown, Path: []Hop{}, id: id}
+	f.Src, f.Dst = id.Endpoints()
+	f.leaves[0], _ = b.graph.LeafOf(f.Src)
+	f.leaves[1], _ = b.graph.LeafOf(f.Dst)
+	return f
+}
+
 // describeFlow returns what was measured of a flow when the verdict opened, and its path then. Without that it has the path of the
 // present.
 func (b *builder) describeFlow(id fabric.Flow, near string) Flow {
-	f := Flow{Flow: id.String(), Near: near, PathState: fabric.PathUnknown, Path: []Hop{}, id: id}
-	f.Src, f.Dst = id.Endpoints()
-	for i, nic := range []string{f.Src, f.Dst} {
-		f.leaves[i], _ = b.graph.LeafOf(nic)
-	}
+	f := b.newFlow(id)
+	f.Near = near
 	var path fabric.Path
 	if i, ok := b.opening.at[id]; ok {
 		o := b.opening.findings[i].Obs

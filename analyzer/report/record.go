@@ -3,9 +3,7 @@ package report
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/graylink/graylink/analyzer/display"
@@ -30,7 +28,7 @@ func (c *composer) record() Section {
 		}
 		t.Rows = append(t.Rows, []Cell{code(name), {Text: display.ShortenMiddle(value, c.bound(maxRecordText)), Code: true}})
 	})
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil {
 		s.Blocks = append(s.Blocks, Block{Text: err.Error()})
 	}
 	s.Blocks = append(s.Blocks, Block{Folded: "record-table", Table: t})

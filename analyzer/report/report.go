@@ -153,6 +153,7 @@ type Line struct {
 	Query string `json:"query"`
 	// Points are delays in nanoseconds, or ratios of loss.
 	Points []Point `json:"points"`
+	key    string  // the selector of its series
 }
 
 // Point is a value at a moment, in seconds after the beginning of the span.

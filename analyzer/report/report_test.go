@@ -231,8 +231,10 @@ func TestReportStaysTheSame(t *testing.T) {
 	for range 50 {
 		go func() {
 			r, err := of.Report(context.WithoutCancel(t.Context()), open.in.ID)
-			if err != nil || r.Complete {
-				t.Errorf("complete %t: %v", r.Complete, err)
+			if err != nil {
+				t.Error(err)
+			} else if r.Complete {
+				t.Error("the report of an open verdict is complete")
 			}
 			made <- r
 		}()
@@ -304,6 +306,32 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
+// TestDirectionsOfLeafPairs: probes and replies that go from one leaf to another are counted apart, and each flow has the medians of its
+// own kind.
+func TestDirectionsOfLeafPairs(t *testing.T) {
+	c := newCase(t, false)
+	r := c.report(t, evidencetest.NewQuerier(t, `load 10s
+	fabric:leafpair_owd_seconds:p50_2s{leaf="leaf1", peer_leaf="leaf2", side="source"} 0.002x300
+	fabric:leafpair_owd_seconds:p50_2s{leaf="leaf2", peer_leaf="leaf1", side="destination"} 0.003x300`))
+	seen := map[bool]int{}
+	for _, f := range append(r.Affected, r.Healthy...) {
+		if f.During.P50NS == nil {
+			continue
+		}
+		id, err := fabric.ParseFlow(f.Flow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[id.Reply]++
+		if want := map[bool]float64{false: 2e6, true: 3e6}[id.Reply]; math.Abs(*f.During.P50NS-want) > 1 {
+			t.Errorf("%s: %g ns, want %g", f.Flow, *f.During.P50NS, want)
+		}
+	}
+	if seen[false] == 0 || seen[true] == 0 {
+		t.Errorf("%v flows have a median, by whether they are replies", seen)
+	}
+}
+
 // TestRecalled: of a verdict from before the analyzer started its published values are shown, and what is not known is said.
 func TestRecalled(t *testing.T) {
 	c := newCase(t, false)
@@ -327,7 +355,7 @@ func TestEveryNumber(t *testing.T) {
 	}
 }
 
-// checkNumbers wants each number and text of the verdict's JSON in each format.
+// checkNumbers wants each number of the verdict in each format that people read, and the whole verdict in JSON.
 func checkNumbers(t *testing.T, r *report.Report) {
 	t.Helper()
 	raw, err := json.Marshal(r.Verdict)
