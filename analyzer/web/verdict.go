@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +59,7 @@ func (h *Handler) serveVerdict(w http.ResponseWriter, r *http.Request, id string
 func (h *Handler) newVerdictPage(root string) *verdictPage {
 	snap := h.Snapshot()
 	b := newBanner(snap, openIncidents(snap.Incidents), h.now())
-	return &verdictPage{Title: cmp.Or(h.Title, "Graylink"), Root: root, Pages: h.pageLinks(root, "verdicts"), Level: "insufficient", Head: "No such verdict", Stale: b.Stale}
+	return &verdictPage{Title: h.title(), Root: root, Pages: h.pageLinks(root, "verdicts"), Level: "insufficient", Head: "No such verdict", Stale: b.Stale}
 }
 
 func (v *verdictPage) fill(h *Handler, made *report.Report) {
