@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -45,8 +44,6 @@ func (h *Handler) serveVerdict(w http.ResponseWriter, r *http.Request, id string
 	switch {
 	case errors.Is(err, report.ErrUnknown):
 		v.Error, status = "No verdict has the identifier "+shortenMiddle(id, 120)+": it never had one, or the verdict closed too long ago. The last 1,000 that closed are kept.", http.StatusNotFound
-	case errors.Is(err, context.Canceled):
-		return // the client is gone
 	case err != nil:
 		v.Error, status = err.Error(), http.StatusServiceUnavailable
 	default:
