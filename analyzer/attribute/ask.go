@@ -171,7 +171,7 @@ func (a *Attributor) readSeries(ctx context.Context, r *readings, t moments, pre
 			{t.start, t.start.Sub(t.past), func(v *values, x *float64) { v.avgBefore = x }},
 			{t.now, t.now.Sub(t.sureSince), func(v *values, x *float64) { v.avgNow = x }},
 		} {
-			query := fmt.Sprintf("avg_over_time(%s{%s}[%s])", prefix+row.Series, selector, formatMillis(of.over))
+			query := fmt.Sprintf("avg_over_time(%s{%s}[%s])", prefix+row.Series, selector, evidence.PromDuration(of.over))
 			samples, err := a.queryInstant(ctx, query, of.at.Add(t.ahead))
 			if err != nil {
 				return err
@@ -234,7 +234,7 @@ func (a *Attributor) readSnapshots(ctx context.Context, r *readings, t moments, 
 		at   time.Time
 		look time.Duration
 	}{{t.past, t.lookback}, {t.shortlyBefore, t.lookback}, {t.start, t.lookback}, {t.now, min(t.lookback, t.now.Sub(t.start))}} {
-		samples, err := a.queryInstant(ctx, fmt.Sprintf("last_over_time(%s[%s])", selector, formatMillis(of.look)), of.at.Add(t.ahead))
+		samples, err := a.queryInstant(ctx, fmt.Sprintf("last_over_time(%s[%s])", selector, evidence.PromDuration(of.look)), of.at.Add(t.ahead))
 		if err != nil {
 			return err
 		}
@@ -316,10 +316,6 @@ func (s *series) knownMoments() (n int) {
 		}
 	}
 	return n
-}
-
-func formatMillis(d time.Duration) string {
-	return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + "ms"
 }
 
 // endRolesOf returns the ends that a verdict is about, with their roles.

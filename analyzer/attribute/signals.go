@@ -121,7 +121,7 @@ func (a *Attributor) readSignals(ctx context.Context, q Request, places []endRol
 	if q.Crossing == nil {
 		return none, nil
 	}
-	read, err := a.queryInstant(ctx, fmt.Sprintf("count(last_over_time(%s[%s]))", tagProfiles, formatMillis(longestSignals)), t.now.Add(t.ahead))
+	read, err := a.queryInstant(ctx, fmt.Sprintf("count(last_over_time(%s[%s]))", tagProfiles, evidence.PromDuration(longestSignals)), t.now.Add(t.ahead))
 	if err != nil || len(read) == 0 {
 		return none, err
 	}
@@ -155,7 +155,7 @@ func (a *Attributor) readSignals(ctx context.Context, q Request, places []endRol
 
 // readLocators returns the ports of some switches that have a locator, by locator.
 func (a *Attributor) readLocators(ctx context.Context, switches []string, t moments) (map[signals.Locator][]string, error) {
-	samples, err := a.queryInstant(ctx, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(%s{switch=~%s}[%s]))", tagLocators, signals.AnyOf(switches), formatMillis(longestSignals)), t.now.Add(t.ahead))
+	samples, err := a.queryInstant(ctx, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(%s{switch=~%s}[%s]))", tagLocators, signals.AnyOf(switches), evidence.PromDuration(longestSignals)), t.now.Add(t.ahead))
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow,
 	of := fmt.Sprintf("{flow=~\"[0-9]+\",src=~%s}", signals.AnyOf(spreadOver(slices.Sorted(maps.Keys(sources)), mostSources)))
 	now := t.now.Add(t.ahead)
 	over := min(max(t.now.Sub(q.SureSince), 3*a.Scrape), longestSignals)
-	packets, err := a.queryInstant(ctx, fmt.Sprintf("max by (src, dst, flow, direction, signal, format, locator) (increase(%s%s[%s]))", tagPackets, of, formatMillis(over)), now)
+	packets, err := a.queryInstant(ctx, fmt.Sprintf("max by (src, dst, flow, direction, signal, format, locator) (increase(%s%s[%s]))", tagPackets, of, evidence.PromDuration(over)), now)
 	if err != nil {
 		return err
 	}
@@ -198,10 +198,10 @@ func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow,
 	}
 	// A value that is not of the last moments is of a flow that has ended, or has no tags any more.
 	latest := func(name string) string {
-		return fmt.Sprintf("%s%s%s[%s]) and last_over_time(%s%s[%s])", medianOfRange, name, of, formatMillis(over), name, of, formatMillis(t.lookback))
+		return fmt.Sprintf("%s%s%s[%s]) and last_over_time(%s%s[%s])", medianOfRange, name, of, evidence.PromDuration(over), name, of, evidence.PromDuration(t.lookback))
 	}
 	before := func(name string) string {
-		return fmt.Sprintf("%s%s%s[%s])", medianOfRange, name, of, formatMillis(t.start.Sub(t.past)))
+		return fmt.Sprintf("%s%s%s[%s])", medianOfRange, name, of, evidence.PromDuration(t.start.Sub(t.past)))
 	}
 	for _, r := range []struct {
 		query string
@@ -235,7 +235,7 @@ func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow,
 
 // readSupport marks the flows on whose paths tagged packets do not arrive.
 func (a *Attributor) readSupport(ctx context.Context, flows map[string]*taggedFlow, of string, t moments) error {
-	samples, err := a.queryInstant(ctx, fmt.Sprintf("min by (src, dst, flow) (last_over_time(%s%s[%s])) == 0", tagSupport, of, formatMillis(longestSignals)), t.now.Add(t.ahead))
+	samples, err := a.queryInstant(ctx, fmt.Sprintf("min by (src, dst, flow) (last_over_time(%s%s[%s])) == 0", tagSupport, of, evidence.PromDuration(longestSignals)), t.now.Add(t.ahead))
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func (a Axis) Place(v float64) float64 {
 // steps are the marks of a decade. Few of them are used where there are many decades.
 var steps = [][]float64{{1, 2, 5}, {1, 3}, {1}}
 
-// Ticks returns at most most marks at round values, with their texts.
+// Ticks returns marks at round values, with their texts: at most one more than most.
 func (a Axis) Ticks(most int, text func(float64) string) (out []Tick) {
 	for _, v := range a.roundValues(most) {
 		out = append(out, Tick{a.Place(v), text(v)})
@@ -131,7 +131,7 @@ func NewTimeAxis(from, until time.Time, left, right float64) TimeAxis {
 // Place returns the pixel of a moment. A moment beyond an end is drawn there.
 func (a TimeAxis) Place(at time.Time) float64 { return a.scale.Place(float64(at.Sub(a.from))) }
 
-// Ticks returns at most most marks at round moments.
+// Ticks returns marks at round moments: at most one more than most.
 func (a TimeAxis) Ticks(most int) (out []Tick) {
 	span := time.Duration(a.scale.high)
 	every := timeSteps[len(timeSteps)-1]
@@ -166,7 +166,7 @@ func Polyline(xs, ys []float64) string {
 	for i := range xs {
 		switch {
 		case math.IsNaN(ys[i]):
-			if begun && b.Len() > 0 {
+			if begun {
 				b.WriteString("h.1")
 			}
 			begun = false

@@ -127,10 +127,15 @@ func SettingsFor(scrape time.Duration) Settings {
 // DefaultSettings fits a one-second scrape.
 func DefaultSettings() Settings { return SettingsFor(time.Second) }
 
+// PromDuration writes a duration as PromQL has it, in milliseconds. It is never 0, of which PromQL has no range.
+func PromDuration(d time.Duration) string {
+	return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + "ms"
+}
+
 // rangeSelector returns the range that holds the scrapes of a window. It is one interval longer,
 // since n intervals lie between n+1 scrapes.
 func (s Settings) rangeSelector(window time.Duration) string {
-	return "[" + strconv.FormatInt((window+s.Scrape).Milliseconds(), 10) + "ms]"
+	return "[" + PromDuration(window+s.Scrape) + "]"
 }
 
 const flowLabels = "src, dst, flow, class, tier, plane"

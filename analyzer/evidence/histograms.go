@@ -101,11 +101,13 @@ func (a *apiHistogram) parse() (h Histogram, err error) {
 
 // EvaluateHistograms evaluates a PromQL expression at one moment, on any store. It leaves out samples that are numbers.
 func EvaluateHistograms(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time) (out []Histogram, err error) {
-	err = eachSample(ctx, engine, db, query, at, func(s promql.Sample) {
-		if s.H != nil {
-			h := histogramOf(s.H)
-			h.Labels = s.Metric.Map()
-			out = append(out, h)
+	err = evaluateVector(ctx, engine, db, query, at, func(vec promql.Vector) {
+		for _, s := range vec {
+			if s.H != nil {
+				h := histogramOf(s.H)
+				h.Labels = s.Metric.Map()
+				out = append(out, h)
+			}
 		}
 	})
 	return out, err

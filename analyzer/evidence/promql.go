@@ -11,14 +11,17 @@ import (
 
 // EvaluateAt evaluates a PromQL expression at one moment, on any store.
 func EvaluateAt(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time) (out []Sample, err error) {
-	out = []Sample{}
-	err = eachSample(ctx, engine, db, query, at, func(s promql.Sample) { out = append(out, Sample{Value: s.F, Labels: s.Metric.Map()}) })
+	err = evaluateVector(ctx, engine, db, query, at, func(vec promql.Vector) {
+		out = make([]Sample, len(vec))
+		for i, s := range vec {
+			out[i] = Sample{Value: s.F, Labels: s.Metric.Map()}
+		}
+	})
 	return out, err
 }
 
-// eachSample evaluates a PromQL expression at one moment. It calls take with each sample of the result, which the engine uses again
-// afterwards.
-func eachSample(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time, take func(promql.Sample)) error {
+// evaluateVector evaluates a PromQL expression at one moment. It calls take with the result, which the engine uses again afterwards.
+func evaluateVector(ctx context.Context, engine *promql.Engine, db storage.Queryable, query string, at time.Time, take func(promql.Vector)) error {
 	q, err := engine.NewInstantQuery(ctx, db, nil, query, at)
 	if err != nil {
 		return fmt.Errorf("query %q: %w", query, err)
@@ -32,8 +35,6 @@ func eachSample(ctx context.Context, engine *promql.Engine, db storage.Queryable
 	if err != nil {
 		return fmt.Errorf("query %q: %w", query, err)
 	}
-	for _, s := range vec {
-		take(s)
-	}
+	take(vec)
 	return nil
 }

@@ -83,7 +83,7 @@ func (t *Tracker) takeResumed(v *fabric.Verdict, now time.Time) *evidence.PastVe
 	}
 	var found *evidence.PastVerdict
 	for _, was := range t.resumption.verdicts {
-		if t.continues(v, &was) && (found == nil || was.Element == v.Element || found.Element != v.Element && was.FirstSeen.Before(found.FirstSeen)) {
+		if continues(v, &was) && (found == nil || was.Element == v.Element || found.Element != v.Element && was.FirstSeen.Before(found.FirstSeen)) {
 			found = &was
 		}
 	}
@@ -94,7 +94,7 @@ func (t *Tracker) takeResumed(v *fabric.Verdict, now time.Time) *evidence.PastVe
 }
 
 // continues reports whether a verdict that opens now is about the fault of an earlier one, as openFor does of open incidents.
-func (t *Tracker) continues(v *fabric.Verdict, was *evidence.PastVerdict) bool {
+func continues(v *fabric.Verdict, was *evidence.PastVerdict) bool {
 	own, k := keyOf(&fabric.Verdict{Element: was.Element, Scenario: was.Scenario}), keyOf(v)
 	if own == k {
 		return true

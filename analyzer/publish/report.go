@@ -12,8 +12,8 @@ import (
 // filePolicy lets a report that a browser shows have its own style and nothing else.
 const filePolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// fileNames are the ends of the names of files.
-var fileNames = map[string]string{report.HTML: ".html", report.Markdown: ".md", report.JSON: ".json"}
+// fileExtensions are the ends of the names of files, by format.
+var fileExtensions = map[string]string{report.HTML: ".html", report.Markdown: ".md", report.JSON: ".json"}
 
 // handleReport serves the report of a verdict as a file.
 func (a *API) handleReport(w http.ResponseWriter, r *http.Request) {
@@ -39,7 +39,7 @@ func (a *API) handleReport(w http.ResponseWriter, r *http.Request) {
 	}
 	head := w.Header()
 	head.Set("Content-Type", report.MediaType(format))
-	head.Set("Content-Disposition", `attachment; filename="graylink-verdict-`+fileName(id)+fileNames[format]+`"`)
+	head.Set("Content-Disposition", `attachment; filename="graylink-verdict-`+fileName(id)+fileExtensions[format]+`"`)
 	head.Set("Content-Security-Policy", filePolicy)
 	head.Set("X-Content-Type-Options", "nosniff")
 	head.Set("Cache-Control", "no-store")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/graylink/graylink/analyzer/attribute"
+	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -146,27 +147,23 @@ func each(selectors []string, expr func(selector string) string) string {
 	return strings.Join(out, " or ")
 }
 
-func promDuration(d time.Duration) string {
-	return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + "ms"
-}
-
 // distribution returns the query for the histogram of all packets in a span that ends at the moment of the query. It is empty for
 // recorded quantiles.
 func (g *grain) distribution(selectors []string, span time.Duration) string {
 	if g.delay == "" {
 		return ""
 	}
-	return "sum(" + each(selectors, func(s string) string { return "increase(" + g.delay + s + "[" + promDuration(span) + "])" }) + ")"
+	return "sum(" + each(selectors, func(s string) string { return "increase(" + g.delay + s + "[" + evidence.PromDuration(span) + "])" }) + ")"
 }
 
 // quantileOver returns the query for a quantile of the median delay over a span, where there are recorded quantiles only.
 func (g *grain) quantileOver(selectors []string, family string, span time.Duration) string {
-	return "avg(" + each(selectors, func(s string) string { return "avg_over_time(" + family + s + "[" + promDuration(span) + "])" }) + ")"
+	return "avg(" + each(selectors, func(s string) string { return "avg_over_time(" + family + s + "[" + evidence.PromDuration(span) + "])" }) + ")"
 }
 
 // line returns the query for a value of each of the selected flows or pairs, at each moment of a span.
 func (g *grain) line(selectors []string, value string, window time.Duration) string {
-	over := "[" + promDuration(window) + "]"
+	over := "[" + evidence.PromDuration(window) + "]"
 	sum := func(family string) string {
 		return "sum by (" + g.labels + ") (" + each(selectors, func(s string) string { return "rate(" + family + s + over + ")" }) + ")"
 	}
