@@ -155,7 +155,7 @@ func (a *Attributor) readSignals(ctx context.Context, q Request, places []endRol
 
 // readLocators returns the ports of some switches that have a locator, by locator.
 func (a *Attributor) readLocators(ctx context.Context, switches []string, t moments) (map[signals.Locator][]string, error) {
-	samples, err := a.queryInstant(ctx, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(%s{switch=~%s}[%s]))", tagLocators, signals.AnyOf(switches), evidence.PromDuration(longestSignals)), t.now.Add(t.ahead))
+	samples, err := a.queryInstant(ctx, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(%s{switch=~%s}[%s]))", tagLocators, evidence.AnyOf(switches), evidence.PromDuration(longestSignals)), t.now.Add(t.ahead))
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (a *Attributor) readTags(ctx context.Context, flows map[string]*taggedFlow,
 			sources[e.Src] = true
 		}
 	}
-	of := fmt.Sprintf("{flow=~\"[0-9]+\",src=~%s}", signals.AnyOf(spreadOver(slices.Sorted(maps.Keys(sources)), mostSources)))
+	of := fmt.Sprintf("{flow=~\"[0-9]+\",src=~%s}", evidence.AnyOf(spreadOver(slices.Sorted(maps.Keys(sources)), mostSources)))
 	now := t.now.Add(t.ahead)
 	over := min(max(t.now.Sub(q.SureSince), 3*a.Scrape), longestSignals)
 	packets, err := a.queryInstant(ctx, fmt.Sprintf("max by (src, dst, flow, direction, signal, format, locator) (increase(%s%s[%s]))", tagPackets, of, evidence.PromDuration(over)), now)

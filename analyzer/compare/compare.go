@@ -207,8 +207,7 @@ type Comparer struct {
 	db    evidence.Querier
 	graph func() *fabric.Graph
 
-	busy chan struct{} // has an entry while a comparison is made
-	mu   sync.Mutex
+	busy chan struct{}    // has an entry while a comparison is made; this guards kept
 	kept []keptComparison // the newest first
 }
 
@@ -226,8 +225,6 @@ func New(db evidence.Querier, graph func() *fabric.Graph) *Comparer {
 
 // find returns a comparison that was made, or nil.
 func (c *Comparer) find(r Request, g *fabric.Graph) *Comparison {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for i := range c.kept {
 		if c.kept[i].request == r && c.kept[i].graph == g {
 			return c.kept[i].result
@@ -255,9 +252,7 @@ func (c *Comparer) Compare(ctx context.Context, r Request) (*Comparison, error) 
 	out := &Comparison{From: Span{r.From.Add(-r.Span), r.From}, To: Span{r.To.Add(-r.Span), r.To}, Sections: b.sections(ctx)}
 	out.Warnings = slices.Sorted(maps.Keys(b.warnings))
 	if !slices.ContainsFunc(out.Sections, func(s Section) bool { return s.Error != "" }) {
-		c.mu.Lock()
 		c.kept = append([]keptComparison{{r, g, out}}, c.kept[:min(len(c.kept), keptComparisons-1)]...)
-		c.mu.Unlock()
 	}
 	return out, nil
 }

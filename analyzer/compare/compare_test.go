@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -422,6 +423,43 @@ func TestProblemsOfServer(t *testing.T) {
 		case <-ended:
 		}
 		break
+	}
+}
+
+// TestComparisonsAreKept: those who ask for the same get the same result, until the graph changes or others were asked for. Errors are not kept.
+func TestComparisonsAreKept(t *testing.T) {
+	graph := worldtest.NewClos(t, 2, 4, 3)
+	from, to := moments()
+	c := New(failing{}, func() *fabric.Graph { return graph })
+	compare := func(limit int) *Comparison {
+		got, err := c.Compare(t.Context(), Request{From: from, To: to, Span: span, Limit: limit})
+		if err != nil {
+			t.Error(err)
+		}
+		return got
+	}
+	first := compare(1)
+	var all sync.WaitGroup
+	for i := range 2 * keptComparisons {
+		all.Go(func() {
+			if limit := 1 + i%keptComparisons; limit == 1 && compare(limit) != first || limit > 1 && compare(limit) == first {
+				t.Errorf("limit %d: not the comparison that was asked for", limit)
+			}
+		})
+	}
+	all.Wait()
+	compare(keptComparisons + 1)
+	if len(c.kept) != keptComparisons || compare(1) == first {
+		t.Errorf("%d comparisons are kept, want the last %d", len(c.kept), keptComparisons)
+	}
+	before := compare(2)
+	graph = worldtest.NewClos(t, 2, 4, 3)
+	if compare(2) == before {
+		t.Error("a comparison by another graph is shown")
+	}
+	c.db = failing{err: errors.New("connection refused")}
+	if unread := compare(99); compare(99) == unread {
+		t.Error("a comparison with errors is kept")
 	}
 }
 

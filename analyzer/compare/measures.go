@@ -2,12 +2,12 @@ package compare
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/internal/fabric"
 )
 
@@ -115,14 +115,12 @@ func (b *builder) newQueries(m *measure) *queries {
 	window := b.request.Span / windowsPerSpan
 	// A window before the start of a span is none of it.
 	length := b.request.Span - window
-	q := &queries{measure: m, span: subquery(length, window), window: promDuration(window)}
-	if ago := b.request.To.Sub(b.request.From); ago != 0 {
-		q.earlier = " offset " + promDuration(ago)
-	}
+	q := &queries{measure: m, span: subquery(length, window), window: evidence.PromDuration(window)}
+	q.earlier = offsetOf(b.request.To.Sub(b.request.From))
 	if m.kind != Links {
 		q.matches = append(q.matches, `class!="`+fabric.ClassCSIG+`"`)
 		if planes := planesOf(b.graph); len(planes) > 0 {
-			q.matches = append(q.matches, "plane=~"+anyOf(planes))
+			q.matches = append(q.matches, "plane=~"+evidence.AnyOf(planes))
 		}
 	}
 	return q
@@ -140,28 +138,27 @@ func planesOf(g *fabric.Graph) (out []string) {
 	return out
 }
 
-func subquery(length, step time.Duration) string {
-	return "[" + promDuration(length) + ":" + promDuration(step) + "]"
+// offsetOf returns the offset to what was so long ago. A negative one leads to what came later.
+func offsetOf(ago time.Duration) string {
+	switch {
+	case ago > 0:
+		return " offset " + evidence.PromDuration(ago)
+	case ago < 0:
+		return " offset -" + evidence.PromDuration(-ago)
+	}
+	return ""
 }
 
-// promDuration writes a duration as PromQL has it, in milliseconds.
-func promDuration(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
-
-// anyOf returns a matcher's value for some names.
-func anyOf(names []string) string {
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = regexp.QuoteMeta(n)
-	}
-	return strconv.Quote(strings.Join(quoted, "|"))
+func subquery(length, step time.Duration) string {
+	return "[" + evidence.PromDuration(length) + ":" + evidence.PromDuration(step) + "]"
 }
 
 // expand returns an expression for some elements, or for all if there are none.
 func (q *queries) expand(expression, offset string, elements []string) string {
 	matches, element := slices.Clone(q.matches), ""
 	if len(elements) > 0 {
-		matches = append(matches, string(q.measure.kind)+"=~"+anyOf(elements))
-		element = "element=~" + anyOf(elements)
+		matches = append(matches, string(q.measure.kind)+"=~"+evidence.AnyOf(elements))
+		element = "element=~" + evidence.AnyOf(elements)
 	}
 	return strings.NewReplacer("$match", strings.Join(matches, ", "), "$element", element, "$window", q.window, "$at", offset).Replace(expression)
 }

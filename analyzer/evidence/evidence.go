@@ -40,6 +40,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,6 +133,15 @@ func PromDuration(d time.Duration) string {
 	return strconv.FormatInt(max(d.Milliseconds(), 1), 10) + "ms"
 }
 
+// AnyOf returns a quoted regular expression that matches some names.
+func AnyOf(names []string) string {
+	patterns := make([]string, len(names))
+	for i, n := range names {
+		patterns[i] = regexp.QuoteMeta(n)
+	}
+	return strconv.Quote(strings.Join(patterns, "|"))
+}
+
 // rangeSelector returns the range that holds the scrapes of a window. It is one interval longer,
 // since n intervals lie between n+1 scrapes.
 func (s Settings) rangeSelector(window time.Duration) string {
@@ -166,13 +176,12 @@ func (s Settings) placeholderReplacer(only string) *strings.Replacer {
 	if planes := s.Scope.planeMatcher(); planes != "" {
 		only = strings.TrimSuffix(planes+", "+only, ", ")
 	}
-	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 	pairs := []string{"$only", only}
 	if only == "" {
 		pairs = []string{"{$only}", "", ", $only", "", "$only, ", "", "$only", ""}
 	}
-	return strings.NewReplacer(append(pairs, "$late", strconv.FormatFloat(s.stallLimit(), 'g', -1, 64), "$search", "["+ms(s.Past.Search)+":30s]", "$calm", "["+ms(2*calmAround)+":10s]",
-		"$seen", "["+ms(s.Delay+s.Scrape+s.Scrape/2)+"]", "$young", strconv.FormatFloat((s.Delay+s.Lag+2*s.Scrape).Seconds(), 'g', -1, 64), "$scrapes", strconv.FormatInt(int64(s.Delay/s.Scrape)+1, 10),
+	return strings.NewReplacer(append(pairs, "$late", strconv.FormatFloat(s.stallLimit(), 'g', -1, 64), "$search", "["+PromDuration(s.Past.Search)+":30s]", "$calm", "["+PromDuration(2*calmAround)+":10s]",
+		"$seen", "["+PromDuration(s.Delay+s.Scrape+s.Scrape/2)+"]", "$young", strconv.FormatFloat((s.Delay+s.Lag+2*s.Scrape).Seconds(), 'g', -1, 64), "$scrapes", strconv.FormatInt(int64(s.Delay/s.Scrape)+1, 10),
 		"$delay", s.rangeSelector(s.Delay), "$hard", s.rangeSelector(s.Hard), "$stall", s.rangeSelector(s.Delay+s.Lag), "$flow", flowLabels,
 		"$seconds", strconv.FormatFloat(s.Delay.Seconds(), 'g', -1, 64))...)
 }

@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -34,11 +31,7 @@ const neighbourSettles = 45 * time.Second
 func NeighboursAt(ctx context.Context, db Querier, at time.Time, switches []string) ([]Neighbour, error) {
 	only := ""
 	if len(switches) > 0 {
-		quoted := make([]string, len(switches))
-		for i, s := range switches {
-			quoted[i] = regexp.QuoteMeta(s)
-		}
-		only = "{switch=~" + strconv.Quote(strings.Join(quoted, "|")) + "}"
+		only = "{switch=~" + AnyOf(switches) + "}"
 	}
 	samples, err := rejectPartial(db.QueryInstant(ctx, "max by (switch, port, remote, remote_port, remote_chassis) (timestamp("+neighbourSeries+only+"))", at))
 	if err != nil {

@@ -416,12 +416,8 @@ func (s Selection) labelMatchers() (out []string) {
 		label string
 		nics  map[string]bool
 	}{{"src", s.Sources}, {"dst", s.Destinations}} {
-		var names []string
-		for _, nic := range slices.Sorted(maps.Keys(part.nics)) {
-			names = append(names, regexp.QuoteMeta(nic))
-		}
-		if len(names) > 0 {
-			out = append(out, part.label+"=~"+strconv.Quote(strings.Join(names, "|")))
+		if len(part.nics) > 0 {
+			out = append(out, part.label+"=~"+AnyOf(slices.Sorted(maps.Keys(part.nics))))
 		}
 	}
 	return out

@@ -1,10 +1,7 @@
 package evidence
 
 import (
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/graylink/graylink/internal/fabric"
 )
@@ -25,11 +22,7 @@ func (s *Scope) planeMatcher() string {
 	if len(s.Planes) == 0 {
 		return ""
 	}
-	quoted := make([]string, len(s.Planes))
-	for i, p := range s.Planes {
-		quoted[i] = regexp.QuoteMeta(p)
-	}
-	return "plane=~" + strconv.Quote(strings.Join(quoted, "|"))
+	return "plane=~" + AnyOf(s.Planes)
 }
 
 // samplesWithin returns the samples that are not about a NIC outside of the scope.

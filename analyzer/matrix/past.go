@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,9 +144,9 @@ func pastMatchers(ax *axis, sel Selection) string {
 	if sel.Pod != "" {
 		names := make([]string, len(ax.groups))
 		for i := range ax.groups {
-			names[i] = regexp.QuoteMeta(ax.groups[i].Name)
+			names[i] = ax.groups[i].Name
 		}
-		list := strconv.Quote(strings.Join(names, "|"))
+		list := evidence.AnyOf(names)
 		out = append(out, "leaf=~"+list, "peer_leaf=~"+list)
 	}
 	return "{" + strings.Join(out, ", ") + "}"

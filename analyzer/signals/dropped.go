@@ -7,11 +7,13 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/graylink/graylink/analyzer/evidence"
 )
 
 // droppedTags returns a finding for each switch at which tagged packets end, as nodes find it by hop-limited packets (rule 5).
 func (c *Checker) droppedTags(ctx context.Context, now time.Time) ([]Finding, error) {
-	all, err := c.query(ctx, now, "count by (address) (last_over_time(fabric_csig_tag_drop_info["+millis(c.span())+"]))")
+	all, err := c.query(ctx, now, "count by (address) (last_over_time(fabric_csig_tag_drop_info["+evidence.PromDuration(c.span())+"]))")
 	if err != nil {
 		return nil, err
 	}

@@ -81,14 +81,14 @@ func (c *Checker) Check(ctx context.Context, now time.Time) ([]Finding, error) {
 // checkProfiles returns a finding if nodes have different profiles (rule 1).
 func (c *Checker) checkProfiles(ctx context.Context, now time.Time) ([]Finding, error) {
 	const hashes = "count by (hash) (last_over_time(graylink_csig_profile_info["
-	all, err := c.query(ctx, now, hashes+millis(c.span())+"]))")
+	all, err := c.query(ctx, now, hashes+evidence.PromDuration(c.span())+"]))")
 	if err != nil || len(all) < 2 {
 		return nil, err
 	}
 	most := slices.MinFunc(all, func(a, b evidence.Sample) int {
 		return cmp.Or(cmp.Compare(b.Value, a.Value), strings.Compare(a.Labels["hash"], b.Labels["hash"]))
 	}).Labels["hash"]
-	others, err := c.query(ctx, now, fmt.Sprintf("count by (instance) (last_over_time(graylink_csig_profile_info{hash!=%q}[%s]))", most, millis(c.span())))
+	others, err := c.query(ctx, now, fmt.Sprintf("count by (instance) (last_over_time(graylink_csig_profile_info{hash!=%q}[%s]))", most, evidence.PromDuration(c.span())))
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func listNames(names []string) string {
 
 // droppingNICs returns the NICs where tags with unknown locators arrive (rule 2).
 func (c *Checker) droppingNICs(ctx context.Context, now time.Time) (out []string, err error) {
-	all, err := c.query(ctx, now, fmt.Sprintf(`max by (nic) (increase(fabric_csig_dropped_total{reason="unknown_locator"}[%s])) > 0`, millis(c.span())))
+	all, err := c.query(ctx, now, fmt.Sprintf(`max by (nic) (increase(fabric_csig_dropped_total{reason="unknown_locator"}[%s])) > 0`, evidence.PromDuration(c.span())))
 	for _, s := range all {
 		out = append(out, s.Labels["nic"])
 	}
@@ -131,9 +131,9 @@ type seenFlows struct {
 // lookAtFlows looks at the flows of some NICs, which are others in each check, and at those that end at NICs where unknown locators arrive.
 func (c *Checker) lookAtFlows(ctx context.Context, now time.Time, dropping []string) (*seenFlows, error) {
 	seen := &seenFlows{named: map[string]float64{}, foreign: map[fabric.Flow][]string{}, arriving: map[string]map[string]bool{}}
-	matchers := []string{"src=~" + AnyOf(c.nextSources())}
+	matchers := []string{"src=~" + evidence.AnyOf(c.nextSources())}
 	if len(dropping) > 0 {
-		few := AnyOf(dropping[:min(len(dropping), sourcesAtOnce)])
+		few := evidence.AnyOf(dropping[:min(len(dropping), sourcesAtOnce)])
 		matchers = append(matchers, "dst=~"+few, "src=~"+few)
 	}
 	for _, m := range matchers {

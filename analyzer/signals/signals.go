@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/graylink/graylink/analyzer/evidence"
@@ -113,7 +112,7 @@ func (r *Reader) query(ctx context.Context, now time.Time, text string) ([]evide
 
 // isRead reports whether anything reads in-band signals.
 func (r *Reader) isRead(ctx context.Context, now time.Time) (bool, error) {
-	found, err := r.query(ctx, now, "count(last_over_time(graylink_csig_profile_info["+millis(r.span())+"]))")
+	found, err := r.query(ctx, now, "count(last_over_time(graylink_csig_profile_info["+evidence.PromDuration(r.span())+"]))")
 	return len(found) > 0, err
 }
 
@@ -121,9 +120,9 @@ func (r *Reader) isRead(ctx context.Context, now time.Time) (bool, error) {
 func (r *Reader) readLocators(ctx context.Context, now time.Time, switches []string) (map[Locator][]string, error) {
 	of := ""
 	if switches != nil {
-		of = "{switch=~" + AnyOf(switches) + "}"
+		of = "{switch=~" + evidence.AnyOf(switches) + "}"
 	}
-	samples, err := r.query(ctx, now, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(fabric_csig_locator_info%s[%s]))", of, millis(r.span())))
+	samples, err := r.query(ctx, now, fmt.Sprintf("max by (format, locator, switch, port) (last_over_time(fabric_csig_locator_info%s[%s]))", of, evidence.PromDuration(r.span())))
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +131,7 @@ func (r *Reader) readLocators(ctx context.Context, now time.Time, switches []str
 
 // readTags returns the tags of the directed flows that matchers of labels select.
 func (r *Reader) readTags(ctx context.Context, now time.Time, matchers string) (map[fabric.Flow]tags, error) {
-	samples, err := r.query(ctx, now, fmt.Sprintf(`max by (src, dst, flow, direction, signal, format, locator) (increase(fabric_csig_packets_total{flow=~"[0-9]+",%s}[%s])) > 0`, matchers, millis(r.span())))
+	samples, err := r.query(ctx, now, fmt.Sprintf(`max by (src, dst, flow, direction, signal, format, locator) (increase(fabric_csig_packets_total{flow=~"[0-9]+",%s}[%s])) > 0`, matchers, evidence.PromDuration(r.span())))
 	if err != nil {
 		return nil, err
 	}
@@ -151,8 +150,6 @@ func (r *Reader) readTags(ctx context.Context, now time.Time, matchers string) (
 	return out, nil
 }
 
-func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
-
 // ReadBottlenecks returns the bottlenecks of the tagged flows between two NICs, in all directions. known is false if nothing reads in-band
 // signals. It fails if a query fails.
 func (r *Reader) ReadBottlenecks(ctx context.Context, now time.Time, a, b string) (out map[fabric.Flow]Bottlenecks, known bool, err error) {
@@ -161,7 +158,7 @@ func (r *Reader) ReadBottlenecks(ctx context.Context, now time.Time, a, b string
 	if known, err = r.isRead(ctx, now); err != nil || !known {
 		return nil, false, err
 	}
-	between := "src=~" + AnyOf([]string{a, b}) + ",dst=~" + AnyOf([]string{a, b})
+	between := "src=~" + evidence.AnyOf([]string{a, b}) + ",dst=~" + evidence.AnyOf([]string{a, b})
 	all, err := r.readTags(ctx, now, between)
 	if err != nil {
 		return nil, true, err
@@ -194,7 +191,7 @@ func (r *Reader) ReadBottlenecks(ctx context.Context, now time.Time, a, b string
 
 // readValues returns the newest value of a signal by flow.
 func (r *Reader) readValues(ctx context.Context, now time.Time, name, matchers string) (map[fabric.Flow]*fabric.Bounds, error) {
-	samples, err := r.query(ctx, now, fmt.Sprintf(`last_over_time(%s{flow=~"[0-9]+",%s}[%s])`, name, matchers, millis(max(3*r.Scrape, 3*time.Second))))
+	samples, err := r.query(ctx, now, fmt.Sprintf(`last_over_time(%s{flow=~"[0-9]+",%s}[%s])`, name, matchers, evidence.PromDuration(max(3*r.Scrape, 3*time.Second))))
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,8 @@
 package signals
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/graylink/graylink/analyzer/evidence"
 	"github.com/graylink/graylink/internal/fabric"
@@ -30,15 +28,6 @@ func PortsOfLocators(samples []evidence.Sample) map[Locator][]string {
 func FlowOf(labels map[string]string) fabric.Flow {
 	n, _ := strconv.Atoi(labels["flow"])
 	return fabric.Flow{Src: labels["src"], Dst: labels["dst"], Number: n, Reply: labels["direction"] == "reverse"}
-}
-
-// AnyOf returns a quoted regular expression that matches some names.
-func AnyOf(names []string) string {
-	quoted := make([]string, len(names))
-	for i, n := range names {
-		quoted[i] = regexp.QuoteMeta(n)
-	}
-	return strconv.Quote(strings.Join(quoted, "|"))
 }
 
 // PortsOnPath returns which of some ports are egress ports of a path.

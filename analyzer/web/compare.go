@@ -50,7 +50,7 @@ type changeView struct{ Place, Before, After, AtLeast string }
 // serveCompare answers /compare. Nothing is compared before a moment was chosen.
 func (h *Handler) serveCompare(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	v := compareView{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("", "compare"), From: cmp.Or(q.Get("from"), "24h"), To: q.Get("to"), Span: cmp.Or(q.Get("span"), "10m")}
+	v := compareView{Title: h.title(), Pages: h.pageLinks("", "compare"), From: cmp.Or(q.Get("from"), "24h"), To: q.Get("to"), Span: cmp.Or(q.Get("span"), "10m")}
 	v.Kinds = append(v.Kinds, option{"", "all", q.Get("kind") == ""})
 	for _, k := range compare.Kinds() {
 		v.Kinds = append(v.Kinds, option{string(k), k.Words(), q.Get("kind") == string(k)})

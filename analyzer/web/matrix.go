@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -167,7 +166,7 @@ func (h *Handler) serveMatrix(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) newMatrixView(r *http.Request, now time.Time) matrixView {
 	values := r.URL.Query()
-	v := matrixView{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("", "matrix")}
+	v := matrixView{Title: h.title(), Pages: h.pageLinks("", "matrix")}
 	snap := h.Snapshot()
 	open := openIncidents(snap.Incidents)
 	b := newBanner(snap, open, now)

@@ -116,6 +116,13 @@ func TestMatrixInABrowser(t *testing.T) {
 		press('pointerup', 1.5 * size(), 4.5 * size());
 		await until(() => document.querySelector('#cell h2'));
 		state.cell = document.querySelector('#cell h2').textContent;
+		const answered = window.fetch;
+		window.fetch = async () => new Response('refused', { status: 503 });
+		press('pointerdown', 1.5 * size(), 4.5 * size());
+		press('pointerup', 1.5 * size(), 4.5 * size());
+		await new Promise((done) => setTimeout(done, 100));
+		state.refused = document.getElementById('cell').textContent;
+		window.fetch = answered;
 		document.querySelector('.matrix').focus();
 		const shown = document.getElementById('cells');
 		await until(() => document.getElementById('cells') !== shown); // the page was refreshed
@@ -131,6 +138,9 @@ func TestMatrixInABrowser(t *testing.T) {
 	}`)
 	if got["cell"] != "leaf5 → leaf2" {
 		t.Errorf("a click on the fifth row and second column shows %v", got["cell"])
+	}
+	if refused := got["refused"].(string); !strings.Contains(refused, "leaf5 → leaf2") {
+		t.Errorf("a cell that cannot be read is shown as %q", refused)
 	}
 	if got["kept"] != got["cell"] || got["focused"] != true {
 		t.Errorf("after a refresh the cell is %v, and the matrix has the focus: %v", got["kept"], got["focused"])

@@ -1,8 +1,6 @@
 package web
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -46,8 +44,6 @@ func (h *Handler) serveVerdict(w http.ResponseWriter, r *http.Request, id string
 	switch {
 	case errors.Is(err, report.ErrUnknown):
 		v.Error, status = "No verdict has the identifier "+shortenMiddle(id, 120)+": it never had one, or the verdict closed too long ago. The last 1,000 that closed are kept.", http.StatusNotFound
-	case errors.Is(err, context.Canceled):
-		return // the client is gone
 	case err != nil:
 		v.Error, status = err.Error(), http.StatusServiceUnavailable
 	default:
@@ -60,7 +56,7 @@ func (h *Handler) serveVerdict(w http.ResponseWriter, r *http.Request, id string
 func (h *Handler) newVerdictPage(root string) *verdictPage {
 	snap := h.Snapshot()
 	b := newBanner(snap, openIncidents(snap.Incidents), h.now())
-	return &verdictPage{Title: cmp.Or(h.Title, "Graylink"), Root: root, Pages: h.pageLinks(root, "verdicts"), Level: "insufficient", Head: "No such verdict", Stale: b.Stale}
+	return &verdictPage{Title: h.title(), Root: root, Pages: h.pageLinks(root, "verdicts"), Level: "insufficient", Head: "No such verdict", Stale: b.Stale}
 }
 
 func (v *verdictPage) fill(h *Handler, made *report.Report) {

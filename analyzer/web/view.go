@@ -121,7 +121,7 @@ type edgeRow struct {
 }
 
 func (h *Handler) buildView(s snapshot.Snapshot, now time.Time, q query) view {
-	v := view{Title: cmp.Or(h.Title, "Graylink"), Pages: h.pageLinks("", "")}
+	v := view{Title: h.title(), Pages: h.pageLinks("", "")}
 	open := openIncidents(s.Incidents)
 	past := slices.DeleteFunc(slices.Clone(s.Incidents), func(in incident.Incident) bool { return in.Open })
 	v.Banner = newBanner(s, open, now)

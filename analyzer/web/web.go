@@ -162,6 +162,9 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request, asked query)
 	h.render(w, name, v, statusOf(v.Lookup.Error))
 }
 
+// title returns what the pages are called.
+func (h *Handler) title() string { return cmp.Or(h.Title, "Graylink") }
+
 // pageLink is a link to a page, or the name of the present one.
 type pageLink struct {
 	Name, Href string

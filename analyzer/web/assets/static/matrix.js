@@ -23,6 +23,7 @@
     history.replaceState(null, '', url);
     url.searchParams.set('fragment', 'cell');
     const answer = await fetch(url, { cache: 'no-store', signal: AbortSignal.timeout(15000) });
+    if (!answer.ok && answer.status !== 400) throw new Error(answer.status); // 400 says what was wrong
     const next = new DOMParser().parseFromString(await answer.text(), 'text/html');
     const section = document.getElementById('cell');
     section.replaceChildren(...next.body.childNodes);
